@@ -1,0 +1,202 @@
+package cluster
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// account is who runs the server. Postgres refuses to run as root, so root
+// hands it to another account; everybody else runs it themselves.
+type account struct {
+	name     string
+	uid, gid int
+	other    bool // not the account of this process
+}
+
+// serverAccount is the account for a cluster whose data lies in data. As
+// root that is the owner of the data, where there is some, then the
+// "postgres" account that packages make, then "nobody".
+func serverAccount(data string) (account, error) {
+	if os.Geteuid() != 0 {
+		return account{name: "this account", uid: os.Geteuid(), gid: os.Getegid()}, nil
+	}
+	if uid, gid, ok := owner(data); ok && uid != 0 {
+		return account{name: "uid " + strconv.Itoa(uid), uid: uid, gid: gid, other: true}, nil
+	}
+	for _, name := range []string{"postgres", "_postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.Atoi(u.Uid)
+		gid, err2 := strconv.Atoi(u.Gid)
+		// macOS has nobody as uid -2.
+		if err1 == nil && err2 == nil && uid > 0 {
+			return account{name: name, uid: uid, gid: gid, other: true}, nil
+		}
+	}
+	return account{}, errors.New("cluster: Postgres does not run as root, and there is no account \"postgres\" or \"nobody\" to run it")
+}
+
+// attributes make a process run as the account, in a process group of its
+// own, so that Ctrl-C in a terminal reaches it only by way of this program.
+func (a account) attributes() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	if a.other {
+		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
+	}
+	return attr
+}
+
+// give hands a file or folder of this process to the account.
+func (a account) give(path string) error {
+	if !a.other {
+		return nil
+	}
+	return os.Lchown(path, a.uid, a.gid)
+}
+
+// canUse tells whether the account may write into the folder, which takes
+// every folder above it to let the account through.
+func (a account) canUse(folder string) bool {
+	cmd := exec.Command("/bin/sh", "-c", `cd "$1" && test -w .`, "sh", folder)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = a.attributes()
+	return cmd.Run() == nil
+}
+
+// place settles on the cluster's folder and account: dir itself, or else a
+// folder under the temporary one whose name is made from dir's, so that the
+// next run finds it again.
+func (c *Cluster) place(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	digest := sha256.Sum256([]byte(dir))
+	name := fmt.Sprintf("pg-ratelimit-%d-%s", os.Geteuid(), hex.EncodeToString(digest[:6]))
+	var tried []error
+	for _, candidate := range []string{dir, filepath.Join(os.TempDir(), name), filepath.Join("/tmp", name)} {
+		a, err := serverAccount(filepath.Join(candidate, "data"))
+		if err != nil {
+			return err
+		}
+		if err := a.take(candidate); err != nil {
+			tried = append(tried, err)
+			continue
+		}
+		c.dir, c.account = candidate, a
+		return nil
+	}
+	return fmt.Errorf("cluster: no folder for the server's data: %w", errors.Join(tried...))
+}
+
+// take makes a folder that belongs to the account and nobody else, or finds
+// that it is there already.
+func (a account) take(folder string) error {
+	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
+		return err
+	}
+	made := true
+	if err := os.Mkdir(folder, 0o700); errors.Is(err, os.ErrExist) {
+		made = false
+	} else if err != nil {
+		return err
+	}
+	info, err := os.Lstat(folder)
+	if err != nil {
+		return err
+	}
+	uid, _, _ := owner(folder)
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a folder", folder)
+	case uid != a.uid && uid != os.Geteuid():
+		// In /tmp anybody may have put it there.
+		return fmt.Errorf("%s belongs to uid %d, must belong to uid %d", folder, uid, a.uid)
+	}
+	if err := a.give(folder); err != nil {
+		return err
+	}
+	if a.canUse(folder) {
+		return nil
+	}
+	if made {
+		_ = os.Remove(folder)
+	}
+	return fmt.Errorf("%s cannot be used by %s", folder, a.name)
+}
+
+// placeTemporary makes a folder that the account can use and settles on it.
+func (c *Cluster) placeTemporary() error {
+	a, err := serverAccount("")
+	if err != nil {
+		return err
+	}
+	dir, err := a.temporaryFolder("pgrl-")
+	if err != nil {
+		return err
+	}
+	c.dir, c.account = dir, a
+	return nil
+}
+
+// makeSocketDir makes the folder for the server's Unix socket. A socket's
+// path has room for some hundred bytes, so it never lies in the cluster's own
+// folder.
+func (c *Cluster) makeSocketDir() error {
+	dir, err := c.account.temporaryFolder("pgrl-s-")
+	if err != nil {
+		return err
+	}
+	c.sockets = dir
+	return nil
+}
+
+// maxTemporaryPath leaves room for "/.s.PGSQL.12345.lock" in the 104 bytes
+// that macOS has for a socket's path, the fewest.
+const maxTemporaryPath = 80
+
+// temporaryFolder makes a folder with a short path that the account can use.
+func (a account) temporaryFolder(prefix string) (string, error) {
+	var tried []error
+	for _, parent := range []string{os.TempDir(), "/tmp"} {
+		dir, err := os.MkdirTemp(parent, prefix)
+		if err != nil {
+			tried = append(tried, err)
+			continue
+		}
+		if err = a.give(dir); err == nil && !a.canUse(dir) {
+			err = fmt.Errorf("%s cannot be used by %s", dir, a.name)
+		}
+		if err == nil && len(dir) > maxTemporaryPath {
+			err = fmt.Errorf("%s is too long for a socket", dir)
+		}
+		if err == nil {
+			return dir, nil
+		}
+		tried = append(tried, err, os.RemoveAll(dir))
+	}
+	return "", fmt.Errorf("cluster: no temporary folder: %w", errors.Join(tried...))
+}
+
+// owner is who owns a file or folder, not following a link.
+func owner(path string) (uid, gid int, ok bool) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0, 0, false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, 0, false
+	}
+	return int(stat.Uid), int(stat.Gid), true
+}

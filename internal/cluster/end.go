@@ -1,0 +1,206 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// run is one start of the server.
+type run struct {
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when cmd has been waited for
+	err    error         // what it ended with; set before exited is closed
+	paused bool
+}
+
+func (r *run) pid() int { return r.cmd.Process.Pid }
+
+// ended waits for the server's end and tells whether it came in time.
+func (r *run) ended(timeout time.Duration) bool {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-r.exited:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// running tells whether the server runs. The caller holds the mutex.
+func (c *Cluster) running() bool {
+	if c.run == nil {
+		return false
+	}
+	select {
+	case <-c.run.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// stopServer asks the server to end: at once but tidily, then without a
+// checkpoint, then not asking any more. The caller holds the mutex.
+func (c *Cluster) stopServer() error {
+	if !c.running() {
+		return nil
+	}
+	if c.run.paused {
+		if err := c.thaw(); err != nil {
+			return err
+		}
+	}
+	for _, ask := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
+		if err := c.signal(c.run.pid(), ask); err != nil {
+			return err
+		}
+		if c.run.ended(stopTimeout) {
+			return c.leash.Hold(0)
+		}
+	}
+	return c.killServer()
+}
+
+// killServer ends all processes of the server with SIGKILL. The caller holds
+// the mutex.
+func (c *Cluster) killServer() error {
+	if !c.running() {
+		return nil
+	}
+	// Stopped first, it has no further children while they are counted.
+	if err := c.freeze(); err != nil {
+		return err
+	}
+	children, err := descendants(c.run.pid())
+	if err != nil {
+		return err
+	}
+	for _, pid := range append([]int{c.run.pid()}, children...) {
+		if err := c.signal(pid, syscall.SIGKILL); err != nil {
+			return err
+		}
+	}
+	if !c.run.ended(stopTimeout) {
+		return fmt.Errorf("cluster: pid %d is there %v after SIGKILL", c.run.pid(), stopTimeout)
+	}
+	if err := awaitGone(children); err != nil {
+		return err
+	}
+	return c.leash.Hold(0)
+}
+
+// freeze stops the server and then its children. The caller holds the mutex
+// and has seen that the server runs.
+func (c *Cluster) freeze() error {
+	c.run.paused = true
+	if err := c.signal(c.run.pid(), syscall.SIGSTOP); err != nil {
+		return err
+	}
+	if err := awaitStopped(c.run.pid()); err != nil {
+		return err
+	}
+	children, err := descendants(c.run.pid())
+	if err != nil {
+		return err
+	}
+	for _, pid := range children {
+		if err := c.signal(pid, syscall.SIGSTOP); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// thaw lets all processes of the server go on. The caller holds the mutex and
+// has seen that the server runs.
+func (c *Cluster) thaw() error {
+	children, err := descendants(c.run.pid())
+	if err != nil {
+		return err
+	}
+	for _, pid := range append(children, c.run.pid()) {
+		if err := c.signal(pid, syscall.SIGCONT); err != nil {
+			return err
+		}
+	}
+	c.run.paused = false
+	return nil
+}
+
+// signal sends a signal to a process that may have ended by itself.
+func (c *Cluster) signal(pid int, s syscall.Signal) error {
+	if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("cluster: pid %d: %v: %w", pid, s, err)
+	}
+	return nil
+}
+
+// awaitStopped waits until a process that was sent SIGSTOP has stopped, or is
+// gone.
+func awaitStopped(pid int) error {
+	return poll(fmt.Sprintf("pid %d to stop", pid), func(all map[int]process) bool {
+		p, there := all[pid]
+		return !there || p.state == 'T' || p.state == 'Z'
+	})
+}
+
+// awaitGone waits until the processes have ended. One that nobody has waited
+// for yet counts as ended: it holds nothing any more.
+func awaitGone(pids []int) error {
+	return poll(fmt.Sprintf("pids %v to end", pids), func(all map[int]process) bool {
+		for _, pid := range pids {
+			if p, there := all[pid]; there && p.state != 'Z' {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// poll looks at the machine's processes until done says so.
+func poll(what string, done func(map[int]process) bool) error {
+	for deadline := time.Now().Add(stopTimeout); ; time.Sleep(pollEvery) {
+		all, err := processes()
+		if err != nil {
+			return err
+		}
+		if done(all) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("cluster: waited %v for %s", stopTimeout, what)
+		}
+	}
+}
+
+// process is a process of this machine.
+type process struct {
+	parent int
+	state  byte // as ps has it: T stopped, Z ended but not waited for
+}
+
+// descendants are the children of a process and theirs.
+func descendants(pid int) ([]int, error) {
+	all, err := processes()
+	if err != nil {
+		return nil, err
+	}
+	var found []int
+	for parents := []int{pid}; len(parents) > 0; {
+		var next []int
+		for child, p := range all {
+			for _, parent := range parents {
+				if p.parent == parent {
+					next = append(next, child)
+				}
+			}
+		}
+		found = append(found, next...)
+		parents = next
+	}
+	return found, nil
+}

@@ -1,0 +1,133 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// binGlobs are the folders where packages put the server's binaries without
+// putting them on PATH: Debian's and Ubuntu's, Homebrew's on both kinds of
+// Mac, the Postgres project's own for Red Hat and SUSE, and Postgres.app's.
+var binGlobs = []string{
+	"/usr/lib/postgresql/*/bin",
+	"/opt/homebrew/opt/postgresql@*/bin",
+	"/opt/homebrew/opt/postgresql/bin",
+	"/usr/local/opt/postgresql@*/bin",
+	"/usr/local/opt/postgresql/bin",
+	"/usr/pgsql-*/bin",
+	"/usr/lib/postgresql*/bin",
+	"/Applications/Postgres.app/Contents/Versions/*/bin",
+}
+
+// ErrNoServer is what Binaries returns where there is no server and none can
+// be installed. It says in one line what to do.
+var ErrNoServer = errors.New("no Postgres server on this machine: install one (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql@17), or set PG_BINDIR to the folder of initdb and postgres, or DATABASE_URL (for tests PG_RATELIMIT_TEST_DSN) to a server's address")
+
+// Binaries is the folder of initdb and postgres: explicit, where it is not
+// "", or $PG_BINDIR; else where pg_config or PATH says; else the newest that a
+// package has put in its usual place; else one that it installs with
+// apt-get, as root or where sudo asks for no password.
+func Binaries(ctx context.Context, explicit string) (string, error) {
+	return finder{
+		getenv:   os.Getenv,
+		globs:    binGlobs,
+		pgConfig: pgConfigBinDir,
+		lookPath: exec.LookPath,
+		install:  installDebian,
+	}.find(ctx, explicit)
+}
+
+// finder is what Binaries looks with.
+type finder struct {
+	getenv   func(string) string
+	globs    []string
+	pgConfig func(context.Context) string
+	lookPath func(string) (string, error)
+	install  func(ctx context.Context, look func() string) (string, error)
+}
+
+func (f finder) find(ctx context.Context, explicit string) (string, error) {
+	source := "Options.BinDir"
+	if explicit == "" {
+		source, explicit = "PG_BINDIR", f.getenv("PG_BINDIR")
+	}
+	if explicit != "" {
+		dir, err := filepath.Abs(explicit)
+		if err != nil {
+			return "", fmt.Errorf("cluster: %w", err)
+		}
+		if !hasServer(dir) {
+			return "", fmt.Errorf("cluster: %s is %q, must be a folder that holds initdb and postgres", source, explicit)
+		}
+		return dir, nil
+	}
+	if dir := f.look(ctx); dir != "" {
+		return dir, nil
+	}
+	return f.install(ctx, func() string { return f.look(ctx) })
+}
+
+// look finds a server that is there, or "".
+func (f finder) look(ctx context.Context) string {
+	candidates := []string{f.pgConfig(ctx)}
+	for _, program := range []string{"initdb", "postgres"} {
+		if path, err := f.lookPath(program); err == nil {
+			if path, err = filepath.EvalSymlinks(path); err == nil {
+				candidates = append(candidates, filepath.Dir(path))
+			}
+		}
+	}
+	var packaged []string
+	for _, glob := range f.globs {
+		found, err := filepath.Glob(glob)
+		if err == nil {
+			packaged = append(packaged, found...)
+		}
+	}
+	slices.SortStableFunc(packaged, func(a, b string) int { return versionIn(b) - versionIn(a) })
+	for _, dir := range append(candidates, packaged...) {
+		if dir != "" && hasServer(dir) {
+			return dir
+		}
+	}
+	return ""
+}
+
+// pgConfigBinDir is where the pg_config on PATH says that programs are, or
+// "". Its package is often installed without the server.
+func pgConfigBinDir(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func hasServer(dir string) bool {
+	for _, program := range []string{"initdb", "postgres"} {
+		info, err := os.Stat(filepath.Join(dir, program))
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+var digits = regexp.MustCompile(`\d+`)
+
+// versionIn is the major version that a folder's path names, 0 if none.
+func versionIn(path string) int {
+	version, err := strconv.Atoi(digits.FindString(path))
+	if err != nil {
+		return 0
+	}
+	return version
+}

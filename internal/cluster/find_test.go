@@ -1,0 +1,168 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// serverIn makes a folder that looks as if a server were in it.
+func serverIn(t *testing.T, parts ...string) string {
+	t.Helper()
+	dir := filepath.Join(parts...)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range []string{"initdb", "postgres"} {
+		if err := os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// nothing finds nothing and installs nothing.
+func nothing() finder {
+	return finder{
+		getenv:   func(string) string { return "" },
+		pgConfig: func(context.Context) string { return "" },
+		lookPath: func(string) (string, error) { return "", os.ErrNotExist },
+		install:  func(context.Context, func() string) (string, error) { return "", ErrNoServer },
+	}
+}
+
+func TestFind(t *testing.T) {
+	root := t.TempDir()
+	explicit := serverIn(t, root, "explicit")
+	configured := serverIn(t, root, "configured")
+	onPath := serverIn(t, root, "onpath")
+	nine, ten := serverIn(t, root, "lib", "9", "bin"), serverIn(t, root, "lib", "10", "bin")
+	clientOnly := filepath.Join(root, "lib", "18", "bin")
+	if err := os.MkdirAll(clientOnly, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	links := filepath.Join(root, "links")
+	if err := os.Mkdir(links, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(onPath, "initdb"), filepath.Join(links, "initdb")); err != nil {
+		t.Fatal(err)
+	}
+
+	all := nothing()
+	all.getenv = func(name string) string { return map[string]string{"PG_BINDIR": explicit}[name] }
+	all.pgConfig = func(context.Context) string { return configured }
+	all.lookPath = func(program string) (string, error) {
+		if program == "initdb" {
+			return filepath.Join(links, "initdb"), nil
+		}
+		return "", os.ErrNotExist
+	}
+	all.globs = []string{filepath.Join(root, "lib", "*", "bin")}
+
+	// Each step takes away what the one before found.
+	steps := []struct {
+		take func(*finder)
+		want string
+	}{
+		{func(*finder) {}, explicit},
+		{func(f *finder) { f.getenv = nothing().getenv }, configured},
+		{func(f *finder) { f.pgConfig = func(context.Context) string { return clientOnly } }, onPath},
+		{func(f *finder) { f.lookPath = nothing().lookPath }, ten},
+		{func(*finder) { os.RemoveAll(ten) }, nine},
+	}
+	for i, step := range steps {
+		step.take(&all)
+		if got, err := all.find(t.Context(), ""); err != nil || got != step.want {
+			t.Errorf("step %d: %s, %v, want %s", i, got, err, step.want)
+		}
+	}
+	if got, err := all.find(t.Context(), ten); err == nil || !strings.Contains(err.Error(), "Options.BinDir") {
+		t.Errorf("an explicit folder without a server: %s, %v, want an error that names Options.BinDir", got, err)
+	}
+	if got, err := all.find(t.Context(), explicit); err != nil || got != explicit {
+		t.Errorf("an explicit folder: %s, %v, want %s", got, err, explicit)
+	}
+
+	if err := os.RemoveAll(nine); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := all.find(t.Context(), ""); !errors.Is(err, ErrNoServer) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("with no server: %v, want %v in one line", err, ErrNoServer)
+	}
+	all.install = func(_ context.Context, look func() string) (string, error) {
+		serverIn(t, ten)
+		return look(), nil
+	}
+	if got, err := all.find(t.Context(), ""); err != nil || got != ten {
+		t.Errorf("after installing: %s, %v, want %s", got, err, ten)
+	}
+}
+
+// The steps of an installation, with an apt-get of this test's own.
+func TestInstallDebian(t *testing.T) {
+	tools, calls := t.TempDir(), filepath.Join(t.TempDir(), "calls")
+	script := "#!/bin/sh\necho \"$(basename $0) $*\" >>" + calls + "\n"
+	sudo := script + "shift; exec \"$@\"\n"
+	for name, text := range map[string]string{"apt-get": script, "sed": script, "sudo": sudo} {
+		if err := os.WriteFile(filepath.Join(tools, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("PATH", tools+":/usr/bin:/bin")
+	looks := 0
+	look := func() string {
+		if looks++; looks == 1 {
+			return ""
+		}
+		return "/there"
+	}
+	if dir, err := installDebian(t.Context(), look); err != nil || dir != "/there" {
+		t.Fatalf("%s, %v, want /there", dir, err)
+	}
+	text, err := os.ReadFile(calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var steps []string
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		if fields := strings.Fields(line); fields[0] != "sudo" {
+			steps = append(steps, fields[0]+" "+fields[1]+" "+fields[len(fields)-1])
+		}
+	}
+	got, want := strings.Join(steps, "\n"), "apt-get update -qq\napt-get install postgresql-common\nsed -i "+createclusterConf+"\napt-get install postgresql"
+	if got != want {
+		t.Errorf("the steps are\n%s\nwant\n%s", got, want)
+	}
+
+	// Another process has installed it while this one waited for the lock.
+	if err := os.Remove(calls); err != nil {
+		t.Fatal(err)
+	}
+	if dir, err := installDebian(t.Context(), func() string { return "/there" }); err != nil || dir != "/there" {
+		t.Errorf("%s, %v, want /there", dir, err)
+	}
+	if text, err := os.ReadFile(calls); err == nil && strings.Contains(string(text), "apt-get") {
+		t.Errorf("apt-get was called for a server that is there: %s", text)
+	}
+
+	// A package that cannot be had.
+	broken := "#!/bin/sh\necho one\necho 'E: no such package'\nexit 100\n"
+	if err := os.WriteFile(filepath.Join(tools, "apt-get"), []byte(broken), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err = installDebian(t.Context(), func() string { return "" })
+	if !errors.Is(err, ErrNoServer) || !strings.Contains(err.Error(), "E: no such package") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error is %v, want what to do and apt-get's last line, in one line", err)
+	}
+
+	// No apt-get at all.
+	t.Setenv("PATH", t.TempDir())
+	if _, err := installDebian(t.Context(), func() string { return "" }); !errors.Is(err, ErrNoServer) {
+		t.Errorf("without apt-get: %v, want %v", err, ErrNoServer)
+	}
+}

@@ -1,0 +1,181 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	startTimeout = 60 * time.Second      // for a server to take connections
+	stopTimeout  = 10 * time.Second      // for each way of asking it to end
+	pollEvery    = 10 * time.Millisecond // while waiting for either
+	portAttempts = 20                    // ports that others take before us
+	logTail      = 4096                  // bytes of the log in an error
+)
+
+// errPortTaken is what launch returns when another program listens on the
+// port.
+var errPortTaken = errors.New("port is taken")
+
+// launchOnFreePort starts the server on a port that nobody has. Between the
+// look and the server's own bind somebody may take it: then comes the next.
+// The caller holds the mutex.
+func (c *Cluster) launchOnFreePort(ctx context.Context) error {
+	var err error
+	for range portAttempts {
+		if c.port, err = freePort(); err != nil {
+			return err
+		}
+		if err = c.launch(ctx); !errors.Is(err, errPortTaken) {
+			return err
+		}
+	}
+	return err
+}
+
+// freePort finds a loopback port below the range that systems give to
+// outgoing connections (from 32768 on Linux, 49152 on macOS). A port of that
+// range is lost to some client while the server is down for a Restart, and a
+// client that retries such a port may even end up connected to itself.
+func freePort() (int, error) {
+	const low, high = 15000, 30000
+	var err error
+	for range 100 {
+		port := low + rand.IntN(high-low)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("cluster: no free port: %w", err)
+}
+
+// launch starts the server and waits until it takes connections. The caller
+// holds the mutex, prepare has run, no server runs.
+func (c *Cluster) launch(ctx context.Context) error {
+	if err := c.inUse(); err != nil {
+		return err
+	}
+	if err := c.configure(); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(c.LogFile(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	// The server outlives ctx, which is for the start.
+	cmd := c.command(context.WithoutCancel(ctx), "postgres", "-D", c.DataDir())
+	cmd.Stdout, cmd.Stderr = log, log
+	if c.opts.Log != nil {
+		both := io.MultiWriter(log, c.opts.Log)
+		cmd.Stdout, cmd.Stderr = both, both
+		// A child that outlives the server for a moment holds the pipe.
+		cmd.WaitDelay = stopTimeout
+	}
+	if err := cmd.Start(); err != nil {
+		return errors.Join(fmt.Errorf("cluster: %w", err), log.Close())
+	}
+	run := &run{cmd: cmd, exited: make(chan struct{})}
+	c.run = run
+	go func() {
+		run.err = errors.Join(cmd.Wait(), log.Close())
+		close(run.exited)
+	}()
+	if err := c.leash.Hold(cmd.Process.Pid); err != nil {
+		return errors.Join(err, c.killServer())
+	}
+	if err := c.awaitReady(ctx); err != nil {
+		return errors.Join(err, c.killServer())
+	}
+	return nil
+}
+
+// awaitReady waits until the server has written into its pid file that it
+// takes connections, which is how pg_ctl knows it too: it needs no password
+// and no place among max_connections.
+func (c *Cluster) awaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		if file := readPidFile(c.DataDir()); file.pid == c.run.pid() && file.status == "ready" {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-c.run.exited:
+			said := c.logTail()
+			if strings.Contains(said, "could not create any TCP/IP sockets") {
+				return fmt.Errorf("cluster: port %d: %w", c.port, errPortTaken)
+			}
+			return fmt.Errorf("cluster: the server ended while starting (%w): %s", c.run.err, said)
+		case <-ctx.Done():
+			return fmt.Errorf("cluster: the server is not ready: %w: %s", ctx.Err(), c.logTail())
+		}
+	}
+}
+
+// pidFile is what the server's postmaster.pid says; zero if there is none.
+type pidFile struct {
+	pid    int
+	port   string
+	status string // "starting", "ready", "stopping" …
+}
+
+func readPidFile(data string) pidFile {
+	text, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
+	if err != nil {
+		return pidFile{}
+	}
+	lines := strings.Split(string(text), "\n")
+	var file pidFile
+	file.pid, _ = strconv.Atoi(lines[0])
+	if len(lines) > 3 {
+		file.port = lines[3]
+	}
+	if len(lines) > 7 {
+		file.status = strings.TrimSpace(lines[7])
+	}
+	return file
+}
+
+// inUse is an error if another program runs a server on the data. A pid file
+// whose number has gone to some other program since, as happens in containers,
+// is removed: Postgres would refuse to start.
+func (c *Cluster) inUse() error {
+	file := readPidFile(c.DataDir())
+	if file.pid <= 0 || errors.Is(syscall.Kill(file.pid, 0), syscall.ESRCH) {
+		return nil
+	}
+	command := commandLine(file.pid)
+	if command == "" || strings.Contains(command, c.DataDir()) {
+		return fmt.Errorf("cluster: a server runs on %s already (pid %d, port %s)", c.DataDir(), file.pid, file.port)
+	}
+	if err := os.Remove(filepath.Join(c.DataDir(), "postmaster.pid")); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return nil
+}
+
+// logTail is the end of what the server has logged.
+func (c *Cluster) logTail() string {
+	text, err := os.ReadFile(c.LogFile())
+	if err != nil {
+		return err.Error()
+	}
+	if len(text) > logTail {
+		text = text[len(text)-logTail:]
+	}
+	return strings.TrimSpace(string(text))
+}

@@ -1,0 +1,130 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// TestDSN is the environment variable that names a server for Open to use
+// instead of a private one: an address, as a URL, of an account that may
+// create databases. What a killed test leaves there nobody removes.
+const TestDSN = "PG_RATELIMIT_TEST_DSN"
+
+// patience bounds each single thing that a test waits for here.
+const patience = 2 * time.Minute
+
+// shared is the cluster of this test process, started by the first Open. Its
+// leash ends it with the process, so it takes no TestMain. It gives up
+// everything that makes a crash survivable for speed.
+var shared = sync.OnceValues(func() (*Cluster, error) {
+	// Installing a server may come first.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
+	defer cancel()
+	return start(ctx, Options{Config: map[string]string{
+		"fsync":            "off",
+		"full_page_writes": "off",
+		"max_connections":  "300",
+	}}, untilEnd)
+})
+
+// Open makes a fresh, empty database and returns its DSN. The database is
+// dropped at the test's end, connections or no. All tests of a process share
+// one cluster, which has fsync off: a test that kills its server takes Private.
+func Open(t testing.TB) string {
+	t.Helper()
+	admin := os.Getenv(TestDSN)
+	if admin == "" {
+		c, err := shared()
+		if err != nil {
+			t.Fatal(err)
+		}
+		admin = c.DSN("postgres")
+	}
+	name, err := databaseName(t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn, err := withDatabase(admin, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// template0: nobody connects to it, so many may copy it at once.
+	if err := execute(admin, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := execute(admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)"); err != nil {
+			t.Error(err)
+		}
+	})
+	return dsn
+}
+
+// Private starts a cluster of the test's own, to stop, kill or pause. Its data
+// outlives Stop and Kill, and is removed at the test's end.
+func Private(t testing.TB, o Options) *Cluster {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
+	defer cancel()
+	c, err := start(ctx, o, untilEnd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// execute runs one statement on a connection of its own.
+func execute(dsn, sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("cluster: %s: %w", sql, err)
+	}
+	return nil
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// databaseName is a name that no other test has, and that needs no quotes.
+func databaseName(test string) (string, error) {
+	random := make([]byte, 6)
+	if _, err := rand.Read(random); err != nil {
+		return "", err
+	}
+	test = notInNames.ReplaceAllString(strings.ToLower(test), "_")
+	if len(test) > 40 { // of the 63 that a name may have
+		test = test[:40]
+	}
+	return "t_" + hex.EncodeToString(random) + "_" + test, nil
+}
+
+// withDatabase is a server's address with another database.
+func withDatabase(dsn, database string) (string, error) {
+	u, err := url.Parse(dsn)
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		return "", fmt.Errorf("cluster: %s must be a URL: postgres://user@host:port/database", TestDSN)
+	}
+	u.Path = "/" + database
+	return u.String(), nil
+}

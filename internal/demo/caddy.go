@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster/leash"
+)
+
+const (
+	caddyStart = 30 * time.Second // for Caddy to listen
+	caddyStop  = 10 * time.Second // for requests under way to end
+	logTail    = 5                // lines of its log in an error
+)
+
+// caddy is a Caddy that runs.
+type caddy struct {
+	cmd    *exec.Cmd
+	leash  *leash.Leash
+	log    string // its log's path
+	port   string
+	exited chan struct{} // closed when it has ended
+	err    error         // what it ended with; set before exited is closed
+}
+
+// startCaddy runs Caddy with what its Caddyfile takes from the environment.
+func startCaddy(o options, dsn, upstream string) (*caddy, error) {
+	c := &caddy{log: filepath.Join(o.state, "caddy.log"), port: o.port, exited: make(chan struct{})}
+	log, err := os.Create(c.log)
+	if err != nil {
+		return nil, err
+	}
+	c.cmd = exec.Command(o.caddy, "run", "--config", o.config, "--adapter", "caddyfile")
+	c.cmd.Stdout, c.cmd.Stderr = log, log
+	home := filepath.Join(o.state, "caddy")
+	c.cmd.Env = append(os.Environ(),
+		"DATABASE_URL="+dsn, "UPSTREAM="+upstream, "PORT="+o.port,
+		"XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
+	// In a group of its own Ctrl-C reaches it only by way of this program.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if c.leash, err = leash.New(syscall.SIGTERM); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, errors.Join(err, log.Close(), c.leash.End())
+	}
+	go func() {
+		c.err = errors.Join(c.cmd.Wait(), log.Close())
+		close(c.exited)
+	}()
+	if err := c.leash.Hold(c.cmd.Process.Pid); err != nil {
+		return nil, errors.Join(err, c.stop())
+	}
+	return c, nil
+}
+
+// awaitAnswer waits until Caddy listens, which it does once its whole config
+// has loaded. A request would use up one of the limit.
+func (c *caddy) awaitAnswer(ctx context.Context) error {
+	deadline := time.NewTimer(caddyStart)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var dialer net.Dialer
+	for {
+		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", c.port))
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-tick.C:
+		case <-c.exited:
+			return c.gone()
+		case <-deadline.C:
+			return fmt.Errorf("caddy does not listen on port %s after %v: %s", c.port, caddyStart, c.tail())
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// gone is the error of a Caddy that has ended by itself.
+func (c *caddy) gone() error {
+	return fmt.Errorf("caddy ended (%v): %s", c.err, c.tail())
+}
+
+// stop asks Caddy to end and waits until it has. It lets requests under way
+// end first, for a while.
+func (c *caddy) stop() error {
+	for _, ask := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := c.cmd.Process.Signal(ask); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		select {
+		case <-c.exited:
+			return c.leash.End()
+		case <-time.After(caddyStop):
+		}
+	}
+	return fmt.Errorf("caddy (pid %d) does not end", c.cmd.Process.Pid)
+}
+
+// tail is the end of Caddy's log.
+func (c *caddy) tail() string {
+	text, err := os.ReadFile(c.log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-logTail):], "\n")
+}
+
+// checkPort is an error if Caddy could not listen on the port. It would share
+// one with another Caddy, so it does not find out by itself.
+func checkPort(port string) error {
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return fmt.Errorf("PORT is %q, must be a number from 1 to 65535", port)
+	}
+	// Where one program has the port on loopback alone, some systems give
+	// it to another on all addresses.
+	for _, host := range []string{"", "127.0.0.1"} {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("port %s is taken by another program: end it, or choose another port with make run PORT=8081", port)
+		}
+		if err != nil {
+			return fmt.Errorf("port %s: %w", port, err)
+		}
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// connectTimeout bounds the look at a database that somebody else runs.
+const connectTimeout = 10 * time.Second
+
+// startDatabase is the database to count in: the one of DATABASE_URL, which
+// must answer, or that of a private cluster.
+func startDatabase(ctx context.Context, o options, out io.Writer) (dsn string, stop func() error, err error) {
+	if o.databaseURL != "" {
+		if err := ping(ctx, o.databaseURL); err != nil {
+			return "", nil, fmt.Errorf("DATABASE_URL: %w", err)
+		}
+		return o.databaseURL, func() error { return nil }, nil
+	}
+	fmt.Fprintln(out, "Starting Postgres ...")
+	wanted := filepath.Join(o.state, "postgres")
+	c, err := cluster.Start(ctx, cluster.Options{Dir: wanted})
+	if err != nil {
+		return "", nil, err
+	}
+	if err := noteFolder(o.state, wanted, c.Dir()); err != nil {
+		return "", nil, errors.Join(err, c.Stop())
+	}
+	return c.DSN("postgres"), c.Stop, nil
+}
+
+// noteFolder writes down where the cluster lies if that is not in the state
+// folder, for `make clean` to find it.
+func noteFolder(state, wanted, used string) error {
+	note := filepath.Join(state, "postgres.elsewhere")
+	if used == wanted {
+		if err := os.Remove(note); !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	return os.WriteFile(note, []byte(used+"\n"), 0o644)
+}
+
+func ping(ctx context.Context, dsn string) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
+}
+
+// shown is a DSN without its password.
+func shown(dsn string) string {
+	u, err := url.Parse(dsn)
+	if err != nil || u.Scheme == "" {
+		return "of DATABASE_URL"
+	}
+	query := u.Query()
+	if query.Has("password") {
+		query.Set("password", "xxxxx")
+		u.RawQuery = query.Encode()
+	}
+	return u.Redacted()
+}

@@ -1,0 +1,123 @@
+// Command demo is what `make run` runs: a Postgres, an upstream that says
+// hello, and a Caddy in front of it that limits requests. It finds or makes
+// what it needs, and leaves no process behind.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+)
+
+func main() {
+	var o options
+	flag.StringVar(&o.port, "port", "8080", "the port that Caddy listens on")
+	flag.StringVar(&o.caddy, "caddy", "bin/caddy", "the Caddy to run, with pg_ratelimit built in")
+	flag.StringVar(&o.config, "config", "Caddyfile.example", "its Caddyfile")
+	flag.StringVar(&o.state, "state", ".run", "the folder for the database and logs; kept between runs")
+	flag.BoolVar(&o.withParent, "with-parent", false, "end when the program that started this one is gone")
+	flag.Parse()
+	o.databaseURL = os.Getenv("DATABASE_URL")
+
+	// The first signal ends everything in order. A second one ends this
+	// program at once; the leashes of its children then end them.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop)
+	if o.withParent {
+		var cancel context.CancelFunc
+		ctx, cancel = untilParentEnds(ctx)
+		defer cancel()
+	}
+
+	err := run(ctx, o, os.Stdout)
+	if err != nil && !(errors.Is(err, context.Canceled) && ctx.Err() != nil) {
+		fmt.Fprintln(os.Stderr, "make run:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what the command line and the environment say.
+type options struct {
+	port, caddy, config, state string
+	databaseURL                string
+	withParent                 bool
+}
+
+// run starts all parts, waits until the context ends or a part does, and stops
+// them: Caddy first, so that it never lacks its database.
+func run(ctx context.Context, o options, out io.Writer) (err error) {
+	if err := checkPort(o.port); err != nil {
+		return err
+	}
+	state, err := filepath.Abs(o.state)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(state, 0o755); err != nil {
+		return err
+	}
+	o.state = state
+
+	dsn, stopDatabase, err := startDatabase(ctx, o, out)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopDatabase()) }()
+
+	upstream, stopUpstream, err := startUpstream()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopUpstream()) }()
+
+	c, err := startCaddy(o, dsn, upstream)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.stop()) }()
+	if err := c.awaitAnswer(ctx); err != nil {
+		return err
+	}
+
+	fmt.Fprintf(out, welcome, o.port, shown(dsn), o.config, relative(c.log))
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-c.exited:
+		return c.gone()
+	}
+}
+
+const welcome = `
+Caddy with pg_ratelimit answers on http://localhost:%[1]s
+
+  database  %[2]s
+  config    %[3]s
+  log       %[4]s
+
+Try it, more often than the limit allows:
+
+  curl -i http://localhost:%[1]s/
+  for i in $(seq 12); do curl -s -o /dev/null -w '%%{http_code} ' http://localhost:%[1]s/; done; echo
+
+Ctrl-C ends it.
+`
+
+// relative is a path as a person in the current folder would write it.
+func relative(path string) string {
+	here, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	short, err := filepath.Rel(here, path)
+	if err != nil || len(short) > len(path) {
+		return path
+	}
+	return short
+}

@@ -1,0 +1,47 @@
+package edge
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// MaskIP cuts an address down to its network: the first v4 bits of an IPv4
+// address, v6 of an IPv6 one. 0 bits leave that kind alone, as is text that is
+// not an address. An IPv4 address in IPv6 form counts as IPv4.
+func MaskIP(text string, v4, v6 int) string {
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return text
+	}
+	address = address.Unmap().WithZone("")
+	bits := v4
+	if address.Is6() {
+		bits = v6
+	}
+	if bits <= 0 || bits >= address.BitLen() {
+		return text
+	}
+	prefix, err := address.Prefix(bits)
+	if err != nil {
+		return text
+	}
+	return prefix.String()
+}
+
+// credentialHeaders carry secrets, in lower case.
+var credentialHeaders = []string{
+	"authorization", "proxy-authorization", "cookie",
+	"x-api-key", "api-key", "apikey", "x-auth-token", "x-access-token",
+}
+
+// CredentialHeader reports whether a request header of that name is a secret:
+// a key made from one is stored as a digest.
+func CredentialHeader(name string) bool {
+	name = strings.ToLower(name)
+	for _, known := range credentialHeaders {
+		if name == known {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,161 @@
+package pgwire
+
+import (
+	"crypto/md5"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// authSettings say which ways to log in are acceptable.
+type authSettings struct {
+	binding string          // channel_binding
+	require string          // require_auth as written
+	allowed map[string]bool // its methods; nil allows all
+}
+
+// readAuth takes channel_binding and require_auth.
+func readAuth(c *config, p *parameters) error {
+	var err error
+	if c.auth.binding, err = p.oneOf("channel_binding", "prefer", "disable", "require"); err != nil {
+		return err
+	}
+	c.auth.require = p.take("require_auth")
+	if c.auth.require == "" {
+		return nil
+	}
+	methods := []string{"password", "md5", "gss", "sspi", "scram-sha-256", "oauth", "none"}
+	want := "a list of methods (" + strings.Join(methods, ", ") + ") with commas between them, either all or none with a ! before it"
+	negated := strings.HasPrefix(c.auth.require, "!")
+	c.auth.allowed = map[string]bool{}
+	for _, method := range methods {
+		c.auth.allowed[method] = negated
+	}
+	for _, item := range strings.Split(c.auth.require, ",") {
+		method := strings.TrimPrefix(item, "!")
+		allowed, known := c.auth.allowed[method]
+		if !known || allowed != negated || strings.HasPrefix(item, "!") != negated {
+			return p.bad("require_auth", c.auth.require, want)
+		}
+		c.auth.allowed[method] = !negated
+	}
+	return nil
+}
+
+// permit returns an error if a server must not log us in by method.
+func (a *authSettings) permit(method string) error {
+	if a.allowed != nil && !a.allowed[method] {
+		return fmt.Errorf("the server logs in by the method %s, require_auth wants %s", method, a.require)
+	}
+	if a.binding == "require" && method != "scram-sha-256" {
+		return fmt.Errorf("the server logs in by the method %s, channel_binding=require wants scram-sha-256", method)
+	}
+	return nil
+}
+
+// Authentication requests, as the server numbers them.
+const (
+	authOK        = 0
+	authCleartext = 3
+	authMD5       = 5
+	authSASL      = 10
+	authSASLNext  = 11
+	authSASLFinal = 12
+)
+
+// logIn answers the server's questions from the startup message on, until it
+// is ready for statements.
+func logIn(c *conn, cfg *config, password string) (*serverError, error) {
+	finished, accepted := false, false
+	for {
+		kind, body, err := next(c)
+		if err != nil {
+			return nil, err
+		}
+		switch kind {
+		case 'R':
+			if accepted || len(body) < 4 {
+				return nil, unexpected(kind)
+			}
+			request := binary.BigEndian.Uint32(body)
+			if request == authOK {
+				accepted = true
+				if !finished {
+					if err := cfg.auth.permit("none"); err != nil {
+						return nil, err
+					}
+				}
+				continue
+			}
+			if finished {
+				return nil, fmt.Errorf("the server asks for a second authentication, number %d", request)
+			}
+			finished = true
+			failure, err := answerRequest(c, cfg, password, request, body[4:])
+			if failure != nil || err != nil {
+				return failure, err
+			}
+		case 'K':
+			if len(body) < 8 || len(body) > 4+256 {
+				return nil, unexpected(kind)
+			}
+			c.cancelKey = append([]byte(nil), body...)
+		case 'E':
+			return parseError(body), nil
+		case 'Z':
+			if !accepted || len(body) != 1 {
+				return nil, unexpected(kind)
+			}
+			c.status = body[0]
+			return nil, nil
+		case 'N', 'S':
+		case 'v':
+			return nil, errors.New("the server does not speak protocol 3.0")
+		default:
+			return nil, unexpected(kind)
+		}
+	}
+}
+
+// answerRequest does what one authentication request asks.
+func answerRequest(c *conn, cfg *config, password string, request uint32, data []byte) (*serverError, error) {
+	method, known := map[uint32]string{
+		2: "Kerberos V5", authCleartext: "password", authMD5: "md5", 6: "SCM credentials", 7: "gss", 9: "sspi", authSASL: "scram-sha-256",
+	}[request]
+	if !known {
+		return nil, fmt.Errorf("the server asks for authentication number %d, which is unknown", request)
+	}
+	if request != authCleartext && request != authMD5 && request != authSASL {
+		return nil, fmt.Errorf("the server asks for authentication by %s, which is not supported", method)
+	}
+	if request == authSASL && !strings.Contains(string(data), "SCRAM-SHA-256\x00") {
+		return nil, fmt.Errorf("the server asks for authentication by %s, which is not supported",
+			strings.Join(strings.Fields(strings.Replace(printable(string(data)), "\x00", " ", -1)), ", "))
+	}
+	if err := cfg.auth.permit(method); err != nil {
+		return nil, err
+	}
+	if password == "" {
+		return nil, fmt.Errorf("the server asks for a password (method %s) and there is none: "+
+			"it must be in the dsn, in PGPASSWORD or in the password file", method)
+	}
+	switch request {
+	case authMD5:
+		if len(data) != 4 {
+			return nil, errors.New("the server sent a wrong salt for md5")
+		}
+		password = md5Response(cfg.user, password, data)
+	case authSASL:
+		return scramLogIn(c, cfg, password, strings.Split(string(data), "\x00"))
+	}
+	return nil, send(c, 'p', password+"\x00")
+}
+
+// md5Response is what the method md5 sends in place of the password.
+func md5Response(user, password string, salt []byte) string {
+	inner := md5.Sum([]byte(password + user))
+	outer := md5.Sum(append([]byte(hex.EncodeToString(inner[:])), salt...))
+	return "md5" + hex.EncodeToString(outer[:])
+}

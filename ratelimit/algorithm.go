@@ -1,0 +1,104 @@
+package ratelimit
+
+import (
+	"math"
+	"math/bits"
+)
+
+// algorithm is one way to count: its step in Go and the same step in SQL. The
+// two are held equal by tests; the Go step is the definition.
+//
+// Times are microseconds since the Unix epoch. now may lie before what the row
+// holds, where a clock was set back: the row's own time then counts.
+type algorithm interface {
+	// take admits as many of n hits of the given cost (1 ≤ cost ≤ capacity) as
+	// fit, and returns how many. Where none fits the row stays as it was.
+	take(l *Limit, r *row, now, n, cost int64) int64
+
+	// refund gives cost (≥ 1) back, never beyond the full quota. A claim that
+	// is not nil says what is given back: it is void once the state that it was
+	// taken from is gone, so that a late one never admits too much.
+	refund(l *Limit, r *row, now, cost int64, c *claim)
+
+	// look returns what the row says at now to a hit of the given cost.
+	look(l *Limit, r *row, now, cost int64) outlook
+
+	// claim names what a granted hit was taken from, given the row after it.
+	claim(l *Limit, r *row, now int64) claim
+
+	// sql is the step as Postgres runs it.
+	sql() *stepSQL
+}
+
+// algorithms are the implementations, by Algorithm.
+var algorithms = []algorithm{slidingWindow{}, fixedWindow{}, tokenBucket{}}
+
+// row is a row of either table: the state of one key. The zero row is a key
+// that was never hit.
+type row struct {
+	count     int64
+	prevCount int64
+	start     int64 // window_start; 0 is NULL
+	tokens    float64
+	hasTokens bool
+	refill    int64 // last_refill; 0 is NULL
+	expires   int64 // expires_at: from then on the row says no more than no row
+}
+
+// outlook is what a row says about the next hit.
+type outlook struct {
+	free  int64 // what is left of the quota; negative if it is overdrawn
+	reset int64 // when the full quota is back if nobody comes
+	retry int64 // the earliest time at which the cost would pass; now if it does
+}
+
+// claim names the state from which a hit was granted. What it holds is each
+// algorithm's own affair.
+type claim struct {
+	at   int64
+	room int64
+}
+
+// fit is how many of n hits of the given cost fit into free.
+func fit(free, n, cost int64) int64 {
+	if free < cost {
+		return 0
+	}
+	if granted := free / cost; granted < n {
+		return granted
+	}
+	return n
+}
+
+func smaller(a, b int64) int64 {
+	if a < b {
+		return a
+	}
+	return b
+}
+
+func larger(a, b int64) int64 {
+	if a > b {
+		return a
+	}
+	return b
+}
+
+// mulDiv returns a·b/c for 0 ≤ a, 0 ≤ b, 0 < c, rounded down, or up, by way of
+// 128 bits. A quotient beyond int64 is the largest int64.
+func mulDiv(a, b, c int64, up bool) int64 {
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	if up {
+		var carry uint64
+		low, carry = bits.Add64(low, uint64(c-1), 0)
+		high += carry
+	}
+	if high >= uint64(c) {
+		return math.MaxInt64
+	}
+	quotient, _ := bits.Div64(high, low, uint64(c))
+	if quotient > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(quotient)
+}

@@ -1,0 +1,67 @@
+package ratelimit
+
+// fixedWindow admits Events in each window. A key's window starts with the
+// first hit after the last one ended, so at now = start + Window the next is
+// open. Up to 2·Events can pass in a short time around a window's end.
+//
+// State: count, window_start. expires_at is the window's end, exactly: the npm
+// library pg-ratelimit reads it as such.
+type fixedWindow struct{}
+
+func (fixedWindow) take(l *Limit, r *row, now, n, cost int64) int64 {
+	fresh := r.start == 0 || now >= r.start+l.window()
+	used := r.count
+	if fresh {
+		used = 0
+	}
+	granted := fit(l.Events-used, n, cost)
+	if fresh {
+		r.start = now
+		r.prevCount = 0
+	}
+	r.count = used + granted*cost
+	r.expires = r.start + l.window()
+	return granted
+}
+
+func (fixedWindow) refund(l *Limit, r *row, now, cost int64, c *claim) {
+	if c != nil && c.at != r.start || now >= r.start+l.window() {
+		return
+	}
+	r.count = larger(0, r.count-cost)
+}
+
+func (fixedWindow) look(l *Limit, r *row, now, cost int64) outlook {
+	end := r.start + l.window()
+	if r.start == 0 || r.count == 0 || now >= end {
+		return outlook{free: l.Events, reset: now, retry: now}
+	}
+	o := outlook{free: l.Events - r.count, reset: end, retry: now}
+	if o.free < cost {
+		o.retry = end
+	}
+	return o
+}
+
+func (fixedWindow) claim(l *Limit, r *row, now int64) claim { return claim{at: r.start} }
+
+func (fixedWindow) sql() *stepSQL { return &fixedWindowSQL }
+
+var fixedWindowSQL = stepSQL{
+	columns: "count, prev_count, window_start",
+	fresh:   "i.granted * i.cost, NULL, clock.now, clock.now + i.span * interval '1 microsecond'",
+	step: `SELECT excluded.slot, granted, used + granted * cost,
+		CASE WHEN NOT fresh THEN r.prev_count END,
+		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
+		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END + span * interval '1 microsecond'
+	FROM (SELECT *, greatest(0, least(n, (quota - used) / cost)) AS granted
+	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE coalesce(r.count, 0) END AS used
+	FROM (SELECT *, r.window_start IS NULL OR excluded.window_start >= r.window_start + span * interval '1 microsecond' AS fresh
+	FROM {item}) a OFFSET 0) b OFFSET 0) c`,
+	refund: `count = greatest(0, r.count - i.cost)
+	WHERE r.window_start = coalesce(i.claimed, r.window_start)
+	AND clock.now < r.window_start + i.span * interval '1 microsecond'`,
+	scan: func(columns [][]byte, r *row) {
+		r.count, r.prevCount, r.start = bigint(columns[0]), bigint(columns[1]), timestamp(columns[2])
+	},
+}

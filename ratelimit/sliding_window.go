@@ -1,0 +1,122 @@
+package ratelimit
+
+// slidingWindow admits a hit while
+//
+//	prev_count·(1 − elapsed/Window) + count + cost ≤ Events
+//
+// where elapsed is the time since window_start: an estimate of the hits in the
+// last Window that takes the previous window's hits as evenly spread. One window
+// on, count becomes prev_count and window_start moves by one Window; two or more
+// on, the row is as new and the window starts at the hit.
+//
+// All counts are whole, so the weighted part is rounded up and the sum compared
+// in whole numbers: the same decision, without a rounding error.
+//
+// State: count, prev_count, window_start; expires_at is window_start + 2·Window.
+type slidingWindow struct{}
+
+// slide returns the row's counters as of now.
+func (slidingWindow) slide(l *Limit, r *row, now int64) (count, prev, start int64) {
+	w := l.window()
+	switch {
+	case r.start == 0 || now >= r.start+2*w:
+		return 0, 0, now
+	case now >= r.start+w:
+		return 0, r.count, r.start + w
+	}
+	return r.count, r.prevCount, r.start
+}
+
+// weighted is what prev still counts at now, rounded up.
+func (slidingWindow) weighted(l *Limit, prev, start, now int64) int64 {
+	return mulDiv(prev, l.window()-larger(0, now-start), l.window(), true)
+}
+
+func (s slidingWindow) take(l *Limit, r *row, now, n, cost int64) int64 {
+	count, prev, start := s.slide(l, r, now)
+	granted := fit(l.Events-count-s.weighted(l, prev, start, now), n, cost)
+	if granted > 0 {
+		r.count, r.prevCount, r.start = count+granted*cost, prev, start
+	}
+	r.expires = r.start + 2*l.window()
+	return granted
+}
+
+// refund takes from the current window first: what was given lately is given
+// back. A claim is given back to the window that it was taken in.
+func (s slidingWindow) refund(l *Limit, r *row, now, cost int64, c *claim) {
+	if r.start == 0 || now >= r.start+2*l.window() {
+		return
+	}
+	if c != nil && c.at != r.start {
+		if c.at == r.start-l.window() {
+			r.prevCount = larger(0, r.prevCount-cost)
+		}
+		return
+	}
+	fromCount := smaller(cost, r.count)
+	r.count -= fromCount
+	if c == nil {
+		r.prevCount = larger(0, r.prevCount-(cost-fromCount))
+	}
+}
+
+func (s slidingWindow) look(l *Limit, r *row, now, cost int64) outlook {
+	w := l.window()
+	count, prev, start := s.slide(l, r, now)
+	now = larger(now, start)
+	o := outlook{free: l.Events - count - s.weighted(l, prev, start, now), reset: now, retry: now}
+	if count > 0 {
+		o.reset = start + 2*w
+	} else if prev > 0 {
+		o.reset = start + w
+	}
+	if o.free >= cost {
+		return o
+	}
+	if room := l.Events - count - cost; room >= 0 {
+		// It passes in this window, once prev·(w − elapsed) ≤ room·w.
+		o.retry = start + w - mulDiv(room, w, prev, false)
+		return o
+	}
+	// It passes in the next window, in which count is the previous one.
+	o.retry = start + w
+	if room := l.Events - cost; room < count {
+		o.retry += w - mulDiv(room, w, count, false)
+	}
+	return o
+}
+
+func (slidingWindow) claim(l *Limit, r *row, now int64) claim { return claim{at: r.start} }
+
+func (slidingWindow) sql() *stepSQL { return &slidingWindowSQL }
+
+var slidingWindowSQL = stepSQL{
+	columns: "count, prev_count, window_start",
+	fresh:   "i.granted * i.cost, 0, clock.now, clock.now + 2 * i.span * interval '1 microsecond'",
+	// The product prev·(span − elapsed) is exact: bigint where it fits, else numeric.
+	step: `SELECT excluded.slot, granted,
+		CASE WHEN granted > 0 THEN used + granted * cost ELSE r.count END,
+		CASE WHEN granted > 0 THEN prev ELSE r.prev_count END,
+		CASE WHEN granted > 0 THEN start ELSE r.window_start END,
+		CASE WHEN granted > 0 THEN start ELSE r.window_start END + 2 * span * interval '1 microsecond'
+	FROM (SELECT *, greatest(0, least(n, (quota - used - CASE
+			WHEN prev < 9223372036854775807 / span THEN (prev * left_over + span - 1) / span
+			ELSE div(prev::numeric * left_over + span - 1, span)::bigint END) / cost)) AS granted
+	FROM (SELECT *, span - greatest(0, (date_part('epoch', excluded.window_start - start) * 1000000)::bigint) AS left_over
+	FROM (SELECT *, CASE turns WHEN 0 THEN coalesce(r.count, 0) ELSE 0 END AS used,
+		CASE turns WHEN 0 THEN coalesce(r.prev_count, 0) WHEN 1 THEN coalesce(r.count, 0) ELSE 0 END AS prev,
+		CASE turns WHEN 0 THEN r.window_start WHEN 1 THEN r.window_start + span * interval '1 microsecond' ELSE excluded.window_start END AS start
+	FROM (SELECT *, CASE WHEN excluded.window_start < r.window_start + span * interval '1 microsecond' THEN 0
+		WHEN excluded.window_start < r.window_start + 2 * span * interval '1 microsecond' THEN 1 ELSE 2 END AS turns
+	FROM {item}) a OFFSET 0) b OFFSET 0) c OFFSET 0) d`,
+	refund: `count = CASE WHEN i.claimed = r.window_start OR i.claimed IS NULL THEN greatest(0, r.count - i.cost) ELSE r.count END,
+	prev_count = CASE WHEN i.claimed = r.window_start THEN r.prev_count
+		WHEN i.claimed IS NULL THEN greatest(0, r.prev_count - (i.cost - least(i.cost, r.count)))
+		ELSE greatest(0, r.prev_count - i.cost) END
+	WHERE clock.now < r.window_start + 2 * i.span * interval '1 microsecond'
+	AND coalesce(i.claimed IN (r.window_start, r.window_start - i.span * interval '1 microsecond'), true)`,
+	scan: func(columns [][]byte, r *row) {
+		r.count, r.prevCount, r.start = bigint(columns[0]), bigint(columns[1]), timestamp(columns[2])
+	},
+}

@@ -1,0 +1,203 @@
+package ratelimit
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"strings"
+)
+
+// stepSQL is an algorithm's step in SQL: what differs from one algorithm to the
+// next in the statements below. Every statement decides many items at once.
+type stepSQL struct {
+	// columns are the state, as the table names them.
+	columns string
+
+	// refills says that the step also reads events, the Limit's Events; the
+	// others know the quota only.
+	refills bool
+
+	// fresh are the columns' values and then expires_at for a key without a
+	// row, after granted hits. Known are i (an item) and clock.now.
+	fresh string
+
+	// step is a query that returns slot, granted, the columns and expires_at
+	// for a key that has a row. Known are r (the row as it is), excluded (what
+	// fresh would insert), and {item}: a one-row relation of n, cost, quota, span
+	// and, where the step refills, events. OFFSET 0 keeps the planner from
+	// writing an expression out at each place of its use.
+	step string
+
+	// refund are the assignments and the conditions that give cost back. Known
+	// are r, i (cost, quota, span, events, claimed, room) and clock.now.
+	refund string
+
+	// scan reads the columns of a result into a row.
+	scan func(columns [][]byte, r *row)
+}
+
+// kind is what a statement does to its items.
+type kind uint8
+
+const (
+	take kind = iota
+	peek
+	refund
+	reset
+)
+
+// The clock is read once a statement: the server's, unless $1 gives the
+// microseconds since the Unix epoch. Where the commit need not wait for the
+// disk, saying so inside the statement spares a transaction block.
+const (
+	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', clock_timestamp()) AS now{commit})`
+	asyncSQL = `, set_config('synchronous_commit', 'off', true)`
+)
+
+// takeSQL decides n hits of equal cost on each key. Every writer takes its row
+// locks in the order of prefix and key, so no two can wait for each other. A row
+// that exists knows its item by excluded.slot, its place in the parameters.
+const takeSQL = clockSQL + `
+INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
+SELECT i.prefix, i.key, i.slot, i.granted, {fresh}
+FROM clock, (SELECT prefix, key, slot::int, least(n, quota / cost) AS granted, cost, quota, span{, events}
+	FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]{, $8::bigint[]})
+	WITH ORDINALITY AS u(prefix, key, n, cost, quota, span{, events}, slot)) i
+ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"
+ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
+	{step})
+RETURNING slot, granted, (SELECT now FROM clock), {columns}`
+
+const itemSQL = `(SELECT ($4::bigint[])[excluded.slot] AS n, ($5::bigint[])[excluded.slot] AS cost,
+		($6::bigint[])[excluded.slot] AS quota, ($7::bigint[])[excluded.slot] AS span{, ($8::bigint[])[excluded.slot] AS events} OFFSET 0) i`
+
+// peekSQL reads the rows of the keys that have one.
+const peekSQL = clockSQL + `
+SELECT u.slot::int, 0::bigint, (SELECT now FROM clock), {columns}
+FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN {table} r USING (prefix, key)`
+
+// refundSQL gives cost back to the keys that have a row.
+const refundSQL = clockSQL + `, i AS MATERIALIZED (
+	SELECT prefix, key, u.cost, u.quota, u.span, u.events, u.room,
+		timestamptz 'epoch' + nullif(u.claimed, 0) * interval '1 microsecond' AS claimed
+	FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[])
+	AS u(prefix, key, cost, quota, span, events, claimed, room) JOIN {table} r USING (prefix, key)
+	ORDER BY prefix COLLATE "C", key COLLATE "C" FOR UPDATE OF r)
+UPDATE {table} AS r SET {refund}
+AND r.prefix = i.prefix AND r.key = i.key`
+
+// resetSQL forgets keys: their quota is full again.
+const resetSQL = clockSQL + `, i AS MATERIALIZED (
+	SELECT prefix, key FROM unnest($2::text[], $3::text[]) AS u(prefix, key) JOIN {table} r USING (prefix, key)
+	ORDER BY prefix COLLATE "C", key COLLATE "C" FOR UPDATE OF r)
+DELETE FROM {table} AS r USING i, clock WHERE clock.now IS NOT NULL AND r.prefix = i.prefix AND r.key = i.key`
+
+// cleanupRows is the most that cleanupSQL deletes.
+const cleanupRows = 1000
+
+// cleanupSQL deletes up to 1,000 rows of a prefix that say no more than no row
+// would. It skips rows that a decision holds, and never waits.
+const cleanupSQL = clockSQL + `, gone AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock)
+	LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
+SELECT count(*) FROM gone`
+
+// Names of the two tables, which the npm library pg-ratelimit shares.
+const (
+	ephemeralTable = "rate_limit_ephemeral"
+	durableTable   = "rate_limit_durable"
+)
+
+// statements holds every text that a store runs, by what it depends on.
+type statements struct {
+	steps   map[statementKey]string
+	cleanup map[string]string // by table
+}
+
+type statementKey struct {
+	kind      kind
+	algorithm Algorithm
+	durable   bool
+	sync      bool
+}
+
+// newStatements writes them all out.
+func newStatements() *statements {
+	s := &statements{steps: map[statementKey]string{}, cleanup: map[string]string{}}
+	for a := range algorithms {
+		step := algorithms[a].sql()
+		for _, durable := range []bool{false, true} {
+			for _, sync := range []bool{false, true} {
+				k := statementKey{take, Algorithm(a), durable, sync}
+				s.steps[k] = writeOut(takeSQL, step, durable, sync)
+				k.kind = peek
+				s.steps[k] = writeOut(peekSQL, step, durable, true)
+				k.kind = refund
+				s.steps[k] = writeOut(refundSQL, step, durable, sync)
+				k.kind = reset
+				s.steps[k] = writeOut(resetSQL, step, durable, sync)
+			}
+		}
+	}
+	s.cleanup[ephemeralTable] = writeOut(cleanupSQL, &stepSQL{}, false, true)
+	s.cleanup[durableTable] = writeOut(cleanupSQL, &stepSQL{}, true, false)
+	return s
+}
+
+// writeOut fills a statement's blanks.
+func writeOut(text string, step *stepSQL, durable, sync bool) string {
+	table, commit := ephemeralTable, ""
+	if durable {
+		table = durableTable
+		if !sync {
+			commit = asyncSQL
+		}
+	}
+	refund := strings.Replace(step.refund, "WHERE", "FROM i, clock WHERE", 1)
+	text = strings.NewReplacer("{step}", step.step, "{refund}", refund, "{fresh}", step.fresh).Replace(text)
+	text = strings.NewReplacer("{item}", itemSQL).Replace(text)
+	text = strings.NewReplacer("{table}", table, "{columns}", step.columns, "{commit}", commit).Replace(text)
+	events := [...]string{", events", ", $8::bigint[]", ", ($8::bigint[])[excluded.slot] AS events"}
+	for _, e := range events {
+		if step.refills {
+			text = strings.Replace(text, "{"+e+"}", e, -1)
+		} else {
+			text = strings.Replace(text, "{"+e+"}", "", -1)
+		}
+	}
+	return text
+}
+
+// postgresEpoch is 2000-01-01 in microseconds since the Unix epoch: timestamps
+// in binary format count from there.
+const postgresEpoch = 946684800000000
+
+var errColumns = errors.New("ratelimit: the server's answer does not have the statement's columns")
+
+// bigint reads a bigint or an int column; NULL is 0.
+func bigint(column []byte) int64 {
+	switch len(column) {
+	case 8:
+		return int64(binary.BigEndian.Uint64(column))
+	case 4:
+		return int64(int32(binary.BigEndian.Uint32(column)))
+	}
+	return 0
+}
+
+// timestamp reads a timestamptz column as microseconds since the Unix epoch;
+// NULL is 0.
+func timestamp(column []byte) int64 {
+	if len(column) != 8 {
+		return 0
+	}
+	return bigint(column) + postgresEpoch
+}
+
+// float8 reads a double precision column; NULL is 0.
+func float8(column []byte) float64 {
+	if len(column) != 8 {
+		return 0
+	}
+	return math.Float64frombits(binary.BigEndian.Uint64(column))
+}

@@ -1,0 +1,111 @@
+package ratelimit
+
+import "math"
+
+// tokenBucket admits a hit while the bucket holds its cost in tokens. The
+// bucket starts full, at Capacity, and gains Events tokens at the end of each
+// Window since last_refill, up to Capacity. last_refill moves by whole Windows:
+// moved to now, as is often done, it would lose the part of a Window that has
+// passed and starve a steady client.
+//
+// State: tokens, last_refill. Without a row the bucket is full; expires_at lies
+// at or after the time at which it is, on a coarse grid (it is indexed, and an
+// update that changes an indexed column costs more).
+type tokenBucket struct{}
+
+// Grid of expires_at: a bucket's row outlives the refill by at least this.
+const bucketLinger = 60 * 1000000
+
+// horizon bounds, in microseconds, what takes long: a hundred years.
+const horizon = int64(MaxWindow / 1000)
+
+// fill returns the tokens at now, and the refill time that goes with them.
+func (tokenBucket) fill(l *Limit, r *row, now int64) (tokens float64, refill int64) {
+	if !r.hasTokens || r.refill == 0 {
+		return float64(l.Capacity()), now
+	}
+	windows := larger(0, now-r.refill) / l.window()
+	tokens = math.Min(float64(l.Capacity()), r.tokens+float64(windows)*float64(l.Events))
+	return tokens, r.refill + windows*l.window()
+}
+
+// wait is the time in which so many tokens come in, whole windows, bounded.
+func (tokenBucket) wait(l *Limit, tokens float64) int64 {
+	return int64(math.Min(math.Ceil(tokens/float64(l.Events))*float64(l.window()), float64(horizon)))
+}
+
+func (b tokenBucket) take(l *Limit, r *row, now, n, cost int64) int64 {
+	tokens, refill := b.fill(l, r, now)
+	granted := fit(int64(math.Floor(tokens)), n, cost)
+	if granted > 0 {
+		r.tokens, r.hasTokens, r.refill = tokens-float64(granted*cost), true, refill
+	}
+	full := r.refill + b.wait(l, float64(l.Capacity())-r.tokens)
+	if r.expires < full {
+		r.expires = full + larger(bucketLinger, b.wait(l, float64(l.Capacity())))
+	}
+	return granted
+}
+
+// refund of a claim gives no more than the bucket would hold now had the hit
+// not been: what a full bucket would have spilled since is gone.
+func (b tokenBucket) refund(l *Limit, r *row, now, cost int64, c *claim) {
+	if !r.hasTokens || r.refill == 0 {
+		return
+	}
+	tokens, refill := b.fill(l, r, now)
+	back := float64(cost)
+	if c != nil {
+		gained := float64(larger(0, refill-c.at)/l.window()) * float64(l.Events)
+		back = math.Max(0, math.Min(back, float64(c.room)-gained))
+	}
+	r.tokens, r.refill = math.Min(float64(l.Capacity()), tokens+back), refill
+}
+
+func (b tokenBucket) look(l *Limit, r *row, now, cost int64) outlook {
+	tokens, refill := b.fill(l, r, now)
+	now = larger(now, refill)
+	o := outlook{free: int64(math.Floor(tokens)), reset: now, retry: now}
+	if missing := float64(l.Capacity()) - tokens; missing > 0 {
+		o.reset = refill + b.wait(l, missing)
+	}
+	if o.free < cost {
+		o.retry = refill + b.wait(l, float64(cost)-tokens)
+	}
+	return o
+}
+
+// claim holds the refill time and how much the bucket then lacked.
+func (tokenBucket) claim(l *Limit, r *row, now int64) claim {
+	return claim{at: r.refill, room: l.Capacity() - int64(math.Floor(r.tokens))}
+}
+
+func (tokenBucket) sql() *stepSQL { return &tokenBucketSQL }
+
+var tokenBucketSQL = stepSQL{
+	columns: "tokens, last_refill",
+	refills: true,
+	fresh: `i.quota - i.granted * i.cost, clock.now, clock.now + (
+		least(ceil(i.granted * i.cost / i.events::float8) * i.span, 3155760000000000)
+		+ greatest(60000000, least(ceil(i.quota / i.events::float8) * i.span, 3155760000000000))) * interval '1 microsecond'`,
+	step: `SELECT excluded.slot, granted, tokens, refill, CASE WHEN r.expires_at >= full_at THEN r.expires_at
+		ELSE full_at + greatest(60000000, least(ceil(quota / events::float8) * span, 3155760000000000)) * interval '1 microsecond' END
+	FROM (SELECT *, refill + least(ceil((quota - tokens) / events) * span, 3155760000000000) * interval '1 microsecond' AS full_at
+	FROM (SELECT *, CASE WHEN granted > 0 THEN filled - granted * cost ELSE r.tokens END AS tokens,
+		CASE WHEN granted > 0 THEN coalesce(r.last_refill + windows * span * interval '1 microsecond', excluded.last_refill) ELSE r.last_refill END AS refill
+	FROM (SELECT *, greatest(0, least(n, floor(filled)::bigint / cost)) AS granted
+	FROM (SELECT *, coalesce(least(quota, r.tokens + windows::float8 * events), quota) AS filled
+	FROM (SELECT *, CASE WHEN r.tokens IS NOT NULL THEN
+		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / span END AS windows
+	FROM {item}) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
+	refund: `(tokens, last_refill) = (SELECT least(i.quota, filled + back), refill
+	FROM (SELECT *, CASE WHEN i.claimed IS NULL THEN i.cost ELSE greatest(0, least(i.cost, i.room
+		- ((date_part('epoch', refill - i.claimed) * 1000000)::bigint / i.span)::float8 * i.events)) END AS back
+	FROM (SELECT least(i.quota, r.tokens + windows::float8 * i.events) AS filled,
+		r.last_refill + windows * i.span * interval '1 microsecond' AS refill
+	FROM (SELECT greatest(0, (date_part('epoch', clock.now - r.last_refill) * 1000000)::bigint) / i.span AS windows OFFSET 0) a OFFSET 0) b OFFSET 0) c)
+	WHERE r.tokens IS NOT NULL AND r.last_refill IS NOT NULL`,
+	scan: func(columns [][]byte, r *row) {
+		r.tokens, r.hasTokens, r.refill = float8(columns[0]), columns[0] != nil, timestamp(columns[1])
+	},
+}
