@@ -31,7 +31,22 @@ type algorithm interface {
 }
 
 // algorithms are the implementations, by Algorithm.
-var algorithms = []algorithm{slidingWindow{}, fixedWindow{}, tokenBucket{}}
+var algorithms = []algorithm{slidingWindow{}, fixedWindow{}, tokenBucket{}, slidingLog{}, gcra{}, calendarWindow{}}
+
+// calendarSteps is the place in algorithms of FixedWindow on the calendar, whose
+// windows are not all of one length.
+const calendarSteps = GCRA + 1
+
+// steps is a limit's place in algorithms.
+func (l *Limit) steps() Algorithm {
+	if l.Calendar != NoCalendar {
+		return calendarSteps
+	}
+	return l.Algorithm
+}
+
+// algorithm is how the limit counts.
+func (l *Limit) algorithm() algorithm { return algorithms[l.steps()] }
 
 // row is a row of either table: the state of one key. The zero row is a key
 // that was never hit.
@@ -41,8 +56,15 @@ type row struct {
 	start     int64 // window_start; 0 is NULL
 	tokens    float64
 	hasTokens bool
-	refill    int64 // last_refill; 0 is NULL
-	expires   int64 // expires_at: from then on the row says no more than no row
+	refill    int64   // last_refill; 0 is NULL
+	remainder int64   // what refill lacks to the exact time, see gcra
+	hits      []int64 // oldest first
+	expires   int64   // expires_at: from then on the row says no more than no row
+}
+
+// blank reports whether the row is as if the key had never been hit.
+func (r *row) blank() bool {
+	return r.start == 0 && !r.hasTokens && r.refill == 0 && len(r.hits) == 0
 }
 
 // outlook is what a row says about the next hit.

@@ -96,7 +96,7 @@ func (c *call) granted(i int) bool {
 	if c.hits[i].Cost < 0 {
 		return true
 	}
-	return algorithms[at.item.limit.Algorithm].look(at.item.limit, &at.item.row, at.item.now, 0).free >= c.hits[i].Cost
+	return at.item.limit.algorithm().look(at.item.limit, &at.item.row, at.item.now, 0).free >= c.hits[i].Cost
 }
 
 // giveBack adds to back what a refused or failed call was charged.
@@ -117,7 +117,7 @@ func (c *call) giveBack(back *call) {
 		h := c.hits[i]
 		h.Cost = -it.cost
 		back.hits = append(back.hits, h)
-		back.claims = append(back.claims, algorithms[it.limit.Algorithm].claim(it.limit, &it.row, it.now))
+		back.claims = append(back.claims, it.limit.algorithm().claim(it.limit, &it.row, it.now))
 	}
 }
 

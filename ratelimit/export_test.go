@@ -1,13 +1,18 @@
 package ratelimit
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Row is a row's state, for tests that compare it with the table's.
 type Row struct {
 	Count, PrevCount, Start int64
 	Tokens                  float64
 	HasTokens               bool
-	Refill, Expires         int64
+	Refill, Remainder       int64
+	Hits                    string
+	Expires                 int64
 }
 
 // KeepExpired turns sweeping off: a clock that steps back finds every row.
@@ -21,7 +26,7 @@ func (m *Memory) RowOf(h Hit) (Row, bool) {
 	if r == nil {
 		return Row{}, false
 	}
-	return Row{r.count, r.prevCount, r.start, r.tokens, r.hasTokens, r.refill, r.expires}, true
+	return Row{r.count, r.prevCount, r.start, r.tokens, r.hasTokens, r.refill, r.remainder, fmt.Sprint(r.hits), r.expires}, true
 }
 
 // Request is one call of a batch that RunBatch decides.

@@ -18,10 +18,15 @@ const (
 	FixedWindow
 	// TokenBucket holds up to Burst tokens and gains Events of them each Window.
 	TokenBucket
+	// SlidingLog keeps the time of each hit: exact, but a row of up to Events
+	// times, so Events is at most MaxLogEvents.
+	SlidingLog
+	// GCRA spaces hits evenly, Events in a Window, with up to Burst at once.
+	GCRA
 )
 
 // algorithmNames are the names in configuration, by Algorithm.
-var algorithmNames = []string{"sliding_window", "fixed_window", "token_bucket"}
+var algorithmNames = []string{"sliding_window", "fixed_window", "token_bucket", "sliding_log", "gcra"}
 
 // String returns the name in configuration, such as "sliding_window".
 func (a Algorithm) String() string {
@@ -50,6 +55,8 @@ const (
 	MaxEvents = 1 << 53
 	MinWindow = time.Millisecond
 	MaxWindow = 36525 * 24 * time.Hour // a hundred years
+	// MaxLogEvents bounds Events of a SlidingLog.
+	MaxLogEvents = 1000
 	// MaxPrefix is the longest Prefix, in bytes.
 	MaxPrefix = 255
 )
@@ -72,9 +79,18 @@ type Limit struct {
 	// MinWindow to MaxWindow. Required.
 	Window time.Duration
 
-	// Burst is the capacity of a TokenBucket, from 1 to MaxEvents. 0 means
-	// Events. No other algorithm takes one.
+	// Burst is the capacity of a TokenBucket, or how many GCRA lets pass at
+	// once, from 1 to MaxEvents. 0 means Events. No other algorithm takes one.
 	Burst int64
+
+	// Calendar makes the windows of FixedWindow those of the calendar in Zone:
+	// each begins at midnight, on Monday, on the first of a month or of a year.
+	// Window is then 0.
+	Calendar Calendar
+
+	// Zone is the name of Calendar's time zone, as in the IANA database:
+	// "Europe/Berlin". "" is UTC.
+	Zone string
 
 	// Durable counts in the logged table, which survives a crash of the server
 	// (billing, quotas); otherwise in the unlogged one (abuse).
@@ -111,17 +127,28 @@ func (l *Limit) Validate() error {
 	if l.Events < 1 || l.Events > MaxEvents {
 		return &FieldError{"limit", strconv.FormatInt(l.Events, 10), wantEvents}
 	}
-	if l.Window < MinWindow || l.Window > MaxWindow || l.Window%time.Microsecond != 0 {
+	if l.Calendar != NoCalendar || l.Zone != "" {
+		if err := l.validateCalendar(); err != nil {
+			return err
+		}
+	} else if l.Window < MinWindow || l.Window > MaxWindow || l.Window%time.Microsecond != 0 {
 		return &FieldError{"limit", l.Window.String(), wantWindow}
 	}
-	if l.Burst == 0 {
-		return nil
-	}
-	if l.Algorithm != TokenBucket {
+	if l.Burst != 0 && l.Algorithm != TokenBucket && l.Algorithm != GCRA {
 		return &FieldError{"burst", strconv.FormatInt(l.Burst, 10), "left out: " + l.Algorithm.String() + " has none"}
 	}
-	if l.Burst < 1 || l.Burst > MaxEvents {
+	if l.Burst < 0 || l.Burst > MaxEvents {
 		return &FieldError{"burst", strconv.FormatInt(l.Burst, 10), "a whole number from 1 to " + strconv.Itoa(MaxEvents)}
+	}
+	if l.Algorithm == SlidingLog && l.Events > MaxLogEvents {
+		return &FieldError{"limit", strconv.FormatInt(l.Events, 10), "at most 1000 events for sliding_log, which keeps the time of each"}
+	}
+	if l.Algorithm == GCRA && (l.Capacity() > maxSpan/l.window() || l.Events > maxSpan/l.window()) {
+		return &FieldError{"limit", strconv.FormatInt(l.Capacity(), 10) + " in " + l.Window.String(),
+			"smaller for gcra: burst (or events) times the window in microseconds must not exceed 2^62"}
+	}
+	if l.Algorithm == GCRA && mulDiv(l.Capacity(), l.window(), l.Events, true) > horizon {
+		return &FieldError{"burst", strconv.FormatInt(l.Capacity(), 10), "smaller for gcra: it must drain within 100 years"}
 	}
 	return nil
 }
@@ -143,22 +170,47 @@ const (
 	wantWindow = "a window from 1ms to 876600h (100 years) in whole microseconds, as in 100 1m"
 )
 
-// ParseRate reads a quota and its window: "100 1m" or "100/1m". The window is
-// a duration as ParseWindow takes it.
-func ParseRate(text string) (events int64, window time.Duration, err error) {
+// Rate is the quota of a configuration: what ParseRate reads.
+type Rate struct {
+	Events   int64
+	Window   time.Duration
+	Calendar Calendar
+	Zone     string
+}
+
+// ParseRate reads a quota and its window, "100 1m" or "100/1m", where the window
+// is a duration as ParseWindow takes it; or a quota on the calendar, "10000 1mo
+// calendar", perhaps with a time zone: "10000 1d calendar Europe/Berlin".
+func ParseRate(text string) (Rate, error) {
 	fields := strings.Fields(strings.Replace(text, "/", " ", 1))
+	if len(fields) > 2 && fields[2] == "calendar" {
+		// The zone has a slash of its own.
+		fields = strings.Fields(text)
+		if first := strings.SplitN(fields[0], "/", 2); len(first) == 2 {
+			fields = append(first, fields[1:]...)
+		}
+		return parseCalendar(text, fields)
+	}
 	if len(fields) != 2 {
-		return 0, 0, &FieldError{"limit", text, wantEvents}
+		return Rate{}, &FieldError{"limit", text, wantEvents}
 	}
-	events, err = strconv.ParseInt(fields[0], 10, 64)
-	if err != nil || events < 1 || events > MaxEvents {
-		return 0, 0, &FieldError{"limit", text, wantEvents}
+	r, err := parseEvents(text, fields[0])
+	if err != nil {
+		return Rate{}, err
 	}
-	window, err = ParseWindow(fields[1])
-	if err != nil || window < MinWindow || window > MaxWindow || window%time.Microsecond != 0 {
-		return 0, 0, &FieldError{"limit", text, wantWindow}
+	r.Window, err = ParseWindow(fields[1])
+	if err != nil || r.Window < MinWindow || r.Window > MaxWindow || r.Window%time.Microsecond != 0 {
+		return Rate{}, &FieldError{"limit", text, wantWindow}
 	}
-	return events, window, nil
+	return r, nil
+}
+
+func parseEvents(text, events string) (Rate, error) {
+	n, err := strconv.ParseInt(events, 10, 64)
+	if err != nil || n < 1 || n > MaxEvents {
+		return Rate{}, &FieldError{"limit", text, wantEvents}
+	}
+	return Rate{Events: n}, nil
 }
 
 // ParseWindow reads a duration such as "250ms", "1m", "1h30m", "1d" or "2w": as

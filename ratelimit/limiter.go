@@ -83,7 +83,7 @@ var (
 // says whether the hit was; behind is how much of the row's charge came after
 // this hit, in the same statement.
 func decide(l *Limit, r *row, now, cost int64, granted bool, behind int64) Decision {
-	o := algorithms[l.Algorithm].look(l, r, now, cost)
+	o := l.algorithm().look(l, r, now, cost)
 	d := Decision{Allowed: granted, Limit: l.Capacity(), Remaining: larger(0, o.free) + behind, Reset: time.UnixMicro(o.reset)}
 	if d.Remaining > d.Limit {
 		d.Remaining = d.Limit

@@ -49,7 +49,7 @@ func (m *Memory) Take(ctx context.Context, timeout time.Duration, hits []Hit, de
 		return ErrClosed
 	}
 	now := m.now()
-	// Charge one after the other; at a refusal, put back what the rows held.
+	// Charge one after the other; at a refusal, put back what was charged.
 	before := make([]row, len(hits))
 	granted := make([]bool, len(hits))
 	all := true
@@ -62,7 +62,9 @@ func (m *Memory) Take(ctx context.Context, timeout time.Duration, hits []Hit, de
 	}
 	if !all {
 		for i := len(hits) - 1; i >= 0; i-- {
-			*m.row(&hits[i], now) = before[i]
+			if granted[i] {
+				*m.row(&hits[i], now) = before[i]
+			}
 		}
 	}
 	for i := range hits {
@@ -71,7 +73,7 @@ func (m *Memory) Take(ctx context.Context, timeout time.Duration, hits []Hit, de
 		if h.Cost > decisions[i].Limit {
 			decisions[i].RetryAfter = Never
 		}
-		if (h.Cost <= 0 || !all) && *m.row(h, now) == (row{}) {
+		if (h.Cost <= 0 || !all) && m.row(h, now).blank() {
 			delete(m.rows, m.key(h))
 		}
 	}
@@ -81,7 +83,7 @@ func (m *Memory) Take(ctx context.Context, timeout time.Duration, hits []Hit, de
 
 // charge applies one hit to a row and reports whether it is allowed.
 func charge(h *Hit, r *row, now int64) bool {
-	a := algorithms[h.Limit.Algorithm]
+	a := h.Limit.algorithm()
 	switch {
 	case h.Cost > h.Limit.Capacity():
 		return false

@@ -99,7 +99,7 @@ func (p *plan) place(k kind, l *Limit, id rowKey, cost int64, c claim) place {
 
 // group adds an item to the statement that it belongs to.
 func (p *plan) group(it *item) {
-	key := statementKey{it.kind, it.limit.Algorithm, it.limit.Durable, it.limit.SynchronousCommit}
+	key := statementKey{it.kind, it.limit.steps(), it.limit.Durable, it.limit.SynchronousCommit}
 	for len(p.waves) <= it.wave {
 		p.waves = append(p.waves, nil)
 	}
@@ -116,7 +116,7 @@ func (p *plan) group(it *item) {
 // row's.
 func sameLimit(a, b *Limit) bool {
 	return a == b || a.Algorithm == b.Algorithm && a.Events == b.Events && a.Window == b.Window &&
-		a.Capacity() == b.Capacity() && a.SynchronousCommit == b.SynchronousCommit
+		a.Capacity() == b.Capacity() && a.Calendar == b.Calendar && a.Zone == b.Zone && a.SynchronousCommit == b.SynchronousCommit
 }
 
 // statements writes the plan out, in the order in which it is to run. A now of
@@ -147,8 +147,8 @@ func (g *group) write(texts *statements, now int64) {
 	switch g.kind {
 	case take:
 		args = append(args, g.numbers(itemN), g.numbers(itemCost), g.numbers(itemQuota), g.numbers(itemSpan))
-		if step.refills {
-			args = append(args, g.numbers(itemEvents))
+		for _, p := range step.needs {
+			args = append(args, g.need(p))
 		}
 	case refund:
 		args = append(args, g.numbers(itemCost), g.numbers(itemQuota), g.numbers(itemSpan), g.numbers(itemEvents),
@@ -170,6 +170,25 @@ const (
 	itemClaimed
 	itemRoom
 )
+
+// need is the array of a parameter that an algorithm needs.
+func (g *group) need(p parameter) any {
+	if p == eventsParameter {
+		return g.numbers(itemEvents)
+	}
+	texts := make([]string, len(g.items))
+	for i, it := range g.items {
+		switch {
+		case p == unitParameter:
+			texts[i] = calendarUnits[it.limit.Calendar].sql
+		case it.limit.Zone == "":
+			texts[i] = "UTC"
+		default:
+			texts[i] = it.limit.Zone
+		}
+	}
+	return texts
+}
 
 func (g *group) numbers(which int) []int64 {
 	numbers := make([]int64, len(g.items))

@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -44,12 +45,13 @@ func readRow(t interface{ Fatal(...any) }, conn *pgx.Conn, h ratelimit.Hit) (rat
 	if h.Limit.Durable {
 		table = "rate_limit_durable"
 	}
-	var count, prev *int64
+	var count, prev, remainder *int64
+	var hits []time.Time
 	var tokens *float64
 	var start, refill *time.Time
 	var expires time.Time
-	err := conn.QueryRow(context.Background(), "SELECT count, prev_count, window_start, tokens, last_refill, expires_at FROM "+table+
-		" WHERE prefix = $1 AND key = $2", h.Limit.Prefix, h.Key).Scan(&count, &prev, &start, &tokens, &refill, &expires)
+	err := conn.QueryRow(context.Background(), "SELECT count, prev_count, window_start, tokens, last_refill, remainder, hits, expires_at FROM "+table+
+		" WHERE prefix = $1 AND key = $2", h.Limit.Prefix, h.Key).Scan(&count, &prev, &start, &tokens, &refill, &remainder, &hits, &expires)
 	if err == pgx.ErrNoRows {
 		return ratelimit.Row{}, false
 	}
@@ -57,6 +59,14 @@ func readRow(t interface{ Fatal(...any) }, conn *pgx.Conn, h ratelimit.Hit) (rat
 		t.Fatal(err)
 	}
 	r := ratelimit.Row{Expires: expires.UnixMicro()}
+	times := []int64{}
+	for _, hit := range hits {
+		times = append(times, hit.UnixMicro())
+	}
+	r.Hits = fmt.Sprint(times)
+	if remainder != nil {
+		r.Remainder = *remainder
+	}
 	if count != nil {
 		r.Count = *count
 	}
@@ -76,17 +86,36 @@ func readRow(t interface{ Fatal(...any) }, conn *pgx.Conn, h ratelimit.Hit) (rat
 }
 
 func drawLimit(t *rapid.T, prefix string) *ratelimit.Limit {
-	l := &ratelimit.Limit{
-		Prefix:    prefix,
-		Algorithm: ratelimit.Algorithm(rapid.IntRange(0, 2).Draw(t, "algorithm")),
-		Events:    rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "events"),
-		Window:    time.Duration(rapid.OneOf(rapid.Int64Range(1000, 60*second), rapid.Int64Range(1000, int64(ratelimit.MaxWindow/1000))).Draw(t, "window")) * time.Microsecond,
-		Durable:   rapid.Bool().Draw(t, "durable"),
+	for {
+		l := &ratelimit.Limit{
+			Prefix:    prefix,
+			Algorithm: ratelimit.Algorithm(rapid.IntRange(0, 4).Draw(t, "algorithm")),
+			Events:    rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "events"),
+			Window:    time.Duration(rapid.OneOf(rapid.Int64Range(1000, 60*second), rapid.Int64Range(1000, int64(ratelimit.MaxWindow/1000))).Draw(t, "window")) * time.Microsecond,
+			Durable:   rapid.Bool().Draw(t, "durable"),
+		}
+		switch {
+		case l.Algorithm == ratelimit.SlidingLog:
+			l.Events = 1 + l.Events%20
+		case l.Algorithm == ratelimit.FixedWindow && rapid.Bool().Draw(t, "calendar"):
+			l.Calendar = ratelimit.Calendar(rapid.IntRange(1, 4).Draw(t, "unit"))
+			l.Zone = rapid.SampledFrom([]string{"", "UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe", "America/Sao_Paulo"}).Draw(t, "zone")
+			l.Window = 0
+		case (l.Algorithm == ratelimit.TokenBucket || l.Algorithm == ratelimit.GCRA) && rapid.Bool().Draw(t, "hasBurst"):
+			l.Burst = rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "burst")
+		}
+		if l.Validate() == nil {
+			return l
+		}
 	}
-	if l.Algorithm == ratelimit.TokenBucket && rapid.Bool().Draw(t, "hasBurst") {
-		l.Burst = rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "burst")
+}
+
+// span is a limit's window in microseconds, about a month on the calendar.
+func span(l *ratelimit.Limit) int64 {
+	if l.Calendar != ratelimit.NoCalendar {
+		return 30 * 24 * 3600 * second
 	}
-	return l
+	return l.Window.Microseconds()
 }
 
 // TestStepsEqual runs random schedules against the SQL statements and against
@@ -111,7 +140,7 @@ func TestStepsEqual(t *testing.T) {
 		}
 		for step := rapid.IntRange(1, 12).Draw(t, "steps"); step > 0; step-- {
 			l := limits[rapid.IntRange(0, 1).Draw(t, "limit")]
-			w := l.Window.Microseconds()
+			w := span(l)
 			c.now += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(-5*second, 5*second), rapid.Int64Range(0, 3*w),
 				rapid.Just(w), rapid.Just(w-1), rapid.Just(2*w)).Draw(t, "advance")
 			if c.now < 0 || c.now > 5_000_000_000*second {

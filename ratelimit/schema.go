@@ -5,7 +5,8 @@ package ratelimit
 // of times. A Postgres store runs exactly this on first use, unless it is told
 // not to; then it is for your own migrations.
 //
-// Both tables have the columns of that library, and two more that carry what one
+// Both tables have the columns of that library, two for the algorithms that it
+// lacks (hits for sliding_log, remainder for gcra), and two that carry what one
 // statement tells itself: slot, the row's place among the statement's parameters,
 // and granted, how many hits it admitted. They say nothing between statements.
 //
@@ -21,6 +22,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	tokens       DOUBLE PRECISION,
 	last_refill  TIMESTAMPTZ,
 	expires_at   TIMESTAMPTZ NOT NULL,
+	hits         TIMESTAMPTZ[],
+	remainder    BIGINT,
 	slot         INT,
 	granted      BIGINT,
 	PRIMARY KEY (prefix, key)
@@ -34,12 +37,16 @@ CREATE TABLE IF NOT EXISTS rate_limit_durable (
 	tokens       DOUBLE PRECISION,
 	last_refill  TIMESTAMPTZ,
 	expires_at   TIMESTAMPTZ NOT NULL,
+	hits         TIMESTAMPTZ[],
+	remainder    BIGINT,
 	slot         INT,
 	granted      BIGINT,
 	PRIMARY KEY (prefix, key)
 );
-ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
-ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
+ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
+ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
 `
@@ -47,8 +54,9 @@ CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable 
 // schemaSQL reports whether TableSQL has nothing left to do. It reads the
 // catalogue only and takes no lock on the tables.
 const schemaSQL = `SELECT bool_and(coalesce(
-	(SELECT count(*) = 10 FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND NOT a.attisdropped
-		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill', 'expires_at', 'slot', 'granted'))
+	(SELECT count(*) = 12 FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND NOT a.attisdropped
+		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill', 'expires_at',
+			'hits', 'remainder', 'slot', 'granted'))
 	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
 FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)`
 

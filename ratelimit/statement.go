@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"strconv"
 	"strings"
 )
 
@@ -13,9 +14,12 @@ type stepSQL struct {
 	// columns are the state, as the table names them.
 	columns string
 
-	// refills says that the step also reads events, the Limit's Events; the
-	// others know the quota only.
-	refills bool
+	// readExpires adds expires_at to what a statement returns.
+	readExpires bool
+
+	// needs are the parameters that the step reads besides n, cost, quota (the
+	// Limit's Capacity) and span (its Window in microseconds).
+	needs []parameter
 
 	// fresh are the columns' values and then expires_at for a key without a
 	// row, after granted hits. Known are i (an item) and clock.now.
@@ -23,9 +27,9 @@ type stepSQL struct {
 
 	// step is a query that returns slot, granted, the columns and expires_at
 	// for a key that has a row. Known are r (the row as it is), excluded (what
-	// fresh would insert), and {item}: a one-row relation of n, cost, quota, span
-	// and, where the step refills, events. OFFSET 0 keeps the planner from
-	// writing an expression out at each place of its use.
+	// fresh would insert), and {item}: a one-row relation of the parameters.
+	// OFFSET 0 keeps the planner from writing an expression out at each place of
+	// its use.
 	step string
 
 	// refund are the assignments and the conditions that give cost back. Known
@@ -35,6 +39,21 @@ type stepSQL struct {
 	// scan reads the columns of a result into a row.
 	scan func(columns [][]byte, r *row)
 }
+
+// parameter is an array among a statement's arguments, with a value an item.
+type parameter struct {
+	name    string
+	sqlType string
+}
+
+var (
+	eventsParameter = parameter{"events", "bigint"}
+	unitParameter   = parameter{"unit", "text"}
+	zoneParameter   = parameter{"zone", "text"}
+)
+
+// firstNeed is the number of the first parameter that an algorithm needs.
+const firstNeed = 8
 
 // kind is what a statement does to its items.
 type kind uint8
@@ -60,20 +79,20 @@ const (
 const takeSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
 SELECT i.prefix, i.key, i.slot, i.granted, {fresh}
-FROM clock, (SELECT prefix, key, slot::int, least(n, quota / cost) AS granted, cost, quota, span{, events}
-	FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]{, $8::bigint[]})
-	WITH ORDINALITY AS u(prefix, key, n, cost, quota, span{, events}, slot)) i
+FROM clock, (SELECT prefix, key, slot::int, least(n, quota / cost) AS granted, cost, quota, span{names}
+	FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]{arrays})
+	WITH ORDINALITY AS u(prefix, key, n, cost, quota, span{names}, slot)) i
 ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
 	{step})
-RETURNING slot, granted, (SELECT now FROM clock), {columns}`
+RETURNING slot, granted, (SELECT now FROM clock), {returned}`
 
 const itemSQL = `(SELECT ($4::bigint[])[excluded.slot] AS n, ($5::bigint[])[excluded.slot] AS cost,
-		($6::bigint[])[excluded.slot] AS quota, ($7::bigint[])[excluded.slot] AS span{, ($8::bigint[])[excluded.slot] AS events} OFFSET 0) i`
+		($6::bigint[])[excluded.slot] AS quota, ($7::bigint[])[excluded.slot] AS span{values} OFFSET 0) i`
 
 // peekSQL reads the rows of the keys that have one.
 const peekSQL = clockSQL + `
-SELECT u.slot::int, 0::bigint, (SELECT now FROM clock), {columns}
+SELECT u.slot::int, 0::bigint, (SELECT now FROM clock), {returned}
 FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN {table} r USING (prefix, key)`
 
 // refundSQL gives cost back to the keys that have a row.
@@ -156,15 +175,19 @@ func writeOut(text string, step *stepSQL, durable, sync bool) string {
 	refund := strings.Replace(step.refund, "WHERE", "FROM i, clock WHERE", 1)
 	text = strings.NewReplacer("{step}", step.step, "{refund}", refund, "{fresh}", step.fresh).Replace(text)
 	text = strings.NewReplacer("{item}", itemSQL).Replace(text)
-	text = strings.NewReplacer("{table}", table, "{columns}", step.columns, "{commit}", commit).Replace(text)
-	events := [...]string{", events", ", $8::bigint[]", ", ($8::bigint[])[excluded.slot] AS events"}
-	for _, e := range events {
-		if step.refills {
-			text = strings.Replace(text, "{"+e+"}", e, -1)
-		} else {
-			text = strings.Replace(text, "{"+e+"}", "", -1)
-		}
+	names, arrays, values := "", "", ""
+	for i, p := range step.needs {
+		number := strconv.Itoa(firstNeed + i)
+		names += ", " + p.name
+		arrays += ", $" + number + "::" + p.sqlType + "[]"
+		values += ", ($" + number + "::" + p.sqlType + "[])[excluded.slot] AS " + p.name
 	}
+	returned := step.columns
+	if step.readExpires {
+		returned += ", expires_at"
+	}
+	text = strings.NewReplacer("{table}", table, "{columns}", step.columns, "{returned}", returned, "{commit}", commit,
+		"{names}", names, "{arrays}", arrays, "{values}", values).Replace(text)
 	return text
 }
 
@@ -192,6 +215,19 @@ func timestamp(column []byte) int64 {
 		return 0
 	}
 	return bigint(column) + postgresEpoch
+}
+
+// timestamps reads a timestamptz[] column without NULLs; NULL is none.
+func timestamps(column []byte) []int64 {
+	const header, element = 20, 12 // dimensions, flags, type, length, lower bound; length and value
+	if len(column) < header {
+		return nil
+	}
+	times := make([]int64, 0, (len(column)-header)/element)
+	for at := header; at+element <= len(column); at += element {
+		times = append(times, timestamp(column[at+element-8:at+element]))
+	}
+	return times
 }
 
 // float8 reads a double precision column; NULL is 0.

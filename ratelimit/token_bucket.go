@@ -19,14 +19,19 @@ const bucketLinger = 60 * 1000000
 // horizon bounds, in microseconds, what takes long: a hundred years.
 const horizon = int64(MaxWindow / 1000)
 
-// fill returns the tokens at now, and the refill time that goes with them.
+// fill returns the tokens at now, and the refill time that goes with them. A
+// row that GCRA wrote says when the bucket would be full.
 func (tokenBucket) fill(l *Limit, r *row, now int64) (tokens float64, refill int64) {
-	if !r.hasTokens || r.refill == 0 {
-		return float64(l.Capacity()), now
+	capacity, events := float64(l.Capacity()), float64(l.Events)
+	if r.refill == 0 {
+		return capacity, now
+	}
+	if !r.hasTokens {
+		return math.Max(0, capacity-math.Ceil(float64(larger(0, r.refill-now))*events/float64(l.window()))), now
 	}
 	windows := larger(0, now-r.refill) / l.window()
-	tokens = math.Min(float64(l.Capacity()), r.tokens+float64(windows)*float64(l.Events))
-	return tokens, r.refill + windows*l.window()
+	// The conversion keeps a compiler from fusing product and sum.
+	return math.Min(capacity, r.tokens+float64(float64(windows)*events)), r.refill + windows*l.window()
 }
 
 // wait is the time in which so many tokens come in, whole windows, bounded.
@@ -40,6 +45,9 @@ func (b tokenBucket) take(l *Limit, r *row, now, n, cost int64) int64 {
 	if granted > 0 {
 		r.tokens, r.hasTokens, r.refill = tokens-float64(granted*cost), true, refill
 	}
+	if !r.hasTokens {
+		return 0
+	}
 	full := r.refill + b.wait(l, float64(l.Capacity())-r.tokens)
 	if r.expires < full {
 		r.expires = full + larger(bucketLinger, b.wait(l, float64(l.Capacity())))
@@ -50,7 +58,7 @@ func (b tokenBucket) take(l *Limit, r *row, now, n, cost int64) int64 {
 // refund of a claim gives no more than the bucket would hold now had the hit
 // not been: what a full bucket would have spilled since is gone.
 func (b tokenBucket) refund(l *Limit, r *row, now, cost int64, c *claim) {
-	if !r.hasTokens || r.refill == 0 {
+	if !r.hasTokens {
 		return
 	}
 	tokens, refill := b.fill(l, r, now)
@@ -84,23 +92,25 @@ func (tokenBucket) sql() *stepSQL { return &tokenBucketSQL }
 
 var tokenBucketSQL = stepSQL{
 	columns: "tokens, last_refill",
-	refills: true,
+	needs:   []parameter{eventsParameter},
 	fresh: `i.quota - i.granted * i.cost, clock.now, clock.now + (
 		least(ceil(i.granted * i.cost / i.events::float8) * i.span, 3155760000000000)
 		+ greatest(60000000, least(ceil(i.quota / i.events::float8) * i.span, 3155760000000000))) * interval '1 microsecond'`,
-	step: `SELECT excluded.slot, granted, tokens, refill, CASE WHEN r.expires_at >= full_at THEN r.expires_at
+	step: `SELECT excluded.slot, granted, tokens, refill, CASE WHEN r.expires_at >= full_at OR tokens IS NULL THEN r.expires_at
 		ELSE full_at + greatest(60000000, least(ceil(quota / events::float8) * span, 3155760000000000)) * interval '1 microsecond' END
 	FROM (SELECT *, refill + least(ceil((quota - tokens) / events) * span, 3155760000000000) * interval '1 microsecond' AS full_at
 	FROM (SELECT *, CASE WHEN granted > 0 THEN filled - granted * cost ELSE r.tokens END AS tokens,
 		CASE WHEN granted > 0 THEN coalesce(r.last_refill + windows * span * interval '1 microsecond', excluded.last_refill) ELSE r.last_refill END AS refill
 	FROM (SELECT *, greatest(0, least(n, floor(filled)::bigint / cost)) AS granted
-	FROM (SELECT *, coalesce(least(quota, r.tokens + windows::float8 * events), quota) AS filled
+	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least(quota, r.tokens + windows::float8 * events)
+		WHEN r.last_refill IS NULL THEN quota
+		ELSE greatest(0, quota - ceil(greatest(0, (date_part('epoch', r.last_refill - excluded.last_refill) * 1000000)::bigint)::float8 * events / span)) END AS filled
 	FROM (SELECT *, CASE WHEN r.tokens IS NOT NULL THEN
 		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / span END AS windows
 	FROM {item}) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
 	refund: `(tokens, last_refill) = (SELECT least(i.quota, filled + back), refill
 	FROM (SELECT *, CASE WHEN i.claimed IS NULL THEN i.cost ELSE greatest(0, least(i.cost, i.room
-		- ((date_part('epoch', refill - i.claimed) * 1000000)::bigint / i.span)::float8 * i.events)) END AS back
+		- (greatest(0, (date_part('epoch', refill - i.claimed) * 1000000)::bigint) / i.span)::float8 * i.events)) END AS back
 	FROM (SELECT least(i.quota, r.tokens + windows::float8 * i.events) AS filled,
 		r.last_refill + windows * i.span * interval '1 microsecond' AS refill
 	FROM (SELECT greatest(0, (date_part('epoch', clock.now - r.last_refill) * 1000000)::bigint) / i.span AS windows OFFSET 0) a OFFSET 0) b OFFSET 0) c)

@@ -12,7 +12,7 @@ import (
 type Config struct {
 	Prefix            string // the limit's namespace
 	Algorithm         string // "" is sliding_window
-	Limit             string // events and window, as "100 1m"
+	Limit             string // as ratelimit.ParseRate takes it: "100 1m"
 	Burst             string // "" is none
 	Durable           bool
 	SynchronousCommit bool
@@ -26,19 +26,29 @@ func ParseLimit(c Config) (*ratelimit.Limit, error) {
 	if l.Algorithm, err = ratelimit.ParseAlgorithm(c.Algorithm); err != nil {
 		return nil, err
 	}
-	if l.Events, l.Window, err = ratelimit.ParseRate(c.Limit); err != nil {
+	rate, err := ratelimit.ParseRate(c.Limit)
+	if err != nil {
 		return nil, err
 	}
+	l.Events, l.Window, l.Calendar, l.Zone = rate.Events, rate.Window, rate.Calendar, rate.Zone
 	if c.Burst != "" {
-		l.Burst, err = strconv.ParseInt(c.Burst, 10, 64)
-		if err != nil || l.Burst < 1 {
-			return nil, &ratelimit.FieldError{Field: "burst", Value: c.Burst, Want: "a whole number from 1 to " + strconv.Itoa(ratelimit.MaxEvents)}
+		if l.Burst, err = ParseBurst(c.Burst); err != nil {
+			return nil, err
 		}
 	}
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
 	return l, nil
+}
+
+// ParseBurst reads the capacity of a token bucket.
+func ParseBurst(text string) (int64, error) {
+	burst, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || burst < 1 || burst > ratelimit.MaxEvents {
+		return 0, &ratelimit.FieldError{Field: "burst", Value: text, Want: "a whole number from 1 to " + strconv.Itoa(ratelimit.MaxEvents)}
+	}
+	return burst, nil
 }
 
 const wantCost = "a whole number from 1 to 9007199254740992, or a placeholder that gives one"
@@ -98,13 +108,28 @@ func ParseOnError(text string) (OnError, error) {
 // DefaultTimeout is for the whole decision on a request.
 const DefaultTimeout = 250 * time.Millisecond
 
+const wantTimeout = "a duration from 1ms to 1m"
+
+// ParseTimeout reads a timeout, a duration as ratelimit.ParseWindow takes it;
+// "" is DefaultTimeout.
+func ParseTimeout(text string) (time.Duration, error) {
+	if text == "" {
+		return DefaultTimeout, nil
+	}
+	d, err := ratelimit.ParseWindow(text)
+	if err != nil || d < time.Millisecond || d > time.Minute {
+		return 0, &ratelimit.FieldError{Field: "timeout", Value: text, Want: wantTimeout}
+	}
+	return d, nil
+}
+
 // CheckTimeout checks a timeout; 0 is DefaultTimeout.
 func CheckTimeout(d time.Duration) (time.Duration, error) {
 	if d == 0 {
 		return DefaultTimeout, nil
 	}
 	if d < time.Millisecond || d > time.Minute {
-		return 0, &ratelimit.FieldError{Field: "timeout", Value: d.String(), Want: "a duration from 1ms to 1m"}
+		return 0, &ratelimit.FieldError{Field: "timeout", Value: d.String(), Want: wantTimeout}
 	}
 	return d, nil
 }

@@ -93,15 +93,30 @@ func (a *Answer) SetHeaders(h http.Header) {
 	if d == nil {
 		return
 	}
-	h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(d.Limit, 10)}
-	h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(d.Remaining, 10)}
 	reset := d.Reset.Unix()
 	if d.Reset.Nanosecond() > 0 {
 		reset++
 	}
-	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(reset, 10)}
-	if seconds := a.RetrySeconds(); seconds > 0 {
-		h["Retry-After"] = []string{strconv.FormatInt(seconds, 10)}
+	// One piece of text and one slice hold all values: this runs on every
+	// request. Each header's slice ends where the next begins, so that one
+	// who adds to it gets memory of its own.
+	text := strconv.AppendInt(make([]byte, 0, 80), d.Limit, 10)
+	limitEnd := len(text)
+	text = strconv.AppendInt(text, d.Remaining, 10)
+	remainingEnd := len(text)
+	text = strconv.AppendInt(text, reset, 10)
+	resetEnd := len(text)
+	seconds := a.RetrySeconds()
+	if seconds > 0 {
+		text = strconv.AppendInt(text, seconds, 10)
+	}
+	all := string(text)
+	values := []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:resetEnd], all[resetEnd:]}
+	h["X-Ratelimit-Limit"] = values[0:1:1]
+	h["X-Ratelimit-Remaining"] = values[1:2:2]
+	h["X-Ratelimit-Reset"] = values[2:3:3]
+	if seconds > 0 {
+		h["Retry-After"] = values[3:4:4]
 	}
 }
 

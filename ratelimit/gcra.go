@@ -1,0 +1,123 @@
+package ratelimit
+
+// gcra is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly
+// over a Window, and up to Burst may pass at once. It keeps one time, the
+// theoretical arrival time (TAT): when the backlog of what has passed will have
+// drained, at Events a Window. A hit passes if with its cost the backlog is no
+// more than Burst.
+//
+// The backlog is counted in units of which a hit is worth its cost times the
+// Window in microseconds, and of which Events drain each microsecond: whole
+// numbers, so nothing is rounded however fast the rate.
+//
+// State: last_refill is the TAT, in whole microseconds, and remainder the units
+// that it lacks. expires_at lies at or after it, on a coarse grid.
+type gcra struct{}
+
+// maxSpan bounds Capacity·Window, and so every backlog.
+const maxSpan = int64(1) << 62
+
+// backlog is how many units have yet to drain at now. A row that TokenBucket
+// wrote lacks tokens; they count as if they drained evenly since its refill.
+func (g gcra) backlog(l *Limit, r *row, now int64) int64 {
+	switch {
+	case r.refill == 0:
+		return 0
+	case r.hasTokens:
+		missing := l.Capacity() - smaller(l.Capacity(), int64(larger(0, int64(r.tokens))))
+		return larger(0, missing*l.window()-smaller(larger(0, now-r.refill), maxSpan/l.Events)*l.Events)
+	}
+	return g.ahead(l, r.refill-now, smaller(r.remainder, l.Events-1))
+}
+
+// ahead is the backlog of a TAT that lies so many microseconds ahead.
+func (gcra) ahead(l *Limit, microseconds, remainder int64) int64 {
+	if microseconds < 0 {
+		return 0
+	}
+	return smaller(microseconds, maxSpan/l.Events)*l.Events + remainder
+}
+
+// store writes a backlog into the row.
+func (gcra) store(l *Limit, r *row, now, backlog int64) {
+	r.refill = now + backlog/l.Events
+	r.remainder = backlog % l.Events
+	r.tokens, r.hasTokens = 0, false
+}
+
+func (g gcra) take(l *Limit, r *row, now, n, cost int64) int64 {
+	backlog := g.backlog(l, r, now)
+	granted := fit(l.Capacity()*l.window()-backlog, n, cost*l.window())
+	if granted == 0 {
+		return 0
+	}
+	g.store(l, r, now, backlog+granted*cost*l.window())
+	if r.expires <= r.refill {
+		r.expires = r.refill + larger(bucketLinger, l.Capacity()*l.window()/l.Events)
+	}
+	return granted
+}
+
+// refund of a claim gives no more than what of it has not drained yet.
+func (g gcra) refund(l *Limit, r *row, now, cost int64, c *claim) {
+	if r.refill == 0 || r.hasTokens {
+		return
+	}
+	back := mulDiv(cost, l.window(), 1, false)
+	if c != nil {
+		back = smaller(back, g.ahead(l, c.at-now, c.room))
+	}
+	g.store(l, r, now, larger(0, g.backlog(l, r, now)-back))
+}
+
+func (g gcra) look(l *Limit, r *row, now, cost int64) outlook {
+	backlog := g.backlog(l, r, now)
+	free := l.Capacity()*l.window() - backlog
+	o := outlook{free: free / l.window(), reset: now + mulDiv(backlog, 1, l.Events, true), retry: now}
+	if free < 0 {
+		o.free = -1
+	}
+	if missing := cost*l.window() - free; cost <= l.Capacity() && missing > 0 {
+		o.retry = now + mulDiv(missing, 1, l.Events, true)
+	}
+	return o
+}
+
+// claim holds the TAT: what was taken has drained when it comes.
+func (gcra) claim(l *Limit, r *row, now int64) claim { return claim{at: r.refill, room: r.remainder} }
+
+func (gcra) sql() *stepSQL { return &gcraSQL }
+
+var gcraSQL = stepSQL{
+	columns: "tokens, last_refill, remainder",
+	needs:   []parameter{eventsParameter},
+	fresh: `NULL, clock.now + i.granted * i.cost * i.span / i.events * interval '1 microsecond', i.granted * i.cost * i.span % i.events,
+		clock.now + (i.granted * i.cost * i.span / i.events + greatest(60000000, i.quota * i.span / i.events)) * interval '1 microsecond'`,
+	step: `SELECT excluded.slot, granted, CASE WHEN granted = 0 THEN r.tokens END,
+		CASE WHEN granted > 0 THEN tat ELSE r.last_refill END,
+		CASE WHEN granted > 0 THEN after % events ELSE r.remainder END,
+		CASE WHEN granted = 0 OR r.expires_at > tat THEN r.expires_at ELSE tat + greatest(60000000, quota * span / events) * interval '1 microsecond' END
+	FROM (SELECT *, now + after / events * interval '1 microsecond' AS tat
+	FROM (SELECT *, backlog + granted * cost * span AS after
+	FROM (SELECT *, greatest(0, least(n, (quota * span - backlog) / (cost * span))) AS granted
+	FROM (SELECT *, CASE WHEN r.last_refill IS NULL THEN 0
+		WHEN r.tokens IS NOT NULL THEN greatest(0, (quota - least(quota, greatest(0, trunc(r.tokens)::bigint))) * span
+			- least(greatest(0, -ahead), 4611686018427387904 / events) * events)
+		WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / events) * events + least(coalesce(r.remainder, 0), events - 1)
+		ELSE 0 END AS backlog
+	FROM (SELECT *, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
+	FROM (SELECT *, (SELECT now FROM clock) AS now
+	FROM {item}) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0) f`,
+	refund: `(last_refill, remainder) = (SELECT clock.now + after / i.events * interval '1 microsecond', after % i.events
+	FROM (SELECT greatest(0, CASE WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / i.events) * i.events + least(coalesce(r.remainder, 0), i.events - 1) ELSE 0 END
+		- CASE WHEN i.claimed IS NULL THEN least(i.cost::numeric * i.span, 9223372036854775807)::bigint
+			WHEN claim_ahead >= 0 THEN least(i.cost * i.span, least(claim_ahead, 4611686018427387904 / i.events) * i.events + i.room)
+			ELSE 0 END) AS after
+	FROM (SELECT (date_part('epoch', r.last_refill - clock.now) * 1000000)::bigint AS ahead,
+		(date_part('epoch', i.claimed - clock.now) * 1000000)::bigint AS claim_ahead OFFSET 0) a OFFSET 0) b)
+	WHERE r.tokens IS NULL AND r.last_refill IS NOT NULL`,
+	scan: func(columns [][]byte, r *row) {
+		r.tokens, r.hasTokens = float8(columns[0]), columns[0] != nil
+		r.refill, r.remainder = timestamp(columns[1]), bigint(columns[2])
+	},
+}
