@@ -47,7 +47,7 @@ const maxAttempts = 3
 // conclude settles the calls of a batch that ran. Where a request was refused by
 // one limit, what its others granted is given back in the next batch, ahead of
 // everybody. It returns the calls for that batch.
-func (l *lane) conclude(calls []*call, report func(error)) []*call {
+func (p *Postgres) conclude(l *lane, calls []*call) []*call {
 	var again []*call
 	back := &call{internal: true}
 	for _, c := range calls {
@@ -61,14 +61,15 @@ func (l *lane) conclude(calls []*call, report func(error)) []*call {
 		switch {
 		case c.internal:
 			if err != nil {
-				report(err)
+				p.report(err)
 			}
 		case err != nil:
 			l.settle(c, err)
 		case c.worthAnother() && now.Before(c.deadline):
 			again = append(again, c)
 		default:
-			l.decideAll(c)
+			c.decideAll(p.blocked, now)
+			l.settle(c, nil)
 		}
 	}
 	if len(back.hits) > 0 {
@@ -93,7 +94,7 @@ func (c *call) granted(i int) bool {
 	if at.item.kind == take {
 		return at.nth < at.item.granted
 	}
-	if c.hits[i].Cost < 0 {
+	if c.hits[i].Cost < 0 && !c.hits[i].Peek {
 		return true
 	}
 	return at.item.limit.algorithm().look(at.item.limit, &at.item.row, at.item.now, 0).free >= c.hits[i].Cost
@@ -140,8 +141,8 @@ func (c *call) worthAnother() bool {
 	return refused
 }
 
-// decideAll writes a call's decisions and ends its wait.
-func (l *lane) decideAll(c *call) {
+// decideAll writes a call's decisions, and tells the blocked rows of refusals.
+func (c *call) decideAll(b *blocked, now time.Time) {
 	decisions := c.decisions[:0]
 	for i, at := range c.places {
 		it := at.item
@@ -156,9 +157,10 @@ func (l *lane) decideAll(c *call) {
 		d := decide(it.limit, &it.row, it.now, c.hits[i].Cost, granted, behind)
 		if c.hits[i].Cost > d.Limit {
 			d.RetryAfter = Never
+		} else if !granted && it.kind == take && it.given == 0 && b != nil {
+			b.note(it.id, it.limit, it.row, it.now, d.RetryAfter, now)
 		}
 		decisions = append(decisions, d)
 	}
 	c.decisions = decisions
-	l.settle(c, nil)
 }

@@ -29,6 +29,9 @@ func (m *Memory) RowOf(h Hit) (Row, bool) {
 	return Row{r.count, r.prevCount, r.start, r.tokens, r.hasTokens, r.refill, r.remainder, fmt.Sprint(r.hits), r.expires}, true
 }
 
+// WithoutBlocked asks the database about every hit.
+const WithoutBlocked = -1
+
 // Request is one call of a batch that RunBatch decides.
 type Request struct {
 	Hits      []Hit

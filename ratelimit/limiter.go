@@ -3,105 +3,170 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"math/rand"
+	"sync"
 	"time"
 )
 
-// Hit is one request's claim on one limit.
-type Hit struct {
-	Limit *Limit // must be valid, and not change while in use
-	Key   string // whose quota, any bytes; see StoredKey
-	Cost  int64  // how much of it: 0 asks only what is left, below 0 gives back
+// Limiter enforces one Limit on the keys of a Store. It is safe for concurrent
+// use; make one for each limit and keep it.
+type Limiter struct {
+	store   Store
+	limit   Limit
+	timeout time.Duration
 
-	// Secret stores the key as its DigestKey, so that it cannot be read from
-	// the tables. All who share the row must do the same.
-	Secret bool
+	mu      sync.Mutex
+	waiting map[string]*waiters
 }
 
-// storedKey is the key's text in the tables.
-func (h *Hit) storedKey() string {
-	if h.Secret {
-		return DigestKey(h.Key)
+// DefaultTimeout is how long a Limiter waits for a decision.
+const DefaultTimeout = 250 * time.Millisecond
+
+// NewLimiter returns a limiter. Its errors are *FieldError, for a limit that does
+// not Validate. timeout is for each decision; 0 means DefaultTimeout.
+func NewLimiter(store Store, limit Limit, timeout time.Duration) (*Limiter, error) {
+	if err := limit.Validate(); err != nil {
+		return nil, err
 	}
-	return StoredKey(h.Key)
+	if timeout < 0 {
+		return nil, &FieldError{"timeout", timeout.String(), "a duration above 0"}
+	}
+	if timeout == 0 {
+		timeout = DefaultTimeout
+	}
+	return &Limiter{store: store, limit: limit, timeout: timeout, waiting: map[string]*waiters{}}, nil
 }
 
-// Decision is what a store says to a hit.
-type Decision struct {
-	// Allowed is whether this limit has room for the hit. A request of several
-	// hits may pass only if each is allowed; otherwise none was charged.
-	Allowed bool
+// Limit returns what is enforced.
+func (l *Limiter) Limit() Limit { return l.limit }
 
-	// Limit is the full quota, Limit.Capacity.
-	Limit int64
-
-	// Remaining is what is left of it after the decision, 0 or more.
-	Remaining int64
-
-	// Reset is when the full quota will be back if nobody comes, by the clock
-	// that decided (the database server's).
-	Reset time.Time
-
-	// RetryAfter is how long until a hit of this cost would pass if nobody
-	// else came, in whole microseconds; 0 if it passed. Never if it cannot.
-	RetryAfter time.Duration
+// Take charges cost to the key if it fits, and says whether it did. A cost of 0
+// charges nothing, one below 0 gives back, never beyond the full quota. An error
+// means that nothing is known (see Store.Take); whether to let the hit pass then
+// is yours to decide.
+func (l *Limiter) Take(ctx context.Context, key string, cost int64) (Decision, error) {
+	return l.take(ctx, Hit{Limit: &l.limit, Key: key, Cost: cost})
 }
 
-// Never is the RetryAfter of a hit that costs more than the full quota.
-const Never time.Duration = -1
-
-// Store decides hits. Postgres shares its counts with every process on the
-// database; Memory keeps them in this one.
-//
-// A Store is safe for concurrent use.
-type Store interface {
-	// Take decides the hits of one request, which are charged all together or
-	// not at all, and writes a decision for each into decisions, which must be
-	// as long as hits. An error means that no decision was made within the
-	// timeout, or before ctx ended: whether the hits were charged is then not
-	// known. Two hits of one request must not share a row (Limit.Prefix, Key,
-	// Limit.Durable).
-	Take(ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision) error
-
-	// Reset gives the keys of the hits their full quota back.
-	Reset(ctx context.Context, timeout time.Duration, hits []Hit) error
-
-	// Close releases what the store holds. Later calls return ErrClosed.
-	Close()
+// Peek says what is left for the key, and whether a hit of cost 1 would pass,
+// charging nothing.
+func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
+	return l.take(ctx, Hit{Limit: &l.limit, Key: key, Cost: 1, Peek: true})
 }
 
-var (
-	// ErrClosed is returned by a store that was closed.
-	ErrClosed = errors.New("ratelimit: the store is closed")
-	// ErrTimeout is returned where no decision came in time.
-	ErrTimeout = errors.New("ratelimit: no decision within the timeout")
-	// ErrUnavailable is returned at once while the database is known not to
-	// answer; it is tried again within a second.
-	ErrUnavailable = errors.New("ratelimit: the database does not answer")
-)
-
-// decide turns what a row says after the statement into a decision. granted
-// says whether the hit was; behind is how much of the row's charge came after
-// this hit, in the same statement.
-func decide(l *Limit, r *row, now, cost int64, granted bool, behind int64) Decision {
-	o := l.algorithm().look(l, r, now, cost)
-	d := Decision{Allowed: granted, Limit: l.Capacity(), Remaining: larger(0, o.free) + behind, Reset: time.UnixMicro(o.reset)}
-	if d.Remaining > d.Limit {
-		d.Remaining = d.Limit
-	}
-	if !granted {
-		d.RetryAfter = retryAfter(o.retry - now)
-	}
-	return d
+func (l *Limiter) take(ctx context.Context, h Hit) (Decision, error) {
+	decisions := make([]Decision, 1)
+	err := l.store.Take(ctx, l.timeout, []Hit{h}, decisions)
+	return decisions[0], err
 }
 
-// retryAfter converts a wait in microseconds, at least one, at most what a
-// Duration holds.
-func retryAfter(wait int64) time.Duration {
-	if wait < 1 {
-		wait = 1
+// Reset gives the key its full quota back.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	return l.store.Reset(ctx, l.timeout, []Hit{{Limit: &l.limit, Key: key}})
+}
+
+// ErrTooLong is returned by Wait where the hit cannot pass before ctx ends: its
+// deadline is nearer than RetryAfter, or the cost is more than the full quota.
+var ErrTooLong = errors.New("ratelimit: the hit cannot pass in time")
+
+// waiters are the callers of Wait for one key, in the order of arrival.
+type waiters struct {
+	line []chan struct{} // closed when its turn has come
+}
+
+// Wait returns once the key was charged cost, or with the error that ended the
+// wait: ErrTooLong, ctx's, or the store's. Callers for one key are served in the
+// order in which they came: only the first in line asks the store, again each
+// time that its RetryAfter has passed and a little more, so that waiters in many
+// processes do not all come at once.
+func (l *Limiter) Wait(ctx context.Context, key string, cost int64) (Decision, error) {
+	turn := l.queue(key)
+	defer l.leave(key, turn)
+	select {
+	case <-turn:
+	default:
+		// Others are ahead, so it takes at least as long as it would without.
+		d, err := l.take(ctx, Hit{Limit: &l.limit, Key: key, Cost: cost, Peek: true})
+		if err != nil {
+			return d, err
+		}
+		if tooLong(ctx, d) {
+			return d, ErrTooLong
+		}
+		select {
+		case <-turn:
+		case <-ctx.Done():
+			return d, context.Cause(ctx)
+		}
 	}
-	if wait > int64(1<<63-1)/1000 {
-		return 1<<63 - 1
+	for {
+		d, err := l.Take(ctx, key, cost)
+		if err != nil || d.Allowed {
+			return d, err
+		}
+		if tooLong(ctx, d) {
+			return d, ErrTooLong
+		}
+		timer := time.NewTimer(jittered(d.RetryAfter))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return d, context.Cause(ctx)
+		}
 	}
-	return time.Duration(wait) * time.Microsecond
+}
+
+// tooLong reports whether a refused hit cannot pass before ctx's deadline.
+func tooLong(ctx context.Context, d Decision) bool {
+	if d.Allowed {
+		return false
+	}
+	deadline, ok := ctx.Deadline()
+	return d.RetryAfter == Never || ok && time.Until(deadline) < d.RetryAfter
+}
+
+// jittered adds up to a tenth, but no more than 50 ms.
+func jittered(d time.Duration) time.Duration {
+	most := d / 10
+	if most > 50*time.Millisecond {
+		most = 50 * time.Millisecond
+	}
+	return d + time.Duration(rand.Int63n(int64(most)+1))
+}
+
+// queue joins the line for a key. The first in line has its turn at once.
+func (l *Limiter) queue(key string) chan struct{} {
+	turn := make(chan struct{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.waiting[key]
+	if w == nil {
+		w = &waiters{}
+		l.waiting[key] = w
+	}
+	w.line = append(w.line, turn)
+	if len(w.line) == 1 {
+		close(turn)
+	}
+	return turn
+}
+
+// leave takes a caller out of the line; if it was first, the next has its turn.
+func (l *Limiter) leave(key string, turn chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.waiting[key]
+	for i := range w.line {
+		if w.line[i] == turn {
+			w.line = append(w.line[:i:i], w.line[i+1:]...)
+			if i == 0 && len(w.line) > 0 {
+				close(w.line[0])
+			}
+			break
+		}
+	}
+	if len(w.line) == 0 {
+		delete(l.waiting, key)
+	}
 }

@@ -73,7 +73,8 @@ func (m *Memory) Take(ctx context.Context, timeout time.Duration, hits []Hit, de
 		if h.Cost > decisions[i].Limit {
 			decisions[i].RetryAfter = Never
 		}
-		if (h.Cost <= 0 || !all) && m.row(h, now).blank() {
+		decisions[i].Source = FromMemory
+		if (h.Cost <= 0 || h.Peek || !all) && m.row(h, now).blank() {
 			delete(m.rows, m.key(h))
 		}
 	}
@@ -87,6 +88,8 @@ func charge(h *Hit, r *row, now int64) bool {
 	switch {
 	case h.Cost > h.Limit.Capacity():
 		return false
+	case h.Peek:
+		return a.look(h.Limit, r, now, h.Cost).free >= h.Cost
 	case h.Cost > 0:
 		return a.take(h.Limit, r, now, 1, h.Cost) == 1
 	case h.Cost < 0:

@@ -62,7 +62,7 @@ func (p *plan) add(c *call) {
 			c.places = append(c.places, p.place(reset, h.Limit, id, 0, claim{}))
 		case c.internal:
 			c.places = append(c.places, p.place(refund, h.Limit, id, -h.Cost, c.claims[i]))
-		case probe || h.Cost == 0:
+		case probe || h.Peek || h.Cost == 0:
 			c.places = append(c.places, p.place(peek, h.Limit, id, 0, claim{}))
 		case h.Cost < 0:
 			p.place(refund, h.Limit, id, -h.Cost, claim{})

@@ -25,6 +25,10 @@ type PostgresOptions struct {
 	// milliseconds. 0 means 4.
 	Flights int
 
+	// MaxBlockedKeys bounds the rows that this process knows to be used up, and
+	// refuses without asking the database. 0 means 10,000; below 0 asks always.
+	MaxBlockedKeys int
+
 	// Now replaces the server's clock: microseconds since the Unix epoch. For
 	// tests; nil is the server's clock.
 	Now func() int64
@@ -40,6 +44,9 @@ type Postgres struct {
 	o     PostgresOptions
 	texts *statements
 
+	blocked *blocked // nil if every hit is to be asked about
+	stats   Stats    // guarded by mu
+
 	mu        sync.Mutex
 	closed    bool
 	lanes     map[time.Duration]*lane
@@ -50,6 +57,9 @@ type Postgres struct {
 	health    health
 }
 
+// DefaultBlockedKeys is how many used-up keys a Postgres store remembers.
+const DefaultBlockedKeys = 10000
+
 // NewPostgres returns a store on db, and closes db in its Close. It does not
 // touch the network yet.
 func NewPostgres(db DB, o PostgresOptions) *Postgres {
@@ -59,7 +69,14 @@ func NewPostgres(db DB, o PostgresOptions) *Postgres {
 	if o.Flights <= 0 {
 		o.Flights = 4
 	}
-	return &Postgres{db: db, o: o, texts: newStatements(), lanes: map[time.Duration]*lane{}, migrated: o.DisableMigration}
+	p := &Postgres{db: db, o: o, texts: newStatements(), lanes: map[time.Duration]*lane{}, migrated: o.DisableMigration}
+	if o.MaxBlockedKeys == 0 {
+		o.MaxBlockedKeys = DefaultBlockedKeys
+	}
+	if o.MaxBlockedKeys > 0 {
+		p.blocked = newBlocked(o.MaxBlockedKeys)
+	}
+	return p
 }
 
 // Take implements Store. timeout is for the whole decision.
@@ -72,7 +89,8 @@ func (p *Postgres) Reset(ctx context.Context, timeout time.Duration, hits []Hit)
 	return p.call(ctx, timeout, hits, nil, true)
 }
 
-// call sends hits through a batch.
+// call sends hits through a batch, unless it is known already that they do not
+// fit.
 func (p *Postgres) call(ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision, reset bool) error {
 	lane, err := p.lane(timeout)
 	if err != nil {
@@ -83,13 +101,81 @@ func (p *Postgres) call(ctx context.Context, timeout time.Duration, hits []Hit, 
 	for i := range c.hits {
 		c.hits[i].Key = c.hits[i].storedKey()
 	}
+	if p.blocked != nil && p.refuse(c, decisions) {
+		return nil
+	}
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { lane.settle(c, context.Cause(ctx)) })
 		defer stop()
 	}
 	lane.submit(c)
-	copy(decisions, c.decisions)
+	p.clearGiven(c)
+	if c.err == nil {
+		copy(decisions, c.decisions)
+	}
 	return c.err
+}
+
+// clearGiven forgets that rows were used up to which a call gave quota back: a
+// refusal from before may have been noted meanwhile.
+func (p *Postgres) clearGiven(c *call) {
+	for i := range c.hits {
+		if p.blocked != nil && (c.reset || c.hits[i].Cost < 0) {
+			p.blocked.clear(rowKey{c.hits[i].Limit.Durable, c.hits[i].Limit.Prefix, c.hits[i].Key})
+		}
+	}
+}
+
+// refuse decides a call by the blocked rows, if one of its hits is among them.
+// Hits that give quota back clear theirs.
+func (p *Postgres) refuse(c *call, decisions []Decision) bool {
+	now := time.Now()
+	for i := range c.hits {
+		h := &c.hits[i]
+		id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
+		if c.reset || h.Cost < 0 {
+			p.blocked.clear(id)
+			continue
+		}
+		if h.Cost == 0 || h.Peek {
+			continue
+		}
+		d, refused := p.blocked.refuses(id, h.Limit, h.Cost, now)
+		if !refused {
+			continue
+		}
+		for j := range decisions {
+			decisions[j] = Decision{Allowed: true, Limit: c.hits[j].Limit.Capacity(), Source: Undecided}
+		}
+		decisions[i] = d
+		p.mu.Lock()
+		p.stats.Blocked++
+		p.mu.Unlock()
+		return true
+	}
+	return false
+}
+
+// Stats counts what a Postgres store has done since it was made.
+type Stats struct {
+	Requests    int64 // calls of Take and Reset that went to the database
+	Batches     int64 // round trips
+	Statements  int64 // statements in them
+	Blocked     int64 // requests refused without asking the database
+	BlockedKeys int64 // keys that are known to be used up now
+	GivenBack   int64 // charges given back because another limit refused
+	Failures    int64 // batches of which no decision came
+}
+
+// Stats returns the counts as of now.
+func (p *Postgres) Stats() Stats {
+	p.mu.Lock()
+	s := p.stats
+	p.mu.Unlock()
+	if p.blocked != nil {
+		s.BlockedKeys = int64(p.blocked.size())
+	}
+	return s
 }
 
 // lane returns the queue for a timeout, unless no decision can be had.
@@ -126,9 +212,14 @@ func (p *Postgres) run(l *lane, calls []*call, deadline time.Time) []*call {
 		if p.o.Now != nil {
 			now = p.o.Now()
 		}
-		err = p.execute(ctx, plan.statements(p.texts, now))
+		statements := plan.statements(p.texts, now)
+		p.count(calls, len(statements))
+		err = p.execute(ctx, statements)
 	}
 	if err != nil {
+		p.mu.Lock()
+		p.stats.Failures++
+		p.mu.Unlock()
 		err = p.explain(ctx, err)
 		for _, c := range calls {
 			if c.internal {
@@ -140,7 +231,22 @@ func (p *Postgres) run(l *lane, calls []*call, deadline time.Time) []*call {
 	}
 	plan.close()
 	p.cleanUp(plan)
-	return l.conclude(calls, p.report)
+	return p.conclude(l, calls)
+}
+
+// count notes a batch.
+func (p *Postgres) count(calls []*call, statements int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats.Batches++
+	p.stats.Statements += int64(statements)
+	for _, c := range calls {
+		if c.internal {
+			p.stats.GivenBack += int64(len(c.hits))
+		} else {
+			p.stats.Requests++
+		}
+	}
 }
 
 // execute runs the statements, and once more those that lost against another

@@ -1,6 +1,29 @@
 package ratelimit
 
-import "context"
+import (
+	"context"
+	"time"
+)
+
+// Store decides hits. Postgres shares its counts with every process on the
+// database; Memory keeps them in this one.
+//
+// A Store is safe for concurrent use.
+type Store interface {
+	// Take decides the hits of one request, which are charged all together or
+	// not at all, and writes a decision for each into decisions, which must be
+	// as long as hits. An error means that no decision was made within the
+	// timeout, or before ctx ended: whether the hits were charged is then not
+	// known. Two hits of one request must not share a row (Limit.Prefix, Key,
+	// Limit.Durable).
+	Take(ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision) error
+
+	// Reset gives the keys of the hits their full quota back.
+	Reset(ctx context.Context, timeout time.Duration, hits []Hit) error
+
+	// Close releases what the store holds. Later calls return ErrClosed.
+	Close()
+}
 
 // DB runs SQL statements for a Postgres store. It is the seam between this
 // package, which knows what to ask, and a driver, which knows how: pgxdb for
