@@ -20,7 +20,7 @@ const (
 )
 
 // call is one request that waits for its decisions. It owns its slices, so that
-// a caller who stops waiting may reuse his.
+// a caller who stops waiting may reuse his, and serves request after request.
 type call struct {
 	hits      []Hit
 	decisions []Decision
@@ -33,6 +33,20 @@ type call struct {
 	err       error
 	settled   bool // guarded by the lane's mutex
 	done      sync.WaitGroup
+}
+
+// idleCalls are free for the next request.
+var idleCalls = sync.Pool{New: func() any { return &call{} }}
+
+// newCall returns a call for the hits, with their keys as they are stored.
+func newCall(hits []Hit, reset bool) *call {
+	c := idleCalls.Get().(*call)
+	c.hits, c.decisions = append(c.hits[:0], hits...), c.decisions[:0]
+	for i := range c.hits {
+		c.hits[i].Key = c.hits[i].storedKey()
+	}
+	c.reset, c.attempts, c.err, c.settled = reset, 0, nil, false
+	return c
 }
 
 // place is a hit's place in a batch: the nth of an item's equal hits.
@@ -116,9 +130,7 @@ func (l *lane) runSafely(calls []*call) (again []*call) {
 	defer func() {
 		if p := recover(); p != nil {
 			again = nil
-			for _, c := range calls {
-				l.settle(c, panicError(p))
-			}
+			l.settleAll(calls, panicError(p))
 		}
 	}()
 	deadline := time.Time{}
@@ -133,14 +145,34 @@ func (l *lane) runSafely(calls []*call) (again []*call) {
 	return l.run(calls, deadline)
 }
 
-// settle ends a call's wait, once.
-func (l *lane) settle(c *call, err error) {
+// settle ends the wait of the ith call, once. The caller of Take may use it for
+// another request from then on, so it leaves the batch.
+func (l *lane) settle(calls []*call, i int, err error) {
+	c := calls[i]
+	calls[i] = nil
+	if !c.internal {
+		l.end(c, err)
+	}
+}
+
+// settleAll ends the wait of all calls that are left.
+func (l *lane) settleAll(calls []*call, err error) {
+	for i, c := range calls {
+		if c != nil {
+			l.settle(calls, i, err)
+		}
+	}
+}
+
+// end ends a call's wait, unless its caller has stopped waiting.
+func (l *lane) end(c *call, err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c.settled || c.internal {
+	if c.settled {
+		l.mu.Unlock()
 		return
 	}
 	c.settled = true
 	c.err = err
+	l.mu.Unlock()
 	c.done.Done()
 }

@@ -1,44 +1,6 @@
 package ratelimit
 
-import (
-	"time"
-)
-
-// close takes over what became of the statements.
-func (p *plan) close() {
-	for _, wave := range p.waves {
-		for _, g := range wave {
-			for _, it := range g.items {
-				switch {
-				case g.statement.Err != nil:
-					it.err = g.statement.Err
-				case !it.answered && (g.kind == take || g.kind == peek):
-					it.err = errNoAnswer
-				}
-				if it.now > p.now {
-					p.now = it.now
-				}
-			}
-		}
-	}
-}
-
-// cleanup are the statements that delete expired rows of a group's prefixes.
-func (g *group) cleanup(texts *statements, now int64) []*Statement {
-	table := ephemeralTable
-	if g.durable {
-		table = durableTable
-	}
-	var all []*Statement
-	seen := map[string]bool{}
-	for _, it := range g.items {
-		if !seen[it.id.prefix] {
-			seen[it.id.prefix] = true
-			all = append(all, &Statement{SQL: texts.cleanup[table], Args: []any{now, it.id.prefix}})
-		}
-	}
-	return all
-}
+import "time"
 
 // maxAttempts bounds how often a request is decided again because what refused
 // it was only held by another that was refused as well.
@@ -56,7 +18,7 @@ func (p *Postgres) conclude(l *lane, calls []*call) []*call {
 		}
 	}
 	now := time.Now()
-	for _, c := range calls {
+	for i, c := range calls {
 		err := c.failure()
 		switch {
 		case c.internal:
@@ -64,12 +26,12 @@ func (p *Postgres) conclude(l *lane, calls []*call) []*call {
 				p.report(err)
 			}
 		case err != nil:
-			l.settle(c, err)
+			l.settle(calls, i, err)
 		case c.worthAnother() && now.Before(c.deadline):
 			again = append(again, c)
 		default:
 			c.decideAll(p.blocked, now)
-			l.settle(c, nil)
+			l.settle(calls, i, nil)
 		}
 	}
 	if len(back.hits) > 0 {

@@ -47,15 +47,12 @@ func (p *Postgres) RunBatch(requests []*Request) {
 	}
 	var calls []*call
 	for _, r := range requests {
-		c := &call{deadline: time.Now().Add(10 * time.Second)}
-		c.hits = append(c.hits, r.Hits...)
-		for i := range c.hits {
-			c.hits[i].Key = c.hits[i].storedKey()
-		}
+		c := newCall(r.Hits, false)
+		c.deadline = time.Now().Add(10 * time.Second)
 		c.done.Add(1)
 		calls = append(calls, c)
 	}
-	for batch := calls; len(batch) > 0; {
+	for batch := append([]*call(nil), calls...); len(batch) > 0; {
 		batch = l.runSafely(batch)
 	}
 	for i, r := range requests {

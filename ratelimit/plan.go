@@ -1,27 +1,30 @@
 package ratelimit
 
+import "sync"
+
 // A plan turns the calls of a batch into statements. Hits of equal cost on one
 // row become one item. A row occurs once in a statement, so a hit that cannot
 // join the row's latest item goes into a later wave: another statement of the
 // same pipeline. Arrival order per row holds, and each statement takes its locks
 // in order.
+//
+// A plan and all that it points to serve batch after batch.
 type plan struct {
-	waves  [][]*group
-	latest map[rowKey]*item
-	now    int64 // the server's, once the statements have run
+	waves      [][]*group
+	latest     map[rowKey]*item
+	now        int64 // the server's, once the statements have run
+	statements []*Statement
+
+	items  []*item  // those in use, then those free
+	used   int      // items in use
+	groups []*group // likewise
+	taken  int
 }
 
 // rowKey names a row of either table.
 type rowKey struct {
 	durable     bool
 	prefix, key string
-}
-
-// group is the items of one statement, and its parameters.
-type group struct {
-	statementKey
-	items     []*item
-	statement Statement
 }
 
 // item is what one statement does to one row: n hits of equal cost, or a look,
@@ -43,7 +46,23 @@ type item struct {
 	err      error
 }
 
-func newPlan() *plan { return &plan{latest: map[rowKey]*item{}} }
+// plans are free for the next batch.
+var plans = sync.Pool{New: func() any { return &plan{latest: map[rowKey]*item{}} }}
+
+// newPlan returns an empty plan, to be freed when its batch is concluded.
+func newPlan() *plan { return plans.Get().(*plan) }
+
+func (p *plan) free() {
+	for id := range p.latest {
+		delete(p.latest, id)
+	}
+	for i := range p.waves {
+		p.waves[i] = p.waves[i][:0]
+	}
+	p.waves, p.statements = p.waves[:0], p.statements[:0]
+	p.now, p.used, p.taken = 0, 0, 0
+	plans.Put(p)
+}
 
 // add plans a call.
 func (p *plan) add(c *call) {
@@ -88,28 +107,49 @@ func (p *plan) place(k kind, l *Limit, id rowKey, cost int64, c claim) place {
 			return place{before, before.n - 1}
 		}
 	}
-	it := &item{kind: k, limit: l, id: id, n: 1, cost: cost, claim: c}
+	it := p.item()
+	*it = item{kind: k, limit: l, id: id, n: 1, cost: cost, claim: c}
 	if before != nil {
 		it.wave = before.wave + 1
 	}
 	p.latest[id] = it
-	p.group(it)
+	g := p.group(it)
+	g.items = append(g.items, it)
 	return place{it, 0}
 }
 
-// group adds an item to the statement that it belongs to.
-func (p *plan) group(it *item) {
+// item returns a free item.
+func (p *plan) item() *item {
+	if p.used == len(p.items) {
+		p.items = append(p.items, &item{})
+	}
+	p.used++
+	return p.items[p.used-1]
+}
+
+// group returns the statement that an item belongs to.
+func (p *plan) group(it *item) *group {
 	key := statementKey{it.kind, it.limit.steps(), it.limit.Durable, it.limit.SynchronousCommit}
 	for len(p.waves) <= it.wave {
-		p.waves = append(p.waves, nil)
+		if len(p.waves) < cap(p.waves) {
+			p.waves = p.waves[:len(p.waves)+1]
+		} else {
+			p.waves = append(p.waves, nil)
+		}
 	}
 	for _, g := range p.waves[it.wave] {
 		if g.statementKey == key {
-			g.items = append(g.items, it)
-			return
+			return g
 		}
 	}
-	p.waves[it.wave] = append(p.waves[it.wave], &group{statementKey: key, items: []*item{it}})
+	if p.taken == len(p.groups) {
+		p.groups = append(p.groups, newGroup())
+	}
+	g := p.groups[p.taken]
+	p.taken++
+	g.begin(key)
+	p.waves[it.wave] = append(p.waves[it.wave], g)
+	return g
 }
 
 // sameLimit reports whether two limits decide alike; prefix and table are the
@@ -119,113 +159,31 @@ func sameLimit(a, b *Limit) bool {
 		a.Capacity() == b.Capacity() && a.Calendar == b.Calendar && a.Zone == b.Zone && a.SynchronousCommit == b.SynchronousCommit
 }
 
-// statements writes the plan out, in the order in which it is to run. A now of
-// 0 leaves the clock to the server.
-func (p *plan) statements(texts *statements, now int64) []*Statement {
-	var all []*Statement
+// write writes the plan out as statements, in the order in which they are to
+// run. A now of 0 leaves the clock to the server.
+func (p *plan) write(texts *statements, now int64) []*Statement {
 	for _, wave := range p.waves {
 		for _, g := range wave {
 			g.write(texts, now)
-			all = append(all, &g.statement)
+			p.statements = append(p.statements, &g.statement)
 		}
 	}
-	return all
+	return p.statements
 }
 
-// write fills in the statement of a group.
-func (g *group) write(texts *statements, now int64) {
-	size := len(g.items)
-	prefixes, keys := make([]string, size), make([]string, size)
-	for i, it := range g.items {
-		prefixes[i], keys[i] = it.id.prefix, it.id.key
-	}
-	args := []any{nil, prefixes, keys}
-	if now != 0 {
-		args[0] = now
-	}
-	step := algorithms[g.algorithm].sql()
-	switch g.kind {
-	case take:
-		args = append(args, g.numbers(itemN), g.numbers(itemCost), g.numbers(itemQuota), g.numbers(itemSpan))
-		for _, p := range step.needs {
-			args = append(args, g.need(p))
-		}
-	case refund:
-		args = append(args, g.numbers(itemCost), g.numbers(itemQuota), g.numbers(itemSpan), g.numbers(itemEvents),
-			g.numbers(itemClaimed), g.numbers(itemRoom))
-	}
-	g.statement = Statement{SQL: texts.steps[g.statementKey], Args: args}
-	if g.kind == take || g.kind == peek {
-		g.statement.Row = func(columns [][]byte) error { return g.answer(columns, step) }
-	}
-}
-
-// The parameters of an item, each an array in the statement.
-const (
-	itemN = iota
-	itemCost
-	itemQuota
-	itemSpan
-	itemEvents
-	itemClaimed
-	itemRoom
-)
-
-// need is the array of a parameter that an algorithm needs.
-func (g *group) need(p parameter) any {
-	if p == eventsParameter {
-		return g.numbers(itemEvents)
-	}
-	texts := make([]string, len(g.items))
-	for i, it := range g.items {
-		switch {
-		case p == unitParameter:
-			texts[i] = calendarUnits[it.limit.Calendar].sql
-		case it.limit.Zone == "":
-			texts[i] = "UTC"
-		default:
-			texts[i] = it.limit.Zone
+// close takes over what became of the statements.
+func (p *plan) close() {
+	for _, wave := range p.waves {
+		for _, g := range wave {
+			for _, it := range g.items {
+				switch {
+				case g.statement.Err != nil:
+					it.err = g.statement.Err
+				case !it.answered && g.statement.Row != nil:
+					it.err = errNoAnswer
+				}
+				p.now = larger(p.now, it.now)
+			}
 		}
 	}
-	return texts
-}
-
-func (g *group) numbers(which int) []int64 {
-	numbers := make([]int64, len(g.items))
-	for i, it := range g.items {
-		switch which {
-		case itemN:
-			numbers[i] = it.n
-		case itemCost:
-			numbers[i] = it.cost
-		case itemQuota:
-			numbers[i] = it.limit.Capacity()
-		case itemSpan:
-			numbers[i] = it.limit.window()
-		case itemEvents:
-			numbers[i] = it.limit.Events
-		case itemClaimed:
-			numbers[i] = it.claim.at
-		case itemRoom:
-			numbers[i] = it.claim.room
-		}
-	}
-	return numbers
-}
-
-// answer takes in a row of the result: slot, granted, now, the state.
-func (g *group) answer(columns [][]byte, step *stepSQL) error {
-	if len(columns) < 3 {
-		return errColumns
-	}
-	slot := bigint(columns[0])
-	if slot < 1 || slot > int64(len(g.items)) {
-		return errColumns
-	}
-	it := g.items[slot-1]
-	it.answered = true
-	it.granted = bigint(columns[1])
-	it.now = timestamp(columns[2])
-	step.scan(columns[3:], &it.row)
-	return nil
 }

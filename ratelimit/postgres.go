@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand"
 	"sync"
 	"time"
 )
@@ -96,20 +95,30 @@ func (p *Postgres) call(ctx context.Context, timeout time.Duration, hits []Hit, 
 	if err != nil {
 		return err
 	}
-	c := &call{reset: reset}
-	c.hits = append(c.hits, hits...)
-	for i := range c.hits {
-		c.hits[i].Key = c.hits[i].storedKey()
-	}
+	c := newCall(hits, reset)
 	if p.blocked != nil && p.refuse(c, decisions) {
+		idleCalls.Put(c)
 		return nil
 	}
-	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { lane.settle(c, context.Cause(ctx)) })
-		defer stop()
+	if ctx.Done() == nil {
+		lane.submit(c)
+	} else {
+		stop := context.AfterFunc(ctx, func() { lane.end(c, context.Cause(ctx)) })
+		lane.submit(c)
+		if !stop() {
+			// The call is still in a batch, or about to be ended: leave it.
+			p.clearGiven(c)
+			return p.outcome(c, decisions)
+		}
 	}
-	lane.submit(c)
 	p.clearGiven(c)
+	err = p.outcome(c, decisions)
+	idleCalls.Put(c)
+	return err
+}
+
+// outcome hands a call's decisions over.
+func (p *Postgres) outcome(c *call, decisions []Decision) error {
 	if c.err == nil {
 		copy(decisions, c.decisions)
 	}
@@ -156,28 +165,6 @@ func (p *Postgres) refuse(c *call, decisions []Decision) bool {
 	return false
 }
 
-// Stats counts what a Postgres store has done since it was made.
-type Stats struct {
-	Requests    int64 // calls of Take and Reset that went to the database
-	Batches     int64 // round trips
-	Statements  int64 // statements in them
-	Blocked     int64 // requests refused without asking the database
-	BlockedKeys int64 // keys that are known to be used up now
-	GivenBack   int64 // charges given back because another limit refused
-	Failures    int64 // batches of which no decision came
-}
-
-// Stats returns the counts as of now.
-func (p *Postgres) Stats() Stats {
-	p.mu.Lock()
-	s := p.stats
-	p.mu.Unlock()
-	if p.blocked != nil {
-		s.BlockedKeys = int64(p.blocked.size())
-	}
-	return s
-}
-
 // lane returns the queue for a timeout, unless no decision can be had.
 func (p *Postgres) lane(timeout time.Duration) (*lane, error) {
 	p.mu.Lock()
@@ -202,8 +189,8 @@ func (p *Postgres) lane(timeout time.Duration) (*lane, error) {
 func (p *Postgres) run(l *lane, calls []*call, deadline time.Time) []*call {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	err := p.prepare(ctx)
 	plan := newPlan()
+	err := p.prepare(ctx)
 	if err == nil {
 		for _, c := range calls {
 			plan.add(c)
@@ -212,41 +199,32 @@ func (p *Postgres) run(l *lane, calls []*call, deadline time.Time) []*call {
 		if p.o.Now != nil {
 			now = p.o.Now()
 		}
-		statements := plan.statements(p.texts, now)
+		statements := plan.write(p.texts, now)
 		p.count(calls, len(statements))
 		err = p.execute(ctx, statements)
 	}
 	if err != nil {
-		p.mu.Lock()
-		p.stats.Failures++
-		p.mu.Unlock()
-		err = p.explain(ctx, err)
-		for _, c := range calls {
-			if c.internal {
-				p.report(fmt.Errorf("giving back what refused requests were charged: %w", err))
-			}
-			l.settle(c, err)
-		}
+		p.fail(l, calls, p.explain(ctx, err))
 		return nil
 	}
 	plan.close()
 	p.cleanUp(plan)
-	return p.conclude(l, calls)
+	again := p.conclude(l, calls)
+	plan.free()
+	return again
 }
 
-// count notes a batch.
-func (p *Postgres) count(calls []*call, statements int) {
+// fail ends the calls of a batch of which nothing is known.
+func (p *Postgres) fail(l *lane, calls []*call, err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stats.Batches++
-	p.stats.Statements += int64(statements)
+	p.stats.Failures++
+	p.mu.Unlock()
 	for _, c := range calls {
 		if c.internal {
-			p.stats.GivenBack += int64(len(c.hits))
-		} else {
-			p.stats.Requests++
+			p.report(fmt.Errorf("giving back what refused requests were charged: %w", err))
 		}
 	}
+	l.settleAll(calls, err)
 }
 
 // execute runs the statements, and once more those that lost against another
@@ -286,66 +264,6 @@ func (p *Postgres) explain(ctx context.Context, err error) error {
 		return ErrTimeout
 	}
 	return err
-}
-
-// cleanUp deletes expired rows now and then, in the background, one at a time.
-func (p *Postgres) cleanUp(plan *plan) {
-	var due []*Statement
-	for _, wave := range plan.waves {
-		for _, g := range wave {
-			if g.kind == take && rand.Float64() < p.o.CleanupProbability {
-				due = append(due, g.cleanup(p.texts, plan.now)...)
-			}
-		}
-	}
-	if len(due) == 0 {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cleaning || p.closed {
-		return
-	}
-	p.cleaning = true
-	go p.cleanUpNow(due)
-}
-
-// cleanupRounds bounds what one cleanup deletes, in statements of 1,000 rows.
-const cleanupRounds = 100
-
-func (p *Postgres) cleanUpNow(due []*Statement) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.report(panicError(r))
-		}
-		p.mu.Lock()
-		p.cleaning = false
-		p.mu.Unlock()
-	}()
-	for round := 0; round < cleanupRounds && len(due) > 0; round++ {
-		more := due[:0:0]
-		for _, s := range due {
-			gone := int64(0)
-			s.Row = func(columns [][]byte) error {
-				gone = bigint(columns[0])
-				return nil
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			err := p.db.Run(ctx, []*Statement{s})
-			cancel()
-			if err == nil {
-				err = s.Err
-			}
-			if err != nil {
-				p.report(fmt.Errorf("deleting expired rows: %w", err))
-				return
-			}
-			if gone >= cleanupRows {
-				more = append(more, s)
-			}
-		}
-		due = more
-	}
 }
 
 // Close implements Store. Calls under way fail or finish.

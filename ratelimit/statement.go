@@ -40,6 +40,15 @@ type stepSQL struct {
 	scan func(columns [][]byte, r *row)
 }
 
+// width is how many columns of state a statement returns.
+func (s *stepSQL) width() int {
+	n := strings.Count(s.columns, ",") + 1
+	if s.readExpires {
+		n++
+	}
+	return n
+}
+
 // parameter is an array among a statement's arguments, with a value an item.
 type parameter struct {
 	name    string
@@ -110,16 +119,6 @@ const resetSQL = clockSQL + `, i AS MATERIALIZED (
 	SELECT prefix, key FROM unnest($2::text[], $3::text[]) AS u(prefix, key) JOIN {table} r USING (prefix, key)
 	ORDER BY prefix COLLATE "C", key COLLATE "C" FOR UPDATE OF r)
 DELETE FROM {table} AS r USING i, clock WHERE clock.now IS NOT NULL AND r.prefix = i.prefix AND r.key = i.key`
-
-// cleanupRows is the most that cleanupSQL deletes.
-const cleanupRows = 1000
-
-// cleanupSQL deletes up to 1,000 rows of a prefix that say no more than no row
-// would. It skips rows that a decision holds, and never waits.
-const cleanupSQL = clockSQL + `, gone AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock)
-	LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
-SELECT count(*) FROM gone`
 
 // Names of the two tables, which the npm library pg-ratelimit shares.
 const (

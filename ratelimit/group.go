@@ -1,0 +1,130 @@
+package ratelimit
+
+// group is the items of one statement, and its parameters: an array each, with
+// an element an item.
+type group struct {
+	statementKey
+	items     []*item
+	statement Statement
+
+	step           *stepSQL
+	answerRow      func(columns [][]byte) error
+	prefixes, keys []string
+	numbers        [7][]int64
+}
+
+// The arrays of numbers.
+const (
+	itemN = iota
+	itemCost
+	itemQuota
+	itemSpan
+	itemEvents
+	itemClaimed
+	itemRoom
+)
+
+func newGroup() *group {
+	g := &group{}
+	g.answerRow = g.answer
+	return g
+}
+
+// begin empties the group for a statement.
+func (g *group) begin(key statementKey) {
+	g.statementKey = key
+	g.step = algorithms[key.algorithm].sql()
+	g.items, g.prefixes, g.keys = g.items[:0], g.prefixes[:0], g.keys[:0]
+	for i := range g.numbers {
+		g.numbers[i] = g.numbers[i][:0]
+	}
+}
+
+// write fills in the statement.
+func (g *group) write(texts *statements, now int64) {
+	for _, it := range g.items {
+		g.prefixes = append(g.prefixes, it.id.prefix)
+		g.keys = append(g.keys, it.id.key)
+	}
+	args := append(g.statement.Args[:0], nil, g.prefixes, g.keys)
+	if now != 0 {
+		args[0] = now
+	}
+	switch g.kind {
+	case take:
+		g.fillTake()
+		args = append(args, g.numbers[itemN], g.numbers[itemCost], g.numbers[itemQuota], g.numbers[itemSpan])
+		for _, p := range g.step.needs {
+			args = append(args, g.need(p))
+		}
+	case refund:
+		g.fillRefund()
+		args = append(args, g.numbers[itemCost], g.numbers[itemQuota], g.numbers[itemSpan], g.numbers[itemEvents],
+			g.numbers[itemClaimed], g.numbers[itemRoom])
+	}
+	g.statement = Statement{SQL: texts.steps[g.statementKey], Args: args}
+	if g.kind == take || g.kind == peek {
+		g.statement.Row = g.answerRow
+	}
+}
+
+func (g *group) fillTake() {
+	n, cost, quota, span := g.numbers[itemN], g.numbers[itemCost], g.numbers[itemQuota], g.numbers[itemSpan]
+	for _, it := range g.items {
+		n = append(n, it.n)
+		cost = append(cost, it.cost)
+		quota = append(quota, it.limit.Capacity())
+		span = append(span, it.limit.window())
+	}
+	g.numbers[itemN], g.numbers[itemCost], g.numbers[itemQuota], g.numbers[itemSpan] = n, cost, quota, span
+}
+
+func (g *group) fillRefund() {
+	for _, it := range g.items {
+		g.numbers[itemCost] = append(g.numbers[itemCost], it.cost)
+		g.numbers[itemQuota] = append(g.numbers[itemQuota], it.limit.Capacity())
+		g.numbers[itemSpan] = append(g.numbers[itemSpan], it.limit.window())
+		g.numbers[itemEvents] = append(g.numbers[itemEvents], it.limit.Events)
+		g.numbers[itemClaimed] = append(g.numbers[itemClaimed], it.claim.at)
+		g.numbers[itemRoom] = append(g.numbers[itemRoom], it.claim.room)
+	}
+}
+
+// need is the array of a parameter that an algorithm needs besides.
+func (g *group) need(p parameter) any {
+	if p == eventsParameter {
+		for _, it := range g.items {
+			g.numbers[itemEvents] = append(g.numbers[itemEvents], it.limit.Events)
+		}
+		return g.numbers[itemEvents]
+	}
+	texts := make([]string, len(g.items))
+	for i, it := range g.items {
+		switch {
+		case p == unitParameter:
+			texts[i] = calendarUnits[it.limit.Calendar].sql
+		case it.limit.Zone == "":
+			texts[i] = "UTC"
+		default:
+			texts[i] = it.limit.Zone
+		}
+	}
+	return texts
+}
+
+// answer takes in a row of the result: slot, granted, now, the state.
+func (g *group) answer(columns [][]byte) error {
+	if len(columns) != 3+g.step.width() {
+		return errColumns
+	}
+	slot := bigint(columns[0])
+	if slot < 1 || slot > int64(len(g.items)) {
+		return errColumns
+	}
+	it := g.items[slot-1]
+	it.answered = true
+	it.granted = bigint(columns[1])
+	it.now = timestamp(columns[2])
+	g.step.scan(columns[3:], &it.row)
+	return nil
+}
