@@ -45,7 +45,8 @@ func newCall(hits []Hit, reset bool) *call {
 	for i := range c.hits {
 		c.hits[i].Key = c.hits[i].storedKey()
 	}
-	c.reset, c.attempts, c.err, c.settled = reset, 0, nil, false
+	c.reset, c.attempts, c.settled = reset, 0, false
+	c.err = nil // apart: Yaegi takes no nil among several
 	return c
 }
 

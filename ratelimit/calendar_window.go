@@ -163,15 +163,15 @@ var calendarWindowSQL = stepSQL{
 	readExpires: true,
 	fresh: `i.granted * i.cost, NULL, date_trunc(i.unit, clock.now, i.zone),
 		(date_trunc(i.unit, clock.now AT TIME ZONE i.zone) + ('1 ' || i.unit)::interval) AT TIME ZONE i.zone`,
-	step: `SELECT excluded.slot, granted, used + granted * cost,
+	step: `SELECT excluded.slot, granted, used + granted * {cost},
 		CASE WHEN NOT fresh THEN r.prev_count END,
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh OR r.window_start < excluded.expires_at THEN excluded.expires_at
-			ELSE (date_trunc(unit, r.window_start AT TIME ZONE zone) + ('1 ' || unit)::interval) AT TIME ZONE zone END
-	FROM (SELECT *, greatest(0, least(n, (quota - used) / cost)) AS granted
+			ELSE (date_trunc({unit}, r.window_start AT TIME ZONE {zone}) + ('1 ' || {unit})::interval) AT TIME ZONE {zone} END
+	FROM (SELECT *, greatest(0, least({n}, ({quota} - used) / {cost})) AS granted
 	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE coalesce(r.count, 0) END AS used
-	FROM (SELECT *, coalesce(r.window_start < excluded.window_start, true) AS fresh
-	FROM {item}) a OFFSET 0) b OFFSET 0) c`,
+	FROM (SELECT coalesce(r.window_start < excluded.window_start, true) AS fresh
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	refund: `count = greatest(0, r.count - i.cost)
 	WHERE r.window_start = coalesce(i.claimed, r.window_start) AND clock.now < r.expires_at`,
 	scan: func(columns [][]byte, r *row) {

@@ -50,14 +50,14 @@ func (fixedWindow) sql() *stepSQL { return &fixedWindowSQL }
 var fixedWindowSQL = stepSQL{
 	columns: "count, prev_count, window_start",
 	fresh:   "i.granted * i.cost, NULL, clock.now, clock.now + i.span * interval '1 microsecond'",
-	step: `SELECT excluded.slot, granted, used + granted * cost,
+	step: `SELECT excluded.slot, granted,
+		CASE WHEN fresh THEN granted * {cost} ELSE coalesce(r.count, 0) + granted * {cost} END,
 		CASE WHEN NOT fresh THEN r.prev_count END,
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
-		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END + span * interval '1 microsecond'
-	FROM (SELECT *, greatest(0, least(n, (quota - used) / cost)) AS granted
-	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE coalesce(r.count, 0) END AS used
-	FROM (SELECT *, r.window_start IS NULL OR excluded.window_start >= r.window_start + span * interval '1 microsecond' AS fresh
-	FROM {item}) a OFFSET 0) b OFFSET 0) c`,
+		CASE WHEN fresh THEN excluded.expires_at ELSE ends END
+	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least({n}, ({quota} - coalesce(r.count, 0)) / {cost})) END AS granted
+	FROM (SELECT ends, coalesce(excluded.window_start >= ends, true) AS fresh
+	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	refund: `count = greatest(0, r.count - i.cost)
 	WHERE r.window_start = coalesce(i.claimed, r.window_start)
 	AND clock.now < r.window_start + i.span * interval '1 microsecond'`,

@@ -95,19 +95,18 @@ var gcraSQL = stepSQL{
 		clock.now + (i.granted * i.cost * i.span / i.events + greatest(60000000, i.quota * i.span / i.events)) * interval '1 microsecond'`,
 	step: `SELECT excluded.slot, granted, CASE WHEN granted = 0 THEN r.tokens END,
 		CASE WHEN granted > 0 THEN tat ELSE r.last_refill END,
-		CASE WHEN granted > 0 THEN after % events ELSE r.remainder END,
-		CASE WHEN granted = 0 OR r.expires_at > tat THEN r.expires_at ELSE tat + greatest(60000000, quota * span / events) * interval '1 microsecond' END
-	FROM (SELECT *, now + after / events * interval '1 microsecond' AS tat
-	FROM (SELECT *, backlog + granted * cost * span AS after
-	FROM (SELECT *, greatest(0, least(n, (quota * span - backlog) / (cost * span))) AS granted
+		CASE WHEN granted > 0 THEN after % {events} ELSE r.remainder END,
+		CASE WHEN granted = 0 OR r.expires_at > tat THEN r.expires_at ELSE tat + greatest(60000000, {quota} * {span} / {events}) * interval '1 microsecond' END
+	FROM (SELECT *, now + after / {events} * interval '1 microsecond' AS tat
+	FROM (SELECT *, backlog + granted * {cost} * {span} AS after
+	FROM (SELECT *, greatest(0, least({n}, ({quota} * {span} - backlog) / ({cost} * {span}))) AS granted
 	FROM (SELECT *, CASE WHEN r.last_refill IS NULL THEN 0
-		WHEN r.tokens IS NOT NULL THEN greatest(0, (quota - least(quota, greatest(0, trunc(r.tokens)::bigint))) * span
+		WHEN r.tokens IS NOT NULL THEN greatest(0, ({quota} - least({quota}, greatest(0, trunc(r.tokens)::bigint))) * {span}
 			- least(greatest(0, -ahead), 4611686018427387904 / events) * events)
 		WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / events) * events + least(coalesce(r.remainder, 0), events - 1)
 		ELSE 0 END AS backlog
-	FROM (SELECT *, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
-	FROM (SELECT *, (SELECT now FROM clock) AS now
-	FROM {item}) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0) f`,
+	FROM (SELECT {events} AS events, now, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
+	FROM clock OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
 	refund: `(last_refill, remainder) = (SELECT clock.now + after / i.events * interval '1 microsecond', after % i.events
 	FROM (SELECT greatest(0, CASE WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / i.events) * i.events + least(coalesce(r.remainder, 0), i.events - 1) ELSE 0 END
 		- CASE WHEN i.claimed IS NULL THEN least(i.cost::numeric * i.span, 9223372036854775807)::bigint

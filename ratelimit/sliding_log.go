@@ -75,12 +75,12 @@ var slidingLogSQL = stepSQL{
 	columns: "hits",
 	fresh:   "array_fill(clock.now, ARRAY[(i.granted * i.cost)::int]), clock.now + i.span * interval '1 microsecond'",
 	step: `SELECT excluded.slot, granted,
-		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * cost)::int]) ELSE r.hits END,
-		CASE WHEN granted > 0 THEN at + span * interval '1 microsecond' ELSE r.expires_at END
-	FROM (SELECT *, greatest(0, least(n, (quota - coalesce(cardinality(r.hits), 0) + gone) / cost)) AS granted
-	FROM (SELECT *, coalesce(width_bucket(at - span * interval '1 microsecond', r.hits), 0) AS gone
-	FROM (SELECT *, greatest(excluded.hits[1], r.hits[cardinality(r.hits)]) AS at
-	FROM {item}) a OFFSET 0) b OFFSET 0) c`,
+		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int]) ELSE r.hits END,
+		CASE WHEN granted > 0 THEN at + {span} * interval '1 microsecond' ELSE r.expires_at END
+	FROM (SELECT *, greatest(0, least({n}, ({quota} - coalesce(cardinality(r.hits), 0) + gone) / {cost})) AS granted
+	FROM (SELECT *, coalesce(width_bucket(at - {span} * interval '1 microsecond', r.hits), 0) AS gone
+	FROM (SELECT greatest(excluded.hits[1], r.hits[cardinality(r.hits)]) AS at
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	refund: `hits = (SELECT r.hits[:first] || r.hits[last + 1:]
 	FROM (SELECT last, greatest(last - i.cost::int, CASE WHEN i.claimed IS NULL THEN 0
 		ELSE width_bucket(i.claimed - interval '1 microsecond', r.hits) END) AS first

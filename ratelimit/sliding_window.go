@@ -91,25 +91,33 @@ func (slidingWindow) claim(l *Limit, r *row, now int64) claim { return claim{at:
 
 func (slidingWindow) sql() *stepSQL { return &slidingWindowSQL }
 
+// weightedSQL is what a count of an earlier window still counts, rounded up: of
+// span microseconds, so many are left over. The product is exact: bigint where it
+// fits, else numeric.
+func weightedSQL(count, leftOver string) string {
+	return `CASE WHEN ` + count + ` < 9223372036854775807 / span THEN (` + count + ` * ` + leftOver + ` + span - 1) / span
+				ELSE div(` + count + `::numeric * ` + leftOver + ` + span - 1, span)::bigint END`
+}
+
 var slidingWindowSQL = stepSQL{
 	columns: "count, prev_count, window_start",
 	fresh:   "i.granted * i.cost, 0, clock.now, clock.now + 2 * i.span * interval '1 microsecond'",
-	// The product prev·(span − elapsed) is exact: bigint where it fits, else numeric.
+	// elapsed is NULL for a row of another algorithm; no comparison with it is
+	// true, so the last case stands for it.
 	step: `SELECT excluded.slot, granted,
-		CASE WHEN granted > 0 THEN used + granted * cost ELSE r.count END,
-		CASE WHEN granted > 0 THEN prev ELSE r.prev_count END,
-		CASE WHEN granted > 0 THEN start ELSE r.window_start END,
-		CASE WHEN granted > 0 THEN start ELSE r.window_start END + 2 * span * interval '1 microsecond'
-	FROM (SELECT *, greatest(0, least(n, (quota - used - CASE
-			WHEN prev < 9223372036854775807 / span THEN (prev * left_over + span - 1) / span
-			ELSE div(prev::numeric * left_over + span - 1, span)::bigint END) / cost)) AS granted
-	FROM (SELECT *, span - greatest(0, (date_part('epoch', excluded.window_start - start) * 1000000)::bigint) AS left_over
-	FROM (SELECT *, CASE turns WHEN 0 THEN coalesce(r.count, 0) ELSE 0 END AS used,
-		CASE turns WHEN 0 THEN coalesce(r.prev_count, 0) WHEN 1 THEN coalesce(r.count, 0) ELSE 0 END AS prev,
-		CASE turns WHEN 0 THEN r.window_start WHEN 1 THEN r.window_start + span * interval '1 microsecond' ELSE excluded.window_start END AS start
-	FROM (SELECT *, CASE WHEN excluded.window_start < r.window_start + span * interval '1 microsecond' THEN 0
-		WHEN excluded.window_start < r.window_start + 2 * span * interval '1 microsecond' THEN 1 ELSE 2 END AS turns
-	FROM {item}) a OFFSET 0) b OFFSET 0) c OFFSET 0) d`,
+		CASE WHEN granted = 0 THEN r.count WHEN elapsed < span THEN coalesce(r.count, 0) + granted * {cost} ELSE granted * {cost} END,
+		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count WHEN elapsed < 2 * span THEN coalesce(r.count, 0) ELSE 0 END,
+		CASE WHEN granted = 0 OR elapsed < span THEN r.window_start
+			WHEN elapsed < 2 * span THEN r.window_start + span * interval '1 microsecond' ELSE excluded.window_start END,
+		CASE WHEN granted = 0 OR elapsed < span THEN r.window_start + 2 * span * interval '1 microsecond'
+			WHEN elapsed < 2 * span THEN r.window_start + 3 * span * interval '1 microsecond' ELSE excluded.expires_at END
+	FROM (SELECT *, greatest(0, least({n}, ({quota} - CASE
+			WHEN elapsed < span THEN coalesce(r.count, 0) + ` + weightedSQL("coalesce(r.prev_count, 0)", "(span - elapsed)") + `
+			WHEN elapsed < 2 * span THEN ` + weightedSQL("coalesce(r.count, 0)", "(2 * span - elapsed)") + `
+			ELSE 0 END) / {cost})) AS granted
+	FROM (SELECT {span} AS span, CASE WHEN excluded.window_start >= r.window_start THEN (date_part('epoch', excluded.window_start - r.window_start) * 1000000)::bigint
+		WHEN r.window_start IS NOT NULL THEN 0 END AS elapsed
+	OFFSET 0) a OFFSET 0) b`,
 	refund: `count = CASE WHEN i.claimed = r.window_start OR i.claimed IS NULL THEN greatest(0, r.count - i.cost) ELSE r.count END,
 	prev_count = CASE WHEN i.claimed = r.window_start THEN r.prev_count
 		WHEN i.claimed IS NULL THEN greatest(0, r.prev_count - (i.cost - least(i.cost, r.count)))

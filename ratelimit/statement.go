@@ -27,9 +27,9 @@ type stepSQL struct {
 
 	// step is a query that returns slot, granted, the columns and expires_at
 	// for a key that has a row. Known are r (the row as it is), excluded (what
-	// fresh would insert), and {item}: a one-row relation of the parameters.
-	// OFFSET 0 keeps the planner from writing an expression out at each place of
-	// its use.
+	// fresh would insert), and the item's parameters by their names in braces:
+	// {n}, {cost} … What several places need is computed once, in a query in
+	// FROM; OFFSET 0 keeps the planner from writing it out at each of them.
 	step string
 
 	// refund are the assignments and the conditions that give cost back. Known
@@ -95,9 +95,6 @@ ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
 	{step})
 RETURNING slot, granted, (SELECT now FROM clock), {returned}`
-
-const itemSQL = `(SELECT ($4::bigint[])[excluded.slot] AS n, ($5::bigint[])[excluded.slot] AS cost,
-		($6::bigint[])[excluded.slot] AS quota, ($7::bigint[])[excluded.slot] AS span{values} OFFSET 0) i`
 
 // peekSQL reads the rows of the keys that have one.
 const peekSQL = clockSQL + `
@@ -173,21 +170,26 @@ func writeOut(text string, step *stepSQL, durable, sync bool) string {
 	}
 	refund := strings.Replace(step.refund, "WHERE", "FROM i, clock WHERE", 1)
 	text = strings.NewReplacer("{step}", step.step, "{refund}", refund, "{fresh}", step.fresh).Replace(text)
-	text = strings.NewReplacer("{item}", itemSQL).Replace(text)
-	names, arrays, values := "", "", ""
+	names, arrays := "", ""
+	values := []string{"{n}", element(4, "bigint"), "{cost}", element(5, "bigint"), "{quota}", element(6, "bigint"), "{span}", element(7, "bigint")}
 	for i, p := range step.needs {
-		number := strconv.Itoa(firstNeed + i)
 		names += ", " + p.name
-		arrays += ", $" + number + "::" + p.sqlType + "[]"
-		values += ", ($" + number + "::" + p.sqlType + "[])[excluded.slot] AS " + p.name
+		arrays += ", $" + strconv.Itoa(firstNeed+i) + "::" + p.sqlType + "[]"
+		values = append(values, "{"+p.name+"}", element(firstNeed+i, p.sqlType))
 	}
 	returned := step.columns
 	if step.readExpires {
 		returned += ", expires_at"
 	}
+	text = strings.NewReplacer(values...).Replace(text)
 	text = strings.NewReplacer("{table}", table, "{columns}", step.columns, "{returned}", returned, "{commit}", commit,
-		"{names}", names, "{arrays}", arrays, "{values}", values).Replace(text)
+		"{names}", names, "{arrays}", arrays).Replace(text)
 	return text
+}
+
+// element is the value for the row at hand in an array of parameters.
+func element(number int, sqlType string) string {
+	return "($" + strconv.Itoa(number) + "::" + sqlType + "[])[excluded.slot]"
 }
 
 // postgresEpoch is 2000-01-01 in microseconds since the Unix epoch: timestamps

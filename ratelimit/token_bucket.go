@@ -97,17 +97,17 @@ var tokenBucketSQL = stepSQL{
 		least(ceil(i.granted * i.cost / i.events::float8) * i.span, 3155760000000000)
 		+ greatest(60000000, least(ceil(i.quota / i.events::float8) * i.span, 3155760000000000))) * interval '1 microsecond'`,
 	step: `SELECT excluded.slot, granted, tokens, refill, CASE WHEN r.expires_at >= full_at OR tokens IS NULL THEN r.expires_at
-		ELSE full_at + greatest(60000000, least(ceil(quota / events::float8) * span, 3155760000000000)) * interval '1 microsecond' END
-	FROM (SELECT *, refill + least(ceil((quota - tokens) / events) * span, 3155760000000000) * interval '1 microsecond' AS full_at
-	FROM (SELECT *, CASE WHEN granted > 0 THEN filled - granted * cost ELSE r.tokens END AS tokens,
+		ELSE full_at + greatest(60000000, least(ceil({quota} / {events}::float8) * span, 3155760000000000)) * interval '1 microsecond' END
+	FROM (SELECT *, refill + least(ceil(({quota} - tokens) / {events}) * span, 3155760000000000) * interval '1 microsecond' AS full_at
+	FROM (SELECT granted, span, CASE WHEN granted > 0 THEN filled - granted * {cost} ELSE r.tokens END AS tokens,
 		CASE WHEN granted > 0 THEN coalesce(r.last_refill + windows * span * interval '1 microsecond', excluded.last_refill) ELSE r.last_refill END AS refill
-	FROM (SELECT *, greatest(0, least(n, floor(filled)::bigint / cost)) AS granted
-	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least(quota, r.tokens + windows::float8 * events)
-		WHEN r.last_refill IS NULL THEN quota
-		ELSE greatest(0, quota - ceil(greatest(0, (date_part('epoch', r.last_refill - excluded.last_refill) * 1000000)::bigint)::float8 * events / span)) END AS filled
-	FROM (SELECT *, CASE WHEN r.tokens IS NOT NULL THEN
-		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / span END AS windows
-	FROM {item}) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
+	FROM (SELECT *, greatest(0, least({n}, floor(filled)::bigint / {cost})) AS granted
+	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least({quota}, r.tokens + windows::float8 * {events})
+		WHEN r.last_refill IS NULL THEN {quota}
+		ELSE greatest(0, {quota} - ceil(greatest(0, (date_part('epoch', r.last_refill - excluded.last_refill) * 1000000)::bigint)::float8 * {events} / span)) END AS filled
+	FROM (SELECT {span} AS span, CASE WHEN r.tokens IS NOT NULL THEN
+		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / {span} END AS windows
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
 	refund: `(tokens, last_refill) = (SELECT least(i.quota, filled + back), refill
 	FROM (SELECT *, CASE WHEN i.claimed IS NULL THEN i.cost ELSE greatest(0, least(i.cost, i.room
 		- (greatest(0, (date_part('epoch', refill - i.claimed) * 1000000)::bigint) / i.span)::float8 * i.events)) END AS back
