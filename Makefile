@@ -23,7 +23,7 @@ VCS = $(shell git rev-parse HEAD >/dev/null 2>&1 || echo -buildvcs=false)
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
-		printf '  make %-12s %s\n' "$$target" "$$text"; done
+		printf '  make %-22s %s\n' "$$target" "$$text"; done
 
 .PHONY: build
 build: ## build Caddy with pg_ratelimit: bin/caddy
@@ -42,6 +42,11 @@ test: ## run all tests, on a Postgres that is found or installed (PG_RATELIMIT_T
 	@[ -n '$(RACE)' ] || echo 'Without a C compiler, or with CGO_ENABLED=0, the race detector is off.'
 	$(GO) test $(RACE) -timeout 20m ./...
 	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) test $(RACE) -timeout 40m ./...; fi
+
+.PHONY: test-postgres-versions
+test-postgres-versions: ## run the tests of the core on Postgres 14 to 18, whose binaries npm fetches once into .cache
+	$(GO) run ./internal/cluster/versions -- $(GO) test -short -count=1 -timeout 10m \
+		$(patsubst %,./%/...,$(wildcard ratelimit internal/pgwire internal/conformance))
 
 .PHONY: lint
 lint: ## run go vet and golangci-lint
@@ -72,6 +77,6 @@ tidy-check: ## fail where go mod tidy would change go.mod or go.sum
 	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) mod tidy -diff; fi
 
 .PHONY: clean
-clean: ## remove what the targets have made: bin, .run, cover.out
+clean: ## remove what the targets have made: bin, .run, .cache, cover.out
 	@[ ! -f .run/postgres.elsewhere ] || { set -x; rm -rf "$$(cat .run/postgres.elsewhere)"; }
-	rm -rf bin .run cover.out
+	rm -rf bin .run .cache cover.out

@@ -87,6 +87,12 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 func start(ctx context.Context, o Options, life lifetime) (_ *Cluster, err error) {
+	defer func() {
+		// A program that ctx has ended says only that it was killed.
+		if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+			err = fmt.Errorf("cluster: %w: %w", ctx.Err(), err)
+		}
+	}()
 	bin, err := Binaries(ctx, o.BinDir)
 	if err != nil {
 		return nil, err

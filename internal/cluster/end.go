@@ -87,7 +87,7 @@ func (c *Cluster) killServer() error {
 	if !c.run.ended(stopTimeout) {
 		return fmt.Errorf("cluster: pid %d is there %v after SIGKILL", c.run.pid(), stopTimeout)
 	}
-	if err := awaitGone(children); err != nil {
+	if err := awaitGone(stopTimeout, children); err != nil {
 		return err
 	}
 	return c.leash.Hold(0)
@@ -142,7 +142,7 @@ func (c *Cluster) signal(pid int, s syscall.Signal) error {
 // awaitStopped waits until a process that was sent SIGSTOP has stopped, or is
 // gone.
 func awaitStopped(pid int) error {
-	return poll(fmt.Sprintf("pid %d to stop", pid), func(all map[int]process) bool {
+	return poll(stopTimeout, fmt.Sprintf("pid %d to stop", pid), func(all map[int]process) bool {
 		p, there := all[pid]
 		return !there || p.state == 'T' || p.state == 'Z'
 	})
@@ -150,8 +150,8 @@ func awaitStopped(pid int) error {
 
 // awaitGone waits until the processes have ended. One that nobody has waited
 // for yet counts as ended: it holds nothing any more.
-func awaitGone(pids []int) error {
-	return poll(fmt.Sprintf("pids %v to end", pids), func(all map[int]process) bool {
+func awaitGone(timeout time.Duration, pids []int) error {
+	return poll(timeout, fmt.Sprintf("pids %v to end", pids), func(all map[int]process) bool {
 		for _, pid := range pids {
 			if p, there := all[pid]; there && p.state != 'Z' {
 				return false
@@ -162,8 +162,8 @@ func awaitGone(pids []int) error {
 }
 
 // poll looks at the machine's processes until done says so.
-func poll(what string, done func(map[int]process) bool) error {
-	for deadline := time.Now().Add(stopTimeout); ; time.Sleep(pollEvery) {
+func poll(timeout time.Duration, what string, done func(map[int]process) bool) error {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(pollEvery) {
 		all, err := processes()
 		if err != nil {
 			return err
@@ -172,7 +172,7 @@ func poll(what string, done func(map[int]process) bool) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("cluster: waited %v for %s", stopTimeout, what)
+			return fmt.Errorf("cluster: waited %v for %s", timeout, what)
 		}
 	}
 }

@@ -160,7 +160,8 @@ func (c *Cluster) inUse() error {
 	}
 	command := commandLine(file.pid)
 	if command == "" || strings.Contains(command, c.DataDir()) {
-		return fmt.Errorf("cluster: a server runs on %s already (pid %d, port %s)", c.DataDir(), file.pid, file.port)
+		return fmt.Errorf("cluster: a server runs on %s already (pid %d): end it, or count in it with DATABASE_URL='postgres://postgres@127.0.0.1:%s/postgres?sslmode=disable'",
+			c.DataDir(), file.pid, file.port)
 	}
 	if err := os.Remove(filepath.Join(c.DataDir(), "postmaster.pid")); err != nil {
 		return fmt.Errorf("cluster: %w", err)

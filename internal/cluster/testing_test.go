@@ -83,10 +83,10 @@ func TestTheSharedClusterGoesWithItsProcess(t *testing.T) {
 			if err := program.Wait(); (err == nil) != (way == "return") {
 				t.Fatalf("the program ended with %v", err)
 			}
-			if err := awaitGone(append(children, pid)); err != nil {
+			if err := awaitGone(patience, append(children, pid)); err != nil {
 				t.Error(err)
 			}
-			if err := poll("the folders to go", func(map[int]process) bool { return !exists(dir) && !exists(sockets) }); err != nil {
+			if err := poll(patience, "the folders to go", func(map[int]process) bool { return !exists(dir) && !exists(sockets) }); err != nil {
 				t.Error(err)
 			}
 		})

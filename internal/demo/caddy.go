@@ -29,7 +29,6 @@ type caddy struct {
 	log    string // its log's path
 	port   string
 	exited chan struct{} // closed when it has ended
-	err    error         // what it ended with; set before exited is closed
 }
 
 // startCaddy runs Caddy with what its Caddyfile takes from the environment.
@@ -54,7 +53,9 @@ func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 		return nil, errors.Join(err, log.Close(), c.leash.End())
 	}
 	go func() {
-		c.err = errors.Join(c.cmd.Wait(), log.Close())
+		// How it ended is in ProcessState.
+		_ = c.cmd.Wait()
+		_ = log.Close()
 		close(c.exited)
 	}()
 	if err := c.leash.Hold(c.cmd.Process.Pid); err != nil {
@@ -90,7 +91,7 @@ func (c *caddy) awaitAnswer(ctx context.Context) error {
 
 // gone is the error of a Caddy that has ended by itself.
 func (c *caddy) gone() error {
-	return fmt.Errorf("caddy ended (%v): %s", c.err, c.tail())
+	return fmt.Errorf("caddy ended by itself (%v): %s", c.cmd.ProcessState, c.tail())
 }
 
 // stop asks Caddy to end and waits until it has. It lets requests under way

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,7 +24,11 @@ const connectTimeout = 10 * time.Second
 func startDatabase(ctx context.Context, o options, out io.Writer) (dsn string, stop func() error, err error) {
 	if o.databaseURL != "" {
 		if err := ping(ctx, o.databaseURL); err != nil {
-			return "", nil, fmt.Errorf("DATABASE_URL: %w", err)
+			if ctx.Err() != nil {
+				return "", nil, ctx.Err()
+			}
+			// pgx gives each address that it has tried a line.
+			return "", nil, fmt.Errorf("DATABASE_URL: %s", strings.Join(strings.Fields(err.Error()), " "))
 		}
 		return o.databaseURL, func() error { return nil }, nil
 	}

@@ -30,13 +30,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)
 	if o.withParent {
-		var cancel context.CancelFunc
-		ctx, cancel = untilParentEnds(ctx)
-		defer cancel()
+		ctx = untilParentEnds(ctx)
 	}
-
-	err := run(ctx, o, os.Stdout)
-	if err != nil && !(errors.Is(err, context.Canceled) && ctx.Err() != nil) {
+	if err := run(ctx, o, os.Stdout); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "make run:", err)
 		os.Exit(1)
 	}

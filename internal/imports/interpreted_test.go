@@ -2,6 +2,7 @@ package imports
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/importer"
@@ -107,10 +108,7 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 		}),
 		Error: func(err error) {
 			var wrong types.Error
-			if as, ok := err.(types.Error); ok {
-				wrong = as
-			}
-			if !exempt.MatchString(err.Error()) {
+			if errors.As(err, &wrong) && !exempt.MatchString(wrong.Msg) {
 				complain(wrong.Pos, "%s", wrong.Msg)
 			}
 		},

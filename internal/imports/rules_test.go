@@ -38,11 +38,15 @@ var rules = []rule{
 		dir: "ratelimit/pgxdb", ours: []string{"ratelimit"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "Go programs use it without any proxy",
 	}, {
+		dir: "ratelimit/httplimit", ours: []string{"internal/edge", "ratelimit"},
+		reason: "a Go program's middleware needs no driver: it is given a limiter",
+	}, {
 		dir: "traefikplugin", ours: []string{"internal/edge", "ratelimit", "internal/pgwire"}, later: true,
 		reason: "Traefik interprets it, and it must not know the other adapter",
 	}, {
 		dir: "caddymodule", ours: []string{"internal/edge", "ratelimit", "ratelimit/pgxdb"},
-		others: []string{"github.com/caddyserver/caddy/v2", "go.uber.org/zap"},
+		// Prometheus: Caddy hands out a registry of that package's type.
+		others: []string{"github.com/caddyserver/caddy/v2", "go.uber.org/zap", "github.com/prometheus/client_golang"},
 		reason: "it must not know the other adapter, nor Postgres but by way of pgxdb",
 	}, {
 		dir: "xcaddy", ours: []string{"caddymodule"}, others: []string{"github.com/caddyserver/caddy/v2"},
@@ -53,6 +57,12 @@ var rules = []rule{
 	}, {
 		dir:    "internal/cluster/leash",
 		reason: "it ends processes and knows nothing of what they are",
+	}, {
+		dir: "internal/cluster/versions", ours: []string{"internal/npm"},
+		reason: "it runs a command against servers that it fetches; the command may be any of ours",
+	}, {
+		dir:    "internal/npm",
+		reason: "it fetches packages and knows nothing of what is in them",
 	}, {
 		dir: "internal/demo", ours: []string{"internal/cluster", "internal/cluster/leash"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "it runs programs, as a person would",

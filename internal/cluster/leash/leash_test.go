@@ -112,7 +112,7 @@ func TestTheChildGoesWithItsParent(t *testing.T) {
 			if err := parent.Wait(); err == nil {
 				t.Error("the killed program ended well")
 			}
-			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 				if _, err := os.Stat(folder); errors.Is(err, os.ErrNotExist) {
 					break
 				}

@@ -1,0 +1,344 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// asProgram is the variable that makes this test binary be the demo, or, with
+// Caddy's arguments, a Caddy.
+const asProgram = "PG_RATELIMIT_DEMO_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	switch way := os.Getenv(asProgram); {
+	case way == "":
+		os.Exit(m.Run())
+	case os.Args[1] == "run":
+		actAsCaddy(way)
+	default:
+		main()
+	}
+}
+
+// actAsCaddy answers with its pid and what it has been told, in the way that
+// the test asks for.
+func actAsCaddy(way string) {
+	if way == "broken config" {
+		fmt.Println("Error: adapting config: line 3: no such thing")
+		os.Exit(1)
+	}
+	signals := make(chan os.Signal, 10)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	l, err := net.Listen("tcp", ":"+os.Getenv("PORT"))
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		panic(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/die" {
+				fmt.Println("dying as asked")
+				os.Exit(3)
+			}
+			answer, err := http.Get("http://" + os.Getenv("UPSTREAM") + r.URL.Path)
+			if err != nil {
+				panic(err)
+			}
+			defer answer.Body.Close()
+			hello, err := io.ReadAll(answer.Body)
+			if err != nil {
+				panic(err)
+			}
+			fmt.Fprintf(w, "%d\n%s\n%s\n%s", os.Getpid(), os.Getenv("DATABASE_URL"), strings.Join(os.Args[1:], " "), hello)
+		})))
+	}()
+	fmt.Println("signal:", <-signals)
+}
+
+// demo is a demo that runs, in a process group of its own.
+type demo struct {
+	cmd    *exec.Cmd
+	port   string
+	state  string
+	stdout *bufio.Reader
+	stderr bytes.Buffer
+}
+
+// freePort is a port that nobody had a moment ago.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// command is the demo with a Caddy that acts in the way named.
+func command(t *testing.T, way, databaseURL string, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, append([]string{"-caddy", self}, args...)...)
+	cmd.Env = append(os.Environ(), asProgram+"="+way, "DATABASE_URL="+databaseURL)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
+// start starts the demo and waits until it has told that it is up.
+func start(t *testing.T, state, databaseURL string) *demo {
+	t.Helper()
+	d := &demo{port: freePort(t), state: state}
+	d.cmd = command(t, "well", databaseURL, "-port", d.port, "-state", state)
+	d.cmd.Stderr = &d.stderr
+	stdout, err := d.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.stdout = bufio.NewReader(stdout)
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		line, err := d.stdout.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the demo ended: %v: %s", d.cmd.Wait(), d.stderr.String())
+		}
+		if strings.HasPrefix(line, "Ctrl-C") {
+			return d
+		}
+	}
+}
+
+// ask is what the demo's Caddy answers: its pid, its database, its arguments,
+// what the upstream says.
+func (d *demo) ask(t *testing.T, path string) (pid int, database, args, upstream string) {
+	t.Helper()
+	answer, err := http.Get("http://127.0.0.1:" + d.port + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitN(string(body), "\n", 4)
+	if len(lines) != 4 {
+		t.Fatalf("the answer is %q", body)
+	}
+	pid, err = strconv.Atoi(lines[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid, lines[1], lines[2], lines[3]
+}
+
+// awaitGone waits until the processes have ended.
+func awaitGone(t *testing.T, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		for deadline := time.Now().Add(time.Minute); runs(pid); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("pid %d still runs", pid)
+			}
+		}
+	}
+}
+
+// runs tells whether a process is there and not a zombie that nobody has
+// waited for, as it stays in some containers.
+func runs(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return false
+	}
+	out, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
+	return err != nil || !strings.HasPrefix(strings.TrimSpace(string(out)), "Z")
+}
+
+// postmaster is the pid of the server on the data that the demo keeps.
+func (d *demo) postmaster(t *testing.T) int {
+	t.Helper()
+	folder := filepath.Join(d.state, "postgres")
+	if elsewhere, err := os.ReadFile(filepath.Join(d.state, "postgres.elsewhere")); err == nil {
+		folder = strings.TrimSpace(string(elsewhere))
+		t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	}
+	text, err := os.ReadFile(filepath.Join(folder, "data", "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+func TestEverySignalEndsEverything(t *testing.T) {
+	dsn := cluster.Open(t)
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		for _, who := range []string{"the demo alone", "its whole group"} {
+			t.Run(fmt.Sprintf("%v to %s", s, who), func(t *testing.T) {
+				t.Parallel()
+				d := start(t, t.TempDir(), dsn)
+				pid, database, args, upstream := d.ask(t, "/some/path")
+				if database != dsn {
+					t.Errorf("Caddy's DATABASE_URL is %q, want %q", database, dsn)
+				}
+				if args != "run --config Caddyfile.example --adapter caddyfile" {
+					t.Errorf("Caddy's arguments are %q", args)
+				}
+				if !strings.HasPrefix(upstream, "Hello from /some/path at ") {
+					t.Errorf("the upstream says %q", upstream)
+				}
+				target := d.cmd.Process.Pid
+				if who == "its whole group" {
+					target = -target
+				}
+				if err := syscall.Kill(target, s); err != nil {
+					t.Fatal(err)
+				}
+				rest, err := io.ReadAll(d.stdout)
+				if err != nil || len(rest) > 0 {
+					t.Errorf("it says at its end: %q, %v", rest, err)
+				}
+				if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
+					t.Errorf("it ended with %v: %s", err, d.stderr.String())
+				}
+				awaitGone(t, pid)
+				log, err := os.ReadFile(filepath.Join(d.state, "caddy.log"))
+				if err != nil || string(log) != "signal: terminated\n" {
+					t.Errorf("Caddy's log is %q, %v, want that it was asked to end, once", log, err)
+				}
+			})
+		}
+	}
+}
+
+func TestThePrivateClusterIsKept(t *testing.T) {
+	state := t.TempDir()
+	var files []os.FileInfo
+	for range 2 {
+		d := start(t, state, "")
+		caddy, database, _, _ := d.ask(t, "/")
+		if !strings.HasPrefix(database, "postgres://postgres@127.0.0.1:") {
+			t.Errorf("Caddy's DATABASE_URL is %q, want that of a private cluster", database)
+		}
+		server := d.postmaster(t)
+		if err := ping(t.Context(), database); err != nil {
+			t.Error(err)
+		}
+
+		second := command(t, "well", "", "-port", freePort(t), "-state", state)
+		out, err := second.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "a server runs on") {
+			t.Errorf("a second demo on the same folder: %v: %s", err, out)
+		}
+
+		if err := syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
+			t.Errorf("it ended with %v: %s", err, d.stderr.String())
+		}
+		if runs(caddy) || runs(server) {
+			t.Error("Caddy or Postgres runs after the demo has ended")
+		}
+		folder := filepath.Join(state, "postgres")
+		if elsewhere, err := os.ReadFile(filepath.Join(state, "postgres.elsewhere")); err == nil {
+			folder = strings.TrimSpace(string(elsewhere))
+		}
+		info, err := os.Stat(filepath.Join(folder, "data", "PG_VERSION"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, info)
+	}
+	if !os.SameFile(files[0], files[1]) {
+		t.Error("the second run has made a cluster of its own")
+	}
+}
+
+func TestAKilledDemoLeavesNothing(t *testing.T) {
+	d := start(t, t.TempDir(), "")
+	caddy, _, _, _ := d.ask(t, "/")
+	server := d.postmaster(t)
+	if err := d.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = d.cmd.Wait()
+	awaitGone(t, caddy, server)
+}
+
+func TestWhatIsWrongIsSaidInOneLine(t *testing.T) {
+	dsn := cluster.Open(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, takenPort, err := net.SplitHostPort(taken.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := fmt.Sprintf("postgres://someone:secret@127.0.0.1:%s/db?connect_timeout=1", freePort(t))
+	for name, test := range map[string]struct{ way, database, port, want string }{
+		"a port that is taken":        {"well", dsn, takenPort, "port " + takenPort + " is taken"},
+		"a port that is no port":      {"well", dsn, "http", `PORT is "http", must be a number from 1 to 65535`},
+		"a port out of range":         {"well", dsn, "65536", `PORT is "65536", must be`},
+		"a database that is down":     {"well", nobody, freePort(t), "DATABASE_URL: "},
+		"an address that is none":     {"well", "postgres://someone:secret@:x:/", freePort(t), "DATABASE_URL: "},
+		"a config that does not load": {"broken config", dsn, freePort(t), "adapting config: line 3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := command(t, test.way, test.database, "-port", test.port, "-state", t.TempDir()).CombinedOutput()
+			said := strings.TrimSuffix(string(out), "\n")
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+				t.Errorf("it ended with %v, want status 1", err)
+			}
+			if !strings.HasPrefix(said, "make run: ") || !strings.Contains(said, test.want) || strings.Contains(said, "\n") {
+				t.Errorf("it says %q, want one line with %q", said, test.want)
+			}
+			if strings.Contains(said, "secret") {
+				t.Errorf("it tells the password: %q", said)
+			}
+		})
+	}
+}
+
+func TestACaddyThatEndsEndsTheDemo(t *testing.T) {
+	d := start(t, t.TempDir(), cluster.Open(t))
+	if answer, err := http.Get("http://127.0.0.1:" + d.port + "/die"); err == nil {
+		answer.Body.Close()
+		t.Fatalf("it answers %s", answer.Status)
+	}
+	err := d.cmd.Wait()
+	if err == nil || !strings.Contains(d.stderr.String(), "caddy ended by itself (exit status 3): dying as asked") {
+		t.Errorf("it ended with %v: %s", err, d.stderr.String())
+	}
+}

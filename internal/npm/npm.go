@@ -1,0 +1,132 @@
+// Package npm fetches what tests need from npm's registry: Postgres servers of
+// several versions, and a driver for a Node program. Which registry that is,
+// npm's own settings say.
+package npm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// ErrMissing is what Require returns where there is no npm and none can be
+// installed. It says in one line what to do.
+var ErrMissing = errors.New("no node and npm on this machine: install them (Debian, Ubuntu: apt-get install nodejs npm; macOS: brew install node)")
+
+// installSteps install Debian's packages.
+var installSteps = [][]string{
+	{"apt-get", "update", "-qq"},
+	{"apt-get", "install", "-qq", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "nodejs", "npm"},
+}
+
+// Require makes sure that node and npm are on PATH: it installs Debian's
+// packages where they are not, as root or where sudo asks for no password.
+func Require(ctx context.Context) error {
+	if found() {
+		return nil
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return ErrMissing
+	}
+	prefix := []string{"env", "DEBIAN_FRONTEND=noninteractive"}
+	if os.Geteuid() != 0 {
+		if exec.CommandContext(ctx, "sudo", "-n", "true").Run() != nil {
+			return ErrMissing
+		}
+		prefix = append([]string{"sudo", "-n"}, prefix...)
+	}
+	fmt.Fprintln(os.Stderr, "pg-ratelimit: no node and npm on this machine: installing Debian's packages (apt-get install nodejs npm)")
+	for _, step := range installSteps {
+		args := append(append([]string{}, prefix...), step...)
+		out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w (%s: %w: %s)", ErrMissing, strings.Join(args, " "), err, lastLine(out))
+		}
+	}
+	if !found() {
+		return fmt.Errorf("%w (apt-get installed its packages, and no npm came with them)", ErrMissing)
+	}
+	return nil
+}
+
+func found() bool {
+	for _, program := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Pack downloads a package, such as "name@1.2.3", into dir and returns the path
+// of its archive. npm has compared that with the registry's checksum.
+func Pack(ctx context.Context, spec, dir string) (string, error) {
+	out, err := run(ctx, dir, "pack", "--json", "--pack-destination", dir, spec)
+	if err != nil {
+		return "", err
+	}
+	var packed []struct{ Filename string }
+	if err := json.Unmarshal(out, &packed); err != nil {
+		return "", fmt.Errorf("npm pack %s says %q: %w", spec, out, err)
+	}
+	if len(packed) != 1 {
+		return "", fmt.Errorf("npm pack %s says %q, must name one file", spec, out)
+	}
+	// Some releases of npm name the archive of a scope with its slash.
+	name := strings.ReplaceAll(strings.TrimPrefix(packed[0].Filename, "@"), "/", "-")
+	return filepath.Join(dir, name), nil
+}
+
+// Install installs what dir's package.json asks for into dir/node_modules. It
+// runs no script of a package and writes no lock file.
+func Install(ctx context.Context, dir string) error {
+	_, err := run(ctx, dir, "install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund")
+	return err
+}
+
+// run runs npm in dir and returns what it prints.
+func run(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	if err := Require(ctx); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "npm", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "npm_config_update_notifier=false")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("npm %s: %w: %s", strings.Join(args, " "), err, complaint(&stderr))
+	}
+	return stdout.Bytes(), nil
+}
+
+// complaint is what npm says of its failure, without its hints.
+func complaint(stderr io.Reader) string {
+	text, _ := io.ReadAll(stderr)
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if line, ok := strings.CutPrefix(strings.TrimSpace(line), "npm error "); ok && len(lines) < 3 {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	if len(lines) == 0 {
+		return lastLine(text)
+	}
+	return strings.Join(lines, "; ")
+}
+
+func lastLine(text []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return lines[len(lines)-1]
+}
