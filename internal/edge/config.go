@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -75,7 +76,7 @@ func ParseCost(text string) (int64, error) {
 func RequestCost(text string) int64 {
 	cost, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		if numError, ok := err.(*strconv.NumError); !ok || numError.Err != strconv.ErrRange {
+		if !errors.Is(err, strconv.ErrRange) {
 			return 1
 		}
 	}

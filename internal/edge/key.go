@@ -45,3 +45,18 @@ func CredentialHeader(name string) bool {
 	}
 	return false
 }
+
+// credentialWords occur in the names of secrets.
+var credentialWords = []string{"password", "secret", "token", "api_key", "api-key", "apikey"}
+
+// CredentialName reports whether something of that name, such as a query
+// parameter, sounds like a secret: a key made from one is stored as a digest.
+func CredentialName(name string) bool {
+	name = strings.ToLower(name)
+	for _, word := range credentialWords {
+		if strings.Contains(name, word) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,205 @@
+package caddymodule_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// live is a whole Caddy in this process, on a port of loopback.
+type live struct {
+	t    *testing.T
+	port string
+	log  string // its log's path
+}
+
+// start runs Caddy with a Caddyfile in which PORT stands for the port and
+// PREFIX for a name that no other test uses: counts in memory outlive a test.
+func start(t *testing.T, source string) *live {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c := &live{t: t, port: port, log: filepath.Join(t.TempDir(), "log")}
+	c.load(source)
+	t.Cleanup(func() {
+		if err := caddy.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// load replaces the config, as `caddy reload` does.
+func (c *live) load(source string) {
+	c.t.Helper()
+	text := strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).Replace(source)
+	config, err := adapt(string(caddyfile.Format([]byte(text))))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.loadJSON(config)
+}
+
+// loadJSON replaces the config. It adds what all tests need: no admin endpoint,
+// no TLS, a log to look at.
+func (c *live) loadJSON(config []byte) {
+	c.t.Helper()
+	var whole map[string]any
+	if err := json.Unmarshal(config, &whole); err != nil {
+		c.t.Fatal(err)
+	}
+	whole["admin"] = map[string]any{"disabled": true, "config": map[string]any{"persist": false}}
+	whole["logging"] = map[string]any{"logs": map[string]any{"default": map[string]any{
+		"level": "DEBUG", "encoder": map[string]any{"format": "json"},
+		"writer": map[string]any{"output": "file", "filename": c.log},
+	}}}
+	for _, server := range whole["apps"].(map[string]any)["http"].(map[string]any)["servers"].(map[string]any) {
+		server.(map[string]any)["automatic_https"] = map[string]any{"disable": true}
+	}
+	config, err := json.Marshal(whole)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := caddy.Load(config, true); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// prefix is the test's own.
+func (c *live) prefix() string {
+	return strings.NewReplacer("/", "_", " ", "_").Replace(c.t.Name())
+}
+
+// answer is what a request got.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+	took   time.Duration
+}
+
+// client makes a connection for each request, so that none is left behind.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// get sends a request with headers, given as name and value in turn.
+func (c *live) get(path string, headers ...string) answer {
+	c.t.Helper()
+	a, err := c.try(path, headers...)
+	for attempt := 0; attempt < 3 && unheard(err); attempt++ {
+		a, err = c.try(path, headers...)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return a
+}
+
+// unheard reports whether a request failed because the connection was made
+// while the listener changed hands in a reload: Caddy then closes it without
+// having read a request.
+func unheard(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+func (c *live) try(path string, headers ...string) (answer, error) {
+	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:"+c.port+path, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			r.Host = headers[i+1]
+		} else {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+	}
+	began := time.Now()
+	response, err := client.Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{response.StatusCode, response.Header, string(body), time.Since(began)}, nil
+}
+
+// expect checks an answer's status and returns it.
+func (c *live) expect(status int, path string, headers ...string) answer {
+	c.t.Helper()
+	a := c.get(path, headers...)
+	if a.status != status {
+		c.t.Fatalf("%s %v: status %d, want %d; body %q", path, headers, a.status, status, a.body)
+	}
+	return a
+}
+
+// number is a header's value.
+func (a answer) number(t *testing.T, header string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(a.header.Get(header), 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", header, err)
+	}
+	return n
+}
+
+// logged is what Caddy has logged so far.
+func (c *live) logged() string {
+	c.t.Helper()
+	text, err := os.ReadFile(c.log)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// lines are the entries with a message, of those logged so far.
+func (c *live) lines(message string) []map[string]any {
+	c.t.Helper()
+	var found []map[string]any
+	for _, line := range strings.Split(strings.TrimSpace(c.logged()), "\n") {
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			c.t.Fatalf("%v: %s", err, line)
+		}
+		if entry["msg"] == message {
+			found = append(found, entry)
+		}
+	}
+	return found
+}
+
+// within waits until something holds, and fails the test if it does not in
+// time.
+func within(t *testing.T, d time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", d, what)
+		}
+	}
+}

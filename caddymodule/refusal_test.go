@@ -1,0 +1,212 @@
+package caddymodule_test
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var tooMany = regexp.MustCompile(`^\{"error":"Too many requests","retryAfter":\d+\}$`)
+
+// Sites of one server, with and without routes for errors.
+func TestErrorRoutes(t *testing.T) {
+	const limited = `
+		pg_ratelimit PREFIX {
+			dsn memory
+			key {host}
+			limit 1 1m
+			algorithm fixed_window
+		}`
+	placeholders := `{err.status_code} {http.pg_ratelimit.prefix} {http.pg_ratelimit.key} {http.pg_ratelimit.limit} {http.pg_ratelimit.remaining} {http.pg_ratelimit.retry_after}`
+	c := start(t, strings.ReplaceAll(`
+		http://none.test:PORT {
+			LIMITED
+		}
+		http://all.test:PORT {
+			LIMITED
+			handle_errors {
+				respond "`+placeholders+`"
+			}
+		}
+		http://429.test:PORT {
+			LIMITED
+			handle_errors 429 {
+				respond "for 429"
+			}
+		}
+		http://4xx.test:PORT {
+			LIMITED
+			handle_errors 5xx {
+				respond "for 5xx"
+			}
+			handle_errors 4xx {
+				respond "for 4xx"
+			}
+		}
+		http://404.test:PORT {
+			LIMITED
+			handle_errors 404 {
+				respond "for 404"
+			}
+		}
+		http://path.test:PORT {
+			LIMITED
+			handle_errors {
+				@page path /page/*
+				handle @page {
+					respond "for a page"
+				}
+				handle /api/* {
+				}
+			}
+		}
+		http://rewritten.test:PORT {
+			rewrite /old/* /new
+			LIMITED
+			handle_errors {
+				handle /old/* {
+					respond "for the old path"
+				}
+			}
+		}
+		http://group.test:PORT {
+			LIMITED
+			handle_errors {
+				handle /api/* {
+				}
+				handle {
+					respond "for the rest"
+				}
+			}
+		}
+		http://*.wild.test:PORT {
+			LIMITED
+			handle_errors {
+				respond "for the wild"
+			}
+		}
+		`, "LIMITED", limited))
+	for _, site := range []struct{ host, path, want string }{
+		{"none.test", "/", ""},
+		{"all.test", "/", fmt.Sprintf(`429 %s all\.test 1 0 [1-9]\d?`, c.prefix())},
+		{"429.test", "/", "for 429"},
+		{"4xx.test", "/", "for 4xx"},
+		{"404.test", "/", ""},
+		{"path.test", "/page/x", "for a page"},
+		{"path.test", "/api/x", ""},
+		{"path.test", "/", ""},
+		{"rewritten.test", "/old/x", "for the old path"},
+		{"rewritten.test", "/new", ""},
+		{"group.test", "/api/x", ""},
+		{"group.test", "/", "for the rest"},
+		{"a.wild.test", "/", "for the wild"},
+	} {
+		c.get(site.path, "Host", site.host) // the first may pass
+		a := c.expect(http.StatusTooManyRequests, site.path, "Host", site.host)
+		if a.number(t, "Retry-After") < 1 || a.number(t, "X-RateLimit-Limit") != 1 {
+			t.Errorf("%s%s: headers %v", site.host, site.path, a.header)
+		}
+		want := tooMany
+		if site.want != "" {
+			want = regexp.MustCompile("^" + site.want + "$")
+		}
+		if !want.MatchString(a.body) {
+			t.Errorf("%s%s: body %q, want %v", site.host, site.path, a.body, want)
+		}
+	}
+}
+
+// In a route for errors there is nobody else left to answer.
+func TestALimitOnErrorPages(t *testing.T) {
+	c := start(t, `
+		:PORT {
+			error 404
+			handle_errors {
+				route {
+					pg_ratelimit PREFIX {
+						dsn memory
+						limit 1 1m
+					}
+					respond "page"
+				}
+			}
+		}`)
+	if a := c.expect(http.StatusNotFound, "/"); a.body != "page" {
+		t.Errorf("body %q", a.body)
+	}
+	if a := c.expect(http.StatusTooManyRequests, "/"); !tooMany.MatchString(a.body) {
+		t.Errorf("body %q", a.body)
+	}
+}
+
+// Only JSON can give a subroute routes for errors of its own.
+func TestErrorRoutesOfASubroute(t *testing.T) {
+	c := start(t, `:PORT`)
+	c.loadJSON([]byte(strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).Replace(`{"apps": {"http": {"servers": {"s": {
+		"listen": [":PORT"],
+		"routes": [{"handle": [{
+			"handler": "subroute",
+			"routes": [{"handle": [{"handler": "pg_ratelimit", "dsn": "memory", "prefix": "PREFIX", "limit": "1 1m"}]}],
+			"errors": {"routes": [{"handle": [{"handler": "static_response", "status_code": 418, "body": "inner"}]}]}
+		}]}]}}}}}`)))
+	c.expect(http.StatusOK, "/")
+	if a := c.expect(http.StatusTeapot, "/"); a.body != "inner" {
+		t.Errorf("body %q", a.body)
+	}
+}
+
+// A database that is not there, at an address where nobody listens.
+const nowhere = "postgres://user:hunter2@127.0.0.1:1/none?sslmode=disable"
+
+func TestOnError(t *testing.T) {
+	c := start(t, `
+		{
+			pg_ratelimit {
+				dsn `+nowhere+`
+			}
+		}
+		http://allow.test:PORT {
+			pg_ratelimit PREFIX {
+				limit 1 1m
+			}
+			respond "ok"
+		}
+		http://deny.test:PORT {
+			pg_ratelimit PREFIX {
+				limit 1 1m
+				on_error deny
+			}
+			respond "ok"
+		}
+		http://page.test:PORT {
+			pg_ratelimit PREFIX {
+				limit 1 1m
+				on_error deny
+			}
+			handle_errors 5xx {
+				respond "{err.status_code} {err.message} {http.pg_ratelimit.prefix} ({http.pg_ratelimit.limit})"
+			}
+			respond "ok"
+		}`)
+	for range 5 {
+		if a := c.expect(http.StatusOK, "/", "Host", "allow.test"); a.body != "ok" || a.header.Get("X-RateLimit-Limit") != "" {
+			t.Errorf("allow: %q, %v", a.body, a.header)
+		}
+		if a := c.expect(http.StatusServiceUnavailable, "/", "Host", "deny.test"); a.body != `{"error":"Service unavailable"}` || a.header.Get("Content-Type") != "application/json" {
+			t.Errorf("deny: %q, %v", a.body, a.header)
+		}
+		want := "503 no rate limit decision could be had " + c.prefix() + " ()"
+		if a := c.expect(http.StatusServiceUnavailable, "/", "Host", "page.test"); a.body != want {
+			t.Errorf("deny with an error page: %q, want %q", a.body, want)
+		}
+	}
+	failures := len(c.lines("no decision: letting requests pass")) + len(c.lines("no decision: refusing requests")) + len(c.lines("the database failed"))
+	if failures < 1 || failures > 5 {
+		t.Errorf("%d failures in the log of 15 requests within a second, want few", failures)
+	}
+	if strings.Contains(c.logged(), "hunter2") {
+		t.Error("the log holds the password")
+	}
+}

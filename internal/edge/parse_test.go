@@ -1,0 +1,62 @@
+package edge
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+func TestParseBurst(t *testing.T) {
+	for text, want := range map[string]int64{"1": 1, "9007199254740992": ratelimit.MaxEvents} {
+		if got, err := ParseBurst(text); got != want || err != nil {
+			t.Errorf("%q is %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "1.5", "9007199254740993", "many"} {
+		_, err := ParseBurst(text)
+		field, ok := err.(*ratelimit.FieldError)
+		if !ok || field.Field != "burst" || field.Value != text {
+			t.Errorf("%q: %v, want an error that names burst and the value", text, err)
+		}
+	}
+}
+
+func TestParseTimeout(t *testing.T) {
+	for text, want := range map[string]time.Duration{"": DefaultTimeout, "1ms": time.Millisecond, "1m": time.Minute, "1.5s": 1500 * time.Millisecond} {
+		if got, err := ParseTimeout(text); got != want || err != nil {
+			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"0", "0s", "-1s", "999us", "61s", "soon", "250"} {
+		_, err := ParseTimeout(text)
+		field, ok := err.(*ratelimit.FieldError)
+		if !ok || field.Field != "timeout" || field.Value != text {
+			t.Errorf("%q: %v, want an error that names timeout and the value", text, err)
+		}
+	}
+}
+
+// The headers share memory, which nobody may notice.
+func TestSetHeaders(t *testing.T) {
+	d := ratelimit.Decision{Limit: ratelimit.MaxEvents, Remaining: 0, Reset: time.Unix(1700000000, 1), RetryAfter: 1500 * time.Millisecond}
+	a := Answer{Status: http.StatusTooManyRequests, Decision: &d}
+	h := http.Header{}
+	a.SetHeaders(h)
+	h.Add("X-RateLimit-Limit", "x")
+	h.Add("X-RateLimit-Remaining", "y")
+	for name, want := range map[string]string{
+		"X-RateLimit-Limit": "9007199254740992", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1700000001", "Retry-After": "2",
+	} {
+		if got := h.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	d.Allowed = true
+	h = http.Header{}
+	a.SetHeaders(h)
+	if _, ok := h["Retry-After"]; ok || len(h) != 3 {
+		t.Errorf("a request that passes gets %v", h)
+	}
+}
