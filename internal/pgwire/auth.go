@@ -105,12 +105,11 @@ func logIn(c *conn, cfg *config, password string) (*serverError, error) {
 		case 'E':
 			return parseError(body), nil
 		case 'Z':
-			if !accepted || len(body) != 1 {
+			if !accepted || len(body) != 1 || body[0] != 'I' {
 				return nil, unexpected(kind)
 			}
-			c.status = body[0]
 			return nil, nil
-		case 'N', 'S':
+		case 'N', 'S', 'A':
 		case 'v':
 			return nil, errors.New("the server does not speak protocol 3.0")
 		default:

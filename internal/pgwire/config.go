@@ -41,7 +41,7 @@ type target struct {
 
 // unix reports whether the target is a socket in the file system.
 func (t target) unix() bool {
-	return strings.HasPrefix(t.host, "/") || strings.HasPrefix(t.host, "@")
+	return strings.HasPrefix(t.host, "/")
 }
 
 // String is for errors.

@@ -44,21 +44,21 @@ func parseURL(rest string) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	hosts, rest := rest, ""
-	if i := hostsEnd(hosts); i >= 0 {
-		hosts, rest = hosts[:i], hosts[i:]
-	}
-	query := ""
+	authority, query := rest, ""
 	if i := strings.Index(rest, "?"); i >= 0 {
-		rest, query = rest[:i], rest[i+1:]
+		authority, query = rest[:i], rest[i+1:]
 	}
-	if strings.Contains(hosts+rest, "@") {
+	hosts, path := authority, ""
+	if i := strings.Index(authority, "/"); i >= 0 {
+		hosts, path = authority[:i], authority[i+1:]
+	}
+	if strings.Contains(authority, "@") {
 		return nil, errors.New(`dsn: a second "@" in a URL, or one after a "/"; in a user or password "@" must be written %40, and "/" must be %2F`)
 	}
 	if err := parseHosts(found, hosts); err != nil {
 		return nil, err
 	}
-	if err := setDecoded(found, "dbname", strings.TrimPrefix(rest, "/")); err != nil {
+	if err := setDecoded(found, "dbname", path); err != nil {
 		return nil, err
 	}
 	if err := parseQuery(found, query); err != nil {
@@ -67,41 +67,24 @@ func parseURL(rest string) (map[string]string, error) {
 	return found, nil
 }
 
-// hostsEnd is where the list of hosts in a URL ends, or -1: at the first "/" or
-// "?" that is not in brackets.
-func hostsEnd(s string) int {
-	from := 0
-	for {
-		i := strings.IndexAny(s[from:], "[/?")
-		if i < 0 || s[from+i] != '[' {
-			if i >= 0 {
-				i += from
-			}
-			return i
-		}
-		end := strings.Index(s[from+i:], "]")
-		if end < 0 {
-			return -1
-		}
-		from += i + end
-	}
-}
-
 // parseHosts reads host:port,host:port… into host and port, two lists that
 // belong together, as in libpq.
 func parseHosts(found map[string]string, list string) error {
+	errBrackets := errors.New(`dsn: an IPv6 host in a URL must be in brackets, and only ":" and a port after them, such as [::1]:5432`)
 	var hosts, ports []string
 	for _, item := range strings.Split(list, ",") {
 		host, port := item, ""
-		if strings.HasPrefix(item, "[") {
-			end := strings.Index(item, "]")
-			if end < 2 || end+1 < len(item) && item[end+1] != ':' {
-				return errors.New(`dsn: an IPv6 host in a URL must be in brackets, and only ":" and a port after them, such as [::1]:5432`)
+		if end := strings.Index(item, "]"); end > 1 && item[0] == '[' {
+			host, port = item[1:end], item[end+1:]
+			if port != "" && port[0] != ':' {
+				return errBrackets
 			}
-			host, item = item[1:end], item[end+1:]
-			port = strings.TrimPrefix(item, ":")
+			port = strings.TrimPrefix(port, ":")
 		} else if i := strings.Index(item, ":"); i >= 0 {
 			host, port = item[:i], item[i+1:]
+		}
+		if strings.ContainsAny(host, "[]") {
+			return errBrackets
 		}
 		hosts = append(hosts, host)
 		ports = append(ports, port)
@@ -114,10 +97,10 @@ func parseHosts(found map[string]string, list string) error {
 
 // parseQuery reads name=value&name=value. The last of several values counts.
 func parseQuery(found map[string]string, query string) error {
-	query = strings.TrimSuffix(query, "&")
 	if query == "" {
 		return nil
 	}
+	query = strings.TrimSuffix(query, "&")
 	ssl := ""     // the last value of ssl
 	later := true // whether it came after the last sslmode
 	for _, pair := range strings.Split(query, "&") {
@@ -189,9 +172,9 @@ func parsePairs(dsn string) (map[string]string, error) {
 	return found, nil
 }
 
-// pairValue reads a value, quoted or up to a space, and returns its length in
-// s. A backslash takes the next character as it is.
-func pairValue(s string) (value string, n int, err error) {
+// pairValue reads a value, quoted or up to a space, and returns it and its length
+// in s. A backslash takes the next character as it is.
+func pairValue(s string) (string, int, error) {
 	quoted := strings.HasPrefix(s, "'")
 	i := 0
 	if quoted {
@@ -217,7 +200,8 @@ func pairValue(s string) (value string, n int, err error) {
 	if quoted {
 		return "", 0, errors.New("has a quote that is not closed")
 	}
-	return b.String(), len(s), nil
+	end := len(s) // Yaegi cannot return a len unless it comes first
+	return b.String(), end, nil
 }
 
 // parameterName checks the form of a parameter's name and returns libpq's name for it.

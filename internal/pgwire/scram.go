@@ -112,7 +112,9 @@ func (s *scram) begin(user, nonce string) {
 
 // respond answers the server's challenge with a proof that we know the password.
 func (s *scram) respond(challenge, password string, deadline time.Time) (string, error) {
-	nonce, salt, iterations := "", []byte(nil), 0
+	nonce := ""
+	iterations := 0
+	var salt []byte
 	for _, attribute := range strings.Split(challenge, ",") {
 		var err error
 		switch {

@@ -1,0 +1,193 @@
+package pgwire
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"pgregory.net/rapid"
+)
+
+// reading is what a connection string means, in terms that pgx shares.
+type reading struct {
+	Attempts                 []string // in order: host, port, and whether with TLS
+	User, Password, Database string
+	Settings                 map[string]string
+	Timeout                  time.Duration
+}
+
+func readByPgx(dsn string) (reading, error) {
+	c, err := pgconn.ParseConfig(dsn)
+	if err != nil {
+		return reading{}, err
+	}
+	r := reading{User: c.User, Password: c.Password, Database: c.Database, Settings: c.RuntimeParams, Timeout: c.ConnectTimeout}
+	if account, err := user.Current(); err == nil && r.User == "" {
+		r.User = account.Username // pgx forgets the default for postgres://%20@h
+	}
+	for _, name := range []string{"application_name", "options"} {
+		if r.Settings[name] == "" {
+			delete(r.Settings, name) // it is no setting to libpq and us
+		}
+	}
+	add := func(host string, port uint16, tls bool) {
+		r.Attempts = append(r.Attempts, fmt.Sprintf("%s %d %v", host, port, tls))
+	}
+	add(c.Host, c.Port, c.TLSConfig != nil)
+	for _, f := range c.Fallbacks {
+		add(f.Host, f.Port, f.TLSConfig != nil)
+	}
+	return r, nil
+}
+
+func readByUs(dsn string) (reading, error) {
+	c, err := parseConfig(dsn, os.LookupEnv, func(string) {})
+	if err != nil {
+		return reading{}, err
+	}
+	r := reading{User: c.user, Password: c.passwordFor(c.targets[0]), Database: c.dbname, Settings: c.settings, Timeout: c.attempt}
+	for _, t := range c.targets {
+		for _, way := range c.ways(t) {
+			r.Attempts = append(r.Attempts, fmt.Sprintf("%s %s %v", t.host, t.port, way != plain))
+		}
+	}
+	return r, nil
+}
+
+// clearEnv takes away what the environment would add.
+func clearEnv(t *testing.T) {
+	for _, pair := range os.Environ() {
+		if name := strings.SplitN(pair, "=", 2)[0]; strings.HasPrefix(name, "PG") {
+			t.Setenv(name, "")
+		}
+	}
+	t.Setenv("HOME", t.TempDir())
+}
+
+func TestDSNLikePgx(t *testing.T) {
+	clearEnv(t)
+	for _, dsn := range []string{
+		"", "host=localhost", "host=/tmp", "host=h1,h2 port=1,2", "host=h1,h2 port=1", "host=h1,,h2 port=1,,3", "port=1", "user=", "host= port=",
+		"postgres://", "postgres:///d", "postgres://u:p@h:1/d", "postgres://u:p@h1:1,h2:2/d?sslmode=disable", "postgres://h1,h2:2",
+		"postgres://[::1]:1,[fe80::1]/d", "postgres:///d?host=/tmp&port=5", "postgres://%2Ftmp:1/d", "postgres://u:p%40%3a@h/d?application_name=x%20y",
+		"postgres://h/?connect_timeout=5&search_path=a,b", "postgres://h?user=u&password=p&dbname=d", "postgres://h?user=u&password=p&database=d",
+		"host=h sslmode=disable", "host=h sslmode=allow", "host=h sslmode=prefer", "host=h sslmode=require", "host=h sslmode=verify-ca", "host=h sslmode=verify-full",
+		"host=h sslmode=verify-full sslsni=0", "host=h sslmode=", "host=/tmp,h sslmode=prefer", "host=h ssl=1 sslmode=require",
+		"postgres://h?ssl=true", "postgres://h?ssl=true&sslmode=disable", "postgres://h?sslmode=disable&ssl=true",
+		`password='a\'b' user=u\ v options='-c x=y'`, "host=h target_session_attrs=read-write", "host=h target_session_attrs=x", "host=h port=x",
+		"host=h channel_binding=disable require_auth=md5,scram-sha-256", "host=h sslnegotiation=direct sslmode=require", "host=h passfile=/none",
+		"host=h user=u password=a=b", "host=h sslcertmode=disable", "host=h connect_timeout=x", "host=h connect_timeout=-1", "x", "host='h",
+	} {
+		want, wantErr := readByPgx(dsn)
+		got, gotErr := readByUs(dsn)
+		if (gotErr == nil) != (wantErr == nil) {
+			t.Errorf("%q: error %v, pgx's %v", dsn, gotErr, wantErr)
+		} else if !reflect.DeepEqual(got, want) && gotErr == nil {
+			t.Errorf("%q:\n %+v, pgx:\n %+v", dsn, got, want)
+		}
+	}
+}
+
+// TestDSNLikePgxWritten writes any parameters down in any form.
+func TestDSNLikePgxWritten(t *testing.T) {
+	clearEnv(t)
+	text := rapid.StringOfN(rapid.RuneFrom([]rune("ab '\\\"%=&?#/:@+\t\néß,")), 0, 8, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		var names, values []string
+		add := func(name string, value string) {
+			names, values = append(names, name), append(values, value)
+		}
+		n := rapid.IntRange(1, 3).Draw(t, "hosts")
+		hosts := rapid.SliceOfN(rapid.SampledFrom([]string{"h", "127.0.0.1", "/tmp", "db.example", ""}), n, n).Draw(t, "host")
+		add("host", strings.Join(hosts, ","))
+		if rapid.Bool().Draw(t, "ports") {
+			ports := rapid.SliceOfN(rapid.SampledFrom([]string{"5432", "1", "65535", ""}), n, n).Draw(t, "port")
+			add("port", strings.Join(ports, ","))
+		}
+		for _, name := range []string{"user", "password", "dbname", "application_name", "search_path", "options"} {
+			if rapid.Bool().Draw(t, "has "+name) {
+				value := text.Draw(t, name)
+				if name == "user" || name == "application_name" {
+					value = "x" + value // an empty one is the default's business
+				}
+				if name == "options" {
+					value = "-c" + value
+				}
+				add(name, value)
+			}
+		}
+		add("sslmode", rapid.SampledFrom([]string{"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}).Draw(t, "sslmode"))
+		add("connect_timeout", rapid.SampledFrom([]string{"0", "3", "100"}).Draw(t, "connect_timeout"))
+		var b strings.Builder
+		url := rapid.Bool().Draw(t, "url")
+		if url {
+			b.WriteString("postgres://?")
+		}
+		for i, name := range names {
+			if url {
+				b.WriteString(name + "=" + percent(values[i]) + "&")
+				continue
+			}
+			spaces := rapid.SampledFrom([]string{"", " ", "\t "}).Draw(t, "spaces")
+			b.WriteString(name + spaces + "=" + spaces + quote(values[i], rapid.Bool().Draw(t, "quotes")) + " " + spaces)
+		}
+		dsn := strings.TrimSuffix(b.String(), "&")
+		want, err := readByPgx(dsn)
+		if err != nil {
+			t.Fatalf("%q: pgx: %v", dsn, err)
+		}
+		got, err := readByUs(dsn)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("%q: %v\n %+v, pgx:\n %+v", dsn, err, got, want)
+		}
+	})
+}
+
+// TestDSNLikePgxPieces throws pieces together. What we take, pgx takes, and
+// it means the same.
+func TestDSNLikePgxPieces(t *testing.T) {
+	clearEnv(t)
+	pieces := []string{
+		"postgres://", "postgresql://", "u", ":", "@", "/", "?", "&", "=", ",", "[", "]", "[::1]", "%20", "%2F", "%zz", "%", " ", "'", `\`, "\n", "#",
+		"host=", "port=", "user=", "password=", "dbname=", "sslmode=", "application_name=", "disable", "5432", "h", "/tmp", "x=y", " search_path=z",
+	}
+	taken := 0
+	rapid.Check(t, func(t *rapid.T) {
+		dsn := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 1, 12).Draw(t, "pieces"), "")
+		got, err := readByUs(dsn)
+		if err != nil {
+			return
+		}
+		taken++
+		want, err := readByPgx(dsn)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("%q: pgx's error %v\n %+v, pgx:\n %+v", dsn, err, got, want)
+		}
+	})
+	if taken == 0 {
+		t.Error("nothing was taken")
+	}
+}
+
+// quote writes a value for a name=value pair.
+func quote(s string, quoted bool) string {
+	s = strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s)
+	if quoted || s == "" {
+		return "'" + s + "'"
+	}
+	return strings.NewReplacer(" ", `\ `, "\t", "\\\t", "\n", "\\\n").Replace(s)
+}
+
+// percent writes a value for a URL.
+func percent(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		fmt.Fprintf(&b, "%%%02x", s[i])
+	}
+	return b.String()
+}

@@ -1,0 +1,287 @@
+package pgwire
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// fakeServer speaks the protocol as a script says, which a real one would not.
+type fakeServer struct {
+	t        *testing.T
+	listener net.Listener
+	script   func(*fakeSession)
+	accepted atomic.Int32
+	open     atomic.Int32
+	cancels  chan []byte // keys of the requests to cancel
+	wg       sync.WaitGroup
+	mu       sync.Mutex
+	conns    map[net.Conn]bool
+}
+
+// fakeSession is one connection of a fake server, from its login on.
+type fakeSession struct {
+	net.Conn
+	server  *fakeServer
+	number  int
+	startup []byte
+}
+
+// newFake starts a server that logs everybody in and then runs script, and
+// returns it and its connection string.
+func newFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
+	t.Helper()
+	return newRawFake(t, func(s *fakeSession) {
+		s.welcome()
+		script(s)
+	})
+}
+
+// newRawFake starts a server that runs script after the startup message.
+func newRawFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeServer{t: t, listener: listener, script: script, cancels: make(chan []byte, 100), conns: map[net.Conn]bool{}}
+	f.wg.Add(1)
+	go f.accept()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		f.mu.Lock()
+		for c := range f.conns {
+			_ = c.Close()
+		}
+		f.mu.Unlock()
+		f.wg.Wait()
+	})
+	return f, "postgres://me:sEcReT@" + listener.Addr().String() + "/db?sslmode=disable"
+}
+
+func (f *fakeServer) accept() {
+	defer f.wg.Done()
+	for {
+		c, err := f.listener.Accept()
+		if err != nil {
+			return
+		}
+		f.mu.Lock()
+		f.conns[c] = true
+		f.mu.Unlock()
+		f.wg.Add(1)
+		go f.serve(&fakeSession{Conn: c, server: f})
+	}
+}
+
+func (f *fakeServer) serve(s *fakeSession) {
+	defer f.wg.Done()
+	defer func() {
+		_ = s.Close()
+		f.mu.Lock()
+		delete(f.conns, s.Conn)
+		f.mu.Unlock()
+	}()
+	var head [8]byte
+	if _, err := io.ReadFull(s, head[:]); err != nil {
+		return
+	}
+	body := make([]byte, binary.BigEndian.Uint32(head[:])-8)
+	if _, err := io.ReadFull(s, body); err != nil {
+		return
+	}
+	if binary.BigEndian.Uint32(head[4:]) == 80877102 {
+		f.cancels <- body
+		return
+	}
+	s.startup = body
+	s.number = int(f.accepted.Add(1))
+	f.open.Add(1)
+	defer f.open.Add(-1)
+	f.script(s)
+}
+
+// msg is one message.
+func msg(kind byte, body string) string {
+	b := append([]byte{kind, 0, 0, 0, 0}, body...)
+	putLength(b, 1)
+	return string(b)
+}
+
+// Messages of a server.
+var (
+	msgReady    = msg('Z', "I")
+	msgParsed   = msg('1', "")
+	msgBound    = msg('2', "")
+	msgNoData   = msg('n', "")
+	msgDone     = msg('C', "SELECT 1\x00")
+	msgNoise    = msg('N', "SNOTICE\x00MHello\x00\x00") + msg('S', "a\x00b\x00") + msg('A', "\x00\x00\x00\x01c\x00p\x00")
+	msgOneInt   = msg('T', "\x00\x01"+"n\x00"+field(20))
+	msgAnswer   = msgParsed + msgBound + msgNoData + msgDone + msgReady
+	msgAnswered = msgBound + msgDone + msgReady
+)
+
+// field is a column's description after its name.
+func field(oid uint32) string {
+	b := make([]byte, 18)
+	binary.BigEndian.PutUint32(b[6:], oid)
+	b[17] = 1
+	return string(b)
+}
+
+func msgError(severity, code, text string) string {
+	return msg('E', "S"+severity+"\x00V"+severity+"\x00C"+code+"\x00M"+text+"\x00\x00")
+}
+
+func msgAuth(number uint32, rest string) string {
+	return msg('R', string(binary.BigEndian.AppendUint32(nil, number))+rest)
+}
+
+// msgRow is a row; a column "NULL" is NULL.
+func msgRow(columns ...string) string {
+	b := binary.BigEndian.AppendUint16(nil, uint16(len(columns)))
+	for _, c := range columns {
+		if c == "NULL" {
+			b = append(b, "\xff\xff\xff\xff"...)
+			continue
+		}
+		b = binary.BigEndian.AppendUint32(b, uint32(len(c)))
+		b = append(b, c...)
+	}
+	return msg('D', string(b))
+}
+
+// write sends text; whoever is gone is gone.
+func (s *fakeSession) write(text string) { _, _ = s.Conn.Write([]byte(text)) }
+
+// welcome lets the client in.
+func (s *fakeSession) welcome() {
+	s.write(msgAuth(0, "") + msg('S', "server_version\x0015\x00") + msg('K', "\x00\x00\x00\x07key!") + msgReady)
+}
+
+// message reads one message; kind is 0 at the end.
+func (s *fakeSession) message() (kind byte, body []byte) {
+	var head [5]byte
+	if _, err := io.ReadFull(s, head[:]); err != nil {
+		return 0, nil
+	}
+	body = make([]byte, binary.BigEndian.Uint32(head[1:])-4)
+	if _, err := io.ReadFull(s, body); err != nil {
+		return 0, nil
+	}
+	return head[0], body
+}
+
+// request reads messages up to a Sync, and returns their kinds: PDBES, say. It
+// is empty at the end.
+func (s *fakeSession) request() string {
+	kinds := ""
+	for {
+		kind, _ := s.message()
+		if kind == 0 || kind == 'X' {
+			return ""
+		}
+		kinds += string(rune(kind))
+		if kind == 'S' || kind == 'Q' {
+			return kinds
+		}
+	}
+}
+
+// serveAll answers every request with the usual, until the client is gone.
+func (s *fakeSession) serveAll() {
+	for {
+		switch kinds := s.request(); {
+		case kinds == "":
+			return
+		case kinds == "S":
+			s.write(msgReady)
+		case kinds == "Q":
+			s.write(msgDone + msgReady)
+		case kinds[0] == 'P' || kinds[0] == 'C':
+			s.write(msgAnswer)
+		default:
+			s.write(msgAnswered)
+		}
+	}
+}
+
+// wait waits until the client is gone.
+func (s *fakeSession) wait() { _, _ = io.Copy(io.Discard, s.Conn) }
+
+// open opens a pool that ends with the test.
+func open(t testing.TB, dsn string, o Options) *Pool {
+	t.Helper()
+	if o.LookupEnv == nil {
+		o.LookupEnv = noEnv
+	}
+	p, err := Open(dsn, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// within is a context that ends after d, or with the test.
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func stmt(sql string, args ...any) *ratelimit.Statement {
+	return &ratelimit.Statement{SQL: sql, Args: args}
+}
+
+// run runs statements and fails the test if Run does.
+func run(t testing.TB, p *Pool, statements ...*ratelimit.Statement) {
+	t.Helper()
+	if err := p.Run(within(t, 5*time.Second), statements); err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range statements {
+		if st.Err != nil {
+			t.Fatalf("%s: %v", st.SQL, st.Err)
+		}
+	}
+}
+
+// eventually waits for what other goroutines do.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for start := time.Now(); !ok(); time.Sleep(time.Millisecond) {
+		if time.Since(start) > 5*time.Second {
+			t.Fatal("never: " + what)
+		}
+	}
+}
+
+var errTest = errors.New("of the test")
+
+// collect is a Row that keeps what it sees.
+func collect(into *[][][]byte) func([][]byte) error {
+	return func(columns [][]byte) error {
+		row := make([][]byte, len(columns))
+		for i, c := range columns {
+			if c != nil {
+				row[i] = bytes.Clone(c)
+				if row[i] == nil {
+					row[i] = []byte{}
+				}
+			}
+		}
+		*into = append(*into, row)
+		return nil
+	}
+}
