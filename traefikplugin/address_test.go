@@ -1,0 +1,74 @@
+package traefikplugin
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func bits(n int) *int { return &n }
+
+// What Traefik v3.6 answers to the same configuration and request, by its
+// package pkg/ip.
+func TestClientAddress(t *testing.T) {
+	excluded := []string{"10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1"}
+	for _, c := range []struct {
+		name      string
+		strategy  *IPStrategy
+		remote    string
+		forwarded string
+		want      string
+	}{
+		{"connection", nil, "192.0.2.7:80", "203.0.113.1", "192.0.2.7"},
+		{"empty strategy", &IPStrategy{}, "192.0.2.7:80", "203.0.113.1", "192.0.2.7"},
+		{"connection, IPv6", nil, "[2001:db8::1]:80", "", "2001:db8::1"},
+		{"no port", nil, "@", "", "@"},
+		{"subnet", &IPStrategy{IPv6Subnet: bits(64)}, "[2001:db8::1:2:3:4]:80", "", "2001:db8::"},
+		{"subnet, IPv4", &IPStrategy{IPv6Subnet: bits(64)}, "192.0.2.7:80", "", "192.0.2.7"},
+		{"subnet, no port", &IPStrategy{IPv6Subnet: bits(64)}, "2001:db8::1", "", "2001:db8::1"},
+		{"depth 1", &IPStrategy{Depth: 1}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", "203.0.113.2"},
+		{"depth 2", &IPStrategy{Depth: 2}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", "203.0.113.1"},
+		{"depth too deep", &IPStrategy{Depth: 3}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", ""},
+		{"depth without a header", &IPStrategy{Depth: 1}, "192.0.2.7:80", "", ""},
+		{"depth and subnet", &IPStrategy{Depth: 1, IPv6Subnet: bits(48)}, "192.0.2.7:80", "2001:db8:7:8::9", "2001:db8:7::"},
+		{"depth before excluded", &IPStrategy{Depth: 1, ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1,10.0.0.1", "10.0.0.1"},
+		{"excluded", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.9, 203.0.113.1, 192.0.2.1, 10.1.2.3, 2001:db8:1::5", "203.0.113.1"},
+		{"excluded, 4 in 6", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1, ::ffff:10.1.2.3", "203.0.113.1"},
+		{"excluded, empty parts", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1, , 10.0.0.1,", "203.0.113.1"},
+		{"excluded, not an address", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1, nonsense", "nonsense"},
+		{"excluded, all", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "10.0.0.1", ""},
+		{"excluded, no header", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "", ""},
+		{"excluded leaves subnets alone", &IPStrategy{ExcludedIPs: excluded, IPv6Subnet: bits(64)}, "192.0.2.7:80", "2001:db8:7::9", "2001:db8:7::9"},
+	} {
+		a, err := newAddresses(c.strategy)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.RemoteAddr = c.remote
+		if c.forwarded != "" {
+			r.Header.Set("X-Forwarded-For", c.forwarded)
+		}
+		if got := client(a, r); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestIPStrategyErrorsNameTheirField(t *testing.T) {
+	for field, s := range map[string]*IPStrategy{
+		`ipStrategy.depth: "-1"`:               {Depth: -1},
+		`ipStrategy.excludedIPs: "10.0.0"`:     {ExcludedIPs: []string{"10.0.0.1", "10.0.0"}},
+		`ipStrategy.excludedIPs: ""`:           {ExcludedIPs: []string{""}},
+		`ipStrategy.ipv6Subnet: "0"`:           {IPv6Subnet: bits(0)},
+		`ipStrategy.ipv6Subnet: "129"`:         {IPv6Subnet: bits(129)},
+		`ipStrategy.ipv6Subnet: "-64"`:         {Depth: 1, IPv6Subnet: bits(-64)},
+		`ipStrategy.excludedIPs: "1.2.3.4/33"`: {ExcludedIPs: []string{"1.2.3.4/33"}},
+	} {
+		if _, err := newAddresses(s); err == nil || !strings.HasPrefix(err.Error(), strings.TrimSuffix(field, `""`)) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}

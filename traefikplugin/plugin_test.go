@@ -1,0 +1,184 @@
+package traefikplugin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// served counts the requests that pass.
+type served struct{ n atomic.Int64 }
+
+func (s *served) ServeHTTP(http.ResponseWriter, *http.Request) { s.n.Add(1) }
+
+// open makes a middleware on a registry.
+func open(t *testing.T, ctx context.Context, r *registry, next http.Handler, c *Config) *handler { //nolint:revive // t comes first in tests
+	t.Helper()
+	h, err := newHandler(ctx, next, c, "test", r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func ask(h http.Handler) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	return w
+}
+
+func TestPoolsOutliveTheirUsersByTheLinger(t *testing.T) {
+	const linger = 200 * time.Millisecond
+	r := newRegistry(linger)
+	c := valid()
+	c.Limit, c.Timeout = "2 1h", "1ms"
+	var next served
+	for range 3 { // reloads: the old context ends before the new middleware is made
+		ctx, cancel := context.WithCancel(t.Context())
+		ask(open(t, ctx, r, &next, c))
+		cancel()
+		awaitUsers(t, r, 0)
+	}
+	if next.n.Load() != 2 {
+		t.Errorf("%d passed over three reloads with a limit of 2", next.n.Load())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	old := open(t, ctx, r, &next, c)
+	cancel()
+	began := time.Now()
+	for !isClosed(old.pool) {
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("the pool was not closed")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if took := time.Since(began); took < linger/2 {
+		t.Errorf("the pool was closed after %v, which is no linger", took)
+	}
+	if len(r.pools) != 0 {
+		t.Error("a closed pool is still there to be used")
+	}
+	// An old middleware goes on to work: with a full quota, since this pool is new.
+	if w := ask(old); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Remaining") != "1" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}
+
+// awaitUsers waits until all pools together have so many users.
+func awaitUsers(t *testing.T, r *registry, want int) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		users := 0
+		r.mu.Lock()
+		for _, p := range r.pools {
+			users += p.users
+		}
+		r.mu.Unlock()
+		if users == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d users, want %d", users, want)
+		}
+	}
+}
+
+func isClosed(p *pool) bool {
+	return errors.Is(p.store.Take(background, 0, nil, nil), ratelimit.ErrClosed)
+}
+
+func TestPoolsAreSharedByWhatShapesThem(t *testing.T) {
+	r := newRegistry(time.Minute)
+	pools := map[*pool]bool{}
+	for _, change := range []func(*Config){
+		func(c *Config) {},
+		func(c *Config) { c.Prefix, c.Limit, c.Timeout = "other", "7 1h", "1s" },
+		func(c *Config) { c.MaxConns = 3 },
+		func(c *Config) { c.DSN = "postgres://127.0.0.1:1/other" },
+	} {
+		c := valid()
+		c.DSN = "postgres://127.0.0.1:1/x?connect_timeout=1"
+		change(c)
+		pools[open(t, t.Context(), r, nil, c).pool] = true
+	}
+	if len(pools) != 3 || len(r.pools) != 3 {
+		t.Errorf("%d pools, want 3", len(pools))
+	}
+}
+
+// broken is a store that panics, or fails.
+type broken struct{ err error }
+
+func (b *broken) Take(context.Context, time.Duration, []ratelimit.Hit, []ratelimit.Decision) error {
+	if b.err == nil {
+		panic("broken")
+	}
+	return b.err
+}
+func (b *broken) Reset(context.Context, time.Duration, []ratelimit.Hit) error { return nil }
+func (b *broken) Close()                                                      {}
+
+func TestFailuresAndPanicsAreAnsweredByOnError(t *testing.T) {
+	for _, err := range []error{nil, errors.New("down")} {
+		for onError, want := range map[string]int{"allow": http.StatusOK, "deny": http.StatusServiceUnavailable} {
+			c := valid()
+			c.OnError = onError
+			var next served
+			h := open(t, t.Context(), newRegistry(time.Minute), &next, c)
+			h.gate.Store = &broken{err}
+			w := ask(h)
+			if w.Code != want || (next.n.Load() == 1) != (want == http.StatusOK) {
+				t.Errorf("%v %s: %d, and next was called %d times", err, onError, w.Code, next.n.Load())
+			}
+			if want != http.StatusOK && w.Body.String() != `{"error":"Service unavailable"}` {
+				t.Errorf("body %q", w.Body)
+			}
+		}
+	}
+}
+
+func TestPanicOfNextGoesThrough(t *testing.T) {
+	h := open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), valid())
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // it is this very value
+			t.Errorf("recovered %v", p)
+		}
+	}()
+	ask(h)
+	t.Error("the panic did not go through")
+}
+
+func TestResponseWriterIsNotWrapped(t *testing.T) {
+	w := httptest.NewRecorder()
+	h := open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
+		if got != http.ResponseWriter(w) {
+			t.Errorf("next got a %T", got)
+		}
+	}), valid())
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+}
+
+func TestCostComesFromTheRequest(t *testing.T) {
+	c := valid()
+	c.Limit, c.Cost = "10 1h", "{header.X-Cost}"
+	h := open(t, t.Context(), newRegistry(time.Minute), &served{}, c)
+	for _, step := range []struct {
+		cost string
+		code int
+		left string
+	}{{"4", 200, "6"}, {"", 200, "5"}, {"-3", 200, "4"}, {"5", 429, "4"}, {"99999999999999999999", 429, "4"}, {"4", 200, "0"}} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-Cost", step.cost)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != step.code || w.Header().Get("X-RateLimit-Remaining") != step.left {
+			t.Errorf("cost %s: %d, %s left; want %d, %s", step.cost, w.Code, w.Header().Get("X-RateLimit-Remaining"), step.code, step.left)
+		}
+	}
+}
