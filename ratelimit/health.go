@@ -1,6 +1,10 @@
 package ratelimit
 
-import "time"
+import (
+	"context"
+	"errors"
+	"time"
+)
 
 // health decides whether it is worth asking the database. While it does not
 // answer, requests must not each wait for their timeout in turn: after a failure
@@ -8,6 +12,7 @@ import "time"
 type health struct {
 	pause time.Duration // how long to rest after the last failure; 0 is healthy
 	until time.Time     // when to try again
+	slow  int           // batches in a row that ran out of time
 }
 
 const (
@@ -22,8 +27,15 @@ func (h *health) down(now time.Time) bool { return h.pause > 0 && now.Before(h.u
 // note takes in what came of asking.
 func (h *health) note(err error, now time.Time) {
 	if err == nil {
-		h.pause = 0
+		h.pause, h.slow = 0, 0
 		return
+	}
+	// One batch out of time may have met a row that somebody else has locked;
+	// the database is well.
+	if errors.Is(err, context.DeadlineExceeded) {
+		if h.slow++; h.slow == 1 && h.pause == 0 {
+			return
+		}
 	}
 	h.pause *= 2
 	if h.pause < firstPause {
