@@ -177,7 +177,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// Of several handlers on a request the limit with the least left is told.
+// Of several handlers on a request the limit with the least left is told, or
+// the one that refuses.
 func TestTheLimitWithTheLeastLeftIsTold(t *testing.T) {
 	c := start(t, `
 		:PORT {
@@ -193,18 +194,28 @@ func TestTheLimitWithTheLeastLeftIsTold(t *testing.T) {
 						limit 40 1m
 					}
 				}
-				pg_ratelimit PREFIX_4 {
+				pg_ratelimit /tight PREFIX_4 {
 					dsn memory
 					limit 2 1m
 				}
+				pg_ratelimit /dear PREFIX_5 {
+					dsn memory
+					limit 20 1m
+					cost 15
+				}
 			}
 		}`)
-	if a := c.expect(http.StatusOK, "/"); a.number(t, "X-RateLimit-Limit") != 2 {
-		t.Errorf("headers %v", a.header)
-	}
-	c.expect(http.StatusOK, "/")
-	if a := c.expect(http.StatusTooManyRequests, "/"); a.number(t, "X-RateLimit-Limit") != 2 || a.number(t, "X-RateLimit-Remaining") != 0 {
-		t.Errorf("headers %v", a.header)
+	for _, want := range []struct {
+		path        string
+		status      int
+		limit, left int64
+	}{
+		{"/", 200, 5, 4}, {"/tight", 200, 2, 1}, {"/dear", 200, 5, 2}, {"/dear", 429, 20, 5}, {"/", 200, 5, 0}, {"/tight", 429, 5, 0},
+	} {
+		a := c.expect(want.status, want.path)
+		if a.number(t, "X-RateLimit-Limit") != want.limit || a.number(t, "X-RateLimit-Remaining") != want.left {
+			t.Errorf("%s: %v, want %+v", want.path, a.header, want)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +24,11 @@ type live struct {
 	t    *testing.T
 	port string
 	log  string // its log's path
+	run  int64  // the how many-eth of this process
 }
+
+// runs counts the Caddys of this process.
+var runs atomic.Int64
 
 // start runs Caddy with a Caddyfile in which PORT stands for the port and
 // PREFIX for a name that no other test uses: counts in memory outlive a test.
@@ -40,7 +45,7 @@ func start(t *testing.T, source string) *live {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c := &live{t: t, port: port, log: filepath.Join(t.TempDir(), "log")}
+	c := &live{t: t, port: port, log: filepath.Join(t.TempDir(), "log"), run: runs.Add(1)}
 	c.load(source)
 	t.Cleanup(func() {
 		if err := caddy.Stop(); err != nil {
@@ -86,9 +91,9 @@ func (c *live) loadJSON(config []byte) {
 	}
 }
 
-// prefix is the test's own.
+// prefix is the test's own, and that of this run of it.
 func (c *live) prefix() string {
-	return strings.NewReplacer("/", "_", " ", "_").Replace(c.t.Name())
+	return strings.NewReplacer("/", "_", " ", "_").Replace(c.t.Name()) + strconv.FormatInt(c.run, 10)
 }
 
 // answer is what a request got.

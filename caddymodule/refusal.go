@@ -95,7 +95,7 @@ func errorRoutesAnswer(r *http.Request, err caddyhttp.HandlerError) bool {
 func routesAnswer(routes caddyhttp.RouteList, r *http.Request, groups map[string]bool) (answers, ends bool) {
 	for i := range routes {
 		route := &routes[i]
-		if false {
+		if groups[route.Group] {
 			continue
 		}
 		matches, err := route.MatcherSets.AnyMatchWithError(r)

@@ -118,6 +118,40 @@ func TestErrorRoutes(t *testing.T) {
 	}
 }
 
+// A site's error routes end at the site, where it has some; the errors of one
+// that has none go to those of the site for all other hosts, as all errors do.
+func TestErrorRoutesOfTheSiteForOtherHosts(t *testing.T) {
+	c := start(t, `
+		http://404.test:PORT {
+			pg_ratelimit PREFIX_1 {
+				dsn memory
+				limit 1 1m
+			}
+			handle_errors 404 {
+				respond "for 404"
+			}
+		}
+		http://none.test:PORT {
+			pg_ratelimit PREFIX_2 {
+				dsn memory
+				limit 1 1m
+			}
+		}
+		http://:PORT {
+			handle_errors {
+				respond "for any"
+			}
+		}`)
+	c.expect(http.StatusOK, "/", "Host", "404.test")
+	if a := c.expect(http.StatusTooManyRequests, "/", "Host", "404.test"); !tooMany.MatchString(a.body) {
+		t.Errorf("404.test: body %q", a.body)
+	}
+	c.expect(http.StatusOK, "/", "Host", "none.test")
+	if a := c.expect(http.StatusTooManyRequests, "/", "Host", "none.test"); a.body != "for any" {
+		t.Errorf("none.test: body %q", a.body)
+	}
+}
+
 // In a route for errors there is nobody else left to answer.
 func TestALimitOnErrorPages(t *testing.T) {
 	c := start(t, `
