@@ -1,0 +1,178 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+const (
+	outageTimeout = 250 * time.Millisecond // for a decision: the default
+	outageMargin  = 50 * time.Millisecond  // for everything else that a request takes
+	backWithin    = 2 * time.Second        // for limits to hold again
+)
+
+// outageRoutes have a limit that nobody reaches, with either on_error; none, to
+// see what the machine makes a request wait for; and one that anybody reaches.
+func outageRoutes() []caddyRoute {
+	return []caddyRoute{
+		{"/allow", []string{limit("allow", "limit 1000000 1h", "key all", "on_error allow")}},
+		{"/deny", []string{limit("deny", "limit 1000000 1h", "key all", "on_error deny")}},
+		{"/none", nil},
+		{"/tight", []string{exactly("tight", "limit 5 1h", "key {header.X-Key}")}},
+	}
+}
+
+// outagePaths are where a load goes, in turn.
+var outagePaths = []string{"/allow", "/deny", "/none"}
+
+// startOutageLoad sends requests, one every few milliseconds, until stop.
+func startOutageLoad(t *testing.T, c *caddy) (stop func() *harness.Result) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan *harness.Result, 1)
+	go func() {
+		done <- harness.Run(ctx, harness.Load{Clients: 100, Every: 4 * time.Millisecond, Request: func(i int) *http.Request {
+			return harness.Get(c.url + outagePaths[i%len(outagePaths)])
+		}})
+	}()
+	return func() *harness.Result {
+		cancel()
+		return <-done
+	}
+}
+
+// checkOutage wants each request answered in time: by on_error during the
+// outage, which lasted from down until up at least. On a busy machine a request
+// that no limit looks at takes long, too. One that waits for its timeout may be
+// held up that long twice: before it waits, and after.
+func checkOutage(t *testing.T, r *harness.Result, down, up time.Time) {
+	t.Helper()
+	if err := r.Err(); err != nil {
+		t.Error(err)
+	}
+	denied := 0
+	slowest := map[string]time.Duration{}
+	for i, reply := range r.Replies {
+		if !reply.Started || reply.Err != nil {
+			continue
+		}
+		path := outagePaths[i%len(outagePaths)]
+		slowest[path] = max(slowest[path], reply.Took)
+		deny := path == "/deny"
+		switch {
+		case deny && reply.Status == http.StatusServiceUnavailable:
+			denied++
+		case reply.Status != http.StatusOK:
+			t.Errorf("request %d, to %s, was answered %d", i, path, reply.Status)
+		case deny && reply.Began.After(down) && reply.Began.Add(reply.Took).Before(up):
+			t.Errorf("request %d passed %v into the outage", i, reply.Began.Sub(down))
+		}
+	}
+	for _, path := range outagePaths[:2] {
+		if want := outageTimeout + outageMargin + 2*slowest["/none"]; slowest[path] > want {
+			t.Errorf("a request to %s took %v, want %v at most (one without a limit took %v)", path, slowest[path], want, slowest["/none"])
+		}
+	}
+	if denied == 0 {
+		t.Error("on_error denied nothing: there was no outage")
+	}
+	t.Logf("%v; %d denied by on_error; slowest %v", r, denied, slowest)
+}
+
+// awaitDecisions waits until a Caddy decides again, and at the longest as long
+// as since allows.
+func awaitDecisions(t *testing.T, c *caddy, since time.Time, patience time.Duration) {
+	t.Helper()
+	for {
+		asked := time.Now()
+		answer := harness.Ask(t, harness.Get(c.url+"/deny"))
+		if answer.Status == http.StatusOK {
+			t.Logf("limits hold again after %v", time.Since(since).Round(time.Millisecond))
+			return
+		}
+		if asked.Sub(since) > patience {
+			t.Fatalf("%v after its return the database is not asked: %d %s", asked.Sub(since), answer.Status, answer.Body)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// checkTight wants a limit of 5 to hold for a key that is new.
+func checkTight(t *testing.T, c *caddy, key string) {
+	t.Helper()
+	r := harness.Run(t.Context(), harness.Load{Clients: 4, Requests: 20, Request: func(int) *http.Request {
+		return harness.Get(c.url+"/tight", "X-Key", key)
+	}})
+	if r.Status[200] != 5 || r.Status[429] != 15 {
+		t.Errorf("a limit of 5: %v", r)
+	}
+}
+
+func TestPostgresGoesAwayUnderLoad(t *testing.T) {
+	server := cluster.Private(t, cluster.Options{})
+	c := startCaddy(t, server.DSN("postgres"), outageRoutes()...)
+	awaitDecisions(t, c, time.Now(), 30*time.Second)
+	restart := func() error { return server.Restart(context.Background()) }
+	for _, outage := range []struct {
+		name       string
+		begin, end func() error
+	}{
+		{"stopped", server.Stop, restart},
+		{"killed", server.Kill, restart},
+		{"hanging", server.Pause, server.Resume},
+	} {
+		t.Run(outage.name, func(t *testing.T) {
+			stop := startOutageLoad(t, c)
+			time.Sleep(500 * time.Millisecond)
+			if err := outage.begin(); err != nil {
+				t.Fatal(err)
+			}
+			down := time.Now()
+			time.Sleep(2 * time.Second)
+			up := time.Now()
+			if err := outage.end(); err != nil {
+				t.Fatal(err)
+			}
+			awaitDecisions(t, c, time.Now(), backWithin)
+			checkTight(t, c, outage.name)
+			checkOutage(t, stop(), down, up)
+		})
+	}
+}
+
+// TestPostgresIsABlackHole has an address that takes connections and never
+// answers.
+func TestPostgresIsABlackHole(t *testing.T) {
+	c := startCaddy(t, "postgres://nobody@"+blackHole(t)+"/nothing?sslmode=disable", outageRoutes()...)
+	began := time.Now()
+	stop := startOutageLoad(t, c)
+	time.Sleep(3 * time.Second)
+	checkOutage(t, stop(), began, time.Now())
+}
+
+// TestPostgresIsDownAtLoad starts a Caddy before its database.
+func TestPostgresIsDownAtLoad(t *testing.T) {
+	server := cluster.Private(t, cluster.Options{})
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	down := time.Now()
+	c := startCaddy(t, server.DSN("postgres"), outageRoutes()...)
+	stop := startOutageLoad(t, c)
+	time.Sleep(time.Second)
+	up := time.Now()
+	if err := server.Restart(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	awaitDecisions(t, c, time.Now(), backWithin)
+	checkTight(t, c, "new")
+	checkOutage(t, stop(), down, up)
+	if !strings.Contains(c.Log(), "connect") {
+		t.Errorf("the log does not tell why nothing was decided:\n%s", c.Log())
+	}
+}

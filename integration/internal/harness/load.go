@@ -1,0 +1,233 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sort"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Load says which requests to send. It is bounded by Requests, by the context,
+// or by both.
+type Load struct {
+	// Clients is how many requests may be under way at once, each on a
+	// connection that it keeps. 0 means 1.
+	Clients int
+
+	// Requests is how many to send. 0 means until the context ends.
+	Requests int
+
+	// Every is the time from the start of one request to that of the next, over
+	// all clients. 0 means as fast as the answers come.
+	Every time.Duration
+
+	// Timeout is for one request. 0 means 30 s.
+	Timeout time.Duration
+
+	// Request makes the ith request, from 0. It is called concurrently.
+	Request func(i int) *http.Request
+}
+
+// Reply is what came of one request.
+type Reply struct {
+	Status  int       // 0 if Err is set
+	Began   time.Time // when it was sent
+	Took    time.Duration
+	Err     error
+	Started bool // false where the context ended first
+}
+
+// Result is what came of a load.
+type Result struct {
+	Status  map[int]int // how many requests, by status
+	Failed  int         // how many got no answer
+	Sent    int
+	Slowest time.Duration
+	Took    time.Duration
+	Replies []Reply // by request, as sent
+}
+
+// Run sends the load and waits for all answers. The end of ctx ends the sending;
+// requests under way get their answer.
+func Run(ctx context.Context, l Load) *Result {
+	clients := l.Clients
+	if clients < 1 {
+		clients = 1
+	}
+	client, closeIdle := newClient(clients, l.Timeout)
+	defer closeIdle()
+	source := &tickets{load: &l, ctx: ctx, began: time.Now()}
+	var wait sync.WaitGroup
+	for range clients {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			for {
+				i, ok := source.next()
+				if !ok {
+					return
+				}
+				source.put(i, send(client, l.Request(i)))
+			}
+		}()
+	}
+	wait.Wait()
+	return source.result()
+}
+
+// newClient is a client that keeps one connection for each of n callers.
+func newClient(n int, timeout time.Duration) (client *http.Client, closeIdle func()) {
+	if timeout == 0 {
+		timeout = 30 * time.Second
+	}
+	transport := &http.Transport{
+		MaxIdleConns:        n,
+		MaxIdleConnsPerHost: n,
+		DisableCompression:  true,
+	}
+	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: transport, Timeout: timeout, CheckRedirect: noRedirect}, transport.CloseIdleConnections
+}
+
+// send sends one request and reads its answer to the end, so that the
+// connection can be used again.
+func send(client *http.Client, request *http.Request) Reply {
+	reply := Reply{Began: time.Now(), Started: true}
+	response, err := client.Do(request)
+	if err == nil {
+		_, err = io.Copy(io.Discard, response.Body)
+		err = errors.Join(err, response.Body.Close())
+	}
+	reply.Took = time.Since(reply.Began)
+	if err != nil {
+		reply.Err = err
+		return reply
+	}
+	reply.Status = response.StatusCode
+	return reply
+}
+
+// tickets hands out the numbers of requests and takes in their replies.
+type tickets struct {
+	load  *Load
+	ctx   context.Context
+	began time.Time
+
+	mu      sync.Mutex
+	issued  int
+	replies []Reply
+}
+
+// next is the next request's number, when its time has come.
+func (s *tickets) next() (int, bool) {
+	s.mu.Lock()
+	i := s.issued
+	if s.ctx.Err() != nil || s.load.Requests > 0 && i >= s.load.Requests {
+		s.mu.Unlock()
+		return 0, false
+	}
+	s.issued++
+	s.replies = append(s.replies, Reply{})
+	s.mu.Unlock()
+	if wait := time.Until(s.began.Add(time.Duration(i) * s.load.Every)); s.load.Every > 0 && wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-s.ctx.Done():
+			return 0, false
+		}
+	}
+	return i, true
+}
+
+func (s *tickets) put(i int, r Reply) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replies[i] = r
+}
+
+func (s *tickets) result() *Result {
+	r := &Result{Status: map[int]int{}, Replies: s.replies, Took: time.Since(s.began)}
+	for i := range r.Replies {
+		reply := &r.Replies[i]
+		switch {
+		case !reply.Started:
+			continue
+		case reply.Err != nil:
+			r.Failed++
+		default:
+			r.Status[reply.Status]++
+		}
+		r.Sent++
+		if reply.Took > r.Slowest {
+			r.Slowest = reply.Took
+		}
+	}
+	return r
+}
+
+// Err is the first failure of a request, or nil.
+func (r *Result) Err() error {
+	for i := range r.Replies {
+		if r.Replies[i].Err != nil {
+			return fmt.Errorf("request %d of %d (%d failed): %w", i, r.Sent, r.Failed, r.Replies[i].Err)
+		}
+	}
+	return nil
+}
+
+// String is the counts by status, as "200×100 429×900, slowest 12ms".
+func (r *Result) String() string {
+	var parts []string
+	for status, n := range r.Status {
+		parts = append(parts, fmt.Sprintf("%d×%d", status, n))
+	}
+	sort.Strings(parts)
+	if r.Failed > 0 {
+		parts = append(parts, fmt.Sprintf("failed×%d", r.Failed))
+	}
+	return fmt.Sprintf("%s in %v, slowest %v", strings.Join(parts, " "), r.Took.Round(time.Millisecond), r.Slowest.Round(100*time.Microsecond))
+}
+
+// Get is a GET request, with headers given as name, value, name, value.
+func Get(url string, headers ...string) *http.Request {
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		panic(err) // the test's own text
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	return request
+}
+
+// Answer is one answer, whole.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   string
+}
+
+// Ask sends one request, on a connection of its own, and returns the answer.
+func Ask(t testing.TB, request *http.Request) Answer {
+	t.Helper()
+	client, closeIdle := newClient(1, 0)
+	defer closeIdle()
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Answer{response.StatusCode, response.Header, string(body)}
+}

@@ -1,0 +1,260 @@
+package harness
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster/leash"
+)
+
+const (
+	startPatience = 60 * time.Second // for a program to listen
+	stopPatience  = 15 * time.Second // for a program to end when it is asked to
+	pollEvery     = 5 * time.Millisecond
+	shownLog      = 6000 // bytes of a log's end that a failed test shows
+)
+
+// Program says what to run.
+type Program struct {
+	Name string   // in messages; default: Path's last part
+	Path string   // of the executable
+	Args []string // without the name
+	Env  []string // added to this process's
+	Dir  string   // default: a temporary folder of the test
+}
+
+// Process is a program that runs. Its methods are safe for concurrent use.
+type Process struct {
+	name   string
+	cmd    *exec.Cmd
+	leash  *leash.Leash
+	log    logBuffer
+	exited chan struct{} // closed when it has ended
+	err    error         // what it ended with; set before exited is closed
+
+	mu      sync.Mutex
+	stopped bool // Stop or Kill has been called
+}
+
+// Start runs a program. It is stopped at the test's end, and ended also where
+// this process is killed. A program that ends by itself fails the test; the end
+// of the log of each program is shown where a test has failed.
+func Start(t testing.TB, p Program) *Process {
+	t.Helper()
+	process := &Process{name: p.Name, exited: make(chan struct{})}
+	if process.name == "" {
+		process.name = filepath.Base(p.Path)
+	}
+	process.cmd = exec.Command(p.Path, p.Args...)
+	process.cmd.Env = append(os.Environ(), p.Env...)
+	process.cmd.Dir = p.Dir
+	if p.Dir == "" {
+		process.cmd.Dir = t.TempDir()
+	}
+	process.cmd.Stdout, process.cmd.Stderr = &process.log, &process.log
+	// A group of its own: Ctrl-C reaches it only by way of this process.
+	process.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A child of the program's may hold the pipe of its log.
+	process.cmd.WaitDelay = stopPatience
+	var err error
+	if process.leash, err = leash.New(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := process.cmd.Start(); err != nil {
+		t.Fatal(errors.Join(err, process.leash.End()))
+	}
+	go func() {
+		process.err = process.cmd.Wait()
+		close(process.exited)
+	}()
+	t.Cleanup(func() {
+		if err := process.end(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("end of the log of %s:\n%s", process.name, tail(process.log.String()))
+		}
+	})
+	if err := process.leash.Hold(process.PID()); err != nil {
+		t.Fatal(err)
+	}
+	return process
+}
+
+// end is Stop, for the test's end.
+func (p *Process) end() error {
+	p.mu.Lock()
+	stopped := p.stopped
+	p.mu.Unlock()
+	if stopped {
+		return nil
+	}
+	return p.Stop()
+}
+
+// PID is the process's number.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Log is what the program has written so far, to stdout and stderr.
+func (p *Process) Log() string { return p.log.String() }
+
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Stop asks the program to end (SIGTERM) and waits until it has. An error says
+// that it had ended before, or had to be killed, or ended with a failure.
+func (p *Process) Stop() error {
+	select {
+	case <-p.exited:
+		ended := errors.New(p.name + " ended by itself, with " + p.cmd.ProcessState.String() + ": " + tail(p.Log()))
+		return errors.Join(ended, p.release())
+	default:
+	}
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	timer := time.NewTimer(stopPatience)
+	defer timer.Stop()
+	select {
+	case <-p.exited:
+	case <-timer.C:
+		return errors.Join(fmt.Errorf("%s (pid %d) did not end within %v of SIGTERM", p.name, p.PID(), stopPatience), p.Kill())
+	}
+	if p.err != nil {
+		return errors.Join(fmt.Errorf("%s ended with %w: %s", p.name, p.err, tail(p.Log())), p.release())
+	}
+	return p.release()
+}
+
+// Kill ends the program with SIGKILL and waits until it is gone.
+func (p *Process) Kill() error {
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-p.exited
+	return p.release()
+}
+
+// signal sends a signal to a process that may have ended.
+func (p *Process) signal(s os.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("%s (pid %d): %w", p.name, p.PID(), err)
+	}
+	return nil
+}
+
+// release lets the leash go, once.
+func (p *Process) release() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return nil
+	}
+	p.stopped = true
+	return p.leash.End()
+}
+
+// AwaitAddress waits until something takes connections at host:port.
+func (p *Process) AwaitAddress(t testing.TB, address string) {
+	t.Helper()
+	p.Await(t, "it to listen on "+address, func() bool {
+		conn, err := net.DialTimeout("tcp", address, time.Second)
+		return err == nil && conn.Close() == nil
+	})
+}
+
+// AwaitLog waits until the program's log holds the text.
+func (p *Process) AwaitLog(t testing.TB, text string) {
+	t.Helper()
+	p.Await(t, strconv.Quote(text)+" in its log", func() bool { return strings.Contains(p.Log(), text) })
+}
+
+// Await waits, as long as the program runs, until done says so. what completes
+// "waited for".
+func (p *Process) Await(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(startPatience); !done(); {
+		select {
+		case <-p.exited:
+			t.Fatalf("%s ended (%v) while the test waited for %s", p.name, p.err, what)
+		case <-time.After(pollEvery):
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: waited %v for %s", p.name, startPatience, what)
+		}
+	}
+}
+
+// ports are those that FreePort has given away.
+var ports = struct {
+	sync.Mutex
+	taken map[int]bool
+}{taken: map[int]bool{}}
+
+// FreePort finds a loopback port that nobody listens on, and that it gives to
+// no other caller. It lies below the range that systems use for outgoing
+// connections, so that nobody takes it while a program is down.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	const low, high = 30000, 32768
+	ports.Lock()
+	defer ports.Unlock()
+	for range 1000 {
+		port := low + rand.IntN(high-low)
+		if ports.taken[port] {
+			continue
+		}
+		// All addresses: Caddy and Traefik listen on them.
+		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+		if err != nil || l.Close() != nil {
+			continue
+		}
+		ports.taken[port] = true
+		return port
+	}
+	t.Fatal("no free port")
+	return 0
+}
+
+// FreeAddress is 127.0.0.1 with a FreePort.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort(t)))
+}
+
+// logBuffer keeps what a program writes.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(text)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func tail(log string) string {
+	if len(log) > shownLog {
+		log = "… " + log[len(log)-shownLog:]
+	}
+	return strings.TrimSpace(log)
+}

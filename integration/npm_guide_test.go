@@ -1,0 +1,156 @@
+package integration
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+)
+
+// guideSQL are the SQL statements of the migration guide, by its code blocks.
+func guideSQL(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/migrating-from-npm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []string
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		switch fence := strings.TrimSpace(line); {
+		case fence == "```sql":
+			inside = true
+			blocks = append(blocks, "")
+		case fence == "```":
+			inside = false
+		case inside:
+			blocks[len(blocks)-1] += line
+		}
+	}
+	return blocks
+}
+
+// TestNpmGuide follows the guide there and back, statement by statement, with
+// an account for the proxies that does not own the tables.
+func TestNpmGuide(t *testing.T) {
+	blocks := guideSQL(t)
+	marks := []string{"pg_tables", "ADD COLUMN", "GRANT", "slot IS NOT NULL", "DROP COLUMN", "DELETE"}
+	if len(blocks) != len(marks) {
+		t.Fatalf("the guide has %d blocks of SQL, want %d", len(blocks), len(marks))
+	}
+	for i, mark := range marks {
+		if !strings.Contains(blocks[i], mark) {
+			t.Fatalf("block %d has no %s:\n%s", i, mark, blocks[i])
+		}
+	}
+	look, upgrade, grant, check, back, clean := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4], blocks[5]
+
+	dsn := cluster.Open(t)
+	node := startNode(t, dsn)
+	node.tables(t)
+	conn := connect(t, dsn)
+	run := func(sql string) (lines []string) {
+		t.Helper()
+		results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()
+		if err != nil {
+			t.Fatalf("%v:\n%s", err, sql)
+		}
+		for _, result := range results {
+			for _, row := range result.Rows {
+				var columns []string
+				for _, column := range row {
+					columns = append(columns, string(column))
+				}
+				lines = append(lines, strings.Join(columns, "|"))
+			}
+		}
+		return lines
+	}
+	account, password := "proxy_"+strings.ToLower(rand.Text()), rand.Text()
+	run("CREATE ROLE " + account + " LOGIN PASSWORD '" + password + "'")
+	t.Cleanup(func() {
+		run("DROP OWNED BY " + account + "; DROP ROLE " + account)
+		conn.Close(context.Background())
+	})
+	proxyDSN, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxyDSN.User = url.UserPassword(account, password)
+
+	limits := []*shared{
+		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.SlidingWindow, Events: 10, Window: time.Hour}, key: "user:1"},
+		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour, Durable: true}, key: "user:1"},
+	}
+	takes := func(who string, cost int64, want bool, by func(*shared) taker) {
+		t.Helper()
+		for _, s := range limits {
+			if passes, err := by(s)(cost); err != nil || passes != want {
+				t.Errorf("%s: %s: a hit of cost %d: %v, %v; want %v", s.limit.Algorithm, who, cost, passes, err, want)
+			}
+		}
+	}
+	byNode := func(s *shared) taker { return s.byNode(node) }
+
+	takes("Node alone", 1, true, byNode)
+	if got := strings.Join(run(look), "\n"); !strings.Contains(got, "ephemeral|api|1|f") || !strings.Contains(got, "durable|api|1|f") {
+		t.Errorf("a look at the tables says\n%s", got)
+	}
+	run(strings.Replace(grant, "TO proxy;", "TO "+account+";", 1))
+
+	reported := make(chan error, 100)
+	db, err := pgxdb.Open(proxyDSN.String(), pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{Report: func(err error) { reported <- err }})
+	if _, err := limits[0].byStore(early)(1); err == nil {
+		t.Error("a proxy that may not upgrade the tables decides before they are")
+	}
+	early.Close()
+	// Before Postgres 15 everybody may create in the schema public.
+	if err := <-reported; !strings.Contains(err.Error(), "permission denied for schema public") &&
+		!strings.Contains(err.Error(), "must be owner of table rate_limit_ephemeral") {
+		t.Errorf("it reports: %v", err)
+	}
+
+	run(upgrade)
+	store := openStore(t, proxyDSN.String())
+	byStore := func(s *shared) taker { return s.byStore(store) }
+	takes("the store on top of 1", 10, false, byStore)
+	takes("the store on top of 1", 4, true, byStore)
+	takes("Node on top of 5", 4, true, byNode)
+	takes("the store on top of 9", 2, false, byStore)
+	got := strings.Split(strings.Join(run(check), "\n"), "\n")
+	if len(got) != 3 || got[0] != "12" || !strings.HasPrefix(got[1], "api|user:1|9|0|") || !strings.HasSuffix(got[1], "|t|f") || got[2] != "0" {
+		t.Errorf("the check says\n%s", strings.Join(got, "\n"))
+	}
+	store.Close()
+
+	run(back)
+	for _, table := range tables {
+		if n := columnsOf(t, dsn, table.name); n != 8 {
+			t.Errorf("%s has %d columns after going back, want 8", table.name, n)
+		}
+	}
+	node.tables(t)
+	takes("Node on top of 9", 1, true, byNode)
+	takes("Node on top of 10", 1, false, byNode)
+	run(clean)
+	takes("Node after the cleaning", 1, false, byNode)
+
+	again := openStore(t, dsn)
+	takes("a store that owns the tables", 1, false, func(s *shared) taker { return s.byStore(again) })
+	for _, table := range tables {
+		if n := columnsOf(t, dsn, table.name); n != 12 {
+			t.Errorf("%s has %d columns after a second upgrade, want 12", table.name, n)
+		}
+	}
+}

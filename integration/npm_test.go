@@ -1,0 +1,306 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// The tests of this file and of npm_turns_test.go and npm_guide_test.go let a
+// Node program and this module limit in the same rows. The Node program is
+// written from the npm library's documented statements; it runs them by way of
+// the driver that the library uses, the package pg.
+
+// shared is a limit that several programs enforce.
+type shared struct {
+	limit *ratelimit.Limit
+	costs int64 // hits cost from 1 to this
+	key   string
+
+	admitted atomic.Int64 // the costs of what has passed
+}
+
+// node is a hit as the Node program knows it.
+func (s *shared) node(cost int64) nodeHit {
+	table := tables[0].name
+	if s.limit.Durable {
+		table = tables[1].name
+	}
+	return nodeHit{s.limit.Algorithm.String(), table, s.limit.Prefix, s.key, cost, s.limit.Events, s.limit.Window.Milliseconds(), 0}
+}
+
+// taker lets a hit of some cost pass, or not.
+type taker func(cost int64) (bool, error)
+
+func (s *shared) byNode(n *nodeProgram) taker {
+	return func(cost int64) (bool, error) { return n.take(s.node(cost)) }
+}
+
+func (s *shared) byStore(store *ratelimit.Postgres) taker {
+	return func(cost int64) (bool, error) {
+		decisions := make([]ratelimit.Decision, 1)
+		hits := []ratelimit.Hit{{Limit: s.limit, Key: s.key, Cost: cost}}
+		err := store.Take(context.Background(), time.Minute, hits, decisions)
+		return decisions[0].Allowed, err
+	}
+}
+
+func (s *shared) byCaddy(t *testing.T, client *http.Client, url string) taker {
+	return func(cost int64) (bool, error) {
+		response, err := client.Do(harness.Get(url+"/"+s.limit.Prefix, "X-Subject", s.key, "X-Cost", strconv.FormatInt(cost, 10)))
+		if err != nil {
+			return false, err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != 200 && response.StatusCode != 429 {
+			t.Errorf("Caddy answers %d", response.StatusCode)
+		}
+		return response.StatusCode == 200, nil
+	}
+}
+
+// route is the limit in Caddy.
+func (s *shared) route() caddyRoute {
+	return caddyRoute{"/" + s.limit.Prefix, []string{exactly(s.limit.Prefix, "algorithm "+s.limit.Algorithm.String(),
+		"limit "+strconv.FormatInt(s.limit.Events, 10)+" "+s.limit.Window.String(), "durable "+onOff(s.limit.Durable),
+		"key {header.X-Subject}", "cost {header.X-Cost}")}}
+}
+
+// exhaust takes hits in n callers until one of cost 1 is refused to each, and
+// counts what passes.
+func (s *shared) exhaust(t *testing.T, n int, take taker) {
+	var wait sync.WaitGroup
+	for caller := range n {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			for i := int64(caller); ; i++ {
+				cost := i%s.costs + 1
+				passes, err := take(cost)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if passes {
+					s.admitted.Add(cost)
+				} else if cost == 1 {
+					return
+				}
+			}
+		}()
+	}
+	wait.Wait()
+}
+
+// columnsOf is how many columns a table has.
+func columnsOf(t *testing.T, dsn, table string) int64 {
+	t.Helper()
+	return queryInt(t, dsn, `SELECT count(*) FROM pg_attribute
+		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table)
+}
+
+// TestNodeProgramSharesRows begins with a Node program alone on its tables of
+// eight columns. They are upgraded while it runs, and then it, a store and a
+// Caddy use the quotas up together, to the last unit.
+func TestNodeProgramSharesRows(t *testing.T) {
+	dsn := cluster.Open(t)
+	node := startNode(t, dsn)
+	node.tables(t)
+	const events, before, callers = 400, 60, 4
+	var limits []*shared
+	for _, durable := range []bool{false, true} {
+		for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow} {
+			s := &shared{limit: &ratelimit.Limit{Prefix: a.String() + onOff(durable), Algorithm: a, Events: events, Window: time.Hour, Durable: durable},
+				costs: 3, key: "user:1"}
+			if a == ratelimit.FixedWindow {
+				// The Node program's refusals count: one of cost 3 where 2
+				// are left uses these up. That is the last of the limits.
+				s.costs = 1
+			}
+			limits = append(limits, s)
+		}
+	}
+	wasteful := &shared{limit: &ratelimit.Limit{Prefix: "wasteful", Algorithm: ratelimit.FixedWindow, Events: events, Window: time.Hour}, costs: 3, key: "user:1"}
+	limits = append(limits, wasteful)
+
+	for _, table := range tables {
+		if n := columnsOf(t, dsn, table.name); n != 8 {
+			t.Fatalf("%s has %d columns before the upgrade, want the library's 8", table.name, n)
+		}
+	}
+	for _, s := range limits {
+		take := s.byNode(node)
+		for range before / callers {
+			inParallel(callers, func() {
+				if passes, err := take(1); err != nil || !passes {
+					t.Errorf("%s: a hit before the upgrade: %v, %v", s.limit.Prefix, passes, err)
+				}
+			})
+		}
+		s.admitted.Add(before)
+	}
+
+	store := openStore(t, dsn)
+	upgradeUnderTraffic(t, dsn, node, store)
+
+	routes := make([]caddyRoute, len(limits))
+	for i, s := range limits {
+		routes[i] = s.route()
+	}
+	proxy := startCaddy(t, dsn, routes...)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers * len(limits)}, Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	var wait sync.WaitGroup
+	for _, s := range limits {
+		takers := map[string]taker{"node": s.byNode(node), "the store": s.byStore(store), "Caddy": s.byCaddy(t, client, proxy.url)}
+		for name, take := range takers { // each has its part, however slow it is
+			if passes, err := take(1); err != nil || !passes {
+				t.Errorf("%s: %s: the first hit: %v, %v", s.limit.Prefix, name, passes, err)
+			}
+			s.admitted.Add(1)
+		}
+		for _, take := range takers {
+			wait.Add(1)
+			go func() {
+				defer wait.Done()
+				s.exhaust(t, callers, take)
+			}()
+		}
+	}
+	wait.Wait()
+	for _, s := range limits {
+		admitted := s.admitted.Load()
+		switch {
+		case s == wasteful && (admitted > events || admitted < events-(s.costs-1)):
+			t.Errorf("%s: %d admitted, want up to %d of %d to be lost to refusals", s.limit.Prefix, admitted, s.costs-1, events)
+		case s != wasteful && admitted != events:
+			t.Errorf("%s: %d admitted, want exactly %d", s.limit.Prefix, admitted, events)
+		}
+		checkRow(t, dsn, s)
+	}
+	if lines := proxy.complaints(); len(lines) > 0 {
+		t.Errorf("%d complaints in Caddy's log, such as %s", len(lines), lines[0])
+	}
+
+	// A Node program that is deployed after the upgrade finds nothing amiss.
+	later := startNode(t, dsn)
+	later.tables(t)
+	for _, s := range limits {
+		if passes, err := s.byNode(later)(1); err != nil || passes {
+			t.Errorf("%s: a Node program that starts later: %v, %v; want a refusal", s.limit.Prefix, passes, err)
+		}
+		s.key = "user:2"
+		if passes, err := s.byNode(later)(2); err != nil || !passes {
+			t.Errorf("%s: a row made by a Node program that starts later: %v, %v", s.limit.Prefix, passes, err)
+		}
+		if passes, err := s.byStore(store)(events - 1); err != nil || passes {
+			t.Errorf("%s: the store admits %d on top of 2 in Node (%v)", s.limit.Prefix, events-1, err)
+		}
+		if passes, err := s.byStore(store)(events - 2); err != nil || !passes {
+			t.Errorf("%s: the store does not admit %d on top of 2 in Node (%v)", s.limit.Prefix, events-2, err)
+		}
+		if passes, err := s.byNode(node)(1); err != nil || passes {
+			t.Errorf("%s: Node after the store has used the quota up: %v, %v; want a refusal", s.limit.Prefix, passes, err)
+		}
+	}
+}
+
+// upgradeUnderTraffic lets the store upgrade the tables while the Node program
+// sends hits without a pause. None fails, none is lost.
+func upgradeUnderTraffic(t *testing.T, dsn string, node *nodeProgram, store *ratelimit.Postgres) {
+	t.Helper()
+	free := []*shared{
+		{limit: &ratelimit.Limit{Prefix: "free", Algorithm: ratelimit.SlidingWindow, Events: 1e9, Window: time.Hour}, key: "user:1"},
+		{limit: &ratelimit.Limit{Prefix: "free", Algorithm: ratelimit.FixedWindow, Events: 1e9, Window: time.Hour, Durable: true}, key: "user:1"},
+	}
+	stop := make(chan struct{})
+	var traffic sync.WaitGroup
+	for _, s := range free {
+		take := s.byNode(node)
+		for range 2 {
+			traffic.Add(1)
+			go func() {
+				defer traffic.Done()
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					passes, err := take(1)
+					if err != nil || !passes {
+						t.Errorf("%s during the upgrade: %v, %v", s.limit.Algorithm, passes, err)
+						return
+					}
+					s.admitted.Add(1)
+				}
+			}()
+		}
+	}
+	more := func(what string) { // 50 further hits on each limit
+		t.Helper()
+		deadline := time.Now().Add(time.Minute)
+		for _, s := range free {
+			for from := s.admitted.Load(); s.admitted.Load() < from+50; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) || t.Failed() {
+					close(stop)
+					traffic.Wait()
+					t.Fatalf("the Node program does not get on %s the upgrade", what)
+				}
+			}
+		}
+	}
+	more("before")
+	for _, s := range free {
+		passes, err := s.byStore(store)(1)
+		if err != nil || !passes {
+			t.Errorf("%s: the store's first hit: %v, %v", s.limit.Algorithm, passes, err)
+		}
+		s.admitted.Add(1)
+	}
+	for _, table := range tables {
+		if n := columnsOf(t, dsn, table.name); n <= 8 {
+			t.Errorf("%s has %d columns after the upgrade, want the library's 8 and more", table.name, n)
+		}
+	}
+	more("after")
+	close(stop)
+	traffic.Wait()
+	for _, s := range free {
+		if count := checkRow(t, dsn, s); count != s.admitted.Load() {
+			t.Errorf("%s: the row counts %d, want the %d that were admitted", s.limit.Algorithm, count, s.admitted.Load())
+		}
+	}
+}
+
+// checkRow checks that a row counts what was admitted, or more only by the
+// refusals of the Node program's fixed window, and returns the count.
+func checkRow(t *testing.T, dsn string, s *shared) int64 {
+	t.Helper()
+	count := queryInt(t, dsn, "SELECT count FROM "+s.node(1).Table+" WHERE prefix = $1 AND key = $2", s.limit.Prefix, s.key)
+	if admitted := s.admitted.Load(); count < admitted || count > admitted && s.limit.Algorithm != ratelimit.FixedWindow {
+		t.Errorf("%s: the row counts %d, and %d were admitted", s.limit.Prefix, count, admitted)
+	}
+	return count
+}
+
+// inParallel runs f n times at once.
+func inParallel(n int, f func()) {
+	var wait sync.WaitGroup
+	for range n {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			f()
+		}()
+	}
+	wait.Wait()
+}

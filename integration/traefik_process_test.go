@@ -1,0 +1,185 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+)
+
+// traefik is a Traefik process with this repository as its local plugin.
+type traefik struct {
+	*harness.Process
+	url        string // of its entry point
+	admin      string // of its API
+	dynamic    string // the file of its dynamic configuration
+	generation int
+}
+
+// object is an object of a configuration file.
+type object = map[string]any
+
+// startTraefik starts a Traefik that serves the routes, and waits until it does.
+func startTraefik(t testing.TB, routes []route, env ...string) *traefik {
+	t.Helper()
+	program := traefikProgram(t)
+	dir := t.TempDir()
+	goPath(t, filepath.Join(dir, "plugins-local"))
+	web, admin := harness.FreeAddress(t), harness.FreeAddress(t)
+	tr := &traefik{url: "http://" + web, admin: "http://" + admin, dynamic: filepath.Join(dir, "dynamic.yml")}
+	writeYAML(t, filepath.Join(dir, "traefik.yml"), object{
+		"global":      object{"checkNewVersion": false, "sendAnonymousUsage": false},
+		"log":         object{"level": "INFO", "noColor": true},
+		"entryPoints": object{"web": object{"address": web}, "traefik": object{"address": admin}},
+		"api":         object{"insecure": true, "debug": true, "dashboard": false},
+		"providers": object{
+			"providersThrottleDuration": "1ms",
+			"file":                      object{"filename": tr.dynamic, "watch": true},
+		},
+		"experimental": object{"localPlugins": object{"pg_ratelimit": object{"moduleName": modulePath}}},
+	})
+	tr.write(t, routes)
+	tr.Process = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Env: env, Args: []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}})
+	t.Cleanup(func() {
+		if log := tr.Log(); strings.Contains(log, "panic") {
+			t.Errorf("something panicked in Traefik: %s", log)
+		}
+	})
+	tr.AwaitAddress(t, web)
+	tr.awaitGeneration(t)
+	return tr
+}
+
+// route is a path of a Traefik's, what it goes to, and the plugin's
+// configuration there, nil for none.
+type route struct {
+	path    string
+	backend string // a URL
+	limit   object
+}
+
+// write writes the next generation of the dynamic configuration. A route of its
+// own tells which generation is served.
+func (tr *traefik) write(t testing.TB, routes []route) {
+	t.Helper()
+	tr.generation++
+	routers, services, middlewares := object{}, object{}, object{
+		"generation": object{"redirectRegex": object{"regex": ".*", "replacement": "http://generation/" + strconv.Itoa(tr.generation)}},
+	}
+	routers["generation"] = object{"entryPoints": []string{"web"}, "rule": "Path(`/generation`)", "service": "noop@internal", "middlewares": []string{"generation"}}
+	for i, r := range routes {
+		name := "r" + strconv.Itoa(i)
+		router := object{"entryPoints": []string{"web"}, "rule": "PathPrefix(`" + r.path + "`)", "service": name}
+		if r.limit != nil {
+			middlewares[name] = object{"plugin": object{"pg_ratelimit": r.limit}}
+			router["middlewares"] = []string{name}
+		}
+		routers[name] = router
+		services[name] = object{"loadBalancer": object{"servers": []object{{"url": r.backend}}}}
+	}
+	writeYAML(t, tr.dynamic, object{"http": object{"routers": routers, "services": services, "middlewares": middlewares}})
+}
+
+// reload has the routes served, and waits until they are.
+func (tr *traefik) reload(t testing.TB, routes []route) {
+	t.Helper()
+	tr.write(t, routes)
+	tr.awaitGeneration(t)
+}
+
+func (tr *traefik) awaitGeneration(t testing.TB) {
+	t.Helper()
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	defer client.CloseIdleConnections()
+	want := "http://generation/" + strconv.Itoa(tr.generation)
+	tr.Await(t, "its configuration", func() bool {
+		response, err := client.Get(tr.url + "/generation")
+		if err != nil {
+			return false
+		}
+		response.Body.Close()
+		return response.Header.Get("Location") == want
+	})
+}
+
+var goroutineTotal = regexp.MustCompile(`^goroutine profile: total (\d+)`)
+
+// goroutines is how many goroutines the process has, and what they are at.
+func (tr *traefik) goroutines(t testing.TB) (n int, stacks string) {
+	t.Helper()
+	response, err := http.Get(tr.admin + "/debug/pprof/goroutine?debug=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := goroutineTotal.FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("no goroutine profile: %s", text)
+	}
+	n, err = strconv.Atoi(string(found[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, string(text)
+}
+
+// writeYAML writes a file as a whole: who reads it meanwhile sees the old one.
+func writeYAML(t testing.TB, path string, content any) {
+	t.Helper()
+	text, err := yaml.Marshal(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startBackend starts what proxies stand in front of. It answers 200, ok.
+func startBackend(t testing.TB) string {
+	t.Helper()
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
+	t.Cleanup(backend.Close)
+	return backend.URL
+}
+
+// blackHole takes connections, and whatever is sent there, and never answers.
+func blackHole(t testing.TB) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(io.Discard, conn) // it ends as the client gives up
+				conn.Close()
+			}()
+		}
+	}()
+	return l.Addr().String()
+}

@@ -1,0 +1,129 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// queryNumber is the number that a query gives.
+func queryNumber(t testing.TB, dsn, sql string, args ...any) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	n := 0
+	if err := conn.QueryRow(ctx, sql, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// connections is how many others are connected to a database.
+func connections(t testing.TB, dsn string) int {
+	t.Helper()
+	return queryNumber(t, dsn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+}
+
+// hitsIn is how many hits a database has counted under a prefix.
+func hitsIn(t testing.TB, dsn, prefix string) int {
+	t.Helper()
+	return queryNumber(t, dsn, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1", prefix)
+}
+
+// keysInTheClear is how many durable keys of a prefix are not digests.
+func keysInTheClear(t testing.TB, dsn, prefix string) int {
+	t.Helper()
+	return queryNumber(t, dsn, "SELECT count(*) FROM rate_limit_durable WHERE prefix = $1 AND key NOT LIKE 'sha256:%'", prefix)
+}
+
+func TestReloadsLeaveNothingBehind(t *testing.T) {
+	const (
+		reloads  = 300
+		maxConns = 4
+		routers  = 10
+	)
+	backend, first, second := startBackend(t), cluster.Open(t), cluster.Open(t)
+	// Every generation differs in each middleware, so that each is made anew.
+	routes := func(dsn string, generation int) []route {
+		var all []route
+		for i := range routers {
+			all = append(all, route{"/" + strconv.Itoa(i), backend, object{
+				"dsn": dsn, "prefix": "reload", "key": strconv.Itoa(i), "limit": strconv.Itoa(1000000+generation) + " 1h",
+				"algorithm": "fixed_window", "maxConns": maxConns, "timeout": "5s", "onError": "deny",
+			}})
+		}
+		return all
+	}
+	tr := startTraefik(t, routes(first, 0))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan *harness.Result, 1)
+	go func() {
+		done <- harness.Run(ctx, harness.Load{Clients: 8, Every: 2 * time.Millisecond, Request: func(i int) *http.Request {
+			return harness.Get(tr.url + "/" + strconv.Itoa(i%routers))
+		}})
+	}()
+	began := time.Now()
+	early, earlyConnections := 0, 0
+	for generation := 1; generation <= reloads; generation++ {
+		tr.reload(t, routes(first, generation))
+		if generation == reloads/10 {
+			early, _ = tr.goroutines(t)
+			earlyConnections = connections(t, first)
+		}
+	}
+	late, stacks := tr.goroutines(t)
+	lateConnections := connections(t, first)
+	t.Logf("%d reloads in %v: %d goroutines after %d, %d at the end; %d and %d connections", reloads, time.Since(began).Round(time.Millisecond), early, reloads/10, late, earlyConnections, lateConnections)
+	// Each client's connection and each to the backend has some.
+	if late > early+40 {
+		t.Errorf("%d goroutines after %d reloads, %d after %d\n%s", early, reloads/10, late, reloads, stacks)
+	}
+	if lateConnections > maxConns || earlyConnections > maxConns {
+		t.Errorf("%d and %d connections, of at most %d", earlyConnections, lateConnections, maxConns)
+	}
+
+	// Another database, with requests in flight.
+	before := hitsIn(t, first, "reload")
+	tr.reload(t, routes(second, 0))
+	switched := time.Now()
+	time.Sleep(300 * time.Millisecond)
+	cancel()
+	r := <-done
+	if err := r.Err(); err != nil {
+		t.Error(err)
+	}
+	if len(r.Status) != 1 || r.Status[http.StatusOK] == 0 {
+		t.Errorf("%v; want nothing but 200", r)
+	}
+	inFirst, inSecond := hitsIn(t, first, "reload"), hitsIn(t, second, "reload")
+	if inFirst+inSecond != r.Status[http.StatusOK] {
+		t.Errorf("%d hits in the first database and %d in the second, of %d requests", inFirst, inSecond, r.Status[http.StatusOK])
+	}
+	if before == 0 || inSecond == 0 {
+		t.Errorf("%d hits in the first database before the change, %d in the second after it", before, inSecond)
+	}
+	// The old pool goes after its linger: 10 s and the middleware's timeout, 5 s.
+	t.Logf("%v; %d hits in the first database, %d in the second", r, inFirst, inSecond)
+	for connections(t, first) > 0 {
+		if time.Since(switched) > 60*time.Second {
+			t.Fatalf("%d connections to the first database, %v after the change", connections(t, first), time.Since(switched))
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+	if a := harness.Ask(t, harness.Get(tr.url+"/0")); a.Status != http.StatusOK || a.Header.Get("X-RateLimit-Limit") != "1000000" {
+		t.Errorf("after the old pool has gone: %d %v", a.Status, a.Header)
+	}
+}

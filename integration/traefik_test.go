@@ -1,0 +1,191 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// What the tests of exactness send to a limit of quota.
+const (
+	crowd    = 64
+	requests = 1000
+)
+
+// decideAlways makes a middleware wait for a decision however slow this machine
+// is, and pass nothing without one.
+func decideAlways(limit object) object {
+	limit["timeout"], limit["onError"] = "30s", "deny"
+	return limit
+}
+
+// checkExact sends requests from a crowd to the URLs in turn, and wants as many
+// to pass as the quota is.
+func checkExact(t *testing.T, urls ...string) {
+	t.Helper()
+	r := harness.Run(context.Background(), harness.Load{Clients: crowd, Requests: requests, Request: func(i int) *http.Request {
+		return harness.Get(urls[i%len(urls)])
+	}})
+	if err := r.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if r.Status[http.StatusOK] != quota || r.Status[http.StatusTooManyRequests] != requests-quota {
+		t.Errorf("%v; want %d×200 and %d×429", r, quota, requests-quota)
+	}
+}
+
+// TestTwoTraefiksAreExact also shows that a stock Traefik loads the repository
+// as it is: startTraefik gives it nothing else.
+func TestTwoTraefiksAreExact(t *testing.T) {
+	backend, dsn := startBackend(t), cluster.Open(t)
+	path := func(algorithm string, durable bool) string {
+		return "/" + algorithm + "/" + strconv.FormatBool(durable) + "/"
+	}
+	var routes []route
+	for _, a := range algorithms {
+		for _, table := range tables {
+			routes = append(routes, route{path(a.name, table.durable), backend, decideAlways(object{
+				"dsn": dsn, "prefix": "exact", "key": "{path} {client_ip}", "algorithm": a.name, "limit": a.limit, "durable": table.durable,
+			})})
+		}
+	}
+	one, two := startTraefik(t, routes), startTraefik(t, routes)
+	forEachKind(t, func(t *testing.T, algorithm, _ string, durable bool) {
+		at := path(algorithm, durable)
+		checkExact(t, one.url+at, two.url+at)
+	})
+}
+
+func TestCaddyAndTraefikCountTogether(t *testing.T) {
+	backend, dsn := startBackend(t), cluster.Open(t)
+	caddy := startCaddy(t, dsn, caddyRoute{"/*", []string{exactly("together", "key {header.X-Client}", "limit 100 1h",
+		"zone many {\n\tkey {header.Authorization}\n\tlimit 1000000 1d\n\talgorithm fixed_window\n\tdurable\n}")}})
+	tr := startTraefik(t, []route{{"/", backend, decideAlways(object{
+		"dsn": dsn, "prefix": "together", "key": "{header.X-Client}", "limit": "100 1h",
+		"zones": []object{{"prefix": "many", "key": "{header.Authorization}", "limit": "1000000 1d", "algorithm": "fixed_window", "durable": true}},
+	})}})
+	urls := []string{caddy.url + "/", tr.url + "/"}
+	// Before the quota is used up, and after.
+	for _, status := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		client := "headers-" + strconv.Itoa(status)
+		get := func(url string) harness.Answer {
+			return harness.Ask(t, harness.Get(url, "X-Client", client, "Authorization", "Bearer secret"))
+		}
+		if status == http.StatusTooManyRequests {
+			for range quota {
+				get(urls[0])
+			}
+		}
+		byCaddy, byTraefik := get(urls[0]), get(urls[1])
+		if byCaddy.Status != status || byTraefik.Status != status {
+			t.Fatalf("Caddy answers %d and Traefik %d, want %d", byCaddy.Status, byTraefik.Status, status)
+		}
+		checkSameAnswer(t, byCaddy, byTraefik)
+	}
+	if n := keysInTheClear(t, dsn, "many"); n > 0 {
+		t.Errorf("%d keys made from a credential are stored as they are", n)
+	}
+	r := harness.Run(context.Background(), harness.Load{Clients: crowd, Requests: requests, Request: func(i int) *http.Request {
+		return harness.Get(urls[i%2], "X-Client", "crowd", "Authorization", "Bearer secret")
+	}})
+	if err := r.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if r.Status[http.StatusOK] != quota || r.Status[http.StatusTooManyRequests] != requests-quota {
+		t.Errorf("%v; want %d×200 and %d×429", r, quota, requests-quota)
+	}
+}
+
+// checkSameAnswer compares what the limiter wrote. Time passes between two
+// answers, and the first of two that pass has left one less.
+func checkSameAnswer(t *testing.T, byCaddy, byTraefik harness.Answer) {
+	t.Helper()
+	if byCaddy.Status == http.StatusTooManyRequests && withoutDigits(byCaddy.Body) != withoutDigits(byTraefik.Body) {
+		t.Errorf("bodies %q and %q", byCaddy.Body, byTraefik.Body)
+	}
+	for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After"} {
+		a, b := byCaddy.Header.Values(name), byTraefik.Header.Values(name)
+		if len(a) != len(b) || len(a) > 1 {
+			t.Errorf("%s: %q and %q", name, a, b)
+			continue
+		}
+		if len(a) == 1 && abs(number(t, a[0])-number(t, b[0])) > 1 {
+			t.Errorf("%s: %q and %q", name, a, b)
+		}
+	}
+	if a, b := byCaddy.Header.Get("Content-Type"), byTraefik.Header.Get("Content-Type"); byCaddy.Status == http.StatusTooManyRequests && (a != b || a != "application/json") {
+		t.Errorf("Content-Type: %q and %q", a, b)
+	}
+}
+
+func withoutDigits(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+func number(t testing.TB, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func abs(n int64) int64 {
+	if n < 0 {
+		return -n
+	}
+	return n
+}
+
+func TestTraefikWithoutADatabase(t *testing.T) {
+	backend := startBackend(t)
+	server := cluster.Private(t, cluster.Options{})
+	dsn := server.DSN("postgres")
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(prefix, onError string) object {
+		return object{"prefix": prefix, "limit": "5 1h", "onError": onError}
+	}
+	tr := startTraefik(t, []route{{"/allow", backend, limit("a", "allow")}, {"/deny", backend, limit("d", "deny")}}, "DATABASE_URL="+dsn)
+	for path, status := range map[string]int{"/allow": http.StatusOK, "/deny": http.StatusServiceUnavailable} {
+		if a := harness.Ask(t, harness.Get(tr.url+path)); a.Status != status || a.Header.Get("X-RateLimit-Limit") != "" {
+			t.Errorf("%s without a database: %d %v", path, a.Status, a.Header)
+		}
+	}
+	if err := server.Restart(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	awaitLimits(t, tr.url+"/allow", 2*time.Second)
+	for i := range 10 {
+		if a := harness.Ask(t, harness.Get(tr.url+"/deny")); (a.Status == http.StatusOK) != (i < 5) {
+			t.Errorf("request %d of a limit of 5: %d", i+1, a.Status)
+		}
+	}
+}
+
+// awaitLimits waits until answers carry the limiter's headers, and wants it to
+// take no longer than most.
+func awaitLimits(t *testing.T, url string, most time.Duration) {
+	t.Helper()
+	began := time.Now()
+	for harness.Ask(t, harness.Get(url)).Header.Get("X-RateLimit-Limit") == "" {
+		if time.Since(began) > most {
+			t.Fatalf("limits do not hold %v after the database is up", most)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Logf("limits hold %v after the database is up", time.Since(began).Round(time.Millisecond))
+}

@@ -1,0 +1,203 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/traefik/paerser/parser"
+	"gopkg.in/yaml.v3"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// pluginConfigurations is as much of Traefik's dynamic configuration as a
+// plugin's middleware is in; Docker labels are parsed into it.
+type pluginConfigurations struct {
+	HTTP *struct {
+		Middlewares map[string]*struct {
+			Plugin map[string]map[string]any
+		}
+	}
+}
+
+const fullYAML = `
+dsn: memory
+maxConns: 6
+autoMigrate: false
+cleanupProbability: 0.5
+prefix: api
+key: "{header.X-Tenant}"
+algorithm: token_bucket
+limit: 100 1h
+burst: 20
+cost: 2
+durable: true
+synchronousCommit: true
+hashKey: true
+timeout: 100ms
+onError: deny
+ipStrategy:
+  depth: 1
+  excludedIPs: ["10.0.0.0/8", "192.0.2.1"]
+  ipv6Subnet: 64
+zones:
+  - prefix: per-client
+    key: "{client_ip}"
+    limit: 30 1h
+    algorithm: fixed_window
+    durable: false
+  - prefix: all
+    key: all
+    limit: 1000/1d
+    cost: "{header.X-Cost}"
+`
+
+// fullLabels is fullYAML as Docker labels.
+var fullLabels = map[string]string{
+	"dsn": "memory", "maxConns": "6", "autoMigrate": "false", "cleanupProbability": "0.5", "prefix": "api",
+	"key": "{header.X-Tenant}", "algorithm": "token_bucket", "limit": "100 1h", "burst": "20", "cost": "2",
+	"durable": "true", "synchronousCommit": "true", "hashKey": "true", "timeout": "100ms", "onError": "deny",
+	"ipStrategy.depth": "1", "ipStrategy.excludedIPs": "10.0.0.0/8,192.0.2.1", "ipStrategy.ipv6Subnet": "64",
+	"zones[0].prefix": "per-client", "zones[0].key": "{client_ip}", "zones[0].limit": "30 1h", "zones[0].algorithm": "fixed_window", "zones[0].durable": "false",
+	"zones[1].prefix": "all", "zones[1].key": "all", "zones[1].limit": "1000/1d", "zones[1].cost": "{header.X-Cost}",
+}
+
+// TestConfigurationComesThroughEveryProvider gives the plugin one configuration
+// in the types that Traefik's providers give it.
+func TestConfigurationComesThroughEveryProvider(t *testing.T) {
+	if elsewhere(t) {
+		return
+	}
+	var byFile, byKubernetes map[string]any
+	if err := yaml.Unmarshal([]byte(fullYAML), &byFile); err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := json.Marshal(byFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(asJSON, &byKubernetes); err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]string{}
+	for name, value := range fullLabels {
+		labels["traefik.http.middlewares.limit.plugin.pg_ratelimit."+name] = value
+	}
+	var byLabels pluginConfigurations
+	if err := parser.Decode(labels, &byLabels, "traefik", "traefik.http"); err != nil {
+		t.Fatal(err)
+	}
+	p := loadPlugin(t)
+	for name, config := range map[string]map[string]any{
+		"file": byFile, "Kubernetes": byKubernetes, "Docker": byLabels.HTTP.Middlewares["limit"].Plugin["pg_ratelimit"],
+	} {
+		for zone := range 3 { // so that none shares counters with another provider
+			prefixed(config, zone, name)
+		}
+		h := p.mustHandler(t, ok, config)
+		// Costs: 2 of 20 tokens, 1 of 30, and 100 of 1000.
+		for i, want := range []string{"18", "16", "14"} {
+			w := ask(h, "X-Tenant", "acme", "X-Cost", "100", "X-Forwarded-For", "2001:db8::"+want)
+			if w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != "20" || w.Header().Get("X-RateLimit-Remaining") != want {
+				t.Errorf("%s, request %d: %d %v", name, i, w.Code, w.Header())
+			}
+		}
+		// 700 left of 1000, whoever it is.
+		if w := ask(h, "X-Tenant", "other", "X-Cost", "701", "X-Forwarded-For", "192.0.2.7"); w.Code != http.StatusTooManyRequests || w.Header().Get("X-RateLimit-Limit") != "1000" {
+			t.Errorf("%s: %d %v", name, w.Code, w.Header())
+		}
+		// 27 left of 30, for all of 2001:db8::/64.
+		for i := range 28 {
+			w := ask(h, "X-Tenant", strconv.Itoa(i), "X-Cost", "0", "X-Forwarded-For", "2001:db8::"+strconv.Itoa(i))
+			if passes := w.Code == http.StatusOK; passes != (i < 27) {
+				t.Errorf("%s, request %d of the network: %d %v", name, i, w.Code, w.Header())
+			}
+		}
+	}
+}
+
+// prefixed makes a prefix of the configuration unique.
+func prefixed(config map[string]any, zone int, name string) {
+	if zone == 0 {
+		config["prefix"] = config["prefix"].(string) + "-" + name
+		return
+	}
+	z := config["zones"].([]any)[zone-1].(map[string]any)
+	z["prefix"] = z["prefix"].(string) + "-" + name
+}
+
+// TestConfigurationErrors shows that an error names the field and says what it
+// must be, whichever way it was given. What each field takes is tested in the
+// plugin's own folder.
+func TestConfigurationErrors(t *testing.T) {
+	if elsewhere(t) {
+		return
+	}
+	p := loadPlugin(t, "DATABASE_URL=")
+	for want, config := range map[string]object{
+		`pg_ratelimit: prefix: missing: must be`:                                      {"dsn": "memory", "limit": "5 1m"},
+		`pg_ratelimit: limit: "5": must be`:                                           {"dsn": "memory", "prefix": "a", "limit": 5},
+		`pg_ratelimit: limit: "5 fortnights": must be`:                                {"dsn": "memory", "prefix": "a", "limit": "5 fortnights"},
+		`pg_ratelimit: burst: "2.5": must be`:                                         {"dsn": "memory", "prefix": "a", "limit": "5 1m", "algorithm": "token_bucket", "burst": 2.5},
+		`pg_ratelimit: cost: "0": must be`:                                            {"dsn": "memory", "prefix": "a", "limit": "5 1m", "cost": 0},
+		`pg_ratelimit: dsn: missing: must be`:                                         {"prefix": "a", "limit": "5 1m"},
+		`pg_ratelimit: dsn: `:                                                         {"dsn": "host=localhost sslmode=perhaps", "prefix": "a", "limit": "5 1m"},
+		`pg_ratelimit: zones[1].key: "{nobody}": must be`:                             {"dsn": "memory", "zones": []object{{"prefix": "a", "limit": "5 1m"}, {"prefix": "b", "limit": "5 1m", "key": "{nobody}"}}},
+		`pg_ratelimit: ipStrategy.ipv6Subnet: "0": must be`:                           {"dsn": "memory", "prefix": "a", "limit": "5 1m", "ipStrategy": object{"ipv6Subnet": "0"}},
+		"1 error(s) decoding:\n\n* cannot parse 'Durable' as bool":                    {"dsn": "memory", "prefix": "a", "limit": "5 1m", "durable": "perhaps"},
+		"1 error(s) decoding:\n\n* cannot parse 'Zones[0].SynchronousCommit' as bool": {"dsn": "memory", "zones": []object{{"prefix": "a", "limit": "5 1m", "synchronousCommit": "perhaps"}}},
+	} {
+		_, err := p.handler(context.Background(), ok, config)
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v: %v, want %s …", config, err, want)
+		}
+	}
+}
+
+func TestDSNComesFromTheEnvironment(t *testing.T) {
+	if elsewhere(t) {
+		return
+	}
+	h := loadPlugin(t, "DATABASE_URL="+cluster.Open(t)).mustHandler(t, ok, decideAlways(object{"prefix": "env", "limit": "1 1h"}))
+	if a, b := ask(h).Code, ask(h).Code; a != http.StatusOK || b != http.StatusTooManyRequests {
+		t.Errorf("%d and %d, with a limit of 1", a, b)
+	}
+}
+
+// TestManifest holds .traefik.yml to what Traefik and the catalogue want of it,
+// and its test data to work where no database is.
+func TestManifest(t *testing.T) {
+	if elsewhere(t) {
+		return
+	}
+	m := readManifest(t)
+	if m.DisplayName == "" || m.Summary == "" || m.Type != "middleware" || (m.Runtime != "" && m.Runtime != "yaegi") || !strings.HasPrefix(m.Import, modulePath) {
+		t.Errorf("%+v", m)
+	}
+	icon, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(m.IconPath)))
+	if err != nil || !strings.HasPrefix(string(icon), "\x89PNG") {
+		t.Errorf("icon %q: %v", m.IconPath, err)
+	}
+	mod, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, refused := range []string{"github.com/traefik/yaegi", "github.com/traefik/traefik", "github.com/traefik/mesh", "github.com/containous/"} {
+		if strings.Contains(string(mod), refused) {
+			t.Errorf("go.mod requires %s, for which the catalogue refuses the plugin", refused)
+		}
+	}
+	if _, err := os.Stat("../vendor"); err == nil {
+		t.Error("there is a vendor folder")
+	}
+	h := loadPlugin(t, "DATABASE_URL=").mustHandler(t, ok, m.TestData)
+	if w := ask(h); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != "100" || w.Header().Get("X-RateLimit-Remaining") != "99" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}

@@ -1,0 +1,160 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mitchellh/mapstructure"
+	"github.com/traefik/paerser/file"
+	"github.com/traefik/yaegi/interp"
+	"github.com/traefik/yaegi/stdlib"
+	"gopkg.in/yaml.v3"
+)
+
+// modulePath is what Traefik knows the plugin by.
+const modulePath = "github.com/pgratelimit/pg-ratelimit"
+
+// manifest is .traefik.yml.
+type manifest struct {
+	DisplayName string         `yaml:"displayName"`
+	Type        string         `yaml:"type"`
+	Runtime     string         `yaml:"runtime"`
+	Import      string         `yaml:"import"`
+	BasePkg     string         `yaml:"basePkg"`
+	Summary     string         `yaml:"summary"`
+	IconPath    string         `yaml:"iconPath"`
+	TestData    map[string]any `yaml:"testData"`
+}
+
+// readManifest reads .traefik.yml as the plugin catalogue does: once with a YAML
+// library, and the test data with Traefik's own configuration parser.
+func readManifest(t testing.TB) manifest {
+	t.Helper()
+	text, err := os.ReadFile("../.traefik.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m, parsed manifest
+	if err := yaml.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.DecodeContent(string(text), ".yaml", &parsed); err != nil {
+		t.Fatal(err)
+	}
+	m.TestData = parsed.TestData
+	return m
+}
+
+// goPath makes a folder that holds this repository where Traefik looks for a
+// local plugin's sources, and returns it.
+func goPath(t testing.TB, dir string) string {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(dir, "src", filepath.FromSlash(modulePath))
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(root, at); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// plugin is the plugin in an interpreter of its own.
+type plugin struct {
+	interpreter       *interp.Interpreter
+	new, createConfig reflect.Value
+	out, err          *output // what Traefik logs at DEBUG and at ERROR
+}
+
+// output keeps what the plugin writes.
+type output struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(text)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// loadPlugin interprets the plugin as Traefik v3.6 does in pkg/plugins.
+func loadPlugin(t testing.TB, env ...string) *plugin {
+	t.Helper()
+	m := readManifest(t)
+	p := &plugin{out: &output{}, err: &output{}}
+	p.interpreter = interp.New(interp.Options{GoPath: goPath(t, t.TempDir()), Env: append(os.Environ(), env...), Stdout: p.out, Stderr: p.err})
+	if err := p.interpreter.Use(stdlib.Symbols); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.interpreter.Eval(fmt.Sprintf("import %q", m.Import)); err != nil {
+		t.Fatal(err)
+	}
+	base := m.BasePkg
+	if base == "" {
+		base = strings.ReplaceAll(path.Base(m.Import), "-", "_")
+	}
+	p.new, p.createConfig = p.eval(t, base+".New"), p.eval(t, base+".CreateConfig")
+	return p
+}
+
+func (p *plugin) eval(t testing.TB, text string) reflect.Value {
+	t.Helper()
+	v, err := p.interpreter.Eval(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// handler decodes a configuration and makes a middleware of it, as Traefik does.
+func (p *plugin) handler(ctx context.Context, next http.Handler, config map[string]any) (http.Handler, error) {
+	decoded := p.createConfig.Call(nil)[0]
+	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
+		DecodeHook:       mapstructure.StringToSliceHookFunc(","),
+		WeaklyTypedInput: true,
+		Result:           decoded.Interface(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := decoder.Decode(config); err != nil {
+		return nil, err
+	}
+	results := p.new.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(next), decoded, reflect.ValueOf("api-limit@file")})
+	if err := results[1].Interface(); err != nil {
+		return nil, err.(error)
+	}
+	return results[0].Interface().(http.Handler), nil
+}
+
+// mustHandler is handler, for a configuration that is right and a middleware
+// that lives as long as the test.
+func (p *plugin) mustHandler(t testing.TB, next http.Handler, config map[string]any) http.Handler {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	h, err := p.handler(ctx, next, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
