@@ -41,7 +41,8 @@ var idleCalls = sync.Pool{New: func() any { return &call{} }}
 // newCall returns a call for the hits, with their keys as they are stored.
 func newCall(hits []Hit, reset bool) *call {
 	c := idleCalls.Get().(*call)
-	c.hits, c.decisions = append(c.hits[:0], hits...), c.decisions[:0]
+	c.hits = append(c.hits[:0], hits...)
+	c.decisions = c.decisions[:0]
 	for i := range c.hits {
 		c.hits[i].Key = c.hits[i].storedKey()
 	}

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"fmt"
 	"time"
 )
@@ -15,6 +16,10 @@ type Row struct {
 	Expires                 int64
 }
 
+func (r *row) export() Row {
+	return Row{r.count, r.prevCount, r.start, r.tokens, r.hasTokens, r.refill, r.remainder, fmt.Sprint(r.hits), r.expires}
+}
+
 // KeepExpired turns sweeping off: a clock that steps back finds every row.
 func (m *Memory) KeepExpired() { m.steps = 0 }
 
@@ -26,7 +31,14 @@ func (m *Memory) RowOf(h Hit) (Row, bool) {
 	if r == nil {
 		return Row{}, false
 	}
-	return Row{r.count, r.prevCount, r.start, r.tokens, r.hasTokens, r.refill, r.remainder, fmt.Sprint(r.hits), r.expires}, true
+	return r.export(), true
+}
+
+// Size is how many rows there are.
+func (m *Memory) Size() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.rows)
 }
 
 // WithoutBlocked asks the database about every hit.
@@ -35,8 +47,27 @@ const WithoutBlocked = -1
 // Request is one call of a batch that RunBatch decides.
 type Request struct {
 	Hits      []Hit
+	Reset     bool
 	Decisions []Decision
 	Err       error
+}
+
+// Batch is requests that are decided together, at a time.
+type Batch struct {
+	Now      int64
+	Requests []*Request
+}
+
+// newCalls makes the calls of requests that nobody waits for.
+func newCalls(requests []*Request) []*call {
+	var calls []*call
+	for _, r := range requests {
+		c := newCall(r.Hits, r.Reset)
+		c.deadline = time.Now().Add(10 * time.Second)
+		c.done.Add(1)
+		calls = append(calls, c)
+	}
+	return calls
 }
 
 // RunBatch decides requests in one batch, and the batches that follow from it.
@@ -45,13 +76,7 @@ func (p *Postgres) RunBatch(requests []*Request) {
 	if err != nil {
 		panic(err)
 	}
-	var calls []*call
-	for _, r := range requests {
-		c := newCall(r.Hits, false)
-		c.deadline = time.Now().Add(10 * time.Second)
-		c.done.Add(1)
-		calls = append(calls, c)
-	}
+	calls := newCalls(requests)
 	for batch := append([]*call(nil), calls...); len(batch) > 0; {
 		batch = l.runSafely(batch)
 	}
@@ -59,3 +84,140 @@ func (p *Postgres) RunBatch(requests []*Request) {
 		r.Decisions, r.Err = calls[i].decisions, calls[i].err
 	}
 }
+
+// RunSchedule decides batches of requests of one hit, one after the other, each
+// at its time, in a single pipeline; watch is run after each. The tables must be
+// there.
+func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Statement) {
+	var plans []*plan
+	var calls [][]*call
+	var statements []*Statement
+	for i, b := range batches {
+		plan := newPlan()
+		calls = append(calls, newCalls(b.Requests))
+		for _, c := range calls[i] {
+			plan.add(c)
+		}
+		plans = append(plans, plan)
+		statements = append(append(statements, plan.write(p.texts, b.Now)...), watch(i)...)
+	}
+	if err := p.db.Run(context.Background(), statements); err != nil {
+		panic(err)
+	}
+	for i, plan := range plans {
+		plan.close()
+		if again := p.conclude(&lane{}, append([]*call(nil), calls[i]...)); len(again) > 0 {
+			panic("a request of one hit has nothing to give back")
+		}
+		for j, r := range batches[i].Requests {
+			r.Decisions, r.Err = calls[i][j].decisions, calls[i][j].err
+		}
+	}
+}
+
+// Steps decides batches as a Postgres store does, but with the Go steps in the
+// place of the statements.
+type Steps struct {
+	p    *Postgres
+	rows map[rowKey]*row
+}
+
+// NewSteps returns one without rows.
+func NewSteps() *Steps {
+	return &Steps{p: NewPostgres(nil, PostgresOptions{MaxBlockedKeys: WithoutBlocked}), rows: map[rowKey]*row{}}
+}
+
+// RunBatch is Postgres.RunBatch.
+func (s *Steps) RunBatch(requests []*Request, now int64) {
+	l := &lane{}
+	calls := newCalls(requests)
+	for batch := append([]*call(nil), calls...); len(batch) > 0; {
+		plan := newPlan()
+		for _, c := range batch {
+			plan.add(c)
+		}
+		for _, wave := range plan.waves {
+			for _, g := range wave {
+				for _, it := range g.items {
+					s.step(it, now)
+				}
+			}
+		}
+		plan.close()
+		batch = s.p.conclude(l, batch)
+	}
+	for i, r := range requests {
+		r.Decisions, r.Err = calls[i].decisions, calls[i].err
+	}
+}
+
+// step does to a row what an item's statement does.
+func (s *Steps) step(it *item, now int64) {
+	it.answered, it.now = true, now
+	r := s.rows[it.id]
+	switch it.kind {
+	case take:
+		if r == nil {
+			r = &row{}
+			s.rows[it.id] = r
+		}
+		it.granted = it.limit.algorithm().take(it.limit, r, now, it.n, it.cost)
+	case refund:
+		if r != nil {
+			var c *claim
+			if it.claim != (claim{}) {
+				c = &it.claim
+			}
+			it.limit.algorithm().refund(it.limit, r, now, it.cost, c)
+		}
+	case reset:
+		delete(s.rows, it.id)
+	}
+	if r != nil {
+		it.row = *r
+	}
+}
+
+// RowOf returns a key's row, or false.
+func (s *Steps) RowOf(h Hit) (Row, bool) {
+	r := s.rows[rowKey{h.Limit.Durable, h.Limit.Prefix, h.storedKey()}]
+	if r == nil {
+		return Row{}, false
+	}
+	return r.export(), true
+}
+
+// RowStatement reads a key's row out of the table, into r if there is one.
+func RowStatement(h Hit, r *Row, found *bool) *Statement {
+	table := ephemeralTable
+	if h.Limit.Durable {
+		table = durableTable
+	}
+	return &Statement{
+		SQL: "SELECT count, prev_count, window_start, tokens, last_refill, remainder, hits, expires_at FROM " + table +
+			" WHERE prefix = $1::text AND key = $2::text",
+		Args: []any{h.Limit.Prefix, h.storedKey()},
+		Row: func(c [][]byte) error {
+			*found = true
+			*r = Row{bigint(c[0]), bigint(c[1]), timestamp(c[2]), float8(c[3]), c[3] != nil, timestamp(c[4]), bigint(c[5]),
+				fmt.Sprint(timestamps(c[6])), timestamp(c[7])}
+			return nil
+		},
+	}
+}
+
+// Run runs statements of a test's own.
+func (p *Postgres) Run(statements []*Statement) error {
+	if err := p.db.Run(context.Background(), statements); err != nil {
+		return err
+	}
+	for _, s := range statements {
+		if s.Err != nil {
+			return s.Err
+		}
+	}
+	return nil
+}
+
+// Blank reports whether the row says no more than no row.
+func (r Row) Blank() bool { return r.Start == 0 && !r.HasTokens && r.Refill == 0 && r.Hits == "[]" }

@@ -17,6 +17,15 @@ type gcra struct{}
 // maxSpan bounds Capacity·Window, and so every backlog.
 const maxSpan = int64(1) << 62
 
+// from returns the time that counts: now, or where the clock was set back so far
+// that the backlog would exceed maxSpan, the time from which on it does not.
+func (gcra) from(l *Limit, r *row, now int64) int64 {
+	if r.refill == 0 {
+		return now
+	}
+	return larger(now, r.refill-smaller(maxSpan/l.Events, horizon))
+}
+
 // backlog is how many units have yet to drain at now. A row that TokenBucket
 // wrote lacks tokens; they count as if they drained evenly since its refill.
 func (g gcra) backlog(l *Limit, r *row, now int64) int64 {
@@ -46,6 +55,7 @@ func (gcra) store(l *Limit, r *row, now, backlog int64) {
 }
 
 func (g gcra) take(l *Limit, r *row, now, n, cost int64) int64 {
+	now = g.from(l, r, now)
 	backlog := g.backlog(l, r, now)
 	granted := fit(l.Capacity()*l.window()-backlog, n, cost*l.window())
 	if granted == 0 {
@@ -63,6 +73,7 @@ func (g gcra) refund(l *Limit, r *row, now, cost int64, c *claim) {
 	if r.refill == 0 || r.hasTokens {
 		return
 	}
+	now = g.from(l, r, now)
 	back := mulDiv(cost, l.window(), 1, false)
 	if c != nil {
 		back = smaller(back, g.ahead(l, c.at-now, c.room))
@@ -71,6 +82,7 @@ func (g gcra) refund(l *Limit, r *row, now, cost int64, c *claim) {
 }
 
 func (g gcra) look(l *Limit, r *row, now, cost int64) outlook {
+	now = g.from(l, r, now)
 	backlog := g.backlog(l, r, now)
 	free := l.Capacity()*l.window() - backlog
 	o := outlook{free: free / l.window(), reset: now + mulDiv(backlog, 1, l.Events, true), retry: now}
@@ -105,18 +117,22 @@ var gcraSQL = stepSQL{
 			- least(greatest(0, -ahead), 4611686018427387904 / events) * events)
 		WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / events) * events + least(coalesce(r.remainder, 0), events - 1)
 		ELSE 0 END AS backlog
-	FROM (SELECT {events} AS events, now, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
-	FROM clock OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
-	refund: `(last_refill, remainder) = (SELECT clock.now + after / i.events * interval '1 microsecond', after % i.events
-	FROM (SELECT greatest(0, CASE WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / i.events) * i.events + least(coalesce(r.remainder, 0), i.events - 1) ELSE 0 END
+	FROM (SELECT *, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
+	FROM (SELECT {events} AS events, greatest(now, r.last_refill - least(4611686018427387904 / {events}, 3155760000000000) * interval '1 microsecond') AS now
+	FROM clock OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0) f`,
+	refund: `(last_refill, remainder) = (SELECT now + after / i.events * interval '1 microsecond', after % i.events
+	FROM (SELECT now, greatest(0, CASE WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / i.events) * i.events + least(coalesce(r.remainder, 0), i.events - 1) ELSE 0 END
 		- CASE WHEN i.claimed IS NULL THEN least(i.cost::numeric * i.span, 9223372036854775807)::bigint
 			WHEN claim_ahead >= 0 THEN least(i.cost * i.span, least(claim_ahead, 4611686018427387904 / i.events) * i.events + i.room)
 			ELSE 0 END) AS after
-	FROM (SELECT (date_part('epoch', r.last_refill - clock.now) * 1000000)::bigint AS ahead,
-		(date_part('epoch', i.claimed - clock.now) * 1000000)::bigint AS claim_ahead OFFSET 0) a OFFSET 0) b)
+	FROM (SELECT now, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead,
+		(date_part('epoch', i.claimed - now) * 1000000)::bigint AS claim_ahead
+	FROM (SELECT greatest(clock.now, r.last_refill - least(4611686018427387904 / i.events, 3155760000000000) * interval '1 microsecond') AS now
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c)
 	WHERE r.tokens IS NULL AND r.last_refill IS NOT NULL`,
 	scan: func(columns [][]byte, r *row) {
-		r.tokens, r.hasTokens = float8(columns[0]), columns[0] != nil
+		r.tokens = float8(columns[0])
+		r.hasTokens = columns[0] != nil
 		r.refill, r.remainder = timestamp(columns[1]), bigint(columns[2])
 	},
 }

@@ -23,12 +23,16 @@ func (p *Postgres) prepare(ctx context.Context) error {
 		return nil
 	}
 	p.startMigration()
-	done := p.migration
+	migration := p.migration
 	p.mu.Unlock()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		return ctx.Err()
+	// No select: in Yaegi, those who are in one at once share its cases.
+	either, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(migration, cancel)
+	<-either.Done()
+	stop()
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,8 +45,8 @@ func (p *Postgres) startMigration() {
 	if p.migrated || p.migration != nil || p.closed {
 		return
 	}
-	done := make(chan struct{})
-	p.migration = done
+	migration, done := context.WithCancel(context.Background())
+	p.migration = migration
 	p.failure = nil
 	go func() {
 		err := p.migrateSafely()
@@ -55,7 +59,7 @@ func (p *Postgres) startMigration() {
 		if err != nil {
 			p.report(err)
 		}
-		close(done)
+		done()
 	}()
 }
 

@@ -134,7 +134,7 @@ func (p *plan) group(it *item) *group {
 		if len(p.waves) < cap(p.waves) {
 			p.waves = p.waves[:len(p.waves)+1]
 		} else {
-			p.waves = append(p.waves, nil)
+			p.waves = append(p.waves, []*group(nil)) // Yaegi appends no bare nil
 		}
 	}
 	for _, g := range p.waves[it.wave] {

@@ -51,8 +51,8 @@ type Postgres struct {
 	lanes     map[time.Duration]*lane
 	cleaning  bool
 	migrated  bool
-	migration chan struct{} // closed at the end of the one under way; or nil
-	failure   error         // of the last migration
+	migration context.Context // ends with the one under way; or nil
+	failure   error           // of the last migration
 	health    health
 }
 

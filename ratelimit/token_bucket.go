@@ -67,7 +67,8 @@ func (b tokenBucket) refund(l *Limit, r *row, now, cost int64, c *claim) {
 		gained := float64(larger(0, refill-c.at)/l.window()) * float64(l.Events)
 		back = math.Max(0, math.Min(back, float64(c.room)-gained))
 	}
-	r.tokens, r.refill = math.Min(float64(l.Capacity()), tokens+back), refill
+	r.tokens = math.Min(float64(l.Capacity()), tokens+back)
+	r.refill = refill
 }
 
 func (b tokenBucket) look(l *Limit, r *row, now, cost int64) outlook {
@@ -116,6 +117,7 @@ var tokenBucketSQL = stepSQL{
 	FROM (SELECT greatest(0, (date_part('epoch', clock.now - r.last_refill) * 1000000)::bigint) / i.span AS windows OFFSET 0) a OFFSET 0) b OFFSET 0) c)
 	WHERE r.tokens IS NOT NULL AND r.last_refill IS NOT NULL`,
 	scan: func(columns [][]byte, r *row) {
-		r.tokens, r.hasTokens, r.refill = float8(columns[0]), columns[0] != nil, timestamp(columns[1])
+		r.tokens, r.refill = float8(columns[0]), timestamp(columns[1])
+		r.hasTokens = columns[0] != nil // apart: Yaegi drops what is beside a call
 	},
 }

@@ -1,0 +1,222 @@
+package ratelimit_test
+
+import (
+	"math/big"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// The oracle says what a limit admits, from nothing but the definitions in the
+// package's documentation and a naive log of what was charged and given back. It
+// keeps no state and rounds nothing: each answer reads the whole log again. It
+// knows nothing of rows, steps or SQL.
+
+// entry is a line of a key's log: an admitted hit, or with a cost below 0 what
+// was given back. A cost of 0 is a hit that was admitted and then undone, since
+// another limit refused its request. A reset begins a new log.
+type entry struct {
+	at   int64 // microseconds since the Unix epoch
+	cost int64
+}
+
+// free is how much cost fits at a time that is not before the log's end: a hit
+// passes if it costs no more.
+func free(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
+	switch {
+	case l.Calendar != ratelimit.NoCalendar:
+		return freeOfCalendar(l, log, at)
+	case l.Algorithm == ratelimit.FixedWindow:
+		return freeOfFixedWindow(l, log, at)
+	case l.Algorithm == ratelimit.SlidingLog:
+		return freeOfSlidingLog(l, log, at)
+	case l.Algorithm == ratelimit.TokenBucket:
+		return freeOfTokenBucket(l, log, at)
+	case l.Algorithm == ratelimit.GCRA:
+		return freeOfGCRA(l, log, at)
+	}
+	return freeOfSlidingWindow(l, log, at)
+}
+
+// freeOfFixedWindow: a window begins with the first hit after the last one
+// ended, and admits Events.
+func freeOfFixedWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
+	window := l.Window.Microseconds()
+	open, start, used := false, int64(0), int64(0)
+	for _, e := range log {
+		if open && e.at-start >= window {
+			open, used = false, 0
+		}
+		if !open && e.cost >= 0 {
+			open, start = true, e.at
+		}
+		used = atLeast(0, used+e.cost)
+	}
+	if !open || at-start >= window {
+		used = 0
+	}
+	return big.NewRat(l.Events-used, 1)
+}
+
+// freeOfCalendar: what was charged at times with the same name of day, week,
+// month or year counts together.
+func freeOfCalendar(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
+	zone, err := time.LoadLocation(l.Zone)
+	if err != nil {
+		panic(err)
+	}
+	name := func(at int64) [3]int {
+		local := time.UnixMicro(at).In(zone)
+		switch l.Calendar {
+		case ratelimit.Day:
+			return [3]int{local.Year(), int(local.Month()), local.Day()}
+		case ratelimit.Week:
+			year, week := local.ISOWeek()
+			return [3]int{year, week}
+		case ratelimit.Month:
+			return [3]int{local.Year(), int(local.Month())}
+		}
+		return [3]int{local.Year()}
+	}
+	used := int64(0)
+	for _, e := range log {
+		if name(e.at) == name(at) {
+			used = atLeast(0, used+e.cost)
+		}
+	}
+	return big.NewRat(l.Events-used, 1)
+}
+
+// freeOfSlidingLog: the hits younger than a window count. What is given back is
+// of the newest.
+func freeOfSlidingLog(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
+	left := l.Events
+	for _, e := range net(log) {
+		if at-e.at < l.Window.Microseconds() {
+			left -= e.cost
+		}
+	}
+	return big.NewRat(left, 1)
+}
+
+// freeOfSlidingWindow: Events − prev_count·(1 − elapsed/Window) − count. The
+// windows follow one another from the first hit on, until a hit comes two or
+// more after the last that had any: it begins a new row of windows.
+func freeOfSlidingWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
+	window := l.Window.Microseconds()
+	open, start := false, int64(0)
+	move := func(to int64) {
+		switch {
+		case !open || to-start >= 2*window:
+			open, start = true, to
+		case to-start >= window:
+			start += window
+		}
+	}
+	for _, e := range log {
+		if e.cost >= 0 {
+			move(e.at)
+		}
+	}
+	move(at)
+	count, previous := int64(0), int64(0)
+	for _, e := range net(log) {
+		switch {
+		case e.at >= start:
+			count += e.cost
+		case e.at >= start-window:
+			previous += e.cost
+		}
+	}
+	weight := new(big.Rat).Sub(big.NewRat(1, 1), big.NewRat(at-start, window))
+	left := new(big.Rat).Mul(big.NewRat(previous, 1), weight)
+	return left.Sub(big.NewRat(l.Events-count, 1), left)
+}
+
+// freeOfTokenBucket: the bucket is full before the first hit, gains Events at
+// the end of each Window counted from it, and holds no more than Capacity.
+func freeOfTokenBucket(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
+	full := big.NewInt(l.Capacity())
+	tokens := new(big.Int).Set(full)
+	window := l.Window.Microseconds()
+	open, begun, gained := false, int64(0), int64(0)
+	to := func(now, given int64) {
+		if !open {
+			return
+		}
+		more := new(big.Int).Mul(big.NewInt((now-begun)/window-gained), big.NewInt(l.Events))
+		gained = (now - begun) / window
+		for _, n := range []*big.Int{more, big.NewInt(given)} {
+			if tokens.Add(tokens, n); tokens.Cmp(full) > 0 {
+				tokens.Set(full)
+			}
+		}
+	}
+	for _, e := range log {
+		if !open && e.cost >= 0 {
+			open, begun = true, e.at
+		}
+		to(e.at, -e.cost)
+	}
+	to(at, 0)
+	return new(big.Rat).SetInt(tokens)
+}
+
+// freeOfGCRA: a hit moves the theoretical arrival time (TAT), or now if that is
+// later, on by its cost times the interval Window/Events. It passes if the TAT
+// is then no more than Capacity intervals ahead.
+func freeOfGCRA(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
+	interval := big.NewRat(l.Window.Microseconds(), l.Events)
+	ahead := new(big.Rat) // the TAT, as from the entry before
+	for i, e := range append(log[:len(log):len(log)], entry{at, 0}) {
+		if i > 0 {
+			ahead.Sub(ahead, big.NewRat(e.at-log[i-1].at, 1))
+		}
+		if ahead.Sign() < 0 {
+			ahead.SetInt64(0)
+		}
+		ahead.Add(ahead, new(big.Rat).Mul(big.NewRat(e.cost, 1), interval))
+		if ahead.Sign() < 0 {
+			ahead.SetInt64(0)
+		}
+	}
+	return ahead.Sub(big.NewRat(l.Capacity(), 1), ahead.Quo(ahead, interval))
+}
+
+// net is a log without what was given back: each refund takes from the newest
+// hits before it.
+func net(log []entry) []entry {
+	var hits []entry
+	for _, e := range log {
+		if e.cost >= 0 {
+			hits = append(hits, e)
+			continue
+		}
+		back := -e.cost
+		for i := len(hits) - 1; i >= 0 && back > 0; i-- {
+			part := back
+			if part > hits[i].cost {
+				part = hits[i].cost
+			}
+			hits[i].cost -= part
+			back -= part
+		}
+	}
+	return hits
+}
+
+// remaining is free in whole hits, floored at 0.
+func remaining(l *ratelimit.Limit, log []entry, at int64) int64 {
+	left := free(l, log, at)
+	if left.Sign() < 0 {
+		return 0
+	}
+	return new(big.Int).Quo(left.Num(), left.Denom()).Int64()
+}
+
+func atLeast(least, n int64) int64 {
+	if n < least {
+		return least
+	}
+	return n
+}
