@@ -10,43 +10,54 @@ import (
 //
 // Times are microseconds since the Unix epoch. now may lie before what the row
 // holds, where a clock was set back: the row's own time then counts.
-type algorithm interface {
+//
+// These are functions, not methods, as is all that runs for every hit: to an
+// interpreter (see traefikplugin) the call of a method costs five of a function.
+type algorithm struct {
 	// take admits as many of n hits of the given cost (1 ≤ cost ≤ capacity) as
 	// fit, and returns how many. Where none fits the row stays as it was.
-	take(l *Limit, r *row, now, n, cost int64) int64
+	take func(l *Limit, r *row, now, n, cost int64) int64
 
 	// refund gives cost (≥ 1) back, never beyond the full quota. A claim that
 	// is not nil says what is given back: it is void once the state that it was
 	// taken from is gone, so that a late one never admits too much.
-	refund(l *Limit, r *row, now, cost int64, c *claim)
+	refund func(l *Limit, r *row, now, cost int64, c *claim)
 
 	// look returns what the row says at now to a hit of the given cost.
-	look(l *Limit, r *row, now, cost int64) outlook
+	look func(l *Limit, r *row, now, cost int64) outlook
 
 	// claim names what a granted hit was taken from, given the row after it.
-	claim(l *Limit, r *row, now int64) claim
+	claim func(l *Limit, r *row, now int64) claim
 
 	// sql is the step as Postgres runs it.
-	sql() *stepSQL
+	sql *stepSQL
 }
 
 // algorithms are the implementations, by Algorithm.
-var algorithms = []algorithm{slidingWindow{}, fixedWindow{}, tokenBucket{}, slidingLog{}, gcra{}, calendarWindow{}}
+var algorithms = []*algorithm{&slidingWindow, &fixedWindow, &tokenBucket, &slidingLog, &gcra, &calendarWindow}
 
 // calendarSteps is the place in algorithms of FixedWindow on the calendar, whose
 // windows are not all of one length.
 const calendarSteps = GCRA + 1
 
-// steps is a limit's place in algorithms.
-func (l *Limit) steps() Algorithm {
+// stepsOf is a limit's place in algorithms.
+func stepsOf(l *Limit) Algorithm {
 	if l.Calendar != NoCalendar {
 		return calendarSteps
 	}
 	return l.Algorithm
 }
 
-// algorithm is how the limit counts.
-func (l *Limit) algorithm() algorithm { return algorithms[l.steps()] }
+// capacity is l.Capacity(), and window its Window in microseconds, the unit of
+// all arithmetic here and the resolution of Postgres's timestamps.
+func capacity(l *Limit) int64 {
+	if l.Burst > 0 {
+		return l.Burst
+	}
+	return l.Events
+}
+
+func window(l *Limit) int64 { return int64(l.Window) / 1000 }
 
 // row is a row of either table: the state of one key. The zero row is a key
 // that was never hit.

@@ -27,12 +27,20 @@ type call struct {
 	places    []place // where each hit went in the batch
 	claims    []claim // of an internal call that gives back; parallel to hits
 	reset     bool    // the hits' keys are to be forgotten
+	gives     bool    // some quota is given back: a reset, or a negative cost
 	internal  bool    // nobody waits
 	attempts  int     // batches it has been in
-	deadline  time.Time
+	queued    time.Time
 	err       error
 	settled   bool // guarded by the lane's mutex
 	done      sync.WaitGroup
+}
+
+// place is a hit's place in a batch: the nth of an item's equal hits.
+type place struct {
+	item   *item
+	nth    int64
+	before *item // of a hit that gives back: the refund, before the look at what is left
 }
 
 // idleCalls are free for the next request.
@@ -43,18 +51,23 @@ func newCall(hits []Hit, reset bool) *call {
 	c := idleCalls.Get().(*call)
 	c.hits = append(c.hits[:0], hits...)
 	c.decisions = c.decisions[:0]
+	c.reset = reset
+	c.gives = reset
+	c.attempts = 0
+	c.settled = false
+	c.err = nil
 	for i := range c.hits {
-		c.hits[i].Key = c.hits[i].storedKey()
+		h := &c.hits[i]
+		if h.Secret {
+			h.Key = DigestKey(h.Key)
+		} else {
+			h.Key = StoredKey(h.Key)
+		}
+		if h.Cost < 0 && !h.Peek {
+			c.gives = true
+		}
 	}
-	c.reset, c.attempts, c.settled = reset, 0, false
-	c.err = nil // apart: Yaegi takes no nil among several
 	return c
-}
-
-// place is a hit's place in a batch: the nth of an item's equal hits.
-type place struct {
-	item *item
-	nth  int64
 }
 
 // lane is a queue of calls that have the same timeout. Since deadlines in it are
@@ -72,16 +85,15 @@ type lane struct {
 }
 
 // submit queues a call and waits until it is settled.
-func (l *lane) submit(c *call) {
+func submit(l *lane, c *call) {
 	c.done.Add(1)
-	now := time.Now()
-	c.deadline = now.Add(l.timeout)
+	c.queued = time.Now()
 	l.mu.Lock()
 	l.queue = append(l.queue, c)
-	if l.flying == 0 || l.flying < l.flights && now.Sub(l.departed) > patience {
+	if l.flying == 0 || l.flying < l.flights && c.queued.Sub(l.departed) > patience {
 		l.flying++
-		l.departed = now
-		go l.fly()
+		l.departed = c.queued
+		go fly(l)
 	}
 	l.mu.Unlock()
 	c.done.Wait()
@@ -89,13 +101,13 @@ func (l *lane) submit(c *call) {
 
 // fly runs batches until the queue is empty. Nothing may panic out of here: in
 // a proxy's plugin that would end the proxy.
-func (l *lane) fly() {
+func fly(l *lane) {
 	for {
-		calls := l.depart()
+		calls := depart(l)
 		if len(calls) == 0 {
 			return
 		}
-		again := l.runSafely(calls)
+		again := runSafely(l, calls)
 		if len(again) > 0 {
 			l.mu.Lock()
 			l.queue = append(again, l.queue...)
@@ -105,7 +117,7 @@ func (l *lane) fly() {
 }
 
 // depart takes what has queued, as much as fits into one batch.
-func (l *lane) depart() []*call {
+func depart(l *lane) []*call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, hits := 0, 0
@@ -128,53 +140,55 @@ func (l *lane) depart() []*call {
 }
 
 // runSafely decides the calls, and returns those for the next batch.
-func (l *lane) runSafely(calls []*call) (again []*call) {
+func runSafely(l *lane, calls []*call) (again []*call) {
 	defer func() {
 		if p := recover(); p != nil {
 			again = nil
-			l.settleAll(calls, panicError(p))
+			settle(l, calls, panicError(p))
 		}
 	}()
-	deadline := time.Time{}
+	return l.run(calls, deadline(l, calls))
+}
+
+// deadline is the earliest of the calls': those that come again come first, and
+// the others are in the order of arrival.
+func deadline(l *lane, calls []*call) time.Time {
 	for _, c := range calls {
-		if !c.internal && (deadline.IsZero() || c.deadline.Before(deadline)) {
-			deadline = c.deadline
+		if !c.internal {
+			return c.queued.Add(l.timeout)
 		}
 	}
-	if deadline.IsZero() {
-		deadline = time.Now().Add(l.timeout)
-	}
-	return l.run(calls, deadline)
+	return time.Now().Add(l.timeout)
 }
 
-// settle ends the wait of the ith call, once. The caller of Take may use it for
-// another request from then on, so it leaves the batch.
-func (l *lane) settle(calls []*call, i int, err error) {
-	c := calls[i]
-	calls[i] = nil
-	if !c.internal {
-		l.end(c, err)
-	}
-}
-
-// settleAll ends the wait of all calls that are left.
-func (l *lane) settleAll(calls []*call, err error) {
-	for i, c := range calls {
-		if c != nil {
-			l.settle(calls, i, err)
-		}
-	}
-}
-
-// end ends a call's wait, unless its caller has stopped waiting.
-func (l *lane) end(c *call, err error) {
+// settle ends the wait of the calls that are left in a batch, once each: nil
+// stands for one that has left it.
+func settle(l *lane, calls []*call, err error) {
 	l.mu.Lock()
-	if c.settled {
-		l.mu.Unlock()
-		return
+	for i, c := range calls {
+		if c == nil || c.internal {
+			continue
+		}
+		// From here on, the caller of Take may use it for another request.
+		calls[i] = nil
+		if !c.settled {
+			c.settled = true
+			if c.err == nil {
+				c.err = err
+			}
+			c.done.Done()
+		}
 	}
-	c.settled = true
-	c.err = err
 	l.mu.Unlock()
-	c.done.Done()
+}
+
+// forsake ends the wait of a call whose caller stops waiting.
+func forsake(l *lane, c *call, err error) {
+	l.mu.Lock()
+	if !c.settled {
+		c.settled = true
+		c.err = err
+		c.done.Done()
+	}
+	l.mu.Unlock()
 }

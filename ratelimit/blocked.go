@@ -34,22 +34,19 @@ const trust = time.Second
 func newBlocked(max int) *blocked { return &blocked{max: max, rows: map[rowKey]blockedRow{}} }
 
 // refuses reports whether a hit is known not to fit, and the decision then.
-func (b *blocked) refuses(id rowKey, l *Limit, cost int64, now time.Time) (Decision, bool) {
+func refuses(b *blocked, id rowKey, l *Limit, cost int64, now time.Time) (Decision, bool) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.rows) == 0 {
-		return Decision{}, false
-	}
 	known, ok := b.rows[id]
+	if ok && !now.Before(known.until) {
+		delete(b.rows, id)
+		ok = false
+	}
+	b.mu.Unlock()
 	if !ok {
 		return Decision{}, false
 	}
-	if !now.Before(known.until) {
-		delete(b.rows, id)
-		return Decision{}, false
-	}
 	serverNow := known.now + int64(now.Sub(known.at)/time.Microsecond)
-	if !sameLimit(l, known.limit) || l.algorithm().look(l, &known.row, serverNow, cost).free >= cost {
+	if !sameLimit(l, known.limit) || algorithms[stepsOf(l)].look(l, &known.row, serverNow, cost).free >= cost {
 		return Decision{}, false
 	}
 	d := decide(l, &known.row, serverNow, cost, false, 0)

@@ -84,10 +84,10 @@ func (l *Limit) validateCalendar() error {
 // daylight-saving time has 23 or 25 hours, a month 28 to 31 days.
 //
 // State: count, window_start; expires_at is the window's end, exactly.
-type calendarWindow struct{}
+var calendarWindow = algorithm{takeCalendar, refundCalendar, lookCalendar, claimStart, &calendarWindowSQL}
 
 // period returns the first moment of the unit that now is in, and of the next.
-func (calendarWindow) period(l *Limit, now int64) (start, end int64) {
+func period(l *Limit, now int64) (start, end int64) {
 	zone, err := location(l.Zone)
 	if err != nil {
 		zone = time.UTC // not after Validate
@@ -116,8 +116,8 @@ func firstMoment(year int, month time.Month, day int, zone *time.Location) int64
 	return t.UnixMicro()
 }
 
-func (c calendarWindow) take(l *Limit, r *row, now, n, cost int64) int64 {
-	start, end := c.period(l, larger(now, r.start))
+func takeCalendar(l *Limit, r *row, now, n, cost int64) int64 {
+	start, end := period(l, larger(now, r.start))
 	fresh := r.start < start
 	used := r.count
 	if fresh {
@@ -133,16 +133,16 @@ func (c calendarWindow) take(l *Limit, r *row, now, n, cost int64) int64 {
 	return granted
 }
 
-func (c calendarWindow) refund(l *Limit, r *row, now, cost int64, cl *claim) {
-	if cl != nil && cl.at != r.start || now >= r.expires {
+func refundCalendar(l *Limit, r *row, now, cost int64, c *claim) {
+	if c != nil && c.at != r.start || now >= r.expires {
 		return
 	}
 	r.count = larger(0, r.count-cost)
 }
 
-// look relies on expires_at, so that only one clock's idea of the zone counts:
+// lookCalendar relies on expires_at, so that only one clock's idea of the zone counts:
 // that of who wrote the row.
-func (calendarWindow) look(l *Limit, r *row, now, cost int64) outlook {
+func lookCalendar(l *Limit, r *row, now, cost int64) outlook {
 	if r.start == 0 || r.count == 0 || now >= r.expires {
 		return outlook{free: l.Events, reset: now, retry: now}
 	}
@@ -152,10 +152,6 @@ func (calendarWindow) look(l *Limit, r *row, now, cost int64) outlook {
 	}
 	return o
 }
-
-func (calendarWindow) claim(l *Limit, r *row, now int64) claim { return claim{at: r.start} }
-
-func (calendarWindow) sql() *stepSQL { return &calendarWindowSQL }
 
 var calendarWindowSQL = stepSQL{
 	columns:     "count, prev_count, window_start",

@@ -6,34 +6,38 @@ import "time"
 // it was only held by another that was refused as well.
 const maxAttempts = 3
 
-// conclude settles the calls of a batch that ran. Where a request was refused by
-// one limit, what its others granted is given back in the next batch, ahead of
-// everybody. It returns the calls for that batch.
+// conclude decides and settles the calls of a batch that ran. Where a request was
+// refused by one limit, what its others granted is given back in the next batch,
+// ahead of everybody. It returns the calls for that batch.
 func (p *Postgres) conclude(l *lane, calls []*call) []*call {
-	var again []*call
 	back := &call{internal: true}
 	for _, c := range calls {
-		if !c.internal && !c.reset {
-			c.giveBack(back)
+		if len(c.hits) > 1 && !c.reset && !c.internal {
+			giveBack(c, back)
 		}
 	}
+	var again []*call
 	now := time.Now()
 	for i, c := range calls {
-		err := c.failure()
-		switch {
-		case c.internal:
-			if err != nil {
-				p.report(err)
-			}
-		case err != nil:
-			l.settle(calls, i, err)
-		case c.worthAnother() && now.Before(c.deadline):
+		if c.internal {
+			p.report(failure(c))
+			p.clearGiven(c)
+			continue
+		}
+		c.err = failure(c)
+		if c.err != nil {
+			continue
+		}
+		if len(c.hits) > 1 && worthAnother(c) && now.Before(c.queued.Add(l.timeout)) {
 			again = append(again, c)
-		default:
-			c.decideAll(p.blocked, now)
-			l.settle(calls, i, nil)
+			calls[i] = nil
+			continue
+		}
+		for j := 0; j < len(c.places) && !c.reset; j++ {
+			c.decisions = append(c.decisions, decideHit(p.blocked, c, j, now))
 		}
 	}
+	settle(l, calls, nil)
 	if len(back.hits) > 0 {
 		again = append([]*call{back}, again...)
 	}
@@ -41,32 +45,37 @@ func (p *Postgres) conclude(l *lane, calls []*call) []*call {
 }
 
 // failure is the first error among a call's items.
-func (c *call) failure() error {
-	for _, at := range c.places {
+func failure(c *call) error {
+	for i := range c.places {
+		at := &c.places[i]
 		if at.item.err != nil {
 			return at.item.err
+		}
+		if at.before != nil && at.before.err != nil {
+			return at.before.err
 		}
 	}
 	return nil
 }
 
 // granted reports whether the limit of the ith hit had room for it.
-func (c *call) granted(i int) bool {
-	at := c.places[i]
-	if at.item.kind == take {
-		return at.nth < at.item.granted
+func granted(c *call, i int) bool {
+	it := c.places[i].item
+	if it.kind == take {
+		return c.places[i].nth < it.granted
 	}
-	if c.hits[i].Cost < 0 && !c.hits[i].Peek {
+	h := &c.hits[i]
+	if it.kind == reset || h.Cost < 0 && !h.Peek {
 		return true
 	}
-	return at.item.limit.algorithm().look(at.item.limit, &at.item.row, at.item.now, 0).free >= c.hits[i].Cost
+	return algorithms[stepsOf(it.limit)].look(it.limit, &it.row, it.now, 0).free >= h.Cost
 }
 
 // giveBack adds to back what a refused or failed call was charged.
-func (c *call) giveBack(back *call) {
-	refused := c.failure() != nil
+func giveBack(c, back *call) {
+	refused := failure(c) != nil
 	for i := range c.hits {
-		refused = refused || !c.granted(i)
+		refused = refused || !granted(c, i)
 	}
 	if !refused {
 		return
@@ -80,19 +89,19 @@ func (c *call) giveBack(back *call) {
 		h := c.hits[i]
 		h.Cost = -it.cost
 		back.hits = append(back.hits, h)
-		back.claims = append(back.claims, it.limit.algorithm().claim(it.limit, &it.row, it.now))
+		back.claims = append(back.claims, algorithms[stepsOf(it.limit)].claim(it.limit, &it.row, it.now))
 	}
 }
 
 // worthAnother reports whether every limit that refused the call did so while
 // it held charges that are now given back.
-func (c *call) worthAnother() bool {
-	if len(c.hits) < 2 || c.attempts >= maxAttempts {
+func worthAnother(c *call) bool {
+	if c.attempts >= maxAttempts {
 		return false
 	}
 	refused := false
 	for i, at := range c.places {
-		if !c.granted(i) {
+		if !granted(c, i) {
 			if at.item.given == 0 {
 				return false
 			}
@@ -103,26 +112,21 @@ func (c *call) worthAnother() bool {
 	return refused
 }
 
-// decideAll writes a call's decisions, and tells the blocked rows of refusals.
-func (c *call) decideAll(b *blocked, now time.Time) {
-	decisions := c.decisions[:0]
-	for i, at := range c.places {
-		it := at.item
-		if it.kind == reset {
-			break
-		}
-		granted := c.granted(i)
-		behind := it.given
-		if it.kind == take && granted {
-			behind += (it.granted - 1 - at.nth) * it.cost
-		}
-		d := decide(it.limit, &it.row, it.now, c.hits[i].Cost, granted, behind)
-		if c.hits[i].Cost > d.Limit {
-			d.RetryAfter = Never
-		} else if !granted && it.kind == take && it.given == 0 && b != nil {
-			b.note(it.id, it.limit, it.row, it.now, d.RetryAfter, now)
-		}
-		decisions = append(decisions, d)
+// decideHit is the decision on the ith hit of a call. It tells the blocked rows
+// of a refusal.
+func decideHit(b *blocked, c *call, i int, now time.Time) Decision {
+	it := c.places[i].item
+	cost := c.hits[i].Cost
+	if it.kind != take {
+		return decide(it.limit, &it.row, it.now, cost, granted(c, i), 0)
 	}
-	c.decisions = decisions
+	nth := c.places[i].nth
+	if nth < it.granted {
+		return decide(it.limit, &it.row, it.now, cost, true, it.given+(it.granted-1-nth)*cost)
+	}
+	d := decide(it.limit, &it.row, it.now, cost, false, it.given)
+	if it.given == 0 && b != nil {
+		b.note(it.id, it.limit, it.row, it.now, d.RetryAfter, now)
+	}
+	return d
 }

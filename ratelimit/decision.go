@@ -96,12 +96,21 @@ var (
 // says whether the hit was; behind is how much of the row's charge came after
 // this hit, in the same statement.
 func decide(l *Limit, r *row, now, cost int64, granted bool, behind int64) Decision {
-	o := l.algorithm().look(l, r, now, cost)
-	d := Decision{Allowed: granted, Limit: l.Capacity(), Remaining: larger(0, o.free) + behind, Reset: time.UnixMicro(o.reset)}
-	if d.Remaining > d.Limit {
-		d.Remaining = d.Limit
+	most := capacity(l)
+	o := algorithms[stepsOf(l)].look(l, r, now, cost)
+	free := o.free
+	if free < 0 {
+		free = 0
 	}
-	if !granted {
+	free += behind
+	if free > most {
+		free = most
+	}
+	if granted {
+		return Decision{Allowed: true, Limit: most, Remaining: free, Reset: time.UnixMicro(o.reset)}
+	}
+	d := Decision{Limit: most, Remaining: free, Reset: time.UnixMicro(o.reset), RetryAfter: Never}
+	if cost <= most {
 		d.RetryAfter = retryAfter(o.retry - now)
 	}
 	return d

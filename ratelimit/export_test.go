@@ -63,7 +63,7 @@ func newCalls(requests []*Request) []*call {
 	var calls []*call
 	for _, r := range requests {
 		c := newCall(r.Hits, r.Reset)
-		c.deadline = time.Now().Add(10 * time.Second)
+		c.queued = time.Now()
 		c.done.Add(1)
 		calls = append(calls, c)
 	}
@@ -72,13 +72,15 @@ func newCalls(requests []*Request) []*call {
 
 // RunBatch decides requests in one batch, and the batches that follow from it.
 func (p *Postgres) RunBatch(requests []*Request) {
+	p.mu.Lock()
 	l, err := p.lane(10 * time.Second)
+	p.mu.Unlock()
 	if err != nil {
 		panic(err)
 	}
 	calls := newCalls(requests)
 	for batch := append([]*call(nil), calls...); len(batch) > 0; {
-		batch = l.runSafely(batch)
+		batch = runSafely(l, batch)
 	}
 	for i, r := range requests {
 		r.Decisions, r.Err = calls[i].decisions, calls[i].err
@@ -96,7 +98,7 @@ func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Stateme
 		plan := newPlan()
 		calls = append(calls, newCalls(b.Requests))
 		for _, c := range calls[i] {
-			plan.add(c)
+			addCall(plan, c)
 		}
 		plans = append(plans, plan)
 		statements = append(append(statements, plan.write(p.texts, b.Now)...), watch(i)...)
@@ -106,7 +108,7 @@ func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Stateme
 	}
 	for i, plan := range plans {
 		plan.close()
-		if again := p.conclude(&lane{}, append([]*call(nil), calls[i]...)); len(again) > 0 {
+		if again := p.conclude(&lane{timeout: 10 * time.Second}, append([]*call(nil), calls[i]...)); len(again) > 0 {
 			panic("a request of one hit has nothing to give back")
 		}
 		for j, r := range batches[i].Requests {
@@ -129,12 +131,12 @@ func NewSteps() *Steps {
 
 // RunBatch is Postgres.RunBatch.
 func (s *Steps) RunBatch(requests []*Request, now int64) {
-	l := &lane{}
+	l := &lane{timeout: 10 * time.Second}
 	calls := newCalls(requests)
 	for batch := append([]*call(nil), calls...); len(batch) > 0; {
 		plan := newPlan()
 		for _, c := range batch {
-			plan.add(c)
+			addCall(plan, c)
 		}
 		for _, wave := range plan.waves {
 			for _, g := range wave {
@@ -161,14 +163,14 @@ func (s *Steps) step(it *item, now int64) {
 			r = &row{}
 			s.rows[it.id] = r
 		}
-		it.granted = it.limit.algorithm().take(it.limit, r, now, it.n, it.cost)
+		it.granted = algorithms[stepsOf(it.limit)].take(it.limit, r, now, it.n, it.cost)
 	case refund:
 		if r != nil {
 			var c *claim
 			if it.claim != (claim{}) {
 				c = &it.claim
 			}
-			it.limit.algorithm().refund(it.limit, r, now, it.cost, c)
+			algorithms[stepsOf(it.limit)].refund(it.limit, r, now, it.cost, c)
 		}
 	case reset:
 		delete(s.rows, it.id)

@@ -6,10 +6,10 @@ package ratelimit
 //
 // State: count, window_start. expires_at is the window's end, exactly: the npm
 // library pg-ratelimit reads it as such.
-type fixedWindow struct{}
+var fixedWindow = algorithm{takeFixed, refundFixed, lookFixed, claimStart, &fixedWindowSQL}
 
-func (fixedWindow) take(l *Limit, r *row, now, n, cost int64) int64 {
-	fresh := r.start == 0 || now >= r.start+l.window()
+func takeFixed(l *Limit, r *row, now, n, cost int64) int64 {
+	fresh := r.start == 0 || now >= r.start+window(l)
 	used := r.count
 	if fresh {
 		used = 0
@@ -20,19 +20,19 @@ func (fixedWindow) take(l *Limit, r *row, now, n, cost int64) int64 {
 		r.prevCount = 0
 	}
 	r.count = used + granted*cost
-	r.expires = r.start + l.window()
+	r.expires = r.start + window(l)
 	return granted
 }
 
-func (fixedWindow) refund(l *Limit, r *row, now, cost int64, c *claim) {
-	if c != nil && c.at != r.start || now >= r.start+l.window() {
+func refundFixed(l *Limit, r *row, now, cost int64, c *claim) {
+	if c != nil && c.at != r.start || now >= r.start+window(l) {
 		return
 	}
 	r.count = larger(0, r.count-cost)
 }
 
-func (fixedWindow) look(l *Limit, r *row, now, cost int64) outlook {
-	end := r.start + l.window()
+func lookFixed(l *Limit, r *row, now, cost int64) outlook {
+	end := r.start + window(l)
 	if r.start == 0 || r.count == 0 || now >= end {
 		return outlook{free: l.Events, reset: now, retry: now}
 	}
@@ -43,9 +43,8 @@ func (fixedWindow) look(l *Limit, r *row, now, cost int64) outlook {
 	return o
 }
 
-func (fixedWindow) claim(l *Limit, r *row, now int64) claim { return claim{at: r.start} }
-
-func (fixedWindow) sql() *stepSQL { return &fixedWindowSQL }
+// claimStart names the window.
+func claimStart(l *Limit, r *row, now int64) claim { return claim{at: r.start} }
 
 var fixedWindowSQL = stepSQL{
 	columns: "count, prev_count, window_start",

@@ -12,14 +12,14 @@ package ratelimit
 //
 // State: last_refill is the TAT, in whole microseconds, and remainder the units
 // that it lacks. expires_at lies at or after it, on a coarse grid.
-type gcra struct{}
+var gcra = algorithm{takeGCRA, refundGCRA, lookGCRA, claimGCRA, &gcraSQL}
 
 // maxSpan bounds Capacity·Window, and so every backlog.
 const maxSpan = int64(1) << 62
 
-// from returns the time that counts: now, or where the clock was set back so far
+// gcraTime returns the time that counts: now, or where the clock was set back so far
 // that the backlog would exceed maxSpan, the time from which on it does not.
-func (gcra) from(l *Limit, r *row, now int64) int64 {
+func gcraTime(l *Limit, r *row, now int64) int64 {
 	if r.refill == 0 {
 		return now
 	}
@@ -28,77 +28,75 @@ func (gcra) from(l *Limit, r *row, now int64) int64 {
 
 // backlog is how many units have yet to drain at now. A row that TokenBucket
 // wrote lacks tokens; they count as if they drained evenly since its refill.
-func (g gcra) backlog(l *Limit, r *row, now int64) int64 {
+func backlog(l *Limit, r *row, now int64) int64 {
 	switch {
 	case r.refill == 0:
 		return 0
 	case r.hasTokens:
-		missing := l.Capacity() - smaller(l.Capacity(), int64(larger(0, int64(r.tokens))))
-		return larger(0, missing*l.window()-smaller(larger(0, now-r.refill), maxSpan/l.Events)*l.Events)
+		missing := capacity(l) - smaller(capacity(l), int64(larger(0, int64(r.tokens))))
+		return larger(0, missing*window(l)-smaller(larger(0, now-r.refill), maxSpan/l.Events)*l.Events)
 	}
-	return g.ahead(l, r.refill-now, smaller(r.remainder, l.Events-1))
+	return undrained(l, r.refill-now, smaller(r.remainder, l.Events-1))
 }
 
-// ahead is the backlog of a TAT that lies so many microseconds ahead.
-func (gcra) ahead(l *Limit, microseconds, remainder int64) int64 {
+// undrained is the backlog of a TAT that lies so many microseconds ahead.
+func undrained(l *Limit, microseconds, remainder int64) int64 {
 	if microseconds < 0 {
 		return 0
 	}
 	return smaller(microseconds, maxSpan/l.Events)*l.Events + remainder
 }
 
-// store writes a backlog into the row.
-func (gcra) store(l *Limit, r *row, now, backlog int64) {
+// storeBacklog writes a backlog into the row.
+func storeBacklog(l *Limit, r *row, now, backlog int64) {
 	r.refill = now + backlog/l.Events
 	r.remainder = backlog % l.Events
 	r.tokens, r.hasTokens = 0, false
 }
 
-func (g gcra) take(l *Limit, r *row, now, n, cost int64) int64 {
-	now = g.from(l, r, now)
-	backlog := g.backlog(l, r, now)
-	granted := fit(l.Capacity()*l.window()-backlog, n, cost*l.window())
+func takeGCRA(l *Limit, r *row, now, n, cost int64) int64 {
+	now = gcraTime(l, r, now)
+	held := backlog(l, r, now)
+	granted := fit(capacity(l)*window(l)-held, n, cost*window(l))
 	if granted == 0 {
 		return 0
 	}
-	g.store(l, r, now, backlog+granted*cost*l.window())
+	storeBacklog(l, r, now, held+granted*cost*window(l))
 	if r.expires <= r.refill {
-		r.expires = r.refill + larger(bucketLinger, l.Capacity()*l.window()/l.Events)
+		r.expires = r.refill + larger(bucketLinger, capacity(l)*window(l)/l.Events)
 	}
 	return granted
 }
 
-// refund of a claim gives no more than what of it has not drained yet.
-func (g gcra) refund(l *Limit, r *row, now, cost int64, c *claim) {
+// refundGCRA gives of a claim no more than what of it has not drained yet.
+func refundGCRA(l *Limit, r *row, now, cost int64, c *claim) {
 	if r.refill == 0 || r.hasTokens {
 		return
 	}
-	now = g.from(l, r, now)
-	back := mulDiv(cost, l.window(), 1, false)
+	now = gcraTime(l, r, now)
+	back := mulDiv(cost, window(l), 1, false)
 	if c != nil {
-		back = smaller(back, g.ahead(l, c.at-now, c.room))
+		back = smaller(back, undrained(l, c.at-now, c.room))
 	}
-	g.store(l, r, now, larger(0, g.backlog(l, r, now)-back))
+	storeBacklog(l, r, now, larger(0, backlog(l, r, now)-back))
 }
 
-func (g gcra) look(l *Limit, r *row, now, cost int64) outlook {
-	now = g.from(l, r, now)
-	backlog := g.backlog(l, r, now)
-	free := l.Capacity()*l.window() - backlog
-	o := outlook{free: free / l.window(), reset: now + mulDiv(backlog, 1, l.Events, true), retry: now}
+func lookGCRA(l *Limit, r *row, now, cost int64) outlook {
+	now = gcraTime(l, r, now)
+	held := backlog(l, r, now)
+	free := capacity(l)*window(l) - held
+	o := outlook{free: free / window(l), reset: now + mulDiv(held, 1, l.Events, true), retry: now}
 	if free < 0 {
 		o.free = -1
 	}
-	if missing := cost*l.window() - free; cost <= l.Capacity() && missing > 0 {
+	if missing := cost*window(l) - free; cost <= capacity(l) && missing > 0 {
 		o.retry = now + mulDiv(missing, 1, l.Events, true)
 	}
 	return o
 }
 
-// claim holds the TAT: what was taken has drained when it comes.
-func (gcra) claim(l *Limit, r *row, now int64) claim { return claim{at: r.refill, room: r.remainder} }
-
-func (gcra) sql() *stepSQL { return &gcraSQL }
+// claimGCRA holds the TAT: what was taken has drained when it comes.
+func claimGCRA(l *Limit, r *row, now int64) claim { return claim{at: r.refill, room: r.remainder} }
 
 var gcraSQL = stepSQL{
 	columns: "tokens, last_refill, remainder",

@@ -4,10 +4,14 @@ package ratelimit
 // an element an item.
 type group struct {
 	statementKey
+	wave      int
+	limit     *Limit // of its latest item
 	items     []*item
 	statement Statement
 
 	step           *stepSQL
+	width          int   // columns of its result: slot, granted, now, the state
+	now            int64 // the time that the statement went by
 	answerRow      func(columns [][]byte) error
 	prefixes, keys []string
 	numbers        [7][]int64
@@ -26,14 +30,34 @@ const (
 
 func newGroup() *group {
 	g := &group{}
-	g.answerRow = g.answer
+	g.answerRow = func(columns [][]byte) error {
+		if len(columns) != g.width {
+			return errColumns
+		}
+		slot := bigint(columns[0])
+		if slot < 1 || slot > int64(len(g.items)) {
+			return errColumns
+		}
+		if g.now == 0 {
+			g.now = timestamp(columns[2]) // the same in all rows
+		}
+		it := g.items[slot-1]
+		it.answered = true
+		it.now = g.now
+		it.granted = bigint(columns[1])
+		g.step.scan(columns[3:], &it.row)
+		return nil
+	}
 	return g
 }
 
 // begin empties the group for a statement.
-func (g *group) begin(key statementKey) {
+func (g *group) begin(key statementKey, wave int) {
 	g.statementKey = key
-	g.step = algorithms[key.algorithm].sql()
+	g.wave = wave
+	g.now = 0
+	g.step = algorithms[key.algorithm].sql
+	g.width = 3 + g.step.width()
 	g.items, g.prefixes, g.keys = g.items[:0], g.prefixes[:0], g.keys[:0]
 	for i := range g.numbers {
 		g.numbers[i] = g.numbers[i][:0]
@@ -70,11 +94,18 @@ func (g *group) write(texts *statements, now int64) {
 
 func (g *group) fillTake() {
 	n, cost, quota, span := g.numbers[itemN], g.numbers[itemCost], g.numbers[itemQuota], g.numbers[itemSpan]
+	var of *Limit
+	most, length := int64(0), int64(0)
 	for _, it := range g.items {
+		if it.limit != of {
+			of = it.limit
+			most = capacity(of)
+			length = window(of)
+		}
 		n = append(n, it.n)
 		cost = append(cost, it.cost)
-		quota = append(quota, it.limit.Capacity())
-		span = append(span, it.limit.window())
+		quota = append(quota, most)
+		span = append(span, length)
 	}
 	g.numbers[itemN], g.numbers[itemCost], g.numbers[itemQuota], g.numbers[itemSpan] = n, cost, quota, span
 }
@@ -82,8 +113,8 @@ func (g *group) fillTake() {
 func (g *group) fillRefund() {
 	for _, it := range g.items {
 		g.numbers[itemCost] = append(g.numbers[itemCost], it.cost)
-		g.numbers[itemQuota] = append(g.numbers[itemQuota], it.limit.Capacity())
-		g.numbers[itemSpan] = append(g.numbers[itemSpan], it.limit.window())
+		g.numbers[itemQuota] = append(g.numbers[itemQuota], capacity(it.limit))
+		g.numbers[itemSpan] = append(g.numbers[itemSpan], window(it.limit))
 		g.numbers[itemEvents] = append(g.numbers[itemEvents], it.limit.Events)
 		g.numbers[itemClaimed] = append(g.numbers[itemClaimed], it.claim.at)
 		g.numbers[itemRoom] = append(g.numbers[itemRoom], it.claim.room)
@@ -110,21 +141,4 @@ func (g *group) need(p parameter) any {
 		}
 	}
 	return texts
-}
-
-// answer takes in a row of the result: slot, granted, now, the state.
-func (g *group) answer(columns [][]byte) error {
-	if len(columns) != 3+g.step.width() {
-		return errColumns
-	}
-	slot := bigint(columns[0])
-	if slot < 1 || slot > int64(len(g.items)) {
-		return errColumns
-	}
-	it := g.items[slot-1]
-	it.answered = true
-	it.granted = bigint(columns[1])
-	it.now = timestamp(columns[2])
-	g.step.scan(columns[3:], &it.row)
-	return nil
 }

@@ -18,7 +18,9 @@ const digestMark = "sha256:"
 // from it (longer than MaxKey bytes, a NUL in it, or not UTF-8). A key that
 // looks like a digest is digested too, so that nobody can name another's row.
 func StoredKey(key string) string {
-	if len(key) > MaxKey || !storable(key) || strings.HasPrefix(key, digestMark) {
+	// In plain sight, for an interpreter: this runs for every hit.
+	if len(key) > MaxKey || !utf8.ValidString(key) || strings.IndexByte(key, 0) >= 0 ||
+		len(key) >= len(digestMark) && key[:len(digestMark)] == digestMark {
 		return DigestKey(key)
 	}
 	return key

@@ -143,27 +143,18 @@ func (l *Limit) Validate() error {
 	if l.Algorithm == SlidingLog && l.Events > MaxLogEvents {
 		return &FieldError{"limit", strconv.FormatInt(l.Events, 10), "at most 1000 events for sliding_log, which keeps the time of each"}
 	}
-	if l.Algorithm == GCRA && (l.Capacity() > maxSpan/l.window() || l.Events > maxSpan/l.window()) {
+	if l.Algorithm == GCRA && (l.Capacity() > maxSpan/window(l) || l.Events > maxSpan/window(l)) {
 		return &FieldError{"limit", strconv.FormatInt(l.Capacity(), 10) + " in " + l.Window.String(),
 			"smaller for gcra: burst (or events) times the window in microseconds must not exceed 2^62"}
 	}
-	if l.Algorithm == GCRA && mulDiv(l.Capacity(), l.window(), l.Events, true) > horizon {
+	if l.Algorithm == GCRA && mulDiv(l.Capacity(), window(l), l.Events, true) > horizon {
 		return &FieldError{"burst", strconv.FormatInt(l.Capacity(), 10), "smaller for gcra: it must drain within 100 years"}
 	}
 	return nil
 }
 
 // Capacity is the full quota: the most that can pass at once.
-func (l *Limit) Capacity() int64 {
-	if l.Burst > 0 {
-		return l.Burst
-	}
-	return l.Events
-}
-
-// window is Window in microseconds, the unit of all arithmetic here and the
-// resolution of Postgres's timestamps.
-func (l *Limit) window() int64 { return int64(l.Window / time.Microsecond) }
+func (l *Limit) Capacity() int64 { return capacity(l) }
 
 const (
 	wantEvents = "a whole number of events from 1 to 9007199254740992, then a window, as in 100 1m"

@@ -62,7 +62,7 @@ func (m *Memory) Take(ctx context.Context, timeout time.Duration, hits []Hit, de
 	}
 	if !all {
 		for i := len(hits) - 1; i >= 0; i-- {
-			if granted[i] {
+			if granted[i] && hits[i].Cost > 0 {
 				*m.row(&hits[i], now) = before[i]
 			}
 		}
@@ -70,9 +70,6 @@ func (m *Memory) Take(ctx context.Context, timeout time.Duration, hits []Hit, de
 	for i := range hits {
 		h := &hits[i]
 		decisions[i] = decide(h.Limit, m.row(h, now), now, h.Cost, granted[i], 0)
-		if h.Cost > decisions[i].Limit {
-			decisions[i].RetryAfter = Never
-		}
 		decisions[i].Source = FromMemory
 		if (h.Cost <= 0 || h.Peek || !all) && m.row(h, now).blank() {
 			delete(m.rows, m.key(h))
@@ -84,16 +81,16 @@ func (m *Memory) Take(ctx context.Context, timeout time.Duration, hits []Hit, de
 
 // charge applies one hit to a row and reports whether it is allowed.
 func charge(h *Hit, r *row, now int64) bool {
-	a := h.Limit.algorithm()
+	a := algorithms[stepsOf(h.Limit)]
 	switch {
-	case h.Cost > h.Limit.Capacity():
+	case h.Cost > capacity(h.Limit):
 		return false
 	case h.Peek:
 		return a.look(h.Limit, r, now, h.Cost).free >= h.Cost
 	case h.Cost > 0:
 		return a.take(h.Limit, r, now, 1, h.Cost) == 1
 	case h.Cost < 0:
-		a.refund(h.Limit, r, now, -h.Cost, nil)
+		a.refund(h.Limit, r, now, givenBack(h.Cost), nil)
 		return true
 	}
 	return a.look(h.Limit, r, now, 0).free >= 0
@@ -101,6 +98,9 @@ func charge(h *Hit, r *row, now int64) bool {
 
 // Reset implements Store.
 func (m *Memory) Reset(ctx context.Context, timeout time.Duration, hits []Hit) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -167,4 +167,13 @@ func (m *Memory) displace(now int64) {
 		}
 	}
 	delete(m.rows, any)
+}
+
+// givenBack is what a cost below 0 gives back. No quota is larger than
+// MaxEvents, and so bounded, sums of it fit.
+func givenBack(cost int64) int64 {
+	if cost < -MaxEvents {
+		return MaxEvents
+	}
+	return -cost
 }

@@ -19,6 +19,7 @@ type plan struct {
 	used   int      // items in use
 	groups []*group // likewise
 	taken  int
+	recent *group // of the latest item
 }
 
 // rowKey names a row of either table.
@@ -61,15 +62,40 @@ func (p *plan) free() {
 	}
 	p.waves, p.statements = p.waves[:0], p.statements[:0]
 	p.now, p.used, p.taken = 0, 0, 0
+	p.recent = nil
 	plans.Put(p)
 }
 
-// add plans a call.
-func (p *plan) add(c *call) {
+// addCall plans a call.
+func addCall(p *plan, c *call) {
 	c.places = c.places[:0]
+	if c.gives || c.internal || !chargeable(c) {
+		addUnusual(p, c)
+		return
+	}
+	for i := range c.hits {
+		h := &c.hits[i]
+		id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
+		c.places = append(c.places, putHit(p, take, h.Limit, id, h.Cost, claim{}))
+	}
+}
+
+// chargeable reports whether each hit of a call costs something that can pass.
+func chargeable(c *call) bool {
+	for i := range c.hits {
+		h := &c.hits[i]
+		if h.Peek || h.Cost <= 0 || h.Cost > capacity(h.Limit) {
+			return false
+		}
+	}
+	return true
+}
+
+// addUnusual plans a call that gives back, or looks.
+func addUnusual(p *plan, c *call) {
 	probe := false
 	for i := range c.hits {
-		if c.hits[i].Cost > c.hits[i].Limit.Capacity() {
+		if c.hits[i].Cost > capacity(c.hits[i].Limit) {
 			probe = true // it can never pass, so nothing is to be charged
 		}
 	}
@@ -78,58 +104,70 @@ func (p *plan) add(c *call) {
 		id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
 		switch {
 		case c.reset:
-			c.places = append(c.places, p.place(reset, h.Limit, id, 0, claim{}))
+			c.places = append(c.places, putHit(p, reset, h.Limit, id, 0, claim{}))
 		case c.internal:
-			c.places = append(c.places, p.place(refund, h.Limit, id, -h.Cost, c.claims[i]))
+			c.places = append(c.places, putHit(p, refund, h.Limit, id, -h.Cost, c.claims[i]))
+		case h.Cost < 0 && !h.Peek:
+			given := putHit(p, refund, h.Limit, id, givenBack(h.Cost), claim{})
+			looked := putHit(p, peek, h.Limit, id, 0, claim{})
+			looked.before = given.item
+			c.places = append(c.places, looked)
 		case probe || h.Peek || h.Cost == 0:
-			c.places = append(c.places, p.place(peek, h.Limit, id, 0, claim{}))
-		case h.Cost < 0:
-			p.place(refund, h.Limit, id, -h.Cost, claim{})
-			c.places = append(c.places, p.place(peek, h.Limit, id, 0, claim{}))
+			c.places = append(c.places, putHit(p, peek, h.Limit, id, 0, claim{}))
 		default:
-			c.places = append(c.places, p.place(take, h.Limit, id, h.Cost, claim{}))
+			c.places = append(c.places, putHit(p, take, h.Limit, id, h.Cost, claim{}))
 		}
 	}
 }
 
-// place finds or makes the item for a hit.
-func (p *plan) place(k kind, l *Limit, id rowKey, cost int64, c claim) place {
+// putHit finds or makes the item for a hit.
+func putHit(p *plan, k kind, l *Limit, id rowKey, cost int64, c claim) place {
 	before := p.latest[id]
-	if before != nil && before.kind == k && before.claim == c && sameLimit(before.limit, l) {
-		switch {
-		case k == refund:
-			before.cost += cost
-			return place{before, 0}
-		case k == peek || k == reset:
-			return place{before, 0}
-		case k == take && before.cost == cost:
-			before.n++
-			return place{before, before.n - 1}
-		}
-	}
-	it := p.item()
-	*it = item{kind: k, limit: l, id: id, n: 1, cost: cost, claim: c}
+	wave := 0
 	if before != nil {
-		it.wave = before.wave + 1
+		if at, ok := joined(before, k, l, cost, c); ok {
+			return at
+		}
+		wave = before.wave + 1
 	}
-	p.latest[id] = it
-	g := p.group(it)
-	g.items = append(g.items, it)
-	return place{it, 0}
-}
-
-// item returns a free item.
-func (p *plan) item() *item {
 	if p.used == len(p.items) {
 		p.items = append(p.items, &item{})
 	}
+	it := p.items[p.used]
 	p.used++
-	return p.items[p.used-1]
+	*it = item{kind: k, limit: l, id: id, wave: wave, n: 1, cost: cost, claim: c}
+	p.latest[id] = it
+	g := p.recent
+	if g == nil || g.wave != wave || g.kind != k || g.limit != l {
+		g = groupOf(p, it)
+		g.limit = l
+		p.recent = g
+	}
+	g.items = append(g.items, it)
+	return place{item: it}
 }
 
-// group returns the statement that an item belongs to.
-func (p *plan) group(it *item) *group {
-	key := statementKey{it.kind, it.limit.steps(), it.limit.Durable, it.limit.SynchronousCommit}
+// joined adds a hit to the row's latest item, if they are alike.
+func joined(before *item, k kind, l *Limit, cost int64, c claim) (place, bool) {
+	if before.kind != k || before.claim != c || !sameLimit(before.limit, l) {
+		return place{}, false
+	}
+	switch {
+	case k == refund:
+		before.cost += cost
+		return place{item: before}, true
+	case k == peek || k == reset:
+		return place{item: before}, true
+	case before.cost == cost:
+		before.n++
+		return place{item: before, nth: before.n - 1}, true
+	}
+	return place{}, false
+}
+
+// groupOf returns the statement that an item belongs to.
+func groupOf(p *plan, it *item) *group {
+	key := statementKey{it.kind, stepsOf(it.limit), it.limit.Durable, it.limit.SynchronousCommit}
 	for len(p.waves) <= it.wave {
 		if len(p.waves) < cap(p.waves) {
 			p.waves = p.waves[:len(p.waves)+1]
@@ -147,7 +185,7 @@ func (p *plan) group(it *item) *group {
 	}
 	g := p.groups[p.taken]
 	p.taken++
-	g.begin(key)
+	g.begin(key, it.wave)
 	p.waves[it.wave] = append(p.waves[it.wave], g)
 	return g
 }
@@ -156,7 +194,7 @@ func (p *plan) group(it *item) *group {
 // row's.
 func sameLimit(a, b *Limit) bool {
 	return a == b || a.Algorithm == b.Algorithm && a.Events == b.Events && a.Window == b.Window &&
-		a.Capacity() == b.Capacity() && a.Calendar == b.Calendar && a.Zone == b.Zone && a.SynchronousCommit == b.SynchronousCommit
+		capacity(a) == capacity(b) && a.Calendar == b.Calendar && a.Zone == b.Zone && a.SynchronousCommit == b.SynchronousCommit
 }
 
 // write writes the plan out as statements, in the order in which they are to

@@ -80,56 +80,71 @@ func NewPostgres(db DB, o PostgresOptions) *Postgres {
 
 // Take implements Store. timeout is for the whole decision.
 func (p *Postgres) Take(ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision) error {
-	return p.call(ctx, timeout, hits, decisions, false)
+	return ask(p, ctx, timeout, hits, decisions, false)
 }
 
 // Reset implements Store.
 func (p *Postgres) Reset(ctx context.Context, timeout time.Duration, hits []Hit) error {
-	return p.call(ctx, timeout, hits, nil, true)
+	return ask(p, ctx, timeout, hits, nil, true)
 }
 
-// call sends hits through a batch, unless it is known already that they do not
+// ask sends hits through a batch, unless it is known already that they do not
 // fit.
-func (p *Postgres) call(ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision, reset bool) error {
-	lane, err := p.lane(timeout)
-	if err != nil {
-		return err
+func ask(p *Postgres, ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision, reset bool) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
+	p.mu.Lock()
+	l := p.lanes[timeout]
+	if l == nil || p.closed || p.health.pause > 0 {
+		var err error
+		l, err = p.lane(timeout)
+		if err != nil {
+			p.mu.Unlock()
+			return err
+		}
+	}
+	p.mu.Unlock()
 	c := newCall(hits, reset)
-	if p.blocked != nil && p.refuse(c, decisions) {
+	if p.blocked != nil && refuse(p, c, decisions) {
 		idleCalls.Put(c)
 		return nil
 	}
+	stopped := true
 	if ctx.Done() == nil {
-		lane.submit(c)
+		submit(l, c)
 	} else {
-		stop := context.AfterFunc(ctx, func() { lane.end(c, context.Cause(ctx)) })
-		lane.submit(c)
-		if !stop() {
-			// The call is still in a batch, or about to be ended: leave it.
-			p.clearGiven(c)
-			return p.outcome(c, decisions)
-		}
+		stopped = submitUntil(ctx, l, c)
 	}
-	p.clearGiven(c)
-	err = p.outcome(c, decisions)
-	idleCalls.Put(c)
+	if c.gives {
+		p.clearGiven(c)
+	}
+	err := c.err
+	if err == nil {
+		copy(decisions, c.decisions)
+	}
+	if stopped {
+		idleCalls.Put(c)
+	}
 	return err
 }
 
-// outcome hands a call's decisions over.
-func (p *Postgres) outcome(c *call, decisions []Decision) error {
-	if c.err == nil {
-		copy(decisions, c.decisions)
-	}
-	return c.err
+// submitUntil is submit until ctx ends. It reports false if that is what ended
+// the wait: the call is then still in a batch.
+func submitUntil(ctx context.Context, l *lane, c *call) bool {
+	stop := context.AfterFunc(ctx, func() { forsake(l, c, context.Cause(ctx)) })
+	submit(l, c)
+	return stop()
 }
 
 // clearGiven forgets that rows were used up to which a call gave quota back: a
 // refusal from before may have been noted meanwhile.
 func (p *Postgres) clearGiven(c *call) {
+	if p.blocked == nil {
+		return
+	}
 	for i := range c.hits {
-		if p.blocked != nil && (c.reset || c.hits[i].Cost < 0) {
+		if c.reset || c.hits[i].Cost < 0 {
 			p.blocked.clear(rowKey{c.hits[i].Limit.Durable, c.hits[i].Limit.Prefix, c.hits[i].Key})
 		}
 	}
@@ -137,24 +152,29 @@ func (p *Postgres) clearGiven(c *call) {
 
 // refuse decides a call by the blocked rows, if one of its hits is among them.
 // Hits that give quota back clear theirs.
-func (p *Postgres) refuse(c *call, decisions []Decision) bool {
+func refuse(p *Postgres, c *call, decisions []Decision) bool {
+	if c.gives {
+		p.clearGiven(c)
+	}
+	b := p.blocked
+	b.mu.Lock()
+	none := len(b.rows) == 0
+	b.mu.Unlock()
+	if none {
+		return false
+	}
 	now := time.Now()
 	for i := range c.hits {
 		h := &c.hits[i]
-		id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
-		if c.reset || h.Cost < 0 {
-			p.blocked.clear(id)
+		if h.Cost <= 0 || h.Peek || c.reset {
 			continue
 		}
-		if h.Cost == 0 || h.Peek {
-			continue
-		}
-		d, refused := p.blocked.refuses(id, h.Limit, h.Cost, now)
+		d, refused := refuses(b, rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}, h.Limit, h.Cost, now)
 		if !refused {
 			continue
 		}
 		for j := range decisions {
-			decisions[j] = Decision{Allowed: true, Limit: c.hits[j].Limit.Capacity(), Source: Undecided}
+			decisions[j] = Decision{Allowed: true, Limit: capacity(c.hits[j].Limit), Source: Undecided}
 		}
 		decisions[i] = d
 		p.mu.Lock()
@@ -165,10 +185,9 @@ func (p *Postgres) refuse(c *call, decisions []Decision) bool {
 	return false
 }
 
-// lane returns the queue for a timeout, unless no decision can be had.
+// lane returns the queue for a timeout, unless no decision can be had. The
+// caller holds the mutex.
 func (p *Postgres) lane(timeout time.Duration) (*lane, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.closed {
 		return nil, ErrClosed
 	}
@@ -193,7 +212,7 @@ func (p *Postgres) run(l *lane, calls []*call, deadline time.Time) []*call {
 	err := p.prepare(ctx)
 	if err == nil {
 		for _, c := range calls {
-			plan.add(c)
+			addCall(plan, c)
 		}
 		now := int64(0)
 		if p.o.Now != nil {
@@ -218,13 +237,14 @@ func (p *Postgres) run(l *lane, calls []*call, deadline time.Time) []*call {
 func (p *Postgres) fail(l *lane, calls []*call, err error) {
 	p.mu.Lock()
 	p.stats.Failures++
+	closed := p.closed
 	p.mu.Unlock()
 	for _, c := range calls {
-		if c.internal {
+		if c.internal && !closed {
 			p.report(fmt.Errorf("giving back what refused requests were charged: %w", err))
 		}
 	}
-	l.settleAll(calls, err)
+	settle(l, calls, err)
 }
 
 // execute runs the statements, and once more those that lost against another
@@ -278,9 +298,12 @@ func (p *Postgres) Close() {
 }
 
 func (p *Postgres) report(err error) {
-	if p.o.Report != nil && err != nil {
-		p.o.Report(err)
+	if p.o.Report == nil || err == nil {
+		return
 	}
+	// Whoever listens must not end the program: it may be a proxy.
+	defer func() { _ = recover() }()
+	p.o.Report(err)
 }
 
 // panicError is a panic as an error.

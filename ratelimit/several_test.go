@@ -237,3 +237,27 @@ func TestGivenBackLate(t *testing.T) {
 		}
 	})
 }
+
+// TestMixed sends requests that charge some limits and give back to others: one
+// that is refused charges nothing, and what it gives back is given all the same.
+func TestMixed(t *testing.T) {
+	c := &clock{}
+	store, _ := openPostgres(t, ratelimit.PostgresOptions{Now: c.read, CleanupProbability: -1, MaxBlockedKeys: ratelimit.WithoutBlocked})
+	n := 0
+	check(t, 1000, func(t *rapid.T) {
+		c.now = 1_700_000_000 * second
+		memory := ratelimit.NewMemory(0, c.read)
+		limits := drawLimits(t, func(name string) string { n++; return fmt.Sprint(name, n) })
+		for requests := rapid.IntRange(1, 10).Draw(t, "requests"); requests > 0; requests-- {
+			r := drawSeveral(t, limits, true)
+			store.RunBatch([]*ratelimit.Request{r})
+			want := sequentially(t, memory, r)
+			for i := range want {
+				if r.Err != nil || r.Decisions[i].Allowed != want[i].Allowed || r.Decisions[i].RetryAfter != want[i].RetryAfter ||
+					r.Decisions[i].Remaining != want[i].Remaining {
+					t.Fatalf("hit %d of %+v:\n  Memory %+v\n Postgres %+v, %v", i, r.Hits, want, r.Decisions, r.Err)
+				}
+			}
+		}
+	})
+}

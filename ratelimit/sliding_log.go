@@ -8,35 +8,35 @@ import "sort"
 // time and space in proportion to Events, hence MaxLogEvents.
 //
 // State: hits, oldest first. expires_at is when the newest is a Window old.
-type slidingLog struct{}
+var slidingLog = algorithm{takeLog, refundLog, lookLog, claimNewest, &slidingLogSQL}
 
 // live returns the hits younger than a Window, and the time that counts.
-func (slidingLog) live(l *Limit, r *row, now int64) (hits []int64, at int64) {
+func live(l *Limit, r *row, now int64) (hits []int64, at int64) {
 	if len(r.hits) == 0 {
 		return nil, now
 	}
 	at = larger(now, r.hits[len(r.hits)-1])
-	cutoff := at - l.window()
+	cutoff := at - window(l)
 	return r.hits[sort.Search(len(r.hits), func(i int) bool { return r.hits[i] > cutoff }):], at
 }
 
-func (s slidingLog) take(l *Limit, r *row, now, n, cost int64) int64 {
-	live, at := s.live(l, r, now)
-	granted := fit(l.Events-int64(len(live)), n, cost)
+func takeLog(l *Limit, r *row, now, n, cost int64) int64 {
+	young, at := live(l, r, now)
+	granted := fit(l.Events-int64(len(young)), n, cost)
 	if granted == 0 {
 		return 0
 	}
-	hits := append([]int64(nil), live...)
+	hits := append([]int64(nil), young...)
 	for i := int64(0); i < granted*cost; i++ {
 		hits = append(hits, at)
 	}
 	r.hits = hits
-	r.expires = at + l.window()
+	r.expires = at + window(l)
 	return granted
 }
 
-// refund forgets the newest hits; of a claim, those of its time.
-func (slidingLog) refund(l *Limit, r *row, now, cost int64, c *claim) {
+// refundLog forgets the newest hits; of a claim, those of its time.
+func refundLog(l *Limit, r *row, now, cost int64, c *claim) {
 	end := len(r.hits)
 	if c != nil {
 		end = sort.Search(len(r.hits), func(i int) bool { return r.hits[i] > c.at })
@@ -49,26 +49,25 @@ func (slidingLog) refund(l *Limit, r *row, now, cost int64, c *claim) {
 	r.hits = append(append([]int64(nil), r.hits[:begin]...), r.hits[end:]...)
 }
 
-func (s slidingLog) look(l *Limit, r *row, now, cost int64) outlook {
-	live, at := s.live(l, r, now)
-	o := outlook{free: l.Events - int64(len(live)), reset: at, retry: at}
-	if len(live) > 0 {
-		o.reset = live[len(live)-1] + l.window()
+func lookLog(l *Limit, r *row, now, cost int64) outlook {
+	young, at := live(l, r, now)
+	o := outlook{free: l.Events - int64(len(young)), reset: at, retry: at}
+	if len(young) > 0 {
+		o.reset = young[len(young)-1] + window(l)
 	}
-	if missing := cost - o.free; missing > 0 && missing <= int64(len(live)) {
-		o.retry = live[missing-1] + l.window()
+	if missing := cost - o.free; missing > 0 && missing <= int64(len(young)) {
+		o.retry = young[missing-1] + window(l)
 	}
 	return o
 }
 
-func (slidingLog) claim(l *Limit, r *row, now int64) claim {
+// claimNewest names the time of the hits.
+func claimNewest(l *Limit, r *row, now int64) claim {
 	if len(r.hits) == 0 {
 		return claim{}
 	}
 	return claim{at: r.hits[len(r.hits)-1]}
 }
-
-func (slidingLog) sql() *stepSQL { return &slidingLogSQL }
 
 // width_bucket searches a sorted array: how many elements are at most that.
 var slidingLogSQL = stepSQL{
@@ -82,7 +81,7 @@ var slidingLogSQL = stepSQL{
 	FROM (SELECT greatest(excluded.hits[1], r.hits[cardinality(r.hits)]) AS at
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	refund: `hits = (SELECT r.hits[:first] || r.hits[last + 1:]
-	FROM (SELECT last, greatest(last - i.cost::int, CASE WHEN i.claimed IS NULL THEN 0
+	FROM (SELECT last, greatest(last - least(i.cost, last)::int, CASE WHEN i.claimed IS NULL THEN 0
 		ELSE width_bucket(i.claimed - interval '1 microsecond', r.hits) END) AS first
 	FROM (SELECT CASE WHEN i.claimed IS NULL THEN cardinality(r.hits) ELSE width_bucket(i.claimed, r.hits) END AS last OFFSET 0) a OFFSET 0) b)
 	WHERE cardinality(r.hits) > 0`,

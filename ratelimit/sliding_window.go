@@ -13,11 +13,11 @@ package ratelimit
 // in whole numbers: the same decision, without a rounding error.
 //
 // State: count, prev_count, window_start; expires_at is window_start + 2·Window.
-type slidingWindow struct{}
+var slidingWindow = algorithm{takeSliding, refundSliding, lookSliding, claimStart, &slidingWindowSQL}
 
 // slide returns the row's counters as of now.
-func (slidingWindow) slide(l *Limit, r *row, now int64) (count, prev, start int64) {
-	w := l.window()
+func slide(l *Limit, r *row, now int64) (count, prev, start int64) {
+	w := window(l)
 	switch {
 	case r.start == 0 || now >= r.start+2*w:
 		return 0, 0, now
@@ -28,28 +28,28 @@ func (slidingWindow) slide(l *Limit, r *row, now int64) (count, prev, start int6
 }
 
 // weighted is what prev still counts at now, rounded up.
-func (slidingWindow) weighted(l *Limit, prev, start, now int64) int64 {
-	return mulDiv(prev, l.window()-larger(0, now-start), l.window(), true)
+func weighted(l *Limit, prev, start, now int64) int64 {
+	return mulDiv(prev, window(l)-larger(0, now-start), window(l), true)
 }
 
-func (s slidingWindow) take(l *Limit, r *row, now, n, cost int64) int64 {
-	count, prev, start := s.slide(l, r, now)
-	granted := fit(l.Events-count-s.weighted(l, prev, start, now), n, cost)
+func takeSliding(l *Limit, r *row, now, n, cost int64) int64 {
+	count, prev, start := slide(l, r, now)
+	granted := fit(l.Events-count-weighted(l, prev, start, now), n, cost)
 	if granted > 0 {
 		r.count, r.prevCount, r.start = count+granted*cost, prev, start
 	}
-	r.expires = r.start + 2*l.window()
+	r.expires = r.start + 2*window(l)
 	return granted
 }
 
 // refund takes from the current window first: what was given lately is given
 // back. A claim is given back to the window that it was taken in.
-func (s slidingWindow) refund(l *Limit, r *row, now, cost int64, c *claim) {
-	if r.start == 0 || now >= r.start+2*l.window() {
+func refundSliding(l *Limit, r *row, now, cost int64, c *claim) {
+	if r.start == 0 || now >= r.start+2*window(l) {
 		return
 	}
 	if c != nil && c.at != r.start {
-		if c.at == r.start-l.window() {
+		if c.at == r.start-window(l) {
 			r.prevCount = larger(0, r.prevCount-cost)
 		}
 		return
@@ -61,11 +61,11 @@ func (s slidingWindow) refund(l *Limit, r *row, now, cost int64, c *claim) {
 	}
 }
 
-func (s slidingWindow) look(l *Limit, r *row, now, cost int64) outlook {
-	w := l.window()
-	count, prev, start := s.slide(l, r, now)
+func lookSliding(l *Limit, r *row, now, cost int64) outlook {
+	w := window(l)
+	count, prev, start := slide(l, r, now)
 	now = larger(now, start)
-	o := outlook{free: l.Events - count - s.weighted(l, prev, start, now), reset: now, retry: now}
+	o := outlook{free: l.Events - count - weighted(l, prev, start, now), reset: now, retry: now}
 	if count > 0 {
 		o.reset = start + 2*w
 	} else if prev > 0 {
@@ -86,10 +86,6 @@ func (s slidingWindow) look(l *Limit, r *row, now, cost int64) outlook {
 	}
 	return o
 }
-
-func (slidingWindow) claim(l *Limit, r *row, now int64) claim { return claim{at: r.start} }
-
-func (slidingWindow) sql() *stepSQL { return &slidingWindowSQL }
 
 // weightedSQL is what a count of an earlier window still counts, rounded up: of
 // span microseconds, so many are left over. The product is exact: bigint where it

@@ -140,7 +140,7 @@ type statementKey struct {
 func newStatements() *statements {
 	s := &statements{steps: map[statementKey]string{}, cleanup: map[string]string{}}
 	for a := range algorithms {
-		step := algorithms[a].sql()
+		step := algorithms[a].sql
 		for _, durable := range []bool{false, true} {
 			for _, sync := range []bool{false, true} {
 				k := statementKey{take, Algorithm(a), durable, sync}

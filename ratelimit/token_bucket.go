@@ -11,7 +11,7 @@ import "math"
 // State: tokens, last_refill. Without a row the bucket is full; expires_at lies
 // at or after the time at which it is, on a coarse grid (it is indexed, and an
 // update that changes an indexed column costs more).
-type tokenBucket struct{}
+var tokenBucket = algorithm{takeBucket, refundBucket, lookBucket, claimBucket, &tokenBucketSQL}
 
 // Grid of expires_at: a bucket's row outlives the refill by at least this.
 const bucketLinger = 60 * 1000000
@@ -21,26 +21,26 @@ const horizon = int64(MaxWindow / 1000)
 
 // fill returns the tokens at now, and the refill time that goes with them. A
 // row that GCRA wrote says when the bucket would be full.
-func (tokenBucket) fill(l *Limit, r *row, now int64) (tokens float64, refill int64) {
-	capacity, events := float64(l.Capacity()), float64(l.Events)
+func fill(l *Limit, r *row, now int64) (tokens float64, refill int64) {
+	capacity, events := float64(capacity(l)), float64(l.Events)
 	if r.refill == 0 {
 		return capacity, now
 	}
 	if !r.hasTokens {
-		return math.Max(0, capacity-math.Ceil(float64(larger(0, r.refill-now))*events/float64(l.window()))), now
+		return math.Max(0, capacity-math.Ceil(float64(larger(0, r.refill-now))*events/float64(window(l)))), now
 	}
-	windows := larger(0, now-r.refill) / l.window()
+	windows := larger(0, now-r.refill) / window(l)
 	// The conversion keeps a compiler from fusing product and sum.
-	return math.Min(capacity, r.tokens+float64(float64(windows)*events)), r.refill + windows*l.window()
+	return math.Min(capacity, r.tokens+float64(float64(windows)*events)), r.refill + windows*window(l)
 }
 
-// wait is the time in which so many tokens come in, whole windows, bounded.
-func (tokenBucket) wait(l *Limit, tokens float64) int64 {
-	return int64(math.Min(math.Ceil(tokens/float64(l.Events))*float64(l.window()), float64(horizon)))
+// fillTime is the time in which so many tokens come in, whole windows, bounded.
+func fillTime(l *Limit, tokens float64) int64 {
+	return int64(math.Min(math.Ceil(tokens/float64(l.Events))*float64(window(l)), float64(horizon)))
 }
 
-func (b tokenBucket) take(l *Limit, r *row, now, n, cost int64) int64 {
-	tokens, refill := b.fill(l, r, now)
+func takeBucket(l *Limit, r *row, now, n, cost int64) int64 {
+	tokens, refill := fill(l, r, now)
 	granted := fit(int64(math.Floor(tokens)), n, cost)
 	if granted > 0 {
 		r.tokens, r.hasTokens, r.refill = tokens-float64(granted*cost), true, refill
@@ -48,48 +48,46 @@ func (b tokenBucket) take(l *Limit, r *row, now, n, cost int64) int64 {
 	if !r.hasTokens {
 		return 0
 	}
-	full := r.refill + b.wait(l, float64(l.Capacity())-r.tokens)
+	full := r.refill + fillTime(l, float64(capacity(l))-r.tokens)
 	if r.expires < full {
-		r.expires = full + larger(bucketLinger, b.wait(l, float64(l.Capacity())))
+		r.expires = full + larger(bucketLinger, fillTime(l, float64(capacity(l))))
 	}
 	return granted
 }
 
-// refund of a claim gives no more than the bucket would hold now had the hit
+// refundBucket gives a claim back no further than the bucket would be filled now had the hit
 // not been: what a full bucket would have spilled since is gone.
-func (b tokenBucket) refund(l *Limit, r *row, now, cost int64, c *claim) {
+func refundBucket(l *Limit, r *row, now, cost int64, c *claim) {
 	if !r.hasTokens {
 		return
 	}
-	tokens, refill := b.fill(l, r, now)
+	tokens, refill := fill(l, r, now)
 	back := float64(cost)
 	if c != nil {
-		gained := float64(larger(0, refill-c.at)/l.window()) * float64(l.Events)
+		gained := float64(larger(0, refill-c.at)/window(l)) * float64(l.Events)
 		back = math.Max(0, math.Min(back, float64(c.room)-gained))
 	}
-	r.tokens = math.Min(float64(l.Capacity()), tokens+back)
+	r.tokens = math.Min(float64(capacity(l)), tokens+back)
 	r.refill = refill
 }
 
-func (b tokenBucket) look(l *Limit, r *row, now, cost int64) outlook {
-	tokens, refill := b.fill(l, r, now)
+func lookBucket(l *Limit, r *row, now, cost int64) outlook {
+	tokens, refill := fill(l, r, now)
 	now = larger(now, refill)
 	o := outlook{free: int64(math.Floor(tokens)), reset: now, retry: now}
-	if missing := float64(l.Capacity()) - tokens; missing > 0 {
-		o.reset = refill + b.wait(l, missing)
+	if missing := float64(capacity(l)) - tokens; missing > 0 {
+		o.reset = refill + fillTime(l, missing)
 	}
 	if o.free < cost {
-		o.retry = refill + b.wait(l, float64(cost)-tokens)
+		o.retry = refill + fillTime(l, float64(cost)-tokens)
 	}
 	return o
 }
 
-// claim holds the refill time and how much the bucket then lacked.
-func (tokenBucket) claim(l *Limit, r *row, now int64) claim {
-	return claim{at: r.refill, room: l.Capacity() - int64(math.Floor(r.tokens))}
+// claimBucket holds the refill time and how much the bucket then lacked.
+func claimBucket(l *Limit, r *row, now int64) claim {
+	return claim{at: r.refill, room: capacity(l) - int64(math.Floor(r.tokens))}
 }
-
-func (tokenBucket) sql() *stepSQL { return &tokenBucketSQL }
 
 var tokenBucketSQL = stepSQL{
 	columns: "tokens, last_refill",
