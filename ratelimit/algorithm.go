@@ -23,8 +23,13 @@ type algorithm struct {
 	// taken from is gone, so that a late one never admits too much.
 	refund func(l *Limit, r *row, now, cost int64, c *claim)
 
-	// look returns what the row says at now to a hit of the given cost.
-	look func(l *Limit, r *row, now, cost int64) outlook
+	// look returns what is left of the quota at now, negative if it is
+	// overdrawn, and when the full quota is back if nobody comes.
+	look func(l *Limit, r *row, now int64) (free, reset int64)
+
+	// retry returns the earliest time at which a hit would pass, of a cost (up
+	// to capacity) that does not pass at now.
+	retry func(l *Limit, r *row, now, cost int64) int64
 
 	// claim names what a granted hit was taken from, given the row after it.
 	claim func(l *Limit, r *row, now int64) claim
@@ -76,13 +81,6 @@ type row struct {
 // blank reports whether the row is as if the key had never been hit.
 func (r *row) blank() bool {
 	return r.start == 0 && !r.hasTokens && r.refill == 0 && len(r.hits) == 0
-}
-
-// outlook is what a row says about the next hit.
-type outlook struct {
-	free  int64 // what is left of the quota; negative if it is overdrawn
-	reset int64 // when the full quota is back if nobody comes
-	retry int64 // the earliest time at which the cost would pass; now if it does
 }
 
 // claim names the state from which a hit was granted. What it holds is each

@@ -28,11 +28,13 @@ type call struct {
 	claims    []claim // of an internal call that gives back; parallel to hits
 	reset     bool    // the hits' keys are to be forgotten
 	gives     bool    // some quota is given back: a reset, or a negative cost
+	unusual   bool    // some hit is not simply to be charged
 	internal  bool    // nobody waits
 	attempts  int     // batches it has been in
 	queued    time.Time
-	err       error
-	settled   bool // guarded by the lane's mutex
+	failed    error // what the batch says; its caller may have stopped waiting
+	err       error // what the caller is told; guarded by the lane's mutex
+	settled   bool  // likewise
 	done      sync.WaitGroup
 }
 
@@ -51,23 +53,32 @@ func newCall(hits []Hit, reset bool) *call {
 	c := idleCalls.Get().(*call)
 	c.hits = append(c.hits[:0], hits...)
 	c.decisions = c.decisions[:0]
-	c.reset = reset
-	c.gives = reset
 	c.attempts = 0
 	c.settled = false
+	c.failed = nil
 	c.err = nil
+	c.reset = reset
+	c.gives = reset
+	c.unusual = reset
 	for i := range c.hits {
-		h := &c.hits[i]
-		if h.Secret {
-			h.Key = DigestKey(h.Key)
+		if h := &c.hits[i]; h.Secret || h.Peek || h.Cost < 1 || h.Cost > h.Limit.Events || h.Limit.Burst > 0 {
+			examine(c, h)
 		} else {
 			h.Key = StoredKey(h.Key)
 		}
-		if h.Cost < 0 && !h.Peek {
-			c.gives = true
-		}
 	}
 	return c
+}
+
+// examine is what a hit needs that is not of the most frequent kind.
+func examine(c *call, h *Hit) {
+	h.Key = h.storedKey()
+	if h.Cost < 0 && !h.Peek {
+		c.gives = true
+	}
+	if h.Peek || h.Cost < 1 || h.Cost > capacity(h.Limit) {
+		c.unusual = true
+	}
 }
 
 // lane is a queue of calls that have the same timeout. Since deadlines in it are
@@ -173,8 +184,9 @@ func settle(l *lane, calls []*call, err error) {
 		calls[i] = nil
 		if !c.settled {
 			c.settled = true
-			if c.err == nil {
-				c.err = err
+			c.err = err
+			if c.failed != nil {
+				c.err = c.failed
 			}
 			c.done.Done()
 		}

@@ -33,6 +33,14 @@ const trust = time.Second
 
 func newBlocked(max int) *blocked { return &blocked{max: max, rows: map[rowKey]blockedRow{}} }
 
+// anyBlocked reports whether any row is remembered.
+func anyBlocked(b *blocked) bool {
+	b.mu.Lock()
+	n := len(b.rows)
+	b.mu.Unlock()
+	return n > 0
+}
+
 // refuses reports whether a hit is known not to fit, and the decision then.
 func refuses(b *blocked, id rowKey, l *Limit, cost int64, now time.Time) (Decision, bool) {
 	b.mu.Lock()
@@ -46,10 +54,10 @@ func refuses(b *blocked, id rowKey, l *Limit, cost int64, now time.Time) (Decisi
 		return Decision{}, false
 	}
 	serverNow := known.now + int64(now.Sub(known.at)/time.Microsecond)
-	if !sameLimit(l, known.limit) || algorithms[stepsOf(l)].look(l, &known.row, serverNow, cost).free >= cost {
+	if !sameLimit(l, known.limit) || fits(l, &known.row, serverNow, cost) {
 		return Decision{}, false
 	}
-	d := decide(l, &known.row, serverNow, cost, false, 0)
+	d := refused(l, &known.row, serverNow, cost, 0)
 	d.Source = FromBlocked
 	return d, true
 }

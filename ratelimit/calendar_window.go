@@ -84,7 +84,7 @@ func (l *Limit) validateCalendar() error {
 // daylight-saving time has 23 or 25 hours, a month 28 to 31 days.
 //
 // State: count, window_start; expires_at is the window's end, exactly.
-var calendarWindow = algorithm{takeCalendar, refundCalendar, lookCalendar, claimStart, &calendarWindowSQL}
+var calendarWindow = algorithm{takeCalendar, refundCalendar, lookCalendar, retryCalendar, claimStart, &calendarWindowSQL}
 
 // period returns the first moment of the unit that now is in, and of the next.
 func period(l *Limit, now int64) (start, end int64) {
@@ -140,18 +140,16 @@ func refundCalendar(l *Limit, r *row, now, cost int64, c *claim) {
 	r.count = larger(0, r.count-cost)
 }
 
-// lookCalendar relies on expires_at, so that only one clock's idea of the zone counts:
+// lookCalendar relies on expires_at, so that only one idea of the zone counts:
 // that of who wrote the row.
-func lookCalendar(l *Limit, r *row, now, cost int64) outlook {
+func lookCalendar(l *Limit, r *row, now int64) (free, reset int64) {
 	if r.start == 0 || r.count == 0 || now >= r.expires {
-		return outlook{free: l.Events, reset: now, retry: now}
+		return l.Events, now
 	}
-	o := outlook{free: l.Events - r.count, reset: r.expires, retry: now}
-	if o.free < cost {
-		o.retry = r.expires
-	}
-	return o
+	return l.Events - r.count, r.expires
 }
+
+func retryCalendar(l *Limit, r *row, now, cost int64) int64 { return r.expires }
 
 var calendarWindowSQL = stepSQL{
 	columns:     "count, prev_count, window_start",

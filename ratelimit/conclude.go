@@ -19,13 +19,19 @@ func (p *Postgres) conclude(l *lane, calls []*call) []*call {
 	var again []*call
 	now := time.Now()
 	for i, c := range calls {
+		if at := &c.places[0]; len(c.places) == 1 && at.nth < at.item.granted && at.item.err == nil {
+			// One hit, admitted: most are. Granted hits are of takes.
+			it := at.item
+			c.decisions = append(c.decisions, admitted(it.limit, &it.row, it.now, it.given+(it.granted-1-at.nth)*it.cost))
+			continue
+		}
 		if c.internal {
 			p.report(failure(c))
 			p.clearGiven(c)
 			continue
 		}
-		c.err = failure(c)
-		if c.err != nil {
+		c.failed = failure(c)
+		if c.failed != nil {
 			continue
 		}
 		if len(c.hits) > 1 && worthAnother(c) && now.Before(c.queued.Add(l.timeout)) {
@@ -68,7 +74,7 @@ func granted(c *call, i int) bool {
 	if it.kind == reset || h.Cost < 0 && !h.Peek {
 		return true
 	}
-	return algorithms[stepsOf(it.limit)].look(it.limit, &it.row, it.now, 0).free >= h.Cost
+	return fits(it.limit, &it.row, it.now, h.Cost)
 }
 
 // giveBack adds to back what a refused or failed call was charged.
@@ -116,16 +122,15 @@ func worthAnother(c *call) bool {
 // of a refusal.
 func decideHit(b *blocked, c *call, i int, now time.Time) Decision {
 	it := c.places[i].item
-	cost := c.hits[i].Cost
-	if it.kind != take {
-		return decide(it.limit, &it.row, it.now, cost, granted(c, i), 0)
+	if granted(c, i) {
+		behind := it.given
+		if it.kind == take {
+			behind += (it.granted - 1 - c.places[i].nth) * it.cost
+		}
+		return admitted(it.limit, &it.row, it.now, behind)
 	}
-	nth := c.places[i].nth
-	if nth < it.granted {
-		return decide(it.limit, &it.row, it.now, cost, true, it.given+(it.granted-1-nth)*cost)
-	}
-	d := decide(it.limit, &it.row, it.now, cost, false, it.given)
-	if it.given == 0 && b != nil {
+	d := refused(it.limit, &it.row, it.now, c.hits[i].Cost, it.given)
+	if it.kind == take && it.given == 0 && b != nil {
 		b.note(it.id, it.limit, it.row, it.now, d.RetryAfter, now)
 	}
 	return d

@@ -92,28 +92,34 @@ var (
 	ErrUnavailable = errors.New("ratelimit: the database does not answer")
 )
 
-// decide turns what a row says after the statement into a decision. granted
-// says whether the hit was; behind is how much of the row's charge came after
-// this hit, in the same statement.
-func decide(l *Limit, r *row, now, cost int64, granted bool, behind int64) Decision {
-	most := capacity(l)
-	o := algorithms[stepsOf(l)].look(l, r, now, cost)
-	free := o.free
-	if free < 0 {
-		free = 0
-	}
+// admitted is the decision on a hit that was granted, from what the row says
+// after it; behind is how much of the row's charge came after this hit, in the
+// same statement.
+func admitted(l *Limit, r *row, now, behind int64) Decision {
+	free, reset := algorithms[stepsOf(l)].look(l, r, now)
 	free += behind
-	if free > most {
-		free = most
+	if free < 0 || free > capacity(l) {
+		free = larger(0, smaller(free, capacity(l)))
 	}
-	if granted {
-		return Decision{Allowed: true, Limit: most, Remaining: free, Reset: time.UnixMicro(o.reset)}
-	}
-	d := Decision{Limit: most, Remaining: free, Reset: time.UnixMicro(o.reset), RetryAfter: Never}
-	if cost <= most {
-		d.RetryAfter = retryAfter(o.retry - now)
+	return Decision{Allowed: true, Limit: capacity(l), Remaining: free, Reset: time.UnixMicro(reset)}
+}
+
+// refused is the decision on a hit that was not; behind is what will be given
+// back of what the row says.
+func refused(l *Limit, r *row, now, cost, behind int64) Decision {
+	d := admitted(l, r, now, behind)
+	d.Allowed = false
+	d.RetryAfter = Never
+	if cost <= d.Limit {
+		d.RetryAfter = retryAfter(algorithms[stepsOf(l)].retry(l, r, now, cost) - now)
 	}
 	return d
+}
+
+// fits reports whether a cost would pass.
+func fits(l *Limit, r *row, now, cost int64) bool {
+	free, _ := algorithms[stepsOf(l)].look(l, r, now)
+	return free >= cost
 }
 
 // retryAfter converts a wait in microseconds, at least one, at most what a

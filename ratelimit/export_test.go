@@ -72,9 +72,7 @@ func newCalls(requests []*Request) []*call {
 
 // RunBatch decides requests in one batch, and the batches that follow from it.
 func (p *Postgres) RunBatch(requests []*Request) {
-	p.mu.Lock()
 	l, err := p.lane(10 * time.Second)
-	p.mu.Unlock()
 	if err != nil {
 		panic(err)
 	}
@@ -97,9 +95,7 @@ func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Stateme
 	for i, b := range batches {
 		plan := newPlan()
 		calls = append(calls, newCalls(b.Requests))
-		for _, c := range calls[i] {
-			addCall(plan, c)
-		}
+		addCalls(plan, calls[i])
 		plans = append(plans, plan)
 		statements = append(append(statements, plan.write(p.texts, b.Now)...), watch(i)...)
 	}
@@ -135,9 +131,7 @@ func (s *Steps) RunBatch(requests []*Request, now int64) {
 	calls := newCalls(requests)
 	for batch := append([]*call(nil), calls...); len(batch) > 0; {
 		plan := newPlan()
-		for _, c := range batch {
-			addCall(plan, c)
-		}
+		addCalls(plan, batch)
 		for _, wave := range plan.waves {
 			for _, g := range wave {
 				for _, it := range g.items {
@@ -223,3 +217,13 @@ func (p *Postgres) Run(statements []*Statement) error {
 
 // Blank reports whether the row says no more than no row.
 func (r Row) Blank() bool { return r.Start == 0 && !r.HasTokens && r.Refill == 0 && r.Hits == "[]" }
+
+// Migrated reports whether the store knows the tables to be right.
+func (p *Postgres) Migrated() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.migrated
+}
+
+// MigrationSQL is what a store runs where the tables are not right.
+const MigrationSQL = migrationSQL

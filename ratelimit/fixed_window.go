@@ -6,7 +6,7 @@ package ratelimit
 //
 // State: count, window_start. expires_at is the window's end, exactly: the npm
 // library pg-ratelimit reads it as such.
-var fixedWindow = algorithm{takeFixed, refundFixed, lookFixed, claimStart, &fixedWindowSQL}
+var fixedWindow = algorithm{takeFixed, refundFixed, lookFixed, retryFixed, claimStart, &fixedWindowSQL}
 
 func takeFixed(l *Limit, r *row, now, n, cost int64) int64 {
 	fresh := r.start == 0 || now >= r.start+window(l)
@@ -31,17 +31,15 @@ func refundFixed(l *Limit, r *row, now, cost int64, c *claim) {
 	r.count = larger(0, r.count-cost)
 }
 
-func lookFixed(l *Limit, r *row, now, cost int64) outlook {
+func lookFixed(l *Limit, r *row, now int64) (free, reset int64) {
 	end := r.start + window(l)
 	if r.start == 0 || r.count == 0 || now >= end {
-		return outlook{free: l.Events, reset: now, retry: now}
+		return l.Events, now
 	}
-	o := outlook{free: l.Events - r.count, reset: end, retry: now}
-	if o.free < cost {
-		o.retry = end
-	}
-	return o
+	return l.Events - r.count, end
 }
+
+func retryFixed(l *Limit, r *row, now, cost int64) int64 { return r.start + window(l) }
 
 // claimStart names the window.
 func claimStart(l *Limit, r *row, now int64) claim { return claim{at: r.start} }

@@ -12,7 +12,7 @@ package ratelimit
 //
 // State: last_refill is the TAT, in whole microseconds, and remainder the units
 // that it lacks. expires_at lies at or after it, on a coarse grid.
-var gcra = algorithm{takeGCRA, refundGCRA, lookGCRA, claimGCRA, &gcraSQL}
+var gcra = algorithm{takeGCRA, refundGCRA, lookGCRA, retryGCRA, claimGCRA, &gcraSQL}
 
 // maxSpan bounds Capacity·Window, and so every backlog.
 const maxSpan = int64(1) << 62
@@ -81,18 +81,21 @@ func refundGCRA(l *Limit, r *row, now, cost int64, c *claim) {
 	storeBacklog(l, r, now, larger(0, backlog(l, r, now)-back))
 }
 
-func lookGCRA(l *Limit, r *row, now, cost int64) outlook {
+func lookGCRA(l *Limit, r *row, now int64) (free, reset int64) {
 	now = gcraTime(l, r, now)
 	held := backlog(l, r, now)
-	free := capacity(l)*window(l) - held
-	o := outlook{free: free / window(l), reset: now + mulDiv(held, 1, l.Events, true), retry: now}
+	free = capacity(l)*window(l) - held
+	reset = now + mulDiv(held, 1, l.Events, true)
 	if free < 0 {
-		o.free = -1
+		return -1, reset
 	}
-	if missing := cost*window(l) - free; cost <= capacity(l) && missing > 0 {
-		o.retry = now + mulDiv(missing, 1, l.Events, true)
-	}
-	return o
+	return free / window(l), reset
+}
+
+func retryGCRA(l *Limit, r *row, now, cost int64) int64 {
+	now = gcraTime(l, r, now)
+	excess := backlog(l, r, now) + cost*window(l) - capacity(l)*window(l)
+	return now + mulDiv(excess, 1, l.Events, true)
 }
 
 // claimGCRA holds the TAT: what was taken has drained when it comes.

@@ -69,7 +69,11 @@ func (m *Memory) Take(ctx context.Context, timeout time.Duration, hits []Hit, de
 	}
 	for i := range hits {
 		h := &hits[i]
-		decisions[i] = decide(h.Limit, m.row(h, now), now, h.Cost, granted[i], 0)
+		if granted[i] {
+			decisions[i] = admitted(h.Limit, m.row(h, now), now, 0)
+		} else {
+			decisions[i] = refused(h.Limit, m.row(h, now), now, h.Cost, 0)
+		}
 		decisions[i].Source = FromMemory
 		if (h.Cost <= 0 || h.Peek || !all) && m.row(h, now).blank() {
 			delete(m.rows, m.key(h))
@@ -86,14 +90,14 @@ func charge(h *Hit, r *row, now int64) bool {
 	case h.Cost > capacity(h.Limit):
 		return false
 	case h.Peek:
-		return a.look(h.Limit, r, now, h.Cost).free >= h.Cost
+		return fits(h.Limit, r, now, h.Cost)
 	case h.Cost > 0:
 		return a.take(h.Limit, r, now, 1, h.Cost) == 1
 	case h.Cost < 0:
 		a.refund(h.Limit, r, now, givenBack(h.Cost), nil)
 		return true
 	}
-	return a.look(h.Limit, r, now, 0).free >= 0
+	return fits(h.Limit, r, now, 0)
 }
 
 // Reset implements Store.

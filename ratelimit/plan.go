@@ -66,29 +66,31 @@ func (p *plan) free() {
 	plans.Put(p)
 }
 
-// addCall plans a call.
-func addCall(p *plan, c *call) {
-	c.places = c.places[:0]
-	if c.gives || c.internal || !chargeable(c) {
-		addUnusual(p, c)
-		return
-	}
-	for i := range c.hits {
-		h := &c.hits[i]
-		id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
-		c.places = append(c.places, putHit(p, take, h.Limit, id, h.Cost, claim{}))
-	}
-}
-
-// chargeable reports whether each hit of a call costs something that can pass.
-func chargeable(c *call) bool {
-	for i := range c.hits {
-		h := &c.hits[i]
-		if h.Peek || h.Cost <= 0 || h.Cost > capacity(h.Limit) {
-			return false
+// addCalls plans a batch.
+func addCalls(p *plan, calls []*call) {
+	for _, c := range calls {
+		c.places = c.places[:0]
+		if c.unusual || c.internal {
+			addUnusual(p, c)
+			continue
+		}
+		for i := range c.hits {
+			h := &c.hits[i]
+			id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
+			if g := p.recent; g == nil || p.used == len(p.items) || p.latest[id] != nil || g.limit != h.Limit || g.kind != take || g.wave != 0 {
+				c.places = append(c.places, putHit(p, take, h.Limit, id, h.Cost, claim{}))
+				continue
+			}
+			// What putHit does, for a row that the batch has not met, on the
+			// same limit as the hit before.
+			it := p.items[p.used]
+			p.used++
+			*it = item{limit: h.Limit, id: id, n: 1, cost: h.Cost}
+			p.latest[id] = it
+			p.recent.items = append(p.recent.items, it)
+			c.places = append(c.places, place{item: it})
 		}
 	}
-	return true
 }
 
 // addUnusual plans a call that gives back, or looks.

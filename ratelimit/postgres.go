@@ -91,31 +91,39 @@ func (p *Postgres) Reset(ctx context.Context, timeout time.Duration, hits []Hit)
 // ask sends hits through a batch, unless it is known already that they do not
 // fit.
 func ask(p *Postgres, ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision, reset bool) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
 	p.mu.Lock()
 	l := p.lanes[timeout]
-	if l == nil || p.closed || p.health.pause > 0 {
+	well := l != nil && !p.closed && p.health.pause == 0
+	p.mu.Unlock()
+	if !well {
 		var err error
-		l, err = p.lane(timeout)
-		if err != nil {
-			p.mu.Unlock()
+		if l, err = p.lane(timeout); err != nil {
 			return err
 		}
 	}
-	p.mu.Unlock()
 	c := newCall(hits, reset)
-	if p.blocked != nil && refuse(p, c, decisions) {
+	if p.blocked != nil && (c.gives || anyBlocked(p.blocked)) && refuse(p, c, decisions) {
 		idleCalls.Put(c)
 		return nil
 	}
-	stopped := true
-	if ctx.Done() == nil {
-		submit(l, c)
-	} else {
-		stopped = submitUntil(ctx, l, c)
+	if c.gives || ctx.Done() != nil {
+		return askUntil(p, ctx, l, c, decisions)
 	}
+	submit(l, c)
+	err := c.err
+	if err == nil {
+		copy(decisions, c.decisions)
+	}
+	idleCalls.Put(c)
+	return err
+}
+
+// askUntil is the rest of ask for a call that ctx may end, or that gives quota
+// back.
+func askUntil(p *Postgres, ctx context.Context, l *lane, c *call, decisions []Decision) error {
+	stop := context.AfterFunc(ctx, func() { forsake(l, c, context.Cause(ctx)) })
+	submit(l, c)
+	stopped := stop()
 	if c.gives {
 		p.clearGiven(c)
 	}
@@ -124,17 +132,10 @@ func ask(p *Postgres, ctx context.Context, timeout time.Duration, hits []Hit, de
 		copy(decisions, c.decisions)
 	}
 	if stopped {
+		// Else ctx has ended the wait, and the call is still in a batch.
 		idleCalls.Put(c)
 	}
 	return err
-}
-
-// submitUntil is submit until ctx ends. It reports false if that is what ended
-// the wait: the call is then still in a batch.
-func submitUntil(ctx context.Context, l *lane, c *call) bool {
-	stop := context.AfterFunc(ctx, func() { forsake(l, c, context.Cause(ctx)) })
-	submit(l, c)
-	return stop()
 }
 
 // clearGiven forgets that rows were used up to which a call gave quota back: a
@@ -156,21 +157,14 @@ func refuse(p *Postgres, c *call, decisions []Decision) bool {
 	if c.gives {
 		p.clearGiven(c)
 	}
-	b := p.blocked
-	b.mu.Lock()
-	none := len(b.rows) == 0
-	b.mu.Unlock()
-	if none {
-		return false
-	}
 	now := time.Now()
 	for i := range c.hits {
 		h := &c.hits[i]
 		if h.Cost <= 0 || h.Peek || c.reset {
 			continue
 		}
-		d, refused := refuses(b, rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}, h.Limit, h.Cost, now)
-		if !refused {
+		d, known := refuses(p.blocked, rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}, h.Limit, h.Cost, now)
+		if !known {
 			continue
 		}
 		for j := range decisions {
@@ -185,9 +179,10 @@ func refuse(p *Postgres, c *call, decisions []Decision) bool {
 	return false
 }
 
-// lane returns the queue for a timeout, unless no decision can be had. The
-// caller holds the mutex.
+// lane returns the queue for a timeout, unless no decision can be had.
 func (p *Postgres) lane(timeout time.Duration) (*lane, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.closed {
 		return nil, ErrClosed
 	}
@@ -211,9 +206,7 @@ func (p *Postgres) run(l *lane, calls []*call, deadline time.Time) []*call {
 	plan := newPlan()
 	err := p.prepare(ctx)
 	if err == nil {
-		for _, c := range calls {
-			addCall(plan, c)
-		}
+		addCalls(plan, calls)
 		now := int64(0)
 		if p.o.Now != nil {
 			now = p.o.Now()

@@ -8,7 +8,7 @@ import "sort"
 // time and space in proportion to Events, hence MaxLogEvents.
 //
 // State: hits, oldest first. expires_at is when the newest is a Window old.
-var slidingLog = algorithm{takeLog, refundLog, lookLog, claimNewest, &slidingLogSQL}
+var slidingLog = algorithm{takeLog, refundLog, lookLog, retryLog, claimNewest, &slidingLogSQL}
 
 // live returns the hits younger than a Window, and the time that counts.
 func live(l *Limit, r *row, now int64) (hits []int64, at int64) {
@@ -49,16 +49,18 @@ func refundLog(l *Limit, r *row, now, cost int64, c *claim) {
 	r.hits = append(append([]int64(nil), r.hits[:begin]...), r.hits[end:]...)
 }
 
-func lookLog(l *Limit, r *row, now, cost int64) outlook {
+func lookLog(l *Limit, r *row, now int64) (free, reset int64) {
 	young, at := live(l, r, now)
-	o := outlook{free: l.Events - int64(len(young)), reset: at, retry: at}
-	if len(young) > 0 {
-		o.reset = young[len(young)-1] + window(l)
+	if len(young) == 0 {
+		return l.Events, at
 	}
-	if missing := cost - o.free; missing > 0 && missing <= int64(len(young)) {
-		o.retry = young[missing-1] + window(l)
-	}
-	return o
+	return l.Events - int64(len(young)), young[len(young)-1] + window(l)
+}
+
+func retryLog(l *Limit, r *row, now, cost int64) int64 {
+	young, _ := live(l, r, now)
+	missing := cost - (l.Events - int64(len(young)))
+	return young[missing-1] + window(l)
 }
 
 // claimNewest names the time of the hits.

@@ -13,22 +13,29 @@ package ratelimit
 // in whole numbers: the same decision, without a rounding error.
 //
 // State: count, prev_count, window_start; expires_at is window_start + 2·Window.
-var slidingWindow = algorithm{takeSliding, refundSliding, lookSliding, claimStart, &slidingWindowSQL}
+var slidingWindow = algorithm{takeSliding, refundSliding, lookSliding, retrySliding, claimStart, &slidingWindowSQL}
 
 // slide returns the row's counters as of now.
 func slide(l *Limit, r *row, now int64) (count, prev, start int64) {
-	w := window(l)
-	switch {
-	case r.start == 0 || now >= r.start+2*w:
-		return 0, 0, now
-	case now >= r.start+w:
-		return 0, r.count, r.start + w
+	if r.start != 0 && now < r.start+window(l) {
+		return r.count, r.prevCount, r.start
 	}
-	return r.count, r.prevCount, r.start
+	return slideOn(l, r, now)
+}
+
+// slideOn is slide once the row's window has passed.
+func slideOn(l *Limit, r *row, now int64) (count, prev, start int64) {
+	if r.start != 0 && now < r.start+2*window(l) {
+		return 0, r.count, r.start + window(l)
+	}
+	return 0, 0, now
 }
 
 // weighted is what prev still counts at now, rounded up.
 func weighted(l *Limit, prev, start, now int64) int64 {
+	if prev == 0 {
+		return 0
+	}
 	return mulDiv(prev, window(l)-larger(0, now-start), window(l), true)
 }
 
@@ -61,30 +68,30 @@ func refundSliding(l *Limit, r *row, now, cost int64, c *claim) {
 	}
 }
 
-func lookSliding(l *Limit, r *row, now, cost int64) outlook {
+func lookSliding(l *Limit, r *row, now int64) (free, reset int64) {
+	count, prev, start := slide(l, r, now)
+	free = l.Events - count - weighted(l, prev, start, now)
+	if count > 0 {
+		return free, start + 2*window(l)
+	}
+	if prev > 0 {
+		return free, start + window(l)
+	}
+	return free, larger(now, start)
+}
+
+func retrySliding(l *Limit, r *row, now, cost int64) int64 {
 	w := window(l)
 	count, prev, start := slide(l, r, now)
-	now = larger(now, start)
-	o := outlook{free: l.Events - count - weighted(l, prev, start, now), reset: now, retry: now}
-	if count > 0 {
-		o.reset = start + 2*w
-	} else if prev > 0 {
-		o.reset = start + w
-	}
-	if o.free >= cost {
-		return o
-	}
 	if room := l.Events - count - cost; room >= 0 {
 		// It passes in this window, once prev·(w − elapsed) ≤ room·w.
-		o.retry = start + w - mulDiv(room, w, prev, false)
-		return o
+		return start + w - mulDiv(room, w, prev, false)
 	}
 	// It passes in the next window, in which count is the previous one.
-	o.retry = start + w
 	if room := l.Events - cost; room < count {
-		o.retry += w - mulDiv(room, w, count, false)
+		return start + 2*w - mulDiv(room, w, count, false)
 	}
-	return o
+	return start + w
 }
 
 // weightedSQL is what a count of an earlier window still counts, rounded up: of

@@ -200,13 +200,18 @@ var errColumns = errors.New("ratelimit: the server's answer does not have the st
 
 // bigint reads a bigint or an int column; NULL is 0.
 func bigint(column []byte) int64 {
-	switch len(column) {
-	case 8:
-		return int64(binary.BigEndian.Uint64(column))
-	case 4:
-		return int64(int32(binary.BigEndian.Uint32(column)))
+	if len(column) != 8 {
+		return integer(column)
 	}
-	return 0
+	return int64(binary.BigEndian.Uint64(column))
+}
+
+// integer reads an int column; NULL is 0.
+func integer(column []byte) int64 {
+	if len(column) != 4 {
+		return 0
+	}
+	return int64(int32(binary.BigEndian.Uint32(column)))
 }
 
 // timestamp reads a timestamptz column as microseconds since the Unix epoch;

@@ -11,7 +11,7 @@ import "math"
 // State: tokens, last_refill. Without a row the bucket is full; expires_at lies
 // at or after the time at which it is, on a coarse grid (it is indexed, and an
 // update that changes an indexed column costs more).
-var tokenBucket = algorithm{takeBucket, refundBucket, lookBucket, claimBucket, &tokenBucketSQL}
+var tokenBucket = algorithm{takeBucket, refundBucket, lookBucket, retryBucket, claimBucket, &tokenBucketSQL}
 
 // Grid of expires_at: a bucket's row outlives the refill by at least this.
 const bucketLinger = 60 * 1000000
@@ -22,16 +22,16 @@ const horizon = int64(MaxWindow / 1000)
 // fill returns the tokens at now, and the refill time that goes with them. A
 // row that GCRA wrote says when the bucket would be full.
 func fill(l *Limit, r *row, now int64) (tokens float64, refill int64) {
-	capacity, events := float64(capacity(l)), float64(l.Events)
+	most, events := float64(capacity(l)), float64(l.Events)
 	if r.refill == 0 {
-		return capacity, now
+		return most, now
 	}
 	if !r.hasTokens {
-		return math.Max(0, capacity-math.Ceil(float64(larger(0, r.refill-now))*events/float64(window(l)))), now
+		return math.Max(0, most-math.Ceil(float64(larger(0, r.refill-now))*events/float64(window(l)))), now
 	}
 	windows := larger(0, now-r.refill) / window(l)
 	// The conversion keeps a compiler from fusing product and sum.
-	return math.Min(capacity, r.tokens+float64(float64(windows)*events)), r.refill + windows*window(l)
+	return math.Min(most, r.tokens+float64(float64(windows)*events)), r.refill + windows*window(l)
 }
 
 // fillTime is the time in which so many tokens come in, whole windows, bounded.
@@ -55,8 +55,8 @@ func takeBucket(l *Limit, r *row, now, n, cost int64) int64 {
 	return granted
 }
 
-// refundBucket gives a claim back no further than the bucket would be filled now had the hit
-// not been: what a full bucket would have spilled since is gone.
+// refundBucket gives back no more of a claim than the bucket would hold now had
+// the hit not been: what a full bucket would have spilled since is gone.
 func refundBucket(l *Limit, r *row, now, cost int64, c *claim) {
 	if !r.hasTokens {
 		return
@@ -71,17 +71,17 @@ func refundBucket(l *Limit, r *row, now, cost int64, c *claim) {
 	r.refill = refill
 }
 
-func lookBucket(l *Limit, r *row, now, cost int64) outlook {
+func lookBucket(l *Limit, r *row, now int64) (free, reset int64) {
 	tokens, refill := fill(l, r, now)
-	now = larger(now, refill)
-	o := outlook{free: int64(math.Floor(tokens)), reset: now, retry: now}
 	if missing := float64(capacity(l)) - tokens; missing > 0 {
-		o.reset = refill + fillTime(l, missing)
+		return int64(math.Floor(tokens)), refill + fillTime(l, missing)
 	}
-	if o.free < cost {
-		o.retry = refill + fillTime(l, float64(cost)-tokens)
-	}
-	return o
+	return int64(math.Floor(tokens)), larger(now, refill)
+}
+
+func retryBucket(l *Limit, r *row, now, cost int64) int64 {
+	tokens, refill := fill(l, r, now)
+	return refill + fillTime(l, float64(cost)-tokens)
 }
 
 // claimBucket holds the refill time and how much the bucket then lacked.
