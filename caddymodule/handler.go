@@ -193,14 +193,14 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (passes bool, e
 	}
 	// Not the request's context: a client that goes away must not spoil what
 	// it shares a statement with. The timeout bounds the wait.
-	a := h.gate.Ask(context.Background(), c.hits, c.decisions)
+	a := edge.Ask(context.Background(), &h.gate, c.hits, c.decisions)
 	h.note(c, &a)
 	if a.Status != 0 {
-		a.SetHeaders(w.Header())
+		edge.SetHeaders(w.Header(), &a)
 		return false, h.refuse(w, r, repl, c, &a)
 	}
 	if a.Decision != nil && !lessLeft(w.Header(), a.Decision.Remaining) {
-		a.SetHeaders(w.Header())
+		edge.SetHeaders(w.Header(), &a)
 	}
 	return true, nil
 }

@@ -61,7 +61,8 @@ func newCall(hits []Hit, reset bool) *call {
 	c.gives = reset
 	c.unusual = reset
 	for i := range c.hits {
-		if h := &c.hits[i]; h.Secret || h.Peek || h.Cost < 1 || h.Cost > h.Limit.Events || h.Limit.Burst > 0 {
+		h := &c.hits[i]
+		if h.Cost != 1 || h.Secret || h.Peek {
 			examine(c, h)
 		} else {
 			h.Key = StoredKey(h.Key)

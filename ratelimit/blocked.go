@@ -35,6 +35,9 @@ func newBlocked(max int) *blocked { return &blocked{max: max, rows: map[rowKey]b
 
 // anyBlocked reports whether any row is remembered.
 func anyBlocked(b *blocked) bool {
+	if b == nil {
+		return false
+	}
 	b.mu.Lock()
 	n := len(b.rows)
 	b.mu.Unlock()

@@ -10,12 +10,14 @@ import (
 // cleanupRows is the most that cleanupSQL deletes.
 const cleanupRows = 1000
 
-// cleanupSQL deletes up to 1,000 rows of a prefix that say no more than no row
-// would. It skips rows that a decision holds, and never waits. The order is the
+// cleanupSQL deletes up to 1,000 rows of a prefix that have said no more than no
+// row would for a minute: a decision under way may have read the clock a while
+// ago, and to it they still say more, as to one that comes after the clock was
+// set back. It skips rows that a decision holds, and never waits. The order is the
 // index's own: without it the planner, who expects a third of all rows to have
 // expired, reads the whole table in search of a thousand.
 const cleanupSQL = clockSQL + `, gone AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock)
+	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute'
 	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
 SELECT count(*) FROM gone`
 

@@ -227,3 +227,12 @@ func (p *Postgres) Migrated() bool {
 
 // MigrationSQL is what a store runs where the tables are not right.
 const MigrationSQL = migrationSQL
+
+// CleanUp runs the statement that deletes a prefix's expired rows, once.
+func (p *Postgres) CleanUp(prefix string, now int64) (gone int64, err error) {
+	err = p.Run([]*Statement{{SQL: p.texts.cleanup[ephemeralTable], Args: []any{now, prefix}, Row: func(columns [][]byte) error {
+		gone = bigint(columns[0])
+		return nil
+	}}})
+	return gone, err
+}

@@ -66,7 +66,8 @@ func (p *plan) free() {
 	plans.Put(p)
 }
 
-// addCalls plans a batch.
+// addCalls plans a batch. What most hits are is done here, in one loop: to an
+// interpreter each function call costs as much as ten lines.
 func addCalls(p *plan, calls []*call) {
 	for _, c := range calls {
 		c.places = c.places[:0]
@@ -77,17 +78,24 @@ func addCalls(p *plan, calls []*call) {
 		for i := range c.hits {
 			h := &c.hits[i]
 			id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
-			if g := p.recent; g == nil || p.used == len(p.items) || p.latest[id] != nil || g.limit != h.Limit || g.kind != take || g.wave != 0 {
+			it := p.latest[id]
+			if it != nil && it.limit == h.Limit && it.cost == h.Cost && it.kind == take {
+				it.n++
+				c.places = append(c.places, place{item: it, nth: it.n - 1})
+				continue
+			}
+			g := p.recent
+			if it != nil || g == nil || p.used == len(p.items) || g.limit != h.Limit || g.kind != take || g.wave != 0 {
 				c.places = append(c.places, putHit(p, take, h.Limit, id, h.Cost, claim{}))
 				continue
 			}
 			// What putHit does, for a row that the batch has not met, on the
 			// same limit as the hit before.
-			it := p.items[p.used]
+			it = p.items[p.used]
 			p.used++
 			*it = item{limit: h.Limit, id: id, n: 1, cost: h.Cost}
 			p.latest[id] = it
-			p.recent.items = append(p.recent.items, it)
+			g.items = append(g.items, it)
 			c.places = append(c.places, place{item: it})
 		}
 	}

@@ -91,25 +91,23 @@ func (p *Postgres) Reset(ctx context.Context, timeout time.Duration, hits []Hit)
 // ask sends hits through a batch, unless it is known already that they do not
 // fit.
 func ask(p *Postgres, ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision, reset bool) error {
-	p.mu.Lock()
-	l := p.lanes[timeout]
-	well := l != nil && !p.closed && p.health.pause == 0
-	p.mu.Unlock()
-	if !well {
+	l := openLane(p, timeout)
+	if l == nil {
 		var err error
 		if l, err = p.lane(timeout); err != nil {
 			return err
 		}
 	}
 	c := newCall(hits, reset)
-	if p.blocked != nil && (c.gives || anyBlocked(p.blocked)) && refuse(p, c, decisions) {
-		idleCalls.Put(c)
-		return nil
-	}
-	if c.gives || ctx.Done() != nil {
-		return askUntil(p, ctx, l, c, decisions)
+	if c.gives || ctx.Done() != nil || anyBlocked(p.blocked) {
+		return askCarefully(p, ctx, l, c, decisions)
 	}
 	submit(l, c)
+	return outcome(c, decisions)
+}
+
+// outcome hands a call's decisions over, and the call to the next request.
+func outcome(c *call, decisions []Decision) error {
 	err := c.err
 	if err == nil {
 		copy(decisions, c.decisions)
@@ -118,24 +116,28 @@ func ask(p *Postgres, ctx context.Context, timeout time.Duration, hits []Hit, de
 	return err
 }
 
-// askUntil is the rest of ask for a call that ctx may end, or that gives quota
-// back.
-func askUntil(p *Postgres, ctx context.Context, l *lane, c *call, decisions []Decision) error {
+// askCarefully is the rest of ask for a call that ctx may end, that gives quota
+// back, or that may be known not to fit.
+func askCarefully(p *Postgres, ctx context.Context, l *lane, c *call, decisions []Decision) error {
+	if p.blocked != nil && refuse(p, c, decisions) {
+		idleCalls.Put(c)
+		return nil
+	}
 	stop := context.AfterFunc(ctx, func() { forsake(l, c, context.Cause(ctx)) })
 	submit(l, c)
 	stopped := stop()
 	if c.gives {
 		p.clearGiven(c)
 	}
-	err := c.err
-	if err == nil {
+	if stopped {
+		return outcome(c, decisions)
+	}
+	// ctx has ended the wait, or is about to, and the call may still be in a
+	// batch: it is not to be used again.
+	if c.err == nil {
 		copy(decisions, c.decisions)
 	}
-	if stopped {
-		// Else ctx has ended the wait, and the call is still in a batch.
-		idleCalls.Put(c)
-	}
-	return err
+	return c.err
 }
 
 // clearGiven forgets that rows were used up to which a call gave quota back: a
@@ -177,6 +179,17 @@ func refuse(p *Postgres, c *call, decisions []Decision) bool {
 		return true
 	}
 	return false
+}
+
+// openLane returns the queue for a timeout, if there is one and all is well.
+func openLane(p *Postgres, timeout time.Duration) *lane {
+	p.mu.Lock()
+	l := p.lanes[timeout]
+	if p.closed || p.health.pause > 0 {
+		l = nil
+	}
+	p.mu.Unlock()
+	return l
 }
 
 // lane returns the queue for a timeout, unless no decision can be had.
@@ -240,7 +253,11 @@ func (p *Postgres) fail(l *lane, calls []*call, err error) {
 	settle(l, calls, err)
 }
 
-// execute runs the statements, and once more those that lost against another
+// maxLosses bounds how often a statement may lose. Whenever it does, another has
+// won, so all get on.
+const maxLosses = 20
+
+// execute runs the statements, and again those that lost against another
 // transaction and so did nothing: it needs a database whose default is a
 // stricter isolation than READ COMMITTED, or somebody else's locks.
 func (p *Postgres) execute(ctx context.Context, statements []*Statement) error {
@@ -263,7 +280,7 @@ func (p *Postgres) execute(ctx context.Context, statements []*Statement) error {
 				p.mu.Unlock()
 			}
 		}
-		if attempt == 3 {
+		if attempt == maxLosses {
 			return nil
 		}
 		statements = lost

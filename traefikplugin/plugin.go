@@ -121,11 +121,11 @@ func pass(h *handler, w http.ResponseWriter, r *http.Request) (ok bool) {
 	if h.costly {
 		fillCosts(h, r, hits)
 	}
-	answer := h.gate.Ask(background, hits, make([]ratelimit.Decision, len(hits)))
+	answer := edge.Ask(background, h.gate, hits, make([]ratelimit.Decision, len(hits)))
 	if answer.Err != nil {
 		answer = failed(h, answer, hits)
 	}
-	answer.SetHeaders(w.Header())
+	edge.SetHeaders(w.Header(), &answer)
 	if answer.Status == 0 {
 		return true
 	}
@@ -149,7 +149,7 @@ func failed(h *handler, answer edge.Answer, hits []ratelimit.Hit) edge.Answer {
 		pool, err := h.registry.acquire(h.pool.key, h.gate.Timeout)
 		if err == nil {
 			gate := edge.Gate{Store: pool.store, Timeout: h.gate.Timeout, OnError: h.gate.OnError}
-			answer = gate.Ask(background, hits, make([]ratelimit.Decision, len(hits)))
+			answer = edge.Ask(background, &gate, hits, make([]ratelimit.Decision, len(hits)))
 			h.registry.release(pool)
 		}
 	}

@@ -18,7 +18,7 @@ type served struct{ n atomic.Int64 }
 func (s *served) ServeHTTP(http.ResponseWriter, *http.Request) { s.n.Add(1) }
 
 // open makes a middleware on a registry.
-func open(t *testing.T, ctx context.Context, r *registry, next http.Handler, c *Config) *handler { //nolint:revive // t comes first in tests
+func open(t *testing.T, ctx context.Context, r *registry, next http.Handler, c *Config) *handler {
 	t.Helper()
 	h, err := newHandler(ctx, next, c, "test", r)
 	if err != nil {

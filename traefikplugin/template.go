@@ -99,10 +99,7 @@ func parsePlaceholder(name string) (piece, bool) {
 // secret reports whether what a template gives is a credential.
 func (t template) secret() bool {
 	for _, p := range t {
-		switch {
-		case p.from == fromCookie,
-			p.from == fromHeader && edge.CredentialHeader(p.text),
-			p.from == fromQuery && edge.CredentialName(p.text):
+		if p.from == fromCookie || p.from == fromHeader && edge.CredentialHeader(p.text) || p.from == fromQuery && edge.CredentialName(p.text) {
 			return true
 		}
 	}

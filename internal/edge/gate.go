@@ -35,28 +35,51 @@ type Answer struct {
 
 // Ask decides a request's hits. decisions is memory for the answer, as long as
 // hits. No hits pass.
-func (g *Gate) Ask(ctx context.Context, hits []ratelimit.Hit, decisions []ratelimit.Decision) Answer {
+//
+// This and SetHeaders run for every request, interpreted in one of the proxies:
+// what is rare is in functions of its own, since there a function pays for all
+// that it might do.
+func Ask(ctx context.Context, g *Gate, hits []ratelimit.Hit, decisions []ratelimit.Decision) Answer {
 	if len(hits) == 0 {
 		return Answer{}
 	}
 	if err := g.Store.Take(ctx, g.Timeout, hits, decisions); err != nil {
-		a := Answer{Err: err}
-		if g.OnError == Deny {
-			a.Status = http.StatusServiceUnavailable
-		}
-		return a
+		return g.failed(err)
 	}
+	if len(decisions) > 1 || !decisions[0].Allowed {
+		return answerOf(decisions)
+	}
+	return Answer{Decision: &decisions[0]}
+}
+
+// failed is the answer where no decision could be had.
+func (g *Gate) failed(err error) Answer {
+	a := Answer{Err: err}
+	if g.OnError == Deny {
+		a.Status = http.StatusServiceUnavailable
+	}
+	return a
+}
+
+// answerOf is the answer that decisions make.
+func answerOf(decisions []ratelimit.Decision) Answer {
+	at := tightest(decisions)
+	a := Answer{Hit: at, Decision: &decisions[at]}
+	if !decisions[at].Allowed {
+		a.Status = http.StatusTooManyRequests
+	}
+	return a
+}
+
+// tightest is the place of the decision that tells the client most.
+func tightest(decisions []ratelimit.Decision) int {
 	at := 0
 	for i := range decisions {
 		if tighter(&decisions[i], &decisions[at]) {
 			at = i
 		}
 	}
-	a := Answer{Hit: at, Decision: &decisions[at]}
-	if !decisions[at].Allowed {
-		a.Status = http.StatusTooManyRequests
-	}
-	return a
+	return at
 }
 
 // tighter reports whether a tells the client more than b.
@@ -88,35 +111,31 @@ func (a *Answer) RetrySeconds() int64 {
 
 // SetHeaders writes X-RateLimit-Limit, -Remaining, -Reset (Unix seconds, rounded
 // up) and, for a refusal that time will lift, Retry-After.
-func (a *Answer) SetHeaders(h http.Header) {
+func SetHeaders(h http.Header, a *Answer) {
 	d := a.Decision
 	if d == nil {
 		return
 	}
-	reset := d.Reset.Unix()
-	if d.Reset.Nanosecond() > 0 {
-		reset++
-	}
-	// One piece of text and one slice hold all values: this runs on every
-	// request. Each header's slice ends where the next begins, so that one
-	// who adds to it gets memory of its own.
-	text := strconv.AppendInt(make([]byte, 0, 80), d.Limit, 10)
+	// One piece of text and one slice hold all values. Each header's slice ends
+	// where the next begins, so that one who adds to it gets memory of its own.
+	text := strconv.AppendInt(make([]byte, 0, 64), d.Limit, 10)
 	limitEnd := len(text)
 	text = strconv.AppendInt(text, d.Remaining, 10)
 	remainingEnd := len(text)
-	text = strconv.AppendInt(text, reset, 10)
-	resetEnd := len(text)
-	seconds := a.RetrySeconds()
-	if seconds > 0 {
-		text = strconv.AppendInt(text, seconds, 10)
-	}
+	text = strconv.AppendInt(text, d.Reset.Add(time.Second-1).Unix(), 10)
 	all := string(text)
-	values := []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:resetEnd], all[resetEnd:]}
+	values := []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]}
 	h["X-Ratelimit-Limit"] = values[0:1:1]
 	h["X-Ratelimit-Remaining"] = values[1:2:2]
 	h["X-Ratelimit-Reset"] = values[2:3:3]
-	if seconds > 0 {
-		h["Retry-After"] = values[3:4:4]
+	if !d.Allowed {
+		a.setRetryAfter(h)
+	}
+}
+
+func (a *Answer) setRetryAfter(h http.Header) {
+	if seconds := a.RetrySeconds(); seconds > 0 {
+		h["Retry-After"] = []string{strconv.FormatInt(seconds, 10)}
 	}
 }
 

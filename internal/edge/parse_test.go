@@ -43,7 +43,7 @@ func TestSetHeaders(t *testing.T) {
 	d := ratelimit.Decision{Limit: ratelimit.MaxEvents, Remaining: 0, Reset: time.Unix(1700000000, 1), RetryAfter: 1500 * time.Millisecond}
 	a := Answer{Status: http.StatusTooManyRequests, Decision: &d}
 	h := http.Header{}
-	a.SetHeaders(h)
+	SetHeaders(h, &a)
 	h.Add("X-RateLimit-Limit", "x")
 	h.Add("X-RateLimit-Remaining", "y")
 	for name, want := range map[string]string{
@@ -55,7 +55,7 @@ func TestSetHeaders(t *testing.T) {
 	}
 	d.Allowed = true
 	h = http.Header{}
-	a.SetHeaders(h)
+	SetHeaders(h, &a)
 	if _, ok := h["Retry-After"]; ok || len(h) != 3 {
 		t.Errorf("a request that passes gets %v", h)
 	}

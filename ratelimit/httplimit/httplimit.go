@@ -56,11 +56,11 @@ func Handler(store ratelimit.Store, o Options, next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		all := hits(r)
-		answer := gate.Ask(r.Context(), all, make([]ratelimit.Decision, len(all)))
+		answer := edge.Ask(r.Context(), gate, all, make([]ratelimit.Decision, len(all)))
 		if answer.Err != nil && o.OnError != nil {
 			o.OnError(r, answer.Err)
 		}
-		answer.SetHeaders(w.Header())
+		edge.SetHeaders(w.Header(), &answer)
 		if answer.Status != 0 {
 			answer.Refuse(w)
 			return
