@@ -60,15 +60,7 @@ func parseNetwork(text string) (*net.IPNet, bool) {
 
 // client is the address that {client_ip} stands for. It is empty where
 // X-Forwarded-For is shorter than the depth, or holds only excluded addresses.
-func client(a *addresses, r *http.Request) string {
-	if a.plain {
-		return hostOf(r.RemoteAddr)
-	}
-	return a.choose(r)
-}
-
-// choose is client where something is configured.
-func (a *addresses) choose(r *http.Request) string {
+func (a *addresses) client(r *http.Request) string {
 	if a.depth > 0 {
 		forwarded := strings.Split(r.Header.Get("X-Forwarded-For"), ",")
 		if len(forwarded) < a.depth {

@@ -30,6 +30,16 @@ type Config struct {
 	// of expired rows, from 0 to 1; 0 is never. Default 0.1.
 	CleanupProbability float64 `json:"cleanupProbability"`
 
+	// InMemoryBlock refuses without asking the database while it is known what
+	// it would say: a key whose quota is used up stays so until it is due to
+	// come back. Only a quota that another process gives back is noticed up to
+	// a second late. Default true.
+	InMemoryBlock bool `json:"inMemoryBlock"`
+
+	// MaxBlockedKeys bounds the used-up keys that are remembered for it, from 1
+	// to 10000000. Default 10000.
+	MaxBlockedKeys int `json:"maxBlockedKeys,omitempty"`
+
 	// Prefix is the limit's namespace. Required unless there are zones.
 	Prefix string `json:"prefix,omitempty"`
 
@@ -110,7 +120,7 @@ type IPStrategy struct {
 
 // CreateConfig returns the defaults.
 func CreateConfig() *Config {
-	return &Config{AutoMigrate: true, CleanupProbability: 0.1}
+	return &Config{AutoMigrate: true, CleanupProbability: 0.1, InMemoryBlock: true}
 }
 
 // zones are all of a configuration's limits, the one at its top first.
@@ -227,6 +237,9 @@ func (c *Config) database() (poolKey, error) {
 	if c.CleanupProbability < 0 || c.CleanupProbability > 1 || c.CleanupProbability != c.CleanupProbability {
 		return poolKey{}, &ratelimit.FieldError{Field: "cleanupProbability", Value: strconv.FormatFloat(c.CleanupProbability, 'g', -1, 64), Want: "a number from 0 to 1"}
 	}
+	if c.MaxBlockedKeys < 0 || c.MaxBlockedKeys > maxBlockedKeys {
+		return poolKey{}, &ratelimit.FieldError{Field: "maxBlockedKeys", Value: strconv.Itoa(c.MaxBlockedKeys), Want: "a whole number from 1 to " + strconv.Itoa(maxBlockedKeys)}
+	}
 	disabled := false
 	if text := os.Getenv(migrationSwitch); text != "" {
 		var err error
@@ -244,8 +257,15 @@ func (c *Config) database() (poolKey, error) {
 	case memoryDSN:
 		return poolKey{dsn: memoryDSN}, nil
 	}
-	return poolKey{dsn: dsn, maxConns: c.MaxConns, migrate: c.AutoMigrate && !disabled, cleanup: c.CleanupProbability}, nil
+	k := poolKey{dsn: dsn, maxConns: c.MaxConns, migrate: c.AutoMigrate && !disabled, cleanup: c.CleanupProbability, blocked: c.MaxBlockedKeys}
+	if !c.InMemoryBlock {
+		k.blocked = -1 // as ratelimit.PostgresOptions has it
+	}
+	return k, nil
 }
+
+// maxBlockedKeys is a gigabyte's worth or so.
+const maxBlockedKeys = 10000000
 
 // maxMaxConns is far beyond what one proxy can use.
 const maxMaxConns = 1000

@@ -17,32 +17,34 @@ func valid() *Config {
 
 func TestEachFieldIsChecked(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		`prefix: missing`:           func(c *Config) { c.Prefix = "" },
-		`limit: missing`:            func(c *Config) { c.Limit = "" },
-		`limit: "0 1m"`:             func(c *Config) { c.Limit = "0 1m" },
-		`limit: "5 0s"`:             func(c *Config) { c.Limit = "5 0s" },
-		`algorithm: "leaky"`:        func(c *Config) { c.Algorithm = "leaky" },
-		`burst: "0"`:                func(c *Config) { c.Algorithm, c.Burst = "token_bucket", "0" },
-		`burst: "2.5"`:              func(c *Config) { c.Algorithm, c.Burst = "token_bucket", "2.5" },
-		`burst: "5"`:                func(c *Config) { c.Burst = "5" },
-		`cost: "0"`:                 func(c *Config) { c.Cost = "0" },
-		`cost: "-1"`:                func(c *Config) { c.Cost = "-1" },
-		`cost: "{nobody}"`:          func(c *Config) { c.Cost = "{nobody}" },
-		`key: "{client_ip"`:         func(c *Config) { c.Key = "{client_ip" },
-		`hashKey: "perhaps"`:        func(c *Config) { c.HashKey = "perhaps" },
-		`timeout: "0s"`:             func(c *Config) { c.Timeout = "0s" },
-		`timeout: "250"`:            func(c *Config) { c.Timeout = "250" },
-		`timeout: "2m0s"`:           func(c *Config) { c.Timeout = "2m" },
-		`timeout: "-1s"`:            func(c *Config) { c.Timeout = "-1s" },
-		`onError: "ignore"`:         func(c *Config) { c.OnError = "ignore" },
-		`maxConns: "-1"`:            func(c *Config) { c.MaxConns = -1 },
-		`maxConns: "1001"`:          func(c *Config) { c.MaxConns = 1001 },
-		`cleanupProbability: "1.5"`: func(c *Config) { c.CleanupProbability = 1.5 },
-		`dsn: missing`:              func(c *Config) { c.DSN = "" },
-		`dsn: `:                     func(c *Config) { c.DSN = "mysql://localhost" },
-		`ipStrategy.depth: "-1"`:    func(c *Config) { c.IPStrategy = &IPStrategy{Depth: -1} },
-		`zones[0].limit: missing`:   func(c *Config) { c.Zones = []Zone{{Prefix: "z"}} },
-		`zones[0].prefix: missing`:  func(c *Config) { c.Zones = []Zone{{Limit: "5 1m"}} },
+		`prefix: missing`:            func(c *Config) { c.Prefix = "" },
+		`limit: missing`:             func(c *Config) { c.Limit = "" },
+		`limit: "0 1m"`:              func(c *Config) { c.Limit = "0 1m" },
+		`limit: "5 0s"`:              func(c *Config) { c.Limit = "5 0s" },
+		`algorithm: "leaky"`:         func(c *Config) { c.Algorithm = "leaky" },
+		`burst: "0"`:                 func(c *Config) { c.Algorithm, c.Burst = "token_bucket", "0" },
+		`burst: "2.5"`:               func(c *Config) { c.Algorithm, c.Burst = "token_bucket", "2.5" },
+		`burst: "5"`:                 func(c *Config) { c.Burst = "5" },
+		`cost: "0"`:                  func(c *Config) { c.Cost = "0" },
+		`cost: "-1"`:                 func(c *Config) { c.Cost = "-1" },
+		`cost: "{nobody}"`:           func(c *Config) { c.Cost = "{nobody}" },
+		`key: "{client_ip"`:          func(c *Config) { c.Key = "{client_ip" },
+		`hashKey: "perhaps"`:         func(c *Config) { c.HashKey = "perhaps" },
+		`timeout: "0s"`:              func(c *Config) { c.Timeout = "0s" },
+		`timeout: "250"`:             func(c *Config) { c.Timeout = "250" },
+		`timeout: "2m0s"`:            func(c *Config) { c.Timeout = "2m" },
+		`timeout: "-1s"`:             func(c *Config) { c.Timeout = "-1s" },
+		`onError: "ignore"`:          func(c *Config) { c.OnError = "ignore" },
+		`maxConns: "-1"`:             func(c *Config) { c.MaxConns = -1 },
+		`maxConns: "1001"`:           func(c *Config) { c.MaxConns = 1001 },
+		`cleanupProbability: "1.5"`:  func(c *Config) { c.CleanupProbability = 1.5 },
+		`maxBlockedKeys: "-1"`:       func(c *Config) { c.MaxBlockedKeys = -1 },
+		`maxBlockedKeys: "10000001"`: func(c *Config) { c.MaxBlockedKeys = 10000001 },
+		`dsn: missing`:               func(c *Config) { c.DSN = "" },
+		`dsn: `:                      func(c *Config) { c.DSN = "mysql://localhost" },
+		`ipStrategy.depth: "-1"`:     func(c *Config) { c.IPStrategy = &IPStrategy{Depth: -1} },
+		`zones[0].limit: missing`:    func(c *Config) { c.Zones = []Zone{{Prefix: "z"}} },
+		`zones[0].prefix: missing`:   func(c *Config) { c.Zones = []Zone{{Limit: "5 1m"}} },
 		`zones[1].key: "}"`: func(c *Config) {
 			c.Zones = []Zone{{Prefix: "a", Limit: "5 1m"}, {Prefix: "b", Limit: "5 1m", Key: "}"}}
 		},
@@ -95,6 +97,15 @@ func TestDefaults(t *testing.T) {
 	}
 	key, err := c.database()
 	if err != nil || key != (poolKey{dsn: "postgres://localhost/x", migrate: true, cleanup: 0.1}) {
+		t.Error(key, err)
+	}
+	c.InMemoryBlock = false
+	if key, err = c.database(); err != nil || key.blocked != -1 {
+		t.Error(key, err)
+	}
+	c.InMemoryBlock = true
+	c.MaxBlockedKeys = 7
+	if key, err = c.database(); err != nil || key.blocked != 7 {
 		t.Error(key, err)
 	}
 	t.Setenv(migrationSwitch, "true")

@@ -57,6 +57,10 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		return nil, err
 	}
 	for _, rule := range rules {
+		if h.addresses.plain {
+			rule.key.directly()
+			rule.costText.directly()
+		}
 		h.hits = append(h.hits, ratelimit.Hit{Limit: rule.limit, Cost: rule.cost, Secret: rule.secret})
 		h.keys = append(h.keys, rule.key)
 		h.costs = append(h.costs, rule.costText)

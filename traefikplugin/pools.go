@@ -18,6 +18,7 @@ type poolKey struct {
 	maxConns int
 	migrate  bool
 	cleanup  float64
+	blocked  int
 }
 
 // pool is a store and the count of its users.
@@ -119,7 +120,7 @@ func openStore(k poolKey, l *logger) (ratelimit.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dsn: %w", err)
 	}
-	o := ratelimit.PostgresOptions{DisableMigration: !k.migrate, CleanupProbability: k.cleanup, Report: l.failure}
+	o := ratelimit.PostgresOptions{DisableMigration: !k.migrate, CleanupProbability: k.cleanup, MaxBlockedKeys: k.blocked, Report: l.failure}
 	if k.cleanup == 0 {
 		o.CleanupProbability = -1
 	}
