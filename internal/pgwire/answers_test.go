@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -111,39 +112,44 @@ func TestAnswersOfRows(t *testing.T) {
 		strings.Repeat(msgRow("gggggggg", "hhhh"), 3000)
 	want := fmt.Sprintf("%q", [][]string{{"aaaaaaaa", "bbbb"}, {"cccccccc", ""}, {"", "dddd"}, {"eeeeeeee", "ffff"}, {"", ""}})
 	for _, piece := range []int{1 << 20, 1000, 29, 28, 27, 7} {
-		_, dsn := newFake(t, func(s *fakeSession) {
-			for n := 0; s.request() != ""; n++ {
-				answer := msgBound
-				if n == 0 {
-					answer = msgParsed + msgBound + description
+		t.Run(fmt.Sprint(piece), func(t *testing.T) {
+			_, dsn := newFake(t, func(s *fakeSession) {
+				for n := 0; s.request() != ""; n++ {
+					answer := msgBound
+					if n == 0 {
+						answer = msgParsed + msgBound + description
+					}
+					answer += rows + msgDone + msgReady
+					for len(answer) > 0 {
+						k := piece
+						if k > len(answer) {
+							k = len(answer)
+						}
+						s.write(answer[:k])
+						answer = answer[k:]
+					}
 				}
-				answer += rows + msgDone + msgReady
-				for len(answer) > 0 {
-					k := min(piece, len(answer))
-					s.write(answer[:k])
-					answer = answer[k:]
+			})
+			p := open(t, dsn, Options{})
+			for i := 0; i < 2; i++ {
+				var got [][][]byte
+				st := stmt("SELECT")
+				st.Row = collect(&got)
+				run(t, p, st)
+				if len(got) != 3005 || fmt.Sprintf("%q", got[:5]) != want {
+					t.Errorf("pieces of %d, round %d: %d rows, %q", piece, i, len(got), got[:5])
+				}
+				for _, row := range got[5:] {
+					if string(row[0]) != "gggggggg" || string(row[1]) != "hhhh" {
+						t.Fatalf("%q", row)
+					}
+				}
+				if got[1][1] != nil || got[2][0] != nil || got[4][1] != nil {
+					t.Error("NULL is not nil")
 				}
 			}
+			p.Close()
 		})
-		p := open(t, dsn, Options{})
-		for i := 0; i < 2; i++ {
-			var got [][][]byte
-			st := stmt("SELECT")
-			st.Row = collect(&got)
-			run(t, p, st)
-			if len(got) != 3005 || fmt.Sprintf("%q", got[:5]) != want {
-				t.Errorf("pieces of %d, round %d: %d rows, %q", piece, i, len(got), got[:5])
-			}
-			for _, row := range got[5:] {
-				if string(row[0]) != "gggggggg" || string(row[1]) != "hhhh" {
-					t.Fatalf("%q", row)
-				}
-			}
-			if got[1][1] != nil || got[2][0] != nil || got[4][1] != nil {
-				t.Error("NULL is not nil")
-			}
-		}
-		p.Close()
 	}
 }
 
@@ -164,7 +170,7 @@ func TestRowErrors(t *testing.T) {
 		calls := 0
 		st := stmt("SELECT")
 		st.Row = func([][]byte) error { calls++; return errTest }
-		if err := p.Run(within(t, time.Second), []*ratelimit.Statement{st}); err != nil || st.Err != errTest || st.Code != "" || calls != 1 {
+		if err := p.Run(within(t, time.Second), []*ratelimit.Statement{st}); err != nil || !errors.Is(st.Err, errTest) || st.Code != "" || calls != 1 {
 			t.Errorf("%v, %v, %q, %d calls", err, st.Err, st.Code, calls)
 		}
 	}
@@ -178,13 +184,13 @@ func TestRowPanics(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		s.request()
 		s.write(msgParsed + msgBound + msgOneInt + msgRow("12345678") + msgDone + msgReady)
-		s.wait()
+		waitForEnd(s)
 	})
 	p := open(t, dsn, Options{MaxConns: 1})
 	for i := 0; i < 3; i++ {
 		func() {
 			defer func() {
-				if r := recover(); r != errTest {
+				if r := recover(); fmt.Sprint(r) != errTest.Error() {
 					t.Errorf("recovered %v", r)
 				}
 			}()

@@ -131,7 +131,7 @@ func answerRequest(c *conn, cfg *config, password string, request uint32, data [
 	}
 	if request == authSASL && !strings.Contains(string(data), "SCRAM-SHA-256\x00") {
 		return nil, fmt.Errorf("the server asks for authentication by %s, which is not supported",
-			strings.Join(strings.Fields(strings.Replace(printable(string(data)), "\x00", " ", -1)), ", "))
+			printable(strings.Join(strings.Fields(strings.Replace(string(data), "\x00", " ", -1)), ", ")))
 	}
 	if err := cfg.auth.permit(method); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ func cancelRequest(c *conn) {
 	defer func() { _ = raw.Close() }()
 	deadline, _ := ctx.Deadline()
 	_ = raw.SetDeadline(deadline)
-	line := net.Conn(raw)
+	line := raw
 	if c.secure != nil {
 		if len(c.secure.NextProtos) == 0 {
 			answer := make([]byte, 1)

@@ -167,7 +167,7 @@ func parseConfig(dsn string, env func(string) (string, bool), log func(string)) 
 		return nil, err
 	}
 	p := &parameters{values: values, env: env}
-	p.cagey = isURL(dsn) && values["user"] == ""
+	p.cagey = isURL(dsn) && userinfo(afterScheme(dsn)) < 0
 	c := &config{env: env, log: log}
 	steps := []func(*config, *parameters) error{
 		readRefused, readTargets, readLogin, readTLS, readAuth, readSession, readPool, readSettings,

@@ -191,7 +191,8 @@ func empty(c *conn) {
 func watch(c *conn) {
 	defer func() {
 		if p := recover(); p != nil {
-			c.got, c.gotErr = 0, panicError(p)
+			c.got = 0
+			c.gotErr = panicError(p)
 			c.event <- struct{}{}
 		}
 	}()

@@ -246,9 +246,9 @@ func encrypt(ctx context.Context, c *conn, cfg *config, way encryption) *refusal
 
 // greet logs in and sees whether the session is of the wanted kind.
 func greet(c *conn, cfg *config, session string) *refusal {
-	if _, err := c.nc.Write(cfg.startup()); err != nil {
-		return &refusal{text: err.Error(), network: true}
-	}
+	// Where this fails, the server has said why: that it does not like our
+	// certificate, say. So read on.
+	_, _ = c.nc.Write(cfg.startup())
 	complaint, err := logIn(c, cfg, cfg.passwordFor(c.peer.target))
 	if err == nil && complaint == nil {
 		c.writer = session == "read-write" || session == "primary"

@@ -57,5 +57,13 @@
 // Every call ends when its context does. The statement under way is then
 // cancelled on the server, in the background, and its connection dropped.
 // Connections are made in the background: one that takes longer than the call
-// that wanted it serves a later call.
+// that wanted it serves a later call. Without connect_timeout, an attempt ends
+// after 10 seconds, or after 2 where there is another address to try; a host that
+// did not answer comes last for 10 seconds.
+//
+// # Goroutines
+//
+// One a connection, which sees its end at once; one for each connection being
+// made or cancelled, and one for a request above 64 KiB while it is written. All
+// are bounded by Options.MaxConns, and none lets a panic out.
 package pgwire

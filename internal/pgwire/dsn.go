@@ -16,7 +16,7 @@ func parseDSN(dsn string) (map[string]string, error) {
 		return nil, errors.New("dsn holds a NUL byte, must be text")
 	}
 	if isURL(dsn) {
-		return parseURL(dsn[strings.Index(dsn, "//")+2:])
+		return parseURL(afterScheme(dsn))
 	}
 	return parsePairs(dsn)
 }
@@ -25,13 +25,24 @@ func isURL(dsn string) bool {
 	return strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://")
 }
 
+func afterScheme(dsn string) string { return dsn[strings.Index(dsn, "//")+2:] }
+
+// userinfo is the length of user:password before an "@" in what follows a URL's
+// scheme, or -1. Only a "/" ends the search, as in libpq.
+func userinfo(rest string) int {
+	if i := strings.IndexAny(rest, "@/"); i >= 0 && rest[i] == '@' {
+		return i
+	}
+	return -1
+}
+
 // parseURL reads what follows the scheme: user:password@host:port,host:port/dbname?name=value&…
 // Where libpq and RFC 3986 differ, it follows libpq, except that a second "@"
 // is refused: it is the sign of a password that needs quoting, whose rest would
 // pass for a host, and show up in errors.
 func parseURL(rest string) (map[string]string, error) {
 	found := map[string]string{}
-	if i := strings.IndexAny(rest, "@/"); i >= 0 && rest[i] == '@' {
+	if i := userinfo(rest); i >= 0 {
 		user, password := rest[:i], ""
 		if colon := strings.Index(user, ":"); colon >= 0 {
 			user, password = user[:colon], user[colon+1:]

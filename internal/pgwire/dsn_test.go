@@ -9,21 +9,6 @@ import (
 	"time"
 )
 
-// noEnv is an empty environment.
-func noEnv(string) (string, bool) { return "", false }
-
-// env is an environment of pairs.
-func env(pairs ...string) func(string) (string, bool) {
-	return func(name string) (string, bool) {
-		for i := 0; i < len(pairs); i += 2 {
-			if pairs[i] == name {
-				return pairs[i+1], true
-			}
-		}
-		return "", false
-	}
-}
-
 func TestDSNSyntax(t *testing.T) {
 	m := func(pairs ...string) map[string]string {
 		all := map[string]string{}
@@ -182,7 +167,7 @@ func TestDSNErrorsKeepSecrets(t *testing.T) {
 		"postgres://u:Xsecret1@h:x/d", "postgres://u:Xsecret1@h/d?sslmode=x", "postgres://u:Xsecret1%zz@h/d",
 		"postgres://u:Xsecret1/@h/d", "postgres://u:a/Xsecret1@h/d", "postgres://u:1/Xsecret1@h/d",
 		"postgres://u:a@Xsecret1@h/d", "postgres://u:Xsecret1@a@h:y/d", "postgres://u:Xsecret1/d", "postgres://u:Xsecret1?a=b",
-		"postgres://u:Xsecret1:5432/d", "postgres://u:Xsecret1,h/d", "postgres://u:a?sslmode=Xsecret1@h/d?x",
+		"postgres://u:Xsecret1:5432/d", "postgres://u:Xsecret1,h/d", "postgres://u:Xsecret1?user=v", "postgres://u:Xsecret1/d?user=v@w", "postgres://u:a?sslmode=Xsecret1@h/d?x",
 		"postgres://u:a/b?sslmode=Xsecret1@h/d", "postgres://u@h/d?password=Xsecret1%zz", "postgres://u@h/d?password=Xsecret1=x",
 		"postgres://u@h:x/d?password=Xsecret1", "postgre://u:Xsecret1@h/d", "postgre://u:Xsecret1@h/d?sslmode=disable",
 		"//u:Xsecret1@h", "password=Xsecret1 x", "password='Xsecret1", "password=a Xsecret1", "password='a'Xsecret1 port=x",

@@ -42,7 +42,7 @@ type serverError struct {
 // parseError reads an ErrorResponse's fields.
 func parseError(body []byte) *serverError {
 	e := &serverError{severity: "ERROR"}
-	for _, field := range bytes.Split(body, []byte{0}) {
+	for _, field := range bytes.SplitN(body, []byte{0}, 64) { // there are about 20 fields
 		if len(field) < 2 {
 			continue
 		}

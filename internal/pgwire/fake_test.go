@@ -3,6 +3,7 @@ package pgwire
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -15,10 +16,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// The tests against a fake server are in the Go that Yaegi takes, so that they
+// can be run interpreted as well. That is also why a loop over fake servers runs
+// a subtest for each: a function literal in a loop is confused there with the
+// one before it, if that still runs in another goroutine.
+
 // fakeServer speaks the protocol as a script says, which a real one would not.
 type fakeServer struct {
 	t        *testing.T
 	listener net.Listener
+	tls      *tls.Config // nil without
 	script   func(*fakeSession)
 	accepted atomic.Int32
 	open     atomic.Int32
@@ -33,7 +40,8 @@ type fakeSession struct {
 	net.Conn
 	server  *fakeServer
 	number  int
-	startup []byte
+	kind    uint32 // of the first message: 196608 is protocol 3.0
+	startup []byte // its body
 }
 
 // newFake starts a server that logs everybody in and then runs script, and
@@ -46,14 +54,21 @@ func newFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
 	})
 }
 
-// newRawFake starts a server that runs script after the startup message.
+// newRawFake starts a server that runs script after the startup message, or
+// whatever it is that comes first, but for a request to cancel.
 func newRawFake(t *testing.T, script func(*fakeSession)) (*fakeServer, string) {
+	t.Helper()
+	return newTLSFake(t, nil, script)
+}
+
+// newTLSFake does it over TLS from the first byte on.
+func newTLSFake(t *testing.T, config *tls.Config, script func(*fakeSession)) (*fakeServer, string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeServer{t: t, listener: listener, script: script, cancels: make(chan []byte, 100), conns: map[net.Conn]bool{}}
+	f := &fakeServer{t: t, listener: listener, tls: config, script: script, cancels: make(chan []byte, 100), conns: map[net.Conn]bool{}}
 	f.wg.Add(1)
 	go f.accept()
 	t.Cleanup(func() {
@@ -91,23 +106,34 @@ func (f *fakeServer) serve(s *fakeSession) {
 		delete(f.conns, s.Conn)
 		f.mu.Unlock()
 	}()
-	var head [8]byte
-	if _, err := io.ReadFull(s, head[:]); err != nil {
+	if f.tls != nil {
+		s.Conn = tls.Server(s.Conn, f.tls)
+	}
+	s.kind, s.startup = s.first()
+	if s.kind == 0 {
 		return
 	}
-	body := make([]byte, binary.BigEndian.Uint32(head[:])-8)
-	if _, err := io.ReadFull(s, body); err != nil {
+	if s.kind == 80877102 {
+		f.cancels <- s.startup
 		return
 	}
-	if binary.BigEndian.Uint32(head[4:]) == 80877102 {
-		f.cancels <- body
-		return
-	}
-	s.startup = body
 	s.number = int(f.accepted.Add(1))
 	f.open.Add(1)
 	defer f.open.Add(-1)
 	f.script(s)
+}
+
+// first reads the message that a client begins with; kind is 0 at the end.
+func (s *fakeSession) first() (kind uint32, body []byte) {
+	var head [8]byte
+	if _, err := io.ReadFull(s, head[:]); err != nil {
+		return 0, nil
+	}
+	body = make([]byte, binary.BigEndian.Uint32(head[:])-8)
+	if _, err := io.ReadFull(s, body); err != nil {
+		return 0, nil
+	}
+	return binary.BigEndian.Uint32(head[4:]), body
 }
 
 // msg is one message.
@@ -198,7 +224,7 @@ func (s *fakeSession) request() string {
 }
 
 // serveAll answers every request with the usual, until the client is gone.
-func (s *fakeSession) serveAll() {
+func serveAll(s *fakeSession) {
 	for {
 		switch kinds := s.request(); {
 		case kinds == "":
@@ -215,8 +241,23 @@ func (s *fakeSession) serveAll() {
 	}
 }
 
-// wait waits until the client is gone.
-func (s *fakeSession) wait() { _, _ = io.Copy(io.Discard, s.Conn) }
+// waitForEnd waits until the client is gone.
+func waitForEnd(s *fakeSession) { _, _ = io.Copy(io.Discard, s.Conn) }
+
+// noEnv is an empty environment.
+func noEnv(string) (string, bool) { return "", false }
+
+// env is an environment of pairs.
+func env(pairs ...string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == name {
+				return pairs[i+1], true
+			}
+		}
+		return "", false
+	}
+}
 
 // open opens a pool that ends with the test.
 func open(t testing.TB, dsn string, o Options) *Pool {
@@ -244,17 +285,28 @@ func stmt(sql string, args ...any) *ratelimit.Statement {
 	return &ratelimit.Statement{SQL: sql, Args: args}
 }
 
-// run runs statements and fails the test if Run does.
+// run runs statements, all of which must succeed.
 func run(t testing.TB, p *Pool, statements ...*ratelimit.Statement) {
 	t.Helper()
+	if !succeeds(t, p, statements...) {
+		t.FailNow()
+	}
+}
+
+// succeeds is run for other goroutines than the test's.
+func succeeds(t testing.TB, p *Pool, statements ...*ratelimit.Statement) bool {
+	t.Helper()
 	if err := p.Run(within(t, 5*time.Second), statements); err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return false
 	}
 	for _, st := range statements {
 		if st.Err != nil {
-			t.Fatalf("%s: %v", st.SQL, st.Err)
+			t.Errorf("%s: %v", st.SQL, st.Err)
+			return false
 		}
 	}
+	return true
 }
 
 // eventually waits for what other goroutines do.

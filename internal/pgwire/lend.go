@@ -56,11 +56,11 @@ func doubtful(p *Pool, ctx context.Context, c *conn) *conn {
 
 // acquire lends a connection, which the caller then owns until release.
 func (p *Pool) acquire(ctx context.Context) (*conn, *outcome) {
-	if ctx.Err() != nil {
-		return nil, &outcome{err: failure(ctx, "no time left", nil)}
-	}
 	w := &waiter{ready: make(chan struct{}, 1)}
 	for {
+		if ctx.Err() != nil {
+			return nil, &outcome{err: failure(ctx, "no time left", nil)}
+		}
 		if c := borrow(p, ctx); c != nil {
 			return c, nil
 		}
@@ -90,6 +90,11 @@ func (p *Pool) acquire(ctx context.Context) (*conn, *outcome) {
 
 // giveUp ends a wait because ctx ended.
 func (p *Pool) giveUp(ctx context.Context, w *waiter) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.o.Logger(panicError(r).Error())
+		}
+	}()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w.done {
@@ -141,6 +146,9 @@ func (p *Pool) grow() {
 	if n := len(p.dials); n > 0 && now.Sub(p.dials[n-1].start) < pace {
 		return
 	}
+	if p.open > 0 && now.Sub(p.failed) < pace {
+		return // there are connections, and the server just refused to have more
+	}
 	if p.open >= p.o.MaxConns {
 		for _, d := range p.dials {
 			if !d.superseded && now.Sub(d.start) > stuck {
@@ -155,11 +163,11 @@ func (p *Pool) grow() {
 	d := &dial{ctx: ctx, stop: stop, start: now}
 	p.dials = append(p.dials, d)
 	p.open++
-	go p.make(d)
+	go p.carryOut(d)
 }
 
-// make makes one connection.
-func (p *Pool) make(d *dial) {
+// carryOut makes the connection.
+func (p *Pool) carryOut(d *dial) {
 	defer func() {
 		if r := recover(); r != nil {
 			p.o.Logger(panicError(r).Error())
@@ -205,6 +213,7 @@ func (p *Pool) dialed(d *dial, c *conn, why *refusal) {
 		p.open--
 		if !d.superseded {
 			p.lastError = why.text
+			p.failed = time.Now()
 		}
 		// Whoever has a connection lent will give it back; nobody else will come.
 		if !d.superseded && p.open == len(p.idle)+len(p.dials) && len(p.dials) == 0 {

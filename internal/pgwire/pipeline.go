@@ -116,7 +116,7 @@ func readRows(c *conn, st *ratelimit.Statement, l *layout, seen []byte) ([]byte,
 				rowErr = row(columns)
 			}
 		}
-		if len(seen) >= size || len(seen) > 0 && seen[0] != 'D' {
+		if len(seen) >= size || !startsLike(seen, head) {
 			return seen, rowErr
 		}
 		c.r = c.w - len(seen) // the next row is not all there yet
@@ -125,6 +125,16 @@ func readRows(c *conn, st *ratelimit.Statement, l *layout, seen []byte) ([]byte,
 		}
 		seen = c.buf[c.r:c.w]
 	}
+}
+
+// startsLike reports whether what was seen of a message may become one that
+// begins with head. A shorter row, with a NULL in it, does not: it may be all
+// that the server has to say.
+func startsLike(seen, head []byte) bool {
+	if len(seen) < len(head) {
+		return bytes.HasPrefix(head, seen)
+	}
+	return bytes.HasPrefix(seen, head)
 }
 
 // notSent is the outcome of a Write that failed after n bytes.

@@ -3,9 +3,8 @@ package pgwire
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +22,7 @@ func TestOneWrite(t *testing.T) {
 		s.write(msgAnswer + msgAnswer + msgAnswered + msgAnswer)
 		kinds = append(kinds, s.request())
 		s.write(msgAnswered)
-		s.wait()
+		waitForEnd(s)
 	})
 	p := open(t, dsn, Options{})
 	a, b, c, d := stmt("A", "x"), stmt("B"), stmt("A", "y"), stmt("C", int64(1))
@@ -41,7 +40,7 @@ func TestErrorInTheMiddle(t *testing.T) {
 		s.request()
 		s.request()
 		s.write(msgAnswer + msgParsed + msgBound + msgError("ERROR", "22012", "division by zero") + msgReady + msgAnswer)
-		s.serveAll()
+		serveAll(s)
 	})
 	p := open(t, dsn, Options{})
 	a, b, c := stmt("A"), stmt("B"), stmt("C")
@@ -97,29 +96,31 @@ func TestLossInTheMiddle(t *testing.T) {
 // could not be seen before the statements were sent, did not run them.
 func TestFarewell(t *testing.T) {
 	for _, code := range []string{"57P01", "57P02", "57P05"} {
-		f, dsn := newFake(t, func(s *fakeSession) {
-			for i := 1; ; i++ {
-				kinds := s.request()
-				switch {
-				case kinds == "":
-					return
-				case s.number <= 2 && i == 4: // the second statement of the second round
-					s.write(msgError("FATAL", code, "terminating connection"))
-					return
-				case kinds[0] == 'P':
-					s.write(msgAnswer)
-				default:
-					s.write(msgAnswered)
+		t.Run(code, func(t *testing.T) {
+			f, dsn := newFake(t, func(s *fakeSession) {
+				for i := 1; ; i++ {
+					kinds := s.request()
+					switch {
+					case kinds == "":
+						return
+					case s.number <= 2 && i == 4: // the second statement of the second round
+						s.write(msgError("FATAL", code, "terminating connection"))
+						return
+					case kinds[0] == 'P':
+						s.write(msgAnswer)
+					default:
+						s.write(msgAnswered)
+					}
 				}
+			})
+			p := open(t, dsn, Options{MaxConns: 1})
+			for i := 0; i < 4; i++ {
+				run(t, p, stmt("A"), stmt("B"))
+			}
+			if n := f.accepted.Load(); n != 3 {
+				t.Errorf("%s: %d connections", code, n)
 			}
 		})
-		p := open(t, dsn, Options{MaxConns: 1})
-		for i := 0; i < 4; i++ {
-			run(t, p, stmt("A"), stmt("B"))
-		}
-		if n := f.accepted.Load(); n != 3 {
-			t.Errorf("%s: %d connections", code, n)
-		}
 	}
 }
 
@@ -128,7 +129,7 @@ func TestFarewellForEver(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		s.request()
 		s.write(msgError("FATAL", "57P01", "terminating connection"))
-		s.wait()
+		waitForEnd(s)
 	})
 	p := open(t, dsn, Options{})
 	st := stmt("A")
@@ -141,23 +142,42 @@ func TestFarewellForEver(t *testing.T) {
 // TestIdleEnd: a connection that the server closed while it was idle is not used,
 // whether it said goodbye or not.
 func TestIdleEnd(t *testing.T) {
-	for _, farewell := range []string{"", msgError("FATAL", "57P01", "bye"), "\x00", msgNoise + msgError("FATAL", "57P01", "bye"), msgReady} {
-		f, dsn := newFake(t, func(s *fakeSession) {
-			s.request()
-			s.write(msgAnswer)
-			s.write(farewell)
-		})
-		p := open(t, dsn, Options{MaxConns: 1})
-		for i := 1; i <= 5; i++ {
-			run(t, p, stmt("A"))
-			eventually(t, "the end is seen", func() bool {
-				p.mu.Lock()
-				defer p.mu.Unlock()
-				return len(p.idle) == 0 || len(p.idle[0].event) == 1
+	for _, farewell := range []string{"", msgError("FATAL", "57P01", "bye"), "\x00", msgNoise + msgError("FATAL", "57P01", "bye"), msgReady, msgNoise} {
+		t.Run("after "+strconv.Itoa(len(farewell)), func(t *testing.T) {
+			f, dsn := newFake(t, func(s *fakeSession) {
+				s.request()
+				s.write(msgAnswer)
+				s.write(farewell)
 			})
-			if n := int(f.accepted.Load()); n != i {
-				t.Errorf("%q: %d connections for %d calls", farewell, n, i)
+			p := open(t, dsn, Options{MaxConns: 1})
+			for i := 1; i <= 5; i++ {
+				run(t, p, stmt("A"))
+				eventually(t, "the end is seen", func() bool {
+					p.mu.Lock()
+					defer p.mu.Unlock()
+					return len(p.idle) == 0 || len(p.idle[0].event) == 1
+				})
+				if n := int(f.accepted.Load()); n != i {
+					t.Errorf("%q: %d connections for %d calls", farewell, n, i)
+				}
 			}
+		})
+	}
+}
+
+// TestUnaskedFor: a connection on which the server says more than it was asked for
+// is not used again, or the next statement would take that for its answer.
+func TestUnaskedFor(t *testing.T) {
+	f, dsn := newFake(t, func(s *fakeSession) {
+		s.request()
+		s.write(msgAnswer + msgAnswer)
+		waitForEnd(s)
+	})
+	p := open(t, dsn, Options{})
+	for i := 1; i <= 3; i++ {
+		run(t, p, stmt("A"))
+		if n := int(f.accepted.Load()); n != i {
+			t.Errorf("%d connections for %d calls", n, i)
 		}
 	}
 }
@@ -165,23 +185,25 @@ func TestIdleEnd(t *testing.T) {
 // TestLeftInTransaction drops a connection that a statement left in a transaction.
 func TestLeftInTransaction(t *testing.T) {
 	for _, status := range []string{"T", "E"} {
-		f, dsn := newFake(t, func(s *fakeSession) {
-			s.request()
-			s.write(msgParsed + msgBound + msgNoData + msgDone + msg('Z', status))
-			s.wait()
+		t.Run(status, func(t *testing.T) {
+			f, dsn := newFake(t, func(s *fakeSession) {
+				s.request()
+				s.write(msgParsed + msgBound + msgNoData + msgDone + msg('Z', status))
+				waitForEnd(s)
+			})
+			p := open(t, dsn, Options{})
+			run(t, p, stmt("BEGIN"))
+			run(t, p, stmt("BEGIN"))
+			if n := f.accepted.Load(); n != 2 {
+				t.Errorf("%s: %d connections", status, n)
+			}
 		})
-		p := open(t, dsn, Options{})
-		run(t, p, stmt("BEGIN"))
-		run(t, p, stmt("BEGIN"))
-		if n := f.accepted.Load(); n != 2 {
-			t.Errorf("%s: %d connections", status, n)
-		}
 	}
 }
 
 // TestUnfitStatements are not sent, and the others are.
 func TestUnfitStatements(t *testing.T) {
-	_, dsn := newFake(t, (*fakeSession).serveAll)
+	_, dsn := newFake(t, serveAll)
 	p := open(t, dsn, Options{})
 	for i := 0; i < 2; i++ {
 		good, nul, kind, sql := stmt("A", "x"), stmt("A", "a\x00b"), stmt("B", 1.5), stmt("C\x00")
@@ -260,104 +282,6 @@ func TestLargePipelineEnds(t *testing.T) {
 		if err == nil || st.Err == nil || c.want != nil && !errors.Is(err, c.want) || time.Since(start) > time.Second {
 			t.Errorf("%s: %v, %v after %v", c.name, err, st.Err, time.Since(start))
 		}
-	}
-}
-
-// poolerScript behaves like a transaction pooler without support for prepared
-// statements: each request meets another server, out of a few.
-func poolerScript(servers int, named *atomic.Int32) func(*fakeSession) {
-	known := make([]map[string]bool, servers)
-	for i := range known {
-		known[i] = map[string]bool{}
-	}
-	turn := 0
-	var mu sync.Mutex
-	return func(s *fakeSession) {
-		for {
-			answer, failed := "", false
-			mu.Lock()
-			turn = (turn + 1) % servers
-			mu.Unlock()
-			for done := false; !done; {
-				kind, body := s.message()
-				parts := strings.SplitN(string(body), "\x00", 3)
-				switch {
-				case kind == 0 || kind == 'X':
-					return
-				case kind == 'S':
-					answer, done = answer+msgReady, true
-				case failed:
-				case kind == 'P':
-					if parts[0] != "" {
-						named.Add(1)
-						if known[turn][parts[0]] {
-							answer, failed = answer+msgError("ERROR", "42P05", "already exists"), true
-							continue
-						}
-						known[turn][parts[0]] = true
-					}
-					answer += msgParsed
-				case kind == 'B':
-					if parts[1] != "" && !known[turn][parts[1]] {
-						answer, failed = answer+msgError("ERROR", "26000", "does not exist"), true
-						continue
-					}
-					answer += msgBound
-				case kind == 'C':
-					delete(known[turn], parts[0][1:])
-					answer += msg('3', "")
-				case kind == 'D':
-					answer += msgNoData
-				case kind == 'E':
-					answer += msgDone
-				}
-			}
-			s.write(answer)
-		}
-	}
-}
-
-// TestPooler: no statement fails, and soon none has a name.
-func TestPooler(t *testing.T) {
-	var named atomic.Int32
-	_, dsn := newFake(t, poolerScript(4, &named))
-	logged := 0
-	p := open(t, dsn, Options{MaxConns: 1, Logger: func(string) { logged++ }})
-	for i := 0; i < 20; i++ {
-		run(t, p, stmt("A"), stmt("B", int64(1)), stmt("A"))
-	}
-	if n := named.Load(); n > 12 || logged != 1 {
-		t.Errorf("%d named statements, %d lines in the log", n, logged)
-	}
-	named.Store(0)
-	q := open(t, dsn+"&default_query_exec_mode=exec", Options{MaxConns: 1})
-	run(t, q, stmt("A"), stmt("B"), stmt("A"))
-	if n := named.Load(); n != 0 {
-		t.Errorf("%d named statements though the dsn says none", n)
-	}
-}
-
-// TestPoolerSaysGoodbye: PgBouncer ends the session where it does not know a name.
-func TestPoolerSaysGoodbye(t *testing.T) {
-	f, dsn := newFake(t, func(s *fakeSession) {
-		for i := 0; ; i++ {
-			switch kinds := s.request(); {
-			case kinds == "":
-				return
-			case kinds == "BES":
-				s.write(msgError("FATAL", "08P01", "prepared statement did not exist"))
-				return
-			default:
-				s.write(msgAnswer)
-			}
-		}
-	})
-	p := open(t, dsn, Options{MaxConns: 1, Logger: func(string) {}})
-	for i := 0; i < 10; i++ {
-		run(t, p, stmt("A"))
-	}
-	if n := f.accepted.Load(); n != 3 {
-		t.Errorf("%d connections", n)
 	}
 }
 

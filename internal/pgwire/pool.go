@@ -14,7 +14,9 @@ import (
 // Options tune a Pool. The zero value of each field means its default, or where
 // the connection string has the parameter of pgx's pool, that.
 type Options struct {
-	// MaxConns bounds the connections, those being made included. Default 8.
+	// MaxConns bounds the connections, those being made included; not those that
+	// are closed as soon as the server has been asked to cancel what they do.
+	// Default 8.
 	MaxConns int
 
 	// IdleTimeout is how long an unused connection is kept. Default 5 minutes.
@@ -55,7 +57,8 @@ type Pool struct {
 	open      int     // connections: idle, lent, and being made
 	dials     []*dial // those being made, oldest first
 	waiting   []*waiter
-	lastError string // of the last dial, if it failed
+	lastError string    // of the last dial, if it failed
+	failed    time.Time // when a dial last did
 	reaper    *time.Timer
 	cancels   int // requests to cancel under way
 	unnamed   bool

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -37,10 +39,10 @@ func timed(t *testing.T, p *Pool, ctx context.Context, want error) {
 func TestDeadline(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		if s.number == 1 {
-			s.wait()
+			waitForEnd(s)
 			return
 		}
-		s.serveAll()
+		serveAll(s)
 	})
 	p := open(t, dsn, Options{MaxConns: 1})
 	timed(t, p, within(t, 100*time.Millisecond), context.DeadlineExceeded)
@@ -61,7 +63,7 @@ func TestDeadline(t *testing.T) {
 
 // TestCancellation ends a call before its deadline, or without one.
 func TestCancellation(t *testing.T) {
-	f, dsn := newFake(t, (*fakeSession).wait)
+	f, dsn := newFake(t, waitForEnd)
 	p := open(t, dsn, Options{})
 	for i := 0; i < 4; i++ {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -85,7 +87,7 @@ func TestCancellation(t *testing.T) {
 
 // TestOver: nothing begins, and nothing is lost, when the time is over already.
 func TestOver(t *testing.T) {
-	f, dsn := newFake(t, (*fakeSession).serveAll)
+	f, dsn := newFake(t, serveAll)
 	p := open(t, dsn, Options{})
 	run(t, p, stmt("A"))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -100,6 +102,34 @@ func TestOver(t *testing.T) {
 	if n := f.accepted.Load(); n != 1 {
 		t.Errorf("%d connections", n)
 	}
+}
+
+// TestOverAtAnyMoment ends calls at the moment at which they begin.
+func TestOverAtAnyMoment(t *testing.T) {
+	f, dsn := newFake(t, serveAll)
+	p := open(t, dsn, Options{MaxConns: 2})
+	for i := 0; i < 2000; i++ {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan bool)
+		go func() {
+			for j := 0; j < i%50; j++ {
+				runtime.Gosched()
+			}
+			cancel()
+			close(done)
+		}()
+		st := stmt("A")
+		err := p.Run(ctx, []*ratelimit.Statement{st})
+		if err != nil && !errors.Is(err, context.Canceled) || (err == nil) != (st.Err == nil) {
+			t.Errorf("%v, %v", err, st.Err)
+		}
+		<-done
+	}
+	eventually(t, "all is in order", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.open == len(p.idle) && len(p.waiting) == 0 && int(f.open.Load()) == p.open
+	})
 }
 
 // TestDrip: a server that sends something all the time is no excuse.
@@ -123,7 +153,7 @@ func TestSlowLogin(t *testing.T) {
 	f, dsn := newRawFake(t, func(s *fakeSession) {
 		time.Sleep(300 * time.Millisecond)
 		s.welcome()
-		s.serveAll()
+		serveAll(s)
 	})
 	p := open(t, dsn, Options{MaxConns: 1})
 	timed(t, p, within(t, 50*time.Millisecond), context.DeadlineExceeded)
@@ -137,33 +167,35 @@ func TestSlowLogin(t *testing.T) {
 // more, one after the other; and one that awakes is used at once.
 func TestBlackHole(t *testing.T) {
 	for _, conns := range []int{1, 8} {
-		awake := make(chan struct{})
-		f, dsn := newRawFake(t, func(s *fakeSession) {
-			select {
-			case <-awake:
-				s.welcome()
-				s.serveAll()
-			default:
-				s.wait() // this one stays deaf
+		t.Run(strconv.Itoa(conns), func(t *testing.T) {
+			awake := make(chan struct{})
+			f, dsn := newRawFake(t, func(s *fakeSession) {
+				select {
+				case <-awake:
+					s.welcome()
+					serveAll(s)
+				default:
+					waitForEnd(s) // this one stays deaf
+				}
+			})
+			p := open(t, dsn, Options{MaxConns: conns})
+			for start := time.Now(); time.Since(start) < 1200*time.Millisecond; {
+				timed(t, p, within(t, 50*time.Millisecond), context.DeadlineExceeded)
+			}
+			if n := f.accepted.Load(); n < 2 || n > 6 {
+				t.Errorf("%d connections in 1.2 s, of %d", n, conns)
+			}
+			if n := int(f.open.Load()); n > conns {
+				t.Errorf("%d connections open, of %d", n, conns)
+			}
+			close(awake)
+			start := time.Now()
+			for p.Run(within(t, 50*time.Millisecond), []*ratelimit.Statement{stmt("A")}) != nil {
+				if time.Since(start) > 2*time.Second {
+					t.Fatalf("no answer %v after it awoke, with %d connections", time.Since(start), conns)
+				}
 			}
 		})
-		p := open(t, dsn, Options{MaxConns: conns})
-		for start := time.Now(); time.Since(start) < 1200*time.Millisecond; {
-			timed(t, p, within(t, 50*time.Millisecond), context.DeadlineExceeded)
-		}
-		if n := f.accepted.Load(); n < 2 || n > 6 {
-			t.Errorf("%d connections in 1.2 s, of %d", n, conns)
-		}
-		if n := int(f.open.Load()); n > conns {
-			t.Errorf("%d connections open, of %d", n, conns)
-		}
-		close(awake)
-		start := time.Now()
-		for p.Run(within(t, 50*time.Millisecond), []*ratelimit.Statement{stmt("A")}) != nil {
-			if time.Since(start) > 2*time.Second {
-				t.Fatalf("no answer %v after it awoke, with %d connections", time.Since(start), conns)
-			}
-		}
 	}
 }
 
@@ -197,8 +229,8 @@ func TestRefused(t *testing.T) {
 
 // TestHosts takes the first host that will do, and remembers the dead.
 func TestHosts(t *testing.T) {
-	deaf, dsnDeaf := newRawFake(t, (*fakeSession).wait)
-	good, dsnGood := newFake(t, (*fakeSession).serveAll)
+	deaf, dsnDeaf := newRawFake(t, waitForEnd)
+	good, dsnGood := newFake(t, serveAll)
 	a, b := hostOf(dsnDeaf), hostOf(dsnGood)
 	p := open(t, "postgres://me@"+a+","+b+"/db?sslmode=disable&connect_timeout=1", Options{MaxConns: 4})
 	run(t, p, stmt("A"))

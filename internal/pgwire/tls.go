@@ -161,7 +161,7 @@ func (s *tlsSettings) config(host string) (*tls.Config, error) {
 	case s.mode == "verify-full":
 		t.InsecureSkipVerify = true // verify does it; only so is no name sent
 		t.VerifyConnection = func(state tls.ConnectionState) error { return verify(t.RootCAs, state, host) }
-	case s.mode == "verify-ca", s.mode == "require" && s.root != "":
+	case s.mode == "verify-ca" || s.mode == "require" && s.root != "": // no list: Yaegi reads its first only
 		t.InsecureSkipVerify = true // verify does it, but for the name
 		t.VerifyConnection = func(state tls.ConnectionState) error { return verify(t.RootCAs, state, "") }
 	default:

@@ -8,12 +8,17 @@ import (
 
 // healthy reports whether a connection that was idle may be used.
 func healthy(p *Pool, ctx context.Context, c *conn) bool {
-	if len(c.event) > 0 && !settled(c) {
+	// What came may be the notice of a shutdown, and its end a moment away.
+	noisy := len(c.event) > 0
+	if noisy && !settled(c) {
 		return false
 	}
 	now := time.Since(p.born)
-	if now <= c.freshUntil || now > c.expires {
-		return now <= c.expires
+	if now > c.expires {
+		return false
+	}
+	if now <= c.freshUntil && !noisy {
+		return true
 	}
 	// A firewall may have forgotten the connection, and then nobody answers:
 	// leave time for a new one.
@@ -24,7 +29,9 @@ func healthy(p *Pool, ctx context.Context, c *conn) bool {
 	if check(ctx, c, patience) {
 		return true
 	}
-	p.dropIdle() // they have been idle for even longer
+	if ctx.Err() == nil {
+		p.dropIdle() // they have been idle for even longer
+	}
 	return false
 }
 

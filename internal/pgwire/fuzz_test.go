@@ -1,0 +1,108 @@
+package pgwire
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// replay is a server's side of a connection whose bytes are all there already.
+type replay struct {
+	answers []byte
+	piece   int
+	wrote   int
+}
+
+func (r *replay) Read(b []byte) (int, error) {
+	if len(r.answers) == 0 {
+		return 0, net.ErrClosed
+	}
+	n := copy(b[:min(len(b), r.piece)], r.answers)
+	r.answers = r.answers[n:]
+	return n, nil
+}
+
+func (r *replay) Write(b []byte) (int, error)      { r.wrote += len(b); return len(b), nil }
+func (r *replay) Close() error                     { return nil }
+func (r *replay) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (r *replay) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (r *replay) SetDeadline(time.Time) error      { return nil }
+func (r *replay) SetReadDeadline(time.Time) error  { return nil }
+func (r *replay) SetWriteDeadline(time.Time) error { return nil }
+
+// FuzzFrames gives the client any bytes from a server: in the login, as the
+// answer to a pipeline, to SQL text, to a check, and to nothing. It must not
+// panic, must come to an end, must not take much memory, and must not call a
+// statement good whose answer did not come.
+func FuzzFrames(f *testing.F) {
+	login := msgAuth(0, "") + msg('K', "\x00\x00\x00\x07key!") + msgReady
+	row := msgParsed + msgBound + msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(25)) + msgRow("12345678", "x") + msgRow("NULL", "NULL") + msgDone + msgReady
+	f.Add([]byte(login+row+msgAnswered), uint16(1000))
+	f.Add([]byte(msgAuth(5, "salt")+login+msgParsed+msgBound+msgOneInt+msgRow("12345678")+msgRow("NULL")+msgDone+msgReady+msgBound+msgRow("12345678")+msgDone+msgReady), uint16(7))
+	f.Add([]byte(msgAuth(10, "SCRAM-SHA-256\x00\x00")+msgAuth(11, "r=x,s=W22Z,i=4096")), uint16(1))
+	f.Add([]byte(login+msgNoise+msgParsed+msgBound+msgError("ERROR", "22012", "no")+msgReady+msgAnswered), uint16(3))
+	f.Add([]byte(login+msgError("FATAL", "57P01", "bye")), uint16(100))
+	f.Add([]byte(login+"D\x00\xff\xff\xff"), uint16(100))
+	f.Add([]byte(login+msgParsed+msgBound+"D\xff\xff\xff\xff"), uint16(2))
+	f.Add([]byte(msgAuth(3, "")+msg('v', "")+msgNoise), uint16(100))
+	f.Fuzz(func(t *testing.T, answers []byte, piece uint16) {
+		if len(answers) > 1<<16 {
+			return
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		cfg := &config{user: "me", password: "sEcReT", settings: map[string]string{}}
+		line := &replay{answers: answers, piece: int(piece) + 1}
+		c := newConn(line, peer{})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		c.deadline = time.Now().Add(10 * time.Millisecond) // a server may ask for so much SCRAM
+		if complaint, err := logIn(c, cfg, cfg.password); complaint == nil && err == nil {
+			for i := 0; i < 3; i++ {
+				all := []*ratelimit.Statement{stmt("A", "x"), stmt("B"), stmt("A", "y")}
+				for _, st := range all {
+					st.Row = func(columns [][]byte) error {
+						for _, column := range columns {
+							_ = append([]byte(nil), column...)
+						}
+						return nil
+					}
+				}
+				seen := c.w - c.r + len(line.answers)
+				bad := pipeline(ctx, c, all, false)
+				seen -= c.w - c.r + len(line.answers)
+				good := 0
+				for _, st := range all {
+					if st.Err == nil {
+						good++
+					} else if errors.Is(st.Err, errPending) && (bad == nil || len(bad.again) == 0) {
+						t.Fatal("a statement is forgotten")
+					}
+				}
+				end := len(answers) - (c.w - c.r + len(line.answers))
+				if ready := bytes.Count(answers[end-seen:end], []byte("Z\x00\x00\x00\x05")); good > ready {
+					t.Fatalf("%d statements are good, but only %d were answered", good, ready)
+				}
+				if bad != nil && bad.err != nil {
+					break
+				}
+				if bad := simple(ctx, c, "C"); bad != nil && !bad.sound {
+					break
+				}
+				if !ping(c) || !onlyNoise(c) {
+					break
+				}
+			}
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
+			t.Fatalf("%d bytes allocated for %d from the server", n, len(answers))
+		}
+	})
+}

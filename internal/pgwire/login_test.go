@@ -1,0 +1,219 @@
+package pgwire
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// TestLoginsThatLie plays servers that log in oddly. Every one must end the call
+// with an error that tells, and without the password.
+func TestLoginsThatLie(t *testing.T) {
+	ready := msg('K', "\x00\x00\x00\x07key!") + msgReady
+	for _, c := range []struct{ name, parameters, server, want string }{
+		{"the end", "", "", "closed the connection"},
+		{"another protocol", "", "HTTP/1.1 400 Bad Request\r\n\r\n", "which cannot be"},
+		{"unknown message", "", msg('q', ""), `unexpected message "q" (0x71)`},
+		{"unknown authentication", "", msgAuth(99, ""), "authentication number 99, which is unknown"},
+		{"no number", "", msg('R', "\x00"), `unexpected message "R"`},
+		{"Kerberos", "", msgAuth(2, ""), "by Kerberos V5, which is not supported"},
+		{"GSSAPI", "", msgAuth(7, ""), "by gss, which is not supported"},
+		{"SSPI", "", msgAuth(9, ""), "by sspi, which is not supported"},
+		{"another SASL", "", msgAuth(10, "OAUTHBEARER\x00SCRAM-SHA-1\x00\x00"), "by OAUTHBEARER, SCRAM-SHA-1, which is not supported"},
+		{"md5 without salt", "", msgAuth(5, "abc"), "wrong salt"},
+		{"a second question", "", msgAuth(3, "") + msgAuth(3, ""), "a second authentication, number 3"},
+		{"a question after all", "", msgAuth(0, "") + msgAuth(3, ""), `unexpected message "R"`},
+		{"ready without a login", "", ready, `unexpected message "Z"`},
+		{"ready in a transaction", "", msgAuth(0, "") + msg('Z', "T"), `unexpected message "Z"`},
+		{"a key too short", "", msgAuth(0, "") + msg('K', "\x00\x00\x00\x07"), `unexpected message "K"`},
+		{"a key too long", "", msgAuth(0, "") + msg('K', strings.Repeat("x", 300)), `unexpected message "K"`},
+		{"an older protocol", "", msg('v', "\x00\x00\x00\x00\x00\x00\x00\x00"), "does not speak protocol 3.0"},
+		{"wrong password", "", msgAuth(3, "") + msgError("FATAL", "28P01", `password authentication failed for user "me"`),
+			`FATAL: password authentication failed for user "me" (SQLSTATE 28P01)`},
+		{"no database", "", msgAuth(0, "") + msgError("FATAL", "3D000", `database "db" does not exist`), "SQLSTATE 3D000"},
+		{"control characters", "", msgError("FATAL", "57P03", "a\x1b[2Jb"), "FATAL: a?[2Jb (SQLSTATE 57P03)"},
+		{"SCRAM broken off", "", msgAuth(10, "SCRAM-SHA-256\x00\x00") + msgAuth(0, ""), "broke off the authentication by SCRAM"},
+		{"SCRAM without a nonce", "", msgAuth(10, "SCRAM-SHA-256\x00\x00") + msgAuth(11, "r=x,s=W22Z,i=4096"), "not for us"},
+		{"SCRAM refused", "", msgAuth(10, "SCRAM-SHA-256\x00\x00") + msgError("FATAL", "28P01", "no"), "FATAL: no (SQLSTATE 28P01)"},
+		{"no authentication", "&require_auth=md5,scram-sha-256", msgAuth(0, "") + ready, "by the method none, require_auth wants md5,scram-sha-256"},
+		{"a weaker method", "&require_auth=!password", msgAuth(3, ""), "by the method password, require_auth wants !password"},
+		{"no channel binding", "&channel_binding=require", msgAuth(10, "SCRAM-SHA-256\x00SCRAM-SHA-256-PLUS\x00\x00"), "channel_binding is require"},
+		{"no SCRAM", "&channel_binding=require", msgAuth(3, ""), "channel_binding=require wants scram-sha-256"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, dsn := newRawFake(t, func(s *fakeSession) {
+				s.write(c.server)
+				_ = s.Conn.(*net.TCPConn).CloseWrite()
+				waitForEnd(s)
+			})
+			p := open(t, dsn+c.parameters, Options{})
+			st := stmt("A")
+			err := p.Run(within(t, 5*time.Second), []*ratelimit.Statement{st})
+			if err == nil || st.Err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "sEcReT") {
+				t.Errorf("%v, %v; want %q", err, st.Err, c.want)
+			}
+			if i := strings.Index(c.want, "SQLSTATE "); i >= 0 && !strings.HasPrefix(c.want[i+9:], st.Code) || i >= 0 && st.Code == "" {
+				t.Errorf("code %q", st.Code)
+			}
+			if n := f.accepted.Load(); n != 1 {
+				t.Errorf("%d connections", n)
+			}
+		})
+	}
+}
+
+// TestScramImpostor: a server that does not know the password gets no further
+// than its signature.
+func TestScramImpostor(t *testing.T) {
+	asked := make(chan string, 1)
+	_, dsn := newRawFake(t, func(s *fakeSession) {
+		s.write(msgAuth(10, "SCRAM-SHA-256\x00\x00"))
+		_, first := s.message()
+		nonce := string(first[bytes.LastIndex(first, []byte("r=")):])
+		s.write(msgAuth(11, nonce+"more,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"))
+		s.message()
+		s.write(msgAuth(12, rfcVerdict) + msgAuth(0, "") + msgReady)
+		asked <- s.request()
+	})
+	p := open(t, dsn, Options{})
+	err := p.Run(within(t, 5*time.Second), []*ratelimit.Statement{stmt("A")})
+	if err == nil || !strings.Contains(err.Error(), "does not know the password") {
+		t.Error(err)
+	}
+	if got := <-asked; got != "" {
+		t.Errorf("it was asked %s", got)
+	}
+}
+
+func TestNoPassword(t *testing.T) {
+	for _, number := range []uint32{3, 5, 10} {
+		t.Run(strconv.Itoa(int(number)), func(t *testing.T) {
+			_, dsn := newRawFake(t, func(s *fakeSession) {
+				s.write(msgAuth(number, "SCRAM-SHA-256\x00\x00"))
+				waitForEnd(s)
+			})
+			p := open(t, strings.Replace(dsn, ":sEcReT", "", 1), Options{})
+			err := p.Run(within(t, 5*time.Second), []*ratelimit.Statement{stmt("A")})
+			if err == nil || !strings.Contains(err.Error(), "asks for a password") || !strings.Contains(err.Error(), "PGPASSWORD") {
+				t.Errorf("%d: %v", number, err)
+			}
+		})
+	}
+}
+
+// TestLoginMessages are those that the protocol prescribes.
+func TestLoginMessages(t *testing.T) {
+	got := make(chan string, 2)
+	_, dsn := newRawFake(t, func(s *fakeSession) {
+		got <- string(s.startup)
+		s.write(msgAuth(3, ""))
+		_, password := s.message()
+		got <- string(password)
+		s.welcome()
+		serveAll(s)
+	})
+	p := open(t, dsn+"&application_name=test", Options{})
+	run(t, p, stmt("A"))
+	want := "user\x00me\x00client_encoding\x00UTF8\x00database\x00db\x00application_name\x00test\x00\x00"
+	if s := <-got; s != want {
+		t.Errorf("startup message %q, want %q", s, want)
+	}
+	if s := <-got; s != "sEcReT\x00" {
+		t.Errorf("password message %q", s)
+	}
+}
+
+// TestEncryption plays servers with and without TLS, and looks at what each
+// sslmode makes of it.
+func TestEncryption(t *testing.T) {
+	ca := newAuthority(t)
+	cert := ca.issue(t, "db.example", "db.example", "127.0.0.1")
+	answer := func(letter string, hidden bool) func(*fakeSession) {
+		return func(s *fakeSession) {
+			s.write(letter)
+			if letter == "S" {
+				s.Conn = tls.Server(s.Conn, &tls.Config{Certificates: []tls.Certificate{cert}})
+			}
+			if hidden && letter == "S" {
+				_ = s.Conn.(*tls.Conn).NetConn().Close()
+				return
+			}
+			s.kind, s.startup = s.first()
+			if letter == "S" && s.kind != 196608 {
+				return
+			}
+			s.welcome()
+			serveAll(s)
+		}
+	}
+	// What a server says to the request for TLS, and to a session without.
+	offers := func(s *fakeSession) { answer("S", false)(s) }
+	refuses := func(s *fakeSession) { answer("N", false)(s) }
+	breaks := func(s *fakeSession) { answer("S", true)(s) }
+	for _, c := range []struct {
+		name   string
+		server func(*fakeSession)
+		mode   string
+		want   string // "tls", "plain" or an error
+	}{
+		{"offers", offers, "disable", "plain"}, {"offers", offers, "allow", "plain"}, {"offers", offers, "prefer", "tls"},
+		{"offers", offers, "require", "tls"}, {"offers", offers, "verify-ca&sslrootcert=" + ca.file, "tls"},
+		{"offers", offers, "verify-full&sslrootcert=" + ca.file, "tls"}, {"offers", offers, "verify-full&sslsni=0&sslrootcert=" + ca.file, "tls"},
+		{"refuses", refuses, "disable", "plain"}, {"refuses", refuses, "prefer", "plain"},
+		{"refuses", refuses, "require", "does not offer TLS, which sslmode=require needs"}, {"refuses", refuses, "verify-full&sslrootcert=" + ca.file, "does not offer TLS"},
+		{"breaks", breaks, "prefer", "plain"}, {"breaks", breaks, "require", "TLS: "},
+		{"garbles", func(s *fakeSession) { s.write("E") }, "require", "does not know how to negotiate TLS"},
+	} {
+		t.Run(c.name+" "+strings.SplitN(c.mode, "&", 2)[0], func(t *testing.T) {
+			_, dsn := newRawFake(t, func(s *fakeSession) {
+				if s.kind != 80877103 {
+					s.welcome()
+					serveAll(s)
+					return
+				}
+				c.server(s)
+			})
+			p := open(t, strings.Replace(dsn, "sslmode=disable", "sslmode="+c.mode, 1), Options{})
+			err := p.Run(within(t, 5*time.Second), []*ratelimit.Statement{stmt("A")})
+			got := "plain"
+			if err != nil {
+				got = err.Error()
+			} else if p.idle[0].secure != nil {
+				got = "tls"
+			}
+			wantError := c.want != "plain" && c.want != "tls"
+			if (err != nil) != wantError || !strings.Contains(got, c.want) {
+				t.Errorf("%s; want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestDirectTLS begins with TLS at once, as sslnegotiation=direct says, and so does
+// its request to cancel.
+func TestDirectTLS(t *testing.T) {
+	ca := newAuthority(t)
+	cert := ca.issue(t, "localhost", "127.0.0.1")
+	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"postgresql"}}
+	protocols := make(chan string, 2)
+	kinds := make(chan uint32, 2)
+	f, dsn := newTLSFake(t, config, func(s *fakeSession) {
+		protocols <- s.Conn.(*tls.Conn).ConnectionState().NegotiatedProtocol
+		kinds <- s.kind
+		s.welcome()
+		waitForEnd(s)
+	})
+	p := open(t, strings.Replace(dsn, "sslmode=disable", "sslmode=verify-full&sslnegotiation=direct&sslrootcert="+ca.file, 1), Options{})
+	timed(t, p, within(t, time.Second), context.DeadlineExceeded)
+	if protocol, kind := <-protocols, <-kinds; protocol != "postgresql" || kind != 196608 {
+		t.Errorf("protocol %q, first message %d", protocol, kind)
+	}
+	<-f.cancels
+}
