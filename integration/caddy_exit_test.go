@@ -35,7 +35,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	for _, how := range []string{"return", "wait"} {
 		t.Run(how, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestNothingIsLeftBehind$", "-test.v")
-			cmd.Env = append(os.Environ(), exitTest+"="+how, exitCaddy+"="+binary)
+			// A test that is killed leaves its temporary folder behind.
+			cmd.Env = append(os.Environ(), exitTest+"="+how, exitCaddy+"="+binary, "TMPDIR="+t.TempDir())
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			stdout, err := cmd.StdoutPipe()

@@ -22,28 +22,33 @@ func TestInterpretedPluginIsExact(t *testing.T) {
 	dsn := cluster.Open(t)
 	forEachKind(t, func(t *testing.T, algorithm, limit string, durable bool) {
 		for _, dsn := range []string{dsn, "memory"} {
-			h := p.mustHandler(t, ok, object{"dsn": dsn, "prefix": algorithm, "limit": limit, "algorithm": algorithm, "durable": durable, "timeout": "30s", "onError": "deny"})
-			var passed, refused, other atomic.Int64
-			var wait sync.WaitGroup
-			for range 16 {
-				wait.Add(1)
-				go func() {
-					defer wait.Done()
-					for range 20 {
-						switch ask(h).Code {
-						case http.StatusOK:
-							passed.Add(1)
-						case http.StatusTooManyRequests:
-							refused.Add(1)
-						default:
-							other.Add(1)
+			for _, most := range []int64{1, 5} { // the highest cost of a request
+				h := p.mustHandler(t, ok, decideAlways(object{
+					"dsn": dsn, "prefix": algorithm, "key": "up to " + strconv.FormatInt(most, 10), "limit": limit,
+					"algorithm": algorithm, "durable": durable, "cost": "{header.X-Cost}",
+				}))
+				var admitted, other atomic.Int64
+				var wait sync.WaitGroup
+				for range 16 {
+					wait.Add(1)
+					go func() {
+						defer wait.Done()
+						for i := range 20 {
+							cost := 1 + int64(i)%most
+							switch ask(h, "X-Cost", strconv.FormatInt(cost, 10)).Code {
+							case http.StatusOK:
+								admitted.Add(cost)
+							case http.StatusTooManyRequests:
+							default:
+								other.Add(1)
+							}
 						}
-					}
-				}()
-			}
-			wait.Wait()
-			if passed.Load() != quota || refused.Load() != 320-quota {
-				t.Errorf("%d passed and %d were refused, of 320 with a limit of %d; %d other answers\n%s", passed.Load(), refused.Load(), quota, other.Load(), p.err)
+					}()
+				}
+				wait.Wait()
+				if n := admitted.Load(); n > quota || n <= quota-most || other.Load() > 0 {
+					t.Errorf("costs up to %d: %d admitted of %d; %d other answers\n%s", most, n, quota, other.Load(), p.err)
+				}
 			}
 		}
 	})

@@ -83,12 +83,18 @@ func (b *blocked) note(id rowKey, l *Limit, r row, serverNow int64, retry time.D
 func (b *blocked) makeRoom(now time.Time) {
 	steps := 0
 	for id, known := range b.rows {
-		if steps++; steps > 16 && len(b.rows) < b.max {
-			return
+		if steps++; steps > 16 {
+			break
 		}
-		if steps > 16 || !now.Before(known.until) {
+		if !now.Before(known.until) {
 			delete(b.rows, id)
 		}
+	}
+	for id := range b.rows {
+		if len(b.rows) < b.max {
+			return
+		}
+		delete(b.rows, id)
 	}
 }
 

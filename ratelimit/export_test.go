@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -236,3 +237,17 @@ func (p *Postgres) CleanUp(prefix string, now int64) (gone int64, err error) {
 	}}})
 	return gone, err
 }
+
+// Waiting is how many keys have somebody in line.
+func (l *Limiter) Waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
+// Period returns the window on the calendar that now is in.
+func (l *Limit) Period(now int64) (start, end int64) { return period(l, now) }
+
+// PeriodSQL is what Postgres has for it: window_start and expires_at, of i.unit,
+// i.zone and i.now.
+var PeriodSQL = strings.ReplaceAll(strings.SplitN(calendarWindowSQL.fresh, "NULL,", 2)[1], "clock.now", "i.now")

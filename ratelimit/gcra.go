@@ -33,7 +33,7 @@ func backlog(l *Limit, r *row, now int64) int64 {
 	case r.refill == 0:
 		return 0
 	case r.hasTokens:
-		missing := capacity(l) - smaller(capacity(l), int64(larger(0, int64(r.tokens))))
+		missing := capacity(l) - smaller(capacity(l), larger(0, int64(r.tokens)))
 		return larger(0, missing*window(l)-smaller(larger(0, now-r.refill), maxSpan/l.Events)*l.Events)
 	}
 	return undrained(l, r.refill-now, smaller(r.remainder, l.Events-1))
@@ -84,12 +84,12 @@ func refundGCRA(l *Limit, r *row, now, cost int64, c *claim) {
 func lookGCRA(l *Limit, r *row, now int64) (free, reset int64) {
 	now = gcraTime(l, r, now)
 	held := backlog(l, r, now)
-	free = capacity(l)*window(l) - held
-	reset = now + mulDiv(held, 1, l.Events, true)
-	if free < 0 {
-		return -1, reset
+	drained := now + mulDiv(held, 1, l.Events, true)
+	room := capacity(l)*window(l) - held
+	if room < 0 {
+		return -1, drained
 	}
-	return free / window(l), reset
+	return room / window(l), drained
 }
 
 func retryGCRA(l *Limit, r *row, now, cost int64) int64 {

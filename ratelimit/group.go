@@ -70,7 +70,8 @@ func (g *group) write(texts *statements, now int64) {
 		g.prefixes = append(g.prefixes, it.id.prefix)
 		g.keys = append(g.keys, it.id.key)
 	}
-	args := append(g.statement.Args[:0], nil, g.prefixes, g.keys)
+	args := g.statement.Args[:0]
+	args = append(args, nil, g.prefixes, g.keys)
 	if now != 0 {
 		args[0] = now
 	}

@@ -107,7 +107,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost int64) (Decision, e
 		if tooLong(ctx, d) {
 			return d, ErrTooLong
 		}
-		timer := time.NewTimer(jittered(d.RetryAfter))
+		timer := time.NewTimer(jittered(ctx, d.RetryAfter))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -126,11 +126,20 @@ func tooLong(ctx context.Context, d Decision) bool {
 	return d.RetryAfter == Never || ok && time.Until(deadline) < d.RetryAfter
 }
 
-// jittered adds up to a tenth, but no more than 50 ms.
-func jittered(d time.Duration) time.Duration {
+// jittered adds up to a tenth, but no more than 50 ms, nor half of the time that
+// ctx leaves.
+func jittered(ctx context.Context, d time.Duration) time.Duration {
 	most := d / 10
 	if most > 50*time.Millisecond {
 		most = 50 * time.Millisecond
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		if left := time.Until(deadline) - d; left/2 < most {
+			most = left / 2
+		}
+	}
+	if most < 0 {
+		most = 0
 	}
 	return d + time.Duration(rand.Int63n(int64(most)+1))
 }

@@ -40,8 +40,8 @@ func unixMicro() int64 { return time.Now().UnixMicro() }
 
 // Take implements Store. It never waits.
 func (m *Memory) Take(ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision) error {
-	if err := ctx.Err(); err != nil {
-		return err
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,8 +102,8 @@ func charge(h *Hit, r *row, now int64) bool {
 
 // Reset implements Store.
 func (m *Memory) Reset(ctx context.Context, timeout time.Duration, hits []Hit) error {
-	if err := ctx.Err(); err != nil {
-		return err
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -51,10 +51,12 @@ func refundLog(l *Limit, r *row, now, cost int64, c *claim) {
 
 func lookLog(l *Limit, r *row, now int64) (free, reset int64) {
 	young, at := live(l, r, now)
-	if len(young) == 0 {
+	used := len(young)
+	if used == 0 {
 		return l.Events, at
 	}
-	return l.Events - int64(len(young)), young[len(young)-1] + window(l)
+	newest := young[used-1]
+	return l.Events - int64(used), newest + window(l)
 }
 
 func retryLog(l *Limit, r *row, now, cost int64) int64 {

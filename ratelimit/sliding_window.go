@@ -70,14 +70,14 @@ func refundSliding(l *Limit, r *row, now, cost int64, c *claim) {
 
 func lookSliding(l *Limit, r *row, now int64) (free, reset int64) {
 	count, prev, start := slide(l, r, now)
-	free = l.Events - count - weighted(l, prev, start, now)
+	left := l.Events - count - weighted(l, prev, start, now)
 	if count > 0 {
-		return free, start + 2*window(l)
+		return left, start + 2*window(l)
 	}
 	if prev > 0 {
-		return free, start + window(l)
+		return left, start + window(l)
 	}
-	return free, larger(now, start)
+	return left, larger(now, start)
 }
 
 func retrySliding(l *Limit, r *row, now, cost int64) int64 {

@@ -113,7 +113,7 @@ var errUnknown = errors.New("pgxdb: no answer from the server")
 // fail gives the statements without an answer the error.
 func fail(statements []*ratelimit.Statement, err error) error {
 	for _, s := range statements {
-		if s.Err == errUnknown {
+		if errors.Is(s.Err, errUnknown) {
 			s.Err = err
 		}
 	}
@@ -181,7 +181,7 @@ func (d *DB) pipeline(ctx context.Context, pg *pgconn.PgConn, statements []*rate
 	prepared, _ := pg.CustomData()[preparedKey].(map[string]*pgconn.StatementDescription)
 	for _, s := range statements {
 		if err := buffers.encode(s.Args); err != nil {
-			p.Close()
+			_ = p.Close() // nothing was sent
 			return fail(statements, err)
 		}
 		if unnamed {

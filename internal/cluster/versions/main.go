@@ -40,17 +40,20 @@ func main() {
 	}
 	syscall.Umask(0o022) // the server's account reads what is unpacked
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *only, *cache, flag.Args()); err != nil {
+	folder, err := place(*cache)
+	if err == nil {
+		err = run(ctx, *only, folder, flag.Args())
+	}
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "versions:", err)
-		stop()
 		os.Exit(1)
 	}
 }
 
 // run fetches all servers first, so that a registry that is down is noticed at
 // once, and then runs the command on each.
-func run(ctx context.Context, only, cache string, command []string) error {
+func run(ctx context.Context, only, folder string, command []string) error {
 	chosen, err := choose(only)
 	if err != nil {
 		return err
@@ -58,10 +61,6 @@ func run(ctx context.Context, only, cache string, command []string) error {
 	platform, ok := platforms[runtime.GOOS+"/"+runtime.GOARCH]
 	if !ok {
 		return fmt.Errorf("there are no binaries for %s/%s, only for linux and darwin on amd64 and arm64", runtime.GOOS, runtime.GOARCH)
-	}
-	folder, err := place(cache)
-	if err != nil {
-		return err
 	}
 	servers := make([]string, len(chosen))
 	for i, r := range chosen {

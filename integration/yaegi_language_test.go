@@ -1,0 +1,166 @@
+package integration
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/traefik/yaegi/interp"
+)
+
+// interpretedFolders are what Traefik interprets.
+var interpretedFolders = []string{"ratelimit", "internal/edge", "internal/pgwire", "traefikplugin"}
+
+// hazard is something that Yaegi v0.16.1 takes and gets wrong without a word.
+// proof is an expression, after setup, that is true in Go and not in Yaegi.
+type hazard struct {
+	name, setup, proof string
+	found              func(ast.Node) bool
+	exempt             map[string]string // reasons, by the function's name
+}
+
+var hazards = []hazard{
+	{
+		name:  "a call and something else on the right of one assignment: what is no call is not assigned",
+		setup: `func seven() int { return 7 }; func hazard() bool { a, b := 0, 0; a, b = seven(), 1; return a == 7 && b == 1 }`,
+		proof: `hazard()`,
+		found: func(n ast.Node) bool {
+			assign, ok := n.(*ast.AssignStmt)
+			if !ok || assign.Tok != token.ASSIGN || len(assign.Rhs) < 2 {
+				return false
+			}
+			calls := 0
+			for _, e := range assign.Rhs {
+				if _, ok := e.(*ast.CallExpr); ok {
+					calls++
+				}
+			}
+			return calls > 0 && calls < len(assign.Rhs)
+		},
+	}, {
+		name:  "several conditions in a case of a switch without a value: only the first counts",
+		setup: `func hazard(n int) bool { switch { case n == 1, n == 2: return true }; return false }`,
+		proof: `hazard(2)`,
+		found: func(n ast.Node) bool {
+			s, ok := n.(*ast.SwitchStmt)
+			if !ok || s.Tag != nil {
+				return false
+			}
+			for _, c := range s.Body.List {
+				if len(c.(*ast.CaseClause).List) > 1 {
+					return true
+				}
+			}
+			return false
+		},
+	}, {
+		name:  "nil among several values of an assignment: it panics",
+		setup: `func hazard() (ok bool) { defer func() { ok = recover() == nil }(); var e error; n := 0; n, e = 1, nil; return n == 1 && e == nil }`,
+		proof: `hazard()`,
+		found: func(n ast.Node) bool {
+			assign, ok := n.(*ast.AssignStmt)
+			return ok && len(assign.Rhs) > 1 && anyNil(assign.Rhs)
+		},
+	}, {
+		name:  "a bare nil appended, but to a []any: after other uses of nil it panics",
+		setup: `func hazard() (ok bool) { defer func() { ok = recover() == nil }(); var e []error; e = append(e, nil); var l [][]byte; l = append(l, nil); return len(e) == len(l) }`,
+		proof: `hazard()`,
+		found: func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return false
+			}
+			name, ok := call.Fun.(*ast.Ident)
+			return ok && name.Name == "append" && anyNil(call.Args[1:])
+		},
+		exempt: map[string]string{"write": "statement parameters are a []any"},
+	}, {
+		name: "a select that several goroutines are in at once: they share its cases",
+		// There is no proof: it is a race. In Yaegi's interp/run.go, _select makes
+		// its slice of cases once a statement, not once a use.
+		found: func(n ast.Node) bool { _, ok := n.(*ast.SelectStmt); return ok },
+		exempt: map[string]string{
+			"Wait": "the plugin does not wait: Limiter is for Go programs",
+		},
+	},
+}
+
+func anyNil(expressions []ast.Expr) bool {
+	for _, e := range expressions {
+		if name, ok := e.(*ast.Ident); ok && name.Name == "nil" {
+			return true
+		}
+	}
+	return false
+}
+
+// TestYaegiStillGetsThisWrong fails when a hazard is none any more: then its rule
+// can go.
+func TestYaegiStillGetsThisWrong(t *testing.T) {
+	for _, h := range hazards {
+		if h.proof == "" {
+			continue
+		}
+		i := interp.New(interp.Options{Stderr: &output{}})
+		if _, err := i.Eval(h.setup); err != nil {
+			t.Errorf("%s: %v", h.name, err)
+			continue
+		}
+		right, err := i.Eval(h.proof)
+		if err == nil && right.Bool() {
+			t.Errorf("Yaegi does it right: %s", h.name)
+		}
+	}
+}
+
+// TestInterpretedCodeAvoidsWhatYaegiGetsWrong looks for hazards in what Traefik
+// interprets.
+func TestInterpretedCodeAvoidsWhatYaegiGetsWrong(t *testing.T) {
+	for _, folder := range interpretedFolders {
+		files, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(folder), "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(files) == 0 {
+			t.Errorf("%s has no files", folder)
+		}
+		for _, path := range files {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			for _, complaint := range hazardsIn(t, path) {
+				t.Error(complaint)
+			}
+		}
+	}
+}
+
+// hazardsIn are the hazards in a file, each with its place.
+func hazardsIn(t *testing.T, path string) []string {
+	t.Helper()
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var complaints []string
+	for _, declaration := range file.Decls {
+		function := ""
+		if f, ok := declaration.(*ast.FuncDecl); ok {
+			function = f.Name.Name
+		}
+		ast.Inspect(declaration, func(n ast.Node) bool {
+			for _, h := range hazards {
+				if h.exempt[function] == "" && n != nil && h.found(n) {
+					complaints = append(complaints, fmt.Sprintf("%s: %s", fset.Position(n.Pos()), h.name))
+				}
+			}
+			return true
+		})
+	}
+	return complaints
+}
