@@ -106,7 +106,8 @@ func TestValidatingTouchesNoDatabase(t *testing.T) {
 	}
 	// Nothing tells that something will not happen.
 	time.Sleep(200 * time.Millisecond)
-	if n := tables(t, dsn) + connections(t, dsn); n != 0 {
+	// The connections first: one that has looked for tables may still be seen.
+	if n := connections(t, dsn) + tables(t, dsn); n != 0 {
 		t.Errorf("%d tables and connections", n)
 	}
 }

@@ -96,9 +96,9 @@ type lane struct {
 	departed time.Time // of the latest batch
 }
 
-// submit queues a call and waits until it is settled.
+// submit queues a call and waits until it is settled. The caller has added it
+// to c.done.
 func submit(l *lane, c *call) {
-	c.done.Add(1)
 	c.queued = time.Now()
 	l.mu.Lock()
 	l.queue = append(l.queue, c)

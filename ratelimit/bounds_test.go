@@ -17,7 +17,7 @@ import (
 // the stretch may pass again. In some schedules the clock is set back now and
 // then: the time that counts is the latest at which the key had a hit.
 func TestBounds(t *testing.T) {
-	eachWay(t, 3000, func(t *rapid.T, way string) {
+	eachWay(t, 2000, func(t *rapid.T, way string) {
 		c := &clock{now: 1_700_000_000 * second}
 		store := ratelimit.NewMemory(0, c.read)
 		l := drawOfWay(t, way, "p")

@@ -212,3 +212,47 @@ func TestStricterIsolation(t *testing.T) {
 		}
 	}
 }
+
+// TestCleanupOfTheLibrary: the npm library deletes expired rows in an order of its
+// own, so it and a batch can wait for each other. Then Postgres ends the one or
+// the other; the batch runs again, and nobody is told.
+func TestCleanupOfTheLibrary(t *testing.T) {
+	s := newSite(t)
+	s.exec("ALTER DATABASE " + s.text("SELECT current_database()") + " SET deadlock_timeout = '10ms'")
+	store := s.store("", ratelimit.PostgresOptions{CleanupProbability: -1})
+	limit := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Millisecond}
+	until := time.Now().Add(time.Duration(long()) * 2 * time.Second)
+	var group sync.WaitGroup
+	deleted := int64(0)
+	library := s.connect()
+	group.Add(1)
+	go func() {
+		defer group.Done()
+		for time.Now().Before(until) {
+			// It does not look at errors either.
+			if tag, err := library.Exec(context.Background(), "DELETE FROM rate_limit_ephemeral WHERE prefix = 'p' AND expires_at < clock_timestamp()"); err == nil {
+				deleted += tag.RowsAffected()
+			}
+		}
+	}()
+	for caller := range 4 {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for time.Now().Before(until) {
+				var hits []ratelimit.Hit
+				for i := range 50 {
+					hits = append(hits, ratelimit.Hit{Limit: limit, Key: fmt.Sprint((i*7 + caller) % 60), Cost: 1})
+				}
+				// Each has a queue, and so a connection, of its own.
+				if err := store.Take(context.Background(), time.Duration(20+caller)*time.Second, hits, make([]ratelimit.Decision, len(hits))); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	group.Wait()
+	if deleted == 0 {
+		t.Error("the library deleted nothing")
+	}
+}

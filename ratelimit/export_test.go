@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -126,12 +125,12 @@ func NewSteps() *Steps {
 	return &Steps{p: NewPostgres(nil, PostgresOptions{MaxBlockedKeys: WithoutBlocked}), rows: map[rowKey]*row{}}
 }
 
-// RunBatch is Postgres.RunBatch.
-func (s *Steps) RunBatch(requests []*Request, now int64) {
+// RunBatch is Postgres.RunBatch, with the clock that PostgresOptions.Now is.
+func (s *Steps) RunBatch(requests []*Request, clock func() int64) {
 	l := &lane{timeout: 10 * time.Second}
 	calls := newCalls(requests)
 	for batch := append([]*call(nil), calls...); len(batch) > 0; {
-		plan := newPlan()
+		plan, now := newPlan(), clock()
 		addCalls(plan, batch)
 		for _, wave := range plan.waves {
 			for _, g := range wave {
@@ -248,6 +247,5 @@ func (l *Limiter) Waiting() int {
 // Period returns the window on the calendar that now is in.
 func (l *Limit) Period(now int64) (start, end int64) { return period(l, now) }
 
-// PeriodSQL is what Postgres has for it: window_start and expires_at, of i.unit,
-// i.zone and i.now.
-var PeriodSQL = strings.ReplaceAll(strings.SplitN(calendarWindowSQL.fresh, "NULL,", 2)[1], "clock.now", "i.now")
+// PeriodSQL is Postgres's query for it: of i.now, i.unit and i.zone.
+var PeriodSQL = periodSQL("i.now", "i.unit", "i.zone")

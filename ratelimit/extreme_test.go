@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -44,49 +42,47 @@ func TestExtremes(t *testing.T) {
 	if len(limits) < 100 || invalid < 100 {
 		t.Fatalf("%d limits are valid, %d are not", len(limits), invalid)
 	}
-	check(t, 1, func(t *rapid.T) { // for what takes a rapid.T
-		for _, l := range limits {
-			s := newSwitching(t)
-			var log []entry
-			ask := func(cost int64) ratelimit.Decision {
-				d := s.ask(l, cost)
-				if d.Allowed && cost != 0 {
-					log = append(log, entry{s.c.now, max(cost, -ratelimit.MaxEvents)})
-				}
-				if err := agrees(l, log, s.c.now, ratelimit.Hit{Cost: cost}, d); err != nil {
-					t.Fatalf("%+v, cost %d: %+v: %v", *l, cost, d, err)
-				}
-				return d
+	for _, l := range limits {
+		s := newSwitching(t)
+		var log []entry
+		ask := func(cost int64) ratelimit.Decision {
+			d := s.ask(l, cost)
+			if d.Allowed && cost != 0 {
+				log = append(log, entry{s.c.now, max(cost, -ratelimit.MaxEvents)})
 			}
-			if d := ask(l.Capacity()); !d.Allowed || d.Remaining != 0 {
-				t.Fatalf("%+v: the full quota at once: %+v", *l, d)
+			if err := agrees(l, log, s.c.now, ratelimit.Hit{Cost: cost}, d); err != nil {
+				t.Fatalf("%+v, cost %d: %+v: %v", *l, cost, d, err)
 			}
-			for _, cost := range []int64{1, l.Capacity(), l.Capacity() + 1, math.MaxInt64} {
-				if d := ask(cost); d.Allowed || (d.RetryAfter == ratelimit.Never) != (cost > l.Capacity()) {
-					t.Fatalf("%+v: cost %d of a quota that is used up: %+v", *l, cost, d)
-				}
-			}
-			now := s.c.now
-			for _, cost := range []int64{1, l.Capacity()} {
-				s.c.now = now
-				retry := now + ask(cost).RetryAfter.Microseconds()
-				for _, at := range []int64{retry - 1, retry} {
-					if at < latest {
-						s.c.now = at
-						ask(0)
-					}
-				}
-			}
-			ask(-1)
-			ask(2)
-			ask(math.MinInt64)
-			if d := ask(0); d.Remaining != l.Capacity() {
-				t.Fatalf("%+v: all is given back: %+v", *l, d)
-			}
-			ask(l.Capacity())
-			s.run(store)
+			return d
 		}
-	})
+		if d := ask(l.Capacity()); !d.Allowed || d.Remaining != 0 {
+			t.Fatalf("%+v: the full quota at once: %+v", *l, d)
+		}
+		for _, cost := range []int64{1, l.Capacity(), l.Capacity() + 1, math.MaxInt64} {
+			if d := ask(cost); d.Allowed || (d.RetryAfter == ratelimit.Never) != (cost > l.Capacity()) {
+				t.Fatalf("%+v: cost %d of a quota that is used up: %+v", *l, cost, d)
+			}
+		}
+		now := s.c.now
+		for _, cost := range []int64{1, l.Capacity()} {
+			s.c.now = now
+			retry := now + ask(cost).RetryAfter.Microseconds()
+			for _, at := range []int64{retry - 1, retry} {
+				if at < latest {
+					s.c.now = at
+					ask(0)
+				}
+			}
+		}
+		ask(-1)
+		ask(2)
+		ask(math.MinInt64)
+		if d := ask(0); d.Remaining != l.Capacity() {
+			t.Fatalf("%+v: all is given back: %+v", *l, d)
+		}
+		ask(l.Capacity())
+		s.run(store)
+	}
 }
 
 // TestManyRequests decides 10,000 requests for one key in one batch, then for as

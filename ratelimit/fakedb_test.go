@@ -275,6 +275,42 @@ func TestLostStatementsRunAgain(t *testing.T) {
 	}
 }
 
+// TestCloseGivesBack: what a refused request was charged is given back before the
+// connections go; a database that does not answer keeps Close waiting only so long.
+func TestCloseGivesBack(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		db := &fakeDB{}
+		given := false
+		release := make(chan struct{})
+		db.answer = func(ctx context.Context, statements []*ratelimit.Statement) error {
+			if !strings.Contains(statements[0].SQL, "UPDATE rate_limit_ephemeral") {
+				return rows(grantedRow(1, 1, 1), grantedRow(2, 0, 5))(ctx, statements)
+			}
+			if hangs {
+				<-release
+			}
+			time.Sleep(20 * time.Millisecond)
+			db.mu.Lock()
+			defer db.mu.Unlock()
+			given = !db.closed
+			return nil
+		}
+		store := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{CleanupProbability: -1})
+		if err := store.Take(context.Background(), time.Minute, fakeHits("a", "b"), make([]ratelimit.Decision, 2)); err != nil {
+			t.Fatal(err)
+		}
+		started := time.Now()
+		store.Close()
+		took := time.Since(started)
+		close(release)
+		db.mu.Lock()
+		if given == hangs || !db.closed || hangs && (took < 900*time.Millisecond || took > 10*time.Second) {
+			t.Errorf("hangs %v: given back %v, closed %v after %v", hangs, given, db.closed, took)
+		}
+		db.mu.Unlock()
+	}
+}
+
 // TestForsaken ends the contexts of callers while their batch is under way, and
 // at its very end: what they are told is theirs, whatever the batch says later.
 func TestForsaken(t *testing.T) {

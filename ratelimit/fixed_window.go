@@ -44,21 +44,33 @@ func retryFixed(l *Limit, r *row, now, cost int64) int64 { return r.start + wind
 // claimStart names the window.
 func claimStart(l *Limit, r *row, now int64) claim { return claim{at: r.start} }
 
+// scanCounts reads count, prev_count and window_start. A refund of the npm
+// library can leave a count below 0; here that is 0, also in the statements.
+func scanCounts(columns [][]byte, r *row) {
+	r.count = bigint(columns[0])
+	r.prevCount = bigint(columns[1])
+	r.start = timestamp(columns[2])
+	if r.count < 0 {
+		r.count = 0
+	}
+	if r.prevCount < 0 {
+		r.prevCount = 0
+	}
+}
+
 var fixedWindowSQL = stepSQL{
 	columns: "count, prev_count, window_start",
 	fresh:   "i.granted * i.cost, NULL, clock.now, clock.now + i.span * interval '1 microsecond'",
 	step: `SELECT excluded.slot, granted,
-		CASE WHEN fresh THEN granted * {cost} ELSE coalesce(r.count, 0) + granted * {cost} END,
+		CASE WHEN fresh THEN granted * {cost} ELSE greatest(0, r.count) + granted * {cost} END,
 		CASE WHEN NOT fresh THEN r.prev_count END,
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh THEN excluded.expires_at ELSE ends END
-	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least({n}, ({quota} - coalesce(r.count, 0)) / {cost})) END AS granted
+	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least({n}, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
 	FROM (SELECT ends, coalesce(excluded.window_start >= ends, true) AS fresh
 	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	refund: `count = greatest(0, r.count - i.cost)
 	WHERE r.window_start = coalesce(i.claimed, r.window_start)
 	AND clock.now < r.window_start + i.span * interval '1 microsecond'`,
-	scan: func(columns [][]byte, r *row) {
-		r.count, r.prevCount, r.start = bigint(columns[0]), bigint(columns[1]), timestamp(columns[2])
-	},
+	scan: scanCounts,
 }

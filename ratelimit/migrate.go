@@ -86,7 +86,7 @@ func (p *Postgres) migrateSafely() (err error) {
 	if right, err := p.schemaRight(ctx); right && err == nil {
 		return nil
 	}
-	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable: %w", failure)
+	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (their owner can run ratelimit.TableSQL instead): %w", failure)
 }
 
 // schemaRight reports whether the tables need nothing.

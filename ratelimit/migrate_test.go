@@ -283,7 +283,7 @@ func TestPrivileges(t *testing.T) {
 			t.Errorf("Take: %v, want %q", err, want)
 		}
 	}
-	fails("creating the tables rate_limit_ephemeral and rate_limit_durable: ERROR: permission denied for schema public")
+	fails("creating the tables rate_limit_ephemeral and rate_limit_durable (their owner can run ratelimit.TableSQL instead): ERROR: permission denied for schema public")
 	if len(s.reported) != 1 || !strings.Contains(s.reported[0].Error(), "permission denied for schema public") {
 		t.Errorf("reported: %v", s.reported)
 	}
@@ -293,7 +293,7 @@ func TestPrivileges(t *testing.T) {
 	s.works(s.store(asRole, ratelimit.PostgresOptions{}), "p")
 	// Where the tables need a column, only their owner can add it.
 	s.exec("ALTER TABLE rate_limit_durable DROP COLUMN slot")
-	fails("creating the tables rate_limit_ephemeral and rate_limit_durable: ERROR: permission denied")
+	fails("(their owner can run ratelimit.TableSQL instead): ERROR: permission denied")
 }
 
 // TestSearchPath: the tables lie where the session's search_path says.

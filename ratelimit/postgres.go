@@ -102,6 +102,7 @@ func ask(p *Postgres, ctx context.Context, timeout time.Duration, hits []Hit, de
 	if c.gives || ctx.Done() != nil || anyBlocked(p.blocked) {
 		return askCarefully(p, ctx, l, c, decisions)
 	}
+	c.done.Add(1)
 	submit(l, c)
 	return outcome(c, decisions)
 }
@@ -123,6 +124,7 @@ func askCarefully(p *Postgres, ctx context.Context, l *lane, c *call, decisions 
 		idleCalls.Put(c)
 		return nil
 	}
+	c.done.Add(1) // before ctx can end the wait
 	stop := context.AfterFunc(ctx, func() { forsake(l, c, context.Cause(ctx)) })
 	submit(l, c)
 	stopped := stop()
@@ -296,15 +298,35 @@ func (p *Postgres) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// Close implements Store. Calls under way fail or finish.
+// Close implements Store. Calls under way may finish, within a second: so what
+// refused requests were charged is given back.
 func (p *Postgres) Close() {
 	p.mu.Lock()
 	closed := p.closed
 	p.closed = true
 	p.mu.Unlock()
-	if !closed {
-		p.db.Close()
+	if closed {
+		return
 	}
+	for until := time.Now().Add(time.Second); p.flying() && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
+	p.db.Close()
+}
+
+// flying reports whether a batch is under way.
+func (p *Postgres) flying() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.lanes {
+		l.mu.Lock()
+		flying := l.flying > 0
+		l.mu.Unlock()
+		if flying {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *Postgres) report(err error) {

@@ -23,6 +23,12 @@ type clock struct {
 
 func (c *clock) read() int64 { return c.now }
 
+// ticking reads the clock, which then goes on by a tick.
+func (c *clock) ticking() int64 {
+	c.now += c.tick
+	return c.now - c.tick
+}
+
 func openPostgres(t testing.TB, o ratelimit.PostgresOptions) (*ratelimit.Postgres, *pgx.Conn) {
 	t.Helper()
 	dsn := cluster.Open(t)

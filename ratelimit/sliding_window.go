@@ -108,15 +108,15 @@ var slidingWindowSQL = stepSQL{
 	// elapsed is NULL for a row of another algorithm; no comparison with it is
 	// true, so the last case stands for it.
 	step: `SELECT excluded.slot, granted,
-		CASE WHEN granted = 0 THEN r.count WHEN elapsed < span THEN coalesce(r.count, 0) + granted * {cost} ELSE granted * {cost} END,
-		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count WHEN elapsed < 2 * span THEN coalesce(r.count, 0) ELSE 0 END,
+		CASE WHEN granted = 0 THEN r.count WHEN elapsed < span THEN greatest(0, r.count) + granted * {cost} ELSE granted * {cost} END,
+		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count WHEN elapsed < 2 * span THEN greatest(0, r.count) ELSE 0 END,
 		CASE WHEN granted = 0 OR elapsed < span THEN r.window_start
 			WHEN elapsed < 2 * span THEN r.window_start + span * interval '1 microsecond' ELSE excluded.window_start END,
 		CASE WHEN granted = 0 OR elapsed < span THEN r.window_start + 2 * span * interval '1 microsecond'
 			WHEN elapsed < 2 * span THEN r.window_start + 3 * span * interval '1 microsecond' ELSE excluded.expires_at END
 	FROM (SELECT *, greatest(0, least({n}, ({quota} - CASE
-			WHEN elapsed < span THEN coalesce(r.count, 0) + ` + weightedSQL("coalesce(r.prev_count, 0)", "(span - elapsed)") + `
-			WHEN elapsed < 2 * span THEN ` + weightedSQL("coalesce(r.count, 0)", "(2 * span - elapsed)") + `
+			WHEN elapsed < span THEN greatest(0, r.count) + ` + weightedSQL("greatest(0, r.prev_count)", "(span - elapsed)") + `
+			WHEN elapsed < 2 * span THEN ` + weightedSQL("greatest(0, r.count)", "(2 * span - elapsed)") + `
 			ELSE 0 END) / {cost})) AS granted
 	FROM (SELECT {span} AS span, CASE WHEN excluded.window_start >= r.window_start THEN (date_part('epoch', excluded.window_start - r.window_start) * 1000000)::bigint
 		WHEN r.window_start IS NOT NULL THEN 0 END AS elapsed
@@ -127,7 +127,5 @@ var slidingWindowSQL = stepSQL{
 		ELSE greatest(0, r.prev_count - i.cost) END
 	WHERE clock.now < r.window_start + 2 * i.span * interval '1 microsecond'
 	AND coalesce(i.claimed IN (r.window_start, r.window_start - i.span * interval '1 microsecond'), true)`,
-	scan: func(columns [][]byte, r *row) {
-		r.count, r.prevCount, r.start = bigint(columns[0]), bigint(columns[1]), timestamp(columns[2])
-	},
+	scan: scanCounts,
 }

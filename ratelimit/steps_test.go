@@ -59,8 +59,14 @@ func drawClock(t *rapid.T, c *clock, l *ratelimit.Limit) {
 	}
 }
 
+// failer is what *testing.T and *rapid.T have in common.
+type failer interface {
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // sequentially runs a request against a Memory store.
-func sequentially(t *rapid.T, memory *ratelimit.Memory, r *ratelimit.Request) []ratelimit.Decision {
+func sequentially(t failer, memory *ratelimit.Memory, r *ratelimit.Request) []ratelimit.Decision {
 	var err error
 	var decisions []ratelimit.Decision
 	if r.Reset {
@@ -128,7 +134,7 @@ func TestStepsEqual(t *testing.T) {
 }
 
 // compare compares what Postgres said to a request with what Go says.
-func compare(t *rapid.T, what string, now int64, r *ratelimit.Request, want []ratelimit.Decision) {
+func compare(t failer, what string, now int64, r *ratelimit.Request, want []ratelimit.Decision) {
 	if r.Err != nil {
 		t.Fatalf("%s: %+v of %+v at %d: %v", what, r.Hits[0], *r.Hits[0].Limit, now, r.Err)
 	}
@@ -147,7 +153,7 @@ func compare(t *rapid.T, what string, now int64, r *ratelimit.Request, want []ra
 // after the other in memory: merging and waves must not change an answer.
 func TestBatchIsSequential(t *testing.T) {
 	store, prefix := openSchedules(t)
-	check(t, 3000, func(t *rapid.T) {
+	check(t, 2000, func(t *rapid.T) {
 		c := &clock{now: 1_700_000_000 * second}
 		memory := ratelimit.NewMemory(0, c.read)
 		memory.KeepExpired()

@@ -27,14 +27,14 @@ func loosely(l *ratelimit.Limit, time int64) *big.Int {
 
 // switching is a key whose limit changes, in Go at once and in SQL when run.
 type switching struct {
-	t       *rapid.T
+	t       failer
 	c       *clock
 	memory  *ratelimit.Memory
 	batches []ratelimit.Batch
 	wants   [][]ratelimit.Decision
 }
 
-func newSwitching(t *rapid.T) *switching {
+func newSwitching(t failer) *switching {
 	s := &switching{t: t, c: &clock{now: 1_700_000_000 * second}}
 	s.memory = ratelimit.NewMemory(0, s.c.read)
 	s.memory.KeepExpired()
@@ -56,15 +56,15 @@ func (s *switching) run(store *ratelimit.Postgres) {
 }
 
 // phase sends random hits under a limit, and checks that they keep to it.
-func (s *switching) phase(l *ratelimit.Limit) {
+func (s *switching) phase(t *rapid.T, l *ratelimit.Limit) {
 	var log []entry
 	retry := time.Duration(0)
-	for n := rapid.IntRange(1, 8).Draw(s.t, "hits"); n > 0; n-- {
-		s.c.now = min(s.c.now+drawAdvance(s.t, l, retry), latest)
-		cost := rapid.OneOf(rapid.Int64Range(1, 4), rapid.Int64Range(1, l.Capacity())).Draw(s.t, "cost")
+	for n := rapid.IntRange(1, 8).Draw(t, "hits"); n > 0; n-- {
+		s.c.now = min(s.c.now+drawAdvance(t, l, retry), latest)
+		cost := rapid.OneOf(rapid.Int64Range(1, 4), rapid.Int64Range(1, l.Capacity())).Draw(t, "cost")
 		d := s.ask(l, cost)
 		if d.Remaining > l.Capacity() || d.Limit != l.Capacity() {
-			s.t.Fatalf("%+v: %+v", *l, d)
+			t.Fatalf("%+v: %+v", *l, d)
 		}
 		if d.Allowed {
 			log = append(log, entry{s.c.now, cost})
@@ -74,7 +74,7 @@ func (s *switching) phase(l *ratelimit.Limit) {
 	for i := range log {
 		for j := i; j < len(log); j++ {
 			if passed := passed(log[i : j+1]); passed.Cmp(loosely(l, log[j].at-log[i].at)) > 0 {
-				s.t.Fatalf("%+v: %v passed from %d to %d of %v", *l, passed, i, j, log)
+				t.Fatalf("%+v: %v passed from %d to %d of %v", *l, passed, i, j, log)
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func TestSwitch(t *testing.T) {
 					a, b := drawOfWay(t, from, prefix("p")), drawOfWay(t, to, "q")
 					b.Prefix = a.Prefix
 					for phase := rapid.IntRange(2, 4).Draw(t, "phases"); phase > 0; phase-- {
-						s.phase(a)
+						s.phase(t, a)
 						a, b = b, a
 					}
 					s.run(store)

@@ -16,7 +16,7 @@ var tokenBucket = algorithm{takeBucket, refundBucket, lookBucket, retryBucket, c
 // Grid of expires_at: a bucket's row outlives the refill by at least this.
 const bucketLinger = 60 * 1000000
 
-// horizon bounds, in microseconds, what takes long: a hundred years.
+// horizon bounds, in microseconds, how far ahead expires_at lies: a hundred years.
 const horizon = int64(MaxWindow / 1000)
 
 // fill returns the tokens at now, and the refill time that goes with them. A
@@ -34,9 +34,15 @@ func fill(l *Limit, r *row, now int64) (tokens float64, refill int64) {
 	return math.Min(most, r.tokens+float64(float64(windows)*events)), r.refill + windows*window(l)
 }
 
-// fillTime is the time in which so many tokens come in, whole windows, bounded.
+// fillTime is the time in which so many tokens come in: whole windows. It is
+// bounded, by far more than anyone waits, so that a time can be added to it.
 func fillTime(l *Limit, tokens float64) int64 {
-	return int64(math.Min(math.Ceil(tokens/float64(l.Events))*float64(window(l)), float64(horizon)))
+	const most = int64(1) << 61
+	windows := (int64(math.Ceil(tokens)) + l.Events - 1) / l.Events
+	if windows > most/window(l) {
+		return most
+	}
+	return windows * window(l)
 }
 
 func takeBucket(l *Limit, r *row, now, n, cost int64) int64 {
@@ -48,9 +54,9 @@ func takeBucket(l *Limit, r *row, now, n, cost int64) int64 {
 	if !r.hasTokens {
 		return 0
 	}
-	full := r.refill + fillTime(l, float64(capacity(l))-r.tokens)
+	full := r.refill + smaller(horizon, fillTime(l, float64(capacity(l))-r.tokens))
 	if r.expires < full {
-		r.expires = full + larger(bucketLinger, fillTime(l, float64(capacity(l))))
+		r.expires = full + larger(bucketLinger, smaller(horizon, fillTime(l, float64(capacity(l)))))
 	}
 	return granted
 }

@@ -54,7 +54,11 @@ func (e *encoder) encode(args []any) error {
 		default:
 			return fmt.Errorf("pgxdb: an argument of type %T; want []string, []int64, string, int64 or nil", arg)
 		}
-		e.values, e.oids = append(e.values, e.buffer[start:len(e.buffer):len(e.buffer)]), append(e.oids, oid)
+		value := e.buffer[start:len(e.buffer):len(e.buffer)]
+		if value == nil {
+			value = []byte{} // nil would be NULL
+		}
+		e.values, e.oids = append(e.values, value), append(e.oids, oid)
 	}
 	return nil
 }
