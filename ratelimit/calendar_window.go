@@ -83,6 +83,10 @@ func (l *Limit) validateCalendar() error {
 // calendar in a time zone, so that its length varies: a day of a change to
 // daylight-saving time has 23 or 25 hours, a month 28 to 31 days.
 //
+// Where a zone sets its clocks back over midnight, so that it shows twice (in
+// Havana, say), the window that ends there may say so an hour late; the next one
+// begins in time.
+//
 // State: count, window_start; expires_at is the window's end, exactly.
 var calendarWindow = algorithm{takeCalendar, refundCalendar, lookCalendar, retryCalendar, claimStart, &calendarWindowSQL}
 
@@ -163,13 +167,13 @@ var calendarWindowSQL = stepSQL{
 		CASE WHEN fresh OR r.window_start < excluded.expires_at THEN excluded.expires_at
 			ELSE (date_trunc({unit}, r.window_start AT TIME ZONE {zone}) + ('1 ' || {unit})::interval) AT TIME ZONE {zone} END
 	FROM (SELECT *, greatest(0, least({n}, ({quota} - used) / {cost})) AS granted
-	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE coalesce(r.count, 0) END AS used
+	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE greatest(0, r.count) END AS used
 	FROM (SELECT coalesce(r.window_start < excluded.window_start, true) AS fresh
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	refund: `count = greatest(0, r.count - i.cost)
 	WHERE r.window_start = coalesce(i.claimed, r.window_start) AND clock.now < r.expires_at`,
 	scan: func(columns [][]byte, r *row) {
-		r.count, r.prevCount, r.start = bigint(columns[0]), bigint(columns[1]), timestamp(columns[2])
+		scanCounts(columns, r)
 		r.expires = timestamp(columns[3])
 	},
 }
