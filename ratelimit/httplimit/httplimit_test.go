@@ -35,12 +35,12 @@ func Example() {
 // next is the handler behind.
 var next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTeapot) })
 
-func get(h http.Handler, remote string) *http.Response {
+func get(h http.Handler, remote string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = remote
 	answer := httptest.NewRecorder()
 	h.ServeHTTP(answer, r)
-	return answer.Result()
+	return answer
 }
 
 func TestByAddress(t *testing.T) {
@@ -62,10 +62,10 @@ func TestByAddress(t *testing.T) {
 	} {
 		before := time.Now()
 		a := get(h, step.remote)
-		if a.StatusCode != step.status || a.Header.Get("X-RateLimit-Remaining") != step.remaining || a.Header.Get("X-RateLimit-Limit") != "2" {
-			t.Errorf("%s: %d with %v, want %d and %s left", step.remote, a.StatusCode, a.Header, step.status, step.remaining)
+		if a.Code != step.status || a.Header().Get("X-RateLimit-Remaining") != step.remaining || a.Header().Get("X-RateLimit-Limit") != "2" {
+			t.Errorf("%s: %d with %v, want %d and %s left", step.remote, a.Code, a.Header(), step.status, step.remaining)
 		}
-		reset, err := strconv.ParseInt(a.Header.Get("X-RateLimit-Reset"), 10, 64)
+		reset, err := strconv.ParseInt(a.Header().Get("X-RateLimit-Reset"), 10, 64)
 		if at := time.Unix(reset, 0); err != nil || at.Before(before.Add(59*time.Minute)) || at.After(before.Add(61*time.Minute)) {
 			t.Errorf("%s: reset at %v, %v", step.remote, at, err)
 		}
@@ -74,12 +74,12 @@ func TestByAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 		if refused := step.status == http.StatusTooManyRequests; refused {
-			after := a.Header.Get("Retry-After")
+			after := a.Header().Get("Retry-After")
 			if want := `{"error":"Too many requests","retryAfter":` + after + `}`; after == "" || string(body) != want {
 				t.Errorf("%s: Retry-After %q, and the body %s", step.remote, after, body)
 			}
-		} else if len(body) > 0 || a.Header.Get("Retry-After") != "" {
-			t.Errorf("%s: passed, with %v and the body %s", step.remote, a.Header, body)
+		} else if len(body) > 0 || a.Header().Get("Retry-After") != "" {
+			t.Errorf("%s: passed, with %v and the body %s", step.remote, a.Header(), body)
 		}
 	}
 }
@@ -92,22 +92,22 @@ func TestHits(t *testing.T) {
 	}
 	var hits []ratelimit.Hit
 	h := httplimit.Handler(store, httplimit.Options{Hits: func(r *http.Request) []ratelimit.Hit { return hits }}, next)
-	if a := get(h, "@"); a.StatusCode != http.StatusTeapot || a.Header.Get("X-RateLimit-Limit") != "" {
-		t.Errorf("without hits: %d, %v", a.StatusCode, a.Header)
+	if a := get(h, "@"); a.Code != http.StatusTeapot || a.Header().Get("X-RateLimit-Limit") != "" {
+		t.Errorf("without hits: %d, %v", a.Code, a.Header())
 	}
 	hits = []ratelimit.Hit{{Limit: limit("a", 5), Key: "k", Cost: 1}, {Limit: limit("b", 3), Key: "k", Cost: 2}}
 	// The limit with the least left is told of.
-	if a := get(h, "@"); a.StatusCode != http.StatusTeapot || a.Header.Get("X-RateLimit-Limit") != "3" || a.Header.Get("X-RateLimit-Remaining") != "1" {
-		t.Errorf("two limits: %d, %v", a.StatusCode, a.Header)
+	if a := get(h, "@"); a.Code != http.StatusTeapot || a.Header().Get("X-RateLimit-Limit") != "3" || a.Header().Get("X-RateLimit-Remaining") != "1" {
+		t.Errorf("two limits: %d, %v", a.Code, a.Header())
 	}
-	if a := get(h, "@"); a.StatusCode != http.StatusTooManyRequests || a.Header.Get("X-RateLimit-Limit") != "3" {
-		t.Errorf("the second refuses: %d, %v", a.StatusCode, a.Header)
+	if a := get(h, "@"); a.Code != http.StatusTooManyRequests || a.Header().Get("X-RateLimit-Limit") != "3" {
+		t.Errorf("the second refuses: %d, %v", a.Code, a.Header())
 	}
 	// A cost that can never pass is not to be tried again.
 	hits = hits[1:]
 	hits[0].Cost = 4
-	if a := get(h, "@"); a.StatusCode != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "" {
-		t.Errorf("more than the quota: %d, %v", a.StatusCode, a.Header)
+	if a := get(h, "@"); a.Code != http.StatusTooManyRequests || a.Header().Get("Retry-After") != "" {
+		t.Errorf("more than the quota: %d, %v", a.Code, a.Header())
 	}
 }
 
@@ -139,15 +139,15 @@ func TestNoDecision(t *testing.T) {
 			told = append(told, err)
 		}}
 		a := get(httplimit.Handler(store, o, next), "@")
-		if a.StatusCode != test.status || a.Header.Get("X-RateLimit-Limit") != "" || store.timeout != test.want {
-			t.Errorf("deny %v: %d, %v, asked with a timeout of %v", test.deny, a.StatusCode, a.Header, store.timeout)
+		if a.Code != test.status || a.Header().Get("X-RateLimit-Limit") != "" || store.timeout != test.want {
+			t.Errorf("deny %v: %d, %v, asked with a timeout of %v", test.deny, a.Code, a.Header(), store.timeout)
 		}
 		if len(told) != 1 || !errors.Is(told[0], errNoDecision) {
 			t.Errorf("deny %v: told of %v", test.deny, told)
 		}
 		o.OnError = nil
-		if a := get(httplimit.Handler(store, o, next), "@"); a.StatusCode != test.status {
-			t.Errorf("deny %v, nobody to tell: %d", test.deny, a.StatusCode)
+		if a := get(httplimit.Handler(store, o, next), "@"); a.Code != test.status {
+			t.Errorf("deny %v, nobody to tell: %d", test.deny, a.Code)
 		}
 	}
 }

@@ -153,7 +153,7 @@ func TestStatementOfAnotherSession(t *testing.T) {
 	if err := other.Exec(context.Background(), "PREPARE "+name+" AS SELECT 1"); err != nil {
 		t.Fatal(err)
 	}
-	db, other = other, db
+	db = other
 	run("SELECT 1")
 	run("SELECT 1")
 	run("SELECT 2")
