@@ -19,11 +19,13 @@ func (p *Postgres) conclude(l *lane, calls []*call) []*call {
 	var again []*call
 	now := time.Now()
 	for i, c := range calls {
-		if at := &c.places[0]; len(c.places) == 1 && at.nth < at.item.granted && at.item.err == nil {
-			// One hit, admitted: most are. Granted hits are of takes.
-			it := at.item
-			c.decisions = append(c.decisions, admitted(it.limit, &it.row, it.now, it.given+(it.granted-1-at.nth)*it.cost))
-			continue
+		if len(c.places) == 1 {
+			if at := &c.places[0]; at.nth < at.item.granted && at.item.err == nil {
+				// One hit, admitted: most are. Granted hits are of takes.
+				it := at.item
+				c.decisions = append(c.decisions, admitted(it.limit, &it.row, it.now, it.given+(it.granted-1-at.nth)*it.cost))
+				continue
+			}
 		}
 		if c.internal {
 			p.report(failure(c))

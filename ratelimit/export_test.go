@@ -71,14 +71,23 @@ func newCalls(requests []*Request) []*call {
 }
 
 // RunBatch decides requests in one batch, and the batches that follow from it.
-func (p *Postgres) RunBatch(requests []*Request) {
+// What is to come between those is decided after the first.
+func (p *Postgres) RunBatch(requests []*Request, between ...*Request) {
 	l, err := p.lane(10 * time.Second)
 	if err != nil {
 		panic(err)
 	}
+	runBatch(requests, between, func(calls []*call) []*call { return runSafely(l, calls) })
+}
+
+func runBatch(requests, between []*Request, run func(calls []*call) (again []*call)) {
 	calls := newCalls(requests)
-	for batch := append([]*call(nil), calls...); len(batch) > 0; {
-		batch = runSafely(l, batch)
+	again := run(append([]*call(nil), calls...))
+	if len(between) > 0 {
+		runBatch(between, nil, run)
+	}
+	for len(again) > 0 {
+		again = run(again)
 	}
 	for i, r := range requests {
 		r.Decisions, r.Err = calls[i].decisions, calls[i].err
@@ -126,12 +135,10 @@ func NewSteps() *Steps {
 }
 
 // RunBatch is Postgres.RunBatch, with the clock that PostgresOptions.Now is.
-func (s *Steps) RunBatch(requests []*Request, clock func() int64) {
-	l := &lane{timeout: 10 * time.Second}
-	calls := newCalls(requests)
-	for batch := append([]*call(nil), calls...); len(batch) > 0; {
+func (s *Steps) RunBatch(clock func() int64, requests []*Request, between ...*Request) {
+	runBatch(requests, between, func(calls []*call) []*call {
 		plan, now := newPlan(), clock()
-		addCalls(plan, batch)
+		addCalls(plan, calls)
 		for _, wave := range plan.waves {
 			for _, g := range wave {
 				for _, it := range g.items {
@@ -140,11 +147,8 @@ func (s *Steps) RunBatch(requests []*Request, clock func() int64) {
 			}
 		}
 		plan.close()
-		batch = s.p.conclude(l, batch)
-	}
-	for i, r := range requests {
-		r.Decisions, r.Err = calls[i].decisions, calls[i].err
-	}
+		return s.p.conclude(&lane{timeout: 10 * time.Second}, calls)
+	})
 }
 
 // step does to a row what an item's statement does.

@@ -195,6 +195,27 @@ func TestStoredKey(t *testing.T) {
 	}
 }
 
+// TestNoHits: a request without any passes, and harms no other in its batch.
+func TestNoHits(t *testing.T) {
+	s := newSite(t)
+	postgres := s.store("", ratelimit.PostgresOptions{})
+	for _, store := range []ratelimit.Store{postgres, ratelimit.NewMemory(0, nil)} {
+		if err := store.Take(context.Background(), 20*time.Second, nil, nil); err != nil {
+			t.Errorf("Take: %v", err)
+		}
+		if err := store.Reset(context.Background(), 20*time.Second, nil); err != nil {
+			t.Errorf("Reset: %v", err)
+		}
+	}
+	requests := []*ratelimit.Request{{Hits: fakeHits("a")}, {}, {Reset: true}, {Hits: fakeHits("a", "b")}}
+	postgres.RunBatch(requests)
+	for i, r := range requests {
+		if r.Err != nil || len(r.Decisions) != len(r.Hits) {
+			t.Errorf("request %d: %+v", i, r)
+		}
+	}
+}
+
 // TestSameRowTwice: two hits of one request on one row are not allowed, but they
 // are answered.
 func TestSameRowTwice(t *testing.T) {

@@ -50,6 +50,12 @@ func (d *fakeDB) Close() {
 	d.closed = true
 }
 
+func (d *fakeDB) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.runs
+}
+
 func int4(n int64) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 func int8(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 

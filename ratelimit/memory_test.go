@@ -55,6 +55,28 @@ func TestMemoryIsBounded(t *testing.T) {
 	if n := store.Size(); n != 100 {
 		t.Errorf("%d rows, want 100", n)
 	}
+	// All but one have expired: of those goes one.
+	c.now += 2 * 3600 * second
+	live := ratelimit.Hit{Limit: l, Key: "live", Cost: 1}
+	few := ratelimit.NewMemory(10, c.read)
+	few.KeepExpired()
+	for i := range 9 {
+		takeOne(t, few, ratelimit.Hit{Limit: l, Key: fmt.Sprint(i), Cost: 1})
+	}
+	c.now += 2 * 3600 * second
+	takeOne(t, few, live)
+	displaced := 0
+	for i := range 50 {
+		takeOne(t, few, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "q", Events: 1, Window: time.Millisecond}, Key: fmt.Sprint(i), Cost: 1})
+		c.now += 2000 // it has expired when the next comes
+		if d := takeOne(t, few, ratelimit.Hit{Limit: l, Key: "live"}); d.Remaining == 2 {
+			displaced++
+			takeOne(t, few, live)
+		}
+	}
+	if n := few.Size(); n > 10 || displaced > 10 {
+		t.Errorf("%d rows of at most 10, and one that lived was displaced %d times", n, displaced)
+	}
 	empty := ratelimit.NewMemory(100, c.read)
 	for _, h := range []ratelimit.Hit{{Limit: l, Key: "a"}, {Limit: l, Key: "b", Cost: 1, Peek: true}, {Limit: l, Key: "c", Cost: -1}, {Limit: l, Key: "d", Cost: 3}} {
 		takeOne(t, empty, h)

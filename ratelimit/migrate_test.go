@@ -172,6 +172,8 @@ func TestRowsOfTheLibrary(t *testing.T) {
 		('sliding', 'k', 1, 6, now() - interval '30 minutes', NULL, NULL, now() + interval '90 minutes'),
 		('sliding', 'turned', 4, 6, now() - interval '90 minutes', NULL, NULL, now() + interval '30 minutes'),
 		('sliding', 'empty', 0, 0, now(), NULL, NULL, now() + interval '2 hours'),
+		('fixed', 'given', -3, NULL, now() - interval '1 minute', NULL, NULL, now() + interval '59 minutes'),
+		('sliding', 'given', -2, -4, now() - interval '30 minutes', NULL, NULL, now() + interval '90 minutes'),
 		('bucket', 'k', NULL, NULL, NULL, 2.5, now() - interval '1 minute', now() + interval '1 hour'),
 		('bucket', 'refilled', NULL, NULL, NULL, 0, now() - interval '61 minutes', now() + interval '1 hour')`)
 	store := s.store("", ratelimit.PostgresOptions{})
@@ -190,6 +192,8 @@ func TestRowsOfTheLibrary(t *testing.T) {
 		{"sliding", "k", ratelimit.SlidingWindow, 0, true},      // 6 half an hour ago weigh 3, and 1
 		{"sliding", "turned", ratelimit.SlidingWindow, 2, true}, // 4 weigh 2
 		{"sliding", "empty", ratelimit.SlidingWindow, 4, true},
+		{"fixed", "given", ratelimit.FixedWindow, 4, true}, // its refunds go below 0
+		{"sliding", "given", ratelimit.SlidingWindow, 4, true},
 		{"bucket", "k", ratelimit.TokenBucket, 1, true},
 		{"bucket", "refilled", ratelimit.TokenBucket, 4, true},
 	} {
@@ -198,8 +202,8 @@ func TestRowsOfTheLibrary(t *testing.T) {
 			t.Errorf("%s %s: %+v, want allowed %v, %d left", test.prefix, test.key, d, test.allowed, test.remaining)
 		}
 	}
-	if got := s.text("SELECT count(*)::text FROM rate_limit_ephemeral"); got != "8" {
-		t.Errorf("%s rows are left, want 8", got)
+	if got := s.text("SELECT count(*)::text FROM rate_limit_ephemeral"); got != "10" {
+		t.Errorf("%s rows are left, want 10", got)
 	}
 }
 

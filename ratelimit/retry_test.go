@@ -44,9 +44,8 @@ func TestRetryAfterAndReset(t *testing.T) {
 		}
 		refused := ratelimit.Hit{Cost: 1 + cost()%l.Capacity()}
 		d := ask(refused)
-		if c.now > latest || d.RetryAfter > ratelimit.MaxWindow-l.Window && l.Algorithm == ratelimit.TokenBucket ||
-			d.Reset.UnixMicro()-c.now > horizon-l.Window.Microseconds() && l.Algorithm == ratelimit.TokenBucket {
-			t.Skip() // a token bucket says a hundred years for all that takes longer
+		if c.now > latest || d.RetryAfter.Microseconds() > 2*horizon || d.Reset.UnixMicro() > latest+horizon {
+			t.Skip() // a test's clock in SQL is exact for so long
 		}
 		full := ratelimit.Hit{Cost: l.Capacity()}
 		now := c.now
@@ -110,8 +109,8 @@ func TestRetryAfterOfSeveral(t *testing.T) {
 				longest = d.RetryAfter
 			}
 		}
-		if longest == 0 || longest > ratelimit.MaxWindow/2 {
-			t.Skip() // passed; or perhaps too far for a token bucket to tell
+		if longest == 0 {
+			t.Skip() // passed
 		}
 		now := c.now
 		for _, probe := range []struct {

@@ -68,24 +68,27 @@ func TestRequestsEqual(t *testing.T) {
 		limits := drawLimits(t, func(name string) string { n++; return fmt.Sprint(name, schedule, "/", n) })
 		for batch := rapid.IntRange(1, 4).Draw(t, "batches"); batch > 0; batch-- {
 			drawClock(t, c, limits[0])
-			var got, want []*ratelimit.Request
-			for n := rapid.IntRange(1, 8).Draw(t, "requests"); n > 0; n-- {
-				r := drawSeveral(t, limits, true)
-				if rapid.IntRange(0, 15).Draw(t, "reset") == 0 {
-					r.Reset = true
+			draw := func(most int, what string) (got, want []*ratelimit.Request) {
+				for n := rapid.IntRange(0, most).Draw(t, what); n > 0; n-- {
+					r := drawSeveral(t, limits, true)
+					r.Reset = rapid.IntRange(0, 15).Draw(t, "reset") == 0
+					got = append(got, r)
+					want = append(want, &ratelimit.Request{Hits: r.Hits, Reset: r.Reset})
 				}
-				got = append(got, r)
-				want = append(want, &ratelimit.Request{Hits: r.Hits, Reset: r.Reset})
+				return got, want
 			}
-			// Between a charge and its give-back, time may pass.
+			// Between a charge and its give-back, time may pass, and others come.
+			got, want := draw(8, "requests")
+			gotBetween, wantBetween := draw(4, "requests between")
 			c.tick = rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(-second, second), rapid.Int64Range(0, 2*span(limits[0])), rapid.Just(span(limits[0]))).Draw(t, "tick") % horizon
 			goClock := *c
-			store.RunBatch(got)
-			steps.RunBatch(want, goClock.ticking)
+			store.RunBatch(got, gotBetween...)
+			steps.RunBatch(goClock.ticking, want, wantBetween...)
 			if *c != goClock {
 				t.Fatalf("the batches that follow from one take until %d in SQL, and until %d in Go", c.now, goClock.now)
 			}
-			for i, r := range got {
+			want = append(want, wantBetween...)
+			for i, r := range append(got, gotBetween...) {
 				compare(t, fmt.Sprintf("request %d of %d: %+v", i, len(got), r.Hits), c.now, r, want[i].Decisions)
 			}
 		}

@@ -134,6 +134,34 @@ func TestWaitTooLong(t *testing.T) {
 	})
 }
 
+// TestWaitIsFair: who would pass at once does not overtake who waits for more.
+func TestWaitIsFair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := ratelimit.NewLimiter(ratelimit.NewMemory(0, nil), ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, err := l.Wait(context.Background(), "k", 1); err != nil || d.Remaining != 2 {
+			t.Fatal(d, err)
+		}
+		begun := time.Now()
+		var group sync.WaitGroup
+		for i, cost := range []int64{3, 1} {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				_, err := l.Wait(context.Background(), "k", cost)
+				minutes := time.Since(begun) / time.Minute
+				if err != nil || int(minutes) != i+1 {
+					t.Errorf("the one who wants %d waited %v: %v", cost, time.Since(begun), err)
+				}
+			}()
+			synctest.Wait()
+		}
+		group.Wait()
+	})
+}
+
 // TestWaitEnds: whoever stops waiting, wherever he stands, keeps nobody else from
 // being served, and leaves nothing behind.
 func TestWaitEnds(t *testing.T) {
@@ -217,6 +245,9 @@ func TestWaitFails(t *testing.T) {
 			synctest.Wait()
 		}
 		store.Close()
+		if _, err := l.Wait(context.Background(), "k", 1); !errors.Is(err, ratelimit.ErrClosed) {
+			t.Error(err) // at once, although others are in line
+		}
 		for range 3 {
 			if err := <-errs; !errors.Is(err, ratelimit.ErrClosed) {
 				t.Error(err)
