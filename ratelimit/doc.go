@@ -28,7 +28,8 @@
 // together or not at all. They are decided at once; where one refuses, what the
 // others granted is given back in the next round trip. So they never admit too
 // much, and may for that moment admit too little. What is given back names the
-// state that it was taken from, and is void once that is gone.
+// state that it was taken from, and is void once that is gone. A hit of a cost
+// below 0 among them gives back in any case.
 //
 // # Time
 //
@@ -56,9 +57,11 @@
 // changed window measures from the row's window_start. fixed_window, with or
 // without a calendar, and sliding_window share their counters, so a switch
 // between them goes on counting; token_bucket and gcra convert each other's row,
-// rounding against the client. A switch to any other algorithm starts with a full
-// quota, once: each keeps its columns, so processes that disagree for a while (as
-// in a rolling deployment) count apart, and at most add up.
+// giving away no more than the Events of one Window. A switch to any other
+// algorithm starts with a full quota, once: each keeps its columns, so processes
+// that disagree for a while (as in a rolling deployment) count apart, and add up.
+// Where they share a counter and disagree about its window, the shorter turns it
+// for both; and a row goes when the one that was last written has expired.
 //
 // # Keys
 //
