@@ -83,10 +83,6 @@ func (l *Limit) validateCalendar() error {
 // calendar in a time zone, so that its length varies: a day of a change to
 // daylight-saving time has 23 or 25 hours, a month 28 to 31 days.
 //
-// Where a zone sets its clocks back over midnight, so that it shows twice (in
-// Havana, say), the window that ends there may say so an hour late; the next one
-// begins in time.
-//
 // State: count, window_start; expires_at is the window's end, exactly.
 var calendarWindow = algorithm{takeCalendar, refundCalendar, lookCalendar, retryCalendar, claimStart, &calendarWindowSQL}
 
@@ -98,26 +94,47 @@ func period(l *Limit, now int64) (start, end int64) {
 	}
 	t := time.UnixMicro(now).In(zone)
 	year, month, day := t.Date()
+	years, months, days := 0, 0, 0
 	switch l.Calendar {
 	case Day:
-		return firstMoment(year, month, day, zone), firstMoment(year, month, day+1, zone)
+		days = 1
 	case Week:
-		monday := day - (int(t.Weekday())+6)%7
-		return firstMoment(year, month, monday, zone), firstMoment(year, month, monday+7, zone)
+		day -= (int(t.Weekday()) + 6) % 7
+		days = 7
 	case Month:
-		return firstMoment(year, month, 1, zone), firstMoment(year, month+1, 1, zone)
+		day, months = 1, 1
+	default:
+		month, day, years = 1, 1, 1
 	}
-	return firstMoment(year, 1, 1, zone), firstMoment(year+1, 1, 1, zone)
+	end = firstMoment(year+years, month+time.Month(months), day+days, zone)
+	if end <= now {
+		// The next has begun, then the clocks were set back to before it.
+		year, month, day = year+years, month+time.Month(months), day+days
+		end = firstMoment(year+years, month+time.Month(months), day+days, zone)
+	}
+	return firstMoment(year, month, day, zone), end
 }
 
-// firstMoment is when the clocks of a zone first show midnight of a day, or
-// where they skip it, the moment at which they do.
+// firstMoment is when the clocks of a zone first show midnight of a day, or a
+// later time if they skip it. time.Date does not say which of two midnights it
+// means, where clocks are set back over one.
 func firstMoment(year int, month time.Month, day int, zone *time.Location) int64 {
-	t := time.Date(year, month, day, 0, 0, 0, 0, zone)
-	if t.Hour() > 12 {
-		_, t = t.ZoneBounds()
+	midnight := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+	at := midnight.Add(-26 * time.Hour).In(zone) // it is not that day yet anywhere
+	for {
+		_, offset := at.Zone()
+		_, end := at.ZoneBounds()
+		t := midnight.Add(-time.Duration(offset) * time.Second)
+		if t.Before(at) {
+			t = at
+		}
+		// On the last day of a leap year, Go may say that the zone's time has
+		// ended before.
+		if end.IsZero() || t.Before(end) || !end.After(at) {
+			return t.UnixMicro()
+		}
+		at = end
 	}
-	return t.UnixMicro()
 }
 
 func takeCalendar(l *Limit, r *row, now, n, cost int64) int64 {
@@ -155,17 +172,33 @@ func lookCalendar(l *Limit, r *row, now int64) (free, reset int64) {
 
 func retryCalendar(l *Limit, r *row, now, cost int64) int64 { return r.expires }
 
+// periodSQL is period as a query: the starts and the ends.
+func periodSQL(now, unit, zone string) string {
+	return `SELECT ` + firstMomentSQL("begin") + ` AS starts, ` + firstMomentSQL("begin + step") + ` AS ends
+	FROM (SELECT now, step, zone, CASE WHEN ` + firstMomentSQL("begin + step") + ` <= now THEN begin + step ELSE begin END AS begin
+	FROM (SELECT now, zone, date_trunc(unit, now AT TIME ZONE zone) AS begin, ('1 ' || unit)::interval AS step
+	FROM (SELECT ` + now + ` AS now, ` + unit + ` AS unit, ` + zone + ` AS zone OFFSET 0) p OFFSET 0) p OFFSET 0) p`
+}
+
+// firstMomentSQL is firstMoment of a midnight in p.zone. Of two, Postgres takes
+// the second, so it tries by what the clocks were ahead of UTC a day earlier.
+func firstMomentSQL(midnight string) string {
+	return `(SELECT CASE WHEN early AT TIME ZONE p.zone = midnight THEN early ELSE late END
+		FROM (SELECT midnight, late, (midnight - ((late - interval '24 hours') AT TIME ZONE p.zone - (late - interval '24 hours') AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC' AS early
+		FROM (SELECT midnight, midnight AT TIME ZONE p.zone AS late FROM (SELECT ` + midnight + ` AS midnight OFFSET 0) m OFFSET 0) m OFFSET 0) m)`
+}
+
 var calendarWindowSQL = stepSQL{
 	columns:     "count, prev_count, window_start",
 	needs:       []parameter{unitParameter, zoneParameter},
 	readExpires: true,
-	fresh: `i.granted * i.cost, NULL, date_trunc(i.unit, clock.now, i.zone),
-		(date_trunc(i.unit, clock.now AT TIME ZONE i.zone) + ('1 ' || i.unit)::interval) AT TIME ZONE i.zone`,
+	fresh:       "i.granted * i.cost, NULL, w.starts, w.ends",
+	from:        ", LATERAL (" + periodSQL("clock.now", "i.unit", "i.zone") + ") w",
 	step: `SELECT excluded.slot, granted, used + granted * {cost},
 		CASE WHEN NOT fresh THEN r.prev_count END,
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh OR r.window_start < excluded.expires_at THEN excluded.expires_at
-			ELSE (date_trunc({unit}, r.window_start AT TIME ZONE {zone}) + ('1 ' || {unit})::interval) AT TIME ZONE {zone} END
+			ELSE (SELECT ends FROM (` + periodSQL("r.window_start", "{unit}", "{zone}") + `) w) END
 	FROM (SELECT *, greatest(0, least({n}, ({quota} - used) / {cost})) AS granted
 	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE greatest(0, r.count) END AS used
 	FROM (SELECT coalesce(r.window_start < excluded.window_start, true) AS fresh

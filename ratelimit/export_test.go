@@ -247,3 +247,9 @@ func (l *Limiter) Waiting() int {
 	defer l.mu.Unlock()
 	return len(l.waiting)
 }
+
+// Period returns the window on the calendar that now is in.
+func (l *Limit) Period(now int64) (start, end int64) { return period(l, now) }
+
+// PeriodSQL is Postgres's query for it: of i.now, i.unit and i.zone.
+var PeriodSQL = periodSQL("i.now", "i.unit", "i.zone")

@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -109,8 +110,8 @@ func TestRetryAfterOfSeveral(t *testing.T) {
 				longest = d.RetryAfter
 			}
 		}
-		if longest == 0 {
-			t.Skip() // passed
+		if longest == 0 || longest == math.MaxInt64 {
+			t.Skip() // passed, or it takes longer than a Duration can say
 		}
 		now := c.now
 		for _, probe := range []struct {

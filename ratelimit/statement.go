@@ -22,8 +22,10 @@ type stepSQL struct {
 	needs []parameter
 
 	// fresh are the columns' values and then expires_at for a key without a
-	// row, after granted hits. Known are i (an item) and clock.now.
+	// row, after granted hits. Known are i (an item), clock.now, and what is
+	// in from, which goes on after them in FROM.
 	fresh string
+	from  string
 
 	// step is a query that returns slot, granted, the columns and expires_at
 	// for a key that has a row. Known are r (the row as it is), excluded (what
@@ -90,7 +92,7 @@ INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
 SELECT i.prefix, i.key, i.slot, i.granted, {fresh}
 FROM clock, (SELECT prefix, key, slot::int, least(n, quota / cost) AS granted, cost, quota, span{names}
 	FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]{arrays})
-	WITH ORDINALITY AS u(prefix, key, n, cost, quota, span{names}, slot)) i
+	WITH ORDINALITY AS u(prefix, key, n, cost, quota, span{names}, slot)) i{from}
 ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
 	{step})
@@ -169,7 +171,7 @@ func writeOut(text string, step *stepSQL, durable, sync bool) string {
 		}
 	}
 	refund := strings.Replace(step.refund, "WHERE", "FROM i, clock WHERE", 1)
-	text = strings.NewReplacer("{step}", step.step, "{refund}", refund, "{fresh}", step.fresh).Replace(text)
+	text = strings.NewReplacer("{step}", step.step, "{refund}", refund, "{fresh}", step.fresh, "{from}", step.from).Replace(text)
 	names, arrays := "", ""
 	values := []string{"{n}", element(4, "bigint"), "{cost}", element(5, "bigint"), "{quota}", element(6, "bigint"), "{span}", element(7, "bigint")}
 	for i, p := range step.needs {
