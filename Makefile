@@ -57,7 +57,8 @@ lint: ## run go vet and golangci-lint
 	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) vet ./... && $(LINT) run; fi
 
 .PHONY: cover
-cover: ## run the tests and tell what they cover: cover.out
+cover: ## tell what the tests cover, of ratelimit and of all: cover.out
+	$(GO) test -timeout 30m -cover ./ratelimit
 	$(GO) test -timeout 30m -coverpkg=./... -coverprofile=cover.out ./...
 	$(GO) tool cover -func=cover.out | tail -n 1
 
