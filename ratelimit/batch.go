@@ -2,10 +2,11 @@ package ratelimit
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// Group commit. Hits that come while a statement is under way wait in a queue;
+// Group commit. Calls that come while a statement is under way wait in a queue;
 // when it returns, what has queued goes into the next one. A lone caller pays one
 // round trip, a crowd shares one, and no timer is involved.
 
@@ -13,30 +14,41 @@ const (
 	// maxHits bounds the hits of a batch; what is over waits for the next.
 	maxHits = 400
 
+	// queueRoom is how many calls a queue holds. Whoever comes to a full one waits
+	// for the next batch to make room.
+	queueRoom = 4096
+
 	// patience is how long the queue waits for a batch under way before
 	// another takes off beside it, on another connection: one slow statement
 	// must not hold everybody up.
 	patience = 5 * time.Millisecond
 )
 
-// call is one request that waits for its decisions. It owns its slices, so that
-// a caller who stops waiting may reuse his, and serves request after request.
-type call struct {
-	hits      []Hit
-	decisions []Decision
-	places    []place // where each hit went in the batch
-	claims    []claim // of an internal call that gives back; parallel to hits
-	reset     bool    // the hits' keys are to be forgotten
-	gives     bool    // some quota is given back: a reset, or a negative cost
-	unusual   bool    // some hit is not simply to be charged
-	internal  bool    // nobody waits
-	attempts  int     // batches it has been in
-	queued    time.Time
-	failed    error // what the batch says; its caller may have stopped waiting
-	err       error // what the caller is told; guarded by the lane's mutex
-	settled   bool  // likewise
-	done      sync.WaitGroup
+// Call is one request that waits for its decisions. It serves one request at a
+// time, and one after the other.
+type Call struct {
+	Hits      []Hit      // what it asks for
+	Decisions []Decision // on the hits, one each, unless Err is set
+	Err       error      // why there are none
+	Owner     any        // whatever the caller needs to know the call by
+
+	places      []place   // where each hit went in the batch
+	claims      []claim   // of an internal call that gives back; parallel to Hits
+	reset       bool      // the hits' keys are to be forgotten
+	gives       bool      // some quota is given back: a reset, or a negative cost
+	unusual     bool      // some hit is not simply to be charged
+	internal    bool      // nobody waits
+	cancellable bool      // its caller may stop waiting
+	passes      bool      // every hit is charged
+	deadline    time.Time // of one that comes again
+	attempts    int       // batches it has been in
+	failed      error     // what the batch says; its caller may have stopped waiting
+	settled     int32     // 1 once the wait of a cancellable one has ended
+	done        chan struct{}
 }
+
+// NewCall returns a call for a Queue.
+func NewCall() *Call { return &Call{done: make(chan struct{}, 1)} }
 
 // place is a hit's place in a batch: the nth of an item's equal hits.
 type place struct {
@@ -45,34 +57,45 @@ type place struct {
 	before *item // of a hit that gives back: the refund, before the look at what is left
 }
 
-// idleCalls are free for the next request.
-var idleCalls = sync.Pool{New: func() any { return &call{} }}
-
-// newCall returns a call for the hits, with their keys as they are stored.
-func newCall(hits []Hit, reset bool) *call {
-	c := idleCalls.Get().(*call)
-	c.hits = append(c.hits[:0], hits...)
-	c.decisions = c.decisions[:0]
-	c.attempts = 0
-	c.settled = false
-	c.failed = nil
-	c.err = nil
+// newCall returns a call for the hits, with their keys as they are stored. It
+// owns its slices, so that a caller who stops waiting may reuse his.
+func (p *Postgres) newCall(hits []Hit, reset bool) *Call {
+	c := p.idle.Get().(*Call)
+	c.Hits = append(c.Hits[:0], hits...)
 	c.reset = reset
-	c.gives = reset
-	c.unusual = reset
-	for i := range c.hits {
-		h := &c.hits[i]
-		if h.Cost != 1 || h.Secret || h.Peek {
-			examine(c, h)
-		} else {
-			h.Key = StoredKey(h.Key)
-		}
-	}
+	c.cancellable = false
+	c.settled = 0
+	begin([]*Call{c})
 	return c
 }
 
+// begin makes calls ready for a batch: their keys are as they are stored.
+func begin(calls []*Call) {
+	keys := make([]string, 0, 8)
+	for _, c := range calls {
+		c.Decisions = c.Decisions[:0]
+		c.attempts = 0
+		c.failed = nil
+		c.gives = c.reset
+		c.unusual = c.reset
+		for i := range c.Hits {
+			h := &c.Hits[i]
+			if h.Cost != 1 || h.Secret || h.Peek {
+				examine(c, h)
+			} else {
+				keys = append(keys, h.Key)
+			}
+		}
+	}
+	if !allPlain(keys) {
+		for _, c := range calls {
+			storeUsual(c)
+		}
+	}
+}
+
 // examine is what a hit needs that is not of the most frequent kind.
-func examine(c *call, h *Hit) {
+func examine(c *Call, h *Hit) {
 	h.Key = h.storedKey()
 	if h.Cost < 0 && !h.Peek {
 		c.gives = true
@@ -82,126 +105,264 @@ func examine(c *call, h *Hit) {
 	}
 }
 
-// lane is a queue of calls that have the same timeout. Since deadlines in it are
-// in the order of arrival, no call needs a timer: a batch ends by its earliest
-// deadline, and whoever queued behind it then still has time.
-type lane struct {
+// storeUsual does for the keys of the other hits what examine does.
+func storeUsual(c *Call) {
+	for i := range c.Hits {
+		h := &c.Hits[i]
+		if h.Cost == 1 && !h.Secret && !h.Peek {
+			h.Key = StoredKey(h.Key)
+		}
+	}
+}
+
+// Queue is where calls wait for the batch that decides them. See NewQueue.
+type Queue struct {
 	timeout time.Duration
 	flights int // batches that may be under way at once
-	run     func(calls []*call, deadline time.Time) []*call
+	run     func(calls []*Call, deadline time.Time) []*Call
 
-	mu       sync.Mutex
-	queue    []*call
-	flying   int
-	departed time.Time // of the latest batch
+	// Of a queue made by NewQueue; else nil.
+	deliver func(calls []*Call)
+	receive func(calls []*Call) []*Call
+
+	calls  chan *Call
+	manned int32 // 1 while a flight is to take what queues
+
+	mu     sync.Mutex
+	again  []*Call   // calls that come again, ahead of all others
+	aloft  int       // flights
+	landed []*flight // free for the next
 }
 
-// submit queues a call and waits until it is settled. The caller has added it
-// to c.done.
-func submit(l *lane, c *call) {
-	c.queued = time.Now()
-	l.mu.Lock()
-	l.queue = append(l.queue, c)
-	if l.flying == 0 || l.flying < l.flights && c.queued.Sub(l.departed) > patience {
-		l.flying++
-		l.departed = c.queued
-		go fly(l)
+// Enter puts a call into the queue and waits until it is decided.
+func Enter(q *Queue, c *Call) {
+	q.calls <- c
+	if atomic.LoadInt32(&q.manned) == 0 && atomic.CompareAndSwapInt32(&q.manned, 0, 1) {
+		takeOff(q)
 	}
-	l.mu.Unlock()
-	c.done.Wait()
+	<-c.done
 }
 
-// fly runs batches until the queue is empty. Nothing may panic out of here: in
-// a proxy's plugin that would end the proxy.
-func fly(l *lane) {
+// flight runs one batch after the other, as long as there are calls and it is
+// not late.
+type flight struct {
+	calls []*Call // memory for a batch
+
+	// Guarded by the queue's mutex.
+	watch    *time.Timer // goes off when it is late
+	departed time.Time   // of the latest batch
+	running  bool
+	relieved bool // another has taken over the queue
+}
+
+// takeOff starts a flight that mans the queue.
+func takeOff(q *Queue) {
+	q.mu.Lock()
+	f := boardingCrew(q)
+	q.mu.Unlock()
+	go fly(q, f, time.Now())
+}
+
+// boardingCrew returns a flight that may start. The caller holds the mutex.
+func boardingCrew(q *Queue) *flight {
+	q.aloft++
+	n := len(q.landed)
+	if n == 0 {
+		return &flight{}
+	}
+	f := q.landed[n-1]
+	q.landed = q.landed[:n-1]
+	f.relieved = false
+	return f
+}
+
+// fly runs batches until there are no calls. What is queued came after since, or
+// later. Nothing may panic out of here: in a proxy's plugin that would end the
+// proxy.
+func fly(q *Queue, f *flight, since time.Time) {
 	for {
-		calls := depart(l)
+		calls, again := board(q, f)
+		now := time.Now()
 		if len(calls) == 0 {
-			return
+			if leave(q) {
+				break
+			}
+			since = now
+			continue
 		}
-		again := runSafely(l, calls)
-		if len(again) > 0 {
-			l.mu.Lock()
-			l.queue = append(again, l.queue...)
-			l.mu.Unlock()
+		deadline := deadlineOf(calls[:again])
+		if deadline.IsZero() {
+			deadline = since.Add(q.timeout)
+			if len(calls) == again {
+				deadline = now.Add(q.timeout) // nobody waits
+			}
+		}
+		if len(q.calls) == 0 {
+			since = now
+		}
+		depart(q, f, now)
+		if !arrive(q, f, runSafely(q, calls, calls[again:], deadline)) {
+			break
 		}
 	}
+	q.mu.Lock()
+	q.aloft--
+	q.landed = append(q.landed, f)
+	q.mu.Unlock()
 }
 
-// depart takes what has queued, as much as fits into one batch.
-func depart(l *lane) []*call {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n, hits := 0, 0
-	for n < len(l.queue) && (n == 0 || hits+len(l.queue[n].hits) <= maxHits) {
-		hits += len(l.queue[n].hits)
+// board returns the calls of the next batch: those that come again, and how many
+// these are, and what has queued, as much as fits.
+func board(q *Queue, f *flight) ([]*Call, int) {
+	q.mu.Lock()
+	first := q.again
+	q.again = nil
+	q.mu.Unlock()
+	room := len(first) + len(q.calls)
+	if room > len(f.calls) {
+		f.calls = make([]*Call, 2*room)
+	}
+	calls := f.calls
+	again := copy(calls, first)
+	hits := 0
+	for i := range first {
+		hits += len(first[i].Hits)
+	}
+	n := again
+	for n < room && hits < maxHits {
+		c := <-q.calls
+		calls[n] = c
+		hits += len(c.Hits)
 		n++
 	}
-	calls := l.queue[:n:n]
-	if n == len(l.queue) {
-		l.queue = nil
-	} else {
-		l.queue = append([]*call(nil), l.queue[n:]...)
-	}
-	if n == 0 {
-		l.flying--
-		return nil
-	}
-	l.departed = time.Now()
-	return calls
+	return calls[:n], again
 }
 
-// runSafely decides the calls, and returns those for the next batch.
-func runSafely(l *lane, calls []*call) (again []*call) {
+// leave reports whether a flight may end: whoever queues next starts another.
+func leave(q *Queue) bool {
+	atomic.StoreInt32(&q.manned, 0)
+	q.mu.Lock()
+	empty := len(q.calls) == 0 && len(q.again) == 0
+	q.mu.Unlock()
+	return empty || !atomic.CompareAndSwapInt32(&q.manned, 0, 1)
+}
+
+// deadlineOf is that of calls that come again, which is the earliest. The others
+// have time left, so that no call needs a timer of its own.
+func deadlineOf(again []*Call) time.Time {
+	for _, c := range again {
+		if !c.internal {
+			return c.deadline
+		}
+	}
+	return time.Time{}
+}
+
+// flying reports whether there is a flight.
+func flying(q *Queue) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.aloft > 0
+}
+
+// depart has the batch watched that is about to run.
+func depart(q *Queue, f *flight, now time.Time) {
+	q.mu.Lock()
+	f.running = true
+	f.departed = now
+	if f.watch == nil {
+		f.watch = time.AfterFunc(patience, func() { late(q, f) })
+	} else {
+		f.watch.Reset(patience)
+	}
+	q.mu.Unlock()
+}
+
+// arrive is the end of a batch, of which some calls come again. It reports whether
+// the flight still mans the queue.
+func arrive(q *Queue, f *flight, again []*Call) bool {
+	q.mu.Lock()
+	f.running = false
+	f.watch.Stop()
+	if len(again) > 0 {
+		q.again = append(again, q.again...)
+	}
+	q.mu.Unlock()
+	if f.relieved && len(again) > 0 && atomic.CompareAndSwapInt32(&q.manned, 0, 1) {
+		f.relieved = false
+	}
+	return !f.relieved
+}
+
+// late has another flight man the queue, if there may be one more.
+func late(q *Queue, f *flight) {
+	var other *flight
+	q.mu.Lock()
+	if f.running && !f.relieved {
+		if q.aloft < q.flights {
+			f.relieved = true
+			other = boardingCrew(q)
+		} else {
+			f.watch.Reset(patience)
+		}
+	}
+	since := f.departed
+	q.mu.Unlock()
+	if other != nil {
+		fly(q, other, since)
+	}
+}
+
+// runSafely decides the calls, of which some are fresh from the queue, and returns
+// those for the next batch.
+func runSafely(q *Queue, calls, fresh []*Call, deadline time.Time) (again []*Call) {
 	defer func() {
 		if p := recover(); p != nil {
 			again = nil
-			settle(l, calls, panicError(p))
+			settle(q, calls, panicError(p))
 		}
 	}()
-	return l.run(calls, deadline(l, calls))
-}
-
-// deadline is the earliest of the calls': those that come again come first, and
-// the others are in the order of arrival.
-func deadline(l *lane, calls []*call) time.Time {
-	for _, c := range calls {
-		if !c.internal {
-			return c.queued.Add(l.timeout)
+	if q.receive != nil && len(fresh) > 0 {
+		left := q.receive(fresh)
+		calls = calls[:len(calls)-len(fresh)+len(left)]
+		if len(calls) == 0 {
+			return nil
 		}
 	}
-	return time.Now().Add(l.timeout)
+	return q.run(calls, deadline)
 }
 
 // settle ends the wait of the calls that are left in a batch, once each: nil
 // stands for one that has left it.
-func settle(l *lane, calls []*call, err error) {
-	l.mu.Lock()
+func settle(q *Queue, calls []*Call, err error) {
+	n := 0
 	for i, c := range calls {
-		if c == nil || c.internal {
+		calls[i] = nil
+		if c == nil || c.internal || c.cancellable && !atomic.CompareAndSwapInt32(&c.settled, 0, 1) {
 			continue
 		}
-		// From here on, the caller of Take may use it for another request.
-		calls[i] = nil
-		if !c.settled {
-			c.settled = true
-			c.err = err
-			if c.failed != nil {
-				c.err = c.failed
-			}
-			c.done.Done()
+		c.Err = err
+		if c.failed != nil {
+			c.Err = c.failed
 		}
+		calls[n] = c
+		n++
 	}
-	l.mu.Unlock()
+	if q.deliver != nil && n > 0 {
+		runEach(q.deliver, calls[:n])
+	}
+	for i := 0; i < n; i++ {
+		c := calls[i]
+		calls[i] = nil
+		// From here on, its caller may use it for another request.
+		c.done <- struct{}{}
+	}
 }
 
 // forsake ends the wait of a call whose caller stops waiting.
-func forsake(l *lane, c *call, err error) {
-	l.mu.Lock()
-	if !c.settled {
-		c.settled = true
-		c.err = err
-		c.done.Done()
+func forsake(c *Call, err error) {
+	if atomic.CompareAndSwapInt32(&c.settled, 0, 1) {
+		c.Err = err
+		c.done <- struct{}{}
 	}
-	l.mu.Unlock()
 }

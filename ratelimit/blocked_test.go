@@ -228,6 +228,9 @@ func TestBlockedOfSeveral(t *testing.T) {
 	hits := []ratelimit.Hit{{Limit: open, Key: "k", Cost: 2}, {Limit: closed, Key: "k", Cost: 1}, {Limit: open, Key: "l", Cost: 0}}
 	d := make([]ratelimit.Decision, 3)
 	for round := range 3 {
+		if round == 2 { // the statement that gives back must not come in between
+			eventually(t, "the charge of the refused request to be given back", func() bool { return store.Stats().GivenBack == 1 })
+		}
 		before := store.Stats()
 		if err := store.Take(context.Background(), 10*time.Second, hits, d); err != nil {
 			t.Fatal(err)
@@ -242,9 +245,9 @@ func TestBlockedOfSeveral(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "the charge of the refused request to be given back", func() bool {
-		return takeOne(t, store, ratelimit.Hit{Limit: open, Key: "k"}).Remaining == 7
-	})
+	if left := takeOne(t, store, ratelimit.Hit{Limit: open, Key: "k"}).Remaining; left != 7 {
+		t.Errorf("%d remain of the limit that was not blocked, want 7", left)
+	}
 }
 
 // TestGivingBackUnblocks: a row that was used up for a moment, by a request that

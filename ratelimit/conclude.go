@@ -8,52 +8,84 @@ const maxAttempts = 3
 
 // conclude decides and settles the calls of a batch that ran. Where a request was
 // refused by one limit, what its others granted is given back in the next batch,
-// ahead of everybody. It returns the calls for that batch.
-func (p *Postgres) conclude(l *lane, calls []*call) []*call {
-	back := &call{internal: true}
+// ahead of everybody. It returns the calls for that batch. A request is not decided
+// again after the deadline.
+func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call {
+	back := &Call{internal: true}
 	for _, c := range calls {
-		if len(c.hits) > 1 && !c.reset && !c.internal {
+		// Only takes are ever granted anything.
+		c.passes = len(c.places) > 0
+		for i := range c.places {
+			at := &c.places[i]
+			if at.nth >= at.item.granted || at.item.err != nil {
+				c.passes = false
+			}
+		}
+		if !c.passes && len(c.places) > 1 && !c.reset && !c.internal {
 			giveBack(c, back)
 		}
 	}
-	var again []*call
+	var again []*Call
 	now := time.Now()
 	for i, c := range calls {
-		if len(c.places) == 1 {
-			if at := &c.places[0]; at.nth < at.item.granted && at.item.err == nil {
-				// One hit, admitted: most are. Granted hits are of takes.
+		if c.passes {
+			// Most do. In plain sight, for an interpreter.
+			for j := range c.places {
+				at := &c.places[j]
 				it := at.item
-				c.decisions = append(c.decisions, admitted(it.limit, &it.row, it.now, it.given+(it.granted-1-at.nth)*it.cost))
-				continue
+				if it.quota == 0 {
+					view(it)
+				}
+				left := it.free + it.given + (it.granted-1-at.nth)*it.cost
+				if left < 0 {
+					left = 0
+				}
+				if left > it.quota {
+					left = it.quota
+				}
+				c.Decisions = append(c.Decisions, Decision{Allowed: true, Limit: it.quota, Remaining: left, Reset: it.reset})
 			}
+			continue
 		}
 		if c.internal {
 			p.report(failure(c))
 			p.clearGiven(c)
 			continue
 		}
+		if c.gives {
+			p.clearGiven(c)
+		}
 		c.failed = failure(c)
 		if c.failed != nil {
 			continue
 		}
-		if len(c.hits) > 1 && worthAnother(c) && now.Before(c.queued.Add(l.timeout)) {
+		if len(c.Hits) > 1 && worthAnother(c) && now.Before(deadline) {
+			c.deadline = deadline
 			again = append(again, c)
 			calls[i] = nil
 			continue
 		}
 		for j := 0; j < len(c.places) && !c.reset; j++ {
-			c.decisions = append(c.decisions, decideHit(p.blocked, c, j, now))
+			c.Decisions = append(c.Decisions, decideHit(p.blocked, c, j, now))
 		}
 	}
-	settle(l, calls, nil)
-	if len(back.hits) > 0 {
-		again = append([]*call{back}, again...)
+	settle(q, calls, nil)
+	if len(back.Hits) > 0 {
+		again = append([]*Call{back}, again...)
 	}
 	return again
 }
 
+// view looks at an item's row, once for all its hits.
+func view(it *item) {
+	free, reset := algorithms[stepsOf(it.limit)].look(it.limit, &it.row, it.now)
+	it.free = free
+	it.reset = time.UnixMicro(reset)
+	it.quota = capacity(it.limit)
+}
+
 // failure is the first error among a call's items.
-func failure(c *call) error {
+func failure(c *Call) error {
 	for i := range c.places {
 		at := &c.places[i]
 		if at.item.err != nil {
@@ -67,22 +99,22 @@ func failure(c *call) error {
 }
 
 // granted reports whether the limit of the ith hit had room for it.
-func granted(c *call, i int) bool {
+func granted(c *Call, i int) bool {
 	it := c.places[i].item
 	if it.kind == take {
 		return c.places[i].nth < it.granted
 	}
-	h := &c.hits[i]
+	h := &c.Hits[i]
 	if it.kind == reset || h.Cost < 0 && !h.Peek {
 		return true
 	}
 	return fits(it.limit, &it.row, it.now, h.Cost)
 }
 
-// giveBack adds to back what a refused or failed call was charged.
-func giveBack(c, back *call) {
+// giveBack adds to back what a call was charged, if it is refused or failed.
+func giveBack(c, back *Call) {
 	refused := failure(c) != nil
-	for i := range c.hits {
+	for i := range c.Hits {
 		refused = refused || !granted(c, i)
 	}
 	if !refused {
@@ -94,16 +126,16 @@ func giveBack(c, back *call) {
 			continue
 		}
 		it.given += it.cost
-		h := c.hits[i]
+		h := c.Hits[i]
 		h.Cost = -it.cost
-		back.hits = append(back.hits, h)
+		back.Hits = append(back.Hits, h)
 		back.claims = append(back.claims, algorithms[stepsOf(it.limit)].claim(it.limit, &it.row, it.now))
 	}
 }
 
 // worthAnother reports whether every limit that refused the call did so while
 // it held charges that are now given back.
-func worthAnother(c *call) bool {
+func worthAnother(c *Call) bool {
 	if c.attempts >= maxAttempts {
 		return false
 	}
@@ -122,7 +154,7 @@ func worthAnother(c *call) bool {
 
 // decideHit is the decision on the ith hit of a call. It tells the blocked rows
 // of a refusal.
-func decideHit(b *blocked, c *call, i int, now time.Time) Decision {
+func decideHit(b *blocked, c *Call, i int, now time.Time) Decision {
 	it := c.places[i].item
 	if granted(c, i) {
 		behind := it.given
@@ -131,7 +163,7 @@ func decideHit(b *blocked, c *call, i int, now time.Time) Decision {
 		}
 		return admitted(it.limit, &it.row, it.now, behind)
 	}
-	d := refused(it.limit, &it.row, it.now, c.hits[i].Cost, it.given)
+	d := refused(it.limit, &it.row, it.now, c.Hits[i].Cost, it.given)
 	if it.kind == take && it.given == 0 && b != nil {
 		b.note(it.id, it.limit, it.row, it.now, d.RetryAfter, now)
 	}

@@ -59,12 +59,10 @@ type Batch struct {
 }
 
 // newCalls makes the calls of requests that nobody waits for.
-func newCalls(requests []*Request) []*call {
-	var calls []*call
+func newCalls(p *Postgres, requests []*Request) []*Call {
+	var calls []*Call
 	for _, r := range requests {
-		c := newCall(r.Hits, r.Reset)
-		c.queued = time.Now()
-		c.done.Add(1)
+		c := p.newCall(r.Hits, r.Reset)
 		calls = append(calls, c)
 	}
 	return calls
@@ -73,24 +71,24 @@ func newCalls(requests []*Request) []*call {
 // RunBatch decides requests in one batch, and the batches that follow from it.
 // What is to come between those is decided after the first.
 func (p *Postgres) RunBatch(requests []*Request, between ...*Request) {
-	l, err := p.lane(10 * time.Second)
+	q, err := p.queue(10 * time.Second)
 	if err != nil {
 		panic(err)
 	}
-	runBatch(requests, between, func(calls []*call) []*call { return runSafely(l, calls) })
+	runBatch(p, requests, between, func(calls []*Call) []*Call { return runSafely(q, calls, nil, time.Now().Add(q.timeout)) })
 }
 
-func runBatch(requests, between []*Request, run func(calls []*call) (again []*call)) {
-	calls := newCalls(requests)
-	again := run(append([]*call(nil), calls...))
+func runBatch(p *Postgres, requests, between []*Request, run func(calls []*Call) (again []*Call)) {
+	calls := newCalls(p, requests)
+	again := run(append([]*Call(nil), calls...))
 	if len(between) > 0 {
-		runBatch(between, nil, run)
+		runBatch(p, between, nil, run)
 	}
 	for len(again) > 0 {
 		again = run(again)
 	}
 	for i, r := range requests {
-		r.Decisions, r.Err = calls[i].decisions, calls[i].err
+		r.Decisions, r.Err = calls[i].Decisions, calls[i].Err
 	}
 }
 
@@ -99,11 +97,11 @@ func runBatch(requests, between []*Request, run func(calls []*call) (again []*ca
 // there.
 func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Statement) {
 	var plans []*plan
-	var calls [][]*call
+	var calls [][]*Call
 	var statements []*Statement
 	for i, b := range batches {
 		plan := newPlan()
-		calls = append(calls, newCalls(b.Requests))
+		calls = append(calls, newCalls(p, b.Requests))
 		addCalls(plan, calls[i])
 		plans = append(plans, plan)
 		statements = append(append(statements, plan.write(p.texts, b.Now)...), watch(i)...)
@@ -113,11 +111,11 @@ func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Stateme
 	}
 	for i, plan := range plans {
 		plan.close()
-		if again := p.conclude(&lane{timeout: 10 * time.Second}, append([]*call(nil), calls[i]...)); len(again) > 0 {
+		if again := p.conclude(&Queue{}, append([]*Call(nil), calls[i]...), time.Now().Add(10*time.Second)); len(again) > 0 {
 			panic("a request of one hit has nothing to give back")
 		}
 		for j, r := range batches[i].Requests {
-			r.Decisions, r.Err = calls[i][j].decisions, calls[i][j].err
+			r.Decisions, r.Err = calls[i][j].Decisions, calls[i][j].Err
 		}
 	}
 }
@@ -136,7 +134,7 @@ func NewSteps() *Steps {
 
 // RunBatch is Postgres.RunBatch, with the clock that PostgresOptions.Now is.
 func (s *Steps) RunBatch(clock func() int64, requests []*Request, between ...*Request) {
-	runBatch(requests, between, func(calls []*call) []*call {
+	runBatch(s.p, requests, between, func(calls []*Call) []*Call {
 		plan, now := newPlan(), clock()
 		addCalls(plan, calls)
 		for _, wave := range plan.waves {
@@ -147,7 +145,7 @@ func (s *Steps) RunBatch(clock func() int64, requests []*Request, between ...*Re
 			}
 		}
 		plan.close()
-		return s.p.conclude(&lane{timeout: 10 * time.Second}, calls)
+		return s.p.conclude(&Queue{}, calls, time.Now().Add(10*time.Second))
 	})
 }
 

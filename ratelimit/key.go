@@ -18,12 +18,27 @@ const digestMark = "sha256:"
 // from it (longer than MaxKey bytes, a NUL in it, or not UTF-8). A key that
 // looks like a digest is digested too, so that nobody can name another's row.
 func StoredKey(key string) string {
-	// In plain sight, for an interpreter: this runs for every hit.
-	if len(key) > MaxKey || !utf8.ValidString(key) || strings.IndexByte(key, 0) >= 0 ||
-		len(key) >= len(digestMark) && key[:len(digestMark)] == digestMark {
-		return DigestKey(key)
+	if plainKey(key) {
+		return key
 	}
-	return key
+	return DigestKey(key)
+}
+
+// plainKey reports whether a key is stored as it is.
+func plainKey(key string) bool {
+	return len(key) <= MaxKey && storable(key) && !strings.HasPrefix(key, digestMark)
+}
+
+// allPlain reports whether all keys surely are plain. It looks at them in one
+// piece: an interpreter pays for each call.
+func allPlain(keys []string) bool {
+	for _, key := range keys {
+		if len(key) > MaxKey {
+			return false
+		}
+	}
+	text := strings.Join(keys, "\x00")
+	return utf8.ValidString(text) && strings.Count(text, "\x00") < len(keys) && !strings.Contains(text, digestMark)
 }
 
 // DigestKey is "sha256:" and the SHA-256 of the key in hexadecimal. It keeps a

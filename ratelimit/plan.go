@@ -1,6 +1,9 @@
 package ratelimit
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // A plan turns the calls of a batch into statements. Hits of equal cost on one
 // row become one item. A row occurs once in a statement, so a hit that cannot
@@ -45,6 +48,11 @@ type item struct {
 	now      int64
 	row      row
 	err      error
+
+	// Of the row, once somebody looked at it; see view.
+	quota int64 // above 0 then
+	free  int64
+	reset time.Time
 }
 
 // plans are free for the next batch.
@@ -68,15 +76,15 @@ func (p *plan) free() {
 
 // addCalls plans a batch. What most hits are is done here, in one loop: to an
 // interpreter each function call costs as much as ten lines.
-func addCalls(p *plan, calls []*call) {
+func addCalls(p *plan, calls []*Call) {
 	for _, c := range calls {
 		c.places = c.places[:0]
 		if c.unusual || c.internal {
 			addUnusual(p, c)
 			continue
 		}
-		for i := range c.hits {
-			h := &c.hits[i]
+		for i := range c.Hits {
+			h := &c.Hits[i]
 			id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
 			it := p.latest[id]
 			if it != nil && it.limit == h.Limit && it.cost == h.Cost && it.kind == take {
@@ -102,15 +110,15 @@ func addCalls(p *plan, calls []*call) {
 }
 
 // addUnusual plans a call that gives back, or looks.
-func addUnusual(p *plan, c *call) {
+func addUnusual(p *plan, c *Call) {
 	probe := false
-	for i := range c.hits {
-		if c.hits[i].Cost > capacity(c.hits[i].Limit) {
+	for i := range c.Hits {
+		if c.Hits[i].Cost > capacity(c.Hits[i].Limit) {
 			probe = true // it can never pass, so nothing is to be charged
 		}
 	}
-	for i := range c.hits {
-		h := &c.hits[i]
+	for i := range c.Hits {
+		h := &c.Hits[i]
 		id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
 		switch {
 		case c.reset:

@@ -43,12 +43,14 @@ type Postgres struct {
 	o     PostgresOptions
 	texts *statements
 
-	blocked *blocked // nil if every hit is to be asked about
-	stats   Stats    // guarded by mu
+	idle    sync.Pool // of calls
+	blocked *blocked  // nil if every hit is to be asked about
+	stats   Stats     // guarded by mu
 
 	mu        sync.Mutex
 	closed    bool
-	lanes     map[time.Duration]*lane
+	queues    map[time.Duration]*Queue // of Take and Reset
+	more      []*Queue                 // made by NewQueue
 	cleaning  bool
 	migrated  bool
 	migration context.Context // ends with the one under way; or nil
@@ -68,7 +70,8 @@ func NewPostgres(db DB, o PostgresOptions) *Postgres {
 	if o.Flights <= 0 {
 		o.Flights = 4
 	}
-	p := &Postgres{db: db, o: o, texts: newStatements(), lanes: map[time.Duration]*lane{}, migrated: o.DisableMigration}
+	p := &Postgres{db: db, o: o, texts: newStatements(), queues: map[time.Duration]*Queue{}, migrated: o.DisableMigration}
+	p.idle.New = func() any { return NewCall() }
 	if o.MaxBlockedKeys == 0 {
 		o.MaxBlockedKeys = DefaultBlockedKeys
 	}
@@ -91,79 +94,75 @@ func (p *Postgres) Reset(ctx context.Context, timeout time.Duration, hits []Hit)
 // ask sends hits through a batch, unless it is known already that they do not
 // fit.
 func ask(p *Postgres, ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision, reset bool) error {
-	l := openLane(p, timeout)
-	if l == nil {
-		var err error
-		if l, err = p.lane(timeout); err != nil {
-			return err
-		}
+	q, err := p.queue(timeout)
+	if err != nil {
+		return err
 	}
-	c := newCall(hits, reset)
+	c := p.newCall(hits, reset)
 	if c.gives || ctx.Done() != nil || anyBlocked(p.blocked) {
-		return askCarefully(p, ctx, l, c, decisions)
+		return askCarefully(p, ctx, q, c, decisions)
 	}
-	c.done.Add(1)
-	submit(l, c)
-	return outcome(c, decisions)
+	Enter(q, c)
+	return outcome(p, c, decisions)
 }
 
 // outcome hands a call's decisions over, and the call to the next request.
-func outcome(c *call, decisions []Decision) error {
-	err := c.err
+func outcome(p *Postgres, c *Call, decisions []Decision) error {
+	err := c.Err
 	if err == nil {
-		copy(decisions, c.decisions)
+		copy(decisions, c.Decisions)
 	}
-	idleCalls.Put(c)
+	p.idle.Put(c)
 	return err
 }
 
 // askCarefully is the rest of ask for a call that ctx may end, that gives quota
 // back, or that may be known not to fit.
-func askCarefully(p *Postgres, ctx context.Context, l *lane, c *call, decisions []Decision) error {
+func askCarefully(p *Postgres, ctx context.Context, q *Queue, c *Call, decisions []Decision) error {
 	if p.blocked != nil && refuse(p, c, decisions) {
-		idleCalls.Put(c)
+		p.idle.Put(c)
 		return nil
 	}
-	c.done.Add(1) // before ctx can end the wait
-	stop := context.AfterFunc(ctx, func() { forsake(l, c, context.Cause(ctx)) })
-	submit(l, c)
+	c.cancellable = ctx.Done() != nil
+	stop := context.AfterFunc(ctx, func() { forsake(c, context.Cause(ctx)) })
+	Enter(q, c)
 	stopped := stop()
 	if c.gives {
 		p.clearGiven(c)
 	}
 	if stopped {
-		return outcome(c, decisions)
+		return outcome(p, c, decisions)
 	}
 	// ctx has ended the wait, or is about to, and the call may still be in a
 	// batch: it is not to be used again.
-	if c.err == nil {
-		copy(decisions, c.decisions)
+	if c.Err == nil {
+		copy(decisions, c.Decisions)
 	}
-	return c.err
+	return c.Err
 }
 
 // clearGiven forgets that rows were used up to which a call gave quota back: a
 // refusal from before may have been noted meanwhile.
-func (p *Postgres) clearGiven(c *call) {
+func (p *Postgres) clearGiven(c *Call) {
 	if p.blocked == nil {
 		return
 	}
-	for i := range c.hits {
-		if c.reset || c.hits[i].Cost < 0 {
-			p.blocked.clear(rowKey{c.hits[i].Limit.Durable, c.hits[i].Limit.Prefix, c.hits[i].Key})
+	for i := range c.Hits {
+		if c.reset || c.Hits[i].Cost < 0 {
+			p.blocked.clear(rowKey{c.Hits[i].Limit.Durable, c.Hits[i].Limit.Prefix, c.Hits[i].Key})
 		}
 	}
 }
 
 // refuse decides a call by the blocked rows, if one of its hits is among them.
 // Hits that give quota back clear theirs.
-func refuse(p *Postgres, c *call, decisions []Decision) bool {
+func refuse(p *Postgres, c *Call, decisions []Decision) bool {
 	if c.gives {
 		p.clearGiven(c)
 	}
 	now := time.Now()
-	for i := range c.hits {
-		h := &c.hits[i]
+	for i := range c.Hits {
+		h := &c.Hits[i]
 		if h.Cost <= 0 || h.Peek || c.reset {
 			continue
 		}
@@ -172,7 +171,7 @@ func refuse(p *Postgres, c *call, decisions []Decision) bool {
 			continue
 		}
 		for j := range decisions {
-			decisions[j] = Decision{Allowed: true, Limit: capacity(c.hits[j].Limit), Source: Undecided}
+			decisions[j] = Decision{Allowed: true, Limit: capacity(c.Hits[j].Limit), Source: Undecided}
 		}
 		decisions[i] = d
 		p.mu.Lock()
@@ -183,39 +182,41 @@ func refuse(p *Postgres, c *call, decisions []Decision) bool {
 	return false
 }
 
-// openLane returns the queue for a timeout, if there is one and all is well.
-func openLane(p *Postgres, timeout time.Duration) *lane {
-	p.mu.Lock()
-	l := p.lanes[timeout]
-	if p.closed || p.health.pause > 0 {
-		l = nil
-	}
-	p.mu.Unlock()
-	return l
-}
-
-// lane returns the queue for a timeout, unless no decision can be had.
-func (p *Postgres) lane(timeout time.Duration) (*lane, error) {
+// queue returns the queue for a timeout, unless no decision can be had.
+func (p *Postgres) queue(timeout time.Duration) (*Queue, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := p.unavailable(); err != nil {
+		return nil, err
+	}
+	q := p.queues[timeout]
+	if q == nil {
+		q = p.newQueue(timeout)
+		p.queues[timeout] = q
+	}
+	return q, nil
+}
+
+// unavailable says why no decision can be had, or nil. The caller holds the mutex.
+func (p *Postgres) unavailable() error {
 	if p.closed {
-		return nil, ErrClosed
+		return ErrClosed
 	}
-	if p.health.down(time.Now()) {
-		return nil, ErrUnavailable
+	if p.health.pause > 0 && p.health.down(time.Now()) {
+		return ErrUnavailable
 	}
-	l := p.lanes[timeout]
-	if l == nil {
-		l = &lane{timeout: timeout, flights: p.o.Flights}
-		l.run = func(calls []*call, deadline time.Time) []*call { return p.run(l, calls, deadline) }
-		p.lanes[timeout] = l
-	}
-	return l, nil
+	return nil
+}
+
+func (p *Postgres) newQueue(timeout time.Duration) *Queue {
+	q := &Queue{timeout: timeout, flights: p.o.Flights, calls: make(chan *Call, queueRoom)}
+	q.run = func(calls []*Call, deadline time.Time) []*Call { return p.run(q, calls, deadline) }
+	return q
 }
 
 // run decides a batch: one pipeline of statements. It returns the calls that
 // belong in the next batch.
-func (p *Postgres) run(l *lane, calls []*call, deadline time.Time) []*call {
+func (p *Postgres) run(q *Queue, calls []*Call, deadline time.Time) []*Call {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	plan := newPlan()
@@ -231,18 +232,18 @@ func (p *Postgres) run(l *lane, calls []*call, deadline time.Time) []*call {
 		err = p.execute(ctx, statements)
 	}
 	if err != nil {
-		p.fail(l, calls, p.explain(ctx, err))
+		p.fail(q, calls, p.explain(ctx, err))
 		return nil
 	}
 	plan.close()
 	p.cleanUp(plan)
-	again := p.conclude(l, calls)
+	again := p.conclude(q, calls, deadline)
 	plan.free()
 	return again
 }
 
 // fail ends the calls of a batch of which nothing is known.
-func (p *Postgres) fail(l *lane, calls []*call, err error) {
+func (p *Postgres) fail(q *Queue, calls []*Call, err error) {
 	p.mu.Lock()
 	p.stats.Failures++
 	closed := p.closed
@@ -252,7 +253,7 @@ func (p *Postgres) fail(l *lane, calls []*call, err error) {
 			p.report(fmt.Errorf("giving back what refused requests were charged: %w", err))
 		}
 	}
-	settle(l, calls, err)
+	settle(q, calls, err)
 }
 
 // maxLosses bounds how often a statement may lose. Whenever it does, another has
@@ -318,11 +319,13 @@ func (p *Postgres) Close() {
 func (p *Postgres) flying() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range p.lanes {
-		l.mu.Lock()
-		flying := l.flying > 0
-		l.mu.Unlock()
-		if flying {
+	for _, q := range p.queues {
+		if flying(q) {
+			return true
+		}
+	}
+	for _, q := range p.more {
+		if flying(q) {
 			return true
 		}
 	}

@@ -23,14 +23,14 @@ func (p *Postgres) Stats() Stats {
 }
 
 // count notes a batch.
-func (p *Postgres) count(calls []*call, statements int) {
+func (p *Postgres) count(calls []*Call, statements int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.Batches++
 	p.stats.Statements += int64(statements)
 	for _, c := range calls {
 		if c.internal {
-			p.stats.GivenBack += int64(len(c.hits))
+			p.stats.GivenBack += int64(len(c.Hits))
 		} else {
 			p.stats.Requests++
 		}

@@ -44,8 +44,8 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{next: next, name: name, registry: r}
-	if h.addresses, err = newAddresses(config.IPStrategy); err != nil {
+	addresses, err := newAddresses(config.IPStrategy)
+	if err != nil {
 		return nil, err
 	}
 	timeout, onError, err := config.gate()
@@ -56,22 +56,14 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	for _, rule := range rules {
-		if h.addresses.plain {
-			rule.key.directly()
-			rule.costText.directly()
-		}
-		h.hits = append(h.hits, ratelimit.Hit{Limit: rule.limit, Cost: rule.cost, Secret: rule.secret})
-		h.keys = append(h.keys, rule.key)
-		h.costs = append(h.costs, rule.costText)
-		h.costly = h.costly || rule.costText != nil
-	}
+	h := &handler{next: next, name: name, registry: r, form: newForm(rules, addresses)}
 	// Last, so that no error leaves it acquired.
 	if h.pool, err = r.acquire(key, timeout); err != nil {
 		return nil, err
 	}
 	h.gate = &edge.Gate{Store: h.pool.store, Timeout: timeout, OnError: onError}
 	pool := h.pool
+	h.entrance = r.entranceOf(pool, timeout)
 	context.AfterFunc(ctx, func() {
 		defer pool.logger.recovered()
 		r.release(pool)
@@ -80,25 +72,14 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 }
 
 // handler is the middleware. It does not change after New.
-//
-// What follows runs interpreted for every request, so it is written for few
-// operations: a call of a function costs about 0.5 µs and that of a method 2,
-// and each variable and intermediate value in a function adds to every call of
-// it, also where its branch is not taken. Hence functions rather than methods,
-// and what is rare in functions of its own.
 type handler struct {
-	next      http.Handler
-	name      string
-	registry  *registry
-	pool      *pool
-	gate      *edge.Gate
-	addresses *addresses
-
-	// By rule: the hit without its key, and the key and cost to be filled in.
-	hits   []ratelimit.Hit
-	keys   []template
-	costs  []template // nil where the cost is fixed
-	costly bool       // a cost has to be filled in
+	next     http.Handler
+	name     string
+	registry *registry
+	pool     *pool
+	gate     *edge.Gate
+	entrance *entrance // nil for a store that decides at once
+	form     *form
 }
 
 // background is the context of all decisions, not the request's: a client that
@@ -108,52 +89,72 @@ var background = context.Background()
 
 // ServeHTTP decides on a request. What next does, its panics included, is none
 // of the plugin's business.
+//
+// It runs interpreted for every request, so it is written for few operations: the
+// work on the requests is done in loops over those of a batch, see exchange.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if pass(h, w, r) {
+	e := h.entrance
+	if e == nil {
+		if pass(h, w, r) {
+			h.next.ServeHTTP(w, r)
+		}
+		return
+	}
+	x := <-e.idle
+	x.form = h.form
+	x.w = w
+	x.r = r
+	ratelimit.Enter(e.queue, x.call)
+	ok := x.admitted && x.call.Err == nil || passOtherwise(h, x)
+	x.w = nil
+	x.r = nil
+	e.idle <- x
+	if ok {
 		h.next.ServeHTTP(w, r)
 	}
 }
 
-// pass asks for a decision and writes the headers. It reports whether the
-// request may go on; if not, it is answered.
+// pass asks a store that decides at once. It reports whether the request may go
+// on; if not, it is answered.
 func pass(h *handler, w http.ResponseWriter, r *http.Request) (ok bool) {
 	defer contain(h, w, &ok)
-	hits := append([]ratelimit.Hit(nil), h.hits...)
-	for i := range hits {
-		hits[i].Key = expand(h.keys[i], r, h.addresses)
-	}
-	if h.costly {
-		fillCosts(h, r, hits)
-	}
-	answer := edge.Ask(background, h.gate, hits, make([]ratelimit.Decision, len(hits)))
+	x := newExchange()
+	x.form = h.form
+	x.w = w
+	x.r = r
+	answer := askStore(x, h.gate)
 	if answer.Err != nil {
-		answer = failed(h, answer, hits)
+		answer = failed(h, x, answer.Err)
 	}
-	edge.SetHeaders(w.Header(), &answer)
-	if answer.Status == 0 {
-		return true
-	}
-	answer.Refuse(w)
-	return false
+	return reply(w, answer)
 }
 
-// fillCosts puts in the costs that requests give.
-func fillCosts(h *handler, r *http.Request, hits []ratelimit.Hit) {
-	for i := range hits {
-		if h.costs[i] != nil {
-			hits[i].Cost = edge.RequestCost(expand(h.costs[i], r, h.addresses))
-		}
-	}
+// askStore has a request decided without the entrance.
+func askStore(x *exchange, g *edge.Gate) edge.Answer {
+	fill([]*ratelimit.Call{x.call})
+	hits := x.call.Hits
+	return edge.Ask(background, g, hits, make([]ratelimit.Decision, len(hits)))
 }
 
-// failed logs that no decision was made. A request that an old middleware got so
-// late that its pool is closed asks the one that has taken the pool's place.
-func failed(h *handler, answer edge.Answer, hits []ratelimit.Hit) edge.Answer {
-	if errors.Is(answer.Err, ratelimit.ErrClosed) {
-		pool, err := h.registry.acquire(h.pool.key, h.gate.Timeout)
-		if err == nil {
+// passOtherwise is what becomes of a request that was not simply admitted.
+func passOtherwise(h *handler, x *exchange) (ok bool) {
+	defer contain(h, x.w, &ok)
+	if x.call.Err != nil {
+		return reply(x.w, failed(h, x, x.call.Err))
+	}
+	return reply(x.w, edge.AnswerOf(x.call.Decisions))
+}
+
+// failed is the answer where no decision was made, and logs it. A request that an
+// old middleware got so late that its pool is closed asks the one that has taken
+// the pool's place.
+func failed(h *handler, x *exchange, err error) edge.Answer {
+	answer := edge.Failed(h.gate, err)
+	if errors.Is(err, ratelimit.ErrClosed) {
+		pool, gone := h.registry.acquire(h.pool.key, h.gate.Timeout)
+		if gone == nil {
 			gate := edge.Gate{Store: pool.store, Timeout: h.gate.Timeout, OnError: h.gate.OnError}
-			answer = edge.Ask(background, &gate, hits, make([]ratelimit.Decision, len(hits)))
+			answer = askStore(x, &gate)
 			h.registry.release(pool)
 		}
 	}
@@ -161,6 +162,16 @@ func failed(h *handler, answer edge.Answer, hits []ratelimit.Hit) edge.Answer {
 		h.pool.logger.failure(fmt.Errorf("middleware %s: %w", h.name, answer.Err))
 	}
 	return answer
+}
+
+// reply does what an answer says. It reports whether the request may go on.
+func reply(w http.ResponseWriter, answer edge.Answer) bool {
+	edge.SetHeaders(w.Header(), &answer)
+	if answer.Status == 0 {
+		return true
+	}
+	answer.Refuse(w)
+	return false
 }
 
 // contain turns a panic of the plugin's own into a failed decision. It is to be

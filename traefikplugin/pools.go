@@ -28,9 +28,10 @@ type pool struct {
 	logger *logger
 
 	// Guarded by the registry's mutex.
-	users   int
-	longest time.Duration // the longest timeout of any user
-	gone    *time.Timer   // closes the store; nil while there are users
+	users     int
+	longest   time.Duration // the longest timeout of any user
+	entrances map[time.Duration]*entrance
+	gone      *time.Timer // closes the store; nil while there are users
 }
 
 // registry holds the pools of this interpreter, which is one a plugin and
@@ -58,7 +59,7 @@ func (r *registry) acquire(k poolKey, timeout time.Duration) (*pool, error) {
 	defer r.mu.Unlock()
 	p := r.pools[k]
 	if p == nil {
-		p = &pool{key: k, logger: &logger{}}
+		p = &pool{key: k, logger: &logger{}, entrances: map[time.Duration]*entrance{}}
 		store, err := openStore(k, p.logger)
 		if err != nil {
 			return nil, err
@@ -75,6 +76,23 @@ func (r *registry) acquire(k poolKey, timeout time.Duration) (*pool, error) {
 	}
 	p.users++
 	return p, nil
+}
+
+// entranceOf returns a pool's entrance for requests of a timeout; nil if its store
+// decides at once.
+func (r *registry) entranceOf(p *pool, timeout time.Duration) *entrance {
+	store, ok := p.store.(*ratelimit.Postgres)
+	if !ok {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := p.entrances[timeout]
+	if e == nil {
+		e = newEntrance(store, timeout)
+		p.entrances[timeout] = e
+	}
+	return e
 }
 
 // release gives a pool back. The last user's going starts the linger, which is

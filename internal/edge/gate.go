@@ -35,25 +35,18 @@ type Answer struct {
 
 // Ask decides a request's hits. decisions is memory for the answer, as long as
 // hits. No hits pass.
-//
-// This and SetHeaders run for every request, interpreted in one of the proxies:
-// what is rare is in functions of its own, since there a function pays for all
-// that it might do.
 func Ask(ctx context.Context, g *Gate, hits []ratelimit.Hit, decisions []ratelimit.Decision) Answer {
 	if len(hits) == 0 {
 		return Answer{}
 	}
 	if err := g.Store.Take(ctx, g.Timeout, hits, decisions); err != nil {
-		return g.failed(err)
+		return Failed(g, err)
 	}
-	if len(decisions) > 1 || !decisions[0].Allowed {
-		return answerOf(decisions)
-	}
-	return Answer{Decision: &decisions[0]}
+	return AnswerOf(decisions)
 }
 
-// failed is the answer where no decision could be had.
-func (g *Gate) failed(err error) Answer {
+// Failed is the answer where no decision could be had.
+func Failed(g *Gate, err error) Answer {
 	a := Answer{Err: err}
 	if g.OnError == Deny {
 		a.Status = http.StatusServiceUnavailable
@@ -61,9 +54,9 @@ func (g *Gate) failed(err error) Answer {
 	return a
 }
 
-// answerOf is the answer that decisions make.
-func answerOf(decisions []ratelimit.Decision) Answer {
-	at := tightest(decisions)
+// AnswerOf is the answer that decisions make: one or more.
+func AnswerOf(decisions []ratelimit.Decision) Answer {
+	at := Tightest(decisions)
 	a := Answer{Hit: at, Decision: &decisions[at]}
 	if !decisions[at].Allowed {
 		a.Status = http.StatusTooManyRequests
@@ -71,10 +64,10 @@ func answerOf(decisions []ratelimit.Decision) Answer {
 	return a
 }
 
-// tightest is the place of the decision that tells the client most.
-func tightest(decisions []ratelimit.Decision) int {
+// Tightest is the place of the decision that tells the client most.
+func Tightest(decisions []ratelimit.Decision) int {
 	at := 0
-	for i := range decisions {
+	for i := 1; i < len(decisions); i++ {
 		if tighter(&decisions[i], &decisions[at]) {
 			at = i
 		}
@@ -112,24 +105,37 @@ func (a *Answer) RetrySeconds() int64 {
 // SetHeaders writes X-RateLimit-Limit, -Remaining, -Reset (Unix seconds, rounded
 // up) and, for a refusal that time will lift, Retry-After.
 func SetHeaders(h http.Header, a *Answer) {
-	d := a.Decision
-	if d == nil {
+	if a.Decision == nil {
 		return
 	}
-	// One piece of text and one slice hold all values. Each header's slice ends
-	// where the next begins, so that one who adds to it gets memory of its own.
-	text := strconv.AppendInt(make([]byte, 0, 64), d.Limit, 10)
-	limitEnd := len(text)
-	text = strconv.AppendInt(text, d.Remaining, 10)
-	remainingEnd := len(text)
-	text = strconv.AppendInt(text, d.Reset.Add(time.Second-1).Unix(), 10)
-	all := string(text)
-	values := []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]}
-	h["X-Ratelimit-Limit"] = values[0:1:1]
-	h["X-Ratelimit-Remaining"] = values[1:2:2]
-	h["X-Ratelimit-Reset"] = values[2:3:3]
-	if !d.Allowed {
+	WriteHeaders([]http.Header{h}, []*ratelimit.Decision{a.Decision})
+	if !a.Decision.Allowed {
 		a.setRetryAfter(h)
+	}
+}
+
+// WriteHeaders writes the headers that all answers have, of several requests. It
+// runs for every request, interpreted in one of the proxies: there a loop is
+// cheap, and each call dear.
+func WriteHeaders(headers []http.Header, decisions []*ratelimit.Decision) {
+	limit, limitText := int64(-1), ""
+	reset, resetText := int64(-1), ""
+	for i, d := range decisions {
+		if d.Limit != limit {
+			limit = d.Limit
+			limitText = strconv.FormatInt(limit, 10)
+		}
+		if seconds := d.Reset.Add(time.Second - 1).Unix(); seconds != reset {
+			reset = seconds
+			resetText = strconv.FormatInt(reset, 10)
+		}
+		// Each header's slice ends where the next begins, so that one who adds to
+		// it gets memory of its own.
+		values := []string{limitText, strconv.FormatInt(d.Remaining, 10), resetText}
+		h := headers[i]
+		h["X-Ratelimit-Limit"] = values[0:1:1]
+		h["X-Ratelimit-Remaining"] = values[1:2:2]
+		h["X-Ratelimit-Reset"] = values[2:3:3]
 	}
 }
 

@@ -1,0 +1,138 @@
+package traefikplugin
+
+import (
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// exchange is a request on its way through the plugin.
+//
+// To the interpreter, a call of a function costs some 0.4 µs, that of a method 1.6,
+// and each variable and intermediate value of a function adds to every call of it;
+// within one function, a step costs a hundredth. So what has to be done for each
+// request is done for all that wait for the same batch, in fill and deliver.
+//
+// No type here may come back to itself by way of its fields, other than through
+// an interface: Yaegi then takes one type for two.
+type exchange struct {
+	call     *ratelimit.Call
+	form     *form
+	w        http.ResponseWriter
+	r        *http.Request
+	admitted bool // and its headers are written
+}
+
+// form is what all requests to a middleware ask for, with the blanks that each
+// request fills in.
+type form struct {
+	addresses *addresses
+
+	// By rule: the hit without its key, and the key and cost to be filled in.
+	hits   []ratelimit.Hit
+	keys   []template
+	costs  []template // nil where the cost is fixed
+	costly bool       // a cost has to be filled in
+}
+
+func newForm(rules []*rule, a *addresses) *form {
+	f := &form{addresses: a}
+	for _, rule := range rules {
+		if a.plain {
+			rule.key.directly()
+			rule.costText.directly()
+		}
+		f.hits = append(f.hits, ratelimit.Hit{Limit: rule.limit, Cost: rule.cost, Secret: rule.secret})
+		f.keys = append(f.keys, rule.key)
+		f.costs = append(f.costs, rule.costText)
+		f.costly = f.costly || rule.costText != nil
+	}
+	return f
+}
+
+func newExchange() *exchange {
+	x := &exchange{call: ratelimit.NewCall()}
+	x.call.Owner = x
+	return x
+}
+
+// entrance is where requests enter a store.
+type entrance struct {
+	queue *ratelimit.Queue
+	idle  chan *exchange // free for the next request
+}
+
+// atOnce is how many requests may wait for a decision at once; who comes then
+// waits for another to be decided.
+const atOnce = 2048
+
+func newEntrance(store *ratelimit.Postgres, timeout time.Duration) *entrance {
+	e := &entrance{queue: store.NewQueue(timeout, fill, deliver), idle: make(chan *exchange, atOnce)}
+	for i := 0; i < atOnce; i++ {
+		e.idle <- newExchange()
+	}
+	return e
+}
+
+// fill puts in what requests ask for.
+func fill(calls []*ratelimit.Call) {
+	for _, c := range calls {
+		x := c.Owner.(*exchange)
+		f := x.form
+		x.admitted = false
+		c.Hits = append(c.Hits[:0], f.hits...)
+		for i := range c.Hits {
+			t := f.keys[i]
+			if len(t) != 1 || t[0].from != fromRemoteIP {
+				c.Hits[i].Key = expand(t, x.r, f.addresses)
+				continue
+			}
+			// The most frequent key, in plain sight.
+			host, _, err := net.SplitHostPort(x.r.RemoteAddr)
+			if err != nil {
+				host = x.r.RemoteAddr
+			}
+			c.Hits[i].Key = host
+		}
+		if f.costly {
+			fillCosts(f, x.r, c.Hits)
+		}
+	}
+}
+
+// fillCosts puts in the costs that requests give.
+func fillCosts(f *form, r *http.Request, hits []ratelimit.Hit) {
+	for i := range hits {
+		if f.costs[i] != nil {
+			hits[i].Cost = edge.RequestCost(expand(f.costs[i], r, f.addresses))
+		}
+	}
+}
+
+// deliver writes the headers of the requests that are admitted.
+func deliver(calls []*ratelimit.Call) {
+	headers := make([]http.Header, len(calls))
+	decisions := make([]*ratelimit.Decision, len(calls))
+	n := 0
+	for _, c := range calls {
+		if c.Err != nil {
+			continue
+		}
+		at := 0
+		if len(c.Decisions) > 1 {
+			at = edge.Tightest(c.Decisions)
+		}
+		if !c.Decisions[at].Allowed {
+			continue
+		}
+		x := c.Owner.(*exchange)
+		x.admitted = true
+		headers[n] = x.w.Header()
+		decisions[n] = &c.Decisions[at]
+		n++
+	}
+	edge.WriteHeaders(headers[:n], decisions[:n])
+}
