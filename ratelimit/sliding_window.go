@@ -94,33 +94,30 @@ func retrySliding(l *Limit, r *row, now, cost int64) int64 {
 	return start + w
 }
 
-// weightedSQL is what a count of an earlier window still counts, rounded up: of
-// span microseconds, so many are left over. The product is exact: bigint where it
-// fits, else numeric.
-func weightedSQL(count, leftOver string) string {
-	return `CASE WHEN ` + count + ` < 9223372036854775807 / span THEN (` + count + ` * ` + leftOver + ` + span - 1) / span
-				ELSE div(` + count + `::numeric * ` + leftOver + ` + span - 1, span)::bigint END`
-}
-
 var slidingWindowSQL = stepSQL{
 	columns: "count, prev_count, window_start",
 	fresh:   "i.granted * i.cost, 0, clock.now, clock.now + 2 * i.span * interval '1 microsecond'",
-	// elapsed is NULL for a row of another algorithm; no comparison with it is
-	// true, so the last case stands for it.
+	// As in slide, count, prev and start are as of now, and passed is how much of
+	// that window has: prev still counts for what is left, rounded up, which is
+	// prev − prev·passed/span rounded down. The product is exact: bigint where it
+	// fits, else numeric. elapsed is NULL for a row of another algorithm; no
+	// comparison with it is true, so the last case stands for it.
 	step: `SELECT excluded.slot, granted,
-		CASE WHEN granted = 0 THEN r.count WHEN elapsed < span THEN greatest(0, r.count) + granted * {cost} ELSE granted * {cost} END,
-		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count WHEN elapsed < 2 * span THEN greatest(0, r.count) ELSE 0 END,
-		CASE WHEN granted = 0 OR elapsed < span THEN r.window_start
-			WHEN elapsed < 2 * span THEN r.window_start + span * interval '1 microsecond' ELSE excluded.window_start END,
-		CASE WHEN granted = 0 OR elapsed < span THEN r.window_start + 2 * span * interval '1 microsecond'
-			WHEN elapsed < 2 * span THEN r.window_start + 3 * span * interval '1 microsecond' ELSE excluded.expires_at END
-	FROM (SELECT *, greatest(0, least({n}, ({quota} - CASE
-			WHEN elapsed < span THEN greatest(0, r.count) + ` + weightedSQL("greatest(0, r.prev_count)", "(span - elapsed)") + `
-			WHEN elapsed < 2 * span THEN ` + weightedSQL("greatest(0, r.count)", "(2 * span - elapsed)") + `
-			ELSE 0 END) / {cost})) AS granted
+		CASE WHEN granted = 0 THEN r.count ELSE count + granted * {cost} END,
+		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count ELSE prev END,
+		CASE WHEN granted = 0 THEN r.window_start ELSE start END,
+		CASE WHEN granted = 0 THEN r.window_start ELSE start END + 2 * span * interval '1 microsecond'
+	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - count - (prev - CASE
+			WHEN prev < 9223372036854775807 / span THEN prev * passed / span
+			ELSE div(prev::numeric * passed, span)::bigint END)) / {cost})) AS granted
+	FROM (SELECT *, coalesce(elapsed % span, 0) AS passed,
+		CASE WHEN elapsed < span THEN greatest(0, r.count) ELSE 0 END AS count,
+		CASE WHEN elapsed < span THEN greatest(0, r.prev_count) WHEN elapsed < 2 * span THEN greatest(0, r.count) ELSE 0 END AS prev,
+		CASE WHEN elapsed < span THEN r.window_start
+			WHEN elapsed < 2 * span THEN r.window_start + span * interval '1 microsecond' ELSE excluded.window_start END AS start
 	FROM (SELECT {span} AS span, CASE WHEN excluded.window_start >= r.window_start THEN (date_part('epoch', excluded.window_start - r.window_start) * 1000000)::bigint
 		WHEN r.window_start IS NOT NULL THEN 0 END AS elapsed
-	OFFSET 0) a OFFSET 0) b`,
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	refund: `count = CASE WHEN i.claimed = r.window_start OR i.claimed IS NULL THEN greatest(0, r.count - i.cost) ELSE r.count END,
 	prev_count = CASE WHEN i.claimed = r.window_start THEN r.prev_count
 		WHEN i.claimed IS NULL THEN greatest(0, r.prev_count - (i.cost - least(i.cost, r.count)))
