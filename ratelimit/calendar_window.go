@@ -199,7 +199,7 @@ var calendarWindowSQL = stepSQL{
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh OR r.window_start < excluded.expires_at THEN excluded.expires_at
 			ELSE (SELECT ends FROM (` + periodSQL("r.window_start", "{unit}", "{zone}") + `) w) END
-	FROM (SELECT *, greatest(0, least({n}, ({quota} - used) / {cost})) AS granted
+	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - used) / {cost})) AS granted
 	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE greatest(0, r.count) END AS used
 	FROM (SELECT coalesce(r.window_start < excluded.window_start, true) AS fresh
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,

@@ -66,7 +66,7 @@ var fixedWindowSQL = stepSQL{
 		CASE WHEN NOT fresh THEN r.prev_count END,
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh THEN excluded.expires_at ELSE ends END
-	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least({n}, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
+	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least(excluded.granted, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
 	FROM (SELECT ends, coalesce(excluded.window_start >= ends, true) AS fresh
 	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	refund: `count = greatest(0, r.count - i.cost)

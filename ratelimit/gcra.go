@@ -112,7 +112,7 @@ var gcraSQL = stepSQL{
 		CASE WHEN granted = 0 OR r.expires_at > tat THEN r.expires_at ELSE tat + greatest(60000000, {quota} * {span} / {events}) * interval '1 microsecond' END
 	FROM (SELECT *, now + after / {events} * interval '1 microsecond' AS tat
 	FROM (SELECT *, backlog + granted * {cost} * {span} AS after
-	FROM (SELECT *, greatest(0, least({n}, ({quota} * {span} - backlog) / ({cost} * {span}))) AS granted
+	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} * {span} - backlog) / ({cost} * {span}))) AS granted
 	FROM (SELECT *, CASE WHEN r.last_refill IS NULL THEN 0
 		WHEN r.tokens IS NOT NULL THEN greatest(0, ({quota} - least({quota}, greatest(0, trunc(r.tokens)::bigint))) * {span}
 			- least(greatest(0, -ahead), 4611686018427387904 / events) * events)

@@ -80,7 +80,7 @@ var slidingLogSQL = stepSQL{
 	step: `SELECT excluded.slot, granted,
 		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int]) ELSE r.hits END,
 		CASE WHEN granted > 0 THEN at + {span} * interval '1 microsecond' ELSE r.expires_at END
-	FROM (SELECT *, greatest(0, least({n}, ({quota} - coalesce(cardinality(r.hits), 0) + gone) / {cost})) AS granted
+	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - coalesce(cardinality(r.hits), 0) + gone) / {cost})) AS granted
 	FROM (SELECT *, coalesce(width_bucket(at - {span} * interval '1 microsecond', r.hits), 0) AS gone
 	FROM (SELECT greatest(excluded.hits[1], r.hits[cardinality(r.hits)]) AS at
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,

@@ -29,9 +29,11 @@ type stepSQL struct {
 
 	// step is a query that returns slot, granted, the columns and expires_at
 	// for a key that has a row. Known are r (the row as it is), excluded (what
-	// fresh would insert), and the item's parameters by their names in braces:
-	// {n}, {cost} … What several places need is computed once, in a query in
-	// FROM; OFFSET 0 keeps the planner from writing it out at each of them.
+	// fresh would insert: no row admits more than excluded.granted), and the
+	// item's parameters by their names in braces: {cost}, {quota} … What several
+	// places need is computed once, in a query in FROM; OFFSET 0 keeps the
+	// planner from writing it out at each of them. Every operator costs time,
+	// also where it is not reached: the server prepares them all each time.
 	step string
 
 	// refund are the assignments and the conditions that give cost back. Known
@@ -86,13 +88,14 @@ const (
 
 // takeSQL decides n hits of equal cost on each key. Every writer takes its row
 // locks in the order of prefix and key, so no two can wait for each other. A row
-// that exists knows its item by excluded.slot, its place in the parameters.
+// that exists knows its item by excluded.slot, its place in the parameters. In
+// the SELECT list the arrays go in step, and need no store as they do in FROM.
 const takeSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
 SELECT i.prefix, i.key, i.slot, i.granted, {fresh}
-FROM clock, (SELECT prefix, key, slot::int, least(n, quota / cost) AS granted, cost, quota, span{names}
-	FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]{arrays})
-	WITH ORDINALITY AS u(prefix, key, n, cost, quota, span{names}, slot)) i{from}
+FROM clock, (SELECT *, least(n, quota / cost) AS granted
+	FROM (SELECT generate_subscripts($2::text[], 1) AS slot, unnest($2::text[]) AS prefix, unnest($3::text[]) AS key,
+		unnest($4::bigint[]) AS n, unnest($5::bigint[]) AS cost, unnest($6::bigint[]) AS quota, unnest($7::bigint[]) AS span{needs}) u) i{from}
 ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
 	{step})
@@ -172,11 +175,10 @@ func writeOut(text string, step *stepSQL, durable, sync bool) string {
 	}
 	refund := strings.Replace(step.refund, "WHERE", "FROM i, clock WHERE", 1)
 	text = strings.NewReplacer("{step}", step.step, "{refund}", refund, "{fresh}", step.fresh, "{from}", step.from).Replace(text)
-	names, arrays := "", ""
-	values := []string{"{n}", element(4, "bigint"), "{cost}", element(5, "bigint"), "{quota}", element(6, "bigint"), "{span}", element(7, "bigint")}
+	needs := ""
+	values := []string{"{cost}", element(5, "bigint"), "{quota}", element(6, "bigint"), "{span}", element(7, "bigint")}
 	for i, p := range step.needs {
-		names += ", " + p.name
-		arrays += ", $" + strconv.Itoa(firstNeed+i) + "::" + p.sqlType + "[]"
+		needs += ", unnest(" + array(firstNeed+i, p.sqlType) + ") AS " + p.name
 		values = append(values, "{"+p.name+"}", element(firstNeed+i, p.sqlType))
 	}
 	returned := step.columns
@@ -184,14 +186,18 @@ func writeOut(text string, step *stepSQL, durable, sync bool) string {
 		returned += ", expires_at"
 	}
 	text = strings.NewReplacer(values...).Replace(text)
-	text = strings.NewReplacer("{table}", table, "{columns}", step.columns, "{returned}", returned, "{commit}", commit,
-		"{names}", names, "{arrays}", arrays).Replace(text)
+	text = strings.NewReplacer("{table}", table, "{columns}", step.columns, "{returned}", returned, "{commit}", commit, "{needs}", needs).Replace(text)
 	return text
+}
+
+// array is a parameter that holds a value an item.
+func array(number int, sqlType string) string {
+	return "$" + strconv.Itoa(number) + "::" + sqlType + "[]"
 }
 
 // element is the value for the row at hand in an array of parameters.
 func element(number int, sqlType string) string {
-	return "($" + strconv.Itoa(number) + "::" + sqlType + "[])[excluded.slot]"
+	return "(" + array(number, sqlType) + ")[excluded.slot]"
 }
 
 // postgresEpoch is 2000-01-01 in microseconds since the Unix epoch: timestamps

@@ -106,7 +106,7 @@ var tokenBucketSQL = stepSQL{
 	FROM (SELECT *, refill + least(ceil(({quota} - tokens) / {events}) * span, 3155760000000000) * interval '1 microsecond' AS full_at
 	FROM (SELECT granted, span, CASE WHEN granted > 0 THEN filled - granted * {cost} ELSE r.tokens END AS tokens,
 		CASE WHEN granted > 0 THEN coalesce(r.last_refill + windows * span * interval '1 microsecond', excluded.last_refill) ELSE r.last_refill END AS refill
-	FROM (SELECT *, greatest(0, least({n}, floor(filled)::bigint / {cost})) AS granted
+	FROM (SELECT *, greatest(0, least(excluded.granted, floor(filled)::bigint / {cost})) AS granted
 	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least({quota}, r.tokens + windows::float8 * {events})
 		WHEN r.last_refill IS NULL THEN {quota}
 		ELSE greatest(0, {quota} - ceil(greatest(0, (date_part('epoch', r.last_refill - excluded.last_refill) * 1000000)::bigint)::float8 * {events} / span)) END AS filled
