@@ -2,9 +2,12 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -19,6 +22,7 @@ const emptyPlugin = `package empty
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 )
 
@@ -32,7 +36,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.next.Ser
 // BenchmarkInterpreted is what a request costs in the interpreter: with a plugin
 // that does nothing, and with this one. cpu-ns/op is the processor time of this
 // whole process, and with Postgres what to look at: there many requests wait
-// at a time.
+// at a time. With many keys, each of those who wait has one of his own, and so
+// a batch many rows.
 func BenchmarkInterpreted(b *testing.B) {
 	b.Run("empty", func(b *testing.B) {
 		i := interp.New(interp.Options{})
@@ -47,7 +52,7 @@ func BenchmarkInterpreted(b *testing.B) {
 			b.Fatal(err)
 		}
 		h := make.Call([]reflect.Value{reflect.ValueOf(context.Background()), reflect.ValueOf(ok)})[0].Interface().(http.Handler)
-		benchmarkHandler(b, h, 1)
+		benchmarkHandler(b, h, 1, false)
 	})
 	p := loadPlugin(b)
 	dsn := cluster.Open(b)
@@ -59,22 +64,24 @@ func BenchmarkInterpreted(b *testing.B) {
 		{"memory", 1, object{"dsn": "memory", "prefix": "m", "limit": "1000000000 1h"}},
 		{"memory, denied", 1, object{"dsn": "memory", "prefix": "d", "limit": "1 1h"}},
 		{"Postgres", 64, decideAlways(object{"dsn": dsn, "prefix": "m", "limit": "1000000000 1h"})},
+		{"Postgres, many keys", 64, decideAlways(object{"dsn": dsn, "prefix": "k", "limit": "1000000000 1h"})},
 		{"Postgres, denied", 64, decideAlways(object{"dsn": dsn, "prefix": "d", "limit": "1 1h"})},
 		{"Postgres, three zones", 64, decideAlways(object{"dsn": dsn, "prefix": "z", "limit": "1000000000 1h", "zones": []object{
 			{"prefix": "z1", "key": "all", "limit": "1000000000 1h"}, {"prefix": "z2", "key": "{path}", "limit": "1000000000 1h"},
 		}})},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			benchmarkHandler(b, p.mustHandler(b, ok, c.config), c.callers)
+			benchmarkHandler(b, p.mustHandler(b, ok, c.config), c.callers, strings.Contains(c.name, "many keys"))
 		})
 	}
 }
 
-func benchmarkHandler(b *testing.B, h http.Handler, callers int) {
+func benchmarkHandler(b *testing.B, h http.Handler, callers int, manyKeys bool) {
 	b.Helper()
 	request := httptest.NewRequest(http.MethodGet, "/", nil)
 	serve := func() { h.ServeHTTP(discard{http.Header{}}, request) }
 	serve()
+	var caller atomic.Int32
 	b.ReportAllocs()
 	before := processorTime(b)
 	b.ResetTimer()
@@ -85,8 +92,13 @@ func benchmarkHandler(b *testing.B, h http.Handler, callers int) {
 	} else {
 		b.SetParallelism(callers)
 		b.RunParallel(func(pb *testing.PB) {
+			request := request
+			if manyKeys {
+				request = request.Clone(request.Context())
+				request.RemoteAddr = fmt.Sprintf("192.0.2.%d:1234", caller.Add(1))
+			}
 			for pb.Next() {
-				serve()
+				h.ServeHTTP(discard{http.Header{}}, request)
 			}
 		})
 	}

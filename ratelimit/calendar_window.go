@@ -190,6 +190,7 @@ func firstMomentSQL(midnight string) string {
 
 var calendarWindowSQL = stepSQL{
 	columns:     "count, prev_count, window_start",
+	returned:    "count, coalesce(prev_count, 0), window_start",
 	needs:       []parameter{unitParameter, zoneParameter},
 	readExpires: true,
 	fresh:       "i.granted * i.cost, NULL, w.starts, w.ends",
@@ -205,8 +206,17 @@ var calendarWindowSQL = stepSQL{
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	refund: `count = greatest(0, r.count - i.cost)
 	WHERE r.window_start = coalesce(i.claimed, r.window_start) AND clock.now < r.expires_at`,
-	scan: func(columns [][]byte, r *row) {
-		scanCounts(columns, r)
-		r.expires = timestamp(columns[3])
-	},
+	scan: scanCalendar,
+}
+
+// scanCalendar reads expires_at besides.
+func scanCalendar(cells []cell, width int, rows []*row) {
+	scanCounts(cells, width, rows)
+	at := 3
+	for _, r := range rows {
+		if cells[at].Length == 8 {
+			r.expires = cells[at].Value + postgresEpoch
+		}
+		at += width
+	}
 }

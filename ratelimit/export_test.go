@@ -2,7 +2,9 @@ package ratelimit
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -185,6 +187,14 @@ func (s *Steps) RowOf(h Hit) (Row, bool) {
 	return r.export(), true
 }
 
+// float8 reads a double precision column; NULL is 0.
+func float8(column []byte) float64 {
+	if len(column) != 8 {
+		return 0
+	}
+	return math.Float64frombits(binary.BigEndian.Uint64(column))
+}
+
 // RowStatement reads a key's row out of the table, into r if there is one.
 func RowStatement(h Hit, r *Row, found *bool) *Statement {
 	table := ephemeralTable
@@ -219,6 +229,9 @@ func (p *Postgres) Run(statements []*Statement) error {
 
 // Blank reports whether the row says no more than no row.
 func (r Row) Blank() bool { return r.Start == 0 && !r.HasTokens && r.Refill == 0 && r.Hits == "[]" }
+
+// DB is what the store runs its statements on.
+func (p *Postgres) DB() DB { return p.db }
 
 // Migrated reports whether the store knows the tables to be right.
 func (p *Postgres) Migrated() bool {

@@ -46,21 +46,28 @@ func claimStart(l *Limit, r *row, now int64) claim { return claim{at: r.start} }
 
 // scanCounts reads count, prev_count and window_start. A refund of the npm
 // library can leave a count below 0; here that is 0, also in the statements.
-func scanCounts(columns [][]byte, r *row) {
-	r.count = bigint(columns[0])
-	r.prevCount = bigint(columns[1])
-	r.start = timestamp(columns[2])
-	if r.count < 0 {
-		r.count = 0
-	}
-	if r.prevCount < 0 {
-		r.prevCount = 0
+func scanCounts(cells []cell, width int, rows []*row) {
+	at := 0
+	for _, r := range rows {
+		r.count = cells[at].Value
+		if r.count < 0 {
+			r.count = 0
+		}
+		r.prevCount = cells[at+1].Value
+		if r.prevCount < 0 {
+			r.prevCount = 0
+		}
+		if cells[at+2].Length == 8 {
+			r.start = cells[at+2].Value + postgresEpoch
+		}
+		at += width
 	}
 }
 
 var fixedWindowSQL = stepSQL{
-	columns: "count, prev_count, window_start",
-	fresh:   "i.granted * i.cost, NULL, clock.now, clock.now + i.span * interval '1 microsecond'",
+	columns:  "count, prev_count, window_start",
+	returned: "count, coalesce(prev_count, 0), window_start",
+	fresh:    "i.granted * i.cost, NULL, clock.now, clock.now + i.span * interval '1 microsecond'",
 	step: `SELECT excluded.slot, granted,
 		CASE WHEN fresh THEN granted * {cost} ELSE greatest(0, r.count) + granted * {cost} END,
 		CASE WHEN NOT fresh THEN r.prev_count END,

@@ -1,5 +1,10 @@
 package ratelimit
 
+import "math"
+
+// noTokens is Postgres's NaN, which stands for NULL in what a statement returns.
+const noTokens = 0x7FF8000000000000
+
 // gcra is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly
 // over a Window, and up to Burst may pass at once. It keeps one time, the
 // theoretical arrival time (TAT): when the backlog of what has passed will have
@@ -102,8 +107,9 @@ func retryGCRA(l *Limit, r *row, now, cost int64) int64 {
 func claimGCRA(l *Limit, r *row, now int64) claim { return claim{at: r.refill, room: r.remainder} }
 
 var gcraSQL = stepSQL{
-	columns: "tokens, last_refill, remainder",
-	needs:   []parameter{eventsParameter},
+	columns:  "tokens, last_refill, remainder",
+	returned: "coalesce(tokens, 'NaN'), last_refill, remainder",
+	needs:    []parameter{eventsParameter},
 	fresh: `NULL, clock.now + i.granted * i.cost * i.span / i.events * interval '1 microsecond', i.granted * i.cost * i.span % i.events,
 		clock.now + (i.granted * i.cost * i.span / i.events + greatest(60000000, i.quota * i.span / i.events)) * interval '1 microsecond'`,
 	step: `SELECT excluded.slot, granted, CASE WHEN granted = 0 THEN r.tokens END,
@@ -131,9 +137,22 @@ var gcraSQL = stepSQL{
 	FROM (SELECT greatest(clock.now, r.last_refill - least(4611686018427387904 / i.events, 3155760000000000) * interval '1 microsecond') AS now
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c)
 	WHERE r.tokens IS NULL AND r.last_refill IS NOT NULL`,
-	scan: func(columns [][]byte, r *row) {
-		r.tokens = float8(columns[0])
-		r.hasTokens = columns[0] != nil
-		r.refill, r.remainder = timestamp(columns[1]), bigint(columns[2])
-	},
+	scan: scanGCRA,
+}
+
+// scanGCRA reads tokens, where TokenBucket wrote the row, last_refill and
+// remainder.
+func scanGCRA(cells []cell, width int, rows []*row) {
+	at := 0
+	for _, r := range rows {
+		if cells[at].Length == 8 && cells[at].Value != noTokens {
+			r.tokens = math.Float64frombits(uint64(cells[at].Value))
+			r.hasTokens = true
+		}
+		if cells[at+1].Length == 8 {
+			r.refill = cells[at+1].Value + postgresEpoch
+		}
+		r.remainder = cells[at+2].Value
+		at += width
+	}
 }

@@ -1,5 +1,10 @@
 package ratelimit
 
+import (
+	"bytes"
+	"encoding/binary"
+)
+
 // group is the items of one statement, and its parameters: an array each, with
 // an element an item.
 type group struct {
@@ -12,7 +17,10 @@ type group struct {
 	step           *stepSQL
 	width          int   // columns of its result: slot, granted, now, the state
 	now            int64 // the time that the statement went by
+	cells          []cell
+	rows           []*row // those of the cells
 	answerRow      func(columns [][]byte) error
+	answerRows     func(rows []byte) error
 	prefixes, keys []string
 	numbers        [7][]int64
 }
@@ -34,19 +42,28 @@ func newGroup() *group {
 		if len(columns) != g.width {
 			return errColumns
 		}
-		slot := bigint(columns[0])
-		if slot < 1 || slot > int64(len(g.items)) {
+		g.cells = appendCells(g.cells[:0], columns)
+		if err := answer(g, g.cells); err != nil {
+			return err
+		}
+		if g.step.scanLong != nil {
+			g.step.scanLong(columns[stateColumn], g.rows[0])
+		}
+		return nil
+	}
+	g.answerRows = func(rows []byte) error {
+		n := len(rows) / cellSize
+		if len(rows) != n*cellSize {
 			return errColumns
 		}
-		if g.now == 0 {
-			g.now = timestamp(columns[2]) // the same in all rows
+		if n > cap(g.cells) {
+			g.cells = make([]cell, n)
 		}
-		it := g.items[slot-1]
-		it.answered = true
-		it.now = g.now
-		it.granted = bigint(columns[1])
-		g.step.scan(columns[3:], &it.row)
-		return nil
+		cells := g.cells[:n]
+		if err := binary.Read(bytes.NewReader(rows), binary.BigEndian, cells); err != nil {
+			return err
+		}
+		return answer(g, cells)
 	}
 	return g
 }
@@ -57,7 +74,7 @@ func (g *group) begin(key statementKey, wave int) {
 	g.wave = wave
 	g.now = 0
 	g.step = algorithms[key.algorithm].sql
-	g.width = 3 + g.step.width()
+	g.width = stateColumn + g.step.width()
 	g.items, g.prefixes, g.keys = g.items[:0], g.prefixes[:0], g.keys[:0]
 	for i := range g.numbers {
 		g.numbers[i] = g.numbers[i][:0]
@@ -90,6 +107,7 @@ func (g *group) write(texts *statements, now int64) {
 	g.statement = Statement{SQL: texts.steps[g.statementKey], Args: args}
 	if g.kind == take || g.kind == peek {
 		g.statement.Row = g.answerRow
+		g.statement.Rows = g.answerRows
 	}
 }
 

@@ -37,7 +37,7 @@ func openPostgres(t testing.TB, o ratelimit.PostgresOptions) (*ratelimit.Postgre
 		t.Fatal(err)
 	}
 	o.Report = func(err error) { t.Errorf("reported: %v", err) }
-	store := ratelimit.NewPostgres(db, o)
+	store := ratelimit.NewPostgres(&together{DB: db}, o)
 	t.Cleanup(store.Close)
 	conn, err := pgx.Connect(context.Background(), dsn)
 	if err != nil {

@@ -89,5 +89,5 @@ var slidingLogSQL = stepSQL{
 		ELSE width_bucket(i.claimed - interval '1 microsecond', r.hits) END) AS first
 	FROM (SELECT CASE WHEN i.claimed IS NULL THEN cardinality(r.hits) ELSE width_bucket(i.claimed, r.hits) END AS last OFFSET 0) a OFFSET 0) b)
 	WHERE cardinality(r.hits) > 0`,
-	scan: func(columns [][]byte, r *row) { r.hits = timestamps(columns[0]) },
+	scanLong: func(hits []byte, r *row) { r.hits = timestamps(hits) },
 }

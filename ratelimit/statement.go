@@ -1,9 +1,6 @@
 package ratelimit
 
 import (
-	"encoding/binary"
-	"errors"
-	"math"
 	"strconv"
 	"strings"
 )
@@ -11,8 +8,11 @@ import (
 // stepSQL is an algorithm's step in SQL: what differs from one algorithm to the
 // next in the statements below. Every statement decides many items at once.
 type stepSQL struct {
-	// columns are the state, as the table names them.
-	columns string
+	// columns are the state, as the table names them. returned is what a
+	// statement returns for them; "" is the columns. It has something else
+	// where NULL is usual, since rows without NULLs are read faster.
+	columns  string
+	returned string
 
 	// readExpires adds expires_at to what a statement returns.
 	readExpires bool
@@ -40,8 +40,11 @@ type stepSQL struct {
 	// are r, i (cost, quota, span, events, claimed, room) and clock.now.
 	refund string
 
-	// scan reads the columns of a result into a row.
-	scan func(columns [][]byte, r *row)
+	// scan reads the state out of a result: that of the first row is at the
+	// start of cells, of the next width cells further. scanLong reads it where
+	// it is one column that is no cell.
+	scan     func(cells []cell, width int, rows []*row)
+	scanLong func(column []byte, r *row)
 }
 
 // width is how many columns of state a statement returns.
@@ -99,11 +102,11 @@ FROM clock, (SELECT *, least(n, quota / cost) AS granted
 ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
 	{step})
-RETURNING slot, granted, (SELECT now FROM clock), {returned}`
+RETURNING slot::bigint, granted, (SELECT now FROM clock), {returned}`
 
 // peekSQL reads the rows of the keys that have one.
 const peekSQL = clockSQL + `
-SELECT u.slot::int, 0::bigint, (SELECT now FROM clock), {returned}
+SELECT u.slot, 0::bigint, (SELECT now FROM clock), {returned}
 FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN {table} r USING (prefix, key)`
 
 // refundSQL gives cost back to the keys that have a row.
@@ -182,6 +185,9 @@ func writeOut(text string, step *stepSQL, durable, sync bool) string {
 		values = append(values, "{"+p.name+"}", element(firstNeed+i, p.sqlType))
 	}
 	returned := step.columns
+	if step.returned != "" {
+		returned = step.returned
+	}
 	if step.readExpires {
 		returned += ", expires_at"
 	}
@@ -198,56 +204,4 @@ func array(number int, sqlType string) string {
 // element is the value for the row at hand in an array of parameters.
 func element(number int, sqlType string) string {
 	return "(" + array(number, sqlType) + ")[excluded.slot]"
-}
-
-// postgresEpoch is 2000-01-01 in microseconds since the Unix epoch: timestamps
-// in binary format count from there.
-const postgresEpoch = 946684800000000
-
-var errColumns = errors.New("ratelimit: the server's answer does not have the statement's columns")
-
-// bigint reads a bigint or an int column; NULL is 0.
-func bigint(column []byte) int64 {
-	if len(column) != 8 {
-		return integer(column)
-	}
-	return int64(binary.BigEndian.Uint64(column))
-}
-
-// integer reads an int column; NULL is 0.
-func integer(column []byte) int64 {
-	if len(column) != 4 {
-		return 0
-	}
-	return int64(int32(binary.BigEndian.Uint32(column)))
-}
-
-// timestamp reads a timestamptz column as microseconds since the Unix epoch;
-// NULL is 0.
-func timestamp(column []byte) int64 {
-	if len(column) != 8 {
-		return 0
-	}
-	return bigint(column) + postgresEpoch
-}
-
-// timestamps reads a timestamptz[] column without NULLs; NULL is none.
-func timestamps(column []byte) []int64 {
-	const header, element = 20, 12 // dimensions, flags, type, length, lower bound; length and value
-	if len(column) < header {
-		return nil
-	}
-	times := make([]int64, 0, (len(column)-header)/element)
-	for at := header; at+element <= len(column); at += element {
-		times = append(times, timestamp(column[at+element-8:at+element]))
-	}
-	return times
-}
-
-// float8 reads a double precision column; NULL is 0.
-func float8(column []byte) float64 {
-	if len(column) != 8 {
-		return 0
-	}
-	return math.Float64frombits(binary.BigEndian.Uint64(column))
 }

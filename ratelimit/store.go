@@ -63,6 +63,12 @@ type Statement struct {
 	// the call. An error ends the reading and becomes Err. Nil ignores rows.
 	Row func(columns [][]byte) error
 
+	// Rows may be called instead of Row, for several rows at once, where no
+	// column is NULL and each is of a type of eight bytes. rows holds them as
+	// the server sent them, one after another: of each column the length, in
+	// four bytes, and the value. Nil leaves all rows to Row.
+	Rows func(rows []byte) error
+
 	// Err is what became of the statement, set by DB.Run: nil if it committed.
 	Err error
 

@@ -120,8 +120,18 @@ var tokenBucketSQL = stepSQL{
 		r.last_refill + windows * i.span * interval '1 microsecond' AS refill
 	FROM (SELECT greatest(0, (date_part('epoch', clock.now - r.last_refill) * 1000000)::bigint) / i.span AS windows OFFSET 0) a OFFSET 0) b OFFSET 0) c)
 	WHERE r.tokens IS NOT NULL AND r.last_refill IS NOT NULL`,
-	scan: func(columns [][]byte, r *row) {
-		r.tokens, r.refill = float8(columns[0]), timestamp(columns[1])
-		r.hasTokens = columns[0] != nil // apart: Yaegi drops what is beside a call
-	},
+	scan: scanBucket,
+}
+
+// scanBucket reads tokens and last_refill.
+func scanBucket(cells []cell, width int, rows []*row) {
+	at := 0
+	for _, r := range rows {
+		r.tokens = math.Float64frombits(uint64(cells[at].Value))
+		r.hasTokens = cells[at].Length == 8
+		if cells[at+1].Length == 8 {
+			r.refill = cells[at+1].Value + postgresEpoch
+		}
+		at += width
+	}
 }

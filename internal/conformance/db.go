@@ -25,6 +25,7 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) ratelimit.DB) {
 		{"types of null", testNull},
 		{"columns", testColumns},
 		{"results of all sizes", testResults},
+		{"rows together", testRowsTogether},
 		{"each statement for itself", testEachForItself},
 		{"errors", testErrors},
 		{"errors of Row", testRowErrors},

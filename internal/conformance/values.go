@@ -126,3 +126,40 @@ func testColumns(t *testing.T, d *db) {
 		t.Errorf("rows came as %q", got)
 	}
 }
+
+// testRowsTogether lets a DB hand over rows one by one or together, as it likes:
+// they are the same, in the same order.
+func testRowsTogether(t *testing.T, d *db) {
+	for _, c := range []struct {
+		sql  string
+		rows int
+	}{
+		{"SELECT n, -n FROM generate_series(1::bigint, $1) n", 3000},
+		{"SELECT n, CASE WHEN n % 7 > 0 THEN -n END FROM generate_series(1::bigint, $1) n", 500},
+		{"SELECT n, CASE WHEN n < $1 THEN -n END FROM generate_series(1::bigint, $1) n", 500},
+		{"SELECT n, -n::int FROM generate_series(1::bigint, $1) n", 500},
+		{"SELECT n, -n::float8 FROM generate_series(1::bigint, $1) n", 500},
+		{"SELECT n, timestamptz 'epoch' + n * interval '1 microsecond' FROM generate_series(1::bigint, $1) n", 500},
+		{"SELECT n, -n FROM generate_series(1::bigint, $1) n", 1},
+		{"SELECT n, -n FROM generate_series(2::bigint, $1) n", 0},
+	} {
+		for again := 0; again < 3; again++ {
+			var want, got [][]string
+			one, many := query(&want, c.sql, int64(c.rows)), query(&got, c.sql, int64(c.rows))
+			many.Rows = func(rows []byte) error {
+				const column = "\x00\x00\x00\x0812345678"
+				for ; len(rows) > 0; rows = rows[2*len(column):] {
+					got = append(got, []string{string(rows[4:12]), string(rows[16:24])})
+					if string(rows[:4]) != column[:4] || string(rows[12:16]) != column[:4] {
+						t.Fatalf("%s: the lengths of a row are %q and %q", c.sql, rows[:4], rows[12:16])
+					}
+				}
+				return nil
+			}
+			d.run(one, many)
+			if len(got) != c.rows || fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
+				t.Errorf("%s: %d rows came otherwise than %d by Row", c.sql, len(got), len(want))
+			}
+		}
+	}
+}

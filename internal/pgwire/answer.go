@@ -73,9 +73,10 @@ func readRest(c *conn, st *ratelimit.Statement, pr *prepared, started bool, rowE
 	}
 }
 
+var errRow = errors.New("the server sent a row whose lengths are wrong")
+
 // parseRow cuts a DataRow into its columns, appended to into. NULL is nil.
 func parseRow(body []byte, into [][]byte) ([][]byte, error) {
-	errRow := errors.New("the server sent a row whose lengths are wrong")
 	if len(body) < 2 {
 		return nil, errRow
 	}

@@ -50,6 +50,8 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte(login+msgError("FATAL", "57P01", "bye")), uint16(100))
 	f.Add([]byte(login+"D\x00\xff\xff\xff"), uint16(100))
 	f.Add([]byte(login+msgParsed+msgBound+"D\xff\xff\xff\xff"), uint16(2))
+	f.Add([]byte(login+msgParsed+msgBound+twoNumbers+msgDone+msgReady+msgParsed+msgBound+msgDone+msgReady+msgBound+msgRow("aaaaaaaa", "bbbbbbbb")+
+		msgRow("cccccccc", "dddddddd")+msg('D', "\x00\x02\x00\x00\x00\x07aaaaaaaa\x00\x00\x00\x08bbbbbbbb")+msgRow("NULL", "dddddddd")+msgDone+msgReady), uint16(50))
 	f.Add([]byte(msgAuth(3, "")+msg('v', "")+msgNoise), uint16(100))
 	f.Fuzz(func(t *testing.T, answers []byte, piece uint16) {
 		if len(answers) > 1<<16 {
@@ -70,6 +72,17 @@ func FuzzFrames(f *testing.F) {
 					st.Row = func(columns [][]byte) error {
 						for _, column := range columns {
 							_ = append([]byte(nil), column...)
+						}
+						return nil
+					}
+					st.Rows = func(rows []byte) error {
+						if len(rows)%len(cell) != 0 || len(rows) > maxBlock {
+							t.Fatalf("a block of %d bytes", len(rows))
+						}
+						for at := 0; at < len(rows); at += len(cell) {
+							if string(rows[at:at+4]) != cell[:4] {
+								t.Fatalf("a block %q", rows)
+							}
 						}
 						return nil
 					}

@@ -82,8 +82,8 @@ func readAnswer(c *conn, st *ratelimit.Statement, pr *prepared) *answer {
 	}
 	seen = seen[5:]
 	var rowErr error
-	if l := pr.layout; l != nil {
-		seen, rowErr = readRows(c, st, l, seen)
+	if pr.layout != nil && st.Rows != nil {
+		seen, rowErr = readRows(c, st, pr.layout, seen)
 	}
 	c.r = c.w - len(seen)
 	if len(seen) > 11 && seen[0] == 'C' {
@@ -96,45 +96,6 @@ func readAnswer(c *conn, st *ratelimit.Statement, pr *prepared) *answer {
 		}
 	}
 	return readRest(c, st, pr, true, rowErr)
-}
-
-// readRows hands over the rows at the start of what was seen, as long as they all
-// look alike: then no field is taken apart, only the bytes under the columns
-// change. It returns what follows them, and Row's error.
-func readRows(c *conn, st *ratelimit.Statement, l *layout, seen []byte) ([]byte, error) {
-	row := st.Row
-	size := l.size
-	head := l.head
-	body := l.row
-	columns := l.columns
-	var rowErr error
-	for {
-		for len(seen) >= size && bytes.HasPrefix(seen, head) {
-			copy(body, seen[7:size])
-			seen = seen[size:]
-			if row != nil && rowErr == nil {
-				rowErr = row(columns)
-			}
-		}
-		if len(seen) >= size || !startsLike(seen, head) {
-			return seen, rowErr
-		}
-		c.r = c.w - len(seen) // the next row is not all there yet
-		if fill(c) != nil {
-			return c.buf[c.r:c.w], rowErr // who reads on meets the same error
-		}
-		seen = c.buf[c.r:c.w]
-	}
-}
-
-// startsLike reports whether what was seen of a message may become one that
-// begins with head. A shorter row, with a NULL in it, does not: it may be all
-// that the server has to say.
-func startsLike(seen, head []byte) bool {
-	if len(seen) < len(head) {
-		return bytes.HasPrefix(head, seen)
-	}
-	return bytes.HasPrefix(seen, head)
 }
 
 // notSent is the outcome of a Write that failed after n bytes.

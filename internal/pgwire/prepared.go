@@ -33,31 +33,7 @@ type prepared struct {
 
 	described bool
 	columns   int     // of a row
-	layout    *layout // nil if rows differ in form
-}
-
-// layout is how a row is laid out in whose columns there is no NULL, and where
-// all are of types that have one length.
-type layout struct {
-	head    []byte // the start of its message: type, length, number of columns
-	size    int    // of the whole message
-	row     []byte // what comes after head
-	columns [][]byte
-}
-
-// fixedSize is the length, in binary format, of a column's type; 0 is none.
-func fixedSize(oid uint32) int {
-	switch oid {
-	case 16: // bool
-		return 1
-	case 21: // smallint
-		return 2
-	case 23, 26, 700: // int, oid, real
-		return 4
-	case 20, 701, 1114, 1184: // bigint, double precision, timestamp, timestamptz
-		return 8
-	}
-	return 0
+	layout    *layout // nil if not all are of eight bytes
 }
 
 // The messages at the end of a statement: of Bind, that all columns are to be in
@@ -194,8 +170,7 @@ func describe(pr *prepared, body []byte) error {
 	}
 	n := int(binary.BigEndian.Uint16(body))
 	body = body[2:]
-	sizes := make([]int, 0, 16)
-	fixed := true
+	cells := n > 0
 	for i := 0; i < n; i++ {
 		name := bytes.IndexByte(body, 0)
 		if name < 0 || len(body) < name+1+18 {
@@ -206,9 +181,9 @@ func describe(pr *prepared, body []byte) error {
 		if binary.BigEndian.Uint16(field[16:]) != 1 {
 			return errors.New("the server does not send rows in binary format")
 		}
-		size := fixedSize(binary.BigEndian.Uint32(field[6:]))
-		fixed = fixed && size > 0
-		sizes = append(sizes, size)
+		if !isEightBytes(binary.BigEndian.Uint32(field[6:])) {
+			cells = false
+		}
 	}
 	if len(body) > 0 {
 		return errRows
@@ -216,27 +191,10 @@ func describe(pr *prepared, body []byte) error {
 	pr.described = true
 	pr.columns = n
 	pr.layout = nil
-	if fixed && n > 0 {
-		pr.layout = newLayout(sizes)
+	if cells {
+		pr.layout = newLayout(n)
 	}
 	return nil
-}
-
-// newLayout is the layout of columns of these sizes.
-func newLayout(sizes []int) *layout {
-	l := &layout{size: 7}
-	for _, size := range sizes {
-		l.size += 4 + size
-	}
-	l.row = make([]byte, l.size-7)
-	at := 0
-	for _, size := range sizes {
-		l.columns = append(l.columns, l.row[at+4:at+4+size])
-		at += 4 + size
-	}
-	l.head = binary.BigEndian.AppendUint32([]byte{'D'}, uint32(l.size-1))
-	l.head = binary.BigEndian.AppendUint16(l.head, uint16(len(sizes)))
-	return l
 }
 
 // forget makes all statements of a connection be prepared anew.
