@@ -14,27 +14,25 @@ type group struct {
 	items     []*item
 	statement Statement
 
-	step           *stepSQL
-	width          int   // columns of its result: slot, granted, now, the state
-	now            int64 // the time that the statement went by
-	cells          []cell
-	rows           []*row // those of the cells
-	answerRow      func(columns [][]byte) error
-	answerRows     func(rows []byte) error
-	prefixes, keys []string
-	numbers        [7][]int64
-}
+	step       *stepSQL
+	width      int   // columns of its result: slot, granted, now, the state
+	now        int64 // the time that the statement went by
+	cells      []cell
+	rows       []*row // those of the cells
+	answerRow  func(columns [][]byte) error
+	answerRows func(rows []byte) error
 
-// The arrays of numbers.
-const (
-	itemN = iota
-	itemCost
-	itemQuota
-	itemSpan
-	itemEvents
-	itemClaimed
-	itemRoom
-)
+	keys           []string
+	n, cost        []int64
+	claimed, rooms []int64 // of refunds
+
+	// What items have from their limits; more of it than there are items, if
+	// all had the limit one.
+	one                   Limit
+	prefixes              []string
+	quotas, spans, events []int64
+	units, zones          []string // on the calendar
+}
 
 func newGroup() *group {
 	g := &group{}
@@ -70,39 +68,51 @@ func newGroup() *group {
 
 // begin empties the group for a statement.
 func (g *group) begin(key statementKey, wave int) {
-	g.statementKey = key
+	if g.step == nil || g.statementKey != key {
+		g.statementKey = key
+		g.step = algorithms[key.algorithm].sql
+		g.width = stateColumn + g.step.width()
+	}
 	g.wave = wave
 	g.now = 0
-	g.step = algorithms[key.algorithm].sql
-	g.width = stateColumn + g.step.width()
-	g.items, g.prefixes, g.keys = g.items[:0], g.prefixes[:0], g.keys[:0]
-	for i := range g.numbers {
-		g.numbers[i] = g.numbers[i][:0]
-	}
+	g.items = g.items[:0]
 }
 
 // write fills in the statement.
 func (g *group) write(texts *statements, now int64) {
-	for _, it := range g.items {
-		g.prefixes = append(g.prefixes, it.id.prefix)
-		g.keys = append(g.keys, it.id.key)
+	items := g.items
+	keys := g.keys[:0]
+	n := g.n[:0]
+	cost := g.cost[:0]
+	one := items[0].limit
+	alike := true
+	for _, it := range items {
+		keys = append(keys, it.id.key)
+		n = append(n, it.n)
+		cost = append(cost, it.cost)
+		if it.limit != one {
+			alike = false
+		}
 	}
-	args := g.statement.Args[:0]
-	args = append(args, nil, g.prefixes, g.keys)
+	g.keys = keys
+	g.n = n
+	g.cost = cost
+	if !alike || len(g.prefixes) < len(items) || g.one != *one {
+		writeLimits(g, alike)
+	}
+	end := len(items)
+	args := append(g.statement.Args[:0], nil, g.prefixes[:end], keys)
 	if now != 0 {
 		args[0] = now
 	}
 	switch g.kind {
 	case take:
-		g.fillTake()
-		args = append(args, g.numbers[itemN], g.numbers[itemCost], g.numbers[itemQuota], g.numbers[itemSpan])
-		for _, p := range g.step.needs {
-			args = append(args, g.need(p))
+		args = append(args, n, cost, g.quotas[:end], g.spans[:end])
+		if g.step.needs != nil {
+			args = appendNeeds(g, args)
 		}
 	case refund:
-		g.fillRefund()
-		args = append(args, g.numbers[itemCost], g.numbers[itemQuota], g.numbers[itemSpan], g.numbers[itemEvents],
-			g.numbers[itemClaimed], g.numbers[itemRoom])
+		args = appendRefund(g, args)
 	}
 	g.statement = Statement{SQL: texts.steps[g.statementKey], Args: args}
 	if g.kind == take || g.kind == peek {
@@ -111,53 +121,61 @@ func (g *group) write(texts *statements, now int64) {
 	}
 }
 
-func (g *group) fillTake() {
-	n, cost, quota, span := g.numbers[itemN], g.numbers[itemCost], g.numbers[itemQuota], g.numbers[itemSpan]
-	var of *Limit
-	most, length := int64(0), int64(0)
-	for _, it := range g.items {
-		if it.limit != of {
-			of = it.limit
-			most = capacity(of)
-			length = window(of)
+// writeLimits writes what items have from their limits. Where all have the one
+// that those of the statement before had, it is there already, and only what is
+// missing is added.
+func writeLimits(g *group, alike bool) {
+	if !alike || g.one != *g.items[0].limit {
+		g.prefixes = g.prefixes[:0]
+		g.quotas = g.quotas[:0]
+		g.spans = g.spans[:0]
+		g.events = g.events[:0]
+		g.units = g.units[:0]
+		g.zones = g.zones[:0]
+		g.one = Limit{}
+		if alike {
+			g.one = *g.items[0].limit
 		}
-		n = append(n, it.n)
-		cost = append(cost, it.cost)
-		quota = append(quota, most)
-		span = append(span, length)
 	}
-	g.numbers[itemN], g.numbers[itemCost], g.numbers[itemQuota], g.numbers[itemSpan] = n, cost, quota, span
+	for i := len(g.prefixes); i < len(g.items); i++ {
+		l := g.items[i].limit
+		g.prefixes = append(g.prefixes, l.Prefix)
+		g.quotas = append(g.quotas, capacity(l))
+		g.spans = append(g.spans, window(l))
+		g.events = append(g.events, l.Events)
+		zone := l.Zone
+		if zone == "" {
+			zone = "UTC"
+		}
+		g.units = append(g.units, calendarUnits[l.Calendar].sql)
+		g.zones = append(g.zones, zone)
+	}
 }
 
-func (g *group) fillRefund() {
-	for _, it := range g.items {
-		g.numbers[itemCost] = append(g.numbers[itemCost], it.cost)
-		g.numbers[itemQuota] = append(g.numbers[itemQuota], capacity(it.limit))
-		g.numbers[itemSpan] = append(g.numbers[itemSpan], window(it.limit))
-		g.numbers[itemEvents] = append(g.numbers[itemEvents], it.limit.Events)
-		g.numbers[itemClaimed] = append(g.numbers[itemClaimed], it.claim.at)
-		g.numbers[itemRoom] = append(g.numbers[itemRoom], it.claim.room)
+// appendNeeds appends the parameters that the algorithm needs besides.
+func appendNeeds(g *group, args []any) []any {
+	end := len(g.items)
+	for _, p := range g.step.needs {
+		switch p {
+		case eventsParameter:
+			args = append(args, g.events[:end])
+		case unitParameter:
+			args = append(args, g.units[:end])
+		case zoneParameter:
+			args = append(args, g.zones[:end])
+		}
 	}
+	return args
 }
 
-// need is the array of a parameter that an algorithm needs besides.
-func (g *group) need(p parameter) any {
-	if p == eventsParameter {
-		for _, it := range g.items {
-			g.numbers[itemEvents] = append(g.numbers[itemEvents], it.limit.Events)
-		}
-		return g.numbers[itemEvents]
+// appendRefund appends the parameters of a refund.
+func appendRefund(g *group, args []any) []any {
+	g.claimed = g.claimed[:0]
+	g.rooms = g.rooms[:0]
+	for _, it := range g.items {
+		g.claimed = append(g.claimed, it.claim.at)
+		g.rooms = append(g.rooms, it.claim.room)
 	}
-	texts := make([]string, len(g.items))
-	for i, it := range g.items {
-		switch {
-		case p == unitParameter:
-			texts[i] = calendarUnits[it.limit.Calendar].sql
-		case it.limit.Zone == "":
-			texts[i] = "UTC"
-		default:
-			texts[i] = it.limit.Zone
-		}
-	}
-	return texts
+	end := len(g.items)
+	return append(args, g.cost, g.quotas[:end], g.spans[:end], g.events[:end], g.claimed, g.rooms)
 }

@@ -1,8 +1,8 @@
 package pgwire
 
 import (
-	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -10,57 +10,50 @@ import (
 // Parameters travel as text. An array is built in a handful of calls whatever
 // its length, since each step of a loop costs an interpreter a microsecond.
 
-// appendParameter appends a parameter's length and text.
-func appendParameter(b []byte, arg any) ([]byte, error) {
-	text := ""
-	switch v := arg.(type) {
-	case []string:
-		var ok bool
-		if text, ok = textArray(v); !ok {
-			return b, errNUL
-		}
-	case []int64:
-		text = bigintArray(v)
-	case string:
-		text = v
-		if strings.Contains(v, "\x00") {
-			return b, errNUL
-		}
-	case int64:
-		text = strconv.FormatInt(v, 10)
-	case nil:
-		return append(b, 0xFF, 0xFF, 0xFF, 0xFF), nil
-	default:
-		return b, errParameter
-	}
-	b = binary.BigEndian.AppendUint32(b, uint32(len(text)))
-	return append(b, text...), nil
-}
-
 // elementQuoting turns elements with NUL bytes between them into quoted ones
 // with commas between them.
 var elementQuoting = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\x00", `","`)
 
-// textArray is a text[] as Postgres reads it: {"a","b"}. It returns false if an
-// element holds a NUL byte.
-func textArray(elements []string) (string, bool) {
-	if len(elements) == 0 {
-		return "{}", true
+// appendParameters appends the length and the text of each parameter. It does all
+// of them itself: to an interpreter a function for one costs more than its work.
+func appendParameters(b []byte, args []any) ([]byte, error) {
+	for i, arg := range args {
+		text := "{}"
+		switch v := arg.(type) {
+		case nil:
+			b = append(b, 0xFF, 0xFF, 0xFF, 0xFF)
+			continue
+		case []string: // {"a","b"}
+			if len(v) > 0 {
+				text = strings.Join(v, "\x00")
+				if strings.Count(text, "\x00") != len(v)-1 {
+					return b, unfit(i, errNUL)
+				}
+				text = `{"` + elementQuoting.Replace(text) + `"}`
+			}
+		case []int64: // {1,2}
+			if len(v) > 0 {
+				list, _ := json.Marshal(v) // [1,2]
+				list[0] = '{'
+				list[len(list)-1] = '}'
+				text = string(list)
+			}
+		case string:
+			text = v
+			if strings.Contains(v, "\x00") {
+				return b, unfit(i, errNUL)
+			}
+		case int64:
+			text = strconv.FormatInt(v, 10)
+		default:
+			return b, unfit(i, errParameter)
+		}
+		n := len(text)
+		b = append(b, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+		b = append(b, text...)
 	}
-	text := strings.Join(elements, "\x00")
-	if strings.Count(text, "\x00") != len(elements)-1 {
-		return "", false
-	}
-	return `{"` + elementQuoting.Replace(text) + `"}`, true
+	return b, nil
 }
 
-// bigintArray is a bigint[] as Postgres reads it: {1,2}.
-func bigintArray(elements []int64) string {
-	text, err := json.Marshal(elements) // [1,2]
-	if err != nil || len(elements) == 0 {
-		return "{}"
-	}
-	text[0] = '{'
-	text[len(text)-1] = '}'
-	return string(text)
-}
+// unfit is the error of the parameter at i.
+func unfit(i int, err error) error { return fmt.Errorf("pgwire: parameter $%d %w", i+1, err) }

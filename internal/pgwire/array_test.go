@@ -55,6 +55,22 @@ func parseTextArray(s string) ([]string, error) {
 	}
 }
 
+// appendParameter, textArray and bigintArray are appendParameters for one.
+func appendParameter(b []byte, arg any) ([]byte, error) { return appendParameters(b, []any{arg}) }
+
+func textArray(elements []string) (string, bool) {
+	text, err := appendParameters(nil, []any{elements})
+	if err != nil {
+		return "", false
+	}
+	return string(text[4:]), true
+}
+
+func bigintArray(elements []int64) string {
+	text, _ := appendParameters(nil, []any{elements})
+	return string(text[4:])
+}
+
 func TestTextArray(t *testing.T) {
 	for _, c := range []struct {
 		elements []string

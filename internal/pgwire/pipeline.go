@@ -24,13 +24,11 @@ func pipeline(ctx context.Context, c *conn, statements []*ratelimit.Statement, u
 	}
 	c.request = request
 	c.plan = plan
-	if len(request) > largeRequest || len(request) == 0 {
-		if len(request) == 0 {
-			return nil // nothing fit to be sent
-		}
-		c.fat = true
-		c.aside = make(chan error, 1)
-		go writeAside(c, request, c.aside)
+	if len(request) == 0 {
+		return nil // nothing fit to be sent
+	}
+	if len(request) > largeRequest {
+		sendAside(c)
 	} else if n, err := c.nc.Write(request); err != nil {
 		return notSent(ctx, c, statements, n, err)
 	}
@@ -157,7 +155,14 @@ func lostConn(ctx context.Context, c *conn, err error) *outcome {
 	}
 }
 
-// writeAside writes a large request in the background.
+// sendAside starts to write a large request in the background.
+func sendAside(c *conn) {
+	c.fat = true
+	c.aside = make(chan error, 1)
+	go writeAside(c, c.request, c.aside)
+}
+
+// writeAside is that write.
 func writeAside(c *conn, request []byte, done chan error) {
 	defer func() {
 		if p := recover(); p != nil {

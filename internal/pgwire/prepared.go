@@ -57,12 +57,10 @@ func appendStatement(c *conn, b []byte, st *ratelimit.Statement, unnamed bool) (
 	st.Code = ""
 	start := len(b)
 	b = append(b, pr.bind...)
-	for i, arg := range st.Args {
-		var err error
-		if b, err = appendParameter(b, arg); err != nil {
-			refuse(st, i, err)
-			return b[:start], nil
-		}
+	b, err := appendParameters(b, st.Args)
+	if err != nil {
+		refuse(st, err)
+		return b[:start], nil
 	}
 	binary.BigEndian.PutUint32(b[start+1:], uint32(len(b)+len(bindEnd)-start-1))
 	return append(b, allOfIt...), pr
@@ -99,12 +97,10 @@ func appendUnusual(c *conn, b []byte, st *ratelimit.Statement, unnamed bool) ([]
 	}
 	bind := len(b)
 	b = append(b, pr.bind...)
-	for i, arg := range st.Args {
-		var err error
-		if b, err = appendParameter(b, arg); err != nil {
-			refuse(st, i, err)
-			return b[:start], nil
-		}
+	b, err := appendParameters(b, st.Args)
+	if err != nil {
+		refuse(st, err)
+		return b[:start], nil
 	}
 	b = append(b, bindEnd...)
 	binary.BigEndian.PutUint32(b[bind+1:], uint32(len(b)-bind-1))
@@ -115,9 +111,9 @@ func appendUnusual(c *conn, b []byte, st *ratelimit.Statement, unnamed bool) ([]
 	return append(b, runAndSync...), pr
 }
 
-// refuse sets the error of a statement whose parameter cannot be sent.
-func refuse(st *ratelimit.Statement, i int, err error) {
-	st.Err = fmt.Errorf("pgwire: parameter $%d %w", i+1, err)
+// refuse sets the error of a statement that has a parameter which cannot be sent.
+func refuse(st *ratelimit.Statement, err error) {
+	st.Err = err
 	if errors.Is(err, errNUL) {
 		st.Code = untranslatable
 	}
