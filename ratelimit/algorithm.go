@@ -27,6 +27,9 @@ type algorithm struct {
 	// overdrawn, and when the full quota is back if nobody comes.
 	look func(l *Limit, r *row, now int64) (free, reset int64)
 
+	// lookAll sets free and reset of items, by look. Nil calls look for each.
+	lookAll func(items []*item)
+
 	// retry returns the earliest time at which a hit would pass, of a cost (up
 	// to capacity) that does not pass at now.
 	retry func(l *Limit, r *row, now, cost int64) int64
@@ -63,6 +66,29 @@ func capacity(l *Limit) int64 {
 }
 
 func window(l *Limit) int64 { return int64(l.Window) / 1000 }
+
+// lookAll looks at the rows of one statement's items.
+func lookAll(items []*item) {
+	of := algorithms[stepsOf(items[0].limit)]
+	var l *Limit
+	quota := int64(0)
+	for _, it := range items {
+		if it.limit != l {
+			l = it.limit
+			quota = capacity(l)
+		}
+		it.quota = quota
+	}
+	if of.lookAll != nil {
+		of.lookAll(items)
+		return
+	}
+	for _, it := range items {
+		free, reset := of.look(it.limit, &it.row, it.now)
+		it.free = free
+		it.reset = reset
+	}
+}
 
 // row is a row of either table: the state of one key. The zero row is a key
 // that was never hit.

@@ -84,7 +84,7 @@ func (l *Limit) validateCalendar() error {
 // daylight-saving time has 23 or 25 hours, a month 28 to 31 days.
 //
 // State: count, window_start; expires_at is the window's end, exactly.
-var calendarWindow = algorithm{takeCalendar, refundCalendar, lookCalendar, retryCalendar, claimStart, &calendarWindowSQL}
+var calendarWindow = algorithm{takeCalendar, refundCalendar, lookCalendar, nil, retryCalendar, claimStart, &calendarWindowSQL}
 
 // period returns the first moment of the unit that now is in, and of the next.
 func period(l *Limit, now int64) (start, end int64) {

@@ -13,40 +13,35 @@ const maxAttempts = 3
 func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call {
 	back := &Call{internal: true}
 	for _, c := range calls {
-		// Only takes are ever granted anything.
-		c.passes = len(c.places) > 0
-		for i := range c.places {
-			at := &c.places[i]
-			if at.nth >= at.item.granted || at.item.err != nil {
-				c.passes = false
-			}
-		}
-		if !c.passes && len(c.places) > 1 && !c.reset && !c.internal {
+		if len(c.places) > 1 && !c.reset && !c.internal {
 			giveBack(c, back)
 		}
 	}
 	var again []*Call
 	now := time.Now()
 	for i, c := range calls {
-		if c.passes {
-			// Most do. In plain sight, for an interpreter.
-			for j := range c.places {
-				at := &c.places[j]
-				it := at.item
-				if it.quota == 0 {
-					view(it)
-				}
-				left := it.free + it.given + (it.granted-1-at.nth)*it.cost
-				if left < 0 {
-					left = 0
-				}
-				if left > it.quota {
-					left = it.quota
-				}
-				c.Decisions = append(c.Decisions, Decision{Allowed: true, Limit: it.quota, Remaining: left, Reset: it.reset})
+		// Most pass. That is in plain sight, for an interpreter.
+		granted := 0
+		for j := range c.places {
+			at := &c.places[j]
+			it := at.item
+			if at.nth >= it.granted || it.err != nil {
+				break // only takes are ever granted anything
 			}
+			left := it.free + it.given + (it.granted-1-at.nth)*it.cost
+			if left < 0 {
+				left = 0
+			}
+			if left > it.quota {
+				left = it.quota
+			}
+			c.Decisions = append(c.Decisions, Decision{Allowed: true, Limit: it.quota, Remaining: left, Reset: time.UnixMicro(it.reset)})
+			granted++
+		}
+		if granted > 0 && granted == len(c.places) {
 			continue
 		}
+		c.Decisions = c.Decisions[:0]
 		if c.internal {
 			p.report(failure(c))
 			p.clearGiven(c)
@@ -74,14 +69,6 @@ func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call
 		again = append([]*Call{back}, again...)
 	}
 	return again
-}
-
-// view looks at an item's row, once for all its hits.
-func view(it *item) {
-	free, reset := algorithms[stepsOf(it.limit)].look(it.limit, &it.row, it.now)
-	it.free = free
-	it.reset = time.UnixMicro(reset)
-	it.quota = capacity(it.limit)
 }
 
 // failure is the first error among a call's items.

@@ -6,7 +6,7 @@ package ratelimit
 //
 // State: count, window_start. expires_at is the window's end, exactly: the npm
 // library pg-ratelimit reads it as such.
-var fixedWindow = algorithm{takeFixed, refundFixed, lookFixed, retryFixed, claimStart, &fixedWindowSQL}
+var fixedWindow = algorithm{takeFixed, refundFixed, lookFixed, nil, retryFixed, claimStart, &fixedWindowSQL}
 
 func takeFixed(l *Limit, r *row, now, n, cost int64) int64 {
 	fresh := r.start == 0 || now >= r.start+window(l)

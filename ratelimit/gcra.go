@@ -17,7 +17,7 @@ const noTokens = 0x7FF8000000000000
 //
 // State: last_refill is the TAT, in whole microseconds, and remainder the units
 // that it lacks. expires_at lies at or after it, on a coarse grid.
-var gcra = algorithm{takeGCRA, refundGCRA, lookGCRA, retryGCRA, claimGCRA, &gcraSQL}
+var gcra = algorithm{takeGCRA, refundGCRA, lookGCRA, nil, retryGCRA, claimGCRA, &gcraSQL}
 
 // maxSpan bounds Capacity·Window, and so every backlog.
 const maxSpan = int64(1) << 62

@@ -1,9 +1,6 @@
 package ratelimit
 
-import (
-	"sync"
-	"time"
-)
+import "sync"
 
 // A plan turns the calls of a batch into statements. Hits of equal cost on one
 // row become one item. A row occurs once in a statement, so a hit that cannot
@@ -49,10 +46,9 @@ type item struct {
 	row      row
 	err      error
 
-	// Of the row, once somebody looked at it; see view.
-	quota int64 // above 0 then
-	free  int64
-	reset time.Time
+	// Of the row after a take; see lookAll.
+	quota       int64
+	free, reset int64
 }
 
 // plans are free for the next batch.
@@ -231,15 +227,25 @@ func (p *plan) write(texts *statements, now int64) []*Statement {
 func (p *plan) close() {
 	for _, wave := range p.waves {
 		for _, g := range wave {
-			for _, it := range g.items {
-				switch {
-				case g.statement.Err != nil:
-					it.err = g.statement.Err
-				case !it.answered && g.statement.Row != nil:
-					it.err = errNoAnswer
-				}
-				p.now = larger(p.now, it.now)
-			}
+			closeGroup(p, g)
 		}
+	}
+}
+
+func closeGroup(p *plan, g *group) {
+	err := g.statement.Err
+	asked := g.kind == take || g.kind == peek
+	for _, it := range g.items {
+		if err != nil {
+			it.err = err
+		} else if asked && !it.answered {
+			it.err = errNoAnswer
+		}
+		if it.now > p.now {
+			p.now = it.now
+		}
+	}
+	if err == nil && g.kind == take {
+		lookAll(g.items)
 	}
 }

@@ -8,7 +8,7 @@ import "sort"
 // time and space in proportion to Events, hence MaxLogEvents.
 //
 // State: hits, oldest first. expires_at is when the newest is a Window old.
-var slidingLog = algorithm{takeLog, refundLog, lookLog, retryLog, claimNewest, &slidingLogSQL}
+var slidingLog = algorithm{takeLog, refundLog, lookLog, nil, retryLog, claimNewest, &slidingLogSQL}
 
 // live returns the hits younger than a Window, and the time that counts.
 func live(l *Limit, r *row, now int64) (hits []int64, at int64) {

@@ -13,7 +13,7 @@ package ratelimit
 // in whole numbers: the same decision, without a rounding error.
 //
 // State: count, prev_count, window_start; expires_at is window_start + 2·Window.
-var slidingWindow = algorithm{takeSliding, refundSliding, lookSliding, retrySliding, claimStart, &slidingWindowSQL}
+var slidingWindow = algorithm{takeSliding, refundSliding, lookSliding, lookAllSliding, retrySliding, claimStart, &slidingWindowSQL}
 
 // slide returns the row's counters as of now.
 func slide(l *Limit, r *row, now int64) (count, prev, start int64) {
@@ -69,15 +69,34 @@ func refundSliding(l *Limit, r *row, now, cost int64, c *claim) {
 }
 
 func lookSliding(l *Limit, r *row, now int64) (free, reset int64) {
-	count, prev, start := slide(l, r, now)
-	left := l.Events - count - weighted(l, prev, start, now)
-	if count > 0 {
-		return left, start + 2*window(l)
+	it := item{limit: l, row: *r, now: now}
+	lookAllSliding([]*item{&it})
+	return it.free, it.reset
+}
+
+func lookAllSliding(items []*item) {
+	for _, it := range items {
+		r := &it.row
+		now := it.now
+		w := int64(it.limit.Window) / 1000
+		start := r.start
+		count := r.count
+		prev := r.prevCount
+		if start == 0 || now >= start+w { // else as slide, in plain sight
+			count, prev, start = slideOn(it.limit, r, now)
+		}
+		it.free = it.limit.Events - count
+		it.reset = start
+		if prev > 0 {
+			it.free -= weighted(it.limit, prev, start, now)
+			it.reset = start + w
+		}
+		if count > 0 {
+			it.reset = start + 2*w
+		} else if prev == 0 && now > start {
+			it.reset = now
+		}
 	}
-	if prev > 0 {
-		return left, start + window(l)
-	}
-	return left, larger(now, start)
 }
 
 func retrySliding(l *Limit, r *row, now, cost int64) int64 {

@@ -11,7 +11,7 @@ import "math"
 // State: tokens, last_refill. Without a row the bucket is full; expires_at lies
 // at or after the time at which it is, on a coarse grid (it is indexed, and an
 // update that changes an indexed column costs more).
-var tokenBucket = algorithm{takeBucket, refundBucket, lookBucket, retryBucket, claimBucket, &tokenBucketSQL}
+var tokenBucket = algorithm{takeBucket, refundBucket, lookBucket, nil, retryBucket, claimBucket, &tokenBucketSQL}
 
 // Grid of expires_at: a bucket's row outlives the refill by at least this.
 const bucketLinger = 60 * 1000000

@@ -26,6 +26,41 @@ type exchange struct {
 	admitted bool // and its headers are written
 }
 
+// entering is the middleware on a store that has an entrance.
+type entering struct {
+	idle  chan *exchange
+	queue *ratelimit.Queue
+	form  *form
+	next  http.Handler
+	h     *handler
+}
+
+// ServeHTTP runs for every request, so it is written for few operations.
+func (e *entering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := <-e.idle
+	x.form = e.form
+	x.w = w
+	x.r = r
+	ratelimit.Enter(e.queue, x.call)
+	if !x.admitted {
+		enterOtherwise(e, x, w, r)
+		return
+	}
+	e.idle <- x
+	e.next.ServeHTTP(w, r)
+}
+
+// enterOtherwise is what becomes of a request that was not simply admitted.
+func enterOtherwise(e *entering, x *exchange, w http.ResponseWriter, r *http.Request) {
+	ok := passOtherwise(e.h, x)
+	x.w = nil
+	x.r = nil
+	e.idle <- x
+	if ok {
+		e.next.ServeHTTP(w, r)
+	}
+}
+
 // form is what all requests to a middleware ask for, with the blanks that each
 // request fills in.
 type form struct {
@@ -116,6 +151,7 @@ func fillCosts(f *form, r *http.Request, hits []ratelimit.Hit) {
 func deliver(calls []*ratelimit.Call) {
 	headers := make([]http.Header, len(calls))
 	decisions := make([]*ratelimit.Decision, len(calls))
+	admitted := make([]*exchange, len(calls))
 	n := 0
 	for _, c := range calls {
 		if c.Err != nil {
@@ -129,10 +165,16 @@ func deliver(calls []*ratelimit.Call) {
 			continue
 		}
 		x := c.Owner.(*exchange)
-		x.admitted = true
 		headers[n] = x.w.Header()
 		decisions[n] = &c.Decisions[at]
+		admitted[n] = x
 		n++
 	}
 	edge.WriteHeaders(headers[:n], decisions[:n])
+	for i := 0; i < n; i++ {
+		x := admitted[i]
+		x.admitted = true
+		x.w = nil
+		x.r = nil
+	}
 }

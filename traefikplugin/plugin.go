@@ -33,6 +33,9 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	if err != nil {
 		return nil, fmt.Errorf("pg_ratelimit: %w", err)
 	}
+	if e := shared.entranceOf(h.pool, h.gate.Timeout); e != nil {
+		return &entering{idle: e.idle, queue: e.queue, form: h.form, next: next, h: h}, nil
+	}
 	return h, nil
 }
 
@@ -63,7 +66,6 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	}
 	h.gate = &edge.Gate{Store: h.pool.store, Timeout: timeout, OnError: onError}
 	pool := h.pool
-	h.entrance = r.entranceOf(pool, timeout)
 	context.AfterFunc(ctx, func() {
 		defer pool.logger.recovered()
 		r.release(pool)
@@ -78,7 +80,6 @@ type handler struct {
 	registry *registry
 	pool     *pool
 	gate     *edge.Gate
-	entrance *entrance // nil for a store that decides at once
 	form     *form
 }
 
@@ -87,34 +88,15 @@ type handler struct {
 // the wait.
 var background = context.Background()
 
-// ServeHTTP decides on a request. What next does, its panics included, is none
-// of the plugin's business.
-//
-// It runs interpreted for every request, so it is written for few operations: the
-// work on the requests is done in loops over those of a batch, see exchange.
+// ServeHTTP decides on a request at once. What next does, its panics included, is
+// none of the plugin's business.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	e := h.entrance
-	if e == nil {
-		if pass(h, w, r) {
-			h.next.ServeHTTP(w, r)
-		}
-		return
-	}
-	x := <-e.idle
-	x.form = h.form
-	x.w = w
-	x.r = r
-	ratelimit.Enter(e.queue, x.call)
-	ok := x.admitted && x.call.Err == nil || passOtherwise(h, x)
-	x.w = nil
-	x.r = nil
-	e.idle <- x
-	if ok {
+	if pass(h, w, r) {
 		h.next.ServeHTTP(w, r)
 	}
 }
 
-// pass asks a store that decides at once. It reports whether the request may go
+// pass asks the store. It reports whether the request may go
 // on; if not, it is answered.
 func pass(h *handler, w http.ResponseWriter, r *http.Request) (ok bool) {
 	defer contain(h, w, &ok)
