@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -181,6 +182,7 @@ func boardingCrew(q *Queue) *flight {
 // proxy.
 func fly(q *Queue, f *flight, since time.Time) {
 	for {
+		runtime.Gosched()
 		calls, again := board(q, f)
 		now := time.Now()
 		if len(calls) == 0 {
