@@ -14,24 +14,33 @@ import (
 // Only a refund or a reset can prove it wrong: made in this process it clears the
 // row here; made elsewhere it is noticed within trust.
 type blocked struct {
-	max int
+	max  int
+	born time.Time
 
 	mu   sync.Mutex
-	rows map[rowKey]blockedRow
+	rows map[rowKey]*blockedRow
 }
 
+// blockedRow does not change. at and until are by the clock of blocked.
 type blockedRow struct {
-	limit *Limit
-	row   row
-	now   int64     // the server's time at the refusal
-	at    time.Time // this process's
-	until time.Time
+	limit  *Limit
+	row    row
+	now    int64 // the server's time at the refusal
+	cost   int64 // what was refused
+	passes int64 // the server's time at which that cost would pass
+	at     int64
+	until  int64
 }
 
 // trust is how long a refusal is believed at most.
-const trust = time.Second
+const trust = int64(time.Second / time.Microsecond)
 
-func newBlocked(max int) *blocked { return &blocked{max: max, rows: map[rowKey]blockedRow{}} }
+func newBlocked(max int) *blocked {
+	return &blocked{max: max, born: time.Now(), rows: map[rowKey]*blockedRow{}}
+}
+
+// clock is how long b has lived, in microseconds.
+func (b *blocked) clock() int64 { return int64(time.Since(b.born) / time.Microsecond) }
 
 // anyBlocked reports whether any row is remembered.
 func anyBlocked(b *blocked) bool {
@@ -45,18 +54,18 @@ func anyBlocked(b *blocked) bool {
 }
 
 // refuses reports whether a hit is known not to fit, and the decision then.
-func refuses(b *blocked, id rowKey, l *Limit, cost int64, now time.Time) (Decision, bool) {
+func refuses(b *blocked, id rowKey, l *Limit, cost, now int64) (Decision, bool) {
 	b.mu.Lock()
-	known, ok := b.rows[id]
-	if ok && !now.Before(known.until) {
+	known := b.rows[id]
+	if known != nil && now >= known.until {
 		delete(b.rows, id)
-		ok = false
+		known = nil
 	}
 	b.mu.Unlock()
-	if !ok {
+	if known == nil {
 		return Decision{}, false
 	}
-	serverNow := known.now + int64(now.Sub(known.at)/time.Microsecond)
+	serverNow := known.now + now - known.at
 	if !sameLimit(l, known.limit) || fits(l, &known.row, serverNow, cost) {
 		return Decision{}, false
 	}
@@ -65,28 +74,63 @@ func refuses(b *blocked, id rowKey, l *Limit, cost int64, now time.Time) (Decisi
 	return d, true
 }
 
-// note remembers a row that refused a hit which would pass at retry.
-func (b *blocked) note(id rowKey, l *Limit, r row, serverNow int64, retry time.Duration, now time.Time) {
-	if retry > trust {
-		retry = trust
+// known returns the rows that refuse calls of one hit, for many calls at once: as
+// items as of now, each with the call that it refuses and the time at which that
+// would pass. A cost other than the one that the row refused is left out.
+func (b *blocked) known(calls []*Call) ([]*item, []*Call, []int64) {
+	now := b.clock()
+	items := make([]*item, len(calls))
+	refused := make([]*Call, len(calls))
+	passes := make([]int64, len(calls))
+	n := 0
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range calls {
+		if len(c.Hits) != 1 || c.unusual || c.Err != nil {
+			continue
+		}
+		h := &c.Hits[0]
+		row := b.rows[rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}]
+		if row == nil || row.limit != h.Limit || row.cost != h.Cost || now >= row.until {
+			continue
+		}
+		serverNow := row.now + now - row.at
+		if serverNow >= row.passes {
+			continue
+		}
+		items[n] = &item{limit: row.limit, row: row.row, now: serverNow}
+		refused[n] = c
+		passes[n] = row.passes
+		n++
 	}
+	return items[:n], refused[:n], passes[:n]
+}
+
+// note remembers a row that refused a cost which would pass after retry.
+func (b *blocked) note(id rowKey, l *Limit, r row, serverNow, cost int64, retry time.Duration) {
+	wait := int64(retry / time.Microsecond)
+	if retry == Never {
+		return // whatever the row holds
+	}
+	now := b.clock()
+	known := &blockedRow{limit: l, row: r, now: serverNow, cost: cost, passes: serverNow + wait, at: now, until: now + smaller(wait, trust)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.rows) >= b.max {
 		b.makeRoom(now)
 	}
-	b.rows[id] = blockedRow{limit: l, row: r, now: serverNow, at: now, until: now.Add(retry)}
+	b.rows[id] = known
 }
 
 // makeRoom deletes the expired among a few rows, or else any one. Iteration over
 // a map starts at random. The caller holds the mutex.
-func (b *blocked) makeRoom(now time.Time) {
+func (b *blocked) makeRoom(now int64) {
 	steps := 0
 	for id, known := range b.rows {
 		if steps++; steps > 16 {
 			break
 		}
-		if !now.Before(known.until) {
+		if now >= known.until {
 			delete(b.rows, id)
 		}
 	}

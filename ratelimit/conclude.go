@@ -13,7 +13,12 @@ const maxAttempts = 3
 func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call {
 	back := &Call{internal: true}
 	for _, c := range calls {
-		if len(c.places) > 1 && !c.reset && !c.internal {
+		refused := false
+		for j := 0; j < len(c.places) && len(c.places) > 1; j++ {
+			at := &c.places[j]
+			refused = refused || at.nth >= at.item.granted || at.item.err != nil
+		}
+		if refused && !c.reset && !c.internal {
 			giveBack(c, back)
 		}
 	}
@@ -61,7 +66,7 @@ func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call
 			continue
 		}
 		for j := 0; j < len(c.places) && !c.reset; j++ {
-			c.Decisions = append(c.Decisions, decideHit(p.blocked, c, j, now))
+			c.Decisions = append(c.Decisions, decideHit(p.blocked, c, j))
 		}
 	}
 	settle(q, calls, nil)
@@ -141,7 +146,7 @@ func worthAnother(c *Call) bool {
 
 // decideHit is the decision on the ith hit of a call. It tells the blocked rows
 // of a refusal.
-func decideHit(b *blocked, c *Call, i int, now time.Time) Decision {
+func decideHit(b *blocked, c *Call, i int) Decision {
 	it := c.places[i].item
 	if granted(c, i) {
 		behind := it.given
@@ -152,7 +157,7 @@ func decideHit(b *blocked, c *Call, i int, now time.Time) Decision {
 	}
 	d := refused(it.limit, &it.row, it.now, c.Hits[i].Cost, it.given)
 	if it.kind == take && it.given == 0 && b != nil {
-		b.note(it.id, it.limit, it.row, it.now, d.RetryAfter, now)
+		b.note(it.id, it.limit, it.row, it.now, it.cost, d.RetryAfter)
 	}
 	return d
 }

@@ -160,7 +160,7 @@ func refuse(p *Postgres, c *Call, decisions []Decision) bool {
 	if c.gives {
 		p.clearGiven(c)
 	}
-	now := time.Now()
+	now := p.blocked.clock()
 	for i := range c.Hits {
 		h := &c.Hits[i]
 		if h.Cost <= 0 || h.Peek || c.reset {

@@ -50,23 +50,53 @@ func receive(p *Postgres, q *Queue, fill func(calls []*Call), calls []*Call) []*
 // sift settles the calls of which it is known already what becomes of them, and
 // returns the others.
 func sift(p *Postgres, q *Queue, calls []*Call) []*Call {
+	if p.blocked != nil {
+		refuseAll(p, calls)
+	}
+	known := make([]*Call, 0, len(calls))
 	left := 0
-	var known []*Call
 	for _, c := range calls {
 		c.failed = c.Err
-		if c.Err == nil {
-			c.Decisions = append(c.Decisions, make([]Decision, len(c.Hits))...)
-			if !refuse(p, c, c.Decisions) {
-				c.Decisions = c.Decisions[:0]
-				calls[left] = c
-				left++
-				continue
-			}
+		if c.Err != nil || len(c.Decisions) > 0 {
+			known = append(known, c)
+			continue
 		}
-		known = append(known, c)
+		calls[left] = c
+		left++
 	}
 	settle(q, known, nil)
 	return calls[:left]
+}
+
+// refuseAll decides the calls that blocked rows refuse.
+func refuseAll(p *Postgres, calls []*Call) {
+	items, refused, passes := p.blocked.known(calls)
+	for from, to := 0, 0; from < len(items); from = to {
+		for to < len(items) && items[to].limit == items[from].limit {
+			to++
+		}
+		lookAll(items[from:to])
+	}
+	for i, it := range items {
+		left := it.free
+		if left < 0 {
+			left = 0
+		}
+		c := refused[i]
+		c.Decisions = append(c.Decisions, Decision{Limit: it.quota, Remaining: left, Reset: time.UnixMicro(it.reset),
+			RetryAfter: retryAfter(passes[i] - it.now), Source: FromBlocked})
+	}
+	p.mu.Lock()
+	p.stats.Blocked += int64(len(items))
+	p.mu.Unlock()
+	for _, c := range calls {
+		if (len(c.Hits) > 1 || c.gives) && c.Err == nil {
+			decisions := make([]Decision, len(c.Hits))
+			if refuse(p, c, decisions) {
+				c.Decisions = decisions
+			}
+		}
+	}
 }
 
 // runEach calls f with all calls. If that panics, it calls f with each alone, sets

@@ -23,7 +23,8 @@ type exchange struct {
 	form     *form
 	w        http.ResponseWriter
 	r        *http.Request
-	admitted bool // and its headers are written
+	admitted bool   // and its headers are written
+	body     string // if it is refused, and its headers are written
 }
 
 // entering is the middleware on a store that has an entrance.
@@ -50,9 +51,16 @@ func (e *entering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.next.ServeHTTP(w, r)
 }
 
-// enterOtherwise is what becomes of a request that was not simply admitted.
+// enterOtherwise is what becomes of a request that is not admitted.
 func enterOtherwise(e *entering, x *exchange, w http.ResponseWriter, r *http.Request) {
-	ok := passOtherwise(e.h, x)
+	if body := x.body; body != "" {
+		e.idle <- x
+		w.WriteHeader(http.StatusTooManyRequests)
+		// The client may be gone; there is nobody to tell.
+		_, _ = w.Write([]byte(body))
+		return
+	}
+	ok := undecided(e.h, x, w)
 	x.w = nil
 	x.r = nil
 	e.idle <- x
@@ -118,19 +126,24 @@ func fill(calls []*ratelimit.Call) {
 		x := c.Owner.(*exchange)
 		f := x.form
 		x.admitted = false
+		x.body = ""
 		c.Hits = append(c.Hits[:0], f.hits...)
 		for i := range c.Hits {
 			t := f.keys[i]
-			if len(t) != 1 || t[0].from != fromRemoteIP {
-				c.Hits[i].Key = expand(t, x.r, f.addresses)
-				continue
+			key := ""
+			// The frequent keys, in plain sight.
+			if len(t) == 1 && t[0].from == fromRemoteIP {
+				host, _, err := net.SplitHostPort(x.r.RemoteAddr)
+				if err != nil {
+					host = x.r.RemoteAddr
+				}
+				key = host
+			} else if len(t) == 1 && t[0].from == fromText {
+				key = t[0].text
+			} else {
+				key = expand(t, x.r, f.addresses)
 			}
-			// The most frequent key, in plain sight.
-			host, _, err := net.SplitHostPort(x.r.RemoteAddr)
-			if err != nil {
-				host = x.r.RemoteAddr
-			}
-			c.Hits[i].Key = host
+			c.Hits[i].Key = key
 		}
 		if f.costly {
 			fillCosts(f, x.r, c.Hits)
@@ -147,34 +160,38 @@ func fillCosts(f *form, r *http.Request, hits []ratelimit.Hit) {
 	}
 }
 
-// deliver writes the headers of the requests that are admitted.
+// deliver writes the headers of requests, and has the bodies of refusals ready.
 func deliver(calls []*ratelimit.Call) {
-	headers := make([]http.Header, len(calls))
-	decisions := make([]*ratelimit.Decision, len(calls))
-	admitted := make([]*exchange, len(calls))
+	exchanges := make([]*exchange, len(calls))
+	replies := make([]edge.Reply, len(calls))
 	n := 0
 	for _, c := range calls {
 		if c.Err != nil {
 			continue
 		}
 		at := 0
-		if len(c.Decisions) > 1 {
-			at = edge.Tightest(c.Decisions)
-		}
-		if !c.Decisions[at].Allowed {
-			continue
+		for i := range c.Decisions {
+			if !c.Decisions[i].Allowed {
+				at = edge.Tightest(c.Decisions)
+				break
+			}
+			if c.Decisions[i].Remaining < c.Decisions[at].Remaining {
+				at = i
+			}
 		}
 		x := c.Owner.(*exchange)
-		headers[n] = x.w.Header()
-		decisions[n] = &c.Decisions[at]
-		admitted[n] = x
+		exchanges[n] = x
+		replies[n].Header = x.w.Header()
+		replies[n].Decision = &c.Decisions[at]
 		n++
 	}
-	edge.WriteHeaders(headers[:n], decisions[:n])
-	for i := 0; i < n; i++ {
-		x := admitted[i]
-		x.admitted = true
+	replies = replies[:n]
+	edge.SetAllHeaders(replies)
+	for i := range replies {
+		x := exchanges[i]
 		x.w = nil
 		x.r = nil
+		x.body = replies[i].Body
+		x.admitted = x.body == ""
 	}
 }

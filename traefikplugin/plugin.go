@@ -118,13 +118,11 @@ func askStore(x *exchange, g *edge.Gate) edge.Answer {
 	return edge.Ask(background, g, hits, make([]ratelimit.Decision, len(hits)))
 }
 
-// passOtherwise is what becomes of a request that was not simply admitted.
-func passOtherwise(h *handler, x *exchange) (ok bool) {
-	defer contain(h, x.w, &ok)
-	if x.call.Err != nil {
-		return reply(x.w, failed(h, x, x.call.Err))
-	}
-	return reply(x.w, edge.AnswerOf(x.call.Decisions))
+// undecided answers a request on which no decision was made in the entrance, or
+// reports that it may go on.
+func undecided(h *handler, x *exchange, w http.ResponseWriter) (ok bool) {
+	defer contain(h, w, &ok)
+	return reply(w, failed(h, x, x.call.Err))
 }
 
 // failed is the answer where no decision was made, and logs it. A request that an

@@ -105,41 +105,22 @@ func (a *Answer) RetrySeconds() int64 {
 // SetHeaders writes X-RateLimit-Limit, -Remaining, -Reset (Unix seconds, rounded
 // up) and, for a refusal that time will lift, Retry-After.
 func SetHeaders(h http.Header, a *Answer) {
-	if a.Decision == nil {
+	d := a.Decision
+	if d == nil {
 		return
 	}
-	WriteHeaders([]http.Header{h}, []*ratelimit.Decision{a.Decision})
-	if !a.Decision.Allowed {
-		a.setRetryAfter(h)
-	}
-}
-
-// WriteHeaders writes the headers that all answers have, of several requests. It
-// runs for every request, interpreted in one of the proxies: there a loop is
-// cheap, and each call dear.
-func WriteHeaders(headers []http.Header, decisions []*ratelimit.Decision) {
-	limit, limitText := int64(-1), ""
-	reset, resetText := int64(-1), ""
-	for i, d := range decisions {
-		if d.Limit != limit {
-			limit = d.Limit
-			limitText = strconv.FormatInt(limit, 10)
-		}
-		if seconds := d.Reset.Add(time.Second - 1).Unix(); seconds != reset {
-			reset = seconds
-			resetText = strconv.FormatInt(reset, 10)
-		}
-		// Each header's slice ends where the next begins, so that one who adds to
-		// it gets memory of its own.
-		values := []string{limitText, strconv.FormatInt(d.Remaining, 10), resetText}
-		h := headers[i]
-		h["X-Ratelimit-Limit"] = values[0:1:1]
-		h["X-Ratelimit-Remaining"] = values[1:2:2]
-		h["X-Ratelimit-Reset"] = values[2:3:3]
-	}
-}
-
-func (a *Answer) setRetryAfter(h http.Header) {
+	// One piece of text and one slice hold all values. Each header's slice ends
+	// where the next begins, so that one who adds to it gets memory of its own.
+	text := strconv.AppendInt(make([]byte, 0, 64), d.Limit, 10)
+	limitEnd := len(text)
+	text = strconv.AppendInt(text, d.Remaining, 10)
+	remainingEnd := len(text)
+	text = strconv.AppendInt(text, d.Reset.Add(time.Second-1).Unix(), 10)
+	all := string(text)
+	values := []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]}
+	h["X-Ratelimit-Limit"] = values[0:1:1]
+	h["X-Ratelimit-Remaining"] = values[1:2:2]
+	h["X-Ratelimit-Reset"] = values[2:3:3]
 	if seconds := a.RetrySeconds(); seconds > 0 {
 		h["Retry-After"] = []string{strconv.FormatInt(seconds, 10)}
 	}
@@ -151,7 +132,11 @@ func (a *Answer) Body() string {
 	if a.Status == http.StatusServiceUnavailable {
 		return `{"error":"Service unavailable"}`
 	}
-	if seconds := a.RetrySeconds(); seconds > 0 {
+	return bodyOf(a.RetrySeconds())
+}
+
+func bodyOf(seconds int64) string {
+	if seconds > 0 {
 		return `{"error":"Too many requests","retryAfter":` + strconv.FormatInt(seconds, 10) + `}`
 	}
 	return `{"error":"Too many requests"}`
