@@ -30,9 +30,13 @@ func (p *Postgres) NewQueue(timeout time.Duration, fill, deliver func(calls []*C
 func receive(p *Postgres, q *Queue, fill func(calls []*Call), calls []*Call) []*Call {
 	for _, c := range calls {
 		c.Err = nil
-		c.Hits = c.Hits[:0]
 	}
-	allWell := runEach(fill, calls)
+	allWell := runEach(func(calls []*Call) {
+		for _, c := range calls {
+			c.Hits = c.Hits[:0]
+		}
+		fill(calls)
+	}, calls)
 	begin(calls)
 	p.mu.Lock()
 	err := p.unavailable()

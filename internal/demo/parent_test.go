@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -81,6 +82,11 @@ func TestASignalToMakeAlone(t *testing.T) {
 		}
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
+			// Where the tests were told to ignore it, as nohup does, make would
+			// ignore it, too.
+			ours := make(chan os.Signal, 1)
+			signal.Notify(ours, s)
+			defer signal.Stop(ours)
 			inner := command(t, "well", dsn, "-with-parent", "-port", freePort(t), "-state", t.TempDir())
 			makefile := filepath.Join(t.TempDir(), "Makefile")
 			recipe := "run:\n\t@exec '" + strings.Join(inner.Args, "' '") + "'\n"
