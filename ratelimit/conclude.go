@@ -13,13 +13,14 @@ const maxAttempts = 3
 func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call {
 	back := &Call{internal: true}
 	for _, c := range calls {
-		refused := false
-		for j := 0; j < len(c.places) && len(c.places) > 1; j++ {
-			at := &c.places[j]
-			refused = refused || at.nth >= at.item.granted || at.item.err != nil
-		}
-		if refused && !c.reset && !c.internal {
-			giveBack(c, back)
+		for j := 0; len(c.places) > 1 && j < len(c.places); j++ {
+			if c.places[j].nth < c.places[j].item.granted {
+				continue
+			}
+			if !c.reset && !c.internal {
+				giveBack(c, back)
+			}
+			break
 		}
 	}
 	var again []*Call
@@ -30,8 +31,8 @@ func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call
 		for j := range c.places {
 			at := &c.places[j]
 			it := at.item
-			if at.nth >= it.granted || it.err != nil {
-				break // only takes are ever granted anything
+			if at.nth >= it.granted {
+				break // only takes that did not fail are granted anything
 			}
 			left := it.free + it.given + (it.granted-1-at.nth)*it.cost
 			if left < 0 {

@@ -10,7 +10,6 @@ import (
 type group struct {
 	statementKey
 	wave      int
-	limit     *Limit // of its latest item
 	items     []*item
 	statement Statement
 

@@ -19,7 +19,7 @@ type plan struct {
 	used   int      // items in use
 	groups []*group // likewise
 	taken  int
-	recent *group // of the latest item
+	recent map[*Limit]*group // of the first wave's takes
 }
 
 // rowKey names a row of either table.
@@ -52,7 +52,7 @@ type item struct {
 }
 
 // plans are free for the next batch.
-var plans = sync.Pool{New: func() any { return &plan{latest: map[rowKey]*item{}} }}
+var plans = sync.Pool{New: func() any { return &plan{latest: map[rowKey]*item{}, recent: map[*Limit]*group{}} }}
 
 // newPlan returns an empty plan, to be freed when its batch is concluded.
 func newPlan() *plan { return plans.Get().(*plan) }
@@ -66,7 +66,9 @@ func (p *plan) free() {
 	}
 	p.waves, p.statements = p.waves[:0], p.statements[:0]
 	p.now, p.used, p.taken = 0, 0, 0
-	p.recent = nil
+	for l := range p.recent {
+		delete(p.recent, l)
+	}
 	plans.Put(p)
 }
 
@@ -88,13 +90,13 @@ func addCalls(p *plan, calls []*Call) {
 				c.places = append(c.places, place{item: it, nth: it.n - 1})
 				continue
 			}
-			g := p.recent
-			if it != nil || g == nil || p.used == len(p.items) || g.limit != h.Limit || g.kind != take || g.wave != 0 {
+			g := p.recent[h.Limit]
+			if it != nil || g == nil || p.used == len(p.items) {
 				c.places = append(c.places, putHit(p, take, h.Limit, id, h.Cost, claim{}))
 				continue
 			}
-			// What putHit does, for a row that the batch has not met, on the
-			// same limit as the hit before.
+			// What putHit does, for a row that the batch has not met, on a limit
+			// that it has.
 			it = p.items[p.used]
 			p.used++
 			*it = item{limit: h.Limit, id: id, n: 1, cost: h.Cost}
@@ -151,11 +153,9 @@ func putHit(p *plan, k kind, l *Limit, id rowKey, cost int64, c claim) place {
 	p.used++
 	*it = item{kind: k, limit: l, id: id, wave: wave, n: 1, cost: cost, claim: c}
 	p.latest[id] = it
-	g := p.recent
-	if g == nil || g.wave != wave || g.kind != k || g.limit != l {
-		g = groupOf(p, it)
-		g.limit = l
-		p.recent = g
+	g := groupOf(p, it)
+	if k == take && wave == 0 {
+		p.recent[l] = g
 	}
 	g.items = append(g.items, it)
 	return place{item: it}
@@ -238,6 +238,7 @@ func closeGroup(p *plan, g *group) {
 	for _, it := range g.items {
 		if err != nil {
 			it.err = err
+			it.granted = 0
 		} else if asked && !it.answered {
 			it.err = errNoAnswer
 		}

@@ -130,16 +130,22 @@ func fill(calls []*ratelimit.Call) {
 		c.Hits = append(c.Hits[:0], f.hits...)
 		for i := range c.Hits {
 			t := f.keys[i]
+			from := fromSeveral
+			if len(t) == 1 {
+				from = t[0].from
+			}
 			key := ""
 			// The frequent keys, in plain sight.
-			if len(t) == 1 && t[0].from == fromRemoteIP {
+			if from == fromRemoteIP {
 				host, _, err := net.SplitHostPort(x.r.RemoteAddr)
 				if err != nil {
 					host = x.r.RemoteAddr
 				}
 				key = host
-			} else if len(t) == 1 && t[0].from == fromText {
+			} else if from == fromText {
 				key = t[0].text
+			} else if from == fromHeader && len(x.r.Header[t[0].text]) == 1 {
+				key = x.r.Header[t[0].text][0]
 			} else {
 				key = expand(t, x.r, f.addresses)
 			}

@@ -27,6 +27,7 @@ const (
 	fromHeader
 	fromCookie
 	fromQuery
+	fromSeveral // a template of several pieces, or of none
 )
 
 // sources are the placeholders without a name of their own.
