@@ -27,7 +27,8 @@ type algorithm struct {
 	// overdrawn, and when the full quota is back if nobody comes.
 	look func(l *Limit, r *row, now int64) (free, reset int64)
 
-	// lookAll sets free and reset of items, by look. Nil calls look for each.
+	// lookAll sets free and reset of many items to what look returns for each.
+	// Nil is to call look.
 	lookAll func(items []*item)
 
 	// retry returns the earliest time at which a hit would pass, of a cost (up

@@ -40,7 +40,6 @@ type Call struct {
 	unusual     bool      // some hit is not simply to be charged
 	internal    bool      // nobody waits
 	cancellable bool      // its caller may stop waiting
-	passes      bool      // every hit is charged
 	deadline    time.Time // of one that comes again
 	attempts    int       // batches it has been in
 	failed      error     // what the batch says; its caller may have stopped waiting

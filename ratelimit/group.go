@@ -100,7 +100,8 @@ func (g *group) write(texts *statements, now int64) {
 		writeLimits(g, alike)
 	}
 	end := len(items)
-	args := append(g.statement.Args[:0], nil, g.prefixes[:end], keys)
+	args := g.statement.Args[:0]
+	args = append(args, nil, g.prefixes[:end], keys)
 	if now != 0 {
 		args[0] = now
 	}

@@ -135,18 +135,18 @@ func fill(calls []*ratelimit.Call) {
 				from = t[0].from
 			}
 			key := ""
-			// The frequent keys, in plain sight.
-			if from == fromRemoteIP {
+			switch { // the frequent keys in plain sight
+			case from == fromRemoteIP:
 				host, _, err := net.SplitHostPort(x.r.RemoteAddr)
 				if err != nil {
 					host = x.r.RemoteAddr
 				}
 				key = host
-			} else if from == fromText {
+			case from == fromText:
 				key = t[0].text
-			} else if from == fromHeader && len(x.r.Header[t[0].text]) == 1 {
+			case from == fromHeader && len(x.r.Header[t[0].text]) == 1:
 				key = x.r.Header[t[0].text][0]
-			} else {
+			default:
 				key = expand(t, x.r, f.addresses)
 			}
 			c.Hits[i].Key = key
