@@ -38,10 +38,12 @@ run: ## run Postgres, an upstream and Caddy on :8080 (PORT=8081: there; DATABASE
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/demo ./internal/demo
 	@exec bin/demo -with-parent -port '$(PORT)'
 
+# Allocations are counted again without the race detector, which allocates, too.
 .PHONY: test
 test: ## run all tests, on a Postgres that is found or installed (PG_RATELIMIT_TEST_DSN: on that one)
 	@[ -n '$(RACE)' ] || echo 'Without a C compiler, or with CGO_ENABLED=0, the race detector is off.'
 	$(GO) test $(RACE) -timeout 30m ./...
+	$(GO) test -run '^TestAllocations$$' ./ratelimit ./caddymodule
 	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) test $(RACE) -count=1 -timeout 40m ./...; fi
 
 # Two tests of connections take their time and ask nothing of the version.

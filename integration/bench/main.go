@@ -141,13 +141,13 @@ func run(ctx context.Context, o options) (err error) {
 	r.machine = b.describeMachine(ctx)
 	r.took = time.Since(began)
 	b.report(r)
-	if o.svg == "" {
+	if b.svg == "" {
 		return nil
 	}
-	if err := os.WriteFile(o.svg, []byte(picture(r)), 0o644); err != nil {
+	if err := os.WriteFile(b.svg, []byte(picture(r)), 0o644); err != nil {
 		return err
 	}
-	fmt.Println("\nThe picture is in", relative(o.svg))
+	fmt.Println("\nThe picture is in", relative(b.svg))
 	return nil
 }
 

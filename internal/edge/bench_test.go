@@ -1,0 +1,30 @@
+package edge
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+func BenchmarkHeaders(b *testing.B) {
+	d := &ratelimit.Decision{Allowed: true, Limit: 1000, Remaining: 123, Reset: time.Unix(1_700_000_000, 0)}
+	b.Run("one", func(b *testing.B) {
+		h, a := http.Header{}, &Answer{Decision: d}
+		b.ReportAllocs()
+		for b.Loop() {
+			SetHeaders(h, a)
+		}
+	})
+	b.Run("64 at once", func(b *testing.B) {
+		replies := make([]Reply, 64)
+		for i := range replies {
+			replies[i] = Reply{Header: http.Header{}, Decision: d}
+		}
+		b.ReportAllocs()
+		for b.Loop() {
+			SetAllHeaders(replies)
+		}
+	})
+}
