@@ -1,0 +1,50 @@
+package integration
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
+)
+
+// TestOneBadRequestSpoilsNoOther: requests wait for their decision together, and
+// what all of them ask for is made out in one place. One with which that panics
+// gets the answer of onError, and those beside it theirs.
+func TestOneBadRequestSpoilsNoOther(t *testing.T) {
+	if elsewhere(t) {
+		return
+	}
+	dsn := cluster.Open(t)
+	compiled := traefikplugin.CreateConfig()
+	compiled.DSN, compiled.Prefix, compiled.Key, compiled.Limit, compiled.Timeout, compiled.OnError = dsn, "go", "{path}", "1000 1h", "30s", "deny"
+	byGo, err := traefikplugin.New(t.Context(), ok, compiled, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := loadPlugin(t)
+	byYaegi := p.mustHandler(t, ok, object{"dsn": dsn, "prefix": "yaegi", "key": "{path}", "limit": "1000 1h", "timeout": "30s", "onError": "deny"})
+	for name, h := range map[string]http.Handler{"compiled": byGo, "interpreted": byYaegi} {
+		var group sync.WaitGroup
+		for i := range 90 {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				r := httptest.NewRequest(http.MethodGet, "/a", nil)
+				want := http.StatusOK
+				if i%3 == 0 {
+					r.URL = nil // no server makes such a request
+					want = http.StatusServiceUnavailable
+				}
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				if w.Code != want || (w.Header().Get("X-RateLimit-Limit") == "1000") != (want == http.StatusOK) {
+					t.Errorf("%s, request %d: %d with %v, want %d", name, i, w.Code, w.Header(), want)
+				}
+			}()
+		}
+		group.Wait()
+	}
+}
