@@ -40,6 +40,7 @@ type Queue struct {
 
 	mu     sync.Mutex
 	again  []*Call   // calls that come again, ahead of all others
+	empty  time.Time // what is queued came since then
 	aloft  int       // flights
 	landed []*flight // free for the next
 }
@@ -60,7 +61,6 @@ type flight struct {
 
 	// Guarded by the queue's mutex.
 	watch    *time.Timer // goes off when it is late
-	departed time.Time   // of the latest batch
 	running  bool
 	relieved bool // another has taken over the queue
 }
@@ -68,9 +68,10 @@ type flight struct {
 // takeOff starts a flight that mans the queue.
 func takeOff(q *Queue) {
 	q.mu.Lock()
+	q.empty = time.Now()
 	f := boardingCrew(q)
 	q.mu.Unlock()
-	go fly(q, f, time.Now())
+	go fly(q, f)
 }
 
 // boardingCrew returns a flight that may start. The caller holds the mutex.
@@ -86,32 +87,25 @@ func boardingCrew(q *Queue) *flight {
 	return f
 }
 
-// fly runs batches until there are no calls. What is queued came after since, or
-// later. Nothing may panic out of here: in a proxy's plugin that would end the
-// proxy.
-func fly(q *Queue, f *flight, since time.Time) {
+// fly runs batches until there are no calls. Nothing may panic out of here: in a
+// proxy's plugin that would end the proxy.
+func fly(q *Queue, f *flight) {
 	for {
-		runtime.Gosched()
-		calls, again := board(q, f)
-		now := time.Now()
+		runtime.Gosched() // who is about to queue may still come along
+		calls, again, since := board(q, f)
 		if len(calls) == 0 {
 			if leave(q) {
 				break
 			}
-			since = now
 			continue
 		}
 		deadline := deadlineOf(calls[:again])
 		if deadline.IsZero() {
 			deadline = since.Add(q.timeout)
 			if len(calls) == again {
-				deadline = now.Add(q.timeout) // nobody waits
+				deadline = time.Now().Add(q.timeout) // nobody waits
 			}
 		}
-		if len(q.calls) == 0 {
-			since = now
-		}
-		depart(q, f, now)
 		if !arrive(q, f, runSafely(q, calls, calls[again:], deadline)) {
 			break
 		}
@@ -123,12 +117,12 @@ func fly(q *Queue, f *flight, since time.Time) {
 }
 
 // board returns the calls of the next batch: those that come again, and how many
-// these are, and what has queued, as much as fits.
-func board(q *Queue, f *flight) ([]*Call, int) {
+// these are, and what has queued, as much as fits, and since when. From now on the
+// flight may be late.
+func board(q *Queue, f *flight) ([]*Call, int, time.Time) {
 	q.mu.Lock()
 	first := q.again
 	q.again = nil
-	q.mu.Unlock()
 	room := len(first) + len(q.calls)
 	if room > len(f.calls) {
 		f.calls = make([]*Call, 2*room)
@@ -146,7 +140,18 @@ func board(q *Queue, f *flight) ([]*Call, int) {
 		hits += len(c.Hits)
 		n++
 	}
-	return calls[:n], again
+	since := q.empty
+	if len(q.calls) == 0 {
+		q.empty = time.Now()
+	}
+	f.running = n > 0
+	if f.watch == nil {
+		f.watch = time.AfterFunc(patience, func() { late(q, f) })
+	} else if f.running {
+		f.watch.Reset(patience)
+	}
+	q.mu.Unlock()
+	return calls[:n], again, since
 }
 
 // leave reports whether a flight may end: whoever queues next starts another.
@@ -176,19 +181,6 @@ func flying(q *Queue) bool {
 	return q.aloft > 0
 }
 
-// depart has the batch watched that is about to run.
-func depart(q *Queue, f *flight, now time.Time) {
-	q.mu.Lock()
-	f.running = true
-	f.departed = now
-	if f.watch == nil {
-		f.watch = time.AfterFunc(patience, func() { late(q, f) })
-	} else {
-		f.watch.Reset(patience)
-	}
-	q.mu.Unlock()
-}
-
 // arrive is the end of a batch, of which some calls come again. It reports whether
 // the flight still mans the queue.
 func arrive(q *Queue, f *flight, again []*Call) bool {
@@ -210,6 +202,9 @@ func late(q *Queue, f *flight) {
 	var other *flight
 	q.mu.Lock()
 	if f.running && !f.relieved {
+		if len(q.calls) == 0 {
+			q.empty = time.Now()
+		}
 		if q.aloft < q.flights {
 			f.relieved = true
 			other = boardingCrew(q)
@@ -217,10 +212,9 @@ func late(q *Queue, f *flight) {
 			f.watch.Reset(patience)
 		}
 	}
-	since := f.departed
 	q.mu.Unlock()
 	if other != nil {
-		fly(q, other, since)
+		fly(q, other)
 	}
 }
 
