@@ -40,14 +40,23 @@ type Queue struct {
 
 	mu     sync.Mutex
 	again  []*Call   // calls that come again, ahead of all others
-	empty  time.Time // what is queued came since then
 	aloft  int       // flights
 	landed []*flight // free for the next
+
+	// No call has been queued since before since, and of those behind the first
+	// ahead of them, none since before mark. So no call needs a clock of its own.
+	since, mark time.Time
+	ahead       int
 }
 
 // Enter puts a call into the queue and waits until it is decided.
 func Enter(q *Queue, c *Call) {
 	q.calls <- c
+	await(q, c)
+}
+
+// await waits for a call that has been queued.
+func await(q *Queue, c *Call) {
 	if atomic.LoadInt32(&q.manned) == 0 && atomic.CompareAndSwapInt32(&q.manned, 0, 1) {
 		takeOff(q)
 	}
@@ -68,10 +77,18 @@ type flight struct {
 // takeOff starts a flight that mans the queue.
 func takeOff(q *Queue) {
 	q.mu.Lock()
-	q.empty = time.Now()
+	nobodyBefore(q, time.Now())
 	f := boardingCrew(q)
 	q.mu.Unlock()
 	go fly(q, f)
+}
+
+// nobodyBefore notes that who is queued came at now or later. The caller holds the
+// mutex.
+func nobodyBefore(q *Queue, now time.Time) {
+	q.since = now
+	q.mark = now
+	q.ahead = 0
 }
 
 // boardingCrew returns a flight that may start. The caller holds the mutex.
@@ -99,13 +116,11 @@ func fly(q *Queue, f *flight) {
 			}
 			continue
 		}
-		deadline := deadlineOf(calls[:again])
-		if deadline.IsZero() {
-			deadline = since.Add(q.timeout)
-			if len(calls) == again {
-				deadline = time.Now().Add(q.timeout) // nobody waits
-			}
+		deadline := since.Add(q.timeout)
+		if len(calls) == again {
+			deadline = time.Now().Add(q.timeout)
 		}
+		deadline = deadlineOf(calls[:again], deadline)
 		if !arrive(q, f, runSafely(q, calls, calls[again:], deadline)) {
 			break
 		}
@@ -140,9 +155,14 @@ func board(q *Queue, f *flight) ([]*Call, int, time.Time) {
 		hits += len(c.Hits)
 		n++
 	}
-	since := q.empty
-	if len(q.calls) == 0 {
-		q.empty = time.Now()
+	since := q.since
+	q.ahead -= n - again
+	if left := len(q.calls); left == 0 {
+		nobodyBefore(q, time.Now())
+	} else if q.ahead <= 0 {
+		q.since = q.mark
+		q.mark = time.Now()
+		q.ahead = left
 	}
 	f.running = n > 0
 	if f.watch == nil {
@@ -163,15 +183,14 @@ func leave(q *Queue) bool {
 	return empty || !atomic.CompareAndSwapInt32(&q.manned, 0, 1)
 }
 
-// deadlineOf is that of calls that come again, which is the earliest. The others
-// have time left, so that no call needs a timer of its own.
-func deadlineOf(again []*Call) time.Time {
+// deadlineOf is the earliest of those of calls that come again, and of the others.
+func deadlineOf(again []*Call, others time.Time) time.Time {
 	for _, c := range again {
-		if !c.internal {
-			return c.deadline
+		if !c.internal && c.deadline.Before(others) {
+			others = c.deadline
 		}
 	}
-	return time.Time{}
+	return others
 }
 
 // flying reports whether there is a flight.
@@ -192,6 +211,9 @@ func arrive(q *Queue, f *flight, again []*Call) bool {
 	}
 	q.mu.Unlock()
 	if f.relieved && len(again) > 0 && atomic.CompareAndSwapInt32(&q.manned, 0, 1) {
+		q.mu.Lock()
+		nobodyBefore(q, time.Now()) // the queue was empty when the last flight left it
+		q.mu.Unlock()
 		f.relieved = false
 	}
 	return !f.relieved
@@ -203,7 +225,7 @@ func late(q *Queue, f *flight) {
 	q.mu.Lock()
 	if f.running && !f.relieved {
 		if len(q.calls) == 0 {
-			q.empty = time.Now()
+			nobodyBefore(q, time.Now())
 		}
 		if q.aloft < q.flights {
 			f.relieved = true

@@ -24,8 +24,10 @@ func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call
 		}
 	}
 	var again []*Call
-	now := time.Now()
-	for i, c := range calls {
+	// A call comes again if there is time left for it, and for those that it will
+	// share the batch with.
+	soon := time.Now().Add(q.timeout / 4)
+	for _, c := range calls {
 		// Most pass. That is in plain sight, for an interpreter.
 		granted := 0
 		for j := range c.places {
@@ -60,21 +62,33 @@ func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call
 		if c.failed != nil {
 			continue
 		}
-		if len(c.Hits) > 1 && worthAnother(c) && now.Before(deadline) {
+		if len(c.Hits) > 1 && worthAnother(c) && soon.Before(deadline) {
 			c.deadline = deadline
 			again = append(again, c)
-			calls[i] = nil
 			continue
 		}
 		for j := 0; j < len(c.places) && !c.reset; j++ {
 			c.Decisions = append(c.Decisions, decideHit(p.blocked, c, j))
 		}
 	}
+	if len(again) > 0 {
+		leaveOut(calls, again)
+	}
 	settle(q, calls, nil)
 	if len(back.Hits) > 0 {
 		again = append([]*Call{back}, again...)
 	}
 	return again
+}
+
+// leaveOut takes some of the calls, in the same order, out of a batch.
+func leaveOut(calls, some []*Call) {
+	for i, c := range calls {
+		if len(some) > 0 && c == some[0] {
+			calls[i] = nil
+			some = some[1:]
+		}
+	}
 }
 
 // failure is the first error among a call's items.

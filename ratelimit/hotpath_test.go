@@ -20,7 +20,7 @@ var hotPath = []struct {
 		return func() { StoredKey("10.1.2.3") }
 	}},
 	{"begin", 0, func() func() {
-		calls := hotCalls(batchSize)
+		calls := hotCalls()
 		return func() { begin(calls[:1]) }
 	}},
 	{"newCall and outcome", 0, func() func() {
@@ -30,7 +30,7 @@ var hotPath = []struct {
 	}},
 	// A batch's statement and its arguments, each an interface.
 	{"plan a batch", 8, func() func() {
-		calls, texts := hotCalls(batchSize), newStatements()
+		calls, texts := hotCalls(), newStatements()
 		return func() {
 			p := newPlan()
 			addCalls(p, calls)
@@ -40,9 +40,9 @@ var hotPath = []struct {
 	}},
 	{"take in a batch's rows", 0, func() func() {
 		p := newPlan()
-		addCalls(p, hotCalls(batchSize))
+		addCalls(p, hotCalls())
 		statement := p.write(newStatements(), 0)[0]
-		rows := hotRows(batchSize)
+		rows := hotRows()
 		return func() {
 			for _, row := range rows {
 				if err := statement.Row(row); err != nil {
@@ -54,10 +54,10 @@ var hotPath = []struct {
 	}},
 	// The call that would give back.
 	{"conclude a batch", 1, func() func() {
-		store, p, calls := NewPostgres(nil, PostgresOptions{}), newPlan(), hotCalls(batchSize)
+		store, p, calls := NewPostgres(nil, PostgresOptions{}), newPlan(), hotCalls()
 		addCalls(p, calls)
 		statement := p.write(newStatements(), 0)[0]
-		for _, row := range hotRows(batchSize) {
+		for _, row := range hotRows() {
 			if err := statement.Row(row); err != nil {
 				panic(err)
 			}
@@ -108,9 +108,9 @@ var hotLimits = func() []*Limit {
 }()
 
 // hotCalls are calls of one hit on different keys, ready for a batch.
-func hotCalls(n int) []*Call {
+func hotCalls() []*Call {
 	var calls []*Call
-	for i := range n {
+	for i := range batchSize {
 		c := NewCall()
 		c.Hits = []Hit{{Limit: hotLimits[0], Key: fmt.Sprint("10.1.2.", i), Cost: 1}}
 		calls = append(calls, c)
@@ -121,10 +121,10 @@ func hotCalls(n int) []*Call {
 
 // hotRows are the rows that a statement returns for hotCalls: slot, granted, now,
 // count, prev_count, window_start.
-func hotRows(n int) [][][]byte {
+func hotRows() [][][]byte {
 	now := []byte{0, 2, 0xd0, 0, 0, 0, 0, 0}
 	var rows [][][]byte
-	for i := range n {
+	for i := range batchSize {
 		slot := []byte{0, 0, 0, 0, 0, 0, 0, byte(i + 1)}
 		one := []byte{0, 0, 0, 0, 0, 0, 0, 1}
 		rows = append(rows, [][]byte{slot, one, now, one, one, now})

@@ -124,8 +124,17 @@ func askCarefully(p *Postgres, ctx context.Context, q *Queue, c *Call, decisions
 		return nil
 	}
 	c.cancellable = ctx.Done() != nil
+	if !c.cancellable {
+		q.calls <- c
+	} else {
+		select { // not for an interpreter: in Yaegi, those who wait at once share its cases
+		case q.calls <- c:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	stop := context.AfterFunc(ctx, func() { forsake(c, context.Cause(ctx)) })
-	Enter(q, c)
+	await(q, c)
 	stopped := stop()
 	if c.gives {
 		p.clearGiven(c)
@@ -249,6 +258,9 @@ func (p *Postgres) fail(q *Queue, calls []*Call, err error) {
 	closed := p.closed
 	p.mu.Unlock()
 	for _, c := range calls {
+		if c.gives {
+			p.clearGiven(c) // it may have been given back
+		}
 		if c.internal && !closed {
 			p.report(fmt.Errorf("giving back what refused requests were charged: %w", err))
 		}

@@ -37,6 +37,13 @@ func receive(p *Postgres, q *Queue, fill func(calls []*Call), calls []*Call) []*
 		}
 		fill(calls)
 	}, calls)
+	if !allWell {
+		for _, c := range calls {
+			if c.Err != nil {
+				c.Hits = c.Hits[:0] // they may be half filled in
+			}
+		}
+	}
 	begin(calls)
 	p.mu.Lock()
 	err := p.unavailable()

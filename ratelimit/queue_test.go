@@ -286,32 +286,3 @@ func TestQueueHoldsManyMore(t *testing.T) {
 	}
 	group.Wait()
 }
-
-// TestLateComersKeepTheirTime: who comes while the database is slow has the whole
-// timeout, though it queued behind others.
-func TestLateComersKeepTheirTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := &fakeDB{answer: func(ctx context.Context, statements []*ratelimit.Statement) error {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(240 * time.Millisecond):
-				return honest(ctx, statements)
-			}
-		}}
-		store := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{CleanupProbability: -1, Flights: 1})
-		defer store.Close()
-		var group sync.WaitGroup
-		for range 3 { // each comes shortly before the one before has its answer
-			group.Add(1)
-			go func() {
-				defer group.Done()
-				if _, took, err := tryOne(store, 250*time.Millisecond, fakeHits("k")[0]); err != nil {
-					t.Errorf("%v after %v", err, took)
-				}
-			}()
-			time.Sleep(236 * time.Millisecond)
-		}
-		group.Wait()
-	})
-}
