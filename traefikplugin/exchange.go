@@ -12,8 +12,8 @@ import (
 // exchange is a request on its way through the plugin.
 //
 // To the interpreter, a call of a function costs some 0.4 µs, that of a method 1.6,
-// and each variable and intermediate value of a function adds to every call of it;
-// within one function, a step costs a hundredth. So what has to be done for each
+// and each variable and intermediate value of a function adds 0.07 to every call
+// of it; a step within one function costs 0.03. So what has to be done for each
 // request is done for all that wait for the same batch, in fill and deliver.
 //
 // No type here may come back to itself by way of its fields, other than through
