@@ -51,16 +51,16 @@ type Queue struct {
 
 // Enter puts a call into the queue and waits until it is decided.
 func Enter(q *Queue, c *Call) {
-	q.calls <- c
-	await(q, c)
+	enqueue(q, c)
+	<-c.done
 }
 
-// await waits for a call that has been queued.
-func await(q *Queue, c *Call) {
+// enqueue waits only while the queue is full.
+func enqueue(q *Queue, c *Call) {
+	q.calls <- c
 	if atomic.LoadInt32(&q.manned) == 0 && atomic.CompareAndSwapInt32(&q.manned, 0, 1) {
 		takeOff(q)
 	}
-	<-c.done
 }
 
 // flight runs one batch after the other, as long as there are calls and it is

@@ -119,22 +119,22 @@ func outcome(p *Postgres, c *Call, decisions []Decision) error {
 // askCarefully is the rest of ask for a call that ctx may end, that gives quota
 // back, or that may be known not to fit.
 func askCarefully(p *Postgres, ctx context.Context, q *Queue, c *Call, decisions []Decision) error {
+	if ctx.Err() != nil {
+		p.idle.Put(c)
+		return context.Cause(ctx) // nothing is charged
+	}
 	if p.blocked != nil && refuse(p, c, decisions) {
 		p.idle.Put(c)
 		return nil
 	}
 	c.cancellable = ctx.Done() != nil
-	if !c.cancellable {
-		q.calls <- c
-	} else {
-		select { // not for an interpreter: in Yaegi, those who wait at once share its cases
-		case q.calls <- c:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 	stop := context.AfterFunc(ctx, func() { forsake(c, context.Cause(ctx)) })
-	await(q, c)
+	if c.cancellable && len(q.calls) > queueRoom/2 {
+		go enqueue(q, c) // it may be full, and ctx is to free the caller all the same
+	} else {
+		enqueue(q, c)
+	}
+	<-c.done
 	stopped := stop()
 	if c.gives {
 		p.clearGiven(c)
