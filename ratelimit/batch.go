@@ -15,9 +15,10 @@ const (
 	// maxHits bounds the hits of a batch; what is over waits for the next.
 	maxHits = 400
 
-	// queueRoom is how many calls a queue holds. Whoever comes to a full one waits
-	// for the next batch to make room.
-	queueRoom = 4096
+	// queueRoom is how many calls a queue holds, in half a megabyte: more than a
+	// process has. Whoever should come to a full one waits for room besides his
+	// timeout.
+	queueRoom = 1 << 16
 
 	// patience is how long the queue waits for a batch under way before
 	// another takes off beside it, on another connection: one slow statement

@@ -269,8 +269,8 @@ func TestQueueWithoutDatabase(t *testing.T) {
 	})
 }
 
-// TestQueueHoldsManyMore calls than fit into it at a time.
-func TestQueueHoldsManyMore(t *testing.T) {
+// TestQueueHoldsMany calls at a time.
+func TestQueueHoldsMany(t *testing.T) {
 	store := ratelimit.NewPostgres(&fakeDB{}, ratelimit.PostgresOptions{CleanupProbability: -1})
 	defer store.Close()
 	d := newDesk(store, time.Minute)

@@ -57,10 +57,10 @@ func TestMoreCallersThanABatchHolds(t *testing.T) {
 	}
 }
 
-// TestAllAreAnsweredInTime: however many wait for a database that hangs, and
-// though the queue is full; a context frees its caller at once.
+// TestAllAreAnsweredInTime: however many wait for a database that hangs; a context
+// frees its caller at once, also where the queue may be full.
 func TestAllAreAnsweredInTime(t *testing.T) {
-	for _, callers := range []int{100, 2500, 8000} {
+	for _, callers := range []int{100, 2500, 40_000} {
 		synctest.Test(t, func(t *testing.T) {
 			store := ratelimit.NewPostgres(&fakeDB{answer: hangs}, ratelimit.PostgresOptions{CleanupProbability: -1})
 			defer store.Close()
@@ -87,6 +87,7 @@ func TestAllAreAnsweredInTime(t *testing.T) {
 				t.Errorf("%d callers: a context of 100 ms was answered with %v after %v", callers, err, took)
 			}
 			group.Wait()
+			time.Sleep(2 * time.Minute) // the batch of the impatient may still hang
 		})
 	}
 }
