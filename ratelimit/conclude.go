@@ -8,8 +8,7 @@ const maxAttempts = 3
 
 // conclude decides and settles the calls of a batch that ran. Where a request was
 // refused by one limit, what its others granted is given back in the next batch,
-// ahead of everybody. It returns the calls for that batch. A request is not decided
-// again after the deadline.
+// ahead of everybody. It returns the calls for that batch.
 func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call {
 	back := &Call{internal: true}
 	for _, c := range calls {

@@ -9,7 +9,6 @@ import (
 // an element an item.
 type group struct {
 	statementKey
-	wave      int
 	items     []*item
 	statement Statement
 
@@ -66,13 +65,12 @@ func newGroup() *group {
 }
 
 // begin empties the group for a statement.
-func (g *group) begin(key statementKey, wave int) {
+func (g *group) begin(key statementKey) {
 	if g.step == nil || g.statementKey != key {
 		g.statementKey = key
 		g.step = algorithms[key.algorithm].sql
 		g.width = stateColumn + g.step.width()
 	}
-	g.wave = wave
 	g.now = 0
 	g.items = g.items[:0]
 }

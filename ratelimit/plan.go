@@ -199,7 +199,7 @@ func groupOf(p *plan, it *item) *group {
 	}
 	g := p.groups[p.taken]
 	p.taken++
-	g.begin(key, it.wave)
+	g.begin(key)
 	p.waves[it.wave] = append(p.waves[it.wave], g)
 	return g
 }

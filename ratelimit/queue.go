@@ -1,8 +1,6 @@
 package ratelimit
 
-import (
-	"time"
-)
+import "time"
 
 // NewQueue returns a queue for calls that a program Enters itself. It is for one
 // to which each operation is dear, because an interpreter runs it: what has to be

@@ -96,8 +96,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// pass asks the store. It reports whether the request may go
-// on; if not, it is answered.
+// pass asks the store. It reports whether the request may go on; if not, it is
+// answered.
 func pass(h *handler, w http.ResponseWriter, r *http.Request) (ok bool) {
 	defer contain(h, w, &ok)
 	x := newExchange()

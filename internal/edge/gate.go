@@ -92,11 +92,20 @@ func tighter(a, b *ratelimit.Decision) bool {
 // RetrySeconds is Retry-After: whole seconds, rounded up, at least 1. It is 0
 // where the request can never pass, or was not refused by a limit.
 func (a *Answer) RetrySeconds() int64 {
-	if a.Decision == nil || a.Decision.Allowed || a.Decision.RetryAfter < 0 {
+	if a.Decision == nil || a.Decision.Allowed {
 		return 0
 	}
-	seconds := int64(a.Decision.RetryAfter / time.Second)
-	if a.Decision.RetryAfter%time.Second > 0 || seconds == 0 {
+	return wholeSeconds(a.Decision.RetryAfter)
+}
+
+// wholeSeconds is a RetryAfter in seconds, rounded up, at least 1; 0 stands for
+// ratelimit.Never.
+func wholeSeconds(wait time.Duration) int64 {
+	if wait < 0 {
+		return 0
+	}
+	seconds := int64(wait / time.Second)
+	if wait%time.Second > 0 || seconds == 0 {
 		seconds++
 	}
 	return seconds

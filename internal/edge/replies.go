@@ -41,11 +41,7 @@ func SetAllHeaders(replies []Reply) {
 		if d.Allowed {
 			continue
 		}
-		// As RetrySeconds has it.
-		seconds := int64(d.RetryAfter / time.Second)
-		if d.RetryAfter >= 0 && (seconds == 0 || d.RetryAfter%time.Second > 0) {
-			seconds++
-		}
+		seconds := wholeSeconds(d.RetryAfter)
 		if seconds != retry {
 			retry = seconds
 			retryText = strconv.FormatInt(retry, 10)

@@ -113,23 +113,7 @@ func TestAnswersOfRows(t *testing.T) {
 	want := fmt.Sprintf("%q", [][]string{{"aaaaaaaa", "bbbb"}, {"cccccccc", ""}, {"", "dddd"}, {"eeeeeeee", "ffff"}, {"", ""}})
 	for _, piece := range []int{1 << 20, 1000, 29, 28, 27, 7} {
 		t.Run(fmt.Sprint(piece), func(t *testing.T) {
-			_, dsn := newFake(t, func(s *fakeSession) {
-				for n := 0; s.request() != ""; n++ {
-					answer := msgBound
-					if n == 0 {
-						answer = msgParsed + msgBound + description
-					}
-					answer += rows + msgDone + msgReady
-					for len(answer) > 0 {
-						k := piece
-						if k > len(answer) {
-							k = len(answer)
-						}
-						s.write(answer[:k])
-						answer = answer[k:]
-					}
-				}
-			})
+			_, dsn := newFake(t, answering(description, rows, piece))
 			p := open(t, dsn, Options{})
 			for i := 0; i < 2; i++ {
 				var got [][][]byte
