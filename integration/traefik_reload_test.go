@@ -13,12 +13,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 )
 
+// watcher is the application_name of the connections that only ask: their ends
+// may still be seen when the next one looks.
+const watcher = "watcher"
+
 // queryNumber is the number that a query gives.
 func queryNumber(t testing.TB, dsn, sql string, args ...any) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, dsn)
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.RuntimeParams["application_name"] = watcher
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +42,7 @@ func queryNumber(t testing.TB, dsn, sql string, args ...any) int {
 // connections is how many others are connected to a database.
 func connections(t testing.TB, dsn string) int {
 	t.Helper()
-	return queryNumber(t, dsn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+	return queryNumber(t, dsn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> $1", watcher)
 }
 
 // hitsIn is how many hits a database has counted under a prefix.
