@@ -20,7 +20,7 @@ import (
 // no cleanup, no vacuum. Vacuum may then not help either.
 func TestUpdatesStayHOT(t *testing.T) {
 	path := buildHammer(t)
-	server := cluster.Private(t, cluster.Options{Config: map[string]string{"autovacuum": "off", "fsync": "off"}})
+	server := cluster.Private(t, cluster.Options{Config: map[string]string{"autovacuum": "off"}})
 	for i, kind := range []struct{ name, algorithm, limit, burst string }{
 		{"sliding_window", "sliding_window", "1000 1m", ""},
 		{"token_bucket", "token_bucket", "1000 1m", ""},

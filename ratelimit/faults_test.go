@@ -91,7 +91,7 @@ func TestLockedRow(t *testing.T) {
 // TestServerStopsAndStarts: while there is no server, calls fail at once, and
 // soon after its return they are answered again, with what was counted before.
 func TestServerStopsAndStarts(t *testing.T) {
-	c := cluster.Private(t, cluster.Options{Config: map[string]string{"fsync": "off"}})
+	c := cluster.Private(t, cluster.Options{})
 	db, err := pgxdb.Open(c.DSN("postgres"), pgxdb.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestServerStopsAndStarts(t *testing.T) {
 // TestServerHangs: calls to a server that does not answer end with their
 // timeout, then at once; and it is noticed when the server goes on.
 func TestServerHangs(t *testing.T) {
-	c := cluster.Private(t, cluster.Options{Config: map[string]string{"fsync": "off"}})
+	c := cluster.Private(t, cluster.Options{})
 	db, err := pgxdb.Open(c.DSN("postgres"), pgxdb.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -207,7 +207,7 @@ func TestATemporaryClusterGoesWithStop(t *testing.T) {
 func TestOptions(t *testing.T) {
 	var log lockedBuffer
 	c := Private(t, Options{
-		Config: map[string]string{"fsync": "off", "max_connections": "17", "log_statement": "all", "application_name": `a 'quoted' \ name`},
+		Config: map[string]string{"fsync": "on", "max_connections": "17", "log_statement": "all", "application_name": `a 'quoted' \ name`},
 		HBA:    "local all all trust\nhost all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
 		Files:  map[string][]byte{"extra.txt": []byte("read me")},
 		Log:    &log,
@@ -215,7 +215,7 @@ func TestOptions(t *testing.T) {
 	conn := connect(t, c.DSN("postgres"))
 	for sql, want := range map[string]string{
 		"SHOW max_connections": "17",
-		"SHOW fsync":           "off",
+		"SHOW fsync":           "on",
 		"SHOW timezone":        "UTC",
 		"SELECT datcollate FROM pg_database WHERE datname = 'postgres'": "C",
 		"SHOW server_encoding":             "UTF8",
@@ -266,7 +266,7 @@ func TestAServerThatCannotStartSaysWhy(t *testing.T) {
 }
 
 func TestATakenPortIsToldApart(t *testing.T) {
-	c := Private(t, Options{Config: map[string]string{"fsync": "off"}})
+	c := Private(t, Options{})
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func TestATakenPortIsToldApart(t *testing.T) {
 }
 
 func TestAStalePidFileIsNoServer(t *testing.T) {
-	c := Private(t, Options{Config: map[string]string{"fsync": "off"}})
+	c := Private(t, Options{})
 	if err := c.Kill(); err != nil {
 		t.Fatal(err)
 	}

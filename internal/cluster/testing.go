@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"regexp"
@@ -40,7 +41,7 @@ var shared = sync.OnceValues(func() (*Cluster, error) {
 
 // Open makes a fresh, empty database and returns its DSN. The database is
 // dropped at the test's end, connections or no. All tests of a process share
-// one cluster, which has fsync off: a test that kills its server takes Private.
+// one cluster: a test that kills its server takes Private.
 func Open(t testing.TB) string {
 	t.Helper()
 	admin := os.Getenv(TestDSN)
@@ -72,9 +73,14 @@ func Open(t testing.TB) string {
 }
 
 // Private starts a cluster of the test's own, to stop, kill or pause. Its data
-// outlives Stop and Kill, and is removed at the test's end.
+// outlives Stop and Kill, and is removed at the test's end. It has fsync off,
+// unless o says otherwise: what a killed server has written the machine still
+// has, and no test waits for a slow disk.
 func Private(t testing.TB, o Options) *Cluster {
 	t.Helper()
+	config := map[string]string{"fsync": "off"}
+	maps.Copy(config, o.Config)
+	o.Config = config
 	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
 	defer cancel()
 	c, err := start(ctx, o, untilEnd)

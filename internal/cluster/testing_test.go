@@ -145,7 +145,7 @@ func TestOpenDropsADatabaseInUse(t *testing.T) {
 }
 
 func TestOpenUsesTheServerThatIsNamed(t *testing.T) {
-	c := Private(t, Options{Config: map[string]string{"fsync": "off", "cluster_name": "the named one"}})
+	c := Private(t, Options{Config: map[string]string{"cluster_name": "the named one"}})
 	t.Setenv(TestDSN, c.DSN("postgres")+"&application_name=kept")
 	conn := connect(t, Open(t))
 	if got := queryText(t, conn, "SELECT current_setting('cluster_name') || ', ' || current_setting('application_name')"); got != "the named one, kept" {

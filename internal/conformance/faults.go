@@ -157,7 +157,7 @@ func testNoServer(t *testing.T, open func(t testing.TB, dsn string) ratelimit.DB
 
 // testServerGone kills a server under a statement, and has it come back.
 func testServerGone(t *testing.T, open func(t testing.TB, dsn string) ratelimit.DB) {
-	c := cluster.Private(t, cluster.Options{Config: map[string]string{"fsync": "off"}})
+	c := cluster.Private(t, cluster.Options{})
 	d := &db{t: t, DB: open(t, c.DSN("postgres"))}
 	defer d.Close()
 	d.run(&ratelimit.Statement{SQL: "SELECT 1"})
@@ -189,7 +189,7 @@ func testServerGone(t *testing.T, open func(t testing.TB, dsn string) ratelimit.
 
 // testServerHangs stops a server's processes: calls end with their contexts.
 func testServerHangs(t *testing.T, open func(t testing.TB, dsn string) ratelimit.DB) {
-	c := cluster.Private(t, cluster.Options{Config: map[string]string{"fsync": "off"}})
+	c := cluster.Private(t, cluster.Options{})
 	d := &db{t: t, DB: open(t, c.DSN("postgres"))}
 	defer d.Close()
 	d.run(&ratelimit.Statement{SQL: "SELECT 1"})
