@@ -136,12 +136,11 @@ func TestIdleTimeout(t *testing.T) {
 	})
 	p := open(t, dsn, Options{IdleTimeout: 50 * time.Millisecond})
 	run(t, p, stmt("A"))
-	eventually(t, "it is closed", func() bool { return f.open.Load() == 0 })
-	p.mu.Lock()
-	if p.open != 0 || p.reaper != nil || goodbyes.Load() != 1 {
-		t.Errorf("%d open, reaper %v, %d goodbyes", p.open, p.reaper, goodbyes.Load())
-	}
-	p.mu.Unlock()
+	eventually(t, "it is closed, and nothing waits for more", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return f.open.Load() == 0 && p.open == 0 && p.reaper == nil && goodbyes.Load() == 1
+	})
 	run(t, p, stmt("A"))
 }
 
