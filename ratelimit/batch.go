@@ -12,7 +12,8 @@ import (
 // round trip, a crowd shares one, and no timer is involved.
 
 const (
-	// maxHits bounds the hits of a batch; what is over waits for the next.
+	// maxHits bounds the hits of a batch, but for its last call's; what is over
+	// waits for the next. A call that is yet to be filled in counts as one.
 	maxHits = 400
 
 	// queueRoom is how many calls a queue holds, in half a megabyte: more than a
@@ -44,10 +45,16 @@ type Queue struct {
 	aloft  int       // flights
 	landed []*flight // free for the next
 
-	// No call has been queued since before since, and of those behind the first
-	// ahead of them, none since before mark. So no call needs a clock of its own.
-	since, mark time.Time
-	ahead       int
+	// So that no call needs a clock of its own: taken is how many have left the
+	// queue, and the first of the marks is no later than the first call in it.
+	taken int
+	marks []mark
+}
+
+// mark says that the calls of a queue, but for the first before, came at or after at.
+type mark struct {
+	at     time.Time
+	before int
 }
 
 // Enter puts a call into the queue and waits until it is decided.
@@ -87,9 +94,7 @@ func takeOff(q *Queue) {
 // nobodyBefore notes that who is queued came at now or later. The caller holds the
 // mutex.
 func nobodyBefore(q *Queue, now time.Time) {
-	q.since = now
-	q.mark = now
-	q.ahead = 0
+	q.marks = append(q.marks[:0], mark{now, q.taken})
 }
 
 // boardingCrew returns a flight that may start. The caller holds the mutex.
@@ -139,7 +144,9 @@ func board(q *Queue, f *flight) ([]*Call, int, time.Time) {
 	q.mu.Lock()
 	first := q.again
 	q.again = nil
-	room := len(first) + len(q.calls)
+	now := time.Now()
+	queued := len(q.calls) // after now: who comes after these comes after that
+	room := len(first) + queued
 	if room > len(f.calls) {
 		f.calls = make([]*Call, 2*room)
 	}
@@ -154,16 +161,20 @@ func board(q *Queue, f *flight) ([]*Call, int, time.Time) {
 		c := <-q.calls
 		calls[n] = c
 		hits += len(c.Hits)
+		if len(c.Hits) == 0 {
+			hits++ // they are not filled in yet
+		}
 		n++
 	}
-	since := q.since
-	q.ahead -= n - again
-	if left := len(q.calls); left == 0 {
-		nobodyBefore(q, time.Now())
-	} else if q.ahead <= 0 {
-		q.since = q.mark
-		q.mark = time.Now()
-		q.ahead = left
+	since := q.marks[0].at
+	q.marks = append(q.marks, mark{now, q.taken + queued})
+	q.taken += n - again
+	passed := 0 // marks that a later one makes superfluous
+	for passed+1 < len(q.marks) && q.marks[passed+1].before <= q.taken {
+		passed++
+	}
+	if passed > 0 {
+		q.marks = append(q.marks[:0], q.marks[passed:]...)
 	}
 	f.running = n > 0
 	if f.watch == nil {

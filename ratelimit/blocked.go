@@ -12,13 +12,17 @@ import (
 // if nobody else had come. A smaller cost that would fit is asked about.
 //
 // Only a refund or a reset can prove it wrong: made in this process it clears the
-// row here; made elsewhere it is noticed within trust.
+// row here, also of a refusal whose answer is still on its way; made elsewhere it
+// is noticed within trust.
 type blocked struct {
 	max  int
 	born time.Time
 
-	mu   sync.Mutex
-	rows map[rowKey]*blockedRow
+	mu     sync.Mutex
+	rows   map[rowKey]*blockedRow
+	last   int64 // from when on all rows have expired
+	clears map[rowKey]int64
+	since  int64 // of a batch that began before it, any row may have been cleared
 }
 
 // blockedRow does not change. at and until are by the clock of blocked.
@@ -35,23 +39,26 @@ type blockedRow struct {
 // trust is how long a refusal is believed at most.
 const trust = int64(time.Second / time.Microsecond)
 
+// maxClears bounds the rows of which it is known when they were cleared.
+const maxClears = 1000
+
 func newBlocked(max int) *blocked {
-	return &blocked{max: max, born: time.Now(), rows: map[rowKey]*blockedRow{}}
+	return &blocked{max: max, born: time.Now(), rows: map[rowKey]*blockedRow{}, clears: map[rowKey]int64{}}
 }
 
 // clock is how long b has lived, in microseconds.
 func (b *blocked) clock() int64 { return int64(time.Since(b.born) / time.Microsecond) }
 
-// anyBlocked reports whether any row is remembered.
-func anyBlocked(b *blocked) bool {
+// clockOf is the clock of b, if there is one.
+func clockOf(b *blocked) int64 {
 	if b == nil {
-		return false
+		return 0
 	}
-	b.mu.Lock()
-	n := len(b.rows)
-	b.mu.Unlock()
-	return n > 0
+	return b.clock()
 }
+
+// anyBlocked reports whether any row is remembered.
+func anyBlocked(b *blocked) bool { return b != nil && b.size() > 0 }
 
 // refuses reports whether a hit is known not to fit, and the decision then.
 func refuses(b *blocked, id rowKey, l *Limit, cost, now int64) (Decision, bool) {
@@ -106,8 +113,9 @@ func (b *blocked) known(calls []*Call) ([]*item, []*Call, []int64) {
 	return items[:n], refused[:n], passes[:n]
 }
 
-// note remembers a row that refused a cost which would pass after retry.
-func (b *blocked) note(id rowKey, l *Limit, r row, serverNow, cost int64, retry time.Duration) {
+// note remembers a row that refused a cost which would pass after retry, in a
+// batch that began then, unless the row has been cleared since.
+func (b *blocked) note(id rowKey, l *Limit, r row, serverNow, cost int64, retry time.Duration, began int64) {
 	wait := int64(retry / time.Microsecond)
 	if retry == Never {
 		return // whatever the row holds
@@ -116,10 +124,15 @@ func (b *blocked) note(id rowKey, l *Limit, r row, serverNow, cost int64, retry 
 	known := &blockedRow{limit: l, row: r, now: serverNow, cost: cost, passes: serverNow + wait, at: now, until: now + smaller(wait, trust)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	cleared, ever := b.clears[id]
+	if began < b.since || ever && began <= cleared {
+		return
+	}
 	if len(b.rows) >= b.max {
 		b.makeRoom(now)
 	}
 	b.rows[id] = known
+	b.last = larger(b.last, known.until)
 }
 
 // makeRoom deletes the expired among a few rows, or else any one. Iteration over
@@ -144,14 +157,23 @@ func (b *blocked) makeRoom(now int64) {
 
 // clear forgets a row whose quota was given back.
 func (b *blocked) clear(id rowKey) {
+	now := b.clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.rows, id)
+	if len(b.clears) >= maxClears {
+		b.clears = map[rowKey]int64{}
+		b.since = now + 1
+	}
+	b.clears[id] = now
 }
 
 // size is how many rows are remembered.
 func (b *blocked) size() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if len(b.rows) > 0 && b.clock() >= b.last {
+		b.rows = map[rowKey]*blockedRow{}
+	}
 	return len(b.rows)
 }

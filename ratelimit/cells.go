@@ -5,9 +5,11 @@ import (
 	"errors"
 )
 
-// stateColumn is where the state begins in a row of a statement's result, after
-// slot, granted and the time.
-const stateColumn = 3
+// A row of a statement's result is slot, granted, the time, and then the state.
+const (
+	timeColumn  = 2
+	stateColumn = 3
+)
 
 // cell is a column that is a number or a time. Length is 8, or else the value is
 // 0 and stands for NULL. Its form is that of eight bytes in Postgres's binary
@@ -41,14 +43,14 @@ func answer(g *group, cells []cell) error {
 	items := g.items
 	last := int64(len(items))
 	rows := g.rows[:0]
-	now := g.now
+	now := int64(0)
+	if len(cells) > timeColumn {
+		now = cells[timeColumn].Value + postgresEpoch // the same in all rows
+	}
 	for at := 0; at < len(cells); at += g.width {
 		slot := cells[at].Value
 		if slot < 1 || slot > last {
 			return errColumns
-		}
-		if now == 0 && cells[at+2].Length == 8 {
-			now = cells[at+2].Value + postgresEpoch // the same in all rows
 		}
 		it := items[slot-1]
 		it.answered = true
@@ -56,7 +58,6 @@ func answer(g *group, cells []cell) error {
 		it.granted = cells[at+1].Value
 		rows = append(rows, &it.row)
 	}
-	g.now = now
 	g.rows = rows
 	if g.step.scan != nil && len(rows) > 0 {
 		g.step.scan(cells[stateColumn:], g.width, rows)

@@ -8,8 +8,9 @@ const maxAttempts = 3
 
 // conclude decides and settles the calls of a batch that ran. Where a request was
 // refused by one limit, what its others granted is given back in the next batch,
-// ahead of everybody. It returns the calls for that batch.
-func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call {
+// ahead of everybody. It returns the calls for that batch. began is when this one
+// did, by the clock of blocked.
+func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time, began int64) []*Call {
 	back := &Call{internal: true}
 	for _, c := range calls {
 		for j := 0; len(c.places) > 1 && j < len(c.places); j++ {
@@ -23,9 +24,9 @@ func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call
 		}
 	}
 	var again []*Call
-	// A call comes again if there is time left for it, and for those that it will
-	// share the batch with.
-	soon := time.Now().Add(q.timeout / 4)
+	// A call comes again if as much time is left as the batch can have taken: it
+	// shares the next one with others, whose time would end with its own.
+	soon := time.Now().Add(q.timeout / 2)
 	for _, c := range calls {
 		// Most pass. That is in plain sight, for an interpreter.
 		granted := 0
@@ -67,7 +68,7 @@ func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time) []*Call
 			continue
 		}
 		for j := 0; j < len(c.places) && !c.reset; j++ {
-			c.Decisions = append(c.Decisions, decideHit(p.blocked, c, j))
+			c.Decisions = append(c.Decisions, decideHit(p.blocked, c, j, began))
 		}
 	}
 	if len(again) > 0 {
@@ -160,7 +161,7 @@ func worthAnother(c *Call) bool {
 
 // decideHit is the decision on the ith hit of a call. It tells the blocked rows
 // of a refusal.
-func decideHit(b *blocked, c *Call, i int) Decision {
+func decideHit(b *blocked, c *Call, i int, began int64) Decision {
 	it := c.places[i].item
 	if granted(c, i) {
 		behind := it.given
@@ -171,7 +172,7 @@ func decideHit(b *blocked, c *Call, i int) Decision {
 	}
 	d := refused(it.limit, &it.row, it.now, c.Hits[i].Cost, it.given)
 	if it.kind == take && it.given == 0 && b != nil {
-		b.note(it.id, it.limit, it.row, it.now, it.cost, d.RetryAfter)
+		b.note(it.id, it.limit, it.row, it.now, it.cost, d.RetryAfter, began)
 	}
 	return d
 }

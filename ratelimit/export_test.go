@@ -113,7 +113,7 @@ func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Stateme
 	}
 	for i, plan := range plans {
 		plan.close()
-		if again := p.conclude(&Queue{}, append([]*Call(nil), calls[i]...), time.Now().Add(10*time.Second)); len(again) > 0 {
+		if again := p.conclude(&Queue{}, append([]*Call(nil), calls[i]...), time.Now().Add(10*time.Second), clockOf(p.blocked)); len(again) > 0 {
 			panic("a request of one hit has nothing to give back")
 		}
 		for j, r := range batches[i].Requests {
@@ -147,7 +147,7 @@ func (s *Steps) RunBatch(clock func() int64, requests []*Request, between ...*Re
 			}
 		}
 		plan.close()
-		return s.p.conclude(&Queue{}, calls, time.Now().Add(10*time.Second))
+		return s.p.conclude(&Queue{}, calls, time.Now().Add(10*time.Second), clockOf(s.p.blocked))
 	})
 }
 

@@ -13,8 +13,7 @@ type group struct {
 	statement Statement
 
 	step       *stepSQL
-	width      int   // columns of its result: slot, granted, now, the state
-	now        int64 // the time that the statement went by
+	width      int // columns of its result: slot, granted, now, the state
 	cells      []cell
 	rows       []*row // those of the cells
 	answerRow  func(columns [][]byte) error
@@ -71,7 +70,6 @@ func (g *group) begin(key statementKey) {
 		g.step = algorithms[key.algorithm].sql
 		g.width = stateColumn + g.step.width()
 	}
-	g.now = 0
 	g.items = g.items[:0]
 }
 

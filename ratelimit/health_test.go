@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +54,49 @@ func TestPauses(t *testing.T) {
 			}
 		}
 	})
+}
+
+// stalled is a database that answers nothing, not even about its tables.
+type stalled struct{}
+
+func (stalled) Run(ctx context.Context, statements []*ratelimit.Statement) error {
+	return hangs(ctx, statements)
+}
+func (stalled) Exec(ctx context.Context, _ string) error { return hangs(ctx, nil) }
+func (stalled) Close()                                   {}
+
+// TestFewWaitForAHangingDatabase: while it does not answer, from the start or
+// later, one request in a while waits for its timeout, and the others fail at once.
+func TestFewWaitForAHangingDatabase(t *testing.T) {
+	for name, db := range map[string]ratelimit.DB{"from the start": stalled{}, "later": &fakeDB{answer: hangs}} {
+		synctest.Test(t, func(t *testing.T) {
+			const timeout, outage = 250 * time.Millisecond, 2 * time.Minute
+			store := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{CleanupProbability: -1})
+			var waited atomic.Int64
+			var group sync.WaitGroup
+			for begun := time.Now(); time.Since(begun) < outage; time.Sleep(5 * time.Millisecond) {
+				group.Add(1)
+				go func() {
+					defer group.Done()
+					switch _, took, err := tryOne(store, timeout, fakeHits("k")[0]); {
+					case took > timeout:
+						t.Errorf("%s: %v after %v", name, err, took)
+					case took > 0:
+						waited.Add(1)
+					case !errors.Is(err, ratelimit.ErrUnavailable):
+						t.Errorf("%s: %v at once", name, err)
+					}
+				}()
+			}
+			group.Wait()
+			// Those of the first two batches, and then one every 800 ms.
+			if n, want := waited.Load(), int64(100+outage/(800*time.Millisecond)); n > want || n < want/2 {
+				t.Errorf("%s: %d requests waited, want about %d", name, n, want)
+			}
+			store.Close()
+			time.Sleep(time.Minute) // a migration may still hang
+		})
+	}
 }
 
 // TestOneTimeoutIsNoPause: a batch that ran out of time may have met a lock, so

@@ -66,7 +66,7 @@ var hotPath = []struct {
 		q, batch := &Queue{}, make([]*Call, batchSize)
 		return func() {
 			copy(batch, calls)
-			store.conclude(q, batch, time.Time{})
+			store.conclude(q, batch, time.Time{}, 0)
 			for _, c := range calls {
 				<-c.done
 				c.Decisions = c.Decisions[:0]
@@ -76,7 +76,7 @@ var hotPath = []struct {
 	{"refuse a blocked row", 0, func() func() {
 		b, l := newBlocked(10), hotLimits[0]
 		id := rowKey{false, l.Prefix, "k"}
-		b.note(id, l, row{count: l.Events, start: 1_700_000_000_000_000}, 1_700_000_000_000_000, 1, time.Hour)
+		b.note(id, l, row{count: l.Events, start: 1_700_000_000_000_000}, 1_700_000_000_000_000, 1, time.Hour, 0)
 		return func() {
 			if _, known := refuses(b, id, l, 1, b.clock()); !known {
 				panic("it is not known")

@@ -31,11 +31,12 @@ func (p *Postgres) prepare(ctx context.Context) error {
 	stop := context.AfterFunc(migration, cancel)
 	<-either.Done()
 	stop()
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		p.health.note(err, time.Now())
+		return err
+	}
 	return p.failure
 }
 

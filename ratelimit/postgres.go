@@ -168,6 +168,7 @@ func (p *Postgres) clearGiven(c *Call) {
 func refuse(p *Postgres, c *Call, decisions []Decision) bool {
 	if c.gives {
 		p.clearGiven(c)
+		return false // it gives back in any case
 	}
 	now := p.blocked.clock()
 	for i := range c.Hits {
@@ -200,10 +201,27 @@ func (p *Postgres) queue(timeout time.Duration) (*Queue, error) {
 	}
 	q := p.queues[timeout]
 	if q == nil {
+		if len(p.queues) >= maxQueues {
+			p.forgetQueues()
+		}
 		q = p.newQueue(timeout)
 		p.queues[timeout] = q
 	}
 	return q, nil
+}
+
+// maxQueues is how many timeouts have a queue each at hand: a program has one or
+// two, unless it works each out from a deadline.
+const maxQueues = 16
+
+// forgetQueues makes room for others where nothing is under way. Whoever is about
+// to use one still can. The caller holds the mutex.
+func (p *Postgres) forgetQueues() {
+	for timeout, q := range p.queues {
+		if !flying(q) {
+			delete(p.queues, timeout)
+		}
+	}
 }
 
 // unavailable says why no decision can be had, or nil. The caller holds the mutex.
@@ -211,8 +229,12 @@ func (p *Postgres) unavailable() error {
 	if p.closed {
 		return ErrClosed
 	}
-	if p.health.pause > 0 && p.health.down(time.Now()) {
-		return ErrUnavailable
+	if p.health.pause > 0 {
+		now := time.Now()
+		if p.health.down(now) {
+			return ErrUnavailable
+		}
+		p.health.until = now.Add(p.health.pause) // this one asks, and the others see what comes of it
 	}
 	return nil
 }
@@ -229,6 +251,7 @@ func (p *Postgres) run(q *Queue, calls []*Call, deadline time.Time) []*Call {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	plan := newPlan()
+	began := clockOf(p.blocked)
 	err := p.prepare(ctx)
 	if err == nil {
 		addCalls(plan, calls)
@@ -246,7 +269,7 @@ func (p *Postgres) run(q *Queue, calls []*Call, deadline time.Time) []*Call {
 	}
 	plan.close()
 	p.cleanUp(plan)
-	again := p.conclude(q, calls, deadline)
+	again := p.conclude(q, calls, deadline, began)
 	plan.free()
 	return again
 }
@@ -258,7 +281,7 @@ func (p *Postgres) fail(q *Queue, calls []*Call, err error) {
 	closed := p.closed
 	p.mu.Unlock()
 	for _, c := range calls {
-		if c.gives {
+		if c.gives || c.internal {
 			p.clearGiven(c) // it may have been given back
 		}
 		if c.internal && !closed {

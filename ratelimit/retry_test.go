@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"testing"
 	"time"
@@ -132,4 +133,26 @@ func TestRetryAfterOfSeveral(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRetryAfterOfAStatementThatLost: the time is that of the run which counts,
+// also where the one before had sent its rows and lost at its commit.
+func TestRetryAfterOfAStatementThatLost(t *testing.T) {
+	runs := int64(0)
+	db := &fakeDB{}
+	db.answer = func(_ context.Context, statements []*ratelimit.Statement) error {
+		s := statements[0]
+		s.Err, s.Code = nil, ""
+		row := grantedRow(1, 0, 5)
+		row[2] = int8(800_000_000*second + runs*1800*second)
+		if runs++; runs == 1 {
+			s.Err, s.Code = errors.New("could not serialize access"), "40001"
+		}
+		return s.Row(row)
+	}
+	store := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{CleanupProbability: -1})
+	defer store.Close()
+	if d := takeOne(t, store, fakeHits("k")[0]); d.Allowed || d.RetryAfter != 30*time.Minute || runs != 2 {
+		t.Errorf("%+v after %d runs, want a RetryAfter of 30m", d, runs)
+	}
 }

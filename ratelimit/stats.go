@@ -31,7 +31,7 @@ func (p *Postgres) count(calls []*Call, statements int) {
 	for _, c := range calls {
 		if c.internal {
 			p.stats.GivenBack += int64(len(c.Hits))
-		} else {
+		} else if c.attempts == 0 {
 			p.stats.Requests++
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,9 +35,9 @@ func after(d time.Duration) func(context.Context, []*ratelimit.Statement) error 
 // TestMoreCallersThanABatchHolds: where the queue is never empty, the time of who
 // is in it does not run out for those that come after him.
 func TestMoreCallersThanABatchHolds(t *testing.T) {
-	for _, callers := range []int{300, 1000, 6000} {
+	for _, callers := range []int{300, 1000, 6000, 18_000} { // 18,000 wait for 180 of their 200 ms
 		synctest.Test(t, func(t *testing.T) {
-			store := ratelimit.NewPostgres(&fakeDB{answer: after(4 * time.Millisecond)}, ratelimit.PostgresOptions{CleanupProbability: -1})
+			store := ratelimit.NewPostgres(&fakeDB{answer: after(4 * time.Millisecond)}, ratelimit.PostgresOptions{CleanupProbability: -1, Flights: 1})
 			defer store.Close()
 			began := time.Now()
 			var group sync.WaitGroup
@@ -114,40 +115,54 @@ func TestLateComersKeepTheirTime(t *testing.T) {
 }
 
 // TestNobodyComesAgainTooLate: a request whose time is almost over is not decided
-// again, since what is given back, and who is fresh, share its batch.
+// again, since what is given back, and who is fresh, share its batch. Nor is one
+// that has less time left than the last batch took.
 func TestNobodyComesAgainTooLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		batch := 0
-		db := &fakeDB{}
-		db.answer = func(ctx context.Context, statements []*ratelimit.Statement) error {
-			batch++
-			if batch == 2 { // of a and b, and a and c: a has room for one, and b for none
-				time.Sleep(998*time.Millisecond - time.Since(began))
-				return rows(grantedRow(1, 1, 5), grantedRow(2, 0, 5), grantedRow(3, 1, 1))(ctx, statements)
-			}
-			return after(4*time.Millisecond)(ctx, statements)
-		}
-		store := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{CleanupProbability: -1, Flights: 1, Report: func(err error) { t.Errorf("reported: %v", err) }})
-		defer store.Close()
-		var group sync.WaitGroup
-		ask := func(keys ...string) {
-			group.Add(1)
-			go func() {
-				defer group.Done()
-				if err := store.Take(context.Background(), time.Second, fakeHits(keys...), make([]ratelimit.Decision, len(keys))); err != nil {
-					t.Errorf("%v: %v", keys, err)
+	for _, test := range []struct{ timeout, refusal, fresh, next time.Duration }{
+		{time.Second, 998 * time.Millisecond, 990 * time.Millisecond, 4 * time.Millisecond},
+		{250 * time.Millisecond, 154 * time.Millisecond, 100 * time.Millisecond, 150 * time.Millisecond},
+		{time.Second, 100 * time.Millisecond, 90 * time.Millisecond, 4 * time.Millisecond}, // early enough; it still is one request
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			batch := 0
+			db := &fakeDB{}
+			db.answer = func(ctx context.Context, statements []*ratelimit.Statement) error {
+				batch++
+				switch batch {
+				case 1:
+					return after(4*time.Millisecond)(ctx, statements)
+				case 2: // of a and b, and a and c: a has room for one, and b for none
+					time.Sleep(test.refusal - time.Since(began))
+					return rows(grantedRow(1, 1, 5), grantedRow(2, 0, 5), grantedRow(3, 1, 1))(ctx, statements)
 				}
-			}()
-			synctest.Wait()
-		}
-		ask("w")
-		ask("a", "b")
-		ask("a", "c")
-		time.Sleep(990 * time.Millisecond)
-		ask("fresh")
-		group.Wait()
-	})
+				return after(test.next)(ctx, statements)
+			}
+			store := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{CleanupProbability: -1, Flights: 1, Report: func(err error) { t.Errorf("reported: %v", err) }})
+			defer store.Close()
+			var group sync.WaitGroup
+			ask := func(keys ...string) {
+				group.Add(1)
+				go func() {
+					defer group.Done()
+					asked := time.Now()
+					if err := store.Take(context.Background(), test.timeout, fakeHits(keys...), make([]ratelimit.Decision, len(keys))); err != nil {
+						t.Errorf("%v: %v after %v", keys, err, time.Since(asked))
+					}
+				}()
+				synctest.Wait()
+			}
+			ask("w")
+			ask("a", "b")
+			ask("a", "c")
+			time.Sleep(test.fresh)
+			ask("fresh")
+			group.Wait()
+			if n := store.Stats().Requests; n != 4 {
+				t.Errorf("%d requests, want 4", n)
+			}
+		})
+	}
 }
 
 // TestHalfFilledIn: a fill that panics in the middle of a request leaves nothing
@@ -187,4 +202,25 @@ func TestHalfFilledIn(t *testing.T) {
 		close(release)
 		group.Wait()
 	})
+}
+
+// TestManyTimeouts: a program may work out each timeout from a deadline.
+func TestManyTimeouts(t *testing.T) {
+	store := ratelimit.NewPostgres(&fakeDB{}, ratelimit.PostgresOptions{CleanupProbability: -1})
+	defer store.Close()
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for i := range 500 {
+		if _, _, err := tryOne(store, time.Second+time.Duration(i), fakeHits("k")[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if held := heap() - before; held > 32<<20 {
+		t.Errorf("500 timeouts hold %d MB", held>>20)
+	}
 }

@@ -193,6 +193,8 @@ func testServerHangs(t *testing.T, open func(t testing.TB, dsn string) ratelimit
 	d := &db{t: t, DB: open(t, c.DSN("postgres"))}
 	defer d.Close()
 	d.run(&ratelimit.Statement{SQL: "SELECT 1"})
+	closing := &db{t: t, DB: open(t, c.DSN("postgres"))}
+	closing.run(&ratelimit.Statement{SQL: "SELECT 1"})
 	if err := c.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -206,6 +208,21 @@ func testServerHangs(t *testing.T, open func(t testing.TB, dsn string) ratelimit
 		if !errors.Is(err, context.DeadlineExceeded) || s.Err == nil || took > soon {
 			t.Errorf("call %d to a server that hangs: %v, %v after %v", i, err, s.Err, took)
 		}
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), soon+time.Second)
+		defer cancel()
+		waiting <- closing.Run(ctx, []*ratelimit.Statement{{SQL: "SELECT 1"}})
+	}()
+	time.Sleep(100 * time.Millisecond) // before or after it has begun: Close waits for neither
+	started := time.Now()
+	closing.Close()
+	if took := time.Since(started); took > soon {
+		t.Errorf("Close took %v", took)
+	}
+	if err := <-waiting; err == nil {
+		t.Error("a server that hangs answers")
 	}
 	if err := c.Resume(); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,15 @@ type Options struct {
 	// MaxConns bounds the connections. 0 means 8.
 	MaxConns int
 }
+
+// How long the connection and the whole login may take where the DSN has no
+// connect_timeout. An attempt goes on when its call has given up, and serves a
+// later one; but one whose packets were dropped must make way for the next, or
+// the database's return is noticed as late as the kernel tries again.
+const (
+	dialTimeout  = 2 * time.Second
+	loginTimeout = 10 * time.Second
+)
 
 // DB is a ratelimit.DB over a pgx pool.
 type DB struct {
@@ -45,6 +55,10 @@ func Open(dsn string, o Options) (*DB, error) {
 	config.MaxConns = int32(o.MaxConns)
 	config.MinConns = 0
 	config.MaxConnIdleTime = 5 * time.Minute
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = loginTimeout
+		config.ConnConfig.DialFunc = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Minute}).DialContext
+	}
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
@@ -261,5 +275,19 @@ func (d *DB) Exec(ctx context.Context, sql string) error {
 	return err
 }
 
-// Close implements ratelimit.DB.
-func (d *DB) Close() { d.pool.Close() }
+// closing is how long Close waits for connections that are in use.
+const closing = time.Second
+
+// Close implements ratelimit.DB. It waits a second at most for a server that does
+// not answer; what is left then ends in the background.
+func (d *DB) Close() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		d.pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closing):
+	}
+}

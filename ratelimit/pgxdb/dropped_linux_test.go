@@ -1,0 +1,106 @@
+package pgxdb_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// TestDroppedPackets: where packets are dropped, as by a firewall or by a host that
+// is off, the kernel tries again less and less often. The database's
+// return is noticed sooner.
+func TestDroppedPackets(t *testing.T) {
+	server := cluster.Private(t, cluster.Options{})
+	address, comeBack := droppingAddress(t)
+	db := open(t, "postgres://postgres@"+address+"/postgres?sslmode=disable")
+	defer db.Close()
+	ask := func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
+		defer cancel()
+		return db.Run(ctx, []*ratelimit.Statement{{SQL: "SELECT 1"}})
+	}
+	for down := time.Now(); time.Since(down) < 14500*time.Millisecond; time.Sleep(10 * time.Millisecond) {
+		if err := ask(); err == nil {
+			t.Fatal("nobody is there, and answers")
+		}
+	}
+	comeBack(fmt.Sprint("127.0.0.1:", server.Port()))
+	back := time.Now()
+	for ask() != nil {
+		if time.Since(back) > 3*time.Second {
+			t.Fatal("3 seconds after its return the database is not asked")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// droppingAddress is one whose packets the kernel drops, since its queue of
+// connections is full, until comeBack has it lead to another.
+func droppingAddress(t *testing.T) (address string, comeBack func(to string)) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "listener")
+	listener, err := net.FileListener(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	address = listener.Addr().String()
+	full := false
+	for range 5 {
+		conn, err := net.DialTimeout("tcp", address, 300*time.Millisecond)
+		if err != nil {
+			full = true
+			break
+		}
+		defer conn.Close()
+	}
+	if !full {
+		t.Fatal("the queue of connections does not fill")
+	}
+	return address, func(to string) {
+		go func() {
+			for {
+				from, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				go forward(from, to)
+			}
+		}()
+	}
+}
+
+func forward(from net.Conn, to string) {
+	defer from.Close()
+	there, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer there.Close()
+	go func() {
+		_, _ = io.Copy(there, from)
+		there.Close()
+	}()
+	_, _ = io.Copy(from, there)
+}
