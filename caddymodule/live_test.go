@@ -124,7 +124,7 @@ func (c *live) get(path string, headers ...string) answer {
 // while the listener changed hands in a reload: Caddy then closes it without
 // having read a request.
 func unheard(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ECONNREFUSED)
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 func (c *live) try(path string, headers ...string) (answer, error) {

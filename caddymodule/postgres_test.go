@@ -160,7 +160,7 @@ func TestMigrationCanBeSwitchedOff(t *testing.T) {
 const (
 	timeout = 250 * time.Millisecond
 	bound   = timeout + 50*time.Millisecond
-	longest = timeout + 750*time.Millisecond
+	longest = timeout + 2*time.Second
 )
 
 const twoPolicies = `

@@ -70,7 +70,7 @@ func TestTwentyCaddiesStartAtOnce(t *testing.T) {
 			if err := server.Pause(); err != nil {
 				t.Fatal(err)
 			}
-			all := startCaddies(t, 20, dsn, startRoutes()...)
+			all := startCaddies(t, 20, dsn+"&connect_timeout=60", startRoutes()...)
 			if err := server.Resume(); err != nil {
 				t.Fatal(err)
 			}

@@ -31,7 +31,7 @@ func TestLockOrder(t *testing.T) {
 	taken := make(chan error, 1)
 	go func() { taken <- store.Take(ctx, 20*time.Second, hits, make([]ratelimit.Decision, 2)) }()
 	for waiting := false; !waiting; {
-		if err := other.QueryRow(ctx, "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted").Scan(&waiting); err != nil {
+		if err := other.QueryRow(ctx, "SELECT count(*) > 0 FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND datname = current_database()").Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -56,9 +56,9 @@ func crowded() []*ratelimit.Limit {
 	for _, durable := range []bool{false, true} {
 		name := map[bool]string{false: "e", true: "d"}[durable]
 		for a := ratelimit.SlidingWindow; a <= ratelimit.GCRA; a++ {
-			limits = append(limits, &ratelimit.Limit{Prefix: name + a.String(), Algorithm: a, Events: 40, Window: 1000 * 24 * time.Hour, Durable: durable})
+			limits = append(limits, &ratelimit.Limit{Prefix: name + a.String(), Algorithm: a, Events: 20, Window: 1000 * 24 * time.Hour, Durable: durable})
 		}
-		limits = append(limits, &ratelimit.Limit{Prefix: name + "calendar", Algorithm: ratelimit.FixedWindow, Events: 40, Calendar: ratelimit.Year, Durable: durable})
+		limits = append(limits, &ratelimit.Limit{Prefix: name + "calendar", Algorithm: ratelimit.FixedWindow, Events: 20, Calendar: ratelimit.Year, Durable: durable})
 	}
 	return limits
 }

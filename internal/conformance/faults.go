@@ -58,7 +58,7 @@ func testDeadline(t *testing.T, d *db) {
 	}
 	// The server does not go on for nobody.
 	for until := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
-		left := d.cell("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'")
+		left := d.cell("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active' AND datname = current_database()")
 		if left == bigintBytes(0) {
 			return
 		}
@@ -119,7 +119,7 @@ func testDBClosed(t *testing.T, d *db) {
 	done := make(chan error, 1)
 	s := &ratelimit.Statement{SQL: "SELECT pg_sleep(600)"}
 	go func() { done <- d.Run(ctx, []*ratelimit.Statement{s}) }()
-	for until := time.Now().Add(timeout); d.cell("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'") == bigintBytes(0); {
+	for until := time.Now().Add(timeout); d.cell("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active' AND datname = current_database()") == bigintBytes(0); {
 		if time.Now().After(until) {
 			t.Fatal("the statement under way is not seen")
 		}

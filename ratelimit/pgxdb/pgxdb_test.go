@@ -57,7 +57,7 @@ func TestMaxConns(t *testing.T) {
 		}
 		done := make(chan error)
 		for range 12 {
-			go func() { done <- db.Exec(context.Background(), "SELECT pg_sleep(0.2)") }()
+			go func() { done <- db.Exec(context.Background(), "SELECT pg_sleep(1)") }()
 		}
 		open := int64(0)
 		watch, err := pgxdb.Open(dsn+"&application_name=watch", pgxdb.Options{})
