@@ -1,6 +1,9 @@
 package ratelimit
 
-import "sync"
+import (
+	"strings"
+	"sync"
+)
 
 // A plan turns the calls of a batch into statements. Hits of equal cost on one
 // row become one item. A row occurs once in a statement, so a hit that cannot
@@ -221,6 +224,40 @@ func (p *plan) write(texts *statements, now int64) []*Statement {
 		}
 	}
 	return p.statements
+}
+
+// dataException is how the SQLSTATEs begin of errors that are about a value.
+const dataException = "22"
+
+// takeApart returns statements of one item each for those that the server refused
+// because of a value, such as a character that the database's encoding does not
+// have, or a time zone that the server does not know: one client's key must not
+// be the end of everybody's decision.
+func (p *plan) takeApart(texts *statements, now int64) []*Statement {
+	var statements []*Statement
+	var apart []*group
+	for _, wave := range p.waves {
+		for _, g := range wave {
+			if len(g.items) < 2 || !strings.HasPrefix(g.statement.Code, dataException) {
+				continue
+			}
+			for _, it := range g.items {
+				it.answered = false
+				it.granted = 0
+				one := newGroup()
+				one.begin(g.statementKey)
+				one.items = append(one.items, it)
+				one.write(texts, now)
+				statements = append(statements, &one.statement)
+				apart = append(apart, one)
+			}
+			g.items = g.items[:0]
+		}
+	}
+	if len(apart) > 0 {
+		p.waves = append(p.waves, apart)
+	}
+	return statements
 }
 
 // close takes over what became of the statements.

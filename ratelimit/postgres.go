@@ -262,6 +262,12 @@ func (p *Postgres) run(q *Queue, calls []*Call, deadline time.Time) []*Call {
 		statements := plan.write(p.texts, now)
 		p.count(calls, len(statements))
 		err = p.execute(ctx, statements)
+		if err == nil {
+			if apart := plan.takeApart(p.texts, now); len(apart) > 0 {
+				p.count(nil, len(apart))
+				err = p.execute(ctx, apart)
+			}
+		}
 	}
 	if err != nil {
 		p.fail(q, calls, p.explain(ctx, err))

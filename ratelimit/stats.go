@@ -26,7 +26,9 @@ func (p *Postgres) Stats() Stats {
 func (p *Postgres) count(calls []*Call, statements int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stats.Batches++
+	if len(calls) > 0 {
+		p.stats.Batches++
+	}
 	p.stats.Statements += int64(statements)
 	for _, c := range calls {
 		if c.internal {

@@ -47,6 +47,7 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) ratelimit.DB) {
 			test.run(t, d)
 		})
 	}
+	t.Run("a database in another encoding", func(t *testing.T) { testEncoding(t, open) })
 	t.Run("no server", func(t *testing.T) { testNoServer(t, open) })
 	t.Run("a server that is gone", func(t *testing.T) { testServerGone(t, open) })
 	t.Run("a server that hangs", func(t *testing.T) { testServerHangs(t, open) })

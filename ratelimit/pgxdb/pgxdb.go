@@ -59,6 +59,7 @@ func Open(dsn string, o Options) (*DB, error) {
 		config.ConnConfig.ConnectTimeout = loginTimeout
 		config.ConnConfig.DialFunc = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Minute}).DialContext
 	}
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // that of Go's text, whatever the database's is
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
