@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -26,7 +27,8 @@ type App struct {
 	DSN string `json:"dsn,omitempty"`
 
 	// The most connections to each database, from 1 to 1000. A few are enough:
-	// one carries thousands of decisions a second. Default: 8.
+	// one carries thousands of decisions a second. Default: the DSN's
+	// pool_max_conns, or 8.
 	MaxConns int `json:"max_conns,omitempty"`
 
 	// Make the tables, or bring them up to date, on first use. If false, or if
@@ -129,7 +131,7 @@ func (a *App) key(dsn string) storeKey {
 		return storeKey{dsn: dsn}
 	}
 	key := storeKey{dsn: dsn, maxConns: defaultMaxConns, migrate: a.migrate, blocked: a.MaxBlockedKeys}
-	if a.MaxConns > 0 {
+	if a.MaxConns > 0 || strings.Contains(dsn, "pool_max_conns") {
 		key.maxConns = a.MaxConns
 	}
 	if p := a.CleanupProbability; p != nil {

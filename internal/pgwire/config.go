@@ -80,7 +80,8 @@ var envNames = map[string]string{
 var withoutEffect = " servicefile krbsrvname krbspn gsslib gssdelegation sslcompression max_protocol_version " +
 	"keepalives_interval keepalives_count tcp_user_timeout fallback_application_name " +
 	"pool_min_conns pool_min_idle_conns pool_health_check_period pool_max_conn_lifetime_jitter pool_ping_timeout " +
-	"description_cache_capacity "
+	"description_cache_capacity " +
+	"oauth_issuer oauth_client_id oauth_client_secret oauth_scope scram_client_key scram_server_key sslkeylogfile "
 
 // parameters hands out the parameters of a connection string. What is left in
 // the end are settings of the session.

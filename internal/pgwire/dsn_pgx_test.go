@@ -121,7 +121,7 @@ func TestDSNLikePgxWritten(t *testing.T) {
 				add(name, value)
 			}
 		}
-		add("sslmode", rapid.SampledFrom([]string{"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}).Draw(t, "sslmode"))
+		add("sslmode", rapid.SampledFrom([]string{"disable", "allow", "prefer", "require", "verify-full"}).Draw(t, "sslmode"))
 		add("connect_timeout", rapid.SampledFrom([]string{"0", "3", "100"}).Draw(t, "connect_timeout"))
 		var b strings.Builder
 		url := rapid.Bool().Draw(t, "url")

@@ -195,7 +195,8 @@ func TestDSNMeaning(t *testing.T) {
 	c, err := parseConfig("host=a,b port=1,2 user=u password=p dbname=d connect_timeout=3 target_session_attrs=primary "+
 		"search_path=x options='-c y=z' application_name=me sslmode=disable load_balance_hosts=random keepalives_idle=9 "+
 		"require_auth=!none channel_binding=disable pool_max_conns=3 pool_max_conn_lifetime=2m pool_max_conn_idle_time=90s "+
-		"default_query_exec_mode=exec fallback_application_name=other pool_min_conns=1 krbsrvname=k", noEnv, func(string) {})
+		"default_query_exec_mode=exec fallback_application_name=other pool_min_conns=1 krbsrvname=k "+
+		"oauth_client_secret=o scram_client_key=s sslkeylogfile=l", noEnv, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}

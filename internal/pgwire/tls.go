@@ -106,6 +106,9 @@ func readTLS(c *config, p *parameters) error {
 	if root := c.home(".postgresql/root.crt"); s.root == "" && exists(root) {
 		s.root = root
 	}
+	if s.mode == "verify-ca" && s.root == "" {
+		return errors.New("sslmode verify-ca needs an sslrootcert: under the system's roots any server of any name would do; verify-full checks the name")
+	}
 	for _, t := range c.targets {
 		if !t.unix() {
 			_, err = s.config(t.host)

@@ -8,6 +8,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"net"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,7 +23,7 @@ import (
 
 // Options are the settings of a DB.
 type Options struct {
-	// MaxConns bounds the connections. 0 means 8.
+	// MaxConns bounds the connections. 0 means the DSN's pool_max_conns, or 8.
 	MaxConns int
 }
 
@@ -49,10 +51,14 @@ func Open(dsn string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, &ratelimit.FieldError{Field: "dsn", Value: "…", Want: "a Postgres URL or key=value pairs: " + parseFailure(err)}
 	}
-	if o.MaxConns == 0 {
-		o.MaxConns = 8
+	if err := check(&config.ConnConfig.Config); err != nil {
+		return nil, err
 	}
-	config.MaxConns = int32(o.MaxConns)
+	if o.MaxConns > 0 {
+		config.MaxConns = int32(o.MaxConns)
+	} else if !strings.Contains(dsn, "pool_max_conns") {
+		config.MaxConns = 8
+	}
 	config.MinConns = 0
 	config.MaxConnIdleTime = 5 * time.Minute
 	if config.ConnConfig.ConnectTimeout == 0 {
@@ -68,12 +74,36 @@ func Open(dsn string, o Options) (*DB, error) {
 	return &DB{pool: pool}, nil
 }
 
-// parseFailure is what is wrong with a DSN, without the DSN.
+// parseFailure is what is wrong with a DSN, without the DSN. What pgx quotes of it
+// may be a part of the password, where that has characters that end a value.
 func parseFailure(err error) string {
-	if inner := errors.Unwrap(err); inner != nil {
-		return inner.Error()
+	text := err.Error()
+	at := strings.LastIndex(text, afterDSN)
+	if at < 0 {
+		return "it cannot be parsed"
 	}
-	return "it cannot be parsed"
+	return quoted.ReplaceAllString(text[at+len(afterDSN):], `"…"`)
+}
+
+// afterDSN is what pgx puts between a DSN and what is wrong with it.
+const afterDSN = "`: "
+
+var quoted = regexp.MustCompile(`(?s)".*"`)
+
+// check refuses what pgx takes, and should not.
+func check(config *pgconn.Config) error {
+	servers := append([]*pgconn.FallbackConfig{{Host: config.Host, TLSConfig: config.TLSConfig}}, config.Fallbacks...)
+	for _, server := range servers {
+		if strings.Contains(server.Host, "@") {
+			// A part of the password, which would be in the error of each attempt to connect.
+			return &ratelimit.FieldError{Field: "dsn", Value: "…", Want: `a Postgres URL with one "@", after user and password; in these it is written %40`}
+		}
+		if c := server.TLSConfig; c != nil && c.VerifyPeerCertificate != nil && c.RootCAs == nil {
+			// As in libpq: else the certificate of anybody's server would do.
+			return &ratelimit.FieldError{Field: "dsn", Value: "…", Want: "sslrootcert beside sslmode verify-ca, or sslmode verify-full"}
+		}
+	}
+	return nil
 }
 
 // Run implements ratelimit.DB.

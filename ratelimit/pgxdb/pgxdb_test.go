@@ -3,6 +3,7 @@ package pgxdb_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,9 @@ func TestStoreConformance(t *testing.T) {
 func TestDSN(t *testing.T) {
 	for _, dsn := range []string{
 		"postgres://u:s3cr3t@h:port/d", "postgres://u:s3cr3t@h/d?sslmode=perhaps", "host=h password=s3cr3t port=x", "nonsense s3cr3t",
-		"postgres://u:s3cr3t@h/d?pool_max_conns=many", "postgres://u:s3cr3t%zz@h/d",
+		"postgres://u:s3cr3t@h/d?pool_max_conns=many", "postgres://u:s3cr3t%zz@h/d", "host=h user=u password=my s3cr3t sslmode=disable",
+		"postgres://u:a?s3cr3t/b@h/d", "postgres://u:s3cr3t%/b@h/d", "postgres://u:a/s3cr3t%x@h/d", "postgres://u:a/b?s3cr3t@h/d",
+		"postgres://u:pa@s3cr3t@h/d", "postgres://u:s3cr3t@h/d?sslmode=verify-ca", "postgres://u:s3cr3t@h/d?target_session_attrs=some",
 	} {
 		db, err := pgxdb.Open(dsn, pgxdb.Options{})
 		var field *ratelimit.FieldError
@@ -47,11 +50,31 @@ func TestDSN(t *testing.T) {
 	}
 }
 
+// TestDSNTellsWhatIsWrong without the DSN.
+func TestDSNTellsWhatIsWrong(t *testing.T) {
+	for dsn, want := range map[string]string{
+		"postgres://u:p@h/d?target_session_attrs=some":  "target_session_attrs",
+		"postgres://u:p@h/d?sslmode=perhaps":            "sslmode",
+		"postgres://u:p@h/d?sslmode=verify-ca":          "sslrootcert",
+		"host=h connect_timeout=long":                   "connect_timeout",
+		"postgres://u:p@h/d?sslrootcert=/not/there.pem": "/not/there.pem",
+	} {
+		_, err := pgxdb.Open(dsn, pgxdb.Options{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want it to name %s", dsn, err, want)
+		}
+	}
+}
+
 // TestMaxConns bounds the connections, which are made when they are needed.
 func TestMaxConns(t *testing.T) {
-	for most, want := range map[int]int64{0: 8, 3: 3} {
+	for most, want := range map[int]int64{0: 8, 3: 3, -5: 5} { // -5: 5 by the DSN
 		dsn := cluster.Open(t) // its own: a connection that is closed may show for a while
-		db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: most})
+		bounded := dsn
+		if most < 0 {
+			bounded += "&pool_max_conns=" + strconv.Itoa(-most)
+		}
+		db, err := pgxdb.Open(bounded, pgxdb.Options{MaxConns: most})
 		if err != nil {
 			t.Fatal(err)
 		}
