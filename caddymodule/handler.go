@@ -225,7 +225,7 @@ func (h *Handler) note(c *claims, a *edge.Answer) {
 		h.logFailure(a)
 		return
 	}
-	if len(c.zones) > 0 && h.store.failing.Load() && h.store.failing.CompareAndSwap(true, false) {
+	if len(c.zones) > 0 && h.store.failing.Load() && decidedThere(c.decisions) && h.store.failing.CompareAndSwap(true, false) {
 		h.logger.Info("the database answers again")
 	}
 	for i, z := range c.zones {
@@ -246,6 +246,17 @@ func (h *Handler) note(c *claims, a *edge.Answer) {
 		entry.Write(zap.String("prefix", hit.Limit.Prefix), zap.String("key", storedKey(hit)), zap.Int64("cost", hit.Cost),
 			zap.Int64("limit", a.Decision.Limit), zap.Int64("remaining", a.Decision.Remaining), zap.Duration("retry_after", a.Decision.RetryAfter))
 	}
+}
+
+// decidedThere reports whether the database was asked: what is known to be used up
+// is refused without it.
+func decidedThere(decisions []ratelimit.Decision) bool {
+	for i := range decisions {
+		if decisions[i].Source == ratelimit.FromPostgres {
+			return true
+		}
+	}
+	return false
 }
 
 // logFailure logs that no decision could be had, at most once a second for all

@@ -20,6 +20,8 @@ type key struct {
 	text string
 	kind keyKind
 	name string // of the placeholder, where it is the whole text
+	ipv4 int    // how many bits of an address count; 0 is all
+	ipv6 int
 }
 
 type keyKind uint8
@@ -60,13 +62,34 @@ func (k *key) of(r *http.Request, repl *caddy.Replacer) string {
 		return k.text
 	case clientIPKey:
 		if address, ok := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string); ok {
-			return address
+			return k.mask(address)
 		}
 	case singleKey:
 		value, _ := repl.GetString(k.name)
-		return value
+		return k.value(k.name, value)
 	}
-	return repl.ReplaceAll(k.text, "")
+	// Its error is that of the function, which has none.
+	text, _ := repl.ReplaceFunc(k.text, func(name string, value any) (any, error) {
+		return k.value(name, caddy.ToString(value)), nil
+	})
+	return text
+}
+
+// value is what a placeholder counts as. A client may write the host in capitals,
+// and means the same.
+func (k *key) value(placeholder, text string) string {
+	if strings.HasPrefix(placeholder, "http.request.host") {
+		return strings.ToLower(text)
+	}
+	return k.mask(text)
+}
+
+// mask cuts an address down to its network.
+func (k *key) mask(text string) string {
+	if k.ipv4 == 0 && k.ipv6 == 0 {
+		return text
+	}
+	return edge.MaskIP(text, k.ipv4, k.ipv6)
 }
 
 // holdsCredential reports whether a placeholder of the key gives a secret.
@@ -97,6 +120,10 @@ func isCredential(placeholder string) bool {
 		if name, ok := strings.CutPrefix(placeholder, prefix); ok {
 			return edge.CredentialName(name)
 		}
+	}
+	switch placeholder {
+	case "http.request.uri", "http.request.uri.query", "http.request.orig_uri", "http.request.orig_uri.query":
+		return true // whatever is in the query
 	}
 	return strings.HasPrefix(placeholder, "http.request.cookie.")
 }

@@ -56,14 +56,15 @@ type Rule struct {
 
 	// Store keys as SHA-256 digests, so that they cannot be read from the
 	// database. Default: true where the key holds a placeholder of a
-	// credential (a header such as Authorization, Cookie or X-Api-Key; any
-	// cookie; a query parameter or a user's property with a name like token,
-	// secret or password), false elsewhere. Proxies that are to share counters
+	// credential (Authorization; any cookie; a header, a query parameter or a
+	// user's property with a name like token, secret, password or api-key;
+	// the whole query), false elsewhere. Proxies that are to share counters
 	// must agree on it.
 	HashKey *bool `json:"hash_key,omitempty"`
 
-	// Where the key is an IPv4 address, how many of its bits count: addresses
-	// of one network then share the quota. 1 to 32. Default: all.
+	// Where the key, or a placeholder in it, is an IPv4 address, how many of
+	// its bits count: addresses of one network then share the quota. 1 to 32.
+	// Default: all.
 	IPv4Prefix int `json:"ipv4_prefix,omitempty"`
 
 	// The same for IPv6, where one client often has a whole /64 to choose
@@ -100,15 +101,19 @@ func (r *Rule) compile() (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := edge.CheckCost(cost, limit); err != nil {
+		return nil, err
+	}
 	if err := checkBits("ipv4_prefix", r.IPv4Prefix, 32, wantIPv4Bits); err != nil {
 		return nil, err
 	}
 	if err := checkBits("ipv6_prefix", r.IPv6Prefix, 128, wantIPv6Bits); err != nil {
 		return nil, err
 	}
-	z := &zone{limit: limit, key: newKey(r.Key), cost: cost, costText: expandShorthands(r.Cost), ipv4: r.IPv4Prefix, ipv6: r.IPv6Prefix}
+	z := &zone{limit: limit, key: newKey(r.Key), cost: cost, costText: expandShorthands(r.Cost)}
+	z.key.ipv4, z.key.ipv6 = r.IPv4Prefix, r.IPv6Prefix
 	if z.key.fixed() {
-		z.key.text = edge.MaskIP(z.key.text, z.ipv4, z.ipv6)
+		z.key.text = z.key.mask(z.key.text)
 	}
 	z.secret = z.key.holdsCredential()
 	if r.HashKey != nil {

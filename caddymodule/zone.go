@@ -49,19 +49,14 @@ type zone struct {
 	cost     int64  // 0 if costText has to be filled in
 	costText string // with placeholders
 	secret   bool
-	ipv4     int
-	ipv6     int
 	counters counters
 }
 
 // hit is a request's claim on the zone.
 func (z *zone) hit(r *http.Request, repl *caddy.Replacer) ratelimit.Hit {
 	hit := ratelimit.Hit{Limit: z.limit, Key: z.key.of(r, repl), Cost: z.cost, Secret: z.secret}
-	if z.ipv4 > 0 || z.ipv6 > 0 {
-		hit.Key = edge.MaskIP(hit.Key, z.ipv4, z.ipv6)
-	}
 	if hit.Cost == 0 {
-		hit.Cost = edge.RequestCost(repl.ReplaceAll(z.costText, ""))
+		edge.SetCost(&hit, repl.ReplaceAll(z.costText, ""))
 	}
 	return hit
 }

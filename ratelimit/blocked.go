@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"strings"
 	"sync"
 	"time"
 )
@@ -121,6 +122,7 @@ func (b *blocked) note(id rowKey, l *Limit, r row, serverNow, cost int64, retry 
 		return // whatever the row holds
 	}
 	now := b.clock()
+	id.key = strings.Clone(id.key) // it may be a part of a long request
 	known := &blockedRow{limit: l, row: r, now: serverNow, cost: cost, passes: serverNow + wait, at: now, until: now + smaller(wait, trust)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,6 +167,7 @@ func (b *blocked) clear(id rowKey) {
 		b.clears = map[rowKey]int64{}
 		b.since = now + 1
 	}
+	id.key = strings.Clone(id.key)
 	b.clears[id] = now
 }
 

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 )
@@ -135,6 +136,7 @@ func (m *Memory) row(h *Hit, now int64) *row {
 			m.displace(now)
 		}
 		r = &row{}
+		k.key = strings.Clone(k.key) // it may be a part of a long request
 		m.rows[k] = r
 	}
 	return r

@@ -64,8 +64,17 @@ func (p *plan) free() {
 	for id := range p.latest {
 		delete(p.latest, id)
 	}
+	// Keys may be parts of long requests, so none is kept.
 	for i := range p.waves {
+		for _, g := range p.waves[i] {
+			for j := range g.keys {
+				g.keys[j] = ""
+			}
+		}
 		p.waves[i] = p.waves[i][:0]
+	}
+	for _, it := range p.items[:p.used] {
+		it.id.key = ""
 	}
 	p.waves, p.statements = p.waves[:0], p.statements[:0]
 	p.now, p.used, p.taken = 0, 0, 0

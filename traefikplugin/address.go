@@ -73,6 +73,9 @@ func (a *addresses) client(r *http.Request) string {
 		for i := len(forwarded) - 1; i >= 0; i-- {
 			text := strings.TrimSpace(forwarded[i])
 			if text != "" && !a.excludes(text) {
+				if address, err := parseAddress(text); err == nil {
+					return address.String()
+				}
 				return text
 			}
 		}
@@ -88,7 +91,7 @@ func (a *addresses) client(r *http.Request) string {
 // excludes reports whether text is an excluded address. What is not an address
 // is not.
 func (a *addresses) excludes(text string) bool {
-	address, err := netip.ParseAddr(text)
+	address, err := parseAddress(text)
 	if err != nil {
 		return false
 	}
@@ -102,18 +105,31 @@ func (a *addresses) excludes(text string) bool {
 	return false
 }
 
-// network is the first address of an IPv6 address's network. Other text stays.
+// network is an address as everybody writes it, or the first one of an IPv6
+// address's network. Other text stays.
 func (a *addresses) network(text string) string {
-	if a.subnet == 0 {
+	address, err := parseAddress(text)
+	if err != nil {
 		return text
 	}
-	address, err := netip.ParseAddr(text)
-	if err != nil || !address.Is6() {
-		return text
+	if a.subnet == 0 || !address.Is6() {
+		return address.String()
 	}
 	prefix, err := address.Prefix(a.subnet)
 	if err != nil {
 		return text
 	}
 	return prefix.Addr().String()
+}
+
+// parseAddress reads an address, which some proxies write with the port. An IPv4
+// address in IPv6 form is an IPv4 address.
+func parseAddress(text string) (netip.Addr, error) {
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		if host, _, noPort := net.SplitHostPort(text); noPort == nil {
+			address, err = netip.ParseAddr(host)
+		}
+	}
+	return address.Unmap(), err
 }

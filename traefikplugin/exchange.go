@@ -161,7 +161,7 @@ func fill(calls []*ratelimit.Call) {
 func fillCosts(f *form, r *http.Request, hits []ratelimit.Hit) {
 	for i := range hits {
 		if f.costs[i] != nil {
-			hits[i].Cost = edge.RequestCost(expand(f.costs[i], r, f.addresses))
+			edge.SetCost(&hits[i], expand(f.costs[i], r, f.addresses))
 		}
 	}
 }
@@ -190,6 +190,9 @@ func deliver(calls []*ratelimit.Call) {
 		replies[n].Header = x.w.Header()
 		replies[n].Decision = &c.Decisions[at]
 		n++
+		for i := range c.Hits {
+			c.Hits[i].Key = "" // it may be a part of a long request
+		}
 	}
 	replies = replies[:n]
 	edge.SetAllHeaders(replies)

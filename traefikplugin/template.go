@@ -88,6 +88,9 @@ func parsePlaceholder(name string) (piece, bool) {
 	kind, name := name[:dot], name[dot+1:]
 	switch kind {
 	case "header":
+		if http.CanonicalHeaderKey(name) == "Host" {
+			return piece{fromHost, ""}, true // Go keeps it apart from the headers
+		}
 		return piece{fromHeader, http.CanonicalHeaderKey(name)}, true
 	case "cookie":
 		return piece{fromCookie, name}, true
@@ -163,7 +166,7 @@ func otherValue(p *piece, r *http.Request, a *addresses) string {
 	case fromClientIP:
 		return a.client(r)
 	case fromHost:
-		return hostOf(r.Host)
+		return strings.ToLower(hostOf(r.Host))
 	case fromMethod:
 		return r.Method
 	case fromPath:

@@ -86,6 +86,24 @@ func RequestCost(text string) int64 {
 	return int64(cost)
 }
 
+// SetCost gives a hit the cost that a placeholder gave for a request. One of 0
+// needs something left, but takes nothing.
+func SetCost(hit *ratelimit.Hit, text string) {
+	hit.Cost = RequestCost(text)
+	if hit.Cost == 0 {
+		hit.Cost = 1
+		hit.Peek = true
+	}
+}
+
+// CheckCost checks that a cost can ever pass. An error is a *ratelimit.FieldError.
+func CheckCost(cost int64, l *ratelimit.Limit) error {
+	if most := l.Capacity(); cost > most {
+		return &ratelimit.FieldError{Field: "cost", Value: strconv.FormatInt(cost, 10), Want: "at most " + strconv.FormatInt(most, 10) + ", the whole quota"}
+	}
+	return nil
+}
+
 // OnError is what happens to a request where no decision could be had.
 type OnError string
 

@@ -28,26 +28,22 @@ func MaskIP(text string, v4, v6 int) string {
 	return prefix.String()
 }
 
-// credentialHeaders carry secrets, in lower case.
-var credentialHeaders = []string{
-	"authorization", "proxy-authorization", "cookie",
-	"x-api-key", "api-key", "apikey", "x-auth-token", "x-access-token",
-}
+// credentialHeaders carry secrets, and are not called so.
+var credentialHeaders = []string{"authorization", "proxy-authorization", "cookie"}
 
 // CredentialHeader reports whether a request header of that name is a secret:
 // a key made from one is stored as a digest.
 func CredentialHeader(name string) bool {
-	name = strings.ToLower(name)
 	for _, known := range credentialHeaders {
-		if name == known {
+		if strings.EqualFold(name, known) {
 			return true
 		}
 	}
-	return false
+	return CredentialName(name)
 }
 
 // credentialWords occur in the names of secrets.
-var credentialWords = []string{"password", "secret", "token", "api_key", "api-key", "apikey"}
+var credentialWords = []string{"password", "secret", "token", "api_key", "api-key", "apikey", "auth-key", "private-key", "credential"}
 
 // CredentialName reports whether something of that name, such as a query
 // parameter, sounds like a secret: a key made from one is stored as a digest.

@@ -60,3 +60,15 @@ func TestSetHeaders(t *testing.T) {
 		t.Errorf("a request that passes gets %v", h)
 	}
 }
+
+func TestCredentials(t *testing.T) {
+	for name, want := range map[string]bool{
+		"Authorization": true, "proxy-authorization": true, "Cookie": true, "X-Api-Key": true, "apikey": true, "X-Auth-Token": true,
+		"X-Gitlab-Token": true, "Private-Token": true, "X-Amz-Security-Token": true, "X-Goog-Api-Key": true, "X-Auth-Key": true, "X-Secret": true,
+		"X-User": false, "User-Agent": false, "X-Forwarded-For": false, "X-Request-Id": false,
+	} {
+		if CredentialHeader(name) != want {
+			t.Errorf("%s: %v", name, !want)
+		}
+	}
+}

@@ -76,7 +76,7 @@ func TestDSNLikePgx(t *testing.T) {
 		"postgres://", "postgres:///d", "postgres://u:p@h:1/d", "postgres://u:p@h1:1,h2:2/d?sslmode=disable", "postgres://h1,h2:2",
 		"postgres://[::1]:1,[fe80::1]/d", "postgres:///d?host=/tmp&port=5", "postgres://%2Ftmp:1/d", "postgres://u:p%40%3a@h/d?application_name=x%20y",
 		"postgres://h/?connect_timeout=5&search_path=a,b", "postgres://h?user=u&password=p&dbname=d", "postgres://h?user=u&password=p&database=d",
-		"host=h sslmode=disable", "host=h sslmode=allow", "host=h sslmode=prefer", "host=h sslmode=require", "host=h sslmode=verify-ca", "host=h sslmode=verify-full",
+		"host=h sslmode=disable", "host=h sslmode=allow", "host=h sslmode=prefer", "host=h sslmode=require", "host=h sslmode=verify-full",
 		"host=h sslmode=verify-full sslsni=0", "host=h sslmode=", "host=/tmp,h sslmode=prefer", "host=h ssl=1 sslmode=require",
 		"postgres://h?ssl=true", "postgres://h?ssl=true&sslmode=disable", "postgres://h?sslmode=disable&ssl=true",
 		`password='a\'b' user=u\ v options='-c x=y'`, "host=h target_session_attrs=read-write", "host=h target_session_attrs=x", "host=h port=x",

@@ -111,6 +111,7 @@ func TestDSNErrors(t *testing.T) {
 		{"host=a,b,c port=1,2", "or 3, as many as there are hosts"},
 		{"host=a,b hostaddr=1.2.3.4", `hostaddr is "1.2.3.4", must be 2 addresses`},
 		{"hostaddr=x", `hostaddr is "x", must be an IP address`},
+		{"sslmode=verify-ca", `sslmode verify-ca needs an sslrootcert`},
 		{"sslmode=on", `sslmode is "on", must be one of disable, allow, prefer, require, verify-ca, verify-full`},
 		{"sslmode=require sslrootcert=system", `sslmode is "require", must be verify-full where sslrootcert is system`},
 		{"host=h sslrootcert=" + dir + "/none", "sslrootcert: open"},
