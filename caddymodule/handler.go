@@ -122,8 +122,8 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	h.gate.Store = h.store
 	for _, z := range h.zones {
 		z.counters = app.metrics.counters(z.limit.Prefix)
-		if z.limit.SynchronousCommit && !z.limit.Durable {
-			h.logger.Warn("synchronous_commit does nothing for a limit that is not durable", zap.String("prefix", z.limit.Prefix))
+		for _, doubt := range edge.Doubts(z.limit, z.cost) {
+			h.logger.Warn(doubt, zap.String("prefix", z.limit.Prefix))
 		}
 	}
 	return nil

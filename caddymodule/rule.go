@@ -101,9 +101,6 @@ func (r *Rule) compile() (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := edge.CheckCost(cost, limit); err != nil {
-		return nil, err
-	}
 	if err := checkBits("ipv4_prefix", r.IPv4Prefix, 32, wantIPv4Bits); err != nil {
 		return nil, err
 	}

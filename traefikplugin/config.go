@@ -163,9 +163,6 @@ func (z *zoneAt) read() (*rule, error) {
 	if r.cost, err = edge.ParseCost(c.Cost); err != nil {
 		return nil, errors.New(z.path + err.Error())
 	}
-	if err := edge.CheckCost(r.cost, limit); err != nil {
-		return nil, errors.New(z.path + err.Error())
-	}
 	if r.cost == 0 {
 		if r.costText, err = parseTemplate(z.path+"cost", c.Cost); err != nil {
 			return nil, err

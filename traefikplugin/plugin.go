@@ -64,6 +64,11 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if h.pool, err = r.acquire(key, timeout); err != nil {
 		return nil, err
 	}
+	for _, rule := range rules {
+		for _, doubt := range edge.Doubts(rule.limit, rule.cost) {
+			h.pool.logger.note("middleware " + name + ", prefix " + rule.limit.Prefix + ": " + doubt)
+		}
+	}
 	h.gate = &edge.Gate{Store: h.pool.store, Timeout: timeout, OnError: onError}
 	pool := h.pool
 	context.AfterFunc(ctx, func() {

@@ -96,12 +96,17 @@ func SetCost(hit *ratelimit.Hit, text string) {
 	}
 }
 
-// CheckCost checks that a cost can ever pass. An error is a *ratelimit.FieldError.
-func CheckCost(cost int64, l *ratelimit.Limit) error {
-	if most := l.Capacity(); cost > most {
-		return &ratelimit.FieldError{Field: "cost", Value: strconv.FormatInt(cost, 10), Want: "at most " + strconv.FormatInt(most, 10) + ", the whole quota"}
+// Doubts are what is wrong with a limit that holds all the same; cost is 0 where it
+// is known per request.
+func Doubts(l *ratelimit.Limit, cost int64) []string {
+	var doubts []string
+	if l.SynchronousCommit && !l.Durable {
+		doubts = append(doubts, "synchronous_commit does nothing for a limit that is not durable")
 	}
-	return nil
+	if cost > l.Capacity() {
+		doubts = append(doubts, "cost is above the whole quota: no request passes")
+	}
+	return doubts
 }
 
 // OnError is what happens to a request where no decision could be had.

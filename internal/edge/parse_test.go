@@ -72,3 +72,20 @@ func TestCredentials(t *testing.T) {
 		}
 	}
 }
+
+func TestDoubts(t *testing.T) {
+	for _, test := range []struct {
+		limit ratelimit.Limit
+		cost  int64
+		want  int
+	}{
+		{ratelimit.Limit{Events: 10}, 10, 0}, {ratelimit.Limit{Events: 10}, 11, 1}, {ratelimit.Limit{Events: 10}, 0, 0},
+		{ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 10, Burst: 20}, 20, 0},
+		{ratelimit.Limit{Events: 10, SynchronousCommit: true}, 1, 1}, {ratelimit.Limit{Events: 10, SynchronousCommit: true, Durable: true}, 1, 0},
+		{ratelimit.Limit{Events: 10, SynchronousCommit: true}, 11, 2},
+	} {
+		if got := Doubts(&test.limit, test.cost); len(got) != test.want {
+			t.Errorf("%+v, cost %d: %q", test.limit, test.cost, got)
+		}
+	}
+}
