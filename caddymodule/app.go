@@ -3,13 +3,13 @@ package caddymodule
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
 func init() {
@@ -62,7 +62,6 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 }
 
 const (
-	defaultMaxConns = 8
 	maxMaxConns     = 1000
 	wantMaxConns    = "a whole number from 1 to 1000"
 	wantCleanup     = "a number from 0 to 1"
@@ -130,10 +129,7 @@ func (a *App) key(dsn string) storeKey {
 	if dsn == memoryDSN {
 		return storeKey{dsn: dsn}
 	}
-	key := storeKey{dsn: dsn, maxConns: defaultMaxConns, migrate: a.migrate, blocked: a.MaxBlockedKeys}
-	if a.MaxConns > 0 || strings.Contains(dsn, "pool_max_conns") {
-		key.maxConns = a.MaxConns
-	}
+	key := storeKey{dsn: dsn, maxConns: pgxdb.MaxConns(dsn, a.MaxConns), migrate: a.migrate, blocked: a.MaxBlockedKeys}
 	if p := a.CleanupProbability; p != nil {
 		key.cleanup = *p
 		if *p == 0 {

@@ -110,14 +110,20 @@ var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 // get sends a request with headers, given as name and value in turn.
 func (c *live) get(path string, headers ...string) answer {
 	c.t.Helper()
-	a, err := c.try(path, headers...)
-	for attempt := 0; attempt < 3 && unheard(err); attempt++ {
-		a, err = c.try(path, headers...)
-	}
+	a, err := c.tryAgain(path, headers...)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return a
+}
+
+// tryAgain sends a request anew that nobody has read.
+func (c *live) tryAgain(path string, headers ...string) (answer, error) {
+	a, err := c.try(path, headers...)
+	for attempt := 0; attempt < 3 && unheard(err); attempt++ {
+		a, err = c.try(path, headers...)
+	}
+	return a, err
 }
 
 // unheard reports whether a request failed because the connection was made

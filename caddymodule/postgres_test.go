@@ -12,30 +12,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// watcher is the application_name of the connections that only ask: their ends
-// may still be seen when the next one looks.
-const watcher = "watcher"
 
 // query returns the one value that a query gives.
 func query[T any](t *testing.T, dsn, sql string, args ...any) T {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	config, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.RuntimeParams["application_name"] = watcher
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := cluster.Watch(t, ctx, dsn)
 	defer conn.Close(ctx)
 	var value T
 	if err := conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
@@ -47,11 +33,6 @@ func query[T any](t *testing.T, dsn, sql string, args ...any) T {
 // tables are how many of the two tables there are.
 func tables(t *testing.T, dsn string) int {
 	return query[int](t, dsn, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_ephemeral', 'rate_limit_durable')")
-}
-
-// connections are those of others to the database.
-func connections(t *testing.T, dsn string) int {
-	return query[int](t, dsn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> $1", watcher)
 }
 
 func TestCountsAreInPostgres(t *testing.T) {
@@ -98,7 +79,7 @@ func TestCountsAreInPostgres(t *testing.T) {
 	if n := query[int](t, dsn, "SELECT (SELECT count(*) FROM rate_limit_durable) + (SELECT count(*) FROM rate_limit_ephemeral)"); n != 2 {
 		t.Errorf("%d rows, want 2", n)
 	}
-	if n := connections(t, dsn); n < 1 || n > 2 {
+	if n := cluster.Connections(t, dsn); n < 1 || n > 2 {
 		t.Errorf("%d connections, want 1 or 2", n)
 	}
 }
@@ -115,7 +96,7 @@ func TestValidatingTouchesNoDatabase(t *testing.T) {
 	}
 	// Nothing tells that something will not happen.
 	time.Sleep(200 * time.Millisecond)
-	if n := connections(t, dsn) + tables(t, dsn); n != 0 {
+	if n := cluster.Connections(t, dsn) + tables(t, dsn); n != 0 {
 		t.Errorf("%d tables and connections", n)
 	}
 }
@@ -238,10 +219,7 @@ func checkPolicies(t *testing.T, c *live) {
 				host, want = "deny.test", http.StatusServiceUnavailable
 			}
 			time.Sleep(time.Duration(i) * 5 * time.Millisecond) // the load, spread out
-			a, err := c.try("/", "Host", host)
-			for attempt := 0; attempt < 3 && unheard(err); attempt++ {
-				a, err = c.try("/", "Host", host)
-			}
+			a, err := c.tryAgain("/", "Host", host)
 			if err != nil || a.status != want || a.took > longest {
 				t.Errorf("%s: %v, status %d after %v, want %d within %v", host, err, a.status, a.took, want, bound)
 			}
@@ -330,7 +308,7 @@ func TestManyReloads(t *testing.T) {
 	if n := query[int](t, dsn, "SELECT count FROM rate_limit_ephemeral"); n != total {
 		t.Errorf("counted %d, passed %d", n, total)
 	}
-	if n := connections(t, dsn); n > 8 {
+	if n := cluster.Connections(t, dsn); n > 8 {
 		t.Errorf("%d connections", n)
 	}
 }

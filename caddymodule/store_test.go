@@ -13,7 +13,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
@@ -38,27 +37,6 @@ func mustStore(t *testing.T, a *App, dsn string) *store {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// others counts the connections to a database, but for those of others: their
-// ends may still be seen.
-func others(t *testing.T, dsn string) int {
-	t.Helper()
-	config, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.RuntimeParams["application_name"] = "others"
-	conn, err := pgx.ConnectConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	n := 0
-	if err := conn.QueryRow(context.Background(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> 'others'").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {
@@ -92,7 +70,7 @@ func TestAStoreOutlivesItsConfig(t *testing.T) {
 		first = next
 	}
 	eventually(t, "one config holds the store", func() bool { n, _ := stores.References(key); return n == 1 })
-	if n := others(t, dsn); n < 1 || n > 4 {
+	if n := cluster.Connections(t, dsn); n < 1 || n > 4 {
 		t.Errorf("%d connections, want 1, or a few where the database is slow", n)
 	}
 
@@ -105,7 +83,7 @@ func TestAStoreOutlivesItsConfig(t *testing.T) {
 			t.Fatalf("a request that is still under way: %v", err)
 		}
 	}
-	eventually(t, "no connection is left", func() bool { return others(t, dsn) == 0 })
+	eventually(t, "no connection is left", func() bool { return cluster.Connections(t, dsn) == 0 })
 	if waited := time.Since(released); waited < linger {
 		t.Errorf("closed after %v, want %v", waited, linger)
 	}
@@ -136,7 +114,7 @@ func TestStoresDiffer(t *testing.T) {
 			t.Errorf("with %s there is more than one memory", name)
 		}
 	}
-	if (&App{MaxConns: defaultMaxConns}).key("x") != (&App{}).key("x") {
+	if (&App{MaxConns: 8}).key("x") != (&App{}).key("x") {
 		t.Error("a default that is written out makes another store")
 	}
 }
@@ -166,7 +144,7 @@ func TestStoresStartAtOnce(t *testing.T) {
 	for _, a := range apps {
 		a.release(0)
 	}
-	eventually(t, "no connection is left", func() bool { return others(t, dsn) == 0 })
+	eventually(t, "no connection is left", func() bool { return cluster.Connections(t, dsn) == 0 })
 }
 
 func TestShowDSN(t *testing.T) {

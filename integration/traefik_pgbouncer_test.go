@@ -49,7 +49,7 @@ func TestBothAdaptersThroughPgBouncer(t *testing.T) {
 		at := path(algorithm, durable)
 		checkExact(t, tr.url+at, c.url+at)
 	})
-	if n := connections(t, direct); n > bouncerPool {
+	if n := cluster.Connections(t, direct); n > bouncerPool {
 		t.Errorf("%d connections to the server, of a pool of %d: not all went through PgBouncer", n, bouncerPool)
 	}
 }

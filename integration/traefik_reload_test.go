@@ -7,42 +7,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 )
-
-// watcher is the application_name of the connections that only ask: their ends
-// may still be seen when the next one looks.
-const watcher = "watcher"
 
 // queryNumber is the number that a query gives.
 func queryNumber(t testing.TB, dsn, sql string, args ...any) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	config, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.RuntimeParams["application_name"] = watcher
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := cluster.Watch(t, ctx, dsn)
 	defer conn.Close(ctx)
 	n := 0
 	if err := conn.QueryRow(ctx, sql, args...).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
-}
-
-// connections is how many others are connected to a database.
-func connections(t testing.TB, dsn string) int {
-	t.Helper()
-	return queryNumber(t, dsn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> $1", watcher)
 }
 
 // hitsIn is how many hits a database has counted under a prefix.
@@ -90,11 +70,11 @@ func TestReloadsLeaveNothingBehind(t *testing.T) {
 		tr.reload(t, routes(first, generation))
 		if generation == reloads/10 {
 			early, _ = tr.goroutines(t)
-			earlyConnections = connections(t, first)
+			earlyConnections = cluster.Connections(t, first)
 		}
 	}
 	late, stacks := tr.goroutines(t)
-	lateConnections := connections(t, first)
+	lateConnections := cluster.Connections(t, first)
 	t.Logf("%d reloads in %v: %d goroutines after %d, %d at the end; %d and %d connections", reloads, time.Since(began).Round(time.Millisecond), early, reloads/10, late, earlyConnections, lateConnections)
 	// Each client's connection and each to the backend has some.
 	if late > early+40 {
@@ -126,9 +106,9 @@ func TestReloadsLeaveNothingBehind(t *testing.T) {
 	}
 	// The old pool goes after its linger: 10 s and the middleware's timeout, 5 s.
 	t.Logf("%v; %d hits in the first database, %d in the second", r, inFirst, inSecond)
-	for connections(t, first) > 0 {
+	for cluster.Connections(t, first) > 0 {
 		if time.Since(switched) > 60*time.Second {
-			t.Fatalf("%d connections to the first database, %v after the change", connections(t, first), time.Since(switched))
+			t.Fatalf("%d connections to the first database, %v after the change", cluster.Connections(t, first), time.Since(switched))
 		}
 		time.Sleep(250 * time.Millisecond)
 	}

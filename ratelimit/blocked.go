@@ -122,7 +122,6 @@ func (b *blocked) note(id rowKey, l *Limit, r row, serverNow, cost int64, retry 
 		return // whatever the row holds
 	}
 	now := b.clock()
-	id.key = strings.Clone(id.key) // it may be a part of a long request
 	known := &blockedRow{limit: l, row: r, now: serverNow, cost: cost, passes: serverNow + wait, at: now, until: now + smaller(wait, trust)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,6 +132,7 @@ func (b *blocked) note(id rowKey, l *Limit, r row, serverNow, cost int64, retry 
 	if len(b.rows) >= b.max {
 		b.makeRoom(now)
 	}
+	id.key = strings.Clone(id.key) // it may be a part of a long request
 	b.rows[id] = known
 	b.last = larger(b.last, known.until)
 }

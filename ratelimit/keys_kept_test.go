@@ -11,16 +11,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// heap is how much memory is in use.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // TestShortKeysOfLongRequests: a key is often a part of a request's line. The
 // store keeps the key, and not the line.
 func TestShortKeysOfLongRequests(t *testing.T) {
-	heap := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	postgres := ratelimit.NewPostgres(&fakeDB{answer: func(ctx context.Context, statements []*ratelimit.Statement) error {
 		if statements[0].Row == nil {
 			return nil // a reset

@@ -206,13 +206,19 @@ func groupOf(p *plan, it *item) *group {
 			return g
 		}
 	}
+	g := nextGroup(p, key)
+	p.waves[it.wave] = append(p.waves[it.wave], g)
+	return g
+}
+
+// nextGroup returns a group that the plan has not used yet, empty.
+func nextGroup(p *plan, key statementKey) *group {
 	if p.taken == len(p.groups) {
 		p.groups = append(p.groups, newGroup())
 	}
 	g := p.groups[p.taken]
 	p.taken++
 	g.begin(key)
-	p.waves[it.wave] = append(p.waves[it.wave], g)
 	return g
 }
 
@@ -253,8 +259,7 @@ func (p *plan) takeApart(texts *statements, now int64) []*Statement {
 			for _, it := range g.items {
 				it.answered = false
 				it.granted = 0
-				one := newGroup()
-				one.begin(g.statementKey)
+				one := nextGroup(p, g.statementKey)
 				one.items = append(one.items, it)
 				one.write(texts, now)
 				statements = append(statements, &one.statement)

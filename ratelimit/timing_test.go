@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -208,12 +207,6 @@ func TestHalfFilledIn(t *testing.T) {
 func TestManyTimeouts(t *testing.T) {
 	store := ratelimit.NewPostgres(&fakeDB{}, ratelimit.PostgresOptions{CleanupProbability: -1})
 	defer store.Close()
-	heap := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	before := heap()
 	for i := range 500 {
 		if _, _, err := tryOne(store, time.Second+time.Duration(i), fakeHits("k")[0]); err != nil {

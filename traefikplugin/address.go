@@ -72,11 +72,15 @@ func (a *addresses) client(r *http.Request) string {
 		forwarded := strings.Split(r.Header.Get("X-Forwarded-For"), ",")
 		for i := len(forwarded) - 1; i >= 0; i-- {
 			text := strings.TrimSpace(forwarded[i])
-			if text != "" && !a.excludes(text) {
-				if address, err := parseAddress(text); err == nil {
-					return address.String()
-				}
+			if text == "" {
+				continue
+			}
+			address, err := parseAddress(text)
+			if err != nil {
 				return text
+			}
+			if !a.excludes(address) {
+				return address.String()
 			}
 		}
 		return ""
@@ -88,13 +92,8 @@ func (a *addresses) client(r *http.Request) string {
 	return a.network(host)
 }
 
-// excludes reports whether text is an excluded address. What is not an address
-// is not.
-func (a *addresses) excludes(text string) bool {
-	address, err := parseAddress(text)
-	if err != nil {
-		return false
-	}
+// excludes reports whether an address is excluded.
+func (a *addresses) excludes(address netip.Addr) bool {
 	wide := address.As16()
 	ip := net.IP(wide[:])
 	for _, network := range a.excluded {

@@ -95,6 +95,39 @@ func Private(t testing.TB, o Options) *Cluster {
 	return c
 }
 
+// watcher is the application_name of the sessions that only look.
+const watcher = "watcher"
+
+// Watch connects to a database to look at it. The caller closes it. Connections does not count it: its end may still be seen when the next
+// one looks.
+func Watch(t testing.TB, ctx context.Context, dsn string) *pgx.Conn {
+	t.Helper()
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.RuntimeParams["application_name"] = watcher
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// Connections is how many are connected to a database, but for those who Watch it.
+func Connections(t testing.TB, dsn string) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn := Watch(t, ctx, dsn)
+	defer conn.Close(ctx)
+	n := 0
+	if err := conn.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> $1", watcher).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // execute runs one statement on a connection of its own.
 func execute(dsn, sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -36,6 +36,15 @@ const (
 	loginTimeout = 10 * time.Second
 )
 
+// MaxConns is what Options.MaxConns comes to with a DSN. It is 0 where the DSN's
+// pool_max_conns says it.
+func MaxConns(dsn string, option int) int {
+	if option > 0 || strings.Contains(dsn, "pool_max_conns") {
+		return max(option, 0)
+	}
+	return 8
+}
+
 // DB is a ratelimit.DB over a pgx pool.
 type DB struct {
 	pool    *pgxpool.Pool
@@ -54,10 +63,8 @@ func Open(dsn string, o Options) (*DB, error) {
 	if err := check(&config.ConnConfig.Config); err != nil {
 		return nil, err
 	}
-	if o.MaxConns > 0 {
-		config.MaxConns = int32(o.MaxConns)
-	} else if !strings.Contains(dsn, "pool_max_conns") {
-		config.MaxConns = 8
+	if most := MaxConns(dsn, o.MaxConns); most > 0 {
+		config.MaxConns = int32(most)
 	}
 	config.MinConns = 0
 	config.MaxConnIdleTime = 5 * time.Minute
