@@ -98,7 +98,8 @@ func Private(t testing.TB, o Options) *Cluster {
 // watcher is the application_name of the sessions that only look.
 const watcher = "watcher"
 
-// Watch connects to a database to look at it. The caller closes it. Connections does not count it: its end may still be seen when the next
+// Watch connects to a database to look at it, and leaves it to the caller to
+// close. Connections does not count it: its end may still be seen when the next
 // one looks.
 func Watch(t testing.TB, ctx context.Context, dsn string) *pgx.Conn {
 	t.Helper()
