@@ -31,7 +31,7 @@ const (
 type Queue struct {
 	timeout time.Duration
 	flights int // batches that may be under way at once
-	run     func(calls []*Call, deadline time.Time) []*Call
+	run     func(f *flight, calls []*Call, deadline time.Time) []*Call
 
 	// Of a queue made by NewQueue; else nil.
 	deliver func(calls []*Call)
@@ -41,9 +41,11 @@ type Queue struct {
 	manned int32 // 1 while a flight is to take what queues
 
 	mu     sync.Mutex
-	again  []*Call   // calls that come again, ahead of all others
-	aloft  int       // flights
-	landed []*flight // free for the next
+	again  []*Call        // calls that come again, ahead of all others
+	aloft  int            // flights
+	landed []*flight      // free for the next
+	fleet  []*flight      // all
+	giving map[rowKey]int // by how many charges they are being given back; see held.go
 
 	// So that no call needs a clock of its own: taken is how many have left the
 	// queue, and the first of the marks is no later than the first call in it.
@@ -80,6 +82,11 @@ type flight struct {
 	watch    *time.Timer // goes off when it is late
 	running  bool
 	relieved bool // another has taken over the queue
+
+	// Of a batch with requests of several limits; see held.go.
+	plan     *plan
+	deadline time.Time
+	waiting  []*Call // until it has landed
 }
 
 // takeOff starts a flight that mans the queue.
@@ -102,7 +109,9 @@ func boardingCrew(q *Queue) *flight {
 	q.aloft++
 	n := len(q.landed)
 	if n == 0 {
-		return &flight{}
+		f := &flight{}
+		q.fleet = append(q.fleet, f)
+		return f
 	}
 	f := q.landed[n-1]
 	q.landed = q.landed[:n-1]
@@ -127,7 +136,7 @@ func fly(q *Queue, f *flight) {
 			deadline = time.Now().Add(q.timeout)
 		}
 		deadline = deadlineOf(calls[:again], deadline)
-		if !arrive(q, f, runSafely(q, calls, calls[again:], deadline)) {
+		if !arrive(q, f, runSafely(q, f, calls, calls[again:], deadline)) {
 			break
 		}
 	}
@@ -218,10 +227,11 @@ func arrive(q *Queue, f *flight, again []*Call) bool {
 	q.mu.Lock()
 	f.running = false
 	f.watch.Stop()
-	if len(again) > 0 {
-		q.again = append(again, q.again...)
-	}
+	f.plan = nil
+	again, refused := release(q, f, again)
+	comeAgain(q, again)
 	q.mu.Unlock()
+	settle(q, refused, nil)
 	if f.relieved && len(again) > 0 && atomic.CompareAndSwapInt32(&q.manned, 0, 1) {
 		q.mu.Lock()
 		nobodyBefore(q, time.Now()) // the queue was empty when the last flight left it
@@ -229,6 +239,18 @@ func arrive(q *Queue, f *flight, again []*Call) bool {
 		f.relieved = false
 	}
 	return !f.relieved
+}
+
+// comeAgain lines calls up for the next batch: first what gives back, which is
+// there for all. The caller holds the mutex.
+func comeAgain(q *Queue, calls []*Call) {
+	back := 0
+	for back < len(calls) && calls[back].internal {
+		back++
+	}
+	if len(calls) > 0 {
+		q.again = append(append(calls[:back:back], q.again...), calls[back:]...)
+	}
 }
 
 // late has another flight man the queue, if there may be one more.
@@ -254,10 +276,13 @@ func late(q *Queue, f *flight) {
 
 // runSafely decides the calls, of which some are fresh from the queue, and returns
 // those for the next batch.
-func runSafely(q *Queue, calls, fresh []*Call, deadline time.Time) (again []*Call) {
+func runSafely(q *Queue, f *flight, calls, fresh []*Call, deadline time.Time) (again []*Call) {
 	defer func() {
 		if p := recover(); p != nil {
 			again = nil
+			for _, c := range calls {
+				gaveBack(q, c)
+			}
 			settle(q, calls, panicError(p))
 		}
 	}()
@@ -268,7 +293,7 @@ func runSafely(q *Queue, calls, fresh []*Call, deadline time.Time) (again []*Cal
 			return nil
 		}
 	}
-	return q.run(calls, deadline)
+	return q.run(f, calls, deadline)
 }
 
 // settle ends the wait of the calls that are left in a batch, once each: nil

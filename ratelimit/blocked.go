@@ -125,8 +125,7 @@ func (b *blocked) note(id rowKey, l *Limit, r row, serverNow, cost int64, retry 
 	known := &blockedRow{limit: l, row: r, now: serverNow, cost: cost, passes: serverNow + wait, at: now, until: now + smaller(wait, trust)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	cleared, ever := b.clears[id]
-	if began < b.since || ever && began <= cleared {
+	if b.clearedSince(id, began) {
 		return
 	}
 	if len(b.rows) >= b.max {
@@ -135,6 +134,23 @@ func (b *blocked) note(id rowKey, l *Limit, r row, serverNow, cost int64, retry 
 	id.key = strings.Clone(id.key) // it may be a part of a long request
 	b.rows[id] = known
 	b.last = larger(b.last, known.until)
+}
+
+// clearedSince reports whether a row may have been cleared since. The caller holds
+// the mutex.
+func (b *blocked) clearedSince(id rowKey, since int64) bool {
+	cleared, ever := b.clears[id]
+	return since < b.since || ever && since <= cleared
+}
+
+// wasCleared is clearedSince, for who does not hold the mutex, or has no b.
+func wasCleared(b *blocked, id rowKey, since int64) bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.clearedSince(id, since)
 }
 
 // makeRoom deletes the expired among a few rows, or else any one. Iteration over

@@ -2,15 +2,11 @@ package ratelimit
 
 import "time"
 
-// maxAttempts bounds how often a request is decided again because what refused
-// it was only held by another that was refused as well.
-const maxAttempts = 3
-
 // conclude decides and settles the calls of a batch that ran. Where a request was
 // refused by one limit, what its others granted is given back in the next batch,
 // ahead of everybody. It returns the calls for that batch. began is when this one
 // did, by the clock of blocked.
-func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time, began int64) []*Call {
+func (p *Postgres) conclude(q *Queue, f *flight, calls []*Call, deadline time.Time, began int64) []*Call {
 	back := &Call{internal: true}
 	for _, c := range calls {
 		for j := 0; len(c.places) > 1 && j < len(c.places); j++ {
@@ -23,10 +19,8 @@ func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time, began i
 			break
 		}
 	}
-	var again []*Call
-	// A call comes again if as much time is left as the batch can have taken: it
-	// shares the next one with others, whose time would end with its own.
-	soon := time.Now().Add(q.timeout / 2)
+	giveSoon(q, back)
+	var others []*Call
 	for _, c := range calls {
 		// Most pass. That is in plain sight, for an interpreter.
 		granted := 0
@@ -52,7 +46,7 @@ func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time, began i
 		c.Decisions = c.Decisions[:0]
 		if c.internal {
 			p.report(failure(c))
-			p.clearGiven(c)
+			gaveBack(q, c)
 			continue
 		}
 		if c.gives {
@@ -62,17 +56,21 @@ func (p *Postgres) conclude(q *Queue, calls []*Call, deadline time.Time, began i
 		if c.failed != nil {
 			continue
 		}
-		if len(c.Hits) > 1 && worthAnother(c) && soon.Before(deadline) {
-			c.deadline = deadline
-			again = append(again, c)
+		if len(c.Hits) > 1 && !c.reset {
+			others = append(others, c)
 			continue
 		}
-		for j := 0; j < len(c.places) && !c.reset; j++ {
-			c.Decisions = append(c.Decisions, decideHit(p.blocked, c, j, began))
-		}
+		decide(p.blocked, c, began)
 	}
-	if len(again) > 0 {
-		leaveOut(calls, again)
+	var again []*Call
+	if len(others) > 0 {
+		again = p.reconsider(q, f, calls, others, deadline, began)
+	}
+	for _, c := range calls {
+		if c == nil || !c.internal {
+			break // they come first
+		}
+		p.clearGiven(c)
 	}
 	settle(q, calls, nil)
 	if len(back.Hits) > 0 {
@@ -140,27 +138,15 @@ func giveBack(c, back *Call) {
 	}
 }
 
-// worthAnother reports whether every limit that refused the call did so while
-// it held charges that are now given back.
-func worthAnother(c *Call) bool {
-	if c.attempts >= maxAttempts {
-		return false
+// decide decides a call's hits, as the batch has them. It tells the blocked rows,
+// if it gets them, of refusals.
+func decide(b *blocked, c *Call, began int64) {
+	for i := 0; i < len(c.places) && !c.reset; i++ {
+		c.Decisions = append(c.Decisions, decideHit(b, c, i, began))
 	}
-	refused := false
-	for i, at := range c.places {
-		if !granted(c, i) {
-			if at.item.given == 0 {
-				return false
-			}
-			refused = true
-		}
-	}
-	c.attempts++
-	return refused
 }
 
-// decideHit is the decision on the ith hit of a call. It tells the blocked rows
-// of a refusal.
+// decideHit is the decision on the ith hit of a call.
 func decideHit(b *blocked, c *Call, i int, began int64) Decision {
 	it := c.places[i].item
 	if granted(c, i) {

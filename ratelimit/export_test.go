@@ -77,7 +77,7 @@ func (p *Postgres) RunBatch(requests []*Request, between ...*Request) {
 	if err != nil {
 		panic(err)
 	}
-	runBatch(p, requests, between, func(calls []*Call) []*Call { return runSafely(q, calls, nil, time.Now().Add(q.timeout)) })
+	runBatch(p, requests, between, func(calls []*Call) []*Call { return runSafely(q, &flight{}, calls, nil, time.Now().Add(q.timeout)) })
 }
 
 func runBatch(p *Postgres, requests, between []*Request, run func(calls []*Call) (again []*Call)) {
@@ -113,7 +113,7 @@ func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Stateme
 	}
 	for i, plan := range plans {
 		plan.close()
-		if again := p.conclude(&Queue{}, append([]*Call(nil), calls[i]...), time.Now().Add(10*time.Second), clockOf(p.blocked)); len(again) > 0 {
+		if again := p.conclude(&Queue{}, &flight{}, append([]*Call(nil), calls[i]...), time.Now().Add(10*time.Second), clockOf(p.blocked)); len(again) > 0 {
 			panic("a request of one hit has nothing to give back")
 		}
 		for j, r := range batches[i].Requests {
@@ -126,12 +126,13 @@ func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Stateme
 // place of the statements.
 type Steps struct {
 	p    *Postgres
+	q    *Queue
 	rows map[rowKey]*row
 }
 
 // NewSteps returns one without rows.
 func NewSteps() *Steps {
-	return &Steps{p: NewPostgres(nil, PostgresOptions{MaxBlockedKeys: WithoutBlocked}), rows: map[rowKey]*row{}}
+	return &Steps{p: NewPostgres(nil, PostgresOptions{MaxBlockedKeys: WithoutBlocked}), q: &Queue{}, rows: map[rowKey]*row{}}
 }
 
 // RunBatch is Postgres.RunBatch, with the clock that PostgresOptions.Now is.
@@ -147,7 +148,7 @@ func (s *Steps) RunBatch(clock func() int64, requests []*Request, between ...*Re
 			}
 		}
 		plan.close()
-		return s.p.conclude(&Queue{}, calls, time.Now().Add(10*time.Second), clockOf(s.p.blocked))
+		return s.p.conclude(s.q, &flight{}, calls, time.Now().Add(10*time.Second), clockOf(s.p.blocked))
 	})
 }
 

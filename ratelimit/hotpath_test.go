@@ -63,10 +63,10 @@ var hotPath = []struct {
 			}
 		}
 		p.close()
-		q, batch := &Queue{}, make([]*Call, batchSize)
+		q, f, batch := &Queue{}, &flight{}, make([]*Call, batchSize)
 		return func() {
 			copy(batch, calls)
-			store.conclude(q, batch, time.Time{}, 0)
+			store.conclude(q, f, batch, time.Time{}, 0)
 			for _, c := range calls {
 				<-c.done
 				c.Decisions = c.Decisions[:0]

@@ -17,6 +17,7 @@ type plan struct {
 	latest     map[rowKey]*item
 	now        int64 // the server's, once the statements have run
 	statements []*Statement
+	several    bool // some call has several hits, or gives back what one was charged
 
 	items  []*item  // those in use, then those free
 	used   int      // items in use
@@ -30,6 +31,9 @@ type rowKey struct {
 	durable     bool
 	prefix, key string
 }
+
+// rowOf is the row of a hit whose key is as it is stored.
+func rowOf(h *Hit) rowKey { return rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key} }
 
 // item is what one statement does to one row: n hits of equal cost, or a look,
 // or a refund.
@@ -77,7 +81,7 @@ func (p *plan) free() {
 		it.id.key = ""
 	}
 	p.waves, p.statements = p.waves[:0], p.statements[:0]
-	p.now, p.used, p.taken = 0, 0, 0
+	p.now, p.used, p.taken, p.several = 0, 0, 0, false
 	for l := range p.recent {
 		delete(p.recent, l)
 	}
@@ -89,6 +93,9 @@ func (p *plan) free() {
 func addCalls(p *plan, calls []*Call) {
 	for _, c := range calls {
 		c.places = c.places[:0]
+		if len(c.Hits) > 1 {
+			p.several = true
+		}
 		if c.unusual || c.internal {
 			addUnusual(p, c)
 			continue
@@ -122,6 +129,7 @@ func addCalls(p *plan, calls []*Call) {
 // addUnusual plans a call that gives back, or looks.
 func addUnusual(p *plan, c *Call) {
 	probe := false
+	p.several = p.several || c.internal
 	for i := range c.Hits {
 		if c.Hits[i].Cost > capacity(c.Hits[i].Limit) {
 			probe = true // it can never pass, so nothing is to be charged
@@ -129,7 +137,7 @@ func addUnusual(p *plan, c *Call) {
 	}
 	for i := range c.Hits {
 		h := &c.Hits[i]
-		id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
+		id := rowOf(h)
 		switch {
 		case c.reset:
 			c.places = append(c.places, putHit(p, reset, h.Limit, id, 0, claim{}))

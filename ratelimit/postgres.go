@@ -158,7 +158,7 @@ func (p *Postgres) clearGiven(c *Call) {
 	}
 	for i := range c.Hits {
 		if c.reset || c.Hits[i].Cost < 0 {
-			p.blocked.clear(rowKey{c.Hits[i].Limit.Durable, c.Hits[i].Limit.Prefix, c.Hits[i].Key})
+			p.blocked.clear(rowOf(&c.Hits[i]))
 		}
 	}
 }
@@ -176,7 +176,7 @@ func refuse(p *Postgres, c *Call, decisions []Decision) bool {
 		if h.Cost <= 0 || h.Peek || c.reset {
 			continue
 		}
-		d, known := refuses(p.blocked, rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}, h.Limit, h.Cost, now)
+		d, known := refuses(p.blocked, rowOf(h), h.Limit, h.Cost, now)
 		if !known {
 			continue
 		}
@@ -241,13 +241,13 @@ func (p *Postgres) unavailable() error {
 
 func (p *Postgres) newQueue(timeout time.Duration) *Queue {
 	q := &Queue{timeout: timeout, flights: p.o.Flights, calls: make(chan *Call, queueRoom)}
-	q.run = func(calls []*Call, deadline time.Time) []*Call { return p.run(q, calls, deadline) }
+	q.run = func(f *flight, calls []*Call, deadline time.Time) []*Call { return p.run(q, f, calls, deadline) }
 	return q
 }
 
 // run decides a batch: one pipeline of statements. It returns the calls that
 // belong in the next batch.
-func (p *Postgres) run(q *Queue, calls []*Call, deadline time.Time) []*Call {
+func (p *Postgres) run(q *Queue, f *flight, calls []*Call, deadline time.Time) []*Call {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	plan := newPlan()
@@ -255,6 +255,7 @@ func (p *Postgres) run(q *Queue, calls []*Call, deadline time.Time) []*Call {
 	err := p.prepare(ctx)
 	if err == nil {
 		addCalls(plan, calls)
+		mayHold(q, f, plan, deadline)
 		now := int64(0)
 		if p.o.Now != nil {
 			now = p.o.Now()
@@ -275,7 +276,8 @@ func (p *Postgres) run(q *Queue, calls []*Call, deadline time.Time) []*Call {
 	}
 	plan.close()
 	p.cleanUp(plan)
-	again := p.conclude(q, calls, deadline, began)
+	again := p.conclude(q, f, calls, deadline, began)
+	holdsNoMore(q, f, plan)
 	plan.free()
 	return again
 }
@@ -290,6 +292,7 @@ func (p *Postgres) fail(q *Queue, calls []*Call, err error) {
 		if c.gives || c.internal {
 			p.clearGiven(c) // it may have been given back
 		}
+		gaveBack(q, c)
 		if c.internal && !closed {
 			p.report(fmt.Errorf("giving back what refused requests were charged: %w", err))
 		}
