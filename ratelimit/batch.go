@@ -32,6 +32,7 @@ type Queue struct {
 	timeout time.Duration
 	flights int // batches that may be under way at once
 	run     func(f *flight, calls []*Call, deadline time.Time) []*Call
+	held    *held
 
 	// Of a queue made by NewQueue; else nil.
 	deliver func(calls []*Call)
@@ -41,11 +42,9 @@ type Queue struct {
 	manned int32 // 1 while a flight is to take what queues
 
 	mu     sync.Mutex
-	again  []*Call        // calls that come again, ahead of all others
-	aloft  int            // flights
-	landed []*flight      // free for the next
-	fleet  []*flight      // all
-	giving map[rowKey]int // by how many charges they are being given back; see held.go
+	again  []*Call   // calls that come again, ahead of all others
+	aloft  int       // flights
+	landed []*flight // free for the next
 
 	// So that no call needs a clock of its own: taken is how many have left the
 	// queue, and the first of the marks is no later than the first call in it.
@@ -83,10 +82,9 @@ type flight struct {
 	running  bool
 	relieved bool // another has taken over the queue
 
-	// Of a batch with requests of several limits; see held.go.
-	plan     *plan
-	deadline time.Time
-	waiting  []*Call // until it has landed
+	// Of its batch; see held.go.
+	holder *holder // or nil
+	backs  []*Call // those that give back
 }
 
 // takeOff starts a flight that mans the queue.
@@ -109,9 +107,7 @@ func boardingCrew(q *Queue) *flight {
 	q.aloft++
 	n := len(q.landed)
 	if n == 0 {
-		f := &flight{}
-		q.fleet = append(q.fleet, f)
-		return f
+		return &flight{}
 	}
 	f := q.landed[n-1]
 	q.landed = q.landed[:n-1]
@@ -164,6 +160,9 @@ func board(q *Queue, f *flight) ([]*Call, int, time.Time) {
 	hits := 0
 	for i := range first {
 		hits += len(first[i].Hits)
+		if first[i].internal {
+			f.backs = append(f.backs, first[i])
+		}
 	}
 	n := again
 	for n < room && hits < maxHits {
@@ -227,11 +226,11 @@ func arrive(q *Queue, f *flight, again []*Call) bool {
 	q.mu.Lock()
 	f.running = false
 	f.watch.Stop()
-	f.plan = nil
-	again, refused := release(q, f, again)
 	comeAgain(q, again)
 	q.mu.Unlock()
-	settle(q, refused, nil)
+	if f.holder != nil || len(f.backs) > 0 {
+		q.held.land(f, again)
+	}
 	if f.relieved && len(again) > 0 && atomic.CompareAndSwapInt32(&q.manned, 0, 1) {
 		q.mu.Lock()
 		nobodyBefore(q, time.Now()) // the queue was empty when the last flight left it
@@ -241,8 +240,8 @@ func arrive(q *Queue, f *flight, again []*Call) bool {
 	return !f.relieved
 }
 
-// comeAgain lines calls up for the next batch: first what gives back, which is
-// there for all. The caller holds the mutex.
+// comeAgain lines calls up for the next batch, ahead of all but what gives back:
+// that is there for all. The caller holds the mutex.
 func comeAgain(q *Queue, calls []*Call) {
 	back := 0
 	for back < len(calls) && calls[back].internal {
@@ -250,6 +249,16 @@ func comeAgain(q *Queue, calls []*Call) {
 	}
 	if len(calls) > 0 {
 		q.again = append(append(calls[:back:back], q.again...), calls[back:]...)
+	}
+}
+
+// resume has a call come again that has waited outside the queue.
+func resume(q *Queue, c *Call) {
+	q.mu.Lock()
+	comeAgain(q, []*Call{c})
+	q.mu.Unlock()
+	if atomic.CompareAndSwapInt32(&q.manned, 0, 1) {
+		takeOff(q)
 	}
 }
 
@@ -280,9 +289,6 @@ func runSafely(q *Queue, f *flight, calls, fresh []*Call, deadline time.Time) (a
 	defer func() {
 		if p := recover(); p != nil {
 			again = nil
-			for _, c := range calls {
-				gaveBack(q, c)
-			}
 			settle(q, calls, panicError(p))
 		}
 	}()

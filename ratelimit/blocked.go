@@ -16,14 +16,13 @@ import (
 // row here, also of a refusal whose answer is still on its way; made elsewhere it
 // is noticed within trust.
 type blocked struct {
-	max  int
-	born time.Time
+	max    int
+	born   time.Time
+	clears *clears
 
-	mu     sync.Mutex
-	rows   map[rowKey]*blockedRow
-	last   int64 // from when on all rows have expired
-	clears map[rowKey]int64
-	since  int64 // of a batch that began before it, any row may have been cleared
+	mu   sync.Mutex
+	rows map[rowKey]*blockedRow
+	last int64 // from when on all rows have expired
 }
 
 // blockedRow does not change. at and until are by the clock of blocked.
@@ -40,23 +39,12 @@ type blockedRow struct {
 // trust is how long a refusal is believed at most.
 const trust = int64(time.Second / time.Microsecond)
 
-// maxClears bounds the rows of which it is known when they were cleared.
-const maxClears = 1000
-
-func newBlocked(max int) *blocked {
-	return &blocked{max: max, born: time.Now(), rows: map[rowKey]*blockedRow{}, clears: map[rowKey]int64{}}
+func newBlocked(max int, c *clears) *blocked {
+	return &blocked{max: max, born: time.Now(), clears: c, rows: map[rowKey]*blockedRow{}}
 }
 
 // clock is how long b has lived, in microseconds.
 func (b *blocked) clock() int64 { return int64(time.Since(b.born) / time.Microsecond) }
-
-// clockOf is the clock of b, if there is one.
-func clockOf(b *blocked) int64 {
-	if b == nil {
-		return 0
-	}
-	return b.clock()
-}
 
 // anyBlocked reports whether any row is remembered.
 func anyBlocked(b *blocked) bool { return b != nil && b.size() > 0 }
@@ -114,43 +102,31 @@ func (b *blocked) known(calls []*Call) ([]*item, []*Call, []int64) {
 	return items[:n], refused[:n], passes[:n]
 }
 
-// note remembers a row that refused a cost which would pass after retry, in a
-// batch that began then, unless the row has been cleared since.
-func (b *blocked) note(id rowKey, l *Limit, r row, serverNow, cost int64, retry time.Duration, began int64) {
-	wait := int64(retry / time.Microsecond)
+// learn returns what is to be noted of an item's row, which has just refused a cost
+// that would pass after retry; or nil if nothing is, whatever the row holds.
+func (b *blocked) learn(it *item, retry time.Duration) *blockedRow {
 	if retry == Never {
-		return // whatever the row holds
+		return nil
 	}
+	wait := int64(retry / time.Microsecond)
 	now := b.clock()
-	known := &blockedRow{limit: l, row: r, now: serverNow, cost: cost, passes: serverNow + wait, at: now, until: now + smaller(wait, trust)}
+	return &blockedRow{limit: it.limit, row: it.row, now: it.now, cost: it.cost, passes: it.now + wait, at: now, until: now + smaller(wait, trust)}
+}
+
+// note remembers a row that refused a hit of a batch which began then, unless the
+// row has been cleared since.
+func (b *blocked) note(id rowKey, known *blockedRow, began int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.clearedSince(id, began) {
+	if b.clears.after(id, began) {
 		return
 	}
 	if len(b.rows) >= b.max {
-		b.makeRoom(now)
+		b.makeRoom(b.clock())
 	}
 	id.key = strings.Clone(id.key) // it may be a part of a long request
 	b.rows[id] = known
 	b.last = larger(b.last, known.until)
-}
-
-// clearedSince reports whether a row may have been cleared since. The caller holds
-// the mutex.
-func (b *blocked) clearedSince(id rowKey, since int64) bool {
-	cleared, ever := b.clears[id]
-	return since < b.since || ever && since <= cleared
-}
-
-// wasCleared is clearedSince, for who does not hold the mutex, or has no b.
-func wasCleared(b *blocked, id rowKey, since int64) bool {
-	if b == nil {
-		return false
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.clearedSince(id, since)
 }
 
 // makeRoom deletes the expired among a few rows, or else any one. Iteration over
@@ -173,18 +149,12 @@ func (b *blocked) makeRoom(now int64) {
 	}
 }
 
-// clear forgets a row whose quota was given back.
-func (b *blocked) clear(id rowKey) {
-	now := b.clock()
+// forget forgets a row whose quota was given back. That is in clears before, so
+// that nobody notes it again.
+func (b *blocked) forget(id rowKey) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.rows, id)
-	if len(b.clears) >= maxClears {
-		b.clears = map[rowKey]int64{}
-		b.since = now + 1
-	}
-	id.key = strings.Clone(id.key)
-	b.clears[id] = now
 }
 
 // size is how many rows are remembered.

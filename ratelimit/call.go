@@ -10,17 +10,19 @@ type Call struct {
 	Err       error      // why there are none
 	Owner     any        // whatever the caller needs to know the call by
 
-	places      []place   // where each hit went in the batch
-	claims      []claim   // of an internal call that gives back; parallel to Hits
-	reset       bool      // the hits' keys are to be forgotten
-	gives       bool      // some quota is given back: a reset, or a negative cost
-	unusual     bool      // some hit is not simply to be charged
-	internal    bool      // nobody waits
-	cancellable bool      // its caller may stop waiting
-	deadline    time.Time // of one that comes again
-	attempts    int       // batches it has been in
-	failed      error     // what the batch says; its caller may have stopped waiting
-	settled     int32     // 1 once the wait of a cancellable one has ended
+	places      []place    // where each hit went in the batch
+	holder      *holder    // of an internal call: for whom it gives back
+	claims      []claim    // of an internal call that gives back; parallel to Hits
+	reset       bool       // the hits' keys are to be forgotten
+	gives       bool       // some quota is given back: a reset, or a negative cost
+	unusual     bool       // some hit is not simply to be charged
+	internal    bool       // nobody waits
+	cancellable bool       // its caller may stop waiting
+	deadline    time.Time  // of one that comes again
+	attempts    int        // how often it has come again
+	refusal     []Decision // that of one that comes again
+	failed      error      // what the batch says; its caller may have stopped waiting
+	settled     int32      // 1 once the wait of a cancellable one has ended
 	done        chan struct{}
 }
 

@@ -5,7 +5,7 @@ import "time"
 // conclude decides and settles the calls of a batch that ran. Where a request was
 // refused by one limit, what its others granted is given back in the next batch,
 // ahead of everybody. It returns the calls for that batch. began is when this one
-// did, by the clock of blocked.
+// did, by the steps of clears.
 func (p *Postgres) conclude(q *Queue, f *flight, calls []*Call, deadline time.Time, began int64) []*Call {
 	back := &Call{internal: true}
 	for _, c := range calls {
@@ -19,8 +19,12 @@ func (p *Postgres) conclude(q *Queue, f *flight, calls []*Call, deadline time.Ti
 			break
 		}
 	}
-	giveSoon(q, back)
-	var others []*Call
+	if f.holder != nil {
+		back.holder = f.holder
+		p.held.narrow(f.holder, back)
+	}
+	var several []*Call
+	var waiters []*waiter
 	for _, c := range calls {
 		// Most pass. That is in plain sight, for an interpreter.
 		granted := 0
@@ -46,7 +50,6 @@ func (p *Postgres) conclude(q *Queue, f *flight, calls []*Call, deadline time.Ti
 		c.Decisions = c.Decisions[:0]
 		if c.internal {
 			p.report(failure(c))
-			gaveBack(q, c)
 			continue
 		}
 		if c.gives {
@@ -54,21 +57,35 @@ func (p *Postgres) conclude(q *Queue, f *flight, calls []*Call, deadline time.Ti
 		}
 		c.failed = failure(c)
 		if c.failed != nil {
+			if standing(c) {
+				c.failed = nil
+			}
 			continue
 		}
-		if len(c.Hits) > 1 && !c.reset {
-			others = append(others, c)
+		for j := 0; j < len(c.places) && !c.reset; j++ {
+			c.Decisions = append(c.Decisions, decideHit(c, j))
+		}
+		rows, known := p.refusals(c)
+		if len(c.Hits) > 1 && !c.gives { // what it gave is not to be given twice
+			c.deadline = deadline
+			several = append(several, c)
+			waiters = append(waiters, &waiter{q: q, call: c, began: began, rows: rows, held: make([]bool, len(rows)), known: known})
 			continue
 		}
-		decide(p.blocked, c, began)
+		for j := range rows {
+			if known[j] != nil {
+				p.blocked.note(rows[j], known[j], began)
+			}
+		}
 	}
 	var again []*Call
-	if len(others) > 0 {
-		again = p.reconsider(q, f, calls, others, deadline, began)
+	if len(several) > 0 {
+		leaveOut(calls, several)
+		again = p.held.reconsider(f, waiters)
 	}
 	for _, c := range calls {
 		if c == nil || !c.internal {
-			break // they come first
+			break // what gives back comes first
 		}
 		p.clearGiven(c)
 	}
@@ -138,16 +155,30 @@ func giveBack(c, back *Call) {
 	}
 }
 
-// decide decides a call's hits, as the batch has them. It tells the blocked rows,
-// if it gets them, of refusals.
-func decide(b *blocked, c *Call, began int64) {
-	for i := 0; i < len(c.places) && !c.reset; i++ {
-		c.Decisions = append(c.Decisions, decideHit(b, c, i, began))
+// refusals returns the rows that refused a call which they were to be charged, and
+// what is to be remembered of each, if anything. There are none where a look was
+// refused: nothing was charged.
+func (p *Postgres) refusals(c *Call) (rows []rowKey, known []*blockedRow) {
+	for i := range c.Decisions {
+		it := c.places[i].item
+		if granted(c, i) {
+			continue
+		}
+		if it.kind != take {
+			return nil, nil
+		}
+		var k *blockedRow
+		if p.blocked != nil && it.given == 0 {
+			k = p.blocked.learn(it, c.Decisions[i].RetryAfter)
+		}
+		rows = append(rows, it.id)
+		known = append(known, k)
 	}
+	return rows, known
 }
 
 // decideHit is the decision on the ith hit of a call.
-func decideHit(b *blocked, c *Call, i int, began int64) Decision {
+func decideHit(c *Call, i int) Decision {
 	it := c.places[i].item
 	if granted(c, i) {
 		behind := it.given
@@ -156,9 +187,5 @@ func decideHit(b *blocked, c *Call, i int, began int64) Decision {
 		}
 		return admitted(it.limit, &it.row, it.now, behind)
 	}
-	d := refused(it.limit, &it.row, it.now, c.Hits[i].Cost, it.given)
-	if it.kind == take && it.given == 0 && b != nil {
-		b.note(it.id, it.limit, it.row, it.now, it.cost, d.RetryAfter, began)
-	}
-	return d
+	return refused(it.limit, &it.row, it.now, c.Hits[i].Cost, it.given)
 }

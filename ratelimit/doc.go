@@ -27,11 +27,12 @@
 // Several limits on one request (Store.Take with several hits) are charged all
 // together or not at all. They are decided at once; where one refuses, what the
 // others granted is given back in the next round trip. So they never admit too
-// much, and may for that moment admit too little: a request of one limit, or of
-// another process. Requests of several in one process are decided again where they
-// were refused for the sake of what is given back, so they do not refuse each
-// other. What is given back names the state that it was taken from, and is void
-// once that is gone. A hit of a cost below 0 among them gives back in any case.
+// much, and may for that moment admit too little: a request of one limit, or in
+// another process. In one process, requests of several are decided again, up to
+// three times, where what refused them is given back; for other batches that may do
+// so they wait a quarter of their timeout at most. What is given back names the
+// state that it was taken from, and is void once that is gone. A hit of a cost below
+// 0 among them gives back in any case, and such a request is decided once.
 //
 // # Time
 //

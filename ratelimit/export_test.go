@@ -77,17 +77,32 @@ func (p *Postgres) RunBatch(requests []*Request, between ...*Request) {
 	if err != nil {
 		panic(err)
 	}
-	runBatch(p, requests, between, func(calls []*Call) []*Call { return runSafely(q, &flight{}, calls, nil, time.Now().Add(q.timeout)) })
+	runBatch(p, requests, between, func(f *flight, calls []*Call) []*Call {
+		return runSafely(q, f, calls, nil, time.Now().Add(q.timeout))
+	})
 }
 
-func runBatch(p *Postgres, requests, between []*Request, run func(calls []*Call) (again []*Call)) {
+func runBatch(p *Postgres, requests, between []*Request, run func(f *flight, calls []*Call) (again []*Call)) {
 	calls := newCalls(p, requests)
-	again := run(append([]*Call(nil), calls...))
-	if len(between) > 0 {
+	batch := append([]*Call(nil), calls...)
+	for len(batch) > 0 {
+		f := &flight{}
+		for _, c := range batch {
+			if c.internal {
+				f.backs = append(f.backs, c)
+			}
+		}
+		batch = run(f, batch)
+		p.held.land(f, batch)
+		if len(between) == 0 {
+			continue
+		}
+		if len(batch) > 0 && batch[0].internal {
+			p.held.gone(batch[0].holder) // who comes between does not wait
+			batch[0].holder = nil
+		}
 		runBatch(p, between, nil, run)
-	}
-	for len(again) > 0 {
-		again = run(again)
+		between = nil
 	}
 	for i, r := range requests {
 		r.Decisions, r.Err = calls[i].Decisions, calls[i].Err
@@ -113,7 +128,7 @@ func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Stateme
 	}
 	for i, plan := range plans {
 		plan.close()
-		if again := p.conclude(&Queue{}, &flight{}, append([]*Call(nil), calls[i]...), time.Now().Add(10*time.Second), clockOf(p.blocked)); len(again) > 0 {
+		if again := p.conclude(&Queue{}, &flight{}, append([]*Call(nil), calls[i]...), time.Now().Add(10*time.Second), p.clears.begin()); len(again) > 0 {
 			panic("a request of one hit has nothing to give back")
 		}
 		for j, r := range batches[i].Requests {
@@ -126,20 +141,20 @@ func (p *Postgres) RunSchedule(batches []Batch, watch func(batch int) []*Stateme
 // place of the statements.
 type Steps struct {
 	p    *Postgres
-	q    *Queue
 	rows map[rowKey]*row
 }
 
 // NewSteps returns one without rows.
 func NewSteps() *Steps {
-	return &Steps{p: NewPostgres(nil, PostgresOptions{MaxBlockedKeys: WithoutBlocked}), q: &Queue{}, rows: map[rowKey]*row{}}
+	return &Steps{p: NewPostgres(nil, PostgresOptions{MaxBlockedKeys: WithoutBlocked}), rows: map[rowKey]*row{}}
 }
 
 // RunBatch is Postgres.RunBatch, with the clock that PostgresOptions.Now is.
 func (s *Steps) RunBatch(clock func() int64, requests []*Request, between ...*Request) {
-	runBatch(s.p, requests, between, func(calls []*Call) []*Call {
-		plan, now := newPlan(), clock()
+	runBatch(s.p, requests, between, func(f *flight, calls []*Call) []*Call {
+		plan, now, began := newPlan(), clock(), s.p.clears.begin()
 		addCalls(plan, calls)
+		f.holder = s.p.held.setOut(plan)
 		for _, wave := range plan.waves {
 			for _, g := range wave {
 				for _, it := range g.items {
@@ -148,7 +163,7 @@ func (s *Steps) RunBatch(clock func() int64, requests []*Request, between ...*Re
 			}
 		}
 		plan.close()
-		return s.p.conclude(s.q, &flight{}, calls, time.Now().Add(10*time.Second), clockOf(s.p.blocked))
+		return s.p.conclude(&Queue{}, f, calls, time.Now().Add(10*time.Second), began)
 	})
 }
 
@@ -233,6 +248,38 @@ func (r Row) Blank() bool { return r.Start == 0 && !r.HasTokens && r.Refill == 0
 
 // DB is what the store runs its statements on.
 func (p *Postgres) DB() DB { return p.db }
+
+// LineUp lines calls up that come again, of which those named "back" give back, and
+// returns the order.
+func LineUp(batches ...[]string) (order []string) {
+	q := &Queue{}
+	for _, names := range batches {
+		var calls []*Call
+		for _, name := range names {
+			calls = append(calls, &Call{Owner: name, internal: name == "back"})
+		}
+		comeAgain(q, calls)
+	}
+	for _, c := range q.again {
+		order = append(order, c.Owner.(string))
+	}
+	return order
+}
+
+// MayGiveBack reports whether a batch of requests may give back to a hit's row.
+func (p *Postgres) MayGiveBack(requests []*Request, h Hit) bool {
+	plan := newPlan()
+	addCalls(plan, newCalls(p, requests))
+	by := p.held.setOut(plan)
+	return by != nil && by.mayGiveBack(rowOf(&h))
+}
+
+// Holders is how many batches may give back.
+func (p *Postgres) Holders() int {
+	p.held.mu.Lock()
+	defer p.held.mu.Unlock()
+	return len(p.held.holders)
+}
 
 // Migrated reports whether the store knows the tables to be right.
 func (p *Postgres) Migrated() bool {

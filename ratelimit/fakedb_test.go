@@ -158,6 +158,24 @@ func TestLyingDatabase(t *testing.T) {
 	}
 }
 
+// TestLyingLog: a refusal that cannot be is no end of the queue.
+func TestLyingLog(t *testing.T) {
+	log := *fakeLimit
+	log.Algorithm = ratelimit.SlidingLog
+	refused := func(slot int64) [][]byte { return [][]byte{int4(slot), int8(0), fakeNow, nil} } // and has room
+	db := &fakeDB{}
+	store := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{CleanupProbability: -1})
+	defer store.Close()
+	hits := fakeHits("a", "b")
+	hits[0].Limit, hits[1].Limit = &log, &log
+	for _, n := range []int{1, 2, 1} {
+		db.answer = rows([][][]byte{refused(1), refused(2)}[:n]...)
+		if err := store.Take(context.Background(), time.Minute, hits[:n], make([]ratelimit.Decision, n)); err == nil {
+			t.Errorf("%d hits: no error", n)
+		}
+	}
+}
+
 // TestNonsenseInARow: values of the wrong size count as none.
 func TestNonsenseInARow(t *testing.T) {
 	row := grantedRow(1, 1, 1)

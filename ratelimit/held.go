@@ -1,102 +1,263 @@
 package ratelimit
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // What a request of several limits is charged by some is given back if another
-// refuses it. Until then these charges hold quota for nobody: a refusal for their
-// sake is not the last word. Two requests could refuse each other so, with quota
-// left for either. Such a refusal is decided again, when what is held has been
-// given back: at once if the batch itself did, and else when the other batch of
-// this process has landed that may, unless that one hangs. Of other processes
-// nothing is known.
+// refuses it. Until then these charges hold quota for nobody. A refusal for their
+// sake is not to be the last word: two requests could refuse each other so, with
+// quota left for either. So such a refusal waits for the batches of this process
+// that may hold the row, and if they give back, the request is decided again. Of
+// other processes nothing is known.
 
-// maxAttempts bounds how often a request is decided again.
-const maxAttempts = 3
+const (
+	// maxAttempts bounds how often a request is decided again.
+	maxAttempts = 3
 
-// mayHold notes that a flight's batch charges the rows of a plan.
-func mayHold(q *Queue, f *flight, p *plan, deadline time.Time) {
-	if !p.several {
-		return // nothing of it is given back
-	}
-	q.mu.Lock()
-	f.plan = p
-	f.deadline = deadline
-	q.mu.Unlock()
+	// patienceShare is the part of its timeout that a request waits for other
+	// batches at most: one that hangs must not keep everybody waiting whom it may
+	// have refused.
+	patienceShare = 4
+)
+
+// held knows the batches that may give back.
+type held struct {
+	clears  *clears
+	blocked *blocked // or nil
+
+	mu      sync.Mutex
+	holders []*holder
 }
 
-// holdsNoMore notes that it is known what of a plan is given back.
-func holdsNoMore(q *Queue, f *flight, p *plan) {
-	if !p.several {
-		return
-	}
-	q.mu.Lock()
-	f.plan = nil
-	q.mu.Unlock()
+// holder is a batch with requests of several limits, from when it sets out until
+// what it gives back has been given back. It is guarded by held's mutex.
+type holder struct {
+	plan    *plan           // until it is known what it gives back
+	giving  map[rowKey]bool // from then on
+	waiting []wait
 }
 
-// giveSoon notes the rows to which a call is to give back.
-func giveSoon(q *Queue, back *Call) {
-	if len(back.Hits) == 0 {
-		return
+// wait is the wait of a waiter for what a holder gives back to a row.
+type wait struct {
+	w  *waiter
+	id rowKey
+}
+
+// waiter is a refused call of several hits that may come again.
+type waiter struct {
+	q     *Queue
+	call  *Call
+	began int64         // when its batch did
+	rows  []rowKey      // that refused it
+	held  []bool        // whether they held what the batch itself gives back
+	known []*blockedRow // what is to be remembered of them, or nil
+
+	// Guarded by held's mutex.
+	waits int
+	timer *time.Timer
+	over  bool
+}
+
+// setOut notes that the batch of a plan may give back to its rows. Nil is one that
+// does not.
+func (h *held) setOut(p *plan) *holder {
+	if !p.several {
+		return nil
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.giving == nil {
-		q.giving = map[rowKey]int{}
+	by := &holder{plan: p}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.holders = append(h.holders, by)
+	return by
+}
+
+// narrow notes what a holder gives back. Whoever waits for other rows need not do
+// so any longer.
+func (h *held) narrow(by *holder, back *Call) {
+	var giving map[rowKey]bool
+	if len(back.Hits) > 0 {
+		giving = make(map[rowKey]bool, len(back.Hits))
 	}
 	for i := range back.Hits {
-		q.giving[rowOf(&back.Hits[i])]++
+		giving[rowOf(&back.Hits[i])] = true
+	}
+	h.mu.Lock()
+	by.plan = nil
+	by.giving = giving
+	ready := h.endWaits(by)
+	h.mu.Unlock()
+	h.endAll(ready)
+}
+
+// land ends the holders to which the batch of a flight was to give back, and its own
+// holder unless the calls that come again do.
+func (h *held) land(f *flight, again []*Call) {
+	if f.holder != nil && (len(again) == 0 || !again[0].internal) {
+		h.gone(f.holder)
+	}
+	f.holder = nil
+	for _, c := range f.backs {
+		if c.holder != nil {
+			h.gone(c.holder)
+		}
+	}
+	f.backs = f.backs[:0]
+}
+
+// gone ends a holder: what it gave back has been given back.
+func (h *held) gone(by *holder) {
+	h.mu.Lock()
+	by.plan = nil
+	by.giving = nil
+	for i, other := range h.holders {
+		if other == by {
+			h.holders = append(h.holders[:i], h.holders[i+1:]...)
+			break
+		}
+	}
+	ready := h.endWaits(by)
+	h.mu.Unlock()
+	h.endAll(ready)
+}
+
+// endWaits ends the waits for a holder, but for rows to which it is giving back,
+// and returns those who wait for nothing more. The caller holds the mutex.
+func (h *held) endWaits(by *holder) (ready []*waiter) {
+	waits := by.waiting
+	by.waiting = nil
+	for _, w := range waits {
+		if by.giving[w.id] {
+			by.waiting = append(by.waiting, w)
+			continue
+		}
+		w.w.waits--
+		if w.w.waits == 0 && !w.w.over {
+			w.w.over = true
+			w.w.timer.Stop()
+			ready = append(ready, w.w)
+		}
+	}
+	return ready
+}
+
+func (h *held) endAll(ready []*waiter) {
+	for _, w := range ready {
+		h.end(w)
 	}
 }
 
-// gaveBack ends what giveSoon began, if a call is one that gives back.
-func gaveBack(q *Queue, c *Call) {
-	if c == nil || !c.internal {
+// expire ends the waits of a call for batches that are late.
+func (h *held) expire(w *waiter) {
+	h.mu.Lock()
+	over := w.over
+	w.over = true
+	h.mu.Unlock()
+	if !over {
+		h.end(w)
+	}
+}
+
+// end has a call that waited come again if all that refused it has been given
+// something back, and else lets the refusal stand.
+func (h *held) end(w *waiter) {
+	c := w.call
+	if c.cancellable && atomic.LoadInt32(&c.settled) == 1 {
+		return // nobody waits for it any more, and it holds nothing
+	}
+	free := worthwhile(w.q, c.deadline)
+	for i, id := range w.rows {
+		free = free && (w.held[i] || h.clears.after(id, w.began))
+	}
+	if !free {
+		h.stand(w)
 		return
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for i := range c.Hits {
-		id := rowOf(&c.Hits[i])
-		if q.giving[id]--; q.giving[id] <= 0 {
-			delete(q.giving, id)
-		}
-	}
+	retry(c)
+	resume(w.q, c)
 }
 
-// reconsider decides refused calls of several hits, or returns them if they are to
-// come again, or lets them wait for another flight. Those two leave the batch.
-func (p *Postgres) reconsider(q *Queue, f *flight, calls, refused []*Call, deadline time.Time, began int64) (again []*Call) {
-	undecided := refused[:0]
-	q.mu.Lock()
-	inTime := worthwhile(q, deadline)
-	hung := time.Now().Add(q.timeout * 3 / 4) // the deadline of what has been under way for a quarter of its time
-	for _, c := range refused {
-		held := false
-		var by *flight
-		if inTime && c.attempts < maxAttempts {
-			held, by = p.holding(q, f, c, hung, deadline, began)
+// reconsider decides what becomes of calls that have left their batch: some come
+// again at once, which it returns, some wait, and the refusals of the others stand.
+func (h *held) reconsider(f *flight, waiters []*waiter) (again []*Call) {
+	for _, w := range waiters {
+		mayPass := len(w.rows) > 0 && w.call.attempts < maxAttempts && worthwhile(w.q, w.call.deadline)
+		switch {
+		case !mayPass || !h.inDoubt(f, w):
+			h.stand(w)
+		case w.timer == nil:
+			retry(w.call)
+			again = append(again, w.call)
 		}
-		if !held {
-			decide(p.blocked, c, began)
-			continue
-		}
-		c.attempts++
-		c.deadline = deadline
-		undecided = append(undecided, c)
-		if by == nil {
-			again = append(again, c)
-			continue
-		}
-		decide(nil, c, began) // in case time runs out
-		by.waiting = append(by.waiting, c)
 	}
-	q.mu.Unlock()
-	leaveOut(calls, undecided)
 	return again
+}
+
+// inDoubt reports whether all rows that refused a call may be held for nobody. If
+// that depends on other batches, the call waits for them from now on. What its own
+// batch gave back was there before it.
+func (h *held) inDoubt(f *flight, w *waiter) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var by []*holder
+	var ids []rowKey
+	for i, id := range w.rows {
+		w.held[i] = f.holder.giving[id]
+		if w.held[i] || h.clears.after(id, w.began) {
+			continue
+		}
+		before := len(by)
+		for _, other := range h.holders {
+			if other.mayGiveBack(id) && !gaveBack(f, other) {
+				by = append(by, other)
+				ids = append(ids, id)
+			}
+		}
+		if len(by) == before {
+			return false
+		}
+	}
+	if len(by) == 0 {
+		return true
+	}
+	for i, other := range by {
+		other.waiting = append(other.waiting, wait{w, ids[i]})
+	}
+	w.waits = len(by)
+	w.timer = time.AfterFunc(w.q.timeout/patienceShare, func() { h.expire(w) })
+	return true
+}
+
+// gaveBack reports whether the batch of a flight gave back for a holder.
+func gaveBack(f *flight, by *holder) bool {
+	for _, c := range f.backs {
+		if c.holder == by {
+			return true
+		}
+	}
+	return false
+}
+
+// mayGiveBack reports whether a holder may give back to a row. The caller holds
+// held's mutex.
+func (by *holder) mayGiveBack(id rowKey) bool {
+	if by.plan == nil {
+		return by.giving[id]
+	}
+	it := by.plan.latest[id]
+	return it != nil && it.several
+}
+
+// stand lets a refusal stand.
+func (h *held) stand(w *waiter) {
+	for i, known := range w.known {
+		if known != nil {
+			h.blocked.note(w.rows[i], known, w.began)
+		}
+	}
+	settle(w.q, []*Call{w.call}, nil)
 }
 
 // worthwhile reports whether calls may come again: if as much time is left as
@@ -106,62 +267,19 @@ func worthwhile(q *Queue, deadline time.Time) bool {
 	return time.Now().Add(q.timeout / 2).Before(deadline)
 }
 
-// holding reports whether all that refuses a call may be held for nobody, and
-// which flight's batch is to be waited for to know: no later one, whose time ends
-// later, and none of a deadline before hung. The caller holds the mutex.
-func (p *Postgres) holding(q *Queue, f *flight, c *Call, hung, deadline time.Time, began int64) (bool, *flight) {
-	var by *flight
-	refused := false
-	for i := range c.places {
-		if granted(c, i) {
-			continue
-		}
-		refused = true
-		it := c.places[i].item
-		if it.kind != take {
-			return false, nil
-		}
-		if other := chargedBy(q, f, it.id); other != nil {
-			if other.deadline.Before(hung) {
-				return false, nil
-			}
-			if !other.deadline.After(deadline) {
-				by = other
-			}
-		} else if it.given == 0 && q.giving[it.id] == 0 && !wasCleared(p.blocked, it.id, began) {
-			return false, nil
-		}
-	}
-	return refused, by
+// retry makes a refused call ready for another batch.
+func retry(c *Call) {
+	c.attempts++
+	c.refusal = append(c.refusal[:0], c.Decisions...)
+	c.Decisions = c.Decisions[:0]
 }
 
-// chargedBy returns another flight whose batch charges a row. The caller holds the
-// mutex.
-func chargedBy(q *Queue, f *flight, id rowKey) *flight {
-	for _, other := range q.fleet {
-		if other != f && other.plan != nil && other.plan.latest[id] != nil {
-			return other
-		}
+// standing gives a call that has come again its refusal back, since there is no
+// other answer, and reports whether it has.
+func standing(c *Call) bool {
+	if c.attempts == 0 {
+		return false
 	}
-	return nil
-}
-
-// release adds to the calls that come again those that have waited for a flight,
-// and returns besides whose time has run out: the refusal stands. The caller holds
-// the mutex.
-func release(q *Queue, f *flight, again []*Call) (all, refused []*Call) {
-	waited := f.waiting
-	f.waiting = nil
-	for _, c := range waited {
-		if c.cancellable && atomic.LoadInt32(&c.settled) == 1 {
-			continue // nobody waits for it, and it holds nothing
-		}
-		if worthwhile(q, c.deadline) {
-			c.Decisions = c.Decisions[:0]
-			again = append(again, c)
-		} else {
-			refused = append(refused, c)
-		}
-	}
-	return again, refused
+	c.Decisions = append(c.Decisions[:0], c.refusal...)
+	return true
 }

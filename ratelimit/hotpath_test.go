@@ -74,9 +74,9 @@ var hotPath = []struct {
 		}
 	}},
 	{"refuse a blocked row", 0, func() func() {
-		b, l := newBlocked(10), hotLimits[0]
+		b, l := newBlocked(10, newClears()), hotLimits[0]
 		id := rowKey{false, l.Prefix, "k"}
-		b.note(id, l, row{count: l.Events, start: 1_700_000_000_000_000}, 1_700_000_000_000_000, 1, time.Hour, 0)
+		b.note(id, b.learn(&item{limit: l, row: row{count: l.Events, start: 1_700_000_000_000_000}, now: 1_700_000_000_000_000, cost: 1}, time.Hour), 0)
 		return func() {
 			if _, known := refuses(b, id, l, 1, b.clock()); !known {
 				panic("it is not known")

@@ -17,7 +17,7 @@ type plan struct {
 	latest     map[rowKey]*item
 	now        int64 // the server's, once the statements have run
 	statements []*Statement
-	several    bool // some call has several hits, or gives back what one was charged
+	several    bool // some items may be
 
 	items  []*item  // those in use, then those free
 	used   int      // items in use
@@ -45,6 +45,8 @@ type item struct {
 	n     int64
 	cost  int64
 	claim claim // of a refund; zero if it is unconditional
+
+	several bool // calls of several hits are to be charged by the row
 
 	answered bool
 	granted  int64
@@ -93,11 +95,11 @@ func (p *plan) free() {
 func addCalls(p *plan, calls []*Call) {
 	for _, c := range calls {
 		c.places = c.places[:0]
-		if len(c.Hits) > 1 {
-			p.several = true
-		}
 		if c.unusual || c.internal {
 			addUnusual(p, c)
+			if len(c.Hits) > 1 && !c.internal {
+				markSeveral(p, c)
+			}
 			continue
 		}
 		for i := range c.Hits {
@@ -123,13 +125,25 @@ func addCalls(p *plan, calls []*Call) {
 			g.items = append(g.items, it)
 			c.places = append(c.places, place{item: it})
 		}
+		if len(c.Hits) > 1 {
+			markSeveral(p, c)
+		}
+	}
+}
+
+// markSeveral marks the items of a call of several hits.
+func markSeveral(p *plan, c *Call) {
+	p.several = true
+	for i := range c.places {
+		if it := c.places[i].item; it.kind == take {
+			it.several = true
+		}
 	}
 }
 
 // addUnusual plans a call that gives back, or looks.
 func addUnusual(p *plan, c *Call) {
 	probe := false
-	p.several = p.several || c.internal
 	for i := range c.Hits {
 		if c.Hits[i].Cost > capacity(c.Hits[i].Limit) {
 			probe = true // it can never pass, so nothing is to be charged
@@ -171,7 +185,7 @@ func putHit(p *plan, k kind, l *Limit, id rowKey, cost int64, c claim) place {
 	}
 	it := p.items[p.used]
 	p.used++
-	*it = item{kind: k, limit: l, id: id, wave: wave, n: 1, cost: cost, claim: c}
+	*it = item{kind: k, limit: l, id: id, wave: wave, n: 1, cost: cost, claim: c, several: before != nil && before.several}
 	p.latest[id] = it
 	g := groupOf(p, it)
 	if k == take && wave == 0 {

@@ -45,7 +45,9 @@ type Postgres struct {
 
 	idle    sync.Pool // of calls
 	blocked *blocked  // nil if every hit is to be asked about
-	stats   Stats     // guarded by mu
+	clears  *clears
+	held    *held
+	stats   Stats // guarded by mu
 
 	mu        sync.Mutex
 	closed    bool
@@ -70,14 +72,15 @@ func NewPostgres(db DB, o PostgresOptions) *Postgres {
 	if o.Flights <= 0 {
 		o.Flights = 4
 	}
-	p := &Postgres{db: db, o: o, texts: newStatements(), queues: map[time.Duration]*Queue{}, migrated: o.DisableMigration}
+	p := &Postgres{db: db, o: o, texts: newStatements(), queues: map[time.Duration]*Queue{}, migrated: o.DisableMigration, clears: newClears()}
 	p.idle.New = func() any { return NewCall() }
 	if o.MaxBlockedKeys == 0 {
 		o.MaxBlockedKeys = DefaultBlockedKeys
 	}
 	if o.MaxBlockedKeys > 0 {
-		p.blocked = newBlocked(o.MaxBlockedKeys)
+		p.blocked = newBlocked(o.MaxBlockedKeys, p.clears)
 	}
+	p.held = &held{clears: p.clears, blocked: p.blocked}
 	return p
 }
 
@@ -153,12 +156,14 @@ func askCarefully(p *Postgres, ctx context.Context, q *Queue, c *Call, decisions
 // clearGiven forgets that rows were used up to which a call gave quota back: a
 // refusal from before may have been noted meanwhile.
 func (p *Postgres) clearGiven(c *Call) {
-	if p.blocked == nil {
-		return
-	}
 	for i := range c.Hits {
-		if c.reset || c.Hits[i].Cost < 0 {
-			p.blocked.clear(rowOf(&c.Hits[i]))
+		if !c.reset && c.Hits[i].Cost >= 0 {
+			continue
+		}
+		id := rowOf(&c.Hits[i])
+		p.clears.note(id)
+		if p.blocked != nil {
+			p.blocked.forget(id)
 		}
 	}
 }
@@ -240,7 +245,7 @@ func (p *Postgres) unavailable() error {
 }
 
 func (p *Postgres) newQueue(timeout time.Duration) *Queue {
-	q := &Queue{timeout: timeout, flights: p.o.Flights, calls: make(chan *Call, queueRoom)}
+	q := &Queue{timeout: timeout, flights: p.o.Flights, calls: make(chan *Call, queueRoom), held: p.held}
 	q.run = func(f *flight, calls []*Call, deadline time.Time) []*Call { return p.run(q, f, calls, deadline) }
 	return q
 }
@@ -251,11 +256,11 @@ func (p *Postgres) run(q *Queue, f *flight, calls []*Call, deadline time.Time) [
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	plan := newPlan()
-	began := clockOf(p.blocked)
+	began := p.clears.begin()
 	err := p.prepare(ctx)
 	if err == nil {
 		addCalls(plan, calls)
-		mayHold(q, f, plan, deadline)
+		f.holder = p.held.setOut(plan)
 		now := int64(0)
 		if p.o.Now != nil {
 			now = p.o.Now()
@@ -277,7 +282,6 @@ func (p *Postgres) run(q *Queue, f *flight, calls []*Call, deadline time.Time) [
 	plan.close()
 	p.cleanUp(plan)
 	again := p.conclude(q, f, calls, deadline, began)
-	holdsNoMore(q, f, plan)
 	plan.free()
 	return again
 }
@@ -288,16 +292,21 @@ func (p *Postgres) fail(q *Queue, calls []*Call, err error) {
 	p.stats.Failures++
 	closed := p.closed
 	p.mu.Unlock()
-	for _, c := range calls {
+	var refused []*Call
+	for i, c := range calls {
 		if c.gives || c.internal {
 			p.clearGiven(c) // it may have been given back
 		}
-		gaveBack(q, c)
 		if c.internal && !closed {
 			p.report(fmt.Errorf("giving back what refused requests were charged: %w", err))
 		}
+		if standing(c) {
+			refused = append(refused, c)
+			calls[i] = nil
+		}
 	}
 	settle(q, calls, err)
+	settle(q, refused, nil)
 }
 
 // maxLosses bounds how often a statement may lose. Whenever it does, another has
