@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -130,6 +132,53 @@ func TestInterpretedZonesAreAllOrNothing(t *testing.T) {
 		if passed["0"] != 10 || passed["1"] != 5 || passed["2"] != 0 {
 			t.Errorf("%v passed of 10 each, want 10, 5 and none", passed)
 		}
+	}
+}
+
+// TestInterpretedZonesWait: a request that is refused for the sake of another, which
+// is yet to be refused itself, waits for that and passes.
+func TestInterpretedZonesWait(t *testing.T) {
+	if elsewhere(t) {
+		return
+	}
+	ctx := context.Background()
+	dsn := cluster.Open(t)
+	h := loadPlugin(t).mustHandler(t, ok, decideAlways(object{"dsn": dsn, "inMemoryBlock": false, "zones": []object{
+		{"prefix": "user", "key": "{header.X-User}", "limit": "1 1h"},
+		{"prefix": "plan", "key": "{header.X-Plan}", "limit": "1 1h", "durable": true},
+	}}))
+	if w := ask(h, "X-User", "first", "X-Plan", "used-up"); w.Code != http.StatusOK {
+		t.Fatalf("the first request: %d %s", w.Code, w.Body)
+	}
+	conn := connect(t, dsn)
+	defer conn.Close(ctx)
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(ctx, "SELECT FROM rate_limit_durable FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	rows := func(table string, want int) {
+		t.Helper()
+		await(t, fmt.Sprintf("%d rows in %s", want, table), func() bool {
+			n := 0
+			if err := tx.QueryRow(ctx, "SELECT count(*) FROM "+table).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n == want
+		})
+	}
+	refused, passes := make(chan int), make(chan int)
+	go func() { refused <- ask(h, "X-User", "second", "X-Plan", "used-up").Code }()
+	rows("rate_limit_ephemeral", 2) // its user is charged, and its plan is locked
+	go func() { passes <- ask(h, "X-User", "second", "X-Plan", "new").Code }()
+	rows("rate_limit_durable", 2) // it has asked
+	if err := tx.Rollback(ctx); err != nil {
+		t.Error(err)
+	}
+	if a, b := <-refused, <-passes; a != http.StatusTooManyRequests || b != http.StatusOK {
+		t.Errorf("the request of the plan that is used up: %d, the other: %d", a, b)
 	}
 }
 

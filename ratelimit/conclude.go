@@ -69,7 +69,7 @@ func (p *Postgres) conclude(q *Queue, f *flight, calls []*Call, deadline time.Ti
 		if len(c.Hits) > 1 && !c.gives { // what it gave is not to be given twice
 			c.deadline = deadline
 			several = append(several, c)
-			waiters = append(waiters, &waiter{q: q, call: c, began: began, rows: rows, held: make([]bool, len(rows)), known: known})
+			waiters = append(waiters, &waiter{began: began, rows: rows, held: make([]bool, len(rows)), known: known})
 			continue
 		}
 		for j := range rows {
@@ -81,7 +81,7 @@ func (p *Postgres) conclude(q *Queue, f *flight, calls []*Call, deadline time.Ti
 	var again []*Call
 	if len(several) > 0 {
 		leaveOut(calls, several)
-		again = p.held.reconsider(f, waiters)
+		again = p.held.reconsider(q, f, several, waiters)
 	}
 	for _, c := range calls {
 		if c == nil || !c.internal {

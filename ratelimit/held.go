@@ -46,14 +46,16 @@ type wait struct {
 	id rowKey
 }
 
-// waiter is a refused call of several hits that may come again.
+// waiter is a refused call of several hits that may come again. It names neither
+// the call nor the queue: Yaegi gets lost in types that lead back to themselves by
+// several others.
 type waiter struct {
-	q     *Queue
-	call  *Call
-	began int64         // when its batch did
+	began int64         // when the call's batch did
 	rows  []rowKey      // that refused it
 	held  []bool        // whether they held what the batch itself gives back
 	known []*blockedRow // what is to be remembered of them, or nil
+
+	end func(again bool) // of the wait: the call comes again if it can, or the refusal stands
 
 	// Guarded by held's mutex.
 	waits int
@@ -160,45 +162,56 @@ func (h *held) expire(w *waiter) {
 	}
 }
 
-// end has a call that waited come again if all that refused it has been given
-// something back, and else lets the refusal stand.
+// end ends the wait of a call, which is to come again if all that refused it has
+// been given something back.
 func (h *held) end(w *waiter) {
-	c := w.call
-	if c.cancellable && atomic.LoadInt32(&c.settled) == 1 {
-		return // nobody waits for it any more, and it holds nothing
-	}
-	free := worthwhile(w.q, c.deadline)
+	again := true
 	for i, id := range w.rows {
-		free = free && (w.held[i] || h.clears.after(id, w.began))
+		again = again && (w.held[i] || h.clears.after(id, w.began))
 	}
-	if !free {
-		h.stand(w)
-		return
-	}
-	retry(c)
-	resume(w.q, c)
+	w.end(again)
 }
 
-// reconsider decides what becomes of calls that have left their batch: some come
-// again at once, which it returns, some wait, and the refusals of the others stand.
-func (h *held) reconsider(f *flight, waiters []*waiter) (again []*Call) {
-	for _, w := range waiters {
-		mayPass := len(w.rows) > 0 && w.call.attempts < maxAttempts && worthwhile(w.q, w.call.deadline)
+// reconsider decides what becomes of refused calls of several hits, which have left
+// the batch of a flight: some come again at once, which it returns, some wait, and
+// the refusals of the others stand.
+func (h *held) reconsider(q *Queue, f *flight, calls []*Call, waiters []*waiter) (again []*Call) {
+	for i, c := range calls {
+		w := waiters[i]
+		h.connect(q, c, w)
+		mayPass := len(w.rows) > 0 && c.attempts < maxAttempts && worthwhile(q, c.deadline)
 		switch {
-		case !mayPass || !h.inDoubt(f, w):
-			h.stand(w)
+		case !mayPass || !h.inDoubt(f, w, q.timeout/patienceShare):
+			h.stand(q, c, w)
 		case w.timer == nil:
-			retry(w.call)
-			again = append(again, w.call)
+			retry(c)
+			again = append(again, c)
 		}
 	}
 	return again
 }
 
+func (h *held) connect(q *Queue, c *Call, w *waiter) {
+	w.end = func(again bool) { h.endOf(q, c, w, again) }
+}
+
+// endOf is how the wait of a call ends.
+func (h *held) endOf(q *Queue, c *Call, w *waiter, again bool) {
+	switch {
+	case c.cancellable && atomic.LoadInt32(&c.settled) == 1:
+		// Nobody waits for it any more, and it holds nothing.
+	case again && worthwhile(q, c.deadline):
+		retry(c)
+		resume(q, c)
+	default:
+		h.stand(q, c, w)
+	}
+}
+
 // inDoubt reports whether all rows that refused a call may be held for nobody. If
-// that depends on other batches, the call waits for them from now on. What its own
-// batch gave back was there before it.
-func (h *held) inDoubt(f *flight, w *waiter) bool {
+// that depends on other batches, the call waits for them from now on, so long at
+// most. What its own batch gave back was there before it.
+func (h *held) inDoubt(f *flight, w *waiter, atMost time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var by []*holder
@@ -226,7 +239,7 @@ func (h *held) inDoubt(f *flight, w *waiter) bool {
 		other.waiting = append(other.waiting, wait{w, ids[i]})
 	}
 	w.waits = len(by)
-	w.timer = time.AfterFunc(w.q.timeout/patienceShare, func() { h.expire(w) })
+	w.timer = time.AfterFunc(atMost, func() { h.expire(w) })
 	return true
 }
 
@@ -251,13 +264,13 @@ func (by *holder) mayGiveBack(id rowKey) bool {
 }
 
 // stand lets a refusal stand.
-func (h *held) stand(w *waiter) {
+func (h *held) stand(q *Queue, c *Call, w *waiter) {
 	for i, known := range w.known {
 		if known != nil {
 			h.blocked.note(w.rows[i], known, w.began)
 		}
 	}
-	settle(w.q, []*Call{w.call}, nil)
+	settle(q, []*Call{c}, nil)
 }
 
 // worthwhile reports whether calls may come again: if as much time is left as
