@@ -69,7 +69,7 @@ func (p *Postgres) conclude(q *Queue, f *flight, calls []*Call, deadline time.Ti
 		if len(c.Hits) > 1 && !c.gives { // what it gave is not to be given twice
 			c.deadline = deadline
 			several = append(several, c)
-			waiters = append(waiters, &waiter{began: began, rows: rows, held: make([]bool, len(rows)), known: known})
+			waiters = append(waiters, p.held.newWaiter(q, c, began, rows, known))
 			continue
 		}
 		for j := range rows {

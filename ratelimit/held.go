@@ -63,6 +63,13 @@ type waiter struct {
 	over  bool
 }
 
+// newWaiter returns one for a call of a batch that began then.
+func (h *held) newWaiter(q *Queue, c *Call, began int64, rows []rowKey, known []*blockedRow) *waiter {
+	w := &waiter{began: began, rows: rows, held: make([]bool, len(rows)), known: known}
+	w.end = func(again bool) { h.endOf(q, c, w, again) }
+	return w
+}
+
 // setOut notes that the batch of a plan may give back to its rows. Nil is one that
 // does not.
 func (h *held) setOut(p *plan) *holder {
@@ -178,7 +185,6 @@ func (h *held) end(w *waiter) {
 func (h *held) reconsider(q *Queue, f *flight, calls []*Call, waiters []*waiter) (again []*Call) {
 	for i, c := range calls {
 		w := waiters[i]
-		h.connect(q, c, w)
 		mayPass := len(w.rows) > 0 && c.attempts < maxAttempts && worthwhile(q, c.deadline)
 		switch {
 		case !mayPass || !h.inDoubt(f, w, q.timeout/patienceShare):
@@ -189,10 +195,6 @@ func (h *held) reconsider(q *Queue, f *flight, calls []*Call, waiters []*waiter)
 		}
 	}
 	return again
-}
-
-func (h *held) connect(q *Queue, c *Call, w *waiter) {
-	w.end = func(again bool) { h.endOf(q, c, w, again) }
 }
 
 // endOf is how the wait of a call ends.
