@@ -42,7 +42,8 @@ type Queue struct {
 	manned int32 // 1 while a flight is to take what queues
 
 	mu     sync.Mutex
-	again  []*Call   // calls that come again, ahead of all others
+	backs  []*Call   // calls that give back, ahead of all others
+	again  []*Call   // calls that come again, ahead of those in the channel
 	aloft  int       // flights
 	landed []*flight // free for the next
 
@@ -83,8 +84,9 @@ type flight struct {
 	relieved bool // another has taken over the queue
 
 	// Of its batch; see held.go.
-	holder *holder // or nil
-	backs  []*Call // those that give back
+	holder  *holder // or nil
+	backs   []*Call // those that give back
+	overdue []*Call // those that were to come again, too late
 }
 
 // takeOff starts a flight that mans the queue.
@@ -121,6 +123,10 @@ func fly(q *Queue, f *flight) {
 	for {
 		runtime.Gosched() // who is about to queue may still come along
 		calls, again, since := board(q, f)
+		if len(f.overdue) > 0 {
+			settle(q, f.overdue, nil)
+			f.overdue = nil
+		}
 		if len(calls) == 0 {
 			if leave(q) {
 				break
@@ -147,23 +153,29 @@ func fly(q *Queue, f *flight) {
 // flight may be late.
 func board(q *Queue, f *flight) ([]*Call, int, time.Time) {
 	q.mu.Lock()
-	first := q.again
-	q.again = nil
+	f.overdue = overdue(q)
+	hits := 0
+	for _, c := range q.backs {
+		hits += len(c.Hits)
+	}
+	retried := 0
+	for retried < len(q.again) && hits < maxHits {
+		hits += len(q.again[retried].Hits)
+		retried++
+	}
 	now := time.Now()
 	queued := len(q.calls) // after now: who comes after these comes after that
-	room := len(first) + queued
+	again := len(q.backs) + retried
+	room := again + queued
 	if room > len(f.calls) {
 		f.calls = make([]*Call, 2*room)
 	}
 	calls := f.calls
-	again := copy(calls, first)
-	hits := 0
-	for i := range first {
-		hits += len(first[i].Hits)
-		if first[i].internal {
-			f.backs = append(f.backs, first[i])
-		}
-	}
+	copy(calls, q.backs)
+	copy(calls[len(q.backs):], q.again[:retried])
+	f.backs = append(f.backs, q.backs...)
+	q.backs = nil
+	q.again = q.again[retried:]
 	n := again
 	for n < room && hits < maxHits {
 		c := <-q.calls
@@ -198,7 +210,7 @@ func board(q *Queue, f *flight) ([]*Call, int, time.Time) {
 func leave(q *Queue) bool {
 	atomic.StoreInt32(&q.manned, 0)
 	q.mu.Lock()
-	empty := len(q.calls) == 0 && len(q.again) == 0
+	empty := len(q.calls) == 0 && len(q.again) == 0 && len(q.backs) == 0
 	q.mu.Unlock()
 	return empty || !atomic.CompareAndSwapInt32(&q.manned, 0, 1)
 }
@@ -240,16 +252,35 @@ func arrive(q *Queue, f *flight, again []*Call) bool {
 	return !f.relieved
 }
 
-// comeAgain lines calls up for the next batch, ahead of all but what gives back:
-// that is there for all. The caller holds the mutex.
+// comeAgain lines calls up for the next batch. What gives back comes first: that is
+// there for all. The caller holds the mutex.
 func comeAgain(q *Queue, calls []*Call) {
-	back := 0
-	for back < len(calls) && calls[back].internal {
-		back++
+	for _, c := range calls {
+		if c.internal {
+			q.backs = append(q.backs, c)
+		} else {
+			q.again = append(q.again, c)
+		}
 	}
-	if len(calls) > 0 {
-		q.again = append(append(calls[:back:back], q.again...), calls[back:]...)
+}
+
+// overdue returns the calls that were to come again and have waited too long for
+// it: their refusals stand. The caller holds the mutex.
+func overdue(q *Queue) (late []*Call) {
+	if len(q.again) == 0 {
+		return nil
 	}
+	var inTime []*Call
+	for _, c := range q.again {
+		if worthwhile(q, c.deadline) {
+			inTime = append(inTime, c)
+		} else {
+			standing(c)
+			late = append(late, c)
+		}
+	}
+	q.again = inTime
+	return late
 }
 
 // resume has a call come again that has waited outside the queue.
@@ -265,6 +296,7 @@ func resume(q *Queue, c *Call) {
 // late has another flight man the queue, if there may be one more.
 func late(q *Queue, f *flight) {
 	var other *flight
+	var refused []*Call
 	q.mu.Lock()
 	if f.running && !f.relieved {
 		if len(q.calls) == 0 {
@@ -274,10 +306,14 @@ func late(q *Queue, f *flight) {
 			f.relieved = true
 			other = boardingCrew(q)
 		} else {
+			refused = overdue(q)
 			f.watch.Reset(patience)
 		}
 	}
 	q.mu.Unlock()
+	if len(refused) > 0 {
+		settle(q, refused, nil)
+	}
 	if other != nil {
 		fly(q, other)
 	}
@@ -289,7 +325,7 @@ func runSafely(q *Queue, f *flight, calls, fresh []*Call, deadline time.Time) (a
 	defer func() {
 		if p := recover(); p != nil {
 			again = nil
-			settle(q, calls, panicError(p))
+			fail(q, calls, panicError(p))
 		}
 	}()
 	if q.receive != nil && len(fresh) > 0 {
@@ -300,6 +336,20 @@ func runSafely(q *Queue, f *flight, calls, fresh []*Call, deadline time.Time) (a
 		}
 	}
 	return q.run(f, calls, deadline)
+}
+
+// fail ends the wait of calls of which nothing is known but an error, or that they
+// were refused before they came again.
+func fail(q *Queue, calls []*Call, err error) {
+	var refused []*Call
+	for i, c := range calls {
+		if c != nil && standing(c) {
+			refused = append(refused, c)
+			calls[i] = nil
+		}
+	}
+	settle(q, calls, err)
+	settle(q, refused, nil)
 }
 
 // settle ends the wait of the calls that are left in a batch, once each: nil

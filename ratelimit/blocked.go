@@ -102,10 +102,13 @@ func (b *blocked) known(calls []*Call) ([]*item, []*Call, []int64) {
 	return items[:n], refused[:n], passes[:n]
 }
 
-// learn returns what is to be noted of an item's row, which has just refused a cost
-// that would pass after retry; or nil if nothing is, whatever the row holds.
-func (b *blocked) learn(it *item, retry time.Duration) *blockedRow {
-	if retry == Never {
+// learn returns what is to be noted of the row of a call's ith hit, which has just
+// been decided, or nil: of a refusal that is final whatever the row holds, or for
+// the sake of what is given back, nothing is.
+func (b *blocked) learn(c *Call, i int) *blockedRow {
+	it := c.places[i].item
+	retry := c.Decisions[i].RetryAfter
+	if it.kind != take || it.given != 0 || retry == Never || granted(c, i) {
 		return nil
 	}
 	wait := int64(retry / time.Microsecond)
@@ -118,7 +121,7 @@ func (b *blocked) learn(it *item, retry time.Duration) *blockedRow {
 func (b *blocked) note(id rowKey, known *blockedRow, began int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.clears.after(id, began) {
+	if b.clears.mayBeAfter(id, began) {
 		return
 	}
 	if len(b.rows) >= b.max {

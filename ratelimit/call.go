@@ -21,6 +21,7 @@ type Call struct {
 	deadline    time.Time  // of one that comes again
 	attempts    int        // how often it has come again
 	refusal     []Decision // that of one that comes again
+	refused     time.Time  // when it was
 	failed      error      // what the batch says; its caller may have stopped waiting
 	settled     int32      // 1 once the wait of a cancellable one has ended
 	done        chan struct{}

@@ -11,12 +11,14 @@ import (
 type clears struct {
 	mu    sync.Mutex
 	step  int64
-	rows  map[rowKey]int64
-	since int64 // of a batch that began before it, any row may have been cleared
+	rows  map[rowKey]int64 // when each was cleared
+	older map[rowKey]int64 // likewise, before those
+	since int64            // of what was cleared before, nothing is known
 }
 
-// maxClears bounds the rows of which it is known when they were cleared.
-const maxClears = 1000
+// maxClears bounds the rows of either map. While a batch is under way there are
+// fewer.
+const maxClears = 4000
 
 func newClears() *clears { return &clears{rows: map[rowKey]int64{}} }
 
@@ -28,22 +30,38 @@ func (c *clears) begin() int64 {
 	return c.step
 }
 
-// note notes that quota is, or is about to be, given back to a row.
+// note notes that quota was given back to a row.
 func (c *clears) note(id rowKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.step++
 	if len(c.rows) >= maxClears {
+		for _, at := range c.older {
+			c.since = larger(c.since, at)
+		}
+		c.older = c.rows
 		c.rows = map[rowKey]int64{}
-		c.since = c.step
 	}
 	id.key = strings.Clone(id.key) // it may be a part of a long request
 	c.rows[id] = c.step
 }
 
-// after reports whether a row may have been cleared after a batch began.
+// after reports whether a row is known to have been cleared after a batch began.
 func (c *clears) after(id rowKey, began int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return began < c.since || c.rows[id] > began
+	return c.rows[id] > began || c.older[id] > began
+}
+
+// mayBeAfter reports whether a row may have been.
+func (c *clears) mayBeAfter(id rowKey, began int64) bool {
+	return c.after(id, began) || c.forgotten(began)
+}
+
+// forgotten reports whether some of what was cleared after a batch began is not
+// known any more.
+func (c *clears) forgotten(began int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.since > began
 }

@@ -65,16 +65,16 @@ func (p *Postgres) conclude(q *Queue, f *flight, calls []*Call, deadline time.Ti
 		for j := 0; j < len(c.places) && !c.reset; j++ {
 			c.Decisions = append(c.Decisions, decideHit(c, j))
 		}
-		rows, known := p.refusals(c)
 		if len(c.Hits) > 1 && !c.gives { // what it gave is not to be given twice
 			c.deadline = deadline
+			c.refused = time.Now()
 			several = append(several, c)
-			waiters = append(waiters, p.held.newWaiter(q, c, began, rows, known))
+			waiters = append(waiters, p.held.newWaiter(q, c, began))
 			continue
 		}
-		for j := range rows {
-			if known[j] != nil {
-				p.blocked.note(rows[j], known[j], began)
+		for j := 0; j < len(c.Decisions) && p.blocked != nil; j++ {
+			if known := p.blocked.learn(c, j); known != nil {
+				p.blocked.note(c.places[j].item.id, known, began)
 			}
 		}
 	}
@@ -82,12 +82,6 @@ func (p *Postgres) conclude(q *Queue, f *flight, calls []*Call, deadline time.Ti
 	if len(several) > 0 {
 		leaveOut(calls, several)
 		again = p.held.reconsider(q, f, several, waiters)
-	}
-	for _, c := range calls {
-		if c == nil || !c.internal {
-			break // what gives back comes first
-		}
-		p.clearGiven(c)
 	}
 	settle(q, calls, nil)
 	if len(back.Hits) > 0 {
@@ -153,28 +147,6 @@ func giveBack(c, back *Call) {
 		back.Hits = append(back.Hits, h)
 		back.claims = append(back.claims, algorithms[stepsOf(it.limit)].claim(it.limit, &it.row, it.now))
 	}
-}
-
-// refusals returns the rows that refused a call which they were to be charged, and
-// what is to be remembered of each, if anything. There are none where a look was
-// refused: nothing was charged.
-func (p *Postgres) refusals(c *Call) (rows []rowKey, known []*blockedRow) {
-	for i := range c.Decisions {
-		it := c.places[i].item
-		if granted(c, i) {
-			continue
-		}
-		if it.kind != take {
-			return nil, nil
-		}
-		var k *blockedRow
-		if p.blocked != nil && it.given == 0 {
-			k = p.blocked.learn(it, c.Decisions[i].RetryAfter)
-		}
-		rows = append(rows, it.id)
-		known = append(known, k)
-	}
-	return rows, known
 }
 
 // decideHit is the decision on the ith hit of a call.

@@ -28,11 +28,14 @@
 // together or not at all. They are decided at once; where one refuses, what the
 // others granted is given back in the next round trip. So they never admit too
 // much, and may for that moment admit too little: a request of one limit, or in
-// another process. In one process, requests of several are decided again, up to
-// three times, where what refused them is given back; for other batches that may do
-// so they wait a quarter of their timeout at most. What is given back names the
-// state that it was taken from, and is void once that is gone. A hit of a cost below
-// 0 among them gives back in any case, and such a request is decided once.
+// another process, or one that is refused without asking (see
+// PostgresOptions.MaxBlockedKeys). In one process, what the database refuses to
+// requests of several is decided again, up to three times and in the first half of
+// their timeout, where it is given back; for batches that may do so they wait a
+// quarter of their timeout at a time. What is given back names the state that it was
+// taken from, and is void once that is gone. A hit of a cost below 0 among them
+// gives back in any case, and such a request is decided once; so is one that is
+// refused by a look.
 //
 // # Time
 //

@@ -250,17 +250,20 @@ func (r Row) Blank() bool { return r.Start == 0 && !r.HasTokens && r.Refill == 0
 func (p *Postgres) DB() DB { return p.db }
 
 // LineUp lines calls up that come again, of which those named "back" give back, and
-// returns the order.
+// returns the order in which they do.
 func LineUp(batches ...[]string) (order []string) {
-	q := &Queue{}
+	q, f := &Queue{timeout: time.Minute}, &flight{}
+	nobodyBefore(q, time.Now())
 	for _, names := range batches {
 		var calls []*Call
 		for _, name := range names {
-			calls = append(calls, &Call{Owner: name, internal: name == "back"})
+			calls = append(calls, &Call{Owner: name, internal: name == "back", deadline: time.Now().Add(time.Minute)})
 		}
 		comeAgain(q, calls)
 	}
-	for _, c := range q.again {
+	calls, _, _ := board(q, f)
+	f.watch.Stop()
+	for _, c := range calls {
 		order = append(order, c.Owner.(string))
 	}
 	return order

@@ -18,8 +18,8 @@ const (
 	maxAttempts = 3
 
 	// patienceShare is the part of its timeout that a request waits for other
-	// batches at most: one that hangs must not keep everybody waiting whom it may
-	// have refused.
+	// batches each time, at most: one that hangs must not keep everybody waiting
+	// whom it may have refused.
 	patienceShare = 4
 )
 
@@ -55,7 +55,8 @@ type waiter struct {
 	held  []bool        // whether they held what the batch itself gives back
 	known []*blockedRow // what is to be remembered of them, or nil
 
-	end func(again bool) // of the wait: the call comes again if it can, or the refusal stands
+	mayPass bool             // if they are given something back
+	end     func(again bool) // of the wait: the call comes again if it can, or the refusal stands
 
 	// Guarded by held's mutex.
 	waits int
@@ -63,9 +64,26 @@ type waiter struct {
 	over  bool
 }
 
-// newWaiter returns one for a call of a batch that began then.
-func (h *held) newWaiter(q *Queue, c *Call, began int64, rows []rowKey, known []*blockedRow) *waiter {
-	w := &waiter{began: began, rows: rows, held: make([]bool, len(rows)), known: known}
+// newWaiter returns one for a call of a batch that began then. It has no rows if the
+// refusal is by a look: more than what others hold may be missing.
+func (h *held) newWaiter(q *Queue, c *Call, began int64) *waiter {
+	w := &waiter{began: began}
+	look := false
+	for i := range c.places {
+		if granted(c, i) {
+			continue
+		}
+		it := c.places[i].item
+		look = look || it.kind != take
+		w.rows = append(w.rows, it.id)
+		var known *blockedRow
+		if h.blocked != nil {
+			known = h.blocked.learn(c, i)
+		}
+		w.known = append(w.known, known)
+	}
+	w.held = make([]bool, len(w.rows))
+	w.mayPass = len(w.rows) > 0 && !look && c.attempts < maxAttempts && worthwhile(q, c.deadline)
 	w.end = func(again bool) { h.endOf(q, c, w, again) }
 	return w
 }
@@ -101,19 +119,30 @@ func (h *held) narrow(by *holder, back *Call) {
 	h.endAll(ready)
 }
 
-// land ends the holders to which the batch of a flight was to give back, and its own
-// holder unless the calls that come again do.
+// land ends the holders for which the batch of a flight was to give back, and its own
+// holder unless the calls that come again are to give back for it.
 func (h *held) land(f *flight, again []*Call) {
 	if f.holder != nil && (len(again) == 0 || !again[0].internal) {
 		h.gone(f.holder)
 	}
 	f.holder = nil
 	for _, c := range f.backs {
+		for i := range c.Hits {
+			h.clear(rowOf(&c.Hits[i])) // it may have been given back if the batch failed
+		}
 		if c.holder != nil {
 			h.gone(c.holder)
 		}
 	}
 	f.backs = f.backs[:0]
+}
+
+// clear notes that quota was given back to a row.
+func (h *held) clear(id rowKey) {
+	h.clears.note(id)
+	if h.blocked != nil {
+		h.blocked.forget(id)
+	}
 }
 
 // gone ends a holder: what it gave back has been given back.
@@ -185,9 +214,8 @@ func (h *held) end(w *waiter) {
 func (h *held) reconsider(q *Queue, f *flight, calls []*Call, waiters []*waiter) (again []*Call) {
 	for i, c := range calls {
 		w := waiters[i]
-		mayPass := len(w.rows) > 0 && c.attempts < maxAttempts && worthwhile(q, c.deadline)
 		switch {
-		case !mayPass || !h.inDoubt(f, w, q.timeout/patienceShare):
+		case !w.mayPass || !h.inDoubt(f, w, patienceOf(q, c)):
 			h.stand(q, c, w)
 		case w.timer == nil:
 			retry(c)
@@ -206,6 +234,7 @@ func (h *held) endOf(q *Queue, c *Call, w *waiter, again bool) {
 		retry(c)
 		resume(q, c)
 	default:
+		age(c.Decisions, time.Since(c.refused))
 		h.stand(q, c, w)
 	}
 }
@@ -275,6 +304,15 @@ func (h *held) stand(q *Queue, c *Call, w *waiter) {
 	settle(q, []*Call{c}, nil)
 }
 
+// patienceOf is how long a call may wait now.
+func patienceOf(q *Queue, c *Call) time.Duration {
+	most := q.timeout / patienceShare
+	if left := time.Until(c.deadline) - q.timeout/2; left < most {
+		return left
+	}
+	return most
+}
+
 // worthwhile reports whether calls may come again: if as much time is left as
 // their batch can have taken. They share the next one with others, whose time
 // would end with theirs.
@@ -296,5 +334,20 @@ func standing(c *Call) bool {
 		return false
 	}
 	c.Decisions = append(c.Decisions[:0], c.refusal...)
+	age(c.Decisions, time.Since(c.refused))
 	return true
+}
+
+// age takes the time since decisions were made off what they say is to be waited.
+func age(decisions []Decision, by time.Duration) {
+	for i := range decisions {
+		d := &decisions[i]
+		if d.RetryAfter == 0 || d.RetryAfter == Never {
+			continue
+		}
+		d.RetryAfter -= by.Truncate(time.Microsecond)
+		if d.RetryAfter < time.Microsecond {
+			d.RetryAfter = time.Microsecond
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -230,24 +231,25 @@ func TestUsedUpIsAskedOnce(t *testing.T) {
 		time.Sleep(rand.N(20 * time.Millisecond))
 		return db.DB.Run(ctx, statements)
 	}
-	x, all := hitOn("x", 1, false), hitOn("all", 1_000_000, true)
-	goesThrough(t, context.Background(), store, []ratelimit.Hit{x})
+	used, all := hitOn("used", 1, false), hitOn("all", 1_000_000, true)
+	goesThrough(t, context.Background(), store, []ratelimit.Hit{used})
 	var group sync.WaitGroup
-	for range 20 {
+	for i := range 20 {
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			for range 10 {
-				if goesThrough(t, context.Background(), store, []ratelimit.Hit{x, all}) {
-					t.Error("x was used up")
+			for j := range 10 {
+				user := ratelimit.Hit{Limit: all.Limit, Key: fmt.Sprint(i, j), Cost: 1}
+				if goesThrough(t, context.Background(), store, []ratelimit.Hit{used, all, user}) {
+					t.Error("a limit was used up")
 				}
 			}
 		}()
 	}
 	group.Wait()
 	eventually(t, "all to be given back", func() bool { return store.Holders() == 0 })
-	if n := store.Stats().GivenBack; n != 200 {
-		t.Errorf("200 requests were charged, and given back, %d times", n)
+	if n := store.Stats().GivenBack; n != 400 {
+		t.Errorf("200 requests were charged for two limits, and given back %d charges", n)
 	}
 }
 
@@ -303,14 +305,17 @@ func TestRefundedOnce(t *testing.T) {
 // TestRefusalStands: a refusal is the answer if there is none when the request is
 // decided again, be it that nothing runs or one statement does not.
 func TestRefusalStands(t *testing.T) {
-	for _, whole := range []bool{true, false} {
+	for _, ends := range []string{"an error", "a panic", "an error of one statement"} {
 		store, db := openStaged(t, ratelimit.PostgresOptions{MaxBlockedKeys: ratelimit.WithoutBlocked, Report: func(error) {}})
 		w, x, z := hitOn("w", 1, false), hitOn("x", 1, false), hitOn("z", 1, true)
 		goesThrough(t, context.Background(), store, []ratelimit.Hit{z})
 		ran := db.batches.Load()
 		db.direct = func(batch int32, ctx context.Context, statements []*ratelimit.Statement) error {
-			if batch == ran+2 && whole {
+			if batch == ran+2 && ends == "an error" {
 				return errors.New("no line")
+			}
+			if batch == ran+2 && ends == "a panic" {
+				panic("oh no")
 			}
 			if err := db.DB.Run(ctx, statements); err != nil {
 				return err
@@ -326,11 +331,11 @@ func TestRefusalStands(t *testing.T) {
 		store.RunBatch(requests)
 		for i, r := range requests {
 			if r.Err != nil || !r.Decisions[0].Allowed || r.Decisions[1].Allowed {
-				t.Errorf("whole %v: request %d: %v, %+v", whole, i, r.Err, r.Decisions)
+				t.Errorf("%s: request %d: %v, %+v", ends, i, r.Err, r.Decisions)
 			}
 		}
 		if n := db.batches.Load() - ran; n < 2 {
-			t.Errorf("whole %v: %d batches; want the second request decided again", whole, n)
+			t.Errorf("%s: %d batches; want the second request decided again", ends, n)
 		}
 		store.Close()
 	}
@@ -365,7 +370,7 @@ func TestHangingHolder(t *testing.T) {
 		}{
 			{0, time.Second, ratelimit.ErrTimeout},
 			{100 * time.Millisecond, 350 * time.Millisecond, nil},
-			{500 * time.Millisecond, 750 * time.Millisecond, nil},
+			{510 * time.Millisecond, 760 * time.Millisecond, nil},
 			{900 * time.Millisecond, time.Second, nil}, // by then nobody holds anything
 		} {
 			group.Add(1)
@@ -377,8 +382,9 @@ func TestHangingHolder(t *testing.T) {
 				if took := time.Since(began); !errors.Is(err, test.want) || took != test.until {
 					t.Errorf("at %v: %v at %v; want %v at %v", test.at, err, took, test.want, test.until)
 				}
-				if err == nil && (decisions[0].Allowed || decisions[0].RetryAfter <= 0 || !decisions[1].Allowed) {
-					t.Errorf("at %v: %+v; want the refusal by the first limit", test.at, decisions)
+				retry := time.Hour - (test.until - test.at) // what is left of the window by then
+				if err == nil && (decisions[0].Allowed || decisions[0].RetryAfter != retry || !decisions[1].Allowed) {
+					t.Errorf("at %v: %+v; want the refusal by the first limit, for %v", test.at, decisions, retry)
 				}
 			}()
 		}
@@ -487,18 +493,18 @@ func TestTimeToDecideAgain(t *testing.T) {
 			defer store.Close()
 			began := time.Now()
 			var group sync.WaitGroup
-			ask := func(want bool, hits ...ratelimit.Hit) {
+			ask := func(want bool, at time.Duration, hits ...ratelimit.Hit) {
 				defer group.Done()
 				decisions := make([]ratelimit.Decision, len(hits))
 				err := store.Take(context.Background(), time.Second, hits, decisions)
-				if err != nil || (decisions[0].Allowed && decisions[1].Allowed) != want || time.Since(began) != took {
-					t.Errorf("%v: %v, %+v at %v; want %v at %v", hits, err, decisions, time.Since(began), want, took)
+				if err != nil || (decisions[0].Allowed && decisions[1].Allowed) != want || time.Since(began) != at {
+					t.Errorf("%v: %v, %+v at %v; want %v at %v", hits, err, decisions, time.Since(began), want, at)
 				}
 			}
 			group.Add(2)
-			go ask(false, x, z)
+			go ask(false, took, x, z)
 			time.Sleep(10 * time.Millisecond)
-			go ask(want, x, y)
+			go ask(want, min(took, 510*time.Millisecond), x, y) // it came at 10 ms
 			group.Wait()
 		})
 	}
@@ -514,13 +520,14 @@ func TestMayGiveBack(t *testing.T) {
 		want     bool
 		requests [][]ratelimit.Hit
 	}{
-		"alone":                {false, [][]ratelimit.Hit{{x}, {two}}},
-		"of several":           {true, [][]ratelimit.Hit{{x, y}}},
-		"another's after it":   {true, [][]ratelimit.Hit{{x, y}, {two}, {look}}},
-		"another's before it":  {true, [][]ratelimit.Hit{{two}, {y, x}}},
-		"on another row":       {false, [][]ratelimit.Hit{{x}, {y, hitOn("z", 5, false)}}},
-		"a look, of several":   {false, [][]ratelimit.Hit{{look, y}}},
-		"a refund, of several": {false, [][]ratelimit.Hit{{refund, y}}},
+		"alone":                 {false, [][]ratelimit.Hit{{x}, {two}}},
+		"of several":            {true, [][]ratelimit.Hit{{x, y}}},
+		"another's after it":    {true, [][]ratelimit.Hit{{x, y}, {two}, {look}}},
+		"its own look after it": {true, [][]ratelimit.Hit{{x, y, look}}},
+		"another's before it":   {true, [][]ratelimit.Hit{{two}, {y, x}}},
+		"on another row":        {false, [][]ratelimit.Hit{{x}, {y, hitOn("z", 5, false)}}},
+		"a look, of several":    {false, [][]ratelimit.Hit{{look, y}}},
+		"a refund, of several":  {false, [][]ratelimit.Hit{{refund, y}}},
 	} {
 		store := ratelimit.NewPostgres(&fakeDB{}, ratelimit.PostgresOptions{})
 		var requests []*ratelimit.Request
@@ -532,6 +539,101 @@ func TestMayGiveBack(t *testing.T) {
 		}
 		store.Close()
 	}
+}
+
+// TestTooLateToComeAgain: a request that is to come again while all its queue's
+// batches hang is told of its refusal in time, and takes nobody's time who came later.
+func TestTooLateToComeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y, z, hang := hitOn("x", 1, false), hitOn("y", 1, true), hitOn("z", 1, true), hitOn("hang", 1, false)
+		grant := xGoesOnce(200*time.Millisecond, time.Millisecond)
+		store := ratelimit.NewPostgres(&fakeDB{answer: func(ctx context.Context, statements []*ratelimit.Statement) error {
+			for _, s := range statements {
+				if slices.Contains(s.Args[1].([]string), "hang") {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+			}
+			return grant(ctx, statements)
+		}}, ratelimit.PostgresOptions{CleanupProbability: -1, MaxBlockedKeys: ratelimit.WithoutBlocked})
+		defer store.Close()
+		began := time.Now()
+		var group sync.WaitGroup
+		ask := func(at, timeout time.Duration, hits ...ratelimit.Hit) {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				time.Sleep(at)
+				decisions := make([]ratelimit.Decision, len(hits))
+				err := store.Take(context.Background(), timeout, hits, decisions)
+				hangs := hits[0].Limit == hang.Limit
+				took := time.Since(began) - at
+				switch {
+				case hangs != errors.Is(err, ratelimit.ErrTimeout):
+					t.Errorf("%s, at %v: %v after %v", hits[0].Limit.Prefix, at, err, took)
+				case took > timeout || hits[len(hits)-1].Limit == y.Limit && took > timeout/2+patienceOfTests:
+					t.Errorf("%s, at %v: an answer after %v of %v", hits[0].Limit.Prefix, at, took, timeout)
+				case decisions[0].RetryAfter+took > time.Hour+patienceOfTests:
+					t.Errorf("%s, at %v: %v after %v, of an hour", hits[0].Limit.Prefix, at, decisions[0].RetryAfter, took)
+				}
+			}()
+		}
+		ask(0, 2*time.Second, x, z) // in a queue of its own
+		ask(10*time.Millisecond, time.Second, x, y)
+		for i := range 4 {
+			ask(time.Duration(150+10*i)*time.Millisecond, time.Second, hang)
+		}
+		ask(1100*time.Millisecond, time.Second, y)
+		group.Wait()
+	})
+}
+
+// patienceOfTests is more than the watch over a batch takes to look.
+const patienceOfTests = 20 * time.Millisecond
+
+// TestManyComeAgain: as many come again at once as waited, and yet batches stay
+// as small as others, so that who comes later finds room.
+func TestManyComeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y, z := hitOn("x", 1, false), hitOn("y", 1_000_000, true), hitOn("z", 1, true)
+		grant := xGoesOnce(200*time.Millisecond, time.Millisecond)
+		var most atomic.Int64
+		var batches atomic.Int32
+		store := ratelimit.NewPostgres(&fakeDB{answer: func(ctx context.Context, statements []*ratelimit.Statement) error {
+			hits := int64(0)
+			for _, s := range statements {
+				for i := 0; s.Row != nil && i < len(s.Args[3].([]int64)); i++ {
+					hits += s.Args[3].([]int64)[i]
+				}
+			}
+			for before := most.Load(); before < hits && !most.CompareAndSwap(before, hits); before = most.Load() {
+			}
+			if batches.Add(1) > 2 {
+				time.Sleep(time.Millisecond)
+			}
+			return grant(ctx, statements)
+		}}, ratelimit.PostgresOptions{CleanupProbability: -1, MaxBlockedKeys: ratelimit.WithoutBlocked})
+		defer store.Close()
+		var group sync.WaitGroup
+		ask := func(hits ...ratelimit.Hit) {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				if err := store.Take(context.Background(), 2*time.Second, hits, make([]ratelimit.Decision, len(hits))); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		ask(x, z)
+		time.Sleep(10 * time.Millisecond)
+		for range 3000 {
+			ask(x, y)
+		}
+		group.Wait()
+		if most.Load() > 402 {
+			t.Errorf("%d hits in a batch", most.Load())
+		}
+	})
 }
 
 // TestBackComesFirst: what is given back is there for all that come again.

@@ -76,7 +76,9 @@ var hotPath = []struct {
 	{"refuse a blocked row", 0, func() func() {
 		b, l := newBlocked(10, newClears()), hotLimits[0]
 		id := rowKey{false, l.Prefix, "k"}
-		b.note(id, b.learn(&item{limit: l, row: row{count: l.Events, start: 1_700_000_000_000_000}, now: 1_700_000_000_000_000, cost: 1}, time.Hour), 0)
+		refuser := &item{limit: l, n: 1, row: row{count: l.Events, start: 1_700_000_000_000_000}, now: 1_700_000_000_000_000, cost: 1}
+		refused := &Call{places: []place{{item: refuser}}, Decisions: []Decision{{RetryAfter: time.Hour}}}
+		b.note(id, b.learn(refused, 0), 0)
 		return func() {
 			if _, known := refuses(b, id, l, 1, b.clock()); !known {
 				panic("it is not known")

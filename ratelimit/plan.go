@@ -46,7 +46,7 @@ type item struct {
 	cost  int64
 	claim claim // of a refund; zero if it is unconditional
 
-	several bool // calls of several hits are to be charged by the row
+	several bool // it, or one before on the row, charges for calls of several hits
 
 	answered bool
 	granted  int64
@@ -136,7 +136,7 @@ func markSeveral(p *plan, c *Call) {
 	p.several = true
 	for i := range c.places {
 		if it := c.places[i].item; it.kind == take {
-			it.several = true
+			p.latest[it.id].several = true
 		}
 	}
 }

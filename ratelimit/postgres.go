@@ -157,13 +157,8 @@ func askCarefully(p *Postgres, ctx context.Context, q *Queue, c *Call, decisions
 // refusal from before may have been noted meanwhile.
 func (p *Postgres) clearGiven(c *Call) {
 	for i := range c.Hits {
-		if !c.reset && c.Hits[i].Cost >= 0 {
-			continue
-		}
-		id := rowOf(&c.Hits[i])
-		p.clears.note(id)
-		if p.blocked != nil {
-			p.blocked.forget(id)
+		if c.reset || c.Hits[i].Cost < 0 {
+			p.held.clear(rowOf(&c.Hits[i]))
 		}
 	}
 }
@@ -292,21 +287,15 @@ func (p *Postgres) fail(q *Queue, calls []*Call, err error) {
 	p.stats.Failures++
 	closed := p.closed
 	p.mu.Unlock()
-	var refused []*Call
-	for i, c := range calls {
-		if c.gives || c.internal {
+	for _, c := range calls {
+		if c.gives {
 			p.clearGiven(c) // it may have been given back
 		}
 		if c.internal && !closed {
 			p.report(fmt.Errorf("giving back what refused requests were charged: %w", err))
 		}
-		if standing(c) {
-			refused = append(refused, c)
-			calls[i] = nil
-		}
 	}
-	settle(q, calls, err)
-	settle(q, refused, nil)
+	fail(q, calls, err)
 }
 
 // maxLosses bounds how often a statement may lose. Whenever it does, another has
