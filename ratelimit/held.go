@@ -134,7 +134,7 @@ func (h *held) land(f *flight, again []*Call) {
 			h.gone(c.holder)
 		}
 	}
-	f.backs = f.backs[:0]
+	f.backs = nil // they hold keys
 }
 
 // clear notes that quota was given back to a row.
