@@ -85,7 +85,7 @@ func (p *Postgres) RunBatch(requests []*Request, between ...*Request) {
 func runBatch(p *Postgres, requests, between []*Request, run func(f *flight, calls []*Call) (again []*Call)) {
 	calls := newCalls(p, requests)
 	batch := append([]*Call(nil), calls...)
-	for len(batch) > 0 {
+	for first := true; first || len(batch) > 0; first = false {
 		f := &flight{}
 		for _, c := range batch {
 			if c.internal {
@@ -105,6 +105,9 @@ func runBatch(p *Postgres, requests, between []*Request, run func(f *flight, cal
 		between = nil
 	}
 	for i, r := range requests {
+		if len(calls[i].done) != 1 {
+			panic(fmt.Sprintf("a request of a batch alone is not to wait: %+v; holders %+v", r.Hits, p.held.holders))
+		}
 		r.Decisions, r.Err = calls[i].Decisions, calls[i].Err
 	}
 }
@@ -157,6 +160,7 @@ func (s *Steps) RunBatch(clock func() int64, requests []*Request, between ...*Re
 		f.holder = s.p.held.setOut(plan)
 		for _, wave := range plan.waves {
 			for _, g := range wave {
+				g.statement = Statement{} // another store may have had it, and failed
 				for _, it := range g.items {
 					s.step(it, now)
 				}
