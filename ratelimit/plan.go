@@ -136,7 +136,10 @@ func markSeveral(p *plan, c *Call) {
 	p.several = true
 	for i := range c.places {
 		if it := c.places[i].item; it.kind == take {
-			p.latest[it.id].several = true
+			it.several = true
+			if c.unusual {
+				p.latest[it.id].several = true // the call may look at the row, too
+			}
 		}
 	}
 }
