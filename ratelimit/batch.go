@@ -12,8 +12,8 @@ import (
 // round trip, a crowd shares one, and no timer is involved.
 
 const (
-	// maxHits bounds the hits of a batch, but for its last call's; what is over
-	// waits for the next. A call that is yet to be filled in counts as one.
+	// maxHits bounds the hits of a batch, but for its last call's and for what it
+	// gives back; what is over waits for the next. A call that is yet to be filled in counts as one.
 	maxHits = 400
 
 	// queueRoom is how many calls a queue holds, in half a megabyte: more than a
@@ -84,9 +84,8 @@ type flight struct {
 	relieved bool // another has taken over the queue
 
 	// Of its batch; see held.go.
-	holder  *holder // or nil
-	backs   []*Call // those that give back
-	overdue []*Call // those that were to come again, too late
+	holder *holder // or nil
+	backs  []*Call // those that give back
 }
 
 // takeOff starts a flight that mans the queue.
@@ -122,10 +121,9 @@ func boardingCrew(q *Queue) *flight {
 func fly(q *Queue, f *flight) {
 	for {
 		runtime.Gosched() // who is about to queue may still come along
-		calls, again, since := board(q, f)
-		if len(f.overdue) > 0 {
-			settle(q, f.overdue, nil)
-			f.overdue = nil
+		calls, again, since, refused := board(q, f)
+		if len(refused) > 0 {
+			settle(q, refused, nil)
 		}
 		if len(calls) == 0 {
 			if leave(q) {
@@ -149,11 +147,11 @@ func fly(q *Queue, f *flight) {
 }
 
 // board returns the calls of the next batch: those that come again, and how many
-// these are, and what has queued, as much as fits, and since when. From now on the
-// flight may be late.
-func board(q *Queue, f *flight) ([]*Call, int, time.Time) {
+// these are, and what has queued, as much as fits, and since when; and the overdue.
+// From now on the flight may be late.
+func board(q *Queue, f *flight) ([]*Call, int, time.Time, []*Call) {
 	q.mu.Lock()
-	f.overdue = overdue(q)
+	refused := overdue(q)
 	hits := 0
 	for _, c := range q.backs {
 		hits += len(c.Hits)
@@ -203,7 +201,7 @@ func board(q *Queue, f *flight) ([]*Call, int, time.Time) {
 		f.watch.Reset(patience)
 	}
 	q.mu.Unlock()
-	return calls[:n], again, since
+	return calls[:n], again, since, refused
 }
 
 // leave reports whether a flight may end: whoever queues next starts another.
@@ -311,9 +309,7 @@ func late(q *Queue, f *flight) {
 		}
 	}
 	q.mu.Unlock()
-	if len(refused) > 0 {
-		settle(q, refused, nil)
-	}
+	settle(q, refused, nil)
 	if other != nil {
 		fly(q, other)
 	}

@@ -66,7 +66,7 @@ func TestRefundBesideABlockedRow(t *testing.T) {
 // is forgotten says nothing about it any more; nor does one of any other row, once
 // so many are forgotten that nobody can tell which.
 func TestRefusalFromBeforeAReset(t *testing.T) {
-	for _, resets := range []int{1, 2000} {
+	for _, resets := range []int{1, 3 * ratelimit.MaxClears} {
 		synctest.Test(t, func(t *testing.T) {
 			store := ratelimit.NewPostgres(&fakeDB{answer: func(ctx context.Context, statements []*ratelimit.Statement) error {
 				if strings.Contains(statements[0].SQL, "DELETE") {

@@ -13,7 +13,8 @@ type clears struct {
 	step  int64
 	rows  map[rowKey]int64 // when each was cleared
 	older map[rowKey]int64 // likewise, before those
-	since int64            // of what was cleared before, nothing is known
+	turn  int64            // when rows was begun
+	since int64            // when older was: of what was cleared before, nothing is known
 }
 
 // maxClears bounds the rows of either map. While a batch is under way there are
@@ -36,9 +37,8 @@ func (c *clears) note(id rowKey) {
 	defer c.mu.Unlock()
 	c.step++
 	if len(c.rows) >= maxClears {
-		for _, at := range c.older {
-			c.since = larger(c.since, at)
-		}
+		c.since = c.turn
+		c.turn = c.step
 		c.older = c.rows
 		c.rows = map[rowKey]int64{}
 	}
@@ -50,18 +50,17 @@ func (c *clears) note(id rowKey) {
 func (c *clears) after(id rowKey, began int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.rows[id] > began || c.older[id] > began
+	return c.knownAfter(id, began)
 }
 
-// mayBeAfter reports whether a row may have been.
+// mayBeAfter reports whether a row may have been, as far as is known.
 func (c *clears) mayBeAfter(id rowKey, began int64) bool {
-	return c.after(id, began) || c.forgotten(began)
-}
-
-// forgotten reports whether some of what was cleared after a batch began is not
-// known any more.
-func (c *clears) forgotten(began int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.since > began
+	return c.since > began || c.knownAfter(id, began)
+}
+
+// knownAfter is after, for who holds the mutex.
+func (c *clears) knownAfter(id rowKey, began int64) bool {
+	return c.rows[id] > began || c.older[id] > began
 }

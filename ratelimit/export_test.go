@@ -43,6 +43,9 @@ func (m *Memory) Size() int {
 	return len(m.rows)
 }
 
+// MaxClears is half of how many cleared rows are known.
+const MaxClears = maxClears
+
 // WithoutBlocked asks the database about every hit.
 const WithoutBlocked = -1
 
@@ -265,7 +268,7 @@ func LineUp(batches ...[]string) (order []string) {
 		}
 		comeAgain(q, calls)
 	}
-	calls, _, _ := board(q, f)
+	calls, _, _, _ := board(q, f)
 	f.watch.Stop()
 	for _, c := range calls {
 		order = append(order, c.Owner.(string))

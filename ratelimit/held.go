@@ -64,8 +64,8 @@ type waiter struct {
 	over  bool
 }
 
-// newWaiter returns one for a call of a batch that began then. It has no rows if the
-// refusal is by a look: more than what others hold may be missing.
+// newWaiter returns one for a call of a batch that began then. Where a look refused
+// it, it may not pass: more than what others hold may be missing.
 func (h *held) newWaiter(q *Queue, c *Call, began int64) *waiter {
 	w := &waiter{began: began}
 	look := false

@@ -17,7 +17,7 @@ type plan struct {
 	latest     map[rowKey]*item
 	now        int64 // the server's, once the statements have run
 	statements []*Statement
-	several    bool // some items may be
+	several    bool // some call has several hits
 
 	items  []*item  // those in use, then those free
 	used   int      // items in use
