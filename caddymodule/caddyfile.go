@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func init() {
@@ -40,22 +41,35 @@ func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, err
 //		limit              <events> <window> [calendar [<time zone>]]
 //		burst              <capacity>
 //		cost               <whole number or placeholder>
+//		min_cost           <whole number>
 //		durable            [on|off]
 //		synchronous_commit [on|off]
+//		lease              <percentage>
 //		hash_key           [on|off]
 //		ipv4_prefix        <bits>
 //		ipv6_prefix        <bits>
+//		ban                <duration> after <n> refusals in <duration>
 //		timeout            <duration>
 //		on_error           allow | deny
+//		headers            ours | tighter | both
 //		zone <prefix> {
 //			match { <matchers> }
-//			key … algorithm … limit … burst … cost … durable … synchronous_commit …
-//			hash_key … ipv4_prefix … ipv6_prefix …
+//			key … algorithm … limit … burst … cost … min_cost … durable … synchronous_commit …
+//			lease … hash_key … ipv4_prefix … ipv6_prefix … ban …
+//		}
+//		policy {
+//			api_key        <text with placeholders>
+//			user           <text with placeholders>
+//			tier           <name or placeholder>
+//			unknown_key    reject | anonymous
+//			route          <name or placeholder>
+//			refresh        <duration>
+//			max_identities <number>
 //		}
 //	}
 //
-// zone may be repeated, and match within a zone: then any of the blocks has to
-// match. Everything else is given at most once.
+// zone can be repeated. match can be repeated within a zone: one of the blocks has to match.
+// Every other subdirective is given at most once.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive's name
 	b := newBlock(d)
@@ -110,11 +124,63 @@ func (h *Handler) read(b *block) error {
 		}
 	case "on_error":
 		h.OnError, err = b.one(args, "allow or deny")
+	case "headers":
+		h.Headers, err = b.one(args, "ours, tighter or both")
+	case "policy":
+		h.Policy, err = readPolicy(b, args)
 	default:
 		var known bool
 		if known, err = h.Rule.read(b, args); !known {
-			err = b.unknown(append(ruleNames(), "dsn", "prefix", "timeout", "on_error", "zone")...)
+			err = b.unknown(append(ruleNames(), "dsn", "prefix", "timeout", "on_error", "headers", "policy", "zone")...)
 		}
+	}
+	return err
+}
+
+// readPolicy reads a policy, whose block may be missing.
+func readPolicy(outer *block, args []string) (*Policy, error) {
+	if len(args) > 0 {
+		return nil, outer.wrong("policy", strings.Join(args, " "), "a block, or nothing")
+	}
+	p := new(Policy)
+	b := newBlock(outer.d)
+	b.title = "policy: "
+	for nesting := b.d.Nesting(); b.d.NextBlock(nesting); {
+		if err := p.read(b); err != nil {
+			return nil, err
+		}
+	}
+	_, err := p.compile()
+	return p, b.locate(err)
+}
+
+// read reads a subdirective of a policy.
+func (p *Policy) read(b *block) error {
+	args, err := b.next()
+	if err != nil {
+		return err
+	}
+	switch b.name {
+	case "api_key":
+		p.APIKey, err = b.one(args, "one text with a placeholder")
+	case "user":
+		p.User, err = b.one(args, "one text with a placeholder")
+	case "tier":
+		p.Tier, err = b.one(args, "one name, or a placeholder that gives one")
+	case "unknown_key":
+		p.UnknownKey, err = b.one(args, "reject or anonymous")
+	case "route":
+		p.Route, err = b.one(args, "one name, or a placeholder that gives one")
+	case "refresh":
+		var text string
+		if text, err = b.one(args, "one duration, such as 500ms"); err == nil {
+			refresh, failure := edge.ParseRefresh(text)
+			p.Refresh, err = caddy.Duration(refresh), b.locate(failure)
+		}
+	case "max_identities":
+		p.MaxIdentities, err = b.number(args, edge.MaxIdentities)
+	default:
+		err = b.unknown("api_key", "user", "tier", "unknown_key", "route", "refresh", "max_identities")
 	}
 	return err
 }
@@ -150,9 +216,16 @@ func (h *Handler) readZone(d *caddyfile.Dispenser) error {
 // readMatch reads a zone's block of matchers.
 func (z *Zone) readMatch(b *block) error {
 	token := b.d.Token()
+	if b.d.NextArg() {
+		if named := b.d.Val(); strings.HasPrefix(named, "@") {
+			return errorAt(token, fmt.Errorf("%smatch: %q: must be a block of request matchers, { … }, or one matcher, as in path /api/*: "+
+				"the matcher of a zone has no name", b.title, named))
+		}
+		b.d.Prev()
+	}
 	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(b.d)
 	if err != nil {
-		return fmt.Errorf("%smatch: %w", b.title, err) // with its place
+		return fmt.Errorf("%smatch: %w", b.title, err) // it has the line already
 	}
 	if len(set) == 0 {
 		return errorAt(token, fmt.Errorf("%smatch: missing: must be a block of request matchers", b.title))
@@ -164,13 +237,13 @@ func (z *Zone) readMatch(b *block) error {
 // ruleNames are the subdirectives that a handler and a zone have in common.
 func ruleNames() []string {
 	return []string{
-		"key", "algorithm", "limit", "burst", "cost", "durable", "synchronous_commit",
-		"hash_key", "ipv4_prefix", "ipv6_prefix",
+		"key", "algorithm", "limit", "burst", "cost", "min_cost", "durable", "synchronous_commit",
+		"lease", "hash_key", "ipv4_prefix", "ipv6_prefix", "ban",
 	}
 }
 
-// read reads one of them. What the values may be compile checks, unless there
-// is no place in a Rule for a wrong one.
+// read reads a subdirective of ruleNames. It checks only the values that a Rule cannot hold if
+// they are wrong. compile checks all others.
 func (r *Rule) read(b *block, args []string) (known bool, err error) {
 	switch b.name {
 	case "key":
@@ -182,23 +255,42 @@ func (r *Rule) read(b *block, args []string) (known bool, err error) {
 	case "burst":
 		var text string
 		if text, err = b.one(args, "one whole number"); err == nil {
-			r.Burst, err = edge.ParseBurst(text)
-			err = b.locate(err)
+			var burst int64
+			burst, err = edge.ParseBurst(text)
+			r.Burst, err = &burst, b.locate(err)
 		}
 	case "cost":
 		r.Cost, err = b.one(args, "one whole number, or a placeholder that gives one")
+	case "min_cost":
+		var text string
+		if text, err = b.one(args, "one whole number"); err == nil {
+			var cost int64
+			cost, err = edge.ParseMinCost(text, 0)
+			r.MinCost, err = &cost, b.locate(err)
+		}
 	case "durable":
 		r.Durable, err = b.flag(args)
 	case "synchronous_commit":
 		r.SynchronousCommit, err = b.flag(args)
+	case "lease":
+		r.Lease, err = b.one(args, ratelimit.WantLease)
 	case "hash_key":
 		var hash bool
 		hash, err = b.flag(args)
 		r.HashKey = &hash
 	case "ipv4_prefix":
-		r.IPv4Prefix, err = b.number(args, 32, wantIPv4Bits)
+		var bits int
+		bits, err = b.number(args, edge.IPv4Prefix)
+		r.IPv4Prefix = &bits
 	case "ipv6_prefix":
-		r.IPv6Prefix, err = b.number(args, 128, wantIPv6Bits)
+		var bits int
+		bits, err = b.number(args, edge.IPv6Prefix)
+		r.IPv6Prefix = &bits
+	case "ban":
+		r.Ban = strings.Join(args, " ")
+		if r.Ban == "" {
+			err = b.wrong("ban", "", "a ban such as 1h after 10 refusals in 1m")
+		}
 	default:
 		return false, nil
 	}
@@ -214,6 +306,7 @@ func (r *Rule) read(b *block, args []string) (known bool, err error) {
 //		cleanup_probability <number>
 //		in_memory_block     [on|off]
 //		max_blocked_keys    <number>
+//		max_leases          <number>
 //	}
 func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 	d.Next() // the option's name
@@ -230,7 +323,7 @@ func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 			return nil, err
 		}
 	}
-	if err := a.check(); err != nil {
+	if _, err := a.settings(); err != nil {
 		return nil, b.locate(err)
 	}
 	return httpcaddyfile.App{Name: "pg_ratelimit", Value: caddyconfig.JSON(a, nil)}, nil
@@ -246,27 +339,33 @@ func (a *App) read(b *block) error {
 	case "dsn":
 		a.DSN, err = b.dsn(args)
 	case "max_conns":
-		a.MaxConns, err = b.number(args, maxMaxConns, wantMaxConns)
+		var n int
+		n, err = b.number(args, edge.MaxConns)
+		a.MaxConns = &n
 	case "auto_migrate":
 		var on bool
 		on, err = b.flag(args)
 		a.AutoMigrate = &on
 	case "cleanup_probability":
 		var text string
-		if text, err = b.one(args, wantCleanup); err == nil {
-			probability, failure := strconv.ParseFloat(text, 64)
-			if a.CleanupProbability = &probability; failure != nil {
-				err = b.wrong(b.name, text, wantCleanup)
-			}
+		if text, err = b.one(args, edge.WantCleanupProbability); err == nil {
+			probability, failure := edge.ParseProbability(text)
+			a.CleanupProbability, err = &probability, b.locate(failure)
 		}
 	case "in_memory_block":
 		var on bool
 		on, err = b.flag(args)
 		a.InMemoryBlock = &on
 	case "max_blocked_keys":
-		a.MaxBlockedKeys, err = b.number(args, maxBlockedKeys, wantBlockedKeys)
+		var n int
+		n, err = b.number(args, edge.MaxBlockedKeys)
+		a.MaxBlockedKeys = &n
+	case "max_leases":
+		var n int
+		n, err = b.number(args, edge.MaxLeases)
+		a.MaxLeases = &n
 	default:
-		err = b.unknown("dsn", "max_conns", "auto_migrate", "cleanup_probability", "in_memory_block", "max_blocked_keys")
+		err = b.unknown("dsn", "max_conns", "auto_migrate", "cleanup_probability", "in_memory_block", "max_blocked_keys", "max_leases")
 	}
 	return err
 }

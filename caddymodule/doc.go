@@ -1,9 +1,14 @@
 // Package caddymodule is pg_ratelimit for Caddy: the HTTP handler module
-// http.handlers.pg_ratelimit and the app module pg_ratelimit that holds its
-// defaults. Handler and App describe the configuration, in JSON and in a
-// Caddyfile alike.
+// http.handlers.pg_ratelimit, and the app module pg_ratelimit, which has its defaults.
+// Handler and App document the settings, in JSON and in a Caddyfile.
 //
-// It decides nothing itself. It turns requests into hits for a ratelimit.Store
-// and a store's decisions into answers; what a limit means is said in package
-// ratelimit.
+//   - handler.go, zone.go, rule.go, key.go, placeholder.go: the handler's settings, and the hits of a
+//     request. serve.go serves a request, refusal.go refuses it, response.go
+//     changes the headers of its response.
+//   - app.go, store.go, dsn.go: where handlers count. same_path.go: a warning.
+//   - caddyfile.go, subdirectives.go: reading a Caddyfile. metrics.go: counters.
+//   - package command: caddy pg-ratelimit …
+//
+// What a limit means is in package ratelimit. What both proxies do with a request is in
+// package edge.
 package caddymodule

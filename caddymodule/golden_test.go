@@ -38,8 +38,7 @@ func validate(config []byte) error {
 	return caddy.Validate(parsed)
 }
 
-// Each case is a Caddyfile, a line of dashes, and its JSON (which must load)
-// or the error that refuses it.
+// Each case is a Caddyfile, a line of dashes, and its JSON (which must load) or its error.
 func TestGolden(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	t.Setenv("PG_RATELIMIT_TEST", "postgres://user@localhost/db")
@@ -86,8 +85,7 @@ func TestGolden(t *testing.T) {
 
 var place = regexp.MustCompile(`, at Caddyfile:\d+`)
 
-// checkRefused checks that a Caddyfile cannot be adapted, or else not be
-// loaded, and why.
+// checkRefused checks the error of a Caddyfile that cannot be adapted or loaded.
 func checkRefused(t *testing.T, adapted []byte, err error, want string) {
 	t.Helper()
 	if err == nil {
@@ -114,9 +112,8 @@ func compact(t *testing.T, text []byte) string {
 	return b.String()
 }
 
-// JSON is not read by way of a Caddyfile, so what only a Caddyfile's parser
-// could refuse is refused here once more.
-func TestJSONIsRefused(t *testing.T) {
+// JSON does not go through the parser of Caddyfiles, so the module checks it as well.
+func TestWrongJSONIsRefused(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	for _, c := range []struct{ handler, want string }{
 		{`"prefix": "demo"`, `pg_ratelimit "demo": limit: missing: must be a whole number of events`},
@@ -129,10 +126,17 @@ func TestJSONIsRefused(t *testing.T) {
 		{`"prefix": "demo", "limit": "100 1m", "algorithm": "token_bucket", "burst": -1`, `burst: "-1": must be a whole number from 1`},
 		{`"prefix": "demo", "limit": "100 1m", "burst": 5`, `burst: "5": must be left out: sliding_window has none`},
 		{`"prefix": "demo", "limit": "100 1m", "cost": "0"`, `cost: "0": must be a whole number from 1 to 9007199254740992, or a placeholder that gives one`},
-		{`"prefix": "demo", "limit": "100 1m", "ipv4_prefix": -1`, `ipv4_prefix: "-1": must be a whole number of bits from 1 to 32`},
-		{`"prefix": "demo", "limit": "100 1m", "ipv6_prefix": 129`, `ipv6_prefix: "129": must be a whole number of bits from 1 to 128`},
+		{`"prefix": "demo", "limit": "100 1m", "cost": "{header.X}", "min_cost": -1`, `min_cost: "-1": must be a whole number from 0`},
+		{`"prefix": "demo", "limit": "100 1m", "cost": "2", "min_cost": 0`, `min_cost: "0": must be left out: cost is not a placeholder`},
+		{`"prefix": "demo", "limit": "100 1m", "key": "{nope}"`, `key: "{nope}": must be text with placeholders such as {client_ip} or {header.X-User}: {nope} is none`},
+		{`"prefix": "demo", "limit": "100 1m", "key": "a{client_ip"`, `key: "a{client_ip": must be text with placeholders`},
+		{`"prefix": "demo", "limit": "100 1m", "key": "{client_ip}{http.request.remot.host}"`, `: {http.request.remot.host} is none`},
+		{`"prefix": "demo", "limit": "100 1m", "cost": "{files}"`, `cost: "{files}": must be text with placeholders`},
+		{`"prefix": "demo", "limit": "100 1m", "ipv4_prefix": -1`, `ipv4_prefix: "-1": must be a whole number from 1 to 32`},
+		{`"prefix": "demo", "limit": "100 1m", "ipv6_prefix": 129`, `ipv6_prefix: "129": must be a whole number from 1 to 128`},
 		{`"prefix": "demo", "limit": "100 1m", "timeout": "2m"`, `timeout: "2m0s": must be a duration from 1ms to 1m`},
 		{`"prefix": "demo", "limit": "100 1m", "timeout": -1`, `timeout: "-1ns": must be a duration from 1ms to 1m`},
+		{`"prefix": "demo", "limit": "100 1m", "headers": "none"`, `headers: "none": must be ours, tighter or both`},
 		{`"prefix": "demo", "limit": "100 1m", "on_error": "maybe"`, `on_error: "maybe": must be allow or deny`},
 		{`"prefix": "demo", "limit": "100 1m"`, `pg_ratelimit "demo": dsn: missing: must be a Postgres URL or key=value pairs, or memory: here, in the global option`},
 		{`"prefix": "demo", "limit": "100 1m", "dsn": "garbage"`, `dsn: "garbage": must be a Postgres URL or key=value pairs`},
@@ -141,6 +145,15 @@ func TestJSONIsRefused(t *testing.T) {
 		{`"zones": [null]`, `zone 1: null: must be an object`},
 		{`"zones": [{"prefix": "api", "limit": "5 1m"}, {"prefix": "api", "limit": "6 1m"}]`, `zone "api": prefix: "api": must be another name`},
 		{`"zones": [{"prefix": "api", "limit": "5 1m", "match": [{"colour": {}}]}]`, `zone "api": match: `},
+		{`"policy": {"api_key": "X-Api-Key"}`, `policy: api_key: "X-Api-Key": must be text with a placeholder`},
+		{`"policy": {"unknown_key": "allow"}`, `policy: unknown_key: "allow": must be reject or anonymous`},
+		{`"policy": {"refresh": "2m"}`, `policy: refresh: "2m0s": must be a duration from 50ms to 1m`},
+		{`"policy": {"max_identities": -1}`, `policy: max_identities: "-1": must be a whole number from 1 to 10000000`},
+		{`"policy": {"apiKey": "{header.X}"}`, `unknown field "apiKey"`},
+		{`"policy": {}, "dsn": "memory"`, `dsn: "memory": must be a Postgres URL or key=value pairs beside a policy`},
+		{`"policy": {}, "zones": [{"prefix": "ban/x", "limit": "5 1m"}]`, `zone "ban/x": prefix: "ban/x": must be a name that does not begin with ban/`},
+		{`"zones": [{"prefix": "api", "limit": "5 1m", "ban": "1h after 10 refusals in 1m"}]`, `zone "api": ban: "1h after 10 refusals in 1m": must be left out, or beside a policy`},
+		{`"prefix": "demo", "limit": "100 1m", "policy": {}, "ban": "1s after 10 refusals in 0s"`, `ban: "1s after 10 refusals in 0s": must be a ban such as`},
 		{`"prefix": "demo", "limits": "100 1m"`, `unknown field "limits"`},
 	} {
 		t.Run(c.handler, func(t *testing.T) {
@@ -152,6 +165,9 @@ func TestJSONIsRefused(t *testing.T) {
 	}
 	for _, c := range []struct{ app, want string }{
 		{`"max_conns": -1`, `max_conns: "-1": must be a whole number from 1 to 1000`},
+		{`"max_conns": 0`, `max_conns: "0": must be a whole number from 1 to 1000`},
+		{`"max_blocked_keys": 0`, `max_blocked_keys: "0": must be a whole number from 1 to 10000000`},
+		{`"max_leases": 0`, `max_leases: "0": must be a whole number from 1 to 1000000`},
 		{`"max_conns": 1001`, `max_conns: "1001": must be a whole number from 1 to 1000`},
 		{`"cleanup_probability": 2`, `cleanup_probability: "2": must be a number from 0 to 1`},
 	} {
@@ -192,9 +208,10 @@ func TestGoldenCasesAreComplete(t *testing.T) {
 		all.Write(text)
 	}
 	for _, name := range []string{
-		"prefix", "key", "algorithm", "limit", "burst", "cost", "durable", "synchronous_commit", "hash_key", "ipv4_prefix",
-		"ipv6_prefix", "dsn", "timeout", "on_error", "match", "max_conns", "auto_migrate", "cleanup_probability",
-		"in_memory_block", "max_blocked_keys",
+		"prefix", "key", "algorithm", "limit", "burst", "cost", "min_cost", "durable", "synchronous_commit", "hash_key", "ipv4_prefix",
+		"ipv6_prefix", "dsn", "timeout", "on_error", "headers", "match", "max_conns", "auto_migrate", "cleanup_probability",
+		"in_memory_block", "max_blocked_keys", "max_leases", "lease", "ban", "policy", "api_key", "user", "tier", "unknown_key", "route",
+		"refresh", "max_identities",
 	} {
 		if !strings.Contains(all.String(), "\t"+name) || !strings.Contains(all.String(), `"`+name+`":`) {
 			t.Errorf("no case has %s", name)

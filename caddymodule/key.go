@@ -2,25 +2,24 @@ package caddymodule
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 )
 
-// clientIP is the placeholder for which a Caddyfile has {client_ip}.
+// clientIP is the long form of the Caddyfile's {client_ip}.
 const clientIP = "{http.vars." + caddyhttp.ClientIPVarKey + "}"
 
-// key is a text with placeholders, sorted by how it is filled in.
+// key is text with placeholders.
 type key struct {
 	text string
 	kind keyKind
-	name string // of the placeholder, where it is the whole text
-	ipv4 int    // how many bits of an address count; 0 is all
+	name string // the placeholder of a singleKey
+	ipv4 int    // how many bits of an address count
 	ipv6 int
 }
 
@@ -30,14 +29,17 @@ const (
 	fixedKey    keyKind = iota // no placeholder
 	clientIPKey                // the client's address and nothing else
 	singleKey                  // one placeholder and nothing else
-	mixedKey                   // anything
+	mixedKey                   // any other text
 )
 
-// newKey sorts a text; "" is the client's address.
-func newKey(text string) key {
-	text = expandShorthands(text)
+// newKey reads text. "" is the client's address. Errors are *ratelimit.FieldError.
+func newKey(configured string) (key, error) {
+	text := expandShorthands(configured)
 	if text == "" {
 		text = clientIP
+	}
+	if err := checkPlaceholders("key", text, configured); err != nil {
+		return key{}, err
 	}
 	k := key{text: text, kind: mixedKey}
 	switch {
@@ -48,91 +50,88 @@ func newKey(text string) key {
 	case strings.HasPrefix(text, "{") && strings.HasSuffix(text, "}") && !strings.ContainsAny(text[1:len(text)-1], `{}\`):
 		k.kind, k.name = singleKey, text[1:len(text)-1]
 	}
-	return k
+	return k, nil
 }
 
 // fixed reports whether the key is the same for all requests.
 func (k *key) fixed() bool { return k.kind == fixedKey }
 
-// of is the key of a request. The address, and a lone placeholder, are taken
-// from where they are, which costs less than to build a text.
+// of returns the key of a request. A client's address and a single placeholder are looked up
+// directly, because a lookup is faster than replacing text.
 func (k *key) of(r *http.Request, repl *caddy.Replacer) string {
 	switch k.kind {
 	case fixedKey:
 		return k.text
 	case clientIPKey:
 		if address, ok := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string); ok {
-			return k.mask(address)
+			return edge.Network(address, k.ipv4, k.ipv6)
 		}
 	case singleKey:
 		value, _ := repl.GetString(k.name)
-		return k.value(k.name, value)
+		return k.value(r, k.name, value)
 	}
-	// Its error is that of the function, which has none.
+	// ReplaceFunc returns only errors of the function, and the function returns none.
 	text, _ := repl.ReplaceFunc(k.text, func(name string, value any) (any, error) {
-		return k.value(name, caddy.ToString(value)), nil
+		return k.value(r, name, caddy.ToString(value)), nil
 	})
 	return text
 }
 
-// value is what a placeholder counts as. A client may write the host in capitals,
-// and means the same.
-func (k *key) value(placeholder, text string) string {
-	if strings.HasPrefix(placeholder, "http.request.host") {
+// The beginnings of the placeholders of a URI, and of those of its query parameters.
+const (
+	uriPrefix   = "http.request.uri"
+	queryPrefix = uriPrefix + ".query."
+)
+
+// value is the text for a placeholder. It is the same as that of the Traefik plugin, so
+// that both proxies make the same key.
+func (k *key) value(r *http.Request, placeholder, text string) string {
+	switch {
+	case placeholder == "http.request.host":
+		return edge.Host(text)
+	case strings.HasPrefix(placeholder, "http.request.host"): // with the port, or a label
 		return strings.ToLower(text)
+	case strings.HasPrefix(placeholder, uriPrefix):
+		if clean := edge.CleanURL(r.URL); clean != r.URL {
+			text = valueFor(r, clean, placeholder)
+		}
 	}
-	return k.mask(text)
+	return edge.Network(text, k.ipv4, k.ipv6)
 }
 
-// mask cuts an address down to its network.
-func (k *key) mask(text string) string {
-	if k.ipv4 == 0 && k.ipv6 == 0 {
-		return text
-	}
-	return edge.MaskIP(text, k.ipv4, k.ipv6)
+// valueFor is the text for a placeholder if the request had another URL.
+func valueFor(r *http.Request, u *url.URL, placeholder string) string {
+	other := r.WithContext(r.Context())
+	other.URL = u
+	repl := caddy.NewReplacer()
+	caddyhttp.PrepareRequest(other, repl, nil, &caddyhttp.Server{})
+	text, _ := repl.GetString(placeholder)
+	return text
 }
 
-// holdsCredential reports whether a placeholder of the key gives a secret.
-func (k *key) holdsCredential() bool {
-	rest := k.text
-	for {
-		_, after, found := strings.Cut(rest, "{")
-		if !found {
-			return false
-		}
-		name, after, closed := strings.Cut(after, "}")
-		if !closed {
-			return false
-		}
-		if isCredential(name) {
-			return true
-		}
-		rest = after
-	}
+// hasCredential reports whether a placeholder of the key gives a secret.
+func (k *key) hasCredential() bool {
+	found := false
+	eachPlaceholder(k.text, func(name string) bool {
+		found = isCredential(name)
+		return !found
+	})
+	return found
 }
 
-// isCredential reports whether what a placeholder gives is a secret.
+// isCredential reports whether a placeholder gives a secret.
 func isCredential(placeholder string) bool {
 	if name, ok := strings.CutPrefix(placeholder, "http.request.header."); ok {
 		return edge.CredentialHeader(name)
 	}
-	for _, prefix := range []string{"http.request.uri.query.", "http.auth.user."} {
+	for _, prefix := range []string{queryPrefix, "http.auth.user."} {
 		if name, ok := strings.CutPrefix(placeholder, prefix); ok {
 			return edge.CredentialName(name)
 		}
 	}
 	switch placeholder {
 	case "http.request.uri", "http.request.uri.query", "http.request.orig_uri", "http.request.orig_uri.query":
-		return true // whatever is in the query
+		return true // the query may have a secret
 	}
 	return strings.HasPrefix(placeholder, "http.request.cookie.")
-}
-
-// expandShorthands replaces what a Caddyfile abbreviates, such as {client_ip}.
-// A Caddyfile's parser has done that already; in JSON the abbreviation would be
-// an unknown placeholder, hence empty, and all clients would share a quota.
-func expandShorthands(text string) string {
-	segment := caddyfile.Segment{{Text: text}}
-	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
-	return segment[0].Text
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -19,19 +20,49 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// live is a whole Caddy in this process, on a port of loopback.
+// live is a Caddy in this process, on a port of the loopback interface.
 type live struct {
 	t    *testing.T
 	port string
-	log  string // its log's path
-	run  int64  // the how many-eth of this process
+	log  string // the path of its log
+	run  int64  // its number in this process
 }
 
-// runs counts the Caddys of this process.
+// runs is how many Caddys this process has started.
 var runs atomic.Int64
 
+// listening is how many listeners the Caddys of this process have open.
+var listening atomic.Int64
+
+func init() {
+	caddy.RegisterModule(countListeners{})
+}
+
+// countListeners is a module that keeps listening up to date.
+type countListeners struct{}
+
+func (countListeners) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "caddy.listeners.pg_ratelimit_test", New: func() caddy.Module { return countListeners{} }}
+}
+
+func (countListeners) WrapListener(l net.Listener) net.Listener {
+	listening.Add(1)
+	return &countedListener{Listener: l}
+}
+
+type countedListener struct {
+	net.Listener
+	closed sync.Once
+}
+
+func (l *countedListener) Close() error {
+	err := l.Listener.Close()
+	l.closed.Do(func() { listening.Add(-1) })
+	return err
+}
+
 // start runs Caddy with a Caddyfile in which PORT stands for the port and
-// PREFIX for a name that no other test uses: counts in memory outlive a test.
+// PREFIX for a name that no other test uses, because counts in memory outlast a test.
 func start(t *testing.T, source string) *live {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,6 +82,7 @@ func start(t *testing.T, source string) *live {
 		if err := caddy.Stop(); err != nil {
 			t.Error(err)
 		}
+		c.awaitListeners(0)
 	})
 	return c
 }
@@ -66,8 +98,9 @@ func (c *live) load(source string) {
 	c.loadJSON(config)
 }
 
-// loadJSON replaces the config. It adds what all tests need: no admin endpoint,
-// no TLS, a log to look at.
+// loadJSON replaces the config. It adds what all tests need: no admin endpoint, no TLS, and
+// a log in a file. It returns when the config before gets no connection any more: Caddy
+// itself does not wait for that, so the next request could be one of the config before.
 func (c *live) loadJSON(config []byte) {
 	c.t.Helper()
 	var whole map[string]any
@@ -79,8 +112,12 @@ func (c *live) loadJSON(config []byte) {
 		"level": "DEBUG", "encoder": map[string]any{"format": "json"},
 		"writer": map[string]any{"output": "file", "filename": c.log},
 	}}}
-	for _, server := range whole["apps"].(map[string]any)["http"].(map[string]any)["servers"].(map[string]any) {
-		server.(map[string]any)["automatic_https"] = map[string]any{"disable": true}
+	listeners := 0
+	for _, s := range whole["apps"].(map[string]any)["http"].(map[string]any)["servers"].(map[string]any) {
+		server := s.(map[string]any)
+		server["automatic_https"] = map[string]any{"disable": true}
+		server["listener_wrappers"] = []any{map[string]any{"wrapper": "pg_ratelimit_test"}}
+		listeners += len(server["listen"].([]any))
 	}
 	config, err := json.Marshal(whole)
 	if err != nil {
@@ -89,14 +126,21 @@ func (c *live) loadJSON(config []byte) {
 	if err := caddy.Load(config, true); err != nil {
 		c.t.Fatal(err)
 	}
+	c.awaitListeners(int64(listeners))
 }
 
-// prefix is the test's own, and that of this run of it.
+// awaitListeners waits until so many listeners are open.
+func (c *live) awaitListeners(n int64) {
+	c.t.Helper()
+	eventually(c.t, strconv.FormatInt(n, 10)+" listeners are open", func() bool { return listening.Load() == n })
+}
+
+// prefix is different for each test and each run of it.
 func (c *live) prefix() string {
 	return strings.NewReplacer("/", "_", " ", "_").Replace(c.t.Name()) + strconv.FormatInt(c.run, 10)
 }
 
-// answer is what a request got.
+// answer is the response to a request.
 type answer struct {
 	status int
 	header http.Header
@@ -117,7 +161,7 @@ func (c *live) get(path string, headers ...string) answer {
 	return a
 }
 
-// tryAgain sends a request anew that nobody has read.
+// tryAgain sends a request, and sends it again if no handler has read it.
 func (c *live) tryAgain(path string, headers ...string) (answer, error) {
 	a, err := c.try(path, headers...)
 	for attempt := 0; attempt < 3 && unheard(err); attempt++ {
@@ -204,13 +248,13 @@ func (c *live) lines(message string) []map[string]any {
 	return found
 }
 
-// within waits until something holds, and fails the test if it does not in
-// time.
-func within(t *testing.T, d time.Duration, what string, holds func() bool) {
+// eventually waits until something holds, and fails the test if that takes more than ten
+// seconds.
+func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", d, what)
+			t.Fatalf("not within ten seconds: %s", what)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	_ "github.com/pgratelimit/pg-ratelimit/caddymodule"
 )
 
-// TestMain keeps Caddy from the folders of whoever runs the tests.
+// TestMain keeps Caddy out of the home folder.
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }

@@ -11,51 +11,57 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 )
 
-// What a site's error routes see. An error of the database stays in the log:
-// error pages show {http.error.message} to anybody.
+// The errors for a site's error routes. They do not contain the error of the database, which
+// is only logged: error pages often show {http.error.message} to clients.
 var (
 	errTooMany     = errors.New("too many requests")
 	errUnavailable = errors.New("no rate limit decision could be had")
 )
 
-// refuse answers a request that does not pass, or leaves that to the site's
+// refuse responds to a request that does not pass, or returns an error for the site's
 // error routes.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, c *claims, a *edge.Answer) error {
-	h.setPlaceholders(repl, c, a)
-	// A literal: caddyhttp.Error walks the stack and makes up an ID.
-	err := caddyhttp.HandlerError{Err: errTooMany, StatusCode: a.Status}
-	if a.Status == http.StatusServiceUnavailable {
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome) error {
+	setPlaceholders(repl, hits, outcome)
+	// caddyhttp.Error is not called, because it walks the stack.
+	err := caddyhttp.HandlerError{Err: errTooMany, StatusCode: outcome.Status}
+	switch {
+	case outcome.Err != nil:
 		err.Err = errUnavailable
+	case outcome.Decision == nil || outcome.Message != "":
+		err.Err = errors.New(outcome.Text())
 	}
-	if h.errorsCaught || errorRoutesAnswer(r, err) {
+	if h.hasErrorRoutes || errorRoutesRespond(r, err) {
 		return err
 	}
-	a.Refuse(w)
+	outcome.Refuse(w)
 	return nil
 }
 
-// setPlaceholders makes {http.pg_ratelimit.*} known. What is not known is set,
-// too: an unknown placeholder would show up as it is written.
-func (h *Handler) setPlaceholders(repl *caddy.Replacer, c *claims, a *edge.Answer) {
-	hit := &c.hits[a.Hit]
-	limit, remaining, retryAfter := "", "", ""
-	if d := a.Decision; d != nil {
+// setPlaceholders sets {http.pg_ratelimit.*}. Placeholders without a value are set to "",
+// because the text of an unknown placeholder is left as it is.
+func setPlaceholders(repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome) {
+	prefix, key, limit, remaining, retryAfter := "", "", "", "", ""
+	if len(hits.hits) > 0 {
+		hit := &hits.hits[outcome.Hit]
+		prefix, key = hit.Limit.Prefix, hit.StoredKey()
+	}
+	if d := outcome.Decision; d != nil {
 		limit = strconv.FormatInt(d.Limit, 10)
 		remaining = strconv.FormatInt(d.Remaining, 10)
 	}
-	if seconds := a.RetrySeconds(); seconds > 0 {
+	if seconds := outcome.RetrySeconds(); seconds > 0 {
 		retryAfter = strconv.FormatInt(seconds, 10)
 	}
-	repl.Set("http.pg_ratelimit.prefix", hit.Limit.Prefix)
-	repl.Set("http.pg_ratelimit.key", storedKey(hit))
+	repl.Set("http.pg_ratelimit.prefix", prefix)
+	repl.Set("http.pg_ratelimit.key", key)
 	repl.Set("http.pg_ratelimit.limit", limit)
 	repl.Set("http.pg_ratelimit.remaining", remaining)
 	repl.Set("http.pg_ratelimit.retry_after", retryAfter)
 }
 
-// catchesErrors reports whether a subroute (one with routes for errors of its
-// own, which only JSON can say) stands around the module that is being set up.
-func catchesErrors(ctx caddy.Context) bool {
+// inSubrouteWithErrorRoutes reports whether the module that is being set up is in a
+// subroute with error routes, which only JSON can have.
+func inSubrouteWithErrorRoutes(ctx caddy.Context) bool {
 	for _, module := range ctx.Modules() {
 		if s, ok := module.(*caddyhttp.Subroute); ok && s.Errors != nil && len(s.Errors.Routes) > 0 {
 			return true
@@ -64,35 +70,34 @@ func catchesErrors(ctx caddy.Context) bool {
 	return false
 }
 
-// errorRoutesAnswer reports whether the server's error routes would answer the
-// request after err. Several sites share a server, and of those only some may
-// have handle_errors, or only for other statuses. Nobody can step in once Caddy
-// has gone through error routes of which none matched: it then sends the status
-// alone. So the routes' matchers are asked beforehand, as Caddy will ask them.
+// errorRoutesRespond reports whether the server's error routes would respond to the request
+// after err. Several sites share a server, and a site may have no handle_errors, or only for
+// other statuses. If no error route matches, Caddy sends the status without a body. So
+// errorRoutesRespond evaluates the matchers now, as Caddy would do later.
 //
-// A route that matches counts as an answer if it has any handler other than a
-// subroute, whatever that does.
-func errorRoutesAnswer(r *http.Request, err caddyhttp.HandlerError) bool {
+// A route that matches counts as a response if it has any handler other than a subroute.
+func errorRoutesRespond(r *http.Request, err caddyhttp.HandlerError) bool {
 	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if !ok || server.Errors == nil || len(server.Errors.Routes) == 0 {
 		return false
 	}
 	if r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
-		return false // in an error route already; its errors go nowhere
+		return false // this is an error route already, and its errors go to no other
 	}
 	r = server.Errors.WithError(r, err)
-	// Error routes see the request as it came, before any rewrite.
+	// Error routes get the request as it was before any rewrite.
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
 		r.Method, r.RemoteAddr, r.RequestURI, r.URL = original.Method, original.RemoteAddr, original.RequestURI, original.URL
 	}
-	answers, _ := routesAnswer(server.Errors.Routes, r, map[string]bool{})
-	return answers
+	responds, _ := routesRespond(server.Errors.Routes, r, map[string]bool{})
+	return responds
 }
 
-// routesAnswer reports whether routes have a handler for the request, or else
-// end without one at a terminal route. groups are those of which a route has
-// matched: no other of theirs will run.
-func routesAnswer(routes caddyhttp.RouteList, r *http.Request, groups map[string]bool) (answers, ends bool) {
+// routesRespond reports whether a route that matches the request has a handler that responds.
+// If not, ends reports whether a terminal route has matched: Caddy runs no route after it.
+// groups are the groups in which a route has matched: Caddy runs only the first route of each
+// group that matches.
+func routesRespond(routes caddyhttp.RouteList, r *http.Request, groups map[string]bool) (responds, ends bool) {
 	for i := range routes {
 		route := &routes[i]
 		if groups[route.Group] {
@@ -100,7 +105,7 @@ func routesAnswer(routes caddyhttp.RouteList, r *http.Request, groups map[string
 		}
 		matches, err := route.MatcherSets.AnyMatchWithError(r)
 		if err != nil {
-			return true, true // Caddy will meet the same error, and say so
+			return true, true // Caddy gets the same error later, and logs it
 		}
 		if !matches {
 			continue
@@ -113,8 +118,8 @@ func routesAnswer(routes caddyhttp.RouteList, r *http.Request, groups map[string
 			if !ok {
 				return true, true
 			}
-			if answers, ends = routesAnswer(subroute.Routes, r, groups); answers || ends {
-				return answers, true
+			if responds, ends = routesRespond(subroute.Routes, r, groups); responds || ends {
+				return responds, true
 			}
 		}
 		if route.Terminal {

@@ -10,7 +10,7 @@ import (
 
 var tooMany = regexp.MustCompile(`^\{"error":"Too many requests","retryAfter":\d+\}$`)
 
-// Sites of one server, with and without routes for errors.
+// Sites with and without error routes share a server.
 func TestErrorRoutes(t *testing.T) {
 	const limited = `
 		pg_ratelimit PREFIX {
@@ -118,8 +118,8 @@ func TestErrorRoutes(t *testing.T) {
 	}
 }
 
-// A site's error routes end at the site, where it has some; the errors of one
-// that has none go to those of the site for all other hosts, as all errors do.
+// The errors of a site with error routes go only to those. The errors of a site without
+// error routes go to those of the site for all other hosts.
 func TestErrorRoutesOfTheSiteForOtherHosts(t *testing.T) {
 	c := start(t, `
 		http://404.test:PORT {
@@ -152,7 +152,7 @@ func TestErrorRoutesOfTheSiteForOtherHosts(t *testing.T) {
 	}
 }
 
-// In a route for errors there is nobody else left to answer.
+// An error in an error route goes to no other route.
 func TestALimitOnErrorPages(t *testing.T) {
 	c := start(t, `
 		:PORT {
@@ -175,7 +175,7 @@ func TestALimitOnErrorPages(t *testing.T) {
 	}
 }
 
-// Only JSON can give a subroute routes for errors of its own.
+// Only JSON can give a subroute its own error routes.
 func TestErrorRoutesOfASubroute(t *testing.T) {
 	c := start(t, `:PORT`)
 	c.loadJSON([]byte(strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).Replace(`{"apps": {"http": {"servers": {"s": {
@@ -191,10 +191,10 @@ func TestErrorRoutesOfASubroute(t *testing.T) {
 	}
 }
 
-// A database that is not there, at an address where nobody listens.
+// nowhere is a database at an address without a server.
 const nowhere = "postgres://user:hunter2@127.0.0.1:1/none?sslmode=disable"
 
-func TestOnError(t *testing.T) {
+func TestOnErrorWithoutADatabase(t *testing.T) {
 	c := start(t, `
 		{
 			pg_ratelimit {

@@ -18,10 +18,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
-// app is one of a config that is being set up.
-func app(migrate bool) *App { return &App{migrate: migrate, used: map[storeKey]*store{}} }
+// newApp returns the app of a config that is being set up.
+func newApp() *App { return &App{used: map[edge.StoreSettings]*store{}} }
 
 // take asks a store about a request.
 func take(t *testing.T, s *store) error {
@@ -48,11 +49,11 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// Configs that follow each other share a store; it is closed once the last has
-// let go, after a while, and its connections go with it.
-func TestAStoreOutlivesItsConfig(t *testing.T) {
+// Configs that follow each other share a store. It is closed some time after the last
+// config, and so are its connections.
+func TestAReloadKeepsTheConnections(t *testing.T) {
 	dsn := cluster.Open(t)
-	first := app(true)
+	first := newApp()
 	s := mustStore(t, first, dsn)
 	if mustStore(t, first, dsn) != s {
 		t.Error("two handlers of a config have two stores")
@@ -60,73 +61,79 @@ func TestAStoreOutlivesItsConfig(t *testing.T) {
 	if err := take(t, s); err != nil {
 		t.Fatal(err)
 	}
-	key := first.key(dsn)
+	var key edge.StoreSettings
+	for key = range first.used {
+	}
 	for range 300 {
-		next := app(true)
+		next := newApp()
 		if mustStore(t, next, dsn) != s {
 			t.Fatal("a reload has made another store")
 		}
 		first.release(0)
 		first = next
 	}
-	eventually(t, "one config holds the store", func() bool { n, _ := stores.References(key); return n == 1 })
+	eventually(t, "one config uses the store", func() bool { n, _ := stores.References(key); return n == 1 })
 	if n := cluster.Connections(t, dsn); n < 1 || n > 4 {
 		t.Errorf("%d connections, want 1, or a few where the database is slow", n)
 	}
 
-	const linger = time.Second
+	const delay = time.Second
 	released := time.Now()
-	first.release(linger)
-	first.release(linger) // as after a failed load; does nothing
-	for time.Since(released) < linger/2 {
+	first.release(delay)
+	first.release(delay) // as after a failed load; does nothing
+	for time.Since(released) < delay/2 {
 		if err := take(t, s); err != nil {
-			t.Fatalf("a request that is still under way: %v", err)
+			t.Fatalf("a request in flight: %v", err)
 		}
 	}
 	eventually(t, "no connection is left", func() bool { return cluster.Connections(t, dsn) == 0 })
-	if waited := time.Since(released); waited < linger {
-		t.Errorf("closed after %v, want %v", waited, linger)
+	if waited := time.Since(released); waited < delay {
+		t.Errorf("closed after %v, want %v", waited, delay)
 	}
 	if err := take(t, s); !errors.Is(err, ratelimit.ErrClosed) {
 		t.Errorf("afterwards: %v", err)
 	}
 }
 
-// Whatever shapes a store makes another one.
-func TestStoresDiffer(t *testing.T) {
+func pointer(n int) *int { return &n }
+
+func TestOtherSettingsMakeAnotherStore(t *testing.T) {
 	half, zero, no := 0.5, 0.0, false
-	seen := map[storeKey]string{}
+	var inMemory *store
+	seen := map[*store]string{}
 	for name, a := range map[string]*App{
-		"the defaults":           {migrate: true},
-		"max_conns 3":            {migrate: true, MaxConns: 3},
-		"auto_migrate off":       {},
-		"cleanup_probability .5": {migrate: true, CleanupProbability: &half},
-		"cleanup_probability 0":  {migrate: true, CleanupProbability: &zero},
-		"in_memory_block off":    {migrate: true, InMemoryBlock: &no},
-		"max_blocked_keys 5":     {migrate: true, MaxBlockedKeys: 5},
+		"the defaults":           {},
+		"max_conns 3":            {MaxConns: pointer(3)},
+		"auto_migrate off":       {AutoMigrate: &no},
+		"cleanup_probability .5": {CleanupProbability: &half},
+		"cleanup_probability 0":  {CleanupProbability: &zero},
+		"in_memory_block off":    {InMemoryBlock: &no},
+		"max_blocked_keys 5":     {MaxBlockedKeys: pointer(5)},
+		"max_leases 5":           {MaxLeases: pointer(5)},
 	} {
-		key := a.key("postgres://localhost/db")
-		if before, ok := seen[key]; ok {
+		a.used = map[edge.StoreSettings]*store{}
+		defer a.release(0)
+		s := mustStore(t, a, "postgres://localhost/db")
+		if before, ok := seen[s]; ok {
 			t.Errorf("%s and %s share a store", name, before)
 		}
-		seen[key] = name
-		if a.key(memoryDSN) != (storeKey{dsn: memoryDSN}) {
-			t.Errorf("with %s there is more than one memory", name)
+		seen[s] = name
+		if s := mustStore(t, a, "memory"); inMemory == nil {
+			inMemory = s
+		} else if s != inMemory {
+			t.Errorf("with %s there is another store in memory", name)
 		}
-	}
-	if (&App{MaxConns: 8}).key("x") != (&App{}).key("x") {
-		t.Error("a default that is written out makes another store")
 	}
 }
 
-// As many stores as processes would be start on an empty database.
+// TestStoresStartAtOnce on an empty database, as the stores of several processes do.
 func TestStoresStartAtOnce(t *testing.T) {
 	dsn := cluster.Open(t)
 	apps := make([]*App, 20)
 	var wg sync.WaitGroup
 	for i := range apps {
-		// Of one key they would be one store.
-		apps[i] = &App{migrate: true, used: map[storeKey]*store{}, MaxConns: i + 1}
+		// With equal settings they would share a store.
+		apps[i] = &App{used: map[edge.StoreSettings]*store{}, MaxConns: pointer(i + 1)}
 		s := mustStore(t, apps[i], dsn)
 		wg.Go(func() {
 			if err := apps[i].Start(); err != nil {
@@ -147,7 +154,7 @@ func TestStoresStartAtOnce(t *testing.T) {
 	eventually(t, "no connection is left", func() bool { return cluster.Connections(t, dsn) == 0 })
 }
 
-func TestShowDSN(t *testing.T) {
+func TestWhatErrorsShowOfADSN(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"garbage":                               "garbage",
 		"localhost:5432":                        "localhost:5432",
@@ -170,61 +177,75 @@ func TestShowDSN(t *testing.T) {
 	}
 }
 
-func TestResolveDSN(t *testing.T) {
-	t.Setenv("DATABASE_URL", "postgres://hunter2@h/db")
+func TestPasswordsInAConfiguredDSNAreSeen(t *testing.T) {
+	for dsn, want := range map[string]bool{
+		"postgres://u:hunter2@h/db": true, "postgres://{env.USER}:hunter2@h/db": true, "host=h password=hunter2": true,
+		"postgres://u:{env.PASS}@h/db": false, "host=h password={env.PASS}": false, "{file./run/secrets/dsn}": false, "memory": false, "": false,
+	} {
+		if got := holdsPassword(dsn); got != want {
+			t.Errorf("%s: %v, want %v", dsn, got, want)
+		}
+	}
+}
+
+func TestPlaceholdersInADSN(t *testing.T) {
 	t.Setenv("PG_RATELIMIT_TEST", "hunter2")
 	for configured, want := range map[string]string{
-		"":                        "postgres://hunter2@h/db",
 		"memory":                  "memory",
 		"postgres://u@h/db":       "postgres://u@h/db",
 		"{env.PG_RATELIMIT_TEST}": "hunter2",
 		"host=h password={env.PG_RATELIMIT_TEST}": "host=h password=hunter2",
 		"postgres://u:{x}@h/db":                   "postgres://u:{x}@h/db",
 	} {
-		dsn, shown, err := resolveDSN(configured)
+		dsn, shown, err := expandDSN(configured)
 		if err != nil || dsn != want || strings.Contains(shown, "hunter2") {
 			t.Errorf("%q is %q, shown as %q, %v; want %q", configured, dsn, shown, err, want)
 		}
 	}
-	if _, _, err := resolveDSN("postgres://u:hunter2@h/{env.PG_RATELIMIT_NOT_SET}"); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if _, _, err := expandDSN("postgres://u:hunter2@h/{env.PG_RATELIMIT_NOT_SET}"); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("an empty placeholder: %v", err)
 	}
 }
 
-// silent answers requests that pass.
-var silent = caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
+// emptyPage responds to requests that pass.
+var emptyPage = caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 
-// bare is a handler in no Caddy, counting in memory.
-func bare(tb testing.TB, rules ...Rule) *Handler {
+// newHandler returns a handler without a Caddy, which counts in memory.
+func newHandler(tb testing.TB, rules ...Rule) *Handler {
 	tb.Helper()
-	h := &Handler{logger: zap.NewNop(), store: &store{Store: ratelimit.NewMemory(0, nil)}}
+	inMemory, err := memory.New(memory.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	h := &Handler{logger: zap.NewNop(), store: &store{Store: inMemory}}
 	for _, r := range rules {
 		h.Zones = append(h.Zones, &Zone{Rule: r})
 	}
 	if err := h.compile(); err != nil {
 		tb.Fatal(err)
 	}
-	h.gate = edge.Gate{Store: h.store, Timeout: time.Second}
+	h.decider = edge.Decider{Store: h.store, Timeout: time.Second}
 	context, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
 	tb.Cleanup(cancel)
 	m, err := newMetrics(context.GetMetricsRegistry())
 	if err != nil {
 		tb.Fatal(err)
 	}
+	h.duration = m.duration
 	for _, z := range h.zones {
 		z.counters = m.counters(z.limit.Prefix)
 	}
 	return h
 }
 
-// request is as Caddy hands it to a handler.
+// request returns a request as Caddy passes it to a handler.
 func request() *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	w := httptest.NewRecorder()
 	return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, &caddyhttp.Server{})
 }
 
-// header is a response of which only the header matters.
+// header is a ResponseWriter that keeps only the headers.
 type header struct{ of http.Header }
 
 func (h header) Header() http.Header       { return h.of }
@@ -242,7 +263,7 @@ func BenchmarkServeHTTP(b *testing.B) {
 		"cost by text": {{Prefix: "a", Limit: many + " 1h", Cost: "{http.request.header.X-Cost}"}},
 	} {
 		b.Run(name, func(b *testing.B) {
-			h := bare(b, rules...)
+			h := newHandler(b, rules...)
 			r := request()
 			r.Header.Set("X-User", "ann")
 			r.Header.Set("Authorization", "hunter2")
@@ -251,7 +272,7 @@ func BenchmarkServeHTTP(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				clear(w.of)
-				if err := h.ServeHTTP(w, r, silent); err != nil {
+				if err := h.ServeHTTP(w, r, emptyPage); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -259,18 +280,19 @@ func BenchmarkServeHTTP(b *testing.B) {
 	}
 }
 
-// A decision is to cost next to nothing. Of what is allocated, two pieces are
-// the answer's headers.
-func TestAllocations(t *testing.T) {
-	h := bare(t, Rule{Prefix: "a", Limit: "1000000000 1h"})
+func TestARequestNeedsFewAllocations(t *testing.T) {
+	h := newHandler(t, Rule{Prefix: "a", Limit: "1000000000 1h"})
 	r, w := request(), header{http.Header{}}
-	n := testing.AllocsPerRun(1000, func() {
-		clear(w.of)
-		if err := h.ServeHTTP(w, r, silent); err != nil {
-			t.Fatal(err)
-		}
-	})
-	if n > 6 {
-		t.Errorf("%v allocations a request, want 6 at most", n)
+	least := 100.0
+	for range 5 { // goroutines of other tests allocate, too
+		least = min(least, testing.AllocsPerRun(1000, func() {
+			clear(w.of)
+			if err := h.ServeHTTP(w, r, emptyPage); err != nil {
+				t.Fatal(err)
+			}
+		}))
+	}
+	if least > 6 {
+		t.Errorf("%v allocations a request, want 6 at most", least)
 	}
 }

@@ -4,25 +4,27 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
 )
 
-// Zone is one of several limits on a request. A request must have room in
-// each that matches it, and is charged to all of them or to none.
+// Zone is one of several limits on a request. A request passes if all limits
+// that match it have room, and is charged to all of them or to none.
 type Zone struct {
-	// Which requests the limit is for, as in a route: those that any of the
+	// Which requests the limit is for, as in a route: those that one of the
 	// matcher sets matches. Default: all.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	Rule
 }
 
-// name is what errors call the zone, the ith.
+// name returns the name of the zone in errors. i is the zone's place in Handler.Zones.
 func (z *Zone) name(i int) string {
 	if z.Prefix == "" {
 		return "zone " + strconv.Itoa(i+1)
@@ -30,9 +32,9 @@ func (z *Zone) name(i int) string {
 	return "zone " + strconv.Quote(z.Prefix)
 }
 
-// zoneError is what is wrong with a zone.
+// zoneError is an error about a zone.
 type zoneError struct {
-	at   int // its place in Handler.Zones
+	at   int // the zone's place in Handler.Zones
 	name string
 	err  error
 }
@@ -41,56 +43,70 @@ func (e *zoneError) Error() string { return e.name + ": " + e.err.Error() }
 
 func (e *zoneError) Unwrap() error { return e.err }
 
-// zone is a rule, ready for requests.
+// zone is a rule that was compiled.
 type zone struct {
 	limit    *ratelimit.Limit
 	matchers caddyhttp.MatcherSets
 	key      key
-	cost     int64  // 0 if costText has to be filled in
+	cost     int64  // 0 if costText gives it
 	costText string // with placeholders
+	minCost  int64  // the least that costText gives
 	secret   bool
+	ban      *policy.BanAfter // nil if refusals lead to none
 	counters counters
+	empty    atomic.Bool // the log has a warning that the key was empty
 }
 
-// hit is a request's claim on the zone.
+// row is for edge.CheckRows.
+func (z *zone) row() edge.Row {
+	return edge.Row{Limit: z.limit, Fixed: z.key.fixed(), Key: z.key.text}
+}
+
+// hit is what a request is charged in the zone.
 func (z *zone) hit(r *http.Request, repl *caddy.Replacer) ratelimit.Hit {
 	hit := ratelimit.Hit{Limit: z.limit, Key: z.key.of(r, repl), Cost: z.cost, Secret: z.secret}
 	if hit.Cost == 0 {
-		edge.SetCost(&hit, repl.ReplaceAll(z.costText, ""))
+		edge.SetCost(&hit, repl.ReplaceAll(z.costText, ""), z.minCost)
 	}
 	return hit
 }
 
-// storedKey is what the tables hold for a hit: what may be shown of its key.
-func storedKey(hit *ratelimit.Hit) string {
-	if hit.Secret {
-		return ratelimit.DigestKey(hit.Key)
-	}
-	return ratelimit.StoredKey(hit.Key)
-}
-
-// claims are a request's hits, the zones that they are on, and what was
-// decided of them.
-type claims struct {
+// requestHits are the hits of a request, their zones, and their decisions. The last hits are
+// those of the policy.
+type requestHits struct {
 	zones     []*zone
 	hits      []ratelimit.Hit
 	decisions []ratelimit.Decision
+
+	facts  policy.Facts
+	policy policy.Outcome
 }
 
-// spareClaims saves each request the memory for its claims.
-var spareClaims = sync.Pool{New: func() any { return new(claims) }}
+// freeRequestHits holds memory for the next requests, to save allocations.
+var freeRequestHits = sync.Pool{New: func() any { return new(requestHits) }}
 
-// add claims a place in a zone.
-func (c *claims) add(z *zone, hit ratelimit.Hit) {
-	c.zones = append(c.zones, z)
-	c.hits = append(c.hits, hit)
-	c.decisions = append(c.decisions, ratelimit.Decision{})
+// add adds a hit in a zone.
+func (h *requestHits) add(z *zone, hit ratelimit.Hit) {
+	h.zones = append(h.zones, z)
+	h.hits = append(h.hits, hit)
+	h.decisions = append(h.decisions, ratelimit.Decision{})
 }
 
-// release gives the memory to another request, without the keys.
-func (c *claims) release() {
-	clear(c.zones)
-	clear(c.hits)
-	c.zones, c.hits, c.decisions = c.zones[:0], c.hits[:0], c.decisions[:0]
-	spareClaims.Put(c)
+// addPolicy adds the hits of the policy.
+func (h *requestHits) addPolicy() {
+	for i := range h.policy.Hits {
+		h.hits = append(h.hits, h.policy.Hits[i])
+		h.decisions = append(h.decisions, ratelimit.Decision{})
+	}
+}
+
+// release makes the memory free for another request, without the keys: a key may be a part
+// of a long request.
+func (h *requestHits) release() {
+	clear(h.zones)
+	clear(h.hits)
+	h.facts = policy.Facts{}
+	h.policy.Reset()
+	h.zones, h.hits, h.decisions = h.zones[:0], h.hits[:0], h.decisions[:0]
+	freeRequestHits.Put(h)
 }

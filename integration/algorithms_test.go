@@ -12,8 +12,8 @@ import (
 // quota is the full quota of every limit in algorithms.
 const quota = 100
 
-// algorithms are all algorithms, each with a limit of 100 that gives nothing
-// back while a test runs: not before what is called its rest.
+// algorithms are all algorithms, each with a limit of 100. No quota comes back before rest
+// has passed, so tests must take less time.
 var algorithms = []struct {
 	name, limit string
 	rest        time.Duration // from the first hit on
@@ -25,7 +25,7 @@ var algorithms = []struct {
 	{"gcra", "100 2h", 72 * time.Second}, // one comes back every 72 s
 }
 
-// TestAlgorithmsAreAllHere holds the list above to what the core knows.
+// TestAlgorithmsAreAllHere compares the list above with package ratelimit.
 func TestAlgorithmsAreAllHere(t *testing.T) {
 	var names []string
 	for _, a := range algorithms {
@@ -37,7 +37,7 @@ func TestAlgorithmsAreAllHere(t *testing.T) {
 		t.Fatalf("ParseAlgorithm: %v", err)
 	}
 	if want := "one of " + strings.Join(names, ", "); field.Want != want {
-		t.Errorf("the core knows %s; these tests know %s", field.Want, want)
+		t.Errorf("package ratelimit has %s; these tests have %s", field.Want, want)
 	}
 }
 
@@ -59,7 +59,7 @@ func forEachKind(t *testing.T, test func(t *testing.T, algorithm, limit string, 
 				began := time.Now()
 				test(t, a.name, a.limit, table.durable)
 				if took := time.Since(began); took >= a.rest {
-					t.Errorf("took %v: the limit %s gave back after %v, so the counts above say nothing", took, a.limit, a.rest)
+					t.Errorf("took %v: the limit %s gave back after %v, so the counts above may be wrong", took, a.limit, a.rest)
 				}
 			})
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 )
 
-// TestCrashLosesNothingDurable kills Postgres while requests are counted in
-// both tables. With synchronous_commit, whoever was let pass has been counted
-// for good, whatever the algorithm; the ephemeral table is empty.
+// TestCrashLosesNothingDurable kills Postgres while requests are counted in both tables.
+// With synchronous_commit, the durable table still counts each request that passed. The
+// ephemeral table is empty.
 func TestCrashLosesNothingDurable(t *testing.T) {
 	const events = 1000000
 	server := cluster.Private(t, cluster.Options{})
@@ -45,7 +45,7 @@ func TestCrashLosesNothingDurable(t *testing.T) {
 	if err := result.Err(); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody may make new rows: what comes back is looked at alone.
+	// Caddy must not add rows to those that survived.
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +77,8 @@ func TestCrashLosesNothingDurable(t *testing.T) {
 	}
 }
 
-// counted is how much of a quota the rows of a prefix say is used, whichever
-// columns their algorithm keeps it in; 0 before there is a table.
+// counted is how much of a quota the rows of a prefix have used, in the columns of any
+// algorithm. It is 0 before there is a table.
 func counted(t *testing.T, dsn, table, prefix string, quota int) int64 {
 	t.Helper()
 	if queryInt(t, dsn, "SELECT coalesce(to_regclass($1)::oid::bigint, 0)", table) == 0 {

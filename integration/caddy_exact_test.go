@@ -10,9 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 )
 
-// kindRoutes are a path for each algorithm on each table: one where a request
-// costs 1, and one, under /costs, where a header says what it costs. A header
-// says whose quota it is.
+// kindRoutes are two paths for each algorithm on each table: one on which a request costs
+// 1, and one under /costs, on which a header gives the cost. Another header is the key.
 func kindRoutes() []caddyRoute {
 	var routes []caddyRoute
 	for _, a := range algorithms {
@@ -87,8 +86,8 @@ func TestTwoCaddiesShareALimit(t *testing.T) {
 			}
 		}
 
-		// More requests of cost 1 than can pass: some are refused, and that
-		// means that the quota is used up to the last unit.
+		// There are more requests of cost 1 than can pass. So some of them are refused,
+		// and the whole quota is used.
 		const costs = 5
 		mixed := run(1000, func(i int) *http.Request {
 			return harness.Get(to(i, costs)+"/costs"+path, "X-Key", "mixed", "X-Cost", strconv.Itoa(i%costs+1))

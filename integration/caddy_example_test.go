@@ -28,7 +28,7 @@ func TestExampleCaddyfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Every request has to be decided here, however slow the machine is.
-	config := strings.Replace(string(text), "on_error allow", strings.Join(decided, "\n\t\t"), 1)
+	config := strings.ReplaceAll(string(text), "on_error allow", strings.Join(decided, "\n\t\t"))
 	if config == string(text) {
 		t.Fatal("Caddyfile.example does not say on_error allow")
 	}

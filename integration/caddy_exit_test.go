@@ -69,8 +69,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// alive tells whether a process is there and has not ended. One that has, but
-// that nobody has waited for, holds nothing any more.
+// alive reports whether a process runs. A process that has ended, and for which its parent
+// has not waited yet, does not.
 func alive(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return false

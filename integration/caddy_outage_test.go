@@ -17,8 +17,8 @@ const (
 	backWithin    = 2 * time.Second        // for limits to hold again
 )
 
-// outageRoutes have a limit that nobody reaches, with either on_error; none, to
-// see what the machine makes a request wait for; and one that anybody reaches.
+// outageRoutes have a limit that is never reached, with each on_error; no limit, to measure
+// how slow the machine is; and a limit that is soon reached.
 func outageRoutes() []caddyRoute {
 	return []caddyRoute{
 		{"/allow", []string{limit("allow", "limit 1000000 1h", "key all", "on_error allow")}},
@@ -46,10 +46,10 @@ func startOutageLoad(t *testing.T, c *caddy) (stop func() *harness.Result) {
 	}
 }
 
-// checkOutage wants each request answered in time: by on_error during the
-// outage, which lasted from down until up at least. On a busy machine a request
-// that no limit looks at takes long, too. One that waits for its timeout may be
-// held up that long twice: before it waits, and after.
+// checkOutage expects that each request was answered in time: by on_error during the
+// outage, which lasted at least from down to up. On a busy machine, requests without a limit
+// take long, too. A request with a limit may take that much longer twice: before it waits
+// for its timeout, and after.
 func checkOutage(t *testing.T, r *harness.Result, down, up time.Time) {
 	t.Helper()
 	if err := r.Err(); err != nil {
@@ -84,8 +84,8 @@ func checkOutage(t *testing.T, r *harness.Result, down, up time.Time) {
 	t.Logf("%v; %d denied by on_error; slowest %v", r, denied, slowest)
 }
 
-// awaitDecisions waits until a Caddy decides again, and at the longest as long
-// as since allows.
+// awaitDecisions waits until a Caddy decides again, at most until patience has passed since
+// a time.
 func awaitDecisions(t *testing.T, c *caddy, since time.Time, patience time.Duration) {
 	t.Helper()
 	for {
@@ -102,7 +102,7 @@ func awaitDecisions(t *testing.T, c *caddy, since time.Time, patience time.Durat
 	}
 }
 
-// checkTight wants a limit of 5 to hold for a key that is new.
+// checkTight expects that a limit of 5 is enforced for a new key.
 func checkTight(t *testing.T, c *caddy, key string) {
 	t.Helper()
 	r := harness.Run(t.Context(), harness.Load{Clients: 4, Requests: 20, Request: func(int) *http.Request {
@@ -173,6 +173,6 @@ func TestPostgresIsDownAtLoad(t *testing.T) {
 	checkTight(t, c, "new")
 	checkOutage(t, stop(), down, up)
 	if !strings.Contains(c.Log(), "connect") {
-		t.Errorf("the log does not tell why nothing was decided:\n%s", c.Log())
+		t.Errorf("the log does not say why there was no decision:\n%s", c.Log())
 	}
 }

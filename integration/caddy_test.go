@@ -79,7 +79,7 @@ type caddy struct {
 // buildCaddy makes the Caddy that users get.
 func buildCaddy(t *testing.T) string {
 	t.Helper()
-	return harness.Build(t, "..", "./xcaddy")
+	return harness.Caddy(t, "..")
 }
 
 // launchCaddy starts a Caddy and does not wait for it.

@@ -6,8 +6,12 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/mitchellh/mapstructure v1.5.1-0.20231216201459-8508981c8b6c
 	github.com/pgratelimit/pg-ratelimit v0.0.0
+	github.com/prometheus/procfs v0.22.0
 	github.com/traefik/paerser v0.2.2
 	github.com/traefik/yaegi v0.16.1
+	golang.org/x/sync v0.23.0
+	golang.org/x/sys v0.48.0
+	golang.org/x/text v0.42.0
 	gopkg.in/yaml.v3 v3.0.1
 )
 
@@ -18,8 +22,6 @@ require (
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/kr/text v0.2.0 // indirect
 	github.com/rogpeppe/go-internal v1.16.0 // indirect
-	golang.org/x/sync v0.23.0 // indirect
-	golang.org/x/text v0.42.0 // indirect
 )
 
 replace github.com/pgratelimit/pg-ratelimit => ../

@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // guideSQL are the SQL statements of the migration guide, by its code blocks.
@@ -110,7 +111,10 @@ func TestNpmGuide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	early := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{Report: func(err error) { reported <- err }})
+	early, err := postgres.New(db, postgres.Options{OnError: func(err error) { reported <- err }})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := limits[0].byStore(early)(1); err == nil {
 		t.Error("a proxy that may not upgrade the tables decides before they are")
 	}

@@ -44,7 +44,7 @@ func (s *shared) byNode(n *nodeProgram) taker {
 	return func(cost int64) (bool, error) { return n.take(s.node(cost)) }
 }
 
-func (s *shared) byStore(store *ratelimit.Postgres) taker {
+func (s *shared) byStore(store ratelimit.Store) taker {
 	return func(cost int64) (bool, error) {
 		decisions := make([]ratelimit.Decision, 1)
 		hits := []ratelimit.Hit{{Limit: s.limit, Key: s.key, Cost: cost}}
@@ -215,7 +215,7 @@ func TestNodeProgramSharesRows(t *testing.T) {
 
 // upgradeUnderTraffic lets the store upgrade the tables while the Node program
 // sends hits without a pause. None fails, none is lost.
-func upgradeUnderTraffic(t *testing.T, dsn string, node *nodeProgram, store *ratelimit.Postgres) {
+func upgradeUnderTraffic(t *testing.T, dsn string, node *nodeProgram, store ratelimit.Store) {
 	t.Helper()
 	free := []*shared{
 		{limit: &ratelimit.Limit{Prefix: "free", Algorithm: ratelimit.SlidingWindow, Events: 1e9, Window: time.Hour}, key: "user:1"},

@@ -82,8 +82,8 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 						if passes {
 							side.passed.Add(1)
 						}
-						// The side whose clock is 100 ms ahead turns the window
-						// first. It must not use all of it up meanwhile.
+						// The side whose clock is 100 ms ahead begins the new window first.
+						// It must leave some quota to the other side.
 						time.Sleep(5 * time.Millisecond)
 					}
 				}()
@@ -108,7 +108,7 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 	}
 }
 
-// witnessed are the states of a prefix's only row.
+// witnessed returns the states of a prefix's only row.
 func witnessed(t *testing.T, conn *pgx.Conn, prefix string) []state {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), "SELECT at, count, prev_count, window_start, expires_at FROM witness WHERE prefix = $1 ORDER BY id", prefix)

@@ -16,17 +16,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// outcome is what the hammer tells; see its command.
+// outcome is the output of internal/hammer.
 type outcome struct {
 	Admitted []int64
 	Refused  int64
 	Seconds  float64
-	Reported []string
+	Errors   []string
 }
 
-// hammer runs the hammer to its end.
+// hammer runs internal/hammer until it ends.
 func hammer(ctx context.Context, path string, args ...string) (*outcome, error) {
 	out, err := exec.CommandContext(ctx, path, args...).Output()
 	if err != nil {
@@ -41,8 +42,8 @@ func hammer(ctx context.Context, path string, args ...string) (*outcome, error) 
 	if err := json.Unmarshal(out, o); err != nil {
 		return nil, err
 	}
-	if len(o.Reported) > 0 {
-		return nil, fmt.Errorf("hammer %q: the store reported %q", args, o.Reported)
+	if len(o.Errors) > 0 {
+		return nil, fmt.Errorf("hammer %q: the store reports %q", args, o.Errors)
 	}
 	return o, nil
 }
@@ -52,9 +53,9 @@ func buildHammer(t *testing.T) string {
 	return harness.Build(t, ".", "./internal/hammer")
 }
 
-// TestProcessesShareALimit sends hits from three processes at once, to 50 keys,
-// in costs from 1 to 5. Each key gets more hits of cost 1 than could pass, so
-// some are refused, and that means that the quota is used up to the last unit.
+// TestProcessesShareALimit sends hits from three processes at once, to 50 keys, with costs
+// from 1 to 5. Each key gets more hits of cost 1 than can pass. So some of them are refused,
+// and the whole quota is used.
 func TestProcessesShareALimit(t *testing.T) {
 	path := buildHammer(t)
 	forEachKind(t, func(t *testing.T, algorithm, limit string, durable bool) {
@@ -98,7 +99,7 @@ func TestProcessesShareALimit(t *testing.T) {
 func TestStoresShareALimit(t *testing.T) {
 	forEachKind(t, func(t *testing.T, algorithm, limit string, durable bool) {
 		dsn := cluster.Open(t)
-		l, err := edge.ParseLimit(edge.Config{Prefix: "shared", Algorithm: algorithm, Limit: limit, Durable: durable})
+		l, err := edge.ParseLimit(edge.LimitSettings{Prefix: "shared", Algorithm: algorithm, Limit: limit, Durable: durable})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +138,7 @@ func TestStoresShareALimit(t *testing.T) {
 	})
 }
 
-// checkNoDeadlock wants no two statements to have waited for each other.
+// checkNoDeadlock expects that no two transactions waited for each other.
 func checkNoDeadlock(t *testing.T, dsn string) {
 	t.Helper()
 	if n := queryInt(t, dsn, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
@@ -145,15 +146,18 @@ func checkNoDeadlock(t *testing.T, dsn string) {
 	}
 }
 
-// openStore is a store on the database, closed at the test's end. What it
-// reports fails the test.
-func openStore(t *testing.T, dsn string) *ratelimit.Postgres {
+// openStore returns a store on the database, which is closed at the end of the test. A
+// failure in the background fails the test.
+func openStore(t *testing.T, dsn string) ratelimit.Store {
 	t.Helper()
 	db, err := pgxdb.Open(dsn, pgxdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{Report: func(err error) { t.Errorf("the store reported: %v", err) }})
+	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Errorf("the store reports: %v", err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(store.Close)
 	return store
 }

@@ -14,10 +14,9 @@ import (
 // every update must stay on its page and leave the indexes alone, and the
 // second half must find the room that it needs in what the first half left.
 //
-// An old version of a row makes room as soon as nobody can see it any more. So
-// that the figures are those of the statements, and not of who held a snapshot
-// for how long on a busy machine, nobody else is there: one statement at a time,
-// no cleanup, no vacuum. Vacuum may then not help either.
+// The space of an old version of a row is free as soon as no snapshot can see the version.
+// So that no other snapshot changes the figures on a busy machine, there is one statement at
+// a time, no cleanup and no vacuum.
 func TestUpdatesStayHOT(t *testing.T) {
 	path := buildHammer(t)
 	server := cluster.Private(t, cluster.Options{Config: map[string]string{"autovacuum": "off"}})
@@ -34,7 +33,7 @@ func TestUpdatesStayHOT(t *testing.T) {
 			half := func(first int) (size int64) {
 				o, err := hammer(t.Context(), path, "-dsn", dsn, "-algorithm", kind.algorithm, "-limit", kind.limit, "-burst", kind.burst,
 					"-keys", strconv.Itoa(keys), "-hits", strconv.Itoa(hits/2), "-first", strconv.Itoa(first), "-callers", "128",
-					"-flights", "1", "-cleanup", "-1")
+					"-workers", "1", "-cleanup", "-1")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -49,7 +48,7 @@ func TestUpdatesStayHOT(t *testing.T) {
 			}
 			middle := half(0)
 			end := half(hits / 2)
-			// What a connection has counted is there for others once it has ended.
+			// The counters of a connection are complete when it has ended.
 			await(t, "the hammer's connections to end", func() bool {
 				return queryInt(t, dsn, "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND pid <> pg_backend_pid()", database) == 0
 			})
@@ -71,7 +70,7 @@ func TestUpdatesStayHOT(t *testing.T) {
 	}
 }
 
-// await waits for what is bound to come.
+// await waits until a condition holds.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	const patience = 30 * time.Second

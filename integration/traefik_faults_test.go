@@ -43,16 +43,15 @@ func faultLoad(tr *traefik) (stop func() *harness.Result) {
 	}
 }
 
-// checkFaults wants every request answered in time: by onError, where it began
-// in the outage.
+// checkFaults expects that every request was answered in time: by onError if it began
+// during the outage.
 func checkFaults(t *testing.T, r *harness.Result, down, up time.Time) {
 	t.Helper()
 	if err := r.Err(); err != nil {
 		t.Error(err)
 	}
-	// What a request without the plugin takes longer than a moment is this
-	// machine's doing, which other work may keep busy. One that waits for its
-	// timeout may be held up that long twice: before it waits, and after.
+	// On a busy machine, requests without the plugin take long, too. A request with it may
+	// take that much longer twice: before it waits for its timeout, and after.
 	late := time.Duration(0)
 	for i, reply := range r.Replies {
 		if faultPaths[i%len(faultPaths)] == "/plain" && reply.Took > late {
@@ -117,7 +116,7 @@ func TestPostgresDiesUnderTraefik(t *testing.T) {
 }
 
 func TestBlackHoleUnderTraefik(t *testing.T) {
-	// Until then connections are waited for; it is no timeout of a decision.
+	// connect_timeout bounds an attempt to connect, not a decision.
 	dsn := "postgres://nobody@" + blackHole(t) + "/nothing?sslmode=disable&connect_timeout=3"
 	tr := startTraefik(t, faultRoutes(startBackend(t), dsn))
 	began := time.Now()

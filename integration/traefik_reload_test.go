@@ -104,7 +104,7 @@ func TestReloadsLeaveNothingBehind(t *testing.T) {
 	if before == 0 || inSecond == 0 {
 		t.Errorf("%d hits in the first database before the change, %d in the second after it", before, inSecond)
 	}
-	// The old pool goes after its linger: 10 s and the middleware's timeout, 5 s.
+	// The old pool is closed after 10 s and the middleware's timeout, 5 s.
 	t.Logf("%v; %d hits in the first database, %d in the second", r, inFirst, inSecond)
 	for cluster.Connections(t, first) > 0 {
 		if time.Since(switched) > 60*time.Second {

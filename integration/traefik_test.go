@@ -12,21 +12,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 )
 
-// What the tests of exactness send to a limit of quota.
+// The load of the tests that count how many requests pass a limit of quota.
 const (
 	crowd    = 64
 	requests = 1000
 )
 
-// decideAlways makes a middleware wait for a decision however slow this machine
-// is, and pass nothing without one.
+// decideAlways makes a middleware wait long enough for a decision on a slow machine, and
+// refuse requests without one.
 func decideAlways(limit object) object {
 	limit["timeout"], limit["onError"] = "30s", "deny"
 	return limit
 }
 
-// checkExact sends requests from a crowd to the URLs in turn, and wants as many
-// to pass as the quota is.
+// checkExact sends requests from many clients to the URLs in turn, and expects that as many
+// pass as the quota is.
 func checkExact(t *testing.T, urls ...string) {
 	t.Helper()
 	r := harness.Run(context.Background(), harness.Load{Clients: crowd, Requests: requests, Request: func(i int) *http.Request {
@@ -102,8 +102,8 @@ func TestCaddyAndTraefikCountTogether(t *testing.T) {
 	}
 }
 
-// checkSameAnswer compares what the limiter wrote. Time passes between two
-// answers, and the first of two that pass has left one less.
+// checkSameAnswer compares the headers and bodies of two answers. Times and remaining
+// quotas may differ by one.
 func checkSameAnswer(t *testing.T, byCaddy, byTraefik harness.Answer) {
 	t.Helper()
 	if byCaddy.Status == http.StatusTooManyRequests && withoutDigits(byCaddy.Body) != withoutDigits(byTraefik.Body) {
@@ -176,8 +176,7 @@ func TestTraefikWithoutADatabase(t *testing.T) {
 	}
 }
 
-// awaitLimits waits until answers carry the limiter's headers, and wants it to
-// take no longer than most.
+// awaitLimits waits until answers have the headers of a limit, at most for that long.
 func awaitLimits(t *testing.T, url string, most time.Duration) {
 	t.Helper()
 	began := time.Now()

@@ -29,7 +29,7 @@ type pluginConfigurations struct {
 const fullYAML = `
 dsn: memory
 maxConns: 6
-autoMigrate: false
+autoMigrate: off
 cleanupProbability: 0.5
 prefix: api
 key: "{header.X-Tenant}"
@@ -37,7 +37,7 @@ algorithm: token_bucket
 limit: 100 1h
 burst: 20
 cost: 2
-durable: true
+durable: on
 synchronousCommit: true
 hashKey: true
 timeout: 100ms
@@ -56,6 +56,7 @@ zones:
     key: all
     limit: 1000/1d
     cost: "{header.X-Cost}"
+    minCost: 0
 `
 
 // fullLabels is fullYAML as Docker labels.
@@ -65,13 +66,13 @@ var fullLabels = map[string]string{
 	"durable": "true", "synchronousCommit": "true", "hashKey": "true", "timeout": "100ms", "onError": "deny",
 	"ipStrategy.depth": "1", "ipStrategy.excludedIPs": "10.0.0.0/8,192.0.2.1", "ipStrategy.ipv6Subnet": "64",
 	"zones[0].prefix": "per-client", "zones[0].key": "{client_ip}", "zones[0].limit": "30 1h", "zones[0].algorithm": "fixed_window", "zones[0].durable": "false",
-	"zones[1].prefix": "all", "zones[1].key": "all", "zones[1].limit": "1000/1d", "zones[1].cost": "{header.X-Cost}",
+	"zones[1].prefix": "all", "zones[1].key": "all", "zones[1].limit": "1000/1d", "zones[1].cost": "{header.X-Cost}", "zones[1].minCost": "0",
 }
 
 // TestConfigurationComesThroughEveryProvider gives the plugin one configuration
 // in the types that Traefik's providers give it.
 func TestConfigurationComesThroughEveryProvider(t *testing.T) {
-	if elsewhere(t) {
+	if runWithoutRace(t) {
 		return
 	}
 	var byFile, byKubernetes map[string]any
@@ -108,7 +109,7 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 				t.Errorf("%s, request %d: %d %v", name, i, w.Code, w.Header())
 			}
 		}
-		// 700 left of 1000, whoever it is.
+		// 700 are left of 1000, for all clients together.
 		if w := ask(h, "X-Tenant", "other", "X-Cost", "701", "X-Forwarded-For", "192.0.2.7"); w.Code != http.StatusTooManyRequests || w.Header().Get("X-RateLimit-Limit") != "1000" {
 			t.Errorf("%s: %d %v", name, w.Code, w.Header())
 		}
@@ -136,22 +137,22 @@ func prefixed(config map[string]any, zone int, name string) {
 // must be, whichever way it was given. What each field takes is tested in the
 // plugin's own folder.
 func TestConfigurationErrors(t *testing.T) {
-	if elsewhere(t) {
+	if runWithoutRace(t) {
 		return
 	}
 	p := loadPlugin(t, "DATABASE_URL=")
 	for want, config := range map[string]object{
-		`pg_ratelimit: prefix: missing: must be`:                                      {"dsn": "memory", "limit": "5 1m"},
-		`pg_ratelimit: limit: "5": must be`:                                           {"dsn": "memory", "prefix": "a", "limit": 5},
-		`pg_ratelimit: limit: "5 fortnights": must be`:                                {"dsn": "memory", "prefix": "a", "limit": "5 fortnights"},
-		`pg_ratelimit: burst: "2.5": must be`:                                         {"dsn": "memory", "prefix": "a", "limit": "5 1m", "algorithm": "token_bucket", "burst": 2.5},
-		`pg_ratelimit: cost: "0": must be`:                                            {"dsn": "memory", "prefix": "a", "limit": "5 1m", "cost": 0},
-		`pg_ratelimit: dsn: missing: must be`:                                         {"prefix": "a", "limit": "5 1m"},
-		`pg_ratelimit: dsn: `:                                                         {"dsn": "host=localhost sslmode=perhaps", "prefix": "a", "limit": "5 1m"},
-		`pg_ratelimit: zones[1].key: "{nobody}": must be`:                             {"dsn": "memory", "zones": []object{{"prefix": "a", "limit": "5 1m"}, {"prefix": "b", "limit": "5 1m", "key": "{nobody}"}}},
-		`pg_ratelimit: ipStrategy.ipv6Subnet: "0": must be`:                           {"dsn": "memory", "prefix": "a", "limit": "5 1m", "ipStrategy": object{"ipv6Subnet": "0"}},
-		"1 error(s) decoding:\n\n* cannot parse 'Durable' as bool":                    {"dsn": "memory", "prefix": "a", "limit": "5 1m", "durable": "perhaps"},
-		"1 error(s) decoding:\n\n* cannot parse 'Zones[0].SynchronousCommit' as bool": {"dsn": "memory", "zones": []object{{"prefix": "a", "limit": "5 1m", "synchronousCommit": "perhaps"}}},
+		`pg_ratelimit: prefix: missing: must be`:                                 {"dsn": "memory", "limit": "5 1m"},
+		`pg_ratelimit: limit: "5": must be`:                                      {"dsn": "memory", "prefix": "a", "limit": 5},
+		`pg_ratelimit: limit: "5 fortnights": must be`:                           {"dsn": "memory", "prefix": "a", "limit": "5 fortnights"},
+		`pg_ratelimit: burst: "2.5": must be`:                                    {"dsn": "memory", "prefix": "a", "limit": "5 1m", "algorithm": "token_bucket", "burst": 2.5},
+		`pg_ratelimit: cost: "0": must be`:                                       {"dsn": "memory", "prefix": "a", "limit": "5 1m", "cost": 0},
+		`pg_ratelimit: dsn: missing: must be`:                                    {"prefix": "a", "limit": "5 1m"},
+		`pg_ratelimit: dsn: `:                                                    {"dsn": "host=localhost sslmode=perhaps", "prefix": "a", "limit": "5 1m"},
+		`pg_ratelimit: zones[1].key: "{nobody}": must be`:                        {"dsn": "memory", "zones": []object{{"prefix": "a", "limit": "5 1m"}, {"prefix": "b", "limit": "5 1m", "key": "{nobody}"}}},
+		`pg_ratelimit: ipStrategy.ipv6Subnet: "0": must be`:                      {"dsn": "memory", "prefix": "a", "limit": "5 1m", "ipStrategy": object{"ipv6Subnet": "0"}},
+		`pg_ratelimit: durable: "perhaps": must be on or off`:                    {"dsn": "memory", "prefix": "a", "limit": "5 1m", "durable": "perhaps"},
+		`pg_ratelimit: zones[0].synchronousCommit: "perhaps": must be on or off`: {"dsn": "memory", "zones": []object{{"prefix": "a", "limit": "5 1m", "synchronousCommit": "perhaps"}}},
 	} {
 		_, err := p.handler(context.Background(), ok, config)
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -161,7 +162,7 @@ func TestConfigurationErrors(t *testing.T) {
 }
 
 func TestDSNComesFromTheEnvironment(t *testing.T) {
-	if elsewhere(t) {
+	if runWithoutRace(t) {
 		return
 	}
 	h := loadPlugin(t, "DATABASE_URL="+cluster.Open(t)).mustHandler(t, ok, decideAlways(object{"prefix": "env", "limit": "1 1h"}))
@@ -170,10 +171,24 @@ func TestDSNComesFromTheEnvironment(t *testing.T) {
 	}
 }
 
+func TestDSNComesFromAFile(t *testing.T) {
+	if runWithoutRace(t) {
+		return
+	}
+	path := filepath.Join(t.TempDir(), "dsn")
+	if err := os.WriteFile(path, []byte(cluster.Open(t)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := loadPlugin(t, "DATABASE_URL=").mustHandler(t, ok, decideAlways(object{"dsnFile": path, "prefix": "file", "limit": "1 1h"}))
+	if a, b := ask(h).Code, ask(h).Code; a != http.StatusOK || b != http.StatusTooManyRequests {
+		t.Errorf("%d and %d, with a limit of 1", a, b)
+	}
+}
+
 // TestManifest holds .traefik.yml to what Traefik and the catalogue want of it,
 // and its test data to work where no database is.
 func TestManifest(t *testing.T) {
-	if elsewhere(t) {
+	if runWithoutRace(t) {
 		return
 	}
 	m := readManifest(t)

@@ -19,7 +19,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// modulePath is what Traefik knows the plugin by.
+// modulePath is the plugin's name in Traefik.
 const modulePath = "github.com/pgratelimit/pg-ratelimit"
 
 // manifest is .traefik.yml.
@@ -53,8 +53,8 @@ func readManifest(t testing.TB) manifest {
 	return m
 }
 
-// goPath makes a folder that holds this repository where Traefik looks for a
-// local plugin's sources, and returns it.
+// goPath adds this repository to a folder, at the place where Traefik looks for the sources
+// of a local plugin, and returns the folder.
 func goPath(t testing.TB, dir string) string {
 	t.Helper()
 	root, err := filepath.Abs("..")
@@ -146,8 +146,8 @@ func (p *plugin) handler(ctx context.Context, next http.Handler, config map[stri
 	return results[0].Interface().(http.Handler), nil
 }
 
-// mustHandler is handler, for a configuration that is right and a middleware
-// that lives as long as the test.
+// mustHandler is handler for a valid configuration. The middleware lasts as long as the
+// test.
 func (p *plugin) mustHandler(t testing.TB, next http.Handler, config map[string]any) http.Handler {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

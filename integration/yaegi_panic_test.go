@@ -10,11 +10,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
-// TestOneBadRequestSpoilsNoOther: requests wait for their decision together, and
-// what all of them ask for is made out in one place. One with which that panics
-// gets the answer of onError, and those beside it theirs.
-func TestOneBadRequestSpoilsNoOther(t *testing.T) {
-	if elsewhere(t) {
+// TestInterpretedPanicFailsOneRequest: the requests of a batch are read in one loop. A
+// request that makes the plugin panic is answered by onError, and the others are decided.
+func TestInterpretedPanicFailsOneRequest(t *testing.T) {
+	if runWithoutRace(t) {
 		return
 	}
 	dsn := cluster.Open(t)

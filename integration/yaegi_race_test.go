@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// elsewhere runs the test that calls it in a test binary without the race
-// detector, and reports whether it did: then there is nothing left to do.
+// runWithoutRace runs the test that calls it in a test binary without the race detector,
+// and returns true: the caller has nothing left to do.
 //
-// Yaegi fills in types when they are first needed, without a lock: the same
-// value, whoever is first, but the race detector cannot know. Everything that is
-// interpreted is also tested compiled, with it.
-func elsewhere(t *testing.T) bool {
+// Yaegi completes types when they are first needed, without a lock. All goroutines write
+// the same value, but the race detector does not know that. All interpreted code is also
+// tested compiled, with the race detector.
+func runWithoutRace(t *testing.T) bool {
 	t.Helper()
 	binary, err := unraced()
 	if err != nil {

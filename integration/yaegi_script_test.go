@@ -25,7 +25,7 @@ var scriptLimits = []string{
 	"j gcra 4 true 2 300ms",
 }
 
-// otherLimits are for the same rows, counted otherwise: somebody has changed the
+// otherLimits are on the same rows with other algorithms, as after a change of the
 // configuration.
 var otherLimits = []string{
 	"a fixed_window - false 9 2s",
@@ -34,10 +34,10 @@ var otherLimits = []string{
 	"g sliding_window - false 6 1s",
 }
 
-// randomScript is a script of so many requests. A smooth one has no clock that is
-// set back, no change of configuration, and no token bucket, which fills up in
-// step with its first hit: so it does not matter when rows that have expired are
-// deleted, which is left to chance in memory.
+// randomScript is a script with that many requests. The result of a smooth script does not
+// depend on when expired rows are deleted, which is random in memory: its clock is never set
+// back, its limits do not change, and it has no token bucket, which refills in step with its
+// first hit.
 func randomScript(random *rand.Rand, requests int, smooth bool) string {
 	limits := append(append([]string(nil), scriptLimits...), otherLimits...)
 	if smooth {
@@ -88,10 +88,10 @@ func randomScript(random *rand.Rand, requests int, smooth bool) string {
 	return b.String()
 }
 
-// TestInterpretedCoreDecidesAsCompiled runs random requests through the core as
-// Go compiles it and as Yaegi interprets it, in memory and in Postgres.
+// TestInterpretedCoreDecidesAsCompiled has random requests decided by the compiled and by
+// the interpreted stores, in memory and in Postgres.
 func TestInterpretedCoreDecidesAsCompiled(t *testing.T) {
-	if elsewhere(t) {
+	if runWithoutRace(t) {
 		return
 	}
 	p := loadPlugin(t)
@@ -108,7 +108,7 @@ func TestInterpretedCoreDecidesAsCompiled(t *testing.T) {
 	}
 }
 
-// compareDecisions shows the first request that was decided otherwise.
+// compareDecisions shows the first request with different decisions.
 func compareDecisions(t *testing.T, text, where, compiled, interpreted string) {
 	t.Helper()
 	requests := strings.Split(strings.SplitN(text, "\n\n", 2)[1], "\n")

@@ -4,14 +4,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
+	"os"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// A store that keeps its counts in this process; NewPostgres shares them.
+// Counts in a Postgres database are shared by all programs that use the database.
+func Example() {
+	db, err := pgxdb.Open(os.Getenv("DATABASE_URL"), pgxdb.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	store, err := postgres.New(db, postgres.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute}, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	d, err := limiter.Take(context.Background(), "user:123", 1)
+	switch {
+	case err != nil:
+		log.Print(err) // no decision: let the request pass, or refuse it
+	case !d.Allowed:
+		fmt.Println("refused; try again after", d.RetryAfter)
+	}
+}
+
+// Counts of a store in memory end with the process.
 func ExampleLimiter_Take() {
-	store := ratelimit.NewMemory(0, nil)
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	defer store.Close()
 	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{
 		Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Minute,
@@ -31,29 +64,41 @@ func ExampleLimiter_Take() {
 }
 
 func ExampleLimiter_Peek() {
-	store := ratelimit.NewMemory(0, nil)
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	defer store.Close()
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 5, Window: time.Minute}, 0)
 	_, _ = limiter.Take(context.Background(), "user:123", 3)
-	d, _ := limiter.Peek(context.Background(), "user:123")
-	fmt.Println(d.Remaining, "of", d.Limit)
-	// Output: 2 of 5
+	d, _ := limiter.Peek(context.Background(), "user:123", 3)
+	fmt.Println(d.Allowed, d.Remaining, "of", d.Limit)
+	// Output: false 2 of 5
 }
 
 func ExampleLimiter_Reset() {
-	store := ratelimit.NewMemory(0, nil)
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	defer store.Close()
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 5, Window: time.Minute}, 0)
 	_, _ = limiter.Take(context.Background(), "user:123", 5)
 	_ = limiter.Reset(context.Background(), "user:123")
-	d, _ := limiter.Peek(context.Background(), "user:123")
+	d, _ := limiter.Peek(context.Background(), "user:123", 1)
 	fmt.Println(d.Remaining)
 	// Output: 5
 }
 
 // Wait slows a client down instead of refusing it.
 func ExampleLimiter_Wait() {
-	store := ratelimit.NewMemory(0, nil)
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	defer store.Close()
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{
 		Prefix: "mail", Algorithm: ratelimit.GCRA, Events: 100, Window: time.Second, Burst: 1,
@@ -71,7 +116,7 @@ func ExampleLimiter_Wait() {
 	// A deadline nearer than RetryAfter fails at once.
 	slow, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "slow", Events: 1, Window: time.Hour}, 0)
 	_, _ = slow.Wait(ctx, "smtp", 1)
-	_, err := slow.Wait(ctx, "smtp", 1)
+	_, err = slow.Wait(ctx, "smtp", 1)
 	fmt.Println(errors.Is(err, ratelimit.ErrTooLong))
 	// Output:
 	// true
@@ -80,7 +125,11 @@ func ExampleLimiter_Wait() {
 
 // Several limits on one request: all are charged, or none.
 func ExampleStore() {
-	store := ratelimit.NewMemory(0, nil)
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	defer store.Close()
 	perUser := &ratelimit.Limit{Prefix: "user", Events: 2, Window: time.Minute}
 	overall := &ratelimit.Limit{Prefix: "all", Algorithm: ratelimit.TokenBucket, Events: 3, Window: time.Minute}
@@ -100,9 +149,13 @@ func ExampleStore() {
 	// eve false
 }
 
-// A negative cost gives back what turned out not to be used.
+// A negative cost refunds what was charged and not used.
 func ExampleHit() {
-	store := ratelimit.NewMemory(0, nil)
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	defer store.Close()
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Hour}, 0)
 	_, _ = limiter.Take(context.Background(), "ann", 800) // an estimate
@@ -122,5 +175,5 @@ func ExampleParseRate() {
 	// 100 1m0s false  <nil>
 	// 5 10s false  <nil>
 	// 10000 0s true Europe/Berlin <nil>
-	// limit: "0 1m": must be a whole number of events from 1 to 9007199254740992, then a window, as in 100 1m
+	// limit: "0 1m": must be a whole number of events from 1 to 9007199254740992, then a window with the units ms, s, m, h, d and w, as in 100 1m, or on the calendar, as in 10000 1mo calendar
 }

@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -89,7 +90,7 @@ func TestCapacity(t *testing.T) {
 
 func TestSources(t *testing.T) {
 	for source, want := range map[ratelimit.Source]string{
-		ratelimit.FromPostgres: "postgres", ratelimit.FromMemory: "memory", ratelimit.FromBlocked: "blocked", ratelimit.Undecided: "undecided",
+		ratelimit.FromPostgres: "postgres", ratelimit.FromMemory: "memory", ratelimit.FromBlocked: "blocked", ratelimit.Undecided: "undecided", 200: "undecided",
 	} {
 		if got := source.String(); got != want {
 			t.Errorf("%d is %q, want %q", source, got, want)
@@ -97,9 +98,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestGCRADrains: a burst that would take more than a hundred years to drain is
-// refused, and one that takes just that is not.
-func TestGCRADrains(t *testing.T) {
+// TestGCRABounds: a burst may take a hundred years to drain, and not more.
+func TestGCRABounds(t *testing.T) {
 	l := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 1, Window: ratelimit.MaxWindow / 4, Burst: 4}
 	if err := l.Validate(); err != nil {
 		t.Error(err)
@@ -118,6 +118,146 @@ func TestGCRADrains(t *testing.T) {
 		change(&changed)
 		if err := changed.Validate(); err == nil || !strings.Contains(err.Error(), "must not exceed 2^62") {
 			t.Errorf("%+v: %v", changed, err)
+		}
+	}
+}
+
+// TestErrorsNameTheField, its value and what it should be.
+func TestErrorsNameTheField(t *testing.T) {
+	good := ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Second}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		change func(l *ratelimit.Limit)
+		want   string
+	}{
+		{func(l *ratelimit.Limit) { l.Prefix = "" }, "prefix: missing: must be a name of 1 to 255 bytes"},
+		{func(l *ratelimit.Limit) { l.Prefix = strings.Repeat("p", 256) }, "prefix: "},
+		{func(l *ratelimit.Limit) { l.Prefix = "a\x00b" }, `prefix: "a\x00b": must be`},
+		{func(l *ratelimit.Limit) { l.Prefix = "\xff" }, `prefix: "\xff": must be`},
+		{func(l *ratelimit.Limit) { l.Algorithm = 5 }, `algorithm: "Algorithm(5)": must be one of sliding_window, fixed_window, token_bucket, sliding_log, gcra`},
+		{func(l *ratelimit.Limit) { l.Events = 0 }, `limit: "0": must be`},
+		{func(l *ratelimit.Limit) { l.Events = -1 }, `limit: "-1": must be`},
+		{func(l *ratelimit.Limit) { l.Events = ratelimit.MaxEvents + 1 }, `limit: "9007199254740993": must be`},
+		{func(l *ratelimit.Limit) { l.Window = 0 }, `limit: "0s": must be`},
+		{func(l *ratelimit.Limit) { l.Window = time.Millisecond - time.Microsecond }, `limit: "999µs": must be`},
+		{func(l *ratelimit.Limit) { l.Window = ratelimit.MaxWindow + time.Microsecond }, `limit: "876600h0m0.000001s": must be`},
+		{func(l *ratelimit.Limit) { l.Window += time.Nanosecond }, `limit: "1.000000001s": must be`},
+		{func(l *ratelimit.Limit) { l.Burst = 2 }, "burst: "},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, -1 }, `burst: "-1": must be`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, ratelimit.MaxEvents+1 }, `burst: "9007199254740993": must be`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Events = ratelimit.SlidingLog, 1001 }, `limit: "1001": must be`},
+		{func(l *ratelimit.Limit) {
+			l.Algorithm, l.Events, l.Window = ratelimit.GCRA, ratelimit.MaxEvents, time.Hour
+		}, "limit: "},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst, l.Window = ratelimit.GCRA, 2, ratelimit.MaxWindow }, "burst: "},
+		{func(l *ratelimit.Limit) { l.Calendar, l.Window = ratelimit.Day, 0 }, "algorithm: "},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar = ratelimit.FixedWindow, ratelimit.Day }, `limit: "1s": must be`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar, l.Window = ratelimit.FixedWindow, 5, 0 }, "limit: "},
+		{func(l *ratelimit.Limit) { l.Zone = "UTC" }, `limit: "UTC": must be`},
+		{func(l *ratelimit.Limit) {
+			l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Mars/Base"
+		}, `limit: "Mars/Base": must be`},
+		{func(l *ratelimit.Limit) {
+			l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Local"
+		}, `limit: "Local": must be`},
+		{func(l *ratelimit.Limit) { l.Anchor = 30 }, `anchor: "30": must be`},
+		{func(l *ratelimit.Limit) {
+			l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Week, 0, 3
+		}, `anchor: "3": must be`},
+		{func(l *ratelimit.Limit) {
+			l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Month, 0, -1
+		}, `anchor: "-1": must be`},
+		{func(l *ratelimit.Limit) {
+			l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Year, 0, ratelimit.MaxAnchor+1
+		}, `anchor: "1096": must be`},
+	} {
+		l := good
+		test.change(&l)
+		err := l.Validate()
+		var field *ratelimit.FieldError
+		if !errors.As(err, &field) || !strings.HasPrefix(err.Error(), test.want) || !strings.Contains(err.Error(), "must be") {
+			t.Errorf("%+v: %v, want %s …", l, err, test.want)
+		}
+	}
+}
+
+// TestEqualLimits: limits are equal if they decide alike on one row.
+func TestEqualLimits(t *testing.T) {
+	base := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.TokenBucket, Events: 5, Window: time.Second}
+	for _, test := range []struct {
+		change func(l *ratelimit.Limit)
+		equal  bool
+	}{
+		{func(l *ratelimit.Limit) {}, true},
+		{func(l *ratelimit.Limit) { l.Prefix, l.Durable = "q", true }, true},
+		{func(l *ratelimit.Limit) { l.Burst = 5 }, true},
+		{func(l *ratelimit.Limit) { l.Burst = 6 }, false},
+		{func(l *ratelimit.Limit) { l.Algorithm = ratelimit.GCRA }, false},
+		{func(l *ratelimit.Limit) { l.Events, l.Burst = 6, 5 }, false},
+		{func(l *ratelimit.Limit) { l.Window++ }, false},
+		{func(l *ratelimit.Limit) { l.Calendar = ratelimit.Day }, false},
+		{func(l *ratelimit.Limit) { l.Zone = "UTC" }, false},
+		{func(l *ratelimit.Limit) { l.Anchor = 30 }, false},
+		{func(l *ratelimit.Limit) { l.SynchronousCommit = true }, false},
+	} {
+		l := base
+		test.change(&l)
+		if l.Equal(&base) != test.equal || base.Equal(&l) != test.equal {
+			t.Errorf("%+v equals %+v: want %v", l, base, test.equal)
+		}
+	}
+}
+
+// TestAnchorOn: days on which the same windows begin have one anchor, which is valid.
+func TestAnchorOn(t *testing.T) {
+	for day := time.Date(2023, 1, 1, 23, 59, 0, 0, time.FixedZone("", 14*3600)); day.Year() < 2025; day = day.AddDate(0, 0, 1) {
+		for calendar, windows := range map[ratelimit.Calendar]string{ratelimit.Month: "02", ratelimit.Year: "01-02"} {
+			anchor := ratelimit.AnchorOn(calendar, day)
+			l := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1, Calendar: calendar, Anchor: anchor}
+			if err := l.Validate(); err != nil {
+				t.Fatalf("%v: %v", day, err)
+			}
+			if got := time.Unix(anchor*24*3600, 0).UTC(); got.Format(windows) != day.Format(windows) {
+				t.Errorf("the anchor of %v is %v", day, got)
+			}
+			if again := ratelimit.AnchorOn(calendar, time.Unix(anchor*24*3600, 0).UTC()); again != anchor {
+				t.Errorf("the anchor of %v is %d, and that of its anchor %d", day, anchor, again)
+			}
+		}
+		for _, calendar := range []ratelimit.Calendar{ratelimit.NoCalendar, ratelimit.Day, ratelimit.Week} {
+			if anchor := ratelimit.AnchorOn(calendar, day); anchor != 0 {
+				t.Errorf("windows that no day moves have the anchor %d", anchor)
+			}
+		}
+	}
+}
+
+func TestLeases(t *testing.T) {
+	for _, c := range []struct {
+		change func(l *ratelimit.Limit)
+		ok     bool
+	}{
+		{func(l *ratelimit.Limit) {}, true},
+		{func(l *ratelimit.Limit) { l.Algorithm = ratelimit.FixedWindow }, true},
+		{func(l *ratelimit.Limit) { l.Algorithm = ratelimit.TokenBucket }, true},
+		{func(l *ratelimit.Limit) { l.Lease = ratelimit.MinLease }, true},
+		{func(l *ratelimit.Limit) { l.Lease = ratelimit.MaxLease }, true},
+		{func(l *ratelimit.Limit) { l.Lease = 0.0009 }, false},
+		{func(l *ratelimit.Limit) { l.Lease = 0.51 }, false},
+		{func(l *ratelimit.Limit) { l.Lease = -0.05 }, false},
+		{func(l *ratelimit.Limit) { l.Lease = math.NaN() }, false},
+		{func(l *ratelimit.Limit) { l.Algorithm = ratelimit.GCRA }, false},
+		{func(l *ratelimit.Limit) { l.Algorithm = ratelimit.SlidingLog }, false},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Window, l.Calendar = ratelimit.FixedWindow, 0, ratelimit.Day }, false},
+	} {
+		l := ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Minute, Lease: 0.05}
+		c.change(&l)
+		err := l.Validate()
+		var field *ratelimit.FieldError
+		if c.ok != (err == nil) || !c.ok && (!errors.As(err, &field) || field.Field != "lease") {
+			t.Errorf("%+v: %v", l, err)
 		}
 	}
 }

@@ -4,35 +4,42 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
-// newLimiter returns a limiter in memory: one event an interval, no burst.
-func newLimiter(t *testing.T, interval time.Duration) *ratelimit.Limiter {
+// inMemory returns a limiter on a store in memory.
+func inMemory(t *testing.T, limit ratelimit.Limit) (*ratelimit.Limiter, *memory.Store) {
 	t.Helper()
-	store := ratelimit.NewMemory(0, nil)
-	l, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 2, Window: 2 * interval, Burst: 1}, 0)
+	store, err := memory.New(memory.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if n := l.Waiting(); n != 0 {
-			t.Errorf("%d lines of waiters are left", n)
-		}
-	})
-	return l
+	limiter, err := ratelimit.NewLimiter(store, limit, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limiter, store
 }
 
-// TestWaitInOrder: waiters are served in the order in which they came, each as
-// soon as its RetryAfter is over, or a little later. The clock is synctest's.
-func TestWaitInOrder(t *testing.T) {
+// oneEach returns a limiter of one event an interval, without a burst.
+func oneEach(t *testing.T, interval time.Duration) *ratelimit.Limiter {
+	limiter, _ := inMemory(t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 2, Window: 2 * interval, Burst: 1})
+	return limiter
+}
+
+// TestCallersAreServedInOrder: each caller of Wait is served once its RetryAfter has
+// passed, or a little later.
+func TestCallersAreServedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(t, time.Second)
+		l := oneEach(t, time.Second)
 		begun := time.Now()
 		var mu sync.Mutex
 		var order []int
@@ -43,37 +50,37 @@ func TestWaitInOrder(t *testing.T) {
 				defer group.Done()
 				d, err := l.Wait(context.Background(), "k", 1)
 				if err != nil || !d.Allowed {
-					t.Errorf("waiter %d: %+v, %v", i, d, err)
+					t.Errorf("caller %d: %+v, %v", i, d, err)
 				}
 				mu.Lock()
 				defer mu.Unlock()
 				order = append(order, i)
 				least, most := time.Duration(i)*time.Second, time.Duration(i)*(time.Second+50*time.Millisecond)
 				if took := time.Since(begun); took < least || took > most {
-					t.Errorf("waiter %d waited %v, want from %v to %v", i, took, least, most)
+					t.Errorf("caller %d waited %v, want from %v to %v", i, took, least, most)
 				}
 			}()
-			synctest.Wait() // it stands in line
+			synctest.Wait() // the caller is in line
 		}
-		// Another key has a line of its own.
+		// Another key has its own line.
 		if _, err := l.Wait(context.Background(), "other", 1); err != nil || time.Since(begun) > 0 {
-			t.Errorf("the only one for another key: %v after %v", err, time.Since(begun))
+			t.Errorf("the only caller for another key: %v after %v", err, time.Since(begun))
 		}
 		group.Wait()
-		for i, who := range order {
-			if i != who {
+		for i, caller := range order {
+			if i != caller {
 				t.Fatalf("served in the order %v", order)
 			}
 		}
 	})
 }
 
-// TestWaitJitter: who has waited comes up to a tenth later, but not more than
-// 50 ms, and not all at the same time.
-func TestWaitJitter(t *testing.T) {
+// TestCallersAskAgainAtDifferentTimes: up to a tenth of RetryAfter later, and no more
+// than 50 ms.
+func TestCallersAskAgainAtDifferentTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, test := range []struct{ interval, most time.Duration }{{100 * time.Millisecond, 10 * time.Millisecond}, {time.Hour, 50 * time.Millisecond}} {
-			l := newLimiter(t, test.interval)
+			l := oneEach(t, test.interval)
 			late := map[time.Duration]bool{}
 			for i := range 50 {
 				key := fmt.Sprint(i)
@@ -92,17 +99,17 @@ func TestWaitJitter(t *testing.T) {
 				}
 			}
 			if len(late) < 10 {
-				t.Errorf("50 waiters were late by only %d different times", len(late))
+				t.Errorf("50 callers were late by only %d different times", len(late))
 			}
 		}
 	})
 }
 
-// TestWaitTooLong: who cannot be served in time is told at once, first in line or
-// not; who can just be is served.
-func TestWaitTooLong(t *testing.T) {
+// TestCallersThatCannotPassInTimeFailAtOnce, first in line or not. A deadline that is just
+// late enough is met.
+func TestCallersThatCannotPassInTimeFailAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(t, time.Second)
+		l := oneEach(t, time.Second)
 		if _, err := l.Wait(context.Background(), "k", 1); err != nil {
 			t.Fatal(err)
 		}
@@ -134,13 +141,11 @@ func TestWaitTooLong(t *testing.T) {
 	})
 }
 
-// TestWaitIsFair: who would pass at once does not overtake who waits for more.
-func TestWaitIsFair(t *testing.T) {
+// TestLowCostDoesNotOvertakeHighCost: a hit that would pass at once waits behind a hit
+// that needs more.
+func TestLowCostDoesNotOvertakeHighCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, err := ratelimit.NewLimiter(ratelimit.NewMemory(0, nil), ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l, _ := inMemory(t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
 		if d, err := l.Wait(context.Background(), "k", 1); err != nil || d.Remaining != 2 {
 			t.Fatal(d, err)
 		}
@@ -153,7 +158,7 @@ func TestWaitIsFair(t *testing.T) {
 				_, err := l.Wait(context.Background(), "k", cost)
 				minutes := time.Since(begun) / time.Minute
 				if err != nil || int(minutes) != i+1 {
-					t.Errorf("the one who wants %d waited %v: %v", cost, time.Since(begun), err)
+					t.Errorf("the caller of cost %d waited %v: %v", cost, time.Since(begun), err)
 				}
 			}()
 			synctest.Wait()
@@ -162,21 +167,20 @@ func TestWaitIsFair(t *testing.T) {
 	})
 }
 
-// TestWaitEnds: whoever stops waiting, wherever he stands, keeps nobody else from
-// being served, and leaves nothing behind.
-func TestWaitEnds(t *testing.T) {
+// TestCallerThatGivesUpDelaysNoOther, wherever in the line it is.
+func TestCallerThatGivesUpDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(t, time.Second)
+		l := oneEach(t, time.Second)
 		if _, err := l.Wait(context.Background(), "k", 1); err != nil {
 			t.Fatal(err)
 		}
 		begun := time.Now()
-		const waiters = 12
-		var cancels [waiters]context.CancelCauseFunc
-		var served [waiters]time.Duration
-		var errs [waiters]error
+		const callers = 12
+		var cancels [callers]context.CancelCauseFunc
+		var served [callers]time.Duration
+		var errs [callers]error
 		var group sync.WaitGroup
-		for i := range waiters {
+		for i := range callers {
 			var ctx context.Context
 			ctx, cancels[i] = context.WithCancelCause(context.Background())
 			group.Add(1)
@@ -189,30 +193,30 @@ func TestWaitEnds(t *testing.T) {
 		}
 		enough := errors.New("enough")
 		time.Sleep(500 * time.Millisecond)
-		for _, i := range []int{0, 1, 5, waiters - 1} { // the first in line among them
+		for _, i := range []int{0, 1, 5, callers - 1} { // the first in line among them
 			cancels[i](enough)
 		}
 		synctest.Wait()
-		for _, i := range []int{0, 1, 5, waiters - 1} {
+		for _, i := range []int{0, 1, 5, callers - 1} {
 			if !errors.Is(errs[i], enough) || served[i] != 500*time.Millisecond {
-				t.Errorf("waiter %d: %v after %v", i, errs[i], served[i])
+				t.Errorf("caller %d: %v after %v", i, errs[i], served[i])
 			}
 		}
 		group.Wait()
 		turn := time.Duration(0)
-		for i := range waiters {
+		for i := range callers {
 			if errs[i] != nil {
 				continue
 			}
 			turn++
 			if served[i] < turn*time.Second || served[i] > turn*(time.Second+50*time.Millisecond) {
-				t.Errorf("waiter %d, the %d. to be served, waited %v", i, turn, served[i])
+				t.Errorf("caller %d, served as number %d, waited %v", i, turn, served[i])
 			}
 		}
-		if turn != waiters-4 {
+		if turn != callers-4 {
 			t.Errorf("%d were served: %v", turn, errs)
 		}
-		// Nobody is in line, so whoever comes is first.
+		// The line is empty, so the next caller is first.
 		time.Sleep(time.Second)
 		if d, err := l.Wait(context.Background(), "k", 1); err != nil || !d.Allowed {
 			t.Errorf("%+v, %v", d, err)
@@ -220,19 +224,15 @@ func TestWaitEnds(t *testing.T) {
 		ended, cancel := context.WithCancelCause(context.Background())
 		cancel(enough)
 		if _, err := l.Wait(ended, "k", 1); err == nil {
-			t.Error("served a caller who is gone")
+			t.Error("a caller with an ended context was served")
 		}
 	})
 }
 
-// TestWaitFails with the store's error, for those in line too.
-func TestWaitFails(t *testing.T) {
+// TestWaitFailsWithTheStore: every caller in line gets the store's error.
+func TestWaitFailsWithTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := ratelimit.NewMemory(0, nil)
-		l, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l, store := inMemory(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
 		if _, err := l.Wait(context.Background(), "k", 1); err != nil {
 			t.Fatal(err)
 		}
@@ -256,53 +256,54 @@ func TestWaitFails(t *testing.T) {
 		if _, err := l.Wait(context.Background(), "k", 1); !errors.Is(err, ratelimit.ErrClosed) {
 			t.Error(err)
 		}
-		if l.Waiting() != 0 {
-			t.Error("a line is left")
+	})
+}
+
+// TestRefundDoesNotWait behind the callers in line, and lets the first of them pass when it
+// asks again.
+func TestRefundDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := inMemory(t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
+		if _, err := l.Wait(context.Background(), "k", 3); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		done := make(chan error)
+		go func() {
+			_, err := l.Wait(context.Background(), "k", 1)
+			done <- err
+		}()
+		synctest.Wait()
+		if d, err := l.Wait(context.Background(), "k", -2); err != nil || !d.Allowed || d.Remaining != 2 || time.Since(begun) != 0 {
+			t.Errorf("%+v, %v after %v", d, err, time.Since(begun))
+		}
+		if err := <-done; err != nil || time.Since(begun) < time.Minute {
+			t.Errorf("the caller in line: %v after %v", err, time.Since(begun))
+		}
+		var field *ratelimit.FieldError
+		if _, err := l.Wait(context.Background(), "k", 0); !errors.As(err, &field) || field.Field != "cost" {
+			t.Errorf("a wait for cost 0: %v", err)
 		}
 	})
 }
 
-// TestLimiter takes, looks, gives back and forgets, and refuses bad settings.
-func TestLimiter(t *testing.T) {
-	store := ratelimit.NewMemory(0, nil)
-	for _, test := range []struct {
-		limit   ratelimit.Limit
-		timeout time.Duration
-		field   string
-	}{{ratelimit.Limit{}, 0, "prefix"}, {ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, -1, "timeout"}} {
-		_, err := ratelimit.NewLimiter(store, test.limit, test.timeout)
-		var field *ratelimit.FieldError
-		if !errors.As(err, &field) || field.Field != test.field {
-			t.Errorf("%+v, %v: %v", test.limit, test.timeout, err)
+// TestWaitKeepsNoKeys: a limiter does not grow with the keys that were waited for.
+func TestWaitKeepsNoKeys(t *testing.T) {
+	l := oneEach(t, time.Hour)
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for i := range 5000 {
+		if _, err := l.Wait(context.Background(), strings.Repeat("k", 10_000)+fmt.Sprint(i), 1); err != nil {
+			t.Fatal(err)
 		}
 	}
-	want := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Hour}
-	l, err := ratelimit.NewLimiter(store, want, time.Second)
-	if err != nil || l.Limit() != want {
-		t.Fatal(l.Limit(), err)
+	if grown := heap() - before; grown > 20<<20 {
+		t.Errorf("after 5,000 keys of 10 KB the heap has grown by %d MB", grown>>20)
 	}
-	ctx := context.Background()
-	for i, step := range []struct {
-		ask       func() (ratelimit.Decision, error)
-		allowed   bool
-		remaining int64
-	}{
-		{func() (ratelimit.Decision, error) { return l.Peek(ctx, "k") }, true, 3},
-		{func() (ratelimit.Decision, error) { return l.Take(ctx, "k", 3) }, true, 0},
-		{func() (ratelimit.Decision, error) { return l.Peek(ctx, "k") }, false, 0},
-		{func() (ratelimit.Decision, error) { return l.Take(ctx, "k", 1) }, false, 0},
-		{func() (ratelimit.Decision, error) { return l.Take(ctx, "k", -2) }, true, 2},
-		{func() (ratelimit.Decision, error) { return l.Take(ctx, "other", 1) }, true, 2},
-		{func() (ratelimit.Decision, error) {
-			if err := l.Reset(ctx, "k"); err != nil {
-				t.Error(err)
-			}
-			return l.Peek(ctx, "k")
-		}, true, 3},
-	} {
-		d, err := step.ask()
-		if err != nil || d.Allowed != step.allowed || d.Remaining != step.remaining || d.Limit != 3 || d.Source != ratelimit.FromMemory {
-			t.Errorf("step %d: %+v, %v", i, d, err)
-		}
-	}
+	runtime.KeepAlive(l)
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -14,11 +15,10 @@ import (
 type addresses struct {
 	depth    int
 	excluded []*net.IPNet
-	subnet   int  // bits of an IPv6 network that count as one address; 0 is all
-	plain    bool // none of these: it is the address of the connection
+	plain    bool // the client's address is that of the connection
 }
 
-// newAddresses reads an IPStrategy; nil is the address of the connection.
+// newAddresses reads an IPStrategy. nil means the address of the connection.
 func newAddresses(s *IPStrategy) (*addresses, error) {
 	if s == nil {
 		return &addresses{plain: true}, nil
@@ -35,17 +35,14 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 		}
 		a.excluded = append(a.excluded, network)
 	}
-	if s.IPv6Subnet != nil {
-		a.subnet = *s.IPv6Subnet
-		if a.subnet < 1 || a.subnet > 128 {
-			return nil, &ratelimit.FieldError{Field: "ipStrategy.ipv6Subnet", Value: strconv.Itoa(a.subnet), Want: "from 1 to 128"}
-		}
+	if s.IPv6Subnet != nil && (*s.IPv6Subnet < 1 || *s.IPv6Subnet > 128) {
+		return nil, &ratelimit.FieldError{Field: "ipStrategy.ipv6Subnet", Value: strconv.Itoa(*s.IPv6Subnet), Want: edge.IPv6Prefix.Want()}
 	}
-	a.plain = a.depth == 0 && len(a.excluded) == 0 && a.subnet == 0
+	a.plain = a.depth == 0 && len(a.excluded) == 0
 	return a, nil
 }
 
-// parseNetwork reads an address, as a network of one, or a network.
+// parseNetwork reads a network, or an address, which is a network of one.
 func parseNetwork(text string) (*net.IPNet, bool) {
 	text = strings.TrimSpace(text)
 	if ip := net.ParseIP(text); ip != nil {
@@ -58,15 +55,15 @@ func parseNetwork(text string) (*net.IPNet, bool) {
 	return network, err == nil
 }
 
-// client is the address that {client_ip} stands for. It is empty where
-// X-Forwarded-For is shorter than the depth, or holds only excluded addresses.
+// client is the value of {client_ip}. It is empty if X-Forwarded-For is shorter than the
+// depth, or has only excluded addresses.
 func (a *addresses) client(r *http.Request) string {
 	if a.depth > 0 {
 		forwarded := strings.Split(r.Header.Get("X-Forwarded-For"), ",")
 		if len(forwarded) < a.depth {
 			return ""
 		}
-		return a.network(strings.TrimSpace(forwarded[len(forwarded)-a.depth]))
+		return canonical(strings.TrimSpace(forwarded[len(forwarded)-a.depth]))
 	}
 	if len(a.excluded) > 0 {
 		forwarded := strings.Split(r.Header.Get("X-Forwarded-For"), ",")
@@ -85,11 +82,7 @@ func (a *addresses) client(r *http.Request) string {
 		}
 		return ""
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return a.network(host)
+	return hostOf(r.RemoteAddr)
 }
 
 // excludes reports whether an address is excluded.
@@ -104,25 +97,17 @@ func (a *addresses) excludes(address netip.Addr) bool {
 	return false
 }
 
-// network is an address as everybody writes it, or the first one of an IPv6
-// address's network. Other text stays.
-func (a *addresses) network(text string) string {
+// canonical is an address in its usual form. Text that is not an address is unchanged.
+func canonical(text string) string {
 	address, err := parseAddress(text)
 	if err != nil {
 		return text
 	}
-	if a.subnet == 0 || !address.Is6() {
-		return address.String()
-	}
-	prefix, err := address.Prefix(a.subnet)
-	if err != nil {
-		return text
-	}
-	return prefix.Addr().String()
+	return address.String()
 }
 
-// parseAddress reads an address, which some proxies write with the port. An IPv4
-// address in IPv6 form is an IPv4 address.
+// parseAddress reads an address, which some proxies write with a port. An IPv4 address in
+// IPv6 form is an IPv4 address.
 func parseAddress(text string) (netip.Addr, error) {
 	address, err := netip.ParseAddr(text)
 	if err != nil {

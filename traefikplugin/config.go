@@ -1,61 +1,60 @@
 package traefikplugin
 
-import (
-	"errors"
-	"os"
-	"strconv"
-	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-)
-
-// Config is the middleware's part of Traefik's dynamic configuration. Traefik
-// matches names without regard to case, turns text into numbers and booleans,
-// and drops what it does not know without a word.
+// Config is the middleware's part of Traefik's dynamic configuration. Traefik matches
+// names without regard to case, converts numbers and booleans to text, and drops settings
+// that do not exist without an error. A setting that is "" was left out. Those that are on
+// or off may also be true or false.
 type Config struct {
 	// DSN is the database: a postgres:// URL, or keyword=value pairs. "memory"
 	// counts in this process. Default: the environment variable DATABASE_URL.
 	DSN string `json:"dsn,omitempty"`
 
+	// DSNFile is the path of a file with the DSN, which is read when the middleware is
+	// made: Traefik shows a DSN in its API and in its debug log.
+	DSNFile string `json:"dsnFile,omitempty"`
+
 	// MaxConns bounds the connections to the database, from 1 to 1000. Default:
 	// the DSN's pool_max_conns, or 8.
-	MaxConns int `json:"maxConns,omitempty"`
+	MaxConns string `json:"maxConns,omitempty"`
 
 	// AutoMigrate creates or upgrades the two tables on first use, unless the
-	// environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE is true. Default true.
-	AutoMigrate bool `json:"autoMigrate"`
+	// environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE is true. Default on.
+	AutoMigrate string `json:"autoMigrate,omitempty"`
 
 	// CleanupProbability is how likely a statement is followed by the deletion
 	// of expired rows, from 0 to 1; 0 is never. Default 0.1.
-	CleanupProbability float64 `json:"cleanupProbability"`
+	CleanupProbability string `json:"cleanupProbability,omitempty"`
 
-	// InMemoryBlock refuses without asking the database while it is known what
-	// it would say: a key whose quota is used up stays so until it is due to
-	// come back. Only a quota that another process gives back is noticed up to
-	// a second late. Default true.
-	InMemoryBlock bool `json:"inMemoryBlock"`
+	// InMemoryBlock refuses requests of a key whose quota is known to be used up
+	// without asking the database. If another process refunds or resets that quota,
+	// it is noticed within a second. Default on.
+	InMemoryBlock string `json:"inMemoryBlock,omitempty"`
 
-	// MaxBlockedKeys bounds the used-up keys that are remembered for it, from 1
-	// to 10000000. Default 10000.
-	MaxBlockedKeys int `json:"maxBlockedKeys,omitempty"`
+	// MaxBlockedKeys bounds the used-up keys that InMemoryBlock remembers, from 1 to
+	// 10000000. Default 10000.
+	MaxBlockedKeys string `json:"maxBlockedKeys,omitempty"`
+
+	// MaxLeases bounds the keys of which this process holds a Lease, from 1 to 1000000.
+	// Requests of further keys ask the database. Default 10000.
+	MaxLeases string `json:"maxLeases,omitempty"`
 
 	// Prefix is the limit's namespace. Required unless there are zones.
 	Prefix string `json:"prefix,omitempty"`
 
-	// Key is whose quota a request counts against: text with the placeholders
-	// {client_ip} {remote_ip} {host} {method} {path} {header.NAME}
-	// {cookie.NAME} {query.NAME}. Default {client_ip}.
+	// Key is what is counted together: requests with the same key share a quota. It is
+	// text with the placeholders {client_ip} {remote_ip} {host} {method} {path}
+	// {header.NAME} {cookie.NAME} {query.NAME}. Default {client_ip}.
 	Key string `json:"key,omitempty"`
 
-	// Algorithm is how hits are counted. Default sliding_window.
+	// Algorithm is how requests are counted: sliding_window, fixed_window,
+	// token_bucket, sliding_log or gcra. Default sliding_window.
 	Algorithm string `json:"algorithm,omitempty"`
 
 	// Limit is events and window, such as "100 1m" or "100/1m". Required unless
 	// there are zones.
 	Limit string `json:"limit,omitempty"`
 
-	// Burst is a bucket's capacity, where the algorithm has one. Default: the
+	// Burst is how much may pass at once, for token_bucket and gcra. Default: the
 	// limit's events.
 	Burst string `json:"burst,omitempty"`
 
@@ -63,31 +62,65 @@ type Config struct {
 	// placeholders that gives one. Default 1.
 	Cost string `json:"cost,omitempty"`
 
-	// Durable counts in the table that survives a crash of the server.
-	Durable bool `json:"durable,omitempty"`
+	// MinCost is the least that a request counts if placeholders give its cost. With
+	// 0, a request of cost 0 passes while some quota is left, and is charged nothing.
+	// Default 1.
+	MinCost string `json:"minCost,omitempty"`
+
+	// Durable counts in the table that survives a crash of the database server.
+	Durable string `json:"durable,omitempty"`
 
 	// SynchronousCommit waits until a decision on a durable limit is on disk.
-	SynchronousCommit bool `json:"synchronousCommit,omitempty"`
+	SynchronousCommit string `json:"synchronousCommit,omitempty"`
 
-	// HashKey stores the key as a SHA-256 digest. Default: true where the key
-	// holds a cookie, a header that carries a credential, or a query parameter
-	// with a name like token, secret or password; else false. Proxies that are to
-	// share counters must agree on it.
+	// Lease is the largest share of what is left that this process may hold of one key in
+	// advance, such as "5%": from 0.1% to 50%. Requests pass without asking the database
+	// while it holds some. No more passes than the limit allows. For sliding_window,
+	// fixed_window without a calendar and token_bucket. Default: none.
+	Lease string `json:"lease,omitempty"`
+
+	// HashKey stores the key as a SHA-256 digest. Default: true if the key has a
+	// placeholder of a credential (a cookie, or a header or query parameter with a
+	// name like authorization, token, secret or password, or one that gives the
+	// policy's apiKey), else false. Proxies that share counters must set it alike.
 	HashKey string `json:"hashKey,omitempty"`
 
-	// Zones are further limits on the same request: it passes only if all have
-	// room, and is charged to all or to none.
+	// IPv4Prefix is how many bits of an IPv4 address count, if a placeholder of the key
+	// gives one: addresses of one network share the quota. From 1 to 32. Default 32.
+	IPv4Prefix string `json:"ipv4Prefix,omitempty"`
+
+	// IPv6Prefix is the same for IPv6, from 1 to 128. Default: ipStrategy.ipv6Subnet,
+	// or 64, because a client can often choose any address of a /64.
+	IPv6Prefix string `json:"ipv6Prefix,omitempty"`
+
+	// Ban bans the sender of refused requests: "1h after 10 refusals in 1m". All proxies
+	// count refusals together. Each further ban lasts twice as long as the one before, up
+	// to a year. The API key is banned, or else the user, or else the client's address
+	// (the /64 of an IPv6 address). It needs a policy. Default: none.
+	Ban string `json:"ban,omitempty"`
+
+	// Policy applies the rules in the database to the same requests: what it says and all
+	// limits here are decided together. With a policy there may be no limit here.
+	Policy *Policy `json:"policy,omitempty"`
+
+	// Zones are further limits on the same request: it passes only if all limits have
+	// room, and is charged to all of them or to none.
 	Zones []Zone `json:"zones,omitempty"`
 
 	// Timeout is for the whole decision on a request. Default 250ms.
 	Timeout string `json:"timeout,omitempty"`
 
-	// OnError is what happens where no decision comes in time: allow or deny
-	// (503). Default allow.
+	// OnError is what happens to a request if there is no decision in time: allow lets
+	// it pass, deny refuses it with status 503. Default allow.
 	OnError string `json:"onError,omitempty"`
 
-	// IPStrategy says what {client_ip} is, as in Traefik's own sourceCriterion.
-	// Default: the address of the connection.
+	// Headers says which X-RateLimit headers a response has if the upstream sends some,
+	// too: those of the limit (ours), those that tell of less remaining (tighter), or all
+	// of them (both). Default ours. Both takes the least time.
+	Headers string `json:"headers,omitempty"`
+
+	// IPStrategy defines {client_ip}, as in Traefik's own sourceCriterion. Default:
+	// the address of the connection.
 	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
 }
 
@@ -99,9 +132,54 @@ type Zone struct {
 	Limit             string `json:"limit,omitempty"`
 	Burst             string `json:"burst,omitempty"`
 	Cost              string `json:"cost,omitempty"`
-	Durable           bool   `json:"durable,omitempty"`
-	SynchronousCommit bool   `json:"synchronousCommit,omitempty"`
+	MinCost           string `json:"minCost,omitempty"`
+	Durable           string `json:"durable,omitempty"`
+	SynchronousCommit string `json:"synchronousCommit,omitempty"`
+	Lease             string `json:"lease,omitempty"`
 	HashKey           string `json:"hashKey,omitempty"`
+	IPv4Prefix        string `json:"ipv4Prefix,omitempty"`
+	IPv6Prefix        string `json:"ipv6Prefix,omitempty"`
+	Ban               string `json:"ban,omitempty"`
+}
+
+// Policy applies the rules in the database: which limits apply to whom is data there, and all
+// proxies obey a change within Refresh. It needs Postgres 15 or newer.
+type Policy struct {
+	// APIKey is the API key of a request: text with a placeholder, such as
+	// {header.X-Api-Key}. "Bearer " at its beginning is cut off. Default: requests have
+	// no API key.
+	APIKey string `json:"apiKey,omitempty"`
+
+	// User is the user of a request without an API key, if a middleware before this one
+	// authenticates users: text with a placeholder, such as {header.X-Forwarded-User}.
+	// Default: such a request is nobody's.
+	User string `json:"user,omitempty"`
+
+	// Tier is that of requests that have no other one. May contain placeholders; a tier
+	// that is empty is the default. Default anonymous.
+	Tier string `json:"tier,omitempty"`
+
+	// UnknownKey is what happens to a request whose API key is unknown, expired or
+	// revoked: reject refuses it with status 401, anonymous treats it as one without a
+	// key. Default reject.
+	UnknownKey string `json:"unknownKey,omitempty"`
+
+	// Route is the name of the route, for rules that count by route. May contain
+	// placeholders. Default: none.
+	Route string `json:"route,omitempty"`
+
+	// Refresh is how often to ask the database for changes, from 50ms to 1m. Default
+	// 500ms.
+	Refresh string `json:"refresh,omitempty"`
+
+	// MaxIdentities is the most API keys and users to remember, from 1 to 10000000.
+	// Default 100000.
+	MaxIdentities string `json:"maxIdentities,omitempty"`
+
+	// ForwardHeaders tells the upstream what the policy knows, in the request headers
+	// X-RateLimit-User, X-RateLimit-Tier, X-RateLimit-Key-Id and X-RateLimit-Rule. A
+	// client's own headers of these names are removed in any case. Default off.
+	ForwardHeaders string `json:"forwardHeaders,omitempty"`
 }
 
 // IPStrategy chooses an address from X-Forwarded-For as Traefik's does.
@@ -110,162 +188,15 @@ type IPStrategy struct {
 	Depth int `json:"depth,omitempty"`
 
 	// ExcludedIPs takes the first address from the right that is not in these
-	// addresses and networks. Depth comes first.
+	// addresses and networks. Depth, if it is set, is used instead.
 	ExcludedIPs []string `json:"excludedIPs,omitempty"`
 
-	// IPv6Subnet counts IPv6 addresses of one network of so many bits as one,
-	// except where ExcludedIPs decides.
+	// IPv6Subnet is the IPv6Prefix of all limits that have none of their own, under the
+	// name that it has in Traefik. From 1 to 128.
 	IPv6Subnet *int `json:"ipv6Subnet,omitempty"`
 }
 
 // CreateConfig returns the defaults.
 func CreateConfig() *Config {
-	return &Config{AutoMigrate: true, CleanupProbability: 0.1, InMemoryBlock: true}
+	return &Config{}
 }
-
-// zones are all of a configuration's limits, the one at its top first.
-func (c *Config) zones() []zoneAt {
-	var all []zoneAt
-	top := Zone{c.Prefix, c.Key, c.Algorithm, c.Limit, c.Burst, c.Cost, c.Durable, c.SynchronousCommit, c.HashKey}
-	if len(c.Zones) == 0 || top != (Zone{}) {
-		all = append(all, zoneAt{"", top})
-	}
-	for i := range c.Zones {
-		all = append(all, zoneAt{"zones[" + strconv.Itoa(i) + "].", c.Zones[i]})
-	}
-	return all
-}
-
-// zoneAt is a zone and how the names of its fields begin.
-type zoneAt struct {
-	path string
-	zone Zone
-}
-
-// read checks a zone and works out what need not be done for each request.
-func (z *zoneAt) read() (*rule, error) {
-	c := &z.zone
-	limit, err := edge.ParseLimit(edge.Config{
-		Prefix: c.Prefix, Algorithm: c.Algorithm, Limit: c.Limit, Burst: c.Burst,
-		Durable: c.Durable, SynchronousCommit: c.SynchronousCommit,
-	})
-	if err != nil {
-		return nil, errors.New(z.path + err.Error())
-	}
-	key := c.Key
-	if key == "" {
-		key = defaultKey
-	}
-	r := &rule{limit: limit}
-	if r.key, err = parseTemplate(z.path+"key", key); err != nil {
-		return nil, err
-	}
-	if r.cost, err = edge.ParseCost(c.Cost); err != nil {
-		return nil, errors.New(z.path + err.Error())
-	}
-	if r.cost == 0 {
-		if r.costText, err = parseTemplate(z.path+"cost", c.Cost); err != nil {
-			return nil, err
-		}
-	}
-	r.secret = r.key.secret()
-	if c.HashKey != "" {
-		if r.secret, err = strconv.ParseBool(c.HashKey); err != nil {
-			return nil, &ratelimit.FieldError{Field: z.path + "hashKey", Value: c.HashKey, Want: "true or false"}
-		}
-	}
-	return r, nil
-}
-
-// rules reads all zones of a configuration.
-func (c *Config) rules() ([]*rule, error) {
-	var rules []*rule
-	for _, z := range c.zones() {
-		zone := z
-		r, err := zone.read()
-		if err != nil {
-			return nil, err
-		}
-		for _, before := range rules {
-			if mayMeet(before, r) {
-				return nil, &ratelimit.FieldError{Field: zone.path + "prefix", Value: r.limit.Prefix, Want: wantOwnRow}
-			}
-		}
-		rules = append(rules, r)
-	}
-	return rules, nil
-}
-
-const wantOwnRow = "another name: an earlier limit of this middleware counts under it in the same table, where the two keys could be the same"
-
-// mayMeet reports whether the hits of one request on two limits can be on the
-// same row, which must not be. What a placeholder gives is often for the client
-// to choose.
-func mayMeet(a, b *rule) bool {
-	if a.limit.Prefix != b.limit.Prefix || a.limit.Durable != b.limit.Durable {
-		return false
-	}
-	return !a.key.fixed() || !b.key.fixed() || expand(a.key, nil, nil) == expand(b.key, nil, nil)
-}
-
-// gate reads what happens where no decision comes in time.
-func (c *Config) gate() (timeout time.Duration, onError edge.OnError, err error) {
-	if c.Timeout != "" {
-		timeout, err = time.ParseDuration(c.Timeout)
-		if err != nil || timeout == 0 {
-			return 0, "", &ratelimit.FieldError{Field: "timeout", Value: c.Timeout, Want: "a duration from 1ms to 1m, such as 250ms"}
-		}
-	}
-	if timeout, err = edge.CheckTimeout(timeout); err != nil {
-		return 0, "", err
-	}
-	onError, err = edge.ParseOnError(c.OnError)
-	if err != nil {
-		return 0, "", &ratelimit.FieldError{Field: "onError", Value: c.OnError, Want: "allow or deny"}
-	}
-	return timeout, onError, nil
-}
-
-// migrationSwitch is the environment variable that the npm library has, too.
-const migrationSwitch = "PG_RATELIMIT_DISABLE_AUTO_MIGRATE"
-
-// database reads where the limits are counted.
-func (c *Config) database() (poolKey, error) {
-	if c.MaxConns < 0 || c.MaxConns > maxMaxConns {
-		return poolKey{}, &ratelimit.FieldError{Field: "maxConns", Value: strconv.Itoa(c.MaxConns), Want: "a whole number from 1 to " + strconv.Itoa(maxMaxConns)}
-	}
-	if c.CleanupProbability < 0 || c.CleanupProbability > 1 || c.CleanupProbability != c.CleanupProbability {
-		return poolKey{}, &ratelimit.FieldError{Field: "cleanupProbability", Value: strconv.FormatFloat(c.CleanupProbability, 'g', -1, 64), Want: "a number from 0 to 1"}
-	}
-	if c.MaxBlockedKeys < 0 || c.MaxBlockedKeys > maxBlockedKeys {
-		return poolKey{}, &ratelimit.FieldError{Field: "maxBlockedKeys", Value: strconv.Itoa(c.MaxBlockedKeys), Want: "a whole number from 1 to " + strconv.Itoa(maxBlockedKeys)}
-	}
-	disabled := false
-	if text := os.Getenv(migrationSwitch); text != "" {
-		var err error
-		if disabled, err = strconv.ParseBool(text); err != nil {
-			return poolKey{}, &ratelimit.FieldError{Field: "environment variable " + migrationSwitch, Value: text, Want: "true or false"}
-		}
-	}
-	dsn := c.DSN
-	if dsn == "" {
-		dsn = os.Getenv("DATABASE_URL")
-	}
-	switch dsn {
-	case "":
-		return poolKey{}, &ratelimit.FieldError{Field: "dsn", Want: "a Postgres URL or key=value pairs, or memory: here, or in the environment variable DATABASE_URL"}
-	case memoryDSN:
-		return poolKey{dsn: memoryDSN}, nil
-	}
-	k := poolKey{dsn: dsn, maxConns: c.MaxConns, migrate: c.AutoMigrate && !disabled, cleanup: c.CleanupProbability, blocked: c.MaxBlockedKeys}
-	if !c.InMemoryBlock {
-		k.blocked = -1 // as ratelimit.PostgresOptions has it
-	}
-	return k, nil
-}
-
-// maxBlockedKeys is a gigabyte's worth or so.
-const maxBlockedKeys = 10000000
-
-// maxMaxConns is far beyond what one proxy can use.
-const maxMaxConns = 1000

@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 )
 
-// valid is a configuration without fault.
+// valid is a valid configuration.
 func valid() *Config {
 	c := CreateConfig()
 	c.DSN, c.Prefix, c.Limit = "memory", "api", "100 1m"
@@ -27,26 +27,58 @@ func TestEachFieldIsChecked(t *testing.T) {
 		`burst: "5"`:                 func(c *Config) { c.Burst = "5" },
 		`cost: "0"`:                  func(c *Config) { c.Cost = "0" },
 		`cost: "-1"`:                 func(c *Config) { c.Cost = "-1" },
+		`minCost: "-1"`:              func(c *Config) { c.Cost, c.MinCost = "{header.X}", "-1" },
+		`minCost: "0"`:               func(c *Config) { c.Cost, c.MinCost = "2", "0" },
 		`cost: "{nobody}"`:           func(c *Config) { c.Cost = "{nobody}" },
 		`key: "{client_ip"`:          func(c *Config) { c.Key = "{client_ip" },
 		`hashKey: "perhaps"`:         func(c *Config) { c.HashKey = "perhaps" },
 		`timeout: "0s"`:              func(c *Config) { c.Timeout = "0s" },
 		`timeout: "250"`:             func(c *Config) { c.Timeout = "250" },
-		`timeout: "2m0s"`:            func(c *Config) { c.Timeout = "2m" },
+		`timeout: "2m"`:              func(c *Config) { c.Timeout = "2m" },
 		`timeout: "-1s"`:             func(c *Config) { c.Timeout = "-1s" },
 		`onError: "ignore"`:          func(c *Config) { c.OnError = "ignore" },
-		`maxConns: "-1"`:             func(c *Config) { c.MaxConns = -1 },
-		`maxConns: "1001"`:           func(c *Config) { c.MaxConns = 1001 },
-		`cleanupProbability: "1.5"`:  func(c *Config) { c.CleanupProbability = 1.5 },
-		`maxBlockedKeys: "-1"`:       func(c *Config) { c.MaxBlockedKeys = -1 },
-		`maxBlockedKeys: "10000001"`: func(c *Config) { c.MaxBlockedKeys = 10000001 },
-		`dsn: missing`:               func(c *Config) { c.DSN = "" },
-		`dsn: `:                      func(c *Config) { c.DSN = "mysql://localhost" },
-		`ipStrategy.depth: "-1"`:     func(c *Config) { c.IPStrategy = &IPStrategy{Depth: -1} },
-		`zones[0].limit: missing`:    func(c *Config) { c.Zones = []Zone{{Prefix: "z"}} },
-		`zones[0].prefix: missing`:   func(c *Config) { c.Zones = []Zone{{Limit: "5 1m"}} },
+		`maxConns: "-1"`:             func(c *Config) { c.MaxConns = "-1" },
+		`maxConns: "1001"`:           func(c *Config) { c.MaxConns = "1001" },
+		`cleanupProbability: "1.5"`:  func(c *Config) { c.CleanupProbability = "1.5" },
+		`maxBlockedKeys: "-1"`:       func(c *Config) { c.MaxBlockedKeys = "-1" },
+		`maxBlockedKeys: "10000001"`: func(c *Config) { c.MaxBlockedKeys = "10000001" },
+		`ipv4Prefix: "33"`:           func(c *Config) { c.IPv4Prefix = "33" },
+		`ipv6Prefix: "0"`:            func(c *Config) { c.IPv6Prefix = "0" },
+		`maxConns: "0"`:              func(c *Config) { c.MaxConns = "0" },
+		`maxBlockedKeys: "0"`:        func(c *Config) { c.MaxBlockedKeys = "0" },
+		`maxConns: "many"`:           func(c *Config) { c.MaxConns = "many" },
+		`cleanupProbability: "x"`:    func(c *Config) { c.CleanupProbability = "x" },
+		`durable: "perhaps"`:         func(c *Config) { c.Durable = "perhaps" },
+		`synchronousCommit: "maybe"`: func(c *Config) { c.SynchronousCommit = "maybe" },
+		`autoMigrate: "2"`:           func(c *Config) { c.AutoMigrate = "2" },
+		`inMemoryBlock: "no"`:        func(c *Config) { c.InMemoryBlock = "no" },
+		`limit: missing: must be given here, or drop the prefix`: func(c *Config) { c.Limit, c.Zones = "", []Zone{{Prefix: "z", Limit: "5 1m"}} },
+		`limit: missing: must be given here, or drop the key`: func(c *Config) {
+			c.Prefix, c.Limit, c.Key, c.Zones = "", "", "{path}", []Zone{{Prefix: "z", Limit: "5 1m"}}
+		},
+		`limit: "100 1mo": must be a window from 1ms to 876600h (100 years) in whole microseconds, with the units ms, s, m, h, d and w`: func(c *Config) { c.Limit = "100 1mo" },
+		`headers: "theirs"`:        func(c *Config) { c.Headers = "theirs" },
+		`dsn: missing`:             func(c *Config) { c.DSN = "" },
+		`dsn: `:                    func(c *Config) { c.DSN = "mysql://localhost" },
+		`ipStrategy.depth: "-1"`:   func(c *Config) { c.IPStrategy = &IPStrategy{Depth: -1} },
+		`zones[0].limit: missing`:  func(c *Config) { c.Zones = []Zone{{Prefix: "z"}} },
+		`zones[0].prefix: missing`: func(c *Config) { c.Zones = []Zone{{Limit: "5 1m"}} },
 		`zones[1].key: "}"`: func(c *Config) {
 			c.Zones = []Zone{{Prefix: "a", Limit: "5 1m"}, {Prefix: "b", Limit: "5 1m", Key: "}"}}
+		},
+		`policy.apiKey: "X-Api-Key": must be text with a placeholder, such as {header.X-Api-Key}`: func(c *Config) { c.Policy = &Policy{APIKey: "X-Api-Key"} },
+		`policy.apiKey: "{nope}"`: func(c *Config) { c.Policy = &Policy{APIKey: "{nope}"} },
+		`policy.user: "alice"`:    func(c *Config) { c.Policy = &Policy{User: "alice"} },
+		`policy.tier: "{"`:        func(c *Config) { c.Policy = &Policy{Tier: "{"} },
+		`policy.unknownKey: "allow": must be reject or anonymous`:                  func(c *Config) { c.Policy = &Policy{UnknownKey: "allow"} },
+		`policy.refresh: "2m": must be a duration from 50ms to 1m`:                 func(c *Config) { c.Policy = &Policy{Refresh: "2m"} },
+		`policy.maxIdentities: "0"`:                                                func(c *Config) { c.Policy = &Policy{MaxIdentities: "0"} },
+		`policy.forwardHeaders: "maybe"`:                                           func(c *Config) { c.Policy = &Policy{ForwardHeaders: "maybe"} },
+		`dsn: "memory": must be a Postgres URL or key=value pairs beside a policy`: func(c *Config) { c.Policy = &Policy{} },
+		`prefix: "rule/x": must be a name that does not begin with rule/`:          func(c *Config) { c.Policy, c.Prefix = &Policy{}, "rule/x" },
+		`ban: "1h after 10": must be a ban such as`:                                func(c *Config) { c.Policy, c.Ban = &Policy{}, "1h after 10" },
+		`zones[0].ban: "1h after 10 refusals in 1m": must be left out, or beside a policy`: func(c *Config) {
+			c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Ban: "1h after 10 refusals in 1m"}}
 		},
 		`zones[0].cost: "x"`:                           func(c *Config) { c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Cost: "x"}} },
 		`zones[0].hashKey: "x"`:                        func(c *Config) { c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", HashKey: "x"}} },
@@ -61,11 +93,11 @@ func TestEachFieldIsChecked(t *testing.T) {
 		}
 	}
 	if len(shared.pools) != 0 {
-		t.Errorf("%d pools are open after nothing but errors", len(shared.pools))
+		t.Errorf("%d pools are open after errors only", len(shared.pools))
 	}
 }
 
-func TestPasswordIsInNoError(t *testing.T) {
+func TestNoErrorHasThePassword(t *testing.T) {
 	for _, dsn := range []string{"mysql://u:hunter2@localhost", "postgres://u:hunter2@localhost:99999/x", "postgres://u:hunter2@localhost/x?sslmode=perhaps", "host=localhost password=hunter2 sslmode=perhaps", "postgres://u:hunt@hunter2@localhost/x"} {
 		c := valid()
 		c.DSN = dsn
@@ -78,42 +110,55 @@ func TestPasswordIsInNoError(t *testing.T) {
 func TestZonesAloneAreEnough(t *testing.T) {
 	c := CreateConfig()
 	c.DSN = "memory"
-	c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Key: "x"}, {Prefix: "a", Limit: "5 1m", Key: "y"}, {Prefix: "a", Limit: "5 1m", Durable: true, HashKey: "true"}}
+	c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Key: "x"}, {Prefix: "a", Limit: "5 1m", Key: "y"}, {Prefix: "a", Limit: "5 1m", Durable: "on", HashKey: "true"}}
 	rules, err := c.rules()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rules) != 3 || !rules[2].secret || rules[2].cost != 1 || expand(rules[1].key, nil, nil) != "y" {
+	if len(rules) != 3 || !rules[2].secret || rules[2].cost != 1 || expand(rules[1].key, nil, nil, 0, 0) != "y" {
 		t.Errorf("%+v", rules)
+	}
+}
+
+// Switches and numbers take what those of the Caddy module take.
+func TestSettingsAreAsInCaddy(t *testing.T) {
+	c := valid()
+	c.DSN = "postgres://localhost/x"
+	c.Durable, c.SynchronousCommit, c.HashKey = "on", "1", "off"
+	c.AutoMigrate, c.InMemoryBlock, c.CleanupProbability, c.MaxConns, c.MaxBlockedKeys = "off", "false", "0", "3", "7"
+	rules, err := c.rules()
+	if err != nil || !rules[0].limit.Durable || !rules[0].limit.SynchronousCommit || rules[0].secret {
+		t.Errorf("%+v, %v", rules, err)
+	}
+	settings, err := c.store()
+	if want := (edge.StoreSettings{DSN: c.DSN, MaxConns: 3}); err != nil || settings != want {
+		t.Errorf("%+v, %v; want %+v", settings, err, want)
+	}
+}
+
+// A warning has the name that the setting has in Traefik.
+func TestWarningsNameTheSetting(t *testing.T) {
+	c := valid()
+	c.SynchronousCommit = "true"
+	output := logged(t, func() { open(t, t.Context(), newRegistry(time.Minute), nil, c) })
+	if !strings.Contains(output, "middleware test, prefix api: synchronousCommit does nothing for a limit that is not durable") {
+		t.Errorf("logs %q", output)
 	}
 }
 
 func TestDefaults(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://localhost/x")
 	c := CreateConfig()
-	timeout, onError, err := c.gate()
+	timeout, onError, err := c.deciding()
 	if err != nil || timeout != 250*time.Millisecond || onError != edge.Allow {
 		t.Error(timeout, onError, err)
 	}
-	key, err := c.database()
-	if err != nil || key != (poolKey{dsn: "postgres://localhost/x", migrate: true, cleanup: 0.1}) {
-		t.Error(key, err)
+	settings, err := c.store()
+	if err != nil || settings != (edge.StoreSettings{DSN: "postgres://localhost/x", MaxConns: 8, AutoMigrate: true, CleanupProbability: 0.1, InMemoryBlock: true}) {
+		t.Error(settings, err)
 	}
-	c.InMemoryBlock = false
-	if key, err = c.database(); err != nil || key.blocked != -1 {
-		t.Error(key, err)
-	}
-	c.InMemoryBlock = true
-	c.MaxBlockedKeys = 7
-	if key, err = c.database(); err != nil || key.blocked != 7 {
-		t.Error(key, err)
-	}
-	t.Setenv(migrationSwitch, "true")
-	if key, err = c.database(); err != nil || key.migrate {
-		t.Error(key, err)
-	}
-	t.Setenv(migrationSwitch, "perhaps")
-	if _, err = c.database(); err == nil || !strings.Contains(err.Error(), migrationSwitch) {
+	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
+	if _, err = c.store(); err == nil || !strings.HasPrefix(err.Error(), "environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE: ") {
 		t.Error(err)
 	}
 }

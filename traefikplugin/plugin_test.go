@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -33,9 +34,9 @@ func ask(h http.Handler) *httptest.ResponseRecorder {
 	return w
 }
 
-func TestPoolsOutliveTheirUsersByTheLinger(t *testing.T) {
-	const linger = 200 * time.Millisecond
-	r := newRegistry(linger)
+func TestCountsInMemorySurviveAReload(t *testing.T) {
+	const delay = 200 * time.Millisecond
+	r := newRegistry(delay)
 	c := valid()
 	c.Limit, c.Timeout = "2 1h", "1ms"
 	var next served
@@ -58,19 +59,19 @@ func TestPoolsOutliveTheirUsersByTheLinger(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if took := time.Since(began); took < linger/2 {
-		t.Errorf("the pool was closed after %v, which is no linger", took)
+	if took := time.Since(began); took < delay/2 {
+		t.Errorf("the pool was closed after %v, want %v", took, delay)
 	}
 	if len(r.pools) != 0 {
-		t.Error("a closed pool is still there to be used")
+		t.Error("a closed pool can still be acquired")
 	}
-	// An old middleware goes on to work: with a full quota, since this pool is new.
+	// An old middleware still works: with a full quota, since its pool is new.
 	if w := ask(old); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Remaining") != "1" {
 		t.Errorf("%d %v", w.Code, w.Header())
 	}
 }
 
-// awaitUsers waits until all pools together have so many users.
+// awaitUsers waits until all pools together have that many users.
 func awaitUsers(t *testing.T, r *registry, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -93,13 +94,13 @@ func isClosed(p *pool) bool {
 	return errors.Is(p.store.Take(background, 0, nil, nil), ratelimit.ErrClosed)
 }
 
-func TestPoolsAreSharedByWhatShapesThem(t *testing.T) {
+func TestMiddlewaresWithTheSameStoreSettingsShareAPool(t *testing.T) {
 	r := newRegistry(time.Minute)
 	pools := map[*pool]bool{}
 	for _, change := range []func(*Config){
 		func(c *Config) {},
 		func(c *Config) { c.Prefix, c.Limit, c.Timeout = "other", "7 1h", "1s" },
-		func(c *Config) { c.MaxConns = 3 },
+		func(c *Config) { c.MaxConns = "3" },
 		func(c *Config) { c.DSN = "postgres://127.0.0.1:1/other" },
 	} {
 		c := valid()
@@ -124,14 +125,14 @@ func (b *broken) Take(context.Context, time.Duration, []ratelimit.Hit, []ratelim
 func (b *broken) Reset(context.Context, time.Duration, []ratelimit.Hit) error { return nil }
 func (b *broken) Close()                                                      {}
 
-func TestFailuresAndPanicsAreAnsweredByOnError(t *testing.T) {
+func TestOnErrorAppliesToFailuresAndPanics(t *testing.T) {
 	for _, err := range []error{nil, errors.New("down")} {
 		for onError, want := range map[string]int{"allow": http.StatusOK, "deny": http.StatusServiceUnavailable} {
 			c := valid()
 			c.OnError = onError
 			var next served
 			h := open(t, t.Context(), newRegistry(time.Minute), &next, c)
-			h.gate.Store = &broken{err}
+			h.decider.Store = &broken{err}
 			w := ask(h)
 			if w.Code != want || (next.n.Load() == 1) != (want == http.StatusOK) {
 				t.Errorf("%v %s: %d, and next was called %d times", err, onError, w.Code, next.n.Load())
@@ -139,6 +140,35 @@ func TestFailuresAndPanicsAreAnsweredByOnError(t *testing.T) {
 			if want != http.StatusOK && w.Body.String() != `{"error":"Service unavailable"}` {
 				t.Errorf("body %q", w.Body)
 			}
+		}
+	}
+}
+
+// Each line of the log about an outage has its cause, and what happens to requests.
+func TestTheLogHasTheCauseOfAnOutage(t *testing.T) {
+	for onError, want := range map[string]string{
+		"allow": "pg_ratelimit: middleware test: no decision: letting requests pass: ",
+		"deny":  "pg_ratelimit: middleware test: no decision: refusing requests: ",
+	} {
+		output := logged(t, func() {
+			c := valid()
+			c.DSN, c.OnError = "postgres://u@127.0.0.1:1/db?sslmode=disable", onError
+			h := withQueue(open(t, t.Context(), newRegistry(time.Minute), &served{}, c))
+			for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				ask(h)
+			}
+		})
+		lines := 0
+		for _, line := range strings.Split(strings.TrimSpace(output), "\n") {
+			if !strings.Contains(line, "connection refused") {
+				t.Errorf("a line without the cause: %s", line)
+			}
+			if strings.HasPrefix(line, want) {
+				lines++
+			}
+		}
+		if lines == 0 {
+			t.Errorf("logs %q, want %s", output, want)
 		}
 	}
 }
@@ -154,13 +184,15 @@ func TestPanicOfNextGoesThrough(t *testing.T) {
 	t.Error("the panic did not go through")
 }
 
-func TestResponseWriterIsNotWrapped(t *testing.T) {
+func TestResponseWriterIsNotWrappedIfBothHeadersStand(t *testing.T) {
 	w := httptest.NewRecorder()
+	c := valid()
+	c.Headers = "both"
 	h := open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
 		if got != http.ResponseWriter(w) {
 			t.Errorf("next got a %T", got)
 		}
-	}), valid())
+	}), c)
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 }
 

@@ -1,8 +1,8 @@
 package traefikplugin
 
 import (
-	"net"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
@@ -11,10 +11,11 @@ import (
 
 const (
 	defaultKey = "{client_ip}"
-	wantKey    = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {header.NAME}, {cookie.NAME} or {query.NAME}, each in one pair of braces"
+	wantKey    = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {header.NAME}, {cookie.NAME}, {query.NAME} or another " +
+		"placeholder of the documentation, each in one pair of braces"
 )
 
-// source is where a piece of a template comes from.
+// source is where the text of a piece comes from.
 type source uint8
 
 const (
@@ -27,39 +28,57 @@ const (
 	fromHeader
 	fromCookie
 	fromQuery
-	fromSeveral // a template of several pieces, or of none
+	fromHostPort
+	fromPort
+	fromScheme
+	fromURI
+	fromRawQuery
+	fromDir
+	fromFile
+	fromLabel   // of the host, counted from the right
+	fromPart    // of the path
+	fromSeveral // of a template that has several pieces, or none
 )
 
-// sources are the placeholders without a name of their own.
+// sources are the placeholders that have no parameter.
 var sources = map[string]source{
-	"client_ip": fromClientIP,
-	"remote_ip": fromRemoteIP,
-	"host":      fromHost,
-	"method":    fromMethod,
-	"path":      fromPath,
+	"client_ip":   fromClientIP,
+	"remote_ip":   fromRemoteIP,
+	"remote_host": fromRemoteIP,
+	"host":        fromHost,
+	"hostport":    fromHostPort,
+	"port":        fromPort,
+	"scheme":      fromScheme,
+	"method":      fromMethod,
+	"uri":         fromURI,
+	"path":        fromPath,
+	"dir":         fromDir,
+	"file":        fromFile,
+	"query":       fromRawQuery,
 }
 
-// piece is a part of a template: text, or what a request says.
+// piece is a part of a template: fixed text, or a value of the request.
 type piece struct {
 	from source
-	text string // the text itself, or the name of a header, cookie or parameter
+	text string // fixed text, or the name of a header, cookie or query parameter
+	n    int    // which label of the host, or part of the path
 }
 
-// template is a key, or a cost, in pieces.
+// template is the text of a key or a cost, in pieces.
 type template []piece
 
-// parseTemplate cuts text into pieces. An error names the field.
+// parseTemplate splits text into pieces. An error names the field.
 func parseTemplate(field, text string) (template, error) {
 	var t template
 	rest := text
 	for rest != "" {
 		at := strings.IndexAny(rest, "{}")
 		if at < 0 {
-			t = append(t, piece{fromText, rest})
+			t = append(t, piece{from: fromText, text: rest})
 			break
 		}
 		if at > 0 {
-			t = append(t, piece{fromText, rest[:at]})
+			t = append(t, piece{from: fromText, text: rest[:at]})
 			rest = rest[at:]
 		}
 		end := strings.IndexByte(rest, '}')
@@ -76,10 +95,10 @@ func parseTemplate(field, text string) (template, error) {
 	return t, nil
 }
 
-// parsePlaceholder reads what stands between braces.
+// parsePlaceholder reads the text between two braces.
 func parsePlaceholder(name string) (piece, bool) {
 	if from, ok := sources[name]; ok {
-		return piece{from, ""}, true
+		return piece{from: from}, true
 	}
 	dot := strings.IndexByte(name, '.')
 	if dot < 0 || dot == len(name)-1 {
@@ -89,20 +108,33 @@ func parsePlaceholder(name string) (piece, bool) {
 	switch kind {
 	case "header":
 		if http.CanonicalHeaderKey(name) == "Host" {
-			return piece{fromHost, ""}, true // Go keeps it apart from the headers
+			return piece{from: fromHost}, true // Go has it in Request.Host, not in the headers
 		}
-		return piece{fromHeader, http.CanonicalHeaderKey(name)}, true
+		return piece{from: fromHeader, text: http.CanonicalHeaderKey(name)}, true
 	case "cookie":
-		return piece{fromCookie, name}, true
+		return piece{from: fromCookie, text: name}, true
 	case "query":
-		return piece{fromQuery, name}, true
+		return piece{from: fromQuery, text: name}, true
+	}
+	n, err := strconv.Atoi(name)
+	if err != nil || n < 0 {
+		return piece{}, false
+	}
+	switch kind {
+	case "labels":
+		return piece{from: fromLabel, n: n}, true
+	case "path":
+		return piece{from: fromPart, n: n}, true
 	}
 	return piece{}, false
 }
 
-// secret reports whether what a template gives is a credential.
+// secret reports whether a piece of the template is a credential.
 func (t template) secret() bool {
 	for _, p := range t {
+		if p.from == fromURI || p.from == fromRawQuery {
+			return true // the query may have a secret
+		}
 		if p.from == fromCookie || p.from == fromHeader && edge.CredentialHeader(p.text) || p.from == fromQuery && edge.CredentialName(p.text) {
 			return true
 		}
@@ -110,7 +142,7 @@ func (t template) secret() bool {
 	return false
 }
 
-// fixed reports whether a template is the same text for all requests.
+// fixed reports whether the template gives the same text for all requests.
 func (t template) fixed() bool {
 	for _, p := range t {
 		if p.from != fromText {
@@ -120,9 +152,9 @@ func (t template) fixed() bool {
 	return true
 }
 
-// directly reads {client_ip} where it is the address of the connection, as most
-// often it is: that is the shorter way.
-func (t template) directly() {
+// useRemoteIP turns {client_ip} into {remote_ip}, which takes fewer steps. The caller knows
+// that {client_ip} is the address of the connection.
+func (t template) useRemoteIP() {
 	for i := range t {
 		if t[i].from == fromClientIP {
 			t[i].from = fromRemoteIP
@@ -130,78 +162,26 @@ func (t template) directly() {
 	}
 }
 
-// expand puts a request's values in. What it does not have is empty.
-func expand(t template, r *http.Request, a *addresses) string {
-	if len(t) == 1 {
-		return value(&t[0], r, a)
-	}
-	return expandAll(t, r, a)
-}
-
-func expandAll(t template, r *http.Request, a *addresses) string {
+// expand returns the text of a template for a request. A value that the request does not
+// have is empty. v4 and v6 are how many bits of an address count.
+func expand(t template, r *http.Request, a *addresses, v4, v6 int) string {
 	text := ""
 	for i := range t {
-		text += value(&t[i], r, a)
+		part := value(&t[i], r, a)
+		if isClient(t[i].from) && edge.MaybeAddress(part, v4) {
+			part = edge.Network(part, v4, v6)
+		}
+		text += part
 	}
 	return text
 }
 
-// value is what a piece stands for. Values are those of the Caddy placeholders
-// of the same meaning, so that both proxies make the same key. The frequent ones
-// come first: see handler.
-func value(p *piece, r *http.Request, a *addresses) string {
-	if p.from == fromRemoteIP {
-		return hostOf(r.RemoteAddr)
+// isClient reports whether a source may give the address of a client. No other source
+// gives text that Caddy would take for an address.
+func isClient(from source) bool {
+	switch from {
+	case fromClientIP, fromRemoteIP, fromHeader, fromCookie, fromQuery, fromRawQuery, fromFile, fromPart:
+		return true
 	}
-	if p.from == fromHeader {
-		return joined(r.Header[p.text])
-	}
-	return otherValue(p, r, a)
-}
-
-func otherValue(p *piece, r *http.Request, a *addresses) string {
-	switch p.from {
-	case fromText:
-		return p.text
-	case fromClientIP:
-		return a.client(r)
-	case fromHost:
-		return strings.ToLower(hostOf(r.Host))
-	case fromMethod:
-		return r.Method
-	case fromPath:
-		return r.URL.Path
-	case fromQuery:
-		return joined(r.URL.Query()[p.text])
-	case fromCookie:
-		return cookieOf(r, p.text)
-	}
-	return ""
-}
-
-// cookieOf is the value of the first cookie of that name, in any case.
-func cookieOf(r *http.Request, name string) string {
-	for _, c := range r.Cookies() {
-		if strings.EqualFold(c.Name, name) {
-			return c.Value
-		}
-	}
-	return ""
-}
-
-// joined is what several values of one name are taken for.
-func joined(values []string) string {
-	if len(values) == 1 {
-		return values[0]
-	}
-	return strings.Join(values, ",")
-}
-
-// hostOf cuts the port off; text without one stays.
-func hostOf(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	return host
+	return false
 }

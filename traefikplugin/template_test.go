@@ -20,7 +20,7 @@ func request(t *testing.T) *http.Request {
 	return r
 }
 
-func TestTemplateExpands(t *testing.T) {
+func TestPlaceholdersOfAKey(t *testing.T) {
 	for text, want := range map[string]string{
 		"{client_ip}":                          "192.0.2.7",
 		"{remote_ip}":                          "192.0.2.7",
@@ -34,6 +34,12 @@ func TestTemplateExpands(t *testing.T) {
 		"{cookie.none}":                        "",
 		"{query.q}":                            "1,2",
 		"{query.empty}{query.none}":            "",
+		"{remote_host}":                        "192.0.2.7",
+		"{hostport} {port} {scheme}":           "example.com:8080 8080 http",
+		"{uri} {query}":                        "/a/b?q=1&q=2&empty= q=1&q=2&empty=",
+		"{dir} {file} {path.0} {path.1}":       "/a/ b a b",
+		"{path.2}{labels.2}":                   "",
+		"{labels.0} {labels.1}":                "com example",
 		"everybody":                            "everybody",
 		"t:{header.X-Tenant}:{method} {path}!": "t:acme:POST /a/b!",
 	} {
@@ -42,14 +48,14 @@ func TestTemplateExpands(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if got := expand(parsed, request(t), &addresses{plain: true}); got != want {
+		if got := expand(parsed, request(t), &addresses{plain: true}, 32, 64); got != want {
 			t.Errorf("%s is %q, want %q", text, got, want)
 		}
 	}
 }
 
-func TestTemplateRefusesWhatItDoesNotKnow(t *testing.T) {
-	for _, text := range []string{"{", "}", "a{b", "a}b", "{}", "{client_ip", "client_ip}", "{{client_ip}}", "{client_ip}}", "{CLIENT_IP}", "{header}", "{header.}", "{nothing.x}", "{cookie. }x{"} {
+func TestUnknownPlaceholdersAreRefused(t *testing.T) {
+	for _, text := range []string{"{", "}", "a{b", "a}b", "{}", "{client_ip", "client_ip}", "{{client_ip}}", "{client_ip}}", "{CLIENT_IP}", "{header}", "{header.}", "{nothing.x}", "{path.x}", "{labels.-1}", "{uuid}", "{cookie. }x{"} {
 		_, err := parseTemplate("zones[1].key", text)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != "zones[1].key" || field.Value != text {
@@ -58,7 +64,7 @@ func TestTemplateRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestTemplateKnowsSecrets(t *testing.T) {
+func TestCredentialsInAKeyAreSecret(t *testing.T) {
 	for text, want := range map[string]bool{
 		"{client_ip}":               false,
 		"{header.X-Tenant}":         false,
@@ -67,6 +73,8 @@ func TestTemplateKnowsSecrets(t *testing.T) {
 		"a {header.X-API-Key} b":    true,
 		"{cookie.any}":              true,
 		"{query.access_token}":      true,
+		"{query}":                   true,
+		"{uri}":                     true,
 		"{client_ip}{query.apikey}": true,
 	} {
 		parsed, err := parseTemplate("key", text)

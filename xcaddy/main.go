@@ -2,10 +2,13 @@
 //
 //	xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule
 //
-// would generate, kept here so that a plain `go build` makes it.
+// would generate. It is kept here so that `go build` builds it without xcaddy.
 package main
 
 import (
+	// The time zones, for machines without them.
+	_ "time/tzdata"
+
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 
 	// The modules of a stock Caddy.

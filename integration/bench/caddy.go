@@ -1,115 +1,100 @@
 package main
 
 import (
-	"context"
-	"fmt"
+	"encoding/json"
+	"errors"
 	"io"
-	"net/http"
-	"os"
+	"log"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"text/template"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 )
 
-// decisionTimeout is for one decision. What takes longer is answered 503, which
-// the benchmark reports, rather than let through, which would look fast.
-const decisionTimeout = "1s"
-
-// zoneNames are the prefixes of a request's limits, the handler's own first.
-var zoneNames = []string{"api", "team", "everybody"}
-
 // caddyfile configures a Caddy that answers by itself, with or without a limit.
-func caddyfile(address, admin, dsn string, l *limitSpec) string {
-	var text strings.Builder
-	say := func(format string, args ...any) { fmt.Fprintf(&text, format+"\n", args...) }
-	host, port, _ := strings.Cut(address, ":")
-	say("{\n\tadmin %s\n\tpersist_config off\n\tauto_https off\n\tlog {\n\t\tlevel WARN\n\t}\n}", admin)
-	say(":%s {\n\tbind %s", port, host)
-	if l != nil {
-		rule := func(indent string) {
-			say("%skey {http.request.header.%s}", indent, keyHeader)
-			say("%salgorithm %s", indent, l.algorithm)
-			say("%slimit %s", indent, l.limit)
-			if l.durable {
-				say("%sdurable", indent)
-			}
-			if l.sync {
-				say("%ssynchronous_commit", indent)
-			}
-		}
-		say("\tpg_ratelimit %s {", zoneNames[0])
-		say("\t\tdsn %q", dsn)
-		say("\t\ttimeout %s\n\t\ton_error deny", decisionTimeout)
-		rule("\t\t")
-		for i := 1; i < l.zones; i++ {
-			say("\t\tzone %s {", zoneNames[i])
-			rule("\t\t\t")
-			say("\t\t}")
-		}
-		say("\t}")
+var caddyfile = template.Must(template.New("Caddyfile").Parse(`{
+	admin {{.Admin}}
+	persist_config off
+	auto_https off
+	log {
+		level WARN
 	}
-	say("\trespond \"ok\"\n}")
+}
+http://{{.Address}} {
+	bind 127.0.0.1
+{{- define "limit"}}
+		key {http.request.header.{{.Key}}}
+		algorithm {{.Limit.Algorithm}}
+		limit {{.Limit.Limit}}
+		{{- if .Limit.Lease}}
+		lease {{.Limit.Lease}}
+		{{- end}}
+		{{.Limit.Options}}
+{{- end}}
+{{- if .Limit}}
+	pg_ratelimit {{if not .Limit.Policy}}api {{end}}{
+		dsn "{{.DSN}}"
+		timeout {{.Timeout}}
+		on_error deny
+		{{- if .Limit.Policy}}
+		policy {
+			api_key {http.request.header.{{.Key}}}
+		}
+		{{- else}}
+		{{- template "limit" .}}
+		{{- end}}
+		{{- range .Limit.Zones}}
+		zone {{.}} {
+		{{- template "limit" $}}
+		}
+		{{- end}}
+	}
+{{- end}}
+	respond "ok"
+}
+`))
+
+// configureCaddy is the Caddyfile of p.
+func configureCaddy(p *proxy) string {
+	var text strings.Builder
+	check(caddyfile.Execute(&text, map[string]any{
+		"Address": p.address, "Admin": p.admin, "DSN": p.dsn, "Timeout": decisionTimeout, "Key": keyHeader, "Limit": p.spec.limit,
+	}))
 	return text.String()
 }
 
-// startCaddy starts a Caddy and waits until it answers.
-func (b *bench) startCaddy(ctx context.Context, s *proxySpec) (*proxy, error) {
-	p := &proxy{spec: s}
-	var err error
-	if p.address, err = freeAddress(); err != nil {
-		return nil, err
+// startCaddy starts p as a Caddy.
+func (b *bench) startCaddy(p *proxy) *harness.Process {
+	if b.caddy == "" {
+		log.Print("building Caddy; the first time this takes some minutes")
+		b.caddy = must(filepath.Abs(".cache/caddy"))
+		check(harness.CompileCaddy(b.ctx, root, b.caddy))
 	}
-	if p.admin, err = freeAddress(); err != nil {
-		return nil, err
-	}
-	if p.dsn, err = b.dsnFor(ctx, s); err != nil {
-		return nil, err
-	}
-	config := filepath.Join(b.dir, strings.ReplaceAll(s.name, " ", "-")+".Caddyfile")
-	if err := os.WriteFile(config, []byte(caddyfile(p.address, p.admin, p.dsn, s.limit)), 0o600); err != nil {
-		return nil, err
-	}
-	if p.program, err = startProgram(b.dir, s.name, b.caddy, "run", "--config", config, "--adapter", "caddyfile"); err != nil {
-		return nil, err
-	}
-	return p, p.program.awaitOK(ctx, p.address)
+	return b.launch(p.spec.name, b.caddy, "run", "--config", b.file("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
 }
 
-// memStats are figures of a Go program's memory.
-type memStats struct {
-	mallocs int64 // objects allocated since its start
-	live    int64 // bytes in use on the heap
-}
-
-// readMemStats asks a Caddy's admin endpoint. After a collection, live is what
-// is still referred to.
-func (p *proxy) readMemStats(ctx context.Context, collect bool) (memStats, error) {
-	url := "http://" + p.admin + "/debug/pprof/heap?debug=1"
-	if collect {
-		url += "&gc=1"
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return memStats{}, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return memStats{}, err
-	}
+// memStats are a Caddy's figures of memory, after a garbage collection.
+func (b *bench) memStats(p *proxy) *runtime.MemStats {
+	check(p.askAdmin(b.ctx, "/debug/pprof/heap?gc=1").Body.Close())
+	response := p.askAdmin(b.ctx, "/debug/vars")
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return memStats{}, err
-	}
-	return parseMemStats(string(text))
+	var vars struct{ MemStats runtime.MemStats }
+	check(json.NewDecoder(response.Body).Decode(&vars))
+	return &vars.MemStats
 }
 
-func parseMemStats(text string) (m memStats, err error) {
-	if m.mallocs, err = strconv.ParseInt(field(text, "# Mallocs = "), 10, 64); err != nil {
-		return m, fmt.Errorf("heap profile: Mallocs: %w", err)
+// metric is the value of a Caddy's metric without labels.
+func (b *bench) metric(p *proxy, name string) float64 {
+	response := p.askAdmin(b.ctx, "/metrics")
+	defer response.Body.Close()
+	text := string(must(io.ReadAll(response.Body)))
+	_, value, found := strings.Cut(text, "\n"+name+" ")
+	if !found {
+		check(errors.New("no metric " + name))
 	}
-	if m.live, err = strconv.ParseInt(field(text, "# HeapAlloc = "), 10, 64); err != nil {
-		return m, fmt.Errorf("heap profile: HeapAlloc: %w", err)
-	}
-	return m, nil
+	value, _, _ = strings.Cut(value, "\n")
+	return must(strconv.ParseFloat(value, 64))
 }

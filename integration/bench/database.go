@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,116 +14,68 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 )
 
-// settings are the server's, where they are not Postgres's own. Durability is:
-// fsync and synchronous_commit are on. More connections than usual are allowed,
-// since a proxy for each row is connected at once.
-var settings = map[string]string{
-	"max_connections": "200",
-	"shared_buffers":  "128MB",
-}
-
-// database is the Postgres server of a run.
+// database is the Postgres server of a run. Its settings are Postgres's own, with
+// fsync and synchronous_commit on, but it takes more connections, since the proxies
+// of all rows run at once.
 type database struct {
 	server     *cluster.Cluster
 	control    *pgx.Conn
-	postmaster int
-	databases  int
+	postmaster int // the process
+	databases  int // made so far
 }
 
-func startDatabase(ctx context.Context) (_ *database, err error) {
-	d := &database{}
-	if d.server, err = cluster.Start(ctx, cluster.Options{Config: settings}); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, d.server.Stop())
-		}
-	}()
-	text, err := os.ReadFile(filepath.Join(d.server.DataDir(), "postmaster.pid"))
-	if err != nil {
-		return nil, err
-	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	if d.postmaster, err = strconv.Atoi(first); err != nil {
-		return nil, fmt.Errorf("postmaster.pid: %w", err)
-	}
-	d.control, err = pgx.Connect(ctx, d.server.DSN("postgres"))
-	return d, err
+func startDatabase(ctx context.Context) *database {
+	d := &database{server: must(cluster.Start(ctx, cluster.Options{Config: map[string]string{"max_connections": "200", "shared_buffers": "128MB"}}))}
+	d.control = must(pgx.Connect(ctx, d.server.DSN("postgres")))
+	pid := must(os.ReadFile(filepath.Join(d.server.DataDir(), "postmaster.pid")))
+	must(fmt.Sscan(string(pid), &d.postmaster))
+	return d
 }
 
 func (d *database) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	return errors.Join(d.control.Close(ctx), d.server.Stop())
+	return errors.Join(d.control.Close(context.Background()), d.server.Stop())
 }
 
-// create makes an empty database and returns its DSN. Each row has its own,
-// so that none works on what another has left behind.
-func (d *database) create(ctx context.Context) (string, error) {
+// create makes an empty database and returns its DSN.
+func (d *database) create(ctx context.Context) string {
 	d.databases++
-	name := "bench" + strconv.Itoa(d.databases)
-	if _, err := d.control.Exec(ctx, "CREATE DATABASE "+name); err != nil {
-		return "", err
-	}
-	return d.server.DSN(name), nil
+	name := fmt.Sprint("bench", d.databases)
+	must(d.control.Exec(ctx, "CREATE DATABASE "+name))
+	return d.server.DSN(name)
 }
 
-// counters are what the server has written since it was made.
+// counters are what a store has done so far.
 type counters struct {
-	// transactions that have written something: each takes a number. A decision
-	// is a statement that writes, and a transaction of its own, so the difference
-	// counts statements, at once and at no cost to what is measured.
+	// transactions that have written something. A decision is a statement that
+	// writes, and a transaction of its own, so this counts the statements without
+	// any cost for them.
 	transactions int64
 	wal          int64 // bytes of the write-ahead log
+	cpu          time.Duration
 }
 
-func (d *database) counters(ctx context.Context) (counters, error) {
-	var c counters
-	err := d.control.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
-		(pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&c.transactions, &c.wal)
-	return c, err
+func (d *database) counters(ctx context.Context) (c counters) {
+	check(d.control.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&c.transactions, &c.wal))
+	c.cpu = cpuTime(d.postmaster)
+	return c
 }
 
-// cpu is the CPU time of all the server's processes.
-func (d *database) cpu() (time.Duration, error) { return cpuOfFamily(d.postmaster) }
+// describe names the server's version and the settings that matter.
+func (d *database) describe(ctx context.Context) (text string) {
+	check(d.control.QueryRow(ctx, `SELECT 'Postgres ' || split_part(current_setting('server_version'), ' ', 1) || ' (' ||
+		string_agg(name || ' ' || current_setting(name), ', ') || ')'
+		FROM unnest(ARRAY['shared_buffers', 'fsync', 'synchronous_commit', 'wal_level', 'max_wal_size']) name`).Scan(&text))
+	return text
+}
 
-// describe names the server and the settings that matter.
-func (d *database) describe(ctx context.Context) (string, error) {
-	var parts []string
-	for _, name := range []string{"server_version", "shared_buffers", "fsync", "synchronous_commit", "wal_level", "max_wal_size"} {
-		var value string
-		if err := d.control.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&value); err != nil {
-			return "", err
-		}
-		if name == "server_version" {
-			value, _, _ = strings.Cut(value, " ")
-			parts = append(parts, "Postgres "+value)
-			continue
-		}
-		parts = append(parts, name+" "+value)
+// query runs commands and returns the value that the last one selects, if it
+// selects one.
+func query(ctx context.Context, dsn string, commands ...string) string {
+	conn := must(pgx.Connect(ctx, dsn))
+	defer conn.Close(ctx)
+	results := must(conn.PgConn().Exec(ctx, strings.Join(commands, ";")).ReadAll())
+	if rows := results[len(results)-1].Rows; len(rows) > 0 {
+		return string(rows[0][0])
 	}
-	return parts[0] + " (" + strings.Join(parts[1:], ", ") + ")", nil
-}
-
-// queryAt asks another database of the server for one number.
-func queryAt(ctx context.Context, dsn, sql string) (n int64, err error) {
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	err = conn.QueryRow(ctx, sql).Scan(&n)
-	return n, err
-}
-
-// execAt runs SQL on another database of the server.
-func execAt(ctx context.Context, dsn, sql string) (err error) {
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
-	_, err = conn.PgConn().Exec(ctx, sql).ReadAll()
-	return err
+	return ""
 }

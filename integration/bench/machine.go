@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,67 +10,39 @@ import (
 	"strings"
 )
 
-// describeMachine says, in lines, what the figures were measured on.
-func (b *bench) describeMachine(ctx context.Context) []string {
-	read := func(path string) string {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return ""
+// describeMachine says in some lines what the figures were measured on.
+func (b *bench) describeMachine() []string {
+	programs := "Go " + strings.TrimPrefix(runtime.Version(), "go")
+	for _, p := range []struct {
+		name, program, pattern string
+		command                []string
+	}{
+		{"Caddy", b.caddy, `/caddy/v2\s+v(\S+)`, []string{"go", "version", "-m", b.caddy}},
+		{"Traefik", b.traefik, `/traefik/v3\s+v(\S+)`, []string{"go", "version", "-m", b.traefik}},
+		{"Redis", b.redisServer, `v=(\S+)`, []string{b.redisServer, "--version"}},
+		{"wrk", b.wrk, `wrk (?:debian/)?(\d[\d.]*)`, []string{b.wrk, "--version"}},
+	} {
+		if p.program != "" {
+			out, _ := exec.CommandContext(b.ctx, p.command[0], p.command[1:]...).CombinedOutput() // wrk prints its version and fails
+			programs += ", " + p.name + " " + find(p.pattern, out)
 		}
-		return string(text)
 	}
-	cpu := "CPU"
-	if _, model, found := strings.Cut(field(read("/proc/cpuinfo"), "model name"), ":"); found {
-		cpu = strings.Join(strings.Fields(model), " ")
-	}
-	machine := []string{fmt.Sprintf("%d cores of %s (%s)", runtime.NumCPU(), cpu, runtime.GOARCH)}
-	if kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(field(read("/proc/meminfo"), "MemTotal:"), " kB"), 64); err == nil {
-		machine = append(machine, fmt.Sprintf("%.0f GB of memory", kilobytes/(1<<20)))
-	}
-	if system := strings.Trim(field(read("/etc/os-release"), "PRETTY_NAME="), `"`); system != "" {
-		machine = append(machine, system)
-	}
-	if kernel := strings.TrimSpace(read("/proc/sys/kernel/osrelease")); kernel != "" {
-		machine = append(machine, "Linux "+kernel)
-	}
-
-	postgres, err := b.postgres.describe(ctx)
-	if err != nil {
-		postgres = "Postgres"
-	}
-	programs := []string{"Go " + strings.TrimPrefix(runtime.Version(), "go"), postgres}
-	if b.caddy != "" {
-		programs = append(programs, "Caddy "+moduleVersion(b.caddy, "github.com/caddyserver/caddy/v2"))
-	}
-	if b.traefik != "" {
-		programs = append(programs, "Traefik "+moduleVersion(b.traefik, "github.com/traefik/traefik/v3"))
-	}
-	if b.redisServer != "" {
-		programs = append(programs, "Redis "+programVersion(ctx, b.redisServer, "--version"))
-	}
-	if b.wrk != "" {
-		programs = append(programs, "wrk "+programVersion(ctx, b.wrk, "--version"))
-	}
-	answers := "Caddy answers by itself, Traefik has an upstream that says ok"
-	if b.noUpstream {
-		answers = "both proxies answer by themselves"
-	}
+	read := func(file string) []byte { text, _ := os.ReadFile(file); return text }
+	kilobytes, _ := strconv.ParseFloat(find(`MemTotal: *(\d+)`, read("/proc/meminfo")), 64)
 	return []string{
-		strings.Join(machine, ", "),
-		strings.Join(programs, ", "),
-		fmt.Sprintf("wrk with %d connections and %d threads, proxy and database share the cores; %s; medians of %d interleaved rounds of %d s, with the lowest and the highest",
-			wrkConnections, wrkThreads, answers, b.rounds, b.seconds),
+		fmt.Sprintf("%d cores of %s, %.0f GB of memory, %s, Linux %s.", runtime.NumCPU(), find(`model name\s*: (.*)`, read("/proc/cpuinfo")),
+			kilobytes/(1<<20), find(`PRETTY_NAME="(.*)"`, read("/etc/os-release")), find(`(.*)`, read("/proc/sys/kernel/osrelease"))),
+		programs + ".",
+		b.postgres.describe(b.ctx) + ".",
+		fmt.Sprintf("wrk with %d connections and %d threads. Load, proxy and database share the cores. Caddy answers by itself, Traefik has an upstream.", connections, wrkThreads),
+		fmt.Sprintf("Medians of %d interleaved rounds of %d s, with the lowest and the highest.", b.rounds, b.seconds),
 	}
 }
 
-var versionPattern = regexp.MustCompile(`\d+(\.\d+)+`)
-
-// programVersion is the first version number that a program tells. wrk ends
-// with a failure even so.
-func programVersion(ctx context.Context, path, flag string) string {
-	out, err := exec.CommandContext(ctx, path, flag).CombinedOutput()
-	if version := versionPattern.Find(out); version != nil {
-		return string(version)
+// find is what the group of the pattern matches first, or "?".
+func find(pattern string, text []byte) string {
+	if found := regexp.MustCompile(pattern).FindSubmatch(text); found != nil {
+		return string(found[1])
 	}
-	return fmt.Sprint("of unknown version: ", err)
+	return "?"
 }

@@ -1,12 +1,12 @@
-// Command bench is what `make bench` runs: it measures Caddy and Traefik with
-// and without limits, and the core alone, all on this machine in one run. It
-// builds or installs what it needs, talks to loopback addresses only, and
-// leaves no process behind.
+// Command bench measures Caddy and Traefik with and without limits, and the core
+// without a proxy. `make bench` runs it. docs/performance.md explains its rows and
+// columns, and the rules that make its figures comparable.
 //
-// Each row is measured once a round, the rows in turn, so that whatever else
-// the machine does meets all of them alike. What is printed is the median of the
-// rounds, with the lowest and the highest. docs/performance.md explains the
-// rows and the columns.
+// The files, in the order of a run: main.go prepares it. rows.go lists what is
+// measured. proxies.go, caddy.go, traefik.go and database.go start servers.
+// rounds.go, wrk.go and cpu.go measure the rows. memory.go, latency.go, paced.go,
+// policy.go and flood.go measure what takes another load. core.go and core_api.go are the load on the
+// core. stats.go, report.go, targets.go, picture.go and machine.go print results.
 package main
 
 import (
@@ -14,148 +14,137 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster/leash"
 )
+
+// root is the repository's folder. The program runs in the folder integration.
+const root = ".."
+
+// bench is a run: its options, its servers and its results.
+type bench struct {
+	ctx     context.Context // ends when the user interrupts the run
+	rounds  int
+	seconds int            // for which each round measures a row
+	only    *regexp.Regexp // what to measure; matches everything by default
+	dir     string         // a temporary folder
+
+	wrk, redisServer, caddy, traefik string // programs; "" until a row needs them
+
+	postgres     *database
+	proxies      map[*proxySpec]*proxy // that run
+	redis        *harness.Process      // nil until a row needs it
+	redisAddress string
+	upstream     string // the URL of the server behind Traefik
+	script       string // of wrk
+
+	proxyRows   []*row
+	coreRows    []*row
+	latency     *latencyResult // nil if it was not measured; so are the next two
+	allocations *spread        // for each decision
+	memory      *memoryResult
+	identities  *identitiesResult
+	flood       *floodResult
+	complaints  []string // of the proxies, about the database
+	machine     []string
+	began       time.Time
+}
 
 func main() {
-	// The program runs itself for what needs a process of its own.
-	if len(os.Args) > 1 {
-		if child := children[os.Args[1]]; child != nil {
-			if err := child(os.Args[2:]); err != nil {
-				fmt.Fprintln(os.Stderr, os.Args[1]+":", err)
-				os.Exit(1)
-			}
-			return
+	log.SetFlags(log.Ltime)
+	if len(os.Args) == 3 && os.Args[1] == coreProcess {
+		if err := runCoreProcess(os.Args[2]); err != nil {
+			log.Fatal(err)
 		}
+		return
 	}
-	o, err := readOptions()
-	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-		// A second signal ends this program at once; leashes end its children.
-		context.AfterFunc(ctx, stop)
-		err = run(whileParentLives(ctx), o)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
-
-// children are the parts that run as processes of their own, by the argument
-// that asks for one.
-var children = map[string]func(args []string) error{
-	steadyChild:   steadyMain,
-	coreChild:     coreMain,
-	upstreamChild: upstreamMain,
-}
-
-// options are what the command line says.
-type options struct {
-	rounds     int
-	seconds    int
-	only       *regexp.Regexp // nil is all
-	svg        string         // "" draws none
-	noUpstream bool           // Traefik answers by itself
-}
-
-// defaultSVG is where the picture belongs, from the repository's root.
-const defaultSVG = "docs/benchmark.svg"
-
-func readOptions() (options, error) {
-	var o options
-	var only string
-	flag.IntVar(&o.rounds, "rounds", 5, "how often each row is measured")
-	flag.IntVar(&o.seconds, "seconds", 2, "how long each time, after a second of warming up")
-	flag.StringVar(&only, "only", "", "measure only what this regular expression finds in the name of, whatever its case")
-	flag.StringVar(&o.svg, "svg", "", "where to draw the picture (default "+defaultSVG+" if all is measured, else nowhere)")
-	flag.BoolVar(&o.noUpstream, "no-upstream", false, "let Traefik answer by itself, with ping@internal, rather than an upstream")
+	b := &bench{began: time.Now(), proxies: map[*proxySpec]*proxy{}}
+	flag.IntVar(&b.rounds, "rounds", 5, "how often each row is measured")
+	flag.IntVar(&b.seconds, "seconds", 2, "how long each time, after a second of warming up")
+	only := flag.String("only", "", "measure only the rows whose names this regular expression matches, in any case")
+	svg := flag.String("svg", "", "where to draw the picture (default docs/benchmark.svg if everything is measured)")
 	flag.Parse()
-	if flag.NArg() > 0 {
-		return o, fmt.Errorf("%q: takes flags only", flag.Arg(0))
+	if *svg == "" && *only == "" {
+		*svg = filepath.Join(root, "docs", "benchmark.svg")
 	}
-	if o.rounds < 1 || o.rounds > 100 {
-		return o, fmt.Errorf("-rounds is %d, must be from 1 to 100", o.rounds)
+	var stop func()
+	b.ctx, stop = signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(b.ctx, stop) // a second signal ends this program at once
+	err := b.run("(?i)"+*only, *svg)
+	if b.ctx.Err() != nil {
+		err = context.Cause(b.ctx) // err says only that a program was ended
 	}
-	if o.seconds < 1 || o.seconds > 60 {
-		return o, fmt.Errorf("-seconds is %d, must be from 1 to 60", o.seconds)
-	}
-	if only != "" {
-		var err error
-		if o.only, err = regexp.Compile("(?i)" + only); err != nil {
-			return o, fmt.Errorf("-only: %w", err)
-		}
-	}
-	return o, nil
-}
-
-// wants tells whether what has this name is to be measured.
-func (o options) wants(name string) bool { return o.only == nil || o.only.MatchString(name) }
-
-// whileParentLives is a context that ends also when the program that started
-// this one is gone: `go run` passes on no signal that was sent to it alone.
-func whileParentLives(ctx context.Context) context.Context {
-	parent := os.Getppid()
-	ctx, cancel := context.WithCancelCause(ctx)
-	go func() {
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for os.Getppid() == parent {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-		}
-		cancel(errors.New("the program that started this one is gone"))
-	}()
-	return ctx
-}
-
-// Names of what is measured besides rows, for -only.
-const (
-	namePace        = "p99 at half of the plain throughput"
-	nameAllocations = "allocations"
-	nameMemory      = "memory"
-)
-
-// run measures everything and reports it.
-func run(ctx context.Context, o options) (err error) {
-	began := time.Now()
-	b, err := prepare(ctx, o)
 	if err != nil {
-		return orCause(ctx, err)
+		log.Fatal("bench: ", err)
 	}
-	defer func() { err = orCause(ctx, errors.Join(err, b.close())) }()
+}
 
-	r := &results{}
-	if err := b.measureProxies(ctx, r); err != nil {
-		return err
+// run measures everything that only matches, reports it, and draws the picture if
+// svg is not "".
+func (b *bench) run(only, svg string) (err error) {
+	defer catch(&err)
+	if b.rounds < 1 || b.seconds < 1 || flag.NArg() > 0 {
+		return errors.New("takes flags only; -rounds and -seconds must be 1 or more")
 	}
-	if err := b.measureCore(ctx, r); err != nil {
-		return err
+	b.only = must(regexp.Compile(only))
+	unwanted := func(r *row) bool { return !b.wants(r.name) }
+	b.proxyRows, b.coreRows = slices.DeleteFunc(proxyRows(), unwanted), slices.DeleteFunc(coreRows(), unwanted)
+	if len(b.proxyRows)+len(b.coreRows) == 0 && !b.wants(nameLatency) && !b.wants(nameAllocations) && !b.wants(nameMemory) && !b.wants(nameIdentities) && !b.wants(nameFlood) {
+		return fmt.Errorf("-only %s matches no row of docs/performance.md", only)
 	}
-	r.machine = b.describeMachine(ctx)
-	r.took = time.Since(began)
-	b.report(r)
-	if b.svg == "" {
-		return nil
+	b.dir = must(os.MkdirTemp("", "pgrl-bench-"))
+	guard := must(leash.New(syscall.SIGTERM, b.dir)) // removes the folder if this process is killed
+	defer func() { err = errors.Join(err, b.stopProxies(), os.RemoveAll(b.dir), guard.End()) }()
+	b.postgres = startDatabase(b.ctx)
+	defer func() { err = errors.Join(err, b.postgres.stop()) }()
+
+	b.measureProxies()
+	b.measureCore()
+	b.machine = b.describeMachine()
+	b.report(os.Stdout)
+	if svg != "" {
+		check(os.WriteFile(svg, []byte(b.picture()), 0o644))
+		fmt.Println("\nThe picture is in", svg)
 	}
-	if err := os.WriteFile(b.svg, []byte(picture(r)), 0o644); err != nil {
-		return err
-	}
-	fmt.Println("\nThe picture is in", relative(b.svg))
 	return nil
 }
 
-// orCause is what ended a run: a program that ctx has killed says only that it
-// was killed.
-func orCause(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
+// wants tells whether to measure the row or the figure of this name.
+func (b *bench) wants(name string) bool { return b.only.MatchString(name) }
+
+// failure is an error that ends the run.
+type failure struct{ error }
+
+// check ends the run if there is an error: it panics, and catch returns the error.
+// No part of the benchmark can go on after a failure.
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
 	}
-	return err
+}
+
+// must returns v, if there is no error.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// catch is to be deferred. It adds the error that check has panicked with to err.
+func catch(err *error) {
+	if v := recover(); v != nil {
+		f, ok := v.(failure)
+		if !ok {
+			panic(v)
+		}
+		*err = errors.Join(f.error, *err)
+	}
 }

@@ -1,85 +1,84 @@
 package main
 
 import (
-	"context"
 	"fmt"
+	"log"
+	"slices"
 )
 
-// memoryResult is what a million keys take up.
+// memoryResult is the memory that a million keys take.
 type memoryResult struct {
-	keys        int64   // that are in the table
-	bytesAKey   float64 // in Postgres, with indexes
-	before, end int64   // the proxy's resident memory, in bytes
-	live        int64   // by how much its live heap has grown
-	failed      int64   // requests that were not answered with 200
+	bytesAKey     float64 // in Postgres, with indexes
+	before, after int     // the proxy's resident memory, in bytes
+	live          int     // bytes by which the proxy's live heap has grown
+	refused       int     // requests that were not answered with 200
 }
 
-// growth is how many bytes the proxy has grown by.
-func (m *memoryResult) growth() int64 { return m.end - m.before }
+// identitiesResult is the memory of a proxy that remembers as many API keys as it may, and
+// then gets requests with others.
+type identitiesResult struct {
+	before, after int // resident, in bytes
+	live          int // bytes by which the live heap has grown
+	remembered    int // API keys, afterwards
+	refused       int // requests that were not answered with 200
+}
 
-// Requests of the two parts of measureMemory. The first is long enough for the
-// proxy's heap to find its size.
 const (
-	settleRequests = 300000
+	settleRequests = 300000 // enough for the proxy's heap to find its size
 	fillRequests   = 1000000
 )
 
-// measureMemory sends a request for each of a million keys through one Caddy,
-// and looks at what the Caddy and the database have grown by. Rows with a
-// million keys then find them there.
-func (b *bench) measureMemory(ctx context.Context, r *results) error {
-	wanted := b.wants(nameMemory)
-	for _, row := range b.rows {
-		wanted = wanted || row.proxy.filled
+// measureMemory sends one request for each of a million keys through one Caddy, and
+// measures by how much the Caddy and the database have grown. The rows with a
+// million keys use this Caddy afterwards.
+func (b *bench) measureMemory() {
+	filled := func(r *row) bool { return r.proxy == filledCaddy || r.proxy.shares == filledCaddy }
+	if !b.wants(nameMemory) && !slices.ContainsFunc(b.proxyRows, filled) {
+		return
 	}
-	if !wanted {
-		return nil
-	}
-	p, err := b.startProxy(ctx, filledCaddy)
-	if err != nil {
-		return err
-	}
+	p := b.startProxy(filledCaddy)
 	m := &memoryResult{}
-	send := func(first, keys, requests int) error {
-		result, err := b.runSteady(ctx, steady{address: p.address, connections: wrkConnections, first: first, keys: keys, inTurn: true, requests: requests})
-		m.failed += result.Other
-		return err
+	// load sends the requests, and returns the proxy's resident memory and live heap.
+	load := func(first, keys, requests int) (resident, live int) {
+		log.Printf("memory: %s requests for %s keys", thousands(float64(requests)), thousands(float64(keys)))
+		m.refused += must(pacedLoad{address: p.address, firstKey: first, keys: keys, requests: requests}.run(b.ctx)).refused
+		resident = residentBytes(p.PID())
+		return resident, int(b.memStats(p).HeapAlloc)
 	}
-	b.progress("memory: %s requests for 1,000 keys", thousands(settleRequests))
-	// Keys beyond the million, to leave that for the second part.
-	if err := send(fillRequests, thousand.count, settleRequests); err != nil {
-		return err
+	before, liveBefore := load(fillRequests, thousand.count, settleRequests) // these keys are not among the million
+	after, liveAfter := load(0, fillRequests, fillRequests)
+	m.before, m.after, m.live = before, after, liveAfter-liveBefore
+	var rows int
+	var size float64
+	must(fmt.Sscan(query(b.ctx, p.dsn, "SELECT count(*) || ' ' || pg_total_relation_size('rate_limit_ephemeral') FROM rate_limit_ephemeral"), &rows, &size))
+	if rows < fillRequests-m.refused {
+		check(fmt.Errorf("memory: %d rows in the table after %d keys, of which %d were not admitted", rows, fillRequests, m.refused))
 	}
-	stats, err := p.readMemStats(ctx, true)
-	if err != nil {
-		return err
+	m.bytesAKey = size / float64(rows)
+	b.memory = m
+}
+
+// rememberRequests are more different API keys than a Caddy remembers.
+const rememberRequests = 200000
+
+// measureIdentities sends a request with each of the million API keys, and measures by how
+// much the Caddy grows after it has remembered as many as it may.
+func (b *bench) measureIdentities() {
+	if !b.wants(nameIdentities) {
+		return
 	}
-	if m.before, err = residentBytes(p.program.pid()); err != nil {
-		return err
+	p := b.startProxy(policyCaddy)
+	m := &identitiesResult{}
+	load := func(first, requests int) (resident, live int) {
+		log.Printf("memory for API keys: %s requests, each with another one", thousands(float64(requests)))
+		m.refused += must(pacedLoad{address: p.address, firstKey: first, keys: requests, requests: requests, connections: 512}.run(b.ctx)).refused
+		live = int(b.memStats(p).HeapAlloc)
+		return residentBytes(p.PID()), live
 	}
-	b.progress("memory: %s requests for as many keys", thousands(fillRequests))
-	if err := send(0, fillRequests, fillRequests); err != nil {
-		return err
-	}
-	if m.end, err = residentBytes(p.program.pid()); err != nil {
-		return err
-	}
-	after, err := p.readMemStats(ctx, true)
-	if err != nil {
-		return err
-	}
-	m.live = after.live - stats.live
-	if m.keys, err = queryAt(ctx, p.dsn, "SELECT count(*) FROM rate_limit_ephemeral"); err != nil {
-		return err
-	}
-	size, err := queryAt(ctx, p.dsn, "SELECT pg_total_relation_size('rate_limit_ephemeral')")
-	if err != nil {
-		return err
-	}
-	if m.keys < fillRequests-m.failed {
-		return fmt.Errorf("memory: %d rows in the table after %d keys, of which %d were not admitted", m.keys, fillRequests, m.failed)
-	}
-	m.bytesAKey = float64(size) / float64(m.keys)
-	r.memory = m
-	return nil
+	var liveBefore, liveAfter int
+	m.before, liveBefore = load(0, rememberRequests)
+	m.after, liveAfter = load(rememberRequests, policyKeys-rememberRequests)
+	m.live = liveAfter - liveBefore
+	m.remembered = int(b.metric(p, "caddy_pg_ratelimit_policy_identities"))
+	b.identities = m
 }

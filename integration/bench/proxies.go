@@ -3,89 +3,97 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
+	"log"
+	"net/http"
 	"os"
-	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // proxy is a Caddy or a Traefik that runs.
 type proxy struct {
+	*harness.Process
 	spec    *proxySpec
-	program *program
 	address string
-	admin   string // of a Caddy's admin endpoint
-	dsn     string // of the database that it counts in; "" is none
+	admin   string // the address of a Caddy's admin endpoint
+	dsn     string // where it counts; "" without a limit
 }
 
-// startProxy starts a proxy unless it runs already.
-func (b *bench) startProxy(ctx context.Context, s *proxySpec) (*proxy, error) {
-	if p := b.proxies[s.name]; p != nil {
-		return p, nil
-	}
-	b.progress("starting %s", s.name)
-	start := b.startCaddy
-	if s.kind == onTraefik {
-		if s.redis && b.redis == nil {
-			if err := b.startRedis(ctx); err != nil {
-				return nil, err
-			}
-		}
-		start = b.startTraefik
-	}
-	p, err := start(ctx, s)
-	if p != nil && p.program != nil {
-		b.proxies[s.name] = p
-	}
-	return p, err
-}
+// decisionTimeout is for one decision. A slower one is answered with 503, which the
+// benchmark reports. Letting the request pass would look fast.
+const decisionTimeout = "1s"
 
-// stopProxy stops one.
-func (b *bench) stopProxy(p *proxy) error {
-	delete(b.proxies, p.spec.name)
-	return p.program.stop()
-}
-
-// stopProxies stops all, and what they need besides Postgres.
-func (b *bench) stopProxies() error {
-	var errs []error
-	for _, p := range b.proxies {
-		errs = append(errs, b.stopProxy(p))
+// startProxy starts a proxy, unless it runs already, and waits until it answers.
+func (b *bench) startProxy(s *proxySpec) *proxy {
+	if p := b.proxies[s]; p != nil {
+		return p
 	}
-	for _, other := range []**program{&b.redis, &b.upstream} {
-		if *other != nil {
-			errs = append(errs, (*other).stop())
-			*other = nil
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// dsnFor is where a proxy counts: a database of its own.
-func (b *bench) dsnFor(ctx context.Context, s *proxySpec) (string, error) {
+	log.Print("starting ", s.name)
+	p := &proxy{spec: s, address: must(harness.FindAddress()), admin: must(harness.FindAddress())}
 	switch {
-	case s.limit == nil:
-		return "", nil
-	case s.limit.memory:
-		return "memory", nil
-	}
-	return b.postgres.create(ctx)
-}
-
-// complaints are lines of a proxy's log about decisions that it could not have.
-func (p *proxy) complaints() (string, error) {
-	text, err := os.ReadFile(p.program.log)
-	if err != nil {
-		return "", err
-	}
-	for _, line := range strings.Split(string(text), "\n") {
-		if strings.Contains(line, "no decision") || strings.Contains(line, "database failed") {
-			return fmt.Sprintf("%s logged: %s", p.spec.name, line), nil
+	case s.shares != nil:
+		p.dsn = b.startProxy(s.shares).dsn
+	case s.inPostgres():
+		p.dsn = b.postgres.create(b.ctx) // of its own: no row works on what another has left
+		if s.limit.Policy {
+			log.Print("filling the tables of the policy")
+			query(b.ctx, p.dsn, schema.File, policyRowsOf(policyKeys))
 		}
+	case s.limit != nil:
+		p.dsn = "memory"
 	}
-	return "", nil
+	if s.traefik {
+		p.Process = b.startTraefik(p)
+	} else {
+		p.Process = b.startCaddy(p)
+	}
+	b.proxies[s] = p
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	check(p.WaitFor("200 from "+p.address, func() bool {
+		response, err := client.Do(harness.Get("http://"+p.address+"/", keyHeader, "ready"))
+		if err != nil {
+			check(b.ctx.Err())
+			return false
+		}
+		return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+	}))
+	return p
 }
 
-func splitAddress(address string) (host, port string) {
-	host, port, _ = strings.Cut(address, ":")
-	return host, port
+// file writes a file with a new name into the temporary folder, and returns its path.
+func (b *bench) file(ending, text string) string {
+	f := must(os.CreateTemp(b.dir, "*."+ending))
+	must(f.WriteString(text))
+	check(f.Close())
+	return f.Name()
+}
+
+// launch runs a server in the temporary folder.
+func (b *bench) launch(name, path string, args ...string) *harness.Process {
+	return must(harness.Launch(harness.Program{Name: name, Path: path, Args: args, Dir: b.dir, Env: []string{"XDG_CONFIG_HOME=" + b.dir, "XDG_DATA_HOME=" + b.dir}}))
+}
+
+// stopProxy stops a proxy.
+func (b *bench) stopProxy(p *proxy) error {
+	delete(b.proxies, p.spec)
+	return p.Stop()
+}
+
+// stopProxies stops all proxies, and Redis.
+func (b *bench) stopProxies() (err error) {
+	for _, p := range b.proxies {
+		err = errors.Join(err, b.stopProxy(p))
+	}
+	if b.redis != nil {
+		err = errors.Join(err, b.redis.Stop())
+		b.redis = nil
+	}
+	return err
+}
+
+// askAdmin asks a Caddy's admin endpoint.
+func (p *proxy) askAdmin(ctx context.Context, path string) *http.Response {
+	return must(http.DefaultClient.Do(harness.Get("http://" + p.admin + path).WithContext(ctx)))
 }

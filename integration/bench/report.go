@@ -3,139 +3,123 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
+	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 )
 
-// report prints all that was measured, as Markdown.
-func (b *bench) report(r *results) { writeReport(os.Stdout, r) }
-
-func writeReport(w io.Writer, r *results) {
-	for _, line := range r.machine {
-		fmt.Fprintf(w, "%s.\n", line)
-	}
-	if len(r.rows) > 0 {
-		fmt.Fprintln(w)
-		writeTable(w, proxyTable(r))
-	}
-	if p := r.pace; p != nil {
-		fmt.Fprintf(w, "\nAt %s requests/s, half of what Caddy manages without a limit, p99 is %s without and %s with sliding_window on 1,000 keys; the difference is %s.\n",
-			thousands(p.rate), p.plain.text(milliseconds), p.limited.text(milliseconds), p.added.text(milliseconds))
-	}
-	if len(r.core) > 0 {
-		fmt.Fprintln(w)
-		writeTable(w, coreTable(r))
-	}
-	fmt.Fprintln(w)
-	writeTable(w, targetTable(r))
-	for _, note := range notes(r) {
-		fmt.Fprintf(w, "\n%s\n", note)
-	}
-	fmt.Fprintf(w, "\nAll of it took %v.\n", r.took.Round(time.Second))
+// column is a column of a table: a figure of the rows.
+type column struct {
+	title  string
+	format format
+	median bool // write only the median
+	figure func(sample) float64
 }
 
-func proxyTable(r *results) [][]string {
-	table := [][]string{{"", "requests/s", "÷ plain", "p50 ms", "p99 ms", "CPU µs/request: proxy", "store", "wrk", "statements/request", "WAL bytes/request", "refused"}}
-	for _, row := range r.rows {
-		figure := func(f func(s sample) float64) spread { return spreadOf(of(row.samples, f)) }
-		store, statements, wal := "–", "–", "–"
-		if row.proxy.counts() || row.proxy.redis {
-			store = figure(func(s sample) float64 { return s.storeCPU }).text(places(1))
-		}
-		if row.proxy.counts() {
-			statements = figure(func(s sample) float64 { return s.statements }).text(significant)
-			wal = figure(func(s sample) float64 { return s.wal }).only(places(0))
-		}
-		table = append(table, []string{
-			row.name,
-			spreadOf(rates(row.samples)).text(thousands),
-			ratioOf(rates(row.samples), r.rates(row.plain)).only(places(2)),
-			figure(func(s sample) float64 { return s.p50 }).text(places(2)),
-			figure(func(s sample) float64 { return s.p99 }).text(places(2)),
-			figure(func(s sample) float64 { return s.proxyCPU }).text(places(1)),
-			store,
-			figure(func(s sample) float64 { return s.loadCPU }).only(places(1)),
-			statements, wal,
-			figure(func(s sample) float64 { return s.refused }).only(percent),
-		})
+// The columns after the name, the rate and the ratio.
+var (
+	proxyColumns = []column{
+		{title: "p50 ms", format: places(2), figure: func(s sample) float64 { return s.p50 }},
+		{title: "p99 ms", format: places(2), figure: func(s sample) float64 { return s.p99 }},
+		{title: "CPU µs/request: proxy", format: places(1), figure: func(s sample) float64 { return s.clientCPU }},
+		{title: "store", format: places(1), figure: func(s sample) float64 { return s.storeCPU }},
+		{title: "wrk", format: places(1), figure: func(s sample) float64 { return s.wrkCPU }, median: true},
+		{title: "statements/request", format: places(3), figure: func(s sample) float64 { return s.statements }},
+		{title: "WAL bytes/request", format: places(0), figure: func(s sample) float64 { return s.wal }, median: true},
+		{title: "refused", format: percent, figure: func(s sample) float64 { return s.refused }, median: true},
 	}
-	return table
+	coreColumns = []column{
+		{title: "CPU µs/decision: client", format: places(2), figure: func(s sample) float64 { return s.clientCPU }},
+		{title: "Postgres", format: places(2), figure: func(s sample) float64 { return s.storeCPU }},
+		{title: "decisions/statement", format: places(1), figure: func(s sample) float64 { return 1 / s.statements }},
+		{title: "refused", format: percent, figure: func(s sample) float64 { return s.refused }, median: true},
+	}
+)
+
+// cell is a row's figure in the column, or "–" if it was 0 in every round: without a
+// store, a row has no figures of the store.
+func (c *column) cell(r *row) string {
+	switch s := spreadOf(r.figures(c.figure)); {
+	case s.high == 0:
+		return "–"
+	case c.median:
+		return s.only(c.format)
+	default:
+		return s.text(c.format)
+	}
 }
 
-func coreTable(r *results) [][]string {
-	table := [][]string{{"", "decisions/s", "÷ bare upsert", "CPU µs/decision: client", "Postgres", "decisions/statement"}}
-	for _, row := range r.core {
-		figure := func(f func(s coreSample) float64) spread { return spreadOf(of(row.samples, f)) }
-		table = append(table, []string{
-			row.name,
-			spreadOf(coreRates(row.samples)).text(thousands),
-			row.ratio(r).only(places(2)),
-			figure(func(s coreSample) float64 { return s.clientCPU }).text(places(2)),
-			figure(func(s coreSample) float64 { return s.storeCPU }).text(places(2)),
-			figure(func(s coreSample) float64 { return s.batch }).text(places(1)),
-		})
+// report prints all results, as Markdown.
+func (b *bench) report(w io.Writer) {
+	fmt.Fprintln(w, strings.Join(b.machine, "\n"))
+	b.writeRows(w, "requests/s", "÷ plain", proxyColumns, b.proxyRows)
+	if l := b.latency; l != nil {
+		fmt.Fprintf(w, "\nAt %s requests/s, a third of what Caddy reaches without a limit, p99 is %s without, %s with sliding_window on 1,000 keys, and %s with leases; the differences are %s and %s.\n",
+			thousands(l.rate), l.plain.text(milliseconds), l.exact.text(milliseconds), l.leased.text(milliseconds), l.added.text(milliseconds), l.addedLeased.text(milliseconds))
 	}
-	return table
-}
-
-func targetTable(r *results) [][]string {
+	b.writeRows(w, "decisions/s", "÷ bare upsert", coreColumns, b.coreRows)
 	table := [][]string{{"target", "", "measured", ""}}
-	for _, t := range targets(r) {
-		table = append(table, []string{t.what, t.want, t.value, t.state.String()})
+	for _, t := range b.targets() {
+		table = append(table, []string{t.what, t.want, t.measured, t.outcome})
 	}
-	return table
+	writeTable(w, table)
+	for _, warning := range b.warnings() {
+		fmt.Fprintf(w, "\n%s\n", warning)
+	}
+	fmt.Fprintf(w, "\nAll of it took %v.\n", time.Since(b.began).Round(time.Second))
 }
 
-// notes are what spoils a figure.
-func notes(r *results) []string {
-	var all []string
-	for _, row := range r.rows {
-		failed := 0.0
-		for _, s := range row.samples {
-			failed += float64(s.failed)
+// writeRows writes a table of the rows, if there are any.
+func (b *bench) writeRows(w io.Writer, rates, ratio string, columns []column, rows []*row) {
+	if len(rows) == 0 {
+		return
+	}
+	table := [][]string{{"", rates, ratio, ratio + ", by CPU"}}
+	for _, c := range columns {
+		table[0] = append(table[0], c.title)
+	}
+	for _, r := range rows {
+		line := []string{r.name, spreadOf(r.figures(rate)).text(thousands), b.ratio(r.name, r.baseline).only(places(2)), b.cpuRatio(r.name, r.baseline).text(places(2))}
+		for _, c := range columns {
+			line = append(line, c.cell(r))
 		}
-		if failed > 0 {
-			all = append(all, fmt.Sprintf("%s: %s requests got no decision within %s, or no answer.", row.name, thousands(failed), decisionTimeout))
-		}
+		table = append(table, line)
 	}
-	if r.pace != nil && r.pace.late > 0 {
-		all = append(all, fmt.Sprintf("At half of the plain throughput %s requests were not answered with 200.", thousands(float64(r.pace.late))))
-	}
-	if r.memory != nil && r.memory.failed > 0 {
-		all = append(all, fmt.Sprintf("As the million keys were sent, %s requests were not answered with 200.", thousands(float64(r.memory.failed))))
-	}
-	return append(all, r.complaints...)
+	writeTable(w, table)
 }
 
-// writeTable writes a table in Markdown, its columns aligned. All but the first
-// column are set right.
+// writeTable writes a table in Markdown. Its first line is the head.
 func writeTable(w io.Writer, table [][]string) {
-	widths := make([]int, len(table[0]))
-	for _, line := range table {
-		for i, cell := range line {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell), 3)
-		}
-	}
-	write := func(line []string) {
-		for i, cell := range line {
-			space := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if i == 0 {
-				fmt.Fprint(w, "| ", cell, space, " |")
-			} else {
-				fmt.Fprint(w, " ", space, cell, " |")
-			}
-		}
-		fmt.Fprintln(w)
-	}
-	write(table[0])
-	fmt.Fprint(w, "|", strings.Repeat("-", widths[0]+2), "|")
-	for _, width := range widths[1:] {
-		fmt.Fprint(w, strings.Repeat("-", width+1), ":|")
-	}
 	fmt.Fprintln(w)
-	for _, line := range table[1:] {
-		write(line)
+	aligned := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
+	for i, line := range table {
+		fmt.Fprintf(aligned, "| %s\t|\n", strings.Join(line, "\t| "))
+		if i == 0 {
+			fmt.Fprintf(aligned, "| ---%s\t|\n", strings.Repeat("\t| --:", len(line)-1))
+		}
 	}
+	check(aligned.Flush())
+}
+
+// warnings name the requests without a decision, which make figures doubtful.
+func (b *bench) warnings() []string {
+	all := b.complaints
+	for _, r := range b.proxyRows {
+		if failed := spreadOf(r.figures(func(s sample) float64 { return s.failed })); failed.high > 0 {
+			all = append(all, fmt.Sprintf("%s: in one round %s requests got no decision within %s, or no answer.", r.name, thousands(failed.high), decisionTimeout))
+		}
+	}
+	if b.latency != nil && b.latency.refused > 0 {
+		all = append(all, fmt.Sprintf("At a third of the plain throughput %d requests were not answered with 200.", b.latency.refused))
+	}
+	if b.memory != nil && b.memory.refused > 0 {
+		all = append(all, fmt.Sprintf("Of the requests for the million keys %d were not answered with 200.", b.memory.refused))
+	}
+	if b.identities != nil && b.identities.refused > 0 {
+		all = append(all, fmt.Sprintf("Of the requests with a million API keys %d were not answered with 200.", b.identities.refused))
+	}
+	if b.flood != nil && b.flood.caddy.wrong+b.flood.core.wrong > 0 {
+		all = append(all, fmt.Sprintf("While invented keys were sent, %d requests through Caddy and %d without a proxy had a wrong answer.", b.flood.caddy.wrong, b.flood.core.wrong))
+	}
+	return all
 }

@@ -5,19 +5,15 @@ import (
 	_ "embed" // keys.lua
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
-// The load: as the targets have it.
 const (
-	wrkConnections = 64
-	wrkThreads     = 2
+	connections = 64 // of every load on a proxy
+	wrkThreads  = 2
 )
 
 // keyHeader carries the key that a request counts against.
@@ -25,29 +21,17 @@ const keyHeader = "X-Key"
 
 // keys says which keys the requests of a load have.
 type keys struct {
-	distribution string // as keys.lua knows it
+	distribution string // a name in keys.lua
 	count        int
 }
 
-var (
-	oneKey      = keys{"uniform", 1}
-	thousand    = keys{"uniform", 1000}
-	million     = keys{"uniform", 1000000}
-	millionZipf = keys{"zipf", 1000000}
-)
-
-// appendKey appends the name that keys.lua gives to key n.
-func appendKey(text []byte, n int) []byte {
-	text = append(text, "10."...)
-	text = append(strconv.AppendInt(text, int64(n>>16), 10), '.')
-	text = append(strconv.AppendInt(text, int64(n>>8&255), 10), '.')
-	return strconv.AppendInt(text, int64(n&255), 10)
-}
+// keyName is the name that keys.lua gives to key n.
+func keyName(n int) string { return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255) }
 
 //go:embed keys.lua
 var keysScript string
 
-// wrkResult is what wrk reports; times are in microseconds.
+// wrkResult is what keys.lua prints at wrk's end. Times are in microseconds.
 type wrkResult struct {
 	Requests     int64
 	Microseconds float64
@@ -55,45 +39,33 @@ type wrkResult struct {
 	Refused      int64 // answered with a status of 400 or more
 	Failed       int64 // not answered
 
-	cpu time.Duration // that wrk itself has used up
+	cpu time.Duration // of wrk itself
 }
 
 // rate is the requests a second.
 func (r wrkResult) rate() float64 { return float64(r.Requests) / r.Microseconds * 1e6 }
 
-// runWrk loads an address for so many seconds.
-func (b *bench) runWrk(ctx context.Context, address string, k keys, seconds, seed int) (wrkResult, error) {
-	script := filepath.Join(b.dir, "keys.lua")
-	if _, err := os.Stat(script); err != nil {
-		if err := os.WriteFile(script, []byte(keysScript), 0o600); err != nil {
-			return wrkResult{}, err
-		}
+// runWrk loads a proxy for so many seconds. seed seeds the choice of keys.
+func (b *bench) runWrk(p *proxy, k keys, seconds, seed int) wrkResult {
+	if b.wrk == "" {
+		b.wrk, b.script = b.tool("wrk"), b.file("lua", keysScript)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+30*time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, time.Duration(seconds)*time.Second+30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, b.wrk, "-t", strconv.Itoa(wrkThreads), "-c", strconv.Itoa(wrkConnections),
-		"-d", strconv.Itoa(seconds)+"s", "-s", script, "http://"+address+"/", "--",
+	cmd := exec.CommandContext(ctx, b.wrk, "-t", strconv.Itoa(wrkThreads), "-c", strconv.Itoa(connections),
+		"-d", strconv.Itoa(seconds)+"s", "-s", b.script, "http://"+p.address+"/", "--",
 		keyHeader, k.distribution, strconv.Itoa(k.count), strconv.Itoa(seed))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := cmd.Output()
-	if err != nil {
-		return wrkResult{}, fmt.Errorf("wrk: %w", explainExit(err))
-	}
-	r, err := parseWrk(string(out))
+	r := must(parseWrk(string(must(output(cmd)))))
 	r.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-	return r, err
+	return r
 }
 
-// parseWrk reads what keys.lua writes at the end.
-func parseWrk(out string) (wrkResult, error) {
-	_, line, found := strings.Cut(out, "RESULT ")
-	var r wrkResult
-	if !found {
-		return r, fmt.Errorf("wrk wrote no result: %s", strings.TrimSpace(out))
-	}
+// parseWrk finds the line of keys.lua in the output of wrk.
+func parseWrk(out string) (r wrkResult, err error) {
+	_, line, _ := strings.Cut(out, "RESULT ")
 	line, _, _ = strings.Cut(line, "\n")
 	if err := json.Unmarshal([]byte(line), &r); err != nil {
-		return r, fmt.Errorf("wrk: %w: %s", err, line)
+		return r, fmt.Errorf("wrk wrote no result: %w: %s", err, out)
 	}
 	if r.Requests < 1 || r.Microseconds <= 0 {
 		return r, fmt.Errorf("wrk got no answer: %s", line)

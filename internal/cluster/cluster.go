@@ -47,6 +47,10 @@ type Options struct {
 
 	// Log receives what the server logs, besides the file that LogFile names.
 	Log io.Writer
+
+	// Progress receives lines about an installation of Postgres. Default:
+	// standard error.
+	Progress io.Writer
 }
 
 // Cluster is one Postgres server with its data. Its methods are safe for
@@ -93,7 +97,10 @@ func start(ctx context.Context, o Options, life lifetime) (_ *Cluster, err error
 			err = fmt.Errorf("cluster: %w: %w", ctx.Err(), err)
 		}
 	}()
-	bin, err := Binaries(ctx, o.BinDir)
+	if o.Progress == nil {
+		o.Progress = os.Stderr
+	}
+	bin, err := Binaries(ctx, o.BinDir, o.Progress)
 	if err != nil {
 		return nil, err
 	}

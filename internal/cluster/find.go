@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,14 +35,15 @@ var ErrNoServer = errors.New("no Postgres server on this machine: install one (D
 // Binaries is the folder of initdb and postgres: explicit, where it is not
 // "", or $PG_BINDIR; else where pg_config or PATH says; else the newest that a
 // package has put in its usual place; else one that it installs with
-// apt-get, as root or where sudo asks for no password.
-func Binaries(ctx context.Context, explicit string) (string, error) {
+// apt-get, as root or where sudo asks for no password. tell gets lines about
+// the progress of an installation.
+func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, error) {
 	return finder{
 		getenv:   os.Getenv,
 		globs:    binGlobs,
 		pgConfig: pgConfigBinDir,
 		lookPath: exec.LookPath,
-		install:  installDebian,
+		install:  installer{conf: createclusterConf, tell: tell, tick: tellEvery}.install,
 	}.find(ctx, explicit)
 }
 

@@ -168,3 +168,36 @@ func withDatabase(dsn, database string) (string, error) {
 	u.Path = "/" + database
 	return u.String(), nil
 }
+
+// Limited makes an account that may have only so many connections, and returns the DSN
+// with which it uses a database. The account may create tables, and use those
+// that exist. It is dropped at the test's end.
+func Limited(t testing.TB, dsn string, connections int) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role, err := databaseName("limited")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(role, role)
+	for _, sql := range []string{
+		fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s' CONNECTION LIMIT %d", role, role, connections),
+		"GRANT ALL ON SCHEMA public TO " + role,
+		"GRANT ALL ON ALL TABLES IN SCHEMA public TO " + role,
+	} {
+		if err := execute(dsn, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		for _, sql := range []string{"DROP OWNED BY " + role, "DROP ROLE " + role} {
+			if err := execute(dsn, sql); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return u.String()
+}

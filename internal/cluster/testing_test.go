@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,11 @@ func TestMain(m *testing.M) {
 	way := os.Getenv(asProgram)
 	if way == "" {
 		os.Exit(m.Run())
+	}
+	if folder, found := strings.CutPrefix(way, "install in "); found {
+		d := debian{folder: folder, conf: filepath.Join(folder, "createcluster.conf")}
+		_, err := d.install(context.Background())
+		panic(err) // the test kills it before
 	}
 	c, err := shared()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package conformance holds the tests that every ratelimit.Store and every
-// ratelimit.DB must pass, wherever its code lies and however it runs.
+// Package conformance holds the tests that every ratelimit.Store and every postgres.DB
+// must pass, and what tests of several packages share.
 package conformance
 
 import (
@@ -14,12 +14,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// timeout is for decisions that nobody keeps waiting: long, as machines that
-// run tests are busy.
+// timeout is for decisions that are expected to come: long, since machines that run
+// tests are busy.
 const timeout = 20 * time.Second
 
-// OddKeys are keys that are easily mistaken for something else, or for each
-// other: by Postgres, by the text form of its arrays, by a client.
+// OddKeys are keys that Postgres, the text form of its arrays or a client may mistake for
+// something else, or for each other.
 func OddKeys() []string {
 	return []string{
 		"", " ", "a", "A", "ä", "a\u0308", "\x00", "a\x00", "a\x00b", "\xff", "\xc3(", "\xed\xa0\x80", "\U0010ffff", "\u200b", "日本語", "👩‍👩‍👧‍👦",
@@ -29,33 +29,28 @@ func OddKeys() []string {
 	}
 }
 
-// Algorithms are limits of 3 in an hour, or on the calendar a year: one for each
-// way to count.
-func Algorithms(prefix string) []*ratelimit.Limit {
-	var limits []*ratelimit.Limit
-	for a := ratelimit.SlidingWindow; a <= ratelimit.GCRA; a++ {
-		limits = append(limits, &ratelimit.Limit{Prefix: prefix + a.String(), Algorithm: a, Events: 3, Window: time.Hour})
-	}
-	return append(limits, &ratelimit.Limit{Prefix: prefix + "calendar", Algorithm: ratelimit.FixedWindow, Events: 3, Calendar: ratelimit.Year, Zone: "Asia/Kolkata"})
-}
-
-// Store runs the tests of a ratelimit.Store. open returns a new one, without
-// rows, which the test closes.
+// Store runs the tests of a ratelimit.Store. open returns a new store without rows, which
+// the test closes.
 func Store(t *testing.T, open func(t testing.TB) ratelimit.Store) {
 	for _, test := range []struct {
 		name string
 		run  func(t *testing.T, s *store)
 	}{
 		{"counting", testCounting},
-		{"giving back", testGivingBack},
-		{"looking", testLooking},
+		{"refunds", testRefunds},
+		{"peeking", testPeeking},
 		{"more than the quota", testMoreThanTheQuota},
 		{"reset", testReset},
 		{"keys", testKeys},
 		{"limits are apart", testLimitsAreApart},
 		{"several limits", testSeveralLimits},
+		{"refund beside a refusal", testRefundBesideRefusal},
+		{"hits apart", testHitsApart},
 		{"retry after", testRetryAfter},
 		{"many hits", testManyHits},
+		{"no hits", testNoHits},
+		{"wrong hits", testWrongHits},
+		{"one row twice", testOneRowTwice},
 		{"concurrency", testConcurrency},
 		{"ended context", testEndedContext},
 		{"closed", testClosed},
@@ -68,7 +63,7 @@ func Store(t *testing.T, open func(t testing.TB) ratelimit.Store) {
 	}
 }
 
-// store is a Store with a test that ends where it fails.
+// store is a Store for a test that ends at the first failure.
 type store struct {
 	ratelimit.Store
 	t *testing.T
@@ -84,7 +79,7 @@ func (s *store) take(hits ...ratelimit.Hit) []ratelimit.Decision {
 	return decisions
 }
 
-// want decides a hit and checks what came of it.
+// want decides a hit and checks the decision.
 func (s *store) want(h ratelimit.Hit, allowed bool, remaining int64) ratelimit.Decision {
 	s.t.Helper()
 	before := time.Now()
@@ -92,33 +87,24 @@ func (s *store) want(h ratelimit.Hit, allowed bool, remaining int64) ratelimit.D
 	if d.Allowed != allowed || d.Remaining != remaining || d.Limit != h.Limit.Capacity() {
 		s.t.Fatalf("%s, cost %d: %+v, want allowed %v and %d of %d left", h.Limit.Prefix, h.Cost, d, allowed, remaining, h.Limit.Capacity())
 	}
-	if d.Allowed && d.RetryAfter != 0 || !d.Allowed && d.RetryAfter <= 0 && d.RetryAfter != ratelimit.Never {
-		s.t.Fatalf("%s, cost %d: allowed %v, to be tried again after %v", h.Limit.Prefix, h.Cost, d.Allowed, d.RetryAfter)
+	if d.Allowed != (d.RetryAfter == 0) || d.RetryAfter < 0 {
+		s.t.Fatalf("%s, cost %d: allowed %v, RetryAfter %v", h.Limit.Prefix, h.Cost, d.Allowed, d.RetryAfter)
 	}
 	if full := remaining == d.Limit; d.Reset.Before(before.Add(-time.Minute)) || !full && !d.Reset.After(before) {
-		s.t.Fatalf("%s: %d left, all of it at %v", h.Limit.Prefix, d.Remaining, d.Reset)
+		s.t.Fatalf("%s: %d left, Reset %v", h.Limit.Prefix, d.Remaining, d.Reset)
 	}
 	return d
 }
 
-// untilGivenBack waits until so much is left of a quota of which a request was
-// charged that another limit refused: it is given back a moment later.
-func (s *store) untilGivenBack(h ratelimit.Hit, remaining int64) {
+// left checks what is left of a hit's quota.
+func (s *store) left(h ratelimit.Hit, remaining int64) {
 	s.t.Helper()
-	h.Cost = 0
-	for until := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
-		d := s.take(h)[0]
-		if d.Remaining == remaining {
-			return
-		}
-		if d.Remaining > remaining || time.Now().After(until) {
-			s.t.Fatalf("%s: %+v, want %d left", h.Limit.Prefix, d, remaining)
-		}
-	}
+	h.Peek, h.Cost = true, 1
+	s.want(h, remaining > 0, remaining)
 }
 
 func testCounting(t *testing.T, s *store) {
-	for _, l := range Algorithms("") {
+	for _, l := range Limits("", 3) {
 		h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 		s.want(h, true, 2)
 		h.Cost = 2
@@ -133,8 +119,8 @@ func testCounting(t *testing.T, s *store) {
 	}
 }
 
-func testGivingBack(t *testing.T, s *store) {
-	for _, l := range Algorithms("") {
+func testRefunds(t *testing.T, s *store) {
+	for _, l := range Limits("", 3) {
 		h := ratelimit.Hit{Limit: l, Key: "k", Cost: -1}
 		s.want(h, true, 3) // nothing was taken
 		h.Cost = 3
@@ -149,48 +135,48 @@ func testGivingBack(t *testing.T, s *store) {
 		s.want(h, true, 3) // never beyond the full quota
 		h.Cost = 3
 		s.want(h, true, 0)
+		h.Cost = -1 << 63
+		s.want(h, true, 3)
 	}
 }
 
-func testLooking(t *testing.T, s *store) {
-	for _, l := range Algorithms("") {
-		look, peek := ratelimit.Hit{Limit: l, Key: "k"}, ratelimit.Hit{Limit: l, Key: "k", Cost: 2, Peek: true}
-		s.want(look, true, 3)
+func testPeeking(t *testing.T, s *store) {
+	for _, l := range Limits("", 3) {
+		peek := ratelimit.Hit{Limit: l, Key: "k", Cost: 2, Peek: true}
+		s.left(peek, 3)
 		s.want(peek, true, 3)
 		s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 2}, true, 1)
-		s.want(look, true, 1)
+		s.left(peek, 1)
 		d := s.want(peek, false, 1)
 		taken := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 2}, false, 1)
 		if difference := d.RetryAfter - taken.RetryAfter; difference < 0 || difference > timeout {
-			t.Errorf("%s: a peek says to try again after %v, a refusal then %v", l.Prefix, d.RetryAfter, taken.RetryAfter)
+			t.Errorf("%s: RetryAfter of a peek is %v, of a refusal then %v", l.Prefix, d.RetryAfter, taken.RetryAfter)
 		}
 		peek.Cost = 1
 		s.want(peek, true, 1)
-		peek.Cost = -1
-		s.want(peek, true, 1)
 		s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 1}, true, 0)
-		s.want(look, true, 0)
-		s.want(peek, true, 0)
+		s.want(peek, false, 0)
+		s.left(peek, 0)
 	}
 }
 
 func testMoreThanTheQuota(t *testing.T, s *store) {
-	for _, l := range Algorithms("") {
+	for _, l := range Limits("", 3) {
 		for _, cost := range []int64{4, 1 << 62, 1<<63 - 1} {
 			if d := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: cost}, false, 3); d.RetryAfter != ratelimit.Never {
-				t.Errorf("%s: %d of 3 is to be tried again after %v", l.Prefix, cost, d.RetryAfter)
+				t.Errorf("%s: RetryAfter of %d of 3 is %v", l.Prefix, cost, d.RetryAfter)
 			}
 		}
 		s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 3}, true, 0)
 		if d := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 4, Peek: true}, false, 0); d.RetryAfter != ratelimit.Never {
-			t.Errorf("%s: 4 of 3 is to be tried again after %v", l.Prefix, d.RetryAfter)
+			t.Errorf("%s: RetryAfter of 4 of 3 is %v", l.Prefix, d.RetryAfter)
 		}
 	}
 }
 
 func testReset(t *testing.T, s *store) {
 	var hits []ratelimit.Hit
-	for _, l := range Algorithms("") {
+	for _, l := range Limits("", 3) {
 		hits = append(hits, ratelimit.Hit{Limit: l, Key: "k", Cost: 3}, ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 3})
 	}
 	for _, h := range hits {
@@ -199,7 +185,12 @@ func testReset(t *testing.T, s *store) {
 		other.Key += "2"
 		s.want(other, true, 0)
 	}
-	if err := s.Reset(context.Background(), timeout, hits); err != nil {
+	// Only Limit, Key and Secret count.
+	reset := append([]ratelimit.Hit(nil), hits...)
+	for i := range reset {
+		reset[i].Cost = int64(i) - 1
+	}
+	if err := s.Reset(context.Background(), timeout, reset); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range hits {
@@ -217,11 +208,11 @@ func testKeys(t *testing.T, s *store) {
 	for pass := 0; pass < 2; pass++ {
 		for i, key := range OddKeys() {
 			if d := s.take(ratelimit.Hit{Limit: l, Key: key, Cost: 1})[0]; d.Allowed != (pass == 0) {
-				t.Fatalf("key %d, %.20q: allowed %v the %d. time", i, key, d.Allowed, pass+1)
+				t.Fatalf("key %d, %.20q: pass %d: allowed %v", i, key, pass, d.Allowed)
 			}
 		}
 	}
-	// As one request, once all have been given back.
+	// As one request, after a reset of all of them.
 	var hits []ratelimit.Hit
 	for _, key := range OddKeys() {
 		hits = append(hits, ratelimit.Hit{Limit: l, Key: key, Cost: 1})
@@ -251,87 +242,75 @@ func testLimitsAreApart(t *testing.T, s *store) {
 			t.Errorf("hit %d shares a row with another: %+v", i, d)
 		}
 	}
-	// How a commit is waited for makes no difference to the row.
+	// SynchronousCommit does not name another row.
 	s.want(ratelimit.Hit{Limit: &async, Key: "k", Cost: 1}, false, 0)
 }
 
-func testSeveralLimits(t *testing.T, s *store) {
-	for _, l := range Algorithms("a") {
-		for _, other := range Algorithms("b") {
-			key := l.Prefix + other.Prefix
-			hits := []ratelimit.Hit{{Limit: l, Key: key, Cost: 1}, {Limit: other, Key: key, Cost: 2}}
-			if d := s.take(hits...); !d[0].Allowed || !d[1].Allowed || d[0].Remaining != 2 || d[1].Remaining != 1 {
-				t.Fatalf("%s: %+v", key, d)
+// testHitsApart: a hit apart is charged beside a refusal, and does not refuse.
+func testHitsApart(t *testing.T, s *store) {
+	for _, durable := range []bool{false, true} {
+		for _, l := range Limits("a", 3) {
+			enforced, other, trial := *l, *l, *l
+			enforced.Durable, other.Durable, trial.Durable = durable, durable, durable
+			other.Prefix, trial.Prefix = "other"+l.Prefix, "trial"+l.Prefix
+			other.Events = 2
+			hits := []ratelimit.Hit{
+				{Limit: &trial, Key: "k", Cost: 1, Apart: true}, {Limit: &enforced, Key: "k", Cost: 1},
+				{Limit: &other, Key: "k", Cost: 1}, {Limit: &trial, Key: "second", Cost: 2, Apart: true},
 			}
-			// The second has too little left, so the first is not charged either.
-			if d := s.take(hits...); !d[0].Allowed || d[1].Allowed {
-				t.Fatalf("%s: %+v", key, d)
+			for n, want := range []struct {
+				allowed   [4]bool
+				remaining [4]int64
+			}{
+				{[4]bool{true, true, true, true}, [4]int64{2, 2, 1, 1}},
+				{[4]bool{true, true, true, false}, [4]int64{1, 1, 0, 1}},
+				{[4]bool{true, true, false, false}, [4]int64{0, 1, 0, 1}},
+				{[4]bool{false, true, false, false}, [4]int64{0, 1, 0, 1}},
+			} {
+				d := s.take(hits...)
+				for i := range hits {
+					known := d[i].Source != ratelimit.Undecided
+					if d[i].Allowed != want.allowed[i] || known && d[i].Remaining != want.remaining[i] || hits[i].Apart && !known {
+						t.Fatalf("%s, request %d, hit %d: %+v, want %v and %d left", l.Prefix, n+1, i, d[i], want.allowed[i], want.remaining[i])
+					}
+				}
 			}
-			s.untilGivenBack(hits[0], 2)
-			hits[1].Cost = 4
-			if d := s.take(hits...); d[1].Allowed || d[1].RetryAfter != ratelimit.Never {
-				t.Fatalf("%s: %+v", key, d)
+			alone := s.take(ratelimit.Hit{Limit: &trial, Key: "third", Cost: 3, Apart: true}, ratelimit.Hit{Limit: &trial, Key: "fourth", Cost: 4, Apart: true})
+			if !alone[0].Allowed || alone[0].Remaining != 0 || alone[1].Allowed || alone[1].RetryAfter != ratelimit.Never {
+				t.Fatalf("%s: hits apart alone: %+v", l.Prefix, alone)
 			}
-			s.want(ratelimit.Hit{Limit: l, Key: key}, true, 2)
-			s.want(ratelimit.Hit{Limit: other, Key: key}, true, 1)
 		}
 	}
 }
 
 func testRetryAfter(t *testing.T, s *store) {
-	for a := ratelimit.SlidingWindow; a <= ratelimit.GCRA; a++ {
+	for _, a := range ratelimit.Algorithms() {
 		l := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 1, Window: 50 * time.Millisecond}
 		h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 		for i := 0; i < 3; i++ {
 			d := s.take(h)[0]
 			if !d.Allowed {
 				if d.RetryAfter <= 0 || d.RetryAfter > 2*l.Window {
-					t.Fatalf("%s: to be tried again after %v", a, d.RetryAfter)
+					t.Fatalf("%s: RetryAfter %v", a, d.RetryAfter)
 				}
 				time.Sleep(d.RetryAfter)
 				d = s.take(h)[0]
 			}
 			if !d.Allowed {
-				t.Fatalf("%s: refused when its RetryAfter was over: %+v", a, d)
+				t.Fatalf("%s: refused after its RetryAfter: %+v", a, d)
 			}
 		}
 	}
 }
 
-func testManyHits(t *testing.T, s *store) {
-	l := &ratelimit.Limit{Prefix: "many", Algorithm: ratelimit.TokenBucket, Events: 1, Window: time.Hour}
-	hits := make([]ratelimit.Hit, 10000)
-	for i := range hits {
-		hits[i] = ratelimit.Hit{Limit: l, Key: fmt.Sprint(i), Cost: 1}
-	}
-	for i, d := range s.take(hits...) {
-		if !d.Allowed || d.Remaining != 0 {
-			t.Fatalf("hit %d of %d: %+v", i, len(hits), d)
-		}
-	}
-	// One that is used up refuses all of them, and nothing is charged.
-	for i := range hits[1:] {
-		hits[i+1].Key = fmt.Sprint("other", i)
-	}
-	for i, d := range s.take(hits...) {
-		if d.Allowed != (i != 0) {
-			t.Fatalf("hit %d of %d: %+v", i, len(hits), d)
-		}
-	}
-	s.untilGivenBack(hits[1], 1)
-	s.untilGivenBack(hits[9999], 1)
-	s.want(hits[1], true, 0)
-	s.want(hits[9999], true, 0)
-}
-
+// testConcurrency lets callers compete for quotas. The order of the hits is chance, and so
+// is how much is left, but what is left must be less than each cost that was refused.
 func testConcurrency(t *testing.T, s *store) {
-	limits := Algorithms("")
-	for _, l := range limits {
-		l.Events = 50
-	}
+	limits := Limits("", 50)
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	admitted := map[string]int64{}
+	refused := map[string]int64{} // the least cost that was refused
 	for i := 0; i < 16; i++ {
 		group.Add(1)
 		go func() {
@@ -343,24 +322,29 @@ func testConcurrency(t *testing.T, s *store) {
 					t.Error(err)
 					return
 				}
+				name := h.Limit.Prefix + h.Key
+				mu.Lock()
 				if decisions[0].Allowed {
-					mu.Lock()
-					admitted[h.Limit.Prefix+h.Key] += h.Cost
-					mu.Unlock()
+					admitted[name] += h.Cost
+				} else if least, ok := refused[name]; !ok || h.Cost < least {
+					refused[name] = h.Cost
 				}
+				mu.Unlock()
 			}
 		}()
 	}
 	group.Wait()
 	for _, l := range limits {
 		for _, key := range []string{"0", "1"} {
-			// A quota of gcra comes back bit by bit: 50 an hour.
-			over := admitted[l.Prefix+key] - l.Events
-			if over != 0 && (over != 1 || l.Algorithm != ratelimit.GCRA) {
-				t.Errorf("%s: %d of %d admitted", l.Prefix+key, admitted[l.Prefix+key], l.Events)
+			name := l.Prefix + key
+			left := s.take(ratelimit.Hit{Limit: l, Key: key, Cost: 1, Peek: true})[0].Remaining
+			// The quota of gcra comes back continuously: 50 an hour.
+			back := admitted[name] + left - l.Events
+			if back != 0 && (back != 1 || l.Algorithm != ratelimit.GCRA) {
+				t.Errorf("%s: %d admitted and %d left of %d", name, admitted[name], left, l.Events)
 			}
-			if d := s.take(ratelimit.Hit{Limit: l, Key: key})[0]; d.Remaining != 0 && (d.Remaining != 1 || l.Algorithm != ratelimit.GCRA) {
-				t.Errorf("%s: %d left", l.Prefix+key, d.Remaining)
+			if refused[name] == 0 || left-back >= refused[name] {
+				t.Errorf("%s: a cost of %d was refused, and %d are left", name, refused[name], left)
 			}
 		}
 	}
@@ -369,16 +353,16 @@ func testConcurrency(t *testing.T, s *store) {
 func testEndedContext(t *testing.T, s *store) {
 	l := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
-	s.take(ratelimit.Hit{Limit: l, Key: "k"})
+	s.left(h, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for i := 0; i < 20; i++ {
 		if err := s.Take(ctx, timeout, []ratelimit.Hit{h}, make([]ratelimit.Decision, 1)); !errors.Is(err, context.Canceled) {
-			t.Fatalf("a decision for a caller who is gone: %v", err)
+			t.Fatalf("Take with an ended context: %v", err)
 		}
 	}
 	if err := s.Reset(ctx, timeout, []ratelimit.Hit{h}); !errors.Is(err, context.Canceled) {
-		t.Fatalf("a reset for a caller who is gone: %v", err)
+		t.Fatalf("Reset with an ended context: %v", err)
 	}
 	s.want(h, true, 0)
 }

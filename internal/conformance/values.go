@@ -2,12 +2,13 @@ package conformance
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // oddTexts are the OddKeys that Postgres can hold.
@@ -28,17 +29,23 @@ func bigintBytes(n int64) string {
 }
 
 func testParameters(t *testing.T, d *db) {
+	var statements []*postgres.Statement
+	var want []string
 	for _, text := range oddTexts() {
-		if got := d.cell("SELECT $1::text", text); got != text {
-			t.Errorf("text %.20q came back as %.20q", text, got)
-		}
+		statements, want = append(statements, statement("SELECT $1::text", text)), append(want, text)
 	}
 	for _, n := range numbers {
-		if got := d.cell("SELECT $1::bigint", n); got != bigintBytes(n) {
-			t.Errorf("bigint %d came back as %x", n, got)
+		statements, want = append(statements, statement("SELECT $1::bigint", n)), append(want, bigintBytes(n))
+	}
+	for i := 0; i < 2; i++ { // not prepared, then prepared
+		d.run(statements...)
+		for i, s := range statements {
+			if got := cells(t, s); !equal(got, want[i]) {
+				t.Errorf("%.20q came back as %.20q", want[i], got)
+			}
 		}
 	}
-	if got := d.rows("SELECT $2::text, $1::bigint, $3::text, $2::text", int64(7), "seven", ""); fmt.Sprint(got) != fmt.Sprint([][]string{{"seven", bigintBytes(7), "", "seven"}}) {
+	if got := d.cells("SELECT $2::text, $1::bigint, $3::text, $2::text", int64(7), "seven", ""); !equal(got, "seven", bigintBytes(7), "", "seven") {
 		t.Errorf("several parameters came back as %q", got)
 	}
 }
@@ -49,12 +56,18 @@ func testArrays(t *testing.T, d *db) {
 	for i := range long {
 		long[i] = int64(i) - 5000
 	}
-	for _, array := range [][]string{{}, nil, {""}, {"NULL"}, {"", ""}, texts} {
-		var want [][]string
-		for i, text := range array {
-			want = append(want, []string{text, bigintBytes(int64(i + 1))})
+	random := make([]string, 500)
+	for i := range random {
+		for range rand.IntN(9) {
+			random[i] += []string{"a", `"`, `\`, ",", "{", "}", " ", "é", "\n", "\x01", "NULL"}[rand.IntN(11)]
 		}
-		if got := d.rows("SELECT * FROM unnest($1::text[]) WITH ORDINALITY", array); fmt.Sprint(got) != fmt.Sprint(want) {
+	}
+	for _, array := range [][]string{{}, nil, {""}, {"NULL"}, {"", ""}, texts, random} {
+		var want []string
+		for i, text := range array {
+			want = append(want, text, bigintBytes(int64(i+1)))
+		}
+		if got := d.cells("SELECT * FROM unnest($1::text[]) WITH ORDINALITY", array); !equal(got, want...) {
 			t.Errorf("%d texts came back otherwise: %.100q", len(array), got)
 		}
 		if got := d.cell("SELECT cardinality($1::text[])::bigint", array); got != bigintBytes(int64(len(array))) {
@@ -62,11 +75,11 @@ func testArrays(t *testing.T, d *db) {
 		}
 	}
 	for _, array := range [][]int64{{}, nil, {0}, numbers, long} {
-		var want [][]string
+		var want []string
 		for i, n := range array {
-			want = append(want, []string{bigintBytes(n), bigintBytes(int64(i + 1))})
+			want = append(want, bigintBytes(n), bigintBytes(int64(i+1)))
 		}
-		if got := d.rows("SELECT * FROM unnest($1::bigint[]) WITH ORDINALITY", array); fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := d.cells("SELECT * FROM unnest($1::bigint[]) WITH ORDINALITY", array); !equal(got, want...) {
 			t.Errorf("%d numbers came back otherwise", len(array))
 		}
 	}
@@ -79,86 +92,81 @@ func testArrays(t *testing.T, d *db) {
 
 func testNull(t *testing.T, d *db) {
 	sql := "SELECT $1::bigint, $2::text, $3::bigint[], $4::text[]"
-	want := []string{"NULL", "NULL", "NULL", "NULL"}
-	for i := 0; i < 3; i++ { // more often than a server takes to choose a plan
-		if got := d.rows(sql, nil, nil, nil, nil); fmt.Sprint(got[0]) != fmt.Sprint(want) {
-			t.Errorf("nothing but NULLs came back as %q", got)
+	for i := 0; i < 3; i++ { // prepared and not
+		for _, unnamed := range []bool{false, true} {
+			s := statement(sql, nil, nil, nil, nil)
+			s.Unnamed = unnamed
+			if d.run(s); !equal(cells(t, s), "NULL", "NULL", "NULL", "NULL") {
+				t.Errorf("nothing but NULLs came back as %q", cells(t, s))
+			}
 		}
-		if got := d.rows(sql, int64(1), "a", []int64{}, []string{}); got[0][0] != bigintBytes(1) || got[0][1] != "a" || got[0][2] == "NULL" || got[0][3] == "NULL" {
+		if got := d.cells(sql, int64(1), "a", []int64{}, []string{}); got[0] != bigintBytes(1) || got[1] != "a" || got[2] == "NULL" || got[3] == "NULL" {
 			t.Errorf("after NULLs, values came back as %q", got)
 		}
 	}
 	// Columns of a fixed size, with values and without: rows of two lengths.
-	sql = "SELECT n, $1::bigint, $1::bigint, $1::bigint, 1.5::float8 + $1::bigint, timestamptz 'epoch' + $1::bigint * interval '1 s' FROM generate_series(1::bigint, $2::bigint) n"
-	for i := 0; i < 9; i++ {
-		rows := int64(i % 3)
-		var value any
-		want := "NULL"
-		if i == 4 || i == 5 {
-			value, want = int64(1), bigintBytes(1)
-		}
-		got := d.rows(sql, value, rows)
-		if len(got) != int(rows) {
-			t.Fatalf("%d rows came back, want %d", len(got), rows)
-		}
-		for n, row := range got {
-			if len(row) != 6 || row[0] != bigintBytes(int64(n+1)) || row[1] != want || row[3] != want || (row[5] == "NULL") != (value == nil) {
-				t.Errorf("a row of %v came back as %q", value, row)
+	sql = "SELECT n, $1::bigint, 1.5::float8 + $1::bigint FROM generate_series(1::bigint, $2::bigint) n"
+	for _, value := range []any{nil, nil, int64(1), nil, int64(1), int64(1)} {
+		for rows := 0; rows < 3; rows++ {
+			want := []string{"NULL", "NULL"}
+			if value != nil {
+				want = []string{bigintBytes(1), bigintBytes(int64(math.Float64bits(2.5)))}
+			}
+			var all []string
+			for n := 1; n <= rows; n++ {
+				all = append(append(all, bigintBytes(int64(n))), want...)
+			}
+			if got := d.cells(sql, value, int64(rows)); !equal(got, all...) {
+				t.Errorf("%d rows of %v came back as %q", rows, value, got)
 			}
 		}
 	}
 }
 
 func testColumns(t *testing.T, d *db) {
-	got := d.rows(`SELECT 1::int, -2::bigint, 1.5::float8, timestamptz '2000-01-01 00:00:01+00', 'x'::text, NULL::text, true,
+	got := d.cells(`SELECT 1::int, -2::bigint, 1.5::float8, timestamptz '2000-01-01 00:00:01+00', 'x'::text, NULL::text, true,
 		ARRAY[timestamptz '2000-01-01 00:00:00.000002+00'], ''::text`)
 	want := []string{"\x00\x00\x00\x01", bigintBytes(-2), bigintBytes(int64(math.Float64bits(1.5))), bigintBytes(1_000_000), "x", "NULL", "\x01",
 		"\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x04\xa0\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x08" + bigintBytes(2), ""}
-	if len(got) != 1 || len(got[0]) != len(want) {
-		t.Fatalf("columns came as %q", got)
-	}
-	for i := range want {
-		if got[0][i] != want[i] {
-			t.Errorf("column %d came as %q, want %q", i, got[0][i], want[i])
-		}
-	}
-	if got := d.rows("SELECT n, NULL::bigint FROM generate_series(1, 3) n"); len(got) != 3 || got[2][0] != "\x00\x00\x00\x03" || got[1][1] != "NULL" {
-		t.Errorf("rows came as %q", got)
+	if !equal(got, want...) {
+		t.Fatalf("columns came as %q, want %q", got, want)
 	}
 }
 
-// testRowsTogether lets a DB hand over rows one by one or together, as it likes:
-// they are the same, in the same order.
-func testRowsTogether(t *testing.T, d *db) {
-	for _, c := range []struct {
-		sql  string
-		rows int
-	}{
-		{"SELECT n, -n FROM generate_series(1::bigint, $1) n", 3000},
-		{"SELECT n, CASE WHEN n % 7 > 0 THEN -n END FROM generate_series(1::bigint, $1) n", 500},
-		{"SELECT n, CASE WHEN n < $1 THEN -n END FROM generate_series(1::bigint, $1) n", 500},
-		{"SELECT n, -n::int FROM generate_series(1::bigint, $1) n", 500},
-		{"SELECT n, -n::float8 FROM generate_series(1::bigint, $1) n", 500},
-		{"SELECT n, timestamptz 'epoch' + n * interval '1 microsecond' FROM generate_series(1::bigint, $1) n", 500},
-		{"SELECT n, -n FROM generate_series(1::bigint, $1) n", 1},
-		{"SELECT n, -n FROM generate_series(2::bigint, $1) n", 0},
-	} {
-		for again := 0; again < 3; again++ {
-			var want, got [][]string
-			one, many := query(&want, c.sql, int64(c.rows)), query(&got, c.sql, int64(c.rows))
-			many.Rows = func(rows []byte) error {
-				const column = "\x00\x00\x00\x0812345678"
-				for ; len(rows) > 0; rows = rows[2*len(column):] {
-					got = append(got, []string{string(rows[4:12]), string(rows[16:24])})
-					if string(rows[:4]) != column[:4] || string(rows[12:16]) != column[:4] {
-						t.Fatalf("%s: the lengths of a row are %q and %q", c.sql, rows[:4], rows[12:16])
-					}
-				}
-				return nil
+// testEqualRows reads rows of equal length, between others and not. A DB may read
+// many of them at a time.
+func testEqualRows(t *testing.T, d *db) {
+	minus := func(n int64) string { return bigintBytes(-n) }
+	minusOrNull := func(isNull func(n int64) bool) func(n int64) string {
+		return func(n int64) string {
+			if isNull(n) {
+				return "NULL"
 			}
-			d.run(one, many)
-			if len(got) != c.rows || fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
-				t.Errorf("%s: %d rows came otherwise than %d by Row", c.sql, len(got), len(want))
+			return minus(n)
+		}
+	}
+	for _, c := range []struct {
+		second string // column; the first is n
+		value  func(n int64) string
+		rows   int64
+	}{
+		{"-n", minus, 3000},
+		{"CASE WHEN n % 7 > 0 THEN -n END", minusOrNull(func(n int64) bool { return n%7 == 0 }), 500},
+		{"CASE WHEN n < 500 THEN -n END", minusOrNull(func(n int64) bool { return n == 500 }), 500},
+		{"-n::int", func(n int64) string { return minus(n)[4:] }, 500},
+		{"-n::float8", func(n int64) string { return bigintBytes(int64(math.Float64bits(float64(-n)))) }, 500},
+		{"timestamptz '2000-01-01 00:00:00+00' + n * interval '1 microsecond'", bigintBytes, 500},
+		{"repeat('x', (n % 5)::int)", func(n int64) string { return strings.Repeat("x", int(n%5)) }, 500},
+		{"-n", minus, 1},
+		{"-n", nil, 0},
+	} {
+		var want []string
+		for n := int64(1); n <= c.rows; n++ {
+			want = append(want, bigintBytes(n), c.value(n))
+		}
+		for again := 0; again < 2; again++ {
+			if got := d.cells("SELECT n, "+c.second+" FROM generate_series(1::bigint, $1) n", c.rows); !equal(got, want...) {
+				t.Errorf("n, %s: %d columns came otherwise: %.300q", c.second, len(got), got)
 			}
 		}
 	}

@@ -27,14 +27,13 @@ func startDatabase(ctx context.Context, o options, out io.Writer) (dsn string, s
 			if ctx.Err() != nil {
 				return "", nil, ctx.Err()
 			}
-			// pgx gives each address that it has tried a line.
-			return "", nil, fmt.Errorf("DATABASE_URL: %s", strings.Join(strings.Fields(err.Error()), " "))
+			return "", nil, fmt.Errorf("DATABASE_URL: %s", oneLine(err))
 		}
 		return o.databaseURL, func() error { return nil }, nil
 	}
-	fmt.Fprintln(out, "Starting Postgres ...")
+	fmt.Fprintln(out, "Postgres: starting it ...")
 	wanted := filepath.Join(o.state, "postgres")
-	c, err := cluster.Start(ctx, cluster.Options{Dir: wanted})
+	c, err := cluster.Start(ctx, cluster.Options{Dir: wanted, Progress: out})
 	if err != nil {
 		return "", nil, err
 	}
@@ -43,6 +42,9 @@ func startDatabase(ctx context.Context, o options, out io.Writer) (dsn string, s
 	}
 	return c.DSN("postgres"), c.Stop, nil
 }
+
+// oneLine is an error as one line. pgx gives each address that it has tried a line.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 // noteFolder writes down where the cluster lies if that is not in the state
 // folder, for `make clean` to find it.

@@ -1,6 +1,7 @@
 // Command demo is what `make run` runs: a Postgres, an upstream that says
 // hello, and a Caddy in front of it that limits requests. It finds or makes
-// what it needs, and leaves no process behind.
+// what it needs, and leaves no process behind. It builds Caddy while Postgres
+// is installed or started, since both may take minutes.
 package main
 
 import (
@@ -21,6 +22,8 @@ func main() {
 	flag.StringVar(&o.caddy, "caddy", "bin/caddy", "the Caddy to run, with pg_ratelimit built in")
 	flag.StringVar(&o.config, "config", "Caddyfile.example", "its Caddyfile")
 	flag.StringVar(&o.state, "state", ".run", "the folder for the database and logs; kept between runs")
+	flag.StringVar(&o.list, "list", "", "the shell command that lists the packages of Caddy")
+	flag.StringVar(&o.build, "build", "", "the shell command that builds Caddy; none: it is built")
 	flag.BoolVar(&o.withParent, "with-parent", false, "end when the program that started this one is gone")
 	flag.Parse()
 	o.databaseURL = os.Getenv("DATABASE_URL")
@@ -41,6 +44,7 @@ func main() {
 // options are what the command line and the environment say.
 type options struct {
 	port, caddy, config, state string
+	list, build                string
 	databaseURL                string
 	withParent                 bool
 }
@@ -60,11 +64,16 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	o.state = state
 
-	dsn, stopDatabase, err := startDatabase(ctx, o, out)
+	dsn, stopDatabase, err := prepare(ctx, o, out)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stopDatabase()) }()
+
+	keys, policyErr := makePolicy(ctx, dsn, o.databaseURL != "")
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 
 	upstream, stopUpstream, err := startUpstream()
 	if err != nil {
@@ -82,12 +91,54 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 
 	fmt.Fprintf(out, welcome, o.port, shown(dsn), o.config, relative(c.log))
+	if policyErr != nil {
+		fmt.Fprintf(out, "\nWithout a policy to try: %s\n", oneLine(policyErr))
+	} else {
+		database := "" // a shell with DATABASE_URL has started this program
+		if o.databaseURL == "" {
+			database = "DATABASE_URL='" + dsn + "' "
+		}
+		fmt.Fprintf(out, policyWelcome, o.port, keys.ann, keys.acme, database, o.caddy)
+	}
+	fmt.Fprint(out, farewell)
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-c.exited:
 		return c.gone()
 	}
+}
+
+// prepare starts the database, and builds Caddy at the same time. If one of
+// them fails, it ends the other one.
+func prepare(ctx context.Context, o options, out io.Writer) (dsn string, stop func() error, err error) {
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	built := make(chan error, 1)
+	go func() {
+		if _, err := os.Stat(o.caddy); err != nil && o.build != "" {
+			fmt.Fprintln(out, "Caddy: building it. The first time, this takes some minutes ...")
+		}
+		err := builder{list: o.list, build: o.build, tell: out, tick: tellEvery}.run(both)
+		if err != nil {
+			cancel()
+		}
+		built <- err
+	}()
+	dsn, stop, err = startDatabase(both, o, out)
+	if err != nil {
+		cancel()
+	}
+	buildErr := <-built
+	switch {
+	case err == nil && buildErr == nil:
+		return dsn, stop, nil
+	case err == nil:
+		return "", nil, errors.Join(buildErr, stop())
+	case ctx.Err() == nil && errors.Is(err, context.Canceled):
+		return "", nil, buildErr
+	}
+	return "", nil, err
 }
 
 const welcome = `
@@ -101,7 +152,9 @@ Try it, more often than the limit allows:
 
   curl -i http://localhost:%[1]s/
   for i in $(seq 12); do curl -s -o /dev/null -w '%%{http_code} ' http://localhost:%[1]s/; done; echo
+`
 
+const farewell = `
 Ctrl-C ends it.
 `
 

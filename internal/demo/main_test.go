@@ -75,6 +75,7 @@ type demo struct {
 	cmd    *exec.Cmd
 	port   string
 	state  string
+	said   string // until it was up
 	stdout *bufio.Reader
 	stderr bytes.Buffer
 }
@@ -126,6 +127,7 @@ func start(t *testing.T, state, databaseURL string) *demo {
 		if err != nil {
 			t.Fatalf("the demo ended: %v: %s", d.cmd.Wait(), d.stderr.String())
 		}
+		d.said += line
 		if strings.HasPrefix(line, "Ctrl-C") {
 			return d
 		}

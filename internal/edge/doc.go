@@ -1,6 +1,13 @@
-// Package edge is what both proxies do with a request: read the limits of a
-// configuration, ask a store, and turn its decisions into headers, a refusal, or
-// what was configured for the case that no decision could be had.
+// Package edge is what both proxies do with a request. It reads the settings of a
+// configuration, opens the store that the settings name, asks the store for a decision, and
+// writes the headers and the refusal. An adapter supplies the hits of a request and the
+// driver of the database.
 //
-// It runs interpreted in one of the two, so it uses the standard library only.
+//   - limit.go, cost.go, rows.go, network.go, request.go, credentials.go: the limits of a configuration
+//     and the hits that a request makes on them.
+//   - store.go, password.go, timeout.go, bound.go, switch.go: where they are counted.
+//   - decide.go: a request is decided. onerror.go: no decision was possible.
+//   - headers.go, upstream.go, refusal.go: the response.
+//
+// Traefik interprets this package: see package batch for what that means.
 package edge

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Sampler thins out log lines: while a database is down, every request fails
-// alike.
+// Sampler bounds how often a failure is logged: while a database is down, every request
+// fails alike.
 type Sampler struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards all that follows
 	next    time.Time
 	dropped int64
 }
@@ -16,8 +16,8 @@ type Sampler struct {
 // samplerInterval is the least time between two lines.
 const samplerInterval = time.Second
 
-// Next reports whether a line may be written at now, and how many were dropped
-// since the last.
+// Next reports whether a line may be logged at now, and how many lines were dropped since
+// the last one.
 func (s *Sampler) Next(now time.Time) (dropped int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,3 @@
-// Package imports holds no code, only the tests that keep the house in order:
-// who may import whom, and which Go the packages are written in that a Traefik
-// interprets instead of compiling.
+// Package imports has only tests: of which package may import which, and of the Go that
+// the packages are written in that Traefik interprets.
 package imports

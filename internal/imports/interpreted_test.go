@@ -19,9 +19,8 @@ import (
 	"testing"
 )
 
-// notInterpreted are the packages of the standard library that Yaegi 0.16
-// does not have, or that Traefik does not give to a plugin unless its user
-// switches that on.
+// notInterpreted are the packages of the standard library that Yaegi 0.16 does not have,
+// or that Traefik gives to a plugin only if its user has enabled that.
 var notInterpreted = []string{
 	"C", "unsafe", "syscall", "os/exec", "plugin", "embed", "time/tzdata",
 	"runtime/cgo", "runtime/coverage", "runtime/race",
@@ -31,27 +30,28 @@ var notInterpreted = []string{
 	"testing/cryptotest", "testing/synctest",
 }
 
-// interpretedGo is the last Go before generics. Everything that the language
-// has got since then Yaegi lacks or has only in part: type parameters, min, max
-// and clear, range over an int or a func. So the type checker is told to take
-// the packages for that Go, and complains of all of it, now and in future.
+// interpretedGo is the last Go before generics. Yaegi has none or only a part of each later
+// feature of the language: type parameters, min, max and clear, range over an int or a
+// func. The type checker checks the packages as that Go, and so finds all later features.
 const interpretedGo = "go1.17"
 
-// exempt is what the type checker complains of and Yaegi takes.
+// exempt is an error of the type checker about code that Yaegi understands.
 var exempt = regexp.MustCompile(`predeclared any requires go1\.18`)
 
-// lastAPI is the release whose standard library Yaegi has.
+// lastAPI is the release of Go whose standard library Yaegi has.
 const lastAPI = 22
 
 func TestInterpretedPackagesAreWrittenInTheGoOfYaegi(t *testing.T) {
 	newer := newerNames(t)
-	for _, dir := range interpreted(t) {
+	dirs := append(interpreted(t), "ratelimit/policy", "internal/policytest")
+	slices.Sort(dirs)
+	for _, dir := range slices.Compact(dirs) {
 		t.Run(dir, func(t *testing.T) {
 			exports := make(map[string]string)
 			var self pkg
 			for _, p := range goList(t, "-export", "-deps", "./"+dir) {
 				exports[p.ImportPath] = p.Export
-				self = p // the last one is the one asked for
+				self = p // go list prints the named package last
 			}
 			files := make(map[string]string)
 			for _, name := range self.GoFiles {
@@ -71,8 +71,8 @@ func TestInterpretedPackagesAreWrittenInTheGoOfYaegi(t *testing.T) {
 	}
 }
 
-// complaintsOf is what Yaegi would not take in a package's files, each
-// complaint led by its place.
+// complaintsOf returns what Yaegi does not understand in a package's files, each with its
+// place.
 func complaintsOf(t *testing.T, files, exports map[string]string, newer map[string]bool) []string {
 	t.Helper()
 	var complaints []string
@@ -95,7 +95,7 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 		for _, group := range file.Comments {
 			for _, comment := range group.List {
 				if strings.HasPrefix(comment.Text, "//go:build") || strings.HasPrefix(comment.Text, "// +build") {
-					complain(comment.Pos(), "a build constraint, which Yaegi passes over: only a file's name counts")
+					complain(comment.Pos(), "a build constraint, which Yaegi ignores: it reads only the name of a file")
 				}
 			}
 		}
@@ -114,7 +114,7 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 		},
 	}
 	info := &types.Info{Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object)}
-	// Its error is the first of those that Error has got.
+	// Error has got the error that Check returns.
 	_, _ = checker.Check("p", fset, parsed, info)
 	for name, object := range info.Uses {
 		if object.Pkg() != nil && object.Parent() == object.Pkg().Scope() && newer[object.Pkg().Path()+"."+object.Name()] {
@@ -124,7 +124,7 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 	for _, file := range parsed {
 		ast.Inspect(file, func(node ast.Node) bool {
 			for _, kept := range keptLoopVariables(node, info) {
-				complain(kept.Pos(), "keeps the loop variable %s, of which Yaegi has one for all rounds: copy it (%s := %s)", kept.Name, kept.Name, kept.Name)
+				complain(kept.Pos(), "keeps the loop variable %s, which Yaegi shares between iterations: copy it (%s := %s)", kept.Name, kept.Name, kept.Name)
 			}
 			return true
 		})
@@ -133,8 +133,8 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 	return complaints
 }
 
-// keptLoopVariables are the places in a loop where a closure uses one of its
-// variables, or where its address is taken.
+// keptLoopVariables are the places in a loop where a closure uses a variable of the loop,
+// or where its address is taken.
 func keptLoopVariables(node ast.Node, info *types.Info) []*ast.Ident {
 	var declared []ast.Expr
 	var body *ast.BlockStmt
@@ -183,9 +183,9 @@ func keptLoopVariables(node ast.Node, info *types.Info) []*ast.Ident {
 
 var apiLine = regexp.MustCompile(`^pkg ([^ ,]+)(?: \([^)]*\))?, (?:func|var|const|type) ([A-Z]\w*)`)
 
-// newerNames are the names, as "package.Name", that the standard library has
-// got since Yaegi's. They are taken from the lists that come with Go; a Go
-// packaged without them leaves that to the tests that run the interpreter.
+// newerNames are the names, as "package.Name", that the standard library has and Yaegi's
+// has not. They come from the lists in Go's api folder. If that folder is missing, only
+// the tests that run the interpreter find such names.
 func newerNames(t *testing.T) map[string]bool {
 	t.Helper()
 	out, err := exec.Command("go", "env", "GOROOT").Output()
@@ -225,36 +225,36 @@ func newerNames(t *testing.T) map[string]bool {
 	return newer
 }
 
-// Each thing that Yaegi lacks is found, and what it has is not.
-func TestComplaints(t *testing.T) {
+// Everything that Yaegi does not understand is found, and nothing else.
+func TestWhatYaegiLacksIsFound(t *testing.T) {
 	exports := make(map[string]string)
 	for _, p := range goList(t, "-export", "-deps", "strings", "slices", "iter", "crypto/pbkdf2") {
 		exports[p.ImportPath] = p.Export
 	}
 	newer := map[string]bool{"strings.Lines": true}
 	for name, test := range map[string]struct{ code, want string }{
-		"plain":              {`func f(a any) int { x := []int{1}; for i := range x { i := i; _ = func() int { return i } }; return len(x) }`, ""},
-		"min":                {`func f() int { return min(1, 2) }`, "min requires go1.21"},
-		"max":                {`func f() int { return max(1, 2) }`, "max requires go1.21"},
-		"clear":              {`func f(m map[int]int) { clear(m) }`, "clear requires go1.21"},
-		"a min of one's own": {`func min(a int) int { return a }; func f() int { return min(1) }`, ""},
-		"range over int":     {`func f() { for range 3 { } }`, "requires go1.22"},
-		"range over func":    {`func f(g func(func(int) bool)) { for range g { } }`, "requires go1.23"},
-		"type parameter":     {`func f[T int](a T) T { return a }`, "requires go1.18"},
-		"generic type":       {`type l[T int] struct{ a T }`, "requires go1.18"},
-		"instantiation":      {`import "slices"; func f(a []int) { slices.Sort(a) }`, "requires go1.18"},
-		"constraint":         {"//go:build linux\n", "a build constraint"},
-		"old constraint":     {"// +build linux\n", "a build constraint"},
-		"unsafe":             {`import "unsafe"; var x unsafe.Pointer`, "imports unsafe"},
-		"iter":               {`import "iter"; var x iter.Seq[int]`, "imports iter"},
-		"pbkdf2":             {`import _ "crypto/pbkdf2"`, "imports crypto/pbkdf2"},
-		"cgo":                {`import "C"`, "imports C"},
-		"new function":       {`import "strings"; var x = strings.Lines`, "strings.Lines is newer"},
-		"old function":       {`import "strings"; var x = strings.Fields`, ""},
-		"closure":            {`func f(x []int) { for _, v := range x { go func() { _ = v }() } }`, "keeps the loop variable v"},
-		"closure over i":     {`func f() { for i := 0; i < 3; i++ { defer func() { _ = i }() } }`, "keeps the loop variable i"},
-		"address":            {`func f(x []int) (p *int) { for _, v := range x { p = &v }; return p }`, "keeps the loop variable v"},
-		"value":              {`func f(x []int) (p *int) { for i := range x { p = &x[i] }; return p }`, ""},
+		"plain":                {`func f(a any) int { x := []int{1}; for i := range x { i := i; _ = func() int { return i } }; return len(x) }`, ""},
+		"min":                  {`func f() int { return min(1, 2) }`, "min requires go1.21"},
+		"max":                  {`func f() int { return max(1, 2) }`, "max requires go1.21"},
+		"clear":                {`func f(m map[int]int) { clear(m) }`, "clear requires go1.21"},
+		"another function min": {`func min(a int) int { return a }; func f() int { return min(1) }`, ""},
+		"range over int":       {`func f() { for range 3 { } }`, "requires go1.22"},
+		"range over func":      {`func f(g func(func(int) bool)) { for range g { } }`, "requires go1.23"},
+		"type parameter":       {`func f[T int](a T) T { return a }`, "requires go1.18"},
+		"generic type":         {`type l[T int] struct{ a T }`, "requires go1.18"},
+		"instantiation":        {`import "slices"; func f(a []int) { slices.Sort(a) }`, "requires go1.18"},
+		"constraint":           {"//go:build linux\n", "a build constraint"},
+		"old constraint":       {"// +build linux\n", "a build constraint"},
+		"unsafe":               {`import "unsafe"; var x unsafe.Pointer`, "imports unsafe"},
+		"iter":                 {`import "iter"; var x iter.Seq[int]`, "imports iter"},
+		"pbkdf2":               {`import _ "crypto/pbkdf2"`, "imports crypto/pbkdf2"},
+		"cgo":                  {`import "C"`, "imports C"},
+		"new function":         {`import "strings"; var x = strings.Lines`, "strings.Lines is newer"},
+		"old function":         {`import "strings"; var x = strings.Fields`, ""},
+		"closure":              {`func f(x []int) { for _, v := range x { go func() { _ = v }() } }`, "keeps the loop variable v"},
+		"closure over i":       {`func f() { for i := 0; i < 3; i++ { defer func() { _ = i }() } }`, "keeps the loop variable i"},
+		"address":              {`func f(x []int) (p *int) { for _, v := range x { p = &v }; return p }`, "keeps the loop variable v"},
+		"value":                {`func f(x []int) (p *int) { for i := range x { p = &x[i] }; return p }`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lead := "package p; "

@@ -5,77 +5,111 @@ import (
 	"errors"
 	"io"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// module is what all our import paths begin with.
+// module is the beginning of the import paths of this module.
 const module = "github.com/pgratelimit/pg-ratelimit"
 
-// rule says what a package of ours may import besides the standard library.
-// Its tests may import more: they run where everything is at hand.
+// rule says what a package of this module may import besides the standard library. Its
+// tests may import more.
 type rule struct {
 	dir    string   // its folder
-	ours   []string // folders of ours that it may import
-	others []string // modules of others
-	later  bool     // the folder need not be there yet
+	ours   []string // folders of this module that it may import
+	others []string // other modules
 	reason string
 }
 
 var rules = []rule{
 	{
 		dir:    "ratelimit",
-		reason: "the core knows no proxy and no driver, and Traefik interprets it from source, where only the standard library can be had",
+		reason: "the contract knows neither how hits are counted nor where",
 	}, {
-		dir: "internal/edge", ours: []string{"ratelimit"},
-		reason: "what both proxies do with a request is interpreted, too, and knows neither of them",
+		dir: "ratelimit/algorithm", ours: []string{"ratelimit"},
+		reason: "algorithms are pure functions, which every store uses",
 	}, {
-		dir: "internal/pgwire", ours: []string{"ratelimit"},
-		reason: "it exists because drivers cannot be interpreted",
+		dir: "ratelimit/memory", ours: []string{"ratelimit", "ratelimit/algorithm"},
+		reason: "it is the reference for the other store, so it shares only the algorithms with it",
 	}, {
-		dir: "ratelimit/pgxdb", ours: []string{"ratelimit"}, others: []string{"github.com/jackc/pgx/v5"},
-		reason: "Go programs use it without any proxy",
+		dir: "internal/batch", ours: []string{"ratelimit"},
+		reason: "it collects calls, and a function that it is given decides them",
+	}, {
+		dir: "internal/lease", ours: []string{"ratelimit"},
+		reason: "it says what to charge in advance, and a store charges it",
+	}, {
+		dir:    "internal/sqlstate",
+		reason: "the store and both drivers use this list of error codes",
+	}, {
+		dir:    "ratelimit/schema",
+		reason: "it is SQL text, which every package may run",
+	}, {
+		dir: "ratelimit/postgres", ours: []string{"internal/batch", "internal/lease", "internal/sqlstate", "ratelimit", "ratelimit/algorithm", "ratelimit/schema"},
+		reason: "the store knows a driver only as a postgres.DB, and no proxy",
+	}, {
+		dir: "ratelimit/policy", ours: []string{"internal/batch", "ratelimit", "ratelimit/postgres"},
+		reason: "decisions about rules are pure functions; what reads the rules knows a database as a postgres.DB",
+	}, {
+		dir: "internal/policytest", ours: []string{"ratelimit", "ratelimit/policy"},
+		reason: "it makes rules and requests for tests, compiled and interpreted",
+	}, {
+		dir: "ratelimit/pgxdb", ours: []string{"internal/sqlstate", "ratelimit", "ratelimit/postgres"}, others: []string{"github.com/jackc/pgx/v5"},
+		reason: "Go programs use this driver without a proxy",
+	}, {
+		dir: "internal/pgwire", ours: []string{"internal/sqlstate", "ratelimit", "ratelimit/postgres"},
+		reason: "this driver exists because pgx cannot be interpreted",
+	}, {
+		dir: "internal/edge", ours: []string{"ratelimit", "ratelimit/memory", "ratelimit/policy", "ratelimit/postgres"},
+		reason: "it is the same for both proxies, so it knows neither a proxy nor a driver",
 	}, {
 		dir: "ratelimit/httplimit", ours: []string{"internal/edge", "ratelimit"},
-		reason: "a Go program's middleware needs no driver: it is given a limiter",
+		reason: "a middleware for Go programs works with any store",
 	}, {
-		dir: "traefikplugin", ours: []string{"internal/edge", "ratelimit", "internal/pgwire"}, later: true,
-		reason: "Traefik interprets it, and it must not know the other adapter",
+		dir: "traefikplugin", ours: []string{"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "ratelimit", "ratelimit/policy", "ratelimit/postgres"},
+		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type, batch for the interpreter",
 	}, {
-		dir: "caddymodule", ours: []string{"internal/edge", "ratelimit", "ratelimit/pgxdb"},
-		// Prometheus: Caddy hands out a registry of that package's type.
+		dir: "internal/admin", ours: []string{"internal/edge", "ratelimit", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema"},
+		others: []string{"github.com/jackc/pgx/v5"},
+		reason: "it is what administrators do with the database, and knows no proxy; edge is for which headers are secret",
+	}, {
+		dir: "caddymodule/command", ours: []string{"internal/admin", "internal/edge", "ratelimit", "ratelimit/policy"},
+		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra"},
+		reason: "it prints what admin returns; policy is for the form of keys",
+	}, {
+		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/edge", "ratelimit", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres"},
+		// Prometheus: Caddy's registry of metrics has a type of that module.
 		others: []string{"github.com/caddyserver/caddy/v2", "go.uber.org/zap", "github.com/prometheus/client_golang"},
-		reason: "it must not know the other adapter, nor Postgres but by way of pgxdb",
-	}, {
-		dir: "xcaddy", ours: []string{"caddymodule"}, others: []string{"github.com/caddyserver/caddy/v2"},
-		reason: "it is what xcaddy would make, and no more",
+		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type",
 	}, {
 		dir: "internal/cluster", ours: []string{"internal/cluster/leash"}, others: []string{"github.com/jackc/pgx/v5"},
-		reason: "it makes databases for tests of all packages, so it can use none of them",
+		reason: "the tests of all packages use its databases, so it can use none of those packages",
 	}, {
 		dir:    "internal/cluster/leash",
-		reason: "it ends processes and knows nothing of what they are",
+		reason: "it ends processes of any kind",
 	}, {
-		dir: "internal/conformance", ours: []string{"ratelimit", "internal/cluster"},
-		reason: "the tests of every store and driver run it, so it knows none of them",
+		dir: "internal/conformance", ours: []string{"internal/cluster", "internal/slownet", "ratelimit", "ratelimit/algorithm", "ratelimit/postgres"},
+		others: []string{"pgregory.net/rapid"},
+		reason: "the tests of every store and driver run it, so it knows only their interfaces",
+	}, {
+		dir:    "internal/slownet",
+		reason: "it delays any connection",
 	}, {
 		dir: "internal/cluster/versions", ours: []string{"internal/npm"},
-		reason: "it runs a command against servers that it fetches; the command may be any of ours",
+		reason: "it fetches servers and runs any command against them",
 	}, {
 		dir:    "internal/npm",
-		reason: "it fetches packages and knows nothing of what is in them",
+		reason: "it fetches packages of any content",
 	}, {
-		dir: "internal/demo", ours: []string{"internal/cluster", "internal/cluster/leash"}, others: []string{"github.com/jackc/pgx/v5"},
-		reason: "it runs programs, as a person would",
+		dir: "internal/demo", ours: []string{"internal/admin", "internal/cluster", "internal/cluster/leash"}, others: []string{"github.com/jackc/pgx/v5"},
+		reason: "it runs the finished programs",
 	}, {
 		dir:    "internal/imports",
-		reason: "it looks at the others from outside",
+		reason: "it reads the other packages and uses none",
 	},
 }
 
-// pkg is what `go list -json` says of a package.
+// pkg is the output of `go list -json` about a package.
 type pkg struct {
 	ImportPath string
 	Standard   bool
@@ -86,7 +120,7 @@ type pkg struct {
 	Module     *struct{ Path string }
 }
 
-// root is the folder of go.mod, from this package's own.
+// root is the folder of go.mod, relative to this package.
 const root = "../.."
 
 // goList runs `go list` at the root.
@@ -112,7 +146,7 @@ func goList(t *testing.T, args ...string) []pkg {
 	}
 }
 
-func TestWhoMayImportWhom(t *testing.T) {
+func TestImportsFollowTheRules(t *testing.T) {
 	packages := make(map[string]pkg)
 	for _, p := range goList(t, "-deps", "./...") {
 		packages[p.ImportPath] = p
@@ -122,9 +156,7 @@ func TestWhoMayImportWhom(t *testing.T) {
 		path := module + "/" + r.dir
 		p, there := packages[path]
 		if !there {
-			if !r.later || hasGoFiles(t, r.dir) {
-				t.Errorf("%s is not a package of this module; the rules name it", r.dir)
-			}
+			t.Errorf("%s has a rule and is not a package of this module", r.dir)
 			continue
 		}
 		seen[path] = true
@@ -139,13 +171,13 @@ func TestWhoMayImportWhom(t *testing.T) {
 	}
 }
 
-// check is what is wrong with a package's imports. Packages of ours that it
-// may import have rules of their own, so looking at its own imports is enough.
+// check returns a complaint for each import that breaks the rule. Only direct imports
+// matter, because the packages that they lead to have their own rules.
 func (r rule) check(p pkg, packages map[string]pkg) []string {
 	var complaints []string
 	for _, imported := range p.Imports {
 		if imported == "C" {
-			complaints = append(complaints, r.dir+` imports "C": every program of ours is built without cgo`)
+			complaints = append(complaints, r.dir+` imports "C": the programs are built without cgo`)
 			continue
 		}
 		if packages[imported].Standard {
@@ -166,36 +198,34 @@ func (r rule) check(p pkg, packages map[string]pkg) []string {
 	return complaints
 }
 
-func TestARuleFindsWhatBreaksIt(t *testing.T) {
+func TestAForbiddenImportIsFound(t *testing.T) {
 	packages := map[string]pkg{"net/http": {Standard: true}}
 	r := rule{dir: "x", ours: []string{"ratelimit"}, others: []string{"example.org/driver"}, reason: "of this"}
 	good := pkg{Imports: []string{"net/http", module + "/ratelimit", "example.org/driver", "example.org/driver/pool"}}
 	if complaints := r.check(good, packages); len(complaints) > 0 {
-		t.Errorf("of imports that are allowed: %q", complaints)
+		t.Errorf("allowed imports: %q", complaints)
 	}
 	for _, bad := range []string{module + "/caddymodule", module + "/ratelimit/pgxdb", "example.org/drivers", "example.org/other", "C"} {
 		complaints := r.check(pkg{Imports: []string{bad}}, packages)
 		if len(complaints) != 1 || !strings.Contains(complaints[0], strings.TrimPrefix(bad, module+"/")) {
-			t.Errorf("of %s: %q, want one complaint that names it", bad, complaints)
+			t.Errorf("%s: %q, want one complaint that names it", bad, complaints)
 		}
 	}
 }
 
-// The core and what is interpreted with it take nothing but the standard
-// library, by whatever way.
+// Interpreted packages depend on the standard library only, also indirectly.
 func TestInterpretedPackagesNeedNoModule(t *testing.T) {
 	for _, dir := range interpreted(t) {
 		for _, p := range goList(t, "-deps", "./"+dir) {
 			if !p.Standard && p.Module.Path != module {
-				t.Errorf("%s needs %s: a plugin has no module but its own", dir, p.ImportPath)
+				t.Errorf("%s needs %s: an interpreted plugin has no other module", dir, p.ImportPath)
 			}
 		}
 	}
 }
 
-// A plugin's source is this module, so what its go.mod names is what everyone
-// downloads who uses any part of it.
-func TestGoMod(t *testing.T) {
+// Every user of a part of this module downloads the modules in its go.mod.
+func TestGoModHasNoModuleThatOnlyTestsNeed(t *testing.T) {
 	cmd := exec.Command("go", "mod", "edit", "-json")
 	cmd.Dir = root
 	out, err := cmd.Output()
@@ -211,7 +241,7 @@ func TestGoMod(t *testing.T) {
 		t.Fatal(err)
 	}
 	if file.Module.Path != module || len(file.Require) == 0 {
-		t.Fatalf("go.mod is of %q and requires %d modules, want %q and some", file.Module.Path, len(file.Require), module)
+		t.Fatalf("go.mod has the module %q and %d requirements, want %q and some", file.Module.Path, len(file.Require), module)
 	}
 	for _, require := range file.Require {
 		if strings.HasPrefix(require.Path, "github.com/traefik/") || strings.HasPrefix(require.Path, "github.com/containous/") {
@@ -219,25 +249,31 @@ func TestGoMod(t *testing.T) {
 		}
 	}
 	for _, replace := range file.Replace {
-		t.Errorf("go.mod replaces %s: replacements do not hold for those who use the module", replace.Old.Path)
+		t.Errorf("go.mod replaces %s: a replacement has no effect for users of the module", replace.Old.Path)
 	}
 }
 
-// interpreted are the folders of the packages that Traefik interprets.
+// interpreted are the folders of the packages that Traefik interprets: the plugin's and
+// those that it imports.
 func interpreted(t *testing.T) []string {
-	dirs := []string{"ratelimit", "internal/edge", "internal/pgwire"}
-	if hasGoFiles(t, "traefikplugin") {
-		dirs = append(dirs, "traefikplugin")
+	var dirs []string
+	for _, p := range goList(t, "-deps", "./traefikplugin") {
+		if p.Module != nil && p.Module.Path == module {
+			dirs = append(dirs, strings.TrimPrefix(p.ImportPath, module+"/"))
+		}
 	}
 	return dirs
 }
 
-// hasGoFiles tells whether Go files lie in a folder that may be missing.
-func hasGoFiles(t *testing.T, dir string) bool {
-	t.Helper()
-	found, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
+// TestInterpretedPackages: the documentation of package batch names them.
+func TestInterpretedPackages(t *testing.T) {
+	want := []string{
+		"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "internal/sqlstate",
+		"ratelimit", "ratelimit/algorithm", "ratelimit/memory", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema", "traefikplugin",
 	}
-	return len(found) > 0
+	got := interpreted(t)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("interpreted packages are %q, want %q", got, want)
+	}
 }

@@ -1,18 +1,17 @@
 package pgwire
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// TestAnswersThatLie sends what no good server sends. Every one must end the call
-// with an error, soon, and the connection with it.
-func TestAnswersThatLie(t *testing.T) {
+// TestInvalidAnswers sends what no correct server sends. The call must end with an
+// error, and the connection must be closed.
+func TestInvalidAnswers(t *testing.T) {
 	head := msgParsed + msgBound
 	for _, c := range []struct{ name, answer, want string }{
 		{"nothing", "", "closed the connection"},
@@ -34,12 +33,7 @@ func TestAnswersThatLie(t *testing.T) {
 		{"ready without an end", head + msgReady, `unexpected message "Z"`},
 		{"ready too long", head + msgDone + msg('Z', "II"), `unexpected message "Z"`},
 		{"ready too short", head + msgDone + msg('Z', ""), `unexpected message "Z"`},
-		{"row without a count", head + msg('D', "\x00"), "lengths are wrong"},
-		{"row with a count too high", head + msg('D', "\x00\x02\x00\x00\x00\x01x"), "lengths are wrong"},
-		{"row with a count too low", head + msg('D', "\x00\x01\x00\x00\x00\x01x\x00\x00\x00\x01x"), "lengths are wrong"},
-		{"row with a huge count", head + msg('D', "\xff\xff"), "lengths are wrong"},
-		{"column too long", head + msg('D', "\x00\x01\x00\x00\x00\x02x"), "lengths are wrong"},
-		{"column of length -2", head + msg('D', "\x00\x01\xff\xff\xff\xfe"), "lengths are wrong"},
+		{"row without a count", head + msg('D', "\x00"), "another number of columns"},
 		{"row other than described", head + msgOneInt + msgRow("12345678", "x"), "another number of columns"},
 		{"row though there is none", head + msgNoData + msgRow("x"), "another number of columns"},
 		{"description empty", head + msg('T', ""), "described its rows"},
@@ -59,7 +53,7 @@ func TestAnswersThatLie(t *testing.T) {
 			})
 			p := open(t, dsn, Options{})
 			st, after := stmt("SELECT 1"), stmt("SELECT 2")
-			err := p.Run(within(t, 5*time.Second), []*ratelimit.Statement{st, after})
+			err := p.Run(within(t, 5*time.Second), []*postgres.Statement{st, after})
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "sEcReT") {
 				t.Errorf("%v; want %q", err, c.want)
 			}
@@ -74,8 +68,8 @@ func TestAnswersThatLie(t *testing.T) {
 	}
 }
 
-// TestAnswersWithNoise puts what may come at any time into every place.
-func TestAnswersWithNoise(t *testing.T) {
+// TestAsynchronousMessages puts messages that may come at any time into every place.
+func TestAsynchronousMessages(t *testing.T) {
 	_, dsn := newRawFake(t, func(s *fakeSession) {
 		s.write(msgNoise + msgAuth(0, "") + msg('N', "\x00") + msg('K', "\x00\x00\x00\x07key!") + msgReady + msgNoise)
 		for n := 0; s.request() != ""; n++ {
@@ -95,93 +89,10 @@ func TestAnswersWithNoise(t *testing.T) {
 	})
 	p := open(t, dsn, Options{MaxConns: 1})
 	for i := 0; i < 3; i++ {
-		var rows [][][]byte
 		st := stmt("SELECT 1")
-		st.Row = collect(&rows)
 		run(t, p, st)
-		if got := fmt.Sprintf("%q", rows); got != `[["12345678"] [""]]` || rows[1][0] != nil {
+		if got := fmt.Sprint(cells(t, st)); got != "[12345678 NULL]" {
 			t.Errorf("round %d: %s", i, got)
 		}
 	}
-}
-
-// TestAnswersOfRows mixes rows that look alike with others, in pieces of any size.
-func TestAnswersOfRows(t *testing.T) {
-	description := msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(23))
-	rows := msgRow("aaaaaaaa", "bbbb") + msgRow("cccccccc", "NULL") + msgRow("NULL", "dddd") + msgRow("eeeeeeee", "ffff") + msgRow("NULL", "NULL") +
-		strings.Repeat(msgRow("gggggggg", "hhhh"), 3000)
-	want := fmt.Sprintf("%q", [][]string{{"aaaaaaaa", "bbbb"}, {"cccccccc", ""}, {"", "dddd"}, {"eeeeeeee", "ffff"}, {"", ""}})
-	for _, piece := range []int{1 << 20, 1000, 29, 28, 27, 7} {
-		t.Run(fmt.Sprint(piece), func(t *testing.T) {
-			_, dsn := newFake(t, answering(description, rows, piece))
-			p := open(t, dsn, Options{})
-			for i := 0; i < 2; i++ {
-				var got [][][]byte
-				st := stmt("SELECT")
-				st.Row = collect(&got)
-				run(t, p, st)
-				if len(got) != 3005 || fmt.Sprintf("%q", got[:5]) != want {
-					t.Errorf("pieces of %d, round %d: %d rows, %q", piece, i, len(got), got[:5])
-				}
-				for _, row := range got[5:] {
-					if string(row[0]) != "gggggggg" || string(row[1]) != "hhhh" {
-						t.Fatalf("%q", row)
-					}
-				}
-				if got[1][1] != nil || got[2][0] != nil || got[4][1] != nil {
-					t.Error("NULL is not nil")
-				}
-			}
-			p.Close()
-		})
-	}
-}
-
-// TestRowErrors lets Row say no: the rest is not shown to it, and the statement
-// and the connection are otherwise fine.
-func TestRowErrors(t *testing.T) {
-	f, dsn := newFake(t, func(s *fakeSession) {
-		for n := 0; s.request() != ""; n++ {
-			answer := msgBound
-			if n == 0 {
-				answer = msgParsed + msgBound + msgOneInt
-			}
-			s.write(answer + msgRow("12345678") + msgRow("12345678") + msgRow("NULL") + msgDone + msgReady)
-		}
-	})
-	p := open(t, dsn, Options{})
-	for i := 0; i < 3; i++ {
-		calls := 0
-		st := stmt("SELECT")
-		st.Row = func([][]byte) error { calls++; return errTest }
-		if err := p.Run(within(t, time.Second), []*ratelimit.Statement{st}); err != nil || !errors.Is(st.Err, errTest) || st.Code != "" || calls != 1 {
-			t.Errorf("%v, %v, %q, %d calls", err, st.Err, st.Code, calls)
-		}
-	}
-	if n := f.accepted.Load(); n != 1 {
-		t.Errorf("%d connections", n)
-	}
-}
-
-// TestRowPanics: a panic passes through, and takes its connection with it.
-func TestRowPanics(t *testing.T) {
-	f, dsn := newFake(t, func(s *fakeSession) {
-		s.request()
-		s.write(msgParsed + msgBound + msgOneInt + msgRow("12345678") + msgDone + msgReady)
-		waitForEnd(s)
-	})
-	p := open(t, dsn, Options{MaxConns: 1})
-	for i := 0; i < 3; i++ {
-		func() {
-			defer func() {
-				if r := recover(); fmt.Sprint(r) != errTest.Error() {
-					t.Errorf("recovered %v", r)
-				}
-			}()
-			st := stmt("SELECT")
-			st.Row = func([][]byte) error { panic(errTest) }
-			_ = p.Run(within(t, time.Second), []*ratelimit.Statement{st})
-		}()
-	}
-	eventually(t, "all are closed", func() bool { return f.open.Load() == 0 && f.accepted.Load() == 3 })
 }

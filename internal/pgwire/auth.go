@@ -9,44 +9,37 @@ import (
 	"strings"
 )
 
-// authSettings say which ways to log in are acceptable.
+// authSettings say which methods of authentication are acceptable.
 type authSettings struct {
-	binding string          // channel_binding
-	require string          // require_auth as written
-	allowed map[string]bool // its methods; nil allows all
+	binding string // channel_binding
+	require string // require_auth: methods, with commas between them; "" allows all
 }
 
-// readAuth takes channel_binding and require_auth.
-func readAuth(c *config, p *parameters) error {
-	var err error
-	if c.auth.binding, err = p.oneOf("channel_binding", "prefer", "disable", "require"); err != nil {
-		return err
-	}
+// readAuth reads channel_binding and require_auth.
+func readAuth(c *config, p *parameters) {
+	methods := []string{"password", "md5", "gss", "sspi", "scram-sha-256", "oauth", "none"}
+	c.auth.binding = p.oneOf("channel_binding", "prefer", "disable", "require")
 	c.auth.require = p.take("require_auth")
 	if c.auth.require == "" {
-		return nil
+		return
 	}
-	methods := []string{"password", "md5", "gss", "sspi", "scram-sha-256", "oauth", "none"}
-	want := "a list of methods (" + strings.Join(methods, ", ") + ") with commas between them, either all or none with a ! before it"
 	negated := strings.HasPrefix(c.auth.require, "!")
-	c.auth.allowed = map[string]bool{}
-	for _, method := range methods {
-		c.auth.allowed[method] = negated
-	}
 	for _, item := range strings.Split(c.auth.require, ",") {
-		method := strings.TrimPrefix(item, "!")
-		allowed, known := c.auth.allowed[method]
-		if !known || allowed != negated || strings.HasPrefix(item, "!") != negated {
-			return p.bad("require_auth", c.auth.require, want)
+		known := false
+		for _, method := range methods {
+			known = known || strings.TrimPrefix(item, "!") == method
 		}
-		c.auth.allowed[method] = !negated
+		if !known || strings.HasPrefix(item, "!") != negated {
+			p.invalid("require_auth", c.auth.require, "a list of methods ("+strings.Join(methods, ", ")+") with commas between them, either all or none with a ! before it")
+		}
 	}
-	return nil
 }
 
-// permit returns an error if a server must not log us in by method.
+// permit returns an error if a method is not acceptable.
 func (a *authSettings) permit(method string) error {
-	if a.allowed != nil && !a.allowed[method] {
+	negated := strings.HasPrefix(a.require, "!")
+	listed := strings.Contains(","+strings.Replace(a.require, "!", "", -1)+",", ","+method+",")
+	if a.require != "" && listed == negated {
 		return fmt.Errorf("the server logs in by the method %s, require_auth wants %s", method, a.require)
 	}
 	if a.binding == "require" && method != "scram-sha-256" {
@@ -65,10 +58,10 @@ const (
 	authSASLFinal = 12
 )
 
-// logIn answers the server's questions from the startup message on, until it
-// is ready for statements.
+// logIn reads what the server sends after the StartupMessage and answers its
+// requests for authentication, until the server is ready for statements.
 func logIn(c *conn, cfg *config, password string) (*serverError, error) {
-	finished, accepted := false, false
+	authenticated, accepted := false, false
 	for {
 		kind, body, err := next(c)
 		if err != nil {
@@ -82,20 +75,20 @@ func logIn(c *conn, cfg *config, password string) (*serverError, error) {
 			request := binary.BigEndian.Uint32(body)
 			if request == authOK {
 				accepted = true
-				if !finished {
+				if !authenticated {
 					if err := cfg.auth.permit("none"); err != nil {
 						return nil, err
 					}
 				}
 				continue
 			}
-			if finished {
+			if authenticated {
 				return nil, fmt.Errorf("the server asks for a second authentication, number %d", request)
 			}
-			finished = true
-			failure, err := answerRequest(c, cfg, password, request, body[4:])
-			if failure != nil || err != nil {
-				return failure, err
+			authenticated = true
+			reported, err := authenticate(c, cfg, password, request, body[4:])
+			if reported != nil || err != nil {
+				return reported, err
 			}
 		case 'K':
 			if len(body) < 8 || len(body) > 4+256 {
@@ -118,16 +111,11 @@ func logIn(c *conn, cfg *config, password string) (*serverError, error) {
 	}
 }
 
-// answerRequest does what one authentication request asks.
-func answerRequest(c *conn, cfg *config, password string, request uint32, data []byte) (*serverError, error) {
-	method, known := map[uint32]string{
-		2: "Kerberos V5", authCleartext: "password", authMD5: "md5", 6: "SCM credentials", 7: "gss", 9: "sspi", authSASL: "scram-sha-256",
-	}[request]
-	if !known {
-		return nil, fmt.Errorf("the server asks for authentication number %d, which is unknown", request)
-	}
-	if request != authCleartext && request != authMD5 && request != authSASL {
-		return nil, fmt.Errorf("the server asks for authentication by %s, which is not supported", method)
+// authenticate answers one request for authentication.
+func authenticate(c *conn, cfg *config, password string, request uint32, data []byte) (*serverError, error) {
+	method := map[uint32]string{authCleartext: "password", authMD5: "md5", authSASL: "scram-sha-256"}[request]
+	if method == "" {
+		return nil, fmt.Errorf("the server asks for authentication number %d, which is not supported (GSSAPI is 7, SSPI is 9)", request)
 	}
 	if request == authSASL && !strings.Contains(string(data), "SCRAM-SHA-256\x00") {
 		return nil, fmt.Errorf("the server asks for authentication by %s, which is not supported",
@@ -152,7 +140,7 @@ func answerRequest(c *conn, cfg *config, password string, request uint32, data [
 	return nil, send(c, 'p', password+"\x00")
 }
 
-// md5Response is what the method md5 sends in place of the password.
+// md5Response returns what the method md5 sends instead of the password.
 func md5Response(user, password string, salt []byte) string {
 	inner := md5.Sum([]byte(password + user))
 	outer := md5.Sum(append([]byte(hex.EncodeToString(inner[:])), salt...))

@@ -27,47 +27,30 @@ type authority struct {
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{dir: t.TempDir()}
-	a.key = newKey(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Test authority"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	a.file = a.write(t, "ca.crt", pemOf("CERTIFICATE", der))
+	cert, _ := a.issuePEM(t, "Test authority")
+	a.file = a.write(t, "ca.crt", cert)
 	return a
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
 }
 
 // issue makes a certificate for a common name and any host names and addresses.
 func (a *authority) issue(t *testing.T, name string, hosts ...string) tls.Certificate {
 	t.Helper()
-	cert, key := a.issuePEM(t, name, hosts...)
-	pair, err := tls.X509KeyPair(cert, key)
+	pair, err := tls.X509KeyPair(a.issuePEM(t, name, hosts...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return pair
 }
 
+// issuePEM issues a certificate and its key. The first certificate is the authority's.
 func (a *authority) issuePEM(t *testing.T, name string, hosts ...string) (cert, key []byte) {
 	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
@@ -76,10 +59,18 @@ func (a *authority) issuePEM(t *testing.T, name string, hosts ...string) (cert, 
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
-	private := newKey(t)
+	if a.cert == nil {
+		template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
+		a.cert, a.key = template, private
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &private.PublicKey, a.key)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if a.cert == template {
+		if a.cert, err = x509.ParseCertificate(der); err != nil {
+			t.Fatal(err)
+		}
 	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
-	"io"
 	"net"
 	"time"
 )
@@ -12,8 +11,38 @@ import (
 // cancelTimeout bounds one request to cancel.
 const cancelTimeout = 2 * time.Second
 
-// cancelRequest asks the server to give up what c is doing, over a connection of its own.
-func cancelRequest(c *conn) {
+// cancel asks the server, in another goroutine, to cancel what it does for a
+// connection, and closes the connection then. The caller owns c and must still
+// release it.
+func (p *Pool) cancel(c *conn) {
+	p.mu.Lock()
+	tooMany := p.cancels >= p.cfg.maxConns
+	if !tooMany {
+		p.cancels++
+	}
+	p.mu.Unlock()
+	if tooMany {
+		return
+	}
+	c.cancelling = true
+	go p.runCancel(c)
+}
+
+func (p *Pool) runCancel(c *conn) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.log(panicError(r).Error())
+		}
+		_ = c.raw.Close()
+		p.mu.Lock()
+		p.cancels--
+		p.mu.Unlock()
+	}()
+	sendCancel(c)
+}
+
+// sendCancel sends a CancelRequest, which needs a connection of its own.
+func sendCancel(c *conn) {
 	if len(c.cancelKey) == 0 {
 		return
 	}
@@ -26,21 +55,20 @@ func cancelRequest(c *conn) {
 	defer func() { _ = raw.Close() }()
 	deadline, _ := ctx.Deadline()
 	_ = raw.SetDeadline(deadline)
-	line := raw
+	nc := raw
 	if c.secure != nil {
 		if len(c.secure.NextProtos) == 0 {
-			answer := make([]byte, 1)
-			_, _ = raw.Write([]byte("\x00\x00\x00\x08\x04\xd2\x16\x2f"))
-			if _, err := io.ReadFull(raw, answer); err != nil || answer[0] != 'S' {
+			reply, err := requestTLS(raw)
+			if err != nil || reply != 'S' {
 				return
 			}
 		}
-		line = tls.Client(raw, c.secure)
+		nc = tls.Client(raw, c.secure)
 	}
 	message := append([]byte("\x00\x00\x00\x00\x04\xd2\x16\x2e"), c.cancelKey...)
 	binary.BigEndian.PutUint32(message, uint32(len(message)))
-	if _, err := line.Write(message); err != nil {
+	if _, err := nc.Write(message); err != nil {
 		return
 	}
-	_, _ = line.Read(make([]byte, 1)) // the server closes when it is done
+	_, _ = nc.Read(make([]byte, 1)) // returns when the server has handled the request
 }

@@ -14,28 +14,27 @@ import (
 
 // config is a connection string, the environment and the defaults, validated.
 type config struct {
-	targets  []target
-	user     string
-	password string // "" looks into passfile
-	dbname   string // "" is the user's
-	passfile string
-	settings map[string]string // of the session, for the startup message
-	tls      tlsSettings
-	auth     authSettings
-	session  string        // target_session_attrs
-	attempt  time.Duration // for one attempt to connect; 0 is the default
-	alive    time.Duration // between TCP keep-alive probes; 0 is Go's default, negative is none
-	shuffle  bool          // load_balance_hosts=random
-	unnamed  bool          // never name a prepared statement
-	pool     poolSettings
-	env      func(string) (string, bool)
-	log      func(string)
+	targets        []target
+	user           string
+	password       string // if "", passfile is read
+	dbname         string // "" is the user's
+	passfile       string
+	settings       map[string]string // of the session, for the startup message
+	tls            tlsSettings
+	auth           authSettings
+	session        string        // target_session_attrs
+	attemptTimeout time.Duration // for one attempt to connect; 0 is the default
+	unnamed        bool          // never prepare statements
+	maxConns       int           // the parameters of pgx's pool
+	maxLifetime    time.Duration
+	idleTimeout    time.Duration
+	env            func(string) (string, bool)
+	log            func(string)
 }
 
 // target is one host of the connection string.
 type target struct {
-	host string // as written: a name, an address, or the folder of a unix socket
-	addr string // hostaddr: where host is, or "" to look host up
+	host string // a name, an address, or the folder of a unix socket
 	port string
 }
 
@@ -52,22 +51,15 @@ func (t target) String() string {
 	return net.JoinHostPort(t.host, t.port)
 }
 
-// poolSettings are those of pgx's pool that this one has too; 0 is not given.
-type poolSettings struct {
-	maxConns    int
-	maxLifetime time.Duration
-	idleTimeout time.Duration
-}
-
-// envNames are the environment variables that stand in for a parameter which
-// the connection string does not have.
+// envNames are the environment variables that replace parameters which are missing
+// from the connection string.
 var envNames = map[string]string{
 	"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT", "dbname": "PGDATABASE", "user": "PGUSER",
 	"password": "PGPASSWORD", "passfile": "PGPASSFILE", "require_auth": "PGREQUIREAUTH",
 	"channel_binding": "PGCHANNELBINDING", "service": "PGSERVICE", "options": "PGOPTIONS",
 	"application_name": "PGAPPNAME", "sslmode": "PGSSLMODE", "sslcert": "PGSSLCERT", "sslkey": "PGSSLKEY",
 	"sslcertmode": "PGSSLCERTMODE", "sslrootcert": "PGSSLROOTCERT", "sslcrl": "PGSSLCRL", "sslcrldir": "PGSSLCRLDIR",
-	"sslsni": "PGSSLSNI", "sslpassword": "PGSSLPASSWORD", "sslnegotiation": "PGSSLNEGOTIATION",
+	"sslsni": "PGSSLSNI", "sslnegotiation": "PGSSLNEGOTIATION",
 	"requirepeer": "PGREQUIREPEER", "ssl_min_protocol_version": "PGSSLMINPROTOCOLVERSION",
 	"ssl_max_protocol_version": "PGSSLMAXPROTOCOLVERSION", "gssencmode": "PGGSSENCMODE",
 	"connect_timeout": "PGCONNECT_TIMEOUT", "client_encoding": "PGCLIENTENCODING",
@@ -75,24 +67,25 @@ var envNames = map[string]string{
 	"min_protocol_version": "PGMINPROTOCOLVERSION", "datestyle": "PGDATESTYLE", "timezone": "PGTZ", "geqo": "PGGEQO",
 }
 
-// withoutEffect are known parameters that mean nothing here: they set up what
-// this client never does, or fine-tune what it leaves to its defaults.
-var withoutEffect = " servicefile krbsrvname krbspn gsslib gssdelegation sslcompression max_protocol_version " +
-	"keepalives_interval keepalives_count tcp_user_timeout fallback_application_name " +
+// withoutEffect are parameters that this client ignores: they configure what it
+// never does, or tune what it leaves at its defaults.
+const withoutEffect = " servicefile krbsrvname krbspn gsslib gssdelegation sslcompression sslpassword max_protocol_version " +
+	"keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout fallback_application_name " +
 	"pool_min_conns pool_min_idle_conns pool_health_check_period pool_max_conn_lifetime_jitter pool_ping_timeout " +
 	"description_cache_capacity " +
 	"oauth_issuer oauth_client_id oauth_client_secret oauth_scope scram_client_key scram_server_key sslkeylogfile "
 
-// parameters hands out the parameters of a connection string. What is left in
-// the end are settings of the session.
+// parameters are the parameters of a connection string that have not been read yet.
+// Those that nothing reads are settings of the session.
 type parameters struct {
-	values map[string]string
-	env    func(string) (string, bool)
-	cagey  bool // the port may be a mislaid password
+	values   map[string]string
+	env      func(string) (string, bool)
+	hidePort bool  // the port may be a part of the password
+	err      error // of the first parameter that is invalid
 }
 
-// take returns a parameter's value and removes it. One that is there but empty
-// hides the environment's.
+// take returns a parameter's value and removes it. The environment replaces a
+// missing parameter, but not an empty one.
 func (p *parameters) take(name string) string {
 	value, ok := p.values[name]
 	delete(p.values, name)
@@ -105,153 +98,122 @@ func (p *parameters) take(name string) string {
 	return value
 }
 
-// bad is an error about a parameter's value.
-func (p *parameters) bad(name, value, want string) error {
-	if strings.Contains(value, "@") || name == "port" && p.cagey {
-		return fmt.Errorf("%s in the dsn must be %s", name, want)
+// fail sets the error, unless another parameter had one before.
+func (p *parameters) fail(err error) {
+	if p.err == nil {
+		p.err = err
 	}
-	return fmt.Errorf("%s is %q, must be %s", name, value, want)
+}
+
+// invalid is fail for a parameter's value.
+func (p *parameters) invalid(name, value, want string) {
+	if strings.Contains(value, "@") || name == "port" && p.hidePort {
+		p.fail(fmt.Errorf("%s in the dsn must be %s", name, want))
+		return
+	}
+	p.fail(fmt.Errorf("%s is %q, must be %s", name, value, want))
 }
 
 // oneOf takes a parameter that must be one of words; "" is the first of them.
-func (p *parameters) oneOf(name string, words ...string) (string, error) {
+func (p *parameters) oneOf(name string, words ...string) string {
 	value := p.take(name)
 	if value == "" {
-		return words[0], nil
+		return words[0]
 	}
 	for _, word := range words {
 		if value == word {
-			return value, nil
+			return value
 		}
 	}
-	return "", p.bad(name, value, "one of "+strings.Join(words, ", "))
+	p.invalid(name, value, "one of "+strings.Join(words, ", "))
+	return ""
 }
 
 // number takes a parameter that must be a whole number; "" is missing.
-func (p *parameters) number(name string, least, missing int) (int, error) {
+func (p *parameters) number(name string, least, missing int) int {
 	value := p.take(name)
 	if value == "" {
-		return missing, nil
+		return missing
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < least || n > 1<<31-1 {
-		return 0, p.bad(name, value, "a whole number from "+strconv.Itoa(least))
+		p.invalid(name, value, "a whole number from "+strconv.Itoa(least))
 	}
-	return n, nil
+	return n
 }
 
-// duration takes a parameter that must be a Go duration; "" is 0.
-func (p *parameters) duration(name string) (time.Duration, error) {
+// duration takes a parameter that must be a Go duration; "" is missing.
+func (p *parameters) duration(name string, missing time.Duration) time.Duration {
 	value := p.take(name)
 	if value == "" {
-		return 0, nil
+		return missing
 	}
 	d, err := time.ParseDuration(value)
 	if err != nil || d <= 0 {
-		return 0, p.bad(name, value, "a duration above zero, such as 30m")
+		p.invalid(name, value, "a duration above zero, such as 30m")
 	}
-	return d, nil
+	return d
 }
 
-// isKnown reports whether a name is a parameter of this client's or libpq's,
-// rather than a setting of the session.
-func isKnown(name string) bool {
-	_, ok := envNames[name]
-	return ok || strings.Contains(withoutEffect, " "+name+" ")
-}
-
-// parseConfig validates a connection string. It reads certificates and keys, to
-// say early what is wrong with them, and touches nothing else.
+// parseConfig validates a connection string. It reads certificates and keys to
+// report errors in them early.
 func parseConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
 	values, err := parseDSN(dsn)
 	if err != nil {
 		return nil, err
 	}
 	p := &parameters{values: values, env: env}
-	p.cagey = isURL(dsn) && userinfo(afterScheme(dsn)) < 0
+	p.hidePort = isURL(dsn) && userinfo(afterScheme(dsn)) < 0
 	c := &config{env: env, log: log}
-	steps := []func(*config, *parameters) error{
-		readRefused, readTargets, readLogin, readTLS, readAuth, readSession, readPool, readSettings,
-	}
-	for _, step := range steps {
-		if err := step(c, p); err != nil {
-			return nil, err
+	for _, step := range []func(*config, *parameters){
+		rejectUnsupported, readTargets, readLogin, readTLS, readAuth, readConnections, readSettings,
+	} {
+		step(c, p)
+		if p.err != nil {
+			return nil, p.err
 		}
 	}
 	return c, nil
 }
 
-// readRefused says no to what would be unsafe to leave out.
-func readRefused(c *config, p *parameters) error {
-	if name := p.take("service"); name != "" {
-		return fmt.Errorf("service is %q, must be empty: service files are not supported; write the parameters into the dsn", name)
-	}
-	for _, name := range []string{"sslcrl", "sslcrldir"} {
+// rejectUnsupported refuses parameters that are not supported and that it would be
+// unsafe to ignore.
+func rejectUnsupported(c *config, p *parameters) {
+	for _, name := range []string{"service", "hostaddr", "sslcrl", "sslcrldir", "requirepeer"} {
 		if value := p.take(name); value != "" {
-			return fmt.Errorf("%s is %q, must be empty: certificate revocation lists are not supported", name, value)
+			p.invalid(name, value, "empty: it is not supported")
 		}
 	}
-	if value := p.take("requirepeer"); value != "" {
-		return fmt.Errorf("requirepeer is %q, must be empty: it is not supported", value)
-	}
-	if _, err := p.oneOf("gssencmode", "disable", "prefer"); err != nil {
-		return fmt.Errorf("%w: encryption by GSSAPI is not supported", err)
-	}
-	if _, err := p.oneOf("min_protocol_version", "3.0"); err != nil {
-		return fmt.Errorf("%w: protocol 3.0 is the one supported", err)
-	}
-	if value := p.take("client_encoding"); value != "" {
-		switch strings.ToUpper(strings.Replace(value, "-", "", -1)) {
-		case "UTF8", "UNICODE", "AUTO":
-		default:
-			return p.bad("client_encoding", value, "UTF8")
-		}
-	}
-	return nil
+	p.oneOf("gssencmode", "disable", "prefer")
+	p.oneOf("min_protocol_version", "3.0")
+	p.oneOf("sslsni", "1")
+	p.oneOf("load_balance_hosts", "disable")
+	p.oneOf("client_encoding", "UTF8", "utf8", "UTF-8", "utf-8", "UNICODE", "auto")
 }
 
-// readTargets lines up hosts, their addresses and their ports.
-func readTargets(c *config, p *parameters) error {
-	host, addr, port := p.take("host"), p.take("hostaddr"), p.take("port")
-	hosts, ports := strings.Split(host, ","), strings.Split(port, ",")
-	var addrs []string
-	if addr != "" {
-		addrs = strings.Split(addr, ",")
-		if host == "" {
-			hosts = addrs
-		}
-		if len(addrs) != len(hosts) {
-			return p.bad("hostaddr", addr, fmt.Sprintf("%d addresses, as many as there are hosts", len(hosts)))
-		}
-	}
+// readTargets combines hosts and ports into targets.
+func readTargets(c *config, p *parameters) {
+	port := p.take("port")
+	hosts, ports := strings.Split(p.take("host"), ","), strings.Split(port, ",")
 	if len(ports) > 1 && len(ports) != len(hosts) {
-		return p.bad("port", port, fmt.Sprintf("one port, or %d, as many as there are hosts", len(hosts)))
+		p.invalid("port", port, fmt.Sprintf("one port, or %d, as many as there are hosts", len(hosts)))
+		return
 	}
 	for i := range hosts {
-		t := target{host: hosts[i], port: ports[0]}
-		if len(ports) > 1 {
-			t.port = ports[i]
+		t := target{host: hosts[i], port: ports[i%len(ports)]}
+		if t.host == "" {
+			t.host = defaultHost()
 		}
 		if t.port == "" {
 			t.port = "5432"
 		}
 		n, err := strconv.Atoi(t.port)
 		if err != nil || n < 1 || n > 65535 {
-			return p.bad("port", t.port, "a number from 1 to 65535")
+			p.invalid("port", t.port, "a number from 1 to 65535")
 		}
 		t.port = strconv.Itoa(n)
-		if addrs != nil && addrs[i] != "" {
-			if net.ParseIP(addrs[i]) == nil {
-				return p.bad("hostaddr", addrs[i], "an IP address")
-			}
-			t.addr = addrs[i]
-		}
-		if t.host == "" {
-			t.host = defaultHost()
-		}
 		c.targets = append(c.targets, t)
 	}
-	return nil
 }
 
 // defaultHost is the folder where a server of this machine has its socket.
@@ -264,13 +226,14 @@ func defaultHost() string {
 	return "localhost"
 }
 
-// readLogin finds out who logs in to what.
-func readLogin(c *config, p *parameters) error {
+// readLogin reads the user, the password and the database.
+func readLogin(c *config, p *parameters) {
 	c.user, c.password, c.dbname = p.take("user"), p.take("password"), p.take("dbname")
 	if c.user == "" {
 		account, err := user.Current()
 		if err != nil || account.Username == "" {
-			return errors.New("user is empty, must be given: the operating system does not know the account's name")
+			p.fail(errors.New("user is empty, must be given: the operating system does not know the account's name"))
+			return
 		}
 		c.user = account.Username
 	}
@@ -278,10 +241,9 @@ func readLogin(c *config, p *parameters) error {
 	if c.passfile == "" {
 		c.passfile = c.home(".pgpass")
 	}
-	return nil
 }
 
-// home is a path in the account's home folder, or "" if it has none.
+// home returns a path in the account's home folder, or "" if there is none.
 func (c *config) home(path string) string {
 	if home, _ := c.env("HOME"); home != "" {
 		return home + "/" + path
@@ -289,86 +251,34 @@ func (c *config) home(path string) string {
 	return ""
 }
 
-// readSession takes what concerns connections and the choice of a host.
-func readSession(c *config, p *parameters) error {
-	var err error
-	c.session, err = p.oneOf("target_session_attrs", "any", "read-write", "read-only", "primary", "standby", "prefer-standby")
-	if err != nil {
-		return err
-	}
-	seconds, err := p.number("connect_timeout", 0, 0)
-	if err != nil {
-		return fmt.Errorf("%w of seconds", err)
-	}
-	c.attempt = time.Duration(seconds) * time.Second
-	balance, err := p.oneOf("load_balance_hosts", "disable", "random")
-	if err != nil {
-		return err
-	}
-	c.shuffle = balance == "random"
-	on, err := p.oneOf("keepalives", "1", "0")
-	if err != nil {
-		return err
-	}
-	idle, err := p.number("keepalives_idle", 0, 0)
-	if err != nil {
-		return err
-	}
-	c.alive = time.Duration(idle) * time.Second
-	if on == "0" {
-		c.alive = -1
-	}
-	return nil
+// readConnections reads the parameters of connections, of the choice of a host, and
+// of pgx's pool.
+func readConnections(c *config, p *parameters) {
+	c.session = p.oneOf("target_session_attrs", "any", "read-write", "read-only", "primary", "standby", "prefer-standby")
+	c.attemptTimeout = time.Duration(p.number("connect_timeout", 0, 0)) * time.Second
+	c.maxConns = p.number("pool_max_conns", 1, 8)
+	c.maxLifetime = p.duration("pool_max_conn_lifetime", time.Hour)
+	c.idleTimeout = p.duration("pool_max_conn_idle_time", 5*time.Minute)
+	mode := p.oneOf("default_query_exec_mode", "cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol")
+	c.unnamed = p.number("statement_cache_capacity", 0, 1) == 0 || mode != "cache_statement"
 }
 
-// readPool takes what pgx's pool would.
-func readPool(c *config, p *parameters) error {
-	var err error
-	if c.pool.maxConns, err = p.number("pool_max_conns", 1, 0); err != nil {
-		return err
-	}
-	if c.pool.maxLifetime, err = p.duration("pool_max_conn_lifetime"); err != nil {
-		return err
-	}
-	if c.pool.idleTimeout, err = p.duration("pool_max_conn_idle_time"); err != nil {
-		return err
-	}
-	mode, err := p.oneOf("default_query_exec_mode", "cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol")
-	if err != nil {
-		return err
-	}
-	statements, err := p.number("statement_cache_capacity", 0, 1)
-	if err != nil {
-		return err
-	}
-	c.unnamed = mode != "cache_statement" || statements == 0
-	return nil
-}
-
-// readSettings keeps all that is left for the session.
-func readSettings(c *config, p *parameters) error {
+// readSettings keeps the remaining parameters as settings of the session.
+func readSettings(c *config, p *parameters) {
 	c.settings = map[string]string{}
-	name := p.take("application_name")
-	if name == "" {
-		name = p.values["fallback_application_name"]
-	}
-	if name != "" {
-		c.settings["application_name"] = name
-	}
-	for _, name := range []string{"options", "datestyle", "timezone", "geqo"} {
+	for _, name := range []string{"application_name", "options", "datestyle", "timezone", "geqo"} {
 		if value := p.take(name); value != "" {
 			c.settings[name] = value
 		}
 	}
 	for name, value := range p.values {
-		if !isKnown(name) {
+		if !strings.Contains(withoutEffect, " "+name+" ") {
 			c.settings[name] = value
 		}
 	}
-	return nil
 }
 
-// startup is the message that opens a session.
+// startup returns the StartupMessage.
 func (c *config) startup() []byte {
 	b := []byte("\x00\x00\x00\x00\x00\x03\x00\x00user\x00" + c.user + "\x00client_encoding\x00UTF8\x00")
 	if c.dbname != "" {

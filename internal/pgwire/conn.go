@@ -1,7 +1,6 @@
 package pgwire
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -11,73 +10,70 @@ import (
 	"time"
 )
 
-// Bounds of what is accepted from a server. A buffer grows only as data really
-// comes, so a large announced length costs nothing.
+// Bounds of what is accepted from a server. The buffer grows as data arrives, not
+// as a message announces it.
 const (
-	maxMessage   = 16 << 20
-	maxComplaint = 1 << 20 // an error or a notice
-	firstBuffer  = 16 << 10
-	keptBuffer   = 256 << 10 // a larger one is not kept by an idle connection
+	maxMessage      = 16 << 20
+	maxErrorMessage = 1 << 20 // of an error or a notice
+	firstBuffer     = 16 << 10
+	keptBuffer      = 256 << 10 // a larger one is not kept by an idle connection
 )
 
-// errTruncated is a connection that the server closed.
+// errTruncated is the error of a connection that the server closed.
 var errTruncated = errors.New("the server closed the connection")
 
-// longAgo as a deadline ends a Read or a Write that is under way.
+// longAgo as a deadline ends the Read or Write that is under way.
 var longAgo = time.Unix(1, 0)
 
-// conn is one connection. It has one owner at a time; the pool hands it over.
+// conn is one connection. It has one owner at a time: a dial, the pool while the
+// connection is idle, or the call that acquired it. Only the owner uses it, but
+// interrupt may be called by others.
 //
-// While nobody reads, its watcher does: a goroutine that waits in Read. So the
-// end of an idle connection is known at once and costs a user nothing to look
-// for. Whoever wants to read takes over what the watcher got, and reads on
-// himself; rest starts the watcher again.
+// While the connection is idle, its watcher reads: a goroutine that waits in Read,
+// so that the end of the connection is known at once. startWatching gives buf[w:],
+// readN and readErr to the watcher; fill takes them back when readDone says that
+// the Read has returned. So the first bytes of an answer come from the watcher,
+// and the owner reads the rest.
 type conn struct {
 	raw       net.Conn    // the socket
 	nc        net.Conn    // raw, or TLS over it
 	secure    *tls.Config // nil without TLS
 	peer      peer
 	cancelKey []byte    // process and secret, for a CancelRequest
-	interrupt func()    // makes what is under way fail; the connection is lost then
+	interrupt func()    // makes the Read or Write under way fail; the connection is unusable then
 	deadline  time.Time // of the login
 
-	// Moments, as time since the pool's birth.
-	expires    time.Duration
-	lastUsed   time.Duration
-	freshUntil time.Duration // when a sign of life will be due
+	// Moments, as time since the pool was created.
+	expires  time.Duration // when the connection is too old
+	lastUsed time.Duration
 
-	buf  []byte // what came and is not yet read is buf[r:w]
+	buf  []byte // buf[r:w] has been received and not yet read
 	r, w int
 
-	watched bool          // the watcher has buf[w:], got and gotErr until event
-	event   chan struct{} // room for one
-	resume  chan struct{} // closed at the end
-	got     int
-	gotErr  error
+	watched  bool          // the watcher owns buf[w:], readN and readErr
+	readDone chan struct{} // gets one value when the watcher's Read has returned
+	resume   chan struct{} // makes the watcher read; closed at the end
+	readN    int
+	readErr  error
 
-	request    []byte // kept between requests
+	request    []byte // memory for the next request
 	statements map[string]*prepared
-	plan       []*prepared // of the pipeline under way
-	columns    [][]byte    // kept between rows
-	unnamed    bool        // statements are not named
-	usable     bool        // at the end of a use: may be used again
-	fat        bool        // the buffers have grown
-	worn       bool        // not to be used again
-	writer     bool        // was chosen because it is not read-only
-	lingers    bool        // somebody else closes raw
-	ended      bool
-	aside      chan error // the end of a Write in another goroutine; nil if there is none
+	plan       []*prepared // of the statements in the pipeline
+	unnamed    bool        // send statements without preparing them
+	usable     bool        // at the end of a call: the connection is in a known state
+	grown      bool        // the buffers have grown
+	discard    bool        // must not be used again
+	cancelling bool        // another goroutine sends a CancelRequest and then closes raw
+	closed     bool
+	writing    chan error // gets the error of a Write in another goroutine; nil if there is none
 }
 
 func newConn(raw net.Conn, to peer) *conn {
 	return &conn{
 		raw: raw, nc: raw, peer: to, interrupt: interrupter(raw), buf: make([]byte, firstBuffer),
-		event: make(chan struct{}, 1), resume: make(chan struct{}, 1), statements: map[string]*prepared{},
+		readDone: make(chan struct{}, 1), resume: make(chan struct{}, 1), statements: map[string]*prepared{},
 	}
 }
-
-// The functions below take the conn as an argument, not as a receiver: to an
-// interpreter a method call costs five times as much.
 
 // next reads one message. Its body is valid until the next call.
 func next(c *conn) (byte, []byte, error) {
@@ -88,7 +84,7 @@ func next(c *conn) (byte, []byte, error) {
 	}
 	kind := c.buf[c.r]
 	length := binary.BigEndian.Uint32(c.buf[c.r+1:])
-	if length < 4 || length > maxMessage || length > maxComplaint && (kind == 'E' || kind == 'N') {
+	if length < 4 || length > maxMessage || length > maxErrorMessage && (kind == 'E' || kind == 'N') {
 		return 0, nil, fmt.Errorf("the server announced a message %q (0x%02x) of %d bytes, which cannot be", string(rune(kind)), kind, length)
 	}
 	size := int(length) + 1
@@ -102,21 +98,21 @@ func next(c *conn) (byte, []byte, error) {
 	return kind, body, nil
 }
 
-// fill reads more into the buffer.
+// fill reads more into the buffer. It may move what is there.
 func fill(c *conn) error {
 	if !c.watched {
-		return readMore(c)
+		return read(c)
 	}
-	<-c.event
+	<-c.readDone
 	c.watched = false
-	c.w += c.got
-	if c.got > 0 {
+	c.w += c.readN
+	if c.readN > 0 {
 		return nil
 	}
-	return readError(c.gotErr)
+	return readError(c.readErr)
 }
 
-func readMore(c *conn) error {
+func read(c *conn) error {
 	if c.r > 0 {
 		copy(c.buf, c.buf[c.r:c.w])
 		c.w -= c.r
@@ -126,7 +122,7 @@ func readMore(c *conn) error {
 		bigger := make([]byte, 2*len(c.buf))
 		copy(bigger, c.buf)
 		c.buf = bigger
-		c.fat = true
+		c.grown = true
 	}
 	n, err := c.nc.Read(c.buf[c.w:])
 	c.w += n
@@ -159,24 +155,23 @@ func send(c *conn, kind byte, body string) error {
 // field is at i.
 func putLength(b []byte, i int) { binary.BigEndian.PutUint32(b[i:], uint32(len(b)-i)) }
 
-// rest hands the reading side to the watcher. The owner must not read again
-// before he has taken it back.
-func rest(c *conn) {
+// startWatching gives the reading side to the watcher.
+func startWatching(c *conn) {
 	if c.watched {
 		return
 	}
-	if c.r == c.w && !c.fat {
+	if c.r == c.w && !c.grown {
 		c.r = 0
 		c.w = 0
 	} else {
-		empty(c)
+		shrink(c)
 	}
 	c.watched = true
 	c.resume <- struct{}{}
 }
 
-// empty makes room in the buffers.
-func empty(c *conn) {
+// shrink makes room in the buffer and gives up memory that has grown.
+func shrink(c *conn) {
 	copy(c.buf, c.buf[c.r:c.w])
 	c.w -= c.r
 	c.r = 0
@@ -184,16 +179,16 @@ func empty(c *conn) {
 		c.buf = make([]byte, firstBuffer)
 	}
 	c.request = nil
-	c.fat = false
+	c.grown = false
 }
 
 // watch is the watcher. It ends when resume is closed.
 func watch(c *conn) {
 	defer func() {
 		if p := recover(); p != nil {
-			c.got = 0
-			c.gotErr = panicError(p)
-			c.event <- struct{}{}
+			c.readN = 0
+			c.readErr = panicError(p)
+			c.readDone <- struct{}{}
 		}
 	}()
 	for {
@@ -201,75 +196,13 @@ func watch(c *conn) {
 		if !ok {
 			return
 		}
-		c.got, c.gotErr = c.nc.Read(c.buf[c.w:])
-		c.event <- struct{}{}
+		c.readN, c.readErr = c.nc.Read(c.buf[c.w:])
+		c.readDone <- struct{}{}
 	}
 }
 
-// settled looks at what came while the connection rested, and reports whether
-// it still lives. It does not wait.
-func settled(c *conn) bool {
-	for c.watched && len(c.event) > 0 {
-		if err := fill(c); err != nil {
-			return false
-		}
-		if !onlyNoise(c) {
-			return false
-		}
-		rest(c)
-	}
-	return true
-}
-
-// onlyNoise drops from the buffer what a server may say at any time, and reports
-// whether there was nothing else: an error is a farewell then.
-func onlyNoise(c *conn) bool {
-	for c.w > c.r {
-		kind := c.buf[c.r]
-		if kind != 'N' && kind != 'S' && kind != 'A' {
-			return false
-		}
-		if c.w-c.r < 5 {
-			return true
-		}
-		size := binary.BigEndian.Uint32(c.buf[c.r+1:])
-		if size < 4 || size > firstBuffer/2 {
-			return false
-		}
-		if c.w-c.r < int(size)+1 {
-			return true
-		}
-		c.r += int(size) + 1
-	}
-	return true
-}
-
-// check asks the server for a sign of life, and gives it so much time.
-func check(ctx context.Context, c *conn, patience time.Duration) bool {
-	stop := context.AfterFunc(ctx, c.interrupt)
-	alive := c.nc.SetDeadline(time.Now().Add(patience)) == nil && ping(c) && c.nc.SetDeadline(time.Time{}) == nil
-	return stop() && alive
-}
-
-func ping(c *conn) bool {
-	if _, err := c.nc.Write([]byte("S\x00\x00\x00\x04")); err != nil {
-		return false
-	}
-	for {
-		kind, body, err := next(c)
-		switch {
-		case err != nil:
-			return false
-		case kind == 'Z':
-			return len(body) == 1 && body[0] == 'I'
-		case kind != 'N' && kind != 'S' && kind != 'A':
-			return false
-		}
-	}
-}
-
-// interrupter returns a function that makes the Read or Write under way fail,
-// and all that come after.
+// interrupter returns a function that makes the Read or Write under way fail, and
+// all later ones.
 func interrupter(raw net.Conn) func() {
 	return func() {
 		defer func() { _ = recover() }()
@@ -277,22 +210,22 @@ func interrupter(raw net.Conn) func() {
 	}
 }
 
-// end closes the connection for good; polite says goodbye first. The owner
-// calls it, once or more.
-func end(c *conn, polite bool) {
-	if c.ended {
+// closeConn closes the connection, after sending Terminate if terminate says so.
+// The owner calls it, once or more.
+func closeConn(c *conn, terminate bool) {
+	if c.closed {
 		return
 	}
-	c.ended = true
+	c.closed = true
 	close(c.resume)
-	if c.lingers {
+	if c.cancelling {
 		return
 	}
-	if polite {
+	if terminate {
 		_ = c.nc.SetDeadline(time.Now().Add(50 * time.Millisecond))
 		_, _ = c.nc.Write([]byte("X\x00\x00\x00\x04"))
 	}
-	_ = c.raw.Close() // not nc: TLS would wait to say goodbye
+	_ = c.raw.Close() // not nc.Close, which waits to send an alert of TLS
 }
 
 func panicError(p any) error { return fmt.Errorf("pgwire: panic: %v", p) }

@@ -3,32 +3,35 @@ package pgwire
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"io"
-	"math/rand"
 	"net"
 	"strings"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// How long one attempt to connect, from the look-up of the host to the end of
-// the login, may take without connect_timeout: where there is another address
-// to try, and where not.
+// Without connect_timeout, one attempt to connect, from the look-up of the host to
+// the end of the login, may take shortAttempt if there is another address to try,
+// and longAttempt otherwise.
 const (
 	shortAttempt = 2 * time.Second
 	longAttempt  = 10 * time.Second
 )
 
+// keepAlive is the time between TCP's keep-alive probes of a connection. They notice
+// that a firewall has forgotten the connection.
+const keepAlive = 15 * time.Second
+
 // peer is one address of a target.
 type peer struct {
 	target
-	index   int // of the target
 	network string
 	address string
 }
 
-// encryption is how an attempt goes about TLS.
+// encryption says whether an attempt uses TLS.
 type encryption int
 
 const (
@@ -37,40 +40,39 @@ const (
 	tlsOnly
 )
 
-// refusal is why an attempt failed.
-type refusal struct {
+// connectError says why an attempt to connect failed.
+type connectError struct {
 	text    string
-	code    string // SQLSTATE, if the server said it
-	network bool   // the server did not get to speak
-	retry   bool   // another encryption may do
-	final   bool   // another host will not do
+	code    string // the SQLSTATE, if the server reported an error
+	network bool   // the connection failed before the server reported anything
+	retry   bool   // an attempt with another encryption may succeed
+	final   bool   // an attempt with another host would fail as well
 }
 
-// connect tries the targets in order. It returns a connection that its watcher
-// watches, or what went wrong everywhere and the SQLSTATE of the last that
-// had one.
-func connect(ctx context.Context, cfg *config, hosts *hostMemory) (*conn, *refusal) {
+// connect tries the targets in order. It returns a connection with its watcher, or
+// what went wrong with each target, and the last SQLSTATE.
+func connect(ctx context.Context, cfg *config, targets *targetMemory) (*conn, *connectError) {
 	sessions := []string{cfg.session}
 	if cfg.session == "prefer-standby" {
 		sessions = []string{"standby", "any"}
 	}
-	var all refusal
+	var all connectError
 	for _, session := range sessions {
 		var texts []string
-		for _, i := range hosts.order(cfg) {
-			c, why := connectTarget(ctx, cfg, i, session)
+		for _, i := range targets.order(len(cfg.targets)) {
+			c, failed := connectTarget(ctx, cfg, cfg.targets[i], session)
 			if c != nil {
-				hosts.note(i, true)
+				targets.record(i, true)
 				return c, nil
 			}
-			if why.network {
-				hosts.note(i, false)
+			if failed.network {
+				targets.record(i, false)
 			}
-			texts = append(texts, why.text)
-			if why.code != "" {
-				all.code = why.code
+			texts = append(texts, failed.text)
+			if failed.code != "" {
+				all.code = failed.code
 			}
-			if why.final || ctx.Err() != nil {
+			if failed.final || ctx.Err() != nil {
 				break
 			}
 		}
@@ -79,36 +81,33 @@ func connect(ctx context.Context, cfg *config, hosts *hostMemory) (*conn, *refus
 	return nil, &all
 }
 
+// attemptLimit bounds one attempt if there are so many addresses to try.
+func (c *config) attemptLimit(addresses int) time.Duration {
+	switch {
+	case c.attemptTimeout > 0:
+		return c.attemptTimeout
+	case addresses > 1:
+		return shortAttempt
+	}
+	return longAttempt
+}
+
 // connectTarget tries the addresses of one target.
-func connectTarget(ctx context.Context, cfg *config, index int, session string) (*conn, *refusal) {
-	t := cfg.targets[index]
-	limit := cfg.attempt
-	if limit == 0 {
-		limit = longAttempt
-		if len(cfg.targets) > 1 {
-			limit = shortAttempt
-		}
-	}
-	peers, err := lookUp(ctx, t, index, limit)
+func connectTarget(ctx context.Context, cfg *config, t target, session string) (*conn, *connectError) {
+	peers, err := lookUp(ctx, t, cfg.attemptLimit(len(cfg.targets)))
 	if err != nil {
-		return nil, &refusal{text: t.String() + ": " + err.Error(), network: true}
-	}
-	if cfg.shuffle {
-		rand.Shuffle(len(peers), func(i, j int) { peers[i], peers[j] = peers[j], peers[i] })
-	}
-	if cfg.attempt == 0 && len(peers) > 1 {
-		limit = shortAttempt
+		return nil, &connectError{text: t.String() + ": " + err.Error(), network: true}
 	}
 	var texts []string
-	last := &refusal{}
+	last := &connectError{}
 	for _, to := range peers {
-		c, why := connectPeer(ctx, cfg, to, session, limit)
+		c, failed := connectPeer(ctx, cfg, to, session, cfg.attemptLimit(len(cfg.targets)*len(peers)))
 		if c != nil {
 			return c, nil
 		}
-		texts = append(texts, to.address+": "+why.text)
-		last = why
-		if why.final || ctx.Err() != nil {
+		texts = append(texts, to.address+": "+failed.text)
+		last = failed
+		if failed.final || ctx.Err() != nil {
 			break
 		}
 	}
@@ -117,48 +116,42 @@ func connectTarget(ctx context.Context, cfg *config, index int, session string) 
 }
 
 // lookUp finds a target's addresses.
-func lookUp(ctx context.Context, t target, index int, limit time.Duration) ([]peer, error) {
+func lookUp(ctx context.Context, t target, limit time.Duration) ([]peer, error) {
 	if t.unix() {
-		return []peer{{target: t, index: index, network: "unix", address: t.String()}}, nil
+		return []peer{{target: t, network: "unix", address: t.String()}}, nil
 	}
-	addresses := []string{t.addr}
-	if t.addr == "" {
-		ctx, stop := context.WithTimeout(ctx, limit)
-		defer stop()
-		var err error
-		if addresses, err = net.DefaultResolver.LookupHost(ctx, t.host); err != nil {
-			return nil, err
-		}
-	}
-	var peers []peer
-	for _, address := range addresses {
-		peers = append(peers, peer{target: t, index: index, network: "tcp", address: net.JoinHostPort(address, t.port)})
-	}
-	return peers, nil
-}
-
-// connectPeer tries one address, with and without TLS as sslmode says.
-func connectPeer(ctx context.Context, cfg *config, to peer, session string, limit time.Duration) (*conn, *refusal) {
 	ctx, stop := context.WithTimeout(ctx, limit)
 	defer stop()
-	var why *refusal
-	for _, way := range cfg.ways(to.target) {
-		c, again := attempt(ctx, cfg, to, session, way)
+	addresses, err := net.DefaultResolver.LookupHost(ctx, t.host)
+	var peers []peer
+	for _, address := range addresses {
+		peers = append(peers, peer{target: t, network: "tcp", address: net.JoinHostPort(address, t.port)})
+	}
+	return peers, err
+}
+
+// connectPeer tries one address, with or without TLS or both, as sslmode says.
+func connectPeer(ctx context.Context, cfg *config, to peer, session string, limit time.Duration) (*conn, *connectError) {
+	ctx, stop := context.WithTimeout(ctx, limit)
+	defer stop()
+	var failed *connectError
+	for _, enc := range cfg.encryptions(to.target) {
+		c, latest := attempt(ctx, cfg, to, session, enc)
 		if c != nil {
 			return c, nil
 		}
-		if why == nil || !again.network {
-			why = again
+		if failed == nil || !latest.network {
+			failed = latest
 		}
-		if !again.retry || ctx.Err() != nil {
+		if !latest.retry || ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, why
+	return nil, failed
 }
 
-// ways are how to go about encryption, in the order in which to try them.
-func (c *config) ways(t target) []encryption {
+// encryptions returns the encryptions to try, in order.
+func (c *config) encryptions(t target) []encryption {
 	switch {
 	case t.unix() || c.tls.mode == "disable":
 		return []encryption{plain}
@@ -170,152 +163,118 @@ func (c *config) ways(t target) []encryption {
 	return []encryption{tlsOnly}
 }
 
-// attempt makes one connection from scratch.
-func attempt(ctx context.Context, cfg *config, to peer, session string, way encryption) (*conn, *refusal) {
-	dialer := &net.Dialer{KeepAlive: cfg.alive}
-	raw, err := dialer.DialContext(ctx, to.network, to.address)
+// attempt makes one connection.
+func attempt(ctx context.Context, cfg *config, to peer, session string, enc encryption) (*conn, *connectError) {
+	raw, err := (&net.Dialer{KeepAlive: keepAlive}).DialContext(ctx, to.network, to.address)
 	if err != nil {
-		return nil, &refusal{text: err.Error(), network: true}
+		return nil, &connectError{text: err.Error(), network: true}
 	}
 	c := newConn(raw, to)
 	stop := context.AfterFunc(ctx, c.interrupt)
 	c.deadline, _ = ctx.Deadline()
-	why := (*refusal)(nil)
-	if err := raw.SetDeadline(c.deadline); err != nil {
-		why = &refusal{text: err.Error(), network: true}
+	_ = raw.SetDeadline(c.deadline)
+	failed := startTLS(ctx, c, cfg, enc)
+	if failed == nil {
+		failed = startSession(c, cfg)
 	}
-	if why == nil {
-		why = encrypt(ctx, c, cfg, way)
+	if failed == nil {
+		failed = checkSession(ctx, c, session)
 	}
-	if why == nil {
-		why = greet(c, cfg, session)
+	if !stop() && failed == nil {
+		failed = &connectError{text: ctx.Err().Error(), network: true}
 	}
-	if !stop() && why == nil {
-		why = &refusal{text: ctx.Err().Error(), network: true}
-	}
-	if why == nil {
-		if err := raw.SetDeadline(time.Time{}); err != nil {
-			why = &refusal{text: err.Error(), network: true}
+	if failed != nil {
+		if ctx.Err() != nil && failed.network {
+			failed.text = "no connection in time: " + failed.text
 		}
+		closeConn(c, false)
+		return nil, failed
 	}
-	if why != nil {
-		if ctx.Err() != nil && why.network {
-			why.text = "no connection in time: " + why.text
-		}
-		end(c, false)
-		return nil, why
-	}
+	_ = raw.SetDeadline(time.Time{})
 	go watch(c)
-	rest(c)
+	startWatching(c)
 	return c, nil
 }
 
-// encrypt begins TLS, or not.
-func encrypt(ctx context.Context, c *conn, cfg *config, way encryption) *refusal {
-	if way == plain {
+// startTLS begins TLS if enc says so and the server offers it.
+func startTLS(ctx context.Context, c *conn, cfg *config, enc encryption) *connectError {
+	if enc == plain {
 		return nil
 	}
 	if !cfg.tls.direct {
-		if _, err := c.raw.Write([]byte("\x00\x00\x00\x08\x04\xd2\x16\x2f")); err != nil {
-			return &refusal{text: err.Error(), network: true}
-		}
-		answer := make([]byte, 1)
-		if _, err := io.ReadFull(c.raw, answer); err != nil {
-			return &refusal{text: "asking for TLS: " + err.Error(), network: true}
-		}
+		reply, err := requestTLS(c.raw)
 		switch {
-		case answer[0] == 'N' && way == tlsIfOffered:
+		case err != nil:
+			return &connectError{text: "asking for TLS: " + err.Error(), network: true}
+		case reply == 'N' && enc == tlsIfOffered:
 			return nil
-		case answer[0] == 'N':
-			return &refusal{text: "the server does not offer TLS, which sslmode=" + cfg.tls.mode + " needs"}
-		case answer[0] != 'S':
-			return &refusal{text: "the server does not know how to negotiate TLS", retry: true}
+		case reply == 'N':
+			return &connectError{text: "the server does not offer TLS, which sslmode=" + cfg.tls.mode + " needs"}
+		case reply != 'S':
+			return &connectError{text: "the server does not know how to negotiate TLS", retry: true}
 		}
 	}
 	settings, err := cfg.tls.config(c.peer.host)
 	if err != nil {
-		return &refusal{text: err.Error(), final: true}
+		return &connectError{text: err.Error(), final: true}
 	}
 	secure := tls.Client(c.raw, settings)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		return &refusal{text: "TLS: " + err.Error(), retry: way == tlsIfOffered}
+		return &connectError{text: "TLS: " + err.Error(), retry: enc == tlsIfOffered}
 	}
 	c.nc, c.secure = secure, settings
 	return nil
 }
 
-// greet logs in and sees whether the session is of the wanted kind.
-func greet(c *conn, cfg *config, session string) *refusal {
-	// Where this fails, the server has said why: that it does not like our
-	// certificate, say. So read on.
-	_, _ = c.nc.Write(cfg.startup())
-	complaint, err := logIn(c, cfg, cfg.passwordFor(c.peer.target))
-	if err == nil && complaint == nil {
-		c.writer = session == "read-write" || session == "primary"
-		complaint, err = checkSession(c, session)
+// requestTLS asks the server whether it offers TLS: 'S' is yes.
+func requestTLS(raw net.Conn) (byte, error) {
+	reply := make([]byte, 1)
+	_, err := raw.Write([]byte("\x00\x00\x00\x08\x04\xd2\x16\x2f"))
+	if err == nil {
+		_, err = io.ReadFull(raw, reply)
 	}
+	return reply[0], err
+}
+
+// startSession logs in.
+func startSession(c *conn, cfg *config) *connectError {
+	// If the Write fails, the server may have said why, for example that it does not
+	// accept the client's certificate. So read what it sent.
+	_, _ = c.nc.Write(cfg.startup())
+	reported, err := logIn(c, cfg, cfg.passwordFor(c.peer.target))
 	switch {
-	case complaint != nil:
-		// Only with another host can this go away: the server is starting,
-		// stopping or full. And only with another encryption this: it
-		// has no rule for the likes of us.
-		elsewhere := strings.HasPrefix(complaint.code, "57") || strings.HasPrefix(complaint.code, "53")
-		return &refusal{text: complaint.String(), code: complaint.code, final: !elsewhere, retry: complaint.code == invalidAuthorization}
-	case errors.Is(err, errSession):
-		return &refusal{text: err.Error()}
+	case reported != nil:
+		// A server that is starting, stopping or full says nothing about other hosts.
+		// One whose pg_hba.conf has no entry for this client may have one for another
+		// encryption.
+		elsewhere := strings.HasPrefix(reported.code, "57") || strings.HasPrefix(reported.code, "53")
+		return &connectError{text: reported.String(), code: reported.code, final: !elsewhere, retry: reported.code == sqlstate.InvalidAuthorization}
 	case err != nil:
-		return &refusal{text: err.Error(), network: true}
+		return &connectError{text: err.Error(), network: true}
 	}
 	return nil
 }
 
-var errSession = errors.New("another kind of server is wanted")
-
-// checkSession asks what target_session_attrs wants to know.
-func checkSession(c *conn, session string) (*serverError, error) {
-	question, want := "", ""
-	switch session {
-	case "read-write":
-		question, want = "SHOW transaction_read_only", "off"
-	case "read-only":
-		question, want = "SHOW transaction_read_only", "on"
-	case "primary":
-		question, want = "SELECT pg_catalog.pg_is_in_recovery()", "f"
-	case "standby":
-		question, want = "SELECT pg_catalog.pg_is_in_recovery()", "t"
-	default:
-		return nil, nil
+// checkSession asks the server whether the session is as target_session_attrs wants.
+func checkSession(ctx context.Context, c *conn, session string) *connectError {
+	condition := map[string]string{
+		"read-write": "NOT current_setting('transaction_read_only')::bool",
+		"read-only":  "current_setting('transaction_read_only')::bool",
+		"primary":    "NOT pg_catalog.pg_is_in_recovery()",
+		"standby":    "pg_catalog.pg_is_in_recovery()",
+	}[session]
+	if condition == "" {
+		return nil
 	}
-	if err := send(c, 'Q', question+"\x00"); err != nil {
-		return nil, err
+	st := &postgres.Statement{SQL: "SELECT 1 WHERE " + condition}
+	failed := pipeline(ctx, c, []*postgres.Statement{st}, true)
+	switch {
+	case failed != nil:
+		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
+	case st.Err != nil:
+		return &connectError{text: st.Err.Error(), code: st.Code}
+	case st.Rows == 0:
+		return &connectError{text: "target_session_attrs is " + session + ": another kind of server is wanted"}
 	}
-	answer := ""
-	var complaint *serverError
-	for {
-		kind, body, err := next(c)
-		if err != nil {
-			return nil, err
-		}
-		switch kind {
-		case 'D':
-			columns, err := parseRow(body, nil)
-			if err != nil || len(columns) != 1 {
-				return nil, unexpected(kind)
-			}
-			answer = string(columns[0])
-		case 'E':
-			complaint = parseError(body)
-			if complaint.fatal() {
-				return complaint, nil
-			}
-		case 'Z':
-			if complaint == nil && answer != want {
-				return nil, fmt.Errorf("target_session_attrs is %s: %w", session, errSession)
-			}
-			return complaint, nil
-		case 'T', 'C', 'N', 'S', 'A':
-		default:
-			return nil, unexpected(kind)
-		}
-	}
+	return nil
 }

@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// parseDSN reads a connection string into its parameters, by libpq's names
-// ("dbname", never "database"). It knows the syntax only. Its errors never
-// quote text that could be part of a password, which in a malformed string
-// is nearly all of it.
+// parseDSN splits a connection string into parameters, by libpq's names ("dbname",
+// never "database"). It checks the syntax only. Its errors never quote text that
+// could be part of a password; in a malformed string that is nearly all of it.
 func parseDSN(dsn string) (map[string]string, error) {
 	if strings.Contains(dsn, "\x00") {
 		return nil, errors.New("dsn holds a NUL byte, must be text")
@@ -27,8 +26,8 @@ func isURL(dsn string) bool {
 
 func afterScheme(dsn string) string { return dsn[strings.Index(dsn, "//")+2:] }
 
-// userinfo is the length of user:password before an "@" in what follows a URL's
-// scheme, or -1. Only a "/" ends the search, as in libpq.
+// userinfo returns the length of user:password before an "@" in what follows a
+// URL's scheme, or -1. Only a "/" ends the search, as in libpq.
 func userinfo(rest string) int {
 	if i := strings.IndexAny(rest, "@/"); i >= 0 && rest[i] == '@' {
 		return i
@@ -37,132 +36,107 @@ func userinfo(rest string) int {
 }
 
 // parseURL reads what follows the scheme: user:password@host:port,host:port/dbname?name=value&…
-// Where libpq and RFC 3986 differ, it follows libpq, except that a second "@"
-// is refused: it is the sign of a password that needs quoting, whose rest would
-// pass for a host, and show up in errors.
+// Where libpq and RFC 3986 differ, it follows libpq, except that it refuses a second
+// "@": the password probably contains one that must be quoted, and the rest of the
+// password would be taken for a host and be shown in errors.
 func parseURL(rest string) (map[string]string, error) {
-	found := map[string]string{}
+	var parts [][2]string // names of parameters, and their values as they are in the URL
+	add := func(name, value string) {
+		if value != "" {
+			parts = append(parts, [2]string{name, value})
+		}
+	}
 	if i := userinfo(rest); i >= 0 {
-		user, password := rest[:i], ""
-		if colon := strings.Index(user, ":"); colon >= 0 {
-			user, password = user[:colon], user[colon+1:]
-		}
+		user, password, _ := strings.Cut(rest[:i], ":")
+		add("user", user)
+		add("password", password)
 		rest = rest[i+1:]
-		if err := setDecoded(found, "user", user); err != nil {
-			return nil, err
-		}
-		if err := setDecoded(found, "password", password); err != nil {
-			return nil, err
-		}
 	}
-	authority, query := rest, ""
-	if i := strings.Index(rest, "?"); i >= 0 {
-		authority, query = rest[:i], rest[i+1:]
-	}
-	hosts, path := authority, ""
-	if i := strings.Index(authority, "/"); i >= 0 {
-		hosts, path = authority[:i], authority[i+1:]
-	}
+	authority, query, _ := strings.Cut(rest, "?")
 	if strings.Contains(authority, "@") {
 		return nil, errors.New(`dsn: a second "@" in a URL, or one after a "/"; in a user or password "@" must be written %40, and "/" must be %2F`)
 	}
-	if err := parseHosts(found, hosts); err != nil {
+	list, dbname, _ := strings.Cut(authority, "/")
+	hosts, ports, err := splitHosts(list)
+	if err != nil {
 		return nil, err
 	}
-	if err := setDecoded(found, "dbname", path); err != nil {
-		return nil, err
+	add("host", hosts)
+	add("port", ports)
+	add("dbname", dbname)
+	if query != "" {
+		for _, pair := range strings.Split(strings.TrimSuffix(query, "&"), "&") {
+			name, value, ok := strings.Cut(pair, "=")
+			if !ok || strings.Contains(value, "=") {
+				return nil, errors.New(`dsn: the part of a URL after "?" must be name=value pairs with "&" between them`)
+			}
+			parts = append(parts, [2]string{name, value})
+		}
 	}
-	if err := parseQuery(found, query); err != nil {
-		return nil, err
+	found := map[string]string{} // of several values of a name, the last
+	for _, part := range parts {
+		name, err := decode(part[0])
+		if err != nil {
+			return nil, fmt.Errorf("dsn: a parameter's name after \"?\" in a URL %w", err)
+		}
+		if name, err = parameterName(name); err != nil {
+			return nil, err
+		}
+		value, err := decode(part[1])
+		if err != nil {
+			return nil, fmt.Errorf("%s in the dsn's URL %w", name, err)
+		}
+		found[name] = value
+	}
+	// ssl=true is JDBC's way of saying sslmode=require.
+	ssl := found["ssl"]
+	delete(found, "ssl")
+	switch {
+	case ssl == "true" && found["sslmode"] == "":
+		found["sslmode"] = "require"
+	case ssl != "" && ssl != "true":
+		return nil, fmt.Errorf("ssl is %q, must be true; better say sslmode", ssl)
 	}
 	return found, nil
 }
 
-// parseHosts reads host:port,host:port… into host and port, two lists that
-// belong together, as in libpq.
-func parseHosts(found map[string]string, list string) error {
+// splitHosts splits host:port,host:port… into two lists, of hosts and of ports.
+func splitHosts(list string) (string, string, error) {
 	errBrackets := errors.New(`dsn: an IPv6 host in a URL must be in brackets, and only ":" and a port after them, such as [::1]:5432`)
 	var hosts, ports []string
 	for _, item := range strings.Split(list, ",") {
-		host, port := item, ""
+		host, port, _ := strings.Cut(item, ":")
 		if end := strings.Index(item, "]"); end > 1 && item[0] == '[' {
 			host, port = item[1:end], item[end+1:]
 			if port != "" && port[0] != ':' {
-				return errBrackets
+				return "", "", errBrackets
 			}
 			port = strings.TrimPrefix(port, ":")
-		} else if i := strings.Index(item, ":"); i >= 0 {
-			host, port = item[:i], item[i+1:]
 		}
 		if strings.ContainsAny(host, "[]") {
-			return errBrackets
+			return "", "", errBrackets
 		}
 		hosts = append(hosts, host)
 		ports = append(ports, port)
 	}
-	if err := setDecoded(found, "host", strings.Join(hosts, ",")); err != nil {
-		return err
-	}
-	return setDecoded(found, "port", strings.Join(ports, ","))
+	return strings.Join(hosts, ","), strings.Join(ports, ","), nil
 }
 
-// parseQuery reads name=value&name=value. The last of several values counts.
-func parseQuery(found map[string]string, query string) error {
-	if query == "" {
-		return nil
-	}
-	query = strings.TrimSuffix(query, "&")
-	ssl := ""     // the last value of ssl
-	later := true // whether it came after the last sslmode
-	for _, pair := range strings.Split(query, "&") {
-		i := strings.Index(pair, "=")
-		if i < 0 || strings.Contains(pair[i+1:], "=") {
-			return errors.New(`dsn: the part of a URL after "?" must be name=value pairs with "&" between them`)
-		}
-		name, err := decode(pair[:i])
-		if err != nil {
-			return errors.New("dsn: a parameter's name after \"?\" in a URL " + err.Error())
-		}
-		if name, err = parameterName(name); err != nil {
-			return err
-		}
-		value, err := decode(pair[i+1:])
-		if err != nil {
-			return fmt.Errorf("%s in the dsn's URL %w", name, err)
-		}
-		switch name {
-		case "ssl":
-			ssl, later = value, true
-			continue
-		case "sslmode":
-			later = false
-		}
-		found[name] = value
-	}
-	// JDBC's way of saying sslmode=require.
-	switch {
-	case ssl == "true" && later:
-		found["sslmode"] = "require"
-	case ssl != "" && ssl != "true":
-		return fmt.Errorf("ssl is %q, must be true; better say sslmode", ssl)
-	}
-	return nil
-}
+var errPairs = errors.New("dsn must be a postgres:// URL or name=value pairs")
 
 // parsePairs reads name=value name='quoted value' …
 func parsePairs(dsn string) (map[string]string, error) {
 	found := map[string]string{}
 	const spaces = " \t\n\r\v\f"
-	before := "at its start"
 	rest := strings.TrimLeft(dsn, spaces)
 	for rest != "" {
 		i := strings.Index(rest, "=")
 		if i < 0 {
-			return nil, fmt.Errorf("dsn must be a postgres:// URL or name=value pairs: there is no pair %s", before)
+			return nil, errPairs
 		}
 		name, err := parameterName(strings.Trim(rest[:i], spaces))
 		if err != nil {
-			return nil, fmt.Errorf("dsn must be a postgres:// URL or name=value pairs: there is no parameter's name %s", before)
+			return nil, errPairs
 		}
 		rest = strings.TrimLeft(rest[i+1:], spaces)
 		value, n, err := pairValue(rest)
@@ -170,11 +144,6 @@ func parsePairs(dsn string) (map[string]string, error) {
 			return nil, fmt.Errorf("%s in the dsn %w", name, err)
 		}
 		rest = strings.TrimLeft(rest[n:], spaces)
-		if isKnown(name) {
-			before = "after " + name
-		} else {
-			before = "after an unknown parameter" // which may be half a password
-		}
 		if name == "user" && value == "" {
 			continue
 		}
@@ -211,7 +180,7 @@ func pairValue(s string) (string, int, error) {
 	if quoted {
 		return "", 0, errors.New("has a quote that is not closed")
 	}
-	end := len(s) // Yaegi cannot return a len unless it comes first
+	end := len(s) // Yaegi can return len(s) as the first value only
 	return b.String(), end, nil
 }
 
@@ -233,21 +202,8 @@ func parameterName(name string) (string, error) {
 	return name, nil
 }
 
-// setDecoded sets a part of a URL, unless it is empty.
-func setDecoded(found map[string]string, name, raw string) error {
-	if raw == "" {
-		return nil
-	}
-	value, err := decode(raw)
-	if err != nil {
-		return fmt.Errorf("%s in the dsn's URL %w", name, err)
-	}
-	found[name] = value
-	return nil
-}
-
-// decode undoes the percent-encoding of a part of a URL. Spaces around it do
-// not count. The error is the rest of a sentence and quotes nothing.
+// decode undoes the percent-encoding of a part of a URL, without spaces around it.
+// The error is the end of a sentence and quotes nothing.
 func decode(raw string) (string, error) {
 	raw = strings.Trim(raw, " ")
 	if strings.Contains(raw, " ") {

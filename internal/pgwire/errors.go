@@ -9,29 +9,14 @@ import (
 	"strings"
 )
 
-// errClosed is what a closed pool answers.
+// errClosed is the error of all calls of a closed pool.
 var errClosed = errors.New("pgwire: the pool is closed")
 
-// SQLSTATEs that this package acts on.
-const (
-	readOnlyTransaction   = "25006"
-	noSuchStatement       = "26000" // a prepared statement of that name is not there
-	invalidAuthorization  = "28000"
-	statementExists       = "42P05" // a prepared statement of that name is there already
-	featureNotSupported   = "0A000"
-	protocolViolation     = "08P01" // also what PgBouncer says of all its own troubles
-	adminShutdown         = "57P01"
-	crashShutdown         = "57P02"
-	cannotConnectNow      = "57P03"
-	databaseDropped       = "57P04"
-	idleSessionTimeout    = "57P05"
-	untranslatable        = "22021" // text that is not in the encoding, such as NUL
-	maxErrorText          = 1000    // bytes of a server's message that are kept
-	routineOfStaleResults = "RevalidateCachedQuery"
-)
+// maxErrorText is how many bytes of each field of a server's error are kept.
+const maxErrorText = 1000
 
-// serverError is an ErrorResponse. It is passed on as such, never as an error
-// within this package: interpreted code cannot take an error apart.
+// serverError is an ErrorResponse. Within this package it is never passed as an
+// error, since interpreted code cannot get it out of an error again.
 type serverError struct {
 	severity string
 	code     string
@@ -55,7 +40,7 @@ func parseError(body []byte) *serverError {
 			if e.severity == "ERROR" {
 				e.severity = string(value)
 			}
-		case 'V': // the same, never translated; comes after it
+		case 'V': // the same, not translated; it comes after S
 			e.severity = string(value)
 		case 'C':
 			e.code = printable(string(value))
@@ -68,7 +53,7 @@ func parseError(body []byte) *serverError {
 	return e
 }
 
-// fatal reports whether the server ended the session with this.
+// fatal reports whether the server ended the session with this error.
 func (e *serverError) fatal() bool { return e.severity == "FATAL" || e.severity == "PANIC" }
 
 // err is the error for callers.
@@ -80,28 +65,12 @@ func (e *serverError) String() string {
 	return printable(e.severity) + ": " + e.message + " (SQLSTATE " + e.code + ")"
 }
 
-// idleEnd reports whether this is how a server ends a session from its side,
-// rather than because of a statement.
-func (e *serverError) idleEnd() bool {
-	switch e.code {
-	case adminShutdown, crashShutdown, cannotConnectNow, databaseDropped, idleSessionTimeout:
-		return e.fatal()
-	}
-	return false
-}
-
-// poolerLostStatement reports whether this is a pooler that does not have a
-// prepared statement any more.
-func (e *serverError) poolerLostStatement() bool {
-	return e.code == protocolViolation && e.fatal() && strings.Contains(e.message, "prepared statement")
-}
-
-// unexpected is a protocol error.
+// unexpected is the error of a message that must not come at this point.
 func unexpected(kind byte) error {
 	return fmt.Errorf("the server sent an unexpected message %q (0x%02x)", string(rune(kind)), kind)
 }
 
-// printable replaces what could confuse a terminal or a log.
+// printable replaces control characters, which could confuse a terminal or a log.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
@@ -111,13 +80,13 @@ func printable(s string) string {
 	}, s)
 }
 
-// failure puts an error of a connection into words, and wraps ctx's error where
-// ctx is what ended it.
-func failure(ctx context.Context, doing string, err error) error {
+// wrapError says what the connection was doing when err came. If ctx ended, or the
+// deadline of the socket, which is ctx's, the result wraps ctx's error.
+func wrapError(ctx context.Context, doing string, err error) error {
 	ended := ctx.Err()
 	switch {
 	case ended == nil && errors.Is(err, os.ErrDeadlineExceeded):
-		ended = context.DeadlineExceeded // the clock of the socket was first
+		ended = context.DeadlineExceeded // the socket's timer was earlier than ctx's
 	case ended == nil:
 		return fmt.Errorf("pgwire: %s: %w", doing, err)
 	}

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// passwordFor is the password for a target: the connection string's, or else
-// the first match in the password file, or "". The file is read anew each time,
-// so that it may change.
+// passwordFor returns the password for a target: that of the connection string, or
+// the first match in the password file, or "". The file is read each time, so that
+// it can change.
 func (c *config) passwordFor(t target) string {
 	if c.password != "" || c.passfile == "" {
 		return c.password
@@ -31,46 +31,23 @@ func (c *config) passwordFor(t target) string {
 		dbname = c.user
 	}
 	for _, line := range strings.Split(string(text), "\n") {
-		line = strings.TrimSuffix(line, "\r")
-		if strings.HasPrefix(line, "#") {
+		f := strings.Split(escaped.Replace(strings.TrimSuffix(line, "\r")), ":")
+		if len(f) < 5 || strings.HasPrefix(line, "#") || !matches(f[1], t.port) || !matches(f[2], dbname) || !matches(f[3], c.user) {
 			continue
 		}
-		f := passfields(line)
-		if len(f) < 5 || !f[1].matches(t.port) || !f[2].matches(dbname) || !f[3].matches(c.user) {
-			continue
-		}
-		if f[0].matches(t.host) || t.unix() && f[0].matches("localhost") {
-			return f[4].text
+		if matches(f[0], t.host) || t.unix() && matches(f[0], "localhost") {
+			return unescaped.Replace(f[4])
 		}
 	}
 	return ""
 }
 
-// passfield is a field of a line host:port:database:user:password.
-type passfield struct {
-	text string
-	any  bool // an unescaped * and nothing else
-}
+// A line is host:port:database:user:password. escaped hides the characters that a
+// backslash escapes, so that a line can be split.
+var (
+	escaped   = strings.NewReplacer(`\\`, "\x00", `\:`, "\x01")
+	unescaped = strings.NewReplacer("\x00", `\`, "\x01", ":")
+)
 
-func (f passfield) matches(value string) bool { return f.any || f.text == value }
-
-// passfields splits a line. A backslash takes the next character as it is.
-func passfields(line string) []passfield {
-	var fields []passfield
-	var b strings.Builder
-	start := 0
-	for i := 0; i <= len(line); i++ {
-		switch {
-		case i == len(line) || line[i] == ':':
-			fields = append(fields, passfield{text: b.String(), any: line[start:i] == "*"})
-			b.Reset()
-			start = i + 1
-		case line[i] == '\\' && i+1 < len(line):
-			i++
-			b.WriteByte(line[i])
-		default:
-			b.WriteByte(line[i])
-		}
-	}
-	return fields
-}
+// matches reports whether a field of the file is for a value. * is for every value.
+func matches(field, value string) bool { return field == "*" || unescaped.Replace(field) == value }

@@ -1,169 +1,187 @@
 package pgwire
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// largeRequest is from where on a request is written beside the reading of its
-// answers: both sides could otherwise wait for the other to read.
+// largeRequest is the size in bytes above which a request is written in another
+// goroutine while the answers are read. Client and server could otherwise each
+// wait for the other to read.
 const largeRequest = 64 << 10
 
 // pipeline sends statements and reads their answers.
-func pipeline(ctx context.Context, c *conn, statements []*ratelimit.Statement, unnamed bool) *outcome {
+func pipeline(ctx context.Context, c *conn, statements []*postgres.Statement, unnamed bool) *runError {
 	request := c.request[:0]
 	plan := c.plan[:0]
-	for _, st := range statements {
+	last := len(statements) - 1
+	for i, st := range statements {
 		var pr *prepared
-		request, pr = appendStatement(c, request, st, unnamed)
+		request, pr = appendStatement(c, request, st, st.Joined && i < last, unnamed)
+		if pr == nil {
+			return pipelineWithout(ctx, c, statements, i, unnamed)
+		}
 		plan = append(plan, pr)
 	}
 	c.request = request
 	c.plan = plan
-	if len(request) == 0 {
-		return nil // nothing fit to be sent
-	}
 	if len(request) > largeRequest {
-		sendAside(c)
+		startWriting(c)
 	} else if n, err := c.nc.Write(request); err != nil {
 		return notSent(ctx, c, statements, n, err)
 	}
-	var bad *outcome
-	for i, st := range statements {
-		pr := plan[i]
-		if pr == nil {
-			continue
-		}
-		o := readAnswer(c, st, pr)
-		if o != nil {
-			bad = failed(ctx, c, statements, i, o, bad)
-			if bad != nil && bad.err != nil {
-				return bad
+	var failed *runError
+	for i := 0; i <= last; i++ {
+		st := statements[i]
+		a := readAnswer(c, st, plan[i], st.Joined && i < last)
+		if a != nil {
+			failed = transactionFailed(ctx, c, statements, i, a, failed)
+			if failed != nil && failed.err != nil {
+				return failed
 			}
+			_, i = transaction(statements, i)
 		}
 	}
-	if c.aside != nil {
-		waitAside(c)
+	if c.writing != nil {
+		finishWriting(c)
 	}
-	return bad
+	return failed
 }
 
-// The usual parts of an answer: BindComplete, ReadyForQuery outside a transaction.
-var (
-	bindComplete = []byte("2\x00\x00\x00\x04")
-	readyIdle    = []byte("Z\x00\x00\x00\x05I")
-	shortMessage = []byte("C\x00\x00\x00") // a CommandComplete of less than 256 bytes
-)
-
-// answer is what became of a statement that did not just succeed.
-type answer struct {
-	complaint *serverError // the server's
-	started   bool         // the server had begun to run it
-	err       error        // the connection's
-}
-
-// readAnswer reads one statement's answer, up to its ReadyForQuery. It returns
-// nil if all is well.
-func readAnswer(c *conn, st *ratelimit.Statement, pr *prepared) *answer {
-	if c.r == c.w {
-		if err := fill(c); err != nil {
-			return &answer{err: err}
+// pipelineWithout does the same without the transaction of statement i, which
+// cannot be sent. The statement has its error already.
+func pipelineWithout(ctx context.Context, c *conn, statements []*postgres.Statement, i int, unnamed bool) *runError {
+	for _, pr := range c.statements {
+		if pr.state == isSent {
+			pr.state = isAbsent
 		}
 	}
-	seen := c.buf[c.r:c.w]
-	if pr.state != isReady || !bytes.HasPrefix(seen, bindComplete) {
-		return readRest(c, st, pr, false, nil)
-	}
-	seen = seen[5:]
-	var rowErr error
-	if pr.layout != nil && st.Rows != nil {
-		seen, rowErr = readRows(c, st, pr.layout, seen)
-	}
-	c.r = c.w - len(seen)
-	if len(seen) > 11 && seen[0] == 'C' {
-		// CommandComplete; and does ReadyForQuery follow?
-		n := int(seen[4]) + 1
-		if n < len(seen) && bytes.HasPrefix(seen, shortMessage) && bytes.HasPrefix(seen[n:], readyIdle) {
-			c.r += n + len(readyIdle)
-			st.Err = rowErr
-			return nil
+	first, last := transaction(statements, i)
+	for n := first; n <= last; n++ {
+		if n != i {
+			setFailed(statements[n], postgres.ErrRolledBack, "")
 		}
 	}
-	return readRest(c, st, pr, true, rowErr)
+	others := append([]*postgres.Statement(nil), statements[:first]...)
+	others = append(others, statements[last+1:]...)
+	if len(others) == 0 {
+		return nil
+	}
+	return pipeline(ctx, c, others, unnamed)
 }
 
-// notSent is the outcome of a Write that failed after n bytes.
-func notSent(ctx context.Context, c *conn, statements []*ratelimit.Statement, n int, err error) *outcome {
-	bad := lostConn(ctx, c, err)
-	if n == 0 && !bad.late {
-		bad.again = sendable(statements, c.plan)
-		return bad
+// transaction returns the first and the last index of the transaction that
+// statement i belongs to.
+func transaction(statements []*postgres.Statement, i int) (int, int) {
+	first := i
+	for first > 0 && statements[first-1].Joined {
+		first--
 	}
-	bad.late = n > 0 && bad.late
-	abandon(sendable(statements, c.plan), bad.err, "")
-	return bad
+	last := i
+	for last < len(statements)-1 && statements[last].Joined {
+		last++
+	}
+	return first, last
 }
 
-// failed takes in an answer that is not all well: that of the statement at i. It
-// adds to bad, or returns what is to be done now that the connection is lost.
-func failed(ctx context.Context, c *conn, statements []*ratelimit.Statement, i int, o *answer, bad *outcome) *outcome {
-	complaint := o.complaint
-	if complaint != nil && !complaint.fatal() {
-		statements[i].Err = complaint.err()
-		statements[i].Code = complaint.code
-		return retriable(c, statements[i], c.plan[i], complaint, bad)
+// notSent handles a Write that failed after n bytes.
+func notSent(ctx context.Context, c *conn, statements []*postgres.Statement, n int, err error) *runError {
+	failed := connectionLost(ctx, c, err)
+	if n == 0 && !failed.running {
+		failed.retry = statements
+		return failed
 	}
-	left := sendable(statements[i:], c.plan[i:])
-	if complaint == nil {
-		bad = lostConn(ctx, c, o.err)
-		abandon(left, bad.err, "")
-		return bad
-	}
-	over := &outcome{err: complaint.err(), code: complaint.code}
-	if o.started || !complaint.idleEnd() && !complaint.poolerLostStatement() {
-		abandon(left, over.err, over.code)
-		return over
-	}
-	if bad != nil {
-		over.again = bad.again
-	}
-	over.again = append(over.again, left...)
-	over.lost = complaint.poolerLostStatement()
-	return over
+	failed.running = n > 0 && failed.running
+	setAllFailed(statements, failed.err, "")
+	return failed
 }
 
-// sendable are the statements that have a plan.
-func sendable(statements []*ratelimit.Statement, plan []*prepared) []*ratelimit.Statement {
-	var some []*ratelimit.Statement
-	for i, st := range statements {
-		if plan[i] != nil {
-			some = append(some, st)
+// transactionFailed handles the failure of statement i, which fails its
+// transaction. It returns failed with what is to be done about this one; if the
+// connection is lost, err is set and the statements after i have their outcome.
+func transactionFailed(ctx context.Context, c *conn, statements []*postgres.Statement, i int, a *answerError, failed *runError) *runError {
+	first, last := transaction(statements, i)
+	e := a.server
+	if e == nil {
+		failed = connectionLost(ctx, c, a.err)
+		setAllFailed(statements[first:], failed.err, "")
+		return failed
+	}
+	if e.fatal() {
+		return sessionEnded(statements[first:], a.started || i > first, e, failed)
+	}
+	if sqlstate.ClosesConnection(e.code) {
+		c.discard = true
+	}
+	retry, lost, stale := false, false, false
+	if pr := c.plan[i]; pr.name != "" {
+		retry = sqlstate.IsLostStatement(e.code)
+		// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
+		lost = retry && (pr.state == isReady || e.code == sqlstate.DuplicateStatement)
+		stale = sqlstate.IsStalePlan(e.code, e.routine, e.message)
+	}
+	for n := first; n <= last; n++ {
+		setFailed(statements[n], postgres.ErrRolledBack, "")
+		if c.plan[n].state == isSent {
+			c.plan[n].state = isAbsent // the server skipped its Parse
 		}
 	}
-	return some
+	setFailed(statements[i], e.err(), e.code)
+	if lost || stale {
+		c.discard = true // the server's statements are not as c remembers them
+	}
+	if !retry && !stale {
+		return failed
+	}
+	if failed == nil {
+		failed = &runError{}
+	}
+	failed.retry = append(failed.retry, statements[first:last+1]...)
+	failed.lost = failed.lost || lost
+	failed.unnamed = failed.unnamed || lost || stale
+	return failed
 }
 
-// lostConn is the outcome of a connection that failed.
-func lostConn(ctx context.Context, c *conn, err error) *outcome {
-	return &outcome{
-		err:  failure(ctx, "asking "+c.peer.String(), err),
-		late: errors.Is(err, os.ErrDeadlineExceeded),
+// sessionEnded handles a fatal error that came instead of the answer to a
+// transaction. left are the statements from this transaction on; started says
+// whether the server had begun to run it.
+func sessionEnded(left []*postgres.Statement, started bool, e *serverError, failed *runError) *runError {
+	lost := sqlstate.IsLostByPooler(e.code, e.message)
+	ended := &runError{err: e.err(), code: e.code, lost: lost, unnamed: lost}
+	if started || !lost && !sqlstate.EndsSession(e.code) {
+		setAllFailed(left, ended.err, ended.code)
+		return ended
+	}
+	if failed != nil {
+		ended.retry = failed.retry
+		ended.lost = ended.lost || failed.lost
+		ended.unnamed = ended.unnamed || failed.unnamed
+	}
+	ended.retry = append(ended.retry, left...)
+	return ended
+}
+
+// connectionLost is the error of a connection that failed.
+func connectionLost(ctx context.Context, c *conn, err error) *runError {
+	return &runError{
+		err:     wrapError(ctx, "asking "+c.peer.String(), err),
+		running: errors.Is(err, os.ErrDeadlineExceeded),
 	}
 }
 
-// sendAside starts to write a large request in the background.
-func sendAside(c *conn) {
-	c.fat = true
-	c.aside = make(chan error, 1)
-	go writeAside(c, c.request, c.aside)
+// startWriting writes the request in another goroutine. finishWriting must
+// follow when all answers have been read.
+func startWriting(c *conn) {
+	c.grown = true
+	c.writing = make(chan error, 1)
+	go write(c, c.request, c.writing)
 }
 
-// writeAside is that write.
-func writeAside(c *conn, request []byte, done chan error) {
+func write(c *conn, request []byte, done chan error) {
 	defer func() {
 		if p := recover(); p != nil {
 			done <- panicError(p)
@@ -171,49 +189,15 @@ func writeAside(c *conn, request []byte, done chan error) {
 	}()
 	_, err := c.nc.Write(request)
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		_ = c.raw.Close() // no answer will come
+		_ = c.raw.Close() // so that nothing waits for answers
 	}
 	done <- err
 }
 
-// waitAside waits for the end of writeAside when all answers are there.
-func waitAside(c *conn) {
-	err := <-c.aside
-	c.aside = nil
+func finishWriting(c *conn) {
+	err := <-c.writing
+	c.writing = nil
 	if err != nil {
-		c.worn = true // all is answered; who knows how
+		c.discard = true // the server answered before it had the whole request
 	}
-}
-
-// retriable adds a statement that failed to those that are worth another try
-// because it was not the statement's fault.
-func retriable(c *conn, st *ratelimit.Statement, pr *prepared, complaint *serverError, bad *outcome) *outcome {
-	if complaint.code == readOnlyTransaction && c.writer {
-		c.worn = true // the server is not what it was; another one is
-	}
-	if pr.name == "" {
-		return bad
-	}
-	lost := false
-	switch {
-	case complaint.code == noSuchStatement:
-		// Or its Parse failed earlier in this pipeline, which is no loss.
-		lost = pr.state == isReady
-	case complaint.code == statementExists:
-		lost = true
-	case complaint.code == featureNotSupported && complaint.routine == routineOfStaleResults:
-		pr.state = isAbsent
-		pr.stale = true
-	default:
-		return bad
-	}
-	if bad == nil {
-		bad = &outcome{}
-	}
-	bad.again = append(bad.again, st)
-	if lost {
-		bad.lost = true
-		forget(c)
-	}
-	return bad
 }

@@ -8,78 +8,67 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// TestOneWrite: a pipeline is one request, prepared once a connection.
-func TestOneWrite(t *testing.T) {
+// TestPipelineIsOneRequest: all is sent before anything is answered, with a Sync after
+// each transaction, and each text is prepared once.
+func TestPipelineIsOneRequest(t *testing.T) {
 	var kinds []string
 	_, dsn := newFake(t, func(s *fakeSession) {
 		for i := 0; i < 4; i++ {
 			kinds = append(kinds, s.request())
 		}
-		// All of it is here before anything is answered.
-		s.write(msgAnswer + msgAnswer + msgAnswered + msgAnswer)
+		s.write(msgAnswer + msgAnswer + msgAnswered + msgParsed + msgBound + msgNoData + msgDone + msgAnswered)
 		kinds = append(kinds, s.request())
 		s.write(msgAnswered)
 		waitForEnd(s)
 	})
 	p := open(t, dsn, Options{})
-	a, b, c, d := stmt("A", "x"), stmt("B"), stmt("A", "y"), stmt("C", int64(1))
-	run(t, p, a, b, c, d)
+	joined := stmt("C", int64(1))
+	joined.Joined = true
+	run(t, p, stmt("A", "x"), stmt("B"), stmt("A", "y"), joined, stmt("A", "z"))
 	run(t, p, stmt("A", "z"))
-	if got := strings.Join(kinds, " "); got != "PBDES PBDES BES PBDES BES" {
+	if got := strings.Join(kinds, " "); got != "PBDES PBDES BES PBDEBES BES" {
 		t.Errorf("messages %s", got)
 	}
 }
 
-// TestErrorInTheMiddle leaves the other statements alone.
-func TestErrorInTheMiddle(t *testing.T) {
-	f, dsn := newFake(t, func(s *fakeSession) {
-		s.request()
-		s.request()
-		s.request()
-		s.write(msgAnswer + msgParsed + msgBound + msgError("ERROR", "22012", "division by zero") + msgReady + msgAnswer)
-		serveAll(s)
-	})
-	p := open(t, dsn, Options{})
-	a, b, c := stmt("A"), stmt("B"), stmt("C")
-	if err := p.Run(within(t, time.Second), []*ratelimit.Statement{a, b, c}); err != nil {
-		t.Fatal(err)
-	}
-	if a.Err != nil || c.Err != nil || b.Err == nil || b.Err.Error() != "ERROR: division by zero (SQLSTATE 22012)" || b.Code != "22012" {
-		t.Errorf("%v, %v (%s), %v", a.Err, b.Err, b.Code, c.Err)
-	}
-	run(t, p, stmt("D"))
-	if n := f.accepted.Load(); n != 1 {
-		t.Errorf("%d connections", n)
-	}
-}
-
-// TestLossInTheMiddle: what was answered is known, the rest is not, and nothing
-// runs twice.
-func TestLossInTheMiddle(t *testing.T) {
-	for _, c := range []struct{ name, then, want string }{
-		{"the end", "", "closed the connection"},
-		{"a truncated answer", msgParsed + msgBound + "C\x00\x00\x00\xffSEL", "closed the connection"},
-		{"done, not committed", msgParsed + msgBound + msgDone, "closed the connection"},
-		{"a farewell when it had begun", msgParsed + msgBound + msgError("FATAL", "57P01", "bye"), "FATAL: bye (SQLSTATE 57P01)"},
-		{"a pooler's farewell", msgError("FATAL", "08P01", "server conn crashed?"), "FATAL: server conn crashed? (SQLSTATE 08P01)"},
+// TestConnectionLostDuringAPipeline: the outcome of answered transactions is known,
+// that of the others is not, and nothing runs twice.
+func TestConnectionLostDuringAPipeline(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		joined bool // the second and the third statement
+		then   string
+		want   string
+	}{
+		{"the end", false, "", "closed the connection"},
+		{"a truncated answer", false, msgParsed + msgBound + "C\x00\x00\x00\xffSEL", "closed the connection"},
+		{"done, not committed", false, msgParsed + msgBound + msgDone, "closed the connection"},
+		{"the session ends when a statement has begun", false, msgParsed + msgBound + msgError("FATAL", "57P01", "bye"), "FATAL: bye (SQLSTATE 57P01)"},
+		{"a pooler ends the session", false, msgError("FATAL", "08P01", "server conn crashed?"), "FATAL: server conn crashed? (SQLSTATE 08P01)"},
+		{"within a transaction", true, msgParsed + msgBound + msgDone, "closed the connection"},
+		{"the session ends within a transaction", true, msgParsed + msgBound + msgDone + msgError("FATAL", "57P01", "bye"), "FATAL: bye (SQLSTATE 57P01)"},
+		{"before the commit", true, msgParsed + msgBound + msgDone + msgParsed + msgBound + msgDone, "closed the connection"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, dsn := newFake(t, func(s *fakeSession) {
-				for i := 0; i < 3; i++ {
+				s.request()
+				s.request()
+				if !c.joined {
 					s.request()
 				}
 				s.write(msgAnswer + c.then)
 			})
 			p := open(t, dsn, Options{})
-			all := []*ratelimit.Statement{stmt("A"), stmt("B"), stmt("C")}
+			all := []*postgres.Statement{stmt("A"), stmt("B"), stmt("C")}
+			all[1].Joined = c.joined
 			err := p.Run(within(t, time.Second), all)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
-			if all[0].Err != nil || all[1].Err == nil || all[2].Err == nil {
+			if all[0].Err != nil || all[1].Err == nil || all[2].Err == nil || errors.Is(all[1].Err, postgres.ErrRolledBack) {
 				t.Errorf("%v, %v, %v", all[0].Err, all[1].Err, all[2].Err)
 			}
 			if strings.HasPrefix(c.want, "FATAL") && !strings.Contains(c.want, all[1].Code) {
@@ -92,9 +81,9 @@ func TestLossInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestFarewell: a server that ends an idle connection and says so, though it
-// could not be seen before the statements were sent, did not run them.
-func TestFarewell(t *testing.T) {
+// TestSessionEndedBeforeATransaction: if a server ends the session and says so
+// before a transaction has begun, the transaction is sent again.
+func TestSessionEndedBeforeATransaction(t *testing.T) {
 	for _, code := range []string{"57P01", "57P02", "57P05"} {
 		t.Run(code, func(t *testing.T) {
 			f, dsn := newFake(t, func(s *fakeSession) {
@@ -103,9 +92,13 @@ func TestFarewell(t *testing.T) {
 					switch {
 					case kinds == "":
 						return
-					case s.number <= 2 && i == 4: // the second statement of the second round
+					case s.number <= 2 && i == 4: // the second transaction of the second call
 						s.write(msgError("FATAL", code, "terminating connection"))
 						return
+					case kinds == "PBDEPBDES":
+						s.write(msgParsed + msgBound + msgNoData + msgDone + msgAnswer)
+					case kinds == "BEBES":
+						s.write(msgBound + msgDone + msgAnswered)
 					case kinds[0] == 'P':
 						s.write(msgAnswer)
 					default:
@@ -115,7 +108,9 @@ func TestFarewell(t *testing.T) {
 			})
 			p := open(t, dsn, Options{MaxConns: 1})
 			for i := 0; i < 4; i++ {
-				run(t, p, stmt("A"), stmt("B"))
+				joined := stmt("B")
+				joined.Joined = true
+				run(t, p, stmt("A"), joined, stmt("C"))
 			}
 			if n := f.accepted.Load(); n != 3 {
 				t.Errorf("%s: %d connections", code, n)
@@ -124,8 +119,8 @@ func TestFarewell(t *testing.T) {
 	}
 }
 
-// TestFarewellForEver: a server that always says goodbye is not asked for ever.
-func TestFarewellForEver(t *testing.T) {
+// TestServerThatEndsEverySession: the number of attempts is bounded.
+func TestServerThatEndsEverySession(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		s.request()
 		s.write(msgError("FATAL", "57P01", "terminating connection"))
@@ -133,21 +128,21 @@ func TestFarewellForEver(t *testing.T) {
 	})
 	p := open(t, dsn, Options{})
 	st := stmt("A")
-	err := p.Run(within(t, 5*time.Second), []*ratelimit.Statement{st})
-	if err == nil || st.Err == nil || st.Code != "57P01" || f.accepted.Load() != rounds {
+	err := p.Run(within(t, 5*time.Second), []*postgres.Statement{st})
+	if err == nil || st.Err == nil || st.Code != "57P01" || f.accepted.Load() != maxAttempts {
 		t.Errorf("%v, %v, %s, %d connections", err, st.Err, st.Code, f.accepted.Load())
 	}
 }
 
-// TestIdleEnd: a connection that the server closed while it was idle is not used,
-// whether it said goodbye or not.
-func TestIdleEnd(t *testing.T) {
-	for _, farewell := range []string{"", msgError("FATAL", "57P01", "bye"), "\x00", msgNoise + msgError("FATAL", "57P01", "bye"), msgReady, msgNoise} {
-		t.Run("after "+strconv.Itoa(len(farewell)), func(t *testing.T) {
+// TestConnectionEndsWhileIdle: such a connection is not used, whether the server sent
+// something before or not.
+func TestConnectionEndsWhileIdle(t *testing.T) {
+	for _, last := range []string{"", msgError("FATAL", "57P01", "bye"), "\x00", msgNoise + msgError("FATAL", "57P01", "bye"), msgReady, msgNoise} {
+		t.Run("after "+strconv.Itoa(len(last)), func(t *testing.T) {
 			f, dsn := newFake(t, func(s *fakeSession) {
 				s.request()
 				s.write(msgAnswer)
-				s.write(farewell)
+				s.write(last)
 			})
 			p := open(t, dsn, Options{MaxConns: 1})
 			for i := 1; i <= 5; i++ {
@@ -155,19 +150,19 @@ func TestIdleEnd(t *testing.T) {
 				eventually(t, "the end is seen", func() bool {
 					p.mu.Lock()
 					defer p.mu.Unlock()
-					return len(p.idle) == 0 || len(p.idle[0].event) == 1
+					return len(p.idle) == 0 || len(p.idle[0].readDone) == 1
 				})
 				if n := int(f.accepted.Load()); n != i {
-					t.Errorf("%q: %d connections for %d calls", farewell, n, i)
+					t.Errorf("%q: %d connections for %d calls", last, n, i)
 				}
 			}
 		})
 	}
 }
 
-// TestUnaskedFor: a connection on which the server says more than it was asked for
-// is not used again, or the next statement would take that for its answer.
-func TestUnaskedFor(t *testing.T) {
+// TestMessagesAfterTheAnswer: a connection with more messages than the request asked
+// for is not used again. The next statement would take them for its answer.
+func TestMessagesAfterTheAnswer(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		s.request()
 		s.write(msgAnswer + msgAnswer)
@@ -201,69 +196,6 @@ func TestLeftInTransaction(t *testing.T) {
 	}
 }
 
-// TestUnfitStatements are not sent, and the others are.
-func TestUnfitStatements(t *testing.T) {
-	_, dsn := newFake(t, serveAll)
-	p := open(t, dsn, Options{})
-	for i := 0; i < 2; i++ {
-		good, nul, kind, sql := stmt("A", "x"), stmt("A", "a\x00b"), stmt("B", 1.5), stmt("C\x00")
-		many := stmt("D", make([]any, 65536)...)
-		if err := p.Run(within(t, time.Second), []*ratelimit.Statement{nul, good, kind, sql, many}); err != nil || good.Err != nil {
-			t.Fatal(err, good.Err)
-		}
-		for st, want := range map[*ratelimit.Statement]string{nul: "parameter $1 holds a NUL byte", kind: "parameter $1 must be", sql: "NUL", many: "65536 parameters"} {
-			if st.Err == nil || !strings.Contains(st.Err.Error(), want) {
-				t.Errorf("%v; want %q", st.Err, want)
-			}
-		}
-		if nul.Code != "22021" {
-			t.Errorf("code %q", nul.Code)
-		}
-		if err := p.Run(within(t, time.Second), []*ratelimit.Statement{nul}); err != nil || nul.Err == nil {
-			t.Errorf("alone: %v, %v", err, nul.Err)
-		}
-	}
-	if err := p.Exec(within(t, time.Second), "\x00"); err == nil {
-		t.Error("Exec takes a NUL byte")
-	}
-	if err := p.Run(context.Background(), nil); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestLargePipeline: a server may answer before it has read everything, and stop
-// reading until its answers are taken.
-func TestLargePipeline(t *testing.T) {
-	_, dsn := newFake(t, func(s *fakeSession) {
-		prepared := false
-		for s.request() != "" {
-			answer := msgBound
-			if !prepared {
-				answer, prepared = msgParsed+msgBound+msgOneInt, true
-			}
-			s.write(answer + strings.Repeat(msgRow("12345678"), 100000) + msgDone + msgReady) // 2 MB
-		}
-	})
-	p := open(t, dsn, Options{})
-	text := strings.Repeat("x", 1<<20)
-	var all []*ratelimit.Statement
-	rows := 0
-	for i := 0; i < 10; i++ {
-		st := stmt("A", text)
-		st.Row = func([][]byte) error { rows++; return nil }
-		all = append(all, st)
-	}
-	run(t, p, all...)
-	run(t, p, all...)
-	if rows != 2*10*100000 {
-		t.Errorf("%d rows", rows)
-	}
-	// The buffers of it are not kept.
-	if c := p.idle[0]; cap(c.request) > keptBuffer || len(c.buf) > keptBuffer {
-		t.Errorf("kept %d and %d bytes", cap(c.request), len(c.buf))
-	}
-}
-
 // TestLargePipelineEnds when the server goes, or does not read.
 func TestLargePipelineEnds(t *testing.T) {
 	for _, c := range []struct {
@@ -278,17 +210,17 @@ func TestLargePipelineEnds(t *testing.T) {
 		p := open(t, dsn, Options{})
 		st := stmt("A", strings.Repeat("x", 8<<20))
 		start := time.Now()
-		err := p.Run(within(t, 300*time.Millisecond), []*ratelimit.Statement{st, st})
+		err := p.Run(within(t, 300*time.Millisecond), []*postgres.Statement{st, st})
 		if err == nil || st.Err == nil || c.want != nil && !errors.Is(err, c.want) || time.Since(start) > 10*time.Second {
 			t.Errorf("%s: %v, %v after %v", c.name, err, st.Err, time.Since(start))
 		}
 	}
 }
 
-// TestParseFails: where one text fails to parse, the same text later in the
+// TestParseFailsForSeveralStatements: where one text fails to parse, the same text later in the
 // pipeline has the same error, not that of a missing name; and no pooler is
 // suspected.
-func TestParseFails(t *testing.T) {
+func TestParseFailsForSeveralStatements(t *testing.T) {
 	_, dsn := newFake(t, func(s *fakeSession) {
 		for {
 			switch kinds := s.request(); {
@@ -304,11 +236,11 @@ func TestParseFails(t *testing.T) {
 	p := open(t, dsn, Options{})
 	for i := 0; i < 5; i++ {
 		a, b := stmt("A"), stmt("A")
-		if err := p.Run(within(t, time.Second), []*ratelimit.Statement{a, b}); err != nil || a.Code != "42P01" || b.Code != "42P01" {
+		if err := p.Run(within(t, time.Second), []*postgres.Statement{a, b}); err != nil || a.Code != "42P01" || b.Code != "42P01" {
 			t.Errorf("%v, %v, %v", err, a.Err, b.Err)
 		}
 	}
-	if p.strikes != 0 {
-		t.Errorf("%d strikes", p.strikes)
+	if p.lost != 0 {
+		t.Errorf("%d times lost", p.lost)
 	}
 }

@@ -8,66 +8,48 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// Options tune a Pool. The zero value of each field means its default, or where
-// the connection string has the parameter of pgx's pool, that.
+// Options tune a Pool.
 type Options struct {
-	// MaxConns bounds the connections, those being made included; not those that
-	// are closed as soon as the server has been asked to cancel what they do.
-	// Default 8.
+	// MaxConns bounds the connections, including those being made, but not those that
+	// are being cancelled. 0 means the connection string's pool_max_conns, or 8.
 	MaxConns int
 
-	// IdleTimeout is how long an unused connection is kept. Default 5 minutes.
-	IdleTimeout time.Duration
-
-	// MaxLifetime is how long any connection is used, give or take a tenth.
-	// Default 1 hour.
-	MaxLifetime time.Duration
-
-	// HealthCheckAfter is how long a connection may have been idle and still be
-	// used without asking the server for a sign of life. That the server
-	// closed it is noticed in any case. Default 30 seconds.
-	HealthCheckAfter time.Duration
-
-	// ApplicationName is shown in the server's lists where neither the
-	// connection string nor PGAPPNAME has a name.
-	ApplicationName string
-
-	// Logger is told what an operator should know. Nil drops it.
+	// Logger gets messages for the operator. Nil drops them.
 	Logger func(message string)
 
 	// LookupEnv replaces os.LookupEnv.
 	LookupEnv func(name string) (value string, ok bool)
 }
 
-var _ ratelimit.DB = (*Pool)(nil)
+var _ postgres.DB = (*Pool)(nil)
 
-// Pool is a ratelimit.DB over a bounded number of connections.
+// Pool is a postgres.DB over a bounded number of connections.
 type Pool struct {
-	cfg   *config
-	o     Options
-	born  time.Time
-	hosts hostMemory
+	cfg     *config
+	log     func(string)
+	created time.Time
+	targets targetMemory
 
-	mu        sync.Mutex
-	closed    bool
-	idle      []*conn // the last is the one used last, and next
-	open      int     // connections: idle, lent, and being made
-	dials     []*dial // those being made, oldest first
-	waiting   []*waiter
-	lastError string    // of the last dial, if it failed
-	failed    time.Time // when a dial last did
-	reaper    *time.Timer
-	cancels   int // requests to cancel under way
-	unnamed   bool
-	strikes   int // times that a pooler had lost our prepared statements
+	mu          sync.Mutex // guards the fields below
+	closed      bool
+	idle        []*conn     // the one used last is at the end and is used next
+	open        int         // connections: idle, in use, and being made
+	dials       []*dial     // those being made, oldest first
+	waiting     []*waiter   // oldest first; empty while there are idle connections
+	lastError   string      // of the last dial, if it failed
+	lastFailure time.Time   // of a dial
+	idleTimer   *time.Timer // calls closeExpired; set from the first idle connection on
+	cancels     int         // CancelRequests under way
+	unnamed     bool        // send statements without preparing them
+	lost        int         // how many times prepared statements were lost
 }
 
-// Open reads a connection string (see the package's comment) and returns a pool
-// that connects when it is first used. The environment and certificates are
-// read now. An error names the parameter, and never holds a password.
+// Open reads a connection string (see the package's comment), the environment and
+// certificates, and returns a pool that connects when it is first used. An error
+// names the parameter and never contains a password.
 func Open(dsn string, o Options) (*Pool, error) {
 	if o.LookupEnv == nil {
 		o.LookupEnv = os.LookupEnv
@@ -75,8 +57,8 @@ func Open(dsn string, o Options) (*Pool, error) {
 	if o.Logger == nil {
 		o.Logger = func(string) {}
 	}
-	if o.MaxConns < 0 || o.IdleTimeout < 0 || o.MaxLifetime < 0 || o.HealthCheckAfter < 0 {
-		return nil, errors.New("pgwire: MaxConns, IdleTimeout, MaxLifetime and HealthCheckAfter must not be negative")
+	if o.MaxConns < 0 {
+		return nil, errors.New("pgwire: MaxConns must not be negative")
 	}
 	cfg, err := parseConfig(dsn, o.LookupEnv, o.Logger)
 	if err != nil && strings.Contains(err.Error(), "password=") {
@@ -85,23 +67,38 @@ func Open(dsn string, o Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pgwire: %w", err)
 	}
-	o.MaxConns = int(firstSet(int64(o.MaxConns), int64(cfg.pool.maxConns), 8))
-	o.IdleTimeout = time.Duration(firstSet(int64(o.IdleTimeout), int64(cfg.pool.idleTimeout), int64(5*time.Minute)))
-	o.MaxLifetime = time.Duration(firstSet(int64(o.MaxLifetime), int64(cfg.pool.maxLifetime), int64(time.Hour)))
-	o.HealthCheckAfter = time.Duration(firstSet(int64(o.HealthCheckAfter), 0, int64(30*time.Second)))
-	if o.ApplicationName != "" && cfg.settings["application_name"] == "" {
-		cfg.settings["application_name"] = o.ApplicationName
+	if o.MaxConns > 0 {
+		cfg.maxConns = o.MaxConns
 	}
-	return &Pool{cfg: cfg, o: o, born: time.Now(), unnamed: cfg.unnamed}, nil
+	return &Pool{cfg: cfg, log: o.Logger, created: time.Now(), unnamed: cfg.unnamed}, nil
 }
 
-// firstSet is the first of three that is not 0.
-func firstSet(a, b, c int64) int64 {
-	if a != 0 {
-		return a
+// MaxConns is how many connections there are at most.
+func (p *Pool) MaxConns() int { return p.cfg.maxConns }
+
+// Close implements postgres.DB. It does not wait for calls under way: they finish,
+// and their connections are closed then. Closing twice is no error.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return
 	}
-	if b != 0 {
-		return b
+	p.closed = true
+	idle, waiting := p.idle, p.waiting
+	p.idle = nil
+	p.waiting = nil
+	for _, w := range waiting {
+		p.endWait(w, nil, &runError{err: errClosed})
 	}
-	return c
+	for _, d := range p.dials {
+		d.stop()
+	}
+	if p.idleTimer != nil {
+		p.idleTimer.Stop()
+	}
+	p.mu.Unlock()
+	for _, c := range idle {
+		p.drop(c, true)
+	}
 }

@@ -10,11 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// TestLazy: a pool that is not used does not connect.
-func TestLazy(t *testing.T) {
+func TestOpenDoesNotConnect(t *testing.T) {
 	before := runtime.NumGoroutine()
 	p, err := Open("postgres://nobody@192.0.2.1:1/db?sslmode=disable", Options{LookupEnv: noEnv})
 	if err != nil {
@@ -26,9 +25,8 @@ func TestLazy(t *testing.T) {
 	p.Close()
 }
 
-// TestBound: there are never more connections than that, and everybody gets one
-// in the end.
-func TestBound(t *testing.T) {
+// TestMaxConns bounds the connections, and every call gets one.
+func TestMaxConns(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		for s.request() != "" {
 			if n := s.server.open.Load(); n > 3 {
@@ -58,8 +56,9 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestWaiting ends with ctx, and says what it waited for.
-func TestWaiting(t *testing.T) {
+// TestWaitForAConnection: a wait ends with its context, and the error says what was
+// waited for.
+func TestWaitForAConnection(t *testing.T) {
 	release := make(chan struct{})
 	_, dsn := newFake(t, func(s *fakeSession) {
 		s.request()
@@ -69,15 +68,15 @@ func TestWaiting(t *testing.T) {
 	})
 	p := open(t, dsn, Options{MaxConns: 1})
 	done := make(chan error)
-	go func() { done <- p.Run(within(t, 5*time.Second), []*ratelimit.Statement{stmt("A")}) }()
-	eventually(t, "the connection is lent", func() bool {
+	go func() { done <- p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")}) }()
+	eventually(t, "the connection is in use", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.open == 1 && len(p.dials) == 0 && len(p.idle) == 0
 	})
 	st := stmt("A")
 	start := time.Now()
-	err := p.Run(within(t, 50*time.Millisecond), []*ratelimit.Statement{st})
+	err := p.Run(within(t, 50*time.Millisecond), []*postgres.Statement{st})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "none of the 1 connections became free") || st.Err == nil || time.Since(start) > time.Second {
 		t.Errorf("%v, %v after %v", err, st.Err, time.Since(start))
 	}
@@ -88,9 +87,8 @@ func TestWaiting(t *testing.T) {
 	run(t, p, stmt("A"))
 }
 
-// TestLastInFirstOut uses the connection that was used last, so that the others
-// may end.
-func TestLastInFirstOut(t *testing.T) {
+// TestConnectionUsedLastIsUsedNext, so that the others reach their idle timeout.
+func TestConnectionUsedLastIsUsedNext(t *testing.T) {
 	var used [4]atomic.Int32
 	var both sync.WaitGroup
 	both.Add(2)
@@ -104,7 +102,7 @@ func TestLastInFirstOut(t *testing.T) {
 			s.write(msgParsed + msgAnswered)
 		}
 	})
-	p := open(t, dsn, Options{IdleTimeout: 300 * time.Millisecond})
+	p := open(t, dsn+"&pool_max_conn_idle_time=300ms", Options{})
 	var wg sync.WaitGroup
 	for i := 0; i < 2; i++ {
 		wg.Add(1)
@@ -124,29 +122,56 @@ func TestLastInFirstOut(t *testing.T) {
 	eventually(t, "the other one ended", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.open == 1 })
 }
 
-// TestIdleTimeout closes all, with a goodbye, and no timer stays behind.
+// TestIdleTimeout: idle connections are closed with a Terminate, except for one. When the
+// server ends that one, another takes its place before the next call.
 func TestIdleTimeout(t *testing.T) {
-	var goodbyes atomic.Int32
+	var terminates atomic.Int32
+	var both sync.WaitGroup
+	both.Add(2)
+	end := make(chan struct{})
 	f, dsn := newFake(t, func(s *fakeSession) {
+		if s.number > 2 {
+			serveAll(s)
+			return
+		}
 		s.request()
+		both.Done()
+		both.Wait()
 		s.write(msgAnswer)
-		if kind, _ := s.message(); kind == 'X' {
-			goodbyes.Add(1)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if kind, _ := s.message(); kind == 'X' {
+				terminates.Add(1)
+			}
+		}()
+		select {
+		case <-ended:
+		case <-end:
 		}
 	})
-	p := open(t, dsn, Options{IdleTimeout: 50 * time.Millisecond})
+	p := open(t, dsn+"&pool_max_conn_idle_time=50ms", Options{})
+	var group sync.WaitGroup
+	for range 2 {
+		group.Go(func() { succeeds(t, p, stmt("A")) })
+	}
+	group.Wait()
+	eventually(t, "one is closed", func() bool { return f.open.Load() == 1 && terminates.Load() == 1 })
+	time.Sleep(150 * time.Millisecond)
+	if n := f.open.Load(); n != 1 || f.accepted.Load() != 2 {
+		t.Errorf("%d connections are kept", n)
+	}
+	close(end)
+	eventually(t, "another is opened", func() bool { return f.open.Load() == 1 && f.accepted.Load() == 3 })
 	run(t, p, stmt("A"))
-	eventually(t, "it is closed, and nothing waits for more", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return f.open.Load() == 0 && p.open == 0 && p.reaper == nil && goodbyes.Load() == 1
-	})
-	run(t, p, stmt("A"))
+	if n := f.accepted.Load(); n != 3 {
+		t.Errorf("the call opened a connection: %d", n)
+	}
 }
 
 func TestMaxLifetime(t *testing.T) {
 	f, dsn := newFake(t, serveAll)
-	p := open(t, dsn, Options{MaxLifetime: 100 * time.Millisecond})
+	p := open(t, dsn+"&pool_max_conn_lifetime=100ms", Options{})
 	start := time.Now()
 	eventually(t, "the fifth connection", func() bool { run(t, p, stmt("A")); return f.accepted.Load() == 5 })
 	if took := time.Since(start); took < 300*time.Millisecond {
@@ -155,49 +180,8 @@ func TestMaxLifetime(t *testing.T) {
 	eventually(t, "the old ones are closed", func() bool { return f.open.Load() == 1 })
 }
 
-// TestHealthCheck asks a connection that was idle for long, and leaves it where
-// it does not answer.
-func TestHealthCheck(t *testing.T) {
-	var checks atomic.Int32
-	f, dsn := newFake(t, func(s *fakeSession) {
-		for {
-			switch kinds := s.request(); {
-			case kinds == "":
-				return
-			case kinds == "S":
-				if checks.Add(1) == 2 {
-					waitForEnd(s) // forgotten by a firewall
-					return
-				}
-				s.write(msgNoise + msgReady)
-			case kinds[0] == 'P':
-				s.write(msgAnswer)
-			default:
-				s.write(msgAnswered)
-			}
-		}
-	})
-	p := open(t, dsn, Options{HealthCheckAfter: 20 * time.Millisecond, MaxConns: 1})
-	run(t, p, stmt("A"))
-	if n := checks.Load(); n != 0 {
-		t.Errorf("%d checks", n)
-	}
-	time.Sleep(40 * time.Millisecond)
-	run(t, p, stmt("A"))
-	if n := checks.Load(); n != 1 || f.accepted.Load() != 1 {
-		t.Errorf("%d checks, %d connections", n, f.accepted.Load())
-	}
-	time.Sleep(40 * time.Millisecond)
-	start := time.Now()
-	if err := p.Run(within(t, 2*time.Second), []*ratelimit.Statement{stmt("A")}); err != nil {
-		t.Errorf("a connection that does not answer: %v", err)
-	}
-	if took := time.Since(start); took < 990*time.Millisecond || f.accepted.Load() != 2 {
-		t.Errorf("took %v, %d connections", took, f.accepted.Load())
-	}
-}
-
-// TestClose ends what is idle, fails who waits, and lets the rest finish.
+// TestClose: idle connections are closed, waiting calls fail, and calls under way
+// finish.
 func TestClose(t *testing.T) {
 	release := make(chan struct{})
 	f, dsn := newFake(t, func(s *fakeSession) {
@@ -209,25 +193,25 @@ func TestClose(t *testing.T) {
 	before := runtime.NumGoroutine()
 	p := open(t, dsn, Options{MaxConns: 1})
 	busy, waits := make(chan error), make(chan error)
-	go func() { busy <- p.Run(within(t, 5*time.Second), []*ratelimit.Statement{stmt("A")}) }()
-	eventually(t, "the connection is lent", func() bool {
+	go func() { busy <- p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")}) }()
+	eventually(t, "the connection is in use", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.open == 1 && len(p.dials) == 0
 	})
-	go func() { waits <- p.Run(within(t, 5*time.Second), []*ratelimit.Statement{stmt("A")}) }()
+	go func() { waits <- p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")}) }()
 	eventually(t, "one waits", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.waiting) == 1 })
 	p.Close()
 	p.Close()
 	if err := <-waits; err == nil || !strings.Contains(err.Error(), "the pool is closed") {
-		t.Errorf("who waited: %v", err)
+		t.Errorf("the waiting call: %v", err)
 	}
 	close(release)
 	if err := <-busy; err != nil {
-		t.Errorf("who was busy: %v", err)
+		t.Errorf("the call under way: %v", err)
 	}
 	st := stmt("A")
-	if err := p.Run(context.Background(), []*ratelimit.Statement{st}); err == nil || st.Err == nil {
+	if err := p.Run(context.Background(), []*postgres.Statement{st}); err == nil || st.Err == nil {
 		t.Error("Run after Close")
 	}
 	if err := p.Exec(context.Background(), "A"); err == nil {
@@ -242,7 +226,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 	f, dsn := newRawFake(t, waitForEnd)
 	p := open(t, dsn, Options{})
 	done := make(chan error)
-	go func() { done <- p.Run(context.Background(), []*ratelimit.Statement{stmt("A")}) }()
+	go func() { done <- p.Run(context.Background(), []*postgres.Statement{stmt("A")}) }()
 	eventually(t, "it connects", func() bool { return f.open.Load() == 1 })
 	p.Close()
 	if err := <-done; err == nil {
@@ -251,8 +235,8 @@ func TestCloseWhileConnecting(t *testing.T) {
 	eventually(t, "it is closed", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })
 }
 
-// TestTooManyConnections: where the server has no room for one more connection,
-// those that there are serve everybody.
+// TestTooManyConnections: if the server refuses more connections, those that exist
+// serve all calls.
 func TestTooManyConnections(t *testing.T) {
 	f, dsn := newRawFake(t, func(s *fakeSession) {
 		if s.number > 2 {
@@ -278,14 +262,14 @@ func TestTooManyConnections(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	if n := f.accepted.Load(); n < 3 || time.Duration(n) > 5+time.Since(start)/pace {
+	if n := f.accepted.Load(); n < 3 || time.Duration(n) > 5+time.Since(start)/dialInterval {
 		t.Errorf("%d connections", n)
 	}
 }
 
-// TestChaos ends connections, calls and servers at all times, and counts in the
-// end.
-func TestChaos(t *testing.T) {
+// TestConnectionsEndAtAllTimes ends connections, calls and sessions at random times,
+// and then checks that nothing is left.
+func TestConnectionsEndAtAllTimes(t *testing.T) {
 	var requests atomic.Int32
 	f, dsn := newFake(t, func(s *fakeSession) {
 		for s.request() != "" {
@@ -301,7 +285,7 @@ func TestChaos(t *testing.T) {
 			s.write(msgParsed + msgAnswered)
 		}
 	})
-	p := open(t, dsn, Options{MaxConns: 4, IdleTimeout: 10 * time.Millisecond, MaxLifetime: 50 * time.Millisecond, HealthCheckAfter: time.Millisecond})
+	p := open(t, dsn+"&pool_max_conn_idle_time=10ms&pool_max_conn_lifetime=50ms", Options{MaxConns: 4})
 	var wg sync.WaitGroup
 	var good, bad atomic.Int32
 	for i := 0; i < 8; i++ {
@@ -311,7 +295,7 @@ func TestChaos(t *testing.T) {
 			for j := 0; j < 100; j++ {
 				st := stmt("A")
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-				err := p.Run(ctx, []*ratelimit.Statement{st})
+				err := p.Run(ctx, []*postgres.Statement{st})
 				cancel()
 				switch {
 				case (err == nil) != (st.Err == nil):

@@ -47,9 +47,6 @@ func poolerScript(servers int, named *atomic.Int32) func(*fakeSession) {
 						continue
 					}
 					answer += msgBound
-				case kind == 'C':
-					delete(known[turn], parts[0][1:])
-					answer += msg('3', "")
 				case kind == 'D':
 					answer += msgNoData
 				case kind == 'E':
@@ -61,16 +58,18 @@ func poolerScript(servers int, named *atomic.Int32) func(*fakeSession) {
 	}
 }
 
-// TestPooler: no statement fails, and soon none has a name.
-func TestPooler(t *testing.T) {
+// TestTransactionPooler: no statement fails, and soon none is prepared.
+func TestTransactionPooler(t *testing.T) {
 	var named atomic.Int32
 	_, dsn := newFake(t, poolerScript(4, &named))
 	logged := 0
 	p := open(t, dsn, Options{MaxConns: 1, Logger: func(string) { logged++ }})
 	for i := 0; i < 20; i++ {
-		run(t, p, stmt("A"), stmt("B", int64(1)), stmt("A"))
+		joined := stmt("B", int64(1))
+		joined.Joined = true
+		run(t, p, stmt("A"), joined, stmt("C"), stmt("A"))
 	}
-	if n := named.Load(); n > 12 || logged != 1 {
+	if n := named.Load(); n > 16 || logged != 1 {
 		t.Errorf("%d named statements, %d lines in the log", n, logged)
 	}
 	named.Store(0)
@@ -81,8 +80,8 @@ func TestPooler(t *testing.T) {
 	}
 }
 
-// TestPoolerSaysGoodbye: PgBouncer ends the session where it does not know a name.
-func TestPoolerSaysGoodbye(t *testing.T) {
+// TestPoolerThatEndsTheSession, as PgBouncer does if it does not know a statement's name.
+func TestPoolerThatEndsTheSession(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		for i := 0; ; i++ {
 			switch kinds := s.request(); {

@@ -9,75 +9,86 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// maxPrepared bounds the named statements of a connection. More texts than a
-// store has are sent without a name.
+// maxPrepared bounds the prepared statements of a connection. It is more than a
+// store has; further statements are not prepared.
 const maxPrepared = 256
 
 // States of a prepared statement on its connection.
 const (
 	isAbsent = iota
-	isSent   // earlier in the pipeline under way
+	isSent   // its Parse is in the pipeline
 	isReady
 )
 
-// prepared is what a connection knows of a statement's text.
+// prepared is what a connection knows of the statements with one text.
 type prepared struct {
-	name   string // "" is none: it lasts for one use
+	name   string // of the prepared statement; "" if it is for one use
 	params int
 	bind   string // the Bind message up to the number of parameters
 	state  int
-	stale  bool // one of that name may be there and must be closed first
 
-	described bool
+	described bool    // columns and layout are known
 	columns   int     // of a row
-	layout    *layout // nil if not all are of eight bytes
+	layout    *layout // nil if not all columns are of eight bytes
 }
 
-// The messages at the end of a statement: of Bind, that all columns are to be in
-// binary format; Execute without a limit, and Sync. Between them, where the
-// columns of the result are not known yet, comes Describe.
+// The messages at the end of a statement. bindEnd is the end of Bind: all columns
+// of the result are to be in binary format. Execute has no limit. Describe comes
+// between the two if the columns of the result are not known yet. The last
+// statement of a transaction has a Sync.
 const (
-	bindEnd     = "\x00\x01\x00\x01"
-	runAndSync  = "E\x00\x00\x00\x09\x00\x00\x00\x00\x00S\x00\x00\x00\x04"
-	describeAll = "D\x00\x00\x00\x06P\x00"
-	allOfIt     = bindEnd + runAndSync
+	bindEnd         = "\x00\x01\x00\x01"
+	describeMessage = "D\x00\x00\x00\x06P\x00"
+	executeMessage  = "E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
+	syncMessage     = "S\x00\x00\x00\x04"
+	endJoined       = bindEnd + executeMessage
+	endLast         = bindEnd + executeMessage + syncMessage
 )
 
-// appendStatement appends a statement's messages to b. Where the statement
-// cannot be sent, it sets Err and returns b and no plan.
-func appendStatement(c *conn, b []byte, st *ratelimit.Statement, unnamed bool) ([]byte, *prepared) {
+// appendStatement appends a statement's messages to b. joined says that another
+// statement of its transaction follows. If the statement cannot be sent,
+// appendStatement sets Err and returns no plan.
+func appendStatement(c *conn, b []byte, st *postgres.Statement, joined, unnamed bool) ([]byte, *prepared) {
 	pr := c.statements[st.SQL]
-	if unnamed || c.unnamed || pr == nil || pr.state != isReady || pr.params != len(st.Args) {
-		return appendUnusual(c, b, st, unnamed || c.unnamed)
+	if unnamed || c.unnamed || st.Unnamed || pr == nil || pr.state != isReady || pr.params != len(st.Args) {
+		return appendUnprepared(c, b, st, joined, unnamed || c.unnamed || st.Unnamed)
 	}
 	st.Err = errPending
 	st.Code = ""
+	st.Result = st.Result[:0]
+	st.Rows = 0
 	start := len(b)
 	b = append(b, pr.bind...)
 	b, err := appendParameters(b, st.Args)
 	if err != nil {
 		refuse(st, err)
-		return b[:start], nil
+		return nil, nil
 	}
 	binary.BigEndian.PutUint32(b[start+1:], uint32(len(b)+len(bindEnd)-start-1))
-	return append(b, allOfIt...), pr
+	if joined {
+		return append(b, endJoined...), pr
+	}
+	return append(b, endLast...), pr
 }
 
-// appendUnusual does the same for a statement that is not prepared yet, and in
-// every other case.
-func appendUnusual(c *conn, b []byte, st *ratelimit.Statement, unnamed bool) ([]byte, *prepared) {
+// appendUnprepared does the same for a statement that is not prepared yet, or is
+// not to be, and in every other unusual case.
+func appendUnprepared(c *conn, b []byte, st *postgres.Statement, joined, unnamed bool) ([]byte, *prepared) {
 	st.Err = errPending
 	st.Code = ""
+	st.Result = st.Result[:0]
+	st.Rows = 0
 	if strings.Contains(st.SQL, "\x00") {
 		st.Err = errors.New("pgwire: the SQL text holds a NUL byte")
-		return b, nil
+		return nil, nil
 	}
 	if len(st.Args) > 65535 {
 		st.Err = fmt.Errorf("pgwire: %d parameters, must be 65535 or less", len(st.Args))
-		return b, nil
+		return nil, nil
 	}
 	pr := c.statements[st.SQL]
 	if pr == nil || unnamed {
@@ -90,7 +101,6 @@ func appendUnusual(c *conn, b []byte, st *ratelimit.Statement, unnamed bool) ([]
 	}
 	pr.params = len(st.Args)
 	pr.bind = "B\x00\x00\x00\x00\x00" + pr.name + "\x00\x00\x00" + string([]byte{byte(pr.params >> 8), byte(pr.params)})
-	start := len(b)
 	parse := pr.state == isAbsent
 	if parse {
 		b = appendParse(b, st, pr)
@@ -100,28 +110,32 @@ func appendUnusual(c *conn, b []byte, st *ratelimit.Statement, unnamed bool) ([]
 	b, err := appendParameters(b, st.Args)
 	if err != nil {
 		refuse(st, err)
-		return b[:start], nil
+		return nil, nil
 	}
 	b = append(b, bindEnd...)
 	binary.BigEndian.PutUint32(b[bind+1:], uint32(len(b)-bind-1))
 	if parse {
 		pr.state = isSent
-		b = append(b, describeAll...)
+		b = append(b, describeMessage...)
 	}
-	return append(b, runAndSync...), pr
+	b = append(b, executeMessage...)
+	if !joined {
+		b = append(b, syncMessage...)
+	}
+	return b, pr
 }
 
 // refuse sets the error of a statement that has a parameter which cannot be sent.
-func refuse(st *ratelimit.Statement, err error) {
+func refuse(st *postgres.Statement, err error) {
 	st.Err = err
 	if errors.Is(err, errNUL) {
-		st.Code = untranslatable
+		st.Code = sqlstate.InvalidByteSequence
 	}
 }
 
-// Types of parameters, as Postgres numbers them.
+// Types of parameters, by Postgres's numbers, and errors of parameters.
 var (
-	oidUnknown   = []byte{0, 0, 0, 0} // the text's casts decide
+	oidUnknown   = []byte{0, 0, 0, 0} // the text of the statement decides
 	oidBigint    = []byte{0, 0, 0, 20}
 	oidText      = []byte{0, 0, 0, 25}
 	oidTexts     = []byte{0, 0, 3, 241}
@@ -131,12 +145,7 @@ var (
 )
 
 // appendParse appends the message that prepares a statement.
-func appendParse(b []byte, st *ratelimit.Statement, pr *prepared) []byte {
-	if pr.stale {
-		at := len(b)
-		b = append(b, "C\x00\x00\x00\x00S"+pr.name+"\x00"...)
-		putLength(b, at+1)
-	}
+func appendParse(b []byte, st *postgres.Statement, pr *prepared) []byte {
 	at := len(b)
 	b = append(b, "P\x00\x00\x00\x00"+pr.name+"\x00"+st.SQL+"\x00"...)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(st.Args)))
@@ -158,8 +167,8 @@ func appendParse(b []byte, st *ratelimit.Statement, pr *prepared) []byte {
 	return b
 }
 
-// describe takes in a RowDescription.
-func describe(pr *prepared, body []byte) error {
+// takeDescription reads a RowDescription.
+func takeDescription(pr *prepared, body []byte) error {
 	errRows := errors.New("the server described its rows in a way that cannot be")
 	if len(body) < 2 {
 		return errRows
@@ -191,12 +200,4 @@ func describe(pr *prepared, body []byte) error {
 		pr.layout = newLayout(n)
 	}
 	return nil
-}
-
-// forget makes all statements of a connection be prepared anew.
-func forget(c *conn) {
-	for _, pr := range c.statements {
-		pr.state = isAbsent
-		pr.stale = true
-	}
 }

@@ -16,23 +16,22 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
-// maxIterations bounds what a server may make us compute. Its own default is 4,096.
+// maxIterations bounds the work that a server can cause. Postgres's default is 4,096.
 const maxIterations = 10000000
 
 // scram is one exchange of RFC 5802 with SHA-256 (RFC 7677).
 type scram struct {
 	mechanism string
-	header    string // the gs2 header: what we say about channel binding
+	header    string // the GS2 header, which says whether the client supports channel binding
 	binding   []byte // the channel binding data, for -PLUS
 	bare      string // client-first-message-bare
-	nonce     string // ours
-	final     []byte // the server's signature that proves it knows the password
+	nonce     string // the client's
+	final     []byte // the signature by which the server proves that it knows the password
 }
 
-// scramLogIn logs in by the best of the mechanisms that the server offers.
+// scramLogIn logs in with the best mechanism that the server offers.
 func scramLogIn(c *conn, cfg *config, password string, offered []string) (*serverError, error) {
 	s, err := newScram(offered, serverEndPoint(c, cfg.auth.binding), cfg.auth.binding)
 	if err != nil {
@@ -49,9 +48,9 @@ func scramLogIn(c *conn, cfg *config, password string, offered []string) (*serve
 	if err := send(c, 'p', string(message)+first); err != nil {
 		return nil, err
 	}
-	challenge, failure, err := nextSASL(c, authSASLNext)
-	if failure != nil || err != nil {
-		return failure, err
+	challenge, reported, err := nextSASL(c, authSASLNext)
+	if reported != nil || err != nil {
+		return reported, err
 	}
 	response, err := s.respond(challenge, password, c.deadline)
 	if err != nil {
@@ -60,9 +59,9 @@ func scramLogIn(c *conn, cfg *config, password string, offered []string) (*serve
 	if err := send(c, 'p', response); err != nil {
 		return nil, err
 	}
-	verdict, failure, err := nextSASL(c, authSASLFinal)
-	if failure != nil || err != nil {
-		return failure, err
+	verdict, reported, err := nextSASL(c, authSASLFinal)
+	if reported != nil || err != nil {
+		return reported, err
 	}
 	return nil, s.verify(verdict)
 }
@@ -85,7 +84,7 @@ func nextSASL(c *conn, want uint32) (string, *serverError, error) {
 	}
 }
 
-// newScram picks the mechanism. endPoint is nil where the channel cannot be bound.
+// newScram chooses the mechanism. endPoint is nil if the channel cannot be bound.
 func newScram(offered []string, endPoint []byte, binding string) (*scram, error) {
 	plus := false
 	for _, mechanism := range offered {
@@ -97,20 +96,22 @@ func newScram(offered []string, endPoint []byte, binding string) (*scram, error)
 	case binding == "require":
 		return nil, errors.New("channel_binding is require, but the server does not offer it on this connection")
 	case endPoint != nil:
-		// We could have, it says: so nobody can have hidden the server's offer.
+		// This header says that the client supports channel binding. The server refuses
+		// the login if it offered it: then an attacker has removed the offer.
 		return &scram{mechanism: "SCRAM-SHA-256", header: "y,,"}, nil
 	}
 	return &scram{mechanism: "SCRAM-SHA-256", header: "n,,"}, nil
 }
 
-// begin sets the first message. Postgres takes the user from the startup
-// message and wants none here.
+// begin sets the first message. Its user is empty for Postgres, which takes the user
+// from the StartupMessage.
 func (s *scram) begin(user, nonce string) {
 	s.nonce = nonce
 	s.bare = "n=" + user + ",r=" + nonce
 }
 
-// respond answers the server's challenge with a proof that we know the password.
+// respond returns the answer to the server's challenge, which proves that the client
+// knows the password.
 func (s *scram) respond(challenge, password string, deadline time.Time) (string, error) {
 	nonce := ""
 	iterations := 0
@@ -137,7 +138,7 @@ func (s *scram) respond(challenge, password string, deadline time.Time) (string,
 	if iterations < 1 || iterations > maxIterations {
 		return "", fmt.Errorf("the server wants %d iterations of SCRAM, must be from 1 to %d", iterations, maxIterations)
 	}
-	salted, err := saltPassword(prepare(password), salt, iterations, deadline)
+	salted, err := saltPassword(password, salt, iterations, deadline)
 	if err != nil {
 		return "", err
 	}
@@ -152,7 +153,7 @@ func (s *scram) respond(challenge, password string, deadline time.Time) (string,
 	return unproven + ",p=" + base64.StdEncoding.EncodeToString(proof), nil
 }
 
-// verify checks the server's last word.
+// verify checks the server's last message.
 func (s *scram) verify(verdict string) error {
 	if strings.HasPrefix(verdict, "e=") {
 		return errors.New("the server refuses the authentication by SCRAM: " + printable(verdict[2:]))
@@ -190,27 +191,9 @@ func mac(key []byte, text string) []byte {
 	return m.Sum(nil)
 }
 
-// prepare is SASLprep as far as it goes without Unicode's tables: other spaces
-// become spaces, and what does not show is dropped.
-func prepare(password string) string {
-	if !utf8.ValidString(password) {
-		return password
-	}
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == 0xA0 || r == 0x1680 || r >= 0x2000 && r <= 0x200B || r == 0x202F || r == 0x205F || r == 0x3000:
-			return ' '
-		case r == 0xAD || r == 0x34F || r == 0x1806 || r >= 0x180B && r <= 0x180D || r >= 0x200C && r <= 0x200D ||
-			r == 0x2060 || r >= 0xFE00 && r <= 0xFE0F || r == 0xFEFF:
-			return -1
-		}
-		return r
-	}, password)
-}
-
-// serverEndPoint is the channel binding data tls-server-end-point of RFC 5929: a
-// hash of the server's certificate. It is nil without TLS, for certificates
-// that it is not defined for, and where it is not wanted.
+// serverEndPoint returns the channel binding data tls-server-end-point of RFC 5929,
+// a hash of the server's certificate. It returns nil without TLS, for certificates
+// for which it is not defined, and if channel binding is disabled.
 func serverEndPoint(c *conn, binding string) []byte {
 	secure, ok := c.nc.(*tls.Conn)
 	if !ok || binding == "disable" {

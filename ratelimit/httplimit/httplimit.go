@@ -1,5 +1,5 @@
-// Package httplimit enforces limits in front of a net/http handler, with the
-// headers and refusals of the Caddy module and the Traefik plugin.
+// Package httplimit enforces limits in front of a net/http handler, with the headers and
+// refusals of the Caddy module and the Traefik plugin.
 package httplimit
 
 import (
@@ -11,60 +11,83 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Options are the settings of a middleware.
+// Options are the settings of a middleware. Limit or Hits is required.
 type Options struct {
-	// Hits returns what a request is charged, on one limit or several; none
-	// lets it pass. Nil charges 1 on Limit to the address that RemoteAddr has:
-	// behind a proxy that is the proxy's, so there write your own.
-	Hits func(r *http.Request) []ratelimit.Hit
-
-	// Limit is the limit that a nil Hits charges. It must be valid.
+	// Limit charges 1 for each request to the address of the connection (the host of
+	// http.Request.RemoteAddr). Behind a proxy, that is the address of the proxy: set
+	// Hits instead. If Hits is set, Limit is not used.
 	Limit *ratelimit.Limit
 
-	// Timeout is for the whole decision. 0 means 250 ms.
+	// Hits returns the hits of a request, on one limit or on several. The limits must be
+	// valid. A request without hits passes. If a hit has no limit, or cannot be decided
+	// for another reason, there is no decision: see DenyOnError.
+	Hits func(r *http.Request) []ratelimit.Hit
+
+	// Timeout is for the whole decision on a request. 0 means 250 ms.
 	Timeout time.Duration
 
-	// DenyOnError answers 503 where no decision could be had; otherwise the
-	// request passes.
+	// DenyOnError refuses a request with status 503 if no decision was possible.
+	// Without it, such a request passes.
 	DenyOnError bool
 
-	// OnError is told why no decision could be had. It may be nil.
+	// OnError is called if no decision was possible. It may be nil.
 	OnError func(r *http.Request, err error)
 }
 
-// Handler returns a handler that passes to next what the limits allow. The
-// answer carries X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset
-// (Unix seconds) of the limit with the least left; a refusal is 429 with
-// Retry-After and a JSON body.
-func Handler(store ratelimit.Store, o Options, next http.Handler) http.Handler {
-	gate := &edge.Gate{Store: store, Timeout: o.Timeout, OnError: edge.Allow}
+// New returns a middleware. It calls the next handler if the limits allow the request. The
+// response has X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (Unix
+// seconds) of the limit with the least remaining. A refusal has status 429, Retry-After
+// and a JSON body.
+//
+// The error is a *ratelimit.FieldError: for a nil store, for neither a Limit nor Hits,
+// for a Limit that is not valid, or for a negative Timeout.
+func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler, error) {
+	if store == nil {
+		return nil, &ratelimit.FieldError{Field: "store", Want: "a ratelimit.Store"}
+	}
+	if o.Hits == nil && o.Limit == nil {
+		return nil, &ratelimit.FieldError{Field: "Limit", Want: "a limit, unless there are Hits"}
+	}
+	if o.Hits == nil {
+		if err := o.Limit.Validate(); err != nil {
+			return nil, err
+		}
+		o.Hits = hitsByAddress(*o.Limit)
+	}
+	if o.Timeout < 0 {
+		return nil, &ratelimit.FieldError{Field: "Timeout", Value: o.Timeout.String(), Want: "0 or more"}
+	}
+	decider := &edge.Decider{Store: store, Timeout: o.Timeout, OnError: edge.Allow}
 	if o.Timeout == 0 {
-		gate.Timeout = edge.DefaultTimeout
+		decider.Timeout = edge.DefaultTimeout
 	}
 	if o.DenyOnError {
-		gate.OnError = edge.Deny
+		decider.OnError = edge.Deny
 	}
-	hits := o.Hits
-	if hits == nil {
-		hits = func(r *http.Request) []ratelimit.Hit {
-			host, _, err := net.SplitHostPort(r.RemoteAddr)
-			if err != nil {
-				host = r.RemoteAddr
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			hits := o.Hits(r)
+			outcome := edge.Decide(r.Context(), decider, hits, make([]ratelimit.Decision, len(hits)))
+			if outcome.Err != nil && o.OnError != nil {
+				o.OnError(r, outcome.Err)
 			}
-			return []ratelimit.Hit{{Limit: o.Limit, Key: host, Cost: 1}}
+			edge.SetHeaders(w.Header(), &outcome)
+			if outcome.Status != 0 {
+				outcome.Refuse(w)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}, nil
+}
+
+// hitsByAddress charges each request to its client's address.
+func hitsByAddress(limit ratelimit.Limit) func(r *http.Request) []ratelimit.Hit {
+	return func(r *http.Request) []ratelimit.Hit {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		if err != nil {
+			host = r.RemoteAddr
 		}
+		return []ratelimit.Hit{{Limit: &limit, Key: host, Cost: 1}}
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		all := hits(r)
-		answer := edge.Ask(r.Context(), gate, all, make([]ratelimit.Decision, len(all)))
-		if answer.Err != nil && o.OnError != nil {
-			o.OnError(r, answer.Err)
-		}
-		edge.SetHeaders(w.Header(), &answer)
-		if answer.Status != 0 {
-			answer.Refuse(w)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -13,41 +14,69 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/httplimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
 func Example() {
-	store := ratelimit.NewMemory(0, nil)
-	defer store.Close()
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
 	limit := &ratelimit.Limit{Prefix: "api", Events: 1, Window: time.Minute}
-	handler := httplimit.Handler(store, httplimit.Options{Limit: limit}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	limited, err := httplimit.New(store, httplimit.Options{Limit: limit})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	handler := limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, "hello")
 	}))
 	for range 2 {
-		answer := httptest.NewRecorder()
-		handler.ServeHTTP(answer, httptest.NewRequest("GET", "/", nil))
-		fmt.Println(answer.Code, answer.Header().Get("X-RateLimit-Remaining"), answer.Body.Len() > 0)
+		response := httptest.NewRecorder()
+		handler.ServeHTTP(response, httptest.NewRequest("GET", "/", nil))
+		fmt.Println(response.Code, response.Header().Get("X-RateLimit-Remaining"), response.Body.Len() > 0)
 	}
 	// Output:
 	// 200 0 true
 	// 429 0 true
 }
 
-// next is the handler behind.
+// newStore returns a store in memory.
+func newStore(t *testing.T) ratelimit.Store {
+	t.Helper()
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return store
+}
+
+// wrap returns next behind a middleware.
+func wrap(t *testing.T, store ratelimit.Store, o httplimit.Options) http.Handler {
+	t.Helper()
+	limited, err := httplimit.New(store, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limited(next)
+}
+
+// next is the handler that gets the requests that pass.
 var next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTeapot) })
 
 func get(h http.Handler, remote string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = remote
-	answer := httptest.NewRecorder()
-	h.ServeHTTP(answer, r)
-	return answer
+	response := httptest.NewRecorder()
+	h.ServeHTTP(response, r)
+	return response
 }
 
-func TestByAddress(t *testing.T) {
-	store := ratelimit.NewMemory(0, nil)
-	defer store.Close()
+func TestEachAddressHasItsQuota(t *testing.T) {
+	store := newStore(t)
 	limit := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour}
-	h := httplimit.Handler(store, httplimit.Options{Limit: limit}, next)
+	h := wrap(t, store, httplimit.Options{Limit: limit})
 	for _, step := range []struct {
 		remote    string
 		status    int
@@ -84,26 +113,25 @@ func TestByAddress(t *testing.T) {
 	}
 }
 
-func TestHits(t *testing.T) {
-	store := ratelimit.NewMemory(0, nil)
-	defer store.Close()
+func TestSeveralLimitsOnOneRequest(t *testing.T) {
+	store := newStore(t)
 	limit := func(prefix string, events int64) *ratelimit.Limit {
 		return &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: events, Window: time.Hour}
 	}
 	var hits []ratelimit.Hit
-	h := httplimit.Handler(store, httplimit.Options{Hits: func(r *http.Request) []ratelimit.Hit { return hits }}, next)
+	h := wrap(t, store, httplimit.Options{Hits: func(r *http.Request) []ratelimit.Hit { return hits }})
 	if a := get(h, "@"); a.Code != http.StatusTeapot || a.Header().Get("X-RateLimit-Limit") != "" {
 		t.Errorf("without hits: %d, %v", a.Code, a.Header())
 	}
 	hits = []ratelimit.Hit{{Limit: limit("a", 5), Key: "k", Cost: 1}, {Limit: limit("b", 3), Key: "k", Cost: 2}}
-	// The limit with the least left is told of.
+	// The headers are those of the limit with the least remaining.
 	if a := get(h, "@"); a.Code != http.StatusTeapot || a.Header().Get("X-RateLimit-Limit") != "3" || a.Header().Get("X-RateLimit-Remaining") != "1" {
 		t.Errorf("two limits: %d, %v", a.Code, a.Header())
 	}
 	if a := get(h, "@"); a.Code != http.StatusTooManyRequests || a.Header().Get("X-RateLimit-Limit") != "3" {
 		t.Errorf("the second refuses: %d, %v", a.Code, a.Header())
 	}
-	// A cost that can never pass is not to be tried again.
+	// A cost that can never pass has no Retry-After.
 	hits = hits[1:]
 	hits[0].Cost = 4
 	if a := get(h, "@"); a.Code != http.StatusTooManyRequests || a.Header().Get("Retry-After") != "" {
@@ -111,9 +139,9 @@ func TestHits(t *testing.T) {
 	}
 }
 
-// failing is a store without decisions.
+// failing is a store that makes no decisions.
 type failing struct {
-	timeout time.Duration // that it was last asked with
+	timeout time.Duration // of the last call
 }
 
 var errNoDecision = errors.New("no decision")
@@ -125,7 +153,7 @@ func (f *failing) Take(_ context.Context, timeout time.Duration, _ []ratelimit.H
 func (*failing) Reset(context.Context, time.Duration, []ratelimit.Hit) error { return errNoDecision }
 func (*failing) Close()                                                      {}
 
-func TestNoDecision(t *testing.T) {
+func TestAStoreThatFails(t *testing.T) {
 	limit := &ratelimit.Limit{Prefix: "p", Events: 2, Window: time.Hour}
 	for _, test := range []struct {
 		deny    bool
@@ -134,20 +162,62 @@ func TestNoDecision(t *testing.T) {
 		want    time.Duration
 	}{{false, 0, http.StatusTeapot, 250 * time.Millisecond}, {true, time.Second, http.StatusServiceUnavailable, time.Second}} {
 		store := &failing{}
-		var told []error
+		var reported []error
 		o := httplimit.Options{Limit: limit, Timeout: test.timeout, DenyOnError: test.deny, OnError: func(r *http.Request, err error) {
-			told = append(told, err)
+			reported = append(reported, err)
 		}}
-		a := get(httplimit.Handler(store, o, next), "@")
+		a := get(wrap(t, store, o), "@")
 		if a.Code != test.status || a.Header().Get("X-RateLimit-Limit") != "" || store.timeout != test.want {
 			t.Errorf("deny %v: %d, %v, asked with a timeout of %v", test.deny, a.Code, a.Header(), store.timeout)
 		}
-		if len(told) != 1 || !errors.Is(told[0], errNoDecision) {
-			t.Errorf("deny %v: told of %v", test.deny, told)
+		if len(reported) != 1 || !errors.Is(reported[0], errNoDecision) {
+			t.Errorf("deny %v: OnError was called with %v", test.deny, reported)
 		}
 		o.OnError = nil
-		if a := get(httplimit.Handler(store, o, next), "@"); a.Code != test.status {
-			t.Errorf("deny %v, nobody to tell: %d", test.deny, a.Code)
+		if a := get(wrap(t, store, o), "@"); a.Code != test.status {
+			t.Errorf("deny %v, without OnError: %d", test.deny, a.Code)
+		}
+	}
+}
+
+// TestAHitWithoutALimit must not pass unnoticed.
+func TestAHitWithoutALimit(t *testing.T) {
+	for _, test := range []struct {
+		deny   bool
+		status int
+	}{{false, http.StatusTeapot}, {true, http.StatusServiceUnavailable}} {
+		for _, hit := range []ratelimit.Hit{{Key: "k", Cost: 1}, {Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k"}} {
+			var reported error
+			h := wrap(t, newStore(t), httplimit.Options{
+				Hits:        func(*http.Request) []ratelimit.Hit { return []ratelimit.Hit{hit} },
+				DenyOnError: test.deny, OnError: func(_ *http.Request, err error) { reported = err },
+			})
+			var field *ratelimit.FieldError
+			if response := get(h, "@"); response.Code != test.status || !errors.As(reported, &field) {
+				t.Errorf("deny %v, %+v: %d, and OnError was called with %v", test.deny, hit, response.Code, reported)
+			}
+		}
+	}
+}
+
+func TestWrongOptionsAreRefused(t *testing.T) {
+	limit := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
+	store := newStore(t)
+	for _, test := range []struct {
+		store   ratelimit.Store
+		options httplimit.Options
+		field   string
+	}{
+		{nil, httplimit.Options{Limit: limit}, "store"},
+		{store, httplimit.Options{}, "Limit"},
+		{store, httplimit.Options{Limit: &ratelimit.Limit{Events: 1, Window: time.Hour}}, "prefix"},
+		{store, httplimit.Options{Limit: &ratelimit.Limit{Prefix: "p", Window: time.Hour}}, "limit"},
+		{store, httplimit.Options{Limit: limit, Timeout: -1}, "Timeout"},
+	} {
+		_, err := httplimit.New(test.store, test.options)
+		var field *ratelimit.FieldError
+		if !errors.As(err, &field) || field.Field != test.field {
+			t.Errorf("%+v: %v, want an error about %s", test.options, err, test.field)
 		}
 	}
 }

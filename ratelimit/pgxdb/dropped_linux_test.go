@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// TestDroppedPackets: where packets are dropped, as by a firewall or by a host that
-// is off, the kernel tries again less and less often. The database's
-// return is noticed sooner.
+// TestDroppedPackets: if packets are dropped, as by a firewall or by a host that is
+// off, the kernel repeats them less and less often. The DB notices sooner that the
+// database is back.
 func TestDroppedPackets(t *testing.T) {
+	t.Parallel()
 	server := cluster.Private(t, cluster.Options{})
 	address, comeBack := droppingAddress(t)
 	db := open(t, "postgres://postgres@"+address+"/postgres?sslmode=disable")
@@ -25,11 +26,11 @@ func TestDroppedPackets(t *testing.T) {
 	ask := func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
 		defer cancel()
-		return db.Run(ctx, []*ratelimit.Statement{{SQL: "SELECT 1"}})
+		return db.Run(ctx, []*postgres.Statement{{SQL: "SELECT 1"}})
 	}
-	for down := time.Now(); time.Since(down) < 14500*time.Millisecond; time.Sleep(10 * time.Millisecond) {
+	for down := time.Now(); time.Since(down) < 7500*time.Millisecond; time.Sleep(10 * time.Millisecond) {
 		if err := ask(); err == nil {
-			t.Fatal("nobody is there, and answers")
+			t.Fatal("an answer without a server")
 		}
 	}
 	comeBack(fmt.Sprint("127.0.0.1:", server.Port()))
@@ -42,8 +43,8 @@ func TestDroppedPackets(t *testing.T) {
 	}
 }
 
-// droppingAddress is one whose packets the kernel drops, since its queue of
-// connections is full, until comeBack has it lead to another.
+// droppingAddress returns an address to which the kernel drops packets, because its
+// queue of connections is full. comeBack connects the address to another one.
 func droppingAddress(t *testing.T) (address string, comeBack func(to string)) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

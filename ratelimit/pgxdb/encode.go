@@ -2,34 +2,43 @@ package pgxdb
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"sync"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// encoder turns a statement's arguments into Postgres's binary format, in
-// memory that the next pipeline uses again.
+// maxParameters is how many parameters the protocol allows.
+const maxParameters = 65535
+
+// encoder turns the parameters of statements into Postgres's binary format. Its
+// memory is used again.
 type encoder struct {
 	buffer []byte
 	values [][]byte
 	oids   []uint32
 }
 
-var encoders = sync.Pool{New: func() any { return new(encoder) }}
-
-func (e *encoder) reset() { e.buffer = e.buffer[:0] }
-
-// encode sets values and oids. Values of earlier calls stay valid until reset:
-// where the buffer moves, they keep the old one.
-func (e *encoder) encode(args []any) error {
-	e.values, e.oids = e.values[:0], e.oids[:0]
-	for _, arg := range args {
+// encode returns the values and the types of a statement's parameters. They stay
+// valid until reset, also if the encoder's memory moves meanwhile. The type of NULL
+// is 0: the text of the statement decides.
+func (e *encoder) encode(s *postgres.Statement) (values [][]byte, oids []uint32, err error) {
+	if len(s.Args) > maxParameters {
+		return nil, nil, fmt.Errorf("pgxdb: %d parameters, must be %d or less", len(s.Args), maxParameters)
+	}
+	if strings.Contains(s.SQL, "\x00") {
+		return nil, nil, errors.New("pgxdb: the SQL text holds a NUL byte")
+	}
+	first := len(e.values)
+	for _, arg := range s.Args {
 		start := len(e.buffer)
 		oid := uint32(0)
 		switch v := arg.(type) {
 		case nil:
-			e.values, e.oids = append(e.values, nil), append(e.oids, pgtype.Int8OID)
+			e.values, e.oids = append(e.values, nil), append(e.oids, 0)
 			continue
 		case int64:
 			oid = pgtype.Int8OID
@@ -52,7 +61,7 @@ func (e *encoder) encode(args []any) error {
 				e.buffer = append(e.buffer, s...)
 			}
 		default:
-			return fmt.Errorf("pgxdb: an argument of type %T; want []string, []int64, string, int64 or nil", arg)
+			return nil, nil, fmt.Errorf("pgxdb: a parameter of type %T, must be []string, []int64, string, int64 or nil", arg)
 		}
 		value := e.buffer[start:len(e.buffer):len(e.buffer)]
 		if value == nil {
@@ -60,20 +69,18 @@ func (e *encoder) encode(args []any) error {
 		}
 		e.values, e.oids = append(e.values, value), append(e.oids, oid)
 	}
-	return nil
+	return e.values[first:], e.oids[first:], nil
 }
+
+func (e *encoder) reset() { e.buffer, e.values, e.oids = e.buffer[:0], e.values[:0], e.oids[:0] }
 
 // array appends the header of a one-dimensional array without NULLs.
 func (e *encoder) array(element uint32, length int) {
-	dimensions := uint32(1)
+	header := []uint32{1, 0, element, uint32(length), 1} // dimensions, NULLs, type; length, first subscript
 	if length == 0 {
-		dimensions = 0
+		header = []uint32{0, 0, element}
 	}
-	e.buffer = binary.BigEndian.AppendUint32(e.buffer, dimensions)
-	e.buffer = binary.BigEndian.AppendUint32(e.buffer, 0)
-	e.buffer = binary.BigEndian.AppendUint32(e.buffer, element)
-	if length > 0 {
-		e.buffer = binary.BigEndian.AppendUint32(e.buffer, uint32(length))
-		e.buffer = binary.BigEndian.AppendUint32(e.buffer, 1)
+	for _, n := range header {
+		e.buffer = binary.BigEndian.AppendUint32(e.buffer, n)
 	}
 }

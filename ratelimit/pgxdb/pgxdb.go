@@ -1,16 +1,13 @@
-// Package pgxdb runs the statements of a ratelimit.Postgres store over pgx, for
-// the Caddy module and for Go programs.
+// Package pgxdb runs the statements of a Postgres store over pgx. It is for Go
+// programs and for the Caddy module.
 package pgxdb
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"net"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // Options are the settings of a DB.
@@ -27,34 +25,44 @@ type Options struct {
 	MaxConns int
 }
 
-// How long the connection and the whole login may take where the DSN has no
-// connect_timeout. An attempt goes on when its call has given up, and serves a
-// later one; but one whose packets were dropped must make way for the next, or
-// the database's return is noticed as late as the kernel tries again.
+// Without connect_timeout in the DSN, dialTimeout bounds the TCP connection and
+// loginTimeout the whole login. An attempt goes on when its call has ended, and
+// serves a later call. If packets are dropped, the kernel repeats them less and
+// less often: the short dialTimeout makes way for a new attempt.
 const (
 	dialTimeout  = 2 * time.Second
 	loginTimeout = 10 * time.Second
 )
 
-// MaxConns is what Options.MaxConns comes to with a DSN. It is 0 where the DSN's
-// pool_max_conns says it.
-func MaxConns(dsn string, option int) int {
-	if option > 0 || strings.Contains(dsn, "pool_max_conns") {
-		return max(option, 0)
-	}
-	return 8
-}
+const (
+	// defaultMaxConns is the bound if neither the options nor the DSN have one.
+	defaultMaxConns = 8
 
-// DB is a ratelimit.DB over a pgx pool.
+	// defaultIdleTime is how long connections beyond the first stay open while they are
+	// idle, if the DSN has no pool_max_conn_idle_time.
+	defaultIdleTime = 5 * time.Minute
+)
+
+// errUnused keeps the pool from connecting before the first call.
+var errUnused = errors.New("pgxdb: no call yet")
+
+// calling is the key of a value in the context of a call. The pool's own contexts have none.
+type calling struct{}
+
+var _ postgres.DB = (*DB)(nil)
+
+// DB is a postgres.DB over a pgx pool.
 type DB struct {
-	pool    *pgxpool.Pool
-	unnamed atomic.Bool // a pooler in between does not keep prepared statements
-	names   sync.Map    // SQL text → name
+	pool *pgxpool.Pool
+	gate gate
+	used atomic.Bool  // a call has had a connection
+	lost atomic.Int32 // how many times prepared statements were lost
 }
 
 // Open reads a DSN (a postgres:// URL or key=value pairs, and the usual
-// environment variables) and returns a DB that connects when it is first used.
-// An error never holds the password.
+// environment variables) and returns a DB that connects when it is first used. From then
+// on, the DB keeps at least one connection.
+// An error never contains the password.
 func Open(dsn string, o Options) (*DB, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -63,26 +71,49 @@ func Open(dsn string, o Options) (*DB, error) {
 	if err := check(&config.ConnConfig.Config); err != nil {
 		return nil, err
 	}
-	if most := MaxConns(dsn, o.MaxConns); most > 0 {
-		config.MaxConns = int32(most)
+	if o.MaxConns > 0 {
+		config.MaxConns = int32(o.MaxConns)
+	} else if !strings.Contains(dsn, "pool_max_conns") {
+		config.MaxConns = defaultMaxConns
 	}
-	config.MinConns = 0
-	config.MaxConnIdleTime = 5 * time.Minute
-	if config.ConnConfig.ConnectTimeout == 0 {
+	if !strings.Contains(dsn, "pool_max_conn_idle_time") {
+		config.MaxConnIdleTime = defaultIdleTime
+	}
+	// After a pause, a request should not wait for a login: one connection is kept, and
+	// replaced when it is too old. There is none before the first call.
+	d := &DB{}
+	config.MinConns = 1
+	config.BeforeConnect = func(ctx context.Context, _ *pgx.ConnConfig) error {
+		if !d.used.Load() && ctx.Value(calling{}) == nil {
+			return errUnused
+		}
+		return nil
+	}
+	// Idle connections are not pinged: keep-alive probes notice when packets are
+	// dropped. Go's interval is 15 seconds, that of pgx's own Dialer 5 minutes.
+	dialer := &net.Dialer{Timeout: config.ConnConfig.ConnectTimeout}
+	if dialer.Timeout == 0 {
+		dialer.Timeout = dialTimeout
 		config.ConnConfig.ConnectTimeout = loginTimeout
-		config.ConnConfig.DialFunc = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Minute}).DialContext
 	}
-	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // that of Go's text, whatever the database's is
+	config.ConnConfig.DialFunc = dialer.DialContext
+	config.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool { return shouldPing(idle) }
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // as in Go; the server converts
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return nil, err
 	}
-	return &DB{pool: pool}, nil
+	d.pool = pool
+	d.gate = gate{most: int(config.MaxConns), idle: func() int { return int(pool.Stat().IdleConns()) }}
+	return d, nil
 }
 
-// parseFailure is what is wrong with a DSN, without the DSN. What pgx quotes of it
-// may be a part of the password, where that has characters that end a value.
+// MaxConns is how many connections there are at most.
+func (d *DB) MaxConns() int { return int(d.pool.Config().MaxConns) }
+
+// parseFailure says what is wrong with a DSN, without the DSN and without pgx's
+// quotations: if the password has characters that end a value, they may be parts of it.
 func parseFailure(err error) string {
 	text := err.Error()
 	at := strings.LastIndex(text, afterDSN)
@@ -92,233 +123,34 @@ func parseFailure(err error) string {
 	return quoted.ReplaceAllString(text[at+len(afterDSN):], `"…"`)
 }
 
-// afterDSN is what pgx puts between a DSN and what is wrong with it.
+// afterDSN is the text between the DSN and the reason in pgx's error.
 const afterDSN = "`: "
 
 var quoted = regexp.MustCompile(`(?s)".*"`)
 
-// check refuses what pgx takes, and should not.
+// check refuses what pgx accepts although it is unsafe.
 func check(config *pgconn.Config) error {
 	servers := append([]*pgconn.FallbackConfig{{Host: config.Host, TLSConfig: config.TLSConfig}}, config.Fallbacks...)
 	for _, server := range servers {
 		if strings.Contains(server.Host, "@") {
-			// A part of the password, which would be in the error of each attempt to connect.
+			// A part of the password, which the error of each attempt to connect would contain.
 			return &ratelimit.FieldError{Field: "dsn", Value: "…", Want: `a Postgres URL with one "@", after user and password; in these it is written %40`}
 		}
 		if c := server.TLSConfig; c != nil && c.VerifyPeerCertificate != nil && c.RootCAs == nil {
-			// As in libpq: else the certificate of anybody's server would do.
+			// As in libpq: otherwise a certificate for any host would be accepted.
 			return &ratelimit.FieldError{Field: "dsn", Value: "…", Want: "sslrootcert beside sslmode verify-ca, or sslmode verify-full"}
 		}
 	}
 	return nil
 }
 
-// Run implements ratelimit.DB.
-func (d *DB) Run(ctx context.Context, statements []*ratelimit.Statement) error {
-	err := d.run(ctx, statements, d.unnamed.Load())
-	if err != nil {
-		return err
-	}
-	// A pooler that hands each transaction to another server connection loses
-	// prepared statements. They did not run, so they may run again.
-	var lost []*ratelimit.Statement
-	for _, s := range statements {
-		if s.Code == invalidStatementName || s.Code == duplicateStatement {
-			lost = append(lost, s)
-		}
-	}
-	if len(lost) == 0 {
-		return nil
-	}
-	d.unnamed.Store(true)
-	return d.run(ctx, lost, true)
-}
+// closeTimeout is how long Close waits for connections in use.
+const closeTimeout = time.Second
 
-// SQLSTATEs of a prepared statement that is gone, or there already.
-const (
-	invalidStatementName = "26000"
-	duplicateStatement   = "42P05"
-)
-
-func (d *DB) run(ctx context.Context, statements []*ratelimit.Statement, unnamed bool) error {
-	for _, s := range statements {
-		s.Err, s.Code = errUnknown, ""
-	}
-	conn, err := d.pool.Acquire(ctx)
-	if err != nil {
-		return fail(statements, err)
-	}
-	defer conn.Release()
-	pg := conn.Conn().PgConn()
-	sent := statements
-	if !unnamed {
-		if sent, err = d.prepare(ctx, pg, statements); err != nil {
-			return fail(statements, err)
-		}
-	}
-	return d.pipeline(ctx, pg, sent, unnamed)
-}
-
-// errUnknown marks a statement whose answer has not come.
-var errUnknown = errors.New("pgxdb: no answer from the server")
-
-// fail gives the statements without an answer the error.
-func fail(statements []*ratelimit.Statement, err error) error {
-	for _, s := range statements {
-		if errors.Is(s.Err, errUnknown) {
-			s.Err = err
-		}
-	}
-	return err
-}
-
-// preparedKey is where a connection keeps what it has prepared.
-const preparedKey = "pgxdb.prepared"
-
-// prepare makes sure that the connection knows the statements, and returns
-// those that it could.
-func (d *DB) prepare(ctx context.Context, pg *pgconn.PgConn, statements []*ratelimit.Statement) ([]*ratelimit.Statement, error) {
-	prepared, _ := pg.CustomData()[preparedKey].(map[string]*pgconn.StatementDescription)
-	if prepared == nil {
-		prepared = map[string]*pgconn.StatementDescription{}
-		pg.CustomData()[preparedKey] = prepared
-	}
-	known := statements
-	for i, s := range statements {
-		if prepared[s.SQL] != nil {
-			if len(known) < len(statements) {
-				known = append(known, s)
-			}
-			continue
-		}
-		description, err := pg.Prepare(ctx, d.name(s.SQL), s.SQL, nil)
-		switch {
-		case err == nil:
-			prepared[s.SQL] = description
-			if len(known) < len(statements) {
-				known = append(known, s)
-			}
-		case conclude(s, err):
-			if len(known) == len(statements) {
-				known = append([]*ratelimit.Statement(nil), statements[:i]...)
-			}
-		default:
-			return nil, err
-		}
-	}
-	return known, nil
-}
-
-// name is a prepared statement's name. It is made from the text, so that a name
-// that somebody else left behind on the server's connection means the same.
-func (d *DB) name(sql string) string {
-	if name, ok := d.names.Load(sql); ok {
-		return name.(string)
-	}
-	sum := sha256.Sum256([]byte(sql))
-	name := "pgrl_" + hex.EncodeToString(sum[:12])
-	d.names.Store(sql, name)
-	return name
-}
-
-// pipeline sends the statements, each with its own Sync, and reads the answers.
-func (d *DB) pipeline(ctx context.Context, pg *pgconn.PgConn, statements []*ratelimit.Statement, unnamed bool) error {
-	if len(statements) == 0 {
-		return nil
-	}
-	p := pg.StartPipeline(ctx)
-	buffers := encoders.Get().(*encoder)
-	defer encoders.Put(buffers)
-	buffers.reset()
-	prepared, _ := pg.CustomData()[preparedKey].(map[string]*pgconn.StatementDescription)
-	for _, s := range statements {
-		if err := buffers.encode(s.Args); err != nil {
-			_ = p.Close() // nothing was sent
-			return fail(statements, err)
-		}
-		if unnamed {
-			p.SendQueryParams(s.SQL, buffers.values, buffers.oids, binaryFormat, binaryFormat)
-		} else {
-			p.SendQueryStatement(prepared[s.SQL], buffers.values, binaryFormat, binaryFormat)
-		}
-		p.SendPipelineSync()
-	}
-	err := p.Flush()
-	for i := 0; i < len(statements) && err == nil; i++ {
-		err = answer(p, statements[i])
-	}
-	if closeErr := p.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return fail(statements, err)
-	}
-	return nil
-}
-
-var binaryFormat = []int16{1}
-
-// answer reads the answer to one statement, up to its Sync.
-func answer(p *pgconn.Pipeline, s *ratelimit.Statement) error {
-	for {
-		results, err := p.GetResults()
-		if err != nil {
-			if !conclude(s, err) {
-				return err
-			}
-			continue
-		}
-		switch r := results.(type) {
-		case *pgconn.ResultReader:
-			var rowErr error
-			for r.NextRow() {
-				if s.Row != nil && rowErr == nil {
-					rowErr = s.Row(r.Values())
-				}
-			}
-			if _, err = r.Close(); err != nil {
-				if !conclude(s, err) {
-					return err
-				}
-				continue
-			}
-			s.Err = rowErr
-		case *pgconn.PipelineSync:
-			return nil
-		case nil:
-			return errUnknown
-		}
-	}
-}
-
-// conclude records the server's error as the statement's. It reports false for
-// an error of the connection, or one that ends it.
-func conclude(s *ratelimit.Statement, err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || pgErr.Severity == "FATAL" || pgErr.Severity == "PANIC" {
-		return false
-	}
-	s.Err, s.Code = pgErr, pgErr.Code
-	return true
-}
-
-// Exec implements ratelimit.DB.
-func (d *DB) Exec(ctx context.Context, sql string) error {
-	conn, err := d.pool.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	_, err = conn.Conn().PgConn().Exec(ctx, sql).ReadAll()
-	return err
-}
-
-// closing is how long Close waits for connections that are in use.
-const closing = time.Second
-
-// Close implements ratelimit.DB. It waits a second at most for a server that does
-// not answer; what is left then ends in the background.
+// Close implements postgres.DB. It waits up to a second for the calls under way. The
+// connections of those that take longer are closed when they end.
 func (d *DB) Close() {
+	d.gate.close()
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -326,6 +158,6 @@ func (d *DB) Close() {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(closing):
+	case <-time.After(closeTimeout):
 	}
 }

@@ -1,6 +1,6 @@
-// Command hammer sends hits straight to the core, without a proxy, and tells
-// what became of them as JSON. The tests run it where hits are to come from
-// several processes, or are too many for a program under the race detector.
+// Command hammer sends hits to a Postgres store without a proxy, and prints the outcome as
+// JSON. Tests run it if the hits must come from several processes, or if there are too many
+// for a program with the race detector.
 package main
 
 import (
@@ -17,21 +17,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // Outcome is what hammer prints.
 type Outcome struct {
 	Admitted []int64 // the sum of the costs that passed, by key
-	Refused  int64   // how many hits did not
+	Refused  int64   // hits
 	Seconds  float64
-	Reported []string // what the store reported
+	Errors   []string // what the store passed to OnError
 }
 
 type options struct {
 	dsn, algorithm, limit, burst, prefix string
 	durable, sync                        bool
 	keys, hits, callers, costs, first    int
-	flights                              int
+	workers                              int
 	cleanup                              float64
 }
 
@@ -46,11 +47,11 @@ func main() {
 	flag.BoolVar(&o.sync, "synchronous-commit", false, "wait for the disk")
 	flag.IntVar(&o.keys, "keys", 1, "how many keys take turns")
 	flag.IntVar(&o.hits, "hits", 1000, "how many hits to send")
-	flag.IntVar(&o.callers, "callers", 64, "how many hits are under way at once")
+	flag.IntVar(&o.callers, "callers", 64, "how many hits wait for a decision at once")
 	flag.IntVar(&o.costs, "costs", 1, "hits cost 1, 2 … up to this, in turn")
 	flag.IntVar(&o.first, "first", 0, "the first hit's number, which chooses its key and its cost")
-	flag.IntVar(&o.flights, "flights", 0, "the most statements under way at once; 0 is the default")
-	flag.Float64Var(&o.cleanup, "cleanup", 0, "the probability of a cleanup; 0 is the default, below 0 none")
+	flag.IntVar(&o.workers, "workers", 0, "how many batches may be in flight at once; 0 is the default")
+	flag.Float64Var(&o.cleanup, "cleanup", 0, "the probability of a cleanup; 0 is the default, below 0 is never")
 	flag.Parse()
 	outcome, err := run(o)
 	if err == nil {
@@ -62,11 +63,11 @@ func main() {
 	}
 }
 
-// patience is for one decision: no hit may go undecided.
-const patience = time.Minute
+// timeout is for one decision. Every hit must get one.
+const timeout = time.Minute
 
 func run(o options) (*Outcome, error) {
-	limit, err := edge.ParseLimit(edge.Config{Prefix: o.prefix, Algorithm: o.algorithm, Limit: o.limit, Burst: o.burst,
+	limit, err := edge.ParseLimit(edge.LimitSettings{Prefix: o.prefix, Algorithm: o.algorithm, Limit: o.limit, Burst: o.burst,
 		Durable: o.durable, SynchronousCommit: o.sync})
 	if err != nil {
 		return nil, err
@@ -77,12 +78,14 @@ func run(o options) (*Outcome, error) {
 	}
 	outcome := &Outcome{Admitted: make([]int64, o.keys)}
 	var mu sync.Mutex
-	store := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{Flights: o.flights, CleanupProbability: o.cleanup,
-		Report: func(err error) {
-			mu.Lock()
-			defer mu.Unlock()
-			outcome.Reported = append(outcome.Reported, err.Error())
-		}})
+	store, err := postgres.New(db, postgres.Options{Workers: o.workers, CleanupProbability: o.cleanup, OnError: func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		outcome.Errors = append(outcome.Errors, err.Error())
+	}})
+	if err != nil {
+		return nil, err
+	}
 	defer store.Close()
 
 	began := time.Now()
@@ -100,10 +103,10 @@ func run(o options) (*Outcome, error) {
 					return
 				}
 				i += o.first
-				// Each key meets each cost, whatever the two numbers are.
+				// Each key gets each cost, whatever the numbers of keys and costs are.
 				cost := int64(i/o.keys%o.costs) + 1
 				hit := ratelimit.Hit{Limit: limit, Key: "key-" + strconv.Itoa(i%o.keys), Cost: cost}
-				err := store.Take(context.Background(), patience, []ratelimit.Hit{hit}, decisions)
+				err := store.Take(context.Background(), timeout, []ratelimit.Hit{hit}, decisions)
 				switch {
 				case err != nil:
 					mu.Lock()

@@ -32,7 +32,7 @@ type Program struct {
 	Path string   // of the executable
 	Args []string // without the name
 	Env  []string // added to this process's
-	Dir  string   // default: a temporary folder of the test
+	Dir  string   // default: a temporary folder of the test; for Launch: the current folder
 }
 
 // Process is a program that runs. Its methods are safe for concurrent use.
@@ -48,37 +48,17 @@ type Process struct {
 	stopped bool // Stop or Kill has been called
 }
 
-// Start runs a program. It is stopped at the test's end, and ended also where
-// this process is killed. A program that ends by itself fails the test; the end
-// of the log of each program is shown where a test has failed.
+// Start runs a program until the test's end. A program that ends by itself fails
+// the test. If the test fails, the end of the program's log is shown.
 func Start(t testing.TB, p Program) *Process {
 	t.Helper()
-	process := &Process{name: p.Name, exited: make(chan struct{})}
-	if process.name == "" {
-		process.name = filepath.Base(p.Path)
-	}
-	process.cmd = exec.Command(p.Path, p.Args...)
-	process.cmd.Env = append(os.Environ(), p.Env...)
-	process.cmd.Dir = p.Dir
 	if p.Dir == "" {
-		process.cmd.Dir = t.TempDir()
+		p.Dir = t.TempDir()
 	}
-	process.cmd.Stdout, process.cmd.Stderr = &process.log, &process.log
-	// A group of its own: Ctrl-C reaches it only by way of this process.
-	process.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A child of the program's may hold the pipe of its log.
-	process.cmd.WaitDelay = stopPatience
-	var err error
-	if process.leash, err = leash.New(syscall.SIGTERM); err != nil {
+	process, err := Launch(p)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := process.cmd.Start(); err != nil {
-		t.Fatal(errors.Join(err, process.leash.End()))
-	}
-	go func() {
-		process.err = process.cmd.Wait()
-		close(process.exited)
-	}()
 	t.Cleanup(func() {
 		if err := process.end(); err != nil {
 			t.Error(err)
@@ -87,10 +67,39 @@ func Start(t testing.TB, p Program) *Process {
 			t.Logf("end of the log of %s:\n%s", process.name, tail(process.log.String()))
 		}
 	})
-	if err := process.leash.Hold(process.PID()); err != nil {
-		t.Fatal(err)
-	}
 	return process
+}
+
+// Launch runs a program for a caller that is not a test. The caller stops it. The
+// program also ends if this process is killed.
+func Launch(p Program) (*Process, error) {
+	process := &Process{name: p.Name, exited: make(chan struct{})}
+	if process.name == "" {
+		process.name = filepath.Base(p.Path)
+	}
+	process.cmd = exec.Command(p.Path, p.Args...)
+	process.cmd.Env = append(os.Environ(), p.Env...)
+	process.cmd.Dir = p.Dir
+	process.cmd.Stdout, process.cmd.Stderr = &process.log, &process.log
+	// A group of its own: Ctrl-C reaches it only by way of this process.
+	process.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A child of the program's may hold the pipe of its log.
+	process.cmd.WaitDelay = stopPatience
+	var err error
+	if process.leash, err = leash.New(syscall.SIGTERM); err != nil {
+		return nil, err
+	}
+	if err := process.cmd.Start(); err != nil {
+		return nil, errors.Join(err, process.leash.End())
+	}
+	go func() {
+		process.err = process.cmd.Wait()
+		close(process.exited)
+	}()
+	if err := process.leash.Hold(process.PID()); err != nil {
+		return nil, errors.Join(err, process.Kill())
+	}
+	return process, nil
 }
 
 // end is Stop, for the test's end.
@@ -181,20 +190,28 @@ func (p *Process) AwaitLog(t testing.TB, text string) {
 	p.Await(t, strconv.Quote(text)+" in its log", func() bool { return strings.Contains(p.Log(), text) })
 }
 
-// Await waits, as long as the program runs, until done says so. what completes
-// "waited for".
+// Await is WaitFor, and ends the test if that fails.
 func (p *Process) Await(t testing.TB, what string, done func() bool) {
 	t.Helper()
+	if err := p.WaitFor(what, done); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// WaitFor waits until done returns true. It fails if the program ends before, or
+// after a minute. what completes the error "waited for".
+func (p *Process) WaitFor(what string, done func() bool) error {
 	for deadline := time.Now().Add(startPatience); !done(); {
 		select {
 		case <-p.exited:
-			t.Fatalf("%s ended (%v) while the test waited for %s", p.name, p.err, what)
+			return fmt.Errorf("%s ended (%v) while waiting for %s: %s", p.name, p.cmd.ProcessState, what, tail(p.Log()))
 		case <-time.After(pollEvery):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: waited %v for %s", p.name, startPatience, what)
+			return fmt.Errorf("%s: waited %v for %s: %s", p.name, startPatience, what, tail(p.Log()))
 		}
 	}
+	return nil
 }
 
 // ports are those that FreePort has given away.
@@ -203,11 +220,34 @@ var ports = struct {
 	taken map[int]bool
 }{taken: map[int]bool{}}
 
-// FreePort finds a loopback port that nobody listens on, and that it gives to
-// no other caller. It lies below the range that systems use for outgoing
-// connections, so that nobody takes it while a program is down.
+// FreePort returns a loopback port that is free, and does not return it again. The port is
+// below the range of outgoing connections, so it stays free while a program is down.
 func FreePort(t testing.TB) int {
 	t.Helper()
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// FreeAddress is 127.0.0.1 with a FreePort.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	address, err := FindAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// FindAddress is FreeAddress for a caller that is not a test.
+func FindAddress() (string, error) {
+	port, err := freePort()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
+}
+
+func freePort() (int, error) {
 	const low, high = 30000, 32768
 	ports.Lock()
 	defer ports.Unlock()
@@ -222,16 +262,9 @@ func FreePort(t testing.TB) int {
 			continue
 		}
 		ports.taken[port] = true
-		return port
+		return port, nil
 	}
-	t.Fatal("no free port")
-	return 0
-}
-
-// FreeAddress is 127.0.0.1 with a FreePort.
-func FreeAddress(t testing.TB) string {
-	t.Helper()
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort(t)))
+	return 0, errors.New("no free port")
 }
 
 // logBuffer keeps what a program writes.

@@ -1,6 +1,6 @@
-// Package script decides a list of requests, given as text, and tells what was
-// decided, as text. A test runs it as Go compiles it and as Yaegi interprets it,
-// and compares: so it is written in the Go that Yaegi takes.
+// Package script decides a list of requests that is given as text, and returns the
+// decisions as text. A test runs it compiled and interpreted, and compares the results.
+// So it uses only what Yaegi can interpret.
 package script
 
 import (
@@ -13,33 +13,41 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // Memory decides a script in memory.
 //
-// A script begins with its limits, one a line, as "prefix algorithm burst durable
-// limit", then an empty line, then requests, one a line: "take", "peek" or
-// "reset", the time in microseconds since the Unix epoch, and the hits, each
-// limit:key:cost, limit being the number of a limit from 0. The answer has a
-// line for each.
+// A script has one limit on each line: "prefix algorithm burst durable limit". Then come
+// an empty line, and one request on each line: "take", "peek" or "reset", the time in
+// microseconds since the Unix epoch, and the hits as limit:key:cost, where limit is the
+// number of a limit, from 0. The result has one line for each request.
 func Memory(text string) string {
-	clock := int64(0)
-	return run(ratelimit.NewMemory(0, func() int64 { return clock }), &clock, text)
+	clock := time.Time{}
+	store, err := memory.New(memory.Options{Now: func() time.Time { return clock }})
+	if err != nil {
+		return err.Error()
+	}
+	return run(store, &clock, text)
 }
 
 // Postgres decides a script in a database.
 func Postgres(dsn, text string) string {
-	clock := int64(0)
+	clock := time.Time{}
 	db, err := pgwire.Open(dsn, pgwire.Options{MaxConns: 1})
 	if err != nil {
 		return err.Error()
 	}
-	store := ratelimit.NewPostgres(db, ratelimit.PostgresOptions{Now: func() int64 { return clock }, MaxBlockedKeys: -1, CleanupProbability: -1, Flights: 1})
+	store, err := postgres.New(db, postgres.Options{Now: func() time.Time { return clock }, MaxBlockedKeys: -1, CleanupProbability: -1, Workers: 1})
+	if err != nil {
+		return err.Error()
+	}
 	defer store.Close()
 	return run(store, &clock, text)
 }
 
-func run(store ratelimit.Store, clock *int64, text string) string {
+func run(store ratelimit.Store, clock *time.Time, text string) string {
 	parts := strings.SplitN(text, "\n\n", 2)
 	var limits []*ratelimit.Limit
 	for _, line := range strings.Split(parts[0], "\n") {
@@ -58,19 +66,19 @@ func run(store ratelimit.Store, clock *int64, text string) string {
 
 func parseLimit(line string) (*ratelimit.Limit, error) {
 	fields := strings.SplitN(line, " ", 5)
-	c := edge.Config{Prefix: fields[0], Algorithm: fields[1], Burst: fields[2], Durable: fields[3] == "true", Limit: fields[4]}
+	c := edge.LimitSettings{Prefix: fields[0], Algorithm: fields[1], Burst: fields[2], Durable: fields[3] == "true", Limit: fields[4]}
 	if c.Burst == "-" {
 		c.Burst = ""
 	}
 	return edge.ParseLimit(c)
 }
 
-func request(store ratelimit.Store, clock *int64, limits []*ratelimit.Limit, fields []string) string {
+func request(store ratelimit.Store, clock *time.Time, limits []*ratelimit.Limit, fields []string) string {
 	now, err := strconv.ParseInt(fields[1], 10, 64)
 	if err != nil {
 		return err.Error()
 	}
-	*clock = now
+	*clock = time.UnixMicro(now)
 	var hits []ratelimit.Hit
 	for _, field := range fields[2:] {
 		parts := strings.Split(field, ":")

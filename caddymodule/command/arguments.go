@@ -1,0 +1,86 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Cobra's own checks of arguments repeat the arguments in their errors. One of them may be an
+// API key.
+
+// arguments checks that a command has so many arguments. names are for the error; a last name
+// with "…" stands for one or more.
+func arguments(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		more := len(names) > 0 && strings.HasSuffix(names[len(names)-1], "…")
+		if len(args) == len(names) || more && len(args) > len(names) {
+			return nil
+		}
+		if len(names) == 0 {
+			return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
+		}
+		return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(), strings.Join(names, " "), len(args))
+	}
+}
+
+// group makes a command one that only has other commands.
+func group(cmd *cobra.Command) {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		var names []string
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() {
+				names = append(names, c.Name())
+			}
+		}
+		return withoutKeys(fmt.Errorf("%s: %q: must be one of %s", cmd.CommandPath(), args[0], strings.Join(names, ", ")))
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withoutKeys(err) })
+}
+
+// keyID reads the id of an API key.
+func keyID(text string) (int64, error) {
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || id < 1 {
+		return 0, errors.New("ID: must be the number of a key, as in: caddy pg-ratelimit keys list")
+	}
+	return id, nil
+}
+
+// secret reads an argument that may be a secret. "-" reads it from standard input, so that it
+// is in no list of processes and in no history of a shell.
+func secret(cmd *cobra.Command, name, text string) (string, error) {
+	if text != "-" {
+		return text, nil
+	}
+	const most = 64 << 10
+	read, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), most))
+	if err != nil {
+		return "", fmt.Errorf("%s: reading standard input: %w", name, err)
+	}
+	line := strings.TrimRight(string(read), "\r\n")
+	if line == "" || strings.ContainsAny(line, "\r\n") {
+		return "", fmt.Errorf("%s: standard input must have it on one line", name)
+	}
+	return line, nil
+}
+
+// duration reads the flag of a duration, such as 24h or 90d.
+func duration(flag, text string) (time.Duration, error) {
+	d, err := ratelimit.ParseWindow(text)
+	if err != nil {
+		return 0, &ratelimit.FieldError{Field: flag, Value: text, Want: "a duration such as 30m, 24h or 7d"}
+	}
+	return d, nil
+}

@@ -1,0 +1,112 @@
+// Package command is `caddy pg-ratelimit …`: the commands with which people look at the
+// policy in a database, and change it. Package admin does the work.
+//
+//   - command.go: the root, and how a command runs
+//   - connect.go: which database
+//   - arguments.go, completion.go: arguments, and what a shell suggests for them
+//   - output.go, cells.go: tables for people, JSON for programs
+//   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, migrate.go: the
+//     commands
+//
+// No error contains an API key.
+package command
+
+import (
+	"context"
+	"errors"
+	"regexp"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+)
+
+// ExpandDSN replaces the placeholders of a DSN in a configuration. shown is what an error may
+// show instead.
+type ExpandDSN func(configured string) (dsn, shown string, err error)
+
+// New returns the command with all that are below it, for caddycmd.RegisterCommand.
+func New(expand ExpandDSN) caddycmd.Command {
+	return caddycmd.Command{
+		Name:  "pg-ratelimit",
+		Usage: "<command>",
+		Short: "Manages the rate limits, users and API keys in Postgres",
+		Long: `
+Manages the policy of pg_ratelimit: the rules, users, API keys and bans that are rows in
+Postgres. All proxies on the database obey a change within a second.
+
+The database is that of --dsn, or of the configuration in --config, or of the environment
+variable DATABASE_URL, or of the Caddyfile in this folder.`,
+		CobraFunc: func(cmd *cobra.Command) { build(cmd, expand) },
+	}
+}
+
+// tool is what the commands share: the flags of the root.
+type tool struct {
+	dsn, config, adapter string
+	json                 bool
+	expand               ExpandDSN
+}
+
+// build adds the commands to the root.
+func build(root *cobra.Command, expand ExpandDSN) {
+	t := &tool{expand: expand}
+	flags := root.PersistentFlags()
+	flags.StringVar(&t.dsn, "dsn", "", "Postgres URL or key=value pairs; others on this machine can see a password in it")
+	flags.StringVarP(&t.config, "config", "c", "", "Caddyfile, or other configuration, that names the database")
+	flags.StringVarP(&t.adapter, "adapter", "a", "", "config adapter, if --config is not a Caddyfile or JSON")
+	flags.BoolVar(&t.json, "json", false, "print JSON")
+	root.Example = `  caddy pg-ratelimit migrate
+  caddy pg-ratelimit rules set free family=plan tiers=free per_hour=1000
+  caddy pg-ratelimit users set acme tier=free
+  caddy pg-ratelimit keys create --user acme
+  caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`
+	group(root)
+	root.AddCommand(
+		migrateCommand(t), rulesCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
+		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t),
+	)
+}
+
+// action is what a command does on a database.
+type action func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error
+
+// on makes an action the work of a command.
+func (t *tool) on(do action) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return withoutKeys(t.run(cmd, args, do))
+	}
+}
+
+func (t *tool) run(cmd *cobra.Command, args []string, do action) error {
+	dsn, err := t.database()
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	db, err := admin.Open(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return do(ctx, db, cmd, args)
+}
+
+// apiKeys are API keys in a text, also mistyped ones.
+var apiKeys = regexp.MustCompile(regexp.QuoteMeta(policy.KeyPrefix) + `[0-9A-Za-z]{5,}`)
+
+// withoutKeys is an error whose text contains no API key, for arguments in a wrong place.
+func withoutKeys(err error) error {
+	if err == nil || !apiKeys.MatchString(err.Error()) {
+		return err
+	}
+	return errors.New(hideKeys(err.Error()))
+}
+
+// hideKeys replaces the API keys in a text.
+func hideKeys(text string) string { return apiKeys.ReplaceAllString(text, policy.KeyPrefix+"…") }

@@ -1,0 +1,193 @@
+package command
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+const (
+	// completionTimeout bounds how long a shell waits for suggestions.
+	completionTimeout = 2 * time.Second
+	// mostSuggestions bounds how many there are.
+	mostSuggestions = 100
+)
+
+// suggest suggests arguments.
+type suggest = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
+
+// names reads names from a database.
+type names func(ctx context.Context, db *admin.Database) ([]string, error)
+
+// ask asks the database for suggestions. There are none if the database does not answer.
+func (t *tool) ask(begun string, read names) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
+	defer cancel()
+	dsn, err := t.database()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	db, err := admin.Open(ctx, dsn)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer db.Close()
+	all, err := read(ctx, db)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return beginning(all, begun), cobra.ShellCompDirectiveNoFileComp
+}
+
+// beginning are those of the names that begin so, at most mostSuggestions. A name may have a
+// tab and a description.
+func beginning(all []string, begun string) []string {
+	var found []string
+	for _, name := range all {
+		if strings.HasPrefix(name, begun) && len(found) < mostSuggestions {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// completeOne suggests names for the first argument, or for a flag.
+func (t *tool) completeOne(read names) suggest {
+	return t.completeOneOf(func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return t.ask(begun, read)
+	})
+}
+
+// completeOneOf suggests for the first argument only.
+func (t *tool) completeOneOf(first suggest) suggest {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return first(cmd, args, begun)
+	}
+}
+
+func (t *tool) completeUser(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return t.ask(begun, func(ctx context.Context, db *admin.Database) ([]string, error) {
+		return db.UserNames(ctx, begun, mostSuggestions)
+	})
+}
+
+// completePrefix suggests the prefixes of the limits of rules.
+func (t *tool) completePrefix(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	return t.ask(begun, func(ctx context.Context, db *admin.Database) ([]string, error) {
+		rules, err := db.Rules(ctx)
+		var all []string
+		for i := range rules {
+			for _, l := range rules[i].Limits {
+				all = append(all, "rule/"+rules[i].Name+"/"+l.Name)
+			}
+		}
+		return all, err
+	})
+}
+
+// choices are the values of settings that have few.
+func choices() map[string][]string {
+	var algorithms []string
+	for _, a := range ratelimit.Algorithms() {
+		algorithms = append(algorithms, a.String())
+	}
+	return map[string][]string{
+		"mode": {"enforce", "shadow", "off"}, "action": {"limit", "block", "exempt"}, "algorithm": algorithms,
+		"on_exceed": {"refuse", "overage"}, "durable": {"true", "false"},
+		"count_by": {"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"},
+	}
+}
+
+func (t *tool) completeRuleSet(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return t.ask(begun, ruleNames)
+	}
+	return t.completeSetting(admin.RuleSettings(), "tiers", begun)
+}
+
+func (t *tool) completeUserSet(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return t.completeUser(cmd, nil, begun)
+	}
+	return t.completeSetting(admin.UserSettings(), "tier", begun)
+}
+
+// completeSetting suggests name=, and after it values. tier is the setting that has tiers.
+func (t *tool) completeSetting(settings []admin.Setting, tier, begun string) ([]string, cobra.ShellCompDirective) {
+	name, value, found := strings.Cut(begun, "=")
+	if !found {
+		var all []string
+		for _, s := range settings {
+			if strings.ToLower(s.Name) == s.Name { // not a placeholder such as limit.NAME
+				all = append(all, s.Name+"=\t"+s.Help)
+			}
+		}
+		return beginning(all, begun), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+	}
+	values := choices()[name]
+	directive := cobra.ShellCompDirectiveNoFileComp
+	if name == tier {
+		values, directive = t.ask("", tierNames)
+	}
+	var all []string
+	for _, v := range beginning(values, value) {
+		all = append(all, name+"="+v)
+	}
+	return all, directive
+}
+
+func ruleNames(ctx context.Context, db *admin.Database) ([]string, error) { return db.RuleNames(ctx) }
+
+func tierNames(ctx context.Context, db *admin.Database) ([]string, error) { return db.Tiers(ctx) }
+
+// validKeys are the ids of keys, with what they are for.
+func validKeys(ctx context.Context, db *admin.Database) ([]string, error) {
+	keys, err := db.Keys(ctx, "")
+	var all []string
+	for _, k := range keys {
+		if k.State == "valid" {
+			all = append(all, whole(k.ID)+"\t"+text(k.User)+" "+optional(k.Hint)+" "+optional(k.Name))
+		}
+	}
+	return all, err
+}
+
+func bannedUsers(ctx context.Context, db *admin.Database) ([]string, error) {
+	return banned(ctx, db, "user")
+}
+
+func bannedNetworks(ctx context.Context, db *admin.Database) ([]string, error) {
+	return banned(ctx, db, "network")
+}
+
+func banned(ctx context.Context, db *admin.Database, kind string) ([]string, error) {
+	bans, err := db.Bans(ctx)
+	var all []string
+	for _, b := range bans {
+		if b.Kind == kind {
+			all = append(all, b.Banned)
+		}
+	}
+	return all, err
+}
+
+// mayComplete gives a flag suggestions.
+func (t *tool) mayComplete(cmd *cobra.Command, flag string, s suggest) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return s(cmd, nil, begun)
+	})
+	if err != nil {
+		panic(err) // there is no such flag
+	}
+}

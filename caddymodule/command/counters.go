@@ -1,0 +1,137 @@
+package command
+
+import (
+	"context"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+func usageTable(usage []admin.Usage) table {
+	list := table{header: []string{"PREFIX", "KEY", "USED", "OF", "PERCENT", "ALGORITHM"}, empty: "Nothing is used."}
+	for i := range usage {
+		u := &usage[i]
+		list.add(text(u.Prefix()), text(hideKeys(u.Key)), whole(u.Used), optionalWhole(u.Quota, "unlimited"), percent(u.Percent), u.Algorithm)
+	}
+	return list
+}
+
+func counterTable(counters []admin.Counter) table {
+	list := table{header: []string{"PREFIX", "KEY", "TABLE", "COUNT", "BEFORE", "SINCE", "TOKENS", "REFILLED", "HITS", "EXPIRES", "USED", "OF"}, empty: "There are no counters."}
+	for i := range counters {
+		c := &counters[i]
+		in, tokens, hits, used, quota := "ephemeral", none, none, none, none
+		if c.Durable {
+			in = "durable"
+		}
+		if c.Tokens != nil {
+			tokens = whole(int64(*c.Tokens))
+		}
+		if c.Hits != nil {
+			hits = whole(int64(*c.Hits))
+		}
+		if c.Usage != nil {
+			used, quota = whole(c.Usage.Used), optionalWhole(c.Usage.Quota, "unlimited")
+		}
+		list.add(text(c.Prefix), text(hideKeys(c.Key)), in, optionalWhole(c.Count, none), optionalWhole(c.PrevCount, none), optionalMoment(c.WindowStart, none),
+			tokens, optionalMoment(c.LastRefill, none), hits, moment(c.Expires), used, quota)
+	}
+	return list
+}
+
+func topCommand(t *tool) *cobra.Command {
+	prefix, most := "", 20
+	cmd := &cobra.Command{
+		Use:   "top [--prefix PREFIX] [-n 20]",
+		Short: "Lists the counters that are closest to their limits",
+		Long: `Lists the counters of rules that are closest to their limits. --prefix restricts the list to
+prefixes that begin so: rule/free, or rule/free/per_hour. Of another prefix, whose limit is in
+the configuration of a proxy, the counters that have counted most come first.`,
+		Example: `  caddy pg-ratelimit top
+  caddy pg-ratelimit top --prefix rule/free/ -n 5
+  caddy pg-ratelimit top --prefix web`,
+		Args: arguments(),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+			if most < 1 || most > 100000 {
+				return &ratelimit.FieldError{Field: "-n", Value: whole(int64(most)), Want: "from 1 to 100000"}
+			}
+			if prefix != "" && !strings.HasPrefix(prefix, "rule/") {
+				counters, err := db.TopCounters(ctx, prefix, most)
+				if err != nil {
+					return err
+				}
+				return t.show(cmd, counters, func(to io.Writer) error {
+					list := counterTable(counters)
+					return list.write(to)
+				})
+			}
+			usage, err := db.Top(ctx, prefix, most)
+			if err != nil {
+				return err
+			}
+			return t.show(cmd, usage, func(to io.Writer) error {
+				list := usageTable(usage)
+				return list.write(to)
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&prefix, "prefix", "", "counters of this prefix only")
+	cmd.Flags().IntVarP(&most, "number", "n", most, "how many")
+	t.mayComplete(cmd, "prefix", t.completePrefix)
+	return cmd
+}
+
+func getCommand(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:   "get PREFIX KEY",
+		Short: "Shows a counter",
+		Long: `Shows the counter of a prefix and a key. The prefix of a rule's limit is rule/RULE/LIMIT. The
+key may be one that is stored as a digest. KEY may be "-", to read it from standard input.`,
+		Example: `  caddy pg-ratelimit get rule/free/per_hour acme
+  caddy pg-ratelimit get web 192.0.2.1
+  caddy pg-ratelimit get per-key - < key.txt`,
+		Args:              arguments("PREFIX", "KEY"),
+		ValidArgsFunction: t.completeOneOf(t.completePrefix),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+			key, err := secret(cmd, "KEY", args[1])
+			if err != nil {
+				return err
+			}
+			counters, err := db.Counters(ctx, args[0], key)
+			if err != nil {
+				return err
+			}
+			return t.show(cmd, counters, func(to io.Writer) error {
+				list := counterTable(counters)
+				return list.write(to)
+			})
+		}),
+	}
+}
+
+func resetCommand(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:   "reset PREFIX KEY",
+		Short: "Gives a key its full quota back",
+		Long: `Deletes the counter of a prefix and a key, as get finds it, so that the full quota is back. A
+proxy that has refused the key within the last second may refuse it for up to a second more.`,
+		Example: `  caddy pg-ratelimit reset rule/free/per_hour acme
+  caddy pg-ratelimit reset per-key - < key.txt`,
+		Args:              arguments("PREFIX", "KEY"),
+		ValidArgsFunction: t.completeOneOf(t.completePrefix),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+			key, err := secret(cmd, "KEY", args[1])
+			if err != nil {
+				return err
+			}
+			if err := db.Reset(ctx, args[0], key); err != nil {
+				return err
+			}
+			return t.change(cmd, "counter of", args[0], "reset")
+		}),
+	}
+}

@@ -1,0 +1,200 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// explainFlags are the flags of explain.
+type explainFlags struct {
+	key, user, tier, method, path, host, ip, route, at, unknownKey string
+	keyID                                                          int64
+	headers                                                        []string
+}
+
+func explainCommand(t *tool) *cobra.Command {
+	var f explainFlags
+	cmd := &cobra.Command{
+		Use:   "explain [--key KEY | --key-id ID | --user USER] --method GET --path /x --ip ADDRESS",
+		Short: "Shows what the policy does with a request, and why",
+		Long: `Shows what the policy does with a request, and why: the user and the tier, the bans, each rule
+and why it applies or not, and of each limit the amount, where the amount comes from and what
+is left. The rules are matched by the code of the proxies. Nothing is charged. Zones in the
+configurations of proxies are not part of the policy.`,
+		Example: `  caddy pg-ratelimit explain --user acme --method GET --path /api/v1/x --ip 192.0.2.1
+  caddy pg-ratelimit explain --key-id 7 --path /api/v1/x
+
+  # a key, without leaving it in the history of the shell
+  caddy pg-ratelimit explain --key - --path /api/v1/x < key.txt
+
+  # what will be on Black Friday
+  caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
+		Args: arguments(),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+			r, err := f.request(cmd)
+			if err != nil {
+				return err
+			}
+			e, err := db.Explain(ctx, r)
+			if err != nil {
+				return err
+			}
+			return t.show(cmd, e, func(to io.Writer) error { return writeExplanation(to, e) })
+		}),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.key, "key", "", `API key, or "-" to read it from standard input`)
+	flags.Int64Var(&f.keyID, "key-id", 0, "API key by its number")
+	flags.StringVar(&f.user, "user", "", "user that the proxy authenticated")
+	flags.StringVar(&f.tier, "tier", "anonymous", "tier of requests without a user")
+	flags.StringVar(&f.unknownKey, "unknown-key", "reject", "what proxies do with unknown keys: reject or anonymous")
+	flags.StringVar(&f.method, "method", "GET", "method")
+	flags.StringVar(&f.path, "path", "/", "path, as it is sent")
+	flags.StringVar(&f.host, "host", "", "host")
+	flags.StringVar(&f.ip, "ip", "", "address of the client")
+	flags.StringVar(&f.route, "route", "", "name of the route, as the configuration of the proxy sets it")
+	flags.StringArrayVar(&f.headers, "header", nil, `header of the request, as in "X-Tenant: blue"`)
+	flags.StringVar(&f.at, "at", "", "when the request comes (default now)")
+	cmd.MarkFlagsMutuallyExclusive("key", "key-id", "user")
+	t.mayComplete(cmd, "user", t.completeUser)
+	t.mayComplete(cmd, "tier", t.completeOne(tierNames))
+	t.mayComplete(cmd, "key-id", t.completeOne(validKeys))
+	return cmd
+}
+
+// request is the request that the flags describe.
+func (f *explainFlags) request(cmd *cobra.Command) (*admin.Request, error) {
+	r := &admin.Request{KeyID: f.keyID, User: f.user, Tier: f.tier, Method: strings.ToUpper(f.method), Host: f.host, Route: f.route, Header: http.Header{}}
+	var err error
+	if r.Key, err = secret(cmd, "--key", f.key); err != nil {
+		return nil, err
+	}
+	if cmd.Flags().Changed("key-id") && f.keyID < 1 {
+		return nil, &ratelimit.FieldError{Field: "--key-id", Value: whole(f.keyID), Want: "the number of a key, as in keys list"}
+	}
+	switch f.unknownKey {
+	case "reject":
+	case "anonymous":
+		r.AllowUnknown = true
+	default:
+		return nil, &ratelimit.FieldError{Field: "--unknown-key", Value: f.unknownKey, Want: "reject or anonymous"}
+	}
+	if !strings.HasPrefix(f.path, "/") {
+		return nil, &ratelimit.FieldError{Field: "--path", Value: f.path, Want: "a path that begins with a slash"}
+	}
+	r.Path, _, _ = strings.Cut(f.path, "?")
+	if f.ip != "" {
+		if r.Address, err = netip.ParseAddr(f.ip); err != nil {
+			return nil, &ratelimit.FieldError{Field: "--ip", Value: f.ip, Want: "an address such as 192.0.2.1 or 2001:db8::1"}
+		}
+	}
+	for _, header := range f.headers {
+		name, value, found := strings.Cut(header, ":")
+		if !found || strings.TrimSpace(name) == "" {
+			return nil, &ratelimit.FieldError{Field: "--header", Value: strings.TrimSpace(name), Want: `a name and a value, as in "X-Tenant: blue"`}
+		}
+		r.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	if f.at != "" {
+		if r.At, err = admin.ParseTime("--at", f.at); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func writeExplanation(to io.Writer, e *admin.Explanation) error {
+	facts := table{}
+	facts.add("result", result(e))
+	facts.add("at", moment(e.At))
+	if e.Key != nil {
+		key := optional(e.Key.Hint)
+		if e.Key.ID != 0 {
+			key = "key " + whole(e.Key.ID)
+		}
+		facts.add("key", key, e.Key.State)
+	}
+	user := "nobody"
+	if e.User != nil {
+		user = text(*e.User)
+	}
+	facts.add("user", user)
+	facts.add("tier", text(e.Tier))
+	facts.add("path", text(e.Path))
+	if err := facts.write(to); err != nil {
+		return err
+	}
+	rules := table{header: []string{"RULE", "ACTION", "FAMILY", "PRIORITY", "APPLIES", "WHY"}, empty: "There are no rules."}
+	for _, r := range e.Rules {
+		rules.add(text(r.Name), r.Action, optional(r.Family), whole(r.Priority), yesNo(r.Applies), text(r.Why))
+	}
+	limits := table{header: []string{"LIMIT", "COUNTED FOR", "AMOUNT", "FROM", "WINDOW", "ALGORITHM", "COST", "LEFT", "FULL AT", "WOULD"}}
+	for i := range e.Limits {
+		l := &e.Limits[i]
+		window := optional(l.Calendar)
+		if l.Seconds != nil {
+			window = span(*l.Seconds)
+		}
+		limits.add(text(l.Rule+"/"+l.Limit), text(hideKeys(l.Key)), optionalWhole(l.Quota, "unlimited"), "the "+l.AmountFrom, window, l.Algorithm,
+			whole(l.Cost), optionalWhole(l.Left, none), optionalMoment(l.Reset, none), would(l))
+	}
+	for _, part := range []struct {
+		title string
+		table table
+	}{{"Bans", banTable(e.Bans)}, {"Rules", rules}, {"Limits", limits}} {
+		if len(part.table.rows) == 0 && part.title != "Rules" {
+			continue
+		}
+		if _, err := fmt.Fprintf(to, "\n%s\n", part.title); err != nil {
+			return err
+		}
+		if err := part.table.write(to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// result is the result of an explanation in words.
+func result(e *admin.Explanation) string {
+	switch e.Result {
+	case "refused":
+		by := text(e.Reason)
+		if e.Rule != "" && !strings.HasPrefix(e.Reason, "limit ") {
+			by += " by the rule " + text(e.Rule)
+		}
+		return fmt.Sprintf("refused with status %d: %s", e.Status, by)
+	case "exempt":
+		return "passes: the rule " + text(e.Rule) + " exempts it from all limits"
+	case "limited":
+		return "passes, and is charged to limits"
+	}
+	return "passes: no limit applies"
+}
+
+// would says what a limit would do with the request now.
+func would(l *admin.ExplainedLimit) string {
+	does := "pass"
+	if !l.Passes {
+		does = "refuse"
+		if l.RetryAfter != nil {
+			does += ", again in " + span(*l.RetryAfter)
+		}
+	}
+	switch {
+	case l.Shadow:
+		does += " (shadow)"
+	case l.Overage && l.Left != nil && *l.Left < l.Cost:
+		does = "pass, beyond the quota"
+	}
+	return does
+}

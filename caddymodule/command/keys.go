@@ -1,0 +1,161 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+)
+
+func keysCommand(t *tool) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keys",
+		Short: "Makes, lists, revokes and rotates API keys",
+		Example: `  caddy pg-ratelimit keys create --user acme
+  caddy pg-ratelimit keys list --user acme`,
+	}
+	group(cmd)
+	cmd.AddCommand(keysCreate(t), keysList(t), keysRevoke(t), keysRotate(t))
+	return cmd
+}
+
+func keysCreate(t *tool) *cobra.Command {
+	var user, name, expires string
+	cmd := &cobra.Command{
+		Use:   "create --user USER [--name NAME] [--expires WHEN]",
+		Short: "Makes an API key and prints it, this once",
+		Long: `Makes an API key and prints it on standard output. What else there is to say goes to
+standard error. The database has only a digest of the key, so nothing can print it again.`,
+		Example: `  caddy pg-ratelimit keys create --user acme --name production
+  caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
+		Args: arguments(),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+			var end time.Time
+			if expires != "" {
+				now, err := db.Now(ctx)
+				if err != nil {
+					return err
+				}
+				if end, err = admin.ParseUntil("--expires", expires, now); err != nil {
+					return err
+				}
+			}
+			key, err := db.CreateKey(ctx, user, name, end)
+			if err != nil {
+				return err
+			}
+			return t.newKey(cmd, &key)
+		}),
+	}
+	cmd.Flags().StringVar(&user, "user", "", "the user whose key it is")
+	cmd.Flags().StringVar(&name, "name", "", "what the key is for")
+	cmd.Flags().StringVar(&expires, "expires", "", "when the key ends: 90d, 2026-12-31 or never (default never)")
+	if err := cmd.MarkFlagRequired("user"); err != nil {
+		panic(err) // there is no such flag
+	}
+	t.mayComplete(cmd, "user", t.completeUser)
+	return cmd
+}
+
+// newKey prints a key that was made, which nothing else does.
+func (t *tool) newKey(cmd *cobra.Command, key *admin.NewKey) error {
+	said := fmt.Sprintf("This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.ID, text(key.User), optionalMoment(key.ExpiresAt, "never"))
+	if key.Replaces != nil {
+		said += fmt.Sprintf("The key %d, which it replaces, ends: %s.\n", *key.Replaces, optionalMoment(key.ReplacedAt, none))
+	}
+	return t.show(cmd, key, func(to io.Writer) error {
+		fmt.Fprint(cmd.ErrOrStderr(), said)
+		_, err := io.WriteString(to, key.Key+"\n")
+		return err
+	})
+}
+
+func keyTable(keys []admin.Key) table {
+	list := table{header: []string{"ID", "KEY", "USER", "NAME", "STATE", "EXPIRES", "REVOKED", "REPLACED BY", "CREATED"}, empty: "There are no keys."}
+	for _, k := range keys {
+		list.add(whole(k.ID), optional(k.Hint), text(k.User), optional(k.Name), k.State, optionalMoment(k.ExpiresAt, "never"),
+			optionalMoment(k.RevokedAt, none), optionalWhole(k.ReplacedBy, none), moment(k.CreatedAt))
+	}
+	return list
+}
+
+func keysList(t *tool) *cobra.Command {
+	user := ""
+	cmd := &cobra.Command{
+		Use:   "list [--user USER]",
+		Short: "Lists the API keys, by their first characters",
+		Example: `  caddy pg-ratelimit keys list
+  caddy pg-ratelimit keys list --user acme --json`,
+		Args: arguments(),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+			keys, err := db.Keys(ctx, user)
+			if err != nil {
+				return err
+			}
+			return t.show(cmd, keys, func(to io.Writer) error {
+				list := keyTable(keys)
+				return list.write(to)
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&user, "user", "", "keys of this user only")
+	t.mayComplete(cmd, "user", t.completeUser)
+	return cmd
+}
+
+func keysRevoke(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:               "revoke ID",
+		Short:             "Ends an API key now",
+		Example:           "  caddy pg-ratelimit keys revoke 7",
+		Args:              arguments("ID"),
+		ValidArgsFunction: t.completeOne(validKeys),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+			id, err := keyID(args[0])
+			if err != nil {
+				return err
+			}
+			key, err := db.RevokeKey(ctx, id)
+			if err != nil {
+				return err
+			}
+			return t.done(cmd, key, fmt.Sprintf("The key %d of the user %s is revoked since %s.", key.ID, text(key.User), optionalMoment(key.RevokedAt, none)))
+		}),
+	}
+}
+
+func keysRotate(t *tool) *cobra.Command {
+	grace := ""
+	cmd := &cobra.Command{
+		Use:   "rotate ID [--grace 24h]",
+		Short: "Makes an API key in place of another one, and ends that one after a grace",
+		Long: `Makes an API key with the name, the end, the overrides and the bans of another one, and
+prints it like keys create. The old key is valid until the grace has passed. Limits that
+count by key count the new key from zero; those that count by user go on.`,
+		Example: `  caddy pg-ratelimit keys rotate 7 --grace 24h
+  caddy pg-ratelimit keys rotate 7 --grace 0s`,
+		Args:              arguments("ID"),
+		ValidArgsFunction: t.completeOne(validKeys),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+			id, err := keyID(args[0])
+			if err != nil {
+				return err
+			}
+			d, err := duration("--grace", grace)
+			if err != nil {
+				return err
+			}
+			key, err := db.RotateKey(ctx, id, d)
+			if err != nil {
+				return err
+			}
+			return t.newKey(cmd, &key)
+		}),
+	}
+	cmd.Flags().StringVar(&grace, "grace", "24h", "how long the old key stays valid")
+	return cmd
+}

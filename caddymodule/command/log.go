@@ -1,0 +1,92 @@
+package command
+
+import (
+	"context"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+func changesCommand(t *tool) *cobra.Command {
+	since, most := "", 100
+	cmd := &cobra.Command{
+		Use:   "changes [--since 1h] [-n 100]",
+		Short: "Lists who changed what, the latest change first",
+		Long: `Lists who changed what, the latest change first. The database keeps changes for 30 days. --json
+has the rows before and after.`,
+		Example: `  caddy pg-ratelimit changes
+  caddy pg-ratelimit changes --since 7d -n 1000 --json`,
+		Args: arguments(),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+			d, err := duration("--since", since)
+			if err != nil {
+				return err
+			}
+			if most < 1 || most > 100000 {
+				return &ratelimit.FieldError{Field: "-n", Value: whole(int64(most)), Want: "from 1 to 100000"}
+			}
+			changes, err := db.Changes(ctx, d, most)
+			if err != nil {
+				return err
+			}
+			return t.show(cmd, changes, func(to io.Writer) error {
+				list := table{header: []string{"AT", "BY", "KIND", "WHICH", "WHAT"}, empty: "Nothing was changed."}
+				for i := range changes {
+					c := &changes[i]
+					what, err := c.What()
+					if err != nil {
+						return err
+					}
+					list.add(moment(c.At), text(c.By), c.Kind, which(c.Ref), text(strings.Join(what, ", ")))
+				}
+				return list.write(to)
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&since, "since", "1h", "changes of the last 30m, 24h, 7d …")
+	cmd.Flags().IntVarP(&most, "number", "n", most, "how many")
+	return cmd
+}
+
+// digestShown is how much of a digest people see.
+const digestShown = 12
+
+// which is what was changed. The digest of a key is shortened.
+func which(ref *string) string {
+	if ref == nil {
+		return "all"
+	}
+	at := strings.LastIndexByte(*ref, '/') + 1
+	digest := (*ref)[at:]
+	if len(digest) == 64 && strings.Trim(digest, "0123456789abcdef") == "" {
+		return text((*ref)[:at] + digest[:digestShown] + "…")
+	}
+	return text(*ref)
+}
+
+func nodesCommand(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:   "nodes",
+		Short: "Lists the proxies, and whether each has applied all changes",
+		Example: `  caddy pg-ratelimit nodes
+  caddy pg-ratelimit nodes --json`,
+		Args: arguments(),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+			nodes, err := db.Nodes(ctx)
+			if err != nil {
+				return err
+			}
+			return t.show(cmd, nodes, func(to io.Writer) error {
+				list := table{header: []string{"NODE", "REGION", "VERSION", "CHANGES BEHIND", "SEEN", "PROBLEMS"}, empty: "No proxy has used this policy yet."}
+				for _, n := range nodes {
+					list.add(text(n.Node), optional(n.Region), optional(n.Version), whole(n.Behind), span(n.SecondsAgo)+" ago", text(strings.Join(n.Problems, "; ")))
+				}
+				return list.write(to)
+			})
+		}),
+	}
+}

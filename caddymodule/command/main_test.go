@@ -1,0 +1,21 @@
+package command_test
+
+import (
+	"os"
+	"testing"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+
+	_ "github.com/pgratelimit/pg-ratelimit/caddymodule"
+)
+
+// asCaddy is an environment variable with which the test program is Caddy.
+const asCaddy = "PG_RATELIMIT_TEST_CADDY"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCaddy) != "" {
+		caddycmd.Main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}

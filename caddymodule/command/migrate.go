@@ -1,0 +1,48 @@
+package command
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+)
+
+func migrateCommand(t *tool) *cobra.Command {
+	printOnly := false
+	cmd := &cobra.Command{
+		Use:   "migrate [--print]",
+		Short: "Creates the tables, or upgrades them in place",
+		Long: `Creates the tables of the counters and of the policy, or upgrades them in place and keeps
+their rows. The command may run any number of times, also while proxies use the tables.
+The role must be able to create tables. --print only prints the SQL, for psql.`,
+		Example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
+  caddy pg-ratelimit migrate --print > schema.sql`,
+		Args: arguments(),
+	}
+	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL and change nothing")
+	run := t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+		m, err := db.Migrate(ctx)
+		if m == (admin.Migration{}) {
+			return err
+		}
+		// Of a server that is too old, the counters are made and the policy is an error.
+		shown := t.show(cmd, m, func(to io.Writer) error {
+			_, err := io.WriteString(to, "tables of the counters: "+m.Counters+"\ntables of the policy: "+m.Policy+"\n")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return shown
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if printOnly {
+			_, err := io.WriteString(cmd.OutOrStdout(), admin.MigrationSQL())
+			return err
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}

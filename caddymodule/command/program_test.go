@@ -1,0 +1,210 @@
+package command_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
+)
+
+// program runs Caddy as a process in a folder of its own.
+func (s *shell) program(environment []string, args ...string) (output, int) {
+	s.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Env = append([]string{asCaddy + "=1", "HOME=" + s.t.TempDir(), "PATH=" + os.Getenv("PATH")}, environment...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err = cmd.Run()
+	status := 0
+	var exited *exec.ExitError
+	if errors.As(err, &exited) {
+		status, err = exited.ExitCode(), nil
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return output{stdout: stdout.String(), stderr: stderr.String()}, status
+}
+
+// write writes a file into the folder of the test.
+func (s *shell) write(name, text string) {
+	s.t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestTheProgramFindsTheDatabase(t *testing.T) {
+	s := newShell(t)
+	s.must("migrate")
+	s.must("rules", "set", "plan", "per_hour=7")
+	const handler = ":8080 {\n\troute {\n\t\tpg_ratelimit {\n\t\t\tprefix web\n\t\t\tlimit 1/1m\n\t\t\t%s\n\t\t}\n\t}\n}\n"
+	s.write("global.caddyfile", "{\n\tpg_ratelimit {\n\t\tdsn "+s.dsn+"\n\t}\n}\n"+strings.Replace(handler, "%s", "", 1))
+	s.write("handler.caddyfile", strings.Replace(handler, "%s", "dsn {env.LIMITS}", 1))
+	s.write("two.caddyfile", "{\n\tpg_ratelimit {\n\t\tdsn postgres://elsewhere/a\n\t}\n}\n"+strings.Replace(handler, "%s", "dsn postgres://elsewhere/b", 1))
+	s.write("memory.caddyfile", strings.Replace(handler, "%s", "dsn memory", 1))
+	s.write("none.caddyfile", strings.Replace(handler, "%s", "", 1))
+	s.write("caddy.json", `{"apps": {"pg_ratelimit": {"dsn": "`+s.dsn+`"}}}`)
+	s.write("wrong.caddyfile", "{\n")
+	list := []string{"pg-ratelimit", "rules", "list"}
+	for _, c := range []struct {
+		name        string
+		environment []string
+		args        []string
+		wrong       string // a part of the error; "" if the rule is listed
+	}{
+		{"the flag", []string{"DATABASE_URL=postgres://elsewhere/x"}, []string{"--dsn", s.dsn}, ""},
+		{"the environment", []string{"DATABASE_URL=" + s.dsn}, nil, ""},
+		{"the global option of a Caddyfile", []string{"DATABASE_URL=postgres://elsewhere/x"}, []string{"--config", "global.caddyfile"}, ""},
+		{"the handler in a Caddyfile, with a placeholder", []string{"LIMITS=" + s.dsn}, []string{"-c", "handler.caddyfile"}, ""},
+		{"JSON", nil, []string{"--config", "caddy.json"}, ""},
+		{"a Caddyfile that leaves it to the environment", []string{"DATABASE_URL=" + s.dsn}, []string{"--config", "none.caddyfile"}, ""},
+		{"nothing", nil, nil, "dsn: missing: must be a database: give --dsn, set DATABASE_URL, or name in --config a Caddyfile with a dsn"},
+		{"two databases", nil, []string{"--config", "two.caddyfile"}, "two.caddyfile names 2 databases: choose one with --dsn"},
+		{"memory", nil, []string{"--config", "memory.caddyfile"}, `dsn: "memory": must be a Postgres URL or key=value pairs`},
+		{"a Caddyfile without a database", nil, []string{"--config", "none.caddyfile"}, "dsn: missing: must be in none.caddyfile or in the environment variable DATABASE_URL"},
+		{"no file", nil, []string{"--config", "missing"}, "reading the configuration: open missing: no such file"},
+		{"a wrong file", nil, []string{"--config", "wrong.caddyfile"}, "reading the configuration: "},
+		{"no adapter", nil, []string{"--config", "caddy.json", "--adapter", "toml"}, `adapter: "toml": must be a config adapter`},
+		{"a wrong DSN", nil, []string{"--dsn", "postgres://user:hunter2@host:port/x"}, "dsn: "},
+		{"a server that is not there", nil, []string{"--dsn", "postgres://user:hunter2@127.0.0.1:1/x"}, "127.0.0.1"},
+	} {
+		out, status := s.program(c.environment, append(list, c.args...)...)
+		if strings.Contains(out.stdout+out.stderr, "hunter2") {
+			t.Errorf("%s: the password is in %q", c.name, out.stderr)
+		}
+		if c.wrong == "" {
+			if status != 0 || !strings.Contains(out.stdout, "per_hour 7/1h") {
+				t.Errorf("%s: status %d, %q, %q", c.name, status, out.stdout, out.stderr)
+			}
+		} else if status != 1 || out.stdout != "" || !strings.Contains(out.stderr, c.wrong) {
+			t.Errorf("%s: status %d, %q, %q, want status 1 and %q", c.name, status, out.stdout, out.stderr, c.wrong)
+		}
+	}
+	s.write("Caddyfile", "{\n\tpg_ratelimit {\n\t\tdsn "+s.dsn+"\n\t}\n}\n")
+	if out, status := s.program(nil, list...); status != 0 || !strings.Contains(out.stdout, "per_hour 7/1h") {
+		t.Errorf("the Caddyfile in the folder: status %d, %q, %q", status, out.stdout, out.stderr)
+	}
+}
+
+func TestTheProgramHelps(t *testing.T) {
+	s := newShell(t)
+	if out, status := s.program(nil, "--help"); status != 0 || !strings.Contains(out.stdout, "pg-ratelimit") {
+		t.Errorf("caddy --help: status %d, %q", status, out.stdout)
+	}
+	root := &cobra.Command{Use: "pg-ratelimit"}
+	command.New(nil).CobraFunc(root)
+	seen := 0
+	var visit func(cmd *cobra.Command, path []string)
+	visit = func(cmd *cobra.Command, path []string) {
+		out := s.caddy(append(slices.Clone(path), "--help")...)
+		if out.err != nil || !strings.Contains(out.stdout, "Examples:") || !strings.Contains(out.stdout, "caddy "+strings.Join(path, " ")) {
+			t.Errorf("%s --help has no examples: %v\n%s", path, out.err, out.stdout)
+		}
+		seen++
+		for _, c := range cmd.Commands() {
+			visit(c, append(slices.Clone(path), c.Name()))
+		}
+	}
+	visit(root, []string{"pg-ratelimit"})
+	if seen < 25 {
+		t.Errorf("%d commands, want all", seen)
+	}
+}
+
+func TestTheProgramSuggests(t *testing.T) {
+	s := newShell(t)
+	s.must("migrate")
+	s.sql("INSERT INTO rate_limit_tiers VALUES ('free', 1), ('pro', 2)")
+	s.must("rules", "set", "plan", "per_hour=7")
+	s.must("rules", "set", "protect", "per_second=7", "count_by=all")
+	s.must("users", "set", "acme", "tier=free")
+	s.must("users", "set", "blue", "tier=free")
+	s.must("keys", "create", "--user", "acme", "--name", "production")
+	s.must("ban", "192.0.2.0/24")
+	s.must("users", "ban", "blue")
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"ru"}, []string{"rules\tLists and changes rules"}},
+		{[]string{"rules", "enable", ""}, []string{"plan", "protect"}},
+		{[]string{"rules", "delete", "pr"}, []string{"protect"}},
+		{[]string{"rules", "set", "pl"}, []string{"plan"}},
+		{[]string{"rules", "set", "plan", "per_h"}, []string{"per_hour=\tthe same for an hour"}},
+		{[]string{"rules", "set", "plan", "mode=s"}, []string{"mode=shadow"}},
+		{[]string{"rules", "set", "plan", "tiers="}, []string{"tiers=anonymous", "tiers=free", "tiers=pro"}},
+		{[]string{"users", "get", "a"}, []string{"acme"}},
+		{[]string{"users", "set", "acme", "tier=p"}, []string{"tier=pro"}},
+		{[]string{"users", "unban", ""}, []string{"blue"}},
+		{[]string{"keys", "create", "--user", ""}, []string{"acme", "blue"}},
+		{[]string{"unban", ""}, []string{"192.0.2.0/24"}},
+		{[]string{"get", "rule/p"}, []string{"rule/plan/per_hour", "rule/protect/per_second"}},
+		{[]string{"explain", "--tier", "f"}, []string{"free"}},
+	} {
+		out := s.caddy(append([]string{"__complete", "pg-ratelimit", "--dsn", s.dsn}, c.args...)...)
+		lines := strings.Split(strings.TrimSpace(out.stdout), "\n")
+		if got := lines[:len(lines)-1]; out.err != nil || strings.Join(got, "|") != strings.Join(c.want, "|") {
+			t.Errorf("%q: suggested %q, want %q (%v)", c.args, got, c.want, out.err)
+		}
+	}
+	out := s.caddy("__complete", "pg-ratelimit", "--dsn", s.dsn, "keys", "revoke", "")
+	if !strings.HasPrefix(out.stdout, "1\tacme prl_") || !strings.Contains(out.stdout, "production") {
+		t.Errorf("keys revoke: suggested %q", out.stdout)
+	}
+	// A database that does not answer suggests nothing, and says nothing.
+	out = s.caddy("__complete", "pg-ratelimit", "--dsn", "postgres://127.0.0.1:1/x", "rules", "enable", "")
+	if out.err != nil || strings.TrimSpace(out.stdout) != ":4" {
+		t.Errorf("without a database: %v, %q", out.err, out.stdout)
+	}
+}
+
+// TestTheExamplesAreCommands: every example in --help is a command with its flags.
+func TestTheExamplesAreCommands(t *testing.T) {
+	root := &cobra.Command{Use: "caddy"}
+	tool := &cobra.Command{Use: "pg-ratelimit"}
+	command.New(nil).CobraFunc(tool)
+	root.AddCommand(tool)
+	seen := 0
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		for line := range strings.Lines(cmd.Example) {
+			line = strings.TrimSpace(line)
+			if line == "" || strings.HasPrefix(line, "#") {
+				continue
+			}
+			line, _, _ = strings.Cut(line, " | ")
+			line, _, _ = strings.Cut(line, " > ")
+			line, _, _ = strings.Cut(line, " < ")
+			found, rest, err := root.Find(words(t, line)[1:])
+			if err == nil {
+				err = found.ParseFlags(rest)
+			}
+			if err == nil && found.Args != nil {
+				err = found.ValidateArgs(found.Flags().Args())
+			}
+			if err != nil || found.HasSubCommands() {
+				t.Errorf("%q: %v", line, err)
+			}
+			seen++
+		}
+		for _, c := range cmd.Commands() {
+			visit(c)
+		}
+	}
+	visit(tool)
+	if seen < 40 {
+		t.Errorf("%d examples, want all", seen)
+	}
+}

@@ -1,0 +1,213 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+)
+
+func rulesCommand(t *tool) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rules",
+		Short: "Lists and changes rules",
+		Example: `  caddy pg-ratelimit rules list
+  caddy pg-ratelimit rules set free family=plan tiers=free per_hour=1000`,
+	}
+	group(cmd)
+	cmd.AddCommand(rulesList(t), rulesSet(t), rulesMode(t, "enable", "enforce", "on: its limits apply"), rulesMode(t, "disable", "off", "off: it is ignored"), rulesDelete(t))
+	return cmd
+}
+
+func rulesList(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Lists all rules in the order in which proxies try them",
+		Long: `Lists all rules in the order in which proxies try them, with their limits. Rules that
+cannot be used are named below the list, with what they should be.`,
+		Example: `  caddy pg-ratelimit rules list
+  caddy pg-ratelimit rules list --json`,
+		Args: arguments(),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+			rules, err := db.Rules(ctx)
+			if err != nil {
+				return err
+			}
+			return t.show(cmd, rules, func(to io.Writer) error { return writeRules(to, rules) })
+		}),
+	}
+}
+
+func writeRules(to io.Writer, rules []admin.Rule) error {
+	list := table{header: []string{"NAME", "ACTION", "FAMILY", "PRIORITY", "MODE", "WHEN", "COUNTED BY", "LIMITS", "BAN"}, empty: "There are no rules."}
+	problems := ""
+	for i := range rules {
+		r := &rules[i]
+		countedBy := none
+		if r.Action == "limit" {
+			countedBy = text(strings.Join(r.CountBy, " + "))
+		}
+		list.add(text(r.Name), r.Action, optional(r.Family), whole(r.Priority), r.Mode, when(r), countedBy, limits(r), bans(r))
+		for _, problem := range r.Problems {
+			problems += fmt.Sprintf("%s cannot be used: %s\n", text(r.Name), text(problem))
+		}
+	}
+	if err := list.write(to); err != nil || problems == "" {
+		return err
+	}
+	_, err := io.WriteString(to, "\n"+problems)
+	return err
+}
+
+// when are the conditions of a rule.
+func when(r *admin.Rule) string {
+	var all []string
+	for _, c := range []struct {
+		name   string
+		values []string
+	}{{"tiers", r.Tiers}, {"hosts", r.Hosts}, {"paths", r.Paths}, {"methods", r.Methods}, {"networks", r.Networks}} {
+		if c.values != nil {
+			all = append(all, c.name+"="+strings.Join(c.values, ","))
+		}
+	}
+	if r.ValidFrom != nil || r.ValidUntil != nil {
+		all = append(all, "valid="+strings.ReplaceAll(optionalMoment(r.ValidFrom, "")+".."+optionalMoment(r.ValidUntil, ""), " ", "T"))
+	}
+	if len(all) == 0 {
+		return "always"
+	}
+	return text(strings.Join(all, " "))
+}
+
+// limits are the limits of a rule, as in "per_hour 1000/1h, token_bucket, burst 20".
+func limits(r *admin.Rule) string {
+	var all []string
+	for _, l := range r.Limits {
+		window := optional(l.Calendar)
+		if l.Seconds != nil {
+			window = span(*l.Seconds)
+		}
+		one := fmt.Sprintf("%s %s/%s %s", l.Name, optionalWhole(l.Events, "unlimited"), window, l.Algorithm)
+		if l.TimeZone != nil {
+			one += " " + *l.TimeZone
+		}
+		if l.Burst != nil {
+			one += " burst " + whole(*l.Burst)
+		}
+		if l.Durable {
+			one += " durable"
+		}
+		if l.OnExceed != "refuse" {
+			one += " " + l.OnExceed
+		}
+		all = append(all, one)
+	}
+	return text(strings.Join(all, "; "))
+}
+
+// bans says when proxies ban: "1h after 5 in 10m".
+func bans(r *admin.Rule) string {
+	if r.BanFor == nil || r.BanAfter == nil || r.BanWithin == nil {
+		return none
+	}
+	return span(*r.BanFor) + " after " + whole(*r.BanAfter) + " in " + span(*r.BanWithin)
+}
+
+// outcome is what a command that changes one thing prints as JSON.
+type outcome struct {
+	Name    string `json:"name"`
+	Outcome string `json:"outcome"`
+}
+
+// change prints that one thing was changed.
+func (t *tool) change(cmd *cobra.Command, kind, name, what string) error {
+	return t.done(cmd, outcome{name, what}, fmt.Sprintf("The %s %s is %s.", kind, text(name), what))
+}
+
+func rulesSet(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:   "set NAME SETTING=VALUE ...",
+		Short: "Makes a rule, or changes settings of one",
+		Long: `Makes a rule, or changes the settings that are named and keeps the others. Values of lists
+have commas between them. An empty value takes a setting back to its default, and deletes a
+limit. The change is one transaction.
+
+Settings:
+` + settingsHelp(admin.RuleSettings()),
+		Example: `  # 1,000 requests an hour for each user of the tier free
+  caddy pg-ratelimit rules set free family=plan tiers=free algorithm=token_bucket per_hour=1000 burst=20
+
+  # at most 100 a second from everybody together on /api/v1
+  caddy pg-ratelimit rules set protect paths='/api/v1/*' count_by=all per_second=100
+
+  # on trial: count and report, refuse nothing
+  caddy pg-ratelimit rules set stricter tiers=free per_minute=60 mode=shadow
+
+  # a limit of any window, for some days of November
+  caddy pg-ratelimit rules set friday limit.burst=50/10s valid=2026-11-27..2026-11-30
+
+  # match all paths again
+  caddy pg-ratelimit rules set protect paths=`,
+		Args:              arguments("NAME", "SETTING=VALUE…"),
+		ValidArgsFunction: t.completeRuleSet,
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+			isNew, err := db.SetRule(ctx, args[0], args[1:])
+			if err != nil {
+				return err
+			}
+			return t.change(cmd, "rule", args[0], createdOrChanged(isNew))
+		}),
+	}
+}
+
+func createdOrChanged(isNew bool) string {
+	if isNew {
+		return "created"
+	}
+	return "changed"
+}
+
+// settingsHelp lists settings for a help text.
+func settingsHelp(settings []admin.Setting) string {
+	help := ""
+	for _, s := range settings {
+		help += fmt.Sprintf("  %-12s %s\n", s.Name, s.Help)
+	}
+	return strings.TrimRight(help, "\n")
+}
+
+func rulesMode(t *tool, name, mode, help string) *cobra.Command {
+	return &cobra.Command{
+		Use:               name + " NAME",
+		Short:             "Turns a rule " + help,
+		Example:           "  caddy pg-ratelimit rules " + name + " free",
+		Args:              arguments("NAME"),
+		ValidArgsFunction: t.completeOne(ruleNames),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+			if err := db.SetRuleMode(ctx, args[0], mode); err != nil {
+				return err
+			}
+			return t.change(cmd, "rule", args[0], name+"d")
+		}),
+	}
+}
+
+func rulesDelete(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:               "delete NAME",
+		Short:             "Deletes a rule with its limits and overrides",
+		Example:           "  caddy pg-ratelimit rules delete free",
+		Args:              arguments("NAME"),
+		ValidArgsFunction: t.completeOne(ruleNames),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+			if err := db.DeleteRule(ctx, args[0]); err != nil {
+				return err
+			}
+			return t.change(cmd, "rule", args[0], "deleted")
+		}),
+	}
+}

@@ -1,0 +1,103 @@
+package command_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+)
+
+// everything is the text of all rows of all tables in the database.
+func (s *shell) everything() string {
+	s.t.Helper()
+	conn := s.connect()
+	defer conn.Close(context.Background())
+	ctx := context.Background()
+	result, err := conn.Query(ctx, "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(result, pgx.RowTo[string])
+	if err != nil || len(tables) < 11 {
+		s.t.Fatalf("tables %q, %v", tables, err)
+	}
+	var all strings.Builder
+	for _, table := range tables {
+		var text string
+		if err := conn.QueryRow(ctx, "SELECT coalesce(string_agg(to_jsonb(t)::text, E'\n'), '') FROM "+table+" t").Scan(&text); err != nil {
+			s.t.Fatal(err)
+		}
+		all.WriteString(table + ": " + text + "\n")
+	}
+	return all.String()
+}
+
+func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
+	s := newShell(t)
+	s.must("migrate")
+	s.must("users", "set", "acme", "tier=anonymous")
+	created := s.run("keys", "create", "--user", "acme", "--name", "production")
+	if created.err != nil {
+		t.Fatal(created.err)
+	}
+	key := strings.TrimSuffix(created.stdout, "\n")
+	if !policy.Check(key) {
+		t.Fatalf("%q is not a key", created.stdout)
+	}
+	if strings.Contains(created.stderr, key) {
+		t.Errorf("standard error has the key: %q", created.stderr)
+	}
+	var rotated struct {
+		Key string `json:"key"`
+	}
+	if err := json.Unmarshal([]byte(s.must("keys", "rotate", "1", "--json")), &rotated); err != nil || !policy.Check(rotated.Key) || rotated.Key == key {
+		t.Fatalf("rotated to %q, %v", rotated.Key, err)
+	}
+	digest := policy.Digest(key)
+	if id := one[int64](s, "SELECT id FROM rate_limit_api_keys WHERE digest = $1", digest[:]); id != 1 {
+		t.Errorf("the key's digest is of the key %d, want 1", id)
+	}
+	printed := ""
+	for _, args := range [][]string{
+		{"keys", "list"}, {"keys", "list", "--json"}, {"users", "get", "acme"}, {"users", "get", "acme", "--json"},
+		{"changes"}, {"changes", "--json"}, {"explain", "--key", key}, {"explain", "--key", key, "--json"}, {"rules", "list"}, {"nodes"},
+		{"get", "per-key", key}, {"reset", "per-key", key}, {"users", "get", key}, {"rules", "enable", key}, {"rules", "set", "x", key},
+		{"rules", "set", "x", key + "=1"}, {"rules", "set", "x", "per_hour=" + key}, {"ban", key}, {"keys", "revoke", key}, {"keys", "create", "--user", key},
+		{"users", "unban", key}, {"explain", key}, {key}, {"explain", "--ip", key}, {"explain", "--path", key}, {"top", "-n", key},
+	} {
+		out := s.run(args...)
+		printed += out.stdout + out.stderr
+		if out.err != nil {
+			printed += out.err.Error()
+		}
+	}
+	for _, k := range []string{key, rotated.Key} {
+		if strings.Contains(printed, k) {
+			t.Error("a key was printed again")
+		}
+		if strings.Contains(s.everything(), k) {
+			t.Error("a key is in the database")
+		}
+	}
+}
+
+// A key made elsewhere has another form. It is a secret too.
+func TestAForeignKeyIsNotRepeated(t *testing.T) {
+	s := newShell(t)
+	s.must("migrate")
+	const key = "sk-live-0123456789"
+	for _, args := range [][]string{{"explain", "--key", key}, {"explain", "--key", key, "--json"}, {"get", "per-key", key}, {"reset", "per-key", key}, {"keys", "revoke", key}} {
+		out := s.run(args...)
+		text := out.stdout + out.stderr
+		if out.err != nil {
+			text += out.err.Error()
+		}
+		if strings.Contains(text, key) {
+			t.Errorf("%q prints the key: %s", args, text)
+		}
+	}
+}

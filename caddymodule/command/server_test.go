@@ -1,0 +1,110 @@
+package command_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestMigrate(t *testing.T) {
+	s := newShell(t)
+	s.fails([]string{"the tables of the policy are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
+	if got := s.must("migrate"); got != "tables of the counters: created\ntables of the policy: created\n" {
+		t.Errorf("the first time it printed %q", got)
+	}
+	s.must("rules", "set", "plan", "per_hour=7")
+	if got := s.must("migrate", "--json"); got != "{\n  \"counters\": \"up to date\",\n  \"policy\": \"up to date\"\n}\n" {
+		t.Errorf("the second time it printed %q", got)
+	}
+	s.sql("ALTER TABLE rate_limit_ephemeral DROP COLUMN granted; DROP FUNCTION rate_limit_policy_version")
+	if got := s.must("migrate"); got != "tables of the counters: upgraded\ntables of the policy: upgraded\n" {
+		t.Errorf("of older tables it printed %q", got)
+	}
+	if got := s.must("rules", "list"); !strings.Contains(got, "per_hour 7/1h") {
+		t.Errorf("after the upgrade there are %q", got)
+	}
+}
+
+func TestMigratePrintsWhatItRuns(t *testing.T) {
+	s := newShell(t)
+	file, err := os.ReadFile(filepath.Join(root, "schema.sql"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It needs no database.
+	if out := s.caddy("pg-ratelimit", "migrate", "--print"); out.err != nil || out.stdout != string(file) {
+		t.Errorf("migrate --print is not schema.sql: %v, %d bytes of %d", out.err, len(out.stdout), len(file))
+	}
+	s.sql(string(file))
+	if got := s.must("migrate"); got != "tables of the counters: up to date\ntables of the policy: up to date\n" {
+		t.Errorf("after schema.sql migrate printed %q", got)
+	}
+}
+
+// root is the root of the repository. Tests change the folder.
+var root = func() string {
+	folder, err := filepath.Abs("../..")
+	if err != nil {
+		panic(err)
+	}
+	return folder
+}()
+
+// as runs commands as a role.
+func (s *shell) as(role string) *shell {
+	return &shell{t: s.t, dsn: s.dsn + "&options=-c%20role%3D" + role}
+}
+
+// The privileges of the roles in docs/policy.md are enough for administrators, and not too much
+// for proxies.
+func TestTheRolesOfTheDocumentation(t *testing.T) {
+	s := newShell(t)
+	s.must("migrate")
+	database := one[string](s, "SELECT current_database()::text")
+	proxy, administrator := "p_"+database, "a_"+database
+	s.sql("CREATE ROLE " + proxy)
+	s.sql("CREATE ROLE " + administrator)
+	t.Cleanup(func() {
+		for _, role := range []string{proxy, administrator} {
+			s.sql("DROP OWNED BY " + role)
+			s.sql("DROP ROLE " + role)
+		}
+	})
+	text, err := os.ReadFile(filepath.Join(root, "docs", "policy.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Roles\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	grants := regexp.MustCompile(`(?m)^GRANT .*;$`).FindAllString(section, -1)
+	if len(grants) == 0 {
+		t.Fatal("docs/policy.md has no GRANT")
+	}
+	for _, grant := range grants {
+		s.sql(strings.NewReplacer(" TO proxy;", " TO "+proxy, " TO administrator;", " TO "+administrator).Replace(grant))
+	}
+
+	a := s.as(administrator)
+	s.sql("INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('rule/plan/per_hour', 'acme', 1, now(), now() + interval '2 h')")
+	for _, args := range [][]string{
+		{"migrate"}, {"rules", "set", "plan", "per_hour=7", "limit.ten=3/10s", "paths="}, {"rules", "list"}, {"users", "set", "acme", "tier=anonymous", "plan/per_hour=9"},
+		{"users", "get", "acme"}, {"keys", "create", "--user", "acme"}, {"keys", "list"}, {"keys", "rotate", "1"}, {"explain", "--key-id", "2", "--ip", "192.0.2.1"},
+		{"top"}, {"get", "rule/plan/per_hour", "acme"}, {"reset", "rule/plan/per_hour", "acme"}, {"keys", "revoke", "2"}, {"ban", "192.0.2.0/24"}, {"bans"}, {"unban", "192.0.2.0/24"},
+		{"users", "ban", "acme"}, {"users", "unban", "acme"}, {"rules", "disable", "plan"}, {"rules", "enable", "plan"}, {"changes"}, {"nodes"}, {"rules", "delete", "plan"},
+	} {
+		if out := a.run(args...); out.err != nil {
+			t.Errorf("the administrator's %q: %v", args, out.err)
+		}
+	}
+
+	p := s.as(proxy)
+	for _, args := range [][]string{
+		{"rules", "set", "plan", "per_hour=7"}, {"rules", "set", "plan", "limit.ten=3/10s"}, {"rules", "delete", "plan"}, {"users", "set", "acme", "tier=free"}, {"keys", "create", "--user", "acme"},
+		{"keys", "revoke", "1"}, {"ban", "192.0.2.0/24"}, {"unban", "192.0.2.0/24"}, {"changes"},
+	} {
+		p.fails([]string{"the role ", "may not do this: permission denied for", "see Roles in docs/policy.md"}, args...)
+	}
+	p.must("keys", "list")
+}

@@ -1,0 +1,113 @@
+package command_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// shell runs the commands on a database.
+type shell struct {
+	t     testing.TB
+	dsn   string
+	stdin string
+}
+
+func newShell(t testing.TB) *shell {
+	t.Helper()
+	t.Setenv("DATABASE_URL", "")
+	t.Chdir(t.TempDir()) // no Caddyfile
+	return &shell{t: t, dsn: cluster.Open(t)}
+}
+
+// output is what a command has printed.
+type output struct {
+	stdout, stderr string
+	err            error
+}
+
+// run runs `caddy pg-ratelimit …` on the database.
+func (s *shell) run(args ...string) output {
+	s.t.Helper()
+	return s.caddy(append([]string{"pg-ratelimit", "--dsn", s.dsn}, args...)...)
+}
+
+// caddy runs `caddy …` in this process, as Caddy makes its commands. See program_test.go for
+// the program itself.
+func (s *shell) caddy(args ...string) output {
+	s.t.Helper()
+	registered := command.New(func(configured string) (string, string, error) { return configured, configured, nil })
+	cmd := &cobra.Command{Use: registered.Name + " " + registered.Usage, Short: registered.Short, Long: registered.Long}
+	registered.CobraFunc(cmd)
+	root := &cobra.Command{Use: "caddy", SilenceUsage: true}
+	root.AddCommand(cmd)
+	root.SetArgs(args)
+	root.SetIn(strings.NewReader(s.stdin))
+	var stdout, stderr bytes.Buffer
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	err := root.Execute()
+	return output{stdout.String(), stderr.String(), err}
+}
+
+// must is run for a command that must succeed. It returns what was printed on standard output.
+func (s *shell) must(args ...string) string {
+	s.t.Helper()
+	out := s.run(args...)
+	if out.err != nil {
+		s.t.Fatalf("%q: %v", args, out.err)
+	}
+	return out.stdout
+}
+
+// fails is run for a command that must fail with all these texts in the error.
+func (s *shell) fails(wants []string, args ...string) {
+	s.t.Helper()
+	out := s.run(args...)
+	if out.err == nil {
+		s.t.Fatalf("%q: no error, want %q; it printed\n%s", args, wants, out.stdout)
+	}
+	for _, want := range wants {
+		if !strings.Contains(out.err.Error(), want) {
+			s.t.Errorf("%q: %q does not contain %q", args, out.err, want)
+		}
+	}
+}
+
+// sql runs a command of SQL as the owner of the database.
+func (s *shell) sql(sql string) {
+	s.t.Helper()
+	conn := s.connect()
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(context.Background(), sql); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (s *shell) connect() *pgx.Conn {
+	s.t.Helper()
+	conn, err := pgx.Connect(context.Background(), s.dsn)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return conn
+}
+
+// one returns the only value of a query.
+func one[T any](s *shell, sql string, args ...any) T {
+	s.t.Helper()
+	conn := s.connect()
+	defer conn.Close(context.Background())
+	var value T
+	if err := conn.QueryRow(context.Background(), sql, args...).Scan(&value); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}

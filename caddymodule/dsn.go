@@ -1,0 +1,58 @@
+package caddymodule
+
+import (
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// expandDSN replaces the placeholders of a configured DSN. shown is what an error may show
+// instead of the DSN.
+func expandDSN(configured string) (dsn, shown string, err error) {
+	if configured == "" {
+		return "", "$" + edge.EnvDSN, nil
+	}
+	shown = showDSN(configured)
+	// A placeholder that Caddy does not know is left unchanged: a brace may be part of
+	// a password.
+	dsn, err = caddy.NewReplacer().ReplaceOrErr(configured, true, false)
+	if err != nil {
+		return "", "", &ratelimit.FieldError{Field: "dsn", Value: shown, Want: edge.WantDSN + ": " + err.Error()}
+	}
+	return dsn, shown, nil
+}
+
+// holdsPassword reports whether a configured DSN holds a password, other than by a
+// placeholder.
+func holdsPassword(configured string) bool {
+	without := ""
+	for {
+		before, after, found := strings.Cut(configured, "{")
+		_, rest, closed := strings.Cut(after, "}")
+		if !found || !closed {
+			return edge.HasPassword(without + configured)
+		}
+		without += before
+		configured = rest
+	}
+}
+
+// showDSN is the part of a DSN that cannot contain a password: all of it if it is one word
+// or one placeholder, else the scheme of a URL.
+func showDSN(dsn string) string {
+	inside, isPlaceholder := strings.CutPrefix(dsn, "{")
+	inside, closed := strings.CutSuffix(inside, "}")
+	if isPlaceholder && closed && !strings.ContainsAny(inside, "{} @=") {
+		return dsn
+	}
+	if !strings.ContainsAny(dsn, "{}@= '\"/?") {
+		return dsn
+	}
+	if scheme, _, isURL := strings.Cut(dsn, "://"); isURL && !strings.ContainsAny(scheme, "{}@= '\"/?") {
+		return scheme + "://…"
+	}
+	return "…"
+}

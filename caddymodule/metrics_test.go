@@ -1,0 +1,132 @@
+package caddymodule_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// measured returns the module's metrics, by name and the values of the labels. For a
+// histogram it is the number of observations.
+func measured(t *testing.T) map[string]float64 {
+	t.Helper()
+	context := caddy.ActiveContext()
+	families, err := context.GetMetricsRegistry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, family := range families {
+		short, ours := strings.CutPrefix(family.GetName(), "caddy_pg_ratelimit_")
+		if !ours {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			name := short
+			for _, label := range m.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return got
+}
+
+// checkMetrics compares metrics with what they should be.
+func checkMetrics(t *testing.T, wanted map[string]float64) {
+	t.Helper()
+	got := measured(t)
+	for name, want := range wanted {
+		if value, ok := got[name]; !ok || value != want {
+			t.Errorf("%s is %v, want %v; of %v", name, value, want, got)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	c := start(t, `
+		:PORT {
+			pg_ratelimit PREFIX {
+				dsn memory
+				limit 2 1m
+				zone PREFIX_loose {
+					limit 100 1m
+				}
+			}
+		}`)
+	for range 5 {
+		c.get("/")
+	}
+	p := c.prefix()
+	checkMetrics(t, map[string]float64{
+		"decisions_total allowed " + p: 2, "decisions_total denied " + p: 3, "decisions_total error_passed " + p: 0, "decisions_total error_refused " + p: 0,
+		"decisions_total allowed " + p + "_loose": 2, "decisions_total denied " + p + "_loose": 0,
+		"blocked_total " + p: 0, "decision_duration_seconds": 5, "database_up": 1,
+	})
+}
+
+// Without a database, the metrics say so, and what happens to requests.
+func TestMetricsOfAnOutage(t *testing.T) {
+	c := start(t, `
+		:PORT {
+			pg_ratelimit /open PREFIX_open {
+				dsn postgres://u@127.0.0.1:1/db?sslmode=disable
+				limit 2 1m
+			}
+			pg_ratelimit /closed PREFIX_closed {
+				dsn postgres://u@127.0.0.1:1/db?sslmode=disable
+				limit 2 1m
+				on_error deny
+			}
+		}`)
+	c.expect(http.StatusOK, "/open")
+	c.expect(http.StatusServiceUnavailable, "/closed")
+	eventually(t, "database_up is 0", func() bool { return measured(t)["database_up"] == 0 })
+	checkMetrics(t, map[string]float64{
+		"decisions_total error_passed " + c.prefix() + "_open": 1, "decisions_total error_refused " + c.prefix() + "_open": 0,
+		"decisions_total error_passed " + c.prefix() + "_closed": 0, "decisions_total error_refused " + c.prefix() + "_closed": 1,
+		"decision_duration_seconds": 2,
+	})
+}
+
+// The metrics tell which requests passed without the database, and what is charged in advance.
+func TestMetricsOfLeases(t *testing.T) {
+	c := start(t, `
+		{
+			pg_ratelimit {
+				dsn `+cluster.Open(t)+`
+			}
+		}
+		:PORT {
+			pg_ratelimit PREFIX {
+				limit 30000 1h
+				lease 5%
+				timeout 10s
+				on_error deny
+				zone PREFIX_exact {
+					match {
+						path /both
+					}
+					limit 30000 1h
+				}
+			}
+		}`)
+	p := c.prefix()
+	requests := 0.0
+	get := func() {
+		c.expect(http.StatusOK, "/")
+		requests++
+	}
+	eventually(t, "units are held", func() bool { get(); return measured(t)["leased_units"] > 0 })
+	eventually(t, "a request passes without the database", func() bool { get(); return measured(t)["leased_total "+p] > 0 })
+	leased := measured(t)["leased_total "+p]
+	c.expect(http.StatusOK, "/both") // has a limit that the database has to decide
+	checkMetrics(t, map[string]float64{
+		"leased_total " + p: leased, "leased_total " + p + "_exact": 0, "decisions_total allowed " + p: requests + 1,
+	})
+	eventually(t, "the units are given back", func() bool { return measured(t)["leased_units"] == 0 })
+}

@@ -1,0 +1,107 @@
+package caddymodule
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// expandShorthands replaces the short placeholders of a Caddyfile, such as {client_ip},
+// and {remote_ip}, which only the Traefik plugin has otherwise. The Caddyfile's parser has
+// replaced its own already. In JSON, a short placeholder would be unknown, and therefore
+// empty, and all clients would share a quota.
+func expandShorthands(text string) string {
+	segment := caddyfile.Segment{{Text: text}}
+	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
+	text = strings.ReplaceAll(segment[0].Text, "{remote_ip}", "{http.request.remote.host}")
+	// Go has the Host header in Request.Host, not in the headers.
+	const header = "{http.request.header."
+	for _, host := range []string{"Host}", "host}", "HOST}"} {
+		text = strings.ReplaceAll(text, header+host, "{http.request.host}")
+	}
+	return text
+}
+
+// eachPlaceholder calls do with the name of each placeholder in text, until do returns
+// false. It returns what follows a brace that is not closed.
+func eachPlaceholder(text string, do func(name string) bool) (unclosed string) {
+	for {
+		at := strings.IndexByte(text, '{')
+		if at < 0 {
+			return ""
+		}
+		escaped := at > 0 && text[at-1] == '\\'
+		text = text[at+1:]
+		if escaped {
+			continue
+		}
+		name, after, closed := strings.Cut(text, "}")
+		if !closed {
+			return "{" + text
+		}
+		if !do(name) {
+			return ""
+		}
+		text = after
+	}
+}
+
+// checkPlaceholders returns an error for text with a placeholder that cannot exist. It
+// would be empty for all requests. Shorthands are expanded already. configured is the text
+// as the user wrote it.
+func checkPlaceholders(field, text, configured string) error {
+	wrong := ""
+	unclosed := eachPlaceholder(text, func(name string) bool {
+		if !mayExist(name) {
+			wrong = "{" + name + "}"
+		}
+		return wrong == ""
+	})
+	if wrong == "" {
+		wrong = unclosed
+	}
+	if wrong == "" {
+		return nil
+	}
+	return &ratelimit.FieldError{Field: field, Value: configured, Want: "text with placeholders such as {client_ip} or {header.X-User}: " +
+		wrong + ` is none (a placeholder that a module such as map sets must have a dot in its name, and a brace that is text is \{)`}
+}
+
+// mayExist reports whether a placeholder of that name can have a value. Other modules set
+// placeholders while they handle a request, but those of http.request are known.
+func mayExist(name string) (may bool) {
+	if !strings.Contains(name, ".") || strings.ContainsAny(name, " \"{") {
+		return false
+	}
+	if !strings.HasPrefix(name, "http.request.") {
+		return true
+	}
+	// Whether these have a value depends on the connection, or in an older Caddy on the request.
+	for _, depends := range []string{"http.request.tls.", "http.request.cookie."} {
+		if strings.HasPrefix(name, depends) {
+			return true
+		}
+	}
+	defer func() {
+		if recover() != nil {
+			may = true // the placeholder exists, and needs a real connection
+		}
+	}()
+	local := context.WithValue(context.Background(), http.LocalAddrContextKey, net.Addr(&net.TCPAddr{}))
+	r, err := http.NewRequestWithContext(local, http.MethodGet, "http://localhost/", nil)
+	if err != nil {
+		return true
+	}
+	repl := caddy.NewReplacer()
+	caddyhttp.PrepareRequest(r, repl, nil, &caddyhttp.Server{})
+	_, may = repl.Get(name)
+	return may
+}

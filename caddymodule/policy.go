@@ -1,0 +1,163 @@
+package caddymodule
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Policy applies the rules in the database: which limits apply to whom is data there, and
+// all proxies obey a change within `refresh`. It needs Postgres 15 or newer.
+//
+// Placeholder | Description
+// ------------|------------
+// `{http.pg_ratelimit.user}` | The user of the request; empty if it is nobody's
+// `{http.pg_ratelimit.tier}` | The tier of the request
+// `{http.pg_ratelimit.key_id}` | The number of the API key in the database; empty without one
+// `{http.pg_ratelimit.rule}` | The rule that refused or exempted the request, or else the first that charges it
+// `{http.pg_ratelimit.reason}` | Why the policy alone refused the request: unknown_key, key_expired, key_revoked, banned, blocked or no_quota
+type Policy struct {
+	// The API key of a request: text with a placeholder, such as
+	// `{http.request.header.X-Api-Key}`. "Bearer " at its beginning is cut off.
+	// Default: requests have no API key.
+	APIKey string `json:"api_key,omitempty"`
+
+	// The user of a request without an API key, if Caddy authenticates users before
+	// this handler: text with a placeholder, such as `{http.auth.user.id}`.
+	// Default: such a request is nobody's.
+	User string `json:"user,omitempty"`
+
+	// The tier of requests that have no other one. May contain placeholders; a
+	// tier that is empty is the default. Default: `anonymous`.
+	Tier string `json:"tier,omitempty"`
+
+	// What happens to a request whose API key is unknown, expired or revoked:
+	// `reject` refuses it with status 401, `anonymous` treats it as one without
+	// a key. Default: `reject`.
+	UnknownKey string `json:"unknown_key,omitempty"`
+
+	// The name of the route, for rules that count by route. May contain
+	// placeholders. Default: none.
+	Route string `json:"route,omitempty"`
+
+	// How often to ask the database for changes, from 50ms to 1m. Default:
+	// 500ms.
+	Refresh caddy.Duration `json:"refresh,omitempty"`
+
+	// The most API keys and users to remember, from 1 to 10,000,000. Default:
+	// 100,000.
+	MaxIdentities int `json:"max_identities,omitempty"`
+}
+
+// appliedPolicy is a Policy that was compiled, and the policy of its database.
+type appliedPolicy struct {
+	live     *edge.Policy
+	counters *policyCounters
+
+	settings  edge.PolicySettings
+	key, user policyText
+	tier      policyText
+	route     policyText
+	reject    bool        // requests with keys that are not valid
+	keys      []string    // the placeholders in key
+	headers   []string    // the request headers among them
+	noUser    atomic.Bool // the log has a warning that no authentication came before
+}
+
+// compile checks the settings. Errors are *ratelimit.FieldError, with the names of the
+// Caddyfile's subdirectives.
+func (p *Policy) compile() (*appliedPolicy, error) {
+	a := &appliedPolicy{}
+	var err error
+	if a.key, err = newSenderText("api_key", p.APIKey, "{header.X-Api-Key}"); err != nil {
+		return nil, err
+	}
+	eachPlaceholder(a.key.text, func(name string) bool {
+		a.keys = append(a.keys, name)
+		if header, ok := strings.CutPrefix(name, "http.request.header."); ok {
+			a.headers = append(a.headers, http.CanonicalHeaderKey(header))
+		}
+		return true
+	})
+	if a.user, err = newSenderText("user", p.User, "{http.auth.user.id}"); err != nil {
+		return nil, err
+	}
+	if a.tier, err = newPolicyText("tier", p.Tier); err != nil {
+		return nil, err
+	}
+	if a.route, err = newPolicyText("route", p.Route); err != nil {
+		return nil, err
+	}
+	if a.reject, err = edge.ParseUnknownKey(p.UnknownKey); err != nil {
+		return nil, err
+	}
+	if a.settings.Refresh, err = edge.CheckRefresh(time.Duration(p.Refresh)); err != nil {
+		return nil, err
+	}
+	if err := edge.MaxIdentities.Check(p.MaxIdentities); err != nil {
+		return nil, err
+	}
+	a.settings.MaxIdentities = p.MaxIdentities
+	if a.settings.MaxIdentities == 0 {
+		a.settings.MaxIdentities = edge.DefaultMaxIdentities
+	}
+	return a, nil
+}
+
+// hasKey reports whether the key of a limit contains a part of the API key.
+func (a *appliedPolicy) hasKey(k *key) bool {
+	found := false
+	eachPlaceholder(k.text, func(name string) bool {
+		found = slices.ContainsFunc(a.keys, func(of string) bool { return strings.EqualFold(of, name) })
+		return !found
+	})
+	return found
+}
+
+// policyText is text with placeholders. Unlike that of a key of a limit, a value is not
+// changed.
+type policyText struct {
+	text   string // "" is no text
+	single string // the placeholder, if the text is one and nothing else
+	fixed  bool
+}
+
+func newPolicyText(field, configured string) (policyText, error) {
+	text := expandShorthands(configured)
+	if err := checkPlaceholders(field, text, configured); err != nil {
+		return policyText{}, err
+	}
+	t := policyText{text: text, fixed: !strings.ContainsAny(text, "{}")}
+	if strings.HasPrefix(text, "{") && strings.HasSuffix(text, "}") && !strings.ContainsAny(text[1:len(text)-1], `{}\`) {
+		t.single = text[1 : len(text)-1]
+	}
+	return t, nil
+}
+
+// newSenderText reads text that tells senders apart.
+func newSenderText(field, configured, example string) (policyText, error) {
+	t, err := newPolicyText(field, configured)
+	if err == nil && t.fixed && configured != "" {
+		err = &ratelimit.FieldError{Field: field, Value: configured, Want: "text with a placeholder, such as " + example + ": all requests would have the same"}
+	}
+	return t, err
+}
+
+// of returns the text for a request.
+func (t *policyText) of(repl *caddy.Replacer) string {
+	switch {
+	case t.fixed:
+		return t.text
+	case t.single != "":
+		value, _ := repl.GetString(t.single)
+		return value
+	}
+	return repl.ReplaceAll(t.text, "")
+}

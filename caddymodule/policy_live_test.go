@@ -1,0 +1,322 @@
+package caddymodule_test
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// execute runs SQL text without parameters.
+func execute(t *testing.T, dsn, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	conn := cluster.Watch(t, ctx, dsn)
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// withPolicy returns a database that has the tables of the policy, and rows of sql.
+func withPolicy(t *testing.T, sql string) (dsn string) {
+	t.Helper()
+	dsn = cluster.Open(t)
+	migratePolicy(t, dsn)
+	execute(t, dsn, sql)
+	return dsn
+}
+
+func migratePolicy(t *testing.T, dsn string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	db, err := pgxdb.Open(dsn, pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := postgres.MigratePolicy(ctx, db); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// insertKey is SQL that gives a user a new API key, which it returns as well.
+func insertKey(t *testing.T, id int, user string) (key, sql string) {
+	t.Helper()
+	key, err := policy.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := policy.Digest(key)
+	return key, fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id, hex.EncodeToString(digest[:]), user)
+}
+
+const people = `
+	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
+	INSERT INTO rate_limit_users (user_id, tier) VALUES ('alice', 'free'), ('bob', 'pro');`
+
+// policySite is a site with a policy alone, which shows the placeholders.
+const policySite = `
+	:PORT {
+		pg_ratelimit {
+			dsn DSN
+			timeout 10s
+			on_error deny
+			policy {
+				api_key {header.Authorization}
+				user {header.X-User}
+				refresh 50ms
+			}
+			LIMITS
+		}
+		respond "{http.pg_ratelimit.user}|{http.pg_ratelimit.tier}|{http.pg_ratelimit.key_id}|{http.pg_ratelimit.rule}"
+	}`
+
+func startPolicy(t *testing.T, dsn string, limits ...string) *live {
+	t.Helper()
+	return start(t, strings.NewReplacer("DSN", dsn, "LIMITS", strings.Join(limits, "\n")).Replace(policySite))
+}
+
+func TestAPolicySaysWhoARequestIs(t *testing.T) {
+	key, insert := insertKey(t, 7, "alice")
+	dsn := withPolicy(t, people+insert+`
+		SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 5);
+		SELECT rate_limit_rule('visitors', tiers => '{anonymous}', per_hour => 3, priority => 50);`)
+	c := startPolicy(t, dsn)
+	for _, step := range []struct {
+		headers []string
+		body    string
+		limit   int64
+		left    int64
+	}{
+		{[]string{"Authorization", "Bearer " + key}, "alice|free|7|plan", 5, 4},
+		{[]string{"Authorization", key}, "alice|free|7|plan", 5, 3},
+		{[]string{"X-User", "alice"}, "alice|free||plan", 5, 2},
+		{[]string{"X-User", "carol"}, "carol|anonymous||visitors", 3, 2},
+		{nil, "|anonymous||visitors", 3, 2},
+	} {
+		a := c.expect(http.StatusOK, "/", step.headers...)
+		if a.body != step.body || a.number(t, "X-RateLimit-Limit") != step.limit || a.number(t, "X-RateLimit-Remaining") != step.left {
+			t.Errorf("%v: %s, %v; want %+v", step.headers, a.body, a.header, step)
+		}
+	}
+	a := c.expect(http.StatusOK, "/", "X-User", "bob")
+	if a.body != "bob|pro||" || a.header.Get("X-RateLimit-Limit") != "" {
+		t.Errorf("without a rule: %s, %v", a.body, a.header)
+	}
+	checkMetrics(t, map[string]float64{
+		"policy_requests_total limited": 5, "policy_requests_total free": 1, "policy_decisions_total per_hour allowed plan": 3,
+		"policy_rules": 2, "policy_wrong_rules": 0, "policy_identities": 4,
+	})
+	if strings.Contains(c.logged(), key) {
+		t.Error("the log has the API key")
+	}
+}
+
+func TestAnInvalidKeyIsRefused(t *testing.T) {
+	valid, insert := insertKey(t, 1, "alice")
+	expired, insertExpired := insertKey(t, 2, "alice")
+	revoked, insertRevoked := insertKey(t, 3, "alice")
+	unknown, _ := insertKey(t, 4, "alice")
+	dsn := withPolicy(t, people+insert+insertExpired+insertRevoked+`
+		UPDATE rate_limit_api_keys SET expires_at = now() - interval '1 s' WHERE id = 2;
+		UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 3;`)
+	c := startPolicy(t, dsn)
+	c.expect(http.StatusOK, "/", "Authorization", valid)
+	for key, body := range map[string]string{
+		expired: `{"error":"Expired API key"}`, revoked: `{"error":"Revoked API key"}`, unknown: `{"error":"Unknown API key"}`,
+		"prl_nonsense": `{"error":"Unknown API key"}`, "made elsewhere": `{"error":"Unknown API key"}`,
+	} {
+		a := c.expect(http.StatusUnauthorized, "/", "Authorization", key)
+		if a.body != body || a.header.Get("WWW-Authenticate") != `Bearer error="invalid_token"` || a.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s, %v; want %s", a.body, a.header, body)
+		}
+	}
+	if lines := c.lines("request refused by the policy"); len(lines) != 5 || lines[0]["reason"] == "" {
+		t.Errorf("refusals in the log: %v", lines)
+	}
+	c.load(strings.NewReplacer("DSN", dsn, "LIMITS", "", "refresh 50ms", "unknown_key anonymous").Replace(policySite))
+	if a := c.expect(http.StatusOK, "/", "Authorization", unknown); a.body != "|anonymous||" {
+		t.Errorf("with unknown_key anonymous: %s", a.body)
+	}
+}
+
+// The limits of rules and the zones of the configuration are charged together or not at all.
+func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
+	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 10);
+		SELECT rate_limit_rule('shadow', mode => 'shadow', algorithm => 'fixed_window', per_hour => 2);`)
+	c := startPolicy(t, dsn, "zone PREFIX {\nkey all\nlimit 4 1h\nalgorithm fixed_window\n}")
+	for i := range 6 {
+		a := c.get("/", "X-User", "alice")
+		if want := i < 4; (a.status == http.StatusOK) != want {
+			t.Errorf("request %d: %d", i, a.status)
+		}
+		if a.number(t, "X-RateLimit-Limit") != 4 {
+			t.Errorf("request %d: %v", i, a.header)
+		}
+	}
+	for prefix, want := range map[string]int{"rule/plan/per_hour": 4, "rule/shadow/per_hour": 2, c.prefix(): 4} {
+		if n := query[int](t, dsn, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1", prefix); n != want {
+			t.Errorf("%s was charged %d, want %d", prefix, n, want)
+		}
+	}
+	if len(c.lines("a shadow rule would have refused")) != 4 {
+		t.Errorf("the log has %d refusals in the shadow, want 4", len(c.lines("a shadow rule would have refused")))
+	}
+	checkMetrics(t, map[string]float64{
+		"policy_decisions_total per_hour allowed plan": 4, "policy_decisions_total per_hour would_allow shadow": 2,
+		"policy_decisions_total per_hour would_deny shadow": 4, "decisions_total denied " + c.prefix(): 2,
+	})
+}
+
+func TestARuleGivesItsOwnAnswer(t *testing.T) {
+	dsn := withPolicy(t, people+`
+		SELECT rate_limit_rule('pay', tiers => '{free}', algorithm => 'fixed_window', per_hour => 1, status => 402, message => 'Upgrade "now"', retry_after => '90 s');
+		SELECT rate_limit_rule('closed', action => 'block', paths => '{/admin/*}', priority => 900);
+		SELECT rate_limit_rule('legal', action => 'block', paths => '{/eu}', status => 451, message => 'Not here', retry_after => '1 h');
+		SELECT rate_limit_rule('health', action => 'exempt', paths => '{/health}');
+		SELECT rate_limit_rule('none', tiers => '{pro}', per_hour => 0);`)
+	c := startPolicy(t, dsn)
+	c.expect(http.StatusOK, "/", "X-User", "alice")
+	for path, want := range map[string]struct {
+		status int
+		body   string
+		retry  string
+	}{
+		"/":              {402, `{"error":"Upgrade \"now\"","retryAfter":90}`, "90"},
+		"/admin":         {403, `{"error":"Forbidden"}`, ""},
+		"/x/../admin//y": {403, `{"error":"Forbidden"}`, ""},
+		"/%61dmin/y":     {403, `{"error":"Forbidden"}`, ""},
+		"/a%2F..%2Fb":    {400, `{"error":"Ambiguous path"}`, ""},
+		"/eu":            {451, `{"error":"Not here","retryAfter":3600}`, "3600"},
+		"/health":        {200, "alice|free||health", ""},
+	} {
+		a := c.get(path, "X-User", "alice")
+		if a.status != want.status || a.body != want.body || a.header.Get("Retry-After") != want.retry {
+			t.Errorf("%s: %d %s %v, want %+v", path, a.status, a.body, a.header, want)
+		}
+	}
+	if a := c.expect(http.StatusTooManyRequests, "/", "X-User", "bob"); a.body != `{"error":"Too many requests"}` {
+		t.Errorf("a quota of 0: %s", a.body)
+	}
+}
+
+func TestOverageIsMarked(t *testing.T) {
+	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 2, on_exceed => 'overage', cost => 1);`)
+	c := startPolicy(t, dsn)
+	for i, want := range []struct{ left, overage string }{{"1", ""}, {"0", ""}, {"0", "1"}, {"0", "2"}} {
+		a := c.expect(http.StatusOK, "/", "X-User", "alice")
+		if a.header.Get("X-RateLimit-Limit") != "2" || a.header.Get("X-RateLimit-Remaining") != want.left || a.header.Get("X-RateLimit-Overage") != want.overage {
+			t.Errorf("request %d: %v, want %+v", i, a.header, want)
+		}
+	}
+	checkMetrics(t, map[string]float64{"policy_decisions_total per_hour allowed plan": 2, "policy_decisions_total per_hour overage plan": 2})
+}
+
+// A change is obeyed without a reload, and a ban is lifted by deleting its row.
+func TestAChangeIsObeyedWithoutAReload(t *testing.T) {
+	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', per_hour => 100);`)
+	c := startPolicy(t, dsn)
+	c.expect(http.StatusOK, "/", "X-User", "alice")
+	for _, step := range []struct {
+		sql    string
+		status int
+	}{
+		{"INSERT INTO rate_limit_bans (network, until, reason) VALUES ('127.0.0.0/8', now() + interval '1 h', 'hunter2')", 403},
+		{"DELETE FROM rate_limit_bans", 200},
+		{"INSERT INTO rate_limit_bans (user_id) VALUES ('alice')", 403},
+		{"DELETE FROM rate_limit_bans", 200},
+		{"SELECT rate_limit_rule('plan', per_hour => 0)", 429},
+		{"DELETE FROM rate_limit_rules", 200},
+	} {
+		execute(t, dsn, step.sql)
+		began := time.Now()
+		var a answer
+		eventually(t, step.sql, func() bool {
+			a = c.get("/", "X-User", "alice")
+			return a.status == step.status
+		})
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%s: obeyed after %v", step.sql, took)
+		}
+		if strings.Contains(a.body, "hunter2") {
+			t.Errorf("a client sees the reason of its ban: %s", a.body)
+		}
+		if banned := strings.Contains(step.sql, "network"); banned && (!strings.HasPrefix(a.body, `{"error":"Banned","retryAfter":3`) || a.number(t, "Retry-After") < 3500) {
+			t.Errorf("the answer to a ban: %s %v", a.body, a.header)
+		}
+	}
+}
+
+// Error routes respond to refusals of the policy as to those of limits.
+func TestErrorRoutesRespondToThePolicy(t *testing.T) {
+	dsn := withPolicy(t, people+`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}', message => 'No entry');
+		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');`)
+	c := start(t, strings.ReplaceAll(`
+		:PORT {
+			pg_ratelimit {
+				dsn DSN
+				timeout 10s
+				policy {
+					api_key {header.X-Api-Key}
+					user {header.X-User}
+				}
+			}
+			handle_errors 401 403 {
+				respond "{err.status_code} {err.message} {http.pg_ratelimit.reason} {http.pg_ratelimit.rule} {http.pg_ratelimit.prefix}." 418
+			}
+		}`, "DSN", dsn))
+	for _, want := range []struct{ path, header, value, body string }{
+		{"/", "X-Api-Key", "nobody's", "401 Unknown API key unknown_key  ."},
+		{"/", "X-User", "mallory", "403 Banned banned  ."},
+		{"/closed", "X-User", "alice", "403 No entry blocked closed ."},
+	} {
+		if a := c.expect(http.StatusTeapot, want.path, want.header, want.value); a.body != want.body {
+			t.Errorf("%q, want %q", a.body, want.body)
+		}
+	}
+}
+
+// A handler without a policy does not see what the policy said about another request.
+func TestRequestsDoNotSeeThePolicyOfOthers(t *testing.T) {
+	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', algorithm => 'fixed_window', per_hour => 1000);
+		SELECT rate_limit_rule('closed', action => 'block', paths => '{/policy/closed}');`)
+	c := start(t, strings.ReplaceAll(`
+		:PORT {
+			pg_ratelimit /policy* {
+				dsn DSN
+				timeout 10s
+				on_error deny
+				policy {
+					user {header.X-User}
+				}
+			}
+			pg_ratelimit /zone* PREFIX {
+				dsn DSN
+				timeout 10s
+				on_error deny
+				limit 1000 1h
+				algorithm fixed_window
+			}
+		}`, "DSN", dsn))
+	for range 50 {
+		c.expect(http.StatusOK, "/policy", "X-User", "alice")
+		c.expect(http.StatusForbidden, "/policy/closed", "X-User", "alice")
+		c.expect(http.StatusOK, "/zone")
+	}
+	for prefix, want := range map[string]int{"rule/plan/per_hour": 50, c.prefix(): 50} {
+		if n := query[int](t, dsn, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1", prefix); n != want {
+			t.Errorf("%s was charged %d, want %d", prefix, n, want)
+		}
+	}
+}

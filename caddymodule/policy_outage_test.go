@@ -1,0 +1,74 @@
+package caddymodule_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+const outageSites = `
+	http://deny.test:PORT {
+		pg_ratelimit {
+			dsn DSN
+			on_error deny
+			timeout 5s
+			POLICY
+		}
+		respond "{http.pg_ratelimit.user}"
+	}
+	http://allow.test:PORT {
+		pg_ratelimit {
+			dsn DSN
+			timeout 5s
+			POLICY
+		}
+		respond "{http.pg_ratelimit.user}"
+	}`
+
+// While the database is down, rules and known keys stay valid, and a key that is not known
+// follows on_error. A config that is loaded then has the rules, from Caddy's storage.
+func TestAPolicyWithoutItsDatabase(t *testing.T) {
+	server := cluster.Private(t, cluster.Options{})
+	dsn := server.DSN("postgres")
+	migratePolicy(t, dsn)
+	known, insert := insertKey(t, 1, "alice")
+	other, insertOther := insertKey(t, 2, "bob")
+	execute(t, dsn, people+insert+insertOther+`
+		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
+		SELECT rate_limit_rule('open', action => 'exempt', paths => '{/open}');`)
+	sites := strings.NewReplacer("DSN", dsn, "POLICY", "policy {\napi_key {header.X-Api-Key}\nrefresh 50ms\n}").Replace(outageSites)
+	c := start(t, sites)
+	c.expect(http.StatusOK, "/open", "Host", "deny.test", "X-Api-Key", known)
+	c.expect(http.StatusForbidden, "/closed", "Host", "deny.test", "X-Api-Key", known)
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the outage is noticed", func() bool { return measured(t)["policy_age_seconds"] > 0.5 })
+	check := func() {
+		t.Helper()
+		c.expect(http.StatusServiceUnavailable, "/open", "Host", "deny.test", "X-Api-Key", other)
+		c.expect(http.StatusOK, "/open", "Host", "allow.test", "X-Api-Key", other)
+		c.expect(http.StatusOK, "/open", "Host", "deny.test")
+		c.expect(http.StatusForbidden, "/closed", "Host", "deny.test")
+		c.expect(http.StatusForbidden, "/closed", "Host", "allow.test")
+	}
+	check()
+	if a := c.expect(http.StatusOK, "/open", "Host", "deny.test", "X-Api-Key", known); a.body != "alice" {
+		t.Errorf("a known key is of %q", a.body)
+	}
+	if m := measured(t); m["policy_requests_total error_refused"] != 1 || m["policy_requests_total error_passed"] != 1 {
+		t.Errorf("metrics %v", m)
+	}
+	// A policy with another setting is a new one, as after a restart.
+	c.load(strings.ReplaceAll(sites, "refresh 50ms", "refresh 60ms"))
+	check()
+	if err := server.Restart(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the other key is known", func() bool {
+		return c.get("/open", "Host", "deny.test", "X-Api-Key", other).status == http.StatusOK
+	})
+}

@@ -1,0 +1,85 @@
+package caddymodule
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+)
+
+// responseWriter removes the X-RateLimit headers of an upstream from a response, see
+// Handler.Headers. There is at most one for a request. Several handlers share it.
+type responseWriter struct {
+	caddyhttp.ResponseWriterWrapper
+	own    [3]string // what the module has set, see edge.OwnHeaders
+	policy edge.HeaderPolicy
+	wrote  bool // the final headers
+}
+
+// responseWriterIn returns the responseWriter of an earlier handler, or nil.
+func responseWriterIn(w http.ResponseWriter) *responseWriter {
+	for {
+		if found, ok := w.(*responseWriter); ok {
+			return found
+		}
+		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return nil
+		}
+		w = wrapper.Unwrap()
+	}
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *responseWriter) WriteHeader(status int) {
+	if !w.wrote {
+		edge.RestoreHeaders(w.Header(), w.own[:], w.policy)
+		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// send sends the headers of a handler that has not called WriteHeader.
+func (w *responseWriter) send() {
+	if !w.wrote {
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (w *responseWriter) Write(body []byte) (int, error) {
+	w.send()
+	return w.ResponseWriter.Write(body)
+}
+
+// ReadFrom implements io.ReaderFrom.
+func (w *responseWriter) ReadFrom(body io.Reader) (int64, error) {
+	w.send()
+	return w.ResponseWriterWrapper.ReadFrom(body)
+}
+
+// FlushError is for http.ResponseController.
+func (w *responseWriter) FlushError() error {
+	w.send()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// Flush implements http.Flusher.
+func (w *responseWriter) Flush() { _ = w.FlushError() } // a Flusher has no error
+
+// Hijack implements http.Hijacker.
+func (w *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(w.ResponseWriter).Hijack()
+}
+
+// Interface guards
+var (
+	_ http.Flusher  = (*responseWriter)(nil)
+	_ http.Hijacker = (*responseWriter)(nil)
+	_ http.Pusher   = (*responseWriter)(nil)
+	_ io.ReaderFrom = (*responseWriter)(nil)
+)

@@ -1,0 +1,127 @@
+package caddymodule_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// An upstream may have limits of its own.
+func TestHeadersOfAnUpstream(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-RateLimit-Limit", "7")
+		w.Header().Set("X-RateLimit-Remaining", r.Header.Get("X-Left"))
+		w.Header().Set("X-RateLimit-Reset", "5")
+		w.Header().Set("Retry-After", "9")
+		_, _ = io.WriteString(w, "hello")
+	}))
+	t.Cleanup(upstream.Close)
+	const site = `
+		:PORT {
+			route {
+				pg_ratelimit PREFIX_%d {
+					dsn memory
+					limit 100 1h
+					%s
+				}
+				%s
+				reverse_proxy %s
+			}
+		}`
+	inner := `
+		encode gzip
+		pg_ratelimit PREFIX_inner%d {
+			dsn memory
+			limit 50 1h
+		}`
+	c := start(t, ":PORT")
+	for i, test := range []struct{ headers, more, left, want string }{
+		{"", "", "3", "[100] [99]"},
+		{"headers ours", "", "3", "[100] [99]"},
+		{"headers tighter", "", "3", "[7] [3]"},
+		{"headers tighter", "", "200", "[100] [99]"},
+		{"headers both", "", "3", "[100 7] [99 3]"},
+		{"", fmt.Sprintf(inner, 1), "3", "[50] [49]"},
+		{"headers tighter", fmt.Sprintf(inner, 2), "3", "[7] [3]"},
+		{"headers both", fmt.Sprintf(inner, 3), "3", "[50] [49]"},
+	} {
+		c.load(fmt.Sprintf(site, i, test.headers, test.more, upstream.URL))
+		a := c.expect(http.StatusOK, "/", "X-Left", test.left)
+		if got := fmt.Sprint(a.header["X-Ratelimit-Limit"], a.header["X-Ratelimit-Remaining"]); got != test.want || a.body != "hello" {
+			t.Errorf("%s, with %s left upstream: %s %s, want %s", test.headers, test.left, got, a.body, test.want)
+		}
+		if a.header.Get("Retry-After") != "9" {
+			t.Errorf("%s: Retry-After of the upstream is %q", test.headers, a.header["Retry-After"])
+		}
+	}
+}
+
+// A response comes as the upstream sends it, and a connection can become one of another
+// protocol.
+func TestAResponseMayBeStreamedOrUpgraded(t *testing.T) {
+	proceed := make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-RateLimit-Limit", "7")
+		if r.Header.Get("Upgrade") != "" {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\nX-RateLimit-Limit: 7\r\n\r\nhello")
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "one")
+		_ = http.NewResponseController(w).Flush()
+		<-proceed
+		_, _ = io.WriteString(w, "two")
+	}))
+	t.Cleanup(upstream.Close)
+	c := start(t, `
+		:PORT {
+			pg_ratelimit PREFIX {
+				dsn memory
+				limit 100 1h
+			}
+			reverse_proxy `+upstream.URL+`
+		}`)
+	for request, wants := range map[string][]string{
+		"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n": {"101", "hello"},
+		"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n":                    {"200", "one", "two"},
+	} {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+c.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err := io.WriteString(conn, request); err != nil {
+			t.Fatal(err)
+		}
+		reader, got := bufio.NewReader(conn), ""
+		for _, want := range wants {
+			for !strings.Contains(got, want) {
+				line := make([]byte, 1024)
+				n, err := reader.Read(line)
+				got += string(line[:n])
+				if err != nil {
+					t.Fatalf("%v after %q, which has no %q", err, got, want)
+				}
+			}
+			if want == "one" {
+				close(proceed)
+			}
+		}
+		conn.Close()
+		if strings.Count(strings.ToLower(got), "x-ratelimit-limit: ") != 1 || !strings.Contains(strings.ToLower(got), "x-ratelimit-limit: 100") {
+			t.Errorf("response %q", got)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package caddymodule
+
+import (
+	"slices"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+)
+
+// placedHandler is a handler of a server, and the routes around it, from the outside: that
+// of the server, and those of subroutes.
+type placedHandler struct {
+	handler *Handler
+	routes  []placedRoute
+}
+
+// placedRoute is a route, its place in its list, and the place in it of the handler that
+// leads inwards.
+type placedRoute struct {
+	*caddyhttp.Route
+	place, inwards int
+}
+
+// placedHandlers returns the handlers in a list of routes, in the order of requests. around
+// are the routes around the list.
+func placedHandlers(list caddyhttp.RouteList, around []placedRoute) (found []placedHandler) {
+	for i := range list {
+		for at, handler := range list[i].Handlers {
+			routes := append(slices.Clone(around), placedRoute{&list[i], i, at})
+			switch handler := handler.(type) {
+			case *Handler:
+				found = append(found, placedHandler{handler, routes})
+			case *caddyhttp.Subroute:
+				found = append(found, placedHandlers(handler.Routes, routes)...)
+			}
+		}
+	}
+	return found
+}
+
+// warnOfChargesTwice warns of each prefix whose rows two handlers charge for the same
+// request, if it can be told that there are such requests.
+func warnOfChargesTwice(handlers []placedHandler) {
+	for i, second := range handlers {
+		var warned []string
+		for _, first := range handlers[:i] {
+			if first.handler.store != second.handler.store {
+				continue
+			}
+			prefixes, policies := chargedTwice(first, second)
+			if policies {
+				second.handler.logger.Warn("another handler on the same path has a policy: a request that reaches both is charged twice")
+			}
+			for _, prefix := range prefixes {
+				if !slices.Contains(warned, prefix) {
+					warned = append(warned, prefix)
+					second.handler.logger.Warn("another handler on the same path counts under this prefix: a request that reaches both is charged twice",
+						zap.String("prefix", prefix))
+				}
+			}
+		}
+	}
+}
+
+// chargedTwice returns the prefixes of rows that two handlers charge for one request, and
+// whether both charge the limits of a policy.
+func chargedTwice(first, second placedHandler) (prefixes []string, policies bool) {
+	exclusive, firstMatches, secondMatches := compare(first.routes, second.routes)
+	if exclusive {
+		return nil, false
+	}
+	// If both have matchers, such as different hosts, there may be no request that reaches
+	// both.
+	policies = first.handler.policy != nil && second.handler.policy != nil && !(firstMatches && secondMatches)
+	for _, one := range first.handler.zones {
+		for _, two := range second.handler.zones {
+			if (firstMatches || len(one.matchers) > 0) && (secondMatches || len(two.matchers) > 0) {
+				continue
+			}
+			if _, err := edge.CheckRows([]edge.Row{one.row(), two.row()}); err != nil {
+				prefixes = append(prefixes, two.limit.Prefix)
+			}
+		}
+	}
+	return prefixes, policies
+}
+
+// compare compares the routes around two handlers of a server. It reports whether no
+// request reaches both, and which of the handlers have matchers around them that are not
+// around the other one.
+func compare(first, second []placedRoute) (exclusive, firstMatches, secondMatches bool) {
+	for first[0] == second[0] { // a subroute around both
+		first, second = first[1:], second[1:]
+	}
+	if first[0].place == second[0].place { // a route around both
+		first, second = first[1:], second[1:]
+	} else if group := first[0].Group; group != "" && group == second[0].Group {
+		return true, false, false
+	}
+	for _, r := range first {
+		exclusive = exclusive || r.Terminal
+		firstMatches = firstMatches || len(r.MatcherSets) > 0
+	}
+	for _, r := range second {
+		secondMatches = secondMatches || len(r.MatcherSets) > 0
+	}
+	return exclusive, firstMatches, secondMatches
+}

@@ -1,0 +1,177 @@
+package caddymodule
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+)
+
+// ServeHTTP passes the request on, or refuses it.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	w, err := h.decide(w, r)
+	if err != nil || w == nil {
+		return err
+	}
+	return next.ServeHTTP(w, r)
+}
+
+// decide returns the writer of the response if the request passes. If it does not, decide
+// has responded and returns nil, or returns an error for the site's error routes.
+func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, error) {
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		repl = caddy.NewReplacer()
+	}
+	hits := freeRequestHits.Get().(*requestHits)
+	defer hits.release()
+	var asked time.Time
+	if h.policy != nil {
+		asked = time.Now()
+		outcome := h.policy.apply(h, r, repl, hits)
+		setPolicyPlaceholders(repl, &hits.policy)
+		if outcome.Status != 0 {
+			if outcome.Reason != policy.NotRefused {
+				h.noteRefusal(hits)
+			}
+			h.setHeaders(w, &outcome)
+			return nil, h.refuse(w, r, repl, hits, &outcome)
+		}
+	}
+	for _, z := range h.zones {
+		matches, err := z.matchers.AnyMatchWithError(r)
+		if err != nil {
+			return nil, err
+		}
+		if !matches {
+			continue
+		}
+		hit := z.hit(r, repl)
+		if hit.Key == "" && z.empty.CompareAndSwap(false, true) {
+			h.logger.Warn("the key of a request is empty: all such requests share one quota",
+				zap.String("prefix", z.limit.Prefix), zap.String("key", z.key.text))
+		}
+		hits.add(z, hit)
+	}
+	hits.addPolicy()
+	// The request's context is not used: a client that closes its connection must not
+	// fail the batch that its request is in. The timeout bounds the wait.
+	if len(hits.hits) == 0 {
+		return w, nil
+	}
+	decider := h.decider
+	if h.policy == nil {
+		asked = time.Now()
+	} else {
+		decider.Timeout = timeLeft(decider.Timeout, asked)
+	}
+	outcome := edge.DecidePolicy(context.Background(), &decider, hits.hits, hits.decisions, &hits.policy)
+	h.duration.Observe(time.Since(asked).Seconds())
+	h.record(hits, &outcome)
+	if outcome.Status != 0 {
+		h.setHeaders(w, &outcome)
+		return nil, h.refuse(w, r, repl, hits, &outcome)
+	}
+	edge.SetOverage(w.Header(), outcome.Overage)
+	if outcome.Decision != nil && !edge.HasLessRemaining(w.Header(), outcome.Decision.Remaining) {
+		w = h.setHeaders(w, &outcome)
+	}
+	return w, nil
+}
+
+// setHeaders sets the headers of a response. It returns the writer for the rest of the
+// response, see Handler.Headers.
+func (h *Handler) setHeaders(w http.ResponseWriter, outcome *edge.Outcome) http.ResponseWriter {
+	if outcome.Decision == nil {
+		edge.SetHeaders(w.Header(), outcome)
+		return w
+	}
+	changes := responseWriterIn(w)
+	switch {
+	case changes != nil: // that of an earlier handler
+	case h.headers == edge.BothHeaders || outcome.Status != 0:
+		edge.SetHeaders(w.Header(), outcome)
+		return w
+	default:
+		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, policy: h.headers}
+		w = changes
+	}
+	edge.SetHeadersIn(w.Header(), outcome, changes.own[:])
+	return w
+}
+
+// record counts and logs an outcome.
+func (h *Handler) record(hits *requestHits, outcome *edge.Outcome) {
+	if h.policy != nil {
+		h.recordPolicy(hits, outcome)
+	}
+	if outcome.Err != nil {
+		for _, z := range hits.zones {
+			if outcome.Status == 0 {
+				z.counters.errorPassed.Inc()
+			} else {
+				z.counters.errorRefused.Inc()
+			}
+		}
+		h.logNoDecision(outcome)
+		return
+	}
+	if h.store.failing.Load() && decidedByPostgres(hits.decisions) && h.store.failing.CompareAndSwap(true, false) {
+		h.logger.Info("the database answers again")
+	}
+	for i, z := range hits.zones {
+		if outcome.Status == 0 {
+			z.counters.allowed.Inc()
+			if hits.decisions[i].Source == ratelimit.FromLease {
+				z.counters.leased.Inc()
+			}
+		} else if !hits.decisions[i].Allowed {
+			z.counters.denied.Inc()
+			if hits.decisions[i].Source == ratelimit.FromBlocked {
+				z.counters.blocked.Inc()
+			}
+		}
+	}
+	if outcome.Status == 0 {
+		return
+	}
+	if entry := h.logger.Check(zapcore.DebugLevel, "request refused"); entry != nil {
+		hit, d := &hits.hits[outcome.Hit], outcome.Decision
+		entry.Write(zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()), zap.Int64("cost", hit.Cost),
+			zap.Int64("limit", d.Limit), zap.Int64("remaining", d.Remaining), zap.Duration("retry_after", d.RetryAfter))
+	}
+}
+
+// decidedByPostgres reports whether the database made one of the decisions. A refusal from
+// the memory of the store does not show that the database answers.
+func decidedByPostgres(decisions []ratelimit.Decision) bool {
+	for i := range decisions {
+		if decisions[i].Source == ratelimit.FromPostgres {
+			return true
+		}
+	}
+	return false
+}
+
+// logNoDecision logs that no decision was made. All handlers on the store together log this
+// at most once a second.
+func (h *Handler) logNoDecision(outcome *edge.Outcome) {
+	h.store.noteFailure(outcome.Err)
+	dropped, ok := h.store.failures.Next(time.Now())
+	if !ok {
+		return
+	}
+	level := zapcore.WarnLevel
+	if outcome.Status != 0 {
+		level = zapcore.ErrorLevel
+	}
+	h.logger.Log(level, outcome.Consequence(), zap.Error(outcome.Err), zap.Int64("not_logged", dropped))
+}

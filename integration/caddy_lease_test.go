@@ -1,0 +1,130 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// charged is what all rows of fixed and sliding windows were charged.
+const charged = "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral"
+
+// leasedCaddy starts a Caddy that can be reloaded, and returns it and its reload.
+func leasedCaddy(t *testing.T, dsn, limit string) (c *caddy, reload func()) {
+	t.Helper()
+	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
+	config := caddyfile(address, dsn, []caddyRoute{{"/", []string{exactly("leased", "algorithm fixed_window", "limit "+limit, "lease 5%")}}})
+	config = strings.Replace(config, "admin off", "admin "+admin, 1)
+	c = launchConfig(t, buildCaddy(t), address, config)
+	c.AwaitAddress(t, address)
+	return c, func() {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+admin+"/load", strings.NewReader(config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "text/caddyfile")
+		request.Header.Set("Cache-Control", "must-revalidate") // a config that is the same is loaded, too
+		if answer := harness.Ask(t, request); answer.Status != http.StatusOK {
+			t.Fatalf("the reload: %d %s", answer.Status, answer.Body)
+		}
+		// The answer comes before the old server has closed its listener, which would end a
+		// connection that it has just accepted.
+		time.Sleep(300 * time.Millisecond)
+	}
+}
+
+// TestCaddyGivesLeasesBack: leases survive a reload. Two seconds after the last request, and after
+// SIGTERM, the row says what was admitted.
+func TestCaddyGivesLeasesBack(t *testing.T) {
+	dsn := cluster.Open(t)
+	c, reload := leasedCaddy(t, dsn, "30000 1h")
+	passed := int64(0)
+	load := func(d time.Duration) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		result := harness.Run(ctx, harness.Load{Clients: 8, Every: 500 * time.Microsecond, Request: func(int) *http.Request { return harness.Get(c.url) }})
+		if err := result.Err(); err != nil || result.Status[200] != result.Sent {
+			t.Fatalf("%v %v", result, err)
+		}
+		passed += int64(result.Sent)
+	}
+	load(time.Second)
+	if held := queryInt(t, dsn, charged) - passed; held <= 0 {
+		t.Errorf("%d units are held after a second of requests", held)
+	}
+	reload()
+	load(time.Second)
+	idle := time.Now()
+	await(t, "the units to go back", func() bool { return queryInt(t, dsn, charged) == passed })
+	if took := time.Since(idle); took > 2*time.Second+3*time.Second/2 {
+		t.Errorf("it took %v", took)
+	}
+	load(time.Second)
+	reload() // the stores of the configuration before stay open for a while
+	load(time.Second / 2)
+	if held := queryInt(t, dsn, charged) - passed; held <= 0 {
+		t.Errorf("%d units are held before SIGTERM", held)
+	}
+	stopping := time.Now()
+	if err := c.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(stopping); took > 5*time.Second {
+		t.Errorf("Caddy took %v to end", took)
+	}
+	if got := queryInt(t, dsn, charged); got != passed {
+		t.Errorf("%d passed, and %d are charged after SIGTERM", passed, got)
+	}
+	writes := queryInt(t, dsn, "SELECT (n_tup_ins + n_tup_upd)::bigint FROM pg_stat_user_tables WHERE relname = 'rate_limit_ephemeral'")
+	if t.Logf("%d requests, %d writes", passed, writes); writes > passed/2 {
+		t.Error("most requests were written")
+	}
+}
+
+// TestLeasesOfThreeCaddiesAreNeverMoreThanTheLimit while they are killed and reloaded.
+func TestLeasesOfThreeCaddiesAreNeverMoreThanTheLimit(t *testing.T) {
+	dsn := cluster.Open(t)
+	const limit = 30000
+	var all []*caddy
+	var reloads []func()
+	for range 3 {
+		c, reload := leasedCaddy(t, dsn, "30000 1h")
+		all, reloads = append(all, c), append(reloads, reload)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	done := make(chan *harness.Result, 1)
+	urls := []string{all[0].url, all[1].url, all[2].url}
+	go func() {
+		done <- harness.Run(ctx, harness.Load{Clients: 24, Requests: limit + 6000, Request: func(i int) *http.Request { return harness.Get(urls[i%3]) }})
+	}()
+	time.Sleep(time.Second)
+	reloads[0]()
+	if err := all[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	reloads[2]()
+	result := <-done
+	if t.Logf("%v", result); result.Status[200] > limit {
+		t.Errorf("%d of %d passed", result.Status[200], limit)
+	}
+	if n := result.Status[200] + result.Status[429] + result.Failed; n != result.Sent {
+		t.Errorf("%d of %d requests have another answer: %v", result.Sent-n, result.Sent, result)
+	}
+	for _, i := range []int{0, 2} {
+		if err := all[i].Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := queryInt(t, dsn, charged); got < int64(result.Status[200]) || got > limit {
+		t.Errorf("%d passed, and %d are charged", result.Status[200], got)
+	}
+}

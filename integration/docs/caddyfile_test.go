@@ -1,0 +1,169 @@
+package docs
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+)
+
+// unreachable is the address of a database that is not there. A configuration
+// loads without a database.
+const unreachable = "postgres://nobody@127.0.0.1:1/none"
+
+// caddy runs a command of a Caddy with the module.
+func caddy(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	home := t.TempDir()
+	cmd := exec.Command(harness.Caddy(t, root), args...)
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home,
+		"DATABASE_URL="+unreachable, "PGDSN="+unreachable)
+	var out, log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &log
+	err = cmd.Run()
+	return out.String(), log.String(), err
+}
+
+// written writes a configuration into a file of its own.
+func written(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// isSyntax reports whether a block is a description of the syntax.
+func isSyntax(b block) bool { return strings.Contains(b.text, "<prefix>") }
+
+func TestCaddyfiles(t *testing.T) {
+	for _, b := range blocksIn(t, "caddyfile") {
+		t.Run(b.String(), func(t *testing.T) {
+			if isSyntax(b) {
+				checkSyntax(t, b)
+				return
+			}
+			// A further site uses the database of the global option.
+			text := b.text + "\nhttp://snippet.test {\n\tpg_ratelimit snippet {\n\t\tlimit 1 1m\n\t}\n}\n"
+			adapted, log, err := caddy(t, "adapt", "--adapter", "caddyfile", "--validate", "--config", written(t, "Caddyfile", text))
+			if err != nil {
+				t.Fatalf("%v\n%s", err, log)
+			}
+			if strings.Contains(log, "not formatted") {
+				t.Error("caddy fmt would change it")
+			}
+			if strings.Count(adapted, `"pg_ratelimit"`) < 2 {
+				t.Errorf("it has no pg_ratelimit:\n%s", adapted)
+			}
+		})
+	}
+}
+
+// accepted asks Caddy for the settings that may stand in a block, by one that
+// it does not know.
+func accepted(t *testing.T, caddyfile string) []string {
+	t.Helper()
+	_, log, err := caddy(t, "adapt", "--adapter", "caddyfile", "--config", written(t, "Caddyfile", caddyfile))
+	names := regexp.MustCompile(`must be one of ([a-z0-9_, ]+)`).FindStringSubmatch(log)
+	if err == nil || names == nil {
+		t.Fatalf("the error does not list the settings: %v\n%s", err, log)
+	}
+	// The list ends before ", at Caddyfile:3".
+	return slices.DeleteFunc(strings.Split(names[1], ", "), func(name string) bool { return name == "" || strings.Contains(name, " ") })
+}
+
+var settingName = regexp.MustCompile(`(?:^|\s)([a-z][a-z0-9_]+)`)
+
+// checkSyntax compares a description of the directive with what Caddy accepts.
+func checkSyntax(t *testing.T, b block) {
+	handler := accepted(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n")
+	zone := accepted(t, ":80 {\n\tpg_ratelimit {\n\t\tzone x {\n\t\t\tunknown\n\t\t}\n\t}\n}\n")
+	policy := accepted(t, ":80 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tunknown\n\t\t}\n\t}\n}\n")
+	var inHandler, inZone, inPolicy []string
+	for line := range strings.Lines(b.text) {
+		depth := len(line) - len(strings.TrimLeft(line, "\t"))
+		line = regexp.MustCompile(`<[^>]*>|\[[^\]]*\]|\{[^}]*\}`).ReplaceAllString(line, "")
+		for i, match := range settingName.FindAllStringSubmatch(line, -1) {
+			switch {
+			case depth == 1 && i == 0:
+				inHandler = append(inHandler, match[1])
+			case depth == 2 && inHandler[len(inHandler)-1] == "policy":
+				if i == 0 {
+					inPolicy = append(inPolicy, match[1])
+				}
+			case depth == 2:
+				inZone = append(inZone, match[1])
+			}
+		}
+	}
+	sameNames(t, b.String(), inHandler, handler)
+	sameNames(t, b.String()+", in a zone,", inZone, zone)
+	sameNames(t, b.String()+", in a policy,", inPolicy, policy)
+}
+
+func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
+	sameNames(t, "docs/caddy.md, The directive,", tableNames(t, "docs/caddy.md", "The directive"),
+		accepted(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n"))
+	tables := tableNames(t, "docs/caddy.md", "The policy")
+	sameNames(t, "docs/caddy.md, The policy,", tables[:slices.Index(tables, "max_identities")+1],
+		accepted(t, ":80 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
+	sameNames(t, "docs/caddy.md, The global option,", tableNames(t, "docs/caddy.md", "The global option"),
+		accepted(t, "{\n\tpg_ratelimit {\n\t\tunknown\n\t}\n}\n"))
+}
+
+// TestJSON takes a handler as Caddy's configuration, and any other JSON as the
+// body of an answer.
+func TestJSON(t *testing.T) {
+	bodies := []string{refusal(t), outage(t)}
+	digits := regexp.MustCompile(`\d+`)
+	for _, b := range blocksIn(t, "json") {
+		t.Run(b.String(), func(t *testing.T) {
+			var object map[string]any
+			if err := json.Unmarshal([]byte(b.text), &object); err != nil {
+				t.Fatal(err)
+			}
+			if object["handler"] == nil {
+				body := digits.ReplaceAllString(strings.TrimSpace(b.text), "N")
+				if !slices.ContainsFunc(bodies, func(real string) bool { return digits.ReplaceAllString(real, "N") == body }) {
+					t.Errorf("no answer has this body; those are\n%s", strings.Join(bodies, "\n"))
+				}
+				return
+			}
+			config := `{"apps": {"http": {"servers": {"s": {"listen": [":0"], "routes": [{"handle": [` + b.text + `]}]}}}}}`
+			if _, log, err := caddy(t, "validate", "--config", written(t, "caddy.json", config)); err != nil {
+				t.Errorf("%v\n%s", err, log)
+			}
+		})
+	}
+}
+
+// refusal is the body of a refused request.
+func refusal(t *testing.T) string {
+	t.Helper()
+	h := middleware(t, map[string]any{"dsn": "memory", "prefix": "refusal", "limit": "1 1h"})
+	ask(h)
+	answer := ask(h)
+	if answer.Code != http.StatusTooManyRequests {
+		t.Fatalf("the second request of 1 is answered %d", answer.Code)
+	}
+	return answer.Body.String()
+}
+
+// outage is the body of a request without a decision.
+func outage(t *testing.T) string {
+	t.Helper()
+	answer := ask(middleware(t, map[string]any{"dsn": unreachable, "prefix": "outage", "limit": "1 1h", "onError": "deny"}))
+	if answer.Code != http.StatusServiceUnavailable {
+		t.Fatalf("a request without a database is answered %d", answer.Code)
+	}
+	return answer.Body.String()
+}

@@ -1,0 +1,200 @@
+package docs
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// commands are the lines of all console blocks, without their comments, and
+// the check of each.
+var commands = map[string]func(t *testing.T, command string){
+	"make run": ranBy("internal/demo", "TestThePrivateClusterIsKept"),
+	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE '^HTTP|ratelimit|retry|error'; done`: ranBy("integration", "TestExampleCaddyfile"),
+
+	"make build": ranBy("integration", "TestExampleCaddyfile"), // builds as make build does
+	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule":                                                              isWhatXcaddyBuilds,
+	"xcaddy build v2.10.2 --with github.com/pgratelimit/pg-ratelimit/caddymodule":                                                      isWhatXcaddyBuilds,
+	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule --replace github.com/pgratelimit/pg-ratelimit=/path/to/clone": isWhatXcaddyBuilds,
+
+	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit":          runs,
+	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit/postgres": runs,
+	`psql "$DATABASE_URL" -f schema.sql`:                            createsTheTables,
+
+	"make bench":      isMakeTarget,
+	"make test-rules": isMakeTarget,
+	"cd integration && go run ./bench -only 'plain|1,000 keys' -rounds 3": hasItsFlags,
+	"go test -run xxx -bench HotPath ./ratelimit/postgres":                findsBenchmarks,
+	"go test -run xxx -bench Snapshot ./ratelimit/postgres":               findsBenchmarks,
+	"cd integration && go test -run xxx -bench Interpreted .":             findsBenchmarks,
+}
+
+func TestCommands(t *testing.T) {
+	comment := regexp.MustCompile(`\s+# .*`)
+	used := map[string]bool{}
+	for _, b := range blocksIn(t, "console") {
+		if isOfRecipe(b) {
+			continue // see TestRecipes
+		}
+		for line := range strings.Lines(b.text) {
+			command, found := strings.CutPrefix(strings.TrimSpace(line), "$ ")
+			if !found {
+				t.Errorf("%s: %q is not a command after $", b, line)
+				continue
+			}
+			if isOfPolicy(command) {
+				continue // see TestPolicyCommands
+			}
+			command = comment.ReplaceAllString(command, "")
+			check := commands[command]
+			if check == nil {
+				t.Errorf("%s: no test runs %q", b, command)
+				continue
+			}
+			if !used[command] {
+				used[command] = true
+				t.Run(command, func(t *testing.T) { check(t, command) })
+			}
+		}
+	}
+	for command := range commands {
+		if !used[command] {
+			t.Errorf("no document has the command %q", command)
+		}
+	}
+}
+
+// ranBy is the check of a command that another test runs, with all of its
+// parts: the test is there.
+func ranBy(folder, test string) func(*testing.T, string) {
+	return func(t *testing.T, command string) {
+		if !hasTest(t, folder, test) {
+			t.Errorf("its test, %s in %s, does not exist", test, folder)
+		}
+		if strings.HasPrefix(command, "make ") {
+			isMakeTarget(t, command)
+		}
+	}
+}
+
+// runs runs the command.
+func runs(t *testing.T, command string) {
+	cmd := exec.Command("sh", "-c", command)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) == 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// makeTargets are the targets of the Makefile.
+func makeTargets(t *testing.T) []string {
+	t.Helper()
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var targets []string
+	for _, match := range regexp.MustCompile(`(?m)^([a-z-]+):`).FindAllStringSubmatch(string(makefile), -1) {
+		targets = append(targets, match[1])
+	}
+	return targets
+}
+
+func isMakeTarget(t *testing.T, command string) {
+	if target := strings.Fields(command)[1]; !slices.Contains(makeTargets(t), target) {
+		t.Errorf("the Makefile has no target %s", target)
+	}
+}
+
+func TestNamedMakeTargetsExist(t *testing.T) {
+	targets := makeTargets(t)
+	inText := regexp.MustCompile("`(?:[A-Z_]+=\\S+ )?make ([a-z-]+)")
+	for _, d := range documents(t) {
+		for _, match := range inText.FindAllStringSubmatch(d.text, -1) {
+			if !slices.Contains(targets, match[1]) {
+				t.Errorf("%s names make %s, which does not exist", d.path, match[1])
+			}
+		}
+	}
+}
+
+// isWhatXcaddyBuilds checks that the module in the command is the one that our
+// own Caddy has. xcaddy itself would need the network.
+func isWhatXcaddyBuilds(t *testing.T, command string) {
+	_, module, _ := strings.Cut(command, "--with ")
+	module, replacement, _ := strings.Cut(module, " --replace ")
+	if replaced, _, found := strings.Cut(replacement, "="); found && !strings.HasPrefix(module, replaced+"/") {
+		t.Errorf("%s is not in the module that is replaced, %s", module, replaced)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "xcaddy", "main.go"))
+	if err != nil || !strings.Contains(string(text), `_ "`+module+`"`) {
+		t.Errorf("xcaddy/main.go does not import %s: %v", module, err)
+	}
+}
+
+// createsTheTables checks that a store finds the tables of schema.sql right.
+func createsTheTables(t *testing.T, _ string) {
+	text, err := os.ReadFile(filepath.Join(root, "schema.sql"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn := cluster.Open(t)
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	for range 2 {
+		if _, err := conn.Exec(ctx, string(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := middleware(t, map[string]any{
+		"dsn": dsn, "prefix": "web", "limit": "1 1h", "autoMigrate": "false", "timeout": "20s", "onError": "deny",
+	})
+	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		if answer := ask(h); answer.Code != want {
+			t.Errorf("with these tables a request gets %d %s, want %d", answer.Code, answer.Body, want)
+		}
+	}
+}
+
+// hasItsFlags checks that the benchmark has the flags of the command, and that
+// the table of flags is complete.
+func hasItsFlags(t *testing.T, command string) {
+	cmd := exec.Command("go", "run", "./bench", "-h")
+	cmd.Dir = filepath.Join(root, "integration")
+	out, _ := cmd.CombinedOutput() // it ends with status 2
+	var flags []string
+	for _, match := range regexp.MustCompile(`(?m)^  (-[a-z-]+)`).FindAllStringSubmatch(string(out), -1) {
+		flags = append(flags, match[1])
+	}
+	for _, match := range regexp.MustCompile(` (-[a-z-]+)`).FindAllStringSubmatch(command, -1) {
+		if !slices.Contains(flags, match[1]) {
+			t.Errorf("there is no flag %s:\n%s", match[1], out)
+		}
+	}
+	sameNames(t, "docs/performance.md, How to measure,", tableNames(t, "docs/performance.md", "How to measure"), flags)
+}
+
+// findsBenchmarks checks that the command finds a benchmark.
+func findsBenchmarks(t *testing.T, command string) {
+	match := regexp.MustCompile(`^(?:cd (\S+) && )?go test -run xxx -bench (\w+) (\S+)$`).FindStringSubmatch(command)
+	if match == nil {
+		t.Fatal("this check does not know the command")
+	}
+	if !hasTest(t, filepath.Join(match[1], match[3]), `Benchmark\w*`+match[2]+`\w*`) {
+		t.Error("it finds no benchmark")
+	}
+}

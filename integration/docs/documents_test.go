@@ -1,0 +1,286 @@
+package docs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// root is the folder of the repository, from this package's folder.
+const root = "../.."
+
+// document is a page of the documentation.
+type document struct {
+	path   string // from root, such as docs/caddy.md
+	text   string
+	blocks []block
+}
+
+// block is a code block of a document.
+type block struct {
+	document string
+	line     int    // of its first line, from 1
+	chapter  string // the heading of the second level above it
+	section  string // the heading above it
+	language string
+	text     string // without the indentation of the fence, ends with a newline
+}
+
+func (b block) String() string { return fmt.Sprintf("%s:%d", b.document, b.line) }
+
+// documents reads all pages.
+func documents(t *testing.T) []document {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(paths) < 7 {
+		t.Fatalf("%d pages in docs: %v", len(paths), err)
+	}
+	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+		paths = append(paths, filepath.Join(root, name))
+	}
+	var all []document
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := document{path: filepath.ToSlash(name), text: string(text)}
+		if d.blocks, err = blocksOf(d.path, d.text); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// blocksOf returns the code blocks of a Markdown text.
+func blocksOf(path, text string) ([]block, error) {
+	var blocks []block
+	var indent, chapter, section string
+	inside := false
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		trimmed := strings.TrimSpace(line)
+		if title := heading.FindStringSubmatch(line); title != nil && !inside {
+			section = title[1]
+			if strings.HasPrefix(line, "## ") {
+				chapter = section
+			}
+		}
+		switch {
+		case !inside && strings.HasPrefix(trimmed, "```"):
+			inside = true
+			indent, _, _ = strings.Cut(line, "`")
+			blocks = append(blocks, block{document: path, line: number + 1, chapter: chapter, section: section, language: strings.TrimPrefix(trimmed, "```")})
+		case inside && trimmed == "```":
+			inside = false
+		case inside:
+			b := &blocks[len(blocks)-1]
+			without, found := strings.CutPrefix(line, indent)
+			if !found && trimmed != "" {
+				return nil, fmt.Errorf("%s:%d: the line is indented less than its code block", path, number)
+			}
+			b.text += without
+		}
+	}
+	if inside {
+		return nil, fmt.Errorf("%s: a code block has no end", path)
+	}
+	return blocks, nil
+}
+
+// blocksIn returns all blocks of a language.
+func blocksIn(t *testing.T, language string) []block {
+	t.Helper()
+	var found []block
+	for _, d := range documents(t) {
+		for _, b := range d.blocks {
+			if b.language == language {
+				found = append(found, b)
+			}
+		}
+	}
+	if len(found) == 0 {
+		t.Fatalf("no document has a %s block", language)
+	}
+	return found
+}
+
+// testedLanguages are the languages of code blocks, and the test in this package
+// that takes every block of the language.
+var testedLanguages = map[string]string{
+	"caddyfile": "TestCaddyfiles",
+	"console":   "TestCommands",
+	"go":        "TestGoSnippetsAreCompiled",
+	"json":      "TestJSON",
+	"sql":       "TestSQL",
+	"yaml":      "TestTraefikConfigurations",
+}
+
+func TestEveryCodeBlockIsTested(t *testing.T) {
+	for _, d := range documents(t) {
+		for _, b := range d.blocks {
+			if testedLanguages[b.language] == "" {
+				t.Errorf("%s: no test takes blocks of the language %q", b, b.language)
+			}
+			if strings.TrimSpace(b.text) == "" {
+				t.Errorf("%s: the code block is empty", b)
+			}
+		}
+	}
+	for language, name := range testedLanguages {
+		if !hasTest(t, "integration/docs", name) {
+			t.Errorf("the test of %s blocks, %s, does not exist", language, name)
+		}
+	}
+}
+
+// hasTest reports whether a folder's own tests contain a test, benchmark or
+// example function.
+func hasTest(t *testing.T, folder, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	declaration := regexp.MustCompile(`(?m)^func ` + name + `\(`)
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return declaration.Match(text)
+	})
+}
+
+var testName = regexp.MustCompile("`((?:Test|Benchmark)[A-Z]\\w+)`")
+
+func TestNamedTestsExist(t *testing.T) {
+	folders := []string{"integration", "integration/docs"}
+	for _, parent := range []string{"ratelimit", "internal", "caddymodule", "traefikplugin"} {
+		err := filepath.WalkDir(filepath.Join(root, parent), func(path string, entry os.DirEntry, err error) error {
+			if err == nil && entry.IsDir() {
+				folder, err := filepath.Rel(root, path)
+				folders = append(folders, folder)
+				return err
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, d := range documents(t) {
+		for _, match := range testName.FindAllStringSubmatch(d.text, -1) {
+			if !slices.ContainsFunc(folders, func(folder string) bool { return hasTest(t, folder, match[1]) }) {
+				t.Errorf("%s names %s, which does not exist", d.path, match[1])
+			}
+		}
+	}
+}
+
+var (
+	link        = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading     = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	inlineCode  = regexp.MustCompile("`[^`\n]*`")
+	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
+)
+
+// anchors are the targets of links into a Markdown text, as GitHub makes them.
+func anchors(text string) []string {
+	var all []string
+	for _, match := range heading.FindAllStringSubmatch(text, -1) {
+		plain := notInAnchor.ReplaceAllString(strings.ToLower(match[1]), "")
+		all = append(all, strings.ReplaceAll(plain, " ", "-"))
+	}
+	return all
+}
+
+// withoutCode removes code, which may look like links and headings.
+func withoutCode(d document) string {
+	text := d.text
+	for _, b := range d.blocks {
+		text = strings.Replace(text, b.text, "", 1)
+	}
+	return inlineCode.ReplaceAllString(text, "")
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	all := documents(t)
+	for _, d := range all {
+		for _, match := range link.FindAllStringSubmatch(withoutCode(d), -1) {
+			target := match[1]
+			if strings.HasPrefix(target, "https://") {
+				continue
+			}
+			path, anchor, _ := strings.Cut(target, "#")
+			file := d.path
+			if path != "" {
+				file = filepath.ToSlash(filepath.Join(filepath.Dir(d.path), path))
+			}
+			if _, err := os.Stat(filepath.Join(root, file)); err != nil {
+				t.Errorf("%s links to %s: %v", d.path, target, err)
+				continue
+			}
+			at := slices.IndexFunc(all, func(other document) bool { return other.path == file })
+			if anchor != "" && (at < 0 || !slices.Contains(anchors(all[at].text), anchor)) {
+				t.Errorf("%s links to %s: no such heading", d.path, target)
+			}
+		}
+	}
+}
+
+// section returns the part of a document under a heading, up to the next heading
+// of any level.
+func section(t *testing.T, path, title string) string {
+	t.Helper()
+	for _, d := range documents(t) {
+		if d.path != path {
+			continue
+		}
+		_, after, found := strings.Cut(d.text, "# "+title+"\n")
+		if !found {
+			t.Fatalf("%s has no heading %q", path, title)
+		}
+		if at := heading.FindStringIndex(after); at != nil {
+			after = after[:at[0]]
+		}
+		return after
+	}
+	t.Fatalf("no document %s", path)
+	return ""
+}
+
+var firstCell = regexp.MustCompile("(?m)^\\| `([^`]+)`")
+
+// tableNames returns the names in code font in the first column of a section's
+// table.
+func tableNames(t *testing.T, path, title string) []string {
+	t.Helper()
+	var names []string
+	for _, match := range firstCell.FindAllStringSubmatch(section(t, path, title), -1) {
+		names = append(names, match[1])
+	}
+	if len(names) == 0 {
+		t.Fatalf("%s: the table under %q has no names", path, title)
+	}
+	return names
+}
+
+// sameNames complains unless two lists have the same names, in any order.
+func sameNames(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
+	if !slices.Equal(got, want) {
+		t.Errorf("%s lists\n%q\nand the code has\n%q", what, got, want)
+	}
+}

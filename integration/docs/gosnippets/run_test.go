@@ -1,0 +1,135 @@
+package gosnippets
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+func TestOneLimitOnPostgres(t *testing.T) {
+	t.Setenv("DATABASE_URL", cluster.Open(t))
+	// The timeout of 250 ms may be too short for the first decision of a new
+	// database on a busy machine.
+	var err error
+	for range 20 {
+		if err = oneLimit(t.Context()); err == nil {
+			return
+		}
+	}
+	t.Error(err)
+}
+
+func TestMiddleware(t *testing.T) {
+	store := newStore()
+	mux := http.NewServeMux()
+	api := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	if err := middleware(mux, store, api); err != nil {
+		t.Fatal(err)
+	}
+	byKey, err := middlewareByKey(store, &ratelimit.Limit{Prefix: "key", Events: 50, Window: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, h := range map[string]http.Handler{"100": mux, "50": byKey(api)} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/", nil))
+		if w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != want {
+			t.Errorf("%d %v, want a limit of %s", w.Code, w.Header(), want)
+		}
+	}
+}
+
+func TestConfiguration(t *testing.T) {
+	if err := fromConfiguration(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTableOfOptionsIsComplete(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/go.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), "\n## Options of the Postgres store\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	if !found {
+		t.Fatal("docs/go.md has no such table")
+	}
+	fields := reflect.VisibleFields(reflect.TypeFor[postgres.Options]())
+	for _, field := range fields {
+		if !strings.Contains(table, "\n| `"+field.Name+"` |") {
+			t.Errorf("docs/go.md does not have postgres.Options.%s", field.Name)
+		}
+	}
+	if rows := strings.Count(table, "\n| `"); rows != len(fields) {
+		t.Errorf("docs/go.md has %d rows for %d options", rows, len(fields))
+	}
+}
+
+func newStore() ratelimit.Store {
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		panic(err)
+	}
+	return store
+}
+
+// newLimiter returns a limiter of 100 a minute in memory.
+func newLimiter() *ratelimit.Limiter {
+	limiter, err := ratelimit.NewLimiter(newStore(), ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute}, 0)
+	if err != nil {
+		panic(err)
+	}
+	return limiter
+}
+
+// report prints an error, so that the output of an example has it.
+func report(err error) {
+	if err != nil {
+		fmt.Println(err)
+	}
+}
+
+func Example_peek() {
+	report(peek(context.Background(), newLimiter()))
+	// Output: 100 of 100 left; a cost of 5 would pass: true
+}
+
+func Example_refundAndReset() {
+	limiter := newLimiter()
+	report(refund(context.Background(), limiter))
+	report(reset(context.Background(), limiter))
+	report(peek(context.Background(), limiter))
+	// Output:
+	// 50
+	// 100 of 100 left; a cost of 5 would pass: true
+}
+
+func Example_wait() {
+	report(wait(context.Background(), newLimiter()))
+	// Output:
+}
+
+func Example_severalLimits() {
+	report(severalLimits(context.Background(), newStore()))
+	// Output: true
+}
+
+func Example_memoryStore() {
+	report(memoryStore(context.Background()))
+	// Output:
+	// true
+	// true
+	// true
+}

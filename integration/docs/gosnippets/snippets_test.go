@@ -1,0 +1,167 @@
+package gosnippets
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/httplimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// Each function is one Go block of the documentation, with the values that the
+// block takes for granted as its parameters.
+
+// README.md, and docs/go.md: One limit.
+func oneLimit(ctx context.Context) error {
+	db, err := pgxdb.Open(os.Getenv("DATABASE_URL"), pgxdb.Options{})
+	if err != nil {
+		return err
+	}
+	store, err := postgres.New(db, postgres.Options{})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute}, 0)
+	if err != nil {
+		return err
+	}
+
+	decision, err := limiter.Take(ctx, "user:123", 1)
+	if err != nil {
+		return err // there is no decision; the program chooses what happens now
+	}
+	if !decision.Allowed {
+		return fmt.Errorf("refused; try again in %v", decision.RetryAfter)
+	}
+	return nil
+}
+
+// docs/go.md: Ask without charging.
+func peek(ctx context.Context, limiter *ratelimit.Limiter) error {
+	decision, err := limiter.Peek(ctx, "user:123", 5)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d of %d left; a cost of 5 would pass: %v\n", decision.Remaining, decision.Limit, decision.Allowed)
+	return nil
+}
+
+// docs/go.md: Refund.
+func refund(ctx context.Context, limiter *ratelimit.Limiter) error {
+	if _, err := limiter.Take(ctx, "user:123", 80); err != nil { // an estimate
+		return err
+	}
+	decision, err := limiter.Take(ctx, "user:123", -30) // the work cost only 50
+	if err != nil {
+		return err
+	}
+	fmt.Println(decision.Remaining)
+	return nil
+}
+
+// docs/go.md: Reset.
+func reset(ctx context.Context, limiter *ratelimit.Limiter) error {
+	if err := limiter.Reset(ctx, "user:123"); err != nil {
+		return err
+	}
+	return nil
+}
+
+// docs/go.md: Wait.
+func wait(ctx context.Context, limiter *ratelimit.Limiter) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if _, err := limiter.Wait(ctx, "smtp", 1); err != nil {
+		return err
+	}
+	return nil
+}
+
+// docs/go.md: Several limits on one request.
+func severalLimits(ctx context.Context, store ratelimit.Store) error {
+	perUser := &ratelimit.Limit{Prefix: "user", Events: 100, Window: time.Minute}
+	overall := &ratelimit.Limit{Prefix: "all", Algorithm: ratelimit.TokenBucket, Events: 5000, Window: time.Minute}
+
+	hits := []ratelimit.Hit{
+		{Limit: perUser, Key: "user:123", Cost: 1},
+		{Limit: overall, Key: "everyone", Cost: 1},
+	}
+	decisions := make([]ratelimit.Decision, len(hits))
+	if err := store.Take(ctx, 250*time.Millisecond, hits, decisions); err != nil {
+		return err
+	}
+	allowed := decisions[0].Allowed && decisions[1].Allowed
+	fmt.Println(allowed)
+	return nil
+}
+
+// docs/go.md: Limits from a configuration.
+func fromConfiguration() error {
+	rate, err := ratelimit.ParseRate("10000 1mo calendar Europe/Berlin")
+	if err != nil {
+		return err
+	}
+	quota := ratelimit.Limit{
+		Prefix: "quota", Algorithm: ratelimit.FixedWindow,
+		Events: rate.Events, Window: rate.Window, Calendar: rate.Calendar, Zone: rate.Zone,
+		Durable: true,
+	}
+	if err := quota.Validate(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// docs/go.md: A middleware for net/http.
+func middleware(mux *http.ServeMux, store ratelimit.Store, api http.Handler) error {
+	limit := &ratelimit.Limit{Prefix: "web", Events: 100, Window: time.Minute}
+	limited, err := httplimit.New(store, httplimit.Options{Limit: limit})
+	if err != nil {
+		return err
+	}
+	mux.Handle("/api/", limited(api))
+	return nil
+}
+
+// docs/go.md: A middleware for net/http, the second block.
+func middlewareByKey(store ratelimit.Store, limit *ratelimit.Limit) (func(http.Handler) http.Handler, error) {
+	limited, err := httplimit.New(store, httplimit.Options{
+		Hits: func(r *http.Request) []ratelimit.Hit {
+			return []ratelimit.Hit{{Limit: limit, Key: r.Header.Get("X-API-Key"), Cost: 1, Secret: true}}
+		},
+		DenyOnError: true,
+		OnError:     func(r *http.Request, err error) { log.Printf("%s: no decision: %v", r.URL.Path, err) },
+	})
+	return limited, err
+}
+
+// docs/go.md: Tests.
+func memoryStore(ctx context.Context) error {
+	now := time.Date(2030, time.January, 1, 12, 0, 0, 0, time.UTC)
+	store, err := memory.New(memory.Options{Now: func() time.Time { return now }})
+	if err != nil {
+		return err
+	}
+	limit := ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Minute}
+	limiter, err := ratelimit.NewLimiter(store, limit, 0)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		decision, err := limiter.Take(ctx, "user:123", 1)
+		if err != nil {
+			return err
+		}
+		fmt.Println(decision.Allowed) // true, each time in a new window
+		now = now.Add(time.Minute)
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package docs
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
+	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
+)
+
+// greedy sends one event after the other to a limit of n events a minute, each as soon as
+// RetryAfter has passed. It returns how many events pass in a window, and the longest wait.
+func greedy(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWindow float64, longest time.Duration) {
+	t.Helper()
+	began := time.Date(2030, time.January, 1, 0, 0, 0, 0, time.UTC)
+	now := began
+	store, err := memory.New(memory.Options{Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "p", Algorithm: algorithm, Events: n, Window: time.Minute}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The full quota passes at once. The windows from the tenth on are counted.
+	const from, windows = 10, 20
+	passed := 0
+	for now.Before(began.Add((from + windows) * time.Minute)) {
+		d, err := limiter.Take(context.Background(), "k", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.Allowed {
+			longest = max(longest, d.RetryAfter)
+			now = now.Add(d.RetryAfter)
+			continue
+		}
+		if !now.Before(began.Add(from * time.Minute)) {
+			passed++
+		}
+	}
+	return float64(passed) / windows, longest
+}
+
+var smallLimit = regexp.MustCompile(`(?m)^\| (\d+) \| (\S+) \| (\S+) \| (\d+) s \|$`)
+
+func TestTableOfSmallLimits(t *testing.T) {
+	rows := smallLimit.FindAllStringSubmatch(section(t, "docs/algorithms.md", "Small limits"), -1)
+	if len(rows) < 5 {
+		t.Fatalf("the table has %d rows", len(rows))
+	}
+	for _, row := range rows {
+		n, err := strconv.ParseInt(row[1], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		perWindow, longest := greedy(t, ratelimit.SlidingWindow, n)
+		seconds := (longest + time.Second - 1) / time.Second // as Retry-After is rounded
+		windows := strconv.FormatFloat(float64(longest.Round(10*time.Millisecond).Milliseconds())/60000, 'g', 4, 64)
+		if want := []string{fmt.Sprint(perWindow), windows, fmt.Sprint(int64(seconds))}; row[2] != want[0] || row[3] != want[1] || row[4] != want[2] {
+			t.Errorf("a limit of %d: the table has %q, want %q", n, row[2:], want)
+		}
+		for _, a := range []ratelimit.Algorithm{ratelimit.SlidingLog, ratelimit.GCRA} {
+			if perWindow, _ := greedy(t, a, n); perWindow != float64(n) {
+				t.Errorf("%v, a limit of %d: %v events in a window", a, n, perWindow)
+			}
+		}
+	}
+}
+
+// TestTwoHandlersOnOneRequest: docs/operating.md says that two handlers are not all or
+// nothing, and that one prefix twice on the way of a request charges twice.
+func TestTwoHandlersOnOneRequest(t *testing.T) {
+	handler := func(next http.Handler, prefix, limit string) http.Handler {
+		config := traefikplugin.CreateConfig()
+		config.DSN, config.Prefix, config.Limit = "memory", prefix, limit
+		h, err := traefikplugin.New(t.Context(), next, config, "limit@file")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+
+	both := handler(handler(ok, "inner", "1 1h"), "outer", "10 1h")
+	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {
+		if answer := ask(both); answer.Code != want {
+			t.Errorf("%d, want %d", answer.Code, want)
+		}
+	}
+	if left := ask(handler(ok, "outer", "10 1h")).Header().Get("X-RateLimit-Remaining"); left != "6" {
+		t.Errorf("the outer handler has %s left after 4 requests, of which the inner one refused 2", left)
+	}
+
+	ask(handler(handler(ok, "twice", "10 1h"), "twice", "10 1h"))
+	if left := ask(handler(ok, "twice", "10 1h")).Header().Get("X-RateLimit-Remaining"); left != "7" {
+		t.Errorf("after a request through two handlers with one prefix and another one, %s are left", left)
+	}
+}

@@ -1,0 +1,109 @@
+package docs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// isOfPolicy reports whether a command is one of those that TestPolicyCommands runs.
+func isOfPolicy(command string) bool {
+	return strings.HasPrefix(command, "caddy pg-ratelimit ") || strings.HasPrefix(command, "psql \"$DATABASE_URL\" -c ")
+}
+
+// TestPolicyCommands runs the commands on the policy that a page has, one after the other on a
+// fresh database, with the Caddy of make build.
+func TestPolicyCommands(t *testing.T) {
+	pages := map[string][]string{}
+	for _, b := range blocksIn(t, "console") {
+		if isOfRecipe(b) {
+			continue // see TestRecipes
+		}
+		for line := range strings.Lines(b.text) {
+			if command := strings.TrimPrefix(strings.TrimSpace(line), "$ "); isOfPolicy(command) {
+				pages[b.document] = append(pages[b.document], command)
+			}
+		}
+	}
+	if len(pages["docs/policy.md"]) == 0 {
+		t.Fatal("docs/policy.md has no commands")
+	}
+	for page, commands := range pages {
+		t.Run(page, func(t *testing.T) {
+			folder, programs := t.TempDir(), t.TempDir()
+			if err := os.Symlink(harness.Caddy(t, root), filepath.Join(programs, "caddy")); err != nil {
+				t.Fatal(err)
+			}
+			environment := append(os.Environ(), "DATABASE_URL="+cluster.Open(t), "HOME="+folder, "PATH="+programs+":"+os.Getenv("PATH"))
+			for _, command := range commands {
+				cmd := exec.Command("sh", "-c", command)
+				cmd.Dir = folder
+				cmd.Env = environment
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("%s: %v\n%s", command, err, out)
+				}
+			}
+		})
+	}
+}
+
+// TestThePolicyPageListsAllCommands compares the table of commands with the program.
+func TestThePolicyPageListsAllCommands(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs", "policy.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*`) \\|").FindAllStringSubmatch(string(text), -1) {
+		for _, command := range regexp.MustCompile("`([a-z]+(?: [a-z]+)?)").FindAllStringSubmatch(row[1], -1) {
+			listed = append(listed, command[1])
+		}
+	}
+	var known []string
+	for _, name := range subcommands(t) {
+		if below := subcommands(t, name); len(below) > 0 {
+			for _, of := range below {
+				known = append(known, name+" "+of)
+			}
+		} else {
+			known = append(known, name)
+		}
+	}
+	for _, command := range known {
+		if !slices.Contains(listed, command) {
+			t.Errorf("the table of commands does not have %q", command)
+		}
+	}
+	if len(known) < 20 {
+		t.Errorf("the program has %d commands: %q", len(known), known)
+	}
+}
+
+// subcommands are the commands below a command, by its --help.
+func subcommands(t *testing.T, of ...string) []string {
+	t.Helper()
+	help, _, err := caddy(t, append(append([]string{"pg-ratelimit"}, of...), "--help")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, found := strings.Cut(help, "Available Commands:\n")
+	if !found {
+		return nil
+	}
+	var names []string
+	for line := range strings.Lines(list) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			break
+		}
+		names = append(names, fields[0])
+	}
+	return names
+}

@@ -1,0 +1,224 @@
+package docs
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+)
+
+// pageRoles are the roles that the page names. The roles of a server are not of one database,
+// so each kitchen has its own.
+var pageRoles = []string{"proxy", "administrator", "customer_page"}
+
+// kitchen is a database and a Caddy on which a recipe runs, as the page describes them.
+type kitchen struct {
+	owner, administrator *pgx.Conn // sessions with these roles
+	rename               *regexp.Regexp
+	renamed              map[string]string
+	proxy                string // Caddy's address
+	metrics              string // URL
+	shell                *shell
+}
+
+// newKitchen makes the database and its roles, and then does what the first section says.
+func newKitchen(t *testing.T, first []block) *kitchen {
+	t.Helper()
+	ctx := context.Background()
+	dsn := cluster.Open(t)
+	k := &kitchen{renamed: map[string]string{}, rename: regexp.MustCompile(`\b(` + strings.Join(pageRoles, "|") + `)\b`)}
+	k.owner = k.connect(t, dsn)
+	k.execute(t, k.owner, schema.File)
+	suffix := "_" + strings.ToLower(rand.Text())
+	for _, role := range pageRoles {
+		k.renamed[role] = role + suffix
+	}
+	t.Cleanup(func() {
+		for _, role := range pageRoles {
+			k.execute(t, k.owner, fmt.Sprintf("DO $$ BEGIN IF to_regrole('%[1]s') IS NOT NULL THEN DROP OWNED BY %[1]s; DROP ROLE %[1]s; END IF; END $$", k.renamed[role]))
+		}
+		_ = k.owner.Close(ctx)
+	})
+	k.execute(t, k.owner, k.real("CREATE ROLE proxy; CREATE ROLE administrator;"))
+	for _, b := range blocksIn(t, "sql") {
+		if b.document == policyPage && b.chapter == "Roles" {
+			k.execute(t, k.owner, k.real(b.text))
+		}
+	}
+	as := func(role string) string { return dsn + "&options=-c%20role%3D" + k.renamed[role] }
+	k.administrator = k.connect(t, as("administrator"))
+	t.Cleanup(func() { _ = k.administrator.Close(ctx) })
+	for _, b := range first {
+		if b.language == "caddyfile" {
+			k.startCaddy(t, b.text, as("proxy"))
+		}
+	}
+	if k.proxy == "" {
+		t.Fatal("the first section has no Caddyfile")
+	}
+	k.shell = newShell(t, as("administrator"))
+	for _, b := range first {
+		k.cook(t, b, false)
+	}
+	return k
+}
+
+// startCaddy runs the Caddyfile of the page. Every request is decided, however slow the machine is.
+func (k *kitchen) startCaddy(t *testing.T, config, dsn string) {
+	t.Helper()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }))
+	t.Cleanup(upstream.Close)
+	k.proxy = harness.FreeAddress(t)
+	admin := harness.FreeAddress(t)
+	k.metrics = "http://" + admin + "/metrics"
+	for _, change := range [][2]string{
+		{"{\n", "{\n\tauto_https off\n\tpersist_config off\n\tadmin " + admin + "\n"},
+		{":8080 {", "http://" + k.proxy + " {\n\tbind 127.0.0.1"},
+		{"pg_ratelimit {\n", "pg_ratelimit {\n\t\ttimeout 30s\n\t\ton_error deny\n"},
+		{"policy {\n", "policy {\n\t\t\trefresh 50ms\n"},
+		{"127.0.0.1:9000", strings.TrimPrefix(upstream.URL, "http://")},
+	} {
+		if !strings.Contains(config, change[0]) {
+			t.Fatalf("the Caddyfile of the page has no %q", change[0])
+		}
+		config = strings.Replace(config, change[0], change[1], 1)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "Caddyfile")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := harness.Start(t, harness.Program{
+		Path: harness.Caddy(t, root), Args: []string{"run", "--config", file, "--adapter", "caddyfile"}, Dir: dir,
+		Env: []string{"DATABASE_URL=" + dsn, "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir},
+	})
+	c.AwaitAddress(t, k.proxy)
+}
+
+func (k *kitchen) connect(t *testing.T, dsn string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// real is SQL of the page with the roles of this kitchen.
+func (k *kitchen) real(sql string) string {
+	return k.rename.ReplaceAllStringFunc(sql, func(role string) string { return k.renamed[role] })
+}
+
+func (k *kitchen) execute(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := conn.PgConn().Exec(context.Background(), sql).ReadAll(); err != nil {
+		t.Errorf("%s: %v", sql, err)
+	}
+}
+
+// sql runs SQL as the owner of the tables, and waits until the proxy obeys.
+func (k *kitchen) sql(t *testing.T, sql string) {
+	t.Helper()
+	k.execute(t, k.owner, sql)
+	k.obeyed(t)
+}
+
+// text is the only value of a query by the owner of the tables.
+func (k *kitchen) text(t *testing.T, query string) string {
+	t.Helper()
+	return k.value(t, k.owner, query)
+}
+
+func (k *kitchen) value(t *testing.T, conn *pgx.Conn, query string) string {
+	t.Helper()
+	results, err := conn.PgConn().Exec(context.Background(), query).ReadAll()
+	if err != nil || len(results) == 0 {
+		t.Fatalf("%s: %v", query, err)
+	}
+	last := results[len(results)-1]
+	if len(last.Rows) != 1 {
+		t.Fatalf("%s: %d rows", query, len(last.Rows))
+	}
+	return string(last.Rows[0][0])
+}
+
+// asCustomer is the only value of a query by the customers' page for a customer.
+func (k *kitchen) asCustomer(t *testing.T, user, query string) string {
+	t.Helper()
+	k.execute(t, k.owner, k.real("SET ROLE customer_page; SET app.user_id = '"+user+"'"))
+	defer k.execute(t, k.owner, "RESET ROLE; RESET app.user_id")
+	return k.value(t, k.owner, query)
+}
+
+// obeyed waits until the proxy obeys all changes of the policy.
+func (k *kitchen) obeyed(t *testing.T) {
+	t.Helper()
+	last := k.text(t, "SELECT coalesce(max(seq), 0) FROM rate_limit_changes")
+	version := regexp.MustCompile(`(?m)^caddy_pg_ratelimit_policy_version (\S+)$`)
+	k.await(t, "the proxy to obey", func() bool {
+		response, err := http.Get(k.metrics)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		match := version.FindSubmatch(text)
+		var applied float64
+		if match != nil {
+			if _, err := fmt.Sscan(string(match[1]), &applied); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return match != nil && fmt.Sprint(int64(applied)) == last
+	})
+}
+
+func (k *kitchen) await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited a minute for %s", what)
+		}
+	}
+}
+
+// ask sends a request to the proxy. headers are names and values in turn.
+func (k *kitchen) ask(t *testing.T, path string, headers ...string) harness.Answer {
+	t.Helper()
+	return harness.Ask(t, harness.Get("http://"+k.proxy+path, headers...))
+}
+
+// cook runs a block of the page.
+func (k *kitchen) cook(t *testing.T, b block, owner bool) {
+	t.Helper()
+	switch b.language {
+	case "caddyfile":
+	case "console":
+		k.runConsole(t, b)
+	case "sql":
+		conn := k.administrator
+		if owner {
+			conn = k.owner
+		}
+		k.runSQL(t, b, conn)
+	default:
+		t.Errorf("%s: no recipe has blocks of the language %q", b, b.language)
+	}
+}

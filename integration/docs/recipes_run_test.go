@@ -1,0 +1,216 @@
+package docs
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+)
+
+// A line of console blocks that begins with "$ " is a command; the lines below it are what it
+// prints. In SQL, comments directly below a statement are its rows, or its error. "…" is any
+// text in a line, and, alone in a line, any lines.
+
+// said reports whether lines are as the page shows them.
+func said(lines, shown []string) bool {
+	if len(shown) == 0 {
+		return len(lines) == 0
+	}
+	if strings.TrimSpace(shown[0]) == "…" {
+		for i := 0; i <= len(lines); i++ {
+			if said(lines[i:], shown[1:]) {
+				return true
+			}
+		}
+		return false
+	}
+	if len(lines) == 0 {
+		return false
+	}
+	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(shown[0]), "…", ".*") + "$"
+	return regexp.MustCompile(pattern).MatchString(lines[0]) && said(lines[1:], shown[1:])
+}
+
+// shell is a shell that keeps its variables between commands.
+type shell struct {
+	in  io.Writer
+	out *bufio.Reader
+}
+
+// newShell starts a shell with a caddy, and a psql, on a database.
+func newShell(t *testing.T, dsn string) *shell {
+	t.Helper()
+	programs := t.TempDir()
+	if err := os.Symlink(harness.Caddy(t, root), filepath.Join(programs, "caddy")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-c", "exec 2>&1; exec sh")
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "HOME="+cmd.Dir, "PATH="+programs+":"+os.Getenv("PATH"), "NO_PROXY=*")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close() // the shell ends
+		_ = cmd.Wait()
+	})
+	return &shell{in, bufio.NewReader(out)}
+}
+
+const endOfCommand = "the command has ended with status "
+
+// run runs a command and returns what it prints, on standard output and error.
+func (s *shell) run(t *testing.T, command string) (lines []string, status string) {
+	t.Helper()
+	if _, err := fmt.Fprintf(s.in, "%s\nprintf '\\n%s%%d\\n' $?\n", command, endOfCommand); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		line, err := s.out.ReadString('\n')
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, asText(lines))
+		}
+		line = strings.TrimRight(line, " \r\n")
+		if end, ended := strings.CutPrefix(line, endOfCommand); ended {
+			// The mark begins on a line of its own.
+			if len(lines) > 0 && lines[len(lines)-1] == "" {
+				lines = lines[:len(lines)-1]
+			}
+			return lines, end
+		}
+		lines = append(lines, line)
+	}
+}
+
+// must is run for a command that must succeed and print something.
+func (s *shell) must(t *testing.T, command string) []string {
+	t.Helper()
+	lines, status := s.run(t, command)
+	if status != "0" || len(lines) == 0 {
+		t.Fatalf("%s ends with status %s:\n%s", command, status, asText(lines))
+	}
+	return lines
+}
+
+// runConsole runs the commands of a block.
+func (k *kitchen) runConsole(t *testing.T, b block) {
+	t.Helper()
+	lines := strings.Split(strings.TrimRight(b.text, "\n"), "\n")
+	for i := 0; i < len(lines); {
+		command, found := strings.CutPrefix(lines[i], "$ ")
+		if !found {
+			t.Fatalf("%s: %q is not below a command after $", b, lines[i])
+		}
+		var shown []string
+		for i++; i < len(lines) && !strings.HasPrefix(lines[i], "$ "); i++ {
+			shown = append(shown, strings.TrimRight(lines[i], " "))
+		}
+		command = strings.NewReplacer("localhost:8080", k.proxy, "http://localhost:2019/metrics", k.metrics).Replace(command)
+		printed, status := k.shell.run(t, command)
+		if status != "0" || !said(printed, shown) {
+			t.Errorf("%s: %s\nends with status %s and prints\n%s\nand the page shows\n%s", b, command, status, asText(printed), asText(shown))
+		}
+		if !strings.Contains(command, "curl ") {
+			k.obeyed(t)
+		}
+	}
+}
+
+// statement is one of a block, with what the page shows below it.
+type statement struct {
+	sql   string
+	shown []string
+}
+
+// statementsOf are the statements of a block. Each ends with a semicolon at the end of a line.
+func statementsOf(text string) []statement {
+	var all []statement
+	var sql strings.Builder
+	below := false
+	for _, line := range strings.Split(text, "\n") {
+		if row, found := strings.CutPrefix(line, "-- "); found && sql.Len() == 0 {
+			if below {
+				last := &all[len(all)-1]
+				last.shown = append(last.shown, strings.TrimRight(row, " "))
+			}
+			continue // else it is a remark
+		}
+		below = false
+		if strings.TrimSpace(line) == "" && sql.Len() == 0 {
+			continue
+		}
+		sql.WriteString(line + "\n")
+		if strings.HasSuffix(line, ";") && strings.Count(sql.String(), "$$")%2 == 0 {
+			all = append(all, statement{sql: sql.String()})
+			sql.Reset()
+			below = true
+		}
+	}
+	if sql.Len() > 0 {
+		all = append(all, statement{sql: sql.String(), shown: []string{"a semicolon is missing"}})
+	}
+	return all
+}
+
+// runSQL runs the statements of a block on a session.
+func (k *kitchen) runSQL(t *testing.T, b block, conn *pgx.Conn) {
+	t.Helper()
+	for _, s := range statementsOf(b.text) {
+		printed := k.rowsOf(t, conn, k.real(s.sql))
+		if !said(printed, s.shown) {
+			t.Errorf("%s: %sprints\n%s\nand the page shows\n%s", b, s.sql, asText(printed), asText(s.shown))
+		}
+		if conn.PgConn().TxStatus() == 'I' {
+			k.obeyed(t)
+		}
+	}
+}
+
+// rowsOf are the rows of a statement as the page shows them. A command that changes no row says so.
+func (k *kitchen) rowsOf(t *testing.T, conn *pgx.Conn, sql string) []string {
+	t.Helper()
+	results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()
+	var failed *pgconn.PgError
+	if errors.As(err, &failed) {
+		return []string{"ERROR: " + failed.Message}
+	}
+	if err != nil || len(results) != 1 {
+		t.Fatalf("%s: %d results, %v", sql, len(results), err)
+	}
+	tag := results[0].CommandTag
+	if (tag.Insert() || tag.Update() || tag.Delete()) && tag.RowsAffected() == 0 {
+		return []string{"0 rows"}
+	}
+	var rows []string
+	for _, row := range results[0].Rows {
+		var cells []string
+		for _, cell := range row {
+			if cell == nil {
+				cell = []byte("NULL")
+			}
+			cells = append(cells, string(cell))
+		}
+		rows = append(rows, strings.TrimRight(strings.Join(cells, " | "), " "))
+	}
+	return rows
+}

@@ -1,0 +1,218 @@
+package docs
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// policyPage has the recipes.
+const policyPage = "docs/policy.md"
+
+// runChapters are the chapters of the page whose blocks TestRecipes runs. The first section of
+// the first chapter comes before each other section.
+var runChapters = []string{"Recipes", "Facts"}
+
+// isOfRecipe reports whether TestRecipes runs a block.
+func isOfRecipe(b block) bool {
+	return b.document == policyPage && slices.Contains(runChapters, b.chapter)
+}
+
+// recipe is what the test of a section knows besides the page.
+type recipe struct {
+	owner bool                           // its SQL is for the owner of the tables, not for administrators
+	after func(t *testing.T, k *kitchen) // checks what the page says and does not show; may be nil
+}
+
+const firstSection = "Begin here"
+
+// recipes are the sections of the chapters.
+var recipes = map[string]recipe{
+	firstSection:                       {},
+	"Free, pro and enterprise":         {after: plansAreExact},
+	"One customer with more":           {},
+	"Many keys and one quota":          {},
+	"Shut out an address range":        {},
+	"One limit over all of /api/v1":    {after: protectsTogether},
+	"Try a rule in the shadow":         {},
+	"Rotate a key":                     {after: oldKeyEndsByItself},
+	"Start on Black Friday":            {after: startsByItself},
+	"Overage and its invoice":          {owner: true, after: usageOutlivesItsPeriod},
+	"Pay and upgrade in one step":      {owner: true},
+	"Foreign keys from your tables":    {owner: true},
+	"Show customers their own usage":   {owner: true, after: proxiesStillCount},
+	"At three in the morning":          {},
+	"How a path is read":               {},
+	"Who counts as a user":             {},
+	"What is stored of a key":          {},
+	"What happens without a database":  {},
+	"When a change takes effect":       {},
+	"What an upgrade does to counters": {owner: true},
+}
+
+// TestRecipes does what each recipe of docs/policy.md says, with the Caddy of the page on a
+// database with the roles of the page. Each command and each statement must print what stands
+// below it.
+func TestRecipes(t *testing.T) {
+	sections := map[string][]block{}
+	for _, d := range documents(t) {
+		for _, b := range d.blocks {
+			if isOfRecipe(b) {
+				sections[b.section] = append(sections[b.section], b)
+			}
+		}
+	}
+	for name := range sections {
+		if _, known := recipes[name]; !known {
+			t.Errorf("%s has a section %q, which this test does not know", policyPage, name)
+		}
+	}
+	if len(sections[firstSection]) == 0 {
+		t.Fatalf("%s has no section %q", policyPage, firstSection)
+	}
+	for name, r := range recipes {
+		t.Run(name, func(t *testing.T) {
+			if section(t, policyPage, name) == "" {
+				t.Fatalf("the section is empty")
+			}
+			if len(sections[name]) == 0 && r.after == nil {
+				return // it has only sentences
+			}
+			k := newKitchen(t, sections[firstSection])
+			if name != firstSection {
+				for _, b := range sections[name] {
+					k.cook(t, b, r.owner)
+				}
+			}
+			if r.after != nil {
+				r.after(t, k)
+			}
+		})
+	}
+}
+
+// plansAreExact: a plan of three requests admits three.
+func plansAreExact(t *testing.T, k *kitchen) {
+	k.sql(t, "UPDATE rate_limit_rule_limits SET events = 3, per = '1 h' WHERE rule IN ('free', 'enterprise', 'anonymous')")
+	k.sql(t, "INSERT INTO rate_limit_users (user_id, tier) VALUES ('initech', 'enterprise')")
+	key := k.shell.must(t, "caddy pg-ratelimit keys create --user initech 2>/dev/null")[0]
+	for _, sender := range [][]string{{"X-Api-Key", key}, {"X-Forwarded-For", "192.0.2.99"}} {
+		for i, want := range []int{200, 200, 200, 429} {
+			if got := k.ask(t, "/plans", sender...).Status; got != want {
+				t.Errorf("request %d with %s is answered %d, want %d", i+1, sender[0], got, want)
+			}
+		}
+	}
+}
+
+// protectsTogether: all senders share the limit, and a refused request is charged to no limit.
+func protectsTogether(t *testing.T, k *kitchen) {
+	k.sql(t, "DELETE FROM rate_limit_ephemeral WHERE true")
+	k.sql(t, "UPDATE rate_limit_rule_limits SET events = 2, per = '1 h' WHERE rule = 'api_v1'")
+	ann, acme := k.shell.must(t, "echo $ANN")[0], k.shell.must(t, "echo $ACME")[0]
+	for i, sender := range []string{ann, acme, ann, acme} {
+		want := http.StatusOK
+		if i >= 2 {
+			want = http.StatusTooManyRequests
+		}
+		if got := k.ask(t, "/api/v1/x", "X-Api-Key", sender).Status; got != want {
+			t.Errorf("request %d is answered %d, want %d", i+1, got, want)
+		}
+	}
+	if counts := k.text(t, "SELECT string_agg(key || ' ' || count, ', ' ORDER BY key) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/%/per_hour'"); counts != "acme 1, ann 1" {
+		t.Errorf("the plans have counted %s", counts)
+	}
+}
+
+// oldKeyEndsByItself: after the grace the old key is refused without a further change.
+func oldKeyEndsByItself(t *testing.T, k *kitchen) {
+	left := k.text(t, "SELECT round(extract(epoch FROM revoked_at - now()) / 3600) FROM rate_limit_api_keys WHERE id = 2")
+	if left != "24" {
+		t.Errorf("the old key ends in %s hours", left)
+	}
+	// The end of the grace, now.
+	k.sql(t, "UPDATE rate_limit_api_keys SET revoked_at = now() + interval '1500 ms' WHERE id = 2")
+	if got := k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $ACME")[0]).Status; got != http.StatusOK {
+		t.Errorf("within the grace the old key is answered %d", got)
+	}
+	k.await(t, "the end of the old key", func() bool {
+		return k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $ACME")[0]).Status == http.StatusUnauthorized
+	})
+	if got := k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $NEW")[0]).Status; got != http.StatusOK {
+		t.Errorf("the new key is answered %d", got)
+	}
+}
+
+// startsByItself: the rule of the page, with a beginning that is near.
+func startsByItself(t *testing.T, k *kitchen) {
+	k.sql(t, "UPDATE rate_limit_rules SET valid = tstzrange(now() + interval '2 s', NULL) WHERE name = 'black_friday'")
+	ann := k.shell.must(t, "echo $ANN")[0]
+	limit := func() string { return k.ask(t, "/", "X-Api-Key", ann).Header.Get("X-RateLimit-Limit") }
+	asked := time.Now()
+	if before := limit(); before != "1000" && time.Since(asked) < time.Second {
+		t.Errorf("before it the limit is %s", before)
+	}
+	changes := k.text(t, "SELECT max(seq) FROM rate_limit_changes")
+	k.await(t, "the beginning", func() bool { return limit() == "20" })
+	if now := k.text(t, "SELECT max(seq) FROM rate_limit_changes"); now != changes {
+		t.Error("the policy was changed meanwhile")
+	}
+}
+
+// usageOutlivesItsPeriod: the invoice has the whole month when the next one has begun, and
+// when the counter is gone.
+func usageOutlivesItsPeriod(t *testing.T, k *kitchen) {
+	const invoice = "SELECT string_agg(used::text, ', ' ORDER BY period) FROM usage_by_month WHERE user_id = 'ann'"
+	before := k.text(t, invoice)
+	if before != "5" {
+		t.Fatalf("this month has %s", before)
+	}
+	// A month passes.
+	const earlier = "UPDATE rate_limit_durable SET window_start = window_start - interval '1 month', expires_at = expires_at - interval '1 month'"
+	k.sql(t, earlier)
+	if got := k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $ANN")[0]).Status; got != http.StatusOK {
+		t.Errorf("in the next month a request is answered %d", got)
+	}
+	if months := k.text(t, invoice); months != "5, 1" {
+		t.Errorf("after a month the invoices are of %s, want 5, 1", months)
+	}
+	// The cleanup of the proxies deletes what has expired.
+	k.sql(t, "UPDATE rate_limit_durable SET count = 7")
+	k.sql(t, "DELETE FROM rate_limit_durable")
+	if months := k.text(t, invoice); months != "5, 7" {
+		t.Errorf("after a cleanup the invoices are of %s, want 5, 7", months)
+	}
+}
+
+// proxiesStillCount: with row-level security, proxies and administrators see all rows.
+func proxiesStillCount(t *testing.T, k *kitchen) {
+	acme := k.shell.must(t, "echo $ACME")[0]
+	for _, want := range []string{"99998", "99997"} {
+		if left := k.ask(t, "/", "X-Api-Key", acme).Header.Get("X-RateLimit-Remaining"); left != want {
+			t.Errorf("%s are left, want %s", left, want)
+		}
+	}
+	if users := k.text(t, "SELECT count(*) FROM rate_limit_users"); users != "2" {
+		t.Errorf("administrators see %s users", users)
+	}
+	k.sql(t, "UPDATE rate_limit_users SET tier = 'enterprise' WHERE user_id = 'acme'")
+	if limit := k.ask(t, "/", "X-Api-Key", acme).Header.Get("X-RateLimit-Limit"); limit != "1000" {
+		t.Errorf("after the change the limit is %s", limit)
+	}
+	for _, other := range []string{
+		"SELECT count(*) FROM rate_limit_users WHERE user_id <> 'ann'", "SELECT count(*) FROM rate_limit_api_keys WHERE user_id <> 'ann'",
+		"SELECT count(*) FROM rate_limit_ephemeral WHERE key <> 'ann'", "SELECT count(*) FROM rate_limit_overrides WHERE user_id <> 'ann'",
+	} {
+		if seen := k.asCustomer(t, "ann", other); seen != "0" {
+			t.Errorf("%s: ann sees %s", other, seen)
+		}
+	}
+	if seen := k.asCustomer(t, "", "SELECT count(*) FROM rate_limit_ephemeral"); seen != "0" {
+		t.Errorf("without a user the page sees %s counters", seen)
+	}
+}
+
+// asText is a block without its fence, for messages.
+func asText(lines []string) string { return strings.Join(lines, "\n") }

@@ -1,0 +1,83 @@
+package docs
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+)
+
+// npmGuide has SQL whose order matters. TestNpmGuide, in the folder above, runs
+// all of it.
+const npmGuide = "docs/migrating-from-npm.md"
+
+// grantee is an account of a GRANT.
+var grantee = regexp.MustCompile(` TO (caddy|proxy|administrator);`)
+
+// TestSQL runs each block on a database in which a client has used its limits.
+// Each query finds a row of this client.
+func TestSQL(t *testing.T) {
+	if !hasTest(t, "integration", "TestNpmGuide") {
+		t.Errorf("no test runs the SQL of %s", npmGuide)
+	}
+	for _, b := range blocksIn(t, "sql") {
+		if b.document == npmGuide || isOfRecipe(b) {
+			continue
+		}
+		t.Run(b.String(), func(t *testing.T) {
+			dsn := cluster.Open(t)
+			h := middleware(t, map[string]any{
+				"dsn": dsn, "prefix": "web", "limit": "100 1m", "timeout": "20s", "onError": "deny", "zones": []map[string]any{
+					{"prefix": "api", "limit": "100 1h", "algorithm": "fixed_window", "durable": true},
+					{"prefix": "per-key", "limit": "100 1h", "key": "{header.X-API-Key}", "durable": true},
+				},
+			})
+			if answer := ask(h, "X-API-Key", "the API key"); answer.Code != http.StatusOK {
+				t.Fatalf("%d %s", answer.Code, answer.Body)
+			}
+			ctx := context.Background()
+			conn, err := pgx.Connect(ctx, dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(ctx)
+			// The middleware makes the tables of the policy in the background.
+			if _, err := conn.PgConn().Exec(ctx, schema.File).ReadAll(); err != nil {
+				t.Fatal(err)
+			}
+			// The accounts of a server are not of one database.
+			account := "caddy_" + strings.ToLower(rand.Text())
+			if _, err := conn.Exec(ctx, "CREATE ROLE "+account); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				other, err := pgx.Connect(ctx, dsn)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer other.Close(ctx)
+				if _, err := other.Exec(ctx, "DROP OWNED BY "+account+"; DROP ROLE "+account); err != nil {
+					t.Error(err)
+				}
+			})
+			results, err := conn.PgConn().Exec(ctx, grantee.ReplaceAllString(b.text, " TO "+account+";")).ReadAll()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, result := range results {
+				tag := result.CommandTag
+				if (tag.Select() || tag.Update() || tag.Delete()) && tag.RowsAffected() != 1 {
+					t.Errorf("%s finds %d rows of the client, want 1", tag, tag.RowsAffected())
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,257 @@
+package docs
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+
+	"github.com/mitchellh/mapstructure"
+	"github.com/traefik/paerser/parser"
+	"gopkg.in/yaml.v3"
+
+	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
+)
+
+// traefikYAML is as much of Traefik's configuration files, of a Compose file and
+// of a Kubernetes object as the documentation shows. Other fields are errors.
+type traefikYAML struct {
+	Experimental *struct {
+		Plugins      map[string]pluginSource
+		LocalPlugins map[string]pluginSource `yaml:"localPlugins"`
+	}
+	EntryPoints map[string]struct {
+		Address          string
+		ForwardedHeaders struct {
+			TrustedIPs []string `yaml:"trustedIPs"`
+		} `yaml:"forwardedHeaders"`
+	} `yaml:"entryPoints"`
+	HTTP       *traefikHTTP
+	Labels     []string
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Metadata   map[string]string
+	Spec       *traefikMiddleware
+}
+
+type pluginSource struct {
+	ModuleName string `yaml:"moduleName"`
+	Version    string
+}
+
+type traefikHTTP struct {
+	Middlewares map[string]*traefikMiddleware
+	Routers     map[string]*struct {
+		Rule, Service string
+		Middlewares   []string
+	}
+}
+
+type traefikMiddleware struct {
+	Plugin    map[string]map[string]any
+	BasicAuth *struct {
+		Users       []string
+		HeaderField string `yaml:"headerField"`
+	} `yaml:"basicAuth"`
+}
+
+func TestTraefikConfigurations(t *testing.T) {
+	for _, b := range blocksIn(t, "yaml") {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Setenv("DATABASE_URL", unreachable)
+			t.Setenv("LIMITS_DSN", unreachable)
+			var c traefikYAML
+			decoder := yaml.NewDecoder(strings.NewReader(rendered(t, b.text)))
+			decoder.KnownFields(true)
+			if err := decoder.Decode(&c); err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case c.Experimental != nil:
+				checkPluginSources(t, c.Experimental.Plugins, true)
+				checkPluginSources(t, c.Experimental.LocalPlugins, false)
+			case c.EntryPoints != nil:
+				// TestTraefikBehindAProxy runs a Traefik with these settings.
+				if !hasTest(t, "integration", "TestTraefikBehindAProxy") || len(c.EntryPoints["web"].ForwardedHeaders.TrustedIPs) == 0 {
+					t.Errorf("no test runs a Traefik with these entry points: %+v", c.EntryPoints)
+				}
+			case c.HTTP != nil:
+				checkMiddlewares(t, c.HTTP)
+			case c.Labels != nil:
+				checkMiddlewares(t, fromLabels(t, c.Labels))
+			case c.Kind == "Middleware":
+				if c.APIVersion != "traefik.io/v1alpha1" || c.Metadata["name"] == "" || c.Spec == nil {
+					t.Fatalf("not a Middleware of Traefik: %+v", c)
+				}
+				checkMiddlewares(t, &traefikHTTP{Middlewares: map[string]*traefikMiddleware{"spec": c.Spec}})
+			default:
+				t.Error("it is no part of Traefik's configuration that this test knows")
+			}
+		})
+	}
+}
+
+// rendered fills in the templates of Traefik's file provider.
+func rendered(t *testing.T, text string) string {
+	t.Helper()
+	parsed, err := template.New("file provider").Funcs(template.FuncMap{"env": os.Getenv}).Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := parsed.Execute(&out, nil); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// checkPluginSources checks where Traefik is told to find the plugin.
+func checkPluginSources(t *testing.T, sources map[string]pluginSource, versioned bool) {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-m")
+	cmd.Dir = root
+	module, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
+	for name, source := range sources {
+		if name != "pg_ratelimit" || source.ModuleName != strings.TrimSpace(string(module)) || version.MatchString(source.Version) != versioned {
+			t.Errorf("plugin %q is %+v", name, source)
+		}
+	}
+}
+
+// fromLabels reads Docker labels as Traefik does.
+func fromLabels(t *testing.T, labels []string) *traefikHTTP {
+	t.Helper()
+	values := map[string]string{}
+	for _, label := range labels {
+		name, value, found := strings.Cut(label, "=")
+		if !found {
+			t.Errorf("the label %q has no value", label)
+		}
+		values[name] = value
+	}
+	var c struct{ HTTP *traefikHTTP }
+	if err := parser.Decode(values, &c, "traefik", "traefik.http"); err != nil {
+		t.Fatal(err)
+	}
+	return c.HTTP
+}
+
+// checkMiddlewares makes each middleware, on its database and in memory, and
+// sends it a request. Routers name only middlewares that are there.
+func checkMiddlewares(t *testing.T, c *traefikHTTP) {
+	t.Helper()
+	if len(c.Middlewares) == 0 {
+		t.Error("it has no middlewares")
+	}
+	for name, m := range c.Middlewares {
+		if m.BasicAuth != nil {
+			continue // it is Traefik's own
+		}
+		settings := m.Plugin["pg_ratelimit"]
+		if len(m.Plugin) != 1 || settings == nil {
+			t.Fatalf("middleware %s is not of the plugin pg_ratelimit: %v", name, m.Plugin)
+		}
+		if dsn, ok := settings["dsn"].(string); ok {
+			// No test asks the network for a name.
+			settings["dsn"] = strings.Replace(dsn, "db.internal", "127.0.0.1:1", 1)
+		}
+		if settings["dsnFile"] != nil {
+			settings["dsnFile"] = written(t, "dsn", unreachable+"\n")
+		}
+		onItsDatabase := middleware(t, settings)
+		if settings["policy"] != nil { // a policy is in Postgres only
+			if answer := ask(onItsDatabase); answer.Code != http.StatusOK {
+				t.Errorf("middleware %s answers %d while its database is down", name, answer.Code)
+			}
+			continue
+		}
+		delete(settings, "dsnFile")
+		settings["dsn"] = "memory"
+		answer := ask(middleware(t, settings))
+		if answer.Code != http.StatusOK || answer.Header().Get("X-RateLimit-Limit") == "" {
+			t.Errorf("middleware %s answers %d %v", name, answer.Code, answer.Header())
+		}
+	}
+	for name, router := range c.Routers {
+		for _, m := range router.Middlewares {
+			if c.Middlewares[m] == nil {
+				t.Errorf("router %s has a middleware %s, which does not exist", name, m)
+			}
+		}
+	}
+}
+
+// middleware makes a middleware of the plugin from its settings, which are
+// decoded as Traefik does it. Unknown settings, which Traefik drops, are errors.
+func middleware(t *testing.T, settings map[string]any) http.Handler {
+	t.Helper()
+	config := traefikplugin.CreateConfig()
+	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
+		DecodeHook:       mapstructure.StringToSliceHookFunc(","),
+		WeaklyTypedInput: true,
+		ErrorUnused:      true,
+		Result:           config,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := decoder.Decode(settings); err != nil {
+		t.Fatal(err)
+	}
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	h, err := traefikplugin.New(t.Context(), next, config, "snippet@file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// ask sends a request from 203.0.113.9. headers are names and values in turn.
+func ask(h http.Handler, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "203.0.113.9:40000"
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// fieldNames are the names of a configuration's fields.
+func fieldNames(of any) []string {
+	var names []string
+	for _, field := range reflect.VisibleFields(reflect.TypeOf(of)) {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	return names
+}
+
+func TestTablesOfTraefikSettingsAreComplete(t *testing.T) {
+	settings := tableNames(t, "docs/traefik.md", "Settings")
+	sameNames(t, "docs/traefik.md, Settings,", settings, fieldNames(traefikplugin.Config{}))
+	sameNames(t, "docs/traefik.md, The client's address,", tableNames(t, "docs/traefik.md", "The client's address"), fieldNames(traefikplugin.IPStrategy{}))
+	policy := tableNames(t, "docs/traefik.md", "The policy")
+	headers := slices.IndexFunc(policy, func(name string) bool { return strings.HasPrefix(name, "X-") })
+	if headers < 0 {
+		t.Fatalf("the tables of the policy name no headers: %q", policy)
+	}
+	sameNames(t, "docs/traefik.md, The policy,", policy[:headers], fieldNames(traefikplugin.Policy{}))
+	// "A zone has the settings prefix to ipv6Prefix of this table."
+	first, last := slices.Index(settings, "prefix"), slices.Index(settings, "ipv6Prefix")
+	if first < 0 || last < first {
+		t.Fatalf("the table has no settings from prefix to ipv6Prefix: %q", settings)
+	}
+	sameNames(t, "docs/traefik.md, prefix to ipv6Prefix,", settings[first:last+1], fieldNames(traefikplugin.Zone{}))
+}

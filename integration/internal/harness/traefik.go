@@ -1,0 +1,72 @@
+package harness
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// Traefik builds a real Traefik from the module in integration/traefik and
+// returns the program's path. integration is the path of the folder integration.
+// Later calls, of other processes too, find the program in integration/.cache,
+// under a name that tells the versions from which it was built.
+func Traefik(ctx context.Context, integration string) (string, error) {
+	module := filepath.Join(integration, "traefik")
+	sum := sha256.New()
+	fmt.Fprintln(sum, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(module, name))
+		if err != nil {
+			return "", err
+		}
+		sum.Write(text)
+	}
+	cache, err := filepath.Abs(filepath.Join(integration, ".cache"))
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	path := filepath.Join(cache, fmt.Sprintf("traefik-%x", sum.Sum(nil)[:8]))
+	unlock, err := lockFile(filepath.Join(cache, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+		return path, nil
+	}
+	fmt.Fprintln(os.Stderr, "Building Traefik from the module proxy; the first time this takes some minutes ...")
+	began := time.Now()
+	part := path + ".part"
+	if err := Compile(ctx, []string{"GOFLAGS=", "GOWORK=off"}, module, "github.com/traefik/traefik/v3/cmd/traefik", part); err != nil {
+		return "", err
+	}
+	fmt.Fprintln(os.Stderr, "Built Traefik in", time.Since(began).Round(time.Second))
+	return path, os.Rename(part, path)
+}
+
+// lockFile waits for a lock that one process holds at a time.
+func lockFile(path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return func() { _ = file.Close() }, nil
+}

@@ -1,0 +1,86 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// TestMakeRunShowsAPolicy starts what `make run` starts, twice on one database, and types the
+// lines that it prints.
+func TestMakeRunShowsAPolicy(t *testing.T) {
+	text, err := os.ReadFile("../Caddyfile.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(t.TempDir(), "Caddyfile")
+	// Every request has to be decided here, however slow the machine is.
+	if err := os.WriteFile(config, []byte(strings.ReplaceAll(string(text), "on_error allow", strings.Join(decided, "\n\t\t"))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dsn := cluster.Open(t)
+	demo, program := harness.Build(t, "..", "./internal/demo"), buildCaddy(t)
+	before := ""
+	for range 2 {
+		address := harness.FreeAddress(t)
+		port := address[strings.LastIndex(address, ":")+1:]
+		p := harness.Start(t, harness.Program{
+			Name: "make run", Path: demo, Env: []string{"DATABASE_URL=" + dsn},
+			Args: []string{"-port", port, "-state", t.TempDir(), "-caddy", program, "-config", config},
+		})
+		await(t, "what to try", func() bool { return strings.Contains(p.Log(), "\nCtrl-C ends it.\n") })
+		var lines []string
+		for line := range strings.Lines(p.Log()) {
+			command, found := strings.CutPrefix(line, "  ")
+			if found && regexp.MustCompile(`^(curl|for|[A-Z]+=|\S+ pg-ratelimit) ?`).MatchString(command) {
+				lines = append(lines, strings.TrimSpace(command))
+			}
+		}
+		if len(lines) != 8 {
+			t.Fatalf("it prints %d lines to try, want 8: %q", len(lines), lines)
+		}
+		typed := func(which ...int) string {
+			t.Helper()
+			var script []string
+			for _, i := range which {
+				script = append(script, lines[i])
+			}
+			cmd := exec.Command("sh", "-c", strings.Join(script, "\n"))
+			cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "HOME="+t.TempDir())
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%q: %v\n%s", script, err, out)
+			}
+			return string(out)
+		}
+		const ann, acme, annAsks, acmeAsks, upgrade, annAsksAgain = 2, 3, 4, 5, 6, 7
+		shows := func(said string, parts ...string) {
+			t.Helper()
+			if slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(said, part) }) {
+				t.Errorf("it shows\n%s\nwant %q", said, parts)
+			}
+		}
+		shows(typed(ann, acme, annAsks), "X-Ratelimit-Limit: 5\r")
+		shows(typed(ann, acme, acmeAsks), "HTTP/1.1 200", "X-Ratelimit-Limit: 50\r")
+		if before == "" {
+			shows(typed(ann, acme, annAsks), "HTTP/1.1 200", "Hello from /api/hello")
+			shows(typed(0), "HTTP/1.1 200", "X-Ratelimit-Limit: 10\r", "Hello from /")
+			shows(typed(1), "200 200 200 200 200 200 200 200 200 429 ")
+		} else if got := harness.Ask(t, harness.Get("http://"+address+"/api/hello", "X-Api-Key", before)).Status; got != 401 {
+			t.Errorf("the key of the run before is answered %d", got)
+		}
+		shows(typed(upgrade), "The user ann is changed.")
+		await(t, "the plan pro of ann", func() bool { return strings.Contains(typed(ann, annAsksAgain), "X-Ratelimit-Limit: 50\r") })
+		before = strings.TrimPrefix(lines[ann], "ANN=")
+		if err := p.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

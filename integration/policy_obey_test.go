@@ -1,0 +1,254 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/slownet"
+)
+
+// watcher asks a proxy again and again as one sender, until it is stopped.
+type watcher struct {
+	url     string
+	headers []string
+
+	mu      sync.Mutex
+	replies []reply // guarded by mu
+}
+
+// reply is an answer to a watcher, and when it asked and got the answer.
+type reply struct {
+	status     int
+	asked, got time.Time
+}
+
+// watch starts watchers of all proxies. They end with the test.
+func watch(t *testing.T, urls []string, headers ...string) []*watcher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	var all []*watcher
+	for _, url := range urls {
+		w := &watcher{url: url + "/", headers: headers}
+		all = append(all, w)
+		running.Go(func() {
+			client := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
+			defer client.CloseIdleConnections()
+			for ctx.Err() == nil {
+				asked := time.Now()
+				response, err := client.Do(harness.Get(w.url, w.headers...))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = response.Body.Close()
+				w.mu.Lock()
+				w.replies = append(w.replies, reply{response.StatusCode, asked, time.Now()})
+				w.mu.Unlock()
+				time.Sleep(5 * time.Millisecond)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return all
+}
+
+// await waits until the watcher has an answer to a request that it sent after a time.
+func (w *watcher) await(t *testing.T, after time.Time) {
+	t.Helper()
+	await(t, "an answer of "+w.url, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.replies) > 0 && w.replies[len(w.replies)-1].asked.After(after)
+	})
+}
+
+// awaitStatus waits until the last answer has a status.
+func (w *watcher) awaitStatus(t *testing.T, status int) {
+	t.Helper()
+	await(t, "the new answer of "+w.url, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.replies[len(w.replies)-1].status == status
+	})
+}
+
+// change runs SQL that turns the answers of all watchers from one status into another, and
+// returns how long each proxy took to obey. An answer that is wrong before the change or after
+// a proxy has obeyed fails the test, and so does a proxy that takes longer than a second.
+func change(t *testing.T, dsn, sql string, watchers []*watcher, before, after int) (took []time.Duration) {
+	t.Helper()
+	return changeWithin(t, dsn, sql, watchers, before, after, time.Second)
+}
+
+// changeWithin is change with another time in which the proxies must obey.
+func changeWithin(t *testing.T, dsn, sql string, watchers []*watcher, before, after int, most time.Duration) (took []time.Duration) {
+	t.Helper()
+	for _, w := range watchers {
+		w.await(t, time.Now())
+	}
+	begun := time.Now()
+	execute(t, dsn, sql)
+	committed := time.Now()
+	for _, w := range watchers {
+		w.await(t, committed.Add(most+100*time.Millisecond))
+		w.awaitStatus(t, after)
+	}
+	for _, w := range watchers {
+		w.mu.Lock()
+		var obeyed time.Time      // when the first answer that obeys came
+		var slowest time.Duration // how late the machine is: a busy one delays polls as well
+		for _, r := range w.replies {
+			slowest = max(slowest, r.got.Sub(r.asked))
+			switch {
+			case r.got.Before(begun):
+				if r.status != before {
+					t.Errorf("%s: %s answered %d before the change", sql, w.url, r.status)
+				}
+			case r.status == after:
+				if obeyed.IsZero() {
+					obeyed = r.got
+				}
+			case r.status != before || !obeyed.IsZero() && r.asked.After(obeyed):
+				t.Errorf("%s: %s answered %d, %v after the change", sql, w.url, r.status, r.asked.Sub(committed))
+			}
+		}
+		w.replies = w.replies[:0]
+		w.mu.Unlock()
+		delay := obeyed.Sub(committed)
+		if delay > most+2*slowest {
+			t.Errorf("%s: %s obeyed after %v, want %v at most (the slowest answer took %v)", sql, w.url, delay, most, slowest)
+		}
+		took = append(took, delay)
+	}
+	return took
+}
+
+// forget forgets the answers of watchers.
+func forget(watchers []*watcher) {
+	for _, w := range watchers {
+		w.mu.Lock()
+		w.replies = w.replies[:0]
+		w.mu.Unlock()
+	}
+}
+
+// underLoad sends requests of another user to the proxies until the test ends, and expects
+// that all pass.
+func underLoad(t *testing.T, urls []string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan *harness.Result, 1)
+	go func() {
+		done <- harness.Run(ctx, harness.Load{Clients: 32, Every: 4 * time.Millisecond, Request: func(i int) *http.Request {
+			return harness.Get(urls[i%len(urls)]+"/", "X-User", "carol")
+		}})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		r := <-done
+		if err := r.Err(); err != nil || r.Status[http.StatusOK] != r.Sent {
+			t.Errorf("the load: %v, %v", r, err)
+		}
+	})
+}
+
+// TestProxiesObeyWithinASecond changes keys, bans and limits by SQL.
+func TestProxiesObeyWithinASecond(t *testing.T) {
+	key, insert := newKey(t, 1, "alice")
+	dsn := policyDatabase(t, people+insert+`SELECT rate_limit_rule('plan', tiers => '{free,pro}', algorithm => 'fixed_window', per_hour => 1000000);`)
+	urls := governedProxies(t, dsn)
+	underLoad(t, urls)
+	byKey := watch(t, urls, "Authorization", "Bearer "+key)
+	byUser := watch(t, urls, "X-User", "bob")
+	var took []time.Duration
+	for range 4 {
+		took = append(took, change(t, dsn, "UPDATE rate_limit_api_keys SET revoked_at = now()", byKey, 200, 401)...)
+		took = append(took, change(t, dsn, "UPDATE rate_limit_api_keys SET revoked_at = NULL", byKey, 401, 200)...)
+		took = append(took, change(t, dsn, "INSERT INTO rate_limit_bans (user_id) VALUES ('bob')", byUser, 200, 403)...)
+		took = append(took, change(t, dsn, "DELETE FROM rate_limit_bans", byUser, 403, 200)...)
+		took = append(took, change(t, dsn, "SELECT rate_limit_rule('plan', per_hour => 1)", byUser, 200, 429)...)
+		took = append(took, change(t, dsn, "SELECT rate_limit_rule('plan', per_hour => 1000000)", byUser, 429, 200)...)
+		forget(byKey) // they were limited meanwhile
+	}
+	slices.Sort(took)
+	median := took[len(took)/2]
+	t.Logf("%d changes at a proxy: obeyed after %v in the median, %v at most", len(took), median, took[len(took)-1])
+	if median > 700*time.Millisecond {
+		t.Errorf("obeyed after %v in the median, want 700ms", median)
+	}
+}
+
+// TestARuleThatChangesDuringAnOutage: the proxies do not reach the database for half a minute,
+// and a rule changes meanwhile. They obey the old rule until the database is back, and the new
+// one within a second after that.
+func TestARuleThatChangesDuringAnOutage(t *testing.T) {
+	dsn := policyDatabase(t, people+`
+		SELECT rate_limit_rule('closed', action => 'block', tiers => '{pro}');`)
+	network, through := slownet.ListenFor(t, dsn, 0)
+	// While the database is not reached, zones let requests pass.
+	urls := governedBy(t, through, []string{"on_error allow"}, object{"onError": "allow"})
+	watchers := watch(t, urls, "X-User", "bob")
+	for _, w := range watchers {
+		await(t, "the rule", func() bool {
+			return harness.Ask(t, harness.Get(w.url, w.headers...)).Status == http.StatusForbidden
+		})
+	}
+	network.SetDown(true)
+	broken := time.Now()
+	time.Sleep(10 * time.Second)
+	execute(t, dsn, "UPDATE rate_limit_rules SET action = 'exempt'")
+	time.Sleep(20 * time.Second)
+	mended := time.Now()
+	network.SetDown(false)
+	const most = time.Second
+	for _, w := range watchers {
+		w.await(t, mended.Add(most))
+		w.mu.Lock()
+		for _, r := range w.replies {
+			if r.asked.After(broken) && r.got.Before(mended) && r.status != http.StatusForbidden {
+				t.Errorf("%s answered %d, %v into the outage", w.url, r.status, r.asked.Sub(broken))
+				break
+			}
+			if r.asked.After(mended.Add(most)) && r.status != http.StatusOK {
+				t.Errorf("%s answered %d, %v after the outage", w.url, r.status, r.asked.Sub(mended))
+				break
+			}
+		}
+		w.mu.Unlock()
+	}
+}
+
+// A Caddy that starts during an outage has the last rules, from its storage.
+func TestACaddyThatStartsDuringAnOutageHasItsRules(t *testing.T) {
+	dsn := policyDatabase(t, people+`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');`)
+	network, through := slownet.ListenFor(t, dsn, 0)
+	storage := t.TempDir()
+	start := func() *caddy {
+		address := harness.FreeAddress(t)
+		config := caddyfile(address, through, []caddyRoute{{"/*", []string{"pg_ratelimit {\n\tpolicy\n}"}}})
+		config = strings.Replace(config, "admin off", "admin off\n\tstorage file_system "+storage, 1)
+		c := launchConfig(t, buildCaddy(t), address, config)
+		c.AwaitAddress(t, address)
+		return c
+	}
+	before := start()
+	await(t, "the rule", func() bool { return harness.Ask(t, harness.Get(before.url+"/closed")).Status == http.StatusForbidden })
+	network.SetDown(true)
+	after := start()
+	if a := harness.Ask(t, harness.Get(after.url+"/closed")); a.Status != http.StatusForbidden {
+		t.Errorf("a Caddy that starts during the outage answers %d", a.Status)
+	}
+	if a := harness.Ask(t, harness.Get(after.url+"/open")); a.Status != http.StatusOK {
+		t.Errorf("a Caddy that starts during the outage answers %d to a request without a rule", a.Status)
+	}
+}

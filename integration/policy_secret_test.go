@@ -1,0 +1,244 @@
+package integration
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io/fs"
+	"net/http"
+	neturl "net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+)
+
+// traces are the forms in which an API key could be left behind: its middle, and what base64
+// makes of that. They leave out what a hint shows.
+func traces(key string) []string {
+	middle := key[len(key)/2-6 : len(key)/2+6]
+	encoded := base64.StdEncoding.EncodeToString([]byte(key))
+	return []string{middle, encoded[len(encoded)/2-8 : len(encoded)/2+8]}
+}
+
+// secretSearch looks for API keys in texts.
+type secretSearch struct {
+	t       *testing.T
+	keys    map[string]string // by what they are
+	texts   int
+	visited int // bytes
+}
+
+// in expects that a text has none of the keys.
+func (s *secretSearch) in(where, text string) {
+	s.t.Helper()
+	s.texts++
+	s.visited += len(text)
+	for what, key := range s.keys {
+		for _, trace := range traces(key) {
+			if at := strings.Index(text, trace); at >= 0 {
+				s.t.Errorf("%s has the %s key: …%q…", where, what, text[max(0, at-200):min(len(text), at+80)])
+				break
+			}
+		}
+	}
+}
+
+// inFolder expects that no file of a folder has one of the keys.
+func (s *secretSearch) inFolder(where, folder string) {
+	s.t.Helper()
+	before := s.texts
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		s.in(where+" "+path, string(text))
+		return err
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if s.texts == before {
+		s.t.Errorf("%s: %s has no files", where, folder)
+	}
+}
+
+// inDatabase expects that no row of any table, and no statement that the server has seen, has
+// one of the keys.
+func (s *secretSearch) inDatabase(dsn string) {
+	s.t.Helper()
+	conn := connect(s.t, dsn)
+	defer conn.Close(s.t.Context())
+	list := func(sql string) []string {
+		rows, err := conn.Query(s.t.Context(), sql)
+		if err != nil {
+			s.t.Fatalf("%s: %v", sql, err)
+		}
+		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			s.t.Fatalf("%s: %v", sql, err)
+		}
+		return all
+	}
+	tables := list("SELECT oid::regclass::text FROM pg_class WHERE relname LIKE 'rate\\_limit\\_%' AND relkind IN ('r', 'p', 'v', 'm')")
+	if len(tables) < 10 {
+		s.t.Errorf("only these tables: %v", tables)
+	}
+	for _, table := range tables {
+		s.in("the table "+table, strings.Join(list("SELECT r::text FROM "+table+" AS r"), "\n"))
+	}
+	s.in("pg_stat_activity", strings.Join(list("SELECT a::text FROM pg_stat_activity AS a"), "\n"))
+}
+
+// keySources are where the proxies take API keys from, by path. One is a header of whose name
+// nobody would think that it holds a secret.
+var keySources = []struct{ path, placeholder string }{
+	{"/header", "{header.X-Api-Key}"}, {"/bearer", "{header.Authorization}"}, {"/query", "{query.api_key}"}, {"/other", "{header.X-Customer}"}, {"/param", "{query.c}"},
+}
+
+// requestsWith are requests to a proxy with an API key in each place.
+func requestsWith(url, key string) []*http.Request {
+	query := neturl.QueryEscape(key)
+	return []*http.Request{
+		harness.Get(url+"/header", "X-Api-Key", key), harness.Get(url+"/bearer", "Authorization", "Bearer "+key), harness.Get(url + "/query?api_key=" + query),
+		harness.Get(url+"/other", "X-Customer", key), harness.Get(url + "/param?c=" + query),
+	}
+}
+
+// Caddy's own logs of requests have their headers, except Authorization and cookies, and their
+// queries. docs/caddy.md says how to leave the keys out.
+const (
+	withoutKeys = `format filter {
+			request>headers>X-Api-Key delete
+			request>headers>X-Customer delete
+			request>uri query {
+				delete api_key
+				delete c
+			}
+		}`
+	logsAndErrors = `	log
+	handle_errors 503 {
+		respond "{err.message} {http.pg_ratelimit.key}"
+	}`
+)
+
+// secretProxies start a Caddy and a Traefik that log as much as they can, each with policies
+// that take API keys from all sources, beside limits that are counted by these.
+func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
+	t.Helper()
+	routes := []caddyRoute{{"/metrics", []string{"route {\n\tmetrics\n}"}}}
+	var plugins []route
+	backend := startBackend(t)
+	for i, s := range keySources {
+		prefix := fmt.Sprint("zone", i)
+		routes = append(routes, caddyRoute{s.path, []string{limit(prefix, "timeout 10s", "on_error deny", "ban 1m after 1000 refusals in 1m", "key "+s.placeholder,
+			"limit 8 1h", "policy {\n\tapi_key "+s.placeholder+"\n}")}})
+		plugins = append(plugins, route{s.path, backend, object{"dsn": dsn, "prefix": prefix, "timeout": "10s", "onError": "deny", "ban": "1m after 1000 refusals in 1m",
+			"key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder, "forwardHeaders": "true"}}})
+	}
+	address := harness.FreeAddress(t)
+	config := caddyfile(address, dsn, routes)
+	config = strings.NewReplacer("admin off", "admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,
+		"format json", withoutKeys, "bind 127.0.0.1", "bind 127.0.0.1\n"+logsAndErrors).Replace(config)
+	c = launchConfig(t, buildCaddy(t), address, config)
+	c.AwaitAddress(t, address)
+	return c, startTraefikWith(t, object{}, "DEBUG", plugins)
+}
+
+// TestNothingOfAKeyIsLeftBehind uses valid, expired, revoked, unknown, malformed and imported
+// keys in all places, while the database is up and while it is down. Afterwards neither the
+// database, with its files and its log of all statements, nor the proxies' logs, metrics, files
+// and answers have one of them.
+func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
+	server := cluster.Private(t, cluster.Options{Config: map[string]string{"log_statement": "all", "log_min_duration_statement": "0"}})
+	dsn := server.DSN("postgres")
+	search := &secretSearch{t: t, keys: map[string]string{}}
+	sql := people
+	for i, what := range []string{"valid", "expired", "revoked", "unknown", "late"} {
+		key, insert := newKey(t, i+1, "alice")
+		search.keys[what] = key
+		if what != "unknown" {
+			sql += insert
+		}
+	}
+	unknown := search.keys["unknown"]
+	search.keys["malformed"] = unknown[:8] + "zzz" + unknown[11:24]
+	search.keys["mistyped"] = policy.KeyPrefix + "0000" + unknown[8:]
+	search.keys["imported"] = "sk-live-51Hx8aQ2eZvKYlo2CwqB7rT9uVb3"
+	search.keys["malicious"] = `'); DROP TABLE rate_limit_tiers; SELECT 4711 AS "%0a` + "\xff" + `{{.X}}\`
+	imported := policy.Digest(search.keys["imported"])
+	execute(t, dsn, schema.File)
+	execute(t, dsn, sql+fmt.Sprintf(`
+		INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (9, '\x%x', 'bob');`, imported)+`
+		UPDATE rate_limit_api_keys SET expires_at = now() - interval '1 s' WHERE id = 2;
+		UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 3;
+		SELECT rate_limit_rule('plan', per_hour => 1000);
+		SELECT rate_limit_rule('each_key', count_by => '{key}', per_hour => 1000, ban_for => '1 minute', ban_after => 1000, ban_within => '1 minute');
+		SELECT rate_limit_rule('header', count_by => '{header:X-Api-Key}', per_hour => 1000);
+		SELECT rate_limit_rule('other', count_by => '{header:X-Customer}', per_hour => 1000);
+		SELECT rate_limit_rule('bearer', count_by => '{header:Authorization,user}', mode => 'shadow', per_hour => 1);`)
+	storage := t.TempDir()
+	c, tr := secretProxies(t, dsn, storage)
+	use := func(what string, statuses ...int) {
+		for _, url := range []string{c.url, tr.url} {
+			for _, request := range requestsWith(url, search.keys[what]) {
+				a := harness.Ask(t, request)
+				if !slices.Contains(statuses, a.Status) {
+					t.Errorf("the %s key at %s%s: %d %s", what, url, request.URL.Path, a.Status, a.Body)
+				}
+				search.in("an answer to the "+what+" key", fmt.Sprint(a.Header, a.Body))
+			}
+		}
+	}
+	for what := range search.keys {
+		switch what {
+		case "valid", "imported":
+			for range 5 { // two proxies exhaust the limits of 8
+				use(what, http.StatusOK, http.StatusTooManyRequests)
+			}
+		case "late":
+		default:
+			use(what, http.StatusUnauthorized)
+		}
+	}
+	if n := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'zone%' AND key LIKE 'sha256:%'"); n != int64(2*len(keySources)) {
+		t.Errorf("%d counters of the zones, want one for each source and valid key", n)
+	}
+	// This one fails a rule, and is looked up while the database is down.
+	execute(t, dsn, "INSERT INTO rate_limit_rules (name, comment) VALUES ('wrong', 'no limits')")
+	search.inDatabase(dsn)
+	metrics := harness.Ask(t, harness.Get(c.url+"/metrics")).Body
+	if !strings.Contains(metrics, "caddy_pg_ratelimit_policy_requests_total") {
+		t.Errorf("no metrics: %s", metrics)
+	}
+	execute(t, dsn, "CHECKPOINT")
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	use("late", http.StatusServiceUnavailable)
+	search.in("Caddy's metrics", metrics+harness.Ask(t, harness.Get(c.url+"/metrics")).Body)
+	search.in("Caddy's log", c.Log())
+	search.in("Traefik's log", tr.Log())
+	search.in("Traefik's API", harness.Ask(t, harness.Get(tr.admin+"/api/rawdata")).Body)
+	search.inFolder("Caddy's storage", storage)
+	search.inFolder("the database's files", server.DataDir())
+	log, err := os.ReadFile(server.LogFile())
+	if err != nil || !strings.Contains(string(log), "rate_limit_api_keys") {
+		t.Errorf("the log of the database: %v, %d bytes", err, len(log))
+	}
+	search.in("the database's log", string(log))
+	for where, log := range map[string]string{"request refused by the policy": c.Log(), "http.log.access": c.Log(), "http.log.error": c.Log(), "rate_limit_api_keys": string(log)} {
+		if !strings.Contains(log, where) {
+			t.Errorf("a log without %q: the test shows nothing", where)
+		}
+	}
+	t.Logf("searched %d texts of %d bytes for %d keys", search.texts, search.visited, len(search.keys))
+}

@@ -1,0 +1,85 @@
+package integration
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+)
+
+// policyDatabase makes a database with the tables of the policy, and rows of sql.
+func policyDatabase(t *testing.T, sql string) (dsn string) {
+	t.Helper()
+	dsn = cluster.Open(t)
+	execute(t, dsn, schema.File)
+	execute(t, dsn, sql)
+	return dsn
+}
+
+// people are two users on two plans.
+const people = `
+	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
+	INSERT INTO rate_limit_users (user_id, tier) VALUES ('alice', 'free'), ('bob', 'pro');`
+
+// newKey returns an API key, and SQL that gives it to a user.
+func newKey(t testing.TB, id int, user string) (key, sql string) {
+	t.Helper()
+	key, err := policy.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := policy.Digest(key)
+	return key, fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id, hex.EncodeToString(digest[:]), user)
+}
+
+// governedProxies starts two Caddies and a Traefik on a database with a policy, and returns
+// their URLs. Both have a zone of 1,000,000 an hour for each user. Every request is decided,
+// however slow the machine is.
+func governedProxies(t *testing.T, dsn string) (urls []string) {
+	t.Helper()
+	return governedBy(t, dsn, []string{"timeout 30s", "on_error deny"}, decideAlways(object{}))
+}
+
+// governedBy is governedProxies with other settings.
+func governedBy(t *testing.T, dsn string, caddy []string, traefik object) (urls []string) {
+	t.Helper()
+	for _, p := range startGoverned(t, dsn, caddy, traefik) {
+		urls = append(urls, p.url)
+	}
+	return urls
+}
+
+// governed is a proxy with a policy.
+type governed struct {
+	*harness.Process
+	url string
+}
+
+// startGoverned is governedBy that returns the processes, too.
+func startGoverned(t *testing.T, dsn string, caddy []string, traefik object) (all []governed) {
+	t.Helper()
+	traefik["dsn"] = dsn
+	traefik["policy"] = object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"}
+	traefik["zones"] = []object{{"prefix": "zone", "key": "{header.X-User}{header.Authorization}", "limit": "1000000 1h", "algorithm": "fixed_window"}}
+	directive := "pg_ratelimit {\n\t" + strings.Join(caddy, "\n\t") + `
+	policy {
+		api_key {header.Authorization}
+		user {header.X-User}
+	}
+	zone zone {
+		key {header.X-User}{header.Authorization}
+		limit 1000000 1h
+		algorithm fixed_window
+	}
+}`
+	for _, c := range startCaddies(t, 2, dsn, caddyRoute{"/*", []string{directive}}) {
+		all = append(all, governed{c.Process, c.url})
+	}
+	tr := startTraefik(t, []route{{"/", startBackend(t), traefik}})
+	return append(all, governed{tr.Process, tr.url})
+}

@@ -1,0 +1,66 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// TestTheProxiesMakeTheSameKeys of one request, as docs/traefik.md says. A wrong setting of the
+// plugin removes its route.
+func TestTheProxiesMakeTheSameKeys(t *testing.T) {
+	dsn := cluster.Open(t)
+	keys := []struct{ key, want string }{
+		{"{client_ip}", "127.0.0.1"}, {"{remote_ip}", "127.0.0.1"}, {"{remote_host}", "127.0.0.1"},
+		{"{host}", "api.example.test"}, {"{header.Host}", "api.example.test"}, {"{hostport}", "api.example.test.:8443"},
+		{"{port}", "8443"}, {"{labels.1}", "test"}, {"{labels.9}", ""}, {"{method}", "GET"}, {"{scheme}", "http"},
+		{"{path}", "/b/2001:db8::1"}, {"{dir}", "/b/"}, {"{file}", "2001:db8::/64"}, {"{path.0}", "b"}, {"{path.1}", "2001:db8::/64"},
+		{"{path.9}", ""}, {"{uri}", "/b/2001:db8::1?q=x&y"}, {"{query}", "q=x&y"},
+		{"{query.q}", "x"}, {"{query.ip}", ""}, {"{header.X-Six}", "2001:db8:0:1::/64"}, {"{header.X-Mapped}", "192.0.2.7"},
+		{"{header.X-Two}", "one,two"}, {"{cookie.sid}", "abc"}, {"a-{host}-{method}", "a-api.example.test-GET"},
+	}
+	var zones []object
+	inCaddy := []string{"pg_ratelimit {"}
+	for i, k := range keys {
+		zones = append(zones, object{"prefix": fmt.Sprint("traefik", i), "key": k.key, "limit": "10 1h", "hashKey": "off"})
+		inCaddy = append(inCaddy, fmt.Sprintf("\tzone caddy%d {\n\t\tkey %s\n\t\tlimit 10 1h\n\t\thash_key off\n\t}", i, k.key))
+	}
+	inCaddy = append(inCaddy, "\ttimeout 30s", "\ton_error deny", "}")
+	backend := startBackend(t)
+	tr := startTraefik(t, []route{
+		{"/wrong", backend, object{"dsn": dsn, "prefix": "p", "limit": "no limit"}},
+		{"/b", backend, object{"dsn": dsn, "timeout": "30s", "onError": "deny", "zones": zones}},
+	})
+	address := harness.FreeAddress(t)
+	// The site is for all hosts, not only for the address.
+	config := strings.Replace(caddyfile(address, dsn, []caddyRoute{{"/*", inCaddy}}), "http://"+address+" {", "http://:"+address[strings.LastIndexByte(address, ':')+1:]+" {\n\tbind 127.0.0.1", 1)
+	c := launchConfig(t, buildCaddy(t), address, config)
+	c.AwaitAddress(t, address)
+	for _, url := range []string{tr.url, c.url} {
+		request := harness.Get(url+"/a/../b//2001:db8::1?q=x;y", "X-Six", "2001:DB8::1:0:0:0:1", "X-Mapped", "::ffff:192.0.2.7", "X-Two", "one", "Cookie", "Sid=abc")
+		request.Header.Add("X-Two", "two")
+		request.Host = "API.Example.test.:8443"
+		if answer := harness.Ask(t, request); answer.Header.Get("X-RateLimit-Limit") == "" {
+			t.Fatalf("%s answers %d %v", url, answer.Status, answer.Header)
+		}
+	}
+	conn := connect(t, dsn)
+	for _, proxy := range []string{"traefik", "caddy"} {
+		for i, k := range keys {
+			var got string
+			if err := conn.QueryRow(t.Context(), "SELECT key FROM rate_limit_ephemeral WHERE prefix = $1", fmt.Sprint(proxy, i)).Scan(&got); err != nil {
+				t.Fatalf("%s: %s: %v", proxy, k.key, err)
+			}
+			if got != k.want {
+				t.Errorf("%s: %s is %q, want %q", proxy, k.key, got, k.want)
+			}
+		}
+	}
+	if answer := harness.Ask(t, harness.Get(tr.url+"/wrong")); answer.Status != http.StatusNotFound {
+		t.Errorf("a route with a wrong setting is answered %d", answer.Status)
+	}
+}

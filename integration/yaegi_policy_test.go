@@ -1,0 +1,113 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/traefik/yaegi/interp"
+	"github.com/traefik/yaegi/stdlib"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/policytest"
+)
+
+// interpretedPolicy is package policytest in an interpreter.
+func interpretedPolicy(t testing.TB) *interp.Interpreter {
+	t.Helper()
+	i := interp.New(interp.Options{GoPath: goPath(t, t.TempDir()), Env: os.Environ()})
+	if err := i.Use(stdlib.Symbols); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.Eval(fmt.Sprintf("import %q", modulePath+"/internal/policytest")); err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// TestInterpretedRulesDecideAsCompiledOnesDo decides the same requests compiled and
+// interpreted, with and without the memo. Tests of package policy compare the compiled
+// decisions with a loop over all rules.
+func TestInterpretedRulesDecideAsCompiledOnesDo(t *testing.T) {
+	if runWithoutRace(t) {
+		return
+	}
+	v, err := interpretedPolicy(t).Eval("policytest.Run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, ok := v.Interface().(func(seed, rules, requests, remember int, selective bool) []string)
+	if !ok {
+		t.Fatalf("policytest.Run is a %s", v.Type())
+	}
+	for seed, rules := range []int{5, 20, 100, 1000} {
+		for _, remember := range []int{0, 200} {
+			for _, selective := range []bool{false, true} {
+				if rules > 100 && !selective {
+					continue
+				}
+				const requests = 400
+				want := policytest.Run(seed, rules, requests, remember, selective)
+				got := run(seed, rules, requests, remember, selective)
+				if !slices.Equal(got, want) || len(want) != requests {
+					for i := range want {
+						if i >= len(got) || got[i] != want[i] {
+							t.Fatalf("%d rules, remember %d, selective %v, request %d:\n got %q\nwant %q", rules, remember, selective, i, got[i], want[i])
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestInterpretedKeysAndCachesAreAsCompiled: see policytest.RunCache and RunText.
+func TestInterpretedKeysAndCachesAreAsCompiled(t *testing.T) {
+	if runWithoutRace(t) {
+		return
+	}
+	i := interpretedPolicy(t)
+	v, err := i.Eval("policytest.RunCache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := v.Interface().(func(seed, steps int) []string)
+	for seed := range 5 {
+		if got, want := cache(seed, 500), policytest.RunCache(seed, 500); !slices.Equal(got, want) || len(want) < 500 {
+			t.Errorf("seed %d:\n got %q\nwant %q", seed, got, want)
+		}
+	}
+	if v, err = i.Eval("policytest.RunText"); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := v.Interface().(func() []string)(), policytest.RunText(); !slices.Equal(got, want) {
+		t.Errorf("\n got %q\nwant %q", got, want)
+	}
+}
+
+// BenchmarkInterpretedPolicy: see policytest.Mix for the rules and the requests. A miss is a
+// request with a path that the memo does not have. cpu-ns/op is the processor time of the whole process.
+func BenchmarkInterpretedPolicy(b *testing.B) {
+	v, err := interpretedPolicy(b).Eval("policytest.Repeat")
+	if err != nil {
+		b.Fatal(err)
+	}
+	repeat := v.Interface().(func(rules, remember int, fresh bool) func(int) int)
+	for _, rules := range []int{10, 100, 1000} {
+		for _, memo := range []struct {
+			name     string
+			remember int
+			fresh    bool
+		}{{"none", 0, false}, {"misses", 1000, true}, {"hits", 1000, false}} {
+			b.Run(fmt.Sprintf("rules=%d/memo=%s", rules, memo.name), func(b *testing.B) {
+				decide := repeat(rules, memo.remember, memo.fresh)
+				b.ReportAllocs()
+				before := processorTime(b)
+				b.ResetTimer()
+				hits := decide(b.N)
+				b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
+				b.ReportMetric(float64(hits)/float64(b.N), "hits/op")
+			})
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Ban shuts a network, a user or a key out.
+type Ban struct {
+	// Kind is network, user or key, and Banned which one.
+	Kind   string `json:"kind"`
+	Banned string `json:"banned"`
+	// Until is nil for never.
+	Until    *time.Time `json:"until"`
+	Reason   *string    `json:"reason"`
+	Times    int32      `json:"times"`
+	BannedAt time.Time  `json:"banned_at"`
+	BannedBy string     `json:"banned_by"`
+}
+
+const bansSQL = `SELECT CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END,
+	coalesce(b.network::text, b.user_id, b.key_id::text), CASE WHEN isfinite(b.until) THEN b.until END, b.reason, b.times, b.banned_at, b.banned_by
+FROM rate_limit_bans b WHERE b.until > now() AND (%s) ORDER BY b.network, b.user_id, b.key_id`
+
+// bans returns the bans in force for which a condition holds.
+func (d *Database) bans(ctx context.Context, condition string, args ...any) ([]Ban, error) {
+	return rows[Ban](ctx, d, fmt.Sprintf(bansSQL, condition), args...)
+}
+
+// Bans returns all bans that are in force.
+func (d *Database) Bans(ctx context.Context) ([]Ban, error) { return d.bans(ctx, "true") }
+
+// BanNetwork shuts a network out until a time, or for ever if it is the zero time. A ban that
+// is in force is changed. reason may be "".
+func (d *Database) BanNetwork(ctx context.Context, network netip.Prefix, until time.Time, reason string) (Ban, error) {
+	return d.ban(ctx, "network", "cidr", network.String(), until, reason)
+}
+
+// BanUser is BanNetwork for a user, also one that only the proxies know.
+func (d *Database) BanUser(ctx context.Context, user string, until time.Time, reason string) (Ban, error) {
+	return d.ban(ctx, "user_id", "text", user, until, reason)
+}
+
+func (d *Database) ban(ctx context.Context, column, kind, value string, until time.Time, reason string) (Ban, error) {
+	sql := fmt.Sprintf(`INSERT INTO rate_limit_bans (%[1]s, until, reason) VALUES ($1::text::%[2]s, $2::timestamptz, nullif($3::text, ''))
+ON CONFLICT (%[1]s) DO UPDATE SET until = excluded.until, reason = excluded.reason, banned_at = now(), banned_by = session_user`, column, kind)
+	if _, err := d.execute(ctx, sql, value, timeOrInfinity(until), reason); err != nil {
+		return Ban{}, err
+	}
+	made, err := d.bans(ctx, fmt.Sprintf("b.%s = $1::text::%s", column, kind), value)
+	if err != nil {
+		return Ban{}, err
+	}
+	if len(made) == 0 {
+		return Ban{}, fmt.Errorf("until: %q: must be in the future of the server's clock", timeOrInfinity(until))
+	}
+	return made[0], nil
+}
+
+// UnbanNetwork lifts the ban of exactly this network.
+func (d *Database) UnbanNetwork(ctx context.Context, network netip.Prefix) error {
+	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE network = $1::text::cidr", network.String())
+	if err != nil || n > 0 {
+		return err
+	}
+	text := fmt.Sprintf("network: %q: not banned", network)
+	others, err := d.bans(ctx, "b.network && $1::text::cidr", network.String())
+	if err != nil {
+		return err
+	}
+	for i, ban := range others {
+		if i == 0 {
+			text += "; banned are "
+		} else {
+			text += ", "
+		}
+		text += ban.Banned
+	}
+	return notFound(text)
+}
+
+// UnbanUser lifts the ban of a user.
+func (d *Database) UnbanUser(ctx context.Context, user string) error {
+	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE user_id = $1", user)
+	if err != nil || n > 0 {
+		return err
+	}
+	return notFound(fmt.Sprintf("user: %q: not banned", user))
+}

@@ -1,0 +1,67 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sort"
+	"time"
+)
+
+// Change is a line of the log of changes.
+type Change struct {
+	Seq  int64     `json:"seq"`
+	At   time.Time `json:"at"`
+	By   string    `json:"by"`
+	Kind string    `json:"kind"`
+	// Ref is what was changed; nil is all of this kind.
+	Ref    *string         `json:"ref"`
+	Before json.RawMessage `json:"before"`
+	After  json.RawMessage `json:"after"`
+}
+
+// Changes returns the changes of the last duration, the latest first, at most so many.
+func (d *Database) Changes(ctx context.Context, since time.Duration, most int) ([]Change, error) {
+	return rows[Change](ctx, d, `SELECT seq, at, by, kind, ref, before::text::json, after::text::json FROM rate_limit_changes
+WHERE at >= now() - $1::interval ORDER BY at DESC, seq DESC LIMIT $2::bigint`, intervalOf(since), int64(most))
+}
+
+// What says what a change did: "created", "deleted", "many", or the columns that differ.
+func (c *Change) What() ([]string, error) {
+	if c.Ref == nil && c.Before == nil && c.After == nil {
+		return []string{"more than 1,000 rows, or all"}, nil
+	}
+	var before, after map[string]json.RawMessage
+	if err := unmarshalRow(c.Before, &before); err != nil {
+		return nil, err
+	}
+	if err := unmarshalRow(c.After, &after); err != nil {
+		return nil, err
+	}
+	switch {
+	case before == nil && after == nil:
+		return []string{"changed"}, nil
+	case before == nil:
+		return []string{created}, nil
+	case after == nil:
+		return []string{"deleted"}, nil
+	}
+	var what []string
+	for column, value := range after {
+		if string(before[column]) != string(value) && column != "updated_at" {
+			what = append(what, fmt.Sprintf("%s: %s → %s", column, before[column], value))
+		}
+	}
+	sort.Strings(what)
+	return what, nil
+}
+
+func unmarshalRow(text json.RawMessage, row *map[string]json.RawMessage) error {
+	if text == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, row); err != nil {
+		return fmt.Errorf("a line of rate_limit_changes: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package admin
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// connectTimeout is for a DSN without a connect_timeout.
+const connectTimeout = 10 * time.Second
+
+// Database is a connection to the database of a policy. One goroutine at a time may use it.
+type Database struct {
+	conn *pgx.Conn
+	dsn  string
+}
+
+// Open connects to a database by its DSN: a postgres:// URL or key=value pairs. An error
+// never contains the password.
+func Open(ctx context.Context, dsn string) (*Database, error) {
+	// The driver of the proxies checks the DSN, so that both accept the same ones.
+	db, err := pgxdb.Open(dsn, pgxdb.Options{})
+	if err != nil {
+		return nil, err
+	}
+	db.Close()
+	pool, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	config := pool.ConnConfig
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = connectTimeout
+	}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "caddy pg-ratelimit"
+	}
+	config.RuntimeParams["client_encoding"] = "UTF8"
+	config.RuntimeParams["timezone"] = "UTC" // times in texts that the server makes
+	// A pooler may give each transaction another session.
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return &Database{conn, dsn}, nil
+}
+
+// Close ends the connection.
+func (d *Database) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = d.conn.Close(ctx) // the server notices a lost connection by itself
+}
+
+// Now is the time by the clock of the server, which is the one that decides.
+func (d *Database) Now(ctx context.Context) (time.Time, error) {
+	var now time.Time
+	if err := d.conn.QueryRow(ctx, "SELECT now()").Scan(&now); err != nil {
+		return now, d.failure(err)
+	}
+	return now, nil
+}
+
+// major is the major version of the server; 0 if it is unknown.
+func (d *Database) major() int {
+	version := d.conn.PgConn().ParameterStatus("server_version")
+	end := strings.IndexFunc(version, func(c rune) bool { return c < '0' || c > '9' })
+	if end < 0 {
+		end = len(version)
+	}
+	major, err := strconv.Atoi(version[:end])
+	if err != nil {
+		return 0
+	}
+	return major
+}
+
+// rows runs a query and returns its rows, in each of which the columns are the fields of T, in
+// their order. Errors are for people.
+func rows[T any](ctx context.Context, d *Database, sql string, args ...any) ([]T, error) {
+	result, err := d.conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, d.failure(err)
+	}
+	all, err := pgx.CollectRows(result, pgx.RowToStructByPos[T])
+	if err != nil {
+		return nil, d.failure(err)
+	}
+	return all, nil
+}
+
+// values runs a query with one column.
+func values[T any](ctx context.Context, d *Database, sql string, args ...any) ([]T, error) {
+	result, err := d.conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, d.failure(err)
+	}
+	all, err := pgx.CollectRows(result, pgx.RowTo[T])
+	if err != nil {
+		return nil, d.failure(err)
+	}
+	return all, nil
+}
+
+// execute runs a command and returns how many rows it changed.
+func (d *Database) execute(ctx context.Context, sql string, args ...any) (int64, error) {
+	tag, err := d.conn.Exec(ctx, sql, args...)
+	if err != nil {
+		return 0, d.failure(err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// together runs commands in one transaction, all or none. The commands use d.
+func (d *Database) together(ctx context.Context, commands func() error) error {
+	tx, err := d.conn.Begin(ctx)
+	if err != nil {
+		return d.failure(err)
+	}
+	if err := commands(); err != nil {
+		_ = tx.Rollback(ctx) // the first error says more
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return d.failure(err)
+	}
+	return nil
+}
+
+// proxyDB returns a connection as proxies have one, for the packages of the proxies. It
+// connects when it is first used.
+func (d *Database) proxyDB() (postgres.DB, error) {
+	return pgxdb.Open(d.dsn, pgxdb.Options{MaxConns: 1})
+}
+
+// policyOptions are how proxies compile rules.
+var policyOptions = policy.Options{SecretHeader: edge.CredentialHeader}

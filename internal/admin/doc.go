@@ -1,0 +1,16 @@
+// Package admin is what an administrator does with the database of the policy: it lists and
+// changes rules, users, API keys and bans, explains decisions, and reads counters. The
+// commands of the Caddy module print what it returns.
+//
+//   - database.go, errors.go: the connection, and what its errors mean for people
+//   - assignment.go, values.go: settings of the form name=value
+//   - migrate.go: the tables
+//   - rules.go, rule_set.go, rule_limits.go: rules and their limits
+//   - users.go, user_set.go, keys.go, bans.go: users, API keys, bans
+//   - explain.go, identity.go, conditions.go, left.go: what the policy does with a request
+//   - counters.go: counters
+//   - changes.go, nodes.go: the log of changes, and the proxies that apply it
+//
+// An API key leaves this package only as the result of CreateKey and RotateKey. Errors contain
+// no key, and a database gets only the digest.
+package admin

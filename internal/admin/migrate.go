@@ -1,0 +1,66 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+)
+
+// Migration says what Migrate did to the tables of the counters and of the policy: created,
+// upgraded or up to date; and of the policy, on a server that is too old for it, not possible.
+type Migration struct {
+	Counters string `json:"counters"`
+	Policy   string `json:"policy"`
+}
+
+// The outcomes of a Migration.
+const (
+	created     = "created"
+	upgraded    = "upgraded"
+	upToDate    = "up to date"
+	notPossible = "not possible"
+)
+
+// MigrationSQL is what Migrate runs, as a file for psql.
+func MigrationSQL() string { return schema.File }
+
+// Migrate makes the tables of the counters and of the policy, or brings them up to date in
+// place and keeps their rows. On a server that is too old for the policy it makes the counters
+// and returns an error.
+func (d *Database) Migrate(ctx context.Context) (Migration, error) {
+	var counters, policy, version int32
+	if err := d.conn.QueryRow(ctx, schema.Ready).Scan(&counters, &policy, &version); err != nil {
+		return Migration{}, d.failure(err)
+	}
+	var m Migration
+	var err error
+	if m.Counters, err = d.makeTables(ctx, counters == 1, "rate_limit_ephemeral", schema.Counters); err != nil {
+		return m, err
+	}
+	if version < schema.OldestPolicyServer {
+		m.Policy = notPossible
+		return m, tooOld(d.major())
+	}
+	m.Policy, err = d.makeTables(ctx, policy == 1, "rate_limit_rules", schema.Policy)
+	return m, err
+}
+
+// makeTables runs the SQL of a migration in one transaction, unless the tables are ready. first
+// is a table that exists if an older version of the tables does.
+func (d *Database) makeTables(ctx context.Context, ready bool, first, sql string) (string, error) {
+	if ready {
+		return upToDate, nil
+	}
+	var exists bool
+	if err := d.conn.QueryRow(ctx, "SELECT to_regclass($1::text) IS NOT NULL", first).Scan(&exists); err != nil {
+		return "", d.failure(err)
+	}
+	// A text of several commands without parameters is one transaction.
+	if _, err := d.conn.PgConn().Exec(ctx, schema.Lock+sql).ReadAll(); err != nil {
+		return "", d.failure(err)
+	}
+	if exists {
+		return upgraded, nil
+	}
+	return created, nil
+}

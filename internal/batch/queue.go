@@ -1,0 +1,90 @@
+package batch
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Queue is where calls wait for the batch that decides them. Worker describes how batches
+// are formed.
+type Queue struct {
+	timeout    time.Duration
+	maxWorkers int
+	decide     func(calls []*Call, deadline time.Time)
+	expire     func(calls []*Call)
+	fill       func(calls []*Call)
+	deliver    func(calls []*Call)
+
+	mu         sync.Mutex // guards all that follows
+	pending    []*Call    // in the order of arrival
+	collecting bool       // a worker is about to collect the pending calls
+	running    int        // how many workers run
+	inFlight   int        // how many batches are in flight
+	free       []*worker  // workers that do not run; their memory is used again
+	pace       pace
+}
+
+// worker forms batches. A worker collects the pending calls, decides them with
+// Queue.decide, and repeats both until no calls are left. At most one worker at a time is
+// the one that collects next; Queue.collecting is true while there is one. If a batch is in
+// flight for longer than patience, another worker collects the next batch, up to the maximum
+// number of workers. The first worker then ends after its batch.
+type worker struct {
+	calls   []*Call // memory for a batch
+	outcome outcome // of the batch
+
+	// Guarded by the queue's mutex.
+	watch    *time.Timer // runs overdue
+	inFlight bool
+	replaced bool // another worker collects now
+}
+
+// Options are the parts of a Queue.
+type Options struct {
+	// Timeout is for a call's whole wait.
+	Timeout time.Duration
+
+	// Workers is how many batches may be in flight at once.
+	Workers int
+
+	// Decide decides the calls of a batch before the deadline, which is that of the
+	// call that came first. It ends the wait of each call with Finish, exactly once, and
+	// does not panic.
+	Decide func(calls []*Call, deadline time.Time)
+
+	// Expire ends the wait of calls that have too little time left for a batch, with
+	// Finish. Nil finishes them with ratelimit.ErrTimeout.
+	Expire func(calls []*Call)
+
+	// Fill is called with calls that were just collected, and sets their Hits. Deliver
+	// is called with calls that are finished, before their callers continue. If one of
+	// them panics, it is called again with each call alone; calls with which it panics
+	// again fail. Nil does nothing.
+	Fill    func(calls []*Call)
+	Deliver func(calls []*Call)
+}
+
+// NewQueue returns a queue. It starts goroutines only while there are calls.
+func NewQueue(o Options) *Queue {
+	return &Queue{pace: pace{most: firstHits}, timeout: o.Timeout, maxWorkers: o.Workers, decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
+}
+
+// OpenQueue returns a queue on a Postgres store for calls that a program sends itself, with
+// its own Fill and Deliver: the interpreted plugin does. It returns nil for another kind of
+// store. The queue lasts as long as the store.
+//
+// Package postgres sets this variable when it is initialised, and nothing changes it after
+// that. It is here because the public API has no queues.
+var OpenQueue func(store ratelimit.Store, timeout time.Duration, fill, deliver func(calls []*Call)) *Queue
+
+// Timeout is for the whole wait of a call in the queue.
+func Timeout(q *Queue) time.Duration { return q.timeout }
+
+// Busy reports whether a worker is running.
+func Busy(q *Queue) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.running > 0 || q.collecting
+}

@@ -1,0 +1,206 @@
+package batch
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// patience is how long a batch may be in flight before another worker collects the next
+// one: one slow statement must not delay all calls.
+const patience = 5 * time.Millisecond
+
+// startWorker runs a worker. The caller has set Queue.collecting.
+func startWorker(q *Queue) {
+	q.mu.Lock()
+	w := takeWorker(q)
+	q.mu.Unlock()
+	work(q, w)
+}
+
+// takeWorker returns a free worker, or a new one, and counts it as running. The caller holds
+// the mutex.
+func takeWorker(q *Queue) *worker {
+	q.running++
+	n := len(q.free)
+	if n == 0 {
+		return &worker{}
+	}
+	w := q.free[n-1]
+	q.free = q.free[:n-1]
+	w.replaced = false
+	return w
+}
+
+// work runs batches until no calls are left, or another worker collects. A panic must not
+// leave this goroutine: in a plugin it would end the proxy.
+func work(q *Queue, w *worker) {
+	for {
+		runtime.Gosched() // callers that are about to send join this batch
+		calls, expired := collect(q, w)
+		if len(expired) > 0 {
+			expireCalls(q, expired)
+		}
+		if len(calls) == 0 {
+			if stopCollecting(q) {
+				break
+			}
+			continue
+		}
+		started := time.Now()
+		deadline := calls[0].Arrived.Add(q.timeout)
+		if calls = fillCalls(q, calls); len(calls) > 0 {
+			q.decide(calls, deadline)
+		}
+		if finishBatch(q, w, started, deadline) {
+			break
+		}
+	}
+	q.mu.Lock()
+	q.running--
+	q.free = append(q.free, w)
+	q.mu.Unlock()
+}
+
+// collect returns the calls of the next batch, in the order of their arrival, and the calls
+// that have too little time left for one: a batch that cannot be answered in time would
+// waste the time of all calls in it.
+func collect(q *Queue, w *worker) (calls, expired []*Call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	pending := q.pending
+	if len(pending) == 0 {
+		return nil, nil
+	}
+	oldest := time.Now().Add(-longestWait(&q.pace, q.timeout))
+	late := 0
+	for late < len(pending) && pending[late].Arrived.Before(oldest) {
+		late++
+	}
+	expired = append(expired, pending[:late]...)
+	end := late
+	hits := 0
+	if q.fill != nil {
+		hits = q.pace.most // a call that is not filled yet counts as one hit
+		if hits > len(pending)-late {
+			hits = len(pending) - late
+		}
+		end += hits
+	} else {
+		for end < len(pending) && hits < q.pace.most {
+			hits += len(pending[end].Hits)
+			end++
+		}
+	}
+	if late == 0 && end == len(pending) {
+		q.pending = w.calls[:0] // the usual case copies nothing
+		w.calls = pending
+	} else {
+		w.calls = append(w.calls[:0], pending[late:end]...)
+		left := copy(pending, pending[end:])
+		for i := left; i < len(pending); i++ {
+			pending[i] = nil
+		}
+		q.pending = pending[:left]
+	}
+	if len(w.calls) == 0 {
+		return nil, expired
+	}
+	w.inFlight = true
+	w.outcome = outcome{hits: hits, most: q.pace.most, alone: q.inFlight == 0}
+	q.inFlight++
+	if w.watch == nil {
+		w.watch = time.AfterFunc(patience, func() { overdue(q, w) })
+	} else {
+		w.watch.Reset(patience)
+	}
+	return w.calls, expired
+}
+
+// stopCollecting reports whether a worker that has found no calls may end. If it may, the
+// next call starts another worker.
+func stopCollecting(q *Queue) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.pending) > 0 {
+		return false
+	}
+	q.collecting = false
+	return true
+}
+
+// finishBatch notes how long a batch took, and reports whether another worker collects now.
+func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
+	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w.inFlight = false
+	w.watch.Stop()
+	q.inFlight--
+	w.outcome.took = now.Sub(started)
+	w.outcome.late = !now.Before(deadline)
+	notePace(&q.pace, w.outcome, q.timeout, q.maxWorkers)
+	return w.replaced
+}
+
+// overdue runs when a batch has been in flight for longer than patience. Another worker then
+// collects, if there may be one more.
+func overdue(q *Queue, w *worker) {
+	var other *worker
+	q.mu.Lock()
+	if w.inFlight && !w.replaced {
+		if q.running < q.maxWorkers {
+			w.replaced = true
+			other = takeWorker(q)
+		} else {
+			w.watch.Reset(patience)
+		}
+	}
+	q.mu.Unlock()
+	if other != nil {
+		work(q, other)
+	}
+}
+
+// expireCalls ends the wait of calls that have too little time left.
+func expireCalls(q *Queue, calls []*Call) {
+	if q.expire == nil {
+		Finish(q, calls, ratelimit.ErrTimeout)
+		return
+	}
+	if calls = fillCalls(q, calls); len(calls) > 0 {
+		q.expire(calls)
+	}
+}
+
+// fillCalls sets the hits of calls, and returns those that are to be decided.
+func fillCalls(q *Queue, calls []*Call) []*Call {
+	if q.fill == nil {
+		return calls
+	}
+	fill := func(calls []*Call) {
+		for _, c := range calls {
+			c.Hits = c.Hits[:0] // a panic may have left some
+			c.Decisions = c.Decisions[:0]
+			c.Err = nil
+		}
+		q.fill(calls)
+	}
+	if callEach(fill, calls) {
+		return calls
+	}
+	var failed []*Call
+	n := 0
+	for _, c := range calls {
+		if c.Err != nil {
+			c.Hits = c.Hits[:0] // they may be incomplete
+			failed = append(failed, c)
+			continue
+		}
+		calls[n] = c
+		n++
+	}
+	Finish(q, failed, nil)
+	return calls[:n]
+}

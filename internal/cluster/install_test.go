@@ -1,0 +1,276 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// debian is a machine of a test, with an apt-get of its own.
+type debian struct {
+	folder string
+	conf   string // createcluster.conf, which comes with postgresql-common
+	tell   lockedBuffer
+}
+
+const shippedConf = "# a comment\n#create_main_cluster = true\nstart_conf = 'auto'\n"
+
+// aptGet is a script that does what apt-get would. It writes its calls to the
+// file "calls" and the process groups to "groups", brings createcluster.conf
+// with postgresql-common, and copies it as the package postgresql sees it.
+const aptGet = `#!/bin/sh
+cd '$FOLDER'
+echo "apt-get $*" >>calls
+ps -o pgid= -p $$ | tr -d ' ' >>groups
+echo "apt-get is at work"
+case "$*" in
+*--download-only*) ;;
+*postgresql-common) [ -e createcluster.conf ] || cp shipped createcluster.conf ;;
+*postgresql) cp createcluster.conf seen; touch installed ;;
+esac
+`
+
+// newDebian makes a machine without Postgres. more is added to its apt-get.
+func newDebian(t *testing.T, more string) *debian {
+	t.Helper()
+	d := &debian{folder: t.TempDir()}
+	d.conf = filepath.Join(d.folder, "createcluster.conf")
+	d.write(t, "shipped", shippedConf)
+	d.write(t, "apt-get", strings.ReplaceAll(aptGet+more, "$FOLDER", d.folder))
+	d.write(t, "sudo", "#!/bin/sh\nshift; exec \"$@\"\n")
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("PATH", d.folder+":/usr/bin:/bin")
+	return d
+}
+
+func (d *debian) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(d.folder, name), []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// read is a file's text, "" if there is no such file.
+func (d *debian) read(name string) string {
+	text, err := os.ReadFile(filepath.Join(d.folder, name))
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+func (d *debian) look() string {
+	if !exists(filepath.Join(d.folder, "installed")) {
+		return ""
+	}
+	return "/there"
+}
+
+func (d *debian) install(ctx context.Context) (string, error) {
+	return installer{conf: d.conf, tell: &d.tell, tick: 10 * time.Millisecond}.install(ctx, d.look)
+}
+
+// checkConf checks that createcluster.conf is as it was.
+func (d *debian) checkConf(t *testing.T, want string) {
+	t.Helper()
+	if got := d.read("createcluster.conf"); got != want {
+		t.Errorf("after the installation createcluster.conf is\n%s\nwant\n%s", got, want)
+	}
+	if exists(d.conf + ".before") {
+		t.Error("the copy of createcluster.conf is left behind")
+	}
+}
+
+func TestDebiansPackageIsInstalledWithoutItsOwnCluster(t *testing.T) {
+	d := newDebian(t, "")
+	if dir, err := d.install(t.Context()); err != nil || dir != "/there" {
+		t.Fatalf("%s, %v, want /there; the user reads\n%s", dir, err, d.tell.String())
+	}
+	var steps []string
+	for line := range strings.Lines(d.read("calls")) {
+		fields := strings.Fields(line)
+		steps = append(steps, fields[1]+" "+fields[len(fields)-1])
+	}
+	if got, want := strings.Join(steps, "; "), "update -q; install postgresql; install postgresql-common; install postgresql"; got != want {
+		t.Errorf("apt-get was called with\n%s\nwant\n%s", got, want)
+	}
+	if seen := d.read("seen"); !strings.Contains(seen, "\ncreate_main_cluster = false\n") {
+		t.Errorf("the package postgresql saw createcluster.conf as\n%s\nwant create_main_cluster = false", seen)
+	}
+	d.checkConf(t, shippedConf)
+	for _, want := range []string{"no Postgres server on this machine", "step 1 of 3", "step 2 of 3", "step 3 of 3", "is installed"} {
+		if !strings.Contains(d.tell.String(), want) {
+			t.Errorf("the user does not read %q:\n%s", want, d.tell.String())
+		}
+	}
+}
+
+func TestAnAdministratorsSettingSurvivesTheInstallation(t *testing.T) {
+	d := newDebian(t, "")
+	const own = "create_main_cluster = true\ndata_directory = '/mnt/%v'\n"
+	d.write(t, "createcluster.conf", own)
+	if _, err := d.install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.checkConf(t, own)
+}
+
+func TestALongInstallationTellsHowFarItIs(t *testing.T) {
+	d := newDebian(t, "case $1 in update) sleep 0.3 ;; esac\n")
+	if _, err := d.install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(d.tell.String(), "step 1 of 3: reading the lists of packages, 0 s: apt-get is at work") {
+		t.Errorf("the user reads nothing of apt-get's own words:\n%s", d.tell.String())
+	}
+}
+
+// Ctrl-C in a terminal reaches the process group in front, and ends the context.
+func TestCtrlCWhilePackagesAreInstalledLetsThemBeInstalled(t *testing.T) {
+	d := newDebian(t, `case "$*" in
+*--download-only*) ;;
+*postgresql-common) trap 'echo killed >killed; exit 1' INT TERM HUP; touch begun; while [ ! -e go ]; do sleep 0.02; done ;;
+esac
+`)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.install(ctx)
+		ended <- err
+	}()
+	awaitFile(t, filepath.Join(d.folder, "begun"))
+	cancel()
+	for deadline := time.Now().Add(patience); !strings.Contains(d.tell.String(), "Waiting until apt-get has installed Postgres"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("the user is not told what is waited for:\n%s", d.tell.String())
+		}
+		time.Sleep(pollEvery)
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("it did not wait for apt-get: %v", err)
+	default:
+	}
+	d.write(t, "go", "")
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v, want %v", err, context.Canceled)
+	}
+	if d.read("killed") != "" || d.look() == "" {
+		t.Error("apt-get was interrupted")
+	}
+	d.checkConf(t, shippedConf)
+	ours, err := syscall.Getpgid(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(strings.Fields(d.read("groups")), strconv.Itoa(ours)) {
+		t.Error("apt-get is in the process group of this program: Ctrl-C would reach it")
+	}
+}
+
+func TestAKilledProgramLeavesNoPackageHalfInstalled(t *testing.T) {
+	d := newDebian(t, `case "$*" in
+*--download-only*) ;;
+*postgresql) touch begun; while [ ! -e go ]; do sleep 0.02; done ;;
+esac
+`)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := exec.Command(self)
+	program.Env = append(os.Environ(), asProgram+"=install in "+d.folder)
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaitFile(t, filepath.Join(d.folder, "begun"))
+	if err := program.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = program.Wait()
+	if !exists(d.conf + ".before") {
+		t.Fatal("apt-get has ended too early for this test")
+	}
+	d.write(t, "go", "")
+	for deadline := time.Now().Add(patience); exists(d.conf + ".before"); time.Sleep(pollEvery) {
+		if time.Now().After(deadline) {
+			t.Fatal("the setting is not put back")
+		}
+	}
+	d.checkConf(t, shippedConf)
+	if d.look() == "" {
+		t.Error("the package is not installed")
+	}
+}
+
+func TestCtrlCWhilePackagesAreDownloadedEndsTheDownload(t *testing.T) {
+	d := newDebian(t, `case "$*" in *--download-only*) touch begun; exec sleep 600 ;; esac
+`)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.install(ctx)
+		ended <- err
+	}()
+	awaitFile(t, filepath.Join(d.folder, "begun"))
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v, want %v", err, context.Canceled)
+		}
+	case <-time.After(patience):
+		t.Fatal("the download goes on after Ctrl-C")
+	}
+	if exists(d.conf) || d.look() != "" {
+		t.Error("packages were installed after Ctrl-C")
+	}
+}
+
+func TestAFailedInstallationPutsTheSettingBack(t *testing.T) {
+	d := newDebian(t, `case "$*" in *--download-only*) ;; *postgresql) rm installed; echo 'E: dpkg has failed'; exit 100 ;; esac
+`)
+	_, err := d.install(t.Context())
+	if !errors.Is(err, ErrNoServer) || !strings.Contains(err.Error(), "E: dpkg has failed") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error is %v, want what to do and apt-get's last line, in one line", err)
+	}
+	d.checkConf(t, shippedConf)
+}
+
+func TestAServerThatAnotherProcessHasInstalledIsUsed(t *testing.T) {
+	d := newDebian(t, "")
+	d.write(t, "installed", "")
+	if dir, err := d.install(t.Context()); err != nil || dir != "/there" {
+		t.Errorf("%s, %v, want /there", dir, err)
+	}
+	if calls := d.read("calls"); calls != "" {
+		t.Errorf("apt-get was called for a server that is there: %s", calls)
+	}
+}
+
+func TestWithoutAptGetTheUserIsToldWhatToInstall(t *testing.T) {
+	d := newDebian(t, "")
+	t.Setenv("PATH", t.TempDir())
+	if _, err := d.install(t.Context()); !errors.Is(err, ErrNoServer) {
+		t.Errorf("without apt-get: %v, want %v", err, ErrNoServer)
+	}
+}
+
+func awaitFile(t *testing.T, path string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !exists(path); time.Sleep(pollEvery) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not appear", path)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The demo's user begins with make.
+func TestMakeWithoutTheRightGoTellsWhatToInstall(t *testing.T) {
+	text, err := os.ReadFile("../../xcaddy/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(string(text))[1]
+	old := filepath.Join(t.TempDir(), "go")
+	if err := os.WriteFile(old, []byte("#!/bin/sh\necho go version go1.19.8 linux/amd64\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct{ program, want string }{
+		"no Go":     {"/nowhere/go", "Go is not installed. Install Go " + version + " or later"},
+		"an old Go": {old, "The installed Go is go1.19.8. Install Go " + version + " or later"},
+	} {
+		for _, target := range []string{"run", "build", "test"} {
+			out, err := exec.Command("make", "-C", "../..", "GO="+test.program, target).CombinedOutput()
+			if err == nil || !strings.Contains(string(out), test.want) {
+				t.Errorf("with %s, make %s ends with %v and says\n%s\nwant %q", name, target, err, out, test.want)
+			}
+		}
+	}
+}
+
+func TestTheReadmeNamesTheGoThatIsNeeded(t *testing.T) {
+	text, err := os.ReadFile("../../xcaddy/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(string(text))[1]
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(readme), "You need Go "+version+" or later and make.") {
+		t.Errorf("README.md does not name Go %s", version)
+	}
+}

@@ -1,0 +1,108 @@
+package edge
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// LimitSettings are one limit as a configuration has it, in text.
+type LimitSettings struct {
+	Prefix            string // the limit's namespace
+	Algorithm         string // "" is sliding_window
+	Limit             string // as ratelimit.ParseRate takes it: "100 1m"
+	Burst             string // "" is none
+	Durable           bool
+	SynchronousCommit bool
+	Lease             string // "" is none; else as ParseLease takes it: "5%"
+}
+
+// ParseLimit reads and validates a limit. Errors are *ratelimit.FieldError, with the
+// names prefix, algorithm, limit, burst and lease.
+func ParseLimit(s LimitSettings) (*ratelimit.Limit, error) {
+	l := &ratelimit.Limit{Prefix: s.Prefix, Durable: s.Durable, SynchronousCommit: s.SynchronousCommit}
+	var err error
+	if l.Algorithm, err = ratelimit.ParseAlgorithm(s.Algorithm); err != nil {
+		return nil, err
+	}
+	rate, err := ratelimit.ParseRate(s.Limit)
+	if err != nil {
+		return nil, err
+	}
+	l.Events, l.Window, l.Calendar, l.Zone = rate.Events, rate.Window, rate.Calendar, rate.Zone
+	if s.Burst != "" {
+		if l.Burst, err = ParseBurst(s.Burst); err != nil {
+			return nil, err
+		}
+	}
+	if l.Lease, err = ParseLease(s.Lease); err != nil {
+		return nil, err
+	}
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// ParseBurst reads the burst of a token bucket or of GCRA.
+func ParseBurst(text string) (int64, error) {
+	burst, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || burst < 1 || burst > ratelimit.MaxEvents {
+		return 0, &ratelimit.FieldError{Field: "burst", Value: text, Want: "a whole number from 1 to " + strconv.Itoa(ratelimit.MaxEvents)}
+	}
+	return burst, nil
+}
+
+// ParseLease reads the lease of a limit, such as "5%"; "" and "off" are none.
+func ParseLease(text string) (float64, error) {
+	if text == "" || text == "off" {
+		return 0, nil
+	}
+	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	share := percent / 100
+	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(share) || share < ratelimit.MinLease || share > ratelimit.MaxLease {
+		return 0, &ratelimit.FieldError{Field: "lease", Value: text, Want: ratelimit.WantLease}
+	}
+	return share, nil
+}
+
+// LimitMissing is the error of a configuration whose zones have limits, and whose own
+// settings, such as a prefix or a key, are for a limit that is not there.
+func LimitMissing(prefix, key string) error {
+	stray := "other settings of a limit"
+	if key != "" {
+		stray = "key"
+	}
+	if prefix != "" {
+		stray = "prefix"
+	}
+	return &ratelimit.FieldError{Field: "limit", Want: "given here, or drop the " + stray + ": the zones have limits of their own"}
+}
+
+// leastLeaseWindow is the shortest window of a limit with leases, see package lease.
+const leastLeaseWindow = 200 * time.Millisecond
+
+// Warning is what an operator should know of a valid setting.
+type Warning struct {
+	Field string // the setting's name
+	Text  string // the rest of the sentence
+}
+
+// Warnings are what an operator should know of a valid limit. cost is 0 if each request
+// gives its own.
+func Warnings(l *ratelimit.Limit, cost int64) []Warning {
+	var warnings []Warning
+	if l.SynchronousCommit && !l.Durable {
+		warnings = append(warnings, Warning{"synchronous_commit", "does nothing for a limit that is not durable"})
+	}
+	if l.Lease > 0 && l.Window < leastLeaseWindow {
+		warnings = append(warnings, Warning{"lease", "does nothing for a window below " + leastLeaseWindow.String()})
+	}
+	if cost > l.Capacity() {
+		warnings = append(warnings, Warning{"cost", "is above the whole quota: no request passes"})
+	}
+	return warnings
+}

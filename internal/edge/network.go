@@ -1,0 +1,70 @@
+package edge
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// The bounds of how many bits of an address count.
+var (
+	IPv4Prefix = Bound{"ipv4_prefix", allIPv4}
+	IPv6Prefix = Bound{"ipv6_prefix", 128}
+)
+
+const (
+	allIPv4 = 32
+
+	// defaultIPv6 is what a provider gives to one customer at least. A client can choose
+	// any address of it.
+	defaultIPv6 = 64
+)
+
+// NetworkBits returns how many bits of an address count. 0 is a setting that was left out:
+// all bits of an IPv4 address count, and 64 of an IPv6 address.
+func NetworkBits(v4, v6 int) (bits4, bits6 int, err error) {
+	if err := IPv4Prefix.Check(v4); err != nil {
+		return 0, 0, err
+	}
+	if err := IPv6Prefix.Check(v6); err != nil {
+		return 0, 0, err
+	}
+	if v4 == 0 {
+		v4 = allIPv4
+	}
+	if v6 == 0 {
+		v6 = defaultIPv6
+	}
+	return v4, v6, nil
+}
+
+// MaybeAddress reports whether text may be an address that Network changes. It is cheap.
+func MaybeAddress(text string, v4 int) bool {
+	return v4 < allIPv4 || strings.IndexByte(text, ':') >= 0
+}
+
+// Network returns the network of an address, "2001:db8::/64": the first v4 bits of an IPv4
+// address, or the first v6 bits of an IPv6 address. If all bits count, it is the address
+// alone. An address has one form: IPv6 in lower case and without a zone, and an IPv4
+// address in IPv6 form as IPv4. Text that is not an address is unchanged.
+func Network(text string, v4, v6 int) string {
+	if !MaybeAddress(text, v4) {
+		return text
+	}
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return text
+	}
+	address = address.Unmap().WithZone("")
+	bits := v4
+	if address.Is6() {
+		bits = v6
+	}
+	if bits >= address.BitLen() {
+		return address.String()
+	}
+	prefix, err := address.Prefix(bits)
+	if err != nil {
+		return text
+	}
+	return prefix.String()
+}

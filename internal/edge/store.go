@@ -1,0 +1,190 @@
+package edge
+
+import (
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+const (
+	// MemoryDSN counts in this process.
+	MemoryDSN = "memory"
+
+	// MemoryNotice is for the log when a store with MemoryDSN is opened.
+	MemoryNotice = "dsn is memory: limits are counted in this process only"
+
+	// WantDSN says what a DSN must be.
+	WantDSN = "a Postgres URL or key=value pairs, or memory"
+
+	// WantCleanupProbability says what StoreSettings.CleanupProbability must be.
+	WantCleanupProbability = "a number from 0 to 1"
+
+	// DefaultCleanupProbability is for a configuration that does not set it.
+	DefaultCleanupProbability = 0.1
+
+	// EnvDSN is the environment variable for a configuration without a DSN.
+	EnvDSN = "DATABASE_URL"
+
+	// envNoMigration is an environment variable that the npm library has too.
+	envNoMigration = "PG_RATELIMIT_DISABLE_AUTO_MIGRATE"
+
+	// defaultMaxConns is that of both drivers.
+	defaultMaxConns = 8
+)
+
+// The bounds of StoreSettings.
+var (
+	MaxConns       = Bound{"max_conns", 1000}
+	MaxBlockedKeys = Bound{"max_blocked_keys", 10000000}
+	MaxLeases      = Bound{"max_leases", 1000000}
+)
+
+// StoreSettings say where limits are counted, and how.
+type StoreSettings struct {
+	DSN                string  // a Postgres address, MemoryDSN, or "" for EnvDSN
+	MaxConns           int     // 0 is the DSN's pool_max_conns, or 8
+	AutoMigrate        bool    // create or upgrade the tables on first use
+	CleanupProbability float64 // of a cleanup after a statement; 0 is never
+	InMemoryBlock      bool    // refuse used-up keys without asking the database
+	MaxBlockedKeys     int     // the most used-up keys to remember; 0 is 10,000
+	MaxLeases          int     // the most keys with leases; 0 is 10,000
+
+	// LeaseHorizon is for how long leases should last; 0 is a second. An adapter sets it.
+	LeaseHorizon time.Duration
+}
+
+// ParseProbability reads StoreSettings.CleanupProbability; "" is the default.
+func ParseProbability(text string) (float64, error) {
+	if text == "" {
+		return DefaultCleanupProbability, nil
+	}
+	p, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, &ratelimit.FieldError{Field: "cleanup_probability", Value: text, Want: WantCleanupProbability}
+	}
+	return p, nil
+}
+
+// Check returns a *ratelimit.FieldError for the first number out of its range, with the
+// names max_conns, cleanup_probability, max_leases and max_blocked_keys.
+func (s StoreSettings) Check() error {
+	if err := MaxConns.Check(s.MaxConns); err != nil {
+		return err
+	}
+	if p := s.CleanupProbability; math.IsNaN(p) || p < 0 || p > 1 {
+		return &ratelimit.FieldError{Field: "cleanup_probability", Value: strconv.FormatFloat(p, 'g', -1, 64), Want: WantCleanupProbability}
+	}
+	if err := MaxLeases.Check(s.MaxLeases); err != nil {
+		return err
+	}
+	return MaxBlockedKeys.Check(s.MaxBlockedKeys)
+}
+
+// Resolve checks the settings, and fills in those that the environment and defaults give.
+// Resolved settings that are equal are for the same store. places says, for an error,
+// where a DSN can be set other than in the environment.
+func (s StoreSettings) Resolve(places string) (StoreSettings, error) {
+	if err := s.Check(); err != nil {
+		return s, err
+	}
+	noMigration, err := migrationDisabled()
+	if err != nil {
+		return s, err
+	}
+	if s.DSN == "" {
+		s.DSN = os.Getenv(EnvDSN)
+	}
+	switch s.DSN {
+	case "":
+		return s, &ratelimit.FieldError{Field: "dsn", Want: WantDSN + ": " + places + " or in the environment variable " + EnvDSN}
+	case MemoryDSN:
+		return StoreSettings{DSN: MemoryDSN}, nil
+	}
+	if noMigration {
+		s.AutoMigrate = false
+	}
+	if s.MaxConns == 0 && !strings.Contains(s.DSN, "pool_max_conns") {
+		s.MaxConns = defaultMaxConns
+	}
+	if !s.InMemoryBlock {
+		s.MaxBlockedKeys = 0
+	}
+	return s, nil
+}
+
+// CheckEnvironment returns an error for an environment variable with a wrong value.
+func CheckEnvironment() error {
+	_, err := migrationDisabled()
+	return err
+}
+
+// migrationDisabled reads the environment variable that turns migration off.
+func migrationDisabled() (bool, error) {
+	text := os.Getenv(envNoMigration)
+	if text == "" {
+		return false, nil
+	}
+	disabled, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, &ratelimit.FieldError{Field: "environment variable " + envNoMigration, Value: text, Want: "true or false"}
+	}
+	return disabled, nil
+}
+
+// OpenStore returns a store for resolved settings. It does not touch the network yet, see
+// Prepare. open is the adapter's driver; its maxConns is 0 if the DSN has the number.
+// onError is called with failures that no request sees. db is that of the store, which
+// closes it, or nil for MemoryDSN.
+func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB, error), onError func(error)) (store ratelimit.Store, db postgres.DB, err error) {
+	if s.DSN == MemoryDSN {
+		inMemory, err := memory.New(memory.Options{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return inMemory, nil, nil
+	}
+	if db, err = open(s.DSN, s.MaxConns); err != nil {
+		return nil, nil, err
+	}
+	o := postgres.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability, MaxBlockedKeys: s.MaxBlockedKeys,
+		MaxLeases: s.MaxLeases, LeaseHorizon: s.LeaseHorizon, OnError: onError}
+	if s.CleanupProbability == 0 {
+		o.CleanupProbability = -1
+	}
+	if !s.InMemoryBlock {
+		o.MaxBlockedKeys = -1
+	}
+	inPostgres, err := postgres.New(db, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	return inPostgres, db, nil
+}
+
+// Prepare starts, in the background, to connect and to create the tables.
+func Prepare(store ratelimit.Store) {
+	if s, ok := store.(*postgres.Store); ok {
+		s.Prepare()
+	}
+}
+
+// Answers reports whether the database of a store answers, as far as is known: a request
+// or the background has to find out that it does not.
+func Answers(store ratelimit.Store) bool {
+	s, ok := store.(*postgres.Store)
+	return !ok || s.Unavailable() == nil
+}
+
+// LeasedUnits is how many units a store has charged in advance, and not used yet.
+func LeasedUnits(store ratelimit.Store) int64 {
+	if s, ok := store.(*postgres.Store); ok {
+		return s.Stats().LeasedUnits
+	}
+	return 0
+}

@@ -1,0 +1,228 @@
+package lease
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Ask is a charge that is to be made for a lease: n hits of cost 1.
+type Ask struct {
+	Row   Row
+	Limit *ratelimit.Limit
+	N     int64
+	lease *Lease
+}
+
+// Return is units that are to be given back.
+type Return struct {
+	Row   Row
+	Limit *ratelimit.Limit
+	Units Units
+}
+
+// patience is how long the answer to a charge is waited for, in microseconds. If it comes
+// later, both charges are taken in.
+const patience = 2000000
+
+// want has a lease renewed with the next batch, unless it is asked for already. The caller
+// holds the shard's mutex.
+func want(t *Table, l *Lease, now int64) {
+	if now < l.asked || !l.known {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.wants) < t.most {
+		l.asked = now + patience
+		t.wants = append(t.wants, l.row)
+	}
+}
+
+// Due reports whether there is something to charge or to give back now.
+func Due(t *Table) bool { return waiting(t) > 0 }
+
+// waiting is how many charges and refunds wait for a batch and may go with it now.
+func waiting(t *Table) int {
+	now := Now(t)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now < t.returnAt {
+		return len(t.wants)
+	}
+	return len(t.wants) + len(t.returns)
+}
+
+// Work returns what is to be charged and given back with the next batch, and forgets it. A batch with
+// refunds or resets needs all that is to be given back, so that it comes before them.
+func Work(t *Table, all bool) ([]Ask, []Return) {
+	now := Now(t)
+	t.mu.Lock()
+	wants := t.wants
+	t.wants = nil
+	if len(wants) > batchWork {
+		t.wants = wants[batchWork:]
+		wants = wants[:batchWork]
+	}
+	var returns []Return
+	if all || now >= t.returnAt {
+		returns = t.returns
+		t.returns = nil
+		t.returnAt = math.MaxInt64
+	}
+	if len(returns) > batchWork && !all {
+		t.returns = returns[batchWork:]
+		t.returnAt = now
+		returns = returns[:batchWork]
+	}
+	t.mu.Unlock()
+	var asks []Ask
+	for _, row := range wants {
+		_, s := shardOf(t, row.Key)
+		s.Mu.Lock()
+		if l := s.Rows[row]; l != nil {
+			if n := size(t, s, l, now); n > 0 {
+				asks = append(asks, Ask{row, l.Limit, n, l})
+			}
+		}
+		s.Mu.Unlock()
+	}
+	return asks, returns
+}
+
+// longPatience is for how long a charge that failed is not tried again, in microseconds: a row that
+// another transaction has locked would delay each batch.
+const longPatience = 10000000
+
+// Postpone notes that a charge for a lease failed.
+func Postpone(t *Table, row Row) {
+	_, s := shardOf(t, row.Key)
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if l := s.Rows[row]; l != nil {
+		l.asked = Now(t) + longPatience
+	}
+}
+
+// size is how much to charge for a lease: what its hits used in a horizon, at most four times
+// as much as before and a few, and at most the share of what is left, less what is held. The
+// caller holds the shard's mutex.
+func size(t *Table, s *Shard, l *Lease, now int64) int64 {
+	settle(t, s, l, now)
+	horizon := Horizon(t, l.Limit)
+	elapsed := now - l.since
+	if elapsed < horizon/8+1 {
+		elapsed = horizon/8 + 1
+	}
+	target := int64(float64(l.Used) * float64(horizon) / float64(elapsed))
+	if most := 4*l.size + 8; target > most {
+		target = most
+	}
+	held := l.First.N + l.Then.N
+	if most := share(l.Limit, l.Free+held); target > most {
+		target = most
+	}
+	if target <= held {
+		l.asked = now + horizon/4
+		return 0
+	}
+	l.since = now
+	l.Used = 0
+	return target - held
+}
+
+// share is the most that one process may hold of what is left.
+func share(l *ratelimit.Limit, left int64) int64 {
+	if left < leastLeft {
+		return 0
+	}
+	return int64(l.Lease * float64(left))
+}
+
+// Answer is what a statement said of a row.
+type Answer struct {
+	Row     Row
+	Limit   *ratelimit.Limit
+	Free    int64 // what is left; below 0 if the quota is overdrawn
+	Reset   time.Time
+	Now     int64 // the server's time in microseconds; answers may come in another order
+	Refused bool  // a hit that waited was refused
+
+	// Of an entry with a charge for a lease.
+	Ask    *Ask
+	Leased Units // what it has got
+}
+
+// Note takes in an answer: the lease has its units, as far as they are no more than the share of
+// what was really left.
+func Note(t *Table, a *Answer) {
+	_, s := shardOf(t, a.Row.Key)
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	l := s.Rows[a.Row]
+	if l == nil || a.Ask != nil && a.Ask.lease != l || !l.Limit.Equal(a.Limit) {
+		// The lease that asked was dropped.
+		if a.Ask != nil && !a.Ask.lease.void {
+			addReturn(t, Return{a.Row, a.Limit, a.Leased}, atOnce)
+		}
+		return
+	}
+	now := Now(t)
+	settle(t, s, l, now)
+	if late := l.answered - a.Now; late <= 0 || late > patience { // else it is older than what is known
+		l.answered = a.Now
+		l.Free = a.Free
+		if !l.known || !a.Reset.Equal(l.Reset) {
+			l.Reset = a.Reset
+			l.ResetText = strconv.FormatInt(l.Reset.Add(time.Second-1).Unix(), 10)
+		}
+	}
+	l.known = true
+	if a.Refused {
+		addReturn(t, Return{a.Row, a.Limit, a.Leased}, atOnce)
+		remove(t, s, l, true)
+		return
+	}
+	if a.Ask != nil {
+		takeIn(t, l, a, now)
+	}
+	if l.First.N+l.Then.N <= l.Low {
+		want(t, l, now)
+	}
+	spare(l, now)
+}
+
+// takeIn gives a lease the units that were charged for it. The caller holds the shard's
+// mutex.
+func takeIn(t *Table, l *Lease, a *Answer, now int64) {
+	units := a.Leased
+	held := l.First.N + l.Then.N
+	most := share(l.Limit, a.Free+held+units.N) - held
+	if most < 0 || now >= units.Ends {
+		most = 0
+	}
+	if excess := units.N - most; excess > 0 {
+		addReturn(t, Return{l.row, l.Limit, Units{excess, units.Ends, units.Claim}}, atOnce)
+		units.N = most
+		l.Free += excess
+	}
+	l.asked = 0
+	if units.N == 0 {
+		l.asked = now + Horizon(t, l.Limit)/4
+		return
+	}
+	switch {
+	case l.First.N == 0:
+		l.First = units
+	case l.Then.N == 0:
+		l.Then = units
+	default:
+		end(t, l, l.First, now)
+		l.First = l.Then
+		l.Then = units
+	}
+	l.size = l.First.N + l.Then.N
+	l.Low = l.size / 4
+}

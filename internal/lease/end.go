@@ -1,0 +1,165 @@
+package lease
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// addReturn has units given back with the first batch from the time at on, also if there are
+// no leases any more.
+func addReturn(t *Table, r Return, at int64) {
+	if r.Units.N <= 0 {
+		return
+	}
+	t.mu.Lock()
+	if len(t.returns) < t.most {
+		t.returns = append(t.returns, r)
+		if at < t.returnAt {
+			t.returnAt = at
+		}
+	}
+	t.mu.Unlock()
+	Start(t)
+}
+
+// atOnce is for units that the next batch gives back.
+const atOnce = 0
+
+// mostGathering is the longest that units wait to be given back together with others, in
+// microseconds.
+const mostGathering = 100000
+
+// end gives back units whose time has come. They wait a little for those of other rows: a
+// statement for a few of them would be as expensive as the decisions of its batch.
+func end(t *Table, l *Lease, u Units, now int64) {
+	wait := Horizon(t, l.Limit) / 8
+	if wait > mostGathering {
+		wait = mostGathering
+	}
+	addReturn(t, Return{l.row, l.Limit, u}, now+wait)
+}
+
+// remove ends a lease. back is whether its units are given back. The caller holds the shard's
+// mutex.
+func remove(t *Table, s *Shard, l *Lease, back bool) {
+	fold(s, l)
+	if back {
+		addReturn(t, Return{l.row, l.Limit, l.First}, atOnce)
+		addReturn(t, Return{l.row, l.Limit, l.Then}, atOnce)
+	}
+	l.First = Units{}
+	l.Then = Units{}
+	delete(s.Rows, l.row)
+	atomic.AddInt64(&t.count, -1)
+}
+
+// Drop ends the lease of a row. back is whether its units are given back: after a reset of the row
+// they are void.
+func Drop(t *Table, row Row, back bool) {
+	_, s := shardOf(t, row.Key)
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if l := s.Rows[row]; l != nil {
+		l.void = !back
+		remove(t, s, l, back)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, r := range t.returns {
+		if r.Row == row {
+			if !back {
+				continue
+			}
+			t.returnAt = atOnce
+		}
+		t.returns[n] = r
+		n++
+	}
+	t.returns = t.returns[:n]
+}
+
+// Sweep ends the units whose time has come, and the leases that hold nothing and are not used.
+func Sweep(t *Table) {
+	for _, s := range t.Shards {
+		s.Mu.Lock()
+		now := Now(t)
+		for _, l := range s.Rows {
+			if l.First.N > 0 {
+				settle(t, s, l, now)
+			}
+			if l.First.N == 0 && now-l.since > Horizon(t, l.Limit) && (l.Used == 0 || now-l.since > 3*Horizon(t, l.Limit)) {
+				remove(t, s, l, true)
+			}
+		}
+		s.Mu.Unlock()
+	}
+}
+
+// End ends all leases, and begins no more.
+func End(t *Table) {
+	for _, s := range t.Shards {
+		s.Mu.Lock()
+		s.ended = true
+		for _, l := range s.Rows {
+			remove(t, s, l, true)
+		}
+		s.Mu.Unlock()
+	}
+	t.mu.Lock()
+	t.returnAt = atOnce
+	t.mu.Unlock()
+}
+
+// Start runs Options.Keep in a goroutine, unless it runs.
+func Start(t *Table) {
+	if t.keep != nil && atomic.CompareAndSwapInt32(&t.keeping, 0, 1) {
+		go t.keep()
+	}
+}
+
+// Keep is the loop of Options.Keep: until there are no leases, it runs send if there is
+// something to charge or to give back, and Sweep now and then. Units that wait for a batch
+// are sent by send if no other batch comes within a sixteenth of a horizon. live reports
+// whether to go on.
+func Keep(t *Table, live func() bool, send func()) {
+	swept := Now(t)
+	for live() {
+		pause := atomic.LoadInt64(&t.pause)
+		time.Sleep(pauseTime(pause))
+		if now := Now(t); now-swept >= pause/8 {
+			swept = now
+			Sweep(t)
+		}
+		if left := waiting(t); left > 0 {
+			for more := true; more && live(); { // as long as there is progress
+				before := left
+				send()
+				left = waiting(t)
+				more = left > 0 && left < before
+			}
+			continue
+		}
+		if Any(t) {
+			continue
+		}
+		atomic.StoreInt64(&t.pause, t.horizon)
+		atomic.StoreInt32(&t.keeping, 0)
+		if !Any(t) || !atomic.CompareAndSwapInt32(&t.keeping, 0, 1) {
+			return
+		}
+	}
+	atomic.StoreInt32(&t.keeping, 0)
+}
+
+// pauseTime is the time between two looks, for a horizon in microseconds.
+func pauseTime(horizon int64) time.Duration {
+	d := time.Duration(horizon) * time.Microsecond / 16
+	if d > 25*time.Millisecond {
+		return 25 * time.Millisecond
+	}
+	if d < time.Millisecond {
+		return time.Millisecond
+	}
+	return d
+}

@@ -1,0 +1,228 @@
+package lease
+
+import (
+	"hash/maphash"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Row names a row of either table.
+type Row struct {
+	Durable     bool
+	Prefix, Key string
+}
+
+// Units are units of a row that were charged together.
+type Units struct {
+	N     int64 // how many are left
+	Ends  int64 // the table's time from which they are not used
+	Claim int64 // see algorithm.Definition.Lease
+}
+
+// Lease is what a process holds of a row. The mutex of its shard guards it.
+type Lease struct {
+	Limit *ratelimit.Limit
+	First Units // used before Second
+	Then  Units
+
+	// The row as the last answer said: what was left without the units that are held, and
+	// when the full quota is back.
+	Free  int64
+	Reset time.Time
+	// ResetText is Reset in Unix seconds, rounded up, as a response header has it.
+	ResetText string
+
+	// Spare is how many units of First the interpreted plugin may use without a look at
+	// anything else, until SpareEnds in nanoseconds of the table; then Rest+Spare is what is
+	// left of the quota. settle counts what it has used, and spare sets them.
+	Spare, SpareEnds, Rest int64
+	spared                 int64 // what Spare was
+
+	known    bool  // there was an answer
+	answered int64 // the server's time of the last one
+	void     bool  // the row was reset: units that were asked for before are not given back
+
+	Low  int64 // a renewal is wanted when no more than this is held
+	Used int64 // by hits since the time since
+	size int64 // what was held after the last charge
+	// since and asked are times of the table. Nothing is asked for before asked.
+	since, asked int64
+	row          Row
+}
+
+// Shard is a part of a Table: the rows whose keys have one hash.
+type Shard struct {
+	Mu    sync.Mutex // guards all that follows
+	Rows  map[Row]*Lease
+	cells []cell
+	ended bool  // the table is closed
+	Taken int64 // requests that were decided
+}
+
+// cell counts the demand for one key without a lease, in memory that does not grow. If two
+// keys have one cell, the key with more hits keeps it.
+type cell struct {
+	hash  uint64
+	since int64
+	hits  int64
+	cost  int64
+}
+
+// ShardCount is how many shards a table has. It is a power of two. The interpreted plugin finds a
+// key's shard as shardOf does.
+const ShardCount = 32
+
+const (
+	shardCells = 512
+
+	// leastHits is how many hits a key without a lease must have had within a horizon.
+	leastHits = 3
+
+	// leastLeft is what must be left of a quota for a lease: near the limit, each decision
+	// is the database's.
+	leastLeft = 20
+
+	// leastHorizon is the shortest horizon in microseconds. A limit with a shorter one gets
+	// no leases: they would end before they are used.
+	leastHorizon = 10000
+
+	// batchWork is how many charges go with a batch, and how many refunds: more would delay
+	// its requests.
+	batchWork = 500
+)
+
+// Options are the parts of a Table.
+type Options struct {
+	Max     int           // the most leases
+	Horizon time.Duration // of limits with long windows
+	Clock   func() int64  // replaces the table's clock, for tests; nil is the monotonic clock
+	Keep    func()        // runs in a goroutine while there are leases, see Keep
+}
+
+// TableOf returns the leases of a Postgres store, or nil for another kind of store. Package
+// postgres sets it when it is initialised, and nothing changes it after that.
+var TableOf func(store ratelimit.Store) *Table
+
+// Table is the leases of a process.
+type Table struct {
+	Shards []*Shard
+	Seed   maphash.Seed
+	Born   time.Time // when Now was 0
+
+	max     int64
+	most    int   // bounds wants and returns: further ones are not asked for, and lost
+	horizon int64 // microseconds
+	clock   func() int64
+	keep    func()
+	count   int64 // of leases; atomic
+	keeping int32 // 1 while keep runs; atomic
+	pause   int64 // the shortest horizon of any lease so far; atomic
+
+	mu       sync.Mutex // guards what follows; taken after that of a shard
+	wants    []Row
+	returns  []Return
+	returnAt int64 // when a batch is to give returns back
+}
+
+// New returns a table without leases.
+func New(o Options) *Table {
+	t := &Table{
+		Seed: maphash.MakeSeed(), max: int64(o.Max), horizon: int64(o.Horizon / time.Microsecond),
+		clock: o.Clock, Born: time.Now(), keep: o.Keep,
+	}
+	t.pause = t.horizon
+	t.most = 3*o.Max + 1000 // all leases may end at once, each with two charges
+	t.returnAt = math.MaxInt64
+	for i := 0; i < ShardCount; i++ {
+		t.Shards = append(t.Shards, &Shard{Rows: map[Row]*Lease{}, cells: make([]cell, shardCells)})
+	}
+	return t
+}
+
+// Now is the table's time in microseconds.
+func Now(t *Table) int64 {
+	if t.clock != nil {
+		return t.clock()
+	}
+	return int64(time.Since(t.Born) / time.Microsecond)
+}
+
+// Horizon is how far ahead a limit's leases are sized, in microseconds: that of the table, or
+// a twentieth of the window. 0 is for a limit without leases.
+func Horizon(t *Table, l *ratelimit.Limit) int64 {
+	if l.Lease <= 0 {
+		return 0
+	}
+	h := int64(l.Window/time.Microsecond) / 20
+	if h > t.horizon {
+		h = t.horizon
+	}
+	if h < leastHorizon {
+		return 0
+	}
+	return h
+}
+
+// MostLife is the longest that units may be used after their charge, in microseconds.
+func MostLife(t *Table, l *ratelimit.Limit) int64 { return Horizon(t, l) * 3 / 2 }
+
+// shardOf returns the hash of a key, and its shard.
+func shardOf(t *Table, key string) (uint64, *Shard) {
+	hash := maphash.String(t.Seed, key)
+	return hash, t.Shards[hash%ShardCount]
+}
+
+// Count is how many leases there are, those included that hold nothing now.
+func Count(t *Table) int64 { return atomic.LoadInt64(&t.count) }
+
+// Any reports whether there are leases, or units that wait to be given back.
+func Any(t *Table) bool {
+	if Count(t) > 0 {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.wants) > 0 || len(t.returns) > 0
+}
+
+// Held is how many units of a row are held.
+func Held(t *Table, row Row) int64 {
+	now := Now(t)
+	_, s := shardOf(t, row.Key)
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	l := s.Rows[row]
+	if l == nil {
+		return 0
+	}
+	settle(t, s, l, now)
+	return l.First.N + l.Then.N
+}
+
+// Taken is how many requests were decided, by the plugin in units.
+func Taken(t *Table) int64 {
+	taken := int64(0)
+	for _, s := range t.Shards {
+		s.Mu.Lock()
+		taken += s.Taken
+		s.Mu.Unlock()
+	}
+	return taken
+}
+
+// Total is how many units of all rows are held.
+func Total(t *Table) int64 {
+	total := int64(0)
+	for _, s := range t.Shards {
+		s.Mu.Lock()
+		for _, l := range s.Rows {
+			total += l.Spare - l.spared + l.First.N + l.Then.N
+		}
+		s.Mu.Unlock()
+	}
+	return total
+}

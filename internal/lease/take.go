@@ -1,0 +1,231 @@
+package lease
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Take decides a request from leases, if all of its hits have their units: it then uses them
+// all, writes the decisions, and returns true. Otherwise it uses none, and notes the demand.
+// Keys are as they are stored.
+func Take(t *Table, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
+	if len(hits) == 0 {
+		return false
+	}
+	for i := range hits {
+		if hits[i].Limit.Lease <= 0 || hits[i].Cost < 1 {
+			return false
+		}
+	}
+	if len(hits) > 1 {
+		return takeSeveral(t, hits, decisions)
+	}
+	h := &hits[0]
+	now := Now(t)
+	hash, s := shardOf(t, h.Key)
+	s.Mu.Lock()
+	l := find(t, s, h, now)
+	if l != nil && l.First.N+l.Then.N >= h.Cost {
+		use(t, l, h, now, &decisions[0])
+		s.Taken++
+		s.Mu.Unlock()
+		return true
+	}
+	begun := demand(t, s, l, h, hash, now)
+	s.Mu.Unlock()
+	if begun {
+		Start(t)
+	}
+	return false
+}
+
+// takeSeveral is Take for several hits. It locks their shards in the order of the table.
+func takeSeveral(t *Table, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
+	hashes := make([]uint64, len(hits))
+	var needed [ShardCount]bool
+	for i := range hits {
+		hash, _ := shardOf(t, hits[i].Key)
+		hashes[i] = hash
+		needed[hash%ShardCount] = true
+	}
+	now := Now(t)
+	for i := range needed {
+		if needed[i] {
+			t.Shards[i].Mu.Lock()
+		}
+	}
+	all := true
+	leases := make([]*Lease, len(hits))
+	for i := range hits {
+		l := find(t, t.Shards[hashes[i]%ShardCount], &hits[i], now)
+		leases[i] = l
+		all = all && l != nil && l.First.N+l.Then.N >= hits[i].Cost
+	}
+	if all {
+		t.Shards[hashes[0]%ShardCount].Taken++
+	}
+	begun := false
+	for i := range hits {
+		if all {
+			use(t, leases[i], &hits[i], now, &decisions[i])
+		} else if demand(t, t.Shards[hashes[i]%ShardCount], leases[i], &hits[i], hashes[i], now) {
+			begun = true
+		}
+	}
+	for i := range needed {
+		if needed[i] {
+			t.Shards[i].Mu.Unlock()
+		}
+	}
+	if begun {
+		Start(t)
+	}
+	return all
+}
+
+// find returns the lease of a hit's row, or nil. The caller holds the shard's mutex.
+func find(t *Table, s *Shard, h *ratelimit.Hit, now int64) *Lease {
+	l := s.Rows[Row{h.Limit.Durable, h.Limit.Prefix, h.Key}]
+	if l == nil {
+		return nil
+	}
+	if l.Limit != h.Limit {
+		if !l.Limit.Equal(h.Limit) {
+			remove(t, s, l, true)
+			return nil
+		}
+		l.Limit = h.Limit // a reload makes new limits
+	}
+	settle(t, s, l, now)
+	return l
+}
+
+// settle counts what the plugin has used, and ends units whose time has come. First is empty only if Then is. The caller holds the
+// shard's mutex.
+func settle(t *Table, s *Shard, l *Lease, now int64) {
+	fold(s, l)
+	if l.Then.N > 0 && now >= l.Then.Ends {
+		end(t, l, l.Then, now)
+		l.Then = Units{}
+	}
+	if l.First.N > 0 && now >= l.First.Ends {
+		end(t, l, l.First, now)
+		l.First = Units{}
+	}
+	if l.First.N == 0 {
+		l.First = l.Then
+		l.Then = Units{}
+	}
+}
+
+// fold counts what the plugin has used of Spare, which is 0 then. The caller holds the shard's
+// mutex.
+func fold(s *Shard, l *Lease) {
+	used := l.spared - l.Spare
+	l.First.N -= used
+	l.Used += used
+	s.Taken += used
+	l.Spare = 0
+	l.spared = 0
+}
+
+// spare sets Spare. It leaves the units with which a renewal is wanted, unless the lease is being
+// renewed. The lease is folded. The caller holds the shard's mutex.
+func spare(l *Lease, now int64) {
+	held := l.First.N + l.Then.N
+	n := held
+	if now >= l.asked {
+		n = held - l.Low - 1
+	}
+	if n > l.First.N {
+		n = l.First.N
+	}
+	rest := l.Free + held
+	if quota := l.Limit.Capacity(); rest > quota {
+		rest = quota
+	}
+	if n <= 0 || rest < n {
+		return
+	}
+	l.Spare = n
+	l.spared = n
+	l.SpareEnds = l.First.Ends * 1000
+	l.Rest = rest - n
+}
+
+// use takes a hit's units, which are there, and decides it. The caller holds the shard's
+// mutex.
+func use(t *Table, l *Lease, h *ratelimit.Hit, now int64, d *ratelimit.Decision) {
+	if !h.Peek {
+		l.Used += h.Cost
+		if rest := h.Cost - l.First.N; rest >= 0 {
+			l.First = l.Then
+			l.First.N -= rest
+			l.Then = Units{}
+		} else {
+			l.First.N -= h.Cost
+		}
+	}
+	held := l.First.N + l.Then.N
+	if held <= l.Low {
+		want(t, l, now)
+	}
+	spare(l, now)
+	quota := h.Limit.Capacity()
+	remaining := l.Free + held
+	if remaining > quota {
+		remaining = quota
+	}
+	if remaining < 0 {
+		remaining = 0
+	}
+	*d = ratelimit.Decision{Allowed: true, Limit: quota, Remaining: remaining, Reset: l.Reset, Source: ratelimit.FromLease}
+}
+
+// demand notes that a hit has to be asked about. If its key has shown demand, it begins a
+// lease without units, and returns true. The caller holds the shard's mutex.
+func demand(t *Table, s *Shard, l *Lease, h *ratelimit.Hit, hash uint64, now int64) bool {
+	if l != nil && l.First.N > 0 && l.Free-h.Cost < leastLeft {
+		// Near the limit the database decides, and what is held is to be there for the hit.
+		remove(t, s, l, true)
+		return false
+	}
+	if h.Peek || s.ended || h.Cost > h.Limit.Capacity() {
+		return false
+	}
+	if l != nil {
+		l.Used += h.Cost
+		want(t, l, now)
+		return false
+	}
+	horizon := Horizon(t, h.Limit)
+	if horizon == 0 {
+		return false
+	}
+	c := &s.cells[hash/ShardCount%shardCells]
+	switch {
+	case c.hits == 0 || now-c.since > horizon:
+		*c = cell{hash: hash, since: now, hits: 1, cost: h.Cost}
+		return false
+	case c.hash != hash:
+		c.hits--
+		return false
+	}
+	c.hits++
+	c.cost += h.Cost
+	if c.hits < leastHits || atomic.LoadInt64(&t.count) >= t.max {
+		return false
+	}
+	row := Row{h.Limit.Durable, h.Limit.Prefix, strings.Clone(h.Key)} // the key may be a part of a long request
+	s.Rows[row] = &Lease{Limit: h.Limit, row: row, since: c.since, Used: c.cost}
+	*c = cell{}
+	atomic.AddInt64(&t.count, 1)
+	for {
+		pause := atomic.LoadInt64(&t.pause)
+		if horizon >= pause || atomic.CompareAndSwapInt64(&t.pause, pause, horizon) {
+			return true
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package pgwire
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// waiter is a call that waits for a connection. A waiter is in Pool.waiting until
+// its wait ends; done, c and failed are guarded by the pool's mutex until then.
+type waiter struct {
+	ready  chan struct{} // gets one value when done is set
+	done   bool          // c or failed is set
+	c      *conn
+	failed *runError
+}
+
+// takeIdle takes the connection that was used last, if there is an idle one, it is in
+// good order, and ctx has not ended. The caller owns it until release or drop. A
+// connection on which anything came while it was idle is not used: that is its end,
+// the error that announces the end, or, which is rare, a notice.
+func takeIdle(p *Pool, ctx context.Context) *conn {
+	now := time.Since(p.created)
+	p.mu.Lock()
+	n := len(p.idle) - 1
+	if n < 0 || ctx.Err() != nil {
+		p.mu.Unlock()
+		return nil
+	}
+	c := p.idle[n]
+	p.idle = p.idle[:n]
+	p.mu.Unlock()
+	c.lastUsed = now
+	if now > c.expires || len(c.readDone) > 0 {
+		p.drop(c, true)
+		return nil
+	}
+	return c
+}
+
+// acquire waits for a connection. The caller owns it until release or drop.
+func (p *Pool) acquire(ctx context.Context) (*conn, *runError) {
+	w := &waiter{ready: make(chan struct{}, 1)}
+	for {
+		if ctx.Err() != nil {
+			return nil, &runError{err: wrapError(ctx, "no time left", nil)}
+		}
+		if c := takeIdle(p, ctx); c != nil {
+			return c, nil
+		}
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			return nil, &runError{err: errClosed}
+		}
+		if len(p.idle) == 0 {
+			break
+		}
+		p.mu.Unlock()
+	}
+	p.waiting = append(p.waiting, w)
+	p.dialIfNeeded()
+	p.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { p.cancelWait(ctx, w) })
+	<-w.ready
+	stop()
+	if w.failed == nil && ctx.Err() != nil {
+		w.c.usable = true
+		release(p, w.c)
+		return nil, &runError{err: wrapError(ctx, "no time left", nil)}
+	}
+	return w.c, w.failed
+}
+
+// cancelWait ends a wait because ctx ended.
+func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
+	defer p.logPanic()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.done {
+		return
+	}
+	for i := range p.waiting {
+		if p.waiting[i] == w {
+			p.waiting = append(p.waiting[:i:i], p.waiting[i+1:]...)
+			break
+		}
+	}
+	state := fmt.Sprintf("none of the %d connections became free", p.open)
+	if p.open == len(p.dials) {
+		state = "no connection yet " + p.cfg.destination()
+		if p.lastError != "" {
+			state += " (the last attempt: " + p.lastError + ")"
+		}
+	}
+	p.endWait(w, nil, &runError{err: wrapError(ctx, state, nil)})
+}
+
+// endWait gives a waiter its connection or its error. The caller holds the mutex
+// and has removed w from the list.
+func (p *Pool) endWait(w *waiter, c *conn, failed *runError) {
+	w.done = true
+	w.c = c
+	w.failed = failed
+	w.ready <- struct{}{}
+}
+
+// release returns a connection to the pool. c.usable says whether it can be used
+// again. Anything that is left in its buffer would be taken for the next answer, so
+// such a connection is closed.
+func release(p *Pool, c *conn) {
+	if !c.usable || c.discard || c.r != c.w {
+		p.drop(c, c.usable)
+		return
+	}
+	startWatching(c)
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		p.drop(c, true)
+		return
+	}
+	putConn(p, c)
+	p.mu.Unlock()
+}
+
+// putConn gives a connection to the first waiter, or makes it idle. The caller
+// holds the mutex.
+func putConn(p *Pool, c *conn) {
+	c.unnamed = p.unnamed
+	if len(p.waiting) > 0 {
+		w := p.waiting[0]
+		p.waiting = p.waiting[1:]
+		p.endWait(w, c, nil)
+		return
+	}
+	p.idle = append(p.idle, c)
+	if p.idleTimer == nil {
+		p.checkIdleLater()
+	}
+}
+
+// drop closes a connection that the caller owns.
+func (p *Pool) drop(c *conn, terminate bool) {
+	closeConn(c, terminate)
+	p.mu.Lock()
+	p.open--
+	p.dialIfNeeded()
+	p.mu.Unlock()
+}

@@ -1,0 +1,140 @@
+package pgwire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// dialInterval is the time between the starts of two dials while the first one
+	// is not finished. If a server does not answer, the pool starts its dials one
+	// after the other, so that there is always a recent one when the server is back.
+	dialInterval = 250 * time.Millisecond
+
+	// replaceAfter is the age at which a dial is stopped to start a new one, if
+	// MaxConns does not allow both.
+	replaceAfter = time.Second
+)
+
+// dial is a connection being made, in a goroutine of its own. The call that
+// wanted it may have ended when it is there: then another call gets it.
+type dial struct {
+	ctx      context.Context
+	stop     context.CancelFunc
+	start    time.Time
+	replaced bool // guarded by the pool's mutex
+}
+
+// dialIfNeeded starts a dial if calls wait and the pool may connect. The caller
+// holds the mutex.
+func (p *Pool) dialIfNeeded() {
+	if p.closed || len(p.waiting) == 0 {
+		return
+	}
+	now := time.Now()
+	if n := len(p.dials); n > 0 && now.Sub(p.dials[n-1].start) < dialInterval {
+		return
+	}
+	if p.open > 0 && now.Sub(p.lastFailure) < dialInterval {
+		return // the server just refused another connection, and there are others
+	}
+	if p.open >= p.cfg.maxConns {
+		for _, d := range p.dials {
+			if !d.replaced && now.Sub(d.start) > replaceAfter {
+				d.replaced = true
+				d.stop() // dialFinished then starts the new one
+				return
+			}
+		}
+		return
+	}
+	p.startDial()
+}
+
+// startDial starts a dial. The caller holds the mutex.
+func (p *Pool) startDial() {
+	ctx, stop := context.WithCancel(context.Background())
+	d := &dial{ctx: ctx, stop: stop, start: time.Now()}
+	p.dials = append(p.dials, d)
+	p.open++
+	go p.runDial(d)
+}
+
+func (p *Pool) runDial(d *dial) {
+	defer p.logPanic()
+	c, failed := connectSafely(d.ctx, p.cfg, &p.targets)
+	d.stop()
+	p.dialFinished(d, c, failed)
+}
+
+func connectSafely(ctx context.Context, cfg *config, targets *targetMemory) (c *conn, failed *connectError) {
+	defer func() {
+		if r := recover(); r != nil {
+			c = nil
+			failed = &connectError{text: panicError(r).Error()}
+		}
+	}()
+	return connect(ctx, cfg, targets)
+}
+
+// dialFinished hands over a new connection, or tells the waiters why there is none.
+func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
+	p.mu.Lock()
+	for i := range p.dials {
+		if p.dials[i] == d {
+			p.dials = append(p.dials[:i:i], p.dials[i+1:]...)
+			break
+		}
+	}
+	switch {
+	case c != nil && p.closed:
+		p.open--
+		p.mu.Unlock()
+		closeConn(c, true)
+		return
+	case c != nil:
+		p.lastError = ""
+		c.lastUsed = time.Since(p.created)
+		c.expires = c.lastUsed + jitter(p.cfg.maxLifetime)
+		putConn(p, c)
+	default:
+		p.open--
+		if !d.replaced {
+			p.lastError = failed.text
+			p.lastFailure = time.Now()
+		}
+		// If another connection is in use or being made, the waiters wait for it.
+		if !d.replaced && p.open == len(p.idle)+len(p.dials) && len(p.dials) == 0 {
+			err := errors.New("pgwire: no connection " + p.cfg.destination() + ": " + failed.text)
+			for _, w := range p.waiting {
+				p.endWait(w, nil, &runError{err: err, code: failed.code})
+			}
+			p.waiting = nil
+		}
+	}
+	p.dialIfNeeded()
+	p.mu.Unlock()
+}
+
+// destination names the targets, the user and the database for errors.
+func (c *config) destination() string {
+	names := make([]string, len(c.targets))
+	for i := range c.targets {
+		names[i] = c.targets[i].String()
+	}
+	text := fmt.Sprintf("to %s as user %q", strings.Join(names, ","), c.user)
+	if c.dbname != "" {
+		text += fmt.Sprintf(" on database %q", c.dbname)
+	}
+	return text
+}
+
+// logPanic, deferred, keeps a panic from ending the program.
+func (p *Pool) logPanic() {
+	if r := recover(); r != nil {
+		p.log(panicError(r).Error())
+	}
+}

@@ -1,0 +1,44 @@
+package pgwire
+
+import (
+	"sync"
+	"time"
+)
+
+// avoidFor is how long a target that did not answer is tried last.
+const avoidFor = 10 * time.Second
+
+// targetMemory remembers for a while which targets did not answer. They are tried
+// last, so that not every new connection waits for them.
+type targetMemory struct {
+	mu     sync.Mutex
+	failed map[int]time.Time // by the target's index, when it did not answer
+}
+
+// order returns the indexes of n targets in the order in which to try them.
+func (m *targetMemory) order(n int) []int {
+	var first, last []int
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := 0; i < n; i++ {
+		if time.Since(m.failed[i]) < avoidFor {
+			last = append(last, i)
+		} else {
+			first = append(first, i)
+		}
+	}
+	return append(first, last...)
+}
+
+// record remembers whether a target answered.
+func (m *targetMemory) record(i int, answered bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failed == nil {
+		m.failed = map[int]time.Time{}
+	}
+	m.failed[i] = time.Time{}
+	if !answered {
+		m.failed[i] = time.Now()
+	}
+}

@@ -1,0 +1,183 @@
+package algorithm
+
+import (
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A calendar window is a fixed window that begins and ends with a unit of the calendar
+// in a time zone, or with a month or a year that begins on another day (Limit.Anchor), so its length varies: a day on which daylight-saving time begins or
+// ends has 23 or 25 hours, a month 28 to 31 days.
+//
+// State: count, window_start. expires_at is exactly the end of the window.
+func init() {
+	defineCalendar(Definition{
+		Take: takeCalendar, Refund: refundCalendar, Look: lookCalendar, Passes: passesCalendar, SQL: &calendarWindowSQL,
+	})
+}
+
+func takeCalendar(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+	start, end := Period(l, larger(now, r.Start))
+	fresh := r.Start < start
+	used := r.Count
+	if fresh {
+		used = 0
+	}
+	granted := fit(l.Events-used, n, cost)
+	if fresh {
+		r.Start = start
+		r.PrevCount = 0
+	}
+	r.Count = used + granted*cost
+	r.Expires = end
+	return granted
+}
+
+func refundCalendar(l *ratelimit.Limit, r *Row, now, cost int64) {
+	if now < r.Expires {
+		r.Count = larger(0, r.Count-cost)
+	}
+}
+
+// lookCalendar takes the end of the window from expires_at. The server wrote it, so only the
+// time-zone data of the server counts.
+func lookCalendar(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+	if r.Start == 0 || r.Count == 0 || now >= r.Expires {
+		return l.Events, now
+	}
+	return l.Events - r.Count, r.Expires
+}
+
+func passesCalendar(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return r.Expires }
+
+// Period returns the first moment of the calendar's unit that contains now, and the
+// first moment of the next, in microseconds since the Unix epoch.
+func Period(l *ratelimit.Limit, now int64) (start, end int64) {
+	zone, err := ratelimit.LoadZone(l.Zone)
+	if err != nil {
+		zone = time.UTC // Validate has refused such a zone
+	}
+	t := time.UnixMicro(now).In(zone)
+	n := 0
+	end = firstMoment(unitDay(l, t, 1), zone)
+	if end <= now {
+		// The clocks were set back over the start of the next unit, which had already begun.
+		n = 1
+		end = firstMoment(unitDay(l, t, 2), zone)
+	}
+	return firstMoment(unitDay(l, t, n), zone), end
+}
+
+// unitDay is midnight, in UTC, of the first day of a unit of the calendar: of the unit that
+// contains the local time t, or of the n-th after it.
+func unitDay(l *ratelimit.Limit, t time.Time, n int) time.Time {
+	year, month, day := t.Date()
+	if l.Calendar == ratelimit.Day {
+		return midnight(year, month, day+n)
+	}
+	if l.Calendar == ratelimit.Week {
+		return midnight(year, month, day-(int(t.Weekday())+6)%7+7*n)
+	}
+	_, anchorMonth, anchorDay := midnight(1970, 1, 1+int(l.Anchor)).Date()
+	if l.Calendar == ratelimit.Year {
+		if month < anchorMonth || month == anchorMonth && day < inMonth(year, month, anchorDay).Day() {
+			n--
+		}
+		return inMonth(year+n, anchorMonth, anchorDay)
+	}
+	if day < inMonth(year, month, anchorDay).Day() {
+		n--
+	}
+	return inMonth(year, month+time.Month(n), anchorDay)
+}
+
+func midnight(year int, month time.Month, day int) time.Time {
+	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+}
+
+// inMonth is a day of a month, or the last day of the month if it is shorter.
+func inMonth(year int, month time.Month, day int) time.Time {
+	last := midnight(year, month+1, 0)
+	if day >= last.Day() {
+		return last
+	}
+	return midnight(year, month, day)
+}
+
+// firstMoment is when the clocks of a zone first show what midnight shows in UTC, or a later
+// time if they skip midnight. If the clocks are set back over midnight there are two
+// midnights, and time.Date does not say which of them it returns.
+func firstMoment(midnight time.Time, zone *time.Location) int64 {
+	at := midnight.Add(-26 * time.Hour).In(zone) // the day has not begun in any zone
+	for {
+		_, offset := at.Zone()
+		_, end := at.ZoneBounds()
+		t := midnight.Add(-time.Duration(offset) * time.Second)
+		if t.Before(at) {
+			t = at
+		}
+		// On the last day of a leap year, ZoneBounds may return an end before at.
+		if end.IsZero() || t.Before(end) || !end.After(at) {
+			return t.UnixMicro()
+		}
+		at = end
+	}
+}
+
+// PeriodSQL is Period as a query with the columns starts and ends. now, unit, zone and anchor
+// are SQL expressions. A unit begins n units after an origin: the anchor, or without one the
+// begin of the unit that contains now. Postgres takes the last day of a month that is too
+// short, if it adds months to a day.
+func PeriodSQL(now, unit, zone, anchor string) string {
+	return `SELECT ` + firstMomentSQL("origin + n * step") + ` AS starts, ` + firstMomentSQL("origin + (n + 1) * step") + ` AS ends
+	FROM (SELECT step, zone, origin, CASE WHEN ` + firstMomentSQL("origin + (n + 1) * step") + ` <= now THEN n + 1 ELSE n END AS n
+	FROM (SELECT now, zone, origin, step, CASE WHEN anchor = 0 THEN 0 WHEN origin + n * step > local THEN n - 1 ELSE n END AS n
+	FROM (SELECT now, zone, anchor, local, origin, ('1 ' || unit)::interval AS step,
+		CASE WHEN anchor = 0 THEN 0 ELSE (date_part('year', local) - date_part('year', origin)) * CASE unit WHEN 'year' THEN 1 ELSE 12 END
+			+ CASE unit WHEN 'year' THEN 0 ELSE date_part('month', local) - date_part('month', origin) END END AS n
+	FROM (SELECT now, unit, zone, anchor, local, CASE WHEN anchor = 0 THEN date_trunc(unit, local) ELSE timestamp 'epoch' + anchor * interval '1 day' END AS origin
+	FROM (SELECT now, unit, zone, anchor, now AT TIME ZONE zone AS local
+	FROM (SELECT ` + now + ` AS now, ` + unit + ` AS unit, ` + zone + ` AS zone, ` + anchor + ` AS anchor OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p`
+}
+
+// firstMomentSQL is firstMoment of a midnight in p.zone. Of two midnights Postgres
+// takes the second, so the query tries the offset from UTC of a day earlier first.
+func firstMomentSQL(midnight string) string {
+	return `(SELECT CASE WHEN early AT TIME ZONE p.zone = midnight THEN early ELSE late END
+		FROM (SELECT midnight, late, (midnight - ((late - interval '24 hours') AT TIME ZONE p.zone - (late - interval '24 hours') AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC' AS early
+		FROM (SELECT midnight, midnight AT TIME ZONE p.zone AS late FROM (SELECT ` + midnight + ` AS midnight OFFSET 0) m OFFSET 0) m OFFSET 0) m)`
+}
+
+var calendarWindowSQL = SQL{
+	Columns:     "count, prev_count, window_start",
+	Returned:    "count, coalesce(prev_count, 0), window_start",
+	Needs:       []Parameter{UnitParameter, ZoneParameter, AnchorParameter},
+	ReadExpires: true,
+	Fresh:       "i.granted * {cost}, NULL, w.starts, w.ends",
+	From:        ", LATERAL (" + PeriodSQL("i.now", "{unit}", "{zone}", "{anchor}") + ") w",
+	Step: `SELECT excluded.slot, granted, used + granted * {cost},
+		CASE WHEN NOT fresh THEN r.prev_count END,
+		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
+		CASE WHEN fresh OR r.window_start < excluded.expires_at THEN excluded.expires_at
+			ELSE (SELECT ends FROM (` + PeriodSQL("r.window_start", "{unit}", "{zone}", "{anchor}") + `) w) END
+	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - used) / {cost})) AS granted
+	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE greatest(0, r.count) END AS used
+	FROM (SELECT coalesce(r.window_start < excluded.window_start, true) AS fresh
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
+	Refund:      "count = greatest(0, r.count - i.cost)",
+	RefundWhere: "clock.now < r.expires_at",
+	Read:        readCalendar,
+}
+
+// readCalendar reads expires_at besides the counts.
+func readCalendar(cells []Cell, width int, rows []*Row) {
+	readCounts(cells, width, rows)
+	at := 3
+	for _, r := range rows {
+		if cells[at].Length == 8 {
+			r.Expires = cells[at].Value + PostgresEpoch
+		}
+		at += width
+	}
+}

@@ -1,0 +1,90 @@
+package algorithm
+
+import (
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Decide decides the hits of one request on rows in memory: all are charged, or none.
+// rows[i] is the row of hits[i] and nows[i] the time that counts for it. Refunds (negative
+// costs) are made in any case, and hits apart are decided by themselves. Decide writes a
+// decision for each hit, as the rows are afterwards, and reports whether all hits that are not
+// apart are allowed.
+func Decide(hits []ratelimit.Hit, rows []*Row, nows []int64, decisions []ratelimit.Decision) bool {
+	before := make([]Row, len(hits))
+	all := true
+	for i := range hits {
+		before[i] = *rows[i]
+		decisions[i].Allowed = charge(&hits[i], rows[i], nows[i])
+		all = all && (decisions[i].Allowed || hits[i].Apart)
+	}
+	if !all {
+		for i := len(hits) - 1; i >= 0; i-- {
+			if decisions[i].Allowed && hits[i].Cost > 0 && !hits[i].Apart {
+				*rows[i] = before[i]
+			}
+		}
+	}
+	for i := range hits {
+		h := &hits[i]
+		if decisions[i].Allowed {
+			decisions[i] = Admitted(h.Limit, rows[i], nows[i])
+		} else {
+			decisions[i] = Refused(h.Limit, rows[i], nows[i], h.Cost)
+		}
+	}
+	return all
+}
+
+// charge applies one hit to a row and reports whether it is allowed.
+func charge(h *ratelimit.Hit, r *Row, now int64) bool {
+	switch {
+	case h.Cost < 0:
+		Of(h.Limit).Refund(h.Limit, r, now, h.Refunded())
+		return true
+	case h.Cost > h.Limit.Capacity():
+		return false
+	case h.Peek:
+		return Fits(h.Limit, r, now, h.Cost)
+	}
+	return Of(h.Limit).Take(h.Limit, r, now, 1, h.Cost) == 1
+}
+
+// Fits reports whether a cost would pass.
+func Fits(l *ratelimit.Limit, r *Row, now, cost int64) bool {
+	free, _ := Of(l).Look(l, r, now)
+	return free >= cost
+}
+
+// Admitted is the decision on a hit that is allowed, given the row after the hit.
+func Admitted(l *ratelimit.Limit, r *Row, now int64) ratelimit.Decision {
+	free, reset := Of(l).Look(l, r, now)
+	return ratelimit.Decision{Allowed: true, Limit: l.Capacity(), Remaining: Remaining(l.Capacity(), free), Reset: time.UnixMicro(reset)}
+}
+
+// Refused is the decision on a hit that is not allowed.
+func Refused(l *ratelimit.Limit, r *Row, now, cost int64) ratelimit.Decision {
+	d := Admitted(l, r, now)
+	d.Allowed = false
+	d.RetryAfter = ratelimit.Never
+	if cost <= d.Limit {
+		d.RetryAfter = RetryAfter(Of(l).Passes(l, r, now, cost) - now)
+	}
+	return d
+}
+
+// Remaining is Decision.Remaining for what is left of a quota.
+func Remaining(quota, free int64) int64 { return larger(0, smaller(free, quota)) }
+
+// RetryAfter is Decision.RetryAfter for a wait in microseconds: at least one microsecond,
+// at most what a Duration holds.
+func RetryAfter(wait int64) time.Duration {
+	if wait < 1 {
+		wait = 1
+	}
+	if wait > int64(ratelimit.Never)/1000 {
+		return ratelimit.Never
+	}
+	return time.Duration(wait) * time.Microsecond
+}

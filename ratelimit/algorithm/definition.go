@@ -1,0 +1,104 @@
+// Package algorithm defines how each algorithm counts: its step in Go and the same step
+// in SQL, one file for each algorithm. The Go step is the definition; tests of package
+// postgres hold the SQL equal to it.
+//
+// All functions are pure: they change the Row that they are given and nothing else. Times
+// are microseconds since the Unix epoch. If a clock was set back, now may lie before the times
+// in the row. The time in the row then counts.
+package algorithm
+
+import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+
+// Definition is one way to count.
+type Definition struct {
+	// Name tells definitions apart in tests and in errors.
+	Name string
+
+	// Take charges as many of n hits of the given cost (1 ≤ cost ≤ Capacity) as fit,
+	// and returns how many. If none fits the row stays as it was.
+	Take func(l *ratelimit.Limit, r *Row, now, n, cost int64) int64
+
+	// Refund gives cost (≥ 1) back, never beyond the full quota. At the same now it
+	// undoes a Take: the row then decides as it did before.
+	Refund func(l *ratelimit.Limit, r *Row, now, cost int64)
+
+	// Look returns what is left of the quota at now, negative if the quota is
+	// overdrawn, and when the full quota is back if no hit comes.
+	Look func(l *ratelimit.Limit, r *Row, now int64) (free, reset int64)
+
+	// Passes returns the earliest time at which a cost (up to Capacity) would pass. It is
+	// called only for a cost that does not pass at now.
+	Passes func(l *ratelimit.Limit, r *Row, now, cost int64) int64
+
+	// Lease says for how long units count that were charged at now for hits that come
+	// later: for so long, at most most microseconds, a hit may use a unit exactly as if it
+	// was charged only then. r is the row after the charge. The claim goes with the units if
+	// they are given back: Return then has no effect on a row in which the charge does not
+	// count any more. Nil means that no charge can be early.
+	Lease func(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64)
+
+	// Return gives leased units back, if the claim that Lease gave for them holds. It is set if
+	// Lease is.
+	Return func(l *ratelimit.Limit, r *Row, now, units, claim int64)
+
+	// SQL is the step as Postgres runs it.
+	SQL *SQL
+
+	// lookAll is Look for many rows; nil means to call Look for each.
+	lookAll func(views []*View)
+}
+
+// definitions are the definitions by ratelimit.Algorithm, and last that of FixedWindow on the
+// calendar. The init function in each algorithm's file sets one; they do not change after
+// that.
+var definitions = make([]*Definition, len(ratelimit.Algorithms())+1)
+
+// define sets the definition of an algorithm.
+func define(a ratelimit.Algorithm, d Definition) {
+	d.Name = a.String()
+	definitions[a] = &d
+}
+
+// defineCalendar sets the definition of windows that follow the calendar.
+func defineCalendar(d Definition) {
+	d.Name = "calendar"
+	definitions[len(definitions)-1] = &d
+}
+
+// Of returns the definition of how a limit counts.
+func Of(l *ratelimit.Limit) *Definition {
+	if l.Calendar != ratelimit.NoCalendar {
+		return definitions[len(definitions)-1]
+	}
+	return definitions[l.Algorithm]
+}
+
+// All returns all definitions.
+func All() []*Definition { return append([]*Definition(nil), definitions...) }
+
+// LookAll looks at rows whose limits have one definition. It is a loop over all of them
+// because an interpreter pays far more for a call than for a round of a loop.
+func LookAll(views []*View) {
+	if len(views) == 0 {
+		return
+	}
+	d := Of(views[0].Limit)
+	var l *ratelimit.Limit
+	quota := int64(0)
+	for _, v := range views {
+		if v.Limit != l {
+			l = v.Limit
+			quota = l.Capacity()
+		}
+		v.Quota = quota
+	}
+	if d.lookAll != nil {
+		d.lookAll(views)
+		return
+	}
+	for _, v := range views {
+		free, reset := d.Look(v.Limit, &v.Row, v.Now)
+		v.Free = free
+		v.Reset = reset
+	}
+}

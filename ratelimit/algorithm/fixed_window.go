@@ -1,0 +1,83 @@
+package algorithm
+
+import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+
+// A fixed window admits a hit while
+//
+//	count + cost ≤ Events
+//
+// A key's window starts with the first hit after the previous window ended, so at
+// now = window_start + Window the next window is open. Up to 2·Events can pass in a
+// short time around the end of a window.
+//
+// State: count, window_start. expires_at is exactly the end of the window: the npm
+// library pg-ratelimit reads it as such.
+func init() {
+	define(ratelimit.FixedWindow, Definition{
+		Take: takeFixed, Refund: refundFixed, Look: lookFixed, Passes: passesFixed, Lease: leaseInWindow, Return: returnFixed, SQL: &fixedWindowSQL,
+	})
+}
+
+func takeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+	fresh := r.Start == 0 || now >= r.Start+window(l)
+	used := r.Count
+	if fresh {
+		used = 0
+	}
+	granted := fit(l.Events-used, n, cost)
+	if fresh {
+		r.Start = now
+		r.PrevCount = 0
+	}
+	r.Count = used + granted*cost
+	r.Expires = r.Start + window(l)
+	return granted
+}
+
+func refundFixed(l *ratelimit.Limit, r *Row, now, cost int64) {
+	if now < r.Start+window(l) {
+		r.Count = larger(0, r.Count-cost)
+	}
+}
+
+func lookFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+	end := r.Start + window(l)
+	if r.Start == 0 || r.Count == 0 || now >= end {
+		return l.Events, now
+	}
+	return l.Events - r.Count, end
+}
+
+// leaseInWindow: within one window it makes no difference when a unit is charged. For
+// sliding_window too: a unit that fits does so until the window ends, because the weight of the
+// previous window only falls. The claim is window_start. A refund of units whose window has
+// turned has no effect in a fixed window. In a sliding window it is made to prev_count, if the
+// window of the charge is the previous one now.
+func leaseInWindow(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
+	return smaller(most, r.Start+window(l)-now), r.Start
+}
+
+func returnFixed(l *ratelimit.Limit, r *Row, now, units, claim int64) {
+	if r.Start == claim {
+		refundFixed(l, r, now, units)
+	}
+}
+
+func passesFixed(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return r.Start + window(l) }
+
+var fixedWindowSQL = SQL{
+	Columns:  "count, prev_count, window_start",
+	Returned: "count, coalesce(prev_count, 0), window_start",
+	Fresh:    "i.granted * {cost}, NULL, i.now, i.now + {span} * interval '1 microsecond'",
+	Step: `SELECT excluded.slot, granted,
+		CASE WHEN fresh THEN granted * {cost} ELSE greatest(0, r.count) + granted * {cost} END,
+		CASE WHEN NOT fresh THEN r.prev_count END,
+		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
+		CASE WHEN fresh THEN excluded.expires_at ELSE ends END
+	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least(excluded.granted, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
+	FROM (SELECT ends, coalesce(excluded.window_start >= ends, true) AS fresh
+	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
+	Refund:      "count = greatest(0, r.count - i.cost)",
+	RefundWhere: "clock.now < r.window_start + i.span * interval '1 microsecond' AND coalesce(r.window_start = i.claimed, true)",
+	Read:        readCounts,
+}

@@ -1,0 +1,150 @@
+package algorithm
+
+import (
+	"math"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// GCRA is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly over a
+// Window, and up to Burst may pass at once. It keeps one time, the theoretical arrival
+// time (TAT): when the backlog of the admitted hits will have drained, at Events a
+// Window. A hit passes if, together with its cost, the backlog is no more than Burst.
+//
+// The backlog is counted in units. A hit adds its cost times the Window in microseconds,
+// and Events units drain each microsecond: whole numbers, so no rate is rounded.
+//
+// State: last_refill is the TAT in whole microseconds, rounded down; remainder is the
+// units above it. expires_at lies at or after the TAT, and changes rarely.
+func init() {
+	define(ratelimit.GCRA, Definition{
+		Take: takeGCRA, Refund: refundGCRA, Look: lookGCRA, Passes: passesGCRA, SQL: &gcraSQL,
+	})
+}
+
+// gcraTime returns the time that counts: now, unless the clock was set back so far that
+// the backlog would exceed MaxGCRASpan; then the earliest time at which it does not.
+func gcraTime(l *ratelimit.Limit, r *Row, now int64) int64 {
+	if r.Refill == 0 {
+		return now
+	}
+	return larger(now, r.Refill-smaller(ratelimit.MaxGCRASpan/l.Events, horizon))
+}
+
+// backlog is how many units have yet to drain at now. If a token bucket wrote the row, its
+// missing tokens count as a backlog that has drained evenly since the refill.
+func backlog(l *ratelimit.Limit, r *Row, now int64) int64 {
+	switch {
+	case r.Refill == 0:
+		return 0
+	case r.HasTokens:
+		missing := l.Capacity() - smaller(l.Capacity(), larger(0, int64(r.Tokens)))
+		return larger(0, missing*window(l)-smaller(larger(0, now-r.Refill), ratelimit.MaxGCRASpan/l.Events)*l.Events)
+	}
+	return undrained(l, r.Refill-now, smaller(r.Remainder, l.Events-1))
+}
+
+// undrained is the backlog of a TAT that lies this many microseconds ahead.
+func undrained(l *ratelimit.Limit, microseconds, remainder int64) int64 {
+	if microseconds < 0 {
+		return 0
+	}
+	return smaller(microseconds, ratelimit.MaxGCRASpan/l.Events)*l.Events + remainder
+}
+
+// storeBacklog writes a backlog into the row.
+func storeBacklog(l *ratelimit.Limit, r *Row, now, backlog int64) {
+	r.Refill = now + backlog/l.Events
+	r.Remainder = backlog % l.Events
+	r.Tokens, r.HasTokens = 0, false
+}
+
+func takeGCRA(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+	now = gcraTime(l, r, now)
+	held := backlog(l, r, now)
+	granted := fit(l.Capacity()*window(l)-held, n, cost*window(l))
+	if granted == 0 {
+		return 0
+	}
+	storeBacklog(l, r, now, held+granted*cost*window(l))
+	if r.Expires <= r.Refill {
+		r.Expires = r.Refill + larger(bucketLinger, l.Capacity()*window(l)/l.Events)
+	}
+	return granted
+}
+
+func refundGCRA(l *ratelimit.Limit, r *Row, now, cost int64) {
+	if r.Refill == 0 || r.HasTokens {
+		return
+	}
+	now = gcraTime(l, r, now)
+	storeBacklog(l, r, now, larger(0, backlog(l, r, now)-mulDiv(cost, window(l), 1, false)))
+}
+
+func lookGCRA(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+	now = gcraTime(l, r, now)
+	held := backlog(l, r, now)
+	drained := now + mulDiv(held, 1, l.Events, true)
+	room := l.Capacity()*window(l) - held
+	if room < 0 {
+		return -1, drained
+	}
+	return room / window(l), drained
+}
+
+func passesGCRA(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
+	now = gcraTime(l, r, now)
+	excess := backlog(l, r, now) + cost*window(l) - l.Capacity()*window(l)
+	return now + mulDiv(excess, 1, l.Events, true)
+}
+
+// noTokens is Postgres's NaN, which stands for NULL in what a statement returns.
+const noTokens = 0x7FF8000000000000
+
+var gcraSQL = SQL{
+	Columns:  "tokens, last_refill, remainder",
+	Returned: "coalesce(tokens, 'NaN'), last_refill, remainder",
+	Needs:    []Parameter{EventsParameter},
+	Fresh: `NULL, i.now + i.granted * {cost} * {span} / {events} * interval '1 microsecond', i.granted * {cost} * {span} % {events},
+		i.now + (i.granted * {cost} * {span} / {events} + greatest(60000000, {quota} * {span} / {events})) * interval '1 microsecond'`,
+	Step: `SELECT excluded.slot, granted, CASE WHEN granted = 0 THEN r.tokens END,
+		CASE WHEN granted > 0 THEN tat ELSE r.last_refill END,
+		CASE WHEN granted > 0 THEN after % {events} ELSE r.remainder END,
+		CASE WHEN granted = 0 OR r.expires_at > tat THEN r.expires_at ELSE tat + greatest(60000000, {quota} * {span} / {events}) * interval '1 microsecond' END
+	FROM (SELECT *, now + after / {events} * interval '1 microsecond' AS tat
+	FROM (SELECT *, backlog + granted * {cost} * {span} AS after
+	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} * {span} - backlog) / ({cost} * {span}))) AS granted
+	FROM (SELECT *, CASE WHEN r.last_refill IS NULL THEN 0
+		WHEN r.tokens IS NOT NULL THEN greatest(0, ({quota} - least({quota}, greatest(0, trunc(r.tokens)::bigint))) * {span}
+			- least(greatest(0, -ahead), 4611686018427387904 / events) * events)
+		WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / events) * events + least(coalesce(r.remainder, 0), events - 1)
+		ELSE 0 END AS backlog
+	FROM (SELECT *, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
+	FROM (SELECT {events} AS events, greatest(now, r.last_refill - least(4611686018427387904 / {events}, 3155760000000000) * interval '1 microsecond') AS now
+	FROM clock OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0) f`,
+	Refund: `(last_refill, remainder) = (SELECT now + after / i.events * interval '1 microsecond', after % i.events
+	FROM (SELECT now, greatest(0, CASE WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / i.events) * i.events + least(coalesce(r.remainder, 0), i.events - 1) ELSE 0 END
+		- least(i.cost::numeric * i.span, 9223372036854775807)::bigint) AS after
+	FROM (SELECT now, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
+	FROM (SELECT greatest(clock.now, r.last_refill - least(4611686018427387904 / i.events, 3155760000000000) * interval '1 microsecond') AS now
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c)`,
+	RefundWhere: "r.tokens IS NULL AND r.last_refill IS NOT NULL",
+	Read:        readGCRA,
+}
+
+// readGCRA reads tokens, which are not NULL if a token bucket wrote the row, last_refill
+// and remainder.
+func readGCRA(cells []Cell, width int, rows []*Row) {
+	at := 0
+	for _, r := range rows {
+		if cells[at].Length == 8 && cells[at].Value != noTokens {
+			r.Tokens = math.Float64frombits(uint64(cells[at].Value))
+			r.HasTokens = true
+		}
+		if cells[at+1].Length == 8 {
+			r.Refill = cells[at+1].Value + PostgresEpoch
+		}
+		r.Remainder = cells[at+2].Value
+		at += width
+	}
+}

@@ -1,0 +1,32 @@
+package algorithm
+
+import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+
+// Row is the state of one key in either table. The zero Row is a key without a row.
+type Row struct {
+	Count     int64
+	PrevCount int64
+	Start     int64 // window_start; 0 is NULL
+	Tokens    float64
+	HasTokens bool
+	Refill    int64   // last_refill; 0 is NULL
+	Remainder int64   // see GCRA
+	Hits      []int64 // times, oldest first
+	Expires   int64   // expires_at: from then on the row means the same as no row
+}
+
+// Blank reports whether the row means the same as no row at any time.
+func (r *Row) Blank() bool {
+	return r.Start == 0 && !r.HasTokens && r.Refill == 0 && len(r.Hits) == 0
+}
+
+// View is a row at a time, as a limit sees it.
+type View struct {
+	Limit *ratelimit.Limit
+	Row   Row
+	Now   int64
+
+	// LookAll sets these: the full quota, what is left of it (negative if it is
+	// overdrawn), and when the full quota is back.
+	Quota, Free, Reset int64
+}

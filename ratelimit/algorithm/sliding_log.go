@@ -1,0 +1,86 @@
+package algorithm
+
+import (
+	"sort"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A sliding log admits a hit if, together with its cost, there were no more than Events
+// in the Window up to now. It is exact. A row holds the time of each hit (a hit of cost 3
+// is there three times), so reading and writing a row costs time and space in proportion
+// to Events, hence ratelimit.MaxLogEvents.
+//
+// State: hits, oldest first. expires_at is when the newest hit is a Window old.
+func init() {
+	define(ratelimit.SlidingLog, Definition{
+		Take: takeLog, Refund: refundLog, Look: lookLog, Passes: passesLog, SQL: &slidingLogSQL,
+	})
+}
+
+// live returns the hits that are younger than a Window, and the time that counts.
+func live(l *ratelimit.Limit, r *Row, now int64) (hits []int64, at int64) {
+	if len(r.Hits) == 0 {
+		return nil, now
+	}
+	at = larger(now, r.Hits[len(r.Hits)-1])
+	cutoff := at - window(l)
+	return r.Hits[sort.Search(len(r.Hits), func(i int) bool { return r.Hits[i] > cutoff }):], at
+}
+
+func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+	young, at := live(l, r, now)
+	granted := fit(l.Events-int64(len(young)), n, cost)
+	if granted == 0 {
+		return 0
+	}
+	hits := append([]int64(nil), young...)
+	for i := int64(0); i < granted*cost; i++ {
+		hits = append(hits, at)
+	}
+	r.Hits = hits
+	r.Expires = at + window(l)
+	return granted
+}
+
+// refundLog removes the newest hits.
+func refundLog(l *ratelimit.Limit, r *Row, now, cost int64) {
+	kept := larger(0, int64(len(r.Hits))-cost)
+	r.Hits = append([]int64(nil), r.Hits[:kept]...)
+}
+
+func lookLog(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+	young, at := live(l, r, now)
+	used := len(young)
+	if used == 0 {
+		return l.Events, at
+	}
+	newest := young[used-1]
+	return l.Events - int64(used), newest + window(l)
+}
+
+func passesLog(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
+	young, _ := live(l, r, now)
+	missing := cost - (l.Events - int64(len(young)))
+	if missing < 1 {
+		return now // it passes: another hit of the request was on the row
+	}
+	return young[missing-1] + window(l)
+}
+
+// width_bucket searches a sorted array: it returns how many elements are not above its first
+// argument.
+var slidingLogSQL = SQL{
+	Columns: "hits",
+	Fresh:   "array_fill(i.now, ARRAY[(i.granted * {cost})::int]), i.now + {span} * interval '1 microsecond'",
+	Step: `SELECT excluded.slot, granted,
+		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int]) ELSE r.hits END,
+		CASE WHEN granted > 0 THEN at + {span} * interval '1 microsecond' ELSE r.expires_at END
+	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - coalesce(cardinality(r.hits), 0) + gone) / {cost})) AS granted
+	FROM (SELECT *, coalesce(width_bucket(at - {span} * interval '1 microsecond', r.hits), 0) AS gone
+	FROM (SELECT greatest(excluded.hits[1], r.hits[cardinality(r.hits)]) AS at
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
+	Refund:      "hits = r.hits[:greatest(0, cardinality(r.hits) - i.cost)::int]",
+	RefundWhere: "cardinality(r.hits) > 0",
+	ReadArray:   func(column []byte, r *Row) { r.Hits = timestamps(column) },
+}

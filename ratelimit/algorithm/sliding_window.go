@@ -1,0 +1,153 @@
+package algorithm
+
+import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+
+// A sliding window admits a hit while
+//
+//	prev_count·(1 − elapsed/Window) + count + cost ≤ Events
+//
+// where elapsed is the time since window_start. The weighted part estimates the hits of
+// the previous window that lie within the last Window, as if they were evenly spread.
+// One window later, count becomes prev_count and window_start moves by one Window. Two
+// or more windows later, both counts are 0 and the window starts at the hit.
+//
+// All counts are whole numbers. So the weighted part can be rounded up before the
+// comparison: the decision is the same, and has no rounding error.
+//
+// State: count, prev_count, window_start. expires_at is window_start + 2·Window.
+func init() {
+	define(ratelimit.SlidingWindow, Definition{
+		Take: takeSliding, Refund: refundSliding, Look: lookSliding, lookAll: lookAllSliding, Passes: passesSliding, Lease: leaseInWindow, Return: returnSliding, SQL: &slidingWindowSQL,
+	})
+}
+
+// slide returns the row's counters as of now.
+func slide(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
+	if r.Start != 0 && now < r.Start+window(l) {
+		return r.Count, r.PrevCount, r.Start
+	}
+	return slideOn(l, r, now)
+}
+
+// slideOn is slide after the end of the row's window.
+func slideOn(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
+	if r.Start != 0 && now < r.Start+2*window(l) {
+		return 0, r.Count, r.Start + window(l)
+	}
+	return 0, 0, now
+}
+
+// weighted is how many hits of the previous window count at now, rounded up.
+func weighted(l *ratelimit.Limit, prev, start, now int64) int64 {
+	if prev == 0 {
+		return 0
+	}
+	return mulDiv(prev, window(l)-larger(0, now-start), window(l), true)
+}
+
+func takeSliding(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+	count, prev, start := slide(l, r, now)
+	granted := fit(l.Events-count-weighted(l, prev, start, now), n, cost)
+	if granted > 0 {
+		r.Count, r.PrevCount, r.Start = count+granted*cost, prev, start
+	}
+	r.Expires = r.Start + 2*window(l)
+	return granted
+}
+
+// refundSliding takes the cost from the current window first, then from the previous.
+func refundSliding(l *ratelimit.Limit, r *Row, now, cost int64) {
+	if r.Start == 0 || now >= r.Start+2*window(l) {
+		return
+	}
+	fromCount := smaller(cost, r.Count)
+	r.Count -= fromCount
+	r.PrevCount = larger(0, r.PrevCount-(cost-fromCount))
+}
+
+func returnSliding(l *ratelimit.Limit, r *Row, now, units, claim int64) {
+	switch {
+	case r.Start == claim:
+		refundSliding(l, r, now, units)
+	case r.Start == claim+window(l) && now < r.Start+2*window(l):
+		r.PrevCount = larger(0, r.PrevCount-units)
+	}
+}
+
+func lookSliding(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+	v := View{Limit: l, Row: *r, Now: now}
+	lookAllSliding([]*View{&v})
+	return v.Free, v.Reset
+}
+
+// lookAllSliding looks at many rows in one loop without calls in the usual case.
+func lookAllSliding(views []*View) {
+	for _, v := range views {
+		r := &v.Row
+		now := v.Now
+		w := int64(v.Limit.Window) / 1000
+		start := r.Start
+		count := r.Count
+		prev := r.PrevCount
+		if start == 0 || now >= start+w {
+			count, prev, start = slideOn(v.Limit, r, now)
+		}
+		v.Free = v.Limit.Events - count
+		v.Reset = start
+		if prev > 0 {
+			v.Free -= weighted(v.Limit, prev, start, now)
+			v.Reset = start + w
+		}
+		if count > 0 {
+			v.Reset = start + 2*w
+		} else if prev == 0 && now > start {
+			v.Reset = now
+		}
+	}
+}
+
+func passesSliding(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
+	w := window(l)
+	count, prev, start := slide(l, r, now)
+	if room := l.Events - count - cost; room >= 0 {
+		// The cost passes in this window, once prev·(w − elapsed) ≤ room·w.
+		return start + w - mulDiv(room, w, prev, false)
+	}
+	// The cost passes in the next window, in which count is the previous count.
+	if room := l.Events - cost; room < count {
+		return start + 2*w - mulDiv(room, w, count, false)
+	}
+	return start + w
+}
+
+var slidingWindowSQL = SQL{
+	Columns: "count, prev_count, window_start",
+	Fresh:   "i.granted * {cost}, 0, i.now, i.now + 2 * {span} * interval '1 microsecond'",
+	// As in slide, count, prev and start are as of now. passed is how much of the
+	// window has passed: prev counts for what is left of it, rounded up, which is
+	// prev − prev·passed/span rounded down. The product is exact: bigint where it
+	// fits, else numeric. elapsed is NULL for a row of another algorithm. No
+	// comparison with NULL is true, so the last case applies.
+	Step: `SELECT excluded.slot, granted,
+		CASE WHEN granted = 0 THEN r.count ELSE count + granted * {cost} END,
+		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count ELSE prev END,
+		CASE WHEN granted = 0 THEN r.window_start ELSE start END,
+		CASE WHEN granted = 0 THEN r.window_start ELSE start END + 2 * span * interval '1 microsecond'
+	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - count - (prev - CASE
+			WHEN prev < 9223372036854775807 / span THEN prev * passed / span
+			ELSE div(prev::numeric * passed, span)::bigint END)) / {cost})) AS granted
+	FROM (SELECT *, coalesce(elapsed % span, 0) AS passed,
+		CASE WHEN elapsed < span THEN greatest(0, r.count) ELSE 0 END AS count,
+		CASE WHEN elapsed < span THEN greatest(0, r.prev_count) WHEN elapsed < 2 * span THEN greatest(0, r.count) ELSE 0 END AS prev,
+		CASE WHEN elapsed < span THEN r.window_start
+			WHEN elapsed < 2 * span THEN r.window_start + span * interval '1 microsecond' ELSE excluded.window_start END AS start
+	FROM (SELECT {span} AS span, CASE WHEN excluded.window_start >= r.window_start THEN (date_part('epoch', excluded.window_start - r.window_start) * 1000000)::bigint
+		WHEN r.window_start IS NOT NULL THEN 0 END AS elapsed
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
+	// A refund with a claim to the previous window leaves count alone.
+	Refund: `count = CASE WHEN r.window_start > i.claimed THEN r.count ELSE greatest(0, r.count - i.cost) END,
+	prev_count = greatest(0, r.prev_count - (i.cost - CASE WHEN r.window_start > i.claimed THEN 0 ELSE least(i.cost, greatest(0, r.count)) END))`,
+	RefundWhere: `clock.now < r.window_start + 2 * i.span * interval '1 microsecond'
+	AND coalesce(r.window_start IN (i.claimed, i.claimed + i.span * interval '1 microsecond'), true)`,
+	Read: readCounts,
+}

@@ -1,0 +1,151 @@
+package algorithm
+
+import (
+	"math"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A token bucket admits a hit while it holds the hit's cost in tokens. It starts full,
+// at Capacity, and gains Events tokens at the end of each Window since last_refill, up
+// to Capacity. last_refill advances by whole Windows. If it were set to now, the part of
+// a Window that has passed would be lost, and a steady client would starve.
+//
+// State: tokens, last_refill. Without a row the bucket is full. expires_at lies at or
+// after the time at which the bucket is full, and changes rarely: it is indexed, and an
+// update of an indexed column costs more.
+func init() {
+	define(ratelimit.TokenBucket, Definition{
+		Take: takeBucket, Refund: refundBucket, Look: lookBucket, Passes: passesBucket, Lease: leaseOfBucket, Return: returnToBucket, SQL: &tokenBucketSQL,
+	})
+}
+
+// bucketLinger is the least time, in microseconds, by which a bucket's row outlives the
+// refill.
+const bucketLinger = 60 * 1000000
+
+// horizon bounds how far ahead expires_at lies: a hundred years, in microseconds.
+const horizon = int64(ratelimit.MaxWindow / 1000)
+
+// fill returns the tokens at now, and the time of the last refill. If GCRA wrote the row,
+// last_refill is the time at which the bucket would be full.
+func fill(l *ratelimit.Limit, r *Row, now int64) (tokens float64, refill int64) {
+	most, events := float64(l.Capacity()), float64(l.Events)
+	if r.Refill == 0 {
+		return most, now
+	}
+	if !r.HasTokens {
+		return math.Max(0, most-math.Ceil(float64(larger(0, r.Refill-now))*events/float64(window(l)))), now
+	}
+	windows := larger(0, now-r.Refill) / window(l)
+	// The conversion keeps the compiler from fusing product and sum into one rounding.
+	return math.Min(most, r.Tokens+float64(float64(windows)*events)), r.Refill + windows*window(l)
+}
+
+// fillTime returns how long it takes to add that many tokens, in whole windows. Its bound is
+// far above any wait, so that adding a time to it does not overflow.
+func fillTime(l *ratelimit.Limit, tokens float64) int64 {
+	const most = int64(1) << 61
+	windows := (int64(math.Ceil(tokens)) + l.Events - 1) / l.Events
+	if windows > most/window(l) {
+		return most
+	}
+	return windows * window(l)
+}
+
+func takeBucket(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+	tokens, refill := fill(l, r, now)
+	granted := fit(int64(math.Floor(tokens)), n, cost)
+	if granted > 0 {
+		r.Tokens, r.HasTokens, r.Refill = tokens-float64(granted*cost), true, refill
+	}
+	if !r.HasTokens {
+		return 0
+	}
+	full := r.Refill + smaller(horizon, fillTime(l, float64(l.Capacity())-r.Tokens))
+	if r.Expires < full {
+		r.Expires = full + larger(bucketLinger, smaller(horizon, fillTime(l, float64(l.Capacity()))))
+	}
+	return granted
+}
+
+func refundBucket(l *ratelimit.Limit, r *Row, now, cost int64) {
+	if !r.HasTokens {
+		return
+	}
+	tokens, refill := fill(l, r, now)
+	r.Tokens = math.Min(float64(l.Capacity()), tokens+float64(cost))
+	r.Refill = refill
+}
+
+func lookBucket(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+	tokens, refill := fill(l, r, now)
+	if missing := float64(l.Capacity()) - tokens; missing > 0 {
+		return int64(math.Floor(tokens)), refill + fillTime(l, missing)
+	}
+	return int64(math.Floor(tokens)), larger(now, refill)
+}
+
+// leaseOfBucket: charging early differs from charging late if a bucket that would have been
+// full meanwhile gains tokens. A bucket of 100 that is full is charged 50 in advance. It gains
+// 50 at its next refill, and holds 100. If the 50 were used then, 150 would pass at once. So
+// units live until the next refill. Between two refills it makes no difference when a unit is
+// charged. What was missing before the charge does not allow more: it may be units that another
+// process holds, and gives back before the refill.
+//
+// A refund after a refill would add to a full bucket what was not used before. So units are
+// used for three quarters of that time, and given back in the last. The claim is its end, in the
+// server's time; a refund after it has no effect.
+func leaseOfBucket(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
+	end := smaller(r.Refill+window(l)-now, most+most/3)
+	return end - end/4, now + end
+}
+
+func returnToBucket(l *ratelimit.Limit, r *Row, now, units, claim int64) {
+	if larger(now, r.Refill) < claim {
+		refundBucket(l, r, now, units)
+	}
+}
+
+func passesBucket(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
+	tokens, refill := fill(l, r, now)
+	return refill + fillTime(l, float64(cost)-tokens)
+}
+
+var tokenBucketSQL = SQL{
+	Columns: "tokens, last_refill",
+	Needs:   []Parameter{EventsParameter},
+	Fresh: `{quota} - i.granted * {cost}, i.now, i.now + (
+		least(ceil(i.granted * {cost} / {events}::float8) * {span}, 3155760000000000)
+		+ greatest(60000000, least(ceil({quota} / {events}::float8) * {span}, 3155760000000000))) * interval '1 microsecond'`,
+	Step: `SELECT excluded.slot, granted, tokens, refill, CASE WHEN r.expires_at >= full_at OR tokens IS NULL THEN r.expires_at
+		ELSE full_at + greatest(60000000, least(ceil({quota} / {events}::float8) * span, 3155760000000000)) * interval '1 microsecond' END
+	FROM (SELECT *, refill + least(ceil(({quota} - tokens) / {events}) * span, 3155760000000000) * interval '1 microsecond' AS full_at
+	FROM (SELECT granted, span, CASE WHEN granted > 0 THEN filled - granted * {cost} ELSE r.tokens END AS tokens,
+		CASE WHEN granted > 0 THEN coalesce(r.last_refill + windows * span * interval '1 microsecond', excluded.last_refill) ELSE r.last_refill END AS refill
+	FROM (SELECT *, greatest(0, least(excluded.granted, floor(filled)::bigint / {cost})) AS granted
+	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least({quota}, r.tokens + windows::float8 * {events})
+		WHEN r.last_refill IS NULL THEN {quota}
+		ELSE greatest(0, {quota} - ceil(greatest(0, (date_part('epoch', r.last_refill - excluded.last_refill) * 1000000)::bigint)::float8 * {events} / span)) END AS filled
+	FROM (SELECT {span} AS span, CASE WHEN r.tokens IS NOT NULL THEN
+		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / {span} END AS windows
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
+	Refund: `(tokens, last_refill) = (SELECT least(i.quota, r.tokens + windows::float8 * i.events + i.cost),
+		r.last_refill + windows * i.span * interval '1 microsecond'
+	FROM (SELECT greatest(0, (date_part('epoch', clock.now - r.last_refill) * 1000000)::bigint) / i.span AS windows OFFSET 0) a)`,
+	RefundWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND coalesce(greatest(clock.now, r.last_refill) < i.claimed, true)",
+	Read:        readBucket,
+}
+
+// readBucket reads tokens and last_refill.
+func readBucket(cells []Cell, width int, rows []*Row) {
+	at := 0
+	for _, r := range rows {
+		r.Tokens = math.Float64frombits(uint64(cells[at].Value))
+		r.HasTokens = cells[at].Length == 8
+		if cells[at+1].Length == 8 {
+			r.Refill = cells[at+1].Value + PostgresEpoch
+		}
+		at += width
+	}
+}

@@ -1,0 +1,32 @@
+package ratelimit
+
+import (
+	"errors"
+	"strconv"
+)
+
+var (
+	// ErrClosed is returned by a store that was closed.
+	ErrClosed = errors.New("ratelimit: the store is closed")
+	// ErrTimeout is returned if no decision came within the timeout.
+	ErrTimeout = errors.New("ratelimit: no decision within the timeout")
+	// ErrUnavailable is returned, with its cause, if a connection to the database
+	// fails, and then at once while the database does not answer. The store asks
+	// the database in the background until it answers.
+	ErrUnavailable = errors.New("ratelimit: the database does not answer")
+)
+
+// FieldError says which field of a configuration or of a call is wrong.
+type FieldError struct {
+	Field string // such as "limit"
+	Value string // what it holds; "" if it is missing
+	Want  string // what it should be
+}
+
+// Error reads `limit: "0 1m": must be …`.
+func (e *FieldError) Error() string {
+	if e.Value == "" {
+		return e.Field + ": missing: must be " + e.Want
+	}
+	return e.Field + ": " + strconv.Quote(e.Value) + ": must be " + e.Want
+}

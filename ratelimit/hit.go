@@ -1,0 +1,122 @@
+package ratelimit
+
+import (
+	"math"
+	"time"
+)
+
+// Hit is a cost that a request charges to one key of one limit.
+type Hit struct {
+	Limit *Limit // must be valid, and must not change while a store uses it
+	Key   string // the key that is charged: any bytes; see StoredKey
+
+	// Cost is how much of the quota the hit takes, 1 or more. A negative cost is a
+	// refund. It is given back even if another hit of the request is refused.
+	Cost int64
+
+	// Peek asks whether Cost, of 1 or more, would pass, and charges nothing.
+	Peek bool
+
+	// Apart decides the hit by itself: it is charged if it fits, whether or not the
+	// request's other hits are allowed, and a refusal does not refuse them. It is for a
+	// limit on trial. If no decision on it is possible, but one on the others is, its
+	// decision has the source Undecided.
+	Apart bool
+
+	// Secret stores the key as its DigestKey, so that it cannot be read from the
+	// tables. All programs that share the row must set it alike.
+	Secret bool
+}
+
+// Validate returns a *FieldError for a hit that cannot be decided. It does not
+// validate the limit again.
+func (h *Hit) Validate() error {
+	if h.Limit == nil {
+		return &FieldError{"hit", "", "on a limit: Hit.Limit is nil"}
+	}
+	if h.Cost == 0 {
+		return &FieldError{"cost", "0", "1 or more, or below 0 for a refund; Peek asks without charging"}
+	}
+	if h.Cost < 0 && h.Peek {
+		return &FieldError{"cost", "below 0", "1 or more for a hit that only asks (Peek)"}
+	}
+	return nil
+}
+
+// StoredKey is the text of the hit's key in the tables.
+func (h *Hit) StoredKey() string {
+	if h.Secret {
+		return DigestKey(h.Key)
+	}
+	return StoredKey(h.Key)
+}
+
+// Refunded is how much a hit with a negative cost gives back. No quota is larger
+// than MaxEvents, and within that bound sums of refunds cannot overflow.
+func (h *Hit) Refunded() int64 {
+	if h.Cost < -MaxEvents {
+		return MaxEvents
+	}
+	return -h.Cost
+}
+
+// Decision is a store's answer to a hit.
+type Decision struct {
+	// Allowed is whether this limit has room for the hit. A request of several hits
+	// may pass only if each hit is allowed; otherwise none of them was charged. Hits
+	// that are Apart do not count.
+	Allowed bool
+
+	// Limit is the full quota, Limit.Capacity.
+	Limit int64
+
+	// Remaining is what is left of the quota after the decision, 0 or more.
+	Remaining int64
+
+	// Reset is when the full quota is back if no other hit comes, by the clock that
+	// decided (the database server's).
+	Reset time.Time
+
+	// RetryAfter is how long until a hit of this cost would pass if no other hit
+	// came, in whole microseconds: above 0 for a refusal, 0 if the hit is allowed,
+	// and Never if the hit cannot ever pass.
+	RetryAfter time.Duration
+
+	// Source is where the decision was made.
+	Source Source
+}
+
+// Never is the RetryAfter of a hit that costs more than the full quota: the longest
+// duration, 292 years.
+const Never time.Duration = math.MaxInt64
+
+// Source is where a decision was made.
+type Source uint8
+
+const (
+	// FromPostgres is a decision of the database.
+	FromPostgres Source = iota
+	// FromMemory is a decision of a store in memory.
+	FromMemory
+	// FromBlocked is a refusal that a Postgres store knew without asking the
+	// database.
+	FromBlocked
+	// Undecided is for a hit of a request that was refused because of another hit's
+	// FromBlocked. The store did not ask about the hit and charged nothing. Only
+	// Decision.Limit is set. It is also for a hit apart without a decision.
+	Undecided
+	// FromLease is for a hit that passed because its process had charged its cost in
+	// advance, see Limit.Lease.
+	FromLease
+)
+
+// sources are the names, by Source.
+var sources = []string{"postgres", "memory", "blocked", "undecided", "lease"}
+
+// String returns "postgres", "memory", "blocked", "undecided" or "lease".
+func (s Source) String() string {
+	if int(s) < len(sources) {
+		return sources[s]
+	}
+	return "undecided"
+}

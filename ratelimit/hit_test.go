@@ -1,0 +1,117 @@
+package ratelimit_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// TestWrongHits are refused with an error that names the field.
+func TestWrongHits(t *testing.T) {
+	l := &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Second}
+	for _, test := range []struct {
+		hit  ratelimit.Hit
+		want string // the error, or ""
+	}{
+		{ratelimit.Hit{Limit: l, Cost: 1}, ""},
+		{ratelimit.Hit{Limit: l, Cost: math.MaxInt64}, ""}, // it can be decided: it never passes
+		{ratelimit.Hit{Limit: l, Cost: math.MinInt64}, ""},
+		{ratelimit.Hit{Limit: l, Cost: 1, Peek: true, Secret: true}, ""},
+		{ratelimit.Hit{Cost: 1}, "hit: missing: must be on a limit"},
+		{ratelimit.Hit{Limit: l}, `cost: "0": must be 1 or more`},
+		{ratelimit.Hit{Limit: l, Peek: true}, `cost: "0": must be 1 or more`},
+		{ratelimit.Hit{Limit: l, Cost: -1, Peek: true}, `cost: "below 0": must be 1 or more`},
+	} {
+		hits := []ratelimit.Hit{{Limit: l, Cost: 1}, test.hit}
+		for _, err := range []error{test.hit.Validate(), ratelimit.ValidateHits(hits, make([]ratelimit.Decision, 2))} {
+			var field *ratelimit.FieldError
+			if (err == nil) != (test.want == "") || err != nil && (!errors.As(err, &field) || !strings.HasPrefix(err.Error(), test.want)) {
+				t.Errorf("%+v: %v, want %q", test.hit, err, test.want)
+			}
+		}
+	}
+}
+
+// TestDecisionsForEachHit: a slice of decisions of another length is an error.
+func TestDecisionsForEachHit(t *testing.T) {
+	hit := ratelimit.Hit{Limit: &ratelimit.Limit{}, Cost: 1}
+	for hits, decisions := range map[int]int{0: 1, 1: 0, 2: 1, 3: 4} {
+		var field *ratelimit.FieldError
+		if err := ratelimit.ValidateHits([]ratelimit.Hit{hit, hit, hit}[:hits], make([]ratelimit.Decision, decisions)); !errors.As(err, &field) || field.Field != "decisions" {
+			t.Errorf("%d decisions for %d hits: %v", decisions, hits, err)
+		}
+	}
+	if err := ratelimit.ValidateHits(nil, nil); err != nil {
+		t.Errorf("no hits: %v", err)
+	}
+}
+
+// TestRefunds: a refund is as large as any quota at most.
+func TestRefunds(t *testing.T) {
+	for cost, want := range map[int64]int64{-1: 1, -ratelimit.MaxEvents: ratelimit.MaxEvents, -ratelimit.MaxEvents - 1: ratelimit.MaxEvents, math.MinInt64: ratelimit.MaxEvents} {
+		if h := (ratelimit.Hit{Cost: cost}); h.Refunded() != want {
+			t.Errorf("cost %d refunds %d, want %d", cost, h.Refunded(), want)
+		}
+	}
+}
+
+// everyKey returns keys that hold each byte, and each character of Unicode, once.
+func everyKey() []string {
+	var keys []string
+	for b := range 256 {
+		keys = append(keys, string([]byte{byte(b)}))
+	}
+	var text strings.Builder
+	for r := rune(0); r <= 0x10ffff; r++ {
+		if r >= 0xd800 && r < 0xe000 {
+			// A surrogate is not a character. This is how UTF-8 would encode it.
+			text.Write([]byte{0xed, byte(0x80 | r>>6&0x3f), byte(0x80 | r&0x3f)})
+		} else {
+			text.WriteRune(r)
+		}
+		if r%64 == 63 {
+			keys = append(keys, text.String())
+			text.Reset()
+		}
+	}
+	return keys
+}
+
+func TestStoredKey(t *testing.T) {
+	for key, digested := range map[string]bool{
+		"": false, "k": false, "ä": false, strings.Repeat("k", ratelimit.MaxKey): false, strings.Repeat("ä", ratelimit.MaxKey/2): false, "xsha256:": false,
+		strings.Repeat("k", ratelimit.MaxKey+1): true, strings.Repeat("ä", ratelimit.MaxKey/2) + "k": true, "\x00": true, "a\x00": true, "\xff": true, "a\xc3": true,
+		"sha256:": true, "sha256:abc": true, ratelimit.DigestKey("k"): true,
+	} {
+		got := ratelimit.StoredKey(key)
+		if digested && got != ratelimit.DigestKey(key) || !digested && got != key {
+			t.Errorf("%.20q is stored as %.20q", key, got)
+		}
+	}
+	if got := ratelimit.DigestKey("abc"); got != "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" {
+		t.Errorf("the digest of abc is %s", got)
+	}
+}
+
+// TestEveryKeyHasARowOfItsOwn, whatever bytes and characters it holds.
+func TestEveryKeyHasARowOfItsOwn(t *testing.T) {
+	keys := everyKey()
+	stored := map[string]bool{}
+	for _, key := range keys {
+		stored[(&ratelimit.Hit{Key: key}).StoredKey()] = true
+		stored[(&ratelimit.Hit{Key: key, Secret: true}).StoredKey()] = true
+	}
+	digested := 0 // keys that are stored alike whether they are secret or not
+	for _, key := range keys {
+		if ratelimit.StoredKey(key) == ratelimit.DigestKey(key) {
+			digested++
+		}
+	}
+	if len(stored) != 2*len(keys)-digested {
+		t.Errorf("%d keys, of which %d are digested, have %d texts", len(keys), digested, len(stored))
+	}
+}

@@ -1,0 +1,200 @@
+// Package memory counts rate limits in this process: the same algorithms as package
+// postgres, without a database. The counts end with the process and no other process
+// sees them.
+package memory
+
+import (
+	"context"
+	"hash/maphash"
+	"sort"
+	"strconv"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+)
+
+// DefaultMaxKeys is how many keys a Store holds by default. At about 200 bytes for each
+// key, that is some 200 MB.
+const DefaultMaxKeys = 1000000
+
+// Options are the settings of a Store. The zero value is a good choice.
+type Options struct {
+	// MaxKeys bounds the keys. Beyond it a new key displaces another: an expired key
+	// if one is found quickly, else any key, whose quota is then full again. 0 means
+	// DefaultMaxKeys.
+	MaxKeys int
+
+	// Now replaces this machine's clock, for tests.
+	Now func() time.Time
+}
+
+// Store is a ratelimit.Store in this process.
+type Store struct {
+	now    func() time.Time
+	seed   maphash.Seed
+	shards []*shard
+}
+
+const (
+	mostShards = 64
+	// leastKeys is the fewest keys of a shard: a store for few keys has one shard, and
+	// then keeps its bound exactly.
+	leastKeys = 1024
+)
+
+// New returns an empty store. The error is a *ratelimit.FieldError for an option that is
+// out of its range.
+func New(o Options) (*Store, error) {
+	if o.MaxKeys < 0 {
+		return nil, &ratelimit.FieldError{Field: "MaxKeys", Value: strconv.Itoa(o.MaxKeys), Want: "0 or more"}
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	n := o.MaxKeys / leastKeys
+	if n < 1 {
+		n = 1
+	}
+	if n > mostShards {
+		n = mostShards
+	}
+	s := &Store{now: o.Now, seed: maphash.MakeSeed()}
+	for i := 0; i < n; i++ {
+		s.shards = append(s.shards, newShard((o.MaxKeys+n-1)/n))
+	}
+	return s, nil
+}
+
+// Take implements ratelimit.Store. It never waits.
+func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
+		return err
+	}
+	keys, shards, err := s.lock(hits)
+	defer unlock(shards)
+	if err != nil {
+		return err
+	}
+	now := s.now().UnixMicro()
+	rows := make([]*algorithm.Row, len(hits))
+	nows := make([]int64, len(hits))
+	for i := range hits {
+		rows[i] = s.shardOf(keys[i]).row(keys[i], now)
+		nows[i] = now
+	}
+	algorithm.Decide(hits, rows, nows, decisions)
+	for i := range hits {
+		decisions[i].Source = ratelimit.FromMemory
+		if rows[i].Blank() {
+			s.shardOf(keys[i]).remove(keys[i])
+		}
+	}
+	for _, sh := range shards {
+		sh.sweep(now)
+	}
+	return nil
+}
+
+// Reset implements ratelimit.Store.
+func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	keys, shards, err := s.lock(hits)
+	defer unlock(shards)
+	if err != nil {
+		return err
+	}
+	for i := range keys {
+		s.shardOf(keys[i]).remove(keys[i])
+	}
+	return nil
+}
+
+// Close implements ratelimit.Store.
+func (s *Store) Close() {
+	for _, sh := range s.shards {
+		sh.mu.Lock()
+		sh.closed = true
+		sh.rows = nil
+		sh.entries = nil
+		sh.mu.Unlock()
+	}
+}
+
+// Len is how many keys the store holds, including expired keys that are not yet removed.
+func (s *Store) Len() int {
+	n := 0
+	for _, sh := range s.shards {
+		sh.mu.Lock()
+		n += len(sh.entries)
+		sh.mu.Unlock()
+	}
+	return n
+}
+
+// lock returns the keys of the hits, and their shards once each, which it has locked. The
+// order of the locks is that of the shards, so two calls cannot wait for each other.
+func (s *Store) lock(hits []ratelimit.Hit) ([]key, []*shard, error) {
+	keys := make([]key, len(hits))
+	var at []int
+	for i := range hits {
+		h := &hits[i]
+		if h.Limit == nil {
+			return nil, nil, h.Validate()
+		}
+		keys[i] = key{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
+		at = append(at, s.shardAt(keys[i]))
+	}
+	sort.Ints(at)
+	var shards []*shard
+	var err error
+	for i := range at {
+		if i > 0 && at[i] == at[i-1] {
+			continue
+		}
+		sh := s.shards[at[i]]
+		sh.mu.Lock()
+		shards = append(shards, sh)
+		if sh.closed {
+			err = ratelimit.ErrClosed
+		}
+	}
+	if len(hits) == 0 {
+		err = s.closed()
+	}
+	return keys, shards, err
+}
+
+func unlock(shards []*shard) {
+	for _, sh := range shards {
+		sh.mu.Unlock()
+	}
+}
+
+// closed returns ErrClosed after Close.
+func (s *Store) closed() error {
+	s.shards[0].mu.Lock()
+	defer s.shards[0].mu.Unlock()
+	if s.shards[0].closed {
+		return ratelimit.ErrClosed
+	}
+	return nil
+}
+
+// shardAt is the place of a key's shard.
+func (s *Store) shardAt(k key) int {
+	if len(s.shards) == 1 {
+		return 0
+	}
+	return int(maphash.String(s.seed, k.key) % uint64(len(s.shards)))
+}
+
+func (s *Store) shardOf(k key) *shard { return s.shards[s.shardAt(k)] }

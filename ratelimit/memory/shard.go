@@ -1,0 +1,127 @@
+package memory
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+)
+
+// key names a row.
+type key struct {
+	durable     bool
+	prefix, key string
+}
+
+// shard is a part of the keys under a lock of its own. All methods need the lock.
+//
+// entries holds every row once, in no order, so that each call can sweep a few of them. The
+// map cannot serve for that: ranging over a map that has shrunk visits its empty slots.
+type shard struct {
+	mu      sync.Mutex
+	closed  bool
+	max     int
+	rows    map[key]*entry
+	largest int // the most rows since the map was made
+	entries []*entry
+	next    int // where the sweep continues
+}
+
+// entry is a row and its place in entries.
+type entry struct {
+	key key
+	at  int
+	row algorithm.Row
+}
+
+func newShard(max int) *shard { return &shard{max: max, rows: map[key]*entry{}} }
+
+// row returns a key's row, and makes it if there is none. A later call of row may displace it.
+// A charge to a displaced row is lost.
+func (s *shard) row(k key, now int64) *algorithm.Row {
+	e := s.rows[k]
+	if e == nil {
+		if len(s.entries) >= s.max {
+			s.displace(now)
+		}
+		k.key = strings.Clone(k.key) // the key may be a part of a long request
+		e = &entry{key: k, at: len(s.entries)}
+		s.rows[k] = e
+		s.entries = append(s.entries, e)
+		if len(s.entries) > s.largest {
+			s.largest = len(s.entries)
+		}
+	}
+	return &e.row
+}
+
+// remove deletes a key's row, if there is one.
+func (s *shard) remove(k key) {
+	if e := s.rows[k]; e != nil {
+		s.removeEntry(e)
+	}
+}
+
+func (s *shard) removeEntry(e *entry) {
+	last := len(s.entries) - 1
+	moved := s.entries[last]
+	s.entries[e.at] = moved
+	moved.at = e.at
+	s.entries[last] = nil
+	s.entries = s.entries[:last]
+	delete(s.rows, e.key)
+	s.shrink()
+}
+
+// leastShrunk is the size below which memory is not worth freeing.
+const leastShrunk = 1024
+
+// shrink frees memory once three quarters of the largest number of rows are gone: a map
+// never gives memory back.
+func (s *shard) shrink() {
+	if s.largest < leastShrunk || len(s.entries) > s.largest/4 {
+		return
+	}
+	s.largest = len(s.entries)
+	s.rows = make(map[key]*entry, len(s.entries))
+	s.entries = append(make([]*entry, 0, len(s.entries)), s.entries...)
+	for _, e := range s.entries {
+		s.rows[e.key] = e
+	}
+}
+
+// sweepSteps is how many rows each call looks at to find expired ones. A call adds fewer
+// rows in general, so expired rows do not accumulate.
+const sweepSteps = 4
+
+// sweep deletes the expired rows among the next few.
+func (s *shard) sweep(now int64) {
+	for step := 0; step < sweepSteps && len(s.entries) > 0; step++ {
+		if s.next >= len(s.entries) {
+			s.next = 0
+		}
+		e := s.entries[s.next]
+		if e.row.Expires <= now {
+			s.removeEntry(e) // the last row takes its place and is next
+		} else {
+			s.next++
+		}
+	}
+}
+
+// displaceSteps is how many rows displace looks at to find an expired one.
+const displaceSteps = 16
+
+// displace removes one row: an expired one among the next few, or else the next.
+func (s *shard) displace(now int64) {
+	for step := 0; step < displaceSteps; step++ {
+		s.next++
+		if s.next >= len(s.entries) {
+			s.next = 0
+		}
+		if s.entries[s.next].row.Expires <= now {
+			break
+		}
+	}
+	s.removeEntry(s.entries[s.next])
+}

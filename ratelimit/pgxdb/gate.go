@@ -1,0 +1,171 @@
+package pgxdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// refusalTime is how long the pool opens no further connection after the server has refused
+// one, while there are others.
+const refusalTime = 250 * time.Millisecond
+
+// gate bounds how many calls have a connection or are opening one. A server can allow fewer
+// connections than the pool: then a call whose new connection is refused waits for one that
+// another call has. It fails only if no call has one.
+//
+// A call is in the gate from enter to leave. Calls that wait enter in the order of arrival.
+type gate struct {
+	most int        // in the gate at once
+	idle func() int // how many idle connections the pool has
+
+	mu      sync.Mutex // guards all that follows
+	inside  int
+	known   int       // while refused is recent: how many connections there are
+	refused time.Time // when the server last refused a connection beside others
+	waiting []*entrant
+	closed  bool
+}
+
+var errClosed = errors.New("pgxdb: the DB is closed")
+
+// entrant is a call that waits at the gate. It leaves gate.waiting when ready gets its value:
+// nil when it is in, or why there is no connection.
+type entrant struct{ ready chan error }
+
+// enter waits until the call is in the gate, or ctx ends.
+func (g *gate) enter(ctx context.Context) error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return errClosed
+	}
+	if len(g.waiting) == 0 && g.inside < g.bound() {
+		g.inside++
+		g.mu.Unlock()
+		return nil
+	}
+	e := &entrant{ready: make(chan error, 1)}
+	g.waiting = append(g.waiting, e)
+	g.mu.Unlock()
+	select {
+	case err := <-e.ready:
+		return err
+	case <-ctx.Done():
+		return g.giveUp(e, ctx.Err())
+	}
+}
+
+// giveUp ends the wait of a call because its context has ended.
+func (g *gate) giveUp(e *entrant, cause error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := range g.waiting {
+		if g.waiting[i] == e {
+			g.waiting = append(g.waiting[:i:i], g.waiting[i+1:]...)
+			return fmt.Errorf("pgxdb: none of the %d connections became free: %w", g.inside, cause)
+		}
+	}
+	if <-e.ready == nil { // the call is in already
+		g.inside--
+		g.admit()
+	}
+	return cause
+}
+
+// bound is how many calls may be in the gate. The caller holds the mutex.
+func (g *gate) bound() int {
+	if !g.refused.IsZero() && time.Since(g.refused) < refusalTime {
+		return g.known
+	}
+	return g.most
+}
+
+// admit lets calls in that wait. The caller holds the mutex.
+func (g *gate) admit() {
+	for len(g.waiting) > 0 && g.inside < g.bound() {
+		g.waiting[0].ready <- nil
+		g.waiting = g.waiting[1:]
+		g.inside++
+	}
+}
+
+// leave ends the call's stay in the gate. Its connection is in the pool again, or closed.
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inside--
+	g.admit()
+}
+
+// refuse ends the stay of a call whose new connection has failed with err. If there are other
+// connections, idle or of calls in the gate, refuse returns nil and the call enters again.
+// Otherwise err is for all calls that wait.
+func (g *gate) refuse(err error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inside--
+	// A call that has left the gate has made its connection idle before.
+	if others := g.inside + g.idle(); others > 0 && !g.closed {
+		g.known = others
+		g.refused = time.Now()
+		g.admit()
+		return nil
+	}
+	g.refused = time.Time{}
+	g.fail(err)
+	return err
+}
+
+// fail ends the wait of all calls with err. The caller holds the mutex.
+func (g *gate) fail(err error) {
+	for _, e := range g.waiting {
+		e.ready <- err
+	}
+	g.waiting = nil
+}
+
+// close fails the calls that wait, and all later ones.
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	g.fail(errClosed)
+}
+
+// acquire returns a connection. release must follow.
+func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	first := !d.used.Load()
+	if first {
+		ctx = context.WithValue(ctx, calling{}, true)
+	}
+	for {
+		if err := d.gate.enter(ctx); err != nil {
+			return nil, err
+		}
+		conn, err := d.pool.Acquire(ctx)
+		if err == nil {
+			if first {
+				d.used.Store(true)
+			}
+			return conn, nil
+		}
+		if ctx.Err() != nil {
+			d.gate.leave()
+			return nil, err
+		}
+		if err := d.gate.refuse(err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// release returns a connection to the pool.
+func (d *DB) release(conn *pgxpool.Conn) {
+	conn.Release()
+	d.gate.leave()
+}

@@ -1,0 +1,279 @@
+package pgxdb
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// States of a prepared statement on its connection.
+const (
+	absent = iota
+	sent   // its Parse is in the pipeline that is under way
+	ready
+)
+
+// prepared is what a connection knows of a statement's text. Only the owner of the
+// connection uses it.
+type prepared struct {
+	description *pgconn.StatementDescription
+	state       int
+}
+
+// preparedOn returns the prepared statements of a connection, by their texts. They
+// end with the connection.
+func preparedOn(conn *pgxpool.Conn) map[string]*prepared {
+	const key = "pgxdb.prepared"
+	data := conn.Conn().PgConn().CustomData()
+	all, _ := data[key].(map[string]*prepared)
+	if all == nil {
+		all = map[string]*prepared{}
+		data[key] = all
+	}
+	return all
+}
+
+func newPrepared(sql string) *prepared {
+	// The name is made from the text, so that a statement which another session left
+	// on the server's connection has the same text.
+	sum := sha256.Sum256([]byte(sql))
+	return &prepared{description: &pgconn.StatementDescription{
+		Name: "pgrl_" + hex.EncodeToString(sum[:12]),
+		SQL:  sql,
+		// pgx needs the columns only to decode values, and the values are read as they
+		// are. Without columns, pgx would ask for them each time. With the true ones,
+		// pgx v5.12 mixes them up after a transaction that failed: it does not skip
+		// those of the statements that the server skipped.
+		Fields: make([]pgconn.FieldDescription, 1),
+	}}
+}
+
+// request is one statement of a batch.
+type request struct {
+	statement *postgres.Statement
+	prepared  *prepared // nil to send it without preparing it
+	values    [][]byte
+	oids      []uint32
+}
+
+// batch is the statements of one pipeline.
+type batch struct {
+	encoder  encoder
+	prepared map[string]*prepared // of the connection
+	requests []request            // those that can be sent
+	lost     bool                 // the server did not have our prepared statements
+	close    bool                 // the connection must not be used again
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// free returns the batch to its pool.
+func (b *batch) free() {
+	clear(b.requests)
+	b.encoder.reset()
+	*b = batch{encoder: b.encoder, requests: b.requests[:0]}
+	batches.Put(b)
+}
+
+// statements are those that can be sent.
+func (b *batch) statements() []*postgres.Statement {
+	var all []*postgres.Statement
+	for _, r := range b.requests {
+		all = append(all, r.statement)
+	}
+	return all
+}
+
+// add takes in the transactions that can be sent. A statement that cannot be sent
+// gets its error, and its transaction is rolled back.
+func (b *batch) add(statements []*postgres.Statement, unnamed bool) {
+	first := 0 // of the transaction
+	for i, s := range statements {
+		if s.Joined && i < len(statements)-1 {
+			continue
+		}
+		b.addTransaction(statements[first:i+1], unnamed)
+		first = i + 1
+	}
+}
+
+func (b *batch) addTransaction(statements []*postgres.Statement, unnamed bool) {
+	before := len(b.requests)
+	for i, s := range statements {
+		r := request{statement: s}
+		var err error
+		if r.values, r.oids, err = b.encoder.encode(s); err != nil {
+			b.requests = b.requests[:before]
+			rollBack(statements, i, err, "")
+			return
+		}
+		if !unnamed && !s.Unnamed {
+			r.prepared = b.prepared[s.SQL]
+			if r.prepared == nil {
+				r.prepared = newPrepared(s.SQL)
+				b.prepared[s.SQL] = r.prepared
+			}
+		}
+		b.requests = append(b.requests, r)
+	}
+}
+
+// rollBack sets the errors of a transaction of which statement i failed.
+func rollBack(statements []*postgres.Statement, i int, err error, code string) {
+	for _, s := range statements {
+		s.Err, s.Code = postgres.ErrRolledBack, ""
+	}
+	statements[i].Err, statements[i].Code = err, code
+}
+
+// isLast reports whether request i is the last one of its transaction.
+func (b *batch) isLast(i int) bool {
+	return i == len(b.requests)-1 || !b.requests[i].statement.Joined
+}
+
+var binaryFormat = []int16{1}
+
+// send puts the requests into the pipeline's buffer.
+func (b *batch) send(p *pgconn.Pipeline) {
+	for i, r := range b.requests {
+		switch q := r.prepared; {
+		case q == nil:
+			p.SendQueryParams(r.statement.SQL, r.values, r.oids, binaryFormat, binaryFormat)
+		case q.state == absent:
+			p.SendPrepare(q.description.Name, r.statement.SQL, r.oids)
+			q.state = sent
+			fallthrough
+		default:
+			p.SendQueryStatement(q.description, r.values, binaryFormat, binaryFormat)
+		}
+		if b.isLast(i) {
+			p.SendPipelineSync()
+		}
+	}
+}
+
+// read reads the answers to all requests.
+func (b *batch) read(p *pgconn.Pipeline) attemptResult {
+	var result attemptResult
+	all := b.statements()
+	for first := 0; first < len(all); {
+		last := first
+		for !b.isLast(last) {
+			last++
+		}
+		answered, failure, err := b.readTransaction(p, first, last)
+		if err != nil {
+			return b.connectionFailed(all[first:], answered > first, err, result)
+		}
+		if failure != nil {
+			b.transactionFailed(all, first, min(answered, last), last, failure, &result)
+		}
+		first = last + 1
+	}
+	return result
+}
+
+// readTransaction reads the answers to the requests from first to last. answered is
+// the first request without a result, failure the server's error if the transaction
+// failed, and err the error of the connection if it failed.
+func (b *batch) readTransaction(p *pgconn.Pipeline, first, last int) (answered int, failure *pgconn.PgError, err error) {
+	answered = first
+	for {
+		results, err := p.GetResults()
+		switch r := results.(type) {
+		case *pgconn.StatementDescription:
+			b.requests[answered].prepared.state = ready
+		case *pgconn.ResultReader:
+			s := b.requests[answered].statement
+			for r.NextRow() {
+				s.Result = appendRow(s.Result, r.Values())
+				s.Rows++
+			}
+			if _, err = r.Close(); err == nil {
+				answered++
+			}
+		case *pgconn.PipelineSync:
+			if failure == nil {
+				for _, r := range b.requests[first : last+1] {
+					r.statement.Err = nil
+				}
+			}
+			return answered, failure, nil
+		case nil:
+			if err == nil {
+				err = errPending
+			}
+		}
+		if err != nil {
+			e := serverError(err)
+			if e == nil || isFatal(e) {
+				return answered, nil, err
+			}
+			failure = e
+		}
+	}
+}
+
+// appendRow appends the columns of a row as postgres.Statement.Result has them.
+func appendRow(result []byte, columns [][]byte) []byte {
+	for _, column := range columns {
+		size := int32(-1)
+		if column != nil {
+			size = int32(len(column))
+		}
+		result = binary.BigEndian.AppendUint32(result, uint32(size))
+		result = append(result, column...)
+	}
+	return result
+}
+
+// transactionFailed handles the failure of a statement that fails its transaction,
+// which is from first to last.
+func (b *batch) transactionFailed(all []*postgres.Statement, first, failed, last int, e *pgconn.PgError, result *attemptResult) {
+	retry, lost, stale := false, false, false
+	if q := b.requests[failed].prepared; q != nil {
+		retry = sqlstate.IsLostStatement(e.Code)
+		// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
+		lost = retry && (q.state == ready || e.Code == sqlstate.DuplicateStatement)
+		stale = sqlstate.IsStalePlan(e.Code, e.Routine, e.Message)
+	}
+	rollBack(all[first:last+1], failed-first, e, e.Code)
+	for _, r := range b.requests[first : last+1] {
+		if r.prepared != nil && r.prepared.state == sent {
+			r.prepared.state = absent // the server skipped its Parse
+		}
+	}
+	if retry || stale {
+		result.retry = append(result.retry, all[first:last+1]...)
+	}
+	b.lost = b.lost || lost
+	// The statements that the server has are not as this connection remembers them.
+	b.close = b.close || lost || stale || sqlstate.ClosesConnection(e.Code)
+	result.unnamed = result.unnamed || lost || stale
+}
+
+// connectionFailed handles an error that ends the connection. left are the
+// statements from the transaction on of which the answer is missing; started says
+// whether one of its statements was answered. If the server ended the session
+// for a reason of its own, a transaction that was not committed had no effect.
+func (b *batch) connectionFailed(left []*postgres.Statement, started bool, err error, result attemptResult) attemptResult {
+	setFailed(left, err)
+	failed := attemptResult{err: err}
+	if e := serverError(err); e != nil && !started {
+		lost := sqlstate.IsLostByPooler(e.Code, e.Message)
+		if lost || sqlstate.EndsSession(e.Code) {
+			failed.retry = slices.Concat(result.retry, left)
+			failed.unnamed = result.unnamed || lost
+		}
+		b.lost = b.lost || lost
+	}
+	return failed
+}

@@ -1,0 +1,129 @@
+package pgxdb
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// maxAttempts is how often a transaction is sent at most. After every attempt but
+// the last one, it is certain that the transaction had no effect.
+const maxAttempts = 4
+
+// maxLost is how many times prepared statements may be lost before the DB stops
+// preparing them.
+const maxLost = 2
+
+// errPending is the Err of a statement whose outcome is not known yet.
+var errPending = errors.New("pgxdb: no answer from the server")
+
+// attemptResult is the result of one attempt to run statements.
+type attemptResult struct {
+	retry   []*postgres.Statement // whole transactions that had no effect and may be sent again
+	unnamed bool                  // send them without prepared statements
+	err     error                 // the connection failed or the context ended
+}
+
+// Run implements postgres.DB.
+func (d *DB) Run(ctx context.Context, statements []*postgres.Statement) error {
+	if len(statements) == 0 {
+		return nil
+	}
+	unnamed := false
+	for attempt := 1; ; attempt++ {
+		result := d.attempt(ctx, statements, unnamed || d.lost.Load() >= maxLost)
+		if len(result.retry) == 0 || attempt == maxAttempts || ctx.Err() != nil {
+			return result.err
+		}
+		statements, unnamed = result.retry, unnamed || result.unnamed
+	}
+}
+
+// attempt runs statements on a connection of the pool. Each of them has its outcome
+// then, unless it is retried.
+func (d *DB) attempt(ctx context.Context, statements []*postgres.Statement, unnamed bool) attemptResult {
+	for _, s := range statements {
+		s.Err, s.Code, s.Result, s.Rows = errPending, "", s.Result[:0], 0
+	}
+	conn, err := d.acquire(ctx)
+	if err != nil {
+		setFailed(statements, err)
+		return attemptResult{err: err}
+	}
+	defer d.release(conn)
+	b := batches.Get().(*batch)
+	defer b.free()
+	b.prepared = preparedOn(conn)
+	b.add(statements, unnamed)
+	if len(b.requests) == 0 {
+		return attemptResult{}
+	}
+	p := conn.Conn().PgConn().StartPipeline(ctx)
+	b.send(p)
+	if err := p.Flush(); err != nil {
+		_ = p.Close()
+		setFailed(b.statements(), err)
+		if pgconn.SafeToRetry(err) {
+			return attemptResult{err: err, retry: b.statements()}
+		}
+		return attemptResult{err: err}
+	}
+	result := b.read(p)
+	if err := p.Close(); err != nil && result.err == nil {
+		result.err = err
+	}
+	if b.lost {
+		d.lost.Add(1)
+	}
+	if b.close {
+		closeConn(conn)
+	}
+	return result
+}
+
+// closeConn closes a connection, so that Release does not keep it.
+func closeConn(conn *pgxpool.Conn) {
+	_ = conn.Conn().PgConn().Close(context.Background())
+}
+
+// setFailed sets an error of several statements.
+func setFailed(statements []*postgres.Statement, err error) {
+	for _, s := range statements {
+		s.Err, s.Code = err, ""
+		if e := serverError(err); e != nil {
+			s.Code = e.Code
+		}
+	}
+}
+
+// serverError returns the error that the server reported, or nil if err is
+// another one.
+func serverError(err error) *pgconn.PgError {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		return e
+	}
+	return nil
+}
+
+// isFatal reports whether the server ended the session with this error.
+func isFatal(e *pgconn.PgError) bool { return e.Severity == "FATAL" || e.Severity == "PANIC" }
+
+// Exec implements postgres.DB.
+func (d *DB) Exec(ctx context.Context, sql string) error {
+	conn, err := d.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.release(conn)
+	_, err = conn.Conn().PgConn().Exec(ctx, sql).ReadAll()
+	if e := serverError(err); e != nil && sqlstate.ClosesConnection(e.Code) {
+		closeConn(conn)
+	}
+	return err
+}

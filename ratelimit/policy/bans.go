@@ -1,0 +1,102 @@
+package policy
+
+import (
+	"math"
+	"net/netip"
+	"time"
+)
+
+// never is the end of what does not end, in microseconds since the Unix epoch.
+const never = math.MaxInt64
+
+// always is the beginning of what has no beginning.
+const always = math.MinInt64
+
+// endOf is the end of something in microseconds; the zero time is never.
+func endOf(t time.Time) int64 {
+	if t.IsZero() {
+		return never
+	}
+	return t.UnixMicro()
+}
+
+// beginOf is the begin of something in microseconds; the zero time was always.
+func beginOf(t time.Time) int64 {
+	if t.IsZero() {
+		return always
+	}
+	return t.UnixMicro()
+}
+
+// banSet is bans, compiled. Of several bans of one sender only the last to end counts.
+type banSet struct {
+	bans     []Ban
+	ends     []int64 // by place in bans
+	networks *networks
+	byNode   []int32          // by node of networks: the ban that ends last of those that hold there
+	users    map[string]int32 // place in bans
+	keys     map[int64]int32
+}
+
+func newBanSet(bans []Ban) *banSet {
+	b := &banSet{bans: bans, ends: make([]int64, len(bans)), users: make(map[string]int32), keys: make(map[int64]int32)}
+	var prefixes []netip.Prefix
+	var places []int32
+	for i := range bans {
+		b.ends[i] = endOf(bans[i].Until)
+		place := int32(i)
+		if bans[i].Network.IsValid() {
+			prefixes = append(prefixes, bans[i].Network)
+			places = append(places, place)
+		}
+		if user := bans[i].User; user != "" {
+			if old, known := b.users[user]; !known || b.ends[old] < b.ends[i] {
+				b.users[user] = place
+			}
+		}
+		if key := bans[i].KeyID; key != 0 {
+			if old, known := b.keys[key]; !known || b.ends[old] < b.ends[i] {
+				b.keys[key] = place
+			}
+		}
+	}
+	b.networks = newNetworks(prefixes)
+	b.byNode = make([]int32, len(prefixes))
+	for i := range places {
+		b.byNode[i] = -1
+	}
+	for i, place := range places {
+		node := b.networks.nodes[i]
+		if old := b.byNode[node]; old < 0 || b.ends[old] < b.ends[place] {
+			b.byNode[node] = place
+		}
+	}
+	for _, node := range b.networks.downwards {
+		parent := b.networks.parents[node]
+		if parent >= 0 && b.ends[b.byNode[parent]] > b.ends[b.byNode[node]] {
+			b.byNode[node] = b.byNode[parent]
+		}
+	}
+	return b
+}
+
+// findBan returns the ban that holds for a sender at a time, or nil. user is "" and key is 0
+// if the sender has none.
+func findBan(b *banSet, address netip.Addr, user string, key, at int64) *Ban {
+	if node := findNetwork(b.networks, address); node >= 0 {
+		if place := b.byNode[node]; at < b.ends[place] {
+			return &b.bans[place]
+		}
+	}
+	if user != "" && len(b.users) > 0 {
+		if place, banned := b.users[user]; banned && at < b.ends[place] {
+			return &b.bans[place]
+		}
+	}
+	if key != 0 && len(b.keys) > 0 {
+		if place, banned := b.keys[key]; banned && at < b.ends[place] {
+			return &b.bans[place]
+		}
+	}
+	return nil
+}

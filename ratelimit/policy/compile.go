@@ -1,0 +1,347 @@
+package policy
+
+import (
+	"net/netip"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Wrong is a rule or an override that cannot be used.
+type Wrong struct {
+	Rule string
+	// Override is "", or names an override of the rule, which alone is not used:
+	// "limit hour, tier free".
+	Override string
+	// Err says what is wrong, and what it should be.
+	Err error
+}
+
+// Options are how a snapshot is compiled.
+type Options struct {
+	// Remember is for how many combinations of tier, method, host and path a snapshot
+	// remembers which rules match. It is worth its memory where the code is
+	// interpreted. 0 is none.
+	Remember int
+	// SecretHeader reports whether a header of that name holds a secret. Keys of counters
+	// that contain a secret are stored as digests. nil takes all headers for secrets.
+	SecretHeader func(name string) bool
+}
+
+// Snapshot is rules, overrides and bans at one moment. It does not change, and any number of
+// goroutines may use it.
+type Snapshot struct {
+	set  *ruleSet
+	bans *banSet
+	memo *memo // nil without
+	// banned: a ban names a network. Bans of users and keys are in amounts.
+	banned bool
+}
+
+// Compile makes a snapshot. overrides are those for tiers; those for users and keys belong to
+// identities. The snapshot keeps the lists, which must not change afterwards.
+func Compile(rules []Rule, overrides []Override, bans []Ban, options Options) *Snapshot {
+	return newSnapshot(newRuleSet(rules, overrides, options), bans)
+}
+
+// WithBans is the snapshot with other bans. The rules are not compiled again.
+func (s *Snapshot) WithBans(bans []Ban) *Snapshot { return newSnapshot(s.set, bans) }
+
+func newSnapshot(set *ruleSet, bans []Ban) *Snapshot {
+	s := &Snapshot{set: set, bans: newBanSet(bans)}
+	s.banned = len(s.bans.byNode) > 0
+	if set.remember > 0 {
+		s.memo = newMemo(set.remember)
+		s.memo.open = !set.anywhere && len(s.bans.byNode) == 0
+	}
+	return s
+}
+
+// Wrong returns the rules that are disabled because they cannot be used, and the overrides
+// for tiers that are not used, in the order of their names.
+func (s *Snapshot) Wrong() []Wrong { return append([]Wrong(nil), s.set.wrong...) }
+
+// Rules returns how many rules have an effect.
+func (s *Snapshot) Rules() int { return len(s.set.rules) }
+
+// ruleSet is rules with their limits, compiled. Its slices hold pointers: in the interpreter a
+// function that has an element of a slice pays for memory of the element's size.
+type ruleSet struct {
+	rules        []*rule // in the order in which they are tried
+	limits       []*limit
+	limitsByName map[string]int32
+	families     map[string]int32
+	tiers        map[string]int32 // 1 and up; 0 is a tier that nothing mentions
+	methods      map[string]uint64
+	index        index
+	remember     int       // Options.Remember
+	anywhere     bool      // a rule names a network
+	networks     *networks // of all rules
+	wrong        []Wrong
+
+	mu       sync.Mutex // guards anchored
+	anchored map[anchorKey]*amount
+}
+
+// rule is a rule, compiled.
+type rule struct {
+	row         Rule
+	mark        *Mark
+	family      int32 // 0 is none
+	from, until int64
+	tiers       []uint64 // a bit for each tier; nil is all
+	methods     uint64   // a bit for each method; 0 is all
+	hosts       []*hostPattern
+	paths       []*pathPattern
+	networks    []netip.Prefix
+	// hostFiled and pathFiled: to find the rule in the index is to match a host of it, or
+	// its only path.
+	hostFiled, pathFiled bool
+	by                   counterBy
+	secret               bool // the keys hold a secret
+	cost                 int64
+	first, end           int32 // its limits
+}
+
+func limitName(rule, limit string) string { return rule + "/" + limit }
+
+func newRuleSet(rows []Rule, overrides []Override, options Options) *ruleSet {
+	set := &ruleSet{
+		limitsByName: make(map[string]int32), families: make(map[string]int32), tiers: make(map[string]int32),
+		methods: make(map[string]uint64), anchored: make(map[anchorKey]*amount),
+	}
+	sorted := make([]*Rule, 0, len(rows))
+	for i := range rows {
+		if rows[i].Mode != Off {
+			sorted = append(sorted, &rows[i])
+		}
+	}
+	sort.SliceStable(sorted, func(i, j int) bool { return isBefore(sorted[i], sorted[j]) })
+	set.number(sorted, overrides)
+	names := make(map[string]bool, len(sorted))
+	for _, row := range sorted {
+		err := row.Err
+		if err == nil && names[row.Name] {
+			err = &ratelimit.FieldError{Field: "name", Value: row.Name, Want: "a name that no other rule has"}
+		}
+		if err == nil {
+			err = set.add(row, options)
+		}
+		if err != nil {
+			set.wrong = append(set.wrong, Wrong{Rule: row.Name, Err: err})
+		} else {
+			names[row.Name] = true
+		}
+	}
+	for i := range overrides {
+		if err := set.addTierOverride(&overrides[i]); err != nil {
+			o := &overrides[i]
+			set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: "limit " + o.Limit + ", tier " + o.Tier, Err: err})
+		}
+	}
+	wrong := set.wrong
+	sort.SliceStable(wrong, func(i, j int) bool { return wrong[i].Rule < wrong[j].Rule })
+	set.index = newIndex(set)
+	var named []netip.Prefix
+	for i := range set.rules {
+		named = append(named, set.rules[i].networks...)
+	}
+	set.networks = newNetworks(named)
+	set.remember = options.Remember
+	return set
+}
+
+// tried are the actions in the order in which rules are tried, by Action.
+var tried = []int{Charge: 2, Block: 1, Exempt: 0}
+
+func isBefore(a, b *Rule) bool {
+	if a.Action != b.Action && int(a.Action) < len(tried) && int(b.Action) < len(tried) {
+		return tried[a.Action] < tried[b.Action]
+	}
+	if a.Priority != b.Priority {
+		return a.Priority > b.Priority
+	}
+	return a.Name < b.Name
+}
+
+// number gives a number to every tier and a bit to every method that is mentioned.
+func (set *ruleSet) number(rows []*Rule, overrides []Override) {
+	for _, row := range rows {
+		for _, tier := range row.Tiers {
+			if set.tiers[tier] == 0 {
+				set.tiers[tier] = int32(len(set.tiers) + 1)
+			}
+		}
+		for _, method := range row.Methods {
+			method = strings.ToUpper(method)
+			if set.methods[method] == 0 && len(set.methods) < 64 {
+				set.methods[method] = uint64(1) << uint(len(set.methods))
+			}
+		}
+	}
+	for i := range overrides {
+		if tier := overrides[i].Tier; set.tiers[tier] == 0 {
+			set.tiers[tier] = int32(len(set.tiers) + 1)
+		}
+	}
+}
+
+// add compiles a rule, or returns what is wrong with it and adds nothing.
+func (set *ruleSet) add(row *Rule, options Options) error {
+	r := &rule{row: *row, from: beginOf(row.From), until: endOf(row.Until), cost: row.Cost, first: int32(len(set.limits))}
+	if err := r.check(); err != nil {
+		return err
+	}
+	if r.cost == 0 {
+		r.cost = 1
+	}
+	for _, tier := range row.Tiers {
+		if r.tiers == nil {
+			r.tiers = make([]uint64, len(set.tiers)/64+1)
+		}
+		bit := set.tiers[tier]
+		r.tiers[bit/64] |= uint64(1) << uint(bit%64)
+	}
+	for _, method := range row.Methods {
+		bit := set.methods[strings.ToUpper(method)]
+		if bit == 0 {
+			return &ratelimit.FieldError{Field: "methods", Value: method, Want: "one of at most 64 methods in all rules"}
+		}
+		r.methods |= bit
+	}
+	for _, host := range row.Hosts {
+		p, err := parseHost(host)
+		if err != nil {
+			return err
+		}
+		r.hosts = append(r.hosts, p)
+	}
+	for _, path := range row.Paths {
+		p, err := parsePath(path)
+		if err != nil {
+			return err
+		}
+		r.paths = append(r.paths, p)
+	}
+	for _, network := range row.Networks {
+		if !network.IsValid() {
+			return &ratelimit.FieldError{Field: "networks", Value: network.String(), Want: "networks such as 192.0.2.0/24"}
+		}
+		r.networks = append(r.networks, normalNetwork(network))
+	}
+	var err error
+	if r.by, err = parseCountBy(row.CountBy); err != nil {
+		return err
+	}
+	for _, header := range r.by.headers {
+		r.secret = r.secret || header != "" && (options.SecretHeader == nil || options.SecretHeader(header))
+	}
+	compiled, err := r.compileLimits(int32(len(set.rules)))
+	if err != nil {
+		return err
+	}
+	status := 403
+	if row.Status != 0 {
+		status = row.Status
+	}
+	r.mark = &Mark{Rule: row.Name, Shadow: row.Mode == Shadow, From: "rule", Status: status, Message: row.Message, RetryAfter: row.RetryAfter, Ban: row.Ban}
+	if row.Family != "" {
+		if set.families[row.Family] == 0 {
+			set.families[row.Family] = int32(len(set.families) + 1)
+		}
+		r.family = set.families[row.Family]
+	}
+	for i := range compiled {
+		set.limitsByName[limitName(row.Name, compiled[i].row.Name)] = int32(len(set.limits))
+		set.limits = append(set.limits, compiled[i])
+	}
+	r.end = int32(len(set.limits))
+	set.rules = append(set.rules, r)
+	set.anywhere = set.anywhere || len(r.networks) > 0
+	return nil
+}
+
+// check returns what is wrong with the plain fields of a rule.
+func (r *rule) check() error {
+	row := &r.row
+	if row.Name == "" {
+		return &ratelimit.FieldError{Field: "name", Want: "a name"}
+	}
+	if int(row.Mode) >= len(modes) {
+		return &ratelimit.FieldError{Field: "mode", Value: row.Mode.String(), Want: "one of " + strings.Join(modes, ", ")}
+	}
+	if int(row.Action) >= len(actions) {
+		return &ratelimit.FieldError{Field: "action", Value: row.Action.String(), Want: "one of " + strings.Join(actions, ", ")}
+	}
+	if r.from >= r.until {
+		return &ratelimit.FieldError{Field: "valid", Value: row.Until.String(), Want: "a range that ends after it begins"}
+	}
+	if row.Cost < 0 || row.Cost > ratelimit.MaxEvents {
+		return &ratelimit.FieldError{Field: "cost", Value: strconv.FormatInt(row.Cost, 10), Want: "1 to " + strconv.FormatInt(ratelimit.MaxEvents, 10)}
+	}
+	if row.Status != 0 && (row.Status < 400 || row.Status > 599) {
+		return &ratelimit.FieldError{Field: "status", Value: strconv.Itoa(row.Status), Want: "400 to 599"}
+	}
+	if row.RetryAfter < 0 {
+		return &ratelimit.FieldError{Field: "retry_after", Value: row.RetryAfter.String(), Want: "0 or more"}
+	}
+	if row.Ban != nil {
+		if err := row.Ban.Validate(); err != nil {
+			return err
+		}
+	}
+	if row.Action == Charge && len(row.Limits) == 0 {
+		return &ratelimit.FieldError{Field: "limits", Want: "at least one limit, or another action"}
+	}
+	if row.Action != Charge && len(row.Limits) > 0 {
+		return &ratelimit.FieldError{Field: "limits", Value: row.Limits[0].Name, Want: "left out for the action " + row.Action.String()}
+	}
+	return nil
+}
+
+// compileLimits compiles the limits of the rule at a place.
+func (r *rule) compileLimits(place int32) ([]*limit, error) {
+	var compiled []*limit
+	names := make(map[string]bool)
+	for i := range r.row.Limits {
+		row := r.row.Limits[i]
+		// The limit's name has no slash, so no two limits have one prefix.
+		if row.Name == "" || strings.IndexByte(row.Name, '/') >= 0 || names[row.Name] {
+			return nil, &ratelimit.FieldError{Field: "limit", Value: row.Name, Want: "a name without a slash that no other limit of the rule has"}
+		}
+		names[row.Name] = true
+		row.Limit.Prefix = "rule/" + r.row.Name + "/" + row.Name
+		if row.Overage && row.Limit.Algorithm != ratelimit.FixedWindow && row.Limit.Algorithm != ratelimit.SlidingWindow {
+			return nil, &ratelimit.FieldError{Field: "algorithm", Value: row.Limit.Algorithm.String(), Want: "fixed_window or sliding_window for a limit with overage"}
+		}
+		own, err := newAmount(&r.row, &row, row.Limit.Events, 0, row.Unlimited, "rule")
+		if err != nil {
+			return nil, err
+		}
+		calendar := row.Limit.Calendar
+		compiled = append(compiled, &limit{
+			rule: place, row: row, own: own, periodic: r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year),
+		})
+	}
+	return compiled, nil
+}
+
+// addTierOverride adds an override for a tier to its limit.
+func (set *ruleSet) addTierOverride(o *Override) error {
+	if o.Tier == "" {
+		return &ratelimit.FieldError{Field: "tier", Want: "a tier: overrides for users and keys belong to identities"}
+	}
+	c, err := set.choose(o)
+	if err != nil || c.amount == nil {
+		return err
+	}
+	c.tier = set.tiers[o.Tier]
+	l := set.limits[c.limit]
+	l.tiers = append(l.tiers, c)
+	choices := l.tiers
+	sort.SliceStable(choices, func(i, j int) bool { return choices[i].from > choices[j].from })
+	return nil
+}

@@ -1,0 +1,267 @@
+package policy
+
+import (
+	"net/netip"
+	"sort"
+	"strings"
+)
+
+// index finds the rules that may match a request. Each rule is filed once, under that of its
+// literal paths, hosts, networks and tiers which it shares with the fewest other rules. A
+// bucket is the places of rules in ruleSet.rules.
+type index struct {
+	// paths are by the part before the first wildcard. No such part has more than depth
+	// slashes.
+	paths map[string][]int32
+	depth int
+	// hosts are by name. below is by the name with a dot before it, for the names below; no
+	// such name has more than labels dots.
+	hosts, below map[string][]int32
+	labels       int
+	tiers        [][]int32 // by number of the tier
+	others       []int32
+
+	networks  *networks
+	byNetwork [][]int32 // by node
+	anywhere  bool      // a rule is filed under its networks
+}
+
+// newIndex files the rules of a set.
+func newIndex(set *ruleSet) index {
+	x := index{
+		paths: make(map[string][]int32), hosts: make(map[string][]int32), below: make(map[string][]int32),
+		tiers: make([][]int32, len(set.tiers)+1),
+	}
+	paths, hosts := make(map[string]int), make(map[string]int)
+	tiers, nets := make(map[string]int), make(map[netip.Prefix]int)
+	for i := range set.rules {
+		r := set.rules[i]
+		for j := range r.paths {
+			paths[r.paths[j].literal]++
+		}
+		for j := range r.hosts {
+			hosts[r.hosts[j].name]++
+		}
+		for _, tier := range r.row.Tiers {
+			tiers[tier]++
+		}
+		for _, network := range r.networks {
+			nets[network]++
+		}
+	}
+	var filed []netip.Prefix
+	var filedRules []int32
+	for i := range set.rules {
+		r := set.rules[i]
+		place := int32(i)
+		// A kind of bucket is as full as its fullest bucket that this rule is in.
+		fewest, kind := len(set.rules)+1, ""
+		most := 0
+		for j := range r.paths {
+			most = larger(most, paths[r.paths[j].literal])
+		}
+		if len(r.paths) > 0 && most < fewest {
+			fewest, kind = most, "path"
+		}
+		most = 0
+		for j := range r.hosts {
+			most = larger(most, hosts[r.hosts[j].name])
+		}
+		if len(r.hosts) > 0 && most < fewest {
+			fewest, kind = most, "host"
+		}
+		most = 0
+		for _, network := range r.networks {
+			most = larger(most, nets[network])
+		}
+		if len(r.networks) > 0 && most < fewest {
+			fewest, kind = most, "network"
+		}
+		most = 0
+		for _, tier := range r.row.Tiers {
+			most = larger(most, tiers[tier])
+		}
+		if len(r.row.Tiers) > 0 && most < fewest {
+			kind = "tier"
+		}
+		switch kind {
+		case "path":
+			for j := range r.paths {
+				literal := r.paths[j].literal
+				x.paths[literal] = file(x.paths[literal], place)
+				x.depth = larger(x.depth, strings.Count(literal, "/"))
+			}
+			r.pathFiled = len(r.paths) == 1 && r.paths[0].rest && len(r.paths[0].segments) == 0
+		case "host":
+			for j := range r.hosts {
+				name := r.hosts[j].name
+				if r.hosts[j].below {
+					x.below[name] = file(x.below[name], place)
+					x.labels = larger(x.labels, strings.Count(name, "."))
+				} else {
+					x.hosts[name] = file(x.hosts[name], place)
+				}
+			}
+			r.hostFiled = true
+		case "network":
+			for _, network := range r.networks {
+				filed = append(filed, network)
+				filedRules = append(filedRules, place)
+			}
+		case "tier":
+			for _, tier := range r.row.Tiers {
+				number := set.tiers[tier]
+				x.tiers[number] = file(x.tiers[number], place)
+			}
+		default:
+			x.others = append(x.others, place)
+		}
+	}
+	x.anywhere = len(filed) > 0
+	x.networks = newNetworks(filed)
+	x.byNetwork = make([][]int32, len(filed))
+	for i := range filed {
+		node := x.networks.nodes[i]
+		x.byNetwork[node] = file(x.byNetwork[node], filedRules[i])
+	}
+	return x
+}
+
+func larger(a, b int) int {
+	if a > b {
+		return a
+	}
+	return b
+}
+
+// file adds a rule to a bucket that does not have it yet.
+func file(bucket []int32, place int32) []int32 {
+	if len(bucket) > 0 && bucket[len(bucket)-1] == place {
+		return bucket
+	}
+	return append(bucket, place)
+}
+
+// findRules appends to found the rules that match a request by tier, method, host and path,
+// but for those that are filed under networks. They are in order.
+func findRules(set *ruleSet, tier int32, method uint64, host, path string, found []int32) []int32 {
+	x := &set.index
+	begin := len(found)
+	if len(x.paths) > 0 {
+		whole := path
+		if strings.IndexByte(path, '\\') >= 0 {
+			whole = slashed(path) // what precedes a wildcard is the same in both readings
+		}
+		found = append(found, x.paths[""]...)
+		at := 0
+		for slashes := 0; slashes < x.depth && at < len(whole); slashes++ {
+			next := strings.IndexByte(whole[at+1:], '/')
+			if next < 0 {
+				at = len(whole)
+			} else {
+				at += next + 1
+			}
+			found = append(found, x.paths[whole[:at]]...)
+		}
+	}
+	if len(x.hosts) > 0 {
+		found = append(found, x.hosts[host]...)
+	}
+	if x.labels > 0 {
+		at := len(host)
+		for dots := 0; dots < x.labels && at > 1; dots++ {
+			at = strings.LastIndexByte(host[:at], '.')
+			if at < 1 {
+				break
+			}
+			found = append(found, x.below[host[at:]]...)
+		}
+	}
+	found = append(found, x.tiers[tier]...)
+	found = append(found, x.others...)
+	return keepMatching(set, found, begin, tier, method, host, path)
+}
+
+// keepMatching keeps, of the rules in found from a place on, those that match by tier, method,
+// host and path, and sorts them.
+func keepMatching(set *ruleSet, found []int32, begin int, tier int32, method uint64, host, path string) []int32 {
+	end := begin
+	for _, place := range found[begin:] {
+		r := set.rules[place]
+		if r.tiers != nil && r.tiers[tier/64]>>uint(tier%64)&1 == 0 || r.methods != 0 && r.methods&method == 0 ||
+			r.hosts != nil && !r.hostFiled && !matchesHost(r, host) || r.paths != nil && !(r.pathFiled && r.row.Action != Exempt) && !matchesPath(r, path) {
+			continue
+		}
+		found[end] = place
+		end++
+	}
+	found = found[:end]
+	if end-begin < 2 {
+		return found
+	}
+	return sortPlaces(found, begin)
+}
+
+func matchesHost(r *rule, host string) bool {
+	for i := range r.hosts {
+		if hostMatches(r.hosts[i], host) {
+			return true
+		}
+	}
+	return false
+}
+
+// matchesPath reports whether a rule matches a path as NormalPath returns it.
+func matchesPath(r *rule, path string) bool {
+	if strings.IndexByte(path, '\\') < 0 {
+		return matchesReading(r, path)
+	}
+	if r.row.Action == Exempt {
+		return matchesReading(r, path) && matchesReading(r, slashed(path))
+	}
+	return matchesReading(r, path) || matchesReading(r, slashed(path))
+}
+
+func matchesReading(r *rule, path string) bool {
+	for i := range r.paths {
+		if pathMatches(r.paths[i], path) {
+			return true
+		}
+	}
+	return false
+}
+
+// findNetworks appends the rules that are filed under a network or those around it, and
+// match by tier, method, host and path. All of found is then in order.
+func findNetworks(set *ruleSet, node, tier int32, method uint64, f *Facts, found []int32) []int32 {
+	begin := len(found)
+	for ; node >= 0; node = set.index.networks.parents[node] {
+		found = append(found, set.index.byNetwork[node]...)
+	}
+	return sortPlaces(keepMatching(set, found, begin, tier, method, f.Host, f.Path), 0)
+}
+
+// sortPlaces sorts numbers from a place on and drops what is there twice, such as a rule with
+// two paths. They are few, as a rule.
+func sortPlaces(found []int32, begin int) []int32 {
+	places := found[begin:]
+	if len(places) > 64 {
+		sort.Slice(places, func(i, j int) bool { return places[i] < places[j] })
+	}
+	end := begin
+	for i, place := range places {
+		at := i
+		for at > 0 && places[at-1] > place {
+			places[at] = places[at-1]
+			at--
+		}
+		places[at] = place
+	}
+	for i, place := range places {
+		if i == 0 || place != places[i-1] {
+			found[end] = place
+			end++
+		}
+	}
+	return found[:end]
+}

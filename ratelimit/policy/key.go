@@ -1,0 +1,106 @@
+package policy
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"hash/crc32"
+	"strings"
+)
+
+// KeyPrefix begins every API key that NewKey makes.
+const KeyPrefix = "prl_"
+
+const (
+	secretBytes    = 20 // 160 random bits
+	secretDigits   = 27 // of which base 62 needs so many digits
+	checksumDigits = 6
+	keyLength      = len(KeyPrefix) + secretDigits + checksumDigits
+)
+
+// digits62 are the digits of base 62, by value.
+const digits62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+// NewKey makes an API key of 37 characters: KeyPrefix, 160 random bits as 27 digits of base
+// 62, and a checksum of 6 digits. The checksum is the CRC-32 (IEEE) of all characters before
+// it, in base 62. A mistyped key is so recognised without a database. The checksum is no
+// secret: everybody can invent a key with a correct one.
+func NewKey() (string, error) {
+	secret := make([]byte, secretBytes)
+	if _, err := rand.Read(secret); err != nil {
+		return "", fmt.Errorf("no random bits for an API key: %w", err)
+	}
+	return keyOf(secret), nil
+}
+
+// keyOf is the key of a secret. It overwrites the secret.
+func keyOf(secret []byte) string {
+	key := make([]byte, len(KeyPrefix)+secretDigits, keyLength)
+	copy(key, KeyPrefix)
+	for at := len(key) - 1; at >= len(KeyPrefix); at-- {
+		rest := 0
+		for i := range secret {
+			rest = rest<<8 | int(secret[i])
+			secret[i] = byte(rest / 62)
+			rest %= 62
+		}
+		key[at] = digits62[rest]
+	}
+	return string(key) + checksum(string(key))
+}
+
+func checksum(text string) string {
+	sum := crc32.ChecksumIEEE([]byte(text))
+	digits := make([]byte, checksumDigits)
+	for at := checksumDigits - 1; at >= 0; at-- {
+		digits[at] = digits62[sum%62]
+		sum /= 62
+	}
+	return string(digits)
+}
+
+// Check reports whether a key has the form and the checksum of a key that NewKey made. A
+// key that was made elsewhere and imported by its digest has neither: Check only those that
+// begin with KeyPrefix.
+func Check(key string) bool {
+	if len(key) != keyLength || !strings.HasPrefix(key, KeyPrefix) {
+		return false
+	}
+	body := key[:keyLength-checksumDigits]
+	for i := len(KeyPrefix); i < len(body); i++ {
+		if strings.IndexByte(digits62, body[i]) < 0 {
+			return false
+		}
+	}
+	return checksum(body) == key[len(body):]
+}
+
+// Digest is what the database has of an API key: its SHA-256. A fast digest suits keys with
+// this much entropy.
+func Digest(key string) [32]byte { return sha256.Sum256([]byte(key)) }
+
+// Hint is how lists and logs show a key: KeyPrefix and the first four of its random
+// characters, as in "prl_4cQx…". A key of another form has none ("").
+func Hint(key string) string {
+	if !Check(key) {
+		return ""
+	}
+	return key[:len(KeyPrefix)+4] + "…"
+}
+
+// Bearer is the API key in a header: the value without spaces around it, and without the
+// scheme "Bearer ", in any case.
+func Bearer(value string) string {
+	const scheme = "bearer"
+	value = strings.TrimSpace(value)
+	if len(value) >= len(scheme) && strings.EqualFold(value[:len(scheme)], scheme) {
+		rest := value[len(scheme):]
+		if rest == "" {
+			return ""
+		}
+		if rest[0] == ' ' || rest[0] == '\t' {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return value
+}

@@ -1,0 +1,377 @@
+package policy
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// methodBit is the bit of a method; 0 for one that no rule mentions.
+func methodBit(set *ruleSet, name string) uint64 {
+	bit := set.methods[name]
+	if bit == 0 {
+		bit = set.methods[strings.ToUpper(name)]
+	}
+	return bit
+}
+
+// Decide says what the policy does with a request of an identity at a time. id is nil for a
+// request with neither an API key nor a user. What o held before is lost.
+//
+// The frequent case is here, for the interpreter: a plan that is known, for an identity and
+// an address without anything of their own. See package batch.
+func Decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
+	if id == nil || o.written {
+		decide(s, f, id, now, o)
+		return
+	}
+	known, _ := id.amounts.Load().(*amounts)
+	if known == nil || known.plainFor != s {
+		decide(s, f, id, now, o)
+		return
+	}
+	m := s.memo
+	m.mu.RLock()
+	p := m.newer[planKey{id.Tier, f.Method, f.Host, f.Path}]
+	apart := m.open || m.apart[f.Address]
+	m.mu.RUnlock()
+	if p == nil || !p.direct || !apart || (p.timed || known.timed) && !isTimely(p, known, now) {
+		decide(s, f, id, now, o)
+		return
+	}
+	o.User = id.User
+	o.Tier = id.Tier
+	o.KeyID = id.KeyID
+	o.Rule = p.rule
+	o.Marks = p.marks
+	o.Would = p.would
+	o.Simple = p.simple
+	o.Hits = append(o.Hits[:0], p.hits...)
+	for _, i := range p.byUser {
+		o.Hits[i].Key = known.user
+	}
+}
+
+// isTimely reports whether a plan and a plain identity hold at a time.
+func isTimely(p *plan, known *amounts, now time.Time) bool {
+	at := now.UnixMicro()
+	return at >= p.begin && at < p.end && at < known.plainUntil
+}
+
+// clearOutcome resets what few decisions set. They also set written.
+func clearOutcome(o *Outcome) {
+	o.Reason = NotRefused
+	o.Status = 0
+	o.Message = ""
+	o.RetryAfter = 0
+	o.Mark = nil
+	o.Ban = nil
+	o.Exempt = false
+	o.written = false
+}
+
+// decide decides in all cases.
+func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
+	at := now.UnixMicro()
+	if o.written {
+		clearOutcome(o)
+	}
+	o.User = ""
+	o.Tier = f.Tier
+	o.KeyID = 0
+	o.Rule = ""
+	o.Hits = o.Hits[:0]
+	o.Marks = nil
+	o.Would = nil
+	o.Simple = false
+	var known *amounts
+	if id != nil {
+		known, _ = id.amounts.Load().(*amounts)
+		if known == nil || known.snapshot != s {
+			known = amountsOf(s, id)
+		}
+		if !known.plain || known.timed {
+			known = identify(f, id, known, at, o)
+			if o.written {
+				return
+			}
+		} else {
+			o.User = id.User
+			o.Tier = id.Tier
+			o.KeyID = id.KeyID
+		}
+	}
+	if (s.banned || known != nil && known.banned) && isBanned(s, f, id, known, now, o) {
+		return
+	}
+	if s.memo != nil {
+		apply(s.set, recalled(s, f, at, o), f, id, known, at, o)
+	} else {
+		apply(s.set, indexed(s.set, f, o), f, id, known, at, o)
+	}
+}
+
+// identify sets the user and the tier, and returns the amounts of the identity. If its key has
+// ended or is unknown, the request is refused, or is nobody's: then it returns nil.
+func identify(f *Facts, id *Identity, known *amounts, at int64, o *Outcome) *amounts {
+	if known.byKey {
+		reason := NotRefused
+		switch {
+		case !id.Known:
+			reason = UnknownKey
+		case at >= known.revokedAt:
+			reason = KeyRevoked
+		case at >= known.expiresAt:
+			reason = KeyExpired
+		}
+		if reason != NotRefused {
+			if f.RejectUnknown {
+				o.Reason = reason
+				o.Status = 401
+				o.written = true
+			}
+			return nil
+		}
+	}
+	o.User = id.User
+	o.KeyID = id.KeyID
+	if id.Tier != "" && at < known.tierUntil {
+		o.Tier = id.Tier
+	}
+	return known
+}
+
+// isBanned refuses a request whose sender is banned.
+func isBanned(s *Snapshot, f *Facts, id *Identity, known *amounts, now time.Time, o *Outcome) bool {
+	at := now.UnixMicro()
+	ban := findBan(s.bans, f.Address, o.User, o.KeyID, at)
+	if ban == nil && known != nil {
+		ban = banOf(id, at)
+	}
+	if ban == nil {
+		return false
+	}
+	o.Ban = ban
+	o.Reason = Banned
+	o.Status = 403
+	if !ban.Until.IsZero() {
+		o.RetryAfter = ban.Until.Sub(now)
+	}
+	o.written = true
+	return true
+}
+
+// indexed returns the rules that match by tier, method, host and path, in order. Those that
+// are filed under a network match by it as well.
+func indexed(set *ruleSet, f *Facts, o *Outcome) []int32 {
+	number := set.tiers[o.Tier]
+	method := methodBit(set, f.Method)
+	o.found = findRules(set, number, method, f.Host, f.Path, o.found[:0])
+	if set.index.anywhere {
+		if node := findNetwork(set.index.networks, f.Address); node >= 0 {
+			o.found = findNetworks(set, node, number, method, f, o.found)
+		}
+	}
+	return o.found
+}
+
+// recalled is indexed with the memo.
+func recalled(s *Snapshot, f *Facts, at int64, o *Outcome) []int32 {
+	p := planOf(s, f, o.Tier, at)
+	if s.memo.open || isApart(s, f.Address) {
+		return p.found
+	}
+	o.found = append(o.found[:0], p.found...)
+	addNetworks(s.set, f, o)
+	return o.found
+}
+
+// addNetworks adds the rules that are filed under the address's networks.
+func addNetworks(set *ruleSet, f *Facts, o *Outcome) {
+	if node := findNetwork(set.index.networks, f.Address); node >= 0 {
+		o.found = findNetworks(set, node, set.tiers[o.Tier], methodBit(set, f.Method), f, o.found)
+	}
+}
+
+// isApart reports whether an address is in no network that a rule or a ban names.
+func isApart(s *Snapshot, address netip.Addr) bool {
+	m := s.memo
+	m.mu.RLock()
+	apart := m.apart[address] || m.before[address]
+	m.mu.RUnlock()
+	return apart || learnApart(s, address)
+}
+
+// learnApart remembers an address that is in no network.
+func learnApart(s *Snapshot, address netip.Addr) bool {
+	apart := findNetwork(s.bans.networks, address) < 0 && findNetwork(s.set.networks, address) < 0
+	if apart {
+		s.memo.remember(address)
+	}
+	return apart
+}
+
+// apply goes through rules that may match.
+func apply(set *ruleSet, found []int32, f *Facts, id *Identity, known *amounts, at int64, o *Outcome) {
+	o.marks = o.marks[:0]
+	o.would = o.would[:0]
+	o.families = o.families[:0]
+	simple := true
+	user, key := "", "" // parts of counters' keys
+	if known != nil {
+		user = known.user
+		key = known.key
+	}
+	for _, place := range found {
+		r := set.rules[place]
+		if at < r.from || at >= r.until || r.networks != nil && !contains(r, f) {
+			continue
+		}
+		if r.row.Action != Charge {
+			if end(o, r) {
+				o.Would = o.would
+				return
+			}
+			continue
+		}
+		if r.family != 0 && isTaken(o.families, r.family) {
+			continue
+		}
+		if user == "" && r.by.hasUser {
+			user = nobodyText(f.Address)
+		}
+		counter := user
+		secret := r.secret
+		if r.by.all {
+			counter = "all"
+		} else if !r.by.user {
+			counter = counterKey(&r.by, f, user, key, o.Tier)
+			secret = secret || countsHeader(&r.by, f.KeyHeaders)
+		}
+		if counter == "" {
+			continue
+		}
+		if r.row.Mode != Shadow {
+			if r.family != 0 {
+				o.families = append(o.families, r.family)
+			}
+			if o.Rule == "" {
+				o.Rule = r.row.Name
+			}
+		}
+		for i := r.first; i < r.end; i++ {
+			l := set.limits[i]
+			a := l.own
+			if l.tiers != nil {
+				a = tierAmount(l, set.tiers[o.Tier], at)
+			}
+			if known != nil && known.adjusted {
+				a = adjust(known, id, i, a, at)
+			}
+			if a.unlimited {
+				continue
+			}
+			if a.none {
+				if deny(o, r, a) {
+					o.Would = o.would
+					return
+				}
+				continue
+			}
+			o.Hits = append(o.Hits, ratelimit.Hit{Limit: a.limit, Key: counter, Cost: r.cost, Secret: secret})
+			o.marks = append(o.marks, a.mark)
+			simple = simple && a.mark.simple
+		}
+	}
+	o.Marks = o.marks
+	o.Would = o.would
+	o.Simple = simple && len(o.marks) > 0
+}
+
+// end ends the decision with a rule that exempts or blocks, unless it is a shadow.
+func end(o *Outcome, r *rule) bool {
+	if r.row.Mode == Shadow {
+		o.would = append(o.would, r.mark)
+		return false
+	}
+	if r.row.Action == Exempt {
+		o.Exempt = true
+		o.Rule = r.row.Name
+		o.written = true
+	} else {
+		refuse(o, Blocked, r.mark)
+	}
+	return true
+}
+
+// deny ends the decision with a limit that lets nothing pass, unless its rule is a shadow.
+func deny(o *Outcome, r *rule, a *amount) bool {
+	if r.row.Mode == Shadow {
+		o.would = append(o.would, a.mark)
+		return false
+	}
+	refuse(o, NoQuota, a.mark)
+	return true
+}
+
+// refuse drops the hits and sets the answer.
+func refuse(o *Outcome, reason Reason, m *Mark) {
+	o.Hits = o.Hits[:0]
+	o.Rule = m.Rule
+	o.Reason = reason
+	o.Mark = m
+	o.Status = m.Status
+	o.Message = m.Message
+	o.RetryAfter = m.RetryAfter
+	o.written = true
+}
+
+// banOf is the ban in an identity that holds and ends last, or nil.
+func banOf(id *Identity, at int64) *Ban {
+	var ban *Ban
+	last := at
+	for i := range id.Bans {
+		b := &id.Bans[i]
+		if b.KeyID != 0 && b.KeyID != id.KeyID || b.User != "" && b.User != id.User || b.Network.IsValid() {
+			continue
+		}
+		if end := endOf(b.Until); end > last {
+			last = end
+			ban = b
+		}
+	}
+	return ban
+}
+
+// contains reports whether a network of the rule contains the request's address.
+func contains(r *rule, f *Facts) bool {
+	address := f.Address.Unmap().WithZone("")
+	for i := range r.networks {
+		if r.networks[i].Contains(address) {
+			return true
+		}
+	}
+	return false
+}
+
+func isTaken(families []int32, family int32) bool {
+	for _, taken := range families {
+		if taken == family {
+			return true
+		}
+	}
+	return false
+}
+
+// tierAmount is the amount of a limit for a tier.
+func tierAmount(l *limit, tier int32, at int64) *amount {
+	for i := range l.tiers {
+		c := l.tiers[i]
+		if c.tier == tier && c.from <= at && at < c.until {
+			return c.amount
+		}
+	}
+	return l.own
+}

@@ -1,0 +1,187 @@
+package policy
+
+import (
+	"net/netip"
+	"strings"
+	"sync"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// memo remembers which rules match by tier, method, host and path, and which addresses are
+// in no network that a rule or a ban names. It has two halves: if the newer half is full,
+// the older one is forgotten. So it is bounded, and what is used often stays.
+type memo struct {
+	most int  // plans, or addresses, of a half; and a 64th of the places in its plans
+	open bool // no rule and no ban names a network
+
+	mu           sync.RWMutex // guards what follows
+	newer, older map[planKey]*plan
+	places       int // of rules in the plans that were added to the newer half
+
+	apart, before map[netip.Addr]bool // addresses in no network: the newer and the older half
+}
+
+// planKey is a combination.
+type planKey struct{ tier, method, host, path string }
+
+// plan is what is known of the requests with one combination. It does not change.
+type plan struct {
+	found []int32 // the rules that match
+	seen  bool    // what follows is known: from the second use on
+
+	// The plan holds from begin until before end; timed says that there is such a bound.
+	timed      bool
+	begin, end int64
+
+	// direct: an address in no network, and an identity without anything of its own,
+	// decide nothing. What follows is then the outcome, but for the keys of the hits in
+	// byUser, which are the users.
+	direct bool
+	simple bool // see Outcome.Simple
+	rule   string
+	hits   []ratelimit.Hit
+	byUser []int
+	marks  []*Mark
+	would  []*Mark
+}
+
+func newMemo(remember int) *memo {
+	return &memo{
+		most: remember/2 + 1, newer: make(map[planKey]*plan), older: make(map[planKey]*plan),
+		apart: make(map[netip.Addr]bool), before: make(map[netip.Addr]bool),
+	}
+}
+
+// planOf returns the plan for a request of a tier at a time.
+func planOf(s *Snapshot, f *Facts, tier string, at int64) *plan {
+	m := s.memo
+	key := planKey{tier, f.Method, f.Host, f.Path}
+	m.mu.RLock()
+	p := m.newer[key]
+	older := m.older[key]
+	m.mu.RUnlock()
+	if p != nil && p.seen && p.begin <= at && at < p.end {
+		return p
+	}
+	if p == nil {
+		p = older
+	}
+	switch {
+	case p == nil || at < p.begin || at >= p.end:
+		p = firstPlan(s.set, f, tier)
+	case !p.seen:
+		p = secondPlan(s.set, p, tier, at)
+	}
+	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > longestRemembered {
+		return p
+	}
+	// They may be parts of a long request.
+	key = planKey{strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path)}
+	m.mu.Lock()
+	if len(m.newer) >= m.most || m.places >= m.most*64 {
+		m.older = m.newer
+		m.newer = make(map[planKey]*plan)
+		m.places = 0
+	}
+	m.newer[key] = p
+	m.places += len(p.found) + len(p.hits)
+	m.mu.Unlock()
+	return p
+}
+
+// longestRemembered is the most bytes of a path, host, method and tier together that the memo
+// remembers: a client chooses them.
+const longestRemembered = 512
+
+// remember notes that an address is in no network.
+func (m *memo) remember(address netip.Addr) {
+	m.mu.Lock()
+	if len(m.apart) >= m.most {
+		m.before = m.apart
+		m.apart = make(map[netip.Addr]bool)
+	}
+	m.apart[address] = true
+	m.mu.Unlock()
+}
+
+// firstPlan finds the rules that match. Many requests come once.
+func firstPlan(set *ruleSet, f *Facts, tier string) *plan {
+	return &plan{
+		begin: always, end: never,
+		found: findRules(set, set.tiers[tier], methodBit(set, f.Method), f.Host, f.Path, make([]int32, 0, 8)),
+	}
+}
+
+// secondPlan sees whether the rules of a plan decide alone.
+func secondPlan(set *ruleSet, first *plan, tier string, at int64) *plan {
+	number := set.tiers[tier]
+	p := &plan{begin: always, end: never, found: first.found, seen: true}
+	var families []int32
+	for _, place := range p.found {
+		r := set.rules[place]
+		if r.family != 0 && r.row.Action == Charge && isTaken(families, r.family) {
+			continue
+		}
+		if !p.holds(r.from, r.until, at) {
+			continue
+		}
+		if r.networks != nil || r.row.Action != Charge || !r.by.user && !r.by.all {
+			return p
+		}
+		if r.row.Mode != Shadow {
+			families = append(families, r.family)
+			if p.rule == "" {
+				p.rule = r.row.Name
+			}
+		}
+		for i := r.first; i < r.end; i++ {
+			l := set.limits[i]
+			a := l.own
+			for j := range l.tiers {
+				if l.tiers[j].tier == number && p.holds(l.tiers[j].from, l.tiers[j].until, at) {
+					a = l.tiers[j].amount
+					break
+				}
+			}
+			if a.unlimited {
+				continue
+			}
+			if a.none {
+				return p
+			}
+			hit := ratelimit.Hit{Limit: a.limit, Cost: r.cost, Secret: r.secret}
+			if r.by.all {
+				hit.Key = "all"
+			} else {
+				p.byUser = append(p.byUser, len(p.hits))
+			}
+			p.hits = append(p.hits, hit)
+			p.marks = append(p.marks, a.mark)
+		}
+	}
+	p.direct = true
+	p.simple = len(p.marks) > 0
+	for _, m := range p.marks {
+		p.simple = p.simple && m.simple
+	}
+	return p
+}
+
+// holds reports whether what is valid from one time until before another is valid now, and
+// ends the plan where that changes.
+func (p *plan) holds(from, until, now int64) bool {
+	for _, change := range []int64{from, until} {
+		if change == always || change == never {
+			continue
+		}
+		p.timed = true
+		if change <= now && change > p.begin {
+			p.begin = change
+		}
+		if change > now && change < p.end {
+			p.end = change
+		}
+	}
+	return from <= now && now < until
+}

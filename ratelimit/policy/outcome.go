@@ -1,0 +1,138 @@
+package policy
+
+import (
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Facts are what a proxy knows of a request.
+type Facts struct {
+	// Tier is that of requests whose identity has none, such as anonymous.
+	Tier string
+	// RejectUnknown refuses a request whose API key is unknown, expired or revoked.
+	// Otherwise it is nobody's.
+	RejectUnknown bool
+	// Address is the client's. The zero Addr is unknown: it is in no network.
+	Address netip.Addr
+	Method  string
+	// Host and Path are as NormalHost and NormalPath return them.
+	Host, Path string
+	// Route is the proxy's name for the route that the request took; "" is none.
+	Route string
+	// Header is read only by rules that count by a header.
+	Header http.Header
+	// KeyHeaders are the headers that hold the API key, in their canonical form. Keys of
+	// counters that contain one of them are stored as digests, see Options.SecretHeader.
+	KeyHeaders []string
+}
+
+// Reason is why a request was refused.
+type Reason uint8
+
+const (
+	// NotRefused is the reason of a request that the policy alone does not refuse.
+	NotRefused Reason = iota
+	// UnknownKey means that the API key is not in the database.
+	UnknownKey
+	// KeyExpired means that the API key was valid until its time ended.
+	KeyExpired
+	// KeyRevoked means that the API key was revoked.
+	KeyRevoked
+	// Banned means that the network, the user or the key is shut out.
+	Banned
+	// Blocked means that a block rule matched.
+	Blocked
+	// NoQuota means that a limit lets nothing pass.
+	NoQuota
+)
+
+// reasons are the names, by Reason.
+var reasons = []string{"", "unknown_key", "key_expired", "key_revoked", "banned", "blocked", "no_quota"}
+
+// String returns the reason as it is in logs, such as "unknown_key".
+func (r Reason) String() string { return nameOf(reasons, int(r), "Reason") }
+
+// Mark says which limit a hit of an Outcome is of, and what its refusal means. It is
+// part of the snapshot and does not change.
+type Mark struct {
+	Rule, Limit string
+	// Shadow: the hit is counted and reported, and refuses nothing.
+	Shadow bool
+	// Overage: the hit never refuses. Its ratelimit.Limit has MaxEvents; what was used
+	// beyond Quota is the overage.
+	Overage bool
+	// Quota is the amount: the full quota of the limit.
+	Quota int64
+	// From is where the amount comes from: rule, tier, user or key.
+	From string
+
+	// Status, Message and RetryAfter are of the answer if the limit refuses, see Rule.
+	Status     int
+	Message    string
+	RetryAfter time.Duration
+
+	// Ban is Rule.Ban.
+	Ban *BanAfter
+
+	simple bool // neither Shadow nor Overage, and the answer is a proxy's own
+}
+
+// Outcome is what the policy says about a request. Its memory is used again by the next
+// Decide.
+type Outcome struct {
+	// User and Tier are the request's; User is "" for nobody. KeyID is 0 without a key.
+	User, Tier string
+	KeyID      int64
+
+	// Rule is the rule that refused or exempted the request, else the first that charges
+	// it.
+	Rule string
+
+	// Reason is why the request is refused. Status, Message and RetryAfter are of the
+	// answer. Message is "" for the proxy's own text, and RetryAfter is 0 for none.
+	Reason     Reason
+	Status     int
+	Message    string
+	RetryAfter time.Duration
+
+	// Mark is of the rule or the limit that refused the request, else nil.
+	Mark *Mark
+
+	// Ban is the ban that refused the request, else nil. It must not be changed.
+	Ban *Ban
+
+	// Exempt: no limit of the policy applies.
+	Exempt bool
+
+	// Hits are taken together, all or nothing, but for those that are marked as Shadow.
+	// Marks[i] is about Hits[i]. Marks and Would must not be changed.
+	Hits  []ratelimit.Hit
+	Marks []*Mark
+
+	// Simple: there are hits, none of them is of a shadow rule or of a limit with overage,
+	// and the answer to a refusal is 429 without a message and a time of the rule's own.
+	Simple bool
+
+	// Would are the shadow rules without a count that would have had an effect: block
+	// and exempt rules, and limits that let nothing pass.
+	Would []*Mark
+
+	// Memory for decide, and whether it has set fields that Decide does not.
+	found, families []int32
+	marks, would    []*Mark
+	written         bool
+}
+
+// Refused reports whether the policy alone refuses the request. There are no hits then.
+func (o *Outcome) Refused() bool { return o.Reason != NotRefused }
+
+// Reset forgets the request, and keeps the memory for the next one.
+func (o *Outcome) Reset() {
+	for i := range o.Hits {
+		o.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request
+	}
+	*o = Outcome{Hits: o.Hits[:0], found: o.found, families: o.families, marks: o.marks, would: o.would}
+}

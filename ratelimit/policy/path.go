@@ -1,0 +1,124 @@
+package policy
+
+import (
+	"errors"
+	"net/netip"
+	"path"
+	"strings"
+)
+
+// ErrAmbiguousPath is for a path that names one resource or another, depending on the
+// server that reads it: see NormalPath. Refuse such a request with status 400.
+var ErrAmbiguousPath = errors.New("the path has dot segments beside an encoded slash or a backslash")
+
+// NormalPath is the path of a request as rules match it. escaped is the path as it was
+// sent (url.URL.EscapedPath). Percent-encoding is decoded once. Empty segments and a slash at
+// the end are dropped, and dot segments are resolved, also if they were encoded. The path
+// begins with a slash.
+//
+// Some servers take an encoded slash and a backslash for a slash, and others for a part of a
+// segment. Both are a backslash in the result. A rule matches such a path if it matches one of
+// the two readings, so rules for /api/* and for /u/*/files match /api%2Fx and /u/a%2Fb/files; a
+// rule that exempts must match both. Of a path that has dot segments as well, the two kinds of
+// server see different resources ("/a/b%2F..%2F..%2Fc" is /c, or is below /a), and a client
+// could choose which rule applies; NormalPath then returns ErrAmbiguousPath.
+//
+// Upper and lower case differ. Path parameters (";x=1") are a part of their segment.
+func NormalPath(escaped string) (string, error) {
+	text := escaped
+	doubtful := strings.IndexByte(text, '\\') >= 0
+	if strings.IndexByte(text, '%') >= 0 {
+		text = unescape(text)
+		doubtful = doubtful || strings.IndexByte(text, '\\') >= 0 || strings.Count(text, "/") > strings.Count(escaped, "/")
+	}
+	if doubtful {
+		return normalDoubtful(escaped)
+	}
+	if !strings.HasPrefix(text, "/") {
+		text = "/" + text
+	}
+	if strings.Contains(text, "//") || strings.Contains(text, "/.") {
+		text = path.Clean(text)
+	}
+	if len(text) > 1 && text[len(text)-1] == '/' {
+		text = text[:len(text)-1]
+	}
+	return text, nil
+}
+
+// normalDoubtful is NormalPath for a path with encoded slashes or backslashes.
+func normalDoubtful(escaped string) (string, error) {
+	text := unescape(strings.ReplaceAll(strings.ReplaceAll(escaped, "%2F", "\\"), "%2f", "\\"))
+	if hasDotSegment(strings.ReplaceAll(text, "\\", "/")) {
+		return "", ErrAmbiguousPath
+	}
+	if !strings.HasPrefix(text, "/") {
+		text = "/" + text
+	}
+	for strings.Contains(text, "//") {
+		text = strings.ReplaceAll(text, "//", "/")
+	}
+	if len(text) > 1 && text[len(text)-1] == '/' {
+		text = text[:len(text)-1]
+	}
+	return text, nil
+}
+
+// slashed is the reading of a path of NormalPath in which a backslash divides segments.
+func slashed(text string) string { return path.Clean(strings.ReplaceAll(text, "\\", "/")) }
+
+func hasDotSegment(text string) bool {
+	for _, segment := range strings.Split(text, "/") {
+		if segment == "." || segment == ".." {
+			return true
+		}
+	}
+	return false
+}
+
+// unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays.
+func unescape(text string) string {
+	decoded := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c == '%' && i+2 < len(text) {
+			high, low := hexValue(text[i+1]), hexValue(text[i+2])
+			if high >= 0 && low >= 0 {
+				c = byte(high<<4 | low)
+				i += 2
+			}
+		}
+		decoded = append(decoded, c)
+	}
+	return string(decoded)
+}
+
+func hexValue(c byte) int {
+	if c >= '0' && c <= '9' {
+		return int(c - '0')
+	}
+	c |= 'a' - 'A'
+	if c >= 'a' && c <= 'f' {
+		return int(c-'a') + 10
+	}
+	return -1
+}
+
+// NormalHost is the host of a request as rules match it: in lower case, without the port,
+// without dots at the end, and an IPv6 address without brackets.
+func NormalHost(host string) string {
+	if strings.HasPrefix(host, "[") {
+		if end := strings.IndexByte(host, ']'); end > 0 {
+			host = host[1:end]
+		}
+	} else if colon := strings.LastIndexByte(host, ':'); colon >= 0 && strings.IndexByte(host, ':') == colon {
+		host = host[:colon]
+	}
+	host = strings.TrimRight(strings.ToLower(host), ".")
+	if strings.IndexByte(host, ':') >= 0 {
+		if address, err := netip.ParseAddr(host); err == nil {
+			host = address.String()
+		}
+	}
+	return host
+}

@@ -1,0 +1,101 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// hostPattern is a name, or with below every name below it, which then begins with a dot.
+type hostPattern struct {
+	name  string
+	below bool
+}
+
+const wantHost = "a host such as example.com or *.example.com, without a port, and with international names in their xn-- form"
+
+func parseHost(text string) (*hostPattern, error) {
+	p := &hostPattern{name: text}
+	if strings.HasPrefix(text, "*.") {
+		p = &hostPattern{text[1:], true}
+	}
+	normal := NormalHost(p.name)
+	wrong := normal == "" || normal == "." || !strings.EqualFold(strings.TrimRight(p.name, "."), normal) || p.below && strings.HasPrefix(normal, "..")
+	for i := 0; i < len(normal); i++ {
+		if c := normal[i]; c <= ' ' || c >= 0x7f || c == '*' || c == '/' || c == '@' {
+			wrong = true
+		}
+	}
+	if wrong {
+		return p, &ratelimit.FieldError{Field: "hosts", Value: text, Want: wantHost}
+	}
+	p.name = normal
+	return p, nil
+}
+
+func hostMatches(p *hostPattern, host string) bool {
+	if p.below {
+		return len(host) > len(p.name) && strings.HasSuffix(host, p.name)
+	}
+	return host == p.name
+}
+
+// pathPattern is a path in parts. literal is the part before the first wildcard, without a
+// slash at its end; segments are those after it, where "*" is any one. With rest, anything
+// may follow, or nothing.
+type pathPattern struct {
+	literal  string
+	segments []string
+	rest     bool
+}
+
+const wantPath = "a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded"
+
+func parsePath(text string) (*pathPattern, error) {
+	wrong := &ratelimit.FieldError{Field: "paths", Value: text, Want: wantPath}
+	p := &pathPattern{}
+	if !strings.HasPrefix(text, "/") || strings.IndexByte(text, '\\') >= 0 || strings.IndexByte(text, '?') >= 0 {
+		return p, wrong
+	}
+	if text == "/" {
+		return p, nil
+	}
+	segments := strings.Split(strings.TrimSuffix(text[1:], "/"), "/")
+	if last := len(segments) - 1; segments[last] == "*" && !strings.HasSuffix(text, "/") {
+		p.rest = true
+		segments = segments[:last]
+	}
+	for _, segment := range segments {
+		if segment == "" || segment == "." || segment == ".." || segment != "*" && strings.IndexByte(segment, '*') >= 0 || unescape(segment) != segment {
+			return p, wrong
+		}
+		if segment != "*" && p.segments == nil {
+			p.literal += "/" + segment
+		} else {
+			p.segments = append(p.segments, segment)
+		}
+	}
+	return p, nil
+}
+
+func pathMatches(p *pathPattern, path string) bool {
+	at := len(p.literal)
+	if len(path) < at || path[:at] != p.literal || len(path) > at && path[at] != '/' {
+		return false
+	}
+	// What is left begins with a slash, or is empty. Only the root's is a slash alone.
+	for _, segment := range p.segments {
+		if len(path) < at+2 {
+			return false
+		}
+		end := at + 1
+		for end < len(path) && path[end] != '/' {
+			end++
+		}
+		if segment != "*" && path[at+1:end] != segment {
+			return false
+		}
+		at = end
+	}
+	return p.rest || at == len(path) || path == "/" && at == 0
+}

@@ -1,0 +1,267 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// Settings are the settings of a Policy. The zero value is a good choice.
+type Settings struct {
+	// Options are how the rules are compiled.
+	Options Options
+
+	// Refresh is the time between two polls for changes, 10 ms or more. 0 means
+	// DefaultRefresh; below 0 there are none but those of Policy.Refresh.
+	Refresh time.Duration
+
+	// MaxIdentities bounds the API keys and users that are remembered. 0 means
+	// DefaultIdentities. Unknown keys have a bound of their own, MostUnknown.
+	MaxIdentities int
+
+	// DisableMigration leaves it to the operator to run schema.sql.
+	DisableMigration bool
+
+	// Node is the name under which the policy says in rate_limit_nodes how far it is, with
+	// Region and Version; "" says nothing.
+	Node, Region, Version string
+
+	// Saved are the rules of an earlier Policy (see OnLoad), which hold until the database
+	// answers. Rules that cannot be read are ignored.
+	Saved []byte
+
+	// OnLoad is called with the rules and bans whenever they have changed, for Saved. They
+	// contain no API key. It must not block. Nil is ignored.
+	OnLoad func(saved []byte)
+
+	// Now replaces this machine's clock, for tests.
+	Now func() time.Time
+
+	// OnError is called with failures that no caller sees, each once until it is over, and
+	// with the rules that cannot be used. It must not block. Nil drops them.
+	OnError func(error)
+}
+
+const (
+	// DefaultRefresh is the time between two polls.
+	DefaultRefresh = 500 * time.Millisecond
+	leastRefresh   = 10 * time.Millisecond
+
+	// refreshTimeout is for a poll, and for each of the statements that follow it.
+	refreshTimeout = 2 * time.Second
+	// loadTimeout is for reading all rules, and for the migration.
+	loadTimeout = 30 * time.Second
+	// migratePause is the time between two migrations that fail.
+	migratePause = 10 * time.Second
+	// reloadAge is the age at which rules are read anew although no change is known, and
+	// identities are looked up anew.
+	reloadAge    = time.Minute
+	reloadMicros = int64(reloadAge / time.Microsecond)
+	// shownAge is how old the row of the node becomes at most, and shownPause the least
+	// time between two writes.
+	shownAge   = 30 * time.Second
+	shownPause = time.Second
+	// forgetPause is the time between two deletions of old changes.
+	forgetPause = time.Hour
+	// forgetMost is what rate_limit_forget deletes at most.
+	forgetMost = 10000
+)
+
+// Stats are what a policy knows now, and what it has done.
+type Stats struct {
+	Rules      int   // rules that have an effect
+	Wrong      int   // rules and overrides that cannot be used
+	Identities int   // API keys and users that are remembered
+	Unknown    int   // unknown API keys that are remembered
+	LookUps    int64 // statements that looked up API keys and users
+	Polls      int64 // polls that the database answered
+	Failures   int64 // polls that failed
+	Loads      int64 // times that the rules were read
+	Applied    int64 // the highest number of a change that is obeyed
+
+	// Polled is when the last poll that the database answered was over; the zero time is
+	// never.
+	Polled time.Time
+}
+
+// Policy decides by the rules in a database, and obeys a change of them within Refresh. It
+// is safe for concurrent use.
+type Policy struct {
+	db       postgres.DB
+	settings Settings
+	lookups  *lookups
+	known    *Identities
+	current  atomic.Value    // a *Snapshot, once there are rules
+	ready    context.Context // ends when current is set, or the policy is closed
+	setReady context.CancelFunc
+	closing  context.Context
+	close    context.CancelFunc
+	started  sync.Once
+
+	refreshing sync.Mutex // held during a refresh; guards all that follows
+	poller     poller
+	migrated   bool
+	lacking    error     // the last failure of the migration
+	migrateAt  time.Time // when it is tried again
+	due        changes   // of rules and bans: found, and not read yet
+	rows       savedRows
+	loaded     time.Time
+	shown      time.Time
+	shownSeq   int64
+	forgotten  time.Time
+	reported   map[string]string // the last error, by what failed
+
+	mu    sync.Mutex // guards stats
+	stats Stats
+}
+
+// savedRows are the rules and bans as the database returned them.
+type savedRows struct {
+	Rules []string `json:"rules"`
+	Bans  []string `json:"bans"`
+}
+
+// New returns a policy on db. It does not touch the network yet, and does not close db. The
+// error is a *ratelimit.FieldError.
+func New(db postgres.DB, s Settings) (*Policy, error) {
+	if db == nil {
+		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
+	}
+	if s.MaxIdentities < 0 {
+		return nil, &ratelimit.FieldError{Field: "max_identities", Value: fmt.Sprint(s.MaxIdentities), Want: "0 or more"}
+	}
+	if s.Refresh > 0 && s.Refresh < leastRefresh {
+		return nil, &ratelimit.FieldError{Field: "refresh", Value: s.Refresh.String(), Want: leastRefresh.String() + " or more"}
+	}
+	if s.Refresh == 0 {
+		s.Refresh = DefaultRefresh
+	}
+	if s.Now == nil {
+		s.Now = time.Now
+	}
+	p := &Policy{
+		db: db, settings: s, known: NewIdentities(s.MaxIdentities),
+		poller: poller{db: db}, reported: make(map[string]string),
+	}
+	p.lookups = newLookups(db, p.known, s.Now)
+	p.closing, p.close = context.WithCancel(context.Background())
+	p.ready, p.setReady = context.WithCancel(p.closing)
+	p.forgotten = s.Now().Add(-time.Duration(rand.Int63n(int64(forgetPause))))
+	if len(s.Saved) > 0 {
+		var rows savedRows
+		if err := json.Unmarshal(s.Saved, &rows); err != nil {
+			p.report("saved", fmt.Errorf("reading the saved rules: %w", err))
+		} else if err := p.compile(rows); err != nil {
+			p.report("saved", fmt.Errorf("reading the saved rules: %w", err))
+		}
+	}
+	return p, nil
+}
+
+// Prepare starts, in the background, what the first decision would otherwise wait for, and
+// the polls.
+func (p *Policy) Prepare() {
+	p.started.Do(func() {
+		if p.settings.Refresh > 0 {
+			go p.poll()
+		}
+	})
+}
+
+// Close ends the polls. Later decisions that need the database return ratelimit.ErrClosed.
+func (p *Policy) Close() {
+	p.close()
+	p.lookups.close()
+}
+
+// Stats returns the counts as of now.
+func (p *Policy) Stats() Stats {
+	p.mu.Lock()
+	stats := p.stats
+	p.mu.Unlock()
+	if set, _ := p.current.Load().(*Snapshot); set != nil {
+		stats.Rules = set.Rules()
+		stats.Wrong = len(set.Wrong())
+	}
+	stats.Identities, stats.Unknown = p.known.Len()
+	stats.LookUps = p.lookups.statements()
+	return stats
+}
+
+// Wrong returns the rules and overrides that cannot be used.
+func (p *Policy) Wrong() []Wrong {
+	set, _ := p.current.Load().(*Snapshot)
+	if set == nil {
+		return nil
+	}
+	return set.Wrong()
+}
+
+// Decide says what the policy does with a request: with the API key, else with the user that
+// the proxy authenticated; both are "" for neither. It writes what it decides to o.
+//
+// timeout is for looking up a key or a user that is not remembered, and for the first rules.
+// The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the database does not
+// answer. What is remembered is decided without the database.
+func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Outcome) error {
+	set, _ := p.current.Load().(*Snapshot)
+	if set == nil {
+		var err error
+		if set, err = p.first(ctx, timeout); err != nil {
+			return err
+		}
+	}
+	now := p.settings.Now()
+	var id *Identity
+	if key != "" || user != "" {
+		s := sender{user: user}
+		if key != "" {
+			s = sender{digest: Digest(key)}
+		}
+		var read int64
+		who := s.who()
+		id, read = FindIdentity(p.known, who, now)
+		if key != "" && p.settings.Options.Remember > 0 {
+			rememberKey(p.known, who, key)
+		}
+		switch {
+		case id == nil && key != "" && strings.HasPrefix(key, KeyPrefix) && !Check(key):
+			id = &Identity{Digest: s.digest} // no such key can exist
+		case id == nil:
+			var err error
+			if id, err = p.lookups.get(ctx, timeout, s); err != nil {
+				return err
+			}
+			now = p.settings.Now()
+			set, _ = p.current.Load().(*Snapshot)
+		case now.UnixMicro()-read >= reloadMicros:
+			p.lookups.renew(s)
+		}
+	}
+	Decide(set, f, id, now, o)
+	return nil
+}
+
+// first waits for the first rules.
+func (p *Policy) first(ctx context.Context, timeout time.Duration) (*Snapshot, error) {
+	p.Prepare()
+	if err := p.lookups.unavailable(); err != nil {
+		return nil, err
+	}
+	if err := waitFor(ctx, p.ready, timeout); err != nil {
+		return nil, err
+	}
+	set, _ := p.current.Load().(*Snapshot)
+	if set == nil {
+		return nil, ratelimit.ErrClosed
+	}
+	return set, nil
+}

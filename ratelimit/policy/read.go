@@ -1,0 +1,52 @@
+package policy
+
+import (
+	"context"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// The functions here read once what a Policy keeps up to date, for programs that explain what
+// a proxy does. Their errors wrap ratelimit.ErrUnavailable if the database does not answer.
+
+// ReadRules reads the rules that can have an effect now or later, and the overrides for tiers,
+// for Compile.
+func ReadRules(ctx context.Context, db postgres.DB) ([]Rule, []Override, error) {
+	rows, err := readRules(ctx, db)
+	if err != nil {
+		return nil, nil, err
+	}
+	return decodeRules(rows)
+}
+
+// ReadBans reads the bans of networks that are in force.
+func ReadBans(ctx context.Context, db postgres.DB) ([]Ban, error) {
+	rows, err := readBans(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	return decodeBans(rows)
+}
+
+// ReadKey reads the identity of an API key by its Digest. Identity.Known is false if the
+// database does not have the key.
+func ReadKey(db postgres.DB, digest [32]byte) (*Identity, error) {
+	return readIdentity(db, sender{digest: digest})
+}
+
+// ReadUser reads the identity of a user, like ReadKey.
+func ReadUser(db postgres.DB, user string) (*Identity, error) {
+	return readIdentity(db, sender{user: user})
+}
+
+func readIdentity(db postgres.DB, s sender) (*Identity, error) {
+	found, err := lookUp(db, []*lookup{{sender: s}})
+	if err != nil {
+		return nil, err
+	}
+	a := found[s.who()]
+	if a.identity == nil && a.err == nil {
+		a.identity = &Identity{Digest: s.digest, User: s.user}
+	}
+	return a.identity, a.err
+}

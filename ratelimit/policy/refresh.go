@@ -1,0 +1,244 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// poll refreshes until the policy is closed.
+func (p *Policy) poll() {
+	for p.closing.Err() == nil {
+		_ = p.Refresh(p.closing)
+		ctx, cancel := context.WithTimeout(p.closing, p.settings.Refresh)
+		<-ctx.Done()
+		cancel()
+	}
+}
+
+// Refresh asks the database for changes now, and obeys them before it returns. It also does
+// what is due from time to time. While another refresh is under way it waits for that first.
+func (p *Policy) Refresh(ctx context.Context) error {
+	p.refreshing.Lock()
+	defer p.refreshing.Unlock()
+	if p.closing.Err() != nil {
+		return ratelimit.ErrClosed
+	}
+	var err error
+	if failure := batch.PanicError(func() { err = p.refresh(ctx) }); failure != nil {
+		err = failure
+	}
+	if p.closing.Err() != nil {
+		return ratelimit.ErrClosed
+	}
+	p.mu.Lock()
+	if err != nil {
+		p.stats.Failures++
+	} else {
+		p.stats.Polls++
+		p.stats.Polled = p.settings.Now()
+	}
+	p.mu.Unlock()
+	p.report("refresh", err)
+	if err == nil {
+		p.lookups.setDown(nil)
+		p.occasionally(ctx)
+		return nil
+	}
+	p.migrated = false // the tables may have been dropped
+	down := err
+	if !errors.Is(err, ratelimit.ErrUnavailable) {
+		down = unavailable(err)
+	}
+	p.lookups.setDown(down)
+	return err
+}
+
+// refresh is Refresh without what follows from its error.
+func (p *Policy) refresh(ctx context.Context) error {
+	now := p.settings.Now()
+	needs := p.migrate(ctx, now)
+	if errors.Is(needs, ratelimit.ErrUnavailable) {
+		return needs
+	}
+	within, cancel := context.WithTimeout(ctx, refreshTimeout)
+	found, err := p.poller.poll(within)
+	cancel()
+	if err != nil && needs != nil && !errors.Is(err, ratelimit.ErrUnavailable) {
+		return fmt.Errorf("%w; %w", err, needs)
+	}
+	if err != nil {
+		return err
+	}
+	p.apply(found)
+	if age := now.Sub(p.loaded); age >= reloadAge {
+		p.due.rules = true
+		p.due.bans = true
+	}
+	if err := p.load(ctx, now); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.stats.Applied = found.applied
+	p.mu.Unlock()
+	return nil
+}
+
+// migrate makes the tables what they must be, unless they are, or that has failed lately. It
+// returns what is lacking. The polls work nevertheless if the tables are there.
+func (p *Policy) migrate(ctx context.Context, now time.Time) error {
+	if p.settings.DisableMigration || p.migrated {
+		return nil
+	}
+	if p.lacking != nil && now.Before(p.migrateAt) {
+		return p.lacking
+	}
+	within, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	err := postgres.MigratePolicy(within, p.db)
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		return err
+	}
+	p.migrated = err == nil
+	p.lacking = err
+	p.migrateAt = now.Add(migratePause)
+	p.report("migration", err)
+	return err
+}
+
+// apply forgets the identities that have changed, and notes which rules are to be read.
+func (p *Policy) apply(found changes) {
+	p.due.rules = p.due.rules || found.rules || found.everything
+	p.due.bans = p.due.bans || found.bans || found.everything
+	if found.identities || found.everything {
+		p.known.EvictAll()
+		return
+	}
+	for _, user := range found.users {
+		p.known.EvictUser(user)
+	}
+	for _, digest := range found.digests {
+		p.known.EvictKey(digestOf(digest))
+	}
+}
+
+// load reads the rules and bans that are due.
+func (p *Policy) load(ctx context.Context, now time.Time) error {
+	if !p.due.rules && !p.due.bans {
+		return nil
+	}
+	within, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	rows := p.rows
+	var err error
+	if p.due.rules {
+		if rows.Rules, err = readRules(within, p.db); err != nil {
+			return err
+		}
+	}
+	if p.due.bans {
+		if rows.Bans, err = readBans(within, p.db); err != nil {
+			return err
+		}
+	}
+	if err := p.compile(rows); err != nil {
+		return err
+	}
+	if p.due.rules && p.due.bans {
+		p.loaded = now
+	}
+	p.due = changes{}
+	p.mu.Lock()
+	p.stats.Loads++
+	p.mu.Unlock()
+	return nil
+}
+
+// compile makes the snapshot of rows, and lets it take effect. What is as before is not
+// compiled again.
+func (p *Policy) compile(rows savedRows) error {
+	set, _ := p.current.Load().(*Snapshot)
+	sameRules := set != nil && same(rows.Rules, p.rows.Rules)
+	if sameRules && same(rows.Bans, p.rows.Bans) {
+		return nil
+	}
+	bans, err := decodeBans(rows.Bans)
+	if err != nil {
+		return err
+	}
+	if sameRules {
+		set = set.WithBans(bans)
+	} else {
+		rules, overrides, err := decodeRules(rows.Rules)
+		if err != nil {
+			return err
+		}
+		set = Compile(rules, overrides, bans, p.settings.Options)
+		p.report("rules", wrongError(set.Wrong()))
+	}
+	p.rows = rows
+	p.current.Store(set)
+	p.setReady()
+	if p.settings.OnLoad != nil {
+		saved, err := json.Marshal(rows)
+		if err != nil {
+			return err
+		}
+		_ = batch.PanicError(func() { p.settings.OnLoad(saved) })
+	}
+	return nil
+}
+
+func same(a, b []string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// wrongError names what cannot be used, or is nil.
+func wrongError(wrong []Wrong) error {
+	if len(wrong) == 0 {
+		return nil
+	}
+	return errors.New("disabled: " + strings.Join(wrongTexts(wrong), "; "))
+}
+
+func wrongTexts(wrong []Wrong) []string {
+	all := make([]string, 0, len(wrong))
+	for i := range wrong {
+		text := "rule " + wrong[i].Rule
+		if wrong[i].Override != "" {
+			text += ", override for " + wrong[i].Override
+		}
+		all = append(all, text+": "+wrong[i].Err.Error())
+	}
+	return all
+}
+
+// report passes a failure to OnError, unless it is the same as the last one of its kind.
+func (p *Policy) report(kind string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if p.reported[kind] == text {
+		return
+	}
+	p.reported[kind] = text
+	if err != nil && p.settings.OnError != nil {
+		_ = batch.PanicError(func() { p.settings.OnError(err) })
+	}
+}

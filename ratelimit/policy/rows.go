@@ -1,0 +1,240 @@
+package policy
+
+import (
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Mode is whether a rule has an effect.
+type Mode uint8
+
+const (
+	// Enforce is the default.
+	Enforce Mode = iota
+	// Shadow rules count and are reported, and never refuse or exempt.
+	Shadow
+	// Off rules are ignored.
+	Off
+)
+
+// modes are the names, by Mode.
+var modes = []string{"enforce", "shadow", "off"}
+
+// String returns the name of the mode in the database.
+func (m Mode) String() string { return nameOf(modes, int(m), "Mode") }
+
+// ParseMode returns the mode of that name; "" is Enforce.
+func ParseMode(name string) (Mode, error) {
+	at, err := parseName(modes, "mode", name)
+	return Mode(at), err
+}
+
+// Action is what a rule does to the requests that it matches.
+type Action uint8
+
+const (
+	// Charge takes the rule's limits. The default; its name in the database is "limit".
+	Charge Action = iota
+	// Block refuses.
+	Block
+	// Exempt frees a request from all limits of the policy.
+	Exempt
+)
+
+// actions are the names, by Action.
+var actions = []string{"limit", "block", "exempt"}
+
+// String returns the name of the action in the database.
+func (a Action) String() string { return nameOf(actions, int(a), "Action") }
+
+// ParseAction returns the action of that name; "" is Charge.
+func ParseAction(name string) (Action, error) {
+	at, err := parseName(actions, "action", name)
+	return Action(at), err
+}
+
+func nameOf(names []string, at int, kind string) string {
+	if at < len(names) {
+		return names[at]
+	}
+	return kind + "(" + strconv.Itoa(at) + ")"
+}
+
+func parseName(names []string, field, name string) (int, error) {
+	want := "one of"
+	for i := range names {
+		if name == names[i] || name == "" {
+			return i, nil
+		}
+		want += " " + names[i]
+		if i < len(names)-1 {
+			want += ","
+		}
+	}
+	return 0, &ratelimit.FieldError{Field: field, Value: name, Want: want}
+}
+
+// Rule is a row of rate_limit_rules with its limits. An empty list matches everything.
+type Rule struct {
+	// Name tells the rules apart. Required.
+	Name string
+	// Family is the group of rules of which one applies; "" is none.
+	Family string
+	// Priority puts rules in order: the higher one comes first.
+	Priority int64
+	Mode     Mode
+	Action   Action
+
+	// Hosts are names in any case and without a port; "*.example.com" is every name
+	// below example.com.
+	Hosts []string
+	// Paths begin with "/". A segment "*" is any one segment; a last segment "*" is the
+	// rest of the path, however long, and may be missing with its slash: "/api/*" is
+	// "/api", "/api/" and "/api/v1/x".
+	Paths []string
+	// Methods are names such as GET, in any case.
+	Methods []string
+	Tiers   []string
+	// Networks hold the client's address. IPv4 addresses in IPv6 form count as IPv4.
+	Networks []netip.Prefix
+
+	// CountBy says for what a limit is counted: any of user, key, tier, ip, ip/64, host,
+	// route, header:NAME; or all alone, which is one counter for everybody. Empty is
+	// user.
+	CountBy []string
+
+	// From and Until are when the rule is valid: from From, until before Until. A zero
+	// time is no bound.
+	From, Until time.Time
+
+	// Cost is what a request takes of each limit. 0 is 1.
+	Cost int64
+	// Status is of the answer to a refused request, from 400 to 599. 0 is 429 for limits
+	// and 403 for a block.
+	Status int
+	// Message is the text of that answer; "" is the proxy's own.
+	Message string
+	// RetryAfter is in the answer to a refused request. 0 is none for a block, and for limits
+	// the time until the request would pass.
+	RetryAfter time.Duration
+
+	// Ban is how the rule's refusals lead to a ban; nil is not at all. It must not change.
+	Ban *BanAfter
+
+	// Limits are for Charge alone, which needs at least one.
+	Limits []RuleLimit
+
+	// Err is what made the rule's row useless. The rule is then disabled and reported.
+	Err error
+}
+
+// BanAfter says when a proxy bans the sender of refused requests, and for how long.
+type BanAfter struct {
+	// Refusals are how many within Within lead to a ban, from 1 to MaxBanRefusals.
+	Refusals int64
+	// Within and For are from MinBan to MaxBan.
+	Within time.Duration
+	// For is how long the first ban lasts. Each further one lasts twice as long as the one
+	// before, up to MaxBan.
+	For time.Duration
+}
+
+// The bounds of a BanAfter.
+const (
+	MaxBanRefusals = 1000000
+	MinBan         = time.Second
+	MaxBan         = 365 * 24 * time.Hour
+)
+
+// Validate returns a *ratelimit.FieldError with the name ban_after, ban_within or ban_for.
+func (b *BanAfter) Validate() error {
+	if b.Refusals < 1 || b.Refusals > MaxBanRefusals {
+		return &ratelimit.FieldError{Field: "ban_after", Value: strconv.FormatInt(b.Refusals, 10), Want: "a whole number of refusals from 1 to 1000000"}
+	}
+	if b.Within < MinBan || b.Within > MaxBan {
+		return &ratelimit.FieldError{Field: "ban_within", Value: b.Within.String(), Want: wantBanTime}
+	}
+	if b.For < MinBan || b.For > MaxBan {
+		return &ratelimit.FieldError{Field: "ban_for", Value: b.For.String(), Want: wantBanTime}
+	}
+	return nil
+}
+
+const wantBanTime = "a duration from 1s to 365 days"
+
+// RuleLimit is a row of rate_limit_rule_limits.
+type RuleLimit struct {
+	// Name tells the limits of a rule apart. Required.
+	Name string
+	// Limit is how it counts. Its Prefix is filled in. Events of 0 let nothing pass.
+	Limit ratelimit.Limit
+	// Unlimited ignores the events: the limit holds only where an override has an amount.
+	Unlimited bool
+	// Overage counts beyond the quota and never refuses. It needs a fixed or a sliding
+	// window.
+	Overage bool
+}
+
+// Override is a row of rate_limit_overrides: another amount of one limit for a tier, a
+// user or an API key. Exactly one of Tier, User and KeyID is set.
+type Override struct {
+	Rule, Limit string
+	Tier        string
+	User        string
+	KeyID       int64
+
+	// Events are the amount; 0 lets nothing pass. Unlimited ignores them.
+	Events    int64
+	Unlimited bool
+	// Burst is that of the limit; 0 keeps the rule's own.
+	Burst int64
+	// From and Until are when the override is valid, as in Rule.
+	From, Until time.Time
+}
+
+// Ban is a row of rate_limit_bans. Exactly one of Network, User and KeyID is set.
+type Ban struct {
+	Network netip.Prefix
+	User    string
+	KeyID   int64
+	// Until is when the ban ends; the zero time is never.
+	Until  time.Time
+	Reason string
+}
+
+// Identity is what the database knows of an API key or of a user that the proxy
+// authenticated. It does not change after its first use, and is not copied.
+type Identity struct {
+	// Digest is of the API key (see Digest). It is zero if the request had no key, and
+	// User then names the user that the proxy authenticated.
+	Digest [32]byte
+	// Known is whether the database has the key, or the user.
+	Known bool
+	// KeyID is of the key's row; 0 without a key.
+	KeyID int64
+
+	User string
+	// Tier is the user's; "" is Facts.Tier.
+	Tier string
+	// TierUntil is when Tier ends and Facts.Tier counts; the zero time is never.
+	TierUntil time.Time
+	// PeriodStart is a day on which a billing period of the user begins: months and years
+	// that are counted by user or key begin on such days. Only the date counts. The zero
+	// time is the calendar's own months and years.
+	PeriodStart time.Time
+	// TimeZone is the zone of these periods; "" is that of the limit.
+	TimeZone string
+
+	// ExpiresAt and RevokedAt end the key; the zero time is never.
+	ExpiresAt, RevokedAt time.Time
+
+	// Overrides are those for the key and for the user; Bans are those of both.
+	Overrides []Override
+	Bans      []Ban
+
+	amounts atomic.Value // an *amounts, see amount.go
+}

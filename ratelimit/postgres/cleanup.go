@@ -1,0 +1,146 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+)
+
+const (
+	// cleanupRows is the most that cleanupSQL deletes.
+	cleanupRows = 1000
+	// cleanupRounds bounds what one cleanup deletes, in statements of cleanupRows rows.
+	cleanupRounds = 100
+	// cleanupTimeout is for one statement.
+	cleanupTimeout = 5 * time.Second
+	// sweepInterval is the least time between two steps of the sweep.
+	sweepInterval = time.Second
+)
+
+// cleaner deletes expired rows now and then, in the background, one cleanup at a time: those
+// of the prefixes of a plan, and those of one more prefix of the tables.
+type cleaner struct {
+	server      *server
+	texts       *statements
+	probability float64
+	report      func(error)
+
+	mu      sync.Mutex
+	running bool // guarded by mu
+
+	// How far the cleaner has gone through all prefixes, used or not: one in each step.
+	// Only the cleanup that runs uses these.
+	durable bool      // the table
+	prefix  string    // the last prefix; "" is none
+	next    time.Time // of the next step
+}
+
+// after cleans up after the statements of a plan. Its callers call it with the probability
+// that the cleaner has.
+func (c *cleaner) after(p *plan) {
+	var due []*Statement
+	for _, pass := range p.passes {
+		for _, g := range pass {
+			if g.kind == take {
+				due = append(due, g.cleanup(c.texts)...)
+			}
+		}
+	}
+	if len(due) == 0 || c.server.closing.Err() != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running {
+		return
+	}
+	c.running = true
+	go func() {
+		var err error
+		if failure := batch.PanicError(func() { err = c.cleanUp(due) }); failure != nil {
+			err = failure
+		}
+		c.mu.Lock()
+		c.running = false
+		c.mu.Unlock()
+		if c.server.closing.Err() == nil {
+			c.report(err)
+		}
+	}()
+}
+
+// cleanup returns the statements that delete expired rows of a group's prefixes, as of the
+// time that the group was decided.
+func (g *group) cleanup(texts *statements) []*Statement {
+	var all []*Statement
+	seen := map[string]bool{}
+	for _, e := range g.entries {
+		if !seen[e.id.prefix] && e.view.Now != 0 {
+			seen[e.id.prefix] = true
+			all = append(all, &Statement{SQL: texts.cleanup[g.durable], Args: []any{[]int64{e.view.Now, 0}, e.id.prefix}, Unnamed: true})
+		}
+	}
+	return all
+}
+
+// cleanUp deletes the expired rows that are due, and makes a step of the sweep.
+func (c *cleaner) cleanUp(due []*Statement) error {
+	if err := c.deleteExpired(due); err != nil {
+		return err
+	}
+	if now := time.Now(); !now.Before(c.next) {
+		c.next = now.Add(sweepInterval)
+		return c.sweep(due[0].Args[0])
+	}
+	return nil
+}
+
+// sweep cleans the next prefix of the tables, as of now.
+func (c *cleaner) sweep(now any) error {
+	statement := &Statement{SQL: strings.Replace(nextPrefixSQL, "{table}", tableName(c.durable), 1), Args: []any{c.prefix}, Unnamed: true}
+	if err := c.run(statement); err != nil {
+		return err
+	}
+	if statement.Rows == 0 || len(statement.Result) < 4 {
+		c.prefix = ""
+		c.durable = !c.durable
+		return nil
+	}
+	c.prefix = string(statement.Result[4:])
+	return c.deleteExpired([]*Statement{{SQL: c.texts.cleanup[c.durable], Args: []any{now, c.prefix}, Unnamed: true}})
+}
+
+// run runs one statement.
+func (c *cleaner) run(statement *Statement) error {
+	ctx, cancel := context.WithTimeout(c.server.closing, cleanupTimeout)
+	defer cancel()
+	err := c.server.db.Run(ctx, []*Statement{statement})
+	if err == nil {
+		err = statement.Err
+	}
+	if err != nil {
+		return fmt.Errorf("deleting expired rows: %w", err)
+	}
+	return nil
+}
+
+// deleteExpired runs cleanup statements until they find fewer rows than they could delete.
+func (c *cleaner) deleteExpired(due []*Statement) error {
+	for round := 0; round < cleanupRounds && len(due) > 0; round++ {
+		var more []*Statement
+		for _, statement := range due {
+			if err := c.run(statement); err != nil {
+				return err
+			}
+			if deleted := bigints(statement); len(deleted) == 1 && deleted[0] >= cleanupRows {
+				more = append(more, statement)
+			}
+		}
+		due = more
+	}
+	return nil
+}

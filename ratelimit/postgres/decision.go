@@ -1,0 +1,225 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// engine is what decides batches. Its parts guard themselves.
+type engine struct {
+	server  *server
+	tables  *tables
+	cleaner *cleaner
+	texts   *statements
+	blocked *blocked         // nil if the database is asked about every hit
+	leases  *lease.Table     // nil if there are none
+	now     func() time.Time // Options.Now
+	counts  *counts
+	locks   locks
+	looks   int32 // 1 if transactions look before they take; atomic, see transaction.go
+}
+
+// decision is the work on one batch. The worker owns it.
+type decision struct {
+	engine   *engine
+	queue    *batch.Queue
+	ctx      context.Context // ends at the batch's deadline
+	began    int64           // the batch's step, see blocked
+	sent     int64           // a time of the leases before any statement of the batch
+	settings []int64         // the first parameter of statements, see clockSQL
+	requests []*request
+
+	postponed []*request       // those on locked rows, see locks.go
+	holders   map[rowKey]int64 // the transactions that hold the locks
+	failed    bool             // a statement of the last execute has failed
+	stats     Stats            // what the batch adds to the counts
+	finishing []*batch.Call    // memory for finishAlone
+	memory    []*request       // for requests
+}
+
+// decisions are free for the next batch.
+var decisions = sync.Pool{New: func() any { return &decision{} }}
+
+// newDecision returns the work on a batch. It ends with end.
+func newDecision(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.Call) *decision {
+	d := decisions.Get().(*decision)
+	d.engine = e
+	d.queue = q
+	d.ctx = ctx
+	d.began = 0
+	if e.blocked != nil {
+		d.began = atomic.AddInt64(&e.blocked.step, 1)
+	}
+	d.sent = 0
+	if e.leases != nil {
+		d.sent = lease.Now(e.leases)
+	}
+	d.stats = Stats{Batches: 1, Requests: int64(len(calls))}
+	d.settings = []int64{0, lockWait(batch.Timeout(q)).Milliseconds()}
+	if e.now != nil {
+		d.settings[0] = e.now().UnixMicro()
+	}
+	d.failed = false
+	d.postponed = nil
+	d.holders = nil
+	for len(d.memory) < len(calls) {
+		d.memory = append(d.memory, &request{})
+	}
+	d.requests = d.memory[:len(calls)]
+	for i, c := range calls {
+		r := d.requests[i]
+		r.call = c
+		r.finished = false
+	}
+	return d
+}
+
+// execute runs statements, and sets failed.
+func (d *decision) execute(statements []*Statement) error {
+	d.stats.Statements += int64(len(statements))
+	var err error
+	d.failed, err = d.engine.server.run(d.ctx, statements)
+	if err != nil || !d.failed {
+		return err
+	}
+	for _, s := range statements {
+		if sqlstate.IsMissingTable(s.Code) {
+			d.engine.tables.missing()
+			break
+		}
+	}
+	return nil
+}
+
+// count adds what the batch has done so far to the counts: before callers go on, which may
+// look at the counts.
+func (d *decision) count() {
+	d.engine.counts.add(d.stats)
+	d.stats = Stats{}
+}
+
+// decideGranted writes the decisions on hits that were simply granted, up to the first hit
+// of each request that was not. It does so in one loop for all requests.
+func decideGranted(requests []*request) {
+	micros := int64(0)
+	reset := time.UnixMicro(0)
+	for _, r := range requests {
+		decisions := r.call.Decisions[:0]
+		positions := r.positions
+		for i := range positions {
+			at := &positions[i]
+			e := at.entry
+			if at.nth >= e.granted {
+				break // only takes that succeeded grant anything
+			}
+			left := e.view.Free + (e.granted-1-at.nth)*e.cost
+			if left < 0 {
+				left = 0
+			}
+			if left > e.view.Quota {
+				left = e.view.Quota
+			}
+			if e.view.Reset != micros {
+				micros = e.view.Reset
+				reset = time.UnixMicro(micros)
+			}
+			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left, Reset: reset})
+		}
+		r.call.Decisions = decisions
+	}
+}
+
+// clearRefunded forgets that rows were used up to which a request gave, or may have given,
+// quota back.
+func (d *decision) clearRefunded(r *request) {
+	c := r.call
+	for i := range c.Hits {
+		if c.Reset || c.Hits[i].Cost < 0 {
+			d.engine.blocked.clear(rowOf(&c.Hits[i]))
+			d.dropLease(c.Reset, &c.Hits[i]) // another batch may have charged units meanwhile
+		}
+	}
+}
+
+// finish ends the wait of requests, with their decisions or with an error.
+func (d *decision) finish(requests []*request, err error) {
+	if len(requests) == 0 {
+		return
+	}
+	var calls []*batch.Call
+	for _, r := range requests {
+		r.finished = true
+		calls = append(calls, r.call)
+	}
+	d.count()
+	if err != nil {
+		d.engine.failCalls(d.queue, calls, err)
+		return
+	}
+	batch.Finish(d.queue, calls, nil)
+}
+
+// fail ends the wait of requests that have no outcome.
+func (d *decision) fail(requests []*request, err error) {
+	if d.ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
+		err = ratelimit.ErrTimeout
+	}
+	d.stats.Failures++
+	d.count()
+	var calls []*batch.Call
+	for _, r := range requests {
+		if !r.finished {
+			r.finished = true
+			d.clearRefunded(r)
+			calls = append(calls, r.call)
+		}
+	}
+	d.engine.failCalls(d.queue, calls, err)
+}
+
+// failCalls ends the wait of calls for which no decision can be had. A known refusal is one.
+func (e *engine) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
+	var refused, failed []*batch.Call
+	for _, c := range calls {
+		decisions := make([]ratelimit.Decision, len(c.Hits))
+		if !c.Reset && !errors.Is(err, ratelimit.ErrClosed) && refusesAny(e.blocked, c.Hits, decisions, true) {
+			c.Decisions = append(c.Decisions[:0], decisions...)
+			refused = append(refused, c)
+		} else {
+			failed = append(failed, c)
+		}
+	}
+	e.counts.add(Stats{Blocked: int64(len(refused))})
+	batch.Finish(q, refused, nil)
+	batch.Finish(q, failed, err)
+}
+
+// errUndecided is the error of a request that a batch has left undecided.
+var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
+
+// end ends the wait of all requests that are left, after a panic, and makes the decision
+// free for the next batch.
+func (d *decision) end(err error) {
+	if err == nil {
+		err = errUndecided
+	}
+	for _, r := range d.requests {
+		if !r.finished {
+			r.finished = true
+			batch.Finish(d.queue, []*batch.Call{r.call}, err)
+		}
+		r.call = nil
+	}
+	d.count()
+	d.engine = nil
+	d.queue = nil
+	decisions.Put(d)
+}

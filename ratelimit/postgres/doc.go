@@ -1,0 +1,25 @@
+// Package postgres is a ratelimit.Store whose counts all processes on one Postgres
+// database share. It is exact: the server decides, one statement for many hits.
+//
+// A call of Store.Take waits in a queue (package internal/batch). A worker collects the
+// calls of a batch and has them decided here:
+//
+//   - store.go: Take and Reset, and what needs no database: units that are charged in advance
+//     (leases.go), known refusals (blocked.go) and a database that does not answer (server.go).
+//   - decide.go: the batch. Requests of one hit are planned together. decision.go: what a
+//     batch needs, and how its calls are finished.
+//   - transaction.go: requests of several hits, all or nothing, in one transaction.
+//     simulate.go: the same decision in memory.
+//   - plan.go, entry.go, group.go: hits become entries, entries become the parameters of
+//     statements.
+//   - statement.go: the statements. Package algorithm has the part of each algorithm.
+//   - result.go: the rows of a result.
+//   - locks.go, locked_rows.go: rows that another transaction has locked.
+//   - migrate.go, schema.go: the two tables. cleanup.go: expired rows.
+//
+// The statements run over a DB (db.go): package pgxdb, or the wire client of the plugin.
+//
+// There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for
+// limits that are Durable. Both are shared with the npm library pg-ratelimit, so a Node
+// program and this package can share the rows of fixed_window and sliding_window limits.
+package postgres

@@ -1,0 +1,93 @@
+package postgres
+
+import (
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+)
+
+// kind is what a statement does to its entries.
+type kind uint8
+
+const (
+	take kind = iota
+	look
+	refund
+	reset
+)
+
+// rowKey names a row of either table.
+type rowKey struct {
+	durable     bool
+	prefix, key string
+}
+
+// rowOf is the row of a hit whose key is as it is stored.
+func rowOf(h *ratelimit.Hit) rowKey { return rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key} }
+
+// entry is what one statement does to one row: n hits of equal cost, a look, a refund or
+// a reset.
+type entry struct {
+	kind kind
+	id   rowKey
+	pass int
+	n    int64
+	cost int64
+
+	// Of leases: how many of n are a surplus for a lease, or the claim of a refund of leased
+	// units.
+	ask   *lease.Ask
+	claim int64
+
+	// Of a look that only refunds share: the entry before it, which further refunds join.
+	refund *entry
+
+	// Of the result. A failed statement leaves err, and grants nothing.
+	waited   bool // for a lock, in vain; see locks.go
+	answered bool
+	granted  int64
+	view     algorithm.View // the row after the entry; Limit is set before
+	err      error
+}
+
+// position says what decides a hit: it is the nth of an entry's equal hits. For a refund
+// the entry is the look that follows it, and refund the entry of the refund.
+type position struct {
+	entry  *entry
+	nth    int64
+	refund *entry
+}
+
+// request is a call of a batch while it is decided. The worker owns it.
+type request struct {
+	call      *batch.Call
+	positions []position // of each hit
+	finished  bool       // the call has its decisions and is the caller's again
+
+	// Of a request of several hits: what the simulation says, see transaction.go.
+	decisions []ratelimit.Decision
+	passes    bool
+	refusals  []refusal
+}
+
+// refusal is a row that refused a hit.
+type refusal struct {
+	id   rowKey
+	view algorithm.View
+	hit  int // the place of the hit
+}
+
+// failure is the first error among what decides a request's hits.
+func failure(r *request) error {
+	for i := range r.positions {
+		at := &r.positions[i]
+		if at.entry.err != nil {
+			return at.entry.err
+		}
+		if at.refund != nil && at.refund.err != nil {
+			return at.refund.err
+		}
+	}
+	return nil
+}

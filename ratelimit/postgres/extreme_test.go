@@ -1,0 +1,106 @@
+package postgres_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// TestExtremeLimits charges limits at the bounds of what is valid, around the moments that
+// matter: SQL and Go agree.
+func TestExtremeLimits(t *testing.T) {
+	b := newBench(t)
+	var limits []*ratelimit.Limit
+	for _, a := range ratelimit.Algorithms() {
+		for _, events := range []int64{1, 2, 1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents} {
+			for _, window := range []time.Duration{ratelimit.MinWindow, ratelimit.MinWindow + time.Microsecond, time.Second, ratelimit.MaxWindow} {
+				for _, burst := range []int64{0, 1, 1000, ratelimit.MaxEvents} {
+					l := &ratelimit.Limit{Prefix: b.prefix(), Algorithm: a, Events: events, Window: window, Burst: burst, Durable: events == 1}
+					if l.Validate() == nil {
+						limits = append(limits, l)
+					}
+				}
+			}
+		}
+	}
+	for unit := ratelimit.Day; unit <= ratelimit.Year; unit++ {
+		limits = append(limits, &ratelimit.Limit{Prefix: b.prefix(), Algorithm: ratelimit.FixedWindow, Calendar: unit, Events: ratelimit.MaxEvents})
+	}
+	if len(limits) < 100 {
+		t.Fatalf("only %d limits are valid", len(limits))
+	}
+	for _, l := range limits {
+		b.begin()
+		ask := func(cost int64) ratelimit.Decision { return b.ask(t, ratelimit.Hit{Limit: l, Key: "k", Cost: cost}) }
+		peek := func() ratelimit.Decision { return b.ask(t, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true}) }
+		if d := ask(l.Capacity()); !d.Allowed || d.Remaining != 0 {
+			t.Fatalf("%+v: the full quota at once: %+v", *l, d)
+		}
+		for _, cost := range []int64{1, l.Capacity(), l.Capacity() + 1, math.MaxInt64} {
+			if d := ask(cost); d.Allowed || d.RetryAfter != ratelimit.Never && cost > l.Capacity() {
+				t.Fatalf("%+v: cost %d of a quota that is used up: %+v", *l, cost, d)
+			}
+		}
+		now := b.clock.Micro
+		for _, cost := range []int64{1, l.Capacity()} {
+			b.clock.Micro = now
+			retry := now + ask(cost).RetryAfter.Microseconds()
+			for _, at := range []int64{retry - 1, retry} {
+				if at < latest {
+					b.clock.Micro = at
+					peek()
+				}
+			}
+		}
+		ask(-1)
+		ask(min(2, l.Capacity()))
+		ask(math.MinInt64)
+		if d := peek(); d.Remaining != l.Capacity() {
+			t.Fatalf("%+v: all is given back: %+v", *l, d)
+		}
+		ask(l.Capacity())
+	}
+}
+
+// TestManyRequestsInABatch decides 10,000 requests for one key in one batch, then for as
+// many keys, then requests of several limits.
+func TestManyRequestsInABatch(t *testing.T) {
+	s := newSite(t)
+	store := s.store(postgres.Options{CleanupProbability: -1})
+	aside := hitOn("aside", 1_000_000, true)
+	for _, l := range conformance.Limits("", 6) {
+		var same, different, several []*batch.Call
+		for i := range 10000 {
+			same = append(same, callFor(false, ratelimit.Hit{Limit: l, Key: "k", Cost: 1}))
+			different = append(different, callFor(false, ratelimit.Hit{Limit: l, Key: fmt.Sprint(i), Cost: 1}))
+			several = append(several, callFor(false, ratelimit.Hit{Limit: l, Key: fmt.Sprint("k", i%500), Cost: 1}, aside))
+		}
+		store.DecideBatch(same)
+		store.DecideBatch(different)
+		store.DecideBatch(several)
+		for i := range same {
+			for what, test := range map[string]struct {
+				c         *batch.Call
+				allowed   bool
+				remaining int
+			}{
+				"one key":        {same[i], i < 6, max(0, 5-i)},
+				"a key each":     {different[i], true, 5},
+				"several limits": {several[i], i/500 < 6, max(0, 5-i/500)},
+			} {
+				if test.c.Err != nil || test.c.Decisions[0].Allowed != test.allowed || test.c.Decisions[0].Remaining != int64(test.remaining) {
+					t.Fatalf("%s: request %d for %s: %v, %+v", l.Prefix, i, what, test.c.Err, test.c.Decisions)
+				}
+			}
+		}
+	}
+	if got := left(t, store, aside); got != 1_000_000-6*3000 {
+		t.Errorf("%d are left of the shared limit", got)
+	}
+}

@@ -1,0 +1,172 @@
+package postgres
+
+import (
+	"sort"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+)
+
+// group is the entries of one statement, and its parameters.
+type group struct {
+	statementKey
+	entries   []*entry
+	alone     bool // its only entry has a statement of its own because others failed with it
+	statement Statement
+	before    Statement // of a look: indexSQL
+
+	// Memory for results, see result.go.
+	cells []algorithm.Cell
+	rows  []*algorithm.Row
+	views []*algorithm.View
+
+	// Memory for parameters: arrays with an element for each entry.
+	keys                        []string
+	n                           []int64
+	prefixes                    []string
+	cost, quotas, spans, events []int64
+	claims                      []int64  // of refunds
+	units, zones                []string // on the calendar
+	anchors                     []int64
+
+	sorted []*entry // memory for entries
+}
+
+func newGroup() *group { return &group{} }
+
+// begin empties the group for a statement.
+func (g *group) begin(key statementKey) {
+	g.statementKey = key
+	g.entries = g.entries[:0]
+	g.alone = false
+}
+
+// write fills in the statement. settings are its first parameter, see clockSQL.
+func (g *group) write(texts *statements, settings []int64) {
+	entries := g.entries
+	keys := g.keys[:0]
+	n := g.n[:0]
+	l := entries[0].view.Limit
+	cost := entries[0].cost
+	alike := g.kind == take
+	for _, e := range entries {
+		keys = append(keys, e.id.key)
+		if e.view.Limit != l || e.cost != cost {
+			alike = false
+		}
+	}
+	if alike && len(entries) > 1 {
+		// The keys are different, because a row occurs once in a statement.
+		sort.Strings(keys)
+		sorted := g.sorted[:0]
+		sorted = append(sorted, entries...)
+		for _, e := range entries {
+			sorted[sort.SearchStrings(keys, e.id.key)] = e
+		}
+		g.sorted = entries
+		g.entries = sorted
+		entries = sorted
+	}
+	for _, e := range entries {
+		n = append(n, e.n)
+	}
+	g.keys = keys
+	g.n = n
+	key := g.statementKey
+	key.alike = alike
+	args := g.statement.Args[:0]
+	args = append(args, settings)
+	if alike {
+		args = append(args, l.Prefix, keys, n, cost, l.Capacity(), l.Window.Microseconds())
+		args = appendNeeds(g, args, l)
+	} else {
+		args = appendArrays(g, args)
+	}
+	// A refund and a reset join the table with their parameters, as a look does, and are
+	// rare: they are planned each time.
+	g.statement = Statement{
+		SQL: texts.texts[key], Args: args, Unnamed: g.kind == refund || g.kind == reset, Result: g.statement.Result,
+	}
+	g.before = Statement{SQL: indexSQL, Joined: true, Result: g.before.Result}
+}
+
+// appendTo appends what runs to the statements of a pipeline.
+func (g *group) appendTo(statements []*Statement) []*Statement {
+	if g.kind == look {
+		statements = append(statements, &g.before)
+	}
+	return append(statements, &g.statement)
+}
+
+// appendNeeds appends the parameters that the algorithm needs besides, of one limit.
+func appendNeeds(g *group, args []any, l *ratelimit.Limit) []any {
+	for _, p := range g.definition.SQL.Needs {
+		switch p {
+		case algorithm.EventsParameter:
+			args = append(args, l.Events)
+		case algorithm.UnitParameter:
+			args = append(args, calendarUnits[l.Calendar])
+		case algorithm.ZoneParameter:
+			args = append(args, zoneOf(l))
+		case algorithm.AnchorParameter:
+			args = append(args, l.Anchor)
+		}
+	}
+	return args
+}
+
+// appendArrays appends the parameters that differ from entry to entry.
+func appendArrays(g *group, args []any) []any {
+	g.prefixes = g.prefixes[:0]
+	g.cost = g.cost[:0]
+	g.quotas = g.quotas[:0]
+	g.spans = g.spans[:0]
+	g.events = g.events[:0]
+	g.claims = g.claims[:0]
+	g.units = g.units[:0]
+	g.zones = g.zones[:0]
+	g.anchors = g.anchors[:0]
+	for _, e := range g.entries {
+		l := e.view.Limit
+		g.prefixes = append(g.prefixes, l.Prefix)
+		g.cost = append(g.cost, e.cost)
+		g.quotas = append(g.quotas, l.Capacity())
+		g.spans = append(g.spans, l.Window.Microseconds())
+		g.events = append(g.events, l.Events)
+		g.claims = append(g.claims, e.claim)
+		g.units = append(g.units, calendarUnits[l.Calendar])
+		g.zones = append(g.zones, zoneOf(l))
+		g.anchors = append(g.anchors, l.Anchor)
+	}
+	args = append(args, g.prefixes, g.keys)
+	switch g.kind {
+	case refund:
+		return append(args, g.cost, g.quotas, g.spans, g.events, g.claims)
+	case take:
+		args = append(args, g.n, g.cost, g.quotas, g.spans)
+		for _, p := range g.definition.SQL.Needs {
+			switch p {
+			case algorithm.EventsParameter:
+				args = append(args, g.events)
+			case algorithm.UnitParameter:
+				args = append(args, g.units)
+			case algorithm.ZoneParameter:
+				args = append(args, g.zones)
+			case algorithm.AnchorParameter:
+				args = append(args, g.anchors)
+			}
+		}
+	}
+	return args
+}
+
+// calendarUnits are the units of date_trunc, by ratelimit.Calendar.
+var calendarUnits = []string{"", "day", "week", "month", "year"}
+
+// zoneOf is the time zone of a limit as Postgres knows it.
+func zoneOf(l *ratelimit.Limit) string {
+	if l.Zone == "" {
+		return "UTC"
+	}
+	return l.Zone
+}

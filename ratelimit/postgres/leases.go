@@ -1,0 +1,259 @@
+package postgres
+
+import (
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+)
+
+// Limits with a Lease are decided in memory as long as there are units, see package lease. The
+// units travel with the batches of other requests:
+//
+//   - What is to be given back is the first pass of a plan, so that it is there for the
+//     requests of the batch.
+//   - What is to be charged comes after all requests: as further hits of the entry of the
+//     requests on the row, or as an entry of its own. The row grants partially, the requests
+//     first. Transactions of several limits carry no such hits, because a transaction fails
+//     if a row grants less than was asked for.
+//
+// No request waits for a lease. If no batch comes, the store sends one without requests.
+
+func init() { lease.TableOf = tableOf }
+
+// tableOf is lease.TableOf.
+func tableOf(store ratelimit.Store) *lease.Table {
+	if s, ok := store.(*Store); ok {
+		return s.engine.leases
+	}
+	return nil
+}
+
+// leaseRow is a row in the words of package lease.
+func leaseRow(id rowKey) lease.Row {
+	return lease.Row{Durable: id.durable, Prefix: id.prefix, Key: id.key}
+}
+
+func idOf(row lease.Row) rowKey { return rowKey{row.Durable, row.Prefix, row.Key} }
+
+// newLeases returns the leases of a store, or nil if it has none.
+func newLeases(s *Store, o Options) *lease.Table {
+	if o.MaxLeases < 0 {
+		return nil
+	}
+	return lease.New(lease.Options{Max: o.MaxLeases, Horizon: o.LeaseHorizon, Keep: func() { keepLeases(s) }})
+}
+
+// leaseTimeout is for a batch without requests.
+const leaseTimeout = time.Second
+
+// keepLeases sends what no other batch takes, and ends leases. It runs while there are leases.
+func keepLeases(s *Store) {
+	call := batch.NewCall()
+	err := batch.PanicError(func() {
+		lease.Keep(s.engine.leases, func() bool { return s.engine.server.closing.Err() == nil }, func() { sendLeases(s, call) })
+	})
+	s.engine.cleaner.report(err)
+}
+
+// sendLeases has a batch without requests decided, unless the database does not answer.
+func sendLeases(s *Store, call *batch.Call) {
+	s.mu.Lock()
+	unavailable := s.unavailable()
+	s.mu.Unlock()
+	if unavailable == nil {
+		call.Prepare(nil, false)
+		batch.Enter(s.leasing, call)
+	}
+}
+
+// planReturns plans what is to be given back. It comes before all else of a plan. It returns what is
+// to be charged. A row that another transaction has locked is left alone, so that no request has to
+// wait for it; units of it are lost. Hits that
+// give something back, and resets, end the leases of their rows.
+func (d *decision) planReturns(p *plan, requests []*request) []lease.Ask {
+	table := d.engine.leases
+	if table == nil || !lease.Any(table) {
+		return nil
+	}
+	gives := false
+	for _, r := range requests {
+		hits := r.call.Hits
+		for i := range hits {
+			if hits[i].Cost < 0 || r.call.Reset {
+				gives = true
+				d.dropLease(r.call.Reset, &hits[i])
+			}
+		}
+	}
+	asks, returns := lease.Work(table, gives)
+	for i := range returns {
+		if !d.engine.locks.has(idOf(returns[i].Row)) {
+			addReturn(p, &returns[i])
+		}
+	}
+	n := 0
+	for i := range asks {
+		if !d.engine.locks.has(idOf(asks[i].Row)) {
+			asks[n] = asks[i]
+			n++
+		}
+	}
+	return asks[:n]
+}
+
+// dropLease ends the lease of a row that is reset, or to which a hit gives something back. The units
+// go back before that: a refund that finds them charged would give back more than was used.
+func (d *decision) dropLease(reset bool, h *ratelimit.Hit) {
+	if d.engine.leases != nil {
+		lease.Drop(d.engine.leases, leaseRow(rowOf(h)), !reset)
+	}
+}
+
+// addReturn plans a refund of leased units.
+func addReturn(p *plan, back *lease.Return) {
+	p.leases = true
+	id := idOf(back.Row)
+	if before := p.latest[id]; before != nil && before.claim == back.Units.Claim {
+		before.cost += back.Units.N
+		return
+	}
+	add(p, refund, back.Limit, id, back.Units.N).entry.claim = back.Units.Claim
+}
+
+// addAsks plans what is to be charged for leases.
+func addAsks(p *plan, asks []lease.Ask) {
+	for i := range asks {
+		p.leases = true // also if all leases end before the answer
+		ask := &asks[i]
+		e := add(p, take, ask.Limit, idOf(ask.Row), 1).entry
+		e.n += ask.N - 1
+		e.ask = ask
+	}
+}
+
+// noteLeases takes the answers to a plan into the leases. The statements were sent after the
+// lease's time sent.
+func (d *decision) noteLeases(p *plan) {
+	table := d.engine.leases
+	if table == nil || lease.Count(table) == 0 && !p.leases {
+		return
+	}
+	for _, e := range p.entries[:p.used] {
+		l := e.view.Limit
+		if e.ask != nil {
+			l = e.ask.Limit // a limit that differs in its Lease only may be in the entry
+		}
+		switch {
+		case e.kind == refund && e.claim != 0:
+			d.engine.blocked.clear(e.id) // the row has more again
+			continue
+		case e.ask != nil && e.err != nil:
+			lease.Postpone(table, leaseRow(e.id))
+			continue
+		case e.kind != take || l.Lease <= 0 || e.err != nil || !e.answered:
+			continue
+		}
+		waited := e.n
+		a := lease.Answer{Row: leaseRow(e.id), Limit: l, Free: e.view.Free, Reset: time.UnixMicro(e.view.Reset), Now: e.view.Now, Ask: e.ask}
+		if e.ask != nil {
+			waited -= e.ask.N
+			if e.granted > waited {
+				a.Leased = leased(table, e, e.granted-waited, d.sent)
+			}
+		}
+		a.Refused = e.granted < waited
+		lease.Note(table, &a)
+	}
+}
+
+// leased returns the units that an entry has charged for a lease.
+func leased(table *lease.Table, e *entry, n, sent int64) lease.Units {
+	l := e.view.Limit
+	life, claim := algorithm.Of(l).Lease(l, &e.view.Row, e.view.Now, lease.MostLife(table, l))
+	return lease.Units{N: n, Ends: sent + life, Claim: claim}
+}
+
+// holdsLeases reports whether the store may hold units.
+func (d *decision) holdsLeases() bool {
+	return d.engine.leases != nil && lease.Count(d.engine.leases) > 0
+}
+
+// addHeld adds what is held of the rows to what decisions say is left of them.
+func (d *decision) addHeld(r *request) {
+	c := r.call
+	for i := range c.Decisions {
+		h := &c.Hits[i]
+		if h.Limit.Lease <= 0 {
+			continue
+		}
+		if held := lease.Held(d.engine.leases, leaseRow(rowOf(h))); held > 0 {
+			c.Decisions[i].Remaining = algorithm.Remaining(c.Decisions[i].Limit, c.Decisions[i].Remaining+held)
+		}
+	}
+}
+
+// dropRefused gives back what is held of the rows that refused a request of several limits: the
+// request may pass then.
+func (d *decision) dropRefused(r *request) {
+	for i := range r.refusals {
+		lease.Drop(d.engine.leases, leaseRow(r.refusals[i].id), true)
+	}
+}
+
+// believed is how long a refusal on a limit is believed, in microseconds: with leases, another
+// process may give units back at any moment.
+func (e *engine) believed(l *ratelimit.Limit) int64 {
+	if e.leases != nil && l.Lease > 0 {
+		if horizon := lease.Horizon(e.leases, l); horizon > 0 {
+			return horizon
+		}
+	}
+	return trust
+}
+
+// takeLeased does for the calls of a batch what ask does before a call enters a queue: it
+// finishes those that are decided by leases, and returns the others.
+func takeLeased(s *Store, q *batch.Queue, calls []*batch.Call) []*batch.Call {
+	table := s.engine.leases
+	if table == nil {
+		return calls
+	}
+	var passed []*batch.Call
+	n := 0
+	for _, c := range calls {
+		if len(c.Hits) > 0 && c.Hits[0].Limit.Lease > 0 && !c.Reset {
+			decisions := make([]ratelimit.Decision, len(c.Hits))
+			if lease.Take(table, c.Hits, decisions) {
+				c.Decisions = append(c.Decisions, decisions...)
+				passed = append(passed, c)
+				continue
+			}
+		}
+		calls[n] = c
+		n++
+	}
+	batch.Finish(q, passed, nil)
+	return calls[:n]
+}
+
+// endLeases gives all units back, before the store is closed.
+func endLeases(s *Store) {
+	table := s.engine.leases
+	if table == nil {
+		return
+	}
+	lease.End(table)
+	for until := time.Now().Add(leaseTimeout); time.Now().Before(until) && s.engine.server.unavailable() == nil; {
+		switch {
+		case lease.Due(table):
+			batch.Enter(s.leasing, batch.NewCall())
+		case batch.Busy(s.leasing):
+			time.Sleep(time.Millisecond) // a batch in flight may bring more units
+		default:
+			return
+		}
+	}
+}

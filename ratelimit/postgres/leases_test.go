@@ -1,0 +1,401 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/slownet"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// leasable are the algorithms that allow leases.
+var leasable = []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket}
+
+// leasedHit is a hit on the only key of a limit with a lease, 30,000 an hour.
+func leasedHit(a ratelimit.Algorithm, durable bool) ratelimit.Hit {
+	l := &ratelimit.Limit{Prefix: fmt.Sprint(a, durable), Algorithm: a, Events: 30000, Window: time.Hour, Lease: 0.05, Durable: durable}
+	return ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
+}
+
+// quick makes leases short, so that a test sees them end.
+var quick = postgres.Options{CleanupProbability: -1, LeaseHorizon: 100 * time.Millisecond}
+
+// eachLeased runs a test with each algorithm that allows leases, on each table.
+func eachLeased(t *testing.T, test func(t *testing.T, s *site, h ratelimit.Hit)) {
+	for _, a := range leasable {
+		for _, durable := range []bool{false, true} {
+			t.Run(fmt.Sprint(a, durable), func(t *testing.T) {
+				s := newSite(t)
+				test(t, s, leasedHit(a, durable))
+				s.nothingReported()
+			})
+		}
+	}
+}
+
+// hammerLeased sends hits until so many were decided by a lease, and returns how many passed.
+func hammerLeased(t *testing.T, store *postgres.Store, leased int64, hits ...ratelimit.Hit) int64 {
+	t.Helper()
+	passed := int64(0)
+	before := store.Stats().Leased
+	for until := time.Now().Add(20 * time.Second); store.Stats().Leased < before+leased; {
+		if time.Now().After(until) {
+			t.Fatalf("only %d of %d requests were decided by a lease", store.Stats().Leased-before, passed)
+		}
+		if !passes(t, store, hits...) {
+			t.Fatal("a request was refused")
+		}
+		passed++
+	}
+	return passed
+}
+
+// used is what the row of a hit was charged, as another process sees it.
+func used(t *testing.T, s *site, h ratelimit.Hit) int64 {
+	t.Helper()
+	return h.Limit.Capacity() - left(t, s.store(without), h)
+}
+
+// TestABusyKeyIsDecidedInMemory, and its headers say what is left, as if each request had asked
+// the database.
+func TestABusyKeyIsDecidedInMemory(t *testing.T) {
+	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
+		store := s.store(quick)
+		before := takeOne(t, store, h)
+		leased := 0
+		for i := 0; i < 2000; i++ {
+			d := takeOne(t, store, h)
+			if !d.Allowed || d.Limit != 30000 || d.Remaining != before.Remaining-1 || d.Reset.Sub(before.Reset).Abs() > time.Second {
+				t.Fatalf("hit %d: %+v after %+v", i, d, before)
+			}
+			if d.Source == ratelimit.FromLease {
+				leased++
+			}
+			before = d
+		}
+		if leased < 1000 {
+			t.Errorf("%d of 2000 hits were decided by a lease", leased)
+		}
+		peek := h
+		peek.Peek = true
+		if d := takeOne(t, store, peek); !d.Allowed || d.Remaining != before.Remaining {
+			t.Errorf("a peek says %+v after %+v", d, before)
+		}
+		if got := used(t, s, h); got < 2001 || got > 2001+1500 {
+			t.Errorf("2001 passed, and %d were charged", got)
+		}
+	})
+}
+
+// TestUnusedUnitsGoBack when the key is idle, and when the store is closed: the row then says what
+// was admitted, exactly.
+func TestUnusedUnitsGoBack(t *testing.T) {
+	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
+		store := s.store(quick)
+		passed := hammerLeased(t, store, 500, h)
+		idle := time.Now()
+		eventually(t, "the units to go back", func() bool { return store.Stats().LeasedUnits == 0 && used(t, s, h) == passed })
+		if took := time.Since(idle); took > 2*quick.LeaseHorizon+lateness {
+			t.Errorf("it took %v", took)
+		}
+		passed += hammerLeased(t, store, 500, h)
+		closing := time.Now()
+		store.Close()
+		if took := time.Since(closing); took > time.Second+lateness {
+			t.Errorf("Close took %v", took)
+		}
+		if got := used(t, s, h); got != passed {
+			t.Errorf("%d passed, and %d were charged after Close", passed, got)
+		}
+	})
+}
+
+// TestARefundOrAResetEndsTheLease: the decisions after it are as without leases.
+func TestARefundOrAResetEndsTheLease(t *testing.T) {
+	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
+		store := s.store(quick)
+		passed := hammerLeased(t, store, 500, h)
+		refund := h
+		refund.Cost = -100
+		if d := takeOne(t, store, refund); d.Remaining != 30000-passed+100 {
+			t.Errorf("after a refund %+v, want %d left", d, 30000-passed+100)
+		}
+		hammerLeased(t, store, 500, h)
+		if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
+			t.Fatal(err)
+		}
+		if d := takeOne(t, store, h); d.Remaining != 29999 || d.Source != ratelimit.FromPostgres {
+			t.Errorf("after a reset %+v", d)
+		}
+		// A refund of more than was admitted does not let more pass than the quota.
+		hammerLeased(t, store, 500, h)
+		refund.Cost = -ratelimit.MaxEvents
+		takeOne(t, store, refund)
+		admitted := int64(0)
+		for takeOne(t, store, h).Allowed {
+			admitted++
+		}
+		if admitted != 30000 {
+			t.Errorf("%d passed after everything was refunded", admitted)
+		}
+	})
+}
+
+// TestSeveralLimitsAreDecidedInMemory if each of them has its units, and all or none is used.
+func TestSeveralLimitsAreDecidedInMemory(t *testing.T) {
+	s := newSite(t)
+	store := s.store(quick)
+	var hits []ratelimit.Hit
+	for _, a := range leasable {
+		hits = append(hits, leasedHit(a, a == ratelimit.FixedWindow))
+	}
+	hits[1].Cost = 2
+	passed := hammerLeased(t, store, 500, hits...)
+	beside := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "no lease", Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}
+	decisions := make([]ratelimit.Decision, 2)
+	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{hits[0], beside}, decisions); err != nil || decisions[0].Remaining != 30000-passed-1 || decisions[0].Source != ratelimit.FromPostgres {
+		t.Errorf("beside a limit without a lease: %+v %v, want %d left", decisions[0], err, 30000-passed-1)
+	}
+	other := leasedHit(ratelimit.SlidingWindow, true)
+	other.Limit.Events = 40
+	for passes(t, store, hits[0], hits[1], other) {
+		passed++
+	}
+	store.Close()
+	for i, h := range hits {
+		want := passed * h.Cost
+		if i == 0 {
+			want++
+		}
+		if i == 2 {
+			want -= 40
+		}
+		if got := used(t, s, h); got != want {
+			t.Errorf("%s: %d were charged, want %d", h.Limit.Prefix, got, want)
+		}
+	}
+	s.nothingReported()
+}
+
+// TestARenewalOfALockedRowDelaysNobody for long: the other keys are decided while an operator has
+// locked the row of a key with a lease.
+func TestARenewalOfALockedRowDelaysNobody(t *testing.T) {
+	s := newSite(t)
+	store := s.store(quick)
+	h := leasedHit(ratelimit.FixedWindow, false)
+	hammerLeased(t, store, 500, h)
+	s.exec("BEGIN")
+	s.exec("SELECT FROM rate_limit_ephemeral FOR UPDATE")
+	other := hitOn("other", 1000000, false)
+	slow := 0
+	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); {
+		if d, _, err := tryOne(store, 100*time.Millisecond, h); err == nil && !d.Allowed {
+			t.Fatal("a request was refused")
+		}
+		if _, took, err := tryOne(store, 5*time.Second, other); err != nil {
+			t.Fatal(err)
+		} else if took > 500*time.Millisecond {
+			slow++
+		}
+	}
+	s.exec("COMMIT")
+	if slow > 1 {
+		t.Errorf("%d requests of another key were slow", slow)
+	}
+	if d := takeOne(t, store, h); !d.Allowed {
+		t.Errorf("after the lock: %+v", d)
+	}
+}
+
+// TestLeasesAreBounded by MaxLeases, and off below 0.
+func TestLeasesAreBounded(t *testing.T) {
+	s := newSite(t)
+	o := quick
+	o.MaxLeases = 3
+	store := s.store(o)
+	o.MaxLeases = -1
+	off := s.store(o)
+	h := leasedHit(ratelimit.FixedWindow, false)
+	sources := map[string]bool{}
+	for i := 0; i < 2000; i++ {
+		h.Key = fmt.Sprint(i % 10)
+		if takeOne(t, store, h).Source == ratelimit.FromLease {
+			sources[h.Key] = true
+		}
+		if i < 100 && takeOne(t, off, h).Source != ratelimit.FromPostgres {
+			t.Error("a store without leases has one")
+		}
+	}
+	if len(sources) == 0 || len(sources) > 3 {
+		t.Errorf("%d keys had leases, want 1 to 3", len(sources))
+	}
+}
+
+// TestReturnsEqual: the SQL statement gives leased units back as the Go step does, whatever has
+// become of the row.
+func TestReturnsEqual(t *testing.T) {
+	b := newBench(t)
+	conformance.Check(t, 1500, func(t *rapid.T) {
+		b.begin()
+		name := rapid.SampledFrom(leasable).Draw(t, "algorithm").String()
+		l := conformance.DrawLimit(t, name, b.prefix())
+		l.Durable = rapid.Bool().Draw(t, "durable")
+		h := ratelimit.Hit{Limit: l, Key: "k", Cost: rapid.Int64Range(1, l.Capacity()).Draw(t, "cost")}
+		var claims []int64
+		for n := rapid.IntRange(1, 6).Draw(t, "steps"); n > 0; n-- {
+			b.ask(t, h)
+			row := b.model.row(h)
+			for _, at := range []int64{row.Start, row.Refill, b.clock.Micro} {
+				claims = append(claims, at, at+l.Window.Microseconds(), at-l.Window.Microseconds())
+			}
+			b.drawStep(t, l)
+			claim := rapid.SampledFrom(claims).Draw(t, "claim")
+			if claim == 0 {
+				claim = 1
+			}
+			units := rapid.Int64Range(1, h.Cost).Draw(t, "units")
+			if row.Start != 0 || row.HasTokens {
+				algorithm.Of(l).Return(l, row, b.clock.Micro, units, claim)
+			}
+			b.db.readRow(h)
+			if err := b.store.GiveBack(h, units, claim); err != nil {
+				t.Fatal(err)
+			}
+			got := b.db.text(t)
+			if want := rowText(row); got != want {
+				t.Fatalf("%+v: %d with claim %d at %d leaves\n  Go %s\n SQL %s", *l, units, claim, b.clock.Micro, want, got)
+			}
+		}
+	})
+}
+
+// TestUnitsThatComeBackLateUndoNothing: a connection is slow, so units go back after the window has
+// turned. What was charged in the new window stays charged.
+func TestUnitsThatComeBackLateUndoNothing(t *testing.T) {
+	for _, a := range leasable {
+		t.Run(a.String(), func(t *testing.T) {
+			s := newSite(t)
+			clock := conformance.NewClock()
+			o := without
+			o.Now = clock.Now
+			store := s.store(o)
+			l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 100, Window: time.Second, Lease: 0.5}
+			h := ratelimit.Hit{Limit: l, Key: "k", Cost: 50}
+			takeOne(t, store, h)
+			claim := clock.Micro // of a window; of a bucket, one that has passed
+			clock.Micro += second
+			h.Cost = 30
+			takeOne(t, store, h)
+			if err := store.GiveBack(h, 40, claim); err != nil {
+				t.Fatal(err)
+			}
+			want := map[ratelimit.Algorithm]int64{
+				ratelimit.FixedWindow: 70, ratelimit.TokenBucket: 70,
+				ratelimit.SlidingWindow: 60, // 10 were used in the previous window
+			}[a]
+			if got := left(t, store, h); got != want {
+				t.Errorf("%d are left, want %d", got, want)
+			}
+		})
+	}
+}
+
+// TestALeaseThroughASlowNetworkIsShorter: a lease lasts from before its statement was sent, so at
+// 30 ms a round trip it never lasts into the next window.
+func TestALeaseThroughASlowNetworkIsShorter(t *testing.T) {
+	s := newSite(t)
+	_, proxy := slownet.ListenFor(t, s.dsn, 30*time.Millisecond)
+	slow := s.storeOn(drivers["pgxdb"](t, proxy), postgres.Options{CleanupProbability: -1})
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Second, Lease: 0.5}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
+	var mu sync.Mutex
+	admitted := map[int64]int{}
+	var group sync.WaitGroup
+	until := time.Now().Add(5 * time.Second)
+	for range 64 {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for time.Now().Before(until) {
+				began := time.Now()
+				d := takeOne(t, slow, h)
+				if !d.Allowed {
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				if d.Source == ratelimit.FromLease && !began.Before(d.Reset) {
+					t.Errorf("a lease was used %v after its window", began.Sub(d.Reset))
+				}
+				mu.Lock()
+				admitted[d.Reset.UnixMicro()]++
+				mu.Unlock()
+			}
+		}()
+	}
+	group.Wait()
+	for window, n := range admitted {
+		if n > 1000 {
+			t.Errorf("%d passed in the window until %d", n, window)
+		}
+	}
+	if slow.Stats().Leased == 0 {
+		t.Error("no lease was used")
+	}
+}
+
+// leasing is a store that gives each limit a lease that can have one.
+type leasing struct {
+	ratelimit.Store
+	mu     sync.Mutex
+	limits map[*ratelimit.Limit]*ratelimit.Limit
+}
+
+func (s *leasing) leased(hits []ratelimit.Hit) []ratelimit.Hit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	copies := append([]ratelimit.Hit(nil), hits...)
+	for i := range copies {
+		l := copies[i].Limit
+		if l == nil {
+			continue
+		}
+		if s.limits[l] == nil {
+			changed := *l
+			changed.Lease = 0.5
+			if changed.Validate() != nil {
+				changed = *l
+			}
+			s.limits[l] = &changed
+		}
+		copies[i].Limit = s.limits[l]
+	}
+	return copies
+}
+
+func (s *leasing) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	return s.Store.Take(ctx, timeout, s.leased(hits), decisions)
+}
+
+func (s *leasing) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	return s.Store.Reset(ctx, timeout, s.leased(hits))
+}
+
+func TestConformanceWithLeases(t *testing.T) {
+	for name, open := range drivers {
+		t.Run(name, func(t *testing.T) {
+			conformance.Store(t, func(t testing.TB) ratelimit.Store {
+				o := postgres.Options{OnError: func(err error) { t.Errorf("reported: %v", err) }}
+				return &leasing{Store: newStore(t, open(t, cluster.Open(t)), o), limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
+			})
+		})
+	}
+}

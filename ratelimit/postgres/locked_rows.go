@@ -1,0 +1,137 @@
+package postgres
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Another transaction may hold the lock of a row for a long time: an operator's open
+// session, or a program that hangs. One locked row must not delay the decisions on all
+// others. A statement waits for a lock for lockWait and then fails as a whole. The store
+// then asks which of its rows are locked, and by which transaction, sends the other rows
+// again, and postpones the requests on locked rows until the rest of the batch is finished.
+// If the same transaction still holds the lock after another lockWait, the requests on all of
+// its rows fail, and so do further ones for as long as it holds them. A row that is merely busy
+// is locked by another transaction each time, and the requests on it go on waiting.
+//
+// If another transaction has inserted the row, no query shows it. A row for whose lock a
+// statement of its own has waited in vain counts as locked for lockMemory.
+
+// lockWait is a fifth of the timeout, so that a batch has time to go on after it.
+func lockWait(timeout time.Duration) time.Duration {
+	wait := timeout / 5
+	if wait < time.Millisecond {
+		return time.Millisecond // 0 would be no bound
+	}
+	return wait
+}
+
+// lockMemory is for how long a row counts as locked. After that the server is asked who holds
+// the lock, which needs no wait. Nothing is known of a row any more after longMemory.
+const (
+	lockMemory = 500 * time.Millisecond
+	longMemory = 10 * time.Second
+)
+
+// errLocked is the error of a hit on a locked row.
+var errLocked = fmt.Errorf("%w: another transaction has locked the row of a key", ratelimit.ErrTimeout)
+
+// locks are the rows that were found locked lately.
+type locks struct {
+	any   int32 // 1 if there may be rows; atomic, so that the usual batch takes no lock
+	mu    sync.Mutex
+	rows  map[rowKey]lockedRow // guarded by mu
+	sweep time.Time            // when rows are to be deleted that are not believed any more; guarded by mu
+}
+
+// lockedRow is which transaction held the lock (0 if that is not known), how long it was seen
+// to hold it, and until when that is believed.
+type lockedRow struct {
+	holder int64
+	wait   time.Duration
+	until  time.Time
+}
+
+// maxLocks bounds the rows. Further locked rows are not remembered.
+const maxLocks = 10000
+
+// add remembers a row that was locked for that long.
+func (l *locks) add(id rowKey, holder int64, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rows == nil {
+		l.rows = map[rowKey]lockedRow{}
+	}
+	if _, known := l.rows[id]; known || len(l.rows) < maxLocks {
+		id.key = strings.Clone(id.key) // the key may be a part of a long request
+		l.rows[id] = lockedRow{holder, wait, time.Now().Add(lockMemory)}
+		atomic.StoreInt32(&l.any, 1)
+	}
+}
+
+// has reports whether a row was found locked lately.
+func (l *locks) has(id rowKey) bool {
+	if atomic.LoadInt32(&l.any) == 0 {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, known := l.rows[id]
+	return known
+}
+
+// holds reports whether a request has a hit on a row that was locked for that long. If such a
+// row has to be looked at again, holds appends it to due.
+func (l *locks) holds(r *request, wait time.Duration, due []rowKey) (bool, []rowKey) {
+	if atomic.LoadInt32(&l.any) == 0 {
+		return false, due
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if !now.Before(l.sweep) {
+		l.sweep = now.Add(lockMemory)
+		for id, row := range l.rows {
+			if now.Sub(row.until) >= longMemory {
+				delete(l.rows, id)
+			}
+		}
+		if len(l.rows) == 0 {
+			atomic.StoreInt32(&l.any, 0)
+		}
+	}
+	holds := false
+	for i := range r.call.Hits {
+		id := rowOf(&r.call.Hits[i])
+		row, known := l.rows[id]
+		switch {
+		case !known || row.wait < wait:
+		case now.Before(row.until):
+			holds = true
+		default:
+			due = append(due, id)
+		}
+	}
+	return holds, due
+}
+
+// confirm takes in who holds the locks of rows now. A row is not believed to be locked any more
+// unless the same transaction holds it.
+func (l *locks) confirm(rows []rowKey, holders map[rowKey]int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range rows {
+		row := l.rows[id]
+		if row.holder != 0 && row.holder == holders[id] {
+			row.until = time.Now().Add(lockMemory)
+			l.rows[id] = row
+		} else {
+			delete(l.rows, id)
+		}
+	}
+}

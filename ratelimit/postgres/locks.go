@@ -1,0 +1,216 @@
+package postgres
+
+import (
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+)
+
+// refuseLocked fails the requests on rows that are known to be locked, and returns the
+// others.
+func (d *decision) refuseLocked(requests []*request) ([]*request, error) {
+	wait := lockWait(batch.Timeout(d.queue))
+	var due []rowKey
+	for _, r := range requests {
+		_, due = d.engine.locks.holds(r, wait, due)
+	}
+	if len(due) > 0 {
+		holders, err := d.findLocked(due)
+		if err != nil {
+			return nil, err
+		}
+		d.engine.locks.confirm(due, holders)
+	}
+	return d.refuseHeld(requests), nil
+}
+
+// refuseHeld is refuseLocked without a question to the server.
+func (d *decision) refuseHeld(requests []*request) []*request {
+	wait := lockWait(batch.Timeout(d.queue))
+	var left, refused []*request
+	for _, r := range requests {
+		if holds, _ := d.engine.locks.holds(r, wait, nil); holds {
+			refused = append(refused, r)
+		} else {
+			left = append(left, r)
+		}
+	}
+	d.finish(refused, errLocked)
+	return left
+}
+
+// lockedSQL returns the places of those keys whose rows are locked, and of each the
+// transaction that holds the lock.
+const lockedSQL = `WITH unlocked AS MATERIALIZED (
+	SELECT r.prefix, r.key FROM unnest($1::text[], $2::text[]) AS u(prefix, key) JOIN {table} r USING (prefix, key) FOR UPDATE OF r SKIP LOCKED)
+SELECT u.slot, r.xmax::text::bigint FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(prefix, key, slot) JOIN {table} r USING (prefix, key)
+WHERE NOT EXISTS (SELECT FROM unlocked WHERE unlocked.prefix = r.prefix AND unlocked.key = r.key)`
+
+// findLocked returns which rows are locked, and the transaction that holds each.
+func (d *decision) findLocked(rows []rowKey) (map[rowKey]int64, error) {
+	holders := map[rowKey]int64{}
+	for _, durable := range []bool{false, true} {
+		var prefixes, keys []string
+		var ids []rowKey
+		for _, id := range rows {
+			if id.durable == durable {
+				ids = append(ids, id)
+				prefixes = append(prefixes, id.prefix)
+				keys = append(keys, id.key)
+			}
+		}
+		if len(ids) == 0 {
+			continue
+		}
+		statement := &Statement{SQL: strings.Replace(lockedSQL, "{table}", tableName(durable), -1), Args: []any{prefixes, keys}, Unnamed: true}
+		if err := d.execute([]*Statement{statement}); err != nil {
+			return nil, err
+		}
+		columns := bigints(statement)
+		for i := 0; i+1 < len(columns); i += 2 {
+			if slot := columns[i]; slot >= 1 && slot <= int64(len(ids)) {
+				holders[ids[slot-1]] = columns[i+1]
+			}
+		}
+	}
+	return holders, nil
+}
+
+// waitedForLock returns the rows of the statements that have waited for a lock in vain, and
+// marks their entries.
+func (p *plan) waitedForLock() []rowKey {
+	var all []rowKey
+	for _, pass := range p.passes {
+		for _, g := range pass {
+			if g.statement.Code != sqlstate.LockNotAvailable {
+				continue
+			}
+			for _, e := range g.entries {
+				e.waited = true
+				all = append(all, e.id)
+			}
+		}
+	}
+	return all
+}
+
+// splitWaiting separates the requests with an entry that has waited for a lock in vain. The
+// others have taken effect, and must not be decided again.
+func splitWaiting(requests []*request) (waiting, others []*request) {
+	for _, r := range requests {
+		waits := false
+		for i := range r.positions {
+			at := &r.positions[i]
+			waits = waits || at.entry.waited || at.refund != nil && at.refund.waited
+		}
+		if waits {
+			waiting = append(waiting, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return waiting, others
+}
+
+// postpone sets the requests on locked rows aside, and returns the others.
+func (d *decision) postpone(requests []*request, holders map[rowKey]int64) []*request {
+	if len(holders) == 0 {
+		return requests
+	}
+	if d.holders == nil {
+		d.holders = map[rowKey]int64{}
+	}
+	for id, holder := range holders {
+		d.holders[id] = holder
+	}
+	var left []*request
+	for _, r := range requests {
+		if holderOf(r, holders) == 0 {
+			left = append(left, r)
+		} else {
+			d.postponed = append(d.postponed, r)
+		}
+	}
+	return left
+}
+
+// holderOf returns the transaction that holds the lock of a request's row, or 0.
+func holderOf(r *request, holders map[rowKey]int64) int64 {
+	for i := range r.call.Hits {
+		if holder := holders[rowOf(&r.call.Hits[i])]; holder != 0 {
+			return holder
+		}
+	}
+	return 0
+}
+
+// rememberLocked remembers the rows of which a transaction holds the locks: it holds all of
+// them until it ends.
+func (d *decision) rememberLocked(holder int64) {
+	for id, other := range d.holders {
+		if other == holder {
+			d.engine.locks.add(id, holder, lockWait(batch.Timeout(d.queue)))
+		}
+	}
+}
+
+// rememberAlone remembers the rows for whose lock a statement of their own has waited in
+// vain. No query shows who holds it if another transaction has inserted the row and is still
+// open.
+func (d *decision) rememberAlone(p *plan) {
+	for _, pass := range p.passes {
+		for _, g := range pass {
+			if g.alone && g.statement.Code == sqlstate.LockNotAvailable {
+				d.engine.locks.add(g.entries[0].id, 0, lockWait(batch.Timeout(d.queue)))
+			}
+		}
+	}
+}
+
+// anyHeld reports whether one of the rows is locked.
+func anyHeld(rows []rowKey, holders map[rowKey]int64) bool {
+	for _, id := range rows {
+		if holders[id] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// undoSQL fails, which undoes its transaction.
+const undoSQL = `SELECT 1 / (SELECT 0)`
+
+// tryAlone runs the entries of a plan that have waited for a lock in vain, each in a transaction
+// of its own that is undone, to find those that wait again.
+func (d *decision) tryAlone(p *plan) error {
+	var alone []*group
+	var statements []*Statement
+	for _, pass := range p.passes {
+		for _, g := range pass {
+			if g.statement.Code != sqlstate.LockNotAvailable {
+				continue
+			}
+			for _, e := range g.entries {
+				one := nextGroup(p, g.statementKey)
+				one.alone = true
+				one.entries = append(one.entries, e)
+				one.write(d.engine.texts, d.settings)
+				one.statement.Joined = true
+				alone = append(alone, one)
+				statements = append(statements, &one.statement, &Statement{SQL: undoSQL, Unnamed: true})
+			}
+		}
+	}
+	p.passes = append(p.passes, alone)
+	err := d.execute(statements)
+	d.rememberAlone(p)
+	return err
+}
+
+// forgetHolders forgets what is known of a request's rows before it is decided again.
+func (d *decision) forgetHolders(r *request) {
+	for i := range r.call.Hits {
+		delete(d.holders, rowOf(&r.call.Hits[i]))
+	}
+}

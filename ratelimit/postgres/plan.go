@@ -1,0 +1,254 @@
+package postgres
+
+import (
+	"sync"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+)
+
+// A plan turns the hits of requests into statements. Equal hits on one row are one entry.
+// A row occurs at most once in a statement, so a hit that cannot join the row's latest
+// entry goes into a later pass: another statement, which runs after those of the passes
+// before it. So the hits on a row are decided in the order in which they were added, and
+// each statement locks its rows in the same order as all others.
+//
+// A plan and all that it points to are used for one batch after another.
+type plan struct {
+	passes     [][]*group
+	latest     map[rowKey]*entry
+	statements []*Statement
+
+	// Of a plan for a transaction (see transaction.go): takes mark it, and sync is
+	// whether its commit waits for the disk.
+	marks bool
+	sync  bool
+
+	leases bool // something is charged for leases, or given back
+
+	entries []*entry // those in use, then those that are free
+	used    int      // entries in use
+	groups  []*group // likewise
+	taken   int
+	recent  map[*ratelimit.Limit]*group // the takes of the first pass
+}
+
+// plans are free for the next batch.
+var plans = sync.Pool{New: func() any {
+	return &plan{latest: map[rowKey]*entry{}, recent: map[*ratelimit.Limit]*group{}}
+}}
+
+// newPlan returns an empty plan. Its user calls free when nothing refers to the plan any
+// more.
+func newPlan() *plan { return plans.Get().(*plan) }
+
+func (p *plan) free() {
+	// Keys may be parts of long requests, so none of them is kept.
+	for i := range p.passes {
+		for _, g := range p.passes[i] {
+			for j := range g.keys {
+				g.keys[j] = ""
+			}
+		}
+		p.passes[i] = p.passes[i][:0]
+	}
+	for _, e := range p.entries[:p.used] {
+		delete(p.latest, e.id) // an interpreter pays more to range over a map
+		e.id.key = ""
+	}
+	p.passes = p.passes[:0]
+	p.statements = p.statements[:0]
+	p.used = 0
+	p.taken = 0
+	p.marks = false
+	p.sync = false
+	p.leases = false
+	for l := range p.recent {
+		delete(p.recent, l)
+	}
+	plans.Put(p)
+}
+
+// addRequests plans the requests. What most hits are is done here, in one loop.
+func addRequests(p *plan, requests []*request) {
+	var limit *ratelimit.Limit // of the hit before
+	var g *group               // the takes of limit in the first pass, if there are some
+	for _, r := range requests {
+		r.positions = r.positions[:0]
+		c := r.call
+		for i := range c.Hits {
+			h := &c.Hits[i]
+			if c.Reset || h.Peek || h.Cost < 1 || h.Cost > 1 && h.Cost > h.Limit.Capacity() {
+				r.positions = append(r.positions, addUnusual(p, c, h))
+				continue
+			}
+			id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
+			e := p.latest[id]
+			if e != nil && e.view.Limit == h.Limit && e.cost == h.Cost && e.kind == take {
+				e.n++
+				r.positions = append(r.positions, position{entry: e, nth: e.n - 1})
+				continue
+			}
+			if h.Limit != limit {
+				limit = h.Limit
+				g = p.recent[limit]
+			}
+			if e != nil || g == nil || p.used == len(p.entries) {
+				r.positions = append(r.positions, add(p, take, h.Limit, id, h.Cost))
+				limit = nil
+				continue
+			}
+			// What add does, for a limit that the plan has and a row that it has not.
+			e = p.entries[p.used]
+			p.used++
+			*e = entry{id: id, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}}
+			p.latest[id] = e
+			g.entries = append(g.entries, e)
+			r.positions = append(r.positions, position{entry: e})
+		}
+	}
+}
+
+// addUnusual plans a hit that does not simply charge.
+func addUnusual(p *plan, c *batch.Call, h *ratelimit.Hit) position {
+	switch {
+	case c.Reset:
+		return add(p, reset, h.Limit, rowOf(h), 0)
+	case h.Cost < 0:
+		// Many refunds on one row are one, and each is told what all of them leave: two
+		// statements for each of them would take too long.
+		if before := p.latest[rowOf(h)]; before != nil && before.refund != nil && before.view.Limit.Equal(h.Limit) {
+			before.refund.cost = addRefund(before.refund.cost, h.Refunded())
+			return position{entry: before, refund: before.refund}
+		}
+		given := add(p, refund, h.Limit, rowOf(h), h.Refunded())
+		looked := add(p, look, h.Limit, rowOf(h), 0)
+		looked.entry.refund = given.entry
+		looked.refund = given.entry
+		return looked
+	}
+	return add(p, look, h.Limit, rowOf(h), 0) // it only asks, or it can never pass
+}
+
+// add finds or makes the entry for a hit.
+func add(p *plan, k kind, l *ratelimit.Limit, id rowKey, cost int64) position {
+	before := p.latest[id]
+	pass := 0
+	if before != nil {
+		if at, ok := join(before, k, l, cost); ok {
+			return at
+		}
+		pass = before.pass + 1
+	}
+	if p.used == len(p.entries) {
+		p.entries = append(p.entries, &entry{})
+	}
+	e := p.entries[p.used]
+	p.used++
+	*e = entry{kind: k, id: id, pass: pass, n: 1, cost: cost, view: algorithm.View{Limit: l}}
+	p.latest[id] = e
+	g := groupOf(p, e)
+	if k == take && pass == 0 {
+		p.recent[l] = g
+	}
+	g.entries = append(g.entries, e)
+	return position{entry: e}
+}
+
+// join adds a hit to the row's latest entry, if the two are alike.
+func join(before *entry, k kind, l *ratelimit.Limit, cost int64) (position, bool) {
+	if before.kind != k || before.claim != 0 || !before.view.Limit.Equal(l) {
+		return position{}, false
+	}
+	switch {
+	case k == refund:
+		before.cost = addRefund(before.cost, cost)
+		return position{entry: before}, true
+	case k == look || k == reset:
+		before.refund = nil
+		return position{entry: before}, true
+	case before.cost == cost:
+		before.n++
+		return position{entry: before, nth: before.n - 1}, true
+	}
+	return position{}, false
+}
+
+// mostRefunded bounds the sum of refunds. No row holds as much.
+const mostRefunded = int64(1) << 60
+
+// addRefund returns the sum of two refunds, neither of which is above mostRefunded.
+func addRefund(a, b int64) int64 {
+	if a+b > mostRefunded {
+		return mostRefunded
+	}
+	return a + b
+}
+
+// groupOf returns the group of the statement that an entry belongs to.
+func groupOf(p *plan, e *entry) *group {
+	l := e.view.Limit
+	key := statementKey{e.kind, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync, p.marks && e.kind == take, false}
+	for len(p.passes) <= e.pass {
+		if len(p.passes) < cap(p.passes) {
+			p.passes = p.passes[:len(p.passes)+1]
+		} else {
+			p.passes = append(p.passes, []*group(nil))
+		}
+	}
+	for _, g := range p.passes[e.pass] {
+		if g.statementKey == key {
+			return g
+		}
+	}
+	g := nextGroup(p, key)
+	p.passes[e.pass] = append(p.passes[e.pass], g)
+	return g
+}
+
+// nextGroup returns an empty group that the plan has not used yet.
+func nextGroup(p *plan, key statementKey) *group {
+	if p.taken == len(p.groups) {
+		p.groups = append(p.groups, newGroup())
+	}
+	g := p.groups[p.taken]
+	p.taken++
+	g.begin(key)
+	return g
+}
+
+// write returns the plan's statements in the order in which they run. settings are their
+// first parameter, see clockSQL.
+func (p *plan) write(texts *statements, settings []int64) []*Statement {
+	p.statements = p.statements[:0]
+	for i, pass := range p.passes {
+		if i == 1 {
+			settings = shortWait(settings, int64(len(p.passes)))
+		}
+		for _, g := range pass {
+			g.write(texts, settings)
+			p.statements = g.appendTo(p.statements)
+		}
+	}
+	return p.statements
+}
+
+// shortWait returns settings with a wait for locks that is so many times shorter. If a row is
+// locked, a statement of each pass may wait for it, and the batch has time for few whole waits.
+func shortWait(settings []int64, times int64) []int64 {
+	wait := settings[1] / times
+	if wait < 1 {
+		wait = 1
+	}
+	return []int64{settings[0], wait}
+}
+
+// read takes the results of the statements into the entries.
+func (p *plan) read() {
+	for _, pass := range p.passes {
+		for _, g := range pass {
+			g.read()
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// recorder keeps a statement of each text that runs.
+type recorder struct {
+	postgres.DB
+	mu   sync.Mutex
+	seen map[string]postgres.Statement
+	scan map[string]bool // texts that run without enable_seqscan off before them
+}
+
+func (d *recorder) Run(ctx context.Context, statements []*postgres.Statement) error {
+	d.mu.Lock()
+	off := false // for the transaction
+	for i, s := range statements {
+		off = i > 0 && statements[i-1].Joined && (off || strings.Contains(statements[i-1].SQL, "set_config('enable_seqscan', 'off', true)"))
+		d.scan[s.SQL] = d.scan[s.SQL] || !off
+		if strings.Contains(s.SQL, "rate_limit_") && !strings.Contains(s.SQL, "to_regclass") {
+			d.seen[s.SQL] = postgres.Statement{SQL: s.SQL, Args: append([]any(nil), s.Args...), Unnamed: s.Unnamed}
+		}
+	}
+	d.mu.Unlock()
+	return d.DB.Run(ctx, statements)
+}
+
+// literal writes a parameter in SQL.
+func literal(arg any) string {
+	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+	switch arg := arg.(type) {
+	case []string:
+		var all []string
+		for _, s := range arg {
+			all = append(all, quote(s))
+		}
+		return "ARRAY[" + strings.Join(all, ", ") + "]::text[]"
+	case []int64:
+		return strings.ReplaceAll(fmt.Sprintf("ARRAY%d::bigint[]", arg), " ", ", ")
+	case string:
+		return quote(arg)
+	case nil:
+		return "NULL"
+	}
+	return fmt.Sprint(arg)
+}
+
+// typeOf is the type that a DB sends with a parameter.
+func typeOf(arg any) string {
+	switch arg.(type) {
+	case []string:
+		return "text[]"
+	case []int64:
+		return "bigint[]"
+	case int64:
+		return "bigint"
+	}
+	return "text"
+}
+
+// comesSorted reports whether a statement is a take whose keys the store has sorted.
+func comesSorted(sql string) bool {
+	return strings.Contains(sql, "INSERT INTO") && !strings.Contains(sql, "ORDER BY")
+}
+
+// planNode finds the names of the nodes of a plan.
+var planNode = regexp.MustCompile(`(?m)^(?: *->  )?([A-Z][A-Za-z ]+?)(?: on .*)?  \(cost`)
+
+// reorders returns a node of a plan that is not known to keep the order of its rows, or "".
+// A nested loop keeps the order if one of its sides has one row.
+func reorders(plan string) string {
+	for _, found := range planNode.FindAllStringSubmatch(plan, -1) {
+		switch found[1] {
+		case "Insert", "CTE Scan", "Result", "Subquery Scan", "ProjectSet", "Nested Loop", "Limit":
+		default:
+			return found[1]
+		}
+	}
+	return ""
+}
+
+// TestPlansUseTheIndexes has each statement of a store planned on tables of several sizes,
+// fresh and ten times on one connection, which makes the server keep one plan for all
+// parameters: no plan reads a whole table, unless it is planned for a table of a few rows
+// and for these parameters only. A take whose keys come sorted keeps their order: its plan has
+// only nodes that return rows in the order of their source, and no join but with one row.
+func TestPlansUseTheIndexes(t *testing.T) {
+	s := newSite(t)
+	s.exec(postgres.TableSQL)
+	db := &recorder{DB: s.db(""), seen: map[string]postgres.Statement{}, scan: map[string]bool{}}
+	store := s.storeOn(db, postgres.Options{CleanupProbability: 1, DisableMigration: true, MaxBlockedKeys: -1})
+	for _, durable := range []bool{false, true} {
+		for _, l := range conformance.Limits("", 20) {
+			l.Durable = durable
+			h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
+			other, peek, refund := h, h, h
+			other.Key, peek.Peek, refund.Cost = "other", true, -1
+			two := other
+			two.Cost = 2
+			for _, hits := range [][]ratelimit.Hit{{h}, {peek}, {refund}, {h, other}, {h, two}, {peek, other}} {
+				passes(t, store, hits...)
+			}
+			store.DecideBatch([]*batch.Call{callFor(false, h), callFor(false, two)})
+			if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	eventually(t, "cleanups of both tables", func() bool {
+		passes(t, store, hitOn("p", 1000, false))
+		passes(t, store, hitOn("p", 1000, true))
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		cleanups := 0
+		for text := range db.seen {
+			if strings.Contains(text, "SKIP LOCKED") {
+				cleanups++
+			}
+		}
+		return cleanups == 2
+	})
+	store.Close()
+	db.mu.Lock() // a cleanup may still be ending
+	seen := maps.Clone(db.seen)
+	scan := maps.Clone(db.scan)
+	db.mu.Unlock()
+	sorted := 0 // takes whose keys come sorted
+	for text := range seen {
+		if comesSorted(text) {
+			sorted++
+		}
+	}
+	if len(seen) < 70 || sorted != 2*2*6 { // by table, and by itself or in a transaction
+		t.Fatalf("%d statements, of which the keys of %d come sorted", len(seen), sorted)
+	}
+	s.exec("TRUNCATE rate_limit_ephemeral, rate_limit_durable")
+	fill := func(rows int) {
+		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
+			s.exec(fmt.Sprintf(`INSERT INTO %s (prefix, key, count, window_start, expires_at) SELECT 'p' || n %% 10, n::text, 1, now(), now() + n %% 100 * interval '1 minute' - interval '50 minutes'
+				FROM generate_series(1, %d) n ON CONFLICT DO NOTHING`, table, rows))
+		}
+	}
+	conn := s.connect() // keeps its plans
+	explain := func(when string, fresh, large bool) {
+		if fresh {
+			conn = s.connect()
+		}
+		for _, statement := range seen {
+			var args, types []string
+			for _, arg := range statement.Args {
+				args = append(args, literal(arg))
+				types = append(types, typeOf(arg))
+			}
+			key := fmt.Sprintf("s%x", crc32.ChecksumIEEE([]byte(statement.SQL)))
+			if _, err := conn.Exec(context.Background(), "PREPARE "+key+" ("+strings.Join(types, ", ")+") AS "+statement.SQL); err != nil && !strings.Contains(err.Error(), "already exists") {
+				t.Fatal(err)
+			}
+			mode := "auto"
+			if statement.Unnamed {
+				mode = "force_custom_plan"
+			}
+			seqscan := "off" // if each transaction with the statement turns it off
+			if scan[statement.SQL] {
+				seqscan = "on"
+			}
+			if _, err := conn.Exec(context.Background(), "SET plan_cache_mode = "+mode+"; SET enable_seqscan = "+seqscan); err != nil {
+				t.Fatal(err)
+			}
+			for range 11 {
+				rows, err := conn.Query(context.Background(), "EXPLAIN EXECUTE "+key+"("+strings.Join(args, ", ")+")")
+				if err != nil {
+					t.Fatal(err)
+				}
+				plan := ""
+				for rows.Next() {
+					line := ""
+					if err := rows.Scan(&line); err != nil {
+						t.Fatal(err)
+					}
+					plan += line + "\n"
+				}
+				if rows.Err() != nil || plan == "" {
+					t.Fatal(rows.Err())
+				}
+				if node := reorders(plan); comesSorted(statement.SQL) && (node != "" || !strings.Contains(plan, "ProjectSet")) {
+					t.Errorf("%s: a %s may change the order of the keys:\n%.300s\n%s", when, node, statement.SQL, plan)
+					break
+				}
+				if strings.Contains(plan, "Seq Scan on rate_limit_") && (large || !statement.Unnamed) {
+					t.Errorf("%s:\n%.300s\n%s", when, statement.SQL, plan)
+					break
+				}
+			}
+		}
+	}
+	explain("empty tables", true, false)
+	fill(20)
+	explain("young tables", true, false)
+	explain("young tables, plans kept", false, false)
+	s.exec("ANALYZE")
+	explain("young tables, analyzed", true, false)
+	fill(100_000)
+	explain("large tables, plans kept", false, true)
+	explain("large tables, not analyzed", true, true)
+	s.exec("ANALYZE")
+	explain("large tables, analyzed, plans kept", false, true)
+	explain("large tables, analyzed", true, true)
+}

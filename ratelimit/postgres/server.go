@@ -1,0 +1,211 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// server runs statements, and knows whether the database answers. While it does not,
+// requests must not wait for their timeouts one after the other: they fail at once, and a
+// prober asks the database in the background until it answers.
+//
+// States: answering (down is nil, probing is false); suspected after a batch that ran out
+// of time (down is nil, probing is true); down (down is set, probing is true). A failed
+// connection leads to down at once. A failed probe leads from suspected to down. An answer
+// to a batch leads from down to suspected, an answer to a probe from any state to answering.
+// No failure leads anywhere if the database has answered another batch meanwhile: then only
+// that connection has failed, or there was none for the batch or the probe.
+type server struct {
+	db      DB
+	closing context.Context // ends when the store is closed
+
+	// Atomic, so that a batch need not take the mutex.
+	isDown  int32 // 1 while down is set
+	answers int64 // how many times the database has answered
+
+	mu      sync.Mutex // guards down and probing
+	down    error      // what calls return; nil unless the database is down
+	probing bool
+}
+
+const (
+	// fairTime is the least time in which a batch can show that the database does not
+	// answer. A batch with less time runs out of it through no fault of the database.
+	fairTime = 50 * time.Millisecond
+
+	// firstProbe and longestProbe bound the time between two probes. A random part
+	// keeps the proxies from asking at the same moment.
+	firstProbe   = 25 * time.Millisecond
+	longestProbe = 500 * time.Millisecond
+
+	// leastProbeTime and mostProbeTime bound how long a probe waits for its answer.
+	leastProbeTime = 250 * time.Millisecond
+	mostProbeTime  = 2 * time.Second
+)
+
+// unavailable returns why no decision can be had, or nil.
+func (s *server) unavailable() error {
+	if atomic.LoadInt32(&s.isDown) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.down
+}
+
+// maxRetries bounds how often a transaction is sent again that lost against another. For
+// each loss another transaction has succeeded, so all of them make progress.
+const maxRetries = 20
+
+// run runs the statements, and again the transactions that lost against others and
+// therefore did nothing: a deadlock, or a database whose default isolation is stricter than
+// READ COMMITTED. It reports whether a statement has failed.
+func (s *server) run(ctx context.Context, statements []*Statement) (failed bool, err error) {
+	for attempt := 0; len(statements) > 0; attempt++ {
+		sent := time.Now()
+		answers := atomic.LoadInt64(&s.answers)
+		err := s.db.Run(ctx, statements)
+		if err != nil {
+			deadline, _ := ctx.Deadline()
+			return true, s.noteFailure(err, deadline.Sub(sent), answers)
+		}
+		atomic.AddInt64(&s.answers, 1)
+		if atomic.LoadInt32(&s.isDown) != 0 {
+			s.noteAnswer()
+		}
+		fails := false
+		for _, statement := range statements {
+			if statement.Err != nil {
+				fails = true
+				break
+			}
+		}
+		failed = failed || fails
+		if !fails || attempt == maxRetries {
+			break
+		}
+		statements = lostTransactions(statements)
+	}
+	return failed, nil
+}
+
+// lostTransactions returns the statements of those transactions that lost against others.
+func lostTransactions(statements []*Statement) []*Statement {
+	var lost []*Statement
+	for from := 0; from < len(statements); {
+		to := from
+		for statements[to].Joined && to+1 < len(statements) {
+			to++
+		}
+		to++
+		for _, s := range statements[from:to] {
+			if sqlstate.IsTransient(s.Code) {
+				lost = append(lost, statements[from:to]...)
+				break
+			}
+		}
+		from = to
+	}
+	return lost
+}
+
+// noteAnswer notes that the database answered.
+func (s *server) noteAnswer() {
+	s.mu.Lock()
+	s.setDown(nil)
+	s.mu.Unlock()
+}
+
+// setDown sets what calls return. The caller holds the mutex.
+func (s *server) setDown(err error) {
+	s.down = err
+	isDown := int32(0)
+	if err != nil {
+		isDown = 1
+	}
+	atomic.StoreInt32(&s.isDown, isDown)
+}
+
+// noteFailure notes an error of DB.Run, or of the wait for a migration, which had that much
+// time. When it began, the database had answered so many times. noteFailure returns the error
+// for the caller: that of an unavailable database, if err shows that the database is down.
+func (s *server) noteFailure(err error, had time.Duration, answers int64) error {
+	late := errors.Is(err, context.DeadlineExceeded)
+	if late && had < fairTime || atomic.LoadInt64(&s.answers) != answers {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing.Err() != nil {
+		return err
+	}
+	if !late {
+		err = unavailableError(err)
+		s.setDown(err)
+	}
+	if !s.probing {
+		s.probing = true
+		go s.probe(had)
+	}
+	return err
+}
+
+// unavailableError is ErrUnavailable with its cause.
+func unavailableError(cause error) error {
+	return fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, cause)
+}
+
+// probe asks the database until it answers, or the store is closed.
+func (s *server) probe(patience time.Duration) {
+	if patience < leastProbeTime {
+		patience = leastProbeTime
+	}
+	if patience > mostProbeTime {
+		patience = mostProbeTime
+	}
+	pause := firstProbe
+	for {
+		ctx, cancel := context.WithTimeout(s.closing, patience)
+		answers := atomic.LoadInt64(&s.answers)
+		err := s.ping(ctx)
+		cancel()
+		s.mu.Lock()
+		if err == nil || atomic.LoadInt64(&s.answers) != answers || s.closing.Err() != nil {
+			s.probing = false
+			s.setDown(nil)
+			s.mu.Unlock()
+			return
+		}
+		s.setDown(unavailableError(err))
+		s.mu.Unlock()
+		sleep(s.closing, pause/2+time.Duration(rand.Int63n(int64(pause))))
+		if pause *= 2; pause > longestProbe {
+			pause = longestProbe
+		}
+	}
+}
+
+// ping asks the database for a sign of life.
+func (s *server) ping(ctx context.Context) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("ratelimit: panic: %v", p)
+		}
+	}()
+	return s.db.Run(ctx, []*Statement{{SQL: "SELECT 1"}})
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
+}

@@ -1,0 +1,206 @@
+package postgres_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// longTime is a timeout that no test comes near.
+const longTime = time.Minute
+
+// without turns the optional work of a store off: each hit is one statement.
+var without = postgres.Options{CleanupProbability: -1, MaxBlockedKeys: -1}
+
+// site is a database with stores on it.
+type site struct {
+	t    testing.TB
+	dsn  string
+	conn *pgx.Conn
+
+	mu       sync.Mutex
+	reported []error // by OnError
+}
+
+func newSite(t testing.TB) *site {
+	t.Helper()
+	s := &site{t: t, dsn: cluster.Open(t)}
+	s.conn = s.connect()
+	return s
+}
+
+func (s *site) connect() *pgx.Conn {
+	s.t.Helper()
+	conn, err := pgx.Connect(context.Background(), s.dsn)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+func (s *site) exec(sql string, args ...any) {
+	s.t.Helper()
+	if _, err := s.conn.Exec(context.Background(), sql, args...); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// text returns the only cell of a query.
+func (s *site) text(sql string, args ...any) string {
+	s.t.Helper()
+	var text *string
+	if err := s.conn.QueryRow(context.Background(), sql, args...).Scan(&text); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	if text == nil {
+		return "NULL"
+	}
+	return *text
+}
+
+// drivers open a DB each.
+var drivers = map[string]func(t testing.TB, dsn string) postgres.DB{
+	"pgwire": func(t testing.TB, dsn string) postgres.DB {
+		db, err := pgwire.Open(dsn, pgwire.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return db
+	},
+	"pgxdb": func(t testing.TB, dsn string) postgres.DB {
+		db, err := pgxdb.Open(dsn, pgxdb.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return db
+	},
+}
+
+// db connects to the database, with settings added to the DSN.
+func (s *site) db(settings string) postgres.DB {
+	s.t.Helper()
+	dsn := s.dsn
+	if settings != "" {
+		dsn += "&" + settings
+	}
+	return drivers["pgxdb"](s.t, dsn)
+}
+
+// store opens a store.
+func (s *site) store(o postgres.Options) *postgres.Store {
+	s.t.Helper()
+	return s.storeOn(s.db(""), o)
+}
+
+func (s *site) storeOn(db postgres.DB, o postgres.Options) *postgres.Store {
+	s.t.Helper()
+	if o.OnError == nil {
+		o.OnError = func(err error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.reported = append(s.reported, err)
+		}
+	}
+	return newStore(s.t, db, o)
+}
+
+// nothingReported fails if a store had a failure in the background.
+func (s *site) nothingReported() {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.reported) > 0 {
+		s.t.Errorf("reported: %v", s.reported)
+	}
+}
+
+// newStore returns a store on any DB.
+func newStore(t testing.TB, db postgres.DB, o postgres.Options) *postgres.Store {
+	t.Helper()
+	store, err := postgres.New(db, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return store
+}
+
+// takeOne decides one hit.
+func takeOne(t failer, store ratelimit.Store, h ratelimit.Hit) ratelimit.Decision {
+	if t, ok := t.(testing.TB); ok {
+		t.Helper()
+	}
+	d, _, err := tryOne(store, longTime, h)
+	if err != nil {
+		t.Fatalf("cost %d of %s: %v", h.Cost, h.Limit.Prefix, err)
+	}
+	return d
+}
+
+// failer is what *testing.T and *rapid.T have in common.
+type failer interface {
+	Fatalf(format string, args ...any)
+}
+
+// tryOne decides one hit with a timeout, and returns how long that took.
+func tryOne(store ratelimit.Store, timeout time.Duration, h ratelimit.Hit) (ratelimit.Decision, time.Duration, error) {
+	d := make([]ratelimit.Decision, 1)
+	started := time.Now()
+	err := store.Take(context.Background(), timeout, []ratelimit.Hit{h}, d)
+	return d[0], time.Since(started), err
+}
+
+// passes decides a request of several hits, and reports whether all were allowed.
+func passes(t testing.TB, store ratelimit.Store, hits ...ratelimit.Hit) bool {
+	decisions := make([]ratelimit.Decision, len(hits))
+	if err := store.Take(context.Background(), longTime, hits, decisions); err != nil {
+		t.Errorf("Take: %v", err)
+		return false
+	}
+	return allAllowed(decisions)
+}
+
+func allAllowed(decisions []ratelimit.Decision) bool {
+	for _, d := range decisions {
+		if !d.Allowed {
+			return false
+		}
+	}
+	return true
+}
+
+// left is what remains of a hit's quota.
+func left(t failer, store ratelimit.Store, h ratelimit.Hit) int64 {
+	h.Cost, h.Peek = 1, true
+	return takeOne(t, store, h).Remaining
+}
+
+// hitOn is a hit on the only key of a limit in an hour.
+func hitOn(prefix string, events int64, durable bool) ratelimit.Hit {
+	l := &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: events, Window: time.Hour, Durable: durable}
+	return ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
+}
+
+// lateness is how much later than its timeout a call may return on a machine that is busy
+// with other tests.
+const lateness = 2 * time.Second
+
+// eventually waits for something that happens in the background.
+func eventually(t testing.TB, what string, happened func() bool) {
+	t.Helper()
+	for until := time.Now().Add(20 * time.Second); !happened(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("waited in vain for " + what)
+		}
+	}
+}

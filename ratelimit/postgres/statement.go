@@ -1,0 +1,212 @@
+package postgres
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+)
+
+// The clock is the server's, read once in each statement, unless the first element of $1
+// gives the microseconds since the Unix epoch. The second element is the longest wait for a
+// lock in milliseconds. Settings for the statement's transaction are made in the statement,
+// which makes an explicit transaction needless: the wait for locks, and that the commit does
+// not wait for the disk.
+const (
+	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch' + nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{settings})`
+	lockSQL  = `, set_config('lock_timeout', ($1::bigint[])[2]::text, true)`
+	asyncSQL = `, set_config('synchronous_commit', 'off', true)`
+)
+
+// takeSQL decides n hits of equal cost on each key. It has two forms. If all entries have one
+// limit and one cost, their values are parameters, and the keys come in byte order. Else each
+// value is an array with an element for each entry, and the server sorts the entries.
+//
+// Either way each writer locks its rows in the order of prefix and key, so no two writers can
+// wait for each other. SQL promises no order without ORDER BY. But the first form has one
+// source of rows, which returns the elements of the arrays in turn, and nothing to join them
+// with that has more than one row. TestTakesLockInTheOrderOfTheirKeys holds the server to it.
+// Byte order is the order of COLLATE "C" in a database in UTF-8. In another encoding the two
+// may differ beyond ASCII; if two statements then wait for each other, the server ends one of
+// them, which had no effect, and server.run sends it again.
+//
+// For a row that exists, excluded.slot is the place of its entry in the parameters. The arrays
+// are unnested in the SELECT list, where they advance together, because in FROM their elements
+// would be stored first.
+const takeSQL = clockSQL + `
+INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
+SELECT {prefix}, i.key, i.slot, i.granted, {fresh}
+FROM (SELECT *, least(n, {quota} / {cost}) AS granted
+	FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($3::text[]) AS key, unnest($4::bigint[]) AS n{items} FROM clock) i) i{from}{order}
+ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
+	{step})
+RETURNING slot::bigint, {granted}, (SELECT now FROM clock), {returned}`
+
+// orderSQL sorts the entries of a take by prefix and key.
+const orderSQL = `
+ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"`
+
+// A take that is part of a transaction marks the transaction if a row grants less than
+// it was asked for. The last statement of the transaction, checkSQL, then fails, which
+// undoes the transaction: see transaction.go.
+const (
+	grantedSQL = `granted`
+	markSQL    = `CASE WHEN granted < ($4::bigint[])[slot] THEN granted * set_config('pg_ratelimit.short', '1', true)::bigint ELSE granted END`
+	checkSQL   = `SELECT 1 / (coalesce(current_setting('pg_ratelimit.short', true), '') <> '1')::int`
+)
+
+// lookSQL reads the rows of the keys that have one. A statement that joins its parameters
+// with the table is planned once for all parameters. On a young table that plan would read
+// the whole table, and go on doing so when the table has grown. So indexSQL runs before it
+// in the same transaction, and the planner uses the index whenever it plans.
+const (
+	indexSQL = `SELECT set_config('enable_seqscan', 'off', true)`
+	lookSQL  = clockSQL + `
+SELECT u.slot, 0::bigint, (SELECT now FROM clock), {returned}
+FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot)
+LEFT JOIN LATERAL (SELECT * FROM {table} t WHERE t.prefix = u.prefix AND t.key = u.key OFFSET 0) r ON true`
+)
+
+// refundSQL gives cost back to the keys that have a row. It reads the clock, which sets the
+// wait for locks, before it locks the rows. A refund of leased units has a claim, see
+// algorithm.Definition.Lease; that of a caller has 0, and claimed is NULL.
+const refundSQL = clockSQL + `, i AS MATERIALIZED (
+	SELECT prefix, key, u.cost, u.quota, u.span, u.events, timestamptz 'epoch' + nullif(u.claim, 0) * interval '1 microsecond' AS claimed
+	FROM clock, unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
+	AS u(prefix, key, cost, quota, span, events, claim) JOIN {table} r USING (prefix, key)
+	ORDER BY prefix COLLATE "C", key COLLATE "C" FOR UPDATE OF r)
+UPDATE {table} AS r SET {refund}
+FROM i, clock WHERE {refund_where} AND r.prefix = i.prefix AND r.key = i.key`
+
+// resetSQL deletes the rows of keys: their quotas are full again.
+const resetSQL = clockSQL + `, i AS MATERIALIZED (
+	SELECT prefix, key FROM clock, unnest($2::text[], $3::text[]) AS u(prefix, key) JOIN {table} r USING (prefix, key)
+	WHERE clock.now IS NOT NULL ORDER BY prefix COLLATE "C", key COLLATE "C" FOR UPDATE OF r)
+DELETE FROM {table} AS r USING i WHERE r.prefix = i.prefix AND r.key = i.key`
+
+// cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. A
+// decision in flight may have read the clock a while ago, and the clock may be set back: the
+// minute keeps the rows that still mean something then. The statement skips rows that a
+// decision has locked, and never waits. Its order is that of the index: without it the
+// planner, which expects a third of all rows to have expired, reads the whole table. The
+// statement is planned each time, because a plan for a small table reads all of it by ctid.
+const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute'
+	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
+SELECT count(*) FROM deleted`
+
+// nextPrefixSQL returns the first prefix of a table after another. Text is compared as in
+// the index.
+const nextPrefixSQL = `SELECT prefix FROM {table} WHERE prefix > $1::text ORDER BY prefix LIMIT 1`
+
+// firstValue is the number of the first parameter in takeSQL that is a value of an entry.
+const firstValue = 5
+
+// Names of the two tables, which the npm library pg-ratelimit shares.
+const (
+	ephemeralTable = "rate_limit_ephemeral"
+	durableTable   = "rate_limit_durable"
+)
+
+func tableName(durable bool) string {
+	if durable {
+		return durableTable
+	}
+	return ephemeralTable
+}
+
+// statementKey is what the text of a statement depends on.
+type statementKey struct {
+	kind       kind
+	definition *algorithm.Definition
+	durable    bool
+	sync       bool // of a durable table: the commit waits for the disk
+	marks      bool // a take that marks its transaction
+	alike      bool // a take whose entries have one limit and one cost
+}
+
+// statements holds the text of each statement that a store runs. It does not change.
+type statements struct {
+	texts   map[statementKey]string
+	cleanup map[bool]string // by durable
+}
+
+// newStatements writes all texts.
+func newStatements() *statements {
+	s := &statements{texts: map[statementKey]string{}, cleanup: map[bool]string{}}
+	for _, d := range algorithm.All() {
+		for _, durable := range []bool{false, true} {
+			for _, sync := range []bool{false, true} {
+				for _, marks := range []bool{false, true} {
+					s.addTake(statementKey{take, d, durable, sync, marks, false})
+					s.addTake(statementKey{take, d, durable, sync, marks, true})
+				}
+				s.add(lookSQL, statementKey{look, d, durable, sync, false, false})
+				s.add(refundSQL, statementKey{refund, d, durable, sync, false, false})
+				s.add(resetSQL, statementKey{reset, d, durable, sync, false, false})
+			}
+		}
+	}
+	for _, durable := range []bool{false, true} {
+		s.cleanup[durable] = strings.NewReplacer("{table}", tableName(durable), "{settings}", commitSQL(durable, false)).Replace(cleanupSQL)
+	}
+	return s
+}
+
+// addTake writes the text of a take.
+func (s *statements) addTake(key statementKey) {
+	step := key.definition.SQL
+	values := append([]algorithm.Parameter{{Name: "cost", Type: "bigint"}, {Name: "quota", Type: "bigint"}, {Name: "span", Type: "bigint"}}, step.Needs...)
+	var inserted, updated []string // the values of an entry, for a new row and for one that exists
+	items := ""
+	for i, p := range values {
+		parameter := "$" + strconv.Itoa(firstValue+i) + "::" + p.Type
+		if key.alike {
+			inserted = append(inserted, "{"+p.Name+"}", parameter)
+			updated = append(updated, "{"+p.Name+"}", parameter)
+			continue
+		}
+		items += ", unnest(" + parameter + "[]) AS " + p.Name
+		inserted = append(inserted, "{"+p.Name+"}", "i."+p.Name)
+		updated = append(updated, "{"+p.Name+"}", "("+parameter+"[])[excluded.slot]")
+	}
+	prefix, order := "$2::text", ""
+	if !key.alike {
+		items += ", unnest($2::text[]) AS prefix"
+		prefix, order = "i.prefix", orderSQL
+	}
+	granted := grantedSQL
+	if key.marks {
+		granted = markSQL
+	}
+	template := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(takeSQL)
+	template = strings.NewReplacer(append(inserted, "{prefix}", prefix, "{items}", items, "{order}", order, "{granted}", granted)...).Replace(template)
+	s.add(strings.ReplaceAll(template, "{step}", strings.NewReplacer(updated...).Replace(step.Step)), key)
+}
+
+// add writes the text of one statement.
+func (s *statements) add(template string, key statementKey) {
+	step := key.definition.SQL
+	returned := step.Columns
+	if step.Returned != "" {
+		returned = step.Returned
+	}
+	if step.ReadExpires {
+		returned += ", expires_at"
+	}
+	settings := ""
+	if key.kind != look {
+		settings = commitSQL(key.durable, key.sync) + lockSQL
+	}
+	s.texts[key] = strings.NewReplacer("{table}", tableName(key.durable), "{columns}", step.Columns, "{returned}", returned,
+		"{settings}", settings, "{refund}", step.Refund, "{refund_where}", step.RefundWhere).Replace(template)
+}
+
+// commitSQL turns the wait for the disk off where it is not wanted. An unlogged table has
+// nothing to wait for.
+func commitSQL(durable, sync bool) string {
+	if durable && !sync {
+		return asyncSQL
+	}
+	return ""
+}

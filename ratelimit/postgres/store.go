@@ -1,0 +1,335 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Options are the settings of a Store. The zero value is a good choice.
+type Options struct {
+	// DisableMigration leaves it to the operator to run TableSQL.
+	DisableMigration bool
+
+	// CleanupProbability is how likely a statement is followed, in the background, by
+	// the deletion of expired rows: from 0 to 1. 0 means 0.1; below 0 turns it off.
+	CleanupProbability float64
+
+	// Workers is how many batches may be in flight at once, each on its own connection.
+	// There is one while the database answers within 5 ms. 0 means DefaultWorkers. A DB
+	// that has a method MaxConns() int, as that of pgxdb has, gets no more than that.
+	Workers int
+
+	// MaxBlockedKeys bounds the used-up keys that the store remembers and refuses
+	// without asking the database. 0 means DefaultBlockedKeys; below 0 turns it off.
+	MaxBlockedKeys int
+
+	// MaxLeases bounds the keys of which the store holds units in advance, if their limits
+	// have a Lease. 0 means DefaultLeases; below 0 turns leases off.
+	MaxLeases int
+
+	// LeaseHorizon is for how long the units of a lease should last, at most a twentieth of
+	// the limit's Window. Units that are not used after one and a half times as long are
+	// given back. 0 means DefaultLeaseHorizon.
+	LeaseHorizon time.Duration
+
+	// Now replaces the server's clock, for tests.
+	Now func() time.Time
+
+	// OnError is called with failures that no caller sees: of a migration, of a
+	// cleanup. It must not block. Nil drops them.
+	OnError func(error)
+}
+
+const (
+	// DefaultWorkers is how many batches may be in flight at once.
+	DefaultWorkers = 4
+	// DefaultBlockedKeys is how many used-up keys a store remembers.
+	DefaultBlockedKeys = 10000
+	// DefaultLeases is how many leases a store has.
+	DefaultLeases = 10000
+	// DefaultLeaseHorizon is for how long a lease should last.
+	DefaultLeaseHorizon = time.Second
+	// defaultCleanup is how likely a statement is followed by a cleanup.
+	defaultCleanup = 0.1
+)
+
+// withDefaults returns the options with the default values, or a *ratelimit.FieldError.
+func (o Options) withDefaults() (Options, error) {
+	if p := o.CleanupProbability; math.IsNaN(p) || p > 1 {
+		return o, &ratelimit.FieldError{Field: "CleanupProbability", Value: strconv.FormatFloat(p, 'g', -1, 64), Want: "from 0 to 1, or below 0 for no cleanup"}
+	}
+	if o.Workers < 0 {
+		return o, &ratelimit.FieldError{Field: "Workers", Value: strconv.Itoa(o.Workers), Want: "0 or more"}
+	}
+	if o.LeaseHorizon < 0 {
+		return o, &ratelimit.FieldError{Field: "LeaseHorizon", Value: o.LeaseHorizon.String(), Want: "0 or more"}
+	}
+	if o.MaxLeases == 0 {
+		o.MaxLeases = DefaultLeases
+	}
+	if o.LeaseHorizon == 0 {
+		o.LeaseHorizon = DefaultLeaseHorizon
+	}
+	if o.CleanupProbability == 0 {
+		o.CleanupProbability = defaultCleanup
+	}
+	if o.Workers == 0 {
+		o.Workers = DefaultWorkers
+	}
+	if o.MaxBlockedKeys == 0 {
+		o.MaxBlockedKeys = DefaultBlockedKeys
+	}
+	return o, nil
+}
+
+// bounded is a DB that knows how many connections it has at most.
+type bounded interface{ MaxConns() int }
+
+// Store is a ratelimit.Store whose counts all processes on one database share.
+type Store struct {
+	engine  *engine
+	workers int
+	idle    sync.Pool // of calls
+	close   context.CancelFunc
+	leasing *batch.Queue // of batches without requests, see leases.go
+
+	mu     sync.Mutex // guards all that follows
+	closed bool
+	queues map[time.Duration]*batch.Queue // of Take and Reset, by timeout
+	opened []*batch.Queue                 // of OpenQueue
+}
+
+// New returns a store on db, and closes db in its Close. It does not touch the network
+// yet. The error is a *ratelimit.FieldError for an option that is out of its range, or a
+// nil db.
+func New(db DB, o Options) (*Store, error) {
+	if db == nil {
+		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
+	}
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if b, ok := db.(bounded); ok && b.MaxConns() < o.Workers {
+		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
+	}
+	closing, cancel := context.WithCancel(context.Background())
+	counts := &counts{}
+	server := &server{db: db, closing: closing}
+	texts := newStatements()
+	e := &engine{
+		server: server, texts: texts, now: o.Now, counts: counts,
+		tables:  &tables{server: server, disabled: o.DisableMigration, report: o.report},
+		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, report: o.report},
+	}
+	if o.MaxBlockedKeys > 0 {
+		e.blocked = newBlocked(o.MaxBlockedKeys)
+	}
+	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
+	s.leasing = s.newQueue(leaseTimeout)
+	e.leases = newLeases(s, o)
+	s.idle.New = func() any { return batch.NewCall() }
+	return s, nil
+}
+
+// report passes a failure to OnError, whose panic must not end the program.
+func (o Options) report(err error) {
+	if o.OnError != nil && err != nil {
+		_ = batch.PanicError(func() { o.OnError(err) })
+	}
+}
+
+// Prepare starts, in the background, what the first decision would otherwise wait for: a
+// connection, and the migration if one is due.
+func (s *Store) Prepare() { s.engine.tables.start() }
+
+// Unavailable returns why no decision can be had now, or nil. The error wraps
+// ratelimit.ErrUnavailable. Until a decision is asked for, the store does not notice that
+// the database has stopped answering.
+func (s *Store) Unavailable() error { return s.engine.server.unavailable() }
+
+// Stats returns the counts as of now.
+func (s *Store) Stats() Stats {
+	stats := s.engine.counts.get()
+	if b := s.engine.blocked; b != nil {
+		stats.BlockedKeys = int64(b.size())
+	}
+	if s.engine.leases != nil {
+		stats.Leased = lease.Taken(s.engine.leases)
+		stats.LeasedUnits = lease.Total(s.engine.leases)
+	}
+	return stats
+}
+
+// Take implements ratelimit.Store. timeout is for the whole decision.
+func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
+		return err
+	}
+	return ask(s, ctx, timeout, hits, decisions, false)
+}
+
+// Reset implements ratelimit.Store.
+func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	for i := range hits {
+		if hits[i].Limit == nil {
+			return hits[i].Validate()
+		}
+	}
+	return ask(s, ctx, timeout, hits, nil, true)
+}
+
+// ask decides hits by leases, by known refusals, or by a batch.
+func ask(s *Store, ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision, reset bool) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // nothing is charged
+	}
+	c := s.idle.Get().(*batch.Call)
+	c.Prepare(hits, reset)
+	storeKeys(c)
+	if !reset && s.engine.leases != nil && lease.Take(s.engine.leases, c.Hits, decisions) {
+		s.idle.Put(c)
+		return nil
+	}
+	q, unavailable := s.queueFor(timeout)
+	// While the database answers, hits apart are charged in any case.
+	if !reset && (!c.Apart || unavailable != nil) && !errors.Is(unavailable, ratelimit.ErrClosed) && refusesAny(s.engine.blocked, c.Hits, decisions, unavailable != nil) {
+		s.engine.counts.add(Stats{Blocked: 1})
+		s.idle.Put(c)
+		return nil
+	}
+	if unavailable != nil {
+		s.idle.Put(c)
+		return unavailable
+	}
+	if ctx.Done() == nil {
+		batch.Enter(q, c)
+		return s.outcome(c, decisions)
+	}
+	return askUntil(s, ctx, q, c, decisions)
+}
+
+// askUntil is the rest of ask for a context that can end before the timeout.
+func askUntil(s *Store, ctx context.Context, q *batch.Queue, c *batch.Call, decisions []ratelimit.Decision) error {
+	c.Cancellable = true
+	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, context.Cause(ctx)) })
+	batch.Send(q, c)
+	batch.Wait(c)
+	if stop() {
+		return s.outcome(c, decisions)
+	}
+	// ctx has ended the wait, or tried to. The call may still be in a batch, so it is
+	// not used again.
+	if c.Err == nil {
+		copy(decisions, c.Decisions)
+	}
+	return c.Err
+}
+
+// outcome returns what became of a call, which is free for the next request after that.
+func (s *Store) outcome(c *batch.Call, decisions []ratelimit.Decision) error {
+	err := c.Err
+	if err == nil {
+		copy(decisions, c.Decisions)
+	}
+	s.idle.Put(c)
+	return err
+}
+
+// maxQueues is how many timeouts have a queue of their own. A program has one or two, unless
+// it computes each timeout from a deadline.
+const maxQueues = 16
+
+// queueFor returns the queue for a timeout, or why no decision can be had. With many
+// different timeouts, a call may get the queue of a timeout that is up to a fifth shorter.
+func (s *Store) queueFor(timeout time.Duration) (*batch.Queue, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.unavailable(); err != nil {
+		return nil, err
+	}
+	if timeout <= 0 {
+		return nil, ratelimit.ErrTimeout // it may be computed from a deadline that has passed
+	}
+	q := s.queues[timeout]
+	if q == nil && len(s.queues) >= maxQueues {
+		timeout = roundDown(timeout)
+		q = s.queues[timeout]
+	}
+	if q == nil {
+		q = s.newQueue(timeout)
+		s.queues[timeout] = q
+	}
+	return q, nil
+}
+
+// roundDown keeps the three highest bits of a duration, so there are few different results.
+func roundDown(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 8 {
+		unit *= 2
+	}
+	return d / unit * unit
+}
+
+// newQueue returns a queue whose calls have their hits and stored keys when they enter.
+func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
+	var q *batch.Queue
+	q = batch.NewQueue(batch.Options{
+		Timeout: timeout, Workers: s.workers,
+		Decide: func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
+		Expire: func(calls []*batch.Call) { s.engine.failCalls(q, calls, ratelimit.ErrTimeout) },
+	})
+	return q
+}
+
+// unavailable returns why no decision can be had, or nil. The caller holds the mutex.
+func (s *Store) unavailable() error {
+	if s.closed {
+		return ratelimit.ErrClosed
+	}
+	return s.engine.server.unavailable()
+}
+
+// Close implements ratelimit.Store. Calls in flight may finish, for up to a second.
+// Units of leases are given back, which takes up to another second.
+func (s *Store) Close() {
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if closed {
+		return
+	}
+	for until := time.Now().Add(time.Second); s.busy() && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
+	endLeases(s)
+	s.close()
+	s.engine.server.db.Close()
+}
+
+// busy reports whether a batch is in flight.
+func (s *Store) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		if batch.Busy(q) {
+			return true
+		}
+	}
+	for _, q := range s.opened {
+		if batch.Busy(q) {
+			return true
+		}
+	}
+	return false
+}

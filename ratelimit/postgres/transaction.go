@@ -1,0 +1,345 @@
+package postgres
+
+import (
+	"errors"
+	"math/rand"
+	"sort"
+	"sync/atomic"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+)
+
+// Requests of several hits are charged all together or not at all. The takes of all such
+// requests of a batch travel in one pipeline with a single Sync: the server runs them in one
+// implicit transaction. A row that grants less than it was asked for marks the transaction,
+// and its last statement then fails on purpose, so the server undoes all of it. No lock is
+// held across a round trip, and no other transaction ever sees a charge of a request that is
+// refused.
+//
+// The results that came before the failure say how the rows are. The store then decides the
+// requests in memory, in the order of their arrival, with the Go steps (simulate). It sends
+// the takes of those that pass in another transaction. When that succeeds, all requests have
+// their answers. When it fails, another process has charged a row in between, and the store
+// decides again. Each failure means that another transaction succeeded, so all processes make
+// progress.
+//
+// The statements of a transaction lock their rows in one order everywhere: by table, by
+// algorithm, and within a statement by prefix and key. A row of a later pass is locked
+// already. So transactions do not deadlock; if one does (two processes may use different
+// algorithms on one row), the server undoes it and server.run sends it again.
+//
+// Each refusal costs another round trip that way. So after a batch with a refusal the next
+// transaction looks first: its first round trip reads the rows without a lock, the requests
+// are decided in memory, and only those that pass are sent as takes. That is cheaper on the
+// server than a transaction that is undone. A batch without a refusal ends it.
+
+// transaction is some requests of several hits on their way to a decision.
+type transaction struct {
+	of       *decision
+	requests []*request // without an answer, in the order of arrival
+	looks    bool       // the next round trip only reads the rows
+	trips    int        // round trips so far
+	plan     *plan
+	check    Statement // the last statement of takes
+
+	lockWaited bool // a statement has waited for a lock in vain
+}
+
+// maxTrips bounds the round trips of a transaction. Each that fails means that another
+// transaction has succeeded, so it takes a very busy row to reach the bound.
+const maxTrips = 50
+
+// firstTransactions returns what the first round trip does for requests of several hits.
+func (d *decision) firstTransactions(requests []*request) []*transaction {
+	if len(requests) == 0 {
+		return nil
+	}
+	looks := atomic.LoadInt32(&d.engine.looks) == 1
+	for _, r := range requests {
+		r.passes = true
+		r.decisions = r.decisions[:0]
+		r.refusals = r.refusals[:0]
+	}
+	return []*transaction{{of: d, requests: requests, looks: looks || !onlyTakes(requests)}}
+}
+
+// onlyTakes reports whether all hits of the requests are simply charged.
+func onlyTakes(requests []*request) bool {
+	for _, r := range requests {
+		hits := r.call.Hits
+		for i := range hits {
+			h := &hits[i]
+			if h.Peek || h.Cost < 1 || h.Cost > 1 && h.Cost > h.Limit.Capacity() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// write returns the statements of the next round trip.
+func (t *transaction) write() []*Statement {
+	p := newPlan()
+	t.plan = p
+	if t.looks {
+		for _, r := range t.requests {
+			for i := range r.call.Hits {
+				h := &r.call.Hits[i]
+				add(p, look, h.Limit, rowOf(h), 0)
+			}
+		}
+		return p.write(t.of.engine.texts, t.of.settings)
+	}
+	p.marks = true
+	p.sync = needsSync(t.requests)
+	if t.trips == 0 {
+		addRequests(p, t.requests) // all hits are simply charged
+	} else {
+		for _, r := range t.requests {
+			addCharges(p, r)
+		}
+	}
+	for _, pass := range p.passes {
+		sortGroups(pass)
+	}
+	statements := p.write(t.of.engine.texts, t.of.settings)
+	for _, s := range statements {
+		s.Joined = true
+	}
+	t.check = Statement{SQL: checkSQL}
+	return append(statements, &t.check)
+}
+
+// needsSync reports whether one of the limits that requests charge wants the commit to wait
+// for the disk.
+func needsSync(requests []*request) bool {
+	for _, r := range requests {
+		hits := r.call.Hits
+		for i := range hits {
+			if hits[i].Limit.SynchronousCommit && (r.passes || hits[i].Cost < 0) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// addCharges plans what a request charges, if it passes, and gives back in any case. Hits
+// that charge nothing have no entry.
+func addCharges(p *plan, r *request) {
+	r.positions = r.positions[:0]
+	for i := range r.call.Hits {
+		h := &r.call.Hits[i]
+		switch {
+		case h.Cost < 0:
+			r.positions = append(r.positions, position{refund: add(p, refund, h.Limit, rowOf(h), h.Refunded()).entry})
+		case r.passes && !h.Peek:
+			r.positions = append(r.positions, add(p, take, h.Limit, rowOf(h), h.Cost))
+		default:
+			r.positions = append(r.positions, position{})
+		}
+	}
+}
+
+// sortGroups sorts the statements of a pass in the order in which all processes lock: by
+// table and algorithm.
+func sortGroups(groups []*group) {
+	sort.SliceStable(groups, func(i, j int) bool {
+		a, b := groups[i], groups[j]
+		if a.durable != b.durable {
+			return b.durable
+		}
+		if a.definition != b.definition {
+			return a.definition.Name < b.definition.Name
+		}
+		return a.kind < b.kind
+	})
+}
+
+// finish reads the results. It finishes the requests that have an answer now, and returns
+// what is to be done for the others.
+func (t *transaction) finish() []*transaction {
+	d := t.of
+	p := t.plan
+	t.plan = nil
+	defer p.free()
+	p.read()
+	if err := t.failed(p); err != nil {
+		return t.retryFailed(p, err)
+	}
+	if !t.looks && t.check.Err == nil {
+		d.noteLeases(p)
+		if rand.Float64() < d.engine.cleaner.probability {
+			d.engine.cleaner.after(p)
+		}
+		return t.committed()
+	}
+	t.trips++
+	if t.trips == maxTrips || sharedRow(p) {
+		return t.takeApart(ratelimit.ErrTimeout)
+	}
+	var rows map[rowKey]*snapshot
+	if t.looks {
+		rows = rowsOf(p)
+	} else {
+		d.stats.RolledBack++
+		rows = rowsBefore(p, t.requests)
+	}
+	if rows == nil {
+		t.looks = true
+		return []*transaction{t}
+	}
+	charges := simulate(t.requests, rows)
+	d.lookNext(!allPass(t.requests))
+	if !charges {
+		d.answer(t.requests)
+		return nil
+	}
+	t.looks = false
+	return []*transaction{t}
+}
+
+// sharedRow reports whether limits of different algorithms are on one row of a plan. Each
+// reads columns of its own, so the simulation cannot decide them together.
+func sharedRow(p *plan) bool {
+	algorithms := make(map[rowKey]*algorithm.Definition, p.used)
+	for _, e := range p.entries[:p.used] {
+		d := algorithm.Of(e.view.Limit)
+		if other := algorithms[e.id]; other != nil && other != d {
+			return true
+		}
+		algorithms[e.id] = d
+	}
+	return false
+}
+
+// failed returns the error of the first statement that failed by itself, or that did not
+// answer for all of its entries.
+func (t *transaction) failed(p *plan) error {
+	if t.check.Err != nil && !errors.Is(t.check.Err, ErrRolledBack) && t.check.Code != sqlstate.DivisionByZero {
+		return t.check.Err
+	}
+	for _, s := range p.statements {
+		if s.Err != nil && !errors.Is(s.Err, ErrRolledBack) {
+			return s.Err
+		}
+	}
+	for _, e := range p.entries[:p.used] {
+		if e.err != nil && !errors.Is(e.err, ErrRolledBack) {
+			return e.err
+		}
+	}
+	return nil
+}
+
+// retryFailed returns what is to be done after an error: requests on locked rows wait, and
+// the others try again.
+func (t *transaction) retryFailed(p *plan, err error) []*transaction {
+	waited := p.waitedForLock()
+	if len(waited) == 0 {
+		return t.takeApart(err)
+	}
+	if t.lockWaited {
+		return t.takeApart(errLocked)
+	}
+	t.lockWaited = true
+	holders, failure := t.of.findLocked(rowsIn(p))
+	if failure == nil && !anyHeld(waited, holders) {
+		failure = t.of.tryAlone(p)
+	}
+	if failure != nil {
+		t.of.fail(t.requests, failure)
+		return nil
+	}
+	if t.requests = t.of.refuseHeld(t.of.postpone(t.requests, holders)); len(t.requests) == 0 {
+		return nil
+	}
+	return []*transaction{t}
+}
+
+// rowsIn returns the rows of a plan.
+func rowsIn(p *plan) []rowKey {
+	var rows []rowKey
+	for _, e := range p.entries[:p.used] {
+		rows = append(rows, e.id)
+	}
+	return rows
+}
+
+// takeApart answers a request whose statements failed. If there are several requests, each
+// gets a transaction of its own, so that one of them does not fail the others.
+func (t *transaction) takeApart(err error) []*transaction {
+	if len(t.requests) == 1 {
+		t.of.clearRefunded(t.requests[0])
+		t.of.finish(t.requests, err)
+		return nil
+	}
+	var apart []*transaction
+	for i, r := range t.requests {
+		r.passes = true
+		apart = append(apart, &transaction{of: t.of, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), lockWaited: t.lockWaited})
+	}
+	return apart
+}
+
+// committed answers the requests of a transaction whose takes have taken effect.
+func (t *transaction) committed() []*transaction {
+	if t.trips == 0 {
+		decideGranted(t.requests)
+		held := t.of.holdsLeases()
+		for _, r := range t.requests {
+			if len(r.call.Decisions) < len(r.positions) {
+				r.call.Err = errNoAnswer // the server granted less and did not fail
+			}
+			if held {
+				t.of.addHeld(r)
+			}
+		}
+		t.of.finish(t.requests, nil)
+		return nil
+	}
+	for _, r := range t.requests {
+		for i := range r.positions {
+			if r.positions[i].refund != nil {
+				t.of.clearRefunded(r)
+			}
+			e := r.positions[i].entry
+			if e == nil {
+				continue // the simulation has decided it
+			}
+			d := algorithm.Admitted(e.view.Limit, &e.view.Row, e.view.Now)
+			d.Remaining = algorithm.Remaining(d.Limit, e.view.Free+(e.granted-1-r.positions[i].nth)*e.cost)
+			r.decisions[i] = d
+		}
+	}
+	t.of.answer(t.requests)
+	return nil
+}
+
+// answer finishes requests with the decisions that they have.
+func (d *decision) answer(requests []*request) {
+	held := d.holdsLeases()
+	for _, r := range requests {
+		for i := range r.refusals {
+			refused := &r.refusals[i]
+			d.engine.blocked.remember(refused.id, &refused.view, r.call.Hits[refused.hit].Cost, r.decisions[refused.hit].RetryAfter, d.began, d.engine.believed(refused.view.Limit))
+		}
+		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
+		if held {
+			d.addHeld(r)
+			d.dropRefused(r)
+		}
+	}
+	d.finish(requests, nil)
+}
+
+// lookNext sets whether the next transaction looks first.
+func (d *decision) lookNext(looks bool) {
+	value := int32(0)
+	if looks {
+		value = 1
+	}
+	atomic.StoreInt32(&d.engine.looks, value)
+}

@@ -1,0 +1,113 @@
+package ratelimit
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Rate is what ParseRate reads: the fields of a Limit that have the same names.
+type Rate struct {
+	Events   int64
+	Window   time.Duration
+	Calendar Calendar
+	Zone     string
+}
+
+// ParseRate reads a quota and its window, "100 1m" or "100/1m", where the window
+// is a duration as ParseWindow takes it; or a quota on the calendar, "10000 1mo
+// calendar", perhaps with a time zone: "10000 1d calendar Europe/Berlin".
+func ParseRate(text string) (Rate, error) {
+	fields := strings.Fields(strings.Replace(text, "/", " ", 1))
+	if len(fields) > 2 && fields[2] == "calendar" {
+		// The zone has a slash of its own.
+		fields = strings.Fields(text)
+		if first := strings.SplitN(fields[0], "/", 2); len(first) == 2 {
+			fields = append(first, fields[1:]...)
+		}
+		return parseCalendar(text, fields)
+	}
+	if len(fields) != 2 {
+		return Rate{}, &FieldError{"limit", text, wantEvents}
+	}
+	r, err := parseEvents(text, fields[0])
+	if err != nil {
+		return Rate{}, err
+	}
+	r.Window, err = ParseWindow(fields[1])
+	if err != nil || r.Window < MinWindow || r.Window > MaxWindow || r.Window%time.Microsecond != 0 {
+		return Rate{}, &FieldError{"limit", text, wantWindow}
+	}
+	return r, nil
+}
+
+func parseEvents(text, events string) (Rate, error) {
+	n, err := strconv.ParseInt(events, 10, 64)
+	if err != nil || n < 1 || n > MaxEvents {
+		return Rate{}, &FieldError{"limit", text, wantEvents}
+	}
+	return Rate{Events: n}, nil
+}
+
+// ParseWindow reads a duration such as "250ms", "1m", "1h30m", "1d" or "2w": as
+// time.ParseDuration does, and with d for 24 hours and w for 7 days.
+func ParseWindow(text string) (time.Duration, error) {
+	rest := text
+	var days time.Duration
+	for _, unit := range []string{"w", "d"} {
+		at := strings.Index(rest, unit)
+		if at < 0 {
+			continue
+		}
+		n, err := strconv.ParseUint(rest[:at], 10, 31)
+		if err != nil {
+			return 0, fmt.Errorf("%q is not a duration such as 30s, 1m, 1h30m, 1d or 2w", text)
+		}
+		day := 24 * time.Hour
+		if unit == "w" {
+			day = 7 * 24 * time.Hour
+		}
+		if n > uint64(MaxWindow/day)+1 {
+			return 0, fmt.Errorf("%q is longer than a hundred years", text)
+		}
+		days += time.Duration(n) * day
+		rest = rest[at+1:]
+	}
+	if rest == "" && text != "" {
+		return days, nil
+	}
+	d, err := time.ParseDuration(rest)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q is not a duration such as 30s, 1m, 1h30m, 1d or 2w", text)
+	}
+	return days + d, nil
+}
+
+const wantCalendar = "events, then 1d, 1w, 1mo or 1y, the word calendar, and perhaps a time zone, as in 10000 1mo calendar Europe/Berlin"
+
+// parseCalendar reads "10000 1mo calendar [zone]".
+func parseCalendar(text string, fields []string) (Rate, error) {
+	if len(fields) > 4 {
+		return Rate{}, &FieldError{"limit", text, wantCalendar}
+	}
+	rate, err := parseEvents(text, fields[0])
+	if err != nil {
+		return Rate{}, err
+	}
+	for unit := range calendarUnits {
+		if unit > 0 && fields[1] == calendarUnits[unit] {
+			rate.Calendar = Calendar(unit)
+		}
+	}
+	if rate.Calendar == NoCalendar {
+		return Rate{}, &FieldError{"limit", text, wantCalendar}
+	}
+	if len(fields) == 4 {
+		rate.Zone = fields[3]
+		if _, err := LoadZone(rate.Zone); err != nil {
+			return Rate{}, &FieldError{"limit", text, wantZone}
+		}
+	}
+	return rate, nil
+}

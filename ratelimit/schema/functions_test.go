@@ -1,0 +1,129 @@
+package schema_test
+
+import (
+	"strings"
+	"testing"
+)
+
+const ruleQuery = "SELECT family, priority, mode, action, tiers, paths, count_by, status, message FROM rate_limit_rules WHERE name = 'r'"
+const limitsQuery = "SELECT name, algorithm, events, coalesce(per::text, calendar), burst, durable, on_exceed FROM rate_limit_rule_limits WHERE rule = 'r' ORDER BY name"
+
+// NULL is the default for a new rule, and keeps what an existing rule has.
+func TestRuleFunctionCreatesAndChanges(t *testing.T) {
+	s := newSite(t)
+	s.want("SELECT rate_limit_rule('r', per_hour => 100)", "created")
+	s.want(ruleQuery, "- 100 enforce limit - - {user} - -")
+	s.want(limitsQuery, "per_hour sliding_window 100 01:00:00 - f refuse")
+	s.want(`SELECT rate_limit_rule('r', family => 'plan', priority => 700, tiers => '{free}', paths => '{/api/*}', count_by => '{key}', status => 402,
+		message => 'pay', algorithm => 'token_bucket', burst => 20)`, "changed")
+	s.want(ruleQuery, "plan 700 enforce limit {free} {/api/*} {key} 402 pay")
+	s.want(limitsQuery, "per_hour token_bucket 100 01:00:00 20 f refuse")
+	s.want("SELECT rate_limit_rule('r', mode => 'shadow', per_hour => 0, per_second => 5, per_month => 9, durable => true)", "changed")
+	s.want(ruleQuery, "plan 700 shadow limit {free} {/api/*} {key} 402 pay")
+	s.want(limitsQuery, "per_hour token_bucket 0 01:00:00 20 t refuse\nper_month fixed_window 9 month - t refuse\nper_second token_bucket 5 00:00:01 - t refuse")
+	// All of them at once, and an algorithm that a month cannot have.
+	s.exec("DELETE FROM rate_limit_rules; SELECT rate_limit_rule('r', algorithm => 'gcra', per_second => 1, per_minute => 2, per_hour => 3, per_day => 4, per_month => 5)")
+	s.want("SELECT string_agg(name || ' ' || algorithm, ', ' ORDER BY events) FROM rate_limit_rule_limits", "per_second gcra, per_minute gcra, per_hour gcra, per_day gcra, per_month fixed_window")
+	s.want("SELECT rate_limit_rule('b', action => 'block', networks => '{192.0.2.0/24}')", "created")
+}
+
+// What no constraint can see is checked too, and an error leaves nothing behind.
+func TestRuleFunctionRefuses(t *testing.T) {
+	s := newSite(t)
+	for sql, want := range map[string]string{
+		"SELECT rate_limit_rule('r', per_hour => 1, tiers => '{fre,pro}')": "tiers: 'fre': must be in rate_limit_tiers, which has 'anonymous', 'free', 'pro'",
+		"SELECT rate_limit_rule('r')":                                      "missing: a rule that limits must have one or more of them",
+		"SELECT rate_limit_rule('r', per_hour => 1, tiers => '{}')":        `"tiers_must_be_null_or_names_of_tiers"`,
+		"SELECT rate_limit_rule('r', per_hour => -1)":                      `"events_must_be_null_or_0_to_9007199254740992"`,
+		"SELECT rate_limit_rule('r', per_hour => 1, burst => 2)":           `"burst_needs_token_bucket_or_gcra"`,
+		"SELECT rate_limit_rule(NULL, per_hour => 1)":                      `null value in column "name"`,
+	} {
+		if failure := s.fails(sql); !strings.Contains(failure.Message, want) {
+			t.Errorf("%s: %s, want %q", sql, failure.Message, want)
+		}
+	}
+	s.want("SELECT count(*) FROM rate_limit_rules", "0")
+}
+
+// A ban lasts longer each time, and neither a second call nor a shorter one changes a ban
+// that is in force.
+func TestBansByProxies(t *testing.T) {
+	s := newSite(t)
+	const remains = "SELECT round(extract(epoch FROM rate_limit_ban('1 h', network => '192.0.2.0/24', reason => 'flood', banned_by => 'n1') - now()) / 3600)"
+	for _, hours := range []string{"1", "2", "4"} {
+		s.want(remains, hours)
+		s.want(remains, hours)
+		s.want("SELECT banned, reason, banned_by FROM rate_limit_banned", "192.0.2.0/24 flood n1")
+		s.exec("UPDATE rate_limit_bans SET until = now()")
+	}
+	s.exec("UPDATE rate_limit_bans SET until = 'infinity'")
+	s.want("SELECT rate_limit_ban('1 s', network => '192.0.2.0/24')", "infinity")
+	s.exec("DELETE FROM rate_limit_bans")
+	s.want(remains, "1")
+	s.exec("UPDATE rate_limit_bans SET until = now(), times = 2000000000")
+	s.want(remains, "8760")
+	for sql, want := range map[string]string{
+		"SELECT rate_limit_ban('0')": "duration: 00:00:00: must be above 0", "SELECT rate_limit_ban('1 h')": "exactly_one_of_network_user_id_and_key_id_must_be_given",
+	} {
+		if failure := s.fails(sql); !strings.Contains(failure.Message, want) {
+			t.Errorf("%s: %s, want %q", sql, failure.Message, want)
+		}
+	}
+}
+
+// Paths and hosts match in SQL as package policy says.
+func TestPatterns(t *testing.T) {
+	s := newSite(t)
+	for _, test := range []struct{ pattern, path, want string }{
+		{"/", "/", "t"}, {"/", "/a", "f"}, {"/*", "/", "t"}, {"/*", "/a/b", "t"}, {"/api/*", "/api", "t"}, {"/api/*", "/api/v1/x", "t"}, {"/api/*", "/apix", "f"},
+		{"/api/", "/api", "t"}, {"/u/*/files", "/u/ann/files", "t"}, {"/u/*/files", "/u/files", "f"}, {"/u/*/files", "/u/a/b/files", "f"}, {"/u/*/*/x/*", "/u/a/b/x", "t"},
+		{"/a.b", "/aXb", "f"}, {"/a(b)[c]{d}+$^|", "/a(b)[c]{d}+$^|", "t"}, {`/a\d`, "/a5", "f"},
+	} {
+		s.want("SELECT rate_limit_path_matches('"+test.pattern+"', '"+test.path+"')", test.want)
+	}
+	for _, test := range []struct{ pattern, host, want string }{
+		{"api.example.com", "API.example.com", "t"}, {"*.example.com", "a.b.example.com", "t"}, {"*.example.com", "example.com", "f"}, {"*.example.com", "xexample.com", "f"}, {"[::1]", "::1", "t"},
+	} {
+		s.want("SELECT rate_limit_host_matches('"+test.pattern+"', '"+test.host+"')", test.want)
+	}
+}
+
+// explain says which rules apply, why others do not, and where amounts come from.
+func TestExplain(t *testing.T) {
+	s := newSite(t)
+	s.exec(`SELECT rate_limit_rule('free', family => 'plan', priority => 2, tiers => '{free}', per_hour => 100);
+		SELECT rate_limit_rule('all', family => 'plan', priority => 1, per_hour => 50);
+		SELECT rate_limit_rule('api', paths => '{/api/*}', per_second => 10, mode => 'shadow');
+		SELECT rate_limit_rule('internal', action => 'exempt', networks => '{10.0.0.0/8}');
+		SELECT rate_limit_rule('keys', count_by => '{key}', per_day => 7);
+		INSERT INTO rate_limit_overrides (rule, limit_name, tier, events) VALUES ('free', 'per_hour', 'free', 1);
+		INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('free', 'per_hour', 'ann', 2);
+		INSERT INTO rate_limit_bans (user_id, reason) VALUES ('bob', 'spam')`)
+	const columns = "SELECT kind, name, applies, reason, limit_name, events, amount_from FROM rate_limit_explain"
+	s.want(columns+"(key_digest => sha256('ann'), path => '/api/x', address => '192.0.2.1')", `identity ann t the key 1 is valid, tier free - - -
+exempt internal f networks: not the address - - -
+limit api t matches, in the shadow per_second 10 rule
+limit keys t matches per_day 7 rule
+limit free t matches per_hour 2 user
+limit all f family plan: free comes first per_hour 50 rule`)
+	s.want(columns+"(user_id => 'bob', address => '10.1.2.3') WHERE applies", "identity bob t tier pro - - -\nban bob t until infinity: spam - - -\nexempt internal t matches - - -\nlimit all t matches per_hour 50 rule")
+	s.want(columns+"(key_id => 99) WHERE kind = 'identity' OR name = 'keys'", "identity nobody t the key is unknown, tier anonymous - - -\nlimit keys f count_by: no key per_day 7 rule")
+}
+
+// near shows the counters of which at least 80 % is used, by their users' own amounts.
+func TestNear(t *testing.T) {
+	s := newSite(t)
+	s.exec(`SELECT rate_limit_rule('r', algorithm => 'fixed_window', per_hour => 100);
+		SELECT rate_limit_rule('b', algorithm => 'token_bucket', per_hour => 100, durable => true);
+		SELECT rate_limit_rule('s', per_hour => 100); SELECT rate_limit_rule('g', algorithm => 'gcra', per_hour => 100); SELECT rate_limit_rule('l', algorithm => 'sliding_log', per_hour => 10);
+		INSERT INTO rate_limit_users (user_id, tier) VALUES ('a b%', 'free');
+		INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('r', 'per_hour', 'a b%', 20);
+		INSERT INTO rate_limit_overrides (rule, limit_name, tier, events) VALUES ('r', 'per_hour', 'pro', 1000);
+		INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('rule/r/per_hour', 'x', 80, now(), now() + '1 h'), ('rule/r/per_hour', 'y', 79, now(), now() + '1 h'),
+			('rule/r/per_hour', 'old', 99, now() - '2 h'::interval, now() - '1 h'::interval), ('rule/r/per_hour', 'a%20b%25', 17, now(), now() + '1 h'), ('rule/r/per_hour', 'bob', 90, now(), now() + '1 h'), ('zone', 'x', 99, now(), now() + '1 h');
+		INSERT INTO rate_limit_ephemeral (prefix, key, count, prev_count, window_start, expires_at) VALUES ('rule/s/per_hour', 'x', 50, 80, now() - '30 min'::interval, now() + '1 h'), ('rule/s/per_hour', 'y', 30, 80, now() - '30 min'::interval, now() + '1 h');
+		INSERT INTO rate_limit_ephemeral (prefix, key, last_refill, expires_at) VALUES ('rule/g/per_hour', 'x', now() + '54 min', now() + '1 h'), ('rule/g/per_hour', 'y', now() + '30 min', now() + '1 h');
+		INSERT INTO rate_limit_ephemeral (prefix, key, hits, expires_at) SELECT 'rule/l/per_hour', 'x', array_agg(now() - i * interval '5 min'), now() + '1 h' FROM generate_series(1, 20) AS i;
+		INSERT INTO rate_limit_durable (prefix, key, tokens, last_refill, expires_at) VALUES ('rule/b/per_hour', 'x', 5, now(), now() + '1 h'), ('rule/b/per_hour', 'y', 5, now() - '1 h'::interval, now() + '1 h')`)
+	s.want("SELECT rule, key, used, quota FROM rate_limit_near ORDER BY 1, 2", "b x 95 100\ng x 90 100\nl x 11 10\nr a%20b%25 17 20\nr x 80 100\ns x 90 100")
+}

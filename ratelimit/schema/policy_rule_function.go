@@ -1,0 +1,77 @@
+package schema
+
+// policyRuleFunction is rate_limit_rule, which makes or changes a rule and its limits in one
+// call. NULL keeps what an existing rule has, since a rule that loses a condition that was
+// not named would match too much.
+//
+// The constraints check all values but two, which they cannot see: names in tiers that no
+// tier has, and a rule that limits and has no limit.
+const policyRuleFunction = `
+CREATE OR REPLACE FUNCTION rate_limit_rule(
+	name text,
+	family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
+	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL,
+	count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
+	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL,
+	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
+	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
+	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	unknown text;
+	created boolean;
+	kept text;
+BEGIN
+	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
+	IF unknown IS NOT NULL THEN
+		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown,
+			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
+	END IF;
+	created := NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name);
+	IF created THEN
+		INSERT INTO rate_limit_rules (name, family, priority, mode, action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
+			ban_for, ban_after, ban_within, comment)
+		VALUES (rate_limit_rule.name, rate_limit_rule.family, coalesce(rate_limit_rule.priority, 100), coalesce(rate_limit_rule.mode, 'enforce'),
+			coalesce(rate_limit_rule.action, 'limit'), rate_limit_rule.tiers, rate_limit_rule.hosts, rate_limit_rule.paths, rate_limit_rule.methods, rate_limit_rule.networks,
+			coalesce(rate_limit_rule.count_by, '{user}'), coalesce(rate_limit_rule.valid, '(,)'), coalesce(rate_limit_rule.cost, 1), rate_limit_rule.status,
+			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment);
+	ELSE
+		UPDATE rate_limit_rules r SET
+			family = coalesce(rate_limit_rule.family, r.family), priority = coalesce(rate_limit_rule.priority, r.priority),
+			mode = coalesce(rate_limit_rule.mode, r.mode), action = coalesce(rate_limit_rule.action, r.action),
+			tiers = coalesce(rate_limit_rule.tiers, r.tiers), hosts = coalesce(rate_limit_rule.hosts, r.hosts), paths = coalesce(rate_limit_rule.paths, r.paths),
+			methods = coalesce(rate_limit_rule.methods, r.methods), networks = coalesce(rate_limit_rule.networks, r.networks),
+			count_by = coalesce(rate_limit_rule.count_by, r.count_by), valid = coalesce(rate_limit_rule.valid, r.valid), cost = coalesce(rate_limit_rule.cost, r.cost),
+			status = coalesce(rate_limit_rule.status, r.status), message = coalesce(rate_limit_rule.message, r.message),
+			retry_after = coalesce(rate_limit_rule.retry_after, r.retry_after), ban_for = coalesce(rate_limit_rule.ban_for, r.ban_for),
+			ban_after = coalesce(rate_limit_rule.ban_after, r.ban_after), ban_within = coalesce(rate_limit_rule.ban_within, r.ban_within), comment = coalesce(rate_limit_rule.comment, r.comment)
+		WHERE r.name = rate_limit_rule.name;
+	END IF;
+	-- The limits that exist take what is said of all of them. A month stays a fixed window.
+	UPDATE rate_limit_rule_limits l SET
+		algorithm = CASE WHEN l.calendar IS NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
+		burst = CASE WHEN l.calendar IS NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
+		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = coalesce(rate_limit_rule.on_exceed, l.on_exceed)
+	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
+	-- A limit that is new beside others is of their algorithm, unless it is said.
+	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.calendar IS NULL HAVING count(DISTINCT l.algorithm) = 1;
+	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed)
+		SELECT rate_limit_rule.name, new.name, CASE WHEN new.calendar IS NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') ELSE 'fixed_window' END,
+			new.events, new.per, new.calendar, CASE WHEN new.calendar IS NULL THEN rate_limit_rule.burst END,
+			coalesce(rate_limit_rule.durable, false), coalesce(rate_limit_rule.on_exceed, 'refuse')
+		FROM (VALUES ('per_second', rate_limit_rule.per_second, interval '1 s', NULL), ('per_minute', rate_limit_rule.per_minute, '1 min', NULL),
+			('per_hour', rate_limit_rule.per_hour, '1 h', NULL), ('per_day', rate_limit_rule.per_day, '24 h', NULL),
+			('per_month', rate_limit_rule.per_month, NULL, 'month')) AS new(name, events, per, calendar)
+		WHERE new.events IS NOT NULL
+	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
+	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name AND r.action <> 'limit')
+		AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name) THEN
+		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month: missing: a rule that limits must have one or more of them'
+			USING ERRCODE = 'not_null_violation', HINT = 'Rows of rate_limit_rule_limits can have any other time.';
+	END IF;
+	RETURN CASE WHEN created THEN 'created' ELSE 'changed' END;
+END $$;
+COMMENT ON FUNCTION rate_limit_rule IS
+	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';
+`

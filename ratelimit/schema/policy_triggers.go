@@ -1,0 +1,88 @@
+package schema
+
+// policyTriggers write rate_limit_changes, one line for each changed row, and one line for a
+// statement that changes more than 1,000 rows or empties a table.
+//
+// The function has the rights of the owner of the tables, so that whoever may change the
+// policy needs no right to write the log, and can neither forge nor forget a line. It reads
+// the names of its kind and of the key columns from the arguments of the trigger.
+//
+// Old and new rows are matched by key and reference. A row that moves to another reference
+// (an override that is given to another user) gives two lines, as a deletion and an insertion
+// would, so that proxies learn of both. A row that is the same after an update gives none.
+const policyTriggers = `
+CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
+	SELECT CASE
+		WHEN kind = 'key' THEN substr(r->>'digest', 3)
+		WHEN kind = 'limit' THEN concat(r->>'rule', '/', r->>'name')
+		WHEN kind = 'rule' THEN r->>'name'
+		WHEN kind = 'tier' THEN r->>'tier'
+		WHEN kind = 'user' THEN r->>'user_id'
+		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
+		WHEN r->>'user_id' IS NOT NULL THEN concat('user/', r->>'user_id')
+		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
+		ELSE concat('tier/', r->>'tier') END
+$$;
+COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
+
+CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	kind CONSTANT text := TG_ARGV[0];
+	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
+	most CONSTANT int := 1000;
+	changed int := 0;
+BEGIN
+	IF TG_OP = 'INSERT' THEN
+		SELECT count(*) INTO changed FROM (SELECT FROM new_rows LIMIT most + 1) AS counted;
+	ELSIF TG_OP <> 'TRUNCATE' THEN
+		SELECT count(*) INTO changed FROM (SELECT FROM old_rows LIMIT most + 1) AS counted;
+	END IF;
+	IF TG_OP = 'TRUNCATE' OR changed > most THEN
+		INSERT INTO rate_limit_changes (kind, by) VALUES (kind, actor);
+	ELSIF changed = 0 THEN
+		NULL;
+	ELSIF TG_OP = 'INSERT' THEN
+		INSERT INTO rate_limit_changes (kind, ref, by, after)
+			SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
+	ELSIF TG_OP = 'DELETE' THEN
+		INSERT INTO rate_limit_changes (kind, ref, by, before)
+			SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
+	ELSE
+		INSERT INTO rate_limit_changes (kind, ref, by, before, after)
+			WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM old_rows AS x),
+				n AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM new_rows AS x)
+			SELECT kind, coalesce(n.ref, o.ref), actor, o.r, n.r
+			FROM o FULL JOIN n ON o.ref = n.ref AND concat(o.r->>TG_ARGV[1], '/', o.r->>TG_ARGV[2]) = concat(n.r->>TG_ARGV[1], '/', n.r->>TG_ARGV[2])
+			WHERE o.r - 'updated_at' IS DISTINCT FROM n.r - 'updated_at';
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_log_changes() IS 'Writes rate_limit_changes.';
+
+CREATE OR REPLACE FUNCTION rate_limit_touch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	NEW.updated_at := now();
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_touch() IS 'Sets updated_at.';
+CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_users FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
+CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_rules FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
+
+DO $$
+DECLARE
+	logged record;
+	event record;
+BEGIN
+	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''), ('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
+		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
+		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
+	LOOP
+		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows'),
+			('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('truncate', '')) AS e(name, transition)
+		LOOP
+			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_log_%s AFTER %s ON %I %s FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_log_changes(%L, %L, %L)',
+				event.name, event.name, logged.name, event.transition, logged.kind, logged.key1, logged.key2);
+		END LOOP;
+	END LOOP;
+END $$;
+`

@@ -1,0 +1,88 @@
+package schema
+
+// policyViews show what is used up and who is shut out. They read with the rights of whoever
+// asks, so that the row-level security of the tables holds for them too.
+const policyViews = `
+CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
+	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
+		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining,
+		b.reason, b.times, b.banned_at, b.banned_by
+	FROM rate_limit_bans b WHERE b.until > now();
+COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
+COMMENT ON COLUMN rate_limit_banned.id IS 'As in rate_limit_bans.';
+COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
+COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
+COMMENT ON COLUMN rate_limit_banned.until IS 'When the ban ends. infinity: never.';
+COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long that is. NULL: for ever.';
+COMMENT ON COLUMN rate_limit_banned.reason IS 'For people.';
+COMMENT ON COLUMN rate_limit_banned.times IS 'As in rate_limit_bans.';
+COMMENT ON COLUMN rate_limit_banned.banned_at IS 'When the ban began.';
+COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role, or the proxy, that made the ban.';
+
+-- A view on the tables of counters would forbid every change of their columns, also that of a
+-- program with an older schema. The body of a function is looked at only when it runs.
+CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz,
+	tokens double precision, last_refill timestamptz, expires_at timestamptz, hits timestamptz[]) LANGUAGE sql STABLE AS $$
+	SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill, c.expires_at, c.hits
+		FROM rate_limit_ephemeral c WHERE c.prefix = $1 AND NOT $2
+	UNION ALL
+	SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill, c.expires_at, c.hits
+		FROM rate_limit_durable c WHERE c.prefix = $1 AND $2
+$$;
+COMMENT ON FUNCTION rate_limit_rows(text, boolean) IS 'The counters of a prefix in one of the two tables, for rate_limit_used.';
+
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
+	WITH amounts AS (
+		SELECT l.rule, l.name AS limit_name, c.key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
+			extract(epoch FROM l.per)::float8 AS span,
+			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events,
+			CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
+		FROM rate_limit_rule_limits l
+		JOIN rate_limit_rules r ON r.name = l.rule
+		CROSS JOIN LATERAL rate_limit_rows('rule/' || l.rule || '/' || l.name, l.durable) c
+		LEFT JOIN LATERAL (
+			SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
+			LEFT JOIN rate_limit_api_keys k ON r.count_by = '{key}' AND k.id::text = c.key
+			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
+			LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN r.count_by = '{user}'
+				THEN replace(replace(replace(c.key, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
+			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
+				AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = u.tier AND u.tier_until > now())
+			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
+		) o ON true
+	), used AS (
+		SELECT a.rule, a.limit_name, a.key, a.algorithm, coalesce(a.burst, a.events) AS quota, CASE a.algorithm
+			WHEN 'fixed_window' THEN CASE WHEN a.expires_at > now() THEN a.count ELSE 0 END
+			WHEN 'sliding_window' THEN CASE
+				WHEN now() < a.window_start + a.span * interval '1 s' THEN a.count + coalesce(a.prev_count, 0) * least(1, 1 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
+				WHEN now() < a.window_start + 2 * a.span * interval '1 s' THEN a.count * (2 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
+				ELSE 0 END
+			WHEN 'sliding_log' THEN (SELECT count(*) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s')
+			WHEN 'token_bucket' THEN greatest(0, coalesce(a.burst, a.events) - a.tokens - greatest(0, floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span)) * a.events)
+			WHEN 'gcra' THEN CASE WHEN a.tokens IS NULL THEN ceil(greatest(0, extract(epoch FROM a.last_refill - now())::float8) * a.events / a.span) END
+			END::float8 AS used
+		FROM amounts a
+	)
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used::bigint AS used, u.quota, (100 * u.used / greatest(u.quota, 1))::numeric(20, 1) AS percent
+	FROM used u;
+COMMENT ON VIEW rate_limit_used IS
+	'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
+COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
+COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
+COMMENT ON COLUMN rate_limit_used.key IS 'What is counted, as in the counters.';
+COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
+COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
+COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
+COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
+
+CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
+COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
+COMMENT ON COLUMN rate_limit_near.rule IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.limit_name IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.key IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.algorithm IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.used IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.quota IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.percent IS 'As in rate_limit_used.';
+`

@@ -1,0 +1,123 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"math/rand"
+	"time"
+)
+
+// ErrTooLong is returned by Wait if the hit cannot pass before ctx ends: the
+// deadline of ctx is nearer than RetryAfter, or the cost is more than the full quota.
+var ErrTooLong = errors.New("ratelimit: the hit cannot pass in time")
+
+// Wait returns once cost was charged to the key, or with the error that ended the
+// wait: ErrTooLong, the error of ctx, or that of the store. Callers for one key are
+// served in the order of their arrival. Only the first in line asks the store. It
+// asks again after each RetryAfter and a random delay of up to 50 ms, so that callers
+// in many processes do not ask at the same moment. A refund (a negative cost) does not
+// wait.
+func (l *Limiter) Wait(ctx context.Context, key string, cost int64) (Decision, error) {
+	if cost < 1 {
+		return l.Take(ctx, key, cost)
+	}
+	turn := l.joinLine(key)
+	defer l.leaveLine(key, turn)
+	select {
+	case <-turn:
+	default:
+		// Callers ahead can only make the wait longer than RetryAfter.
+		d, err := l.Peek(ctx, key, cost)
+		if err != nil {
+			return d, err
+		}
+		if tooLong(ctx, d) {
+			return d, ErrTooLong
+		}
+		select {
+		case <-turn:
+		case <-ctx.Done():
+			return d, context.Cause(ctx)
+		}
+	}
+	for {
+		d, err := l.Take(ctx, key, cost)
+		if err != nil || d.Allowed {
+			return d, err
+		}
+		if tooLong(ctx, d) {
+			return d, ErrTooLong
+		}
+		timer := time.NewTimer(jittered(ctx, d.RetryAfter))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return d, context.Cause(ctx)
+		}
+	}
+}
+
+// tooLong reports whether a refused hit cannot pass before ctx's deadline.
+func tooLong(ctx context.Context, d Decision) bool {
+	if d.Allowed {
+		return false
+	}
+	deadline, ok := ctx.Deadline()
+	return d.RetryAfter == Never || ok && time.Until(deadline) < d.RetryAfter
+}
+
+// jittered adds to d a random delay of up to a tenth of d, up to 50 ms, and up to half
+// of the time that ctx leaves.
+func jittered(ctx context.Context, d time.Duration) time.Duration {
+	most := d / 10
+	if most > 50*time.Millisecond {
+		most = 50 * time.Millisecond
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		if left := time.Until(deadline) - d; left/2 < most {
+			most = left / 2
+		}
+	}
+	if most < 0 {
+		most = 0
+	}
+	return d + time.Duration(rand.Int63n(int64(most)+1))
+}
+
+// joinLine adds a caller to the line for a key and returns its turn, which is closed
+// already if the caller is first.
+func (l *Limiter) joinLine(key string) chan struct{} {
+	turn := make(chan struct{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := l.lines[key]
+	if waiting == nil {
+		waiting = &line{}
+		l.lines[key] = waiting
+	}
+	waiting.turns = append(waiting.turns, turn)
+	if len(waiting.turns) == 1 {
+		close(turn)
+	}
+	return turn
+}
+
+// leaveLine removes a caller from the line. If it was first, the next is first.
+func (l *Limiter) leaveLine(key string, turn chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := l.lines[key]
+	for i := range waiting.turns {
+		if waiting.turns[i] == turn {
+			waiting.turns = append(waiting.turns[:i:i], waiting.turns[i+1:]...)
+			if i == 0 && len(waiting.turns) > 0 {
+				close(waiting.turns[0])
+			}
+			break
+		}
+	}
+	if len(waiting.turns) == 0 {
+		delete(l.lines, key)
+	}
+}

@@ -1,0 +1,94 @@
+package traefikplugin
+
+import (
+	"bytes"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+)
+
+// logged returns what the plugin logs while do runs.
+func logged(t *testing.T, do func()) string {
+	t.Helper()
+	text := &lockedBuffer{}
+	before := log.Writer()
+	log.SetOutput(text)
+	defer log.SetOutput(before)
+	do()
+	return text.String()
+}
+
+// lockedBuffer is a buffer that the goroutines of a store may write to.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(text)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func TestTheDSNMayBeInAFile(t *testing.T) {
+	t.Setenv("DATABASE_URL", "")
+	path := filepath.Join(t.TempDir(), "dsn")
+	for text, want := range map[string]string{
+		"postgres://u:hunter2@127.0.0.1:1/db\n": "",
+		"memory":                                "",
+		"\n":                                    `dsnFile: "` + path + `": must be a file with a Postgres URL`,
+		"mysql://u:hunter2@h\n":                 "dsn: ",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := valid()
+		c.DSN, c.DSNFile = "", path
+		var err error
+		output := logged(t, func() { _, err = newHandler(t.Context(), nil, c, "test", newRegistry(time.Minute)) })
+		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q in the file: %v, want %s", text, err, want)
+		}
+		if strings.Contains(output, "hunter2") || strings.Contains(output, edge.PasswordWarning) || err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q in the file: logs %q, %v", text, output, err)
+		}
+	}
+	c := valid()
+	c.DSNFile = path
+	if _, err := New(t.Context(), nil, c, "test"); err == nil || !strings.Contains(err.Error(), "dsnFile: ") {
+		t.Errorf("dsn and dsnFile: %v", err)
+	}
+	c.DSN, c.DSNFile = "", path+".missing"
+	if _, err := New(t.Context(), nil, c, "test"); err == nil || !strings.Contains(err.Error(), "must be a file that Traefik can read") {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+// The log warns once for each database of a password that Traefik's API shows.
+func TestTheLogWarnsOfAPasswordInTheConfiguration(t *testing.T) {
+	for dsn, want := range map[string]int{"postgres://u:hunter2@127.0.0.1:1/db": 1, "postgres://u@127.0.0.1:1/db": 0, "memory": 0} {
+		r := newRegistry(time.Minute)
+		output := logged(t, func() {
+			for range 3 {
+				c := valid()
+				c.DSN = dsn
+				open(t, t.Context(), r, nil, c)
+			}
+		})
+		if n := strings.Count(output, edge.PasswordWarning); n != want || strings.Contains(output, "hunter2") {
+			t.Errorf("%s: logs %q, want %d warnings", dsn, output, want)
+		}
+	}
+}

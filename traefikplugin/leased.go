@@ -1,0 +1,121 @@
+package traefikplugin
+
+import (
+	"hash/maphash"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// leasedHandler is the middleware for the frequent kind of limit with a lease: one limit with a fixed
+// cost, and a key of one part that is not a secret. It does not change.
+type leasedHandler struct {
+	upstream *upstream
+	queued   http.Handler // decides the requests for which no units are held
+	limit    *ratelimit.Limit
+	row      lease.Row // without the key, unless it is fixed
+	quota    string    // of the limit
+	cost     int64
+
+	// Of the leases.
+	shards []*lease.Shard
+	seed   maphash.Seed
+	born   time.Time
+
+	from source // where the key comes from
+	text string // the name of the header
+	ipv4 int
+	ipv6 int
+}
+
+// withLeases returns the handler for a middleware whose requests queued decides: a leasedHandler, or
+// queued itself for another kind of middleware, whose leases are looked up in the queue.
+func withLeases(h *handler, queued http.Handler) http.Handler {
+	table := lease.TableOf(h.pool.store)
+	f := h.hits
+	if table == nil || len(f.hits) != 1 || f.anyCost || len(f.keys[0]) != 1 {
+		return queued
+	}
+	hit := f.hits[0]
+	part := f.keys[0][0]
+	if hit.Limit.Lease <= 0 || hit.Secret || part.from != fromRemoteIP && part.from != fromText && part.from != fromHeader {
+		return queued
+	}
+	l := &leasedHandler{upstream: h.upstream, queued: queued, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
+		row:    lease.Row{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
+		shards: table.Shards, seed: table.Seed, born: table.Born,
+		from: part.from, text: part.text, ipv4: f.ipv4s[0], ipv6: f.ipv6s[0]}
+	if part.from == fromText {
+		l.row.Key = ratelimit.StoredKey(part.text)
+	}
+	return l
+}
+
+// ServeHTTP lets a request pass and sets its headers, if the process holds its cost and need not
+// renew the lease. It is what lease.Take does, in one function, because each call takes long in the
+// interpreter, and so does each intermediate value of a function, even if it is not reached.
+func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	row := h.row
+	switch h.from {
+	case fromRemoteIP:
+		row.Key = leasedAddress(h, r.RemoteAddr)
+	case fromHeader:
+		row.Key = leasedHeader(h, r.Header[h.text])
+	}
+	s := h.shards[maphash.String(h.seed, row.Key)%lease.ShardCount]
+	s.Mu.Lock()
+	l := s.Rows[row]
+	if l == nil || row.Key == "" || l.Limit != h.limit || l.Spare < h.cost || int64(time.Since(h.born)) >= l.SpareEnds {
+		s.Mu.Unlock()
+		h.queued.ServeHTTP(w, r)
+		return
+	}
+	l.Spare -= h.cost
+	values := []string{h.quota, strconv.FormatInt(l.Rest+l.Spare, 10), l.ResetText}
+	s.Mu.Unlock()
+	headers := w.Header()
+	headers["X-Ratelimit-Limit"] = values[0:1:1]
+	headers["X-Ratelimit-Remaining"] = values[1:2:2]
+	headers["X-Ratelimit-Reset"] = values[2:3:3]
+	if h.upstream.both { // what pass does, without a call
+		h.upstream.next.ServeHTTP(w, r)
+		return
+	}
+	pass(h.upstream, w, r)
+}
+
+// leasedAddress returns the key of a request as it is in the tables, if it is the address of the
+// connection, or "" if the queue has to make it.
+func leasedAddress(h *leasedHandler, address string) string {
+	key, _, err := net.SplitHostPort(address)
+	if err != nil || h.ipv4 < 32 || address[0] == '[' { // see edge.MaybeAddress
+		return leasedNetwork(h, key)
+	}
+	return key
+}
+
+// leasedHeader is leasedAddress for a key that is the value of a header.
+func leasedHeader(h *leasedHandler, values []string) string {
+	if len(values) != 1 {
+		return ""
+	}
+	if h.ipv4 < 32 || strings.IndexByte(values[0], ':') >= 0 {
+		return leasedNetwork(h, values[0])
+	}
+	return values[0]
+}
+
+// leasedNetwork returns a key that may be an IPv6 address, or whose network counts.
+func leasedNetwork(h *leasedHandler, key string) string {
+	key = edge.Network(key, h.ipv4, h.ipv6)
+	if strings.HasPrefix(key, ratelimit.DigestPrefix) {
+		return "" // the text in the tables is another
+	}
+	return key
+}

@@ -1,0 +1,330 @@
+package traefikplugin
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// withPolicy returns a database that has the tables of the policy, and rows of sql.
+func withPolicy(t *testing.T, sql string) (dsn string) {
+	t.Helper()
+	dsn = cluster.Open(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	db, err := pgwire.Open(dsn, pgwire.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := postgres.MigratePolicy(ctx, db); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, dsn, sql)
+	return dsn
+}
+
+func execute(t *testing.T, dsn, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn := cluster.Watch(t, ctx, dsn)
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+const people = `
+	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
+	INSERT INTO rate_limit_users (user_id, tier) VALUES ('alice', 'free'), ('bob', 'pro'), (E'line\nbreak', 'free');`
+
+// governed returns a middleware with a policy alone, unless edit adds limits. The upstream
+// answers with what the proxy tells it.
+func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
+	t.Helper()
+	c := CreateConfig()
+	c.DSN, c.Timeout, c.OnError = dsn, "10s", "deny"
+	c.Policy = &Policy{APIKey: "{header.Authorization}", User: "{header.X-User}", Refresh: "50ms", ForwardHeaders: "true"}
+	edit(c)
+	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		told := []string{}
+		for name, values := range r.Header {
+			if strings.HasPrefix(strings.ToLower(strings.ReplaceAll(name, "_", "-")), "x-ratelimit") {
+				told = append(told, name+"="+strings.Join(values, ","))
+			}
+		}
+		fmt.Fprintf(w, "%s|%s|%s|%s|%d", r.Header.Get("X-RateLimit-User"), r.Header.Get("X-RateLimit-Tier"), r.Header.Get("X-RateLimit-Key-Id"), r.Header.Get("X-RateLimit-Rule"), len(told))
+	})
+	h := withQueue(open(t, t.Context(), newRegistry(time.Millisecond), next, c))
+	if _, ok := h.(*policyHandler); !ok {
+		t.Fatalf("the middleware is a %T", h)
+	}
+	return h
+}
+
+// send sends a request, with headers given as name and value in turn.
+func send(h http.Handler, target string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, target, nil)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header[headers[i]] = []string{headers[i+1]}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// newKey returns an API key, and SQL that gives it to a user.
+func newKey(t *testing.T, id int, user string) (key, sql string) {
+	t.Helper()
+	key, err := policy.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := policy.Digest(key)
+	return key, fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id, hex.EncodeToString(digest[:]), user)
+}
+
+func TestTheUpstreamLearnsWhoARequestIs(t *testing.T) {
+	key, insert := newKey(t, 7, "alice")
+	dsn := withPolicy(t, people+insert+`SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 5);`)
+	forged := []string{"X-Ratelimit-User", "root", "X-Ratelimit-Tier", "gold", "X-Ratelimit-Key-Id", "1", "X-Ratelimit-Rule", "none", "X_ratelimit_user", "root", "X-Ratelimit-Key_Id", "1"}
+	h := governed(t, dsn, func(*Config) {})
+	for _, step := range []struct{ name, value, want string }{
+		{"Authorization", "Bearer " + key, "alice|free|7|plan|4"},
+		{"X-User", "alice", "alice|free||plan|3"},
+		{"X-User", "line\nbreak", "line%0Abreak|free||plan|3"},
+		{"X-User", "line%0Abreak", "line%250Abreak|anonymous|||2"},
+		{"X-User", " alice", "%20alice|anonymous|||2"},
+		{"X-User", "bob", "bob|pro|||2"},
+		{"X-Nobody", "x", "|anonymous|||1"},
+	} {
+		w := send(h, "/", append([]string{step.name, step.value}, forged...)...)
+		if w.Code != http.StatusOK || w.Body.String() != step.want {
+			t.Errorf("%s: %d %s, want %s", step.value, w.Code, w.Body, step.want)
+		}
+	}
+	silent := governed(t, dsn, func(c *Config) { c.Policy.ForwardHeaders = "" })
+	if w := send(silent, "/", append([]string{"X-User", "alice"}, forged...)...); w.Body.String() != "||||0" {
+		t.Errorf("without forwardHeaders the upstream is told %s", w.Body)
+	}
+}
+
+// A proxy does not pass on the headers that Connection names.
+func TestAClientCannotHideFromTheUpstreamWhoARequestIs(t *testing.T) {
+	h := governed(t, withPolicy(t, people), func(*Config) {})
+	for sent, want := range map[string]string{
+		"close, X-RateLimit-User": "close", "x-ratelimit-user,X-RateLimit_Tier , x-ratelimit-key-id,x-ratelimit-rule": "", "keep-alive, Upgrade": "keep-alive, Upgrade",
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-User", "alice")
+		r.Header.Set("Connection", sent)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := r.Header.Get("Connection"); got != want || w.Body.String() != "alice|free|||2" {
+			t.Errorf("Connection: %q becomes %q, want %q; the upstream is told %s", sent, got, want, w.Body)
+		}
+	}
+}
+
+// A request that fails in the middleware is not taken for an earlier one.
+func TestARequestThatPanicsHasNoUser(t *testing.T) {
+	h := governed(t, withPolicy(t, people), func(c *Config) { c.OnError = "allow" }).(*policyHandler)
+	if w := send(h, "/", "X-User", "alice"); w.Body.String() != "alice|free|||2" {
+		t.Fatalf("the upstream is told %s", w.Body)
+	}
+	for len(h.free) > 1 { // the next request gets the memory of the last one
+		<-h.free
+	}
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.URL = nil
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if w.Code != http.StatusOK || w.Body.String() != "||||0" {
+		t.Errorf("%d, and the upstream is told %s", w.Code, w.Body)
+	}
+}
+
+func TestRefusalsOfAPolicy(t *testing.T) {
+	revoked, insert := newKey(t, 3, "alice")
+	dsn := withPolicy(t, people+insert+`
+		UPDATE rate_limit_api_keys SET revoked_at = now();
+		INSERT INTO rate_limit_bans (user_id, until) VALUES ('mallory', now() + interval '1 h');
+		SELECT rate_limit_rule('pay', tiers => '{free}', algorithm => 'fixed_window', per_hour => 1, status => 402, message => 'Upgrade "now"', retry_after => '90 s');
+		SELECT rate_limit_rule('closed', action => 'block', paths => '{/admin/*}', priority => 900);
+		SELECT rate_limit_rule('health', action => 'exempt', paths => '{/health}');
+		SELECT rate_limit_rule('slow', tiers => '{pro}', algorithm => 'fixed_window', per_hour => 1);`)
+	h := governed(t, dsn, func(*Config) {})
+	send(h, "/", "X-User", "alice")
+	send(h, "/", "X-User", "bob")
+	for _, step := range []struct {
+		path, name, value string
+		status            int
+		body              string
+	}{
+		{"/", "Authorization", revoked, 401, `{"error":"Revoked API key"}`},
+		{"/", "Authorization", "other", 401, `{"error":"Unknown API key"}`},
+		{"/", "X-User", "mallory", 403, `{"error":"Banned","retryAfter":`},
+		{"/", "X-User", "alice", 402, `{"error":"Upgrade \"now\"","retryAfter":90}`},
+		{"/", "X-User", "bob", 429, `{"error":"Too many requests","retryAfter":`},
+		{"/%61dmin/x", "X-User", "alice", 403, `{"error":"Forbidden"}`},
+		{"/a%2F..%2Fb", "X-User", "alice", 400, `{"error":"Ambiguous path"}`},
+		{"/health", "X-User", "alice", 200, `alice|free||health|3`},
+	} {
+		w := send(h, step.path, step.name, step.value)
+		if w.Code != step.status || !strings.HasPrefix(w.Body.String(), step.body) {
+			t.Errorf("%s of %s: %d %s, want %d %s", step.path, step.value, w.Code, w.Body, step.status, step.body)
+		}
+		if step.status != 200 && (w.Header().Get("Content-Type") != "application/json" || w.Header().Get("Content-Length") != fmt.Sprint(w.Body.Len())) {
+			t.Errorf("%s of %s: %v", step.path, step.value, w.Header())
+		}
+	}
+}
+
+func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
+	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 10);
+		SELECT rate_limit_rule('shadow', mode => 'shadow', algorithm => 'fixed_window', per_hour => 2);
+		SELECT rate_limit_rule('bill', algorithm => 'fixed_window', per_day => 1, on_exceed => 'overage');`)
+	h := governed(t, dsn, func(c *Config) {
+		c.Zones = []Zone{{Prefix: "zone", Key: "all", Limit: "4 1h", Algorithm: "fixed_window"}}
+	})
+	for i := 0; i < 6; i++ {
+		w := send(h, "/", "X-User", "alice")
+		overage := ""
+		if i > 0 && i < 4 {
+			overage = fmt.Sprint(i)
+		}
+		if want := i < 4; (w.Code == http.StatusOK) != want || w.Header().Get("X-RateLimit-Overage") != overage {
+			t.Errorf("request %d: %d %v", i, w.Code, w.Header())
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn := cluster.Watch(t, ctx, dsn)
+	defer conn.Close(ctx)
+	for prefix, want := range map[string]int{"rule/plan/per_hour": 4, "rule/shadow/per_hour": 2, "rule/bill/per_day": 4, "zone": 4} {
+		var n int
+		if err := conn.QueryRow(ctx, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1", prefix).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n != want {
+			t.Errorf("%s was charged %d, want %d", prefix, n, want)
+		}
+	}
+}
+
+// Refusals lead to a ban, which deleting its row lifts.
+func TestRefusalsLeadToABan(t *testing.T) {
+	dsn := withPolicy(t, people+`
+		SELECT rate_limit_rule('trap', action => 'block', paths => '{/wp-admin/*}', ban_for => '1 h', ban_after => 2, ban_within => '1 min');`)
+	h := governed(t, dsn, func(c *Config) {
+		c.Zones = []Zone{{Prefix: "zone", Key: "{header.X-User}", Limit: "1 1h", Ban: "10m after 3 refusals in 1m"}}
+	})
+	await := func(status int, user string) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); send(h, "/", "X-User", user).Code != status; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("no %d within ten seconds", status)
+			}
+		}
+	}
+	for i := 0; i < 2; i++ {
+		if w := send(h, "/wp-admin/x", "X-User", "bob"); w.Code != http.StatusForbidden {
+			t.Fatalf("blocked with %d", w.Code)
+		}
+	}
+	await(http.StatusForbidden, "bob")
+	send(h, "/", "X-User", "alice")
+	for i := 0; i < 3; i++ {
+		if w := send(h, "/", "X-User", "alice"); w.Code != http.StatusTooManyRequests {
+			t.Fatalf("refused with %d", w.Code)
+		}
+	}
+	await(http.StatusForbidden, "alice")
+	execute(t, dsn, "DELETE FROM rate_limit_bans WHERE user_id = 'alice'")
+	await(http.StatusTooManyRequests, "alice")
+}
+
+// Without its database, a key that is not known follows onError.
+func TestAnUnknownSenderWithoutADatabase(t *testing.T) {
+	for onError, want := range map[string]int{"allow": http.StatusOK, "deny": http.StatusServiceUnavailable} {
+		h := governed(t, "postgres://u@127.0.0.1:1/db?sslmode=disable", func(c *Config) {
+			c.OnError, c.Timeout = onError, "100ms"
+			c.Zones = []Zone{{Prefix: "zone", Limit: "1 1h"}}
+		})
+		for i := 0; i < 3; i++ {
+			if w := send(h, "/", "Authorization", "some key"); w.Code != want {
+				t.Errorf("%s: %d, want %d", onError, w.Code, want)
+			}
+		}
+	}
+}
+
+// Policies are shared by middlewares with the same settings, and closed after the last one.
+func TestAPolicyIsShared(t *testing.T) {
+	dsn := withPolicy(t, people)
+	r := newRegistry(time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	var pool *pool
+	for _, refresh := range []string{"50ms", "50ms", "70ms"} {
+		c := CreateConfig()
+		c.DSN, c.Timeout, c.Policy = dsn, "1ms", &Policy{Refresh: refresh}
+		pool = open(t, ctx, r, &served{}, c).pool
+	}
+	if len(r.pools) != 1 || len(pool.policies) != 2 {
+		t.Errorf("%d pools and %d policies, want 1 and 2", len(r.pools), len(pool.policies))
+	}
+	cancel()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		r.mu.Lock()
+		left := len(pool.policies)
+		r.mu.Unlock()
+		if left == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d policies are open", left)
+		}
+	}
+}
+
+// Long requests are not kept in memory after their responses.
+func TestRequestsWithAPolicyAreNotKept(t *testing.T) {
+	dsn := withPolicy(t, `SELECT rate_limit_rule('hosts', count_by => '{host,header:X-Tenant}', per_hour => 1000000);`)
+	h := governed(t, dsn, func(c *Config) { c.Policy.ForwardHeaders = "" })
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for i := 0; i < 200; i++ {
+		long := fmt.Sprintf("h%d.test", i) + strings.Repeat("x", 500_000)
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Host = long[:8]
+		r.URL.Path = "/" + long
+		r.Header.Set("X-Tenant", long[:4])
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Header().Get("X-RateLimit-Limit") == "" {
+			t.Fatalf("no decision: %d", w.Code)
+		}
+	}
+	if grown := heap() - before; grown > 30<<20 {
+		t.Errorf("200 requests keep %d MB after their responses", grown>>20)
+	}
+	runtime.KeepAlive(h)
+}

@@ -1,0 +1,262 @@
+package traefikplugin
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+)
+
+// queuedHandler is the middleware on a store that decides in batches.
+type queuedHandler struct {
+	free     chan *pendingRequest
+	queue    *batch.Queue
+	hits     *hitTemplate
+	upstream *upstream
+	direct   *handler // responds to requests for which the queue has made no decision
+}
+
+// pendingRequest is a request that waits for its decision. It is used for one request after
+// another. ServeHTTP owns it, except while its call is in the queue. During that time the
+// queue's fill and deliver own it.
+type pendingRequest struct {
+	call *batch.Call // its Owner is the pendingRequest
+	hits *hitTemplate
+	w    http.ResponseWriter
+	r    *http.Request
+
+	// Set by deliver. If deliver sets neither of them, there is no decision.
+	admitted bool
+	body     string // of a refusal
+	status   int    // of a refusal with a policy; 0 is 429
+
+	// Set if the policy has been asked about the request.
+	asked   bool
+	facts   policy.Facts
+	outcome policy.Outcome
+	began   time.Time    // when the policy was asked, unless it knew all about the request
+	judged  edge.Outcome // by deliver
+}
+
+func newPendingRequest() *pendingRequest {
+	p := &pendingRequest{call: batch.NewCall()}
+	p.call.Owner = p
+	return p
+}
+
+// hitTemplate is what a middleware charges to each request: the hits, and templates for the
+// keys and costs, which differ between requests.
+type hitTemplate struct {
+	addresses *addresses
+
+	// One element for each rule.
+	hits  []ratelimit.Hit // without the key
+	keys  []template
+	ipv4s []int // how many bits of an address in keys count
+	ipv6s []int
+	costs []template         // nil if the cost is fixed
+	least []int64            // the least that costs give
+	bans  []*policy.BanAfter // nil if refusals lead to none
+
+	anyCost bool // one of costs is not nil
+
+	warnings *emptyKeys // set before the first request
+}
+
+func newHitTemplate(rules []*rule, a *addresses) *hitTemplate {
+	t := &hitTemplate{addresses: a}
+	for _, rule := range rules {
+		if a.plain {
+			rule.key.useRemoteIP()
+			rule.costText.useRemoteIP()
+		}
+		t.hits = append(t.hits, ratelimit.Hit{Limit: rule.limit, Cost: rule.cost, Secret: rule.secret})
+		t.keys = append(t.keys, rule.key)
+		t.ipv4s = append(t.ipv4s, rule.ipv4)
+		t.ipv6s = append(t.ipv6s, rule.ipv6)
+		t.costs = append(t.costs, rule.costText)
+		t.least = append(t.least, rule.minCost)
+		t.bans = append(t.bans, rule.ban)
+		t.anyCost = t.anyCost || rule.costText != nil
+	}
+	return t
+}
+
+// requestQueue is a queue on a store, and the pending requests that no request uses.
+type requestQueue struct {
+	queue *batch.Queue
+	free  chan *pendingRequest
+}
+
+// maxPending is how many requests may wait for a decision at once. Further requests wait
+// until another one is decided.
+const maxPending = 2048
+
+// newRequestQueue returns a queue for requests with that timeout. It returns nil if the store
+// decides at once, as a store in memory does.
+func newRequestQueue(store ratelimit.Store, timeout time.Duration) *requestQueue {
+	queue := batch.OpenQueue(store, timeout, fill, deliver)
+	if queue == nil {
+		return nil
+	}
+	q := &requestQueue{queue: queue, free: make(chan *pendingRequest, maxPending)}
+	for i := 0; i < maxPending; i++ {
+		q.free <- newPendingRequest()
+	}
+	return q
+}
+
+// ServeHTTP waits until a batch has decided the request. Traefik interprets each step of it
+// for each request, so it has few steps: fill and deliver do the work for all requests of a
+// batch.
+func (h *queuedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p := <-h.free
+	p.hits = h.hits
+	p.w = w
+	p.r = r
+	batch.Enter(h.queue, p.call)
+	if !p.admitted {
+		serveOther(h, p, w, r)
+		return
+	}
+	h.free <- p
+	if h.upstream.both { // what pass does, without a call
+		h.upstream.next.ServeHTTP(w, r)
+		return
+	}
+	pass(h.upstream, w, r)
+}
+
+// fill sets the hits of the calls of a batch. A worker of the queue calls it before the batch
+// is decided.
+func fill(calls []*batch.Call) {
+	for _, c := range calls {
+		p := c.Owner.(*pendingRequest)
+		f := p.hits
+		p.admitted = false
+		p.body = ""
+		c.Hits = append(c.Hits[:0], f.hits...)
+		c.Apart = false
+		for i := range f.hits {
+			t := f.keys[i]
+			from := fromSeveral
+			if len(t) == 1 {
+				from = t[0].from
+			}
+			key := ""
+			switch { // the frequent keys are made here, without a call
+			case from == fromRemoteIP:
+				host, _, err := net.SplitHostPort(p.r.RemoteAddr)
+				if err != nil {
+					host = p.r.RemoteAddr
+				}
+				key = host
+				if f.ipv4s[i] < 32 || strings.IndexByte(host, ':') >= 0 { // see edge.MaybeAddress
+					key = edge.Network(host, f.ipv4s[i], f.ipv6s[i])
+				}
+			case from == fromText:
+				key = t[0].text
+			case from == fromHeader && len(p.r.Header[t[0].text]) == 1:
+				key = p.r.Header[t[0].text][0]
+				if f.ipv4s[i] < 32 || strings.IndexByte(key, ':') >= 0 {
+					key = edge.Network(key, f.ipv4s[i], f.ipv6s[i])
+				}
+			default:
+				key = expand(t, p.r, f.addresses, f.ipv4s[i], f.ipv6s[i])
+			}
+			c.Hits[i].Key = key
+			if key == "" {
+				f.warnings.warn(c.Hits[i].Limit.Prefix)
+			}
+		}
+		if f.anyCost {
+			fillCosts(f, p.r, c.Hits)
+		}
+		if p.asked {
+			p.status = 0
+			c.Hits = append(c.Hits, p.outcome.Hits...)
+			c.Apart = len(c.Hits) > 0 && c.Hits[len(c.Hits)-1].Apart // those come last
+		}
+	}
+}
+
+// fillCosts sets the costs that depend on the request.
+func fillCosts(f *hitTemplate, r *http.Request, hits []ratelimit.Hit) {
+	for i := range f.costs {
+		if f.costs[i] != nil {
+			edge.SetCost(&hits[i], expand(f.costs[i], r, f.addresses, 32, 128), f.least[i])
+		}
+	}
+}
+
+// deliver sets the headers of decided requests, and the bodies of refusals. A worker of the
+// queue calls it before ServeHTTP continues.
+func deliver(calls []*batch.Call) {
+	requests := make([]*pendingRequest, len(calls))
+	responses := make([]edge.Response, len(calls))
+	n := 0
+	for _, c := range calls {
+		if c.Err != nil {
+			continue
+		}
+		p := c.Owner.(*pendingRequest)
+		if p.asked && !p.outcome.Simple {
+			if deliverPolicy(p, c) {
+				continue
+			}
+			requests[n] = p
+			responses[n].Header = p.w.Header()
+			responses[n].Decision = p.judged.Decision
+			n++
+			continue
+		}
+		at := 0
+		for i := range c.Decisions {
+			if !c.Decisions[i].Allowed {
+				at = edge.Tightest(c.Decisions)
+				break
+			}
+			if c.Decisions[i].Remaining < c.Decisions[at].Remaining {
+				at = i
+			}
+		}
+		requests[n] = p
+		responses[n].Header = p.w.Header()
+		responses[n].Decision = &c.Decisions[at]
+		n++
+		for i := range c.Hits {
+			c.Hits[i].Key = "" // the key may be a part of a long request, which must not be kept
+		}
+	}
+	responses = responses[:n]
+	edge.SetAllHeaders(responses)
+	for i := range responses {
+		p := requests[i]
+		p.w = nil
+		p.r = nil
+		p.body = responses[i].Body
+		p.admitted = p.body == ""
+	}
+}
+
+// serveOther is the rest of ServeHTTP for a request that deliver has not admitted.
+func serveOther(h *queuedHandler, p *pendingRequest, w http.ResponseWriter, r *http.Request) {
+	if body := p.body; body != "" {
+		h.free <- p
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = w.Write([]byte(body)) // an error means that the client has closed the connection
+		return
+	}
+	passes := respondWithoutDecision(h.direct, p, w)
+	p.w = nil
+	p.r = nil
+	h.free <- p
+	if passes {
+		pass(h.upstream, w, r)
+	}
+}

@@ -1,0 +1,213 @@
+package traefikplugin
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// limiting returns a middleware that counts in memory, by default 1 in an hour.
+func limiting(t *testing.T, edit func(c *Config)) http.Handler {
+	t.Helper()
+	c := CreateConfig()
+	c.DSN = "memory"
+	c.Prefix = t.Name()
+	c.Limit = "1 1h"
+	edit(c)
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	return withQueue(open(t, t.Context(), newRegistry(time.Millisecond), next, c))
+}
+
+// TestAnAddressInAnotherFormIsTheSameClient, and so is a host; another one is another
+// client.
+func TestAnAddressInAnotherFormIsTheSameClient(t *testing.T) {
+	bits := 64
+	forwarded := func(c *Config) { c.IPStrategy = &IPStrategy{Depth: 1, IPv6Subnet: &bits} }
+	excluded := func(c *Config) { c.IPStrategy = &IPStrategy{ExcludedIPs: []string{"10.0.0.0/8"}} }
+	connection := func(*Config) {}
+	all := func(c *Config) { c.IPv6Prefix = "128" }
+	narrow := func(c *Config) { c.IPv4Prefix = "24" }
+	header := func(c *Config) { c.Key = "{header.X-Forwarded-For}" }
+	mixed := func(c *Config) { c.Key = "{client_ip}|login" }
+	host := func(c *Config) { c.Key = "{host}" }
+	hostHeader := func(c *Config) { c.Key = "{header.Host}|" }
+	for i, test := range []struct {
+		edit     func(c *Config)
+		one, two string // an X-Forwarded-For, or a host
+		same     bool
+	}{
+		{forwarded, "203.0.113.9:1001", "203.0.113.9:1002", true},
+		{forwarded, "::ffff:203.0.113.9", "203.0.113.9", true},
+		{forwarded, "::ffff:192.0.2.1", "::ffff:198.51.100.7", false},
+		{forwarded, "2001:db8::1", "[2001:DB8:0:0:1::]:80", true},
+		{forwarded, "2001:db8::1", "2001:db8:0:1::1", false},
+		{forwarded, "unknown", "hidden", false},
+		{excluded, "203.0.113.9:1001, 10.1.1.1:80", "203.0.113.9, 10.1.1.1", true},
+		{excluded, "203.0.113.9, ::ffff:10.1.1.1", "203.0.113.8, 10.1.1.1", false},
+		{excluded, "2001:db8::1", "2001:db8::2, 10.1.1.1", true},
+		{excluded, "2001:db8::1", "2001:db8:0:1::1, 10.1.1.1", false},
+		{connection, "[2001:db8::1]:80", "[2001:db8::2]:80", true},
+		{connection, "[2001:db8::1]:80", "[2001:db8:0:1::1]:80", false},
+		{connection, "192.0.2.1:80", "[::ffff:192.0.2.1]:80", true},
+		{all, "[2001:db8::1]:80", "[2001:db8::2]:80", false},
+		{narrow, "192.0.2.1:80", "192.0.2.77:80", true},
+		{header, "2001:db8::1", "2001:db8::2", true},
+		{mixed, "[2001:db8::1]:80", "[2001:db8::2]:80", true},
+		{host, "example.test", "Example.TEST:8080", true},
+		{host, "a.test", "b.test", false},
+		{host, "example.test", "example.test.", true},
+		{hostHeader, "example.test", "EXAMPLE.test", true},
+		{hostHeader, "a.test", "b.test", false},
+	} {
+		h := limiting(t, func(c *Config) {
+			c.Prefix = fmt.Sprint(c.Prefix, i)
+			test.edit(c)
+		})
+		second := 0
+		for _, client := range []string{test.one, test.two} {
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Host = client
+			r.RemoteAddr = client
+			r.Header.Set("X-Forwarded-For", client)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			second = w.Code
+		}
+		if (second == http.StatusTooManyRequests) != test.same {
+			t.Errorf("%s, then %s: the second gets %d", test.one, test.two, second)
+		}
+	}
+}
+
+// One page is one key, however a client writes its path and its query.
+func TestKeysOfPathsAndQueries(t *testing.T) {
+	for key, test := range map[string]struct {
+		one, two string
+		same     bool
+	}{
+		"{path}":    {"/login", "//x/.././login", true},
+		"{path.0}":  {"/login", "//x/.././login", true},
+		"{dir}":     {"/a/b", "/a//c/../b", true},
+		"{file}":    {"/a/2001:db8::1", "/b/2001:db8::2", true},
+		"{uri}":     {"/login?a&b", "//login?a;b", true},
+		"{query}":   {"/?a=b&c", "/?a=b;c", true},
+		"{query.q}": {"/?q=a", "/?q=a;b=c", true},
+		"{query.b}": {"/?q=a&b=c", "/?q=a;b=d", false},
+	} {
+		h := limiting(t, func(c *Config) { c.Key = key })
+		second := 0
+		for _, url := range []string{test.one, test.two} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, url, nil))
+			second = w.Code
+		}
+		if (second == http.StatusTooManyRequests) != test.same {
+			t.Errorf("%s, %s then %s: the second gets %d", key, test.one, test.two, second)
+		}
+	}
+}
+
+// The log warns once if a key is empty, because all such requests share a quota.
+func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
+	output := logged(t, func() {
+		h := limiting(t, func(c *Config) {
+			c.Prefix, c.Key, c.Limit = "a", "{header.X-User}", "9 1h"
+			c.Zones = []Zone{{Prefix: "b", Key: "{cookie.user}", Limit: "9 1h"}, {Prefix: "c", Key: "all", Limit: "9 1h"}}
+		})
+		for i := 0; i < 3; i++ {
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+		}
+	})
+	want := "the key of a request is empty: all such requests share one quota\n"
+	if strings.Count(output, want) != 2 || !strings.Contains(output, "prefix a: "+want) || !strings.Contains(output, "prefix b: "+want) {
+		t.Errorf("logs %q, want one warning for a and one for b", output)
+	}
+}
+
+// TestAClientCannotPassForFree: a cost of 0 counts as minCost, which is 1 by default.
+func TestAClientCannotPassForFree(t *testing.T) {
+	for least, want := range map[string]int{"": 6, "3": 2} {
+		h := limiting(t, func(c *Config) {
+			c.Limit = "6 1h"
+			c.Cost = "{header.X-Files}"
+			c.MinCost = least
+		})
+		passed := 0
+		for i := 0; i < 10; i++ {
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("X-Files", "0")
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code == http.StatusOK {
+				passed++
+			}
+		}
+		if passed != want {
+			t.Errorf("minCost %q: %d requests of 10 pass a limit of 6 with X-Files: 0, want %d", least, passed, want)
+		}
+	}
+}
+
+// TestACostOfZeroChargesNothing with minCost 0: such a request passes while something is
+// left.
+func TestACostOfZeroChargesNothing(t *testing.T) {
+	h := limiting(t, func(c *Config) {
+		c.Limit = "2 1h"
+		c.Cost = "{header.X-Cost}"
+		c.MinCost = "0"
+	})
+	for i, step := range []struct {
+		cost string
+		want int
+	}{{"0", 200}, {"0", 200}, {"0", 200}, {"2", 200}, {"0", 429}, {"1", 429}, {"0", 429}} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-Cost", step.cost)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != step.want {
+			t.Errorf("request %d, of cost %s: %d, want %d", i, step.cost, w.Code, step.want)
+		}
+	}
+}
+
+// TestRequestsAreNotKept in memory after their responses, not even because of a short key
+// that is a part of a long request.
+func TestRequestsAreNotKept(t *testing.T) {
+	dsn := cluster.Open(t)
+	h := limiting(t, func(c *Config) {
+		c.DSN = dsn
+		c.Limit = "1000 1h"
+		c.Key = "{query.user}"
+		c.Timeout = "10s"
+	})
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for i := 0; i < 200; i++ {
+		r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://h/?user=u%d&%s", i, strings.Repeat("x", 500_000)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.RemoteAddr = "192.0.2.1:1"
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Header().Get("X-RateLimit-Limit") == "" {
+			t.Fatalf("no decision: %d", w.Code)
+		}
+	}
+	if grown := heap() - before; grown > 30<<20 {
+		t.Errorf("200 requests keep %d MB after their responses", grown>>20)
+	}
+	runtime.KeepAlive(h)
+}

@@ -1,0 +1,184 @@
+package traefikplugin
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"testing"
+	"time"
+)
+
+// proxied returns a server whose plugin passes requests to an upstream.
+func proxied(t *testing.T, headers string, upstream http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	behind := httptest.NewServer(upstream)
+	t.Cleanup(behind.Close)
+	target, err := url.Parse(behind.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := valid()
+	c.Headers = headers
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.FlushInterval = 100 * time.Millisecond // Traefik's default
+	server := httptest.NewServer(withQueue(open(t, t.Context(), newRegistry(time.Minute), proxy, c)))
+	t.Cleanup(server.Close)
+	return server
+}
+
+// An upstream may have limits of its own.
+func TestHeadersOfAnUpstream(t *testing.T) {
+	for _, test := range []struct{ headers, left, want string }{
+		{"", "3", "[100] [99]"}, {"both", "3", "[100 7] [99 3]"}, {"ours", "3", "[100] [99]"},
+		{"tighter", "3", "[7] [3]"}, {"tighter", "200", "[100] [99]"},
+	} {
+		server := proxied(t, test.headers, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-RateLimit-Limit", "7")
+			w.Header().Set("X-RateLimit-Remaining", test.left)
+			w.Header().Set("Retry-After", "9")
+			_, _ = io.WriteString(w, "hello")
+		})
+		response, err := http.Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		got := fmt.Sprint(response.Header["X-Ratelimit-Limit"], response.Header["X-Ratelimit-Remaining"])
+		if got != test.want || string(body) != "hello" || response.Header.Get("Retry-After") != "9" {
+			t.Errorf("headers %q, %s left upstream: %s, %q, %v; want %s", test.headers, test.left, got, body, response.Header, test.want)
+		}
+	}
+}
+
+// A response comes as the upstream sends it.
+func TestAResponseMayBeStreamed(t *testing.T) {
+	for _, headers := range []string{"both", "ours"} {
+		proceed := make(chan struct{})
+		server := proxied(t, headers, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "one\n")
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-proceed:
+			case <-time.After(10 * time.Second):
+				t.Errorf("headers %s: the first part has not come", headers)
+			}
+			_, _ = io.WriteString(w, "two\n")
+		})
+		response, err := http.Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(response.Body)
+		lines.Scan()
+		close(proceed)
+		first := lines.Text()
+		lines.Scan()
+		if first != "one" || lines.Text() != "two" {
+			t.Errorf("headers %s: %q, then %q", headers, first, lines.Text())
+		}
+		response.Body.Close()
+	}
+}
+
+// A client sees that a stream is open before its first part, and a body whose length is
+// known part by part.
+func TestAResponseIsNotHeldBack(t *testing.T) {
+	for _, headers := range []string{"both", "ours"} {
+		for length, first := range map[string]string{"": "", "7": "one"} {
+			proceed := make(chan struct{})
+			server := proxied(t, headers, func(w http.ResponseWriter, _ *http.Request) {
+				if length != "" {
+					w.Header().Set("Content-Length", length)
+				}
+				_, _ = io.WriteString(w, first)
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-proceed:
+				case <-time.After(10 * time.Second):
+					t.Errorf("headers %s, length %q: %q has not come", headers, length, first)
+				}
+				_, _ = io.WriteString(w, "two\n")
+			})
+			response, err := http.Get(server.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, len(first))
+			_, _ = io.ReadFull(response.Body, got)
+			close(proceed)
+			rest, _ := io.ReadAll(response.Body)
+			response.Body.Close()
+			if string(got) != first || string(rest) != "two\n" {
+				t.Errorf("headers %s, length %q: %q, then %q", headers, length, got, rest)
+			}
+		}
+	}
+}
+
+// An upstream's early hints change nothing in the headers of the response.
+func TestHeadersAfterAnInformationalResponse(t *testing.T) {
+	server := proxied(t, "ours", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Link", "</a.css>")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Set("X-RateLimit-Limit", "7")
+		_, _ = io.WriteString(w, "hello")
+	})
+	response, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if got := fmt.Sprint(response.Header["X-Ratelimit-Limit"], response.Header["X-Ratelimit-Remaining"]); got != "[100] [99]" {
+		t.Errorf("headers %s", got)
+	}
+}
+
+// An upstream's refusal has the headers of the limit.
+func TestHeadersOfARefusalOfTheUpstream(t *testing.T) {
+	server := proxied(t, "ours", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-RateLimit-Limit", "7")
+		w.WriteHeader(http.StatusTooManyRequests)
+	})
+	response, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if got := fmt.Sprint(response.Header["X-Ratelimit-Limit"], response.Header["X-Ratelimit-Remaining"]); got != "[100] [99]" {
+		t.Errorf("headers %s", got)
+	}
+}
+
+// If two middlewares limit a request, a refusal of the second one has its headers, whatever
+// the first one has left.
+func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
+	r := newRegistry(time.Minute)
+	inner, outer := valid(), valid()
+	inner.Prefix, inner.Limit = "inner", "1 1h"
+	h := withQueue(open(t, t.Context(), r, withQueue(open(t, t.Context(), r, http.NotFoundHandler(), inner)), outer))
+	for _, want := range []string{"404 [100] [99]", "429 [1] [0]"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		if got := fmt.Sprint(w.Code, " ", w.Header()["X-Ratelimit-Limit"], w.Header()["X-Ratelimit-Remaining"]); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// A handler that sends nothing gets status 200 from the server, with the headers of the limit.
+func TestHeadersOfAnEmptyResponse(t *testing.T) {
+	h := withQueue(open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-RateLimit-Limit", "7")
+	}), valid()))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	if got := w.Header()["X-Ratelimit-Limit"]; len(got) != 1 || got[0] != "100" {
+		t.Errorf("X-RateLimit-Limit: %q", got)
+	}
+}

@@ -1,0 +1,241 @@
+package traefikplugin
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+)
+
+// rule is a limit of a configuration, read and checked.
+type rule struct {
+	limit    *ratelimit.Limit
+	key      template
+	cost     int64    // 0 if costText gives it
+	costText template // nil if cost is fixed
+	minCost  int64    // the least that costText gives
+	secret   bool
+	ipv4     int // how many bits of an address count
+	ipv6     int
+	ban      *policy.BanAfter // nil if refusals lead to none
+}
+
+// namedZone is a zone and the beginning of its fields' names in errors.
+type namedZone struct {
+	path string
+	zone Zone
+}
+
+// zones returns all limits of a configuration. The limit at the top is the first.
+func (c *Config) zones() []namedZone {
+	var all []namedZone
+	top := Zone{c.Prefix, c.Key, c.Algorithm, c.Limit, c.Burst, c.Cost, c.MinCost, c.Durable, c.SynchronousCommit, c.Lease, c.HashKey, c.IPv4Prefix, c.IPv6Prefix, c.Ban}
+	if len(c.Zones) == 0 && c.Policy == nil || top != (Zone{}) {
+		all = append(all, namedZone{"", top})
+	}
+	for i := range c.Zones {
+		all = append(all, namedZone{"zones[" + strconv.Itoa(i) + "].", c.Zones[i]})
+	}
+	return all
+}
+
+// rules reads all limits of a configuration.
+func (c *Config) rules() ([]*rule, error) {
+	var rules []*rule
+	var rows []edge.Row
+	zones := c.zones()
+	if len(c.Zones) > 0 && len(zones) > len(c.Zones) && c.Limit == "" {
+		return nil, edge.LimitMissing(c.Prefix, c.Key)
+	}
+	for i := range zones {
+		r, err := zones[i].read(c.IPStrategy)
+		if err == nil {
+			err = c.checkBesidePolicy(&zones[i].zone, r)
+		}
+		if err != nil {
+			return nil, named(zones[i].path, err)
+		}
+		row := edge.Row{Limit: r.limit, Fixed: r.key.fixed()}
+		if row.Fixed {
+			row.Key = expand(r.key, nil, nil, 0, 0)
+		}
+		rules = append(rules, r)
+		rows = append(rows, row)
+	}
+	if at, err := edge.CheckRows(rows); err != nil {
+		return nil, named(zones[at].path, err)
+	}
+	return rules, nil
+}
+
+// read reads a zone. Errors have the names of package edge.
+func (z *namedZone) read(s *IPStrategy) (*rule, error) {
+	c := &z.zone
+	durable, err := edge.ParseSwitch("durable", c.Durable, false)
+	if err != nil {
+		return nil, err
+	}
+	synchronous, err := edge.ParseSwitch("synchronous_commit", c.SynchronousCommit, false)
+	if err != nil {
+		return nil, err
+	}
+	limit, err := edge.ParseLimit(edge.LimitSettings{
+		Prefix: c.Prefix, Algorithm: c.Algorithm, Limit: c.Limit, Burst: c.Burst,
+		Durable: durable, SynchronousCommit: synchronous, Lease: c.Lease,
+	})
+	if err != nil {
+		return nil, err
+	}
+	key := c.Key
+	if key == "" {
+		key = defaultKey
+	}
+	r := &rule{limit: limit}
+	if r.key, err = parseTemplate("key", key); err != nil {
+		return nil, err
+	}
+	if r.cost, err = edge.ParseCost(c.Cost); err != nil {
+		return nil, err
+	}
+	if r.minCost, err = edge.ParseMinCost(c.MinCost, r.cost); err != nil {
+		return nil, err
+	}
+	if r.cost == 0 {
+		if r.costText, err = parseTemplate("cost", c.Cost); err != nil {
+			return nil, err
+		}
+	}
+	if err = r.readNetworks(c, s); err != nil {
+		return nil, err
+	}
+	if r.ban, err = edge.ParseBan(c.Ban, c.Prefix); err != nil {
+		return nil, err
+	}
+	if r.secret, err = edge.ParseSwitch("hash_key", c.HashKey, r.key.secret()); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// readNetworks reads how many bits of an address count.
+func (r *rule) readNetworks(c *Zone, s *IPStrategy) (err error) {
+	v4, v6 := 0, 0
+	if s != nil && s.IPv6Subnet != nil {
+		v6 = *s.IPv6Subnet
+	}
+	if c.IPv4Prefix != "" {
+		if v4, err = edge.IPv4Prefix.Parse(c.IPv4Prefix); err != nil {
+			return err
+		}
+	}
+	if c.IPv6Prefix != "" {
+		if v6, err = edge.IPv6Prefix.Parse(c.IPv6Prefix); err != nil {
+			return err
+		}
+	}
+	r.ipv4, r.ipv6, err = edge.NetworkBits(v4, v6)
+	return err
+}
+
+// deciding reads how long a request waits for its decision, and what happens without one.
+func (c *Config) deciding() (timeout time.Duration, onError edge.OnError, err error) {
+	if timeout, err = edge.ParseTimeout(c.Timeout); err != nil {
+		return 0, "", err
+	}
+	if onError, err = edge.ParseOnError(c.OnError); err != nil {
+		return 0, "", named("", err)
+	}
+	return timeout, onError, nil
+}
+
+// store reads where limits are counted.
+func (c *Config) store() (edge.StoreSettings, error) {
+	dsn, err := c.dsn()
+	if err != nil {
+		return edge.StoreSettings{}, err
+	}
+	s, err := c.storeSettings()
+	if err != nil {
+		return s, named("", err)
+	}
+	s.DSN = dsn
+	s, err = s.Resolve("here, in a file that dsnFile names,")
+	return s, named("", err)
+}
+
+// storeSettings reads the settings of a store, without the DSN.
+func (c *Config) storeSettings() (s edge.StoreSettings, err error) {
+	if c.MaxConns != "" {
+		if s.MaxConns, err = edge.MaxConns.Parse(c.MaxConns); err != nil {
+			return s, err
+		}
+	}
+	if s.AutoMigrate, err = edge.ParseSwitch("auto_migrate", c.AutoMigrate, true); err != nil {
+		return s, err
+	}
+	if s.CleanupProbability, err = edge.ParseProbability(c.CleanupProbability); err != nil {
+		return s, err
+	}
+	if s.InMemoryBlock, err = edge.ParseSwitch("in_memory_block", c.InMemoryBlock, true); err != nil {
+		return s, err
+	}
+	if c.MaxBlockedKeys != "" {
+		if s.MaxBlockedKeys, err = edge.MaxBlockedKeys.Parse(c.MaxBlockedKeys); err != nil {
+			return s, err
+		}
+	}
+	if c.MaxLeases != "" {
+		if s.MaxLeases, err = edge.MaxLeases.Parse(c.MaxLeases); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// dsn is the configured DSN, or that in the configured file.
+func (c *Config) dsn() (string, error) {
+	if c.DSNFile == "" {
+		return c.DSN, nil
+	}
+	if c.DSN != "" {
+		return "", &ratelimit.FieldError{Field: "dsnFile", Value: c.DSNFile, Want: "left out: dsn is given"}
+	}
+	text, err := os.ReadFile(c.DSNFile)
+	if err != nil {
+		return "", &ratelimit.FieldError{Field: "dsnFile", Value: c.DSNFile, Want: "a file that Traefik can read: " + err.Error()}
+	}
+	dsn := strings.TrimSpace(string(text))
+	if dsn == "" {
+		return "", &ratelimit.FieldError{Field: "dsnFile", Value: c.DSNFile, Want: "a file with " + edge.WantDSN + ": it is empty"}
+	}
+	return dsn, nil
+}
+
+// named returns an error of package edge with the name that its field has in Config: path,
+// and the name in camel case.
+func named(path string, err error) error {
+	field, ok := err.(*ratelimit.FieldError)
+	if !ok {
+		return err
+	}
+	return &ratelimit.FieldError{Field: path + camelCase(field.Field), Value: field.Value, Want: field.Want}
+}
+
+// camelCase turns on_error into onError. It does not change the name of an environment
+// variable.
+func camelCase(name string) string {
+	parts := strings.Split(name, "_")
+	text := parts[0]
+	for _, part := range parts[1:] {
+		if part == strings.ToUpper(part) {
+			text += "_" + part
+		} else {
+			text += strings.ToUpper(part[:1]) + part[1:]
+		}
+	}
+	return text
+}
