@@ -3,9 +3,12 @@ package conformance
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,6 +56,74 @@ func testFewerConnections(t *testing.T, d *db) {
 		})
 	}
 	group.Wait()
+}
+
+// testLoginsAtOnce: a server that allows one connection refuses all logins that come at the
+// same time. The calls that cause them are run nevertheless, one after the other.
+func testLoginsAtOnce(t *testing.T, open openDB) {
+	d := &db{t: t, DB: open(t, oneLogin(t, cluster.Open(t)))}
+	defer d.Close()
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			if s := statement("SELECT 1"); d.try(s) != nil || s.Err != nil {
+				t.Errorf("beside other logins: %v", s.Err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// oneLogin returns a DSN that leads to the server of dsn through a proxy. The proxy forwards
+// a connection if there has been no other one within 50 ms before or after its beginning, and
+// answers any other as a server does that has too many.
+func oneLogin(t *testing.T, dsn string) string {
+	t.Helper()
+	const apart = 50 * time.Millisecond
+	address, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := address.Host
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Host = listener.Addr().String()
+	var running sync.WaitGroup
+	var accepted atomic.Int32
+	var last time.Time
+	running.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			number, alone := accepted.Add(1), time.Since(last) > apart
+			last = time.Now()
+			running.Go(func() {
+				defer client.Close()
+				time.Sleep(apart)
+				if !alone || accepted.Load() > number {
+					_, _ = client.Read(make([]byte, 1024)) // the start of the login
+					_, _ = client.Write([]byte("E\x00\x00\x00\x29SFATAL\x00C53300\x00Mtoo many connections\x00\x00"))
+					return
+				}
+				server, err := net.Dial("tcp", target)
+				if err != nil {
+					return
+				}
+				defer server.Close()
+				running.Go(func() { _, _ = io.Copy(client, server) })
+				_, _ = io.Copy(server, client)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		running.Wait()
+	})
+	return address.String()
 }
 
 // withSettings is a DSN with more parameters.

@@ -32,6 +32,7 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) postgres.DB) {
 		"no server":                      testNoServer,
 		"a server that is killed":        testServerGone,
 		"a server that hangs":            testServerHangs,
+		"logins at once":                 testLoginsAtOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

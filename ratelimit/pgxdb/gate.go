@@ -18,6 +18,10 @@ const refusalTime = 250 * time.Millisecond
 // connections than the pool: then a call whose new connection is refused waits for one that
 // another call has. It fails only if no call has one.
 //
+// The server counts logins under way, too: of several at the same time it can refuse all,
+// although it allows one connection. So the calls fail only after one call was refused that
+// was in the gate alone.
+//
 // A call is in the gate from enter to leave. Calls that wait enter in the order of arrival.
 type gate struct {
 	most int        // in the gate at once
@@ -27,6 +31,8 @@ type gate struct {
 	inside  int
 	known   int       // while refused is recent: how many connections there are
 	refused time.Time // when the server last refused a connection beside others
+	crowded bool      // several calls were in the gate at once since it was last empty
+	alone   bool      // only one call may be in the gate, until it leaves
 	waiting []*entrant
 	closed  bool
 }
@@ -45,7 +51,7 @@ func (g *gate) enter(ctx context.Context) error {
 		return errClosed
 	}
 	if len(g.waiting) == 0 && g.inside < g.bound() {
-		g.inside++
+		g.add()
 		g.mu.Unlock()
 		return nil
 	}
@@ -71,14 +77,29 @@ func (g *gate) giveUp(e *entrant, cause error) error {
 		}
 	}
 	if <-e.ready == nil { // the call is in already
-		g.inside--
+		g.remove()
 		g.admit()
 	}
 	return cause
 }
 
+// add counts a call that enters. The caller holds the mutex.
+func (g *gate) add() {
+	g.inside++
+	g.crowded = g.inside > 1
+}
+
+// remove counts a call that leaves. The caller holds the mutex.
+func (g *gate) remove() {
+	g.inside--
+	g.alone = false
+}
+
 // bound is how many calls may be in the gate. The caller holds the mutex.
 func (g *gate) bound() int {
+	if g.alone {
+		return 1
+	}
 	if !g.refused.IsZero() && time.Since(g.refused) < refusalTime {
 		return g.known
 	}
@@ -90,7 +111,7 @@ func (g *gate) admit() {
 	for len(g.waiting) > 0 && g.inside < g.bound() {
 		g.waiting[0].ready <- nil
 		g.waiting = g.waiting[1:]
-		g.inside++
+		g.add()
 	}
 }
 
@@ -98,17 +119,17 @@ func (g *gate) admit() {
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.inside--
+	g.remove()
 	g.admit()
 }
 
-// refuse ends the stay of a call whose new connection has failed with err. If there are other
-// connections, idle or of calls in the gate, refuse returns nil and the call enters again.
-// Otherwise err is for all calls that wait.
+// refuse ends the stay of a call whose new connection has failed with err. It returns nil if
+// the call is to enter again: there are other connections, idle or of calls in the gate, or
+// the call was not alone. Otherwise err is for all calls that wait.
 func (g *gate) refuse(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.inside--
+	g.remove()
 	// A call that has left the gate has made its connection idle before.
 	if others := g.inside + g.idle(); others > 0 && !g.closed {
 		g.known = others
@@ -117,6 +138,11 @@ func (g *gate) refuse(err error) error {
 		return nil
 	}
 	g.refused = time.Time{}
+	if g.crowded && !g.closed {
+		g.alone = true
+		g.admit()
+		return nil
+	}
 	g.fail(err)
 	return err
 }
