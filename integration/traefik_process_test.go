@@ -62,7 +62,7 @@ func startTraefikWith(t testing.TB, entryPoint object, logLevel string, routes [
 	t.Cleanup(func() {
 		log := tr.Log()
 		for _, line := range strings.Split(log, "\n") {
-			if strings.Contains(line, "panic") && !knownPanic(line) {
+			if strings.Contains(line, "panic") {
 				t.Errorf("something panicked in Traefik: %s\n%s", line, log)
 				break
 			}
@@ -71,19 +71,6 @@ func startTraefikWith(t testing.TB, entryPoint object, logLevel string, routes [
 	tr.AwaitAddress(t, web)
 	tr.awaitGeneration(t)
 	return tr
-}
-
-// knownPanic reports whether a line of Traefik's log is of a fault whose cause is not known: in
-// about one of ten runs without a database, the interpreter reports a panic while the hits of
-// requests are set whose time is over. These requests have no decision in any case, and the
-// panic is contained.
-func knownPanic(line string) bool {
-	for _, function := range []string{"traefikplugin.fill(", "internal/batch.fillCalls.func(", "internal/batch.callEach.func("} {
-		if strings.Contains(line, "panic: github.com/pgratelimit/pg-ratelimit/"+function) {
-			return true
-		}
-	}
-	return false
 }
 
 // route is a path in Traefik, its backend, and the plugin's configuration, nil for none.

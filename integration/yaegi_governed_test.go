@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
@@ -94,6 +96,18 @@ func TestInterpretedPolicyDoesWhatCompiledDoes(t *testing.T) {
 		if inGo != inYaegi || inGo == "" {
 			t.Errorf("%s: %s compiled, %s interpreted", prefix, inGo, inYaegi)
 		}
+	}
+	// Each refusal by the zone counts once towards a ban. They are counted later.
+	const bans = edge.BanPrefix + "zone"
+	var inGo, inYaegi string
+	for until := time.Now().Add(30 * time.Second); inYaegi == "" || inGo != inYaegi; time.Sleep(20 * time.Millisecond) {
+		if inGo, inYaegi = countsOf(t, dsnGo, bans), countsOf(t, dsnYaegi, bans); time.Now().After(until) {
+			t.Fatalf("refusals that count towards a ban: %s compiled, %s interpreted", inGo, inYaegi)
+		}
+	}
+	time.Sleep(200 * time.Millisecond) // nothing is counted again
+	if again := countsOf(t, dsnYaegi, bans); again != inYaegi {
+		t.Errorf("refusals that count towards a ban: %s at first, %s later", inYaegi, again)
 	}
 	if log := p.err.String(); strings.Contains(log, key) || strings.Contains(log, "panic") {
 		t.Errorf("log: %s", log)

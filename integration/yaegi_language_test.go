@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 // interpretedFolders are the packages that Traefik interprets.
 var interpretedFolders = []string{
 	"ratelimit", "ratelimit/algorithm", "ratelimit/memory", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema",
-	"internal/batch", "internal/edge", "internal/pgwire", "internal/policytest", "internal/sqlstate", "traefikplugin",
+	"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "internal/policytest", "internal/sqlstate", "traefikplugin",
 }
 
 // hazard is a construct of Go that Yaegi v0.16.1 accepts and runs wrongly without an error.
@@ -101,6 +102,11 @@ var hazards = []hazard{
 			return lens > 1
 		},
 	}, {
+		name:  "a named result that is read before it is set: it has the value that the caller's variable had",
+		setup: `func list(n int) (l []int) { if n > 0 { l = append(l, n) }; return l }; func hazard() bool { total := 0; for n := 1; n < 3; n++ { l := list(n); total += len(l) }; return total == 2 }`,
+		proof: `hazard()`,
+		found: readsUnsetResult,
+	}, {
 		name: "a select that several goroutines are in at once: they share its cases",
 		// There is no proof: it is a race. In Yaegi's interp/run.go, _select makes
 		// its slice of cases once a statement, not once a use.
@@ -109,6 +115,118 @@ var hazards = []hazard{
 			"Wait": "the plugin does not wait: Limiter is for Go programs",
 		},
 	},
+}
+
+// readsUnsetResult reports whether a node is a function that may read one of its named results,
+// or return it with a bare return, before it has set it.
+func readsUnsetResult(n ast.Node) bool {
+	var function *ast.FuncType
+	var body *ast.BlockStmt
+	switch f := n.(type) {
+	case *ast.FuncDecl:
+		function, body = f.Type, f.Body
+	case *ast.FuncLit:
+		function, body = f.Type, f.Body
+	}
+	if body == nil || function.Results == nil {
+		return false
+	}
+	unset := map[string]bool{}
+	for _, result := range function.Results.List {
+		for _, name := range result.Names {
+			unset[name.Name] = name.Name != "_"
+		}
+	}
+	return len(unset) > 0 && readsAny(body.List, unset)
+}
+
+// readsAny reports whether statements may read a variable before they have set it, or return
+// with a bare return before they have set all.
+func readsAny(statements []ast.Stmt, unset map[string]bool) bool {
+	unset = maps.Clone(unset)
+	reads := false
+	var look func(n ast.Node) bool
+	look = func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BlockStmt:
+			reads = reads || readsAny(n.List, unset)
+			return false
+		case *ast.IfStmt:
+			if n.Init == nil {
+				return true
+			}
+			ast.Inspect(n.Init, look)
+			assign, ok := n.Init.(*ast.AssignStmt)
+			if ok && assign.Tok == token.DEFINE {
+				reads = reads || readsAny([]ast.Stmt{&ast.ExprStmt{X: n.Cond}, n.Body}, without(unset, assign))
+			} else {
+				if ok {
+					unset = without(unset, assign)
+				}
+				ast.Inspect(n.Cond, look)
+				ast.Inspect(n.Body, look)
+			}
+			if n.Else != nil {
+				ast.Inspect(n.Else, look)
+			}
+			return false
+		case *ast.DeferStmt: // it may have the address of a result, to set it after a panic
+			for _, e := range n.Call.Args {
+				if address, ok := e.(*ast.UnaryExpr); !ok || address.Op != token.AND {
+					ast.Inspect(e, look)
+				}
+			}
+			ast.Inspect(n.Call.Fun, look)
+			return false
+		case *ast.CaseClause:
+			for _, e := range n.List {
+				ast.Inspect(e, look)
+			}
+			reads = reads || readsAny(n.Body, unset)
+			return false
+		case *ast.AssignStmt:
+			for _, e := range n.Rhs {
+				ast.Inspect(e, look)
+			}
+			for _, e := range n.Lhs {
+				if _, plain := e.(*ast.Ident); !plain || n.Tok != token.ASSIGN && n.Tok != token.DEFINE {
+					ast.Inspect(e, look)
+				}
+			}
+			return false
+		case *ast.SelectorExpr:
+			ast.Inspect(n.X, look) // not the name of the field
+			return false
+		case *ast.KeyValueExpr:
+			ast.Inspect(n.Value, look)
+			return false
+		case *ast.ReturnStmt:
+			for _, isUnset := range unset {
+				reads = reads || isUnset && len(n.Results) == 0
+			}
+		case *ast.Ident:
+			reads = reads || unset[n.Name]
+		}
+		return true
+	}
+	for _, s := range statements {
+		ast.Inspect(s, look)
+		if assign, ok := s.(*ast.AssignStmt); ok {
+			unset = without(unset, assign)
+		}
+	}
+	return reads
+}
+
+// without is the variables that are still unset after an assignment.
+func without(unset map[string]bool, assign *ast.AssignStmt) map[string]bool {
+	left := maps.Clone(unset)
+	for _, e := range assign.Lhs {
+		if name, ok := e.(*ast.Ident); ok {
+			delete(left, name.Name)
+		}
+	}
+	return left
 }
 
 func anyNil(expressions []ast.Expr) bool {

@@ -144,6 +144,8 @@ const plainHost = "abcdefghijklmnopqrstuvwxyz0123456789-_."
 // user. It reports false for a path that has two meanings. The frequent forms are taken as they
 // are, and all others are for functions: see package batch.
 func setFacts(t *policyTemplate, f *policy.Facts, r *http.Request) (key, user string, ok bool) {
+	key = ""
+	user = ""
 	if values := r.Header[t.key]; len(values) == 1 { // no header has the name ""
 		key = strings.TrimPrefix(values[0], "Bearer ")
 	}
@@ -172,6 +174,8 @@ func setFacts(t *policyTemplate, f *policy.Facts, r *http.Request) (key, user st
 
 // senderOf is the API key and the user of a request.
 func senderOf(t *policyTemplate, r *http.Request) (key, user string) {
+	key = ""
+	user = ""
 	if t.keyText != nil {
 		key = policy.Bearer(textOf(t.keyText, r, t.addresses))
 	}

@@ -122,7 +122,8 @@ func (z *namedZone) read(s *IPStrategy) (*rule, error) {
 }
 
 // readNetworks reads how many bits of an address count.
-func (r *rule) readNetworks(c *Zone, s *IPStrategy) (err error) {
+func (r *rule) readNetworks(c *Zone, s *IPStrategy) error {
+	var err error
 	v4, v6 := 0, 0
 	if s != nil && s.IPv6Subnet != nil {
 		v6 = *s.IPv6Subnet
@@ -168,7 +169,9 @@ func (c *Config) store() (edge.StoreSettings, error) {
 }
 
 // storeSettings reads the settings of a store, without the DSN.
-func (c *Config) storeSettings() (s edge.StoreSettings, err error) {
+func (c *Config) storeSettings() (edge.StoreSettings, error) {
+	var s edge.StoreSettings
+	var err error
 	if c.MaxConns != "" {
 		if s.MaxConns, err = edge.MaxConns.Parse(c.MaxConns); err != nil {
 			return s, err

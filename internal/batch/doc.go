@@ -38,9 +38,11 @@
 //   - No struct type refers back to itself through several other types: Yaegi then takes
 //     one type for two.
 //   - append(x, nil) is not understood; a typed nil is.
+//   - A named result is set before it is read: at first it has the value of the variable that
+//     the caller assigns it to.
 //
 // The packages are ratelimit, ratelimit/algorithm, ratelimit/memory, ratelimit/policy,
 // ratelimit/postgres, ratelimit/schema, internal/batch, internal/edge, internal/lease,
-// internal/pgwire and traefikplugin. A test in internal/imports checks what can be checked by
-// reading the source.
+// internal/pgwire and traefikplugin. Tests in internal/imports and integration check what can be
+// checked by reading the source.
 package batch

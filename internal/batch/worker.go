@@ -66,7 +66,7 @@ func work(q *Queue, w *worker) {
 // collect returns the calls of the next batch, in the order of their arrival, and the calls
 // that have too little time left for one: a batch that cannot be answered in time would
 // waste the time of all calls in it.
-func collect(q *Queue, w *worker) (calls, expired []*Call) {
+func collect(q *Queue, w *worker) ([]*Call, []*Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	pending := q.pending
@@ -78,7 +78,7 @@ func collect(q *Queue, w *worker) (calls, expired []*Call) {
 	for late < len(pending) && pending[late].Arrived.Before(oldest) {
 		late++
 	}
-	expired = append(expired, pending[:late]...)
+	expired := append([]*Call(nil), pending[:late]...)
 	end := late
 	hits := 0
 	if q.fill != nil {

@@ -157,7 +157,9 @@ func (b *bans) report(err error) {
 }
 
 // next takes some of the refusals that were noted. After none, the caller ends.
-func (b *bans) next() (refusals []refusal, counts []int64) {
+func (b *bans) next() ([]refusal, []int64) {
+	var refusals []refusal
+	var counts []int64
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for r, n := range b.pending {

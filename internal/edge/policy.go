@@ -138,7 +138,8 @@ func Judge(decisions []ratelimit.Decision, o *policy.Outcome) Outcome {
 
 // countQuota makes a decision on ratelimit.MaxEvents one on a quota, and returns how much is
 // used beyond the quota.
-func countQuota(d *ratelimit.Decision, quota int64) (beyond int64) {
+func countQuota(d *ratelimit.Decision, quota int64) int64 {
+	beyond := int64(0)
 	d.Limit = quota
 	if d.Source == ratelimit.Undecided {
 		return 0

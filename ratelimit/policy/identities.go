@@ -122,7 +122,8 @@ func (c *Identities) Generation() uint64 {
 
 // Add caches what a look-up read. It reports for how many identities it did not, because they
 // were evicted after the look-up began; ask the database for them again.
-func (c *Identities) Add(ids []*Identity, generation uint64, now time.Time) (stale int) {
+func (c *Identities) Add(ids []*Identity, generation uint64, now time.Time) int {
+	stale := 0
 	at := now.UnixMicro()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -101,7 +101,8 @@ func split(requests []*request) (alone, several []*request) {
 			continue
 		}
 		// Most batches have none of these.
-		alone = append(alone, requests[:i]...)
+		alone = append([]*request(nil), requests[:i]...)
+		several = []*request{}
 		for _, r := range requests[i:] {
 			if len(r.call.Hits) < 2 || r.call.Reset {
 				alone = append(alone, r)

@@ -97,7 +97,8 @@ func (p *plan) waitedForLock() []rowKey {
 
 // splitWaiting separates the requests with an entry that has waited for a lock in vain. The
 // others have taken effect, and must not be decided again.
-func splitWaiting(requests []*request) (waiting, others []*request) {
+func splitWaiting(requests []*request) ([]*request, []*request) {
+	var waiting, others []*request
 	for _, r := range requests {
 		waits := false
 		for i := range r.positions {

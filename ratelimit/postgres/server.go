@@ -68,7 +68,8 @@ const maxRetries = 20
 // run runs the statements, and again the transactions that lost against others and
 // therefore did nothing: a deadlock, or a database whose default isolation is stricter than
 // READ COMMITTED. It reports whether a statement has failed.
-func (s *server) run(ctx context.Context, statements []*Statement) (failed bool, err error) {
+func (s *server) run(ctx context.Context, statements []*Statement) (bool, error) {
+	failed := false
 	for attempt := 0; len(statements) > 0; attempt++ {
 		sent := time.Now()
 		answers := atomic.LoadInt64(&s.answers)

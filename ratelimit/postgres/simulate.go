@@ -53,7 +53,8 @@ func rowsBefore(p *plan, requests []*request) map[rowKey]*snapshot {
 
 // simulate decides the requests in memory, one after the other, and reports whether one of
 // them charges anything or gives anything back.
-func simulate(requests []*request, rows map[rowKey]*snapshot) (charges bool) {
+func simulate(requests []*request, rows map[rowKey]*snapshot) bool {
+	charges := false
 	var at []*algorithm.Row
 	var nows []int64
 	for _, r := range requests {
