@@ -16,6 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster/leash"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // On another timeline, everything is read anew.
@@ -34,6 +35,23 @@ func TestAnotherTimeline(t *testing.T) {
 	m.set(func() { m.server = "00000002 1 2026" })
 	refresh(t, p)
 	same(t, "on another timeline", decided(t, p, "key of ann", ""), "ann pro")
+}
+
+// The tables are dropped and made again with other rows, in one transaction, as a restored dump
+// does. The log of changes begins anew and says nothing of the old rows.
+func TestTablesThatAreMadeAgain(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	s.exec("SELECT rate_limit_rule('plan', per_hour => 10)")
+	p := s.policy(policy.Settings{})
+	refresh(t, p)
+	same(t, "before", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
+	s.exec("BEGIN; DROP TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides, rate_limit_bans, rate_limit_changes, rate_limit_nodes CASCADE;" +
+		schema.Policy + "; SELECT rate_limit_rule('other', per_hour => 20); COMMIT")
+	refresh(t, p)
+	same(t, "a key that is gone", decided(t, p, "key of ann", ""), " anonymous 401 unknown_key")
+	same(t, "a user that is gone", decided(t, p, "", "ann"), "ann anonymous rule/other/per_hour=20")
+	same(t, "what was reported", s.reports(), "")
 }
 
 // The primary is lost with its latest changes, and a replica takes its place. A change that

@@ -19,7 +19,9 @@ type poller struct {
 	snapshot string
 	// server tells apart servers on which a snapshot does not mean the same: the system
 	// identifier, the timeline, which a failover and a restore change, and the start of
-	// the server, before which a crash may have lost the last transactions.
+	// the server, before which a crash may have lost the last transactions. It also tells
+	// apart logs of changes: a table that was dropped and made again, and that of another
+	// database, have other numbers.
 	server string
 }
 
@@ -49,7 +51,8 @@ UNION ALL
 // serverSQL tells servers apart, see poller. A server that has no such functions, or keeps
 // them from the role, fails it; a failover is then noticed when the rules are read anew.
 const serverSQL = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END
-	|| ' ' || (SELECT system_identifier FROM pg_control_system()) || ' ' || pg_postmaster_start_time()`
+	|| ' ' || (SELECT system_identifier FROM pg_control_system()) || ' ' || pg_postmaster_start_time()
+	|| ' ' || current_database() || ' ' || 'rate_limit_changes'::regclass::oid`
 
 // changes is what a poll has found.
 type changes struct {
