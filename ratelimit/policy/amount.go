@@ -53,8 +53,12 @@ func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, fro
 	if unlimited || events == 0 {
 		a.none = !unlimited && !row.Overage
 		a.mark.Quota = 0
-		// The rest of the limit is checked as if it had an event.
+		// The rest of the limit is checked as if it had an event, or as many as the burst:
+		// the time that a full burst takes means nothing here.
 		a.limit.Events = 1
+		if a.limit.Burst > 1 {
+			a.limit.Events = a.limit.Burst
+		}
 	}
 	if err := a.limit.Validate(); err != nil {
 		return nil, err
