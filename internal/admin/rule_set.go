@@ -57,7 +57,7 @@ var ruleSettings = []ruleSetting{
 	{"status", "int", resetRule, "the HTTP status of a refusal"},
 	{"message", "text", resetRule, "the text of a refusal"},
 	{"retry_after", "interval", resetRule, "the Retry-After of a refusal, as in 30s"},
-	{"ban_for", "interval", resetRule, "how long proxies ban a sender whom the rule has refused often, as in 1h"},
+	{"ban_for", "interval", resetRule, "how long proxies ban a sender whom the rule has refused often, as in 1h; empty: no bans"},
 	{"ban_after", "bigint", resetRule, "after how many refusals"},
 	{"ban_within", "interval", resetRule, "in which time, as in 10m"},
 	{"comment", "text", resetRule, "for people"},
@@ -65,6 +65,10 @@ var ruleSettings = []ruleSetting{
 
 // limitPrefix begins the settings that are limits of any window.
 const limitPrefix = "limit."
+
+// banPrefix begins the settings of a ban. They are given together, so to take one back is to
+// take all of them back.
+const banPrefix = "ban_"
 
 // Setting is the name of a setting and what it means.
 type Setting struct{ Name, Help string }
@@ -216,6 +220,20 @@ func parseRuleChange(texts []string) (ruleChange, error) {
 	return change, nil
 }
 
+// resetBan takes all settings of a ban back, unless they are taken back already.
+func (c *ruleChange) resetBan() {
+	for _, name := range c.resets[resetRule] {
+		if strings.HasPrefix(name, banPrefix) {
+			return
+		}
+	}
+	for i := range ruleSettings {
+		if strings.HasPrefix(ruleSettings[i].name, banPrefix) {
+			c.resets[resetRule] = append(c.resets[resetRule], ruleSettings[i].name)
+		}
+	}
+}
+
 // addSetting adds the assignment of a ruleSetting.
 func (c *ruleChange) addSetting(a assignment) error {
 	for i := range ruleSettings {
@@ -226,6 +244,8 @@ func (c *ruleChange) addSetting(a assignment) error {
 		switch {
 		case a.value == "" && s.reset == noReset:
 			return &ratelimit.FieldError{Field: s.name, Want: s.help}
+		case a.value == "" && strings.HasPrefix(s.name, banPrefix):
+			c.resetBan()
 		case a.value == "":
 			c.resets[s.reset] = append(c.resets[s.reset], s.name)
 		case a.value == unlimited && s.reset == resetWindow:

@@ -32,8 +32,9 @@ func parseList(field, text string) ([]string, error) {
 
 const wantNetwork = "a network or an address, such as 192.0.2.0/24, 192.0.2.1 or 2001:db8::/32"
 
-// ParseNetwork reads a network, or an address as the network of this address alone. The error
-// is a *ratelimit.FieldError about the field.
+// ParseNetwork reads a network, or an address as the network of this address alone. A network
+// of IPv4 addresses in IPv6 form becomes one of IPv4. The error is a *ratelimit.FieldError
+// about the field.
 func ParseNetwork(field, text string) (netip.Prefix, error) {
 	if address, err := netip.ParseAddr(text); err == nil && address.Zone() == "" {
 		address = address.Unmap()
@@ -45,6 +46,9 @@ func ParseNetwork(field, text string) (netip.Prefix, error) {
 	}
 	if network != network.Masked() {
 		return network, &ratelimit.FieldError{Field: field, Value: text, Want: "the first address of the network: " + network.Masked().String()}
+	}
+	if network.Addr().Is4In6() && network.Bits() >= 96 {
+		network = netip.PrefixFrom(network.Addr().Unmap(), network.Bits()-96)
 	}
 	return network, nil
 }
