@@ -51,9 +51,9 @@ DO $$ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false) FROM unnest(list) AS item);
+RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false) FROM unnest(list) AS item);
 COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
-	'Whether a list has elements, and each of them matches a regular expression. Constraints use it.';
+	'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_tiers (
 	tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY,
@@ -354,6 +354,43 @@ COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_change
 COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row.';
 COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
 
+CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+	WHEN algorithm = 'sliding_log' AND events > 1000 THEN 'override_of_sliding_log_must_have_at_most_1000_events'
+	WHEN algorithm NOT IN ('token_bucket', 'gcra') AND burst IS NOT NULL THEN 'override_with_burst_must_be_of_token_bucket_or_gcra'
+	WHEN algorithm = 'gcra' AND greatest(coalesce(burst, own_burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) > 4611686018427387904
+		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us'
+	WHEN algorithm = 'gcra' AND events > 0 AND coalesce(burst, own_burst, events)::numeric * extract(epoch FROM per) > events::numeric * 3155760000
+		THEN 'override_of_gcra_must_drain_a_full_burst_within_36525_days'
+	END;
+COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bigint) IS
+	'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
+
+CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	fault text;
+	wrong bigint;
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_overrides' THEN
+		wrong := NEW.id;
+		SELECT rate_limit_override_fault(l.algorithm, l.per, l.burst, NEW.events, NEW.burst) INTO fault
+			FROM rate_limit_rule_limits l WHERE l.rule = NEW.rule AND l.name = NEW.limit_name FOR SHARE;
+	ELSE
+		SELECT o.id, f INTO wrong, fault
+			FROM rate_limit_overrides o CROSS JOIN LATERAL rate_limit_override_fault(NEW.algorithm, NEW.per, NEW.burst, o.events, o.burst) AS f
+			WHERE o.rule = NEW.rule AND o.limit_name = NEW.name AND f IS NOT NULL ORDER BY o.id LIMIT 1;
+	END IF;
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION 'the override % violates check constraint "%"', wrong, fault
+			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = 'rate_limit_overrides', CONSTRAINT = fault;
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_overrides() IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
+CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_overrides FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar, burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE
 		WHEN kind = 'key' THEN substr(r->>'digest', 3)
@@ -508,6 +545,10 @@ RETURN coalesce(CASE WHEN pattern LIKE '*.%' THEN right(lower(host), length(patt
 	ELSE lower(host) = trim(both '[]' FROM lower(pattern)) END, false);
 COMMENT ON FUNCTION rate_limit_host_matches(text, text) IS 'Whether a host matches a pattern of rate_limit_rules.hosts.';
 
+CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
+COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
+
 CREATE OR REPLACE FUNCTION rate_limit_explain(
 	key_digest bytea DEFAULT NULL, key_id bigint DEFAULT NULL, user_id text DEFAULT NULL, tier text DEFAULT 'anonymous',
 	address inet DEFAULT NULL, method text DEFAULT 'GET', host text DEFAULT NULL, path text DEFAULT '/', at timestamptz DEFAULT NULL
@@ -519,6 +560,7 @@ DECLARE
 	found_key rate_limit_api_keys;
 	who text := rate_limit_explain.user_id;
 	plan text := rate_limit_explain.tier;
+	client CONSTANT inet := rate_limit_network(rate_limit_explain.address);
 	said text;
 BEGIN
 	IF num_nonnulls(rate_limit_explain.key_digest, rate_limit_explain.key_id) > 0 THEN
@@ -532,14 +574,14 @@ BEGIN
 	RETURN QUERY SELECT 1, 'identity', coalesce(who, 'nobody'), true, concat_ws(', ', said, 'tier ' || plan), NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text;
 	RETURN QUERY SELECT 2, 'ban', coalesce(b.network::text, b.user_id, 'key ' || b.key_id), true, concat('until ', b.until, ': ' || b.reason),
 		NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text
-		FROM rate_limit_bans b WHERE b.until > moment AND (b.network >>= rate_limit_explain.address OR b.user_id = who OR b.key_id = found_key.id);
+		FROM rate_limit_bans b WHERE b.until > moment AND (rate_limit_network(b.network) >>= client OR b.user_id = who OR b.key_id = found_key.id);
 	RETURN QUERY
 	WITH looked AS (
 		SELECT r.*, concat_ws('; ',
 			CASE WHEN r.mode = 'off' THEN 'mode: off' END,
 			CASE WHEN NOT r.valid @> moment THEN 'valid: not at this time' END,
 			CASE WHEN NOT r.tiers @> ARRAY[plan] THEN 'tiers: not ' || plan END,
-			CASE WHEN r.networks IS NOT NULL AND NOT coalesce((SELECT bool_or(n >>= rate_limit_explain.address) FROM unnest(r.networks) AS n), false) THEN 'networks: not the address' END,
+			CASE WHEN r.networks IS NOT NULL AND NOT coalesce((SELECT bool_or(rate_limit_network(n) >>= client) FROM unnest(r.networks) AS n), false) THEN 'networks: not the address' END,
 			CASE WHEN r.methods IS NOT NULL AND NOT upper(rate_limit_explain.method) IN (SELECT upper(m) FROM unnest(r.methods) AS m) THEN 'methods: not ' || rate_limit_explain.method END,
 			CASE WHEN NOT (SELECT bool_or(rate_limit_host_matches(h, rate_limit_explain.host)) FROM unnest(r.hosts) AS h) THEN 'hosts: not the host' END,
 			CASE WHEN NOT (SELECT bool_or(rate_limit_path_matches(p, rate_limit_explain.path)) FROM unnest(r.paths) AS p) THEN 'paths: not the path' END,
@@ -698,9 +740,9 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_ban', 'rate_limit_forget') AS of_owner
+	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_ban', 'rate_limit_forget') AS of_owner
 		FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
-		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
+		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
 			'rate_limit_rows')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
@@ -711,7 +753,7 @@ BEGIN
 	END LOOP;
 END $$;
 
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
 
 COMMIT;

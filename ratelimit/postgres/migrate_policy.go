@@ -25,7 +25,7 @@ func MigratePolicy(ctx context.Context, db DB) error {
 	}
 	sql := policyMigrationSQL
 	if !now.counters {
-		sql = migrationSQL + schema.Policy
+		sql = migrationSQL + policyMigrationSQL
 	}
 	failure := db.Exec(ctx, sql)
 	if failure == nil {

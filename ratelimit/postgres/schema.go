@@ -11,5 +11,5 @@ const TableSQL = schema.Counters
 // migrationSQL and policyMigrationSQL run in one process at a time.
 const (
 	migrationSQL       = schema.Lock + TableSQL
-	policyMigrationSQL = schema.Lock + schema.Policy
+	policyMigrationSQL = schema.PolicyOnce
 )

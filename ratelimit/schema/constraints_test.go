@@ -37,6 +37,7 @@ var refusals = []struct{ constraint, sql string }{
 	{"rate_limit_rules:action_must_be_limit_or_block_or_exempt", "UPDATE rate_limit_rules SET action = 'throttle'"},
 	{"rate_limit_rules:hosts_must_be_null_or_names_with_at_most_a_leading_wildcard", "UPDATE rate_limit_rules SET hosts = '{api.*.com}'"},
 	{"rate_limit_rules:paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards", "UPDATE rate_limit_rules SET paths = '{/api*}'"},
+	{"rate_limit_rules:paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards", "INSERT INTO rate_limit_rules (name, paths) VALUES ('x', '{{/a},{/b}}')"},
 	{"rate_limit_rules:methods_must_be_null_or_names_such_as_get", "UPDATE rate_limit_rules SET methods = '{GET,P T}'"},
 	{"rate_limit_rules:networks_must_be_null_or_a_list_without_nulls", "UPDATE rate_limit_rules SET networks = '{}'"},
 	{"rate_limit_rules:tiers_must_be_null_or_names_of_tiers", "UPDATE rate_limit_rules SET tiers = '{}'"},
@@ -82,6 +83,16 @@ var refusals = []struct{ constraint, sql string }{
 	{"rate_limit_overrides:events_must_be_null_or_0_to_9007199254740992", "UPDATE rate_limit_overrides SET events = -1"},
 	{"rate_limit_overrides:burst_must_be_1_to_9007199254740992", "UPDATE rate_limit_overrides SET burst = 0"},
 	{"rate_limit_overrides:valid_must_not_be_empty", "UPDATE rate_limit_overrides SET valid = 'empty'"},
+	{"override_of_sliding_log_must_have_at_most_1000_events", "UPDATE rate_limit_overrides SET events = 1001; UPDATE rate_limit_rule_limits SET algorithm = 'sliding_log'"},
+	{"override_of_sliding_log_must_have_at_most_1000_events", "UPDATE rate_limit_rule_limits SET algorithm = 'sliding_log'; UPDATE rate_limit_overrides SET events = 1001"},
+	{"override_of_sliding_log_must_have_at_most_1000_events",
+		"UPDATE rate_limit_rule_limits SET algorithm = 'sliding_log'; INSERT INTO rate_limit_overrides (rule, limit_name, tier, events) VALUES ('r', 'l', 'free', 1001)"},
+	{"override_with_burst_must_be_of_token_bucket_or_gcra", "UPDATE rate_limit_overrides SET burst = 7"},
+	{"override_with_burst_must_be_of_token_bucket_or_gcra",
+		"UPDATE rate_limit_rule_limits SET algorithm = 'gcra'; UPDATE rate_limit_overrides SET burst = 7; UPDATE rate_limit_rule_limits SET algorithm = 'sliding_window'"},
+	{"override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us", "UPDATE rate_limit_rule_limits SET algorithm = 'gcra'; UPDATE rate_limit_overrides SET events = 9007199254740992"},
+	{"override_of_gcra_must_drain_a_full_burst_within_36525_days",
+		"UPDATE rate_limit_rule_limits SET algorithm = 'gcra', per = '30000 days', burst = 10; UPDATE rate_limit_overrides SET events = 1"},
 
 	{"rate_limit_bans_pkey", "INSERT INTO rate_limit_bans (id, user_id) VALUES (1, 'bob')"},
 	{"rate_limit_bans_network_must_not_be_banned_twice", "INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24'), ('192.0.2.0/24')"},
@@ -142,6 +153,8 @@ func TestRightRowsAreAccepted(t *testing.T) {
 		('a', 'log', 'sliding_log', 1000, '1 ms', NULL, NULL, NULL, 'refuse'), ('a', 'bucket', 'token_bucket', 1000, '1 h', NULL, NULL, 20, 'refuse'),
 		('a', 'month', 'fixed_window', 1000, NULL, 'month', 'America/Argentina/Buenos_Aires', NULL, 'overage');
 		INSERT INTO rate_limit_overrides (rule, limit_name, user_id, valid) VALUES ('a', 'log', 'ann', '(,)'), ('a', 'log', 'ann', '[2026-11-27,2026-11-28)');
+		INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events, burst) VALUES ('a', 'bucket', 'ann', NULL, 5), ('a', 'none', 'ann', 5, 9), ('a', 'month', 'ann', 0, NULL);
+		UPDATE rate_limit_rules SET name = 'renamed' WHERE name = 'a'; UPDATE rate_limit_rules SET name = 'a' WHERE name = 'renamed';
 		-- Two rules of a family change places in one transaction.
 		BEGIN; SET CONSTRAINTS ALL DEFERRED; UPDATE rate_limit_rules SET priority = 3 - priority WHERE family = 'f'; COMMIT;`)
 	s.want("SELECT name, priority FROM rate_limit_rules WHERE family = 'f' ORDER BY priority", "b 1\na 2")

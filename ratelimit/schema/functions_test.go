@@ -127,3 +127,17 @@ func TestNear(t *testing.T) {
 		INSERT INTO rate_limit_durable (prefix, key, tokens, last_refill, expires_at) VALUES ('rule/b/per_hour', 'x', 5, now(), now() + '1 h'), ('rule/b/per_hour', 'y', 5, now() - '1 h'::interval, now() + '1 h')`)
 	s.want("SELECT rule, key, used, quota FROM rate_limit_near ORDER BY 1, 2", "b x 95 100\ng x 90 100\nl x 11 10\nr a%20b%25 17 20\nr x 80 100\ns x 90 100")
 }
+
+// The two forms of an IPv4 address are one address, as the proxies have it.
+func TestExplainTakesIPv4InIPv6FormForIPv4(t *testing.T) {
+	s := newSite(t)
+	s.exec(`INSERT INTO rate_limit_bans (network) VALUES ('::ffff:192.0.2.0/120'), ('198.51.100.7');
+		SELECT rate_limit_rule('r', networks => '{::ffff:203.0.113.0/120,10.0.0.0/8}', per_hour => 1)`)
+	for address, want := range map[string]string{
+		"192.0.2.9": "::ffff:192.0.2.0/120", "::ffff:192.0.2.9": "::ffff:192.0.2.0/120", "192.0.3.9": "", "::ffff:192.0.3.9": "",
+		"198.51.100.7": "198.51.100.7/32", "::ffff:198.51.100.7": "198.51.100.7/32", "2001:db8::1": "",
+		"203.0.113.5": "r", "::ffff:203.0.113.5": "r", "10.1.2.3": "r", "::ffff:10.1.2.3": "r",
+	} {
+		s.want("SELECT name FROM rate_limit_explain(address => '"+address+"') WHERE step > 1 AND applies", want)
+	}
+}

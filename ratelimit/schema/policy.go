@@ -2,13 +2,13 @@ package schema
 
 // Version is the number of the policy's schema. It grows with every change of Policy, so that
 // proxies of different versions on one database leave the newest schema as it is.
-const Version = "1"
+const Version = "2"
 
 // Policy creates the tables, triggers, functions and views of the policy, or brings older ones
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.
 // On a server older than Postgres 15 it fails with feature_not_supported.
 const Policy = policyServer + policyLists + policyPeople + policyRules + policyOverrides + policyChanges +
-	policyTriggers + policyRuleFunction + policyExplain + policyProxyFunctions + policyViews + policyEnd
+	policySuits + policyTriggers + policyRuleFunction + policyExplain + policyProxyFunctions + policyViews + policyEnd
 
 // policyEnd fixes the search_path of the functions to the schema in which they lie, so that
 // they find their tables whatever the search_path of the caller is. Those that write what
@@ -19,9 +19,9 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_ban', 'rate_limit_forget') AS of_owner
+	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_ban', 'rate_limit_forget') AS of_owner
 		FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
-		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
+		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
 			'rate_limit_rows')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
@@ -49,10 +49,13 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 			'hits', 'remainder', 'slot', 'granted'))
 	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
-(SELECT (bool_and(to_regclass(t.name) IS NOT NULL) AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + Version + `
-		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false))::int
-	FROM (VALUES ` + policyTables + `) AS t(name)),
+` + policyReady + `::int,
 current_setting('server_version_num')::int`
+
+// policyReady is whether Policy has nothing to do.
+const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + Version + `
+		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
+	FROM (VALUES ` + policyTables + `) AS t(name))`
 
 // OldestPolicyServer is the oldest server that Policy works on, as Ready returns it.
 const OldestPolicyServer = 150000
@@ -62,3 +65,12 @@ const OldestPolicyServer = 150000
 // because all other users of the table wait behind it.
 const Lock = `SELECT pg_advisory_xact_lock(1885827692);
 SELECT set_config('lock_timeout', '500ms', true);`
+
+// PolicyOnce is Policy for several processes at once: all but the first find that there is
+// nothing to do when they have the lock.
+const PolicyOnce = Lock + `
+DO $once$ BEGIN
+	IF NOT ` + policyReady + ` THEN
+		EXECUTE $policy$` + Policy + `$policy$;
+	END IF;
+END $once$;`

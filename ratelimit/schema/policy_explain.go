@@ -15,6 +15,10 @@ RETURN coalesce(CASE WHEN pattern LIKE '*.%' THEN right(lower(host), length(patt
 	ELSE lower(host) = trim(both '[]' FROM lower(pattern)) END, false);
 COMMENT ON FUNCTION rate_limit_host_matches(text, text) IS 'Whether a host matches a pattern of rate_limit_rules.hosts.';
 
+CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
+COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
+
 CREATE OR REPLACE FUNCTION rate_limit_explain(
 	key_digest bytea DEFAULT NULL, key_id bigint DEFAULT NULL, user_id text DEFAULT NULL, tier text DEFAULT 'anonymous',
 	address inet DEFAULT NULL, method text DEFAULT 'GET', host text DEFAULT NULL, path text DEFAULT '/', at timestamptz DEFAULT NULL
@@ -26,6 +30,7 @@ DECLARE
 	found_key rate_limit_api_keys;
 	who text := rate_limit_explain.user_id;
 	plan text := rate_limit_explain.tier;
+	client CONSTANT inet := rate_limit_network(rate_limit_explain.address);
 	said text;
 BEGIN
 	IF num_nonnulls(rate_limit_explain.key_digest, rate_limit_explain.key_id) > 0 THEN
@@ -39,14 +44,14 @@ BEGIN
 	RETURN QUERY SELECT 1, 'identity', coalesce(who, 'nobody'), true, concat_ws(', ', said, 'tier ' || plan), NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text;
 	RETURN QUERY SELECT 2, 'ban', coalesce(b.network::text, b.user_id, 'key ' || b.key_id), true, concat('until ', b.until, ': ' || b.reason),
 		NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text
-		FROM rate_limit_bans b WHERE b.until > moment AND (b.network >>= rate_limit_explain.address OR b.user_id = who OR b.key_id = found_key.id);
+		FROM rate_limit_bans b WHERE b.until > moment AND (rate_limit_network(b.network) >>= client OR b.user_id = who OR b.key_id = found_key.id);
 	RETURN QUERY
 	WITH looked AS (
 		SELECT r.*, concat_ws('; ',
 			CASE WHEN r.mode = 'off' THEN 'mode: off' END,
 			CASE WHEN NOT r.valid @> moment THEN 'valid: not at this time' END,
 			CASE WHEN NOT r.tiers @> ARRAY[plan] THEN 'tiers: not ' || plan END,
-			CASE WHEN r.networks IS NOT NULL AND NOT coalesce((SELECT bool_or(n >>= rate_limit_explain.address) FROM unnest(r.networks) AS n), false) THEN 'networks: not the address' END,
+			CASE WHEN r.networks IS NOT NULL AND NOT coalesce((SELECT bool_or(rate_limit_network(n) >>= client) FROM unnest(r.networks) AS n), false) THEN 'networks: not the address' END,
 			CASE WHEN r.methods IS NOT NULL AND NOT upper(rate_limit_explain.method) IN (SELECT upper(m) FROM unnest(r.methods) AS m) THEN 'methods: not ' || rate_limit_explain.method END,
 			CASE WHEN NOT (SELECT bool_or(rate_limit_host_matches(h, rate_limit_explain.host)) FROM unnest(r.hosts) AS h) THEN 'hosts: not the host' END,
 			CASE WHEN NOT (SELECT bool_or(rate_limit_path_matches(p, rate_limit_explain.path)) FROM unnest(r.paths) AS p) THEN 'paths: not the path' END,
