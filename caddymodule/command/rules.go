@@ -28,7 +28,8 @@ func rulesList(t *tool) *cobra.Command {
 		Use:   "list",
 		Short: "Lists all rules in the order in which proxies try them",
 		Long: `Lists all rules in the order in which proxies try them, with their limits. Rules that
-cannot be used are named below the list, with what they should be.`,
+cannot be used are named below the list, with what they should be, and rules for tiers that
+are not in rate_limit_tiers.`,
 		Example: `  caddy pg-ratelimit rules list
   caddy pg-ratelimit rules list --json`,
 		Args: arguments(),
@@ -54,6 +55,9 @@ func writeRules(to io.Writer, rules []admin.Rule) error {
 		list.add(text(r.Name), r.Action, optional(r.Family), whole(r.Priority), r.Mode, when(r), countedBy, limits(r), bans(r))
 		for _, problem := range r.Problems {
 			problems += fmt.Sprintf("%s cannot be used: %s\n", text(r.Name), text(problem))
+		}
+		for _, warning := range r.Warnings {
+			problems += fmt.Sprintf("%s: %s\n", text(r.Name), text(warning))
 		}
 	}
 	if err := list.write(to); err != nil || problems == "" {

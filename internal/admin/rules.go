@@ -43,6 +43,8 @@ type Rule struct {
 	// Problems say why proxies cannot use the rule, or one of its overrides, and what it
 	// should be.
 	Problems []string `json:"problems" db:"-"`
+	// Warnings are about a rule that proxies use, but that may not mean what it says.
+	Warnings []string `json:"warnings" db:"-"`
 }
 
 // RuleLimit is a limit of a rule.
@@ -85,6 +87,7 @@ func (d *Database) Rules(ctx context.Context) ([]Rule, error) {
 		place[all[i].Name] = &all[i]
 		all[i].Limits = []RuleLimit{}
 		all[i].Problems = []string{}
+		all[i].Warnings = []string{}
 	}
 	for _, l := range limits {
 		if r := place[l.Rule]; r != nil {
@@ -116,6 +119,9 @@ func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) err
 			r.Problems = append(r.Problems, text)
 		}
 	}
+	if err := d.findUnknownTiers(ctx, rules); err != nil {
+		return err
+	}
 	nodes, err := d.Nodes(ctx)
 	if err != nil {
 		return err
@@ -132,6 +138,23 @@ func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) err
 			if r := rules[problem[:end]]; r != nil && len(r.Problems) == 0 {
 				r.Problems = append(r.Problems, node.Node+": "+text)
 			}
+		}
+	}
+	return nil
+}
+
+// findUnknownTiers finds rules that name a tier that is not in rate_limit_tiers: it was misspelt,
+// or renamed or deleted after the rule was made. Proxies use such a rule, since a setting of
+// their own can name any tier.
+func (d *Database) findUnknownTiers(ctx context.Context, rules map[string]*Rule) error {
+	found, err := rows[struct{ Rule, Tiers string }](ctx, d, `SELECT r.name, string_agg(quote_literal(t), ', ' ORDER BY t) FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t
+WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name`)
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		if r := rules[f.Rule]; r != nil {
+			r.Warnings = append(r.Warnings, "tiers: "+f.Tiers+": not in rate_limit_tiers, so no user has them")
 		}
 	}
 	return nil
