@@ -20,8 +20,8 @@ type Ban struct {
 	BannedBy string     `json:"banned_by"`
 }
 
-const bansSQL = `SELECT CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END,
-	coalesce(b.network::text, b.user_id, b.key_id::text), CASE WHEN isfinite(b.until) THEN b.until END, b.reason, b.times, b.banned_at, b.banned_by
+var bansSQL = `SELECT CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END,
+	coalesce(b.network::text, b.user_id, b.key_id::text), ` + endSQL("b.until") + `, b.reason, b.times, b.banned_at, b.banned_by
 FROM rate_limit_bans b WHERE b.until > now() AND (%s) ORDER BY b.network, b.user_id, b.key_id`
 
 // bans returns the bans in force for which a condition holds.
@@ -59,14 +59,14 @@ ON CONFLICT (%[1]s) DO UPDATE SET until = excluded.until, reason = excluded.reas
 	return made[0], nil
 }
 
-// UnbanNetwork lifts the ban of exactly this network.
+// UnbanNetwork lifts the ban of exactly this network, in both forms if it is one of IPv4.
 func (d *Database) UnbanNetwork(ctx context.Context, network netip.Prefix) error {
-	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE network = $1::text::cidr", network.String())
+	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE rate_limit_network(network) = rate_limit_network($1::text::inet)", network.String())
 	if err != nil || n > 0 {
 		return err
 	}
 	text := fmt.Sprintf("network: %q: not banned", network)
-	others, err := d.bans(ctx, "b.network && $1::text::cidr", network.String())
+	others, err := d.bans(ctx, "rate_limit_network(b.network) && rate_limit_network($1::text::inet)", network.String())
 	if err != nil {
 		return err
 	}

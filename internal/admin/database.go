@@ -137,6 +137,16 @@ func (d *Database) together(ctx context.Context, commands func() error) error {
 	return nil
 }
 
+// endSQL and beginSQL are the SQL for the end and the begin of something, and NULL for no bound.
+// JSON has the years from 0 to 9999 only. What ends later never ends, as proxies have it.
+func endSQL(expression string) string {
+	return "CASE WHEN " + expression + " < '9999-12-31 00:00+00' THEN greatest(" + expression + ", '0001-01-02 00:00+00') END"
+}
+
+func beginSQL(expression string) string {
+	return "CASE WHEN " + expression + " > '0001-01-02 00:00+00' THEN least(" + expression + ", '9999-12-30 00:00+00') END"
+}
+
 // proxyDB returns a connection as proxies have one, for the packages of the proxies. It
 // connects when it is first used.
 func (d *Database) proxyDB() (postgres.DB, error) {

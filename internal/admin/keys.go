@@ -38,8 +38,8 @@ type NewKey struct {
 	ReplacedAt *time.Time `json:"replaced_at,omitempty"`
 }
 
-const keyColumns = `id, hint, name, user_id, CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired' ELSE 'valid' END,
-	CASE WHEN isfinite(expires_at) THEN expires_at END, CASE WHEN isfinite(revoked_at) THEN revoked_at END, revoked_by, replaced_by, created_at`
+var keyColumns = `id, hint, name, user_id, CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired' ELSE 'valid' END,
+	` + endSQL("expires_at") + `, ` + endSQL("revoked_at") + `, revoked_by, replaced_by, created_at`
 
 // Keys returns the keys of a user, or of all users for "", the oldest first.
 func (d *Database) Keys(ctx context.Context, user string) ([]Key, error) {
@@ -72,7 +72,7 @@ func (d *Database) insertKey(ctx context.Context, sql string, args ...any) (NewK
 		User      string
 		ExpiresAt *time.Time
 	}
-	made, err := rows[inserted](ctx, d, sql+" RETURNING id, name, user_id, CASE WHEN isfinite(expires_at) THEN expires_at END",
+	made, err := rows[inserted](ctx, d, sql+" RETURNING id, name, user_id, "+endSQL("expires_at"),
 		append([]any{digest[:], policy.Hint(key)}, args...)...)
 	if err != nil {
 		return NewKey{}, err
@@ -139,7 +139,7 @@ SELECT $1, $2, user_id, name, expires_at FROM rate_limit_api_keys WHERE id = $3`
 			}
 		}
 		ends, err := values[*time.Time](ctx, d, `UPDATE rate_limit_api_keys SET revoked_at = least(revoked_at, now() + $3::interval),
-	revoked_by = session_user, replaced_by = $2 WHERE id = $1 RETURNING least(revoked_at, CASE WHEN isfinite(expires_at) THEN expires_at END)`, id, made.ID, intervalOf(grace))
+	revoked_by = session_user, replaced_by = $2 WHERE id = $1 RETURNING `+endSQL("least(revoked_at, expires_at)"), id, made.ID, intervalOf(grace))
 		if err != nil {
 			return err
 		}

@@ -63,8 +63,8 @@ type RuleLimit struct {
 	OnExceed string   `json:"on_exceed"`
 }
 
-const rulesSQL = `SELECT name, family, priority, mode, action, hosts, paths, methods, networks::text[], tiers, count_by,
-	CASE WHEN isfinite(lower(valid)) THEN lower(valid) END, CASE WHEN isfinite(upper(valid)) THEN upper(valid) END,
+var rulesSQL = `SELECT name, family, priority, mode, action, hosts, paths, methods, networks::text[], tiers, count_by,
+	` + beginSQL("lower(valid)") + `, ` + endSQL("upper(valid)") + `,
 	cost, status, message, extract(epoch FROM retry_after)::float8,
 	extract(epoch FROM ban_for)::float8, ban_after, extract(epoch FROM ban_within)::float8, comment, created_by, updated_at
 FROM rate_limit_rules ORDER BY CASE action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, priority DESC, name`

@@ -41,11 +41,11 @@ type Override struct {
 	Reason     *string    `json:"reason"`
 }
 
-const userSQL = `SELECT user_id, tier, CASE WHEN isfinite(tier_until) THEN tier_until END, period_start::text, time_zone, comment, created_at, updated_at
+var userSQL = `SELECT user_id, tier, ` + endSQL("tier_until") + `, period_start::text, time_zone, comment, created_at, updated_at
 FROM rate_limit_users WHERE user_id = $1`
 
-const userOverridesSQL = `SELECT o.rule, o.limit_name, o.key_id, o.events, o.burst,
-	CASE WHEN isfinite(lower(o.valid)) THEN lower(o.valid) END, CASE WHEN isfinite(upper(o.valid)) THEN upper(o.valid) END, o.reason
+var userOverridesSQL = `SELECT o.rule, o.limit_name, o.key_id, o.events, o.burst,
+	` + beginSQL("lower(o.valid)") + `, ` + endSQL("upper(o.valid)") + `, o.reason
 FROM rate_limit_overrides o WHERE o.user_id = $1 OR o.key_id IN (SELECT id FROM rate_limit_api_keys WHERE user_id = $1)
 ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`
 
