@@ -31,12 +31,14 @@ func TestRuleFunctionCreatesAndChanges(t *testing.T) {
 func TestRuleFunctionRefuses(t *testing.T) {
 	s := newSite(t)
 	for sql, want := range map[string]string{
-		"SELECT rate_limit_rule('r', per_hour => 1, tiers => '{fre,pro}')": "tiers: 'fre': must be in rate_limit_tiers, which has 'anonymous', 'free', 'pro'",
-		"SELECT rate_limit_rule('r')":                                      "missing: a rule that limits must have one or more of them",
-		"SELECT rate_limit_rule('r', per_hour => 1, tiers => '{}')":        `"tiers_must_be_null_or_names_of_tiers"`,
-		"SELECT rate_limit_rule('r', per_hour => -1)":                      `"events_must_be_null_or_0_to_9007199254740992"`,
-		"SELECT rate_limit_rule('r', per_hour => 1, burst => 2)":           `"burst_needs_token_bucket_or_gcra"`,
-		"SELECT rate_limit_rule(NULL, per_hour => 1)":                      `null value in column "name"`,
+		"SELECT rate_limit_rule('r', per_hour => 1, tiers => '{fre,pro}')":                            "tiers: 'fre': must be in rate_limit_tiers, which has 'anonymous', 'free', 'pro'",
+		"SELECT rate_limit_rule('r')":                                                                 "missing: a rule that limits must have one or more of them",
+		"SELECT rate_limit_rule('r', per_hour => 1, tiers => '{}')":                                   `"tiers_must_be_null_or_names_of_tiers"`,
+		"SELECT rate_limit_rule('r', per_hour => -1)":                                                 `"events_must_be_null_or_0_to_9007199254740992"`,
+		"SELECT rate_limit_rule('r', per_hour => 1, burst => 2)":                                      `"burst_needs_token_bucket_or_gcra"`,
+		"SELECT rate_limit_rule(NULL, per_hour => 1)":                                                 `null value in column "name"`,
+		"SELECT rate_limit_rule('r', action => 'block', per_hour => 1)":                               "action: 'block': must be limit for a rule with limits",
+		"SELECT rate_limit_rule('r', per_hour => 1); SELECT rate_limit_rule('r', action => 'exempt')": "action: 'exempt': must be limit for a rule with limits",
 	} {
 		if failure := s.fails(sql); !strings.Contains(failure.Message, want) {
 			t.Errorf("%s: %s, want %q", sql, failure.Message, want)

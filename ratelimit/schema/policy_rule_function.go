@@ -4,8 +4,8 @@ package schema
 // call. NULL keeps what an existing rule has, since a rule that loses a condition that was
 // not named would match too much.
 //
-// The constraints check all values but two, which they cannot see: names in tiers that no
-// tier has, and a rule that limits and has no limit.
+// The constraints check all values but three, which they cannot see: names in tiers that no
+// tier has, a rule that limits and has no limit, and a rule that does not limit and has one.
 const policyRuleFunction = `
 CREATE OR REPLACE FUNCTION rate_limit_rule(
 	name text,
@@ -22,6 +22,7 @@ DECLARE
 	unknown text;
 	created boolean;
 	kept text;
+	refused text;
 BEGIN
 	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
 	IF unknown IS NOT NULL THEN
@@ -69,6 +70,13 @@ BEGIN
 		AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name) THEN
 		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month: missing: a rule that limits must have one or more of them'
 			USING ERRCODE = 'not_null_violation', HINT = 'Rows of rate_limit_rule_limits can have any other time.';
+	END IF;
+	SELECT r.action INTO refused FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name AND r.action <> 'limit'
+		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = r.name);
+	IF refused IS NOT NULL AND num_nonnulls(rate_limit_rule.action, rate_limit_rule.per_second, rate_limit_rule.per_minute, rate_limit_rule.per_hour,
+		rate_limit_rule.per_day, rate_limit_rule.per_month) > 0 THEN
+		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(refused)
+			USING ERRCODE = 'check_violation', HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
 	END IF;
 	RETURN CASE WHEN created THEN 'created' ELSE 'changed' END;
 END $$;
