@@ -5,8 +5,8 @@
 // Policy makes everything that rules, users and API keys need, on Postgres 15 or newer:
 //
 //   - policy_lists.go: what the constraints need
-//   - policy_tables.go, policy_people.go, policy_rules.go, policy_overrides.go,
-//     policy_changes.go: the tables with their constraints and comments
+//   - policy_people.go, policy_rules.go, policy_overrides.go, policy_changes.go: the tables
+//     with their constraints and comments
 //   - policy_triggers.go: the log of changes
 //   - policy_rule_function.go, policy_explain.go: functions for administrators
 //   - policy_proxy_functions.go: functions for the role of the proxies
