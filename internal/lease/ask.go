@@ -204,7 +204,7 @@ func takeIn(t *Table, l *Lease, a *Answer, now int64) {
 		most = 0
 	}
 	if excess := units.N - most; excess > 0 {
-		addReturn(t, Return{l.row, l.Limit, Units{excess, units.Ends, units.Claim}}, atOnce)
+		addReturn(t, Return{l.row, l.Limit, Units{N: excess, Ends: units.Ends, Claim: units.Claim}}, atOnce)
 		units.N = most
 		l.Free += excess
 	}
@@ -213,6 +213,7 @@ func takeIn(t *Table, l *Lease, a *Answer, now int64) {
 		l.asked = now + Horizon(t, l.Limit)/4
 		return
 	}
+	units.Since = now
 	switch {
 	case l.First.N == 0:
 		l.First = units

@@ -21,6 +21,7 @@ type Units struct {
 	N     int64 // how many are left
 	Ends  int64 // the table's time from which they are not used
 	Claim int64 // see algorithm.Definition.Lease
+	Since int64 // the table's time when the lease got them
 }
 
 // Lease is what a process holds of a row. The mutex of its shard guards it.
@@ -189,8 +190,10 @@ func Any(t *Table) bool {
 	return len(t.wants) > 0 || len(t.returns) > 0
 }
 
-// Held is how many units of a row are held.
-func Held(t *Table, row Row) int64 {
+// HeldSince is how many units of a row are held that were held at a time of the table. What a
+// statement says is left is without these, if it was sent at that time. It may be with those
+// that came later.
+func HeldSince(t *Table, row Row, since int64) int64 {
 	now := Now(t)
 	_, s := shardOf(t, row.Key)
 	s.Mu.Lock()
@@ -200,7 +203,14 @@ func Held(t *Table, row Row) int64 {
 		return 0
 	}
 	settle(t, s, l, now)
-	return l.First.N + l.Then.N
+	held := int64(0)
+	if l.First.Since <= since {
+		held = l.First.N
+	}
+	if l.Then.Since <= since {
+		held += l.Then.N
+	}
+	return held
 }
 
 // Taken is how many requests were decided, by the plugin in units.
