@@ -86,6 +86,7 @@ func Work(t *Table, all bool) ([]Ask, []Return) {
 			if n := size(t, s, l, now); n > 0 {
 				asks = append(asks, Ask{row, l.Limit, n, l})
 			}
+			spare(l, now)
 		}
 		s.Mu.Unlock()
 	}

@@ -37,7 +37,7 @@ type Lease struct {
 	// ResetText is Reset in Unix seconds, rounded up, as a response header has it.
 	ResetText string
 
-	// Spare is how many units of First the interpreted plugin may use without a look at
+	// Spare is how many units, first those of First, the interpreted plugin may use without a look at
 	// anything else, until SpareEnds in nanoseconds of the table; then Rest+Spare is what is
 	// left of the quota. settle counts what it has used, and spare sets them.
 	Spare, SpareEnds, Rest int64
@@ -210,6 +210,7 @@ func HeldSince(t *Table, row Row, since int64) int64 {
 	if l.Then.Since <= since {
 		held += l.Then.N
 	}
+	spare(l, now)
 	return held
 }
 
