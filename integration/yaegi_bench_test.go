@@ -69,7 +69,7 @@ func BenchmarkInterpreted(b *testing.B) {
 		{"Postgres, headers both", 64, decideAlways(object{"dsn": dsn, "prefix": "o", "limit": "1000000000 1h", "headers": "both"})},
 		{"Postgres, many keys", 64, decideAlways(object{"dsn": dsn, "prefix": "k", "limit": "1000000000 1h"})},
 		{"Postgres, leased", 1, decideAlways(object{"dsn": dsn, "prefix": "l", "limit": "1000000000 1h", "lease": "5%"})},
-		{"Postgres, leased, headers ours", 1, decideAlways(object{"dsn": dsn, "prefix": "lo", "limit": "1000000000 1h", "lease": "5%", "headers": "ours"})},
+		{"Postgres, leased, headers both", 1, decideAlways(object{"dsn": dsn, "prefix": "lo", "limit": "1000000000 1h", "lease": "5%", "headers": "both"})},
 		{"Postgres, leased, many keys", 64, decideAlways(object{"dsn": dsn, "prefix": "lk", "limit": "1000000000 1h", "lease": "5%"})},
 		{"Postgres, denied", 64, decideAlways(object{"dsn": dsn, "prefix": "d", "limit": "1 1h"})},
 		{"Postgres, three zones", 64, decideAlways(object{"dsn": dsn, "prefix": "z", "limit": "1000000000 1h", "zones": []object{

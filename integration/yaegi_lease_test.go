@@ -25,19 +25,29 @@ func TestInterpretedLeases(t *testing.T) {
 			}
 			t.Run(algorithm+" "+key, func(t *testing.T) {
 				dsn := cluster.Open(t)
-				config := object{"dsn": dsn, "prefix": "leased", "key": key, "limit": "30000 30s", "algorithm": algorithm, "lease": "5%", "cleanupProbability": "0"}
+				config := decideAlways(object{"dsn": dsn, "prefix": "leased", "key": key, "limit": "30000 30s", "algorithm": algorithm, "lease": "5%", "cleanupProbability": "0"})
 				h := p.mustHandler(t, ok, config)
 				other := p.mustHandler(t, ok, config) // of another router
 				const requests = 1500
+				less := 0
 				for i := range requests {
 					use := h
 					if i%3 == 0 {
 						use = other
 					}
 					w := ask(use, "X-Key", "k")
-					if left := w.Header().Get("X-RateLimit-Remaining"); w.Code != http.StatusOK || left != strconv.Itoa(30000-1-i) || w.Header().Get("X-RateLimit-Limit") != "30000" || len(w.Header().Get("X-RateLimit-Reset")) != 10 {
+					left, err := strconv.Atoi(w.Header().Get("X-RateLimit-Remaining"))
+					want := 30000 - 1 - i
+					if left < want && left >= want-1500 {
+						less++ // the database decided it while a renewal was under way
+						left = want
+					}
+					if w.Code != http.StatusOK || err != nil || left != want || w.Header().Get("X-RateLimit-Limit") != "30000" || len(w.Header().Get("X-RateLimit-Reset")) != 10 {
 						t.Fatalf("request %d: %d %v\n%s", i, w.Code, w.Header(), p.err)
 					}
+				}
+				if less > requests/10 {
+					t.Errorf("%d of %d requests were told less than is left", less, requests)
 				}
 				used := "SELECT coalesce(sum(count), 0) FROM rate_limit_ephemeral"
 				if algorithm == "token_bucket" {

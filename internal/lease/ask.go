@@ -86,6 +86,7 @@ func Work(t *Table, all bool) ([]Ask, []Return) {
 			if n := size(t, s, l, now); n > 0 {
 				asks = append(asks, Ask{row, l.Limit, n, l})
 			}
+			spare(l, now)
 		}
 		s.Mu.Unlock()
 	}
@@ -204,7 +205,7 @@ func takeIn(t *Table, l *Lease, a *Answer, now int64) {
 		most = 0
 	}
 	if excess := units.N - most; excess > 0 {
-		addReturn(t, Return{l.row, l.Limit, Units{excess, units.Ends, units.Claim}}, atOnce)
+		addReturn(t, Return{l.row, l.Limit, Units{N: excess, Ends: units.Ends, Claim: units.Claim}}, atOnce)
 		units.N = most
 		l.Free += excess
 	}
@@ -213,6 +214,7 @@ func takeIn(t *Table, l *Lease, a *Answer, now int64) {
 		l.asked = now + Horizon(t, l.Limit)/4
 		return
 	}
+	units.Since = now
 	switch {
 	case l.First.N == 0:
 		l.First = units

@@ -85,8 +85,9 @@ func Sweep(t *Table) {
 		s.Mu.Lock()
 		now := Now(t)
 		for _, l := range s.Rows {
-			if l.First.N > 0 {
+			if l.First.N > 0 && (now >= l.First.Ends || l.Then.N > 0 && now >= l.Then.Ends) { // else Spare would be lost
 				settle(t, s, l, now)
+				spare(l, now)
 			}
 			if l.First.N == 0 && now-l.since > Horizon(t, l.Limit) && (l.Used == 0 || now-l.since > 3*Horizon(t, l.Limit)) {
 				remove(t, s, l, true)

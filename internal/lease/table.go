@@ -21,6 +21,7 @@ type Units struct {
 	N     int64 // how many are left
 	Ends  int64 // the table's time from which they are not used
 	Claim int64 // see algorithm.Definition.Lease
+	Since int64 // the table's time when the lease got them
 }
 
 // Lease is what a process holds of a row. The mutex of its shard guards it.
@@ -36,7 +37,7 @@ type Lease struct {
 	// ResetText is Reset in Unix seconds, rounded up, as a response header has it.
 	ResetText string
 
-	// Spare is how many units of First the interpreted plugin may use without a look at
+	// Spare is how many units, first those of First, the interpreted plugin may use without a look at
 	// anything else, until SpareEnds in nanoseconds of the table; then Rest+Spare is what is
 	// left of the quota. settle counts what it has used, and spare sets them.
 	Spare, SpareEnds, Rest int64
@@ -189,8 +190,10 @@ func Any(t *Table) bool {
 	return len(t.wants) > 0 || len(t.returns) > 0
 }
 
-// Held is how many units of a row are held.
-func Held(t *Table, row Row) int64 {
+// HeldSince is how many units of a row are held that were held at a time of the table. What a
+// statement says is left is without these, if it was sent at that time. It may be with those
+// that came later.
+func HeldSince(t *Table, row Row, since int64) int64 {
 	now := Now(t)
 	_, s := shardOf(t, row.Key)
 	s.Mu.Lock()
@@ -200,7 +203,15 @@ func Held(t *Table, row Row) int64 {
 		return 0
 	}
 	settle(t, s, l, now)
-	return l.First.N + l.Then.N
+	held := int64(0)
+	if l.First.Since <= since {
+		held = l.First.N
+	}
+	if l.Then.Since <= since {
+		held += l.Then.N
+	}
+	spare(l, now)
+	return held
 }
 
 // Taken is how many requests were decided, by the plugin in units.

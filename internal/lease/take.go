@@ -124,9 +124,13 @@ func settle(t *Table, s *Shard, l *Lease, now int64) {
 // mutex.
 func fold(s *Shard, l *Lease) {
 	used := l.spared - l.Spare
-	l.First.N -= used
 	l.Used += used
 	s.Taken += used
+	l.First.N -= used
+	if l.First.N < 0 {
+		l.Then.N += l.First.N
+		l.First.N = 0
+	}
 	l.Spare = 0
 	l.spared = 0
 }
@@ -139,9 +143,6 @@ func spare(l *Lease, now int64) {
 	if now >= l.asked {
 		n = held - l.Low - 1
 	}
-	if n > l.First.N {
-		n = l.First.N
-	}
 	rest := l.Free + held
 	if quota := l.Limit.Capacity(); rest > quota {
 		rest = quota
@@ -151,7 +152,11 @@ func spare(l *Lease, now int64) {
 	}
 	l.Spare = n
 	l.spared = n
-	l.SpareEnds = l.First.Ends * 1000
+	ends := l.First.Ends
+	if l.Then.N > 0 && l.Then.Ends < ends {
+		ends = l.Then.Ends
+	}
+	l.SpareEnds = ends * 1000
 	l.Rest = rest - n
 }
 

@@ -163,7 +163,7 @@ func (d *decision) finishAlone(p *plan, requests []*request) bool {
 			}
 		}
 		if held {
-			d.addHeld(r)
+			d.addHeld(r, d.sent)
 		}
 		finishing = append(finishing, c)
 	}

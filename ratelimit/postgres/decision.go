@@ -58,10 +58,7 @@ func newDecision(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.
 	if e.blocked != nil {
 		d.began = atomic.AddInt64(&e.blocked.step, 1)
 	}
-	d.sent = 0
-	if e.leases != nil {
-		d.sent = lease.Now(e.leases)
-	}
+	d.sent = d.leaseTime()
 	d.stats = Stats{Batches: 1, Requests: int64(len(calls))}
 	d.settings = []int64{0, lockWait(batch.Timeout(q)).Milliseconds()}
 	if e.now != nil {

@@ -176,20 +176,29 @@ func leased(table *lease.Table, e *entry, n, sent int64) lease.Units {
 	return lease.Units{N: n, Ends: sent + life, Claim: claim}
 }
 
+// leaseTime is a time of the leases, or 0 if there are none.
+func (d *decision) leaseTime() int64 {
+	if d.engine.leases == nil {
+		return 0
+	}
+	return lease.Now(d.engine.leases)
+}
+
 // holdsLeases reports whether the store may hold units.
 func (d *decision) holdsLeases() bool {
 	return d.engine.leases != nil && lease.Count(d.engine.leases) > 0
 }
 
-// addHeld adds what is held of the rows to what decisions say is left of them.
-func (d *decision) addHeld(r *request) {
+// addHeld adds what is held of the rows to what decisions say is left of them. Their statements were
+// sent at the lease's time sent: units that came later may be in what is left already.
+func (d *decision) addHeld(r *request, sent int64) {
 	c := r.call
 	for i := range c.Decisions {
 		h := &c.Hits[i]
 		if h.Limit.Lease <= 0 {
 			continue
 		}
-		if held := lease.Held(d.engine.leases, leaseRow(rowOf(h))); held > 0 {
+		if held := lease.HeldSince(d.engine.leases, leaseRow(rowOf(h)), sent); held > 0 {
 			c.Decisions[i].Remaining = algorithm.Remaining(c.Decisions[i].Limit, c.Decisions[i].Remaining+held)
 		}
 	}

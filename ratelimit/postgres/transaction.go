@@ -41,6 +41,7 @@ type transaction struct {
 	requests []*request // without an answer, in the order of arrival
 	looks    bool       // the next round trip only reads the rows
 	trips    int        // round trips so far
+	sent     int64      // a time of the leases before the statements of the last round trip
 	plan     *plan
 	check    Statement // the last statement of takes
 
@@ -83,6 +84,7 @@ func onlyTakes(requests []*request) bool {
 func (t *transaction) write() []*Statement {
 	p := newPlan()
 	t.plan = p
+	t.sent = t.of.leaseTime()
 	if t.looks {
 		for _, r := range t.requests {
 			for i := range r.call.Hits {
@@ -194,7 +196,7 @@ func (t *transaction) finish() []*transaction {
 	charges := simulate(t.requests, rows)
 	d.lookNext(!allPass(t.requests))
 	if !charges {
-		d.answer(t.requests)
+		d.answer(t.requests, t.sent)
 		return nil
 	}
 	t.looks = false
@@ -294,7 +296,7 @@ func (t *transaction) committed() []*transaction {
 				r.call.Err = errNoAnswer // the server granted less and did not fail
 			}
 			if held {
-				t.of.addHeld(r)
+				t.of.addHeld(r, t.sent)
 			}
 		}
 		t.of.finish(t.requests, nil)
@@ -314,12 +316,13 @@ func (t *transaction) committed() []*transaction {
 			r.decisions[i] = d
 		}
 	}
-	t.of.answer(t.requests)
+	t.of.answer(t.requests, t.sent)
 	return nil
 }
 
-// answer finishes requests with the decisions that they have.
-func (d *decision) answer(requests []*request) {
+// answer finishes requests with the decisions that they have, from statements that were sent at the
+// lease's time sent.
+func (d *decision) answer(requests []*request, sent int64) {
 	held := d.holdsLeases()
 	for _, r := range requests {
 		for i := range r.refusals {
@@ -328,7 +331,7 @@ func (d *decision) answer(requests []*request) {
 		}
 		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
 		if held {
-			d.addHeld(r)
+			d.addHeld(r, sent)
 			d.dropRefused(r)
 		}
 	}
