@@ -129,31 +129,22 @@ func TestWaitEndsWhenARefusalIsOld(t *testing.T) {
 	})
 }
 
-// TestWaitThatEndsWhileAlone: the call that tries alone is given up at the moment at which it
-// may enter. Another one tries in its place.
-func TestWaitThatEndsWhileAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPool(2, 1)
-		var group sync.WaitGroup
-		for i := range 4 {
-			group.Go(func() {
-				limit := time.Hour
-				if i >= 2 { // those that wait
-					limit = time.Second // the crowd's logins take as long
-				}
-				time.Sleep(time.Duration(i))
-				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				defer cancel()
-				if err := p.call(ctx, 0); err != nil && !errors.Is(err, context.DeadlineExceeded) || err != nil && i < 2 {
-					t.Errorf("call %d: %v", i, err)
-				}
-			})
-		}
-		group.Wait()
-		if p.gate.inside != 0 || len(p.gate.waiting) != 0 || p.gate.alone {
-			t.Errorf("the gate is left with %+v", &p.gate)
-		}
-	})
+// TestWaitThatEndsAtTheGate: the context of a call ends at the moment at which the call may
+// enter. Another call enters in its place.
+func TestWaitThatEndsAtTheGate(t *testing.T) {
+	gate := &newPool(1, 1).gate
+	if err := gate.enter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first, second := &entrant{ready: make(chan error, 1)}, &entrant{ready: make(chan error, 1)}
+	gate.waiting = []*entrant{first, second}
+	gate.leave()
+	if err := gate.giveUp(first, context.Canceled); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if len(second.ready) != 1 || <-second.ready != nil || gate.inside != 1 {
+		t.Errorf("the second call is not in: %+v", gate)
+	}
 }
 
 // TestClosedGate: calls that wait fail at once, later ones too, and a call that is refused
