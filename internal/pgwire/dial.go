@@ -125,6 +125,7 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 
 // dialAgain starts a dial, if calls wait, when the latest failure is not recent any more.
 func (p *Pool) dialAgain() {
+	defer p.logPanic()
 	p.mu.Lock()
 	p.dialIfNeeded()
 	p.mu.Unlock()
