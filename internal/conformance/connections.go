@@ -174,7 +174,7 @@ func secondRefused(t *testing.T, dsn string) string {
 // there is no connection.
 func testCauseOverASlowNetwork(t *testing.T, open openDB) {
 	_, dsn := slownet.ListenFor(t, cluster.Limited(t, cluster.Open(t), 0), 100*time.Millisecond)
-	d := &db{t: t, DB: open(t, dsn)}
+	d := open(t, dsn)
 	defer d.Close()
 	var err error
 	for until := time.Now().Add(timeout); time.Now().Before(until); {

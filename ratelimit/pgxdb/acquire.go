@@ -51,7 +51,7 @@ func (d *DB) withCause(ctx context.Context, err error) error {
 	if ctx.Err() == nil || failed == nil || stat.AcquiredConns()+stat.IdleConns() > 0 {
 		return err
 	}
-	return fmt.Errorf("pgxdb: no connection yet (the last attempt: %v): %w", *failed, err)
+	return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failed).Error(), err)
 }
 
 // logins notes how the latest login ended. It is a tracer of pgx, which calls the tracer for

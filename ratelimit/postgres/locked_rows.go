@@ -143,14 +143,17 @@ func (l *locks) confirm(rows []rowKey, holders map[rowKey]int64, unseen map[rowK
 	now := time.Now()
 	for _, id := range rows {
 		row := l.rows[id]
-		if row.holder != 0 && row.holder == holders[id] {
+		known := row.holder != 0
+		if known && row.holder == holders[id] {
 			row.until = now.Add(lockMemory)
 			l.rows[id] = row
-		} else if row.holder == 0 && unseen[id] && now.Before(row.end) {
+			continue
+		}
+		if !known && unseen[id] && now.Before(row.end) {
 			row.until = soonest(now.Add(2*row.wait), row.end)
 			l.rows[id] = row
-		} else {
-			delete(l.rows, id)
+			continue
 		}
+		delete(l.rows, id)
 	}
 }
