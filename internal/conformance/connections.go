@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/slownet"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // testFewerConnections: the server allows an account one connection, the DB would open more.
@@ -76,10 +78,26 @@ func testLoginsAtOnce(t *testing.T, open openDB) {
 
 // oneLogin returns a DSN that leads to the server of dsn through a proxy. The proxy forwards
 // a connection if there has been no other one within 50 ms before or after its beginning, and
-// answers any other as a server does that has too many.
+// refuses any other.
 func oneLogin(t *testing.T, dsn string) string {
-	t.Helper()
 	const apart = 50 * time.Millisecond
+	var accepted atomic.Int32
+	var last time.Time
+	return refusing(t, dsn, func() (refuses func() bool) {
+		number, alone := accepted.Add(1), time.Since(last) > apart
+		last = time.Now()
+		return func() bool {
+			time.Sleep(apart)
+			return !alone || accepted.Load() > number
+		}
+	})
+}
+
+// refusing returns a DSN that leads to the server of dsn through a proxy, which calls connected
+// for one connection after the other. If refuses then reports so, the proxy answers as a server
+// that has too many connections.
+func refusing(t *testing.T, dsn string, connected func() (refuses func() bool)) string {
+	t.Helper()
 	address, err := url.Parse(dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -91,20 +109,16 @@ func oneLogin(t *testing.T, dsn string) string {
 	}
 	address.Host = listener.Addr().String()
 	var running sync.WaitGroup
-	var accepted atomic.Int32
-	var last time.Time
 	running.Go(func() {
 		for {
 			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			number, alone := accepted.Add(1), time.Since(last) > apart
-			last = time.Now()
+			refuses := connected()
 			running.Go(func() {
 				defer client.Close()
-				time.Sleep(apart)
-				if !alone || accepted.Load() > number {
+				if refuses() {
 					_, _ = client.Read(make([]byte, 1024)) // the start of the login
 					_, _ = client.Write([]byte("E\x00\x00\x00\x29SFATAL\x00C53300\x00Mtoo many connections\x00\x00"))
 					return
@@ -124,6 +138,57 @@ func oneLogin(t *testing.T, dsn string) string {
 		running.Wait()
 	})
 	return address.String()
+}
+
+// testRefusedOnce: the server refuses one login while a call keeps the only connection for
+// long. The call that waits gets a connection as soon as the server allows another one.
+func testRefusedOnce(t *testing.T, open openDB) {
+	dsn := cluster.Open(t)
+	other := &db{t: t, DB: open(t, dsn)}
+	defer other.Close()
+	d := &db{t: t, DB: open(t, secondRefused(t, dsn))}
+	defer d.Close()
+	busy, stop := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() { _ = d.Run(busy, []*postgres.Statement{statement("SELECT pg_sleep(600)")}) })
+	defer ended.Wait()
+	defer stop()
+	other.sessions(asleep, 1)
+	if s := statement("SELECT 1"); d.try(s) != nil || s.Err != nil {
+		t.Errorf("beside a call that takes long: %v", s.Err)
+	}
+}
+
+// secondRefused returns a DSN that leads to the server of dsn through a proxy, which refuses
+// the second login.
+func secondRefused(t *testing.T, dsn string) string {
+	number := 0 // only the goroutine that accepts uses it
+	return refusing(t, dsn, func() (refuses func() bool) {
+		number++
+		second := number == 2
+		return func() bool { return second }
+	})
+}
+
+// testCauseOverASlowNetwork: a login takes longer than any call. The calls tell nevertheless why
+// there is no connection.
+func testCauseOverASlowNetwork(t *testing.T, open openDB) {
+	_, dsn := slownet.ListenFor(t, cluster.Limited(t, cluster.Open(t), 0), 100*time.Millisecond)
+	d := open(t, dsn)
+	defer d.Close()
+	var err error
+	for until := time.Now().Add(timeout); time.Now().Before(until); {
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		err = d.Run(ctx, []*postgres.Statement{statement("SELECT 1")})
+		cancel()
+		if err == nil {
+			t.Fatal("an answer without a connection")
+		}
+		if errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "too many connections") {
+			return
+		}
+	}
+	t.Errorf("no cause: %v", err)
 }
 
 // withSettings is a DSN with more parameters.

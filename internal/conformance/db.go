@@ -33,6 +33,8 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) postgres.DB) {
 		"a server that is killed":        testServerGone,
 		"a server that hangs":            testServerHangs,
 		"logins at once":                 testLoginsAtOnce,
+		"a login that is refused once":   testRefusedOnce,
+		"a login slower than calls":      testCauseOverASlowNetwork,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

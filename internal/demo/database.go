@@ -11,9 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
 // connectTimeout bounds the look at a database that somebody else runs.
@@ -62,11 +61,12 @@ func noteFolder(state, wanted, used string) error {
 func ping(ctx context.Context, dsn string) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, dsn)
+	db, err := pgxdb.Open(dsn, pgxdb.Options{}) // its errors contain no part of the password
 	if err != nil {
 		return err
 	}
-	return conn.Close(ctx)
+	defer db.Close()
+	return db.Exec(ctx, "SELECT 1")
 }
 
 // shown is a DSN without its password.

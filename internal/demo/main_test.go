@@ -314,6 +314,10 @@ func TestWhatIsWrongIsSaidInOneLine(t *testing.T) {
 		"a port out of range":         {"well", dsn, "65536", `PORT is "65536", must be`},
 		"a database that is down":     {"well", nobody, freePort(t), "DATABASE_URL: "},
 		"an address that is none":     {"well", "postgres://someone:secret@:x:/", freePort(t), "DATABASE_URL: "},
+		"a password with %":           {"well", "postgres://someone:secret%zz@h/db", freePort(t), "DATABASE_URL: "},
+		"a password with ?":           {"well", "postgres://someone:a?secret/b@h/db", freePort(t), "DATABASE_URL: "},
+		"a password with @":           {"well", "postgres://someone:a@secret@h/db", freePort(t), "DATABASE_URL: "},
+		"no address":                  {"well", "nonsense secret", freePort(t), "DATABASE_URL: "},
 		"a config that does not load": {"broken config", dsn, freePort(t), "adapting config: line 3"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -101,7 +101,7 @@ var rules = []rule{
 		dir:    "internal/npm",
 		reason: "it fetches packages of any content",
 	}, {
-		dir: "internal/demo", ours: []string{"internal/admin", "internal/cluster", "internal/cluster/leash"}, others: []string{"github.com/jackc/pgx/v5"},
+		dir: "internal/demo", ours: []string{"internal/admin", "internal/cluster", "internal/cluster/leash", "ratelimit/pgxdb"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "it runs the finished programs",
 	}, {
 		dir:    "internal/imports",

@@ -114,7 +114,19 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 			}
 			p.waiting = nil
 		}
+		if p.open > 0 {
+			// The calls that wait then may be the last ones that come for a long time.
+			time.AfterFunc(dialInterval, p.dialAgain)
+		}
 	}
+	p.dialIfNeeded()
+	p.mu.Unlock()
+}
+
+// dialAgain starts a dial, if calls wait, when the latest failure is not recent any more.
+func (p *Pool) dialAgain() {
+	defer p.logPanic()
+	p.mu.Lock()
 	p.dialIfNeeded()
 	p.mu.Unlock()
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // refusalTime is how long the pool opens no further connection after the server has refused
@@ -115,6 +113,14 @@ func (g *gate) admit() {
 	}
 }
 
+// reopen lets calls in that wait since a refusal which is not recent any more. No other call
+// may leave for a long time.
+func (g *gate) reopen() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.admit()
+}
+
 // leave ends the call's stay in the gate. Its connection is in the pool again, or closed.
 func (g *gate) leave() {
 	g.mu.Lock()
@@ -135,6 +141,7 @@ func (g *gate) refuse(err error) error {
 		g.known = others
 		g.refused = time.Now()
 		g.admit()
+		time.AfterFunc(refusalTime, g.reopen)
 		return nil
 	}
 	g.refused = time.Time{}
@@ -161,37 +168,4 @@ func (g *gate) close() {
 	defer g.mu.Unlock()
 	g.closed = true
 	g.fail(errClosed)
-}
-
-// acquire returns a connection. release must follow.
-func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	first := !d.used.Load()
-	if first {
-		ctx = context.WithValue(ctx, calling{}, true)
-	}
-	for {
-		if err := d.gate.enter(ctx); err != nil {
-			return nil, err
-		}
-		conn, err := d.pool.Acquire(ctx)
-		if err == nil {
-			if first {
-				d.used.Store(true)
-			}
-			return conn, nil
-		}
-		if ctx.Err() != nil {
-			d.gate.leave()
-			return nil, err
-		}
-		if err := d.gate.refuse(err); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// release returns a connection to the pool.
-func (d *DB) release(conn *pgxpool.Conn) {
-	conn.Release()
-	d.gate.leave()
 }

@@ -53,10 +53,11 @@ var _ postgres.DB = (*DB)(nil)
 
 // DB is a postgres.DB over a pgx pool.
 type DB struct {
-	pool *pgxpool.Pool
-	gate gate
-	used atomic.Bool  // a call has had a connection
-	lost atomic.Int32 // how many times prepared statements were lost
+	pool   *pgxpool.Pool
+	gate   gate
+	logins logins
+	used   atomic.Bool  // a call has had a connection
+	lost   atomic.Int32 // how many times prepared statements were lost
 }
 
 // Open reads a DSN (a postgres:// URL or key=value pairs, and the usual
@@ -100,6 +101,7 @@ func Open(dsn string, o Options) (*DB, error) {
 	config.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool { return shouldPing(idle) }
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // as in Go; the server converts
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	config.ConnConfig.Tracer = &d.logins
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return nil, err

@@ -219,22 +219,23 @@ func (d *decision) runApart(p *plan, requests []*request) ([]*request, error) {
 	for round := 0; round < apartRounds; round++ {
 		var holders map[rowKey]int64
 		if waited := p.waitedForLock(); len(waited) > 0 {
+			var unseen map[rowKey]bool
 			var err error
-			if holders, err = d.findLocked(waited); err != nil {
+			if holders, unseen, err = d.findLocked(waited); err != nil {
 				return nil, err
 			}
+			d.rememberAlone(p, unseen)
 			// The others are decided, even if their rows are locked by now.
 			waiting, decided := splitWaiting(requests)
+			waiting = d.postponeBusy(d.postpone(waiting, holders), p.busyAlone(holders, unseen))
 			requests = decided
-			requests = append(requests, d.postpone(waiting, holders)...)
+			requests = append(requests, waiting...)
 		}
 		apart := p.takeApart(d.engine.texts, d.settings, holders)
 		if len(apart) == 0 {
 			break
 		}
-		err := d.execute(apart)
-		d.rememberAlone(p)
-		if err != nil {
+		if err := d.execute(apart); err != nil {
 			return nil, err
 		}
 	}
@@ -307,7 +308,7 @@ func (d *decision) decidePostponed() {
 			}
 			// It waited for a lock again, and was postponed again.
 			d.postponed = nil
-			if after := holderOf(r, d.holders); after == before {
+			if after := holderOf(r, d.holders); after != 0 && after == before {
 				d.rememberLocked(after)
 			}
 		}

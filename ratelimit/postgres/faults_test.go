@@ -78,6 +78,33 @@ func TestLockedRow(t *testing.T) {
 	}
 }
 
+// TestInsertedRow: another transaction has inserted a row and is open. Once that is known,
+// requests on the row fail at once, and other rows are decided. When the transaction ends, the
+// row is decided, too.
+func TestInsertedRow(t *testing.T) {
+	s := newSite(t)
+	store := s.store(without)
+	hit := func(key string) ratelimit.Hit {
+		return ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}, Key: key, Cost: 1}
+	}
+	takeOne(t, store, hit("free"))
+	s.exec("BEGIN; INSERT INTO rate_limit_ephemeral SELECT (jsonb_populate_record(r, '{\"key\": \"young\"}')).* FROM rate_limit_ephemeral r")
+	const limit = 2 * time.Second
+	eventually(t, "a request on the row to fail long before its timeout", func() bool {
+		_, took, err := tryOne(store, limit, hit("young"))
+		if !errors.Is(err, ratelimit.ErrTimeout) {
+			t.Errorf("while the transaction is open: %v", err)
+		}
+		return took < limit/2
+	})
+	takeOne(t, store, hit("free"))
+	s.exec("COMMIT")
+	eventually(t, "the row to be decided", func() bool {
+		_, _, err := tryOne(store, limit, hit("young"))
+		return err == nil
+	})
+}
+
 // TestServerStopsAndStarts: while there is no server, calls fail at once, and
 // soon after its return they are answered again, with what was counted before.
 func TestServerStopsAndStarts(t *testing.T) {

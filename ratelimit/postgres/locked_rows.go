@@ -19,8 +19,9 @@ import (
 // its rows fail, and so do further ones for as long as it holds them. A row that is merely busy
 // is locked by another transaction each time, and the requests on it go on waiting.
 //
-// If another transaction has inserted the row, no query shows it. A row for whose lock a
-// statement of its own has waited in vain counts as locked for lockMemory.
+// If another transaction has inserted the row, no query shows it. Such a row, for whose lock a
+// statement of its own has waited in vain, counts as locked for lockMemory, or until a query
+// shows it: the other transaction may be a batch of another proxy, which ends soon.
 
 // lockWait is a fifth of the timeout, so that a batch has time to go on after it.
 func lockWait(timeout time.Duration) time.Duration {
@@ -31,7 +32,7 @@ func lockWait(timeout time.Duration) time.Duration {
 	return wait
 }
 
-// lockMemory is for how long a row counts as locked. After that the server is asked who holds
+// lockMemory is for how long a row counts as locked by a known transaction. After that the server is asked who holds
 // the lock, which needs no wait. Nothing is known of a row any more after longMemory.
 const (
 	lockMemory = 500 * time.Millisecond
@@ -50,11 +51,20 @@ type locks struct {
 }
 
 // lockedRow is which transaction held the lock (0 if that is not known), how long it was seen
-// to hold it, and until when that is believed.
+// to hold it, and until when that is believed. If the holder is not known, nothing is believed
+// after end.
 type lockedRow struct {
 	holder int64
 	wait   time.Duration
 	until  time.Time
+	end    time.Time
+}
+
+func soonest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // maxLocks bounds the rows. Further locked rows are not remembered.
@@ -69,7 +79,12 @@ func (l *locks) add(id rowKey, holder int64, wait time.Duration) {
 	}
 	if _, known := l.rows[id]; known || len(l.rows) < maxLocks {
 		id.key = strings.Clone(id.key) // the key may be a part of a long request
-		l.rows[id] = lockedRow{holder, wait, time.Now().Add(lockMemory)}
+		now := time.Now()
+		row := lockedRow{holder: holder, wait: wait, until: now.Add(lockMemory), end: now.Add(lockMemory)}
+		if holder == 0 {
+			row.until = soonest(now.Add(2*wait), row.end)
+		}
+		l.rows[id] = row
 		atomic.StoreInt32(&l.any, 1)
 	}
 }
@@ -120,18 +135,25 @@ func (l *locks) holds(r *request, wait time.Duration, due []rowKey) (bool, []row
 	return holds, due
 }
 
-// confirm takes in who holds the locks of rows now. A row is not believed to be locked any more
-// unless the same transaction holds it.
-func (l *locks) confirm(rows []rowKey, holders map[rowKey]int64) {
+// confirm takes in who holds the locks of rows now, and which rows cannot be seen. A row is not
+// believed to be locked any more unless the same transaction holds it, or it still cannot be seen.
+func (l *locks) confirm(rows []rowKey, holders map[rowKey]int64, unseen map[rowKey]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now()
 	for _, id := range rows {
 		row := l.rows[id]
-		if row.holder != 0 && row.holder == holders[id] {
-			row.until = time.Now().Add(lockMemory)
+		known := row.holder != 0
+		if known && row.holder == holders[id] {
+			row.until = now.Add(lockMemory)
 			l.rows[id] = row
-		} else {
-			delete(l.rows, id)
+			continue
 		}
+		if !known && unseen[id] && now.Before(row.end) {
+			row.until = soonest(now.Add(2*row.wait), row.end)
+			l.rows[id] = row
+			continue
+		}
+		delete(l.rows, id)
 	}
 }

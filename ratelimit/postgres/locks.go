@@ -16,11 +16,11 @@ func (d *decision) refuseLocked(requests []*request) ([]*request, error) {
 		_, due = d.engine.locks.holds(r, wait, due)
 	}
 	if len(due) > 0 {
-		holders, err := d.findLocked(due)
+		holders, unseen, err := d.findLocked(due)
 		if err != nil {
 			return nil, err
 		}
-		d.engine.locks.confirm(due, holders)
+		d.engine.locks.confirm(due, holders, unseen)
 	}
 	return d.refuseHeld(requests), nil
 }
@@ -41,15 +41,18 @@ func (d *decision) refuseHeld(requests []*request) []*request {
 }
 
 // lockedSQL returns the places of those keys whose rows are locked, and of each the
-// transaction that holds the lock.
+// transaction that holds the lock. For a key without a row the transaction is NULL: another
+// one may have inserted the row and be open.
 const lockedSQL = `WITH unlocked AS MATERIALIZED (
 	SELECT r.prefix, r.key FROM unnest($1::text[], $2::text[]) AS u(prefix, key) JOIN {table} r USING (prefix, key) FOR UPDATE OF r SKIP LOCKED)
-SELECT u.slot, r.xmax::text::bigint FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(prefix, key, slot) JOIN {table} r USING (prefix, key)
+SELECT u.slot, r.xmax::text::bigint FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN {table} r USING (prefix, key)
 WHERE NOT EXISTS (SELECT FROM unlocked WHERE unlocked.prefix = r.prefix AND unlocked.key = r.key)`
 
-// findLocked returns which rows are locked, and the transaction that holds each.
-func (d *decision) findLocked(rows []rowKey) (map[rowKey]int64, error) {
+// findLocked returns the transactions that hold the locks of rows, and which rows cannot be
+// seen.
+func (d *decision) findLocked(rows []rowKey) (map[rowKey]int64, map[rowKey]bool, error) {
 	holders := map[rowKey]int64{}
+	unseen := map[rowKey]bool{}
 	for _, durable := range []bool{false, true} {
 		var prefixes, keys []string
 		var ids []rowKey
@@ -65,16 +68,22 @@ func (d *decision) findLocked(rows []rowKey) (map[rowKey]int64, error) {
 		}
 		statement := &Statement{SQL: strings.Replace(lockedSQL, "{table}", tableName(durable), -1), Args: []any{prefixes, keys}, Unnamed: true}
 		if err := d.execute([]*Statement{statement}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		columns := bigints(statement)
 		for i := 0; i+1 < len(columns); i += 2 {
-			if slot := columns[i]; slot >= 1 && slot <= int64(len(ids)) {
+			slot := columns[i]
+			if slot < 1 || slot > int64(len(ids)) {
+				continue
+			}
+			if columns[i+1] == 0 {
+				unseen[ids[slot-1]] = true
+			} else {
 				holders[ids[slot-1]] = columns[i+1]
 			}
 		}
 	}
-	return holders, nil
+	return holders, unseen, nil
 }
 
 // waitedForLock returns the rows of the statements that have waited for a lock in vain, and
@@ -112,6 +121,46 @@ func splitWaiting(requests []*request) ([]*request, []*request) {
 		}
 	}
 	return waiting, others
+}
+
+// busyAlone returns the rows for whose lock a statement of their own has waited in vain, and
+// which other transactions lock one after the other: no row is unseen, and none has a holder.
+func (p *plan) busyAlone(holders map[rowKey]int64, unseen map[rowKey]bool) map[rowKey]bool {
+	var busy map[rowKey]bool
+	for _, pass := range p.passes {
+		for _, g := range pass {
+			if !g.alone || g.statement.Code != sqlstate.LockNotAvailable {
+				continue
+			}
+			if id := g.entries[0].id; holders[id] == 0 && !unseen[id] {
+				if busy == nil {
+					busy = map[rowKey]bool{}
+				}
+				busy[id] = true
+			}
+		}
+	}
+	return busy
+}
+
+// postponeBusy sets the requests on busy rows aside, and returns the others.
+func (d *decision) postponeBusy(requests []*request, busy map[rowKey]bool) []*request {
+	if len(busy) == 0 {
+		return requests
+	}
+	var left []*request
+	for _, r := range requests {
+		isBusy := false
+		for i := range r.call.Hits {
+			isBusy = isBusy || busy[rowOf(&r.call.Hits[i])]
+		}
+		if isBusy {
+			d.postponed = append(d.postponed, r)
+		} else {
+			left = append(left, r)
+		}
+	}
+	return left
 }
 
 // postpone sets the requests on locked rows aside, and returns the others.
@@ -156,13 +205,13 @@ func (d *decision) rememberLocked(holder int64) {
 	}
 }
 
-// rememberAlone remembers the rows for whose lock a statement of their own has waited in
-// vain. No query shows who holds it if another transaction has inserted the row and is still
-// open.
-func (d *decision) rememberAlone(p *plan) {
+// rememberAlone remembers the unseen rows for whose lock a statement of their own has waited
+// in vain: another transaction has inserted the row and is still open. A row that is seen and
+// that no transaction has locked any more is merely busy.
+func (d *decision) rememberAlone(p *plan, unseen map[rowKey]bool) {
 	for _, pass := range p.passes {
 		for _, g := range pass {
-			if g.alone && g.statement.Code == sqlstate.LockNotAvailable {
+			if g.alone && g.statement.Code == sqlstate.LockNotAvailable && unseen[g.entries[0].id] {
 				d.engine.locks.add(g.entries[0].id, 0, lockWait(batch.Timeout(d.queue)))
 			}
 		}
@@ -183,8 +232,8 @@ func anyHeld(rows []rowKey, holders map[rowKey]int64) bool {
 const undoSQL = `SELECT 1 / (SELECT 0)`
 
 // tryAlone runs the entries of a plan that have waited for a lock in vain, each in a transaction
-// of its own that is undone, to find those that wait again.
-func (d *decision) tryAlone(p *plan) error {
+// of its own that is undone, to find those that wait again although their rows are unseen.
+func (d *decision) tryAlone(p *plan, unseen map[rowKey]bool) error {
 	var alone []*group
 	var statements []*Statement
 	for _, pass := range p.passes {
@@ -193,6 +242,9 @@ func (d *decision) tryAlone(p *plan) error {
 				continue
 			}
 			for _, e := range g.entries {
+				if !unseen[e.id] {
+					continue
+				}
 				one := nextGroup(p, g.statementKey)
 				one.alone = true
 				one.entries = append(one.entries, e)
@@ -203,9 +255,12 @@ func (d *decision) tryAlone(p *plan) error {
 			}
 		}
 	}
+	if len(alone) == 0 {
+		return nil
+	}
 	p.passes = append(p.passes, alone)
 	err := d.execute(statements)
-	d.rememberAlone(p)
+	d.rememberAlone(p, unseen)
 	return err
 }
 

@@ -90,6 +90,8 @@ func (d *lockedDB) transaction(ctx context.Context, statements []*postgres.State
 			for i, key := range s.Args[1].([]string) {
 				if isLocked(key) && d.holder != 0 {
 					addRow(s, [][]byte{int8(int64(i + 1)), int8(d.holder)})
+				} else if isLocked(key) {
+					addRow(s, [][]byte{int8(int64(i + 1)), nil}) // no row is seen
 				}
 			}
 			return nil
@@ -158,6 +160,67 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 			group.Wait()
 			if n := db.waits.Load(); n > 50 {
 				t.Errorf("%s: %d statements have waited in vain", name, n)
+			}
+			store.Close()
+		})
+	}
+}
+
+// TestBusyRowsAreWaitedFor: batches of other proxies lock a row one after the other, or insert it.
+// Each time the row is free again before it is asked who holds its lock. The request is decided
+// within its own time, and later ones at once.
+func TestBusyRowsAreWaitedFor(t *testing.T) {
+	for name, test := range map[string]struct {
+		busy    time.Duration // how long the statements wait for the lock in vain
+		unseen  time.Duration // how long the row cannot be seen
+		several bool
+	}{
+		"a busy row":                {busy: 180 * time.Millisecond},
+		"a busy row and two limits": {busy: 180 * time.Millisecond, several: true},
+		"an inserted row":           {busy: 60 * time.Millisecond, unseen: 60 * time.Millisecond},
+		"a row inserted for long":   {busy: 150 * time.Millisecond, unseen: 150 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			answer := func(ctx context.Context, statements []*postgres.Statement) error {
+				if isLockQuery(statements[0]) {
+					if time.Since(began) < test.unseen {
+						for i := range statements[0].Args[1].([]string) {
+							addRow(statements[0], [][]byte{int8(int64(i + 1)), nil})
+						}
+					}
+					return nil
+				}
+				if time.Since(began) >= test.busy {
+					return admit(ctx, statements)
+				}
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(50 * time.Millisecond):
+				}
+				for _, s := range statements {
+					s.Err = postgres.ErrRolledBack
+					if !s.Joined || len(keysOf(s)) > 0 {
+						serverError(s, "55P03", "canceling statement due to lock timeout")
+					}
+				}
+				return nil
+			}
+			store := newStore(t, &fakeDB{answer: answer}, without)
+			hits := fakeHits("busy")
+			if test.several {
+				hits = fakeHits("busy", "and another")
+			}
+			take := func() error {
+				return store.Take(context.Background(), 250*time.Millisecond, hits, make([]ratelimit.Decision, len(hits)))
+			}
+			if err := take(); (err == nil) != (test.unseen < 100*time.Millisecond) {
+				t.Errorf("%s: %v", name, err)
+			}
+			time.Sleep(time.Until(began.Add(250 * time.Millisecond)))
+			if err := take(); err != nil {
+				t.Errorf("%s, when it is free: %v", name, err)
 			}
 			store.Close()
 		})

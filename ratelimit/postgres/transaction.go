@@ -243,13 +243,17 @@ func (t *transaction) retryFailed(p *plan, err error) []*transaction {
 	if len(waited) == 0 {
 		return t.takeApart(err)
 	}
-	if t.lockWaited {
+	if t.lockWaited && len(t.requests) > 1 {
 		return t.takeApart(errLocked)
 	}
+	if t.lockWaited {
+		t.of.postponed = append(t.of.postponed, t.requests[0])
+		return nil
+	}
 	t.lockWaited = true
-	holders, failure := t.of.findLocked(rowsIn(p))
+	holders, unseen, failure := t.of.findLocked(rowsIn(p))
 	if failure == nil && !anyHeld(waited, holders) {
-		failure = t.of.tryAlone(p)
+		failure = t.of.tryAlone(p, unseen)
 	}
 	if failure != nil {
 		t.of.fail(t.requests, failure)
