@@ -44,6 +44,9 @@ func TestYaegiStillGetsThisWrong(t *testing.T) {
 // TestHazardsAreFound tests the search for each hazard with its proof.
 func TestHazardsAreFound(t *testing.T) {
 	for _, h := range hazards {
+		if h.found == nil {
+			continue
+		}
 		if h.setup != "" && !contains(parsed(t, h.setup), h.found) {
 			t.Errorf("not found in its proof: %s", h.name)
 		}
@@ -100,7 +103,7 @@ func hazardsIn(t *testing.T, path string) []string {
 		}
 		ast.Inspect(declaration, func(n ast.Node) bool {
 			for _, h := range hazards {
-				if h.exempt[function] == "" && n != nil && h.found(n) {
+				if h.exempt[function] == "" && n != nil && h.found != nil && h.found(n) {
 					complaints = append(complaints, fmt.Sprintf("%s: %s", fset.Position(n.Pos()), h.name))
 				}
 			}

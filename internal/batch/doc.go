@@ -54,6 +54,7 @@
 //   - Two values of an interface of ours are not compared: they differ even if they are one
 //     pointer. A range over a string has no index: it would count characters.
 //   - integration/yaegi_hazards_test.go has the other constructs, with a proof of each.
+//     internal/imports/values_test.go looks for what needs the types of the code.
 //
 // The packages are ratelimit, ratelimit/algorithm, ratelimit/memory, ratelimit/policy,
 // ratelimit/postgres, ratelimit/schema, internal/batch, internal/edge, internal/lease,
