@@ -132,11 +132,14 @@ var hazards = []hazard{
 		fine:  `func f() { a := [1]int{1}; for i := 0; i < 2; i++ { l := []int{i}; g(l, &T{i}) } }`,
 		found: func(n ast.Node) bool { return inLoop(n, isSharedLiteral) },
 	}, {
-		name:  "a function literal for AfterFunc in a loop: it has the variables of the last iteration",
+		// With go, there is no proof: it is a race. In Yaegi's interp/run.go, the end of a call
+		// of a literal puts back what the literal has replaced in the frame (getFunc), while the
+		// loop may be about to start the next literal.
+		name:  "a function literal for AfterFunc or go in a loop: it has the variables of the last iteration, or an earlier literal runs in its place",
 		setup: `import "time"; func hazard() bool { c := make(chan int, 2); for i := 0; i < 2; i++ { i := i; time.AfterFunc(20*time.Millisecond, func() { c <- i }) }; return <-c + <-c == 1 }`,
 		proof: `hazard()`,
-		fine:  `func f(c chan int) { time.AfterFunc(1, func() { c <- 1 }); for i := 0; i < 2; i++ { i := i; go func() { c <- i }() } }`,
-		found: func(n ast.Node) bool { return inLoop(n, isAfterFuncLiteral) },
+		fine:  `func f(c chan int) { time.AfterFunc(1, func() { c <- 1 }); go func() { c <- 2 }(); for i := 0; i < 2; i++ { go send(c, i) } }`,
+		found: func(n ast.Node) bool { return inLoop(n, startsLiteral) },
 	}, {
 		name:  "a range with =, or whose body changes the index: the variables are not set, or an iteration is left out",
 		setup: `func hazard() bool { var i, v int; for i, v = range []int{7, 8} { }; return i == 1 && v == 8 }`,

@@ -81,9 +81,13 @@ func isSharedLiteral(n ast.Node) bool {
 	return false
 }
 
-// isAfterFuncLiteral reports whether a node is a call of time.AfterFunc or context.AfterFunc with
-// a function literal.
-func isAfterFuncLiteral(n ast.Node) bool {
+// startsLiteral reports whether a node is a go statement, or a call of time.AfterFunc or
+// context.AfterFunc, with a function literal.
+func startsLiteral(n ast.Node) bool {
+	if started, ok := n.(*ast.GoStmt); ok {
+		_, literal := started.Call.Fun.(*ast.FuncLit)
+		return literal
+	}
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) != 2 {
 		return false
