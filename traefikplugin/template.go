@@ -104,19 +104,19 @@ func parsePlaceholder(name string) (piece, bool) {
 	if dot < 0 || dot == len(name)-1 {
 		return piece{}, false
 	}
-	kind, name := name[:dot], name[dot+1:]
+	kind, rest := name[:dot], name[dot+1:]
 	switch kind {
 	case "header":
-		if http.CanonicalHeaderKey(name) == "Host" {
+		if http.CanonicalHeaderKey(rest) == "Host" {
 			return piece{from: fromHost}, true // Go has it in Request.Host, not in the headers
 		}
-		return piece{from: fromHeader, text: http.CanonicalHeaderKey(name)}, true
+		return piece{from: fromHeader, text: http.CanonicalHeaderKey(rest)}, true
 	case "cookie":
-		return piece{from: fromCookie, text: name}, true
+		return piece{from: fromCookie, text: rest}, true
 	case "query":
-		return piece{from: fromQuery, text: name}, true
+		return piece{from: fromQuery, text: rest}, true
 	}
-	n, err := strconv.Atoi(name)
+	n, err := strconv.Atoi(rest)
 	if err != nil || n < 0 {
 		return piece{}, false
 	}

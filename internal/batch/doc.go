@@ -38,8 +38,27 @@
 //   - No struct type refers back to itself through several other types: Yaegi then takes
 //     one type for two.
 //   - append(x, nil) is not understood; a typed nil is.
-//   - A named result is set before it is read: at first it has the value of the variable that
-//     the caller assigns it to.
+//   - A named result is set before it is read. A call of a method, of a closure or through a
+//     function value begins with new results. A call of a declared function by its name does
+//     not. With x = f(), the result begins with the value of x, also if x is a field. In a loop,
+//     with := or without a variable, it begins with what the same call has returned before. With
+//     return f(), it begins with the result of the function that returns. A variable or field
+//     changes together with the result, before the call returns: nothing else reads it during the
+//     call. A panic that is recovered in a deferred call leaves all results as they were, named or
+//     not.
+//   - A deferred call does not panic: the deferred calls after it would not run.
+//   - n, ok := m[k], and n, ok := v.(T), leave n as it was if there is no such value. n is
+//     therefore not used if ok is false, and in a loop it is _.
+//   - A deferred call gets its arguments and its receiver when it runs, and so does a method that
+//     go starts. Nothing sets them in the meantime. The same is true of the receiver of a method
+//     value, and of a variable that was assigned to an interface of ours: they are not set again.
+//   - A struct literal makes a new variable, or sets a field or an element. No variable is set to
+//     one: its caller, its closures and its pointers would not see it.
+//   - No function literal in a loop is for another goroutine: an earlier one may run in its place.
+//   - Two values of an interface of ours are not compared: they differ even if they are one
+//     pointer. A range over a string has no index: it would count characters.
+//   - integration/yaegi_hazards_test.go has the other constructs, with a proof of each.
+//     internal/imports/values_test.go looks for what needs the types of the code.
 //
 // The packages are ratelimit, ratelimit/algorithm, ratelimit/memory, ratelimit/policy,
 // ratelimit/postgres, ratelimit/schema, internal/batch, internal/edge, internal/lease,

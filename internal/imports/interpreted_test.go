@@ -113,7 +113,10 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 			}
 		},
 	}
-	info := &types.Info{Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object)}
+	info := &types.Info{
+		Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object),
+		Types: make(map[ast.Expr]types.TypeAndValue), Selections: make(map[*ast.SelectorExpr]*types.Selection),
+	}
 	// Error has got the error that Check returns.
 	_, _ = checker.Check("p", fset, parsed, info)
 	for name, object := range info.Uses {
@@ -122,6 +125,9 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 		}
 	}
 	for _, file := range parsed {
+		for node, reason := range misread(file, info) {
+			complain(node.Pos(), "%s", reason)
+		}
 		ast.Inspect(file, func(node ast.Node) bool {
 			for _, kept := range keptLoopVariables(node, info) {
 				complain(kept.Pos(), "keeps the loop variable %s, which Yaegi shares between iterations: copy it (%s := %s)", kept.Name, kept.Name, kept.Name)
@@ -233,28 +239,39 @@ func TestWhatYaegiLacksIsFound(t *testing.T) {
 	}
 	newer := map[string]bool{"strings.Lines": true}
 	for name, test := range map[string]struct{ code, want string }{
-		"plain":                {`func f(a any) int { x := []int{1}; for i := range x { i := i; _ = func() int { return i } }; return len(x) }`, ""},
-		"min":                  {`func f() int { return min(1, 2) }`, "min requires go1.21"},
-		"max":                  {`func f() int { return max(1, 2) }`, "max requires go1.21"},
-		"clear":                {`func f(m map[int]int) { clear(m) }`, "clear requires go1.21"},
-		"another function min": {`func min(a int) int { return a }; func f() int { return min(1) }`, ""},
-		"range over int":       {`func f() { for range 3 { } }`, "requires go1.22"},
-		"range over func":      {`func f(g func(func(int) bool)) { for range g { } }`, "requires go1.23"},
-		"type parameter":       {`func f[T int](a T) T { return a }`, "requires go1.18"},
-		"generic type":         {`type l[T int] struct{ a T }`, "requires go1.18"},
-		"instantiation":        {`import "slices"; func f(a []int) { slices.Sort(a) }`, "requires go1.18"},
-		"constraint":           {"//go:build linux\n", "a build constraint"},
-		"old constraint":       {"// +build linux\n", "a build constraint"},
-		"unsafe":               {`import "unsafe"; var x unsafe.Pointer`, "imports unsafe"},
-		"iter":                 {`import "iter"; var x iter.Seq[int]`, "imports iter"},
-		"pbkdf2":               {`import _ "crypto/pbkdf2"`, "imports crypto/pbkdf2"},
-		"cgo":                  {`import "C"`, "imports C"},
-		"new function":         {`import "strings"; var x = strings.Lines`, "strings.Lines is newer"},
-		"old function":         {`import "strings"; var x = strings.Fields`, ""},
-		"closure":              {`func f(x []int) { for _, v := range x { go func() { _ = v }() } }`, "keeps the loop variable v"},
-		"closure over i":       {`func f() { for i := 0; i < 3; i++ { defer func() { _ = i }() } }`, "keeps the loop variable i"},
-		"address":              {`func f(x []int) (p *int) { for _, v := range x { p = &v }; return p }`, "keeps the loop variable v"},
-		"value":                {`func f(x []int) (p *int) { for i := range x { p = &x[i] }; return p }`, ""},
+		"plain":                            {`func f(a any) int { x := []int{1}; for i := range x { i := i; _ = func() int { return i } }; return len(x) }`, ""},
+		"min":                              {`func f() int { return min(1, 2) }`, "min requires go1.21"},
+		"max":                              {`func f() int { return max(1, 2) }`, "max requires go1.21"},
+		"clear":                            {`func f(m map[int]int) { clear(m) }`, "clear requires go1.21"},
+		"another function min":             {`func min(a int) int { return a }; func f() int { return min(1) }`, ""},
+		"range over int":                   {`func f() { for range 3 { } }`, "requires go1.22"},
+		"range over func":                  {`func f(g func(func(int) bool)) { for range g { } }`, "requires go1.23"},
+		"type parameter":                   {`func f[T int](a T) T { return a }`, "requires go1.18"},
+		"generic type":                     {`type l[T int] struct{ a T }`, "requires go1.18"},
+		"instantiation":                    {`import "slices"; func f(a []int) { slices.Sort(a) }`, "requires go1.18"},
+		"constraint":                       {"//go:build linux\n", "a build constraint"},
+		"old constraint":                   {"// +build linux\n", "a build constraint"},
+		"unsafe":                           {`import "unsafe"; var x unsafe.Pointer`, "imports unsafe"},
+		"iter":                             {`import "iter"; var x iter.Seq[int]`, "imports iter"},
+		"pbkdf2":                           {`import _ "crypto/pbkdf2"`, "imports crypto/pbkdf2"},
+		"cgo":                              {`import "C"`, "imports C"},
+		"new function":                     {`import "strings"; var x = strings.Lines`, "strings.Lines is newer"},
+		"old function":                     {`import "strings"; var x = strings.Fields`, ""},
+		"closure":                          {`func f(x []int) { for _, v := range x { go func() { _ = v }() } }`, "keeps the loop variable v"},
+		"closure over i":                   {`func f() { for i := 0; i < 3; i++ { defer func() { _ = i }() } }`, "keeps the loop variable i"},
+		"address":                          {`func f(x []int) (p *int) { for _, v := range x { p = &v }; return p }`, "keeps the loop variable v"},
+		"range variable in an interface":   {`type i interface{ m() }; type t struct{}; func (*t) m() {}; func f(x []*t) (l []i) { for _, v := range x { l = append(l, v) }; return l }`, "reads v, which is set again"},
+		"variable in an argument":          {`type i interface{ m() }; type t struct{}; func (*t) m() {}; func g(i) {}; func f(v *t) { g(v); v = nil }`, "reads v, which is set again"},
+		"variable in a field":              {`type i interface{ m() }; type t struct{}; func (*t) m() {}; type s struct{ x i }; func f(v *t) s { r := s{x: v}; v = nil; return r }`, "reads v, which is set again"},
+		"variable in an error":             {`type t struct{}; func (*t) Error() string { return "" }; func f(v *t) (err error) { err = v; v = nil; return err }`, "reads v, which is set again"},
+		"method value":                     {`type t struct{}; func (*t) m() {}; func f(v *t) func() { g := v.m; v = nil; return g }`, "reads v, which is set again"},
+		"lasting variable in an interface": {`type i interface{ m() }; type t struct{}; func (*t) m() {}; func f(x []*t) (l []i) { for _, v := range x { v := v; l = append(l, v); v.m() }; return l }`, ""},
+		"variable in an any":               {`func f(x []int) (l []any) { for _, v := range x { l = append(l, v) }; return l }`, ""},
+		"compared interfaces":              {`type i interface{ m() }; func f(a, b i) bool { return a == b }`, "compares interface values"},
+		"interface and nil":                {`type i interface{ m() }; func f(a i, b, c error) bool { return a == nil || b == c }`, ""},
+		"index in a string":                {`func f(s string) (n int) { for i := range s { n = i }; return n }`, "ranges over a string"},
+		"characters of a string":           {`func f(s string) (n int) { for range s { n++ }; for _, r := range s { n += int(r) }; return n }`, ""},
+		"value":                            {`func f(x []int) (p *int) { for i := range x { p = &x[i] }; return p }`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lead := "package p; "

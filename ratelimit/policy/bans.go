@@ -50,12 +50,12 @@ func newBanSet(bans []Ban) *banSet {
 			places = append(places, place)
 		}
 		if user := bans[i].User; user != "" {
-			if old, known := b.users[user]; !known || b.ends[old] < b.ends[i] {
+			if _, known := b.users[user]; !known || b.ends[b.users[user]] < b.ends[i] {
 				b.users[user] = place
 			}
 		}
 		if key := bans[i].KeyID; key != 0 {
-			if old, known := b.keys[key]; !known || b.ends[old] < b.ends[i] {
+			if _, known := b.keys[key]; !known || b.ends[b.keys[key]] < b.ends[i] {
 				b.keys[key] = place
 			}
 		}

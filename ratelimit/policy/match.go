@@ -88,7 +88,8 @@ func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 	o.Simple = false
 	var known *amounts
 	if id != nil {
-		known, _ = id.amounts.Load().(*amounts)
+		cached, _ := id.amounts.Load().(*amounts)
+		known = cached
 		if known == nil || known.snapshot != s {
 			known = amountsOf(s, id)
 		}

@@ -45,11 +45,11 @@ func newNetworks(all []netip.Prefix) *networks {
 	var four, six []span
 	for i := range all {
 		p := normalNetwork(all[i])
-		node, known := first[p]
+		_, known := first[p]
 		if !known {
-			node = int32(i)
-			first[p] = node
+			first[p] = int32(i)
 		}
+		node := first[p]
 		n.nodes[i] = node
 		n.parents[i] = -1
 		if known {

@@ -224,7 +224,8 @@ func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user st
 	if key != "" || user != "" {
 		s := sender{user: user}
 		if key != "" {
-			s = sender{digest: Digest(key)}
+			s.user = ""
+			s.digest = Digest(key)
 		}
 		var read int64
 		who := s.who()
@@ -241,7 +242,8 @@ func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user st
 				return err
 			}
 			now = p.settings.Now()
-			set, _ = p.current.Load().(*Snapshot)
+			newest, _ := p.current.Load().(*Snapshot)
+			set = newest
 		case now.UnixMicro()-read >= reloadMicros:
 			p.lookups.renew(s)
 		}

@@ -123,7 +123,8 @@ func (l *locks) holds(r *request, wait time.Duration, due []rowKey) (bool, []row
 	holds := false
 	for i := range r.call.Hits {
 		id := rowOf(&r.call.Hits[i])
-		row, known := l.rows[id]
+		_, known := l.rows[id]
+		row := l.rows[id]
 		switch {
 		case !known || row.wait < wait:
 		case now.Before(row.until):

@@ -110,11 +110,11 @@ type Store struct {
 // New returns a store on db, and closes db in its Close. It does not touch the network
 // yet. The error is a *ratelimit.FieldError for an option that is out of its range, or a
 // nil db.
-func New(db DB, o Options) (*Store, error) {
+func New(db DB, options Options) (*Store, error) {
 	if db == nil {
 		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
 	}
-	o, err := o.withDefaults()
+	o, err := options.withDefaults()
 	if err != nil {
 		return nil, err
 	}

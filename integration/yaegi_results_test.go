@@ -1,0 +1,267 @@
+package integration
+
+import (
+	"go/ast"
+	"go/token"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/traefik/yaegi/interp"
+)
+
+// functionOf is the type and the body of a function; nil if the node is none or has no body.
+func functionOf(n ast.Node) (*ast.FuncType, *ast.BlockStmt) {
+	switch f := n.(type) {
+	case *ast.FuncDecl:
+		return f.Type, f.Body
+	case *ast.FuncLit:
+		return f.Type, f.Body
+	}
+	return nil, nil
+}
+
+// resultsOf are the names of the results of a function, in their order. There are none if a node
+// is not a function or its results have no names.
+func resultsOf(n ast.Node) []string {
+	f, body := functionOf(n)
+	if body == nil || f.Results == nil {
+		return nil
+	}
+	var names []string
+	for _, result := range f.Results.List {
+		for _, name := range result.Names {
+			names = append(names, name.Name)
+		}
+	}
+	return names
+}
+
+// returnsReplacedResult reports whether a node is a function with a return that reads a named
+// result after the place of that result.
+func returnsReplacedResult(n ast.Node) bool {
+	results := resultsOf(n)
+	if len(results) < 2 {
+		return false
+	}
+	_, body := functionOf(n)
+	return contains(body, func(n ast.Node) bool {
+		r, ok := n.(*ast.ReturnStmt)
+		if !ok {
+			return false
+		}
+		for i, e := range r.Results {
+			if contains(e, func(n ast.Node) bool {
+				name, ok := n.(*ast.Ident)
+				at := -1
+				if ok {
+					at = slices.Index(results, name.Name)
+				}
+				return at >= 0 && at < i
+			}) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// recoversWithoutResult reports whether a node is a function that has results without names and
+// a recover in a deferred function literal.
+func recoversWithoutResult(n ast.Node) bool {
+	f, body := functionOf(n)
+	if body == nil || f.Results == nil || len(resultsOf(n)) > 0 {
+		return false
+	}
+	for _, s := range body.List {
+		deferred, ok := s.(*ast.DeferStmt)
+		if !ok {
+			continue
+		}
+		if literal, ok := deferred.Call.Fun.(*ast.FuncLit); ok && contains(literal, func(n ast.Node) bool {
+			name, ok := n.(*ast.Ident)
+			return ok && name.Name == "recover"
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// readsUnsetResult reports whether a node is a function that may read one of its named results,
+// or return it with a bare return, before it has set it.
+func readsUnsetResult(n ast.Node) bool {
+	unset := map[string]bool{}
+	for _, name := range resultsOf(n) {
+		unset[name] = name != "_"
+	}
+	_, body := functionOf(n)
+	return len(unset) > 0 && readsAny(body.List, unset)
+}
+
+// readsAny reports whether statements may read a variable before they have set it, or return
+// with a bare return before they have set all.
+func readsAny(statements []ast.Stmt, unset map[string]bool) bool {
+	unset = maps.Clone(unset)
+	reads := false
+	var look func(n ast.Node) bool
+	look = func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BlockStmt:
+			reads = reads || readsAny(n.List, unset)
+			return false
+		case *ast.IfStmt:
+			if n.Init == nil {
+				return true
+			}
+			ast.Inspect(n.Init, look)
+			assign, ok := n.Init.(*ast.AssignStmt)
+			if ok && assign.Tok == token.DEFINE {
+				reads = reads || readsAny([]ast.Stmt{&ast.ExprStmt{X: n.Cond}, n.Body}, without(unset, assign))
+			} else {
+				if ok {
+					unset = without(unset, assign)
+				}
+				ast.Inspect(n.Cond, look)
+				ast.Inspect(n.Body, look)
+			}
+			if n.Else != nil {
+				ast.Inspect(n.Else, look)
+			}
+			return false
+		case *ast.DeferStmt: // it may have the address of a result, to set it after a panic
+			for _, e := range n.Call.Args {
+				if address, ok := e.(*ast.UnaryExpr); !ok || address.Op != token.AND {
+					ast.Inspect(e, look)
+				}
+			}
+			ast.Inspect(n.Call.Fun, look)
+			return false
+		case *ast.CaseClause:
+			for _, e := range n.List {
+				ast.Inspect(e, look)
+			}
+			reads = reads || readsAny(n.Body, unset)
+			return false
+		case *ast.AssignStmt:
+			for _, e := range n.Rhs {
+				ast.Inspect(e, look)
+			}
+			for _, e := range n.Lhs {
+				if _, plain := e.(*ast.Ident); !plain || n.Tok != token.ASSIGN && n.Tok != token.DEFINE {
+					ast.Inspect(e, look)
+				}
+			}
+			return false
+		case *ast.SelectorExpr:
+			ast.Inspect(n.X, look) // not the name of the field
+			return false
+		case *ast.KeyValueExpr:
+			ast.Inspect(n.Value, look)
+			return false
+		case *ast.ReturnStmt:
+			for _, isUnset := range unset {
+				reads = reads || isUnset && len(n.Results) == 0
+			}
+		case *ast.Ident:
+			reads = reads || unset[n.Name]
+		}
+		return true
+	}
+	for _, s := range statements {
+		ast.Inspect(s, look)
+		if assign, ok := s.(*ast.AssignStmt); ok {
+			unset = without(unset, assign)
+		}
+	}
+	return reads
+}
+
+// without is the variables that are still unset after an assignment.
+func without(unset map[string]bool, assign *ast.AssignStmt) map[string]bool {
+	left := maps.Clone(unset)
+	for _, e := range assign.Lhs {
+		if name, ok := e.(*ast.Ident); ok {
+			delete(left, name.Name)
+		}
+	}
+	return left
+}
+
+func TestUnsetResultsAreFound(t *testing.T) {
+	for code, want := range map[string]bool{
+		`func f() (n int) { n = 1; return n }`:                                                            false,
+		`func f() (n int) { return 1 }`:                                                                   false,
+		`func f() (n int, err error) { n, err = g(); return }`:                                            false,
+		`func f() (n int, err error) { m, err := g(); n = m; return n, err }`:                             false,
+		`func f() (n int) { if a { n = 1; return n }; return 2 }`:                                         false,
+		`func f() (n int) { if n := g(); n > 0 { return n }; return 0 }`:                                  false,
+		`func f() (n int) { t := T{n: 1}; return t.n }`:                                                   false,
+		`func f() (err error) { defer end(&err); return g() }`:                                            false,
+		`func f() (err error) { defer func() { if r := recover(); r != nil { err = e } }(); return nil }`: false,
+		`func f() (_ int, ok bool) { ok = true; return 1, ok }`:                                           false,
+		`func f() int { return n }`:                                                                       false,
+		`func f() (n int) { return n }`:                                                                   true,
+		`func f() (n int) { return }`:                                                                     true,
+		`func f() (n int) { n++; return 1 }`:                                                              true,
+		`func f() (n int) { n += 2; return n }`:                                                           true,
+		`func f() (l []int) { l = append(l, 1); return l }`:                                               true,
+		`func f() (t T) { t.n = 1; return t }`:                                                            true,
+		`func f() (n int) { if a { n = 1 }; return n }`:                                                   true,
+		`func f() (n int) { for i := 0; i < 2; i++ { n = i }; return n }`:                                 true,
+		`func f() (n int) { switch a { case 1: n = 1 }; return n }`:                                       true,
+		`func f() (n int) { switch m := n; m { case 1: return 1 }; return 2 }`:                            true,
+		`func f() (n int) { for n < 2 { n = 3 }; return 1 }`:                                              true,
+		`func f() (n int) { { n := 1; g(n) }; return n }`:                                                 true,
+		`func f() (n int) { if n := g(); n > 0 { return n }; return n }`:                                  true,
+		`func f() (n int) { if err := g(); err != nil { return 1 } else { return n } }`:                   true,
+		`func f() (n int, err error) { n = 1; return }`:                                                   true,
+		`func f() (n int) { defer func() { g(n) }(); return 1 }`:                                          true,
+		`func f() (n int) { defer g(n); return 1 }`:                                                       true,
+		`func f() (n int) { p := &n; return *p }`:                                                         true,
+		`func f() int { g := func() (n int) { return n }; return g() }`:                                   true,
+	} {
+		if got := contains(parsed(t, code), readsUnsetResult); got != want {
+			t.Errorf("%s: found %v", code, got)
+		}
+	}
+}
+
+// TestWhichResultsYaegiKeeps states which calls begin with old results. Where it fails, Yaegi has
+// changed, and so must package batch's documentation.
+func TestWhichResultsYaegiKeeps(t *testing.T) {
+	const setup = `type store struct{ l []int }
+		func list(n int) (l []int) { l = append(l, n); return l }
+		func both(n int) (l []int, m int) { l = append(l, n); return l, n }
+		func returned(n int) []int { return list(n) }
+		func length(l []int) int { return len(l) }
+		func (store) list(n int) (l []int) { l = append(l, n); return l }
+		func (*store) both(n int) (l []int, m int) { l = append(l, n); return l, n }
+		func recovered(n int) []int { defer func() { recover() }(); if n > 1 { panic(n) }; return []int{n} }`
+	for body, kept := range map[string]bool{
+		`for n := 1; n < 3; n++ { l := list(n); got = len(l) }`:                                                         true,
+		`for n := 1; n < 3; n++ { var l = list(n); got = len(l) }`:                                                      true,
+		`for n := 1; n < 3; n++ { l, _ := both(n); got = len(l) }`:                                                      true,
+		`for n := 1; n < 3; n++ { got = length(list(n)) }`:                                                              true,
+		`for n := 1; n < 3; n++ { l := returned(n); got = len(l) }`:                                                     true,
+		`l := []int{1}; l = list(2); got = len(l)`:                                                                      true,
+		`s := &store{[]int{1}}; s.l = list(2); got = len(s.l)`:                                                          true,
+		`for n := 1; n < 3; n++ { l := recovered(n); got = len(l) + 1 }`:                                                true,
+		`l := list(1); l2 := list(2); _ = l; got = len(l2)`:                                                             false,
+		`l := []int{1}; l = store{}.list(2); got = len(l)`:                                                              false,
+		`s := store{}; for n := 1; n < 3; n++ { l := s.list(n); got = len(l) }`:                                         false,
+		`s := &store{}; for n := 1; n < 3; n++ { l, _ := s.both(n); got = len(l) }`:                                     false,
+		`f := list; for n := 1; n < 3; n++ { l := f(n); got = len(l) }`:                                                 false,
+		`f := func(n int) (l []int) { l = append(l, n); return l }; for n := 1; n < 3; n++ { l := f(n); got = len(l) }`: false,
+	} {
+		i := interp.New(interp.Options{Stderr: &output{}})
+		if _, err := i.Eval(setup + "\nfunc second() int { got := 0; " + body + "; return got }"); err != nil {
+			t.Errorf("%s: %v", body, err)
+			continue
+		}
+		got, err := i.Eval("second()")
+		if err != nil || (got.Int() == 2) != kept || !kept && got.Int() != 1 {
+			t.Errorf("%s: got %v, %v", body, got, err)
+		}
+	}
+}
