@@ -1,15 +1,15 @@
 package command
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -49,15 +49,6 @@ func group(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withoutKeys(err) })
 }
 
-// keyID reads the id of an API key.
-func keyID(text string) (int64, error) {
-	id, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || id < 1 {
-		return 0, errors.New("ID: must be the number of a key, as in: caddy pg-ratelimit keys list")
-	}
-	return id, nil
-}
-
 // secret reads an argument that may be a secret. "-" reads it from standard input, so that it
 // is in no list of processes and in no history of a shell.
 func secret(cmd *cobra.Command, name, text string) (string, error) {
@@ -74,6 +65,34 @@ func secret(cmd *cobra.Command, name, text string) (string, error) {
 		return "", fmt.Errorf("%s: standard input must have it on one line", name)
 	}
 	return line, nil
+}
+
+// number is the flag of a list that says how many lines it has.
+type number int
+
+func (n *number) flag(cmd *cobra.Command) {
+	cmd.Flags().IntVarP((*int)(n), "number", "n", int(*n), "how many")
+}
+
+// check returns an error for a number that a list cannot have.
+func (n number) check() error {
+	if n < 1 || n > 100000 {
+		return &ratelimit.FieldError{Field: "-n", Value: whole(int64(n)), Want: "from 1 to 100000"}
+	}
+	return nil
+}
+
+// end reads the flag of the time at which something ends, such as 90d, which begins now by the
+// clock of the server. The zero time, for "", is never.
+func end(ctx context.Context, db *admin.Database, flag, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	now, err := db.Now(ctx)
+	if err != nil {
+		return now, err
+	}
+	return admin.ParseUntil(flag, text, now)
 }
 
 // duration reads the flag of a duration, such as 24h or 90d.

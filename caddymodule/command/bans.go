@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,30 +23,35 @@ func (b *banTerms) flags(cmd *cobra.Command) {
 
 // until is when the ban ends, by the clock of the server; the zero time is never.
 func (b *banTerms) until(ctx context.Context, db *admin.Database) (time.Time, error) {
-	if b.lasts == "" && b.ends == "" {
-		return time.Time{}, nil
-	}
-	now, err := db.Now(ctx)
-	if err != nil {
-		return now, err
-	}
-	if b.ends != "" {
-		return admin.ParseUntil("--until", b.ends, now)
+	if b.lasts == "" {
+		return end(ctx, db, "--until", b.ends)
 	}
 	d, err := duration("--for", b.lasts)
 	if err == nil && d == 0 {
 		err = &ratelimit.FieldError{Field: "--for", Value: b.lasts, Want: "above 0"}
 	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	now, err := db.Now(ctx)
 	return now.Add(d), err
 }
 
-// banned prints a ban that was made.
-func (t *tool) banned(cmd *cobra.Command, ban *admin.Ban) error {
-	end := "for ever"
-	if ban.Until != nil {
-		end = "until " + moment(*ban.Until)
+// ban makes a ban on these terms, and prints it.
+func (t *tool) ban(ctx context.Context, db *admin.Database, cmd *cobra.Command, terms *banTerms, make func(until time.Time) (admin.Ban, error)) error {
+	until, err := terms.until(ctx, db)
+	if err != nil {
+		return err
 	}
-	return t.done(cmd, ban, fmt.Sprintf("The %s %s is banned %s.", ban.Kind, text(ban.Banned), end))
+	ban, err := make(until)
+	if err != nil {
+		return err
+	}
+	lasts := "for ever"
+	if ban.Until != nil {
+		lasts = "until " + moment(*ban.Until)
+	}
+	return t.done(cmd, ban, fmt.Sprintf("The %s %s is banned %s.", ban.Kind, text(ban.Banned), lasts))
 }
 
 func banTable(bans []admin.Ban) table {
@@ -69,10 +73,7 @@ func bansCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.show(cmd, bans, func(to io.Writer) error {
-				list := banTable(bans)
-				return list.write(to)
-			})
+			return t.showTable(cmd, bans, banTable(bans))
 		}),
 	}
 }
@@ -90,15 +91,9 @@ func banCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			until, err := terms.until(ctx, db)
-			if err != nil {
-				return err
-			}
-			ban, err := db.BanNetwork(ctx, network, until, terms.reason)
-			if err != nil {
-				return err
-			}
-			return t.banned(cmd, &ban)
+			return t.ban(ctx, db, cmd, &terms, func(until time.Time) (admin.Ban, error) {
+				return db.BanNetwork(ctx, network, until, terms.reason)
+			})
 		}),
 	}
 	terms.flags(cmd)

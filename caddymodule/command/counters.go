@@ -2,13 +2,11 @@ package command
 
 import (
 	"context"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/admin"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func usageTable(usage []admin.Usage) table {
@@ -44,7 +42,7 @@ func counterTable(counters []admin.Counter) table {
 }
 
 func topCommand(t *tool) *cobra.Command {
-	prefix, most := "", 20
+	prefix, most := "", number(20)
 	cmd := &cobra.Command{
 		Use:   "top [--prefix PREFIX] [-n 20]",
 		Short: "Lists the counters that are closest to their limits",
@@ -56,33 +54,39 @@ the configuration of a proxy, the counters that have counted most come first.`,
   caddy pg-ratelimit top --prefix web`,
 		Args: arguments(),
 		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			if most < 1 || most > 100000 {
-				return &ratelimit.FieldError{Field: "-n", Value: whole(int64(most)), Want: "from 1 to 100000"}
+			if err := most.check(); err != nil {
+				return err
 			}
 			if prefix != "" && !strings.HasPrefix(prefix, "rule/") {
-				counters, err := db.TopCounters(ctx, prefix, most)
+				counters, err := db.TopCounters(ctx, prefix, int(most))
 				if err != nil {
 					return err
 				}
-				return t.show(cmd, counters, func(to io.Writer) error {
-					list := counterTable(counters)
-					return list.write(to)
-				})
+				return t.showTable(cmd, counters, counterTable(counters))
 			}
-			usage, err := db.Top(ctx, prefix, most)
+			usage, err := db.Top(ctx, prefix, int(most))
 			if err != nil {
 				return err
 			}
-			return t.show(cmd, usage, func(to io.Writer) error {
-				list := usageTable(usage)
-				return list.write(to)
-			})
+			return t.showTable(cmd, usage, usageTable(usage))
 		}),
 	}
 	cmd.Flags().StringVar(&prefix, "prefix", "", "counters of this prefix only")
-	cmd.Flags().IntVarP(&most, "number", "n", most, "how many")
+	most.flag(cmd)
 	t.mayComplete(cmd, "prefix", t.completePrefix)
 	return cmd
+}
+
+// onCounter makes an action on one counter the work of a command with the arguments PREFIX and
+// KEY.
+func (t *tool) onCounter(do func(ctx context.Context, db *admin.Database, cmd *cobra.Command, prefix, key string) error) func(*cobra.Command, []string) error {
+	return t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+		key, err := secret(cmd, "KEY", args[1])
+		if err != nil {
+			return err
+		}
+		return do(ctx, db, cmd, args[0], key)
+	})
 }
 
 func getCommand(t *tool) *cobra.Command {
@@ -96,19 +100,12 @@ key may be one that is stored as a digest. KEY may be "-", to read it from stand
   caddy pg-ratelimit get per-key - < key.txt`,
 		Args:              arguments("PREFIX", "KEY"),
 		ValidArgsFunction: t.completeOneOf(t.completePrefix),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			key, err := secret(cmd, "KEY", args[1])
+		RunE: t.onCounter(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, prefix, key string) error {
+			counters, err := db.Counters(ctx, prefix, key)
 			if err != nil {
 				return err
 			}
-			counters, err := db.Counters(ctx, args[0], key)
-			if err != nil {
-				return err
-			}
-			return t.show(cmd, counters, func(to io.Writer) error {
-				list := counterTable(counters)
-				return list.write(to)
-			})
+			return t.showTable(cmd, counters, counterTable(counters))
 		}),
 	}
 }
@@ -123,15 +120,11 @@ proxy that has refused the key within the last second may refuse it for up to a 
   caddy pg-ratelimit reset per-key - < key.txt`,
 		Args:              arguments("PREFIX", "KEY"),
 		ValidArgsFunction: t.completeOneOf(t.completePrefix),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			key, err := secret(cmd, "KEY", args[1])
-			if err != nil {
+		RunE: t.onCounter(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, prefix, key string) error {
+			if err := db.Reset(ctx, prefix, key); err != nil {
 				return err
 			}
-			if err := db.Reset(ctx, args[0], key); err != nil {
-				return err
-			}
-			return t.change(cmd, "counter of", args[0], "reset")
+			return t.change(cmd, "counter of", prefix, "reset")
 		}),
 	}
 }

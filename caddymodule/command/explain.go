@@ -147,21 +147,7 @@ func writeExplanation(to io.Writer, e *admin.Explanation) error {
 		limits.add(text(l.Rule+"/"+l.Limit), text(hideKeys(l.Key)), optionalWhole(l.Quota, "unlimited"), "the "+l.AmountFrom, window, l.Algorithm,
 			whole(l.Cost), optionalWhole(l.Left, none), optionalMoment(l.Reset, none), would(l))
 	}
-	for _, part := range []struct {
-		title string
-		table table
-	}{{"Bans", banTable(e.Bans)}, {"Rules", rules}, {"Limits", limits}} {
-		if len(part.table.rows) == 0 && part.title != "Rules" {
-			continue
-		}
-		if _, err := fmt.Fprintf(to, "\n%s\n", part.title); err != nil {
-			return err
-		}
-		if err := part.table.write(to); err != nil {
-			return err
-		}
-	}
-	return nil
+	return writeSections(to, section{title: "Bans", table: banTable(e.Bans)}, section{title: "Rules", table: rules, always: true}, section{title: "Limits", table: limits})
 }
 
 // result is the result of an explanation in words.

@@ -2,9 +2,10 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"time"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -34,17 +35,11 @@ standard error. The database has only a digest of the key, so nothing can print 
   caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
 		Args: arguments(),
 		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			var end time.Time
-			if expires != "" {
-				now, err := db.Now(ctx)
-				if err != nil {
-					return err
-				}
-				if end, err = admin.ParseUntil("--expires", expires, now); err != nil {
-					return err
-				}
+			ends, err := end(ctx, db, "--expires", expires)
+			if err != nil {
+				return err
 			}
-			key, err := db.CreateKey(ctx, user, name, end)
+			key, err := db.CreateKey(ctx, user, name, ends)
 			if err != nil {
 				return err
 			}
@@ -96,15 +91,23 @@ func keysList(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.show(cmd, keys, func(to io.Writer) error {
-				list := keyTable(keys)
-				return list.write(to)
-			})
+			return t.showTable(cmd, keys, keyTable(keys))
 		}),
 	}
 	cmd.Flags().StringVar(&user, "user", "", "keys of this user only")
 	t.mayComplete(cmd, "user", t.completeUser)
 	return cmd
+}
+
+// onKey makes an action on one API key the work of a command with the argument ID.
+func (t *tool) onKey(do func(ctx context.Context, db *admin.Database, cmd *cobra.Command, id int64) error) func(*cobra.Command, []string) error {
+	return t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+		id, err := strconv.ParseInt(args[0], 10, 64)
+		if err != nil || id < 1 {
+			return errors.New("ID: must be the number of a key, as in: caddy pg-ratelimit keys list")
+		}
+		return do(ctx, db, cmd, id)
+	})
 }
 
 func keysRevoke(t *tool) *cobra.Command {
@@ -114,11 +117,7 @@ func keysRevoke(t *tool) *cobra.Command {
 		Example:           "  caddy pg-ratelimit keys revoke 7",
 		Args:              arguments("ID"),
 		ValidArgsFunction: t.completeOne(validKeys),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			id, err := keyID(args[0])
-			if err != nil {
-				return err
-			}
+		RunE: t.onKey(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, id int64) error {
 			key, err := db.RevokeKey(ctx, id)
 			if err != nil {
 				return err
@@ -140,11 +139,7 @@ count by key count the new key from zero; those that count by user go on.`,
   caddy pg-ratelimit keys rotate 7 --grace 0s`,
 		Args:              arguments("ID"),
 		ValidArgsFunction: t.completeOne(validKeys),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			id, err := keyID(args[0])
-			if err != nil {
-				return err
-			}
+		RunE: t.onKey(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, id int64) error {
 			d, err := duration("--grace", grace)
 			if err != nil {
 				return err

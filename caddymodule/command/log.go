@@ -8,11 +8,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/admin"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func changesCommand(t *tool) *cobra.Command {
-	since, most := "", 100
+	since, most := "", number(100)
 	cmd := &cobra.Command{
 		Use:   "changes [--since 1h] [-n 100]",
 		Short: "Lists who changed what, the latest change first",
@@ -26,10 +25,10 @@ has the rows before and after.`,
 			if err != nil {
 				return err
 			}
-			if most < 1 || most > 100000 {
-				return &ratelimit.FieldError{Field: "-n", Value: whole(int64(most)), Want: "from 1 to 100000"}
+			if err := most.check(); err != nil {
+				return err
 			}
-			changes, err := db.Changes(ctx, d, most)
+			changes, err := db.Changes(ctx, d, int(most))
 			if err != nil {
 				return err
 			}
@@ -48,7 +47,7 @@ has the rows before and after.`,
 		}),
 	}
 	cmd.Flags().StringVar(&since, "since", "1h", "changes of the last 30m, 24h, 7d …")
-	cmd.Flags().IntVarP(&most, "number", "n", most, "how many")
+	most.flag(cmd)
 	return cmd
 }
 
@@ -80,13 +79,11 @@ func nodesCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.show(cmd, nodes, func(to io.Writer) error {
-				list := table{header: []string{"NODE", "REGION", "VERSION", "CHANGES BEHIND", "SEEN", "PROBLEMS"}, empty: "No proxy has used this policy yet."}
-				for _, n := range nodes {
-					list.add(text(n.Node), optional(n.Region), optional(n.Version), whole(n.Behind), span(n.SecondsAgo)+" ago", text(strings.Join(n.Problems, "; ")))
-				}
-				return list.write(to)
-			})
+			list := table{header: []string{"NODE", "REGION", "VERSION", "CHANGES BEHIND", "SEEN", "PROBLEMS"}, empty: "No proxy has used this policy yet."}
+			for _, n := range nodes {
+				list.add(text(n.Node), optional(n.Region), optional(n.Version), whole(n.Behind), span(n.SecondsAgo)+" ago", text(strings.Join(n.Problems, "; ")))
+			}
+			return t.showTable(cmd, nodes, list)
 		}),
 	}
 }

@@ -2,6 +2,7 @@ package command
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
@@ -48,6 +49,34 @@ func (t *tool) show(cmd *cobra.Command, value any, forPeople func(to io.Writer) 
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(value)
+}
+
+// showTable prints a value as JSON, or as a table for people.
+func (t *tool) showTable(cmd *cobra.Command, value any, people table) error {
+	return t.show(cmd, value, people.write)
+}
+
+// section is a table below a title. It is left out if the table has no rows, unless always is
+// set.
+type section struct {
+	title  string
+	table  table
+	always bool
+}
+
+func writeSections(to io.Writer, sections ...section) error {
+	for _, s := range sections {
+		if len(s.table.rows) == 0 && !s.always {
+			continue
+		}
+		if _, err := fmt.Fprintf(to, "\n%s\n", s.title); err != nil {
+			return err
+		}
+		if err := s.table.write(to); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // done prints what a command has done.

@@ -2,8 +2,8 @@ package command
 
 import (
 	"context"
-	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -56,27 +56,14 @@ func writeUser(to io.Writer, u *admin.User) error {
 	}
 	overrides := table{header: []string{"LIMIT", "AMOUNT", "FOR", "FROM", "UNTIL", "REASON"}}
 	for _, o := range u.Overrides {
-		whose := "the user"
+		holder := "the user"
 		if o.KeyID != nil {
-			whose = "key " + whole(*o.KeyID)
+			holder = "key " + whole(*o.KeyID)
 		}
-		overrides.add(text(o.Rule+"/"+o.Limit), optionalWhole(o.Events, "unlimited"), whose, optionalMoment(o.ValidFrom, none), optionalMoment(o.ValidUntil, "never"), optional(o.Reason))
+		overrides.add(text(o.Rule+"/"+o.Limit), optionalWhole(o.Events, "unlimited"), holder, optionalMoment(o.ValidFrom, none), optionalMoment(o.ValidUntil, "never"), optional(o.Reason))
 	}
-	for _, part := range []struct {
-		title string
-		table table
-	}{{"Keys", keyTable(u.Keys)}, {"Overrides", overrides}, {"Bans", banTable(u.Bans)}, {"Used", usageTable(u.Usage)}} {
-		if len(part.table.rows) == 0 {
-			continue
-		}
-		if _, err := fmt.Fprintf(to, "\n%s\n", part.title); err != nil {
-			return err
-		}
-		if err := part.table.write(to); err != nil {
-			return err
-		}
-	}
-	return nil
+	return writeSections(to, section{title: "Keys", table: keyTable(u.Keys)}, section{title: "Overrides", table: overrides},
+		section{title: "Bans", table: banTable(u.Bans)}, section{title: "Used", table: usageTable(u.Usage)})
 }
 
 func usersSet(t *tool) *cobra.Command {
@@ -118,15 +105,9 @@ func usersBan(t *tool) *cobra.Command {
 		Args:              arguments("USER"),
 		ValidArgsFunction: t.completeUser,
 		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			until, err := terms.until(ctx, db)
-			if err != nil {
-				return err
-			}
-			ban, err := db.BanUser(ctx, args[0], until, terms.reason)
-			if err != nil {
-				return err
-			}
-			return t.banned(cmd, &ban)
+			return t.ban(ctx, db, cmd, &terms, func(until time.Time) (admin.Ban, error) {
+				return db.BanUser(ctx, args[0], until, terms.reason)
+			})
 		}),
 	}
 	terms.flags(cmd)

@@ -85,27 +85,24 @@ func (d *Database) major() int {
 	return major
 }
 
-// rows runs a query and returns its rows, in each of which the columns are the fields of T, in
-// their order. Errors are for people.
+// rows runs a query and returns its rows. The columns of a row are the fields of T, in their
+// order. Errors are for people.
 func rows[T any](ctx context.Context, d *Database, sql string, args ...any) ([]T, error) {
-	result, err := d.conn.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, d.failure(err)
-	}
-	all, err := pgx.CollectRows(result, pgx.RowToStructByPos[T])
-	if err != nil {
-		return nil, d.failure(err)
-	}
-	return all, nil
+	return query(ctx, d, pgx.RowToStructByPos[T], sql, args)
 }
 
 // values runs a query with one column.
 func values[T any](ctx context.Context, d *Database, sql string, args ...any) ([]T, error) {
+	return query(ctx, d, pgx.RowTo[T], sql, args)
+}
+
+// query runs a query, and reads each of its rows with read.
+func query[T any](ctx context.Context, d *Database, read pgx.RowToFunc[T], sql string, args []any) ([]T, error) {
 	result, err := d.conn.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, d.failure(err)
 	}
-	all, err := pgx.CollectRows(result, pgx.RowTo[T])
+	all, err := pgx.CollectRows(result, read)
 	if err != nil {
 		return nil, d.failure(err)
 	}
