@@ -3,9 +3,12 @@ package integration
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
@@ -33,10 +36,35 @@ func leasedCaddy(t *testing.T, dsn, limit string) (c *caddy, reload func()) {
 		if answer := harness.Ask(t, request); answer.Status != http.StatusOK {
 			t.Fatalf("the reload: %d %s", answer.Status, answer.Body)
 		}
-		// The answer comes before the old server has closed its listener, which would end a
-		// connection that it has just accepted.
-		time.Sleep(300 * time.Millisecond)
+		// Caddy answers before the old server has closed its listener. A connection that waits
+		// for this listener would fail.
+		await(t, "the old server to close its listener", func() bool { return listeners(t, address) == 1 })
 	}
+}
+
+// listeners is how many sockets listen on the port of an address.
+func listeners(t *testing.T, address string) int {
+	t.Helper()
+	port, err := netip.ParseAddrPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets, err := fs.NetTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const listening = 10 // TCP_LISTEN
+	n := 0
+	for _, s := range sockets {
+		if s.St == listening && s.LocalPort == uint64(port.Port()) {
+			n++
+		}
+	}
+	return n
 }
 
 // TestCaddyGivesLeasesBack: leases survive a reload. Two seconds after the last request, and after
@@ -98,23 +126,26 @@ func TestLeasesOfThreeCaddiesAreNeverMoreThanTheLimit(t *testing.T) {
 		c, reload := leasedCaddy(t, dsn, "30000 1h")
 		all, reloads = append(all, c), append(reloads, reload)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	done := make(chan *harness.Result, 1)
 	urls := []string{all[0].url, all[1].url, all[2].url}
 	go func() {
-		done <- harness.Run(ctx, harness.Load{Clients: 24, Requests: limit + 6000, Request: func(i int) *http.Request { return harness.Get(urls[i%3]) }})
+		done <- harness.Run(ctx, harness.Load{Clients: 24, Requests: limit + 15000, Request: func(i int) *http.Request { return harness.Get(urls[i%3]) }})
 	}()
-	time.Sleep(time.Second)
+	await(t, "the first requests", func() bool { return queryInt(t, dsn, charged) >= limit/3 })
 	reloads[0]()
 	if err := all[1].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	await(t, "more requests", func() bool { return queryInt(t, dsn, charged) >= limit*2/3 })
 	reloads[2]()
 	result := <-done
 	if t.Logf("%v", result); result.Status[200] > limit {
 		t.Errorf("%d of %d passed", result.Status[200], limit)
+	}
+	if result.Status[429] == 0 {
+		t.Error("the limit was not reached")
 	}
 	if n := result.Status[200] + result.Status[429] + result.Failed; n != result.Sent {
 		t.Errorf("%d of %d requests have another answer: %v", result.Sent-n, result.Sent, result)

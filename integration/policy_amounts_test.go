@@ -101,7 +101,7 @@ func TestTheMostSpecificAmountHolds(t *testing.T) {
 		})
 	}
 	execute(t, dsn, "UPDATE rate_limit_overrides SET events = "+strconv.FormatInt(c.used+5, 10)+" WHERE key_id = 1")
-	time.Sleep(time.Second) // the proxies obey by then
+	awaitObeyed(t, dsn, len(c.urls))
 	passed := 0
 	for i := range 20 {
 		if harness.Ask(t, harness.Get(c.urls[i%len(c.urls)]+"/", "Authorization", special)).Status == http.StatusOK {

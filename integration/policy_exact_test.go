@@ -60,7 +60,7 @@ func TestTwoFamiliesAreChargedTogether(t *testing.T) {
 	// With a limit on the path that all share and that lasts, the sums show each charge.
 	execute(t, dsn, `DELETE FROM rate_limit_rules WHERE name = 'api_v1_limit';
 		SELECT rate_limit_rule('api_v1_hour', family => 'protect', paths => '{/api/v1/*}', count_by => '{all}', algorithm => 'fixed_window', per_hour => 100, priority => 600);`)
-	time.Sleep(time.Second) // the proxies obey by then
+	awaitObeyed(t, dsn, len(urls))
 	zone := sumOf(t, dsn, "zone")
 	passed := sendAs(t, urls, "/api/v1/x", 900, "alice", "bob")
 	if passed["alice"]+passed["bob"] != 100 || passed["alice"] > 17 {
@@ -81,7 +81,7 @@ func TestFourLimitsOfOneRule(t *testing.T) {
 	want := int64(0)
 	for _, step := range []struct{ set, limit string }{{"per_day => 20", "per_day"}, {"per_hour => 40, per_day => 1000", "per_hour"}} {
 		execute(t, dsn, "SELECT rate_limit_rule('four', "+step.set+")")
-		time.Sleep(time.Second + 3*roundTrip) // the proxies obey by then
+		awaitObeyed(t, dsn, len(urls))
 		want += 20
 		sendAs(t, urls, "/", 300, "alice")
 		for _, limit := range []string{"per_day", "per_hour", step.limit} {
@@ -94,7 +94,7 @@ func TestFourLimitsOfOneRule(t *testing.T) {
 	// the quota passes, and at least once the whole of it does.
 	for _, step := range []struct{ set, limit string }{{"per_minute => 30, per_hour => 1000", "per_minute"}, {"per_second => 10, per_minute => 1000", "per_second"}} {
 		execute(t, dsn, "SELECT rate_limit_rule('four', "+step.set+")")
-		time.Sleep(time.Second + 3*roundTrip)
+		awaitObeyed(t, dsn, len(urls))
 		quota := int64(30)
 		window := time.Minute
 		if step.limit == "per_second" {

@@ -21,6 +21,14 @@ func policyDatabase(t *testing.T, sql string) (dsn string) {
 	return dsn
 }
 
+// awaitObeyed waits until so many proxies say that they have applied all changes of the policy.
+func awaitObeyed(t *testing.T, dsn string, proxies int) {
+	t.Helper()
+	await(t, "the proxies to obey all changes", func() bool {
+		return queryInt(t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE applied_seq >= (SELECT max(seq) FROM rate_limit_changes)") == int64(proxies)
+	})
+}
+
 // people are two users on two plans.
 const people = `
 	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
