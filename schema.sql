@@ -118,7 +118,7 @@ COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number by which people and limi
 COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
 COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first and last characters of the key, by which people recognise it.';
 COMMENT ON COLUMN rate_limit_api_keys.name IS 'What the key is for.';
-COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'Whose key it is. The user has the tier, and all keys of the user share the limits that count by user.';
+COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. The user has the tier, and all keys of the user share the limits that count by user.';
 COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key ends by itself. infinity: never.';
 COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
 COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'Whoever revoked the key.';
@@ -193,7 +193,7 @@ COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.'
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
 COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
 COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
-COMMENT ON COLUMN rate_limit_rules.ban_for IS 'Proxies ban for so long a sender whose requests the rule refused ban_after times within ban_within; longer each time. NULL: never.';
+COMMENT ON COLUMN rate_limit_rules.ban_for IS 'For how long proxies ban a sender after the rule has refused ban_after of its requests within ban_within. Each further ban lasts longer. NULL: never.';
 COMMENT ON COLUMN rate_limit_rules.ban_after IS 'After how many refusals proxies ban.';
 COMMENT ON COLUMN rate_limit_rules.ban_within IS 'The time in which refusals are counted for a ban.';
 COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';

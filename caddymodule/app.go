@@ -43,9 +43,9 @@ type App struct {
 	// of expired rows: from 0 (never) to 1 (always). Default: 0.1.
 	CleanupProbability *float64 `json:"cleanup_probability,omitempty"`
 
-	// Refuse requests of a key whose quota is known to be used up without
-	// asking the database. If another process refunds or resets that quota, it
-	// is noticed within a second. Default: true.
+	// Refuse requests without asking the database if the quota of their key is known to be used
+	// up. If another process refunds or resets that quota, it is noticed within a second.
+	// Default: true.
 	InMemoryBlock *bool `json:"in_memory_block,omitempty"`
 
 	// The most used-up keys that `in_memory_block` remembers, from 1 to
@@ -153,8 +153,8 @@ func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
 }
 
 // Start connects to the databases, in the background, and warns of handlers that charge a
-// request twice. Provision does not connect, because a
-// config that is only validated, or that fails to load, must not touch a database.
+// request twice. Provision does not connect, because a config that is only validated, or that
+// fails to load, must not touch a database.
 func (a *App) Start() error {
 	for _, s := range a.used {
 		edge.Prepare(s.Store)
@@ -168,7 +168,7 @@ func (a *App) Start() error {
 	loaded, err := a.http()
 	if app, ok := loaded.(*caddyhttp.App); ok && err == nil { // without it there are no handlers
 		for _, server := range app.Servers {
-			warnOfChargesTwice(placedHandlers(server.Routes, nil))
+			warnOfDoubleCharges(placedHandlers(server.Routes, nil))
 		}
 	}
 	return nil

@@ -137,7 +137,7 @@ func (h *Handler) read(b *block) error {
 	return err
 }
 
-// readPolicy reads a policy, whose block may be missing.
+// readPolicy reads the subdirective policy, with or without a block.
 func readPolicy(outer *block, args []string) (*Policy, error) {
 	if len(args) > 0 {
 		return nil, outer.wrong("policy", strings.Join(args, " "), "a block, or nothing")

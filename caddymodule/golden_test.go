@@ -150,9 +150,9 @@ func TestWrongJSONIsRefused(t *testing.T) {
 		{`"policy": {"refresh": "2m"}`, `policy: refresh: "2m0s": must be a duration from 50ms to 1m`},
 		{`"policy": {"max_identities": -1}`, `policy: max_identities: "-1": must be a whole number from 1 to 10000000`},
 		{`"policy": {"apiKey": "{header.X}"}`, `unknown field "apiKey"`},
-		{`"policy": {}, "dsn": "memory"`, `dsn: "memory": must be a Postgres URL or key=value pairs beside a policy`},
+		{`"policy": {}, "dsn": "memory"`, `dsn: "memory": must be a Postgres URL or key=value pairs: the rules of a policy are in Postgres`},
 		{`"policy": {}, "zones": [{"prefix": "ban/x", "limit": "5 1m"}]`, `zone "ban/x": prefix: "ban/x": must be a name that does not begin with ban/`},
-		{`"zones": [{"prefix": "api", "limit": "5 1m", "ban": "1h after 10 refusals in 1m"}]`, `zone "api": ban: "1h after 10 refusals in 1m": must be left out, or beside a policy`},
+		{`"zones": [{"prefix": "api", "limit": "5 1m", "ban": "1h after 10 refusals in 1m"}]`, `zone "api": ban: "1h after 10 refusals in 1m": must be left out, or used with a policy`},
 		{`"prefix": "demo", "limit": "100 1m", "policy": {}, "ban": "1s after 10 refusals in 0s"`, `ban: "1s after 10 refusals in 0s": must be a ban such as`},
 		{`"prefix": "demo", "limits": "100 1m"`, `unknown field "limits"`},
 	} {

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// keyShown is a Caddyfile whose error page shows how a key is stored.
+// keyShown is a Caddyfile with an error page that shows how a key is stored.
 const keyShown = `
 	:PORT {
 		pg_ratelimit PREFIX_%d {

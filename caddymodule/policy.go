@@ -38,9 +38,8 @@ type Policy struct {
 	// tier that is empty is the default. Default: `anonymous`.
 	Tier string `json:"tier,omitempty"`
 
-	// What happens to a request whose API key is unknown, expired or revoked:
-	// `reject` refuses it with status 401, `anonymous` treats it as one without
-	// a key. Default: `reject`.
+	// What happens to a request with an unknown, expired or revoked API key: `reject` refuses it
+	// with status 401, `anonymous` treats it as one without a key. Default: `reject`.
 	UnknownKey string `json:"unknown_key,omitempty"`
 
 	// The name of the route, for rules that count by route. May contain

@@ -50,7 +50,7 @@ func migratePolicy(t *testing.T, dsn string) {
 	}
 }
 
-// insertKey is SQL that gives a user a new API key, which it returns as well.
+// insertKey returns a new API key, and SQL that gives it to a user.
 func insertKey(t *testing.T, id int, user string) (key, sql string) {
 	t.Helper()
 	key, err := policy.NewKey()

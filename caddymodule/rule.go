@@ -42,9 +42,9 @@ type Rule struct {
 	// request costs 1. Default: 1.
 	Cost string `json:"cost,omitempty"`
 
-	// The least that a request costs if a placeholder gives its cost. Clients
-	// often choose what a placeholder gives. With 0, a request whose placeholder
-	// gives 0 passes while some quota is left, and is charged nothing. Default: 1.
+	// The least that a request costs if a placeholder gives its cost. Clients often choose what
+	// a placeholder gives. With 0, a request of cost 0 passes while some quota is left, and is
+	// charged nothing. Default: 1.
 	MinCost *int64 `json:"min_cost,omitempty"`
 
 	// Count in the table that survives a crash of the database server
@@ -63,11 +63,11 @@ type Rule struct {
 	// Default: none.
 	Lease string `json:"lease,omitempty"`
 
-	// Store keys as SHA-256 digests, so that they cannot be read from the
-	// database. Default: true if the key has a placeholder of a credential
-	// (Authorization; any cookie; a header, a query parameter or a user's
-	// property with a name like token, secret, password or api-key; the whole
-	// query; that of `api_key` in this handler's policy), else false. Proxies that share counters must set it alike.
+	// Store keys as SHA-256 digests, so that they cannot be read from the database. Default:
+	// true if the key has a placeholder of a credential (Authorization; any cookie; a header, a
+	// query parameter or a user's property with a name like token, secret, password or api-key;
+	// the whole query; that of `api_key` in this handler's policy), else false. Proxies that
+	// share counters must set it alike.
 	HashKey *bool `json:"hash_key,omitempty"`
 
 	// If a placeholder in the key gives an IPv4 address: how many of its bits

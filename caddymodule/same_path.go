@@ -9,15 +9,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 )
 
-// placedHandler is a handler of a server, and the routes around it, from the outside: that
-// of the server, and those of subroutes.
+// placedHandler is a handler of a server, and the routes around it: first the route of the
+// server, then those of the subroutes, from the outside to the inside.
 type placedHandler struct {
 	handler *Handler
 	routes  []placedRoute
 }
 
-// placedRoute is a route, its place in its list, and the place in it of the handler that
-// leads inwards.
+// placedRoute is a route around a handler. place is its place in its list of routes. inwards is
+// the place, in this route, of the subroute with the next route, or of the handler itself.
 type placedRoute struct {
 	*caddyhttp.Route
 	place, inwards int
@@ -40,16 +40,16 @@ func placedHandlers(list caddyhttp.RouteList, around []placedRoute) (found []pla
 	return found
 }
 
-// warnOfChargesTwice warns of each prefix whose rows two handlers charge for the same
-// request, if it can be told that there are such requests.
-func warnOfChargesTwice(handlers []placedHandler) {
+// warnOfDoubleCharges warns of each prefix under which two handlers charge the same request, if
+// it can be told that there are such requests.
+func warnOfDoubleCharges(handlers []placedHandler) {
 	for i, second := range handlers {
 		var warned []string
 		for _, first := range handlers[:i] {
 			if first.handler.store != second.handler.store {
 				continue
 			}
-			prefixes, policies := chargedTwice(first, second)
+			prefixes, policies := doubleCharges(first, second)
 			if policies {
 				second.handler.logger.Warn("another handler on the same path has a policy: a request that reaches both is charged twice")
 			}
@@ -64,9 +64,9 @@ func warnOfChargesTwice(handlers []placedHandler) {
 	}
 }
 
-// chargedTwice returns the prefixes of rows that two handlers charge for one request, and
-// whether both charge the limits of a policy.
-func chargedTwice(first, second placedHandler) (prefixes []string, policies bool) {
+// doubleCharges returns the prefixes under which two handlers charge one request, and whether
+// both charge the limits of a policy.
+func doubleCharges(first, second placedHandler) (prefixes []string, policies bool) {
 	exclusive, firstMatches, secondMatches := compare(first.routes, second.routes)
 	if exclusive {
 		return nil, false

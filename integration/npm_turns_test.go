@@ -30,9 +30,9 @@ const rounded = 1000
 // state is a row's, as the witness saw it; times in microseconds.
 type state struct{ at, count, previous, start, expires int64 }
 
-// TestNodeProgramSharesWindows lets a Node program and a store hit rows whose
-// windows turn many times, as fast as they can. Either may turn a window. The
-// Node program's clock is the server's, or runs behind or ahead of it.
+// TestNodeProgramSharesWindows lets a Node program and a store hit the same rows as fast as they
+// can. The windows of the rows turn many times, and either side may turn one. The Node program's
+// clock is the server's, or runs behind or ahead of it.
 func TestNodeProgramSharesWindows(t *testing.T) {
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)
@@ -82,8 +82,8 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 						if passes {
 							side.passed.Add(1)
 						}
-						// The side whose clock is 100 ms ahead begins the new window first.
-						// It must leave some quota to the other side.
+						// The side with the clock that is 100 ms ahead begins the new window
+						// first. It must leave some quota to the other side.
 						time.Sleep(5 * time.Millisecond)
 					}
 				}()

@@ -98,8 +98,8 @@ func (s *secretSearch) inDatabase(dsn string) {
 	s.in("pg_stat_activity", strings.Join(list("SELECT a::text FROM pg_stat_activity AS a"), "\n"))
 }
 
-// keySources are where the proxies take API keys from, by path. One is a header of whose name
-// nobody would think that it holds a secret.
+// keySources say from where the proxies take API keys, by path. The names X-Customer and c do
+// not tell that they hold a secret.
 var keySources = []struct{ path, placeholder string }{
 	{"/header", "{header.X-Api-Key}"}, {"/bearer", "{header.Authorization}"}, {"/query", "{query.api_key}"}, {"/other", "{header.X-Customer}"}, {"/param", "{query.c}"},
 }

@@ -101,7 +101,7 @@ func execute(t *testing.T, dsn, sql string) {
 	}
 }
 
-// queryInt runs a query whose answer is one number.
+// queryInt runs a query for one number.
 func queryInt(t *testing.T, dsn, sql string, args ...any) int64 {
 	t.Helper()
 	conn := connect(t, dsn)

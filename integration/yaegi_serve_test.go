@@ -202,7 +202,8 @@ type writer struct {
 
 func (w *writer) Flush() { w.flushed = true }
 
-// TestInterpretedPluginDoesNotWrap the writer of a response whose headers it leaves alone.
+// TestInterpretedPluginDoesNotWrap: if the plugin leaves the headers of a response alone, the
+// next handler gets the writer of the response as it is.
 func TestInterpretedPluginDoesNotWrap(t *testing.T) {
 	if runWithoutRace(t) {
 		return

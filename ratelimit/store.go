@@ -10,10 +10,10 @@ import (
 //
 // A Store is safe for concurrent use.
 type Store interface {
-	// Take decides the hits of one request, which are charged all together or not
-	// at all, except for hits that are Apart, and writes a decision for each hit into decisions, which must be as
-	// long as hits. Two hits of one request must not share a row (Limit.Prefix,
-	// Key, Limit.Durable).
+	// Take decides the hits of one request, and writes a decision for each hit into decisions,
+	// which must be as long as hits. The hits are charged all together or not at all, except for
+	// hits that are Apart. Two hits of one request must not share a row (Limit.Prefix, Key,
+	// Limit.Durable).
 	//
 	// A *FieldError means that a hit is wrong, and that nothing was charged. Any
 	// other error means that no decision was made within the timeout, or before ctx

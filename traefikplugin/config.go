@@ -25,9 +25,9 @@ type Config struct {
 	// of expired rows, from 0 to 1; 0 is never. Default 0.1.
 	CleanupProbability string `json:"cleanupProbability,omitempty"`
 
-	// InMemoryBlock refuses requests of a key whose quota is known to be used up
-	// without asking the database. If another process refunds or resets that quota,
-	// it is noticed within a second. Default on.
+	// InMemoryBlock refuses requests without asking the database if the quota of their key is
+	// known to be used up. If another process refunds or resets that quota, it is noticed within
+	// a second. Default on.
 	InMemoryBlock string `json:"inMemoryBlock,omitempty"`
 
 	// MaxBlockedKeys bounds the used-up keys that InMemoryBlock remembers, from 1 to
@@ -159,9 +159,9 @@ type Policy struct {
 	// that is empty is the default. Default anonymous.
 	Tier string `json:"tier,omitempty"`
 
-	// UnknownKey is what happens to a request whose API key is unknown, expired or
-	// revoked: reject refuses it with status 401, anonymous treats it as one without a
-	// key. Default reject.
+	// UnknownKey is what happens to a request with an unknown, expired or revoked API key:
+	// reject refuses it with status 401, anonymous treats it as one without a key. Default
+	// reject.
 	UnknownKey string `json:"unknownKey,omitempty"`
 
 	// Route is the name of the route, for rules that count by route. May contain

@@ -74,10 +74,10 @@ func TestEachFieldIsChecked(t *testing.T) {
 		`policy.refresh: "2m": must be a duration from 50ms to 1m`:                 func(c *Config) { c.Policy = &Policy{Refresh: "2m"} },
 		`policy.maxIdentities: "0"`:                                                func(c *Config) { c.Policy = &Policy{MaxIdentities: "0"} },
 		`policy.forwardHeaders: "maybe"`:                                           func(c *Config) { c.Policy = &Policy{ForwardHeaders: "maybe"} },
-		`dsn: "memory": must be a Postgres URL or key=value pairs beside a policy`: func(c *Config) { c.Policy = &Policy{} },
+		`dsn: "memory": must be a Postgres URL or key=value pairs: the rules of a policy are in Postgres`: func(c *Config) { c.Policy = &Policy{} },
 		`prefix: "rule/x": must be a name that does not begin with rule/`:          func(c *Config) { c.Policy, c.Prefix = &Policy{}, "rule/x" },
 		`ban: "1h after 10": must be a ban such as`:                                func(c *Config) { c.Policy, c.Ban = &Policy{}, "1h after 10" },
-		`zones[0].ban: "1h after 10 refusals in 1m": must be left out, or beside a policy`: func(c *Config) {
+		`zones[0].ban: "1h after 10 refusals in 1m": must be left out, or used with a policy`: func(c *Config) {
 			c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Ban: "1h after 10 refusals in 1m"}}
 		},
 		`zones[0].cost: "x"`:                           func(c *Config) { c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Cost: "x"}} },

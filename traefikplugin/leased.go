@@ -34,8 +34,8 @@ type leasedHandler struct {
 	ipv6 int
 }
 
-// withLeases returns the handler for a middleware whose requests queued decides: a leasedHandler, or
-// queued itself for another kind of middleware, whose leases are looked up in the queue.
+// withLeases returns the handler of a middleware: a leasedHandler if the middleware is of its
+// kind, else queued. For another kind of middleware, the queue decides by leases.
 func withLeases(h *handler, queued http.Handler) http.Handler {
 	table := lease.TableOf(h.pool.store)
 	f := h.hits
@@ -111,7 +111,7 @@ func leasedHeader(h *leasedHandler, values []string) string {
 	return values[0]
 }
 
-// leasedNetwork returns a key that may be an IPv6 address, or whose network counts.
+// leasedNetwork returns a key that may be an IPv6 address, or of which only the network counts.
 func leasedNetwork(h *leasedHandler, key string) string {
 	key = edge.Network(key, h.ipv4, h.ipv6)
 	if strings.HasPrefix(key, ratelimit.DigestPrefix) {

@@ -33,7 +33,7 @@ func (l *logger) failure(err error) {
 	}
 }
 
-// emptyKeys warns once for each limit of a middleware whose key is empty for a request.
+// emptyKeys warns once for each limit of a middleware if its key is empty for a request.
 type emptyKeys struct {
 	logger *logger
 	name   string // of the middleware

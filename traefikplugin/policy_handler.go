@@ -70,8 +70,8 @@ func (h *policyHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// askPolicy asks the policy about a request. The frequent case is a known API key whose limits
-// are all Simple.
+// askPolicy asks the policy about a request. The frequent case is a known API key with limits
+// that are all Simple.
 func askPolicy(h *policyHandler, p *pendingRequest) (says verdict) {
 	defer containVerdict(h, p, &says)
 	p.asked = true

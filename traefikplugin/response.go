@@ -62,7 +62,7 @@ type responseWriter struct {
 }
 
 // WriteHeader sends the headers. If the length of the body is unknown, the response may be a
-// stream, whose first part may come late. A client must not wait for the headers until then.
+// stream. Its first part may come late. A client must not wait for the headers until then.
 func (w *responseWriter) WriteHeader(status int) {
 	if w.wrote {
 		w.ResponseWriter.WriteHeader(status)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// proxied returns a server whose plugin passes requests to an upstream.
+// proxied returns a server with a plugin that passes requests to an upstream.
 func proxied(t *testing.T, headers string, upstream http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	behind := httptest.NewServer(upstream)
@@ -86,8 +86,8 @@ func TestAResponseMayBeStreamed(t *testing.T) {
 	}
 }
 
-// A client sees that a stream is open before its first part, and a body whose length is
-// known part by part.
+// A client sees that a stream is open before its first part. It sees a body of known length part
+// by part.
 func TestAResponseIsNotHeldBack(t *testing.T) {
 	for _, headers := range []string{"both", "ours"} {
 		for length, first := range map[string]string{"": "", "7": "one"} {

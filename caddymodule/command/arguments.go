@@ -16,8 +16,8 @@ import (
 // Cobra's own checks of arguments repeat the arguments in their errors. One of them may be an
 // API key.
 
-// arguments checks that a command has so many arguments. names are for the error; a last name
-// with "…" stands for one or more.
+// arguments checks the number of the arguments of a command. names are for the error. A last
+// name with "…" stands for one or more arguments.
 func arguments(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		more := len(names) > 0 && strings.HasSuffix(names[len(names)-1], "…")
@@ -31,7 +31,7 @@ func arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// group makes a command one that only has other commands.
+// group sets up a command that only has subcommands.
 func group(cmd *cobra.Command) {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -82,8 +82,8 @@ func (n number) check() error {
 	return nil
 }
 
-// end reads the flag of the time at which something ends, such as 90d, which begins now by the
-// clock of the server. The zero time, for "", is never.
+// end reads a flag that says when something ends, such as 90d or 2026-12-31. A duration begins
+// now, by the clock of the server. "" is never, the zero time.
 func end(ctx context.Context, db *admin.Database, flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil

@@ -1,5 +1,5 @@
-// Package command is `caddy pg-ratelimit …`: the commands with which people look at the
-// policy in a database, and change it. Package admin does the work.
+// Package command has the commands `caddy pg-ratelimit …`, which show and change the policy in a
+// database. Package admin does the work.
 //
 //   - command.go: the root, and how a command runs
 //   - connect.go: which database
@@ -27,7 +27,7 @@ import (
 // show instead.
 type ExpandDSN func(configured string) (dsn, shown string, err error)
 
-// New returns the command with all that are below it, for caddycmd.RegisterCommand.
+// New returns the command with all its subcommands, for caddycmd.RegisterCommand.
 func New(expand ExpandDSN) caddycmd.Command {
 	return caddycmd.Command{
 		Name:  "pg-ratelimit",
@@ -73,7 +73,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
 // action is what a command does on a database.
 type action func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error
 
-// on makes an action the work of a command.
+// on returns a function for a command that runs an action on the database.
 func (t *tool) on(do action) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return withoutKeys(t.run(cmd, args, do))
@@ -97,10 +97,11 @@ func (t *tool) run(cmd *cobra.Command, args []string, do action) error {
 	return do(ctx, db, cmd, args)
 }
 
-// apiKeys are API keys in a text, also mistyped ones.
+// apiKeys matches API keys in a text, also mistyped ones.
 var apiKeys = regexp.MustCompile(regexp.QuoteMeta(policy.KeyPrefix) + `[0-9A-Za-z]{5,}`)
 
-// withoutKeys is an error whose text contains no API key, for arguments in a wrong place.
+// withoutKeys hides the API keys in the text of an error. An argument in a wrong place may be a
+// key.
 func withoutKeys(err error) error {
 	if err == nil || !apiKeys.MatchString(err.Error()) {
 		return err

@@ -44,7 +44,7 @@ func (t *tool) ask(begun string, read names) ([]string, cobra.ShellCompDirective
 	return beginning(all, begun), cobra.ShellCompDirectiveNoFileComp
 }
 
-// beginning are those of the names that begin so, at most mostSuggestions. A name may have a
+// beginning returns the names that begin with begun, at most mostSuggestions. A name may have a
 // tab and a description.
 func beginning(all []string, begun string) []string {
 	var found []string
@@ -96,7 +96,7 @@ func (t *tool) completePrefix(_ *cobra.Command, _ []string, begun string) ([]str
 	})
 }
 
-// choices are the values of settings that have few.
+// choices are the values of the settings that have few values.
 func choices() map[string][]string {
 	var algorithms []string
 	for _, a := range ratelimit.Algorithms() {

@@ -47,8 +47,9 @@ func topCommand(t *tool) *cobra.Command {
 		Use:   "top [--prefix PREFIX] [-n 20]",
 		Short: "Lists the counters that are closest to their limits",
 		Long: `Lists the counters of rules that are closest to their limits. --prefix restricts the list to
-prefixes that begin so: rule/free, or rule/free/per_hour. Of another prefix, whose limit is in
-the configuration of a proxy, the counters that have counted most come first.`,
+prefixes that begin with a text, such as rule/free or rule/free/per_hour. Any other prefix is
+that of a limit in the configuration of a proxy: its counters with the highest counts come
+first.`,
 		Example: `  caddy pg-ratelimit top
   caddy pg-ratelimit top --prefix rule/free/ -n 5
   caddy pg-ratelimit top --prefix web`,

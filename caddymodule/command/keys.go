@@ -28,9 +28,9 @@ func keysCreate(t *tool) *cobra.Command {
 	var user, name, expires string
 	cmd := &cobra.Command{
 		Use:   "create --user USER [--name NAME] [--expires WHEN]",
-		Short: "Makes an API key and prints it, this once",
-		Long: `Makes an API key and prints it on standard output. What else there is to say goes to
-standard error. The database has only a digest of the key, so nothing can print it again.`,
+		Short: "Makes an API key and prints it, only once",
+		Long: `Makes an API key and prints it on standard output. All other output goes to standard
+error. The database has only a digest of the key, so nothing can print it again.`,
 		Example: `  caddy pg-ratelimit keys create --user acme --name production
   caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
 		Args: arguments(),
@@ -46,7 +46,7 @@ standard error. The database has only a digest of the key, so nothing can print 
 			return t.newKey(cmd, &key)
 		}),
 	}
-	cmd.Flags().StringVar(&user, "user", "", "the user whose key it is")
+	cmd.Flags().StringVar(&user, "user", "", "the user that gets the key")
 	cmd.Flags().StringVar(&name, "name", "", "what the key is for")
 	cmd.Flags().StringVar(&expires, "expires", "", "when the key ends: 90d, 2026-12-31 or never (default never)")
 	if err := cmd.MarkFlagRequired("user"); err != nil {
@@ -56,7 +56,7 @@ standard error. The database has only a digest of the key, so nothing can print 
 	return cmd
 }
 
-// newKey prints a key that was made, which nothing else does.
+// newKey prints a new key. No other command prints a key.
 func (t *tool) newKey(cmd *cobra.Command, key *admin.NewKey) error {
 	said := fmt.Sprintf("This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.ID, text(key.User), optionalMoment(key.ExpiresAt, "never"))
 	if key.Replaces != nil {

@@ -14,9 +14,9 @@ func changesCommand(t *tool) *cobra.Command {
 	since, most := "", number(100)
 	cmd := &cobra.Command{
 		Use:   "changes [--since 1h] [-n 100]",
-		Short: "Lists who changed what, the latest change first",
-		Long: `Lists who changed what, the latest change first. The database keeps changes for 30 days. --json
-has the rows before and after.`,
+		Short: "Lists the changes of the policy, the latest first",
+		Long: `Lists the changes of the policy with the role that made each, the latest first. The database
+keeps changes for 30 days. --json has the rows before and after.`,
 		Example: `  caddy pg-ratelimit changes
   caddy pg-ratelimit changes --since 7d -n 1000 --json`,
 		Args: arguments(),

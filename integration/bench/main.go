@@ -70,7 +70,7 @@ func main() {
 	b := &bench{began: time.Now(), proxies: map[*proxySpec]*proxy{}}
 	flag.IntVar(&b.rounds, "rounds", 5, "how often each row is measured")
 	flag.IntVar(&b.seconds, "seconds", 2, "how long each time, after a second of warming up")
-	only := flag.String("only", "", "measure only the rows whose names this regular expression matches, in any case")
+	only := flag.String("only", "", "measure only the rows with names that match this regular expression, in any case")
 	svg := flag.String("svg", "", "where to draw the picture (default docs/benchmark.svg if everything is measured)")
 	flag.Parse()
 	if *svg == "" && *only == "" {

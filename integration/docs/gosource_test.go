@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestGoSnippetsAreCompiled checks that each Go block is a copy of lines inside
-// a function of gosnippets, whose own tests run these functions.
+// TestGoSnippetsAreCompiled checks that each Go block is a copy of lines inside a function of
+// gosnippets. The tests of gosnippets run these functions.
 func TestGoSnippetsAreCompiled(t *testing.T) {
 	files, err := filepath.Glob("gosnippets/*.go")
 	if err != nil || len(files) == 0 {

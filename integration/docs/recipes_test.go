@@ -11,8 +11,8 @@ import (
 // policyPage has the recipes.
 const policyPage = "docs/policy.md"
 
-// runChapters are the chapters of the page whose blocks TestRecipes runs. The first section of
-// the first chapter comes before each other section.
+// runChapters are the chapters of the page that TestRecipes runs. The first section of the first
+// chapter comes before each other section.
 var runChapters = []string{"Recipes", "Facts"}
 
 // isOfRecipe reports whether TestRecipes runs a block.

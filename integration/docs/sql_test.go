@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
-// npmGuide has SQL whose order matters. TestNpmGuide, in the folder above, runs
-// all of it.
+// npmGuide has SQL that must run in its order. TestNpmGuide, in the folder above, runs all of
+// it.
 const npmGuide = "docs/migrating-from-npm.md"
 
 // grantee is an account of a GRANT.

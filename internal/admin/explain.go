@@ -201,8 +201,8 @@ func explainKey(r *Request, id *policy.Identity, now time.Time) *ExplainedKey {
 	return k
 }
 
-// explainRules says of each rule that is listed whether it applies. read are those of them that
-// can have an effect.
+// explainRules says whether each rule of a list applies. read are the rules that can have an
+// effect.
 func explainRules(q *inquiry, listed []Rule, read []policy.Rule, o *policy.Outcome) []ExplainedRule {
 	byName := map[string]*policy.Rule{}
 	for i := range read {

@@ -59,7 +59,8 @@ func (d *Database) CreateKey(ctx context.Context, user, name string, expires tim
 VALUES ($1, $2, $3, nullif($4::text, ''), $5::timestamptz)`, user, name, timeOrInfinity(expires))
 }
 
-// insertKey makes a key and runs an INSERT whose first parameters are its digest and its hint.
+// insertKey makes a key, and stores it with an INSERT. $1 is the key's digest and $2 its hint.
+// args are the other parameters.
 func (d *Database) insertKey(ctx context.Context, sql string, args ...any) (NewKey, error) {
 	key, err := policy.NewKey()
 	if err != nil {

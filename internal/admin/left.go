@@ -24,8 +24,8 @@ type ExplainedLimit struct {
 	Quota      *int64 `json:"quota"`
 	AmountFrom string `json:"amount_from"`
 	Cost       int64  `json:"cost"`
-	// Left is what is left of the quota now, and below 0 how much was used beyond it. It is
-	// nil for unlimited.
+	// Left is what is left of the quota now. Below 0, it is how much was used beyond the quota.
+	// It is nil for unlimited.
 	Left *int64 `json:"left"`
 	// Reset is when the full quota is back; nil for unlimited. RetryAfter is in seconds,
 	// and nil if the request would pass now, or never.

@@ -66,8 +66,8 @@ func (d *Database) SetUser(ctx context.Context, name string, texts []string) (is
 // userColumn is a column and the SQL of its new value, with %d for the number of its parameter.
 type userColumn struct{ name, sql string }
 
-// userColumns splits assignments into columns, with one argument each but for those that go
-// back to their defaults, and overrides.
+// userColumns splits assignments into columns and overrides. args has one argument for each
+// column, except for columns that go back to their defaults.
 func userColumns(assignments []assignment, now time.Time) (columns []userColumn, args []any, overrides []assignment, err error) {
 	for _, a := range assignments {
 		if strings.Contains(a.name, "/") {

@@ -135,8 +135,8 @@ func parseDuration(field, text string) (string, error) {
 	return intervalOf(d), nil
 }
 
-// intervalOf is a duration as an interval of Postgres, without days or months, whose length
-// varies.
+// intervalOf returns a duration as an interval of Postgres. The interval has no days and no
+// months, because their lengths vary.
 func intervalOf(d time.Duration) string {
 	return strconv.FormatInt(d.Microseconds(), 10) + " microseconds"
 }

@@ -24,7 +24,7 @@ type decider struct {
 	inFlight, most int
 }
 
-// newQueue returns a queue whose batches take so long.
+// newQueue returns a queue. A batch of n hits takes takes(n).
 func newQueue(o batch.Options, takes func(n int) time.Duration) *decider {
 	d := &decider{takes: takes}
 	if o.Timeout == 0 {

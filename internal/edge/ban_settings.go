@@ -37,12 +37,12 @@ func ParseBan(text, prefix string) (*policy.BanAfter, error) {
 	}
 	if len(BanPrefix)+len(prefix) > ratelimit.MaxPrefix {
 		return nil, &ratelimit.FieldError{Field: "prefix", Value: prefix, Want: "a name of at most " +
-			strconv.Itoa(ratelimit.MaxPrefix-len(BanPrefix)) + " bytes with a ban, whose refusals are counted under " + BanPrefix + " and this name"}
+			strconv.Itoa(ratelimit.MaxPrefix-len(BanPrefix)) + " bytes with a ban: its refusals are counted under " + BanPrefix + " and this name"}
 	}
 	return b, nil
 }
 
-// BanNeedsPolicy is the error of a ban without a policy, which alone enforces bans.
+// BanNeedsPolicy is the error of a ban without a policy. Only a policy enforces bans.
 func BanNeedsPolicy(text string) error {
-	return &ratelimit.FieldError{Field: "ban", Value: text, Want: "left out, or beside a policy: the policy enforces bans"}
+	return &ratelimit.FieldError{Field: "ban", Value: text, Want: "left out, or used with a policy: the policy enforces bans"}
 }

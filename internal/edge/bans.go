@@ -13,10 +13,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// bans are the bans that this process makes. Refusals are counted in the store, so that all
-// proxies count them together, in the background. The work is bounded: one Take at a time,
-// and at most maxRefusals senders whose refusals wait to be counted. A ban is a row of the
-// database, which the policy then reads at once.
+// bans makes the bans of this process. It counts refusals in the store, in the background, so
+// that all proxies count them together. The work is bounded: one Take at a time, and at most
+// maxRefusals counters of refusals that wait for a Take. A ban is a row of the database. The
+// policy reads the row at once.
 type bans struct {
 	store   ratelimit.Store
 	db      postgres.DB

@@ -12,12 +12,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
 )
 
-// slowStore is a store whose Take waits until it is told to go on, and then fails.
+// slowStore is a store for tests. Its Take waits for goOn, and then fails.
 type slowStore struct {
 	goOn chan struct{}
 
 	mu      sync.Mutex
-	under   int // Takes under way
+	under   int // calls of Take under way
 	most    int // of them at once
 	largest int // hits of a Take
 	charged int64

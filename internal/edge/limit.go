@@ -69,8 +69,8 @@ func ParseLease(text string) (float64, error) {
 	return share, nil
 }
 
-// LimitMissing is the error of a configuration whose zones have limits, and whose own
-// settings, such as a prefix or a key, are for a limit that is not there.
+// LimitMissing is the error of a configuration that has zones and a setting of a limit of its
+// own, such as a prefix or a key, but not the limit.
 func LimitMissing(prefix, key string) error {
 	stray := "other settings of a limit"
 	if key != "" {

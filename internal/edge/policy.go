@@ -27,8 +27,8 @@ type PolicyOptions struct {
 	OnError       func(error)  // is called with failures that no request sees
 }
 
-// OpenPolicy returns the policy in the database of a store, of which OpenStore has returned
-// both. It does not touch the network yet, see Prepare.
+// OpenPolicy returns the policy in the database of a store. OpenStore has returned store and db.
+// OpenPolicy does not touch the network yet, see Prepare.
 func OpenPolicy(store ratelimit.Store, db postgres.DB, s PolicySettings, o PolicyOptions) (*Policy, error) {
 	if db == nil {
 		return nil, PolicyNeedsPostgres()
@@ -50,7 +50,7 @@ func (p *Policy) Live() *policy.Policy { return p.live }
 // Prepare reads the rules and begins to ask for changes, in the background.
 func (p *Policy) Prepare() { p.live.Prepare() }
 
-// Close ends that. The store and its driver stay open.
+// Close ends the polls. The store and its driver stay open.
 func (p *Policy) Close() { p.live.Close() }
 
 // Stats returns what is known of the policy.
@@ -71,7 +71,8 @@ func Apply(ctx context.Context, p *Policy, timeout time.Duration, key, user stri
 }
 
 // ShadowsLast moves the hits of shadow rules behind the others, and sets them apart. It is for
-// an outcome of policy.Recall: Apply does the same. The marks belong to the rules, so another list takes their place.
+// an outcome of policy.Recall: Apply does the same. The list of marks belongs to the rules, so
+// the outcome gets another list.
 func ShadowsLast(o *policy.Outcome) {
 	shadows := 0
 	for _, m := range o.Marks {
@@ -152,7 +153,8 @@ func countQuota(d *ratelimit.Decision, quota int64) int64 {
 	return beyond
 }
 
-// DecidePolicy is Decide for the hits of a request of which the last are those of o.
+// DecidePolicy is Decide for a request with a policy. The last hits of the request are those of
+// o.
 func DecidePolicy(ctx context.Context, d *Decider, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Outcome) Outcome {
 	if len(hits) == 0 {
 		return Outcome{}
@@ -168,7 +170,7 @@ func AmbiguousPath() Outcome {
 	return Outcome{Status: http.StatusBadRequest, Message: "Ambiguous path"}
 }
 
-// Sender is who sent a request, as bans see it: the API key, or else the user, or else the
+// Sender is the sender of a request as bans see it: the API key, or else the user, or else the
 // network of the address.
 type Sender struct {
 	KeyID   int64

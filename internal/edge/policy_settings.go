@@ -67,12 +67,13 @@ func ParseUnknownKey(text string) (reject bool, err error) {
 	return false, &ratelimit.FieldError{Field: "unknown_key", Value: text, Want: wantUnknownKey}
 }
 
-// CheckPolicyRows returns an error for a limit of a configuration whose rows a limit of the
-// policy could have too. A request that is charged to both would be on one row twice.
+// CheckPolicyRows returns an error for a limit of a configuration that could have a row in
+// common with a limit of the policy. A request that is charged to both would be on one row
+// twice.
 func CheckPolicyRows(l *ratelimit.Limit) error {
 	for _, reserved := range []string{RulePrefix, BanPrefix} {
 		if len(l.Prefix) >= len(reserved) && l.Prefix[:len(reserved)] == reserved {
-			return &ratelimit.FieldError{Field: "prefix", Value: l.Prefix, Want: "a name that does not begin with " + reserved + ", beside a policy, whose own counters begin so"}
+			return &ratelimit.FieldError{Field: "prefix", Value: l.Prefix, Want: "a name that does not begin with " + reserved + ": with a policy, its own counters begin with it"}
 		}
 	}
 	return nil
@@ -88,5 +89,5 @@ const (
 
 // PolicyNeedsPostgres is the error of a policy with MemoryDSN.
 func PolicyNeedsPostgres() error {
-	return &ratelimit.FieldError{Field: "dsn", Value: MemoryDSN, Want: "a Postgres URL or key=value pairs beside a policy, whose rules are in Postgres"}
+	return &ratelimit.FieldError{Field: "dsn", Value: MemoryDSN, Want: "a Postgres URL or key=value pairs: the rules of a policy are in Postgres"}
 }

@@ -38,7 +38,7 @@ const interpretedGo = "go1.17"
 // exempt is an error of the type checker about code that Yaegi understands.
 var exempt = regexp.MustCompile(`predeclared any requires go1\.18`)
 
-// lastAPI is the release of Go whose standard library Yaegi has.
+// lastAPI is the release of Go that Yaegi has the standard library of.
 const lastAPI = 22
 
 func TestInterpretedPackagesAreWrittenInTheGoOfYaegi(t *testing.T) {

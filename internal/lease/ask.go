@@ -27,8 +27,8 @@ type Return struct {
 // later, both charges are taken in.
 const patience = 2000000
 
-// want has a lease renewed with the next batch, unless it is asked for already. The caller
-// holds the shard's mutex.
+// want asks for the renewal of a lease with the next batch, unless that was asked for already.
+// The caller holds the shard's mutex.
 func want(t *Table, l *Lease, now int64) {
 	if now < l.asked || !l.known {
 		return
@@ -55,8 +55,9 @@ func waiting(t *Table) int {
 	return len(t.wants) + len(t.returns)
 }
 
-// Work returns what is to be charged and given back with the next batch, and forgets it. A batch with
-// refunds or resets needs all that is to be given back, so that it comes before them.
+// Work returns the charges and refunds that go with the next batch, and forgets them. all is for
+// a batch with refunds or resets: it needs all refunds of leased units, so that they come before
+// its own.
 func Work(t *Table, all bool) ([]Ask, []Return) {
 	now := Now(t)
 	t.mu.Lock()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// addReturn has units given back with the first batch from the time at on, also if there are
-// no leases any more.
+// addReturn makes the first batch after the time at give units back, also if there are no leases
+// any more.
 func addReturn(t *Table, r Return, at int64) {
 	if r.Units.N <= 0 {
 		return
@@ -29,8 +29,8 @@ const atOnce = 0
 // microseconds.
 const mostGathering = 100000
 
-// end gives back units whose time has come. They wait a little for those of other rows: a
-// statement for a few of them would be as expensive as the decisions of its batch.
+// end gives back units that have reached their end. They wait a little for the units of other
+// rows: a statement for a few of them would be as expensive as the decisions of its batch.
 func end(t *Table, l *Lease, u Units, now int64) {
 	wait := Horizon(t, l.Limit) / 8
 	if wait > mostGathering {
@@ -79,7 +79,8 @@ func Drop(t *Table, row Row, back bool) {
 	t.returns = t.returns[:n]
 }
 
-// Sweep ends the units whose time has come, and the leases that hold nothing and are not used.
+// Sweep ends the units that have reached their end, and the leases that hold nothing and are not
+// used.
 func Sweep(t *Table) {
 	for _, s := range t.Shards {
 		s.Mu.Lock()

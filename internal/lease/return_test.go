@@ -8,8 +8,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// twoEnded is a table whose leases of the keys a and b have ended, that of b 50 ms later. now is
-// its clock.
+// twoEnded is a table in which the leases of the keys a and b have ended, that of b 50 ms later.
+// now is its clock.
 func twoEnded(t *testing.T, now *int64) *lease.Table {
 	t.Helper()
 	table := lease.New(lease.Options{Max: 10, Horizon: time.Second, Clock: func() int64 { return *now }})

@@ -55,7 +55,7 @@ type Lease struct {
 	row          Row
 }
 
-// Shard is a part of a Table: the rows whose keys have one hash.
+// Shard is a part of a Table: the rows of the keys with the same hash.
 type Shard struct {
 	Mu    sync.Mutex // guards all that follows
 	Rows  map[Row]*Lease

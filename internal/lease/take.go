@@ -102,8 +102,8 @@ func find(t *Table, s *Shard, h *ratelimit.Hit, now int64) *Lease {
 	return l
 }
 
-// settle counts what the plugin has used, and ends units whose time has come. First is empty only if Then is. The caller holds the
-// shard's mutex.
+// settle counts what the plugin has used, and ends units that have reached their end. First is
+// empty only if Then is. The caller holds the shard's mutex.
 func settle(t *Table, s *Shard, l *Lease, now int64) {
 	fold(s, l)
 	if l.Then.N > 0 && now >= l.Then.Ends {

@@ -244,9 +244,8 @@ func startSession(c *conn, cfg *config) *connectError {
 	reported, err := logIn(c, cfg, cfg.passwordFor(c.peer.target))
 	switch {
 	case reported != nil:
-		// A server that is starting, stopping or full says nothing about other hosts.
-		// One whose pg_hba.conf has no entry for this client may have one for another
-		// encryption.
+		// A server that is starting, stopping or full says nothing about other hosts. A server
+		// without an entry for this client in pg_hba.conf may have one for another encryption.
 		elsewhere := strings.HasPrefix(reported.code, "57") || strings.HasPrefix(reported.code, "53")
 		return &connectError{text: reported.String(), code: reported.code, final: !elsewhere, retry: reported.code == sqlstate.InvalidAuthorization}
 	case err != nil:

@@ -57,9 +57,9 @@ func readAnswer(c *conn, st *postgres.Statement, pr *prepared, joined bool) *ans
 	return readMessages(c, st, pr, joined, true)
 }
 
-// Rows without NULLs whose columns are all of eight bytes have messages of equal
-// length and equal heads. readRows takes many of them at a time, since an
-// interpreter pays for each step. readMessages takes all other rows one by one.
+// If all columns of a result have eight bytes, its rows without NULLs have messages of equal
+// length and equal heads. readRows takes many of them at a time, since an interpreter pays for
+// each step. readMessages takes all other rows one by one.
 
 // columnSize is the size of such a column in a row: its length and its value.
 const columnSize = 4 + 8

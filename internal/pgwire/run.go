@@ -103,7 +103,7 @@ func runAgain(p *Pool, ctx context.Context, statements []*postgres.Statement, fa
 	return failed.err // nil if each statement has its own outcome
 }
 
-// errPending is the Err of a statement whose outcome is not known yet.
+// errPending is the Err of a statement until its outcome is known.
 var errPending = errors.New("pgwire: not answered")
 
 // setAllFailed sets the error of several statements.

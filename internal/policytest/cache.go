@@ -37,7 +37,7 @@ func RunCache(seed, steps int) []string {
 			id := &policy.Identity{Digest: digest, User: user, Known: pick(3) > 0}
 			texts = append(texts, "stale "+strconv.Itoa(c.Add([]*policy.Identity{id}, generation, now)))
 		}
-		id, at := policy.FindIdentity(c, policy.WhoKey(digest), now)
+		id, at := policy.FindIdentity(c, policy.NameOfKey(digest), now)
 		known, unknown := c.Len()
 		text := fmt.Sprint(number, " ", at, " ", known, " ", unknown)
 		if id != nil {

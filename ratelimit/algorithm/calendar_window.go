@@ -6,9 +6,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A calendar window is a fixed window that begins and ends with a unit of the calendar
-// in a time zone, or with a month or a year that begins on another day (Limit.Anchor), so its length varies: a day on which daylight-saving time begins or
-// ends has 23 or 25 hours, a month 28 to 31 days.
+// A calendar window is a fixed window that begins and ends with a unit of the calendar in a time
+// zone. With Limit.Anchor, a month or a year begins on another day. The length varies: a day on
+// which daylight-saving time begins or ends has 23 or 25 hours, a month 28 to 31 days.
 //
 // State: count, window_start. expires_at is exactly the end of the window.
 func init() {

@@ -30,15 +30,15 @@ type Definition struct {
 	// called only for a cost that does not pass at now.
 	Passes func(l *ratelimit.Limit, r *Row, now, cost int64) int64
 
-	// Lease says for how long units count that were charged at now for hits that come
-	// later: for so long, at most most microseconds, a hit may use a unit exactly as if it
-	// was charged only then. r is the row after the charge. The claim goes with the units if
-	// they are given back: Return then has no effect on a row in which the charge does not
-	// count any more. Nil means that no charge can be early.
+	// Lease returns for how many microseconds, at most most, units may be used that were charged
+	// at now for later hits. In that time, the use of such a unit has the same effect as a
+	// charge at the time of its use. r is the row after the charge. Lease also returns a claim,
+	// with which Return gives the units back: Return has no effect on a row in which the charge
+	// does not count any more. Nil means that no charge can be early.
 	Lease func(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64)
 
-	// Return gives leased units back, if the claim that Lease gave for them holds. It is set if
-	// Lease is.
+	// Return gives leased units back if their claim (see Lease) holds. It is set if Lease is
+	// set.
 	Return func(l *ratelimit.Limit, r *Row, now, units, claim int64)
 
 	// SQL is the step as Postgres runs it.
@@ -76,8 +76,8 @@ func Of(l *ratelimit.Limit) *Definition {
 // All returns all definitions.
 func All() []*Definition { return append([]*Definition(nil), definitions...) }
 
-// LookAll looks at rows whose limits have one definition. It is a loop over all of them
-// because an interpreter pays far more for a call than for a round of a loop.
+// LookAll looks at rows of limits that all have this definition. It is one loop over all rows,
+// because a call costs an interpreter far more than a round of a loop.
 func LookAll(views []*View) {
 	if len(views) == 0 {
 		return

@@ -48,11 +48,11 @@ func lookFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	return l.Events - r.Count, end
 }
 
-// leaseInWindow: within one window it makes no difference when a unit is charged. For
-// sliding_window too: a unit that fits does so until the window ends, because the weight of the
-// previous window only falls. The claim is window_start. A refund of units whose window has
-// turned has no effect in a fixed window. In a sliding window it is made to prev_count, if the
-// window of the charge is the previous one now.
+// leaseInWindow is for fixed_window and sliding_window. Within one window it makes no difference
+// when a unit is charged. In a sliding window too, a unit that fits now fits until the window
+// ends, because the weight of the previous window only falls. The claim is window_start. If the
+// window has turned since the charge, a refund has no effect in a fixed window. In a sliding
+// window it reduces prev_count, if the window of the charge is now the previous window.
 func leaseInWindow(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
 	return smaller(most, r.Start+window(l)-now), r.Start
 }

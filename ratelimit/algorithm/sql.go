@@ -44,8 +44,8 @@ type SQL struct {
 	Refund      string
 	RefundWhere string
 
-	// Read reads the state from a result whose columns all have eight bytes: the state
-	// of the first row begins at cells[0], that of the next row width cells later.
+	// Read reads the state from a result in which every column has eight bytes. The state of the
+	// first row begins at cells[0], the state of the next row width cells later.
 	// ReadArray reads a state that is one array column instead.
 	Read      func(cells []Cell, width int, rows []*Row)
 	ReadArray func(column []byte, r *Row)

@@ -20,8 +20,8 @@ const DefaultMaxKeys = 1000000
 
 // Options are the settings of a Store. The zero value is a good choice.
 type Options struct {
-	// MaxKeys bounds the keys. Beyond it a new key displaces another: an expired key
-	// if one is found quickly, else any key, whose quota is then full again. 0 means
+	// MaxKeys bounds the keys. Beyond it a new key displaces another one: an expired key if one
+	// is found quickly, else any key. A displaced key has its full quota again. 0 means
 	// DefaultMaxKeys.
 	MaxKeys int
 

@@ -13,12 +13,12 @@ import (
 const refusalTime = 250 * time.Millisecond
 
 // gate bounds how many calls have a connection or are opening one. A server can allow fewer
-// connections than the pool: then a call whose new connection is refused waits for one that
-// another call has. It fails only if no call has one.
+// connections than the pool. If it refuses the new connection of a call, the call waits for a
+// connection of another call. It fails only if no other call has one.
 //
-// The server counts logins under way, too: of several at the same time it can refuse all,
-// although it allows one connection. So the calls fail only after one call was refused that
-// was in the gate alone.
+// The server also counts logins under way. It can refuse all of several logins that come at the
+// same time, although it allows one connection. So calls fail only after the server has refused
+// a call that was alone in the gate.
 //
 // A call is in the gate from enter to leave. Calls that wait enter in the order of arrival.
 type gate struct {
@@ -121,7 +121,7 @@ func (g *gate) reopen() {
 	g.admit()
 }
 
-// leave ends the call's stay in the gate. Its connection is in the pool again, or closed.
+// leave takes the call out of the gate. Its connection is in the pool again, or closed.
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,14 +129,14 @@ func (g *gate) leave() {
 	g.admit()
 }
 
-// refuse ends the stay of a call whose new connection has failed with err. It returns nil if
-// the call is to enter again: there are other connections, idle or of calls in the gate, or
-// the call was not alone. Otherwise err is for all calls that wait.
+// refuse takes a call out of the gate after its new connection has failed with err. It returns
+// nil if the call has to enter again: because there are other connections, idle or of calls in
+// the gate, or because the call was not alone. Otherwise err is for all calls that wait.
 func (g *gate) refuse(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.remove()
-	// A call that has left the gate has made its connection idle before.
+	// A call makes its connection idle before it leaves the gate.
 	if others := g.inside + g.idle(); others > 0 && !g.closed {
 		g.known = others
 		g.refused = time.Now()

@@ -260,10 +260,10 @@ func (b *batch) transactionFailed(all []*postgres.Statement, first, failed, last
 	result.unnamed = result.unnamed || lost || stale
 }
 
-// connectionFailed handles an error that ends the connection. left are the
-// statements from the transaction on of which the answer is missing; started says
-// whether one of its statements was answered. If the server ended the session
-// for a reason of its own, a transaction that was not committed had no effect.
+// connectionFailed handles an error that ends the connection. left are the statements of the
+// first transaction without a full answer, and all statements after it. started says whether one
+// statement of that transaction was answered. If the server ended the session for a reason of
+// its own, a transaction that was not committed had no effect.
 func (b *batch) connectionFailed(left []*postgres.Statement, started bool, err error, result attemptResult) attemptResult {
 	setFailed(left, err)
 	failed := attemptResult{err: err}

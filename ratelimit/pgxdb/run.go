@@ -19,7 +19,7 @@ const maxAttempts = 4
 // preparing them.
 const maxLost = 2
 
-// errPending is the Err of a statement whose outcome is not known yet.
+// errPending is the Err of a statement until its outcome is known.
 var errPending = errors.New("pgxdb: no answer from the server")
 
 // attemptResult is the result of one attempt to run statements.

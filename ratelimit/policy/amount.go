@@ -30,7 +30,7 @@ type limit struct {
 	rule     int32
 	row      RuleLimit // with the prefix
 	own      *amount
-	tiers    []*choice // of two for one tier, the later one to begin comes first
+	tiers    []*choice // of a tier's choices, the one that begins last comes first
 	periodic bool      // the windows may begin on a user's own day
 }
 
@@ -72,8 +72,8 @@ func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, fro
 	return a, nil
 }
 
-// amounts is what a snapshot makes of an identity. It does not change; an identity has that
-// of the snapshot that used it last.
+// amounts are the amounts of an identity under one snapshot. They do not change. An identity
+// keeps those of the snapshot that used it last.
 type amounts struct {
 	snapshot  *Snapshot
 	user, key string // parts of counters' keys
@@ -81,8 +81,8 @@ type amounts struct {
 
 	tierUntil, expiresAt, revokedAt int64
 
-	// plain: the identity has no bans, overrides and billing period, no ban names the user
-	// or the key, and before plainUntil neither its key nor its tier ends.
+	// plain is true if the identity has no bans, no overrides and no billing period, if no ban
+	// names its user or key, and if neither its key nor its tier ends before plainUntil.
 	plain      bool
 	plainUntil int64
 	timed      bool      // plainUntil is a time
@@ -95,11 +95,11 @@ type amounts struct {
 	anchored []*anchored
 }
 
-// anchored is an amount whose windows begin on the user's own day, and the amount that it
-// was made of.
+// anchored is an amount with windows that begin on the user's own day, and its base: the amount
+// that it was made of.
 type anchored struct{ base, amount *amount }
 
-// amountsOf returns what a snapshot makes of an identity.
+// amountsOf returns the amounts of an identity under a snapshot.
 func amountsOf(s *Snapshot, id *Identity) *amounts {
 	a := &amounts{
 		snapshot: s, user: userText(id.User), byKey: id.Digest != [32]byte{},
@@ -153,8 +153,8 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 	return a
 }
 
-// choose returns the choice that an override is. Its amount is nil if there is no such limit,
-// for example because its rule is disabled.
+// choose compiles an override. The amount of the choice is nil if there is no such limit, for
+// example because its rule is disabled.
 func (set *ruleSet) choose(o *Override) (*choice, error) {
 	c := &choice{from: beginOf(o.From), until: endOf(o.Until)}
 	at, known := set.limitsByName[limitName(o.Rule, o.Limit)]
@@ -199,7 +199,7 @@ func adjust(s *amounts, id *Identity, at int32, a *amount, now int64) *amount {
 		}
 	}
 	with := s.snapshot.set.anchor(a, id.PeriodStart, id.TimeZone)
-	// Of two goroutines that do this at once, one does it again later.
+	// If two goroutines do this at once, one result is lost, and is made again later.
 	more := *s
 	more.anchored = append(append([]*anchored(nil), s.anchored...), &anchored{a, with})
 	id.amounts.Store(&more)
@@ -213,8 +213,8 @@ type anchorKey struct {
 	zone   string
 }
 
-// anchor returns an amount whose windows begin on the day of a user. Users whose periods
-// begin alike share it.
+// anchor returns an amount with windows that begin on the day of a user. Users with the same day
+// and time zone share it.
 func (set *ruleSet) anchor(a *amount, start time.Time, zone string) *amount {
 	if zone == "" {
 		zone = a.limit.Zone

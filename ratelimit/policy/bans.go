@@ -12,7 +12,7 @@ const never = math.MaxInt64
 // always is the beginning of what has no beginning.
 const always = math.MinInt64
 
-// endOf is the end of something in microseconds; the zero time is never.
+// endOf returns an end in microseconds. The zero time is never.
 func endOf(t time.Time) int64 {
 	if t.IsZero() {
 		return never
@@ -20,7 +20,7 @@ func endOf(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// beginOf is the begin of something in microseconds; the zero time was always.
+// beginOf returns a beginning in microseconds. The zero time is always.
 func beginOf(t time.Time) int64 {
 	if t.IsZero() {
 		return always
@@ -28,12 +28,12 @@ func beginOf(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// banSet is bans, compiled. Of several bans of one sender only the last to end counts.
+// banSet holds compiled bans. Of several bans of one sender, the one that ends last counts.
 type banSet struct {
 	bans     []Ban
 	ends     []int64 // by place in bans
 	networks *networks
-	byNode   []int32          // by node of networks: the ban that ends last of those that hold there
+	byNode   []int32          // by node of networks: of the bans that hold there, the one that ends last
 	users    map[string]int32 // place in bans
 	keys     map[int64]int32
 }

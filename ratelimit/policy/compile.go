@@ -13,8 +13,8 @@ import (
 // Wrong is a rule or an override that cannot be used.
 type Wrong struct {
 	Rule string
-	// Override is "", or names an override of the rule, which alone is not used:
-	// "limit hour, tier free".
+	// Override is "" if the whole rule is not used. Otherwise it names the override that is not
+	// used, and the rest of the rule is used: "limit hour, tier free".
 	Override string
 	// Err says what is wrong, and what it should be.
 	Err error
@@ -97,8 +97,8 @@ type rule struct {
 	hosts       []*hostPattern
 	paths       []*pathPattern
 	networks    []netip.Prefix
-	// hostFiled and pathFiled: to find the rule in the index is to match a host of it, or
-	// its only path.
+	// hostFiled is true if the index finds the rule only for a request to one of its hosts, and
+	// pathFiled if only for a request to its only path.
 	hostFiled, pathFiled bool
 	by                   counterBy
 	secret               bool // the keys hold a secret

@@ -94,10 +94,11 @@ func headerName(text string) bool {
 	return text != ""
 }
 
-// counterText is a part of the key of a counter. The key is the values that the rule counts by, in their order,
-// with a space between them. In a value, a space is %20 and a percent sign %25. A user's is
-// the user's id; nobody's is "ip:" and the network, and of a user whose id begins with "ip:"
-// it begins with "ip%3A". So no two senders have one key, and the key of a user is the id.
+// counterText is a part of the key of a counter. The key is the values that the rule counts by,
+// in their order, with a space between them. In a value, a space is written %20 and a percent
+// sign %25. The value of a user is the user's id; "ip:" at the beginning of the id is written
+// "ip%3A". The value of a request without a user is "ip:" and the network. So no two senders
+// have the same key. If a rule counts by user alone, the key is the user's id.
 func counterText(value string) string {
 	if strings.IndexByte(value, '%') >= 0 {
 		value = strings.ReplaceAll(value, "%", "%25")

@@ -32,10 +32,10 @@
 //
 // # Cost
 //
-// A Snapshot files each rule under that of its paths, hosts, networks and tiers which it shares
-// with the fewest others, so a decision looks at few of many selective rules. With
-// Options.Remember it also remembers which rules match by tier, method, host and path. A
-// decision allocates nothing where counters are of users. Measure it:
+// The index of a Snapshot has each rule once: under one of its paths, hosts, networks or tiers,
+// the one that the fewest other rules have. So a decision looks at few of many selective rules.
+// With Options.Remember, a Snapshot also remembers which rules match by tier, method, host and
+// path. A decision allocates nothing where counters are of users. Measure it:
 //
 //	go test -run xxx -bench . ./ratelimit/policy
 //	cd integration && go test -run xxx -bench InterpretedPolicy .

@@ -16,18 +16,18 @@ const (
 	UnknownFor = 5 * time.Second
 )
 
-// WhoKey and WhoUser name an identity in the cache: an API key by its digest, and a user
+// NameOfKey and NameOfUser name an identity in the cache: an API key by its digest, and a user
 // without a key by the id.
-func WhoKey(digest [32]byte) string { return "k" + string(digest[:]) }
+func NameOfKey(digest [32]byte) string { return "k" + string(digest[:]) }
 
-// WhoUser is the name of a user without an API key, see WhoKey.
-func WhoUser(user string) string { return "u" + user }
+// NameOfUser is the name of a user without an API key, see NameOfKey.
+func NameOfUser(user string) string { return "u" + user }
 
-func whoOf(id *Identity) string {
+func nameOfIdentity(id *Identity) string {
 	if id.Digest == [32]byte{} {
-		return WhoUser(id.User)
+		return NameOfUser(id.User)
 	}
-	return WhoKey(id.Digest)
+	return NameOfKey(id.Digest)
 }
 
 // Identities caches what the database knows of keys and users. It holds a fixed number of
@@ -55,7 +55,7 @@ type Identities struct {
 
 // cached is an identity in the list.
 type cached struct {
-	who   string
+	name  string
 	text  string // the API key, if RememberKey was called; guarded by the owner's mu
 	id    *Identity
 	at    int64  // when it was read, in microseconds
@@ -65,8 +65,8 @@ type cached struct {
 
 // eviction is what one call evicted: a name, a user, or all.
 type eviction struct {
-	who, user string
-	all       bool
+	name, user string
+	all        bool
 }
 
 // remembered evictions. A look-up that began before the oldest is discarded.
@@ -96,9 +96,9 @@ func (c *Identities) empty() {
 // FindIdentity returns the identity of that name and when it was read from the database, in
 // microseconds since the Unix epoch; or nil if it must be looked up. An identity that is not
 // Known is the answer that the database does not know the key.
-func FindIdentity(c *Identities, who string, now time.Time) (*Identity, int64) {
+func FindIdentity(c *Identities, name string, now time.Time) (*Identity, int64) {
 	c.mu.RLock()
-	e := c.entries[who]
+	e := c.entries[name]
 	if e != nil {
 		if atomic.LoadUint32(&e.used) == 0 {
 			atomic.StoreUint32(&e.used, 1)
@@ -108,7 +108,7 @@ func FindIdentity(c *Identities, who string, now time.Time) (*Identity, int64) {
 		c.mu.RUnlock()
 		return id, at
 	}
-	id, at := c.unknown.find(who, now.UnixMicro())
+	id, at := c.unknown.find(name, now.UnixMicro())
 	c.mu.RUnlock()
 	return id, at
 }
@@ -128,40 +128,40 @@ func (c *Identities) Add(ids []*Identity, generation uint64, now time.Time) int 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, id := range ids {
-		who := whoOf(id)
-		if c.wasEvicted(who, id.User, generation) {
+		name := nameOfIdentity(id)
+		if c.wasEvicted(name, id.User, generation) {
 			stale++
 			continue
 		}
-		if !id.Known && who[0] == 'k' {
-			c.remove(c.entries[who])
-			c.unknown.add(who, id, at)
+		if !id.Known && name[0] == 'k' {
+			c.remove(c.entries[name])
+			c.unknown.add(name, id, at)
 			continue
 		}
-		c.unknown.remove(who)
-		c.put(&cached{who: who, id: id, at: at})
+		c.unknown.remove(name)
+		c.put(&cached{name: name, id: id, at: at})
 	}
 	return stale
 }
 
 // wasEvicted reports whether an identity was evicted after a generation, or may have been.
-func (c *Identities) wasEvicted(who, user string, generation uint64) bool {
+func (c *Identities) wasEvicted(name, user string, generation uint64) bool {
 	if c.generation-generation > rememberedEvictions {
 		return true
 	}
 	for g := generation + 1; g <= c.generation; g++ {
 		e := &c.evicted[g%rememberedEvictions]
-		if e.all || e.who == who || e.user != "" && e.user == user {
+		if e.all || e.name == name || e.user != "" && e.user == user {
 			return true
 		}
 	}
 	return false
 }
 
-// put adds an entry in place of the old one of that name, of a free one, or of one that was not
-// used.
+// put adds an entry. It replaces the entry of the same name, or else takes a free place, or else
+// replaces an entry that was not used.
 func (c *Identities) put(e *cached) {
-	c.remove(c.entries[e.who])
+	c.remove(c.entries[e.name])
 	if last := len(c.free) - 1; last >= 0 {
 		e.place = c.free[last]
 		c.free = c.free[:last]
@@ -180,7 +180,7 @@ func (c *Identities) put(e *cached) {
 		c.free = c.free[:0]
 		c.list[e.place] = e
 	}
-	c.entries[e.who] = e
+	c.entries[e.name] = e
 	if user := e.id.User; user != "" {
 		c.users[user] = append(c.users[user], e)
 	}
@@ -191,7 +191,7 @@ func (c *Identities) remove(e *cached) {
 	if e == nil {
 		return
 	}
-	delete(c.entries, e.who)
+	delete(c.entries, e.name)
 	if e.text != "" {
 		delete(c.texts, e.text)
 	}
@@ -226,17 +226,17 @@ func (c *Identities) evict(e eviction) {
 func (c *Identities) EvictKey(digest [32]byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	who := WhoKey(digest)
-	c.evict(eviction{who: who})
-	c.remove(c.entries[who])
-	c.unknown.remove(who)
+	name := NameOfKey(digest)
+	c.evict(eviction{name: name})
+	c.remove(c.entries[name])
+	c.unknown.remove(name)
 }
 
 // EvictUser forgets a user and the user's keys.
 func (c *Identities) EvictUser(user string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.evict(eviction{who: WhoUser(user), user: user})
+	c.evict(eviction{name: NameOfUser(user), user: user})
 	for len(c.users[user]) > 0 {
 		c.remove(c.users[user][0])
 	}

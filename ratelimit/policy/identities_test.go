@@ -34,11 +34,11 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 			evicted uint64 // the generation of the last eviction
 		}
 		model := make(map[string]*state)
-		of := func(who string) *state {
-			if model[who] == nil {
-				model[who] = &state{}
+		of := func(name string) *state {
+			if model[name] == nil {
+				model[name] = &state{}
 			}
-			return model[who]
+			return model[name]
 		}
 		now := policytest.Now
 		generation := uint64(0)
@@ -56,13 +56,13 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 				}
 				at := rapid.IntRange(0, len(begun)-1).Draw(t, "look-up")
 				id := cachedKey(n, rapid.Bool().Draw(t, "known"))
-				who := policy.WhoKey(id.Digest)
+				name := policy.NameOfKey(id.Digest)
 				if rapid.IntRange(0, 3).Draw(t, "user") == 0 {
 					id = &policy.Identity{User: user, Known: rapid.Bool().Draw(t, "known")}
-					who = policy.WhoUser(user)
+					name = policy.NameOfUser(user)
 				}
 				stale := c.Add([]*policy.Identity{id}, begun[at], now)
-				s := of(who)
+				s := of(name)
 				last := s.evicted
 				if id.User != "" {
 					last = max(last, of("user "+id.User).evicted)
@@ -76,7 +76,7 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 			case 4:
 				generation++
 				c.EvictKey(policy.Digest(fmt.Sprint(n)))
-				evict(of(policy.WhoKey(policy.Digest(fmt.Sprint(n)))))
+				evict(of(policy.NameOfKey(policy.Digest(fmt.Sprint(n)))))
 			case 5:
 				generation++
 				c.EvictUser(user)
@@ -86,24 +86,24 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 						s.id = nil
 					}
 				}
-				evict(of(policy.WhoUser(user)))
+				evict(of(policy.NameOfUser(user)))
 			case 6:
 				if rapid.IntRange(0, 4).Draw(t, "all") == 0 {
 					generation++
 					c.EvictAll()
 					for i := range 15 {
-						evict(of(policy.WhoKey(policy.Digest(fmt.Sprint(i)))))
-						evict(of(policy.WhoUser(fmt.Sprint("user", i%3))))
+						evict(of(policy.NameOfKey(policy.Digest(fmt.Sprint(i)))))
+						evict(of(policy.NameOfUser(fmt.Sprint("user", i%3))))
 					}
 				}
 			default:
 				now = now.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "seconds")) * time.Second)
 			}
 			found := 0
-			for who, s := range model {
-				id, at := policy.FindIdentity(c, who, now)
+			for name, s := range model {
+				id, at := policy.FindIdentity(c, name, now)
 				if id != nil && (id != s.id || at != s.at.UnixMicro()) {
-					t.Fatalf("%q is %+v of %d, want %+v of %v", who, id, at, s.id, s.at)
+					t.Fatalf("%q is %+v of %d, want %+v of %v", name, id, at, s.id, s.at)
 				}
 				if id == nil {
 					continue
@@ -111,7 +111,7 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 				if id.Known || id.User != "" {
 					found++
 				} else if !now.Before(s.at.Add(policy.UnknownFor)) {
-					t.Fatalf("%q is unknown since %v at %v", who, s.at, now)
+					t.Fatalf("%q is unknown since %v at %v", name, s.at, now)
 				}
 			}
 			if n, _ := c.Len(); n != found || n > most {
@@ -127,7 +127,7 @@ func TestAKeyInUseOutlivesOthers(t *testing.T) {
 	used := cachedKey(0, true)
 	c.Add([]*policy.Identity{used}, 0, now)
 	for n := 1; n < 10000; n++ {
-		if id, _ := policy.FindIdentity(c, policy.WhoKey(used.Digest), now); id != used {
+		if id, _ := policy.FindIdentity(c, policy.NameOfKey(used.Digest), now); id != used {
 			t.Fatalf("the key in use is gone after %d others", n)
 		}
 		c.Add([]*policy.Identity{cachedKey(n, true)}, 0, now)
@@ -151,13 +151,13 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 	}
 	last := cachedKey(1000+3*policy.MostUnknown-1, false)
 	for after, want := range map[time.Duration]bool{0: true, policy.UnknownFor - time.Microsecond: true, policy.UnknownFor: false} {
-		if id, _ := policy.FindIdentity(c, policy.WhoKey(last.Digest), now.Add(after)); (id != nil) != want {
+		if id, _ := policy.FindIdentity(c, policy.NameOfKey(last.Digest), now.Add(after)); (id != nil) != want {
 			t.Errorf("the key is remembered as unknown after %v: %v, want %v", after, id != nil, want)
 		}
 	}
 	// The key is made: the database now knows it.
 	c.EvictKey(last.Digest)
-	if id, _ := policy.FindIdentity(c, policy.WhoKey(last.Digest), now); id != nil {
+	if id, _ := policy.FindIdentity(c, policy.NameOfKey(last.Digest), now); id != nil {
 		t.Error("a new key is still unknown")
 	}
 }
@@ -193,7 +193,7 @@ func TestNothingStaleIsFoundAfterAnEviction(t *testing.T) {
 		} else {
 			c.EvictKey(policy.Digest(fmt.Sprint(n)))
 		}
-		if id, _ := policy.FindIdentity(c, policy.WhoKey(policy.Digest(fmt.Sprint(n))), policytest.Now); id != nil && id.Tier != fmt.Sprint(changed) {
+		if id, _ := policy.FindIdentity(c, policy.NameOfKey(policy.Digest(fmt.Sprint(n))), policytest.Now); id != nil && id.Tier != fmt.Sprint(changed) {
 			t.Fatalf("found version %s of key %d after version %d", id.Tier, n, changed)
 		}
 	}
@@ -206,7 +206,7 @@ func BenchmarkFindIdentity(b *testing.B) {
 	names := make([]string, 1000)
 	for n := range names {
 		id := cachedKey(n, true)
-		names[n] = policy.WhoKey(id.Digest)
+		names[n] = policy.NameOfKey(id.Digest)
 		c.Add([]*policy.Identity{id}, 0, policytest.Now)
 	}
 	b.ReportAllocs()

@@ -14,12 +14,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// Every column that the statements of this package return is a text. What has many fields is
-// one JSON text, which the standard library decodes: an interpreter would take long to decode
-// it field by field. Times are microseconds since 1970, and NULL for no bound.
+// Every column that the statements of this package return is a text. A value with many fields is
+// one JSON text, which the standard library decodes: an interpreter would take long to decode it
+// field by field. Times are microseconds since 1970, and NULL for no bound.
 
-// beginSQL and endSQL are the SQL for the begin and the end of something in microseconds. An
-// end before 1970 is one in 1970, since it may be -infinity.
+// beginSQL and endSQL return the SQL for the begin and the end of a period, in microseconds. An
+// end before 1970, such as -infinity, becomes 1970.
 func beginSQL(expression string) string {
 	return "CASE WHEN " + expression + " BETWEEN '0001-01-02 00:00+00' AND '9999-12-31 00:00+00' THEN (extract(epoch FROM " + expression + ") * 1000000)::bigint END"
 }
@@ -42,7 +42,8 @@ FROM rate_limit_rules r WHERE r.mode <> 'off' AND (upper_inf(r.valid) OR upper(r
 UNION ALL
 SELECT 'override', o.rule, ` + overrideSQL + `::text FROM rate_limit_overrides o WHERE o.tier IS NOT NULL AND ` + overrideDueSQL + `) AS a ORDER BY 1, 2, 3`
 
-// overrideSQL is an override as JSON, and overrideDueSQL whether it can have an effect.
+// overrideSQL is an override as JSON. overrideDueSQL says whether an override can have an
+// effect.
 var overrideSQL = `json_build_object('rule', o.rule, 'limit', o.limit_name, 'tier', o.tier, 'user', o.user_id, 'key', o.key_id,
 	'events', o.events, 'burst', o.burst, 'from', ` + beginSQL("lower(o.valid)") + `, 'until', ` + endSQL("upper(o.valid)") + `)`
 
@@ -214,7 +215,7 @@ func decodeRule(name, text string) Rule {
 // calendarNames are the units of rate_limit_rule_limits.calendar, by ratelimit.Calendar.
 var calendarNames = []string{"", "day", "week", "month", "year"}
 
-// limit is the limit that a row says.
+// limit turns a row into a limit.
 func (l *limitJSON) limit() (RuleLimit, error) {
 	limit := RuleLimit{Name: l.Name, Unlimited: l.Events == nil, Overage: l.Overage}
 	algorithm, err := ratelimit.ParseAlgorithm(l.Algorithm)
@@ -235,7 +236,7 @@ func (l *limitJSON) limit() (RuleLimit, error) {
 	return limit, nil
 }
 
-// override is the override that a row says.
+// override turns a row into an override.
 func (o *overrideJSON) override() Override {
 	override := Override{
 		Rule: o.Rule, Limit: o.Limit, Tier: o.Tier, User: o.User, KeyID: o.Key, Unlimited: o.Events == nil, Burst: o.Burst,
@@ -249,7 +250,8 @@ func (o *overrideJSON) override() Override {
 
 var errColumns = errors.New("the server's answer does not have the statement's columns")
 
-// runOne runs a statement that returns rows of so many texts, and returns these. NULL is "".
+// runOne runs a statement that returns rows of width texts. It returns the texts of all rows.
+// NULL is "".
 func runOne(ctx context.Context, db postgres.DB, statement *postgres.Statement, width int) ([]string, error) {
 	if err := db.Run(ctx, []*postgres.Statement{statement}); err != nil {
 		return nil, unavailable(err)

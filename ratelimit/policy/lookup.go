@@ -32,8 +32,8 @@ var userSQL = `'user', u.user_id, 'tier', u.tier, 'tier_until', ` + endSQL("u.ti
 
 var banSQL = `json_build_object('user', b.user_id, 'key', b.key_id, 'until', ` + endSQL("b.until") + `, 'reason', b.reason)`
 
-// identityJSON is an identity of identitiesSQL. NULL is the zero value; User is NULL for a
-// user that the database does not have.
+// identityJSON is an identity of identitiesSQL. NULL is the zero value. User is NULL if the
+// database does not have the user.
 type identityJSON struct {
 	Key       int64          `json:"key"`
 	Expires   *int64         `json:"expires"`
@@ -92,8 +92,8 @@ const (
 	lookUpMost = 1000
 	// lookUpPause is the least time from the start of a statement to that of the next.
 	lookUpPause = 5 * time.Millisecond
-	// lazyPause is that time while only identities wait that are remembered, and looked up
-	// again because of their age. A statement costs the database much more than an identity
+	// lazyPause takes the place of lookUpPause while all waiting look-ups only renew remembered
+	// identities because of their age. A statement costs the database much more than an identity
 	// in it.
 	lazyPause = 500 * time.Millisecond
 	// lookUpTimeout is for one statement.
@@ -129,17 +129,17 @@ type sender struct {
 	user   string // "" for an API key
 }
 
-// who is the sender's name in the cache.
-func (s sender) who() string {
+// name is the sender's name in the cache.
+func (s sender) name() string {
 	if s.user != "" {
-		return WhoUser(s.user)
+		return NameOfUser(s.user)
 	}
-	return WhoKey(s.digest)
+	return NameOfKey(s.digest)
 }
 
-// lookups looks identities up, many in one statement, one statement at a time, and caches
-// them. What is evicted from the cache during a statement may be in its answer as it was
-// before; it is looked up again.
+// lookups looks identities up and caches them. It sends one statement at a time, for many
+// identities. If an identity is evicted from the cache during a statement, the answer may have
+// the state from before the change: the identity is looked up again.
 type lookups struct {
 	db    postgres.DB
 	cache *Identities
@@ -147,8 +147,8 @@ type lookups struct {
 
 	mu      sync.Mutex // guards all that follows
 	waiting []*lookup
-	byWho   map[string]*lookup // those that wait or are in flight
-	urgent  bool               // callers may wait for those that wait
+	byName  map[string]*lookup // those that wait or are in flight
+	urgent  bool               // callers may wait for the look-ups in waiting
 	working bool               // a worker runs
 	started time.Time          // the last statement
 	down    error              // why the database does not answer; nil if it does
@@ -157,7 +157,7 @@ type lookups struct {
 }
 
 func newLookups(db postgres.DB, cache *Identities, now func() time.Time) *lookups {
-	return &lookups{db: db, cache: cache, now: now, byWho: make(map[string]*lookup)}
+	return &lookups{db: db, cache: cache, now: now, byName: make(map[string]*lookup)}
 }
 
 // get looks a sender up. The error is ratelimit.ErrUnavailable while the database does not
@@ -193,9 +193,9 @@ func waitFor(ctx, done context.Context, timeout time.Duration) error {
 // renew looks up a sender that is remembered, for later requests.
 func (l *lookups) renew(s sender) { _, _ = l.enter(s, false) }
 
-// enter puts a sender among those that wait, unless it is there or in flight.
+// enter adds a sender to those that wait, unless the sender waits already or is in flight.
 func (l *lookups) enter(s sender, urgent bool) (*lookup, error) {
-	who := s.who()
+	name := s.name()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -205,7 +205,7 @@ func (l *lookups) enter(s sender, urgent bool) (*lookup, error) {
 		return nil, l.down
 	}
 	l.urgent = l.urgent || urgent
-	call := l.byWho[who]
+	call := l.byName[name]
 	if call != nil {
 		return call, nil
 	}
@@ -214,7 +214,7 @@ func (l *lookups) enter(s sender, urgent bool) (*lookup, error) {
 	}
 	call = &lookup{sender: s}
 	call.done, call.finish = context.WithCancel(context.Background())
-	l.byWho[who] = call
+	l.byName[name] = call
 	l.waiting = append(l.waiting, call)
 	if !l.working {
 		l.working = true
@@ -264,7 +264,7 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, err error, gen
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) && !l.closed {
-		// Those that wait would fail as well, one timeout later.
+		// The waiting look-ups would fail as well, one timeout later.
 		l.down = err
 		flight = append(flight, l.waiting...)
 		l.waiting = nil
@@ -272,8 +272,8 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, err error, gen
 	now := l.now()
 	var again []*lookup
 	for _, call := range flight {
-		who := call.sender.who()
-		a := found[who]
+		name := call.sender.name()
+		a := found[name]
 		if a.err == nil {
 			a.err = err
 		}
@@ -287,7 +287,7 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, err error, gen
 		}
 		call.identity = a.identity
 		call.err = a.err
-		delete(l.byWho, who)
+		delete(l.byName, name)
 		call.finish()
 	}
 	l.urgent = l.urgent || len(again) > 0
@@ -315,14 +315,14 @@ func (l *lookups) statements() int64 {
 	return l.sent
 }
 
-// close makes those that wait fail, and all later look-ups.
+// close fails the look-ups that wait, and all later ones.
 func (l *lookups) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	for _, call := range l.waiting {
 		call.err = ratelimit.ErrClosed
-		delete(l.byWho, call.sender.who())
+		delete(l.byName, call.sender.name())
 		call.finish()
 	}
 	l.waiting = nil
@@ -334,9 +334,9 @@ type answer struct {
 	err      error // of this sender alone
 }
 
-// lookUp looks senders up in one statement. Those that the database does not have are not in
-// the result. A user whose name no row can have is not asked for, so that it does not fail the
-// others.
+// lookUp looks senders up in one statement. Senders that the database does not have are not in
+// the result. lookUp does not ask for a user with a name that no row can have: such a name would
+// make the statement fail for all.
 func lookUp(db postgres.DB, calls []*lookup) (map[string]answer, error) {
 	digests := []string{}
 	users := []string{}
@@ -364,14 +364,14 @@ func lookUp(db postgres.DB, calls []*lookup) (map[string]answer, error) {
 		}
 		id := &Identity{}
 		if err := decodeIdentity(rows[i+2], id); err != nil {
-			found[s.who()] = answer{err: fmt.Errorf("looking up an API key or a user: %w", err)}
+			found[s.name()] = answer{err: fmt.Errorf("looking up an API key or a user: %w", err)}
 			continue
 		}
 		id.Digest = s.digest
 		if s.user != "" {
 			id.User = s.user
 		}
-		found[s.who()] = answer{identity: id}
+		found[s.name()] = answer{identity: id}
 	}
 	return found, nil
 }

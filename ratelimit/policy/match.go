@@ -60,7 +60,8 @@ func isTimely(p *plan, known *amounts, now time.Time) bool {
 	return at >= p.begin && at < p.end && at < known.plainUntil
 }
 
-// clearOutcome resets what few decisions set. They also set written.
+// clearOutcome resets the fields that few decisions set. A decision that sets one of them also
+// sets written.
 func clearOutcome(o *Outcome) {
 	o.Reason = NotRefused
 	o.Status = 0
@@ -144,7 +145,7 @@ func identify(f *Facts, id *Identity, known *amounts, at int64, o *Outcome) *amo
 	return known
 }
 
-// isBanned refuses a request whose sender is banned.
+// isBanned reports whether the sender of a request is banned. It then refuses the request.
 func isBanned(s *Snapshot, f *Facts, id *Identity, known *amounts, now time.Time, o *Outcome) bool {
 	at := now.UnixMicro()
 	ban := findBan(s.bans, f.Address, o.User, o.KeyID, at)
@@ -178,7 +179,7 @@ func indexed(set *ruleSet, f *Facts, o *Outcome) []int32 {
 	return o.found
 }
 
-// recalled is indexed with the memo.
+// recalled does what indexed does, with the memo.
 func recalled(s *Snapshot, f *Facts, at int64, o *Outcome) []int32 {
 	p := planOf(s, f, o.Tier, at)
 	if s.memo.open || isApart(s, f.Address) {
@@ -329,7 +330,7 @@ func refuse(o *Outcome, reason Reason, m *Mark) {
 	o.written = true
 }
 
-// banOf is the ban in an identity that holds and ends last, or nil.
+// banOf returns the ban of an identity that holds at a time and ends last, or nil.
 func banOf(id *Identity, at int64) *Ban {
 	var ban *Ban
 	last := at

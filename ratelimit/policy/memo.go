@@ -34,9 +34,9 @@ type plan struct {
 	timed      bool
 	begin, end int64
 
-	// direct: an address in no network, and an identity without anything of its own,
-	// decide nothing. What follows is then the outcome, but for the keys of the hits in
-	// byUser, which are the users.
+	// direct is true if an address in no network and a plain identity have no influence. The
+	// fields below are then the outcome, except for the keys of the hits in byUser: these keys
+	// are the users.
 	direct bool
 	simple bool // see Outcome.Simple
 	rule   string
@@ -105,7 +105,7 @@ func (m *memo) remember(address netip.Addr) {
 	m.mu.Unlock()
 }
 
-// firstPlan finds the rules that match. Many requests come once.
+// firstPlan finds the rules that match, and nothing else: many requests come only once.
 func firstPlan(set *ruleSet, f *Facts, tier string) *plan {
 	return &plan{
 		begin: always, end: never,
@@ -113,7 +113,7 @@ func firstPlan(set *ruleSet, f *Facts, tier string) *plan {
 	}
 }
 
-// secondPlan sees whether the rules of a plan decide alone.
+// secondPlan finds out whether the rules of a plan alone give the outcome.
 func secondPlan(set *ruleSet, first *plan, tier string, at int64) *plan {
 	number := set.tiers[tier]
 	p := &plan{begin: always, end: never, found: first.found, seen: true}
@@ -168,8 +168,8 @@ func secondPlan(set *ruleSet, first *plan, tier string, at int64) *plan {
 	return p
 }
 
-// holds reports whether what is valid from one time until before another is valid now, and
-// ends the plan where that changes.
+// holds reports whether now is from the time from until before the time until. It limits the
+// plan to the time in which this does not change.
 func (p *plan) holds(from, until, now int64) bool {
 	for _, change := range []int64{from, until} {
 		if change == always || change == never {

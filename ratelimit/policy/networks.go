@@ -94,7 +94,8 @@ func numbersOf(a netip.Addr) (high, low uint64) {
 	return binary.BigEndian.Uint64(six[:8]), binary.BigEndian.Uint64(six[8:])
 }
 
-// divide sorts networks, of which one is either within or apart from another, into ranges.
+// divide turns sorted networks into ranges. Of two networks, one contains the other, or they
+// have no address in common.
 func (n *networks) divide(spans []span) ranges {
 	sort.Slice(spans, func(i, j int) bool {
 		a, b := &spans[i], &spans[j]

@@ -10,10 +10,10 @@ import (
 
 // Facts are what a proxy knows of a request.
 type Facts struct {
-	// Tier is that of requests whose identity has none, such as anonymous.
+	// Tier is the tier of a request if its identity has none, such as anonymous.
 	Tier string
-	// RejectUnknown refuses a request whose API key is unknown, expired or revoked.
-	// Otherwise it is nobody's.
+	// RejectUnknown refuses a request with an unknown, expired or revoked API key. Otherwise
+	// such a request counts as one without a key.
 	RejectUnknown bool
 	// Address is the client's. The zero Addr is unknown: it is in no network.
 	Address netip.Addr

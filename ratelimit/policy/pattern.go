@@ -6,7 +6,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// hostPattern is a name, or with below every name below it, which then begins with a dot.
+// hostPattern is a name. With below, it stands for every name below it, and then begins with a
+// dot.
 type hostPattern struct {
 	name  string
 	below bool

@@ -228,10 +228,10 @@ func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user st
 			s.digest = Digest(key)
 		}
 		var read int64
-		who := s.who()
-		id, read = FindIdentity(p.known, who, now)
+		name := s.name()
+		id, read = FindIdentity(p.known, name, now)
 		if key != "" && p.settings.Options.Remember > 0 {
-			rememberKey(p.known, who, key)
+			rememberKey(p.known, name, key)
 		}
 		switch {
 		case id == nil && key != "" && strings.HasPrefix(key, KeyPrefix) && !Check(key):

@@ -14,14 +14,13 @@ import (
 type poller struct {
 	db postgres.DB
 
-	// snapshot is the server's of the last poll that was good; "" is none, and the next
-	// poll then says that everything has changed.
+	// snapshot is the server's snapshot at the last successful poll. If it is "", the next poll
+	// says that everything has changed.
 	snapshot string
-	// server tells apart servers on which a snapshot does not mean the same: the system
-	// identifier, the timeline, which a failover and a restore change, and the start of
-	// the server, before which a crash may have lost the last transactions. It also tells
-	// apart logs of changes: a table that was dropped and made again, and that of another
-	// database, have other numbers.
+	// server identifies the server and the log of changes, since a snapshot means something only
+	// there. It has the system identifier, the timeline (a failover and a restore change it),
+	// and the start of the server (a crash before it may have lost the last transactions). It
+	// also has the database and the table: a table that was made again has other numbers.
 	server string
 }
 
@@ -32,11 +31,11 @@ const maxChanges = 1000
 // pollSQL returns what has become visible since the snapshot $1, which is that of the poll
 // before, with the snapshot of this statement in the first row.
 //
-// A transaction has become visible if it was not begun then and is begun now (its number is
-// at least xmax of the old snapshot, and below xmax of the new one), or if it was under way
-// then (it is in xip). The server itself returns only rows of transactions that have
-// committed. A sequence number would not do: transactions become visible in another order
-// than they write. One statement has one snapshot, so that nothing falls between two polls and nothing
+// A transaction has become visible if it began between the two snapshots (its number is at least
+// xmax of the old snapshot, and below xmax of the new one), or if it was under way at the old
+// snapshot (it is in xip). The server itself returns only rows of transactions that have
+// committed. A sequence number would not do: transactions become visible in another order than
+// they write. One statement has one snapshot, so that no change falls between two polls and none
 // is seen twice. UNION ALL instead of OR lets both halves use the index.
 const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
 SELECT 'head', h.snapshot::text, coalesce((SELECT max(seq) FROM rate_limit_changes), 0)::text, pg_is_in_recovery()::text FROM head h
@@ -48,8 +47,9 @@ UNION ALL
 	SELECT kind, ref, seq FROM rate_limit_changes WHERE xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
 ) c LIMIT 1001)`
 
-// serverSQL tells servers apart, see poller. A server that has no such functions, or keeps
-// them from the role, fails it; a failover is then noticed when the rules are read anew.
+// serverSQL identifies the server, see poller. It fails if the server does not have these
+// functions, or if the role may not call them. A failover is then noticed when the rules are
+// read anew.
 const serverSQL = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END
 	|| ' ' || (SELECT system_identifier FROM pg_control_system()) || ' ' || pg_postmaster_start_time()
 	|| ' ' || current_database() || ' ' || 'rate_limit_changes'::regclass::oid`

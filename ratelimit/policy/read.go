@@ -44,7 +44,7 @@ func readIdentity(db postgres.DB, s sender) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := found[s.who()]
+	a := found[s.name()]
 	if a.identity == nil && a.err == nil {
 		a.identity = &Identity{Digest: s.digest, User: s.user}
 	}

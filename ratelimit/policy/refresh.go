@@ -61,7 +61,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	return err
 }
 
-// refresh is Refresh without what follows from its error.
+// refresh does the work of Refresh. Refresh handles its error.
 func (p *Policy) refresh(ctx context.Context) error {
 	now := p.settings.Now()
 	needs := p.migrate(ctx, now)
@@ -91,8 +91,9 @@ func (p *Policy) refresh(ctx context.Context) error {
 	return nil
 }
 
-// migrate makes the tables what they must be, unless they are, or that has failed lately. It
-// returns what is lacking. The polls work nevertheless if the tables are there.
+// migrate creates or upgrades the tables, unless they are right, or the last attempt has failed
+// a short time ago. It returns what is lacking. The polls work nevertheless if the tables are
+// there.
 func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	if p.settings.DisableMigration || p.migrated {
 		return nil

@@ -13,9 +13,9 @@ type unknownKeys struct {
 }
 
 type unknownKey struct {
-	who string
-	id  *Identity
-	at  int64 // when the database was asked
+	name string
+	id   *Identity
+	at   int64 // when the database was asked
 }
 
 func newUnknownKeys(most int, lasts time.Duration) unknownKeys {
@@ -23,27 +23,27 @@ func newUnknownKeys(most int, lasts time.Duration) unknownKeys {
 }
 
 // find returns the identity of an unknown key and when it was looked up; or nil.
-func (u *unknownKeys) find(who string, now int64) (*Identity, int64) {
-	e := u.entries[who]
+func (u *unknownKeys) find(name string, now int64) (*Identity, int64) {
+	e := u.entries[name]
 	if e == nil || now >= e.at+u.lasts {
 		return nil, 0
 	}
 	return e.id, e.at
 }
 
-func (u *unknownKeys) add(who string, id *Identity, at int64) {
-	e := &unknownKey{who: who, id: id, at: at}
+func (u *unknownKeys) add(name string, id *Identity, at int64) {
+	e := &unknownKey{name: name, id: id, at: at}
 	if len(u.list) < u.most {
 		u.list = append(u.list, e)
 	} else {
 		// Unless the oldest was removed, or a newer entry has its name.
-		if old := u.list[u.next]; u.entries[old.who] == old {
-			delete(u.entries, old.who)
+		if old := u.list[u.next]; u.entries[old.name] == old {
+			delete(u.entries, old.name)
 		}
 		u.list[u.next] = e
 		u.next = (u.next + 1) % u.most
 	}
-	u.entries[who] = e
+	u.entries[name] = e
 }
 
-func (u *unknownKeys) remove(who string) { delete(u.entries, who) }
+func (u *unknownKeys) remove(name string) { delete(u.entries, name) }

@@ -231,8 +231,8 @@ func TestBlockedRowRefusesTheWholeRequest(t *testing.T) {
 	}
 }
 
-// TestRefusalFromBeforeAReset: a refusal whose answer is on its way while the row is reset
-// is not believed.
+// TestRefusalFromBeforeAReset: a refusal is not believed if its answer is on its way while the
+// row is reset.
 func TestRefusalFromBeforeAReset(t *testing.T) {
 	for _, resets := range []int{1, 3000} {
 		synctest.Test(t, func(t *testing.T) {

@@ -115,10 +115,10 @@ func TestCleanupIsBounded(t *testing.T) {
 	}
 }
 
-// TestCleanupRaces lets cleanups race with hits: no window admits more than its
-// events, and none begins within another, as one would whose row was deleted
-// before its time. The clock runs a hundred times faster. A key is hit for 10 ms,
-// and again just when a cleanup may delete its row.
+// TestCleanupRaces lets cleanups race with hits. No window admits more than its events. None
+// begins within another one, as it would if its row were deleted too early. The clock runs a
+// hundred times faster. A key is hit for 10 ms, and again just when a cleanup may delete its
+// row.
 func TestCleanupRaces(t *testing.T) {
 	s := newSite(t)
 	const window, speed = 3 * time.Second, 100
@@ -177,8 +177,8 @@ func TestCleanupRaces(t *testing.T) {
 	s.nothingReported()
 }
 
-// TestStricterIsolation: counts are exact on a database whose transactions are
-// serializable by default, too.
+// TestStricterIsolation: counts are exact, too, if transactions of the database are serializable
+// by default.
 func TestStricterIsolation(t *testing.T) {
 	for _, level := range []string{"serializable", "repeatable read"} {
 		s := newSite(t)

@@ -17,9 +17,9 @@ type DB interface {
 	// Statement.Joined says otherwise, so a statement that fails leaves those of
 	// other transactions alone: its Err is set and Run goes on.
 	//
-	// Run returns an error only if the connection failed or ctx ended. Err is then
-	// set in every statement whose outcome is unknown. A DB sends a transaction
-	// again by itself only if the first attempt certainly had no effect.
+	// Run returns an error only if the connection failed or ctx ended. Err is then set in every
+	// statement with an unknown outcome. A DB sends a transaction again by itself only if the
+	// first attempt certainly had no effect.
 	Run(ctx context.Context, statements []*Statement) error
 
 	// Exec runs SQL text without parameters, which may hold several commands.
@@ -41,9 +41,8 @@ type Statement struct {
 	// it).
 	Args []any
 
-	// Unnamed sends the text without preparing it, so that the server plans it for
-	// these parameters. It is for statements whose generic plan would read a whole
-	// table.
+	// Unnamed sends the text without preparing it, so that the server plans it for these
+	// parameters. It is for a statement with a generic plan that would read a whole table.
 	Unnamed bool
 
 	// Joined puts the next statement into the same transaction. A run of joined

@@ -23,8 +23,7 @@ func (e *engine) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time)
 	d.end(err)
 }
 
-// run decides the requests, and finishes those of which the outcome is known. The others
-// are left to end.
+// run decides the requests, and finishes those with a known outcome. The others are left to end.
 func run(d *decision) {
 	if atomic.LoadInt32(&d.engine.tables.ready) == 0 {
 		if err := d.engine.tables.wait(d.ctx); err != nil {

@@ -1,5 +1,5 @@
-// Package postgres is a ratelimit.Store whose counts all processes on one Postgres
-// database share. It is exact: the server decides, one statement for many hits.
+// Package postgres is a ratelimit.Store. All processes on one Postgres database share its
+// counts. It is exact: the server decides, one statement for many hits.
 //
 // A call of Store.Take waits in a queue (package internal/batch). A worker collects the
 // calls of a batch and has them decided here:

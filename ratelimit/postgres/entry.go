@@ -23,7 +23,7 @@ type rowKey struct {
 	prefix, key string
 }
 
-// rowOf is the row of a hit whose key is as it is stored.
+// rowOf is the row of a hit. The hit has its key as it is stored.
 func rowOf(h *ratelimit.Hit) rowKey { return rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key} }
 
 // entry is what one statement does to one row: n hits of equal cost, a look, a refund or

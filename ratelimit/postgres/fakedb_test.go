@@ -94,8 +94,8 @@ func addRow(s *postgres.Statement, columns [][]byte) {
 	s.Rows++
 }
 
-// isCheck reports whether a statement is the last of a transaction of takes, whose failure
-// undoes it.
+// isCheck reports whether a statement is the last one of a transaction of takes. Its failure
+// undoes the transaction.
 func isCheck(s *postgres.Statement) bool {
 	return strings.Contains(s.SQL, "pg_ratelimit.short") && len(s.Args) == 0
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// TestLockedRow: a row that somebody else has locked costs those who ask about
-// it their timeout, and nobody else. Once it is free, all is well at once.
+// TestLockedRow: another session has locked a row. Requests on this row fail after their
+// timeout, and no others. Once the row is free, all requests are decided at once.
 func TestLockedRow(t *testing.T) {
 	s := newSite(t)
 	store := s.store(postgres.Options{CleanupProbability: -1})
@@ -190,8 +190,7 @@ func TestServerHangs(t *testing.T) {
 	})
 }
 
-// TestCancel: a caller who stops waiting is let go at once; the others in the
-// batch are not.
+// TestCancel: a caller that stops waiting returns at once. The others in the batch go on.
 func TestCancel(t *testing.T) {
 	s := newSite(t)
 	store := s.store(postgres.Options{CleanupProbability: -1})

@@ -257,7 +257,7 @@ func TestMigrationFails(t *testing.T) {
 	}
 }
 
-// migrating is a database whose tables are right or not.
+// migrating is a database with tables that are right or not.
 type migrating struct {
 	fakeDB
 	right           []bool // answers to come, the last of them for good

@@ -343,9 +343,9 @@ func checkHot(t *testing.T, l *ratelimit.Limit, tallies []tally) {
 	}
 }
 
-// TestSteadyDemandGetsTheQuota: many processes whose demand is more than the limit get at least 98 % of it
-// together, although each holds leases. A machine that is too busy to make all of the demand gets as
-// much less.
+// TestSteadyDemandGetsTheQuota: many processes together ask for more than the limit. They get at
+// least 98 % of it, although each holds leases. A machine that is too busy to make all of the
+// demand gets as much less.
 func TestSteadyDemandGetsTheQuota(t *testing.T) {
 	if raced {
 		t.Skip("with the race detector, a busy machine cannot make the demand; make test runs this without it, too")

@@ -58,7 +58,7 @@ func keepLeases(s *Store) {
 	s.engine.cleaner.report(err)
 }
 
-// sendLeases has a batch without requests decided, unless the database does not answer.
+// sendLeases decides a batch without requests, unless the database does not answer.
 func sendLeases(s *Store, call *batch.Call) {
 	s.mu.Lock()
 	unavailable := s.unavailable()
@@ -69,10 +69,10 @@ func sendLeases(s *Store, call *batch.Call) {
 	}
 }
 
-// planReturns plans what is to be given back. It comes before all else of a plan. It returns what is
-// to be charged. A row that another transaction has locked is left alone, so that no request has to
-// wait for it; units of it are lost. Hits that
-// give something back, and resets, end the leases of their rows.
+// planReturns plans the refunds of leased units, before all else in a plan, and returns the
+// charges that are to be made for leases. It skips a row that another transaction has locked, so
+// that no request has to wait for the row: the units of this row are lost. It ends the leases of
+// the rows on which the batch has refunds or resets.
 func (d *decision) planReturns(p *plan, requests []*request) []lease.Ask {
 	table := d.engine.leases
 	if table == nil || !lease.Any(table) {

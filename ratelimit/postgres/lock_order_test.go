@@ -60,8 +60,8 @@ func TestLockOrder(t *testing.T) {
 	}
 }
 
-// orderDB checks that each take whose keys the store has sorted returns its rows in the order
-// of the keys, which is the order in which the server locked them.
+// orderDB checks takes with keys that the store has sorted: each must return its rows in the
+// order of the keys, which is the order in which the server locked them.
 type orderDB struct {
 	postgres.DB
 	t     *testing.T

@@ -19,9 +19,10 @@ import (
 // its rows fail, and so do further ones for as long as it holds them. A row that is merely busy
 // is locked by another transaction each time, and the requests on it go on waiting.
 //
-// If another transaction has inserted the row, no query shows it. Such a row, for whose lock a
-// statement of its own has waited in vain, counts as locked for lockMemory, or until a query
-// shows it: the other transaction may be a batch of another proxy, which ends soon.
+// If another transaction has inserted the row, no query shows the row. Such a row counts as
+// locked if a statement for this row alone has waited for the lock in vain: for lockMemory, or
+// until a query shows the row. The other transaction may be a batch of another proxy, which ends
+// soon.
 
 // lockWait is a fifth of the timeout, so that a batch has time to go on after it.
 func lockWait(timeout time.Duration) time.Duration {
@@ -32,8 +33,9 @@ func lockWait(timeout time.Duration) time.Duration {
 	return wait
 }
 
-// lockMemory is for how long a row counts as locked by a known transaction. After that the server is asked who holds
-// the lock, which needs no wait. Nothing is known of a row any more after longMemory.
+// lockMemory is for how long a row counts as locked by a known transaction. After that the
+// server is asked which transaction holds the lock, which needs no wait. A row is forgotten
+// after longMemory.
 const (
 	lockMemory = 500 * time.Millisecond
 	longMemory = 10 * time.Second
@@ -136,8 +138,9 @@ func (l *locks) holds(r *request, wait time.Duration, due []rowKey) (bool, []row
 	return holds, due
 }
 
-// confirm takes in who holds the locks of rows now, and which rows cannot be seen. A row is not
-// believed to be locked any more unless the same transaction holds it, or it still cannot be seen.
+// confirm updates the rows with the transactions that hold the locks now, and with the rows that
+// no query shows. A row stays locked only if the same transaction still holds the lock, or if
+// still no query shows the row.
 func (l *locks) confirm(rows []rowKey, holders map[rowKey]int64, unseen map[rowKey]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

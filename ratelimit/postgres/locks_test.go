@@ -62,8 +62,8 @@ func TestKnownRefusalsStandWhileTheRowIsLocked(t *testing.T) {
 	})
 }
 
-// lockedDB is a database in which a transaction with that number holds the locks of all rows
-// whose keys begin with "locked". If the number is 0, no query shows it.
+// lockedDB is a database in which the transaction holder holds the locks of all rows with keys
+// that begin with "locked". If holder is 0, no query shows it.
 type lockedDB struct {
 	holder int64
 	waits  atomic.Int64
@@ -119,8 +119,8 @@ func (d *lockedDB) transaction(ctx context.Context, statements []*postgres.State
 	return admit(ctx, statements)
 }
 
-// TestLockedRowsDelayNoOthers: an open transaction has locked many rows, or inserted one, so
-// that no query shows who holds its lock. All requests on other rows are decided in time.
+// TestLockedRowsDelayNoOthers: an open transaction has locked many rows, or has inserted one, so
+// that no query shows the lock. All requests on other rows are decided in time.
 func TestLockedRowsDelayNoOthers(t *testing.T) {
 	for name, test := range map[string]struct {
 		rows    int

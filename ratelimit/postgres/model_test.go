@@ -95,7 +95,7 @@ func rowText(r *algorithm.Row) string {
 	return fmt.Sprintf("%d %d %d %s %d %d%s %d", r.Count, r.PrevCount, r.Start, tokens, r.Refill, r.Remainder, hits, r.Expires)
 }
 
-// bench is a store whose batches a test decides at times that it sets, beside a model.
+// bench is a store and a model. A test decides the batches of the store at times that it sets.
 type bench struct {
 	store *postgres.Store
 	clock *conformance.Clock

@@ -16,8 +16,8 @@ import (
 
 // TestEveryRequestIsDecidedOverAWideNetwork: with the default timeout of 250 ms, every request
 // is decided once there is a connection: of three limits, which may take two round trips, over
-// 50 ms, and of one limit over 80 ms. That includes the first request on each algorithm, whose
-// statement no connection knows, and a request after a pause.
+// 50 ms, and of one limit over 80 ms. That includes the first request on each algorithm, when no
+// connection knows its statement, and a request after a pause.
 func TestEveryRequestIsDecidedOverAWideNetwork(t *testing.T) {
 	drivers := map[string]func(dsn string) (postgres.DB, error){
 		"pgx":  func(dsn string) (postgres.DB, error) { return pgxdb.Open(dsn, pgxdb.Options{}) },

@@ -13,10 +13,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// TestOutcomesOverANetwork states what a user sees of a store whose database is 50 ms away, and
-// of one whose connections break again and again in the middle of what they carry. On the first
-// network each request has its decision. On the second, requests on a connection that breaks
-// have none, and all decisions that there are are right.
+// TestOutcomesOverANetwork states what a user sees of a store on two networks. The first is 50
+// ms away from the database, and each request has its decision. On the second, connections break
+// again and again in the middle of what they carry. Requests on a connection that breaks have no
+// decision, and all decisions that there are are right.
 func TestOutcomesOverANetwork(t *testing.T) {
 	if raced {
 		t.Skip("with the race detector, decisions on a busy machine take longer than the timeout; make test runs this without it, too")
@@ -55,7 +55,7 @@ func TestOutcomesOverANetwork(t *testing.T) {
 	}
 }
 
-// network is a site whose stores are on a network away from it.
+// network is a site with a network between it and its stores.
 type network struct {
 	*site
 	open      func(t testing.TB, dsn string) postgres.DB

@@ -71,7 +71,7 @@ func typeOf(arg any) string {
 	return "text"
 }
 
-// comesSorted reports whether a statement is a take whose keys the store has sorted.
+// comesSorted reports whether a statement is a take with keys that the store has sorted.
 func comesSorted(sql string) bool {
 	return strings.Contains(sql, "INSERT INTO") && !strings.Contains(sql, "ORDER BY")
 }

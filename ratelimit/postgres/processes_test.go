@@ -59,8 +59,8 @@ type result struct {
 	Errors   []string
 }
 
-// crowded are limits of all algorithms, in both tables, whose quotas do not come
-// back while the test runs.
+// crowded are limits of all algorithms, in both tables. Their quotas do not come back while the
+// test runs.
 func crowded() []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, durable := range []bool{false, true} {
@@ -73,7 +73,7 @@ func crowded() []*ratelimit.Limit {
 	return limits
 }
 
-// churning are limits whose windows turn all the time.
+// churning are limits with windows that turn all the time.
 func churning() []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, l := range crowded() {

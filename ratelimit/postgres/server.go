@@ -65,9 +65,9 @@ func (s *server) unavailable() error {
 // each loss another transaction has succeeded, so all of them make progress.
 const maxRetries = 20
 
-// run runs the statements, and again the transactions that lost against others and
-// therefore did nothing: a deadlock, or a database whose default isolation is stricter than
-// READ COMMITTED. It reports whether a statement has failed.
+// run runs the statements. It runs a transaction again that lost against another one and
+// therefore did nothing: because of a deadlock, or because the default isolation of the database
+// is stricter than READ COMMITTED. It reports whether a statement has failed.
 func (s *server) run(ctx context.Context, statements []*Statement) (bool, error) {
 	failed := false
 	for attempt := 0; len(statements) > 0; attempt++ {
@@ -135,9 +135,9 @@ func (s *server) setDown(err error) {
 	atomic.StoreInt32(&s.isDown, isDown)
 }
 
-// noteFailure notes an error of DB.Run, or of the wait for a migration, which had that much
-// time. When it began, the database had answered so many times. noteFailure returns the error
-// for the caller: that of an unavailable database, if err shows that the database is down.
+// noteFailure notes an error of DB.Run, or of the wait for a migration. had is the time that the
+// call had, and answers is s.answers from before the call. noteFailure returns the error for the
+// caller: the error of an unavailable database, if err shows that the database is down.
 func (s *server) noteFailure(err error, had time.Duration, answers int64) error {
 	late := errors.Is(err, context.DeadlineExceeded)
 	if late && had < fairTime || atomic.LoadInt64(&s.answers) != answers {

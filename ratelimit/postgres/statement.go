@@ -122,7 +122,7 @@ type statementKey struct {
 	durable    bool
 	sync       bool // of a durable table: the commit waits for the disk
 	marks      bool // a take that marks its transaction
-	alike      bool // a take whose entries have one limit and one cost
+	alike      bool // a take of entries with one limit and one cost
 }
 
 // statements holds the text of each statement that a store runs. It does not change.

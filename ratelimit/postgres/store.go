@@ -93,7 +93,7 @@ func (o Options) withDefaults() (Options, error) {
 // bounded is a DB that knows how many connections it has at most.
 type bounded interface{ MaxConns() int }
 
-// Store is a ratelimit.Store whose counts all processes on one database share.
+// Store is a ratelimit.Store. All processes on one database share its counts.
 type Store struct {
 	engine  *engine
 	workers int
@@ -140,7 +140,7 @@ func New(db DB, options Options) (*Store, error) {
 	return s, nil
 }
 
-// report passes a failure to OnError, whose panic must not end the program.
+// report passes a failure to OnError. A panic of OnError must not end the program.
 func (o Options) report(err error) {
 	if o.OnError != nil && err != nil {
 		_ = batch.PanicError(func() { o.OnError(err) })
@@ -280,7 +280,7 @@ func roundDown(d time.Duration) time.Duration {
 	return d / unit * unit
 }
 
-// newQueue returns a queue whose calls have their hits and stored keys when they enter.
+// newQueue returns a queue for calls that have their hits and stored keys when they enter.
 func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{

@@ -164,9 +164,9 @@ func TestRefusedRequestsAreNeverVisible(t *testing.T) {
 	s.noLocks()
 }
 
-// TestRefusedClientsDoNotStarveOthers: over a connection with a round trip of 30 ms, clients
-// whose own limit is used up keep asking for a shared limit. Every request of a client that
-// fits is admitted.
+// TestRefusedClientsDoNotStarveOthers: over a connection with a round trip of 30 ms, some
+// clients have used up their own limit and keep asking for a shared limit. Every request of a
+// client that fits is admitted.
 func TestRefusedClientsDoNotStarveOthers(t *testing.T) {
 	for stores := 1; stores <= 2; stores++ {
 		t.Run(fmt.Sprint(stores, " stores"), func(t *testing.T) {

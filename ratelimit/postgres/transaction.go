@@ -274,8 +274,9 @@ func rowsIn(p *plan) []rowKey {
 	return rows
 }
 
-// takeApart answers a request whose statements failed. If there are several requests, each
-// gets a transaction of its own, so that one of them does not fail the others.
+// takeApart handles the failure of the statements. If there are several requests, each gets a
+// transaction of its own, so that one of them does not fail the others. A single request gets
+// the error.
 func (t *transaction) takeApart(err error) []*transaction {
 	if len(t.requests) == 1 {
 		t.of.clearRefunded(t.requests[0])
@@ -290,7 +291,7 @@ func (t *transaction) takeApart(err error) []*transaction {
 	return apart
 }
 
-// committed answers the requests of a transaction whose takes have taken effect.
+// committed answers the requests after the takes of the transaction have taken effect.
 func (t *transaction) committed() []*transaction {
 	if t.trips == 0 {
 		decideGranted(t.requests)

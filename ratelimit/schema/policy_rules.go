@@ -71,7 +71,7 @@ COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.'
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
 COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
 COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
-COMMENT ON COLUMN rate_limit_rules.ban_for IS 'Proxies ban for so long a sender whose requests the rule refused ban_after times within ban_within; longer each time. NULL: never.';
+COMMENT ON COLUMN rate_limit_rules.ban_for IS 'For how long proxies ban a sender after the rule has refused ban_after of its requests within ban_within. Each further ban lasts longer. NULL: never.';
 COMMENT ON COLUMN rate_limit_rules.ban_after IS 'After how many refusals proxies ban.';
 COMMENT ON COLUMN rate_limit_rules.ban_within IS 'The time in which refusals are counted for a ban.';
 COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';

@@ -1,7 +1,7 @@
 package schema
 
-// policyViews show what is used up and who is shut out. They read with the rights of whoever
-// asks, so that the row-level security of the tables holds for them too.
+// policyViews show what is used up and which senders are shut out. They read with the rights of
+// the role that asks, so that the row-level security of the tables holds for them too.
 const policyViews = `
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,

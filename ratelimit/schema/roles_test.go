@@ -42,7 +42,7 @@ func (s *site) roles() (proxy, administrator string) {
 	return proxy, administrator
 }
 
-// asRole opens a DB whose sessions have a role.
+// asRole opens a DB for a role.
 func (s *site) asRole(role string) postgres.DB {
 	s.t.Helper()
 	db, err := pgxdb.Open(s.dsn+"&options=-c%20role%3D"+role, pgxdb.Options{})
