@@ -116,12 +116,12 @@ CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_key
 COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. The keys themselves are not stored, only their digests.';
 COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number by which people and limits name the key. Limits that count by key count by this.';
 COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
-COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first and last characters of the key, by which people recognise it.';
+COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, by which people recognise it.';
 COMMENT ON COLUMN rate_limit_api_keys.name IS 'What the key is for.';
 COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. The user has the tier, and all keys of the user share the limits that count by user.';
 COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key ends by itself. infinity: never.';
 COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
-COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'Whoever revoked the key.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
 COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
 COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
 
@@ -328,7 +328,7 @@ CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
 COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were written. Lines of other transactions may become visible later.';
-COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies find by it what has become visible since they looked last.';
+COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
 COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override or ban.';
 COMMENT ON COLUMN rate_limit_changes.ref IS
 	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/…, user/…, key/<digest>, network/…. NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';

@@ -15,7 +15,7 @@ import (
 // is only logged: error pages often show {http.error.message} to clients.
 var (
 	errTooMany     = errors.New("too many requests")
-	errUnavailable = errors.New("no rate limit decision could be had")
+	errUnavailable = errors.New("no rate limit decision was possible")
 )
 
 // refuse responds to a request that does not pass, or returns an error for the site's

@@ -231,7 +231,7 @@ func TestOnErrorWithoutADatabase(t *testing.T) {
 		if a := c.expect(http.StatusServiceUnavailable, "/", "Host", "deny.test"); a.body != `{"error":"Service unavailable"}` || a.header.Get("Content-Type") != "application/json" {
 			t.Errorf("deny: %q, %v", a.body, a.header)
 		}
-		want := "503 no rate limit decision could be had " + c.prefix() + " ()"
+		want := "503 no rate limit decision was possible " + c.prefix() + " ()"
 		if a := c.expect(http.StatusServiceUnavailable, "/", "Host", "page.test"); a.body != want {
 			t.Errorf("deny with an error page: %q, want %q", a.body, want)
 		}

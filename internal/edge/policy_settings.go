@@ -73,7 +73,7 @@ func ParseUnknownKey(text string) (reject bool, err error) {
 func CheckPolicyRows(l *ratelimit.Limit) error {
 	for _, reserved := range []string{RulePrefix, BanPrefix} {
 		if len(l.Prefix) >= len(reserved) && l.Prefix[:len(reserved)] == reserved {
-			return &ratelimit.FieldError{Field: "prefix", Value: l.Prefix, Want: "a name that does not begin with " + reserved + ": with a policy, its own counters begin with it"}
+			return &ratelimit.FieldError{Field: "prefix", Value: l.Prefix, Want: "a name that does not begin with " + reserved + ": the counters of the policy begin with " + reserved}
 		}
 	}
 	return nil

@@ -85,7 +85,7 @@ func next(c *conn) (byte, []byte, error) {
 	kind := c.buf[c.r]
 	length := binary.BigEndian.Uint32(c.buf[c.r+1:])
 	if length < 4 || length > maxMessage || length > maxErrorMessage && (kind == 'E' || kind == 'N') {
-		return 0, nil, fmt.Errorf("the server announced a message %q (0x%02x) of %d bytes, which cannot be", string(rune(kind)), kind, length)
+		return 0, nil, fmt.Errorf("the server announced a message %q (0x%02x) of %d bytes, which is not accepted", string(rune(kind)), kind, length)
 	}
 	size := int(length) + 1
 	for c.w-c.r < size {

@@ -211,7 +211,7 @@ func decode(raw string) (string, error) {
 	}
 	value, err := url.PathUnescape(raw)
 	if err != nil {
-		return "", errors.New("holds a % that two hexadecimal digits do not follow, must have %25 instead")
+		return "", errors.New("holds a % without two hexadecimal digits after it, must have %25 instead")
 	}
 	if strings.Contains(value, "\x00") {
 		return "", errors.New("holds %00, must be text")

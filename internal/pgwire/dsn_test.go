@@ -29,7 +29,7 @@ func TestDSNErrors(t *testing.T) {
 		{"a\x00b", "NUL"},
 		{"host='h", "host in the dsn has a quote that is not closed"},
 		{`host='h\`, "host in the dsn has a quote that is not closed"},
-		{"postgres://u:p%zz@h", "password in the dsn's URL holds a % that two hexadecimal digits do not follow"},
+		{"postgres://u:p%zz@h", "password in the dsn's URL holds a % without two hexadecimal digits after it"},
 		{"postgres://u:p%00@h", "password in the dsn's URL holds %00"},
 		{"postgres://u:p q@h", "password in the dsn's URL holds a space"},
 		{"postgres://u@[::1", "IPv6"},

@@ -18,7 +18,7 @@ func TestInvalidLogins(t *testing.T) {
 	ready := msg('K', "\x00\x00\x00\x07key!") + msgReady
 	for _, c := range []struct{ name, parameters, server, want string }{
 		{"the end", "", "", "closed the connection"},
-		{"another protocol", "", "HTTP/1.1 400 Bad Request\r\n\r\n", "which cannot be"},
+		{"another protocol", "", "HTTP/1.1 400 Bad Request\r\n\r\n", "which is not accepted"},
 		{"unknown message", "", msg('q', ""), `unexpected message "q" (0x71)`},
 		{"unknown authentication", "", msgAuth(99, ""), "authentication number 99, which is not supported"},
 		{"no number", "", msg('R', "\x00"), `unexpected message "R"`},

@@ -125,7 +125,7 @@ func appendUnprepared(c *conn, b []byte, st *postgres.Statement, joined, unnamed
 	return b, pr
 }
 
-// refuse sets the error of a statement that has a parameter which cannot be sent.
+// refuse sets the error of a statement with a parameter that cannot be sent.
 func refuse(st *postgres.Statement, err error) {
 	st.Err = err
 	if errors.Is(err, errNUL) {
@@ -140,7 +140,7 @@ var (
 	oidText      = []byte{0, 0, 0, 25}
 	oidTexts     = []byte{0, 0, 3, 241}
 	oidBigints   = []byte{0, 0, 3, 248}
-	errNUL       = errors.New("holds a NUL byte, which Postgres's text cannot")
+	errNUL       = errors.New("holds a NUL byte, which a text in Postgres cannot have")
 	errParameter = errors.New("must be a []string, []int64, string, int64 or nil")
 )
 
@@ -169,7 +169,7 @@ func appendParse(b []byte, st *postgres.Statement, pr *prepared) []byte {
 
 // takeDescription reads a RowDescription.
 func takeDescription(pr *prepared, body []byte) error {
-	errRows := errors.New("the server described its rows in a way that cannot be")
+	errRows := errors.New("the server described its rows in an impossible way")
 	if len(body) < 2 {
 		return errRows
 	}

@@ -63,12 +63,12 @@ CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_key
 COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. The keys themselves are not stored, only their digests.';
 COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number by which people and limits name the key. Limits that count by key count by this.';
 COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
-COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first and last characters of the key, by which people recognise it.';
+COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, by which people recognise it.';
 COMMENT ON COLUMN rate_limit_api_keys.name IS 'What the key is for.';
 COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. The user has the tier, and all keys of the user share the limits that count by user.';
 COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key ends by itself. infinity: never.';
 COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
-COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'Whoever revoked the key.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
 COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
 COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
 `
