@@ -13,17 +13,17 @@ import (
 	"syscall"
 )
 
-// account is who runs the server. Postgres refuses to run as root, so root
-// hands it to another account; everybody else runs it themselves.
+// account is the account that runs the server. Postgres refuses to run as root, so root hands it
+// to another account. Every other account runs it itself.
 type account struct {
 	name     string
 	uid, gid int
 	other    bool // not the account of this process
 }
 
-// serverAccount is the account for a cluster whose data lies in data. As
-// root that is the owner of the data, where there is some, then the
-// "postgres" account that packages make, then "nobody".
+// serverAccount is the account for a cluster with its data in the folder data. If this process
+// is root, it is the owner of the data if there is some, else the "postgres" account that
+// packages make, else "nobody".
 func serverAccount(data string) (account, error) {
 	if os.Geteuid() != 0 {
 		return account{name: "this account", uid: os.Geteuid(), gid: os.Getegid()}, nil
@@ -73,9 +73,8 @@ func (a account) canUse(folder string) bool {
 	return cmd.Run() == nil
 }
 
-// place settles on the cluster's folder and account: dir itself, or else a
-// folder under the temporary one whose name is made from dir's, so that the
-// next run finds it again.
+// place settles on the cluster's folder and account: dir itself, or else a folder under the
+// temporary one. The name of that folder is made from dir, so that the next run finds it again.
 func (c *Cluster) place(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -188,7 +187,7 @@ func (a account) temporaryFolder(prefix string) (string, error) {
 	return "", fmt.Errorf("cluster: no temporary folder: %w", errors.Join(tried...))
 }
 
-// owner is who owns a file or folder, not following a link.
+// owner returns the owner of a file or folder, not following a link.
 func owner(path string) (uid, gid int, ok bool) {
 	info, err := os.Lstat(path)
 	if err != nil {

@@ -150,9 +150,9 @@ func readPidFile(data string) pidFile {
 	return file
 }
 
-// inUse is an error if another program runs a server on the data. A pid file
-// whose number has gone to some other program since, as happens in containers,
-// is removed: Postgres would refuse to start.
+// inUse is an error if another program runs a server on the data. If the number in a pid file is
+// now that of some other program, as happens in containers, inUse removes the file: Postgres
+// would refuse to start.
 func (c *Cluster) inUse() error {
 	file := readPidFile(c.DataDir())
 	if file.pid <= 0 || errors.Is(syscall.Kill(file.pid, 0), syscall.ESRCH) {

@@ -115,7 +115,7 @@ func Watch(t testing.TB, ctx context.Context, dsn string) *pgx.Conn {
 	return conn
 }
 
-// Connections is how many are connected to a database, but for those who Watch it.
+// Connections is the number of connections to a database, without those of Watch.
 func Connections(t testing.TB, dsn string) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

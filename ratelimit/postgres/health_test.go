@@ -329,20 +329,14 @@ func TestFailedCleanupsAreReported(t *testing.T) {
 func TestTimeoutsThatHavePassed(t *testing.T) {
 	db := &fakeDB{}
 	store := newStore(t, db, postgres.Options{CleanupProbability: -1})
-	heap := func() int64 {
-		runtime.GC()
-		var stats runtime.MemStats
-		runtime.ReadMemStats(&stats)
-		return int64(stats.HeapAlloc)
-	}
 	const calls = 20_000
-	before := heap()
+	before := heapInUse()
 	for i := range calls {
 		if _, _, err := tryOne(store, -time.Duration(i), fakeHits("a")[0]); !errors.Is(err, ratelimit.ErrTimeout) {
 			t.Fatal(err)
 		}
 	}
-	if grown := heap() - before; grown > calls*100 {
+	if grown := heapInUse() - before; grown > calls*100 {
 		t.Errorf("%d calls left %d bytes", calls, grown)
 	}
 	if runs, _ := db.count(); runs > 0 {
@@ -354,21 +348,15 @@ func TestTimeoutsThatHavePassed(t *testing.T) {
 // same one twice. The store does not keep a queue for each.
 func TestManyTimeouts(t *testing.T) {
 	store := newStore(t, &fakeDB{}, postgres.Options{CleanupProbability: -1})
-	heap := func() int64 {
-		runtime.GC()
-		var stats runtime.MemStats
-		runtime.ReadMemStats(&stats)
-		return int64(stats.HeapAlloc)
-	}
 	const calls = 5000
-	before := heap()
+	before := heapInUse()
 	for i := range calls {
 		timeout := 2*time.Second + time.Duration(i)*time.Microsecond
 		if _, _, err := tryOne(store, timeout, fakeHits("a")[0]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if grown := heap() - before; grown > calls*100 {
+	if grown := heapInUse() - before; grown > calls*100 {
 		t.Errorf("%d calls left %d bytes", calls, grown)
 	}
 	runtime.KeepAlive(store)

@@ -108,8 +108,8 @@ func choose(only string) ([]release, error) {
 	return chosen, nil
 }
 
-// runOn runs the command on a server. Ctrl-C reaches it from the terminal; who
-// asks this process alone to end, ends the command, too.
+// runOn runs the command on a server. Ctrl-C reaches the command from the terminal. A signal
+// that ends this process alone ends the command, too.
 func runOn(ctx context.Context, server string, command []string) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

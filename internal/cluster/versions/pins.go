@@ -1,7 +1,7 @@
 package main
 
-// release is a server whose binaries the registry has for each platform, as
-// the package @embedded-postgres/<platform>.
+// release is a server. The registry has its binaries for each platform, as the package
+// @embedded-postgres/<platform>.
 type release struct {
 	major   string
 	version string
