@@ -566,7 +566,7 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	moment CONSTANT timestamptz := coalesce(rate_limit_explain.at, now());
 	found_key rate_limit_api_keys;
-	who text := rate_limit_explain.user_id;
+	sender text := rate_limit_explain.user_id;
 	plan text := rate_limit_explain.tier;
 	client CONSTANT inet := rate_limit_network(rate_limit_explain.address);
 	said text;
@@ -575,14 +575,14 @@ BEGIN
 		SELECT k.* INTO found_key FROM rate_limit_api_keys k WHERE k.digest = rate_limit_explain.key_digest OR k.id = rate_limit_explain.key_id;
 		said := CASE WHEN found_key.id IS NULL THEN 'the key is unknown' WHEN found_key.revoked_at <= moment THEN 'the key was revoked at ' || found_key.revoked_at
 			WHEN found_key.expires_at <= moment THEN 'the key expired at ' || found_key.expires_at ELSE 'the key ' || found_key.id || ' is valid' END;
-		IF found_key.id IS NOT NULL AND said LIKE '%is valid' THEN who := found_key.user_id; ELSE found_key := NULL; who := NULL; END IF;
+		IF found_key.id IS NOT NULL AND said LIKE '%is valid' THEN sender := found_key.user_id; ELSE found_key := NULL; sender := NULL; END IF;
 	END IF;
-	SELECT u.tier INTO plan FROM rate_limit_users u WHERE u.user_id = who AND u.tier_until > moment;
+	SELECT u.tier INTO plan FROM rate_limit_users u WHERE u.user_id = sender AND u.tier_until > moment;
 	plan := coalesce(plan, rate_limit_explain.tier);
-	RETURN QUERY SELECT 1, 'identity', coalesce(who, 'nobody'), true, concat_ws(', ', said, 'tier ' || plan), NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text;
+	RETURN QUERY SELECT 1, 'identity', coalesce(sender, 'nobody'), true, concat_ws(', ', said, 'tier ' || plan), NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text;
 	RETURN QUERY SELECT 2, 'ban', coalesce(b.network::text, b.user_id, 'key ' || b.key_id), true, concat('until ', b.until, ': ' || b.reason),
 		NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text
-		FROM rate_limit_bans b WHERE b.until > moment AND (rate_limit_network(b.network) >>= client OR b.user_id = who OR b.key_id = found_key.id);
+		FROM rate_limit_bans b WHERE b.until > moment AND (rate_limit_network(b.network) >>= client OR b.user_id = sender OR b.key_id = found_key.id);
 	RETURN QUERY
 	WITH looked AS (
 		SELECT r.*, concat_ws('; ',
@@ -594,7 +594,7 @@ BEGIN
 			CASE WHEN NOT (SELECT bool_or(rate_limit_host_matches(h, rate_limit_explain.host)) FROM unnest(r.hosts) AS h) THEN 'hosts: not the host' END,
 			CASE WHEN NOT (SELECT bool_or(rate_limit_path_matches(p, rate_limit_explain.path)) FROM unnest(r.paths) AS p) THEN 'paths: not the path' END,
 			CASE WHEN r.action = 'limit' AND 'key' = ANY (r.count_by) AND found_key.id IS NULL THEN 'count_by: no key' END,
-			CASE WHEN r.action = 'limit' AND rate_limit_explain.address IS NULL AND (r.count_by && '{ip,ip/64}' OR 'user' = ANY (r.count_by) AND who IS NULL) THEN 'count_by: no address' END,
+			CASE WHEN r.action = 'limit' AND rate_limit_explain.address IS NULL AND (r.count_by && '{ip,ip/64}' OR 'user' = ANY (r.count_by) AND sender IS NULL) THEN 'count_by: no address' END,
 			CASE WHEN r.action = 'limit' AND 'host' = ANY (r.count_by) AND rate_limit_explain.host IS NULL THEN 'count_by: no host' END
 		) AS refusal FROM rate_limit_rules r
 	), ordered AS (
@@ -614,7 +614,7 @@ BEGIN
 	LEFT JOIN rate_limit_rule_limits l ON l.rule = o.name AND o.action = 'limit'
 	LEFT JOIN LATERAL (
 		SELECT x.* FROM rate_limit_overrides x WHERE x.rule = l.rule AND x.limit_name = l.name AND x.valid @> moment
-			AND (x.key_id = found_key.id OR x.user_id = who OR x.tier = plan)
+			AND (x.key_id = found_key.id OR x.user_id = sender OR x.tier = plan)
 		ORDER BY x.key_id NULLS LAST, x.user_id NULLS LAST, lower(x.valid) DESC NULLS LAST, x.id DESC LIMIT 1
 	) v ON true
 	ORDER BY o.at_step, o.priority DESC, o.name, l.name;

@@ -90,11 +90,11 @@ func TestNpmGuide(t *testing.T) {
 		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.SlidingWindow, Events: 10, Window: time.Hour}, key: "user:1"},
 		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour, Durable: true}, key: "user:1"},
 	}
-	takes := func(who string, cost int64, want bool, by func(*shared) taker) {
+	takes := func(program string, cost int64, want bool, by func(*shared) taker) {
 		t.Helper()
 		for _, s := range limits {
 			if passes, err := by(s)(cost); err != nil || passes != want {
-				t.Errorf("%s: %s: a hit of cost %d: %v, %v; want %v", s.limit.Algorithm, who, cost, passes, err, want)
+				t.Errorf("%s: %s: a hit of cost %d: %v, %v; want %v", s.limit.Algorithm, program, cost, passes, err, want)
 			}
 		}
 	}

@@ -203,8 +203,8 @@ func (d *demo) postmaster(t *testing.T) int {
 func TestEverySignalEndsEverything(t *testing.T) {
 	dsn := cluster.Open(t)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-		for _, who := range []string{"the demo alone", "its whole group"} {
-			t.Run(fmt.Sprintf("%v to %s", s, who), func(t *testing.T) {
+		for _, receiver := range []string{"the demo alone", "its whole group"} {
+			t.Run(fmt.Sprintf("%v to %s", s, receiver), func(t *testing.T) {
 				t.Parallel()
 				d := start(t, t.TempDir(), dsn)
 				pid, database, args, upstream := d.ask(t, "/some/path")
@@ -218,7 +218,7 @@ func TestEverySignalEndsEverything(t *testing.T) {
 					t.Errorf("the upstream says %q", upstream)
 				}
 				target := d.cmd.Process.Pid
-				if who == "its whole group" {
+				if receiver == "its whole group" {
 					target = -target
 				}
 				if err := syscall.Kill(target, s); err != nil {

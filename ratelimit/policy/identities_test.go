@@ -162,7 +162,7 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 	}
 }
 
-// Nobody finds an identity that was read before a change whose eviction is over.
+// After an eviction is over, an identity that was read before the change is not found.
 func TestNothingStaleIsFoundAfterAnEviction(t *testing.T) {
 	c := policy.NewIdentities(4)
 	var version [8]atomic.Int64 // of each key, in the "database"

@@ -128,7 +128,7 @@ func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
 			t.Errorf("a limit that users share begins on a day of one of them: %+v", *shared)
 		}
 		if test.id != c && first != nil && first != l {
-			t.Error("users whose periods begin alike have two limits")
+			t.Error("users with the same period have two limits")
 		}
 		if test.id != c {
 			first = l

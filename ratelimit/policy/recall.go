@@ -24,7 +24,7 @@ func rememberKey(c *Identities, name, key string) {
 	}
 }
 
-// Recall does what p.Decide does for a request whose API key is remembered, in fewer steps
+// Recall does what p.Decide does for a request with a remembered API key, in fewer steps
 // for the interpreter: see package batch. It reports false if p.Decide has to decide, and then
 // leaves o as it is. It remembers keys only with Options.Remember.
 func Recall(p *Policy, key string, f *Facts, o *Outcome) bool {

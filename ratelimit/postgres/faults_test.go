@@ -218,7 +218,7 @@ func TestCancel(t *testing.T) {
 	s.exec("COMMIT")
 	for range 4 {
 		if err := <-others; err != nil {
-			t.Errorf("a caller who waited: %v", err)
+			t.Errorf("a caller that waited: %v", err)
 		}
 	}
 }
@@ -353,7 +353,7 @@ func TestSeveralLimitsAmidFailures(t *testing.T) {
 	}
 	for i := range used {
 		if n := used[i].Load(); n == 0 || n > all[i].Limit.Events {
-			t.Errorf("%d passed %s, whose quota is %d", n, all[i].Limit.Prefix, all[i].Limit.Events)
+			t.Errorf("%d passed %s, which has a quota of %d", n, all[i].Limit.Prefix, all[i].Limit.Events)
 		}
 	}
 	s.noLocks()

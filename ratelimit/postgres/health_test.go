@@ -90,7 +90,7 @@ func TestFewWaitForAHangingDatabase(t *testing.T) {
 				time.Sleep(5 * time.Millisecond)
 			}
 			group.Wait()
-			// The first timeout starts the prober, whose first timeout is the proof.
+			// The first timeout starts the prober. The prober's first timeout is the proof.
 			if got := time.Duration(last.Load()); waited.Load() == 0 || got > 600*time.Millisecond {
 				t.Errorf("%s: %d requests waited, the last that came after %v", name, waited.Load(), got)
 			}

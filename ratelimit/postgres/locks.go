@@ -40,9 +40,9 @@ func (d *decision) refuseHeld(requests []*request) []*request {
 	return left
 }
 
-// lockedSQL returns the places of those keys whose rows are locked, and of each the
-// transaction that holds the lock. For a key without a row the transaction is NULL: another
-// one may have inserted the row and be open.
+// lockedSQL returns the places of the keys with locked rows, each with the transaction that
+// holds the lock. For a key without a row the transaction is NULL: an open transaction may have
+// inserted the row.
 const lockedSQL = `WITH unlocked AS MATERIALIZED (
 	SELECT r.prefix, r.key FROM unnest($1::text[], $2::text[]) AS u(prefix, key) JOIN {table} r USING (prefix, key) FOR UPDATE OF r SKIP LOCKED)
 SELECT u.slot, r.xmax::text::bigint FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN {table} r USING (prefix, key)
@@ -205,9 +205,9 @@ func (d *decision) rememberLocked(holder int64) {
 	}
 }
 
-// rememberAlone remembers the unseen rows for whose lock a statement of their own has waited
-// in vain: another transaction has inserted the row and is still open. A row that is seen and
-// that no transaction has locked any more is merely busy.
+// rememberAlone remembers an unseen row as locked if a statement for this row alone has waited
+// for the lock in vain: another transaction has inserted the row and is still open. A row that
+// is seen and that no transaction has locked any more is merely busy.
 func (d *decision) rememberAlone(p *plan, unseen map[rowKey]bool) {
 	for _, pass := range p.passes {
 		for _, g := range pass {

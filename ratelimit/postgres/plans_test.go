@@ -95,7 +95,7 @@ func reorders(plan string) string {
 // TestPlansUseTheIndexes has each statement of a store planned on tables of several sizes,
 // fresh and ten times on one connection, which makes the server keep one plan for all
 // parameters: no plan reads a whole table, unless it is planned for a table of a few rows
-// and for these parameters only. A take whose keys come sorted keeps their order: its plan has
+// and for these parameters only. A take with sorted keys keeps their order: its plan has
 // only nodes that return rows in the order of their source, and no join but with one row.
 func TestPlansUseTheIndexes(t *testing.T) {
 	s := newSite(t)
@@ -137,7 +137,7 @@ func TestPlansUseTheIndexes(t *testing.T) {
 	seen := maps.Clone(db.seen)
 	scan := maps.Clone(db.scan)
 	db.mu.Unlock()
-	sorted := 0 // takes whose keys come sorted
+	sorted := 0 // takes with sorted keys
 	for text := range seen {
 		if comesSorted(text) {
 			sorted++
