@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
 )
 
-// drawAddress draws addresses of which many are in networks of many others.
+// drawAddress draws addresses. Many of them are in several of the networks.
 func drawAddress(t *rapid.T) netip.Addr {
 	part := func() byte { return rapid.SampledFrom([]byte{0, 0, 1, 127, 128, 255}).Draw(t, "byte") }
 	four := [4]byte{part(), part(), part(), part()}

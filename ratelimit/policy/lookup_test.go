@@ -47,8 +47,8 @@ func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
 	}
 }
 
-// However many unknown keys arrive, their look-ups share statements, of which one is under
-// way at a time, and one begins in 5 ms.
+// However many unknown keys arrive, their look-ups share statements. One statement at a time is
+// under way, and at most one begins in 5 ms.
 func TestAFloodOfInventedKeys(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
@@ -85,7 +85,7 @@ func TestAFloodOfInventedKeys(t *testing.T) {
 	}
 	m.set(func() { m.down = true })
 	same(t, "the real key afterwards, without the database", decided(t, p, "key of ann", ""), "ann free")
-	// The checksum of this one is wrong, so nobody is asked.
+	// The checksum of this key is wrong, so the database is not asked.
 	same(t, "a mistyped key, without the database", decided(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
 }
 
@@ -192,8 +192,8 @@ func TestOldChangesAreForgotten(t *testing.T) {
 	}
 }
 
-// After a start, when no key is remembered yet, requests of many keys share statements, of
-// which one is under way at a time, and what is remembered has its bound.
+// After a start, when no key is remembered yet, requests of many keys share statements. One
+// statement at a time is under way. What is remembered has its bound.
 func TestAColdStart(t *testing.T) {
 	const keys, most = 20000, 5000
 	s := newSite(t)

@@ -74,8 +74,8 @@ func cleanUp(db postgres.DB, prefix string, now int64) (deleted int64, err error
 	return int64(binary.BigEndian.Uint64(statement.Result[4:])), nil
 }
 
-// TestCleanupIsBounded: a statement deletes at most 1,000 rows, and skips those
-// that somebody has locked.
+// TestCleanupIsBounded: a statement deletes at most 1,000 rows, and skips rows that another
+// session has locked.
 func TestCleanupIsBounded(t *testing.T) {
 	s := newSite(t)
 	s.exec(postgres.TableSQL)
@@ -227,9 +227,9 @@ func TestStricterIsolation(t *testing.T) {
 	}
 }
 
-// TestCleanupOfTheLibrary: the npm library deletes expired rows in an order of its
-// own, so it and a batch can wait for each other. Then Postgres ends the one or
-// the other; the batch runs again, and nobody is told.
+// TestCleanupOfTheLibrary: the npm library deletes expired rows in an order of its own, so its
+// statement and a batch can wait for each other. Then Postgres ends one of the two. The batch
+// runs again, and no caller gets an error.
 func TestCleanupOfTheLibrary(t *testing.T) {
 	s := newSite(t)
 	s.exec("ALTER DATABASE " + s.text("SELECT current_database()") + " SET deadlock_timeout = '10ms'")
