@@ -5,9 +5,11 @@
 //   - config.go is the configuration, settings.go reads it, with template.go and
 //     placeholder.go for keys and costs, and address.go for {client_ip}.
 //   - plugin.go makes the middleware. pool.go shares the stores between middlewares.
-//   - policy.go reads the policy, and policy_pool.go shares it. policy_handler.go serves a request with it.
+//   - policy.go reads the policy, and policy_pool.go shares it. policy_handler.go serves a
+//     request with it.
 //   - handler.go serves a request if the store decides at once, queued.go if it decides
-//     in batches, leased.go if the process holds a lease. response.go changes the headers of a response.
+//     in batches, leased.go if the process holds a lease. response.go changes the headers of
+//     a response.
 //
 // What a limit means is in package ratelimit. What both proxies do with a request is in
 // package edge.

@@ -248,10 +248,10 @@ func TestTablesOfTraefikSettingsAreComplete(t *testing.T) {
 		t.Fatalf("the tables of the policy name no headers: %q", policy)
 	}
 	sameNames(t, "docs/traefik.md, The policy,", policy[:headers], fieldNames(traefikplugin.Policy{}))
-	// "A zone has the settings prefix to ipv6Prefix of this table."
-	first, last := slices.Index(settings, "prefix"), slices.Index(settings, "ipv6Prefix")
+	// "A zone has the settings prefix to ban of this table."
+	first, last := slices.Index(settings, "prefix"), slices.Index(settings, "ban")
 	if first < 0 || last < first {
-		t.Fatalf("the table has no settings from prefix to ipv6Prefix: %q", settings)
+		t.Fatalf("the table has no settings from prefix to ban: %q", settings)
 	}
-	sameNames(t, "docs/traefik.md, prefix to ipv6Prefix,", settings[first:last+1], fieldNames(traefikplugin.Zone{}))
+	sameNames(t, "docs/traefik.md, prefix to ban,", settings[first:last+1], fieldNames(traefikplugin.Zone{}))
 }
