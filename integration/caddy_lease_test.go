@@ -2,13 +2,13 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/prometheus/procfs"
 
 	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
@@ -42,25 +42,23 @@ func leasedCaddy(t *testing.T, dsn, limit string) (c *caddy, reload func()) {
 	}
 }
 
-// listeners is how many sockets listen on the port of an address.
+// listeners is how many sockets listen on the port of an IPv4 address.
 func listeners(t *testing.T, address string) int {
 	t.Helper()
-	port, err := netip.ParseAddrPort(address)
+	at, err := netip.ParseAddrPort(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fs, err := procfs.NewDefaultFS()
+	text, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
 		t.Fatal(err)
 	}
-	sockets, err := fs.NetTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const listening = 10 // TCP_LISTEN
+	const listening = "0A" // TCP_LISTEN
 	n := 0
-	for _, s := range sockets {
-		if s.St == listening && s.LocalPort == uint64(port.Port()) {
+	for line := range strings.Lines(string(text)) {
+		// sl local_address rem_address st …
+		columns := strings.Fields(line)
+		if len(columns) > 3 && strings.HasSuffix(columns[1], fmt.Sprintf(":%04X", at.Port())) && columns[3] == listening {
 			n++
 		}
 	}
