@@ -2,10 +2,7 @@ package integration
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -38,31 +35,8 @@ func leasedCaddy(t *testing.T, dsn, limit string) (c *caddy, reload func()) {
 		}
 		// Caddy answers before the old server has closed its listener. A connection that waits
 		// for this listener would fail.
-		await(t, "the old server to close its listener", func() bool { return listeners(t, address) == 1 })
+		awaitOneListener(t, address)
 	}
-}
-
-// listeners is how many sockets listen on the port of an IPv4 address.
-func listeners(t *testing.T, address string) int {
-	t.Helper()
-	at, err := netip.ParseAddrPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile("/proc/net/tcp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const listening = "0A" // TCP_LISTEN
-	n := 0
-	for line := range strings.Lines(string(text)) {
-		// sl local_address rem_address st …
-		columns := strings.Fields(line)
-		if len(columns) > 3 && strings.HasSuffix(columns[1], fmt.Sprintf(":%04X", at.Port())) && columns[3] == listening {
-			n++
-		}
-	}
-	return n
 }
 
 // TestCaddyGivesLeasesBack: leases survive a reload. Two seconds after the last request, and after
