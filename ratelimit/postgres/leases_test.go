@@ -65,6 +65,20 @@ func used(t *testing.T, s *site, h ratelimit.Hit) int64 {
 	return h.Limit.Capacity() - left(t, s.store(without), h)
 }
 
+// awaitUnits waits until no units are on their way between the rows of hits and the store: the
+// rows were charged what has passed and what the store holds. Headers are exact then.
+func awaitUnits(t *testing.T, s *site, store *postgres.Store, passed int64, hits ...ratelimit.Hit) {
+	t.Helper()
+	eventually(t, "the units on their way to arrive", func() bool {
+		held := store.Stats().LeasedUnits
+		charged := int64(0)
+		for _, h := range hits {
+			charged += used(t, s, h)
+		}
+		return charged == passed+held && store.Stats().LeasedUnits == held
+	})
+}
+
 // TestABusyKeyIsDecidedInMemory, and its headers say what is left, as if each request had asked
 // the database.
 func TestABusyKeyIsDecidedInMemory(t *testing.T) {
@@ -93,6 +107,7 @@ func TestABusyKeyIsDecidedInMemory(t *testing.T) {
 		if leased < 1000 {
 			t.Errorf("%d of 2000 hits were decided by a lease", leased)
 		}
+		awaitUnits(t, s, store, 2001, h)
 		peek := h
 		peek.Peek = true
 		if d := takeOne(t, store, peek); !d.Allowed || d.Remaining != before.Remaining {
@@ -132,12 +147,14 @@ func TestARefundOrAResetEndsTheLease(t *testing.T) {
 	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
 		store := s.store(quick)
 		passed := hammerLeased(t, store, 500, h)
+		awaitUnits(t, s, store, passed, h)
 		refund := h
 		refund.Cost = -100
 		if d := takeOne(t, store, refund); d.Remaining != 30000-passed+100 {
 			t.Errorf("after a refund %+v, want %d left", d, 30000-passed+100)
 		}
-		hammerLeased(t, store, 500, h)
+		passed += hammerLeased(t, store, 500, h)
+		awaitUnits(t, s, store, passed-100, h)
 		if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
 			t.Fatal(err)
 		}
@@ -168,6 +185,7 @@ func TestSeveralLimitsAreDecidedInMemory(t *testing.T) {
 	}
 	hits[1].Cost = 2
 	passed := hammerLeased(t, store, 500, hits...)
+	awaitUnits(t, s, store, passed*4, hits...) // the costs are 1, 2 and 1
 	beside := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "no lease", Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}
 	decisions := make([]ratelimit.Decision, 2)
 	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{hits[0], beside}, decisions); err != nil || decisions[0].Remaining != 30000-passed-1 || decisions[0].Source != ratelimit.FromPostgres {
