@@ -102,7 +102,7 @@ fuzz: need-go ## run each fuzz test for 60s (FUZZTIME: another time)
 .PHONY: bench
 bench: need-go ## measure the cost of limits: print tables, draw docs/benchmark.svg (BENCHFLAGS='-only plain -rounds 3')
 	cd integration && mkdir -p .cache && $(GO) build -o .cache/bench ./bench && exec .cache/bench $(BENCHFLAGS)
-	@[ -n '$(BENCHFLAGS)' ] || $(MAKE) --no-print-directory test-rules
+	$(if $(BENCHFLAGS),,@$(MAKE) --no-print-directory test-rules)
 
 .PHONY: test-rules
 test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests with a plain loop over them
