@@ -18,7 +18,7 @@ func (p *process) decide(cost int64) {
 	}
 }
 
-// TestUnitsThatGoBackToABucketMakeNoOtherLeaseTooLong: a bucket is full but for what two processes
+// TestUnitsThatGoBackToABucketMakeNoOtherLeaseTooLong: a bucket lacks only what two processes
 // hold. One of them gives its units back before the refill. The refill then adds as much as if the
 // other process held nothing, so that process must not use its units after the refill.
 func TestUnitsThatGoBackToABucketMakeNoOtherLeaseTooLong(t *testing.T) {

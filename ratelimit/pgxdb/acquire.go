@@ -42,9 +42,9 @@ func (d *DB) release(conn *pgxpool.Conn) {
 	d.gate.leave()
 }
 
-// withCause adds to the error of a call whose context has ended why the latest login failed,
-// if there is no connection. Over a slow network a login takes longer than a call, so no call
-// gets the login's error itself.
+// withCause adds the failure of the latest login to the error of a call that has run out of
+// time, if there is no connection. Over a slow network a login takes longer than a call, so no
+// call gets the login's error itself.
 func (d *DB) withCause(ctx context.Context, err error) error {
 	stat := d.pool.Stat()
 	failed := d.logins.failed.Load()

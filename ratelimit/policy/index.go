@@ -142,8 +142,8 @@ func file(bucket []int32, place int32) []int32 {
 	return append(bucket, place)
 }
 
-// findRules appends to found the rules that match a request by tier, method, host and path,
-// but for those that are filed under networks. They are in order.
+// findRules appends to found, in order, the rules that match a request by tier, method, host
+// and path. Rules that are filed under networks are not among them.
 func findRules(set *ruleSet, tier int32, method uint64, host, path string, found []int32) []int32 {
 	x := &set.index
 	begin := len(found)

@@ -107,7 +107,7 @@ type Outcome struct {
 	// Exempt: no limit of the policy applies.
 	Exempt bool
 
-	// Hits are taken together, all or nothing, but for those that are marked as Shadow.
+	// Hits are taken together, all or nothing, except those that are marked as Shadow.
 	// Marks[i] is about Hits[i]. Marks and Would must not be changed.
 	Hits  []ratelimit.Hit
 	Marks []*Mark

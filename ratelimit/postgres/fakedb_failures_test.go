@@ -12,8 +12,8 @@ func serverError(s *postgres.Statement, code, text string) {
 	s.Result, s.Rows, s.Code, s.Err = s.Result[:0], 0, code, errors.New(text)
 }
 
-// failing is admit, but for the statements that fail selects; the other statements of a
-// transaction that fails are rolled back.
+// failing answers as admit does, except to the statements that fail selects: these fail. The
+// other statements of their transactions are rolled back.
 func failing(code, text string, fail func(s *postgres.Statement) bool) answerFunc {
 	return func(ctx context.Context, statements []*postgres.Statement) error {
 		for from := 0; from < len(statements); {

@@ -123,21 +123,30 @@ func splitWaiting(requests []*request) ([]*request, []*request) {
 	return waiting, others
 }
 
-// busyAlone returns the rows for whose lock a statement of their own has waited in vain, and
-// which other transactions lock one after the other: no row is unseen, and none has a holder.
-func (p *plan) busyAlone(holders map[rowKey]int64, unseen map[rowKey]bool) map[rowKey]bool {
-	var busy map[rowKey]bool
+// waitedAlone returns the rows for each of which a statement for this row alone has waited for
+// the lock in vain.
+func (p *plan) waitedAlone() []rowKey {
+	var rows []rowKey
 	for _, pass := range p.passes {
 		for _, g := range pass {
-			if !g.alone || g.statement.Code != sqlstate.LockNotAvailable {
-				continue
+			if g.alone && g.statement.Code == sqlstate.LockNotAvailable {
+				rows = append(rows, g.entries[0].id)
 			}
-			if id := g.entries[0].id; holders[id] == 0 && !unseen[id] {
-				if busy == nil {
-					busy = map[rowKey]bool{}
-				}
-				busy[id] = true
+		}
+	}
+	return rows
+}
+
+// busyAlone returns those rows of waitedAlone that are merely busy: they can be seen, and no
+// transaction has locked them any more. Other transactions lock them one after the other.
+func (p *plan) busyAlone(holders map[rowKey]int64, unseen map[rowKey]bool) map[rowKey]bool {
+	var busy map[rowKey]bool
+	for _, id := range p.waitedAlone() {
+		if holders[id] == 0 && !unseen[id] {
+			if busy == nil {
+				busy = map[rowKey]bool{}
 			}
+			busy[id] = true
 		}
 	}
 	return busy
@@ -209,11 +218,9 @@ func (d *decision) rememberLocked(holder int64) {
 // for the lock in vain: another transaction has inserted the row and is still open. A row that
 // is seen and that no transaction has locked any more is merely busy.
 func (d *decision) rememberAlone(p *plan, unseen map[rowKey]bool) {
-	for _, pass := range p.passes {
-		for _, g := range pass {
-			if g.alone && g.statement.Code == sqlstate.LockNotAvailable && unseen[g.entries[0].id] {
-				d.engine.locks.add(g.entries[0].id, 0, lockWait(batch.Timeout(d.queue)))
-			}
+	for _, id := range p.waitedAlone() {
+		if unseen[id] {
+			d.engine.locks.add(id, 0, lockWait(batch.Timeout(d.queue)))
 		}
 	}
 }

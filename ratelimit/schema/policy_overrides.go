@@ -71,10 +71,10 @@ COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
 COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role, or the proxy, that made the ban.';
 `
 
-// policySuits refuses an override whose amount its limit cannot have: the constraints of
-// rate_limit_rule_limits, for the limit with the amount of the override. A CHECK sees one row
-// only, so triggers on both tables check it. The row of the limit is locked, so that of two
-// transactions that change a limit and its override one sees the other.
+// policySuits refuses an override with an amount that its limit cannot have. It applies the
+// constraints of rate_limit_rule_limits to the limit with the amount of the override. A CHECK
+// sees only one row, so triggers on both tables call it. It locks the row of the limit: of two
+// transactions that change a limit and its override, one waits and sees the other's change.
 const policySuits = `
 CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

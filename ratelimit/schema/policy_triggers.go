@@ -3,8 +3,8 @@ package schema
 // policyTriggers write rate_limit_changes, one line for each changed row, and one line for a
 // statement that changes more than 1,000 rows or empties a table.
 //
-// The function has the rights of the owner of the tables, so that whoever may change the
-// policy needs no right to write the log, and can neither forge nor forget a line. It reads
+// The function has the rights of the owner of the tables. So a role that may change the policy
+// needs no right to write the log, and can neither forge nor leave out a line. It reads
 // the names of its kind and of the key columns from the arguments of the trigger.
 //
 // Old and new rows are matched by key and reference. A row that moves to another reference
