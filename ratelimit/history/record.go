@@ -1,0 +1,94 @@
+package history
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Decision is what happened to a request.
+type Decision uint8
+
+const (
+	// Allowed: the request passed.
+	Allowed Decision = iota
+	// Limited: a limit refused it.
+	Limited
+	// Blocked: a ban or a block rule refused it.
+	Blocked
+	// Rejected: it was refused for its API key or its path.
+	Rejected
+	// Shadow: a shadow rule would have refused it. The request has another record, which says
+	// what happened to it.
+	Shadow
+	// Failed: no decision was possible. Status says whether the request passed.
+	Failed
+)
+
+// decisions are the names, by Decision.
+var decisions = []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
+
+// String returns the name as it is in the tables, such as "limited".
+func (d Decision) String() string {
+	if int(d) < len(decisions) {
+		return decisions[d]
+	}
+	return "error"
+}
+
+// Record is what happened to one request. It is in the metrics, in the usage of its user, and
+// in the audit log if Audit says so.
+type Record struct {
+	Time     time.Time // when it was decided
+	Decision Decision
+	Reason   string // more about a refusal, such as banned; "" is none
+
+	// Prefix is the prefix of a limit in a configuration, or "rule/" and the name of a rule; ""
+	// is none. Limit is the name of the rule's limit. Of several limits they are the one that
+	// refused, or that with the least remaining.
+	Prefix, Limit string
+	Key           string // of the counter, as it is stored: a digest if it is a secret
+
+	User  string // "" is nobody
+	KeyID int64  // 0 is none
+	Tier  string
+
+	Address            netip.Addr // the zero Addr is unknown
+	Host, Method, Path string     // Path without the query
+	Route              string     // a name that the operator gives; "" is none
+
+	Cost             int64
+	Quota, Remaining int64 // Quota is 0 if no limit decided
+	Status           int   // of a refusal; 0 if the request passed
+	RetryAfter       time.Duration
+	Duration         time.Duration // of the decision
+	Source           ratelimit.Source
+
+	// Also are the other limits that the request was charged to, or asked: prefix and key in
+	// turns.
+	Also []string
+
+	Audit Audit
+}
+
+// Audit says which requests of a limit are in the audit log.
+type Audit struct {
+	Level Level
+	Share float64 // of Sample: from above 0 to 1
+}
+
+// Level is how much is in the audit log.
+type Level uint8
+
+const (
+	// AuditOff: nothing.
+	AuditOff Level = iota
+	// AuditDenied: all that was refused, or would have been refused by a shadow rule, and all
+	// without a decision.
+	AuditDenied
+	// AuditSample: what AuditDenied has, and a random share of the requests that passed.
+	AuditSample
+	// AuditAll: everything.
+	AuditAll
+)
