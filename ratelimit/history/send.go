@@ -49,11 +49,18 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 		if p == nil {
 			return nil
 		}
-		if err := w.prepareTables(ctx); err != nil {
-			return err
+		lacking := w.migrate(ctx)
+		if errors.Is(lacking, ratelimit.ErrUnavailable) {
+			return lacking
 		}
 		if err := w.send(ctx, p); err != nil {
+			if lacking != nil {
+				return fmt.Errorf("%w; %w", err, lacking)
+			}
 			return err
+		}
+		if err := w.retain(ctx); err != nil {
+			w.report(err)
 		}
 	}
 }
@@ -81,41 +88,49 @@ func (w *Writer) next(until int64) *parcel {
 	return p
 }
 
-// prepareTables makes the tables what they must be, and writes the retention, once.
-func (w *Writer) prepareTables(ctx context.Context) error {
-	if !w.ready && !w.settings.DisableMigration && time.Since(w.migrated) >= migratePause {
-		within, cancel := context.WithTimeout(ctx, migrateTimeout)
-		err := postgres.MigrateHistory(within, w.db)
-		cancel()
-		if err != nil {
-			if !errors.Is(err, ratelimit.ErrUnavailable) {
-				w.migrated = time.Now()
-			}
-			return err
-		}
-		w.ready = true
-	}
-	if w.retained {
+// migrate makes the tables what they must be. The error says what is lacking. Batches can be written
+// nevertheless if the tables are there, unless the database does not answer.
+func (w *Writer) migrate(ctx context.Context) error {
+	if w.ready || w.settings.DisableMigration {
 		return nil
 	}
+	if w.lacking != nil && time.Since(w.migrated) < migratePause {
+		return w.lacking
+	}
+	within, cancel := context.WithTimeout(ctx, migrateTimeout)
+	defer cancel()
+	err := postgres.MigrateHistory(within, w.db)
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		return err
+	}
+	w.ready = err == nil
+	w.lacking = err
+	w.migrated = time.Now()
+	return err
+}
+
+// retain writes the retention once.
+func (w *Writer) retain(ctx context.Context) error {
+	if w.retained || len(w.settings.Retention) == 0 || time.Since(w.retainedAt) < migratePause {
+		return nil
+	}
+	w.retainedAt = time.Now()
 	statements := make([]*postgres.Statement, 0, len(w.settings.Retention))
 	for _, r := range w.settings.Retention {
 		statements = append(statements, &postgres.Statement{
 			SQL: "SELECT rate_limit_retain($1, $2, $3)", Args: []any{r.What, intervalText(r.Keep), w.settings.Node},
 		})
 	}
-	if len(statements) > 0 {
-		within, cancel := context.WithTimeout(ctx, sendTimeout)
-		defer cancel()
-		if err := w.db.Run(within, statements); err != nil {
-			return fmt.Errorf("writing the retention of the history: %w", err)
+	within, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
+	err := w.db.Run(within, statements)
+	for _, s := range statements {
+		if err == nil {
+			err = s.Err
 		}
-		for _, s := range statements {
-			if s.Err != nil {
-				w.noteMissing(s.Code)
-				return fmt.Errorf("writing the retention of the history: %w", s.Err)
-			}
-		}
+	}
+	if err != nil {
+		return fmt.Errorf("writing the retention of the history: %w", err)
 	}
 	w.retained = true
 	return nil
@@ -127,13 +142,6 @@ func intervalText(d time.Duration) string {
 		return fmt.Sprintf("%d days", d/day)
 	}
 	return fmt.Sprintf("%d seconds", d/time.Second)
-}
-
-// noteMissing notes that tables or functions are not there.
-func (w *Writer) noteMissing(code string) {
-	if isMissing(code) {
-		w.ready = false
-	}
 }
 
 // send sends a batch. An error means that it is to be sent again later.
@@ -150,14 +158,16 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	within, cancel := context.WithTimeout(ctx, sendTimeout)
 	err := w.db.Run(within, statements)
 	cancel()
-	became, failure := outcomeOf(statements, err)
+	became, failed := outcomeOf(statements, err)
 	if became == written {
 		w.reported = dropped
 		w.done(p, false)
 		return nil
 	}
-	w.noteMissing(failure.code)
-	text := fmt.Errorf("writing the history: %w", failure.err)
+	if isMissing(failed.code) {
+		w.ready = false
+	}
+	text := fmt.Errorf("writing the history: %w", failed.err)
 	if became == unknown {
 		return text
 	}

@@ -70,16 +70,18 @@ type Writer struct {
 	busy         context.Context    // ends with the flush that is under way; nil if there is none
 
 	// Only the flush that is under way uses these.
-	sending  []*parcel // batches that are to be sent, the first one maybe again
-	number   int64     // of the last batch
-	reported int64     // the drops that rate_limit_writers has
-	ready    bool      // the tables are as they must be
-	retained bool      // the retention is written
-	migrated time.Time // when the tables were last looked at
-	held     int64     // the second of which rows were held back
-	totalled time.Time // when metrics and usage were last written
-	told     time.Time // when OnError was last called
-	toldOf   int64     // how many drops it has been told of
+	sending    []*parcel // batches that are to be sent, the first one maybe again
+	number     int64     // of the last batch
+	reported   int64     // the drops that rate_limit_writers has
+	ready      bool      // the tables are as they must be
+	lacking    error     // why not
+	migrated   time.Time // when they were last looked at
+	retained   bool      // the retention is written
+	retainedAt time.Time // when that was last tried
+	held       int64     // the second of which rows were held back
+	totalled   time.Time // when metrics and usage were last written
+	told       time.Time // when OnError was last called
+	toldOf     int64     // how many drops it has been told of
 }
 
 // New returns a Writer on db. It does not touch the network yet, and does not close db. The error
