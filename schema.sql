@@ -1,8 +1,8 @@
 -- The tables of pg-ratelimit. Run this file if proxies may not create tables: psql -f schema.sql
 -- It creates the tables, or upgrades those of the npm library pg-ratelimit and of older versions, and keeps their
 -- rows. It can run any number of times. A proxy runs the same SQL on first use, unless auto_migrate is off.
--- The first part has the two tables of counts, the second part the policy. The policy needs PostgreSQL 15 or newer.
--- On an older server the second part fails as a whole, and counters work without it.
+-- The first part has the two tables of counts, the second part the history, the third part the policy. The policy
+-- needs PostgreSQL 15 or newer. On an older server the third part fails as a whole, and the others work without it.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	prefix       TEXT NOT NULL,
@@ -40,6 +40,178 @@ ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD 
 	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
+
+BEGIN;
+
+CREATE TABLE IF NOT EXISTS rate_limit_audit (
+	time           timestamptz NOT NULL,
+	cost           bigint NOT NULL,
+	count          bigint NOT NULL DEFAULT 1,
+	quota          bigint,
+	remaining      bigint,
+	key_id         bigint,
+	retry_after_ms bigint,
+	duration_us    bigint NOT NULL,
+	weight         double precision NOT NULL DEFAULT 1,
+	status         integer,
+	decision       text NOT NULL,
+	reason         text,
+	prefix         text NOT NULL,
+	limit_name     text,
+	key            text,
+	user_id        text,
+	tier           text,
+	address        inet,
+	host           text,
+	method         text,
+	path           text,
+	node           text NOT NULL,
+	region         text,
+	also           text[],
+	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
+		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
+) PARTITION BY RANGE (time);
+CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16);
+CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
+COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
+COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
+COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs.';
+COMMENT ON COLUMN rate_limit_audit.count IS 'How many equal refusals within the same second this row stands for. The other columns are those of the first.';
+COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
+COMMENT ON COLUMN rate_limit_audit.remaining IS 'What was left of the quota after the decision.';
+COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
+COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: never.';
+COMMENT ON COLUMN rate_limit_audit.duration_us IS 'How long the decision took, in microseconds.';
+COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
+COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the request passed.';
+COMMENT ON COLUMN rate_limit_audit.decision IS
+	'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
+COMMENT ON COLUMN rate_limit_audit.reason IS 'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout or unavailable.';
+COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the name of a rule; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
+COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
+COMMENT ON COLUMN rate_limit_audit.key IS 'The key of the counter, as it is stored: a digest if it is a secret.';
+COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: nobody.';
+COMMENT ON COLUMN rate_limit_audit.tier IS 'The tier of the user, with a policy.';
+COMMENT ON COLUMN rate_limit_audit.address IS 'The address of the client, or its network, as audit_address says.';
+COMMENT ON COLUMN rate_limit_audit.host IS 'The host of the request.';
+COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
+COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 200 characters.';
+COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
+COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
+COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that the request was charged to, or asked: prefix and key in turns. NULL: none.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_metrics (
+	granularity text NOT NULL,
+	time        timestamptz NOT NULL,
+	prefix      text NOT NULL,
+	host        text NOT NULL,
+	route       text NOT NULL,
+	region      text NOT NULL,
+	requests    bigint NOT NULL DEFAULT 0,
+	allowed     bigint NOT NULL DEFAULT 0,
+	limited     bigint NOT NULL DEFAULT 0,
+	blocked     bigint NOT NULL DEFAULT 0,
+	rejected    bigint NOT NULL DEFAULT 0,
+	errors      bigint NOT NULL DEFAULT 0,
+	shadow      bigint NOT NULL DEFAULT 0,
+	cost        bigint NOT NULL DEFAULT 0,
+	from_memory bigint NOT NULL DEFAULT 0,
+	latency     bigint[] NOT NULL DEFAULT '{}',
+	updated_at  timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT rate_limit_metrics_pkey PRIMARY KEY (granularity, time, prefix, host, route, region),
+	CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
+);
+COMMENT ON TABLE rate_limit_metrics IS 'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
+COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
+COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
+COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
+COMMENT ON COLUMN rate_limit_metrics.host IS 'The host of the requests; (other) for hosts beyond the first 100 of a proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one.';
+COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
+COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: allowed, limited, blocked, rejected and errors together.';
+COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
+COMMENT ON COLUMN rate_limit_metrics.limited IS 'Requests that a limit refused.';
+COMMENT ON COLUMN rate_limit_metrics.blocked IS 'Requests that a ban or a block rule refused.';
+COMMENT ON COLUMN rate_limit_metrics.rejected IS 'Requests that were refused for their API key or their path.';
+COMMENT ON COLUMN rate_limit_metrics.errors IS 'Requests without a decision, whether they passed or not.';
+COMMENT ON COLUMN rate_limit_metrics.shadow IS 'Decisions of shadow rules that would have refused. Their requests count in the other columns.';
+COMMENT ON COLUMN rate_limit_metrics.cost IS 'The costs of the requests that passed.';
+COMMENT ON COLUMN rate_limit_metrics.from_memory IS 'Requests of those limited that a proxy refused without asking the database.';
+COMMENT ON COLUMN rate_limit_metrics.latency IS 'How many decisions took how long, in buckets: see rate_limit_percentile.';
+COMMENT ON COLUMN rate_limit_metrics.updated_at IS 'When the row was last written.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_usage (
+	day          date NOT NULL,
+	user_id      text NOT NULL,
+	key_id       bigint NOT NULL DEFAULT 0,
+	requests     bigint NOT NULL DEFAULT 0,
+	cost         bigint NOT NULL DEFAULT 0,
+	refused      bigint NOT NULL DEFAULT 0,
+	last_request timestamptz NOT NULL,
+	CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id)
+);
+CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
+COMMENT ON TABLE rate_limit_usage IS 'What users and API keys did on a day. The sum over the keys is what the user did.';
+COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
+COMMENT ON COLUMN rate_limit_usage.user_id IS 'The user.';
+COMMENT ON COLUMN rate_limit_usage.key_id IS 'The id of the API key; 0 for requests without one.';
+COMMENT ON COLUMN rate_limit_usage.requests IS 'All requests, also those that were refused.';
+COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passed.';
+COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
+COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_writers (
+	writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY,
+	node    text NOT NULL,
+	region  text,
+	batch   bigint NOT NULL,
+	written bigint NOT NULL DEFAULT 0,
+	dropped bigint NOT NULL DEFAULT 0,
+	seen    timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is deleted.';
+COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
+COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
+COMMENT ON COLUMN rate_limit_writers.region IS 'Where it runs, if its configuration says so.';
+COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last batch that was written. A batch that is sent again after a failure is written once.';
+COMMENT ON COLUMN rate_limit_writers.written IS 'How many decisions the process has written to rate_limit_audit.';
+COMMENT ON COLUMN rate_limit_writers.dropped IS 'How many decisions the process could not write, because the database was slow or down for too long.';
+COMMENT ON COLUMN rate_limit_writers.seen IS 'When the last batch was written.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_retention (
+	what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY,
+	keep   interval NOT NULL,
+	set_by text,
+	set_at timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day
+		CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
+	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day')
+);
+INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years')
+	ON CONFLICT DO NOTHING;
+COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.';
+COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour, metrics_day or usage.';
+COMMENT ON COLUMN rate_limit_retention.keep IS 'How long.';
+COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
+COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
+
+DO $$
+DECLARE
+	function record;
+BEGIN
+	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
+		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage',
+			'rate_limit_make_partition', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_expired', 'rate_limit_drop_expired')
+	LOOP
+		EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, %I, pg_temp', function.signature, current_schema());
+		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
+	END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
+COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables of the history. The last command of the migration makes it.';
+
+COMMIT;
 
 BEGIN;
 

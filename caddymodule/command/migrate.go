@@ -14,8 +14,8 @@ func migrateCommand(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate [--print]",
 		Short: "Creates the tables, or upgrades them in place",
-		Long: `Creates the tables of the counters and of the policy, or upgrades them in place and keeps
-their rows. The command may run any number of times, also while proxies use the tables.
+		Long: `Creates the tables of the counters, of the history and of the policy, or upgrades them in
+place and keeps their rows. The command may run any number of times, also while proxies use the tables.
 The role must be able to create tables. --print only prints the SQL, for psql.`,
 		Example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
   caddy pg-ratelimit migrate --print > schema.sql`,
@@ -27,9 +27,9 @@ The role must be able to create tables. --print only prints the SQL, for psql.`,
 		if m == (admin.Migration{}) {
 			return err
 		}
-		// Of a server that is too old, the counters are made and the policy is an error.
+		// On a server that is too old, the policy is an error, and the others are made.
 		shown := t.show(cmd, m, func(to io.Writer) error {
-			_, err := io.WriteString(to, "tables of the counters: "+m.Counters+"\ntables of the policy: "+m.Policy+"\n")
+			_, err := io.WriteString(to, "tables of the counters: "+m.Counters+"\ntables of the history: "+m.History+"\ntables of the policy: "+m.Policy+"\n")
 			return err
 		})
 		if err != nil {

@@ -11,15 +11,15 @@ import (
 func TestMigrate(t *testing.T) {
 	s := newShell(t)
 	s.fails([]string{"the tables of the policy are missing", "caddy pg-ratelimit migrate"}, "rules", "list")
-	if got := s.must("migrate"); got != "tables of the counters: created\ntables of the policy: created\n" {
+	if got := s.must("migrate"); got != "tables of the counters: created\ntables of the history: created\ntables of the policy: created\n" {
 		t.Errorf("the first time it printed %q", got)
 	}
 	s.must("rules", "set", "plan", "per_hour=7")
-	if got := s.must("migrate", "--json"); got != "{\n  \"counters\": \"up to date\",\n  \"policy\": \"up to date\"\n}\n" {
+	if got := s.must("migrate", "--json"); got != "{\n  \"counters\": \"up to date\",\n  \"history\": \"up to date\",\n  \"policy\": \"up to date\"\n}\n" {
 		t.Errorf("the second time it printed %q", got)
 	}
-	s.sql("ALTER TABLE rate_limit_ephemeral DROP COLUMN granted; DROP FUNCTION rate_limit_policy_version")
-	if got := s.must("migrate"); got != "tables of the counters: upgraded\ntables of the policy: upgraded\n" {
+	s.sql("ALTER TABLE rate_limit_ephemeral DROP COLUMN granted; DROP FUNCTION rate_limit_policy_version, rate_limit_history_version")
+	if got := s.must("migrate"); got != "tables of the counters: upgraded\ntables of the history: upgraded\ntables of the policy: upgraded\n" {
 		t.Errorf("of older tables it printed %q", got)
 	}
 	if got := s.must("rules", "list"); !strings.Contains(got, "per_hour 7/1h") {
@@ -38,7 +38,7 @@ func TestMigratePrintsWhatItRuns(t *testing.T) {
 		t.Errorf("migrate --print is not schema.sql: %v, %d bytes of %d", out.err, len(out.stdout), len(file))
 	}
 	s.sql(string(file))
-	if got := s.must("migrate"); got != "tables of the counters: up to date\ntables of the policy: up to date\n" {
+	if got := s.must("migrate"); got != "tables of the counters: up to date\ntables of the history: up to date\ntables of the policy: up to date\n" {
 		t.Errorf("after schema.sql migrate printed %q", got)
 	}
 }

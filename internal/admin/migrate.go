@@ -6,10 +6,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
-// Migration says what Migrate did to the tables of the counters and of the policy: created,
-// upgraded or up to date; and of the policy, on a server that is too old for it, not possible.
+// Migration says what Migrate did to the tables of the counters, of the history and of the
+// policy: created, upgraded or up to date; and of the policy, on a server that is too old for
+// it, not possible.
 type Migration struct {
 	Counters string `json:"counters"`
+	History  string `json:"history"`
 	Policy   string `json:"policy"`
 }
 
@@ -24,17 +26,23 @@ const (
 // MigrationSQL is what Migrate runs, as a file for psql.
 func MigrationSQL() string { return schema.File }
 
-// Migrate makes the tables of the counters and of the policy, or brings them up to date in
-// place and keeps their rows. On a server that is too old for the policy it makes the counters
-// and returns an error.
+// Migrate makes the tables of the counters, of the history and of the policy, or brings them up
+// to date in place and keeps their rows. On a server that is too old for the policy it makes the
+// others and returns an error.
 func (d *Database) Migrate(ctx context.Context) (Migration, error) {
-	var counters, policy, version int32
+	var counters, policy, version, history int32
 	if err := d.conn.QueryRow(ctx, schema.Ready).Scan(&counters, &policy, &version); err != nil {
+		return Migration{}, d.failure(err)
+	}
+	if err := d.conn.QueryRow(ctx, schema.HistoryReady).Scan(&history); err != nil {
 		return Migration{}, d.failure(err)
 	}
 	var m Migration
 	var err error
 	if m.Counters, err = d.makeTables(ctx, counters == 1, "rate_limit_ephemeral", schema.Counters); err != nil {
+		return m, err
+	}
+	if m.History, err = d.makeTables(ctx, history == 1, "rate_limit_audit", schema.History); err != nil {
 		return m, err
 	}
 	if version < schema.OldestPolicyServer {

@@ -42,7 +42,7 @@ func TestEveryServerHasCounters(t *testing.T) {
 	}
 	m, err := db.Migrate(ctx)
 	check("Migrate", err)
-	want := admin.Migration{Counters: "created", Policy: "created"}
+	want := admin.Migration{Counters: "created", History: "created", Policy: "created"}
 	if old {
 		want.Policy = "not possible"
 	}

@@ -107,6 +107,16 @@ var refusals = []struct{ constraint, sql string }{
 	{"rate_limit_changes:kind_must_be_what_a_table_holds", "INSERT INTO rate_limit_changes (kind, by) VALUES ('users', 'x')"},
 	{"rate_limit_nodes_pkey", "INSERT INTO rate_limit_nodes (node) VALUES ('n'), ('n')"},
 	{"rate_limit_nodes:node_must_have_1_to_200_bytes", "INSERT INTO rate_limit_nodes (node) VALUES ('')"},
+
+	{"rate_limit_audit:decision_must_be_allowed_limited_blocked_rejected_shadow_error", "CREATE TABLE day PARTITION OF rate_limit_audit FOR VALUES FROM (MINVALUE) TO (MAXVALUE);" +
+		"INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES (now(), 1, 1, 'denied', 'web', 'n')"},
+	{"rate_limit_metrics_pkey", "INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region) VALUES ('day', '2026-01-01', '', '', '', ''), ('day', '2026-01-01', '', '', '', '')"},
+	{"rate_limit_metrics:granularity_must_be_minute_hour_or_day", "INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region) VALUES ('week', '2026-01-01', '', '', '', '')"},
+	{"rate_limit_usage_pkey", "INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2026-01-01', 'ann', now()), ('2026-01-01', 'ann', now())"},
+	{"rate_limit_writers_pkey", "INSERT INTO rate_limit_writers (writer, node, batch) VALUES ('w', 'n', 1), ('w', 'n', 2)"},
+	{"rate_limit_retention_pkey", "INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '30 days')"},
+	{"rate_limit_retention:what_must_be_audit_usage_or_metrics_of_minute_hour_or_day", "INSERT INTO rate_limit_retention (what, keep) VALUES ('metrics', '30 days')"},
+	{"rate_limit_retention:keep_must_be_1_day_or_more", "UPDATE rate_limit_retention SET keep = '23 h'"},
 }
 
 // Each constraint refuses what it should, and its name, which the error has, says what is

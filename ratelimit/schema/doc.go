@@ -1,7 +1,8 @@
 // Package schema holds the SQL that makes the tables of pg-ratelimit, and brings older ones
 // up to date in place. Package postgres runs it.
 //
-// There are two parts. Counters makes the two tables of counts, on any Postgres from 14 on.
+// There are three parts. Counters makes the two tables of counts, and History makes the audit log,
+// the metrics and the usage, on any Postgres from 14 on.
 // Policy makes everything that rules, users and API keys need, on Postgres 15 or newer:
 //
 //   - policy_lists.go: what the constraints need
@@ -12,6 +13,11 @@
 //   - policy_proxy_functions.go: functions for the role of the proxies
 //   - policy_views.go: views
 //   - policy.go: all of this in its order, and its version
+//
+// Of History:
+//
+//   - history_tables.go: the tables
+//   - history.go: all of it in its order, and its version
 //
 // All names begin with rate_limit_. They lie in the first schema of the search_path.
 package schema

@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	node           text NOT NULL,
 	region         text,
 	also           text[],
-	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_or_error
+	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
 		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
 ) PARTITION BY RANGE (time);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16);
@@ -144,7 +144,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_retention (
 	keep   interval NOT NULL,
 	set_by text,
 	set_at timestamptz NOT NULL DEFAULT now(),
-	CONSTRAINT what_must_be_audit_metrics_minute_metrics_hour_metrics_day_or_usage
+	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day
 		CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
 	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day')
 );

@@ -19,14 +19,16 @@ const everything = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 		WHERE a.attrelid::regclass::text LIKE 'rate\_limit\_%' AND a.attnum > 0 AND NOT a.attisdropped
 	UNION ALL SELECT 'constraint ' || conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid::regclass::text LIKE 'rate\_limit\_%'
 	UNION ALL SELECT 'trigger ' || pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
-	UNION ALL SELECT 'function ' || pg_get_functiondef(oid) || coalesce(proacl::text, '') FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'
+	UNION ALL SELECT 'function ' || pg_get_functiondef(oid) || coalesce(proacl::text, '') FROM pg_proc WHERE proname LIKE 'rate\_limit\_%' AND prokind = 'f'
+	UNION ALL SELECT 'aggregate ' || a.aggfnoid || ' ' || a.aggtransfn || ' ' || coalesce(a.agginitval, '') FROM pg_aggregate a WHERE a.aggfnoid::text LIKE 'rate\_limit\_%'
 	UNION ALL SELECT 'view ' || pg_get_viewdef(oid) FROM pg_class WHERE relkind = 'v' AND relname LIKE 'rate\_limit\_%'
 	UNION ALL SELECT 'index ' || pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid::regclass::text LIKE 'rate\_limit\_%'
 	UNION ALL SELECT 'comment ' || classoid::regclass || ' ' || objsubid || ' ' || description FROM pg_description WHERE objoid >= 16384
 ) AS lines`
 
-// A store makes all tables, on an empty database and beside tables of counts that are there.
-// The file does the same, and changes nothing if it runs again, nor does it lose rows.
+// A store and MigrateHistory make all tables, on an empty database and beside tables of counts
+// that are there. The file does the same, and changes nothing if it runs again, nor does it lose
+// rows.
 func TestAllWaysLeadToTheSameTables(t *testing.T) {
 	model := newSite(t)
 	want := model.text(everything)
@@ -36,7 +38,7 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 	}
 	model.want("SELECT count(*) FROM rate_limit_users", "2")
 	for name, before := range map[string]string{
-		"empty": "", "counters": schema.Counters, "a table is gone": schema.File + "DROP TABLE rate_limit_nodes", "all but the last command": schema.File + "DROP FUNCTION rate_limit_policy_version",
+		"empty": "", "counters": schema.Counters, "a table is gone": schema.File + "DROP TABLE rate_limit_nodes", "all but the last command": schema.File + "DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := empty(t)
@@ -51,6 +53,9 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 			}
 			defer store.Close()
 			takes(t, store)
+			if err := postgres.MigrateHistory(context.Background(), db); err != nil {
+				t.Fatal(err)
+			}
 			for until := time.Now().Add(20 * time.Second); s.text(everything) != want; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(until) {
 					t.Fatalf("the store has made\n%s\nwant\n%s", s.text(everything), want)
@@ -97,8 +102,8 @@ func TestTablesInAnotherSchema(t *testing.T) {
 func TestEverythingHasAComment(t *testing.T) {
 	s := newSite(t)
 	const counters = "('rate_limit_ephemeral', 'rate_limit_durable')"
-	s.want(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'v') AND c.relname NOT IN `+counters+` AND obj_description(c.oid, 'pg_class') IS NULL`, "")
-	s.want(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'v')
+	s.want(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v') AND c.relname NOT IN `+counters+` AND obj_description(c.oid, 'pg_class') IS NULL`, "")
+	s.want(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v')
 		AND c.relname NOT IN `+counters+` AND a.attnum > 0 AND NOT a.attisdropped AND col_description(a.attrelid, a.attnum) IS NULL`, "")
 	s.want(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%' AND obj_description(p.oid, 'pg_proc') IS NULL`, "")
 }

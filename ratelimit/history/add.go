@@ -1,0 +1,146 @@
+package history
+
+import (
+	"math/rand"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// latest is the latest time that is believed, in microseconds since 1970: the year 2200. A time
+// outside would make a partition that nobody needs.
+const latest = 7258118400 * 1000000
+
+// Add records what happened to a request. It copies the record, never waits for the database, and
+// is safe for concurrent use.
+func Add(w *Writer, r *Record) {
+	micros := r.Time.UnixMicro()
+	if micros <= 0 || micros > latest {
+		micros = w.settings.Now().UnixMicro()
+	}
+	bucket := 0
+	if r.Decision != Shadow {
+		bucket = BucketOf(r.Duration)
+	}
+	audited := r.Audit.Level == AuditAll || r.Audit.Level != AuditOff && r.Decision != Allowed
+	weight := "1"
+	if r.Audit.Level == AuditSample && r.Decision == Allowed {
+		share := r.Audit.Share
+		audited = share > 0 && (share >= 1 || rand.Float64() < share)
+		if audited && share < 1 {
+			weight = weightText(share)
+		}
+	}
+	w.mu.Lock()
+	if w.closed {
+		if audited {
+			w.stats.Recorded++
+			w.stats.Dropped++
+		}
+		w.mu.Unlock()
+		return
+	}
+	at := micros / 60000000
+	c := w.totals.last
+	if c == nil || c.of.minute != at || c.of.prefix != r.Prefix || c.of.host != r.Host || c.of.route != r.Route {
+		c = w.totals.cellOf(at, r)
+		if c != nil {
+			w.totals.last = c
+		}
+	}
+	if c == nil {
+		w.stats.DroppedMetrics++
+	} else {
+		addToCell(c, r, bucket)
+	}
+	if r.User != "" && r.Decision != Shadow {
+		if u := w.totals.usageOf(micros/86400000000, r); u == nil {
+			w.stats.DroppedUsage++
+		} else {
+			addToUsage(u, r, micros)
+		}
+	}
+	var wake func()
+	if audited {
+		wake = addRow(w, r, micros, weight)
+	}
+	w.mu.Unlock()
+	if wake != nil {
+		wake()
+	}
+}
+
+// addToCell adds a record to the metrics.
+func addToCell(c *cell, r *Record, bucket int) {
+	switch r.Decision {
+	case Allowed:
+		c.allowed++
+		c.cost += r.Cost
+	case Limited:
+		c.limited++
+		if r.Source == ratelimit.FromBlocked || r.Source == ratelimit.FromMemory {
+			c.fromMemory++
+		}
+	case Blocked:
+		c.blocked++
+	case Rejected:
+		c.rejected++
+	case Shadow:
+		c.shadow++
+		return
+	default:
+		c.failed++
+		if r.Status == 0 {
+			c.cost += r.Cost
+		}
+	}
+	if bucket < len(c.latency) {
+		c.latency[bucket]++
+	} else {
+		c.count(bucket)
+	}
+}
+
+// addToUsage adds a record to the usage of its user.
+func addToUsage(u *usage, r *Record, micros int64) {
+	u.requests++
+	if r.Decision == Allowed || r.Decision >= Failed && r.Status == 0 {
+		u.cost += r.Cost
+	} else {
+		u.refused++
+	}
+	if micros > u.last {
+		u.last = micros
+	}
+}
+
+// addRow adds a record to the audit log. It returns what wakes the goroutine that writes, if a
+// batch is full. The caller holds the mutex.
+func addRow(w *Writer, r *Record, micros int64, weight string) func() {
+	p := &w.pending
+	w.stats.Recorded++
+	if r.Decision != Allowed {
+		k := mergeKey{
+			decision: r.Decision, cost: r.Cost, status: r.Status, prefix: r.Prefix, key: r.Key, user: r.User, limit: r.Limit, reason: r.Reason,
+		}
+		if merge(p, &k, micros/1000000) {
+			return nil
+		}
+		x := appendRow(p)
+		x.fill(r, micros, weight, w.settings.Address)
+		p.bytes += x.bytes
+		if len(r.Key) <= maxKey && len(r.User) <= maxKey {
+			remember(p, &k)
+		}
+	} else {
+		x := appendRow(p)
+		x.fill(r, micros, weight, w.settings.Address)
+		p.bytes += x.bytes
+	}
+	for p.len() > 0 && (p.len()+w.sendingRows > w.settings.MaxPending || p.bytes+w.sendingBytes > int64(w.settings.MaxPending)*pendingRowBytes) {
+		w.stats.Dropped += p.dropOldest()
+	}
+	if p.len() == batchRows && !w.failing {
+		return w.wake
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package history
+
+import (
+	"net/netip"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	maxText    = 255 // bytes of a host, a prefix and other names
+	maxKey     = 512 // bytes of a key and of a user, as the other tables have them
+	maxMethod  = 32  // bytes
+	maxPath    = 200 // characters
+	maxAlso    = 16  // texts: 8 limits
+	hiddenText = "(address)"
+)
+
+// cleanText is s as Postgres can store it: UTF-8 without NUL, up to most bytes. It is s itself if
+// nothing is wrong with it.
+func cleanText(s string, most int) string {
+	if len(s) > most {
+		for most > 0 && !utf8.RuneStart(s[most]) {
+			most--
+		}
+		s = s[:most]
+	}
+	if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
+		return s
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
+}
+
+// cleanPath is a path up to its query, of maxPath characters at most.
+func cleanPath(path string) string {
+	if at := strings.IndexByte(path, '?'); at >= 0 {
+		path = path[:at]
+	}
+	path = cleanText(path, maxPath*utf8.UTFMax)
+	if len(path) <= maxPath {
+		return path
+	}
+	at := 0
+	for n := 0; n < maxPath && at < len(path); n++ {
+		_, size := utf8.DecodeRuneInString(path[at:])
+		at += size
+	}
+	return path[:at]
+}
+
+// maskAddress is the text of an address for the audit log; "" is none.
+func maskAddress(mode AddressMode, address netip.Addr) string {
+	if mode == AddressOff || !address.IsValid() {
+		return ""
+	}
+	address = address.Unmap().WithZone("")
+	if mode == AddressFull {
+		return address.String()
+	}
+	return networkText(address, maskBits(address))
+}
+
+// maskBits is how many bits of an address AddressPrefix leaves.
+func maskBits(address netip.Addr) int {
+	if address.Is4() {
+		return 24
+	}
+	return 48
+}
+
+func networkText(address netip.Addr, bits int) string {
+	network, err := address.Prefix(bits)
+	if err != nil {
+		return hiddenText
+	}
+	return network.String()
+}
+
+// maskKey is a key whose addresses are masked: the whole key if it is an address or a network, and
+// otherwise the client's address, and the network of 64 bits that proxies take for one client.
+func maskKey(mode AddressMode, key string, client netip.Addr) string {
+	if mode == AddressFull || key == "" {
+		return key
+	}
+	if address, err := netip.ParseAddr(key); err == nil {
+		return maskedText(mode, address.Unmap().WithZone(""), 128)
+	}
+	if network, err := netip.ParsePrefix(key); err == nil {
+		bits := network.Bits()
+		address := network.Addr()
+		if address.Is4In6() && bits >= 96 {
+			address = address.Unmap()
+			bits -= 96
+		}
+		return maskedText(mode, address, bits)
+	}
+	if !client.IsValid() {
+		return key
+	}
+	client = client.Unmap().WithZone("")
+	masked := maskedText(mode, client, 128)
+	if client.Is6() {
+		key = strings.ReplaceAll(key, networkText(client, 64), masked)
+	}
+	text := client.String()
+	if strings.HasPrefix(masked, text) {
+		// What is masked already must not be masked again.
+		key = strings.ReplaceAll(key, masked, text)
+	}
+	return strings.ReplaceAll(key, text, masked)
+}
+
+// maskedText is what stands for an address, or for a network of so many bits.
+func maskedText(mode AddressMode, address netip.Addr, bits int) string {
+	if mode == AddressOff {
+		return hiddenText
+	}
+	if most := maskBits(address); bits > most {
+		bits = most
+	}
+	return networkText(address, bits)
+}

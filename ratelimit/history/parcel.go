@@ -1,0 +1,210 @@
+package history
+
+import (
+	"strconv"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+const (
+	batchRows  = 1000
+	batchCells = 250
+	batchUsage = 2000
+)
+
+// parcel is what one batch writes. It does not change while its outcome is unknown.
+type parcel struct {
+	number int64 // 0 until it is sent
+	rows   []row
+	cells  []*cell
+	usage  []*usage
+}
+
+// decisions is how many decisions the rows stand for.
+func (p *parcel) decisions() int64 {
+	n := int64(0)
+	for i := range p.rows {
+		n += p.rows[i].count
+	}
+	return n
+}
+
+// bytes is how much text the rows have.
+func (p *parcel) bytes() int64 {
+	n := int64(0)
+	for i := range p.rows {
+		n += p.rows[i].bytes
+	}
+	return n
+}
+
+// parts splits a batch: by kind, and then in halves. It returns nil if there is one thing only.
+func (p *parcel) parts() []*parcel {
+	var all []*parcel
+	if len(p.rows) > 0 {
+		all = append(all, &parcel{rows: p.rows})
+	}
+	if len(p.cells) > 0 {
+		all = append(all, &parcel{cells: p.cells})
+	}
+	if len(p.usage) > 0 {
+		all = append(all, &parcel{usage: p.usage})
+	}
+	if len(all) > 1 {
+		return all
+	}
+	half := len(p.rows) / 2
+	if half > 0 {
+		return []*parcel{{rows: p.rows[:half]}, {rows: p.rows[half:]}}
+	}
+	half = len(p.cells) / 2
+	if half > 0 {
+		return []*parcel{{cells: p.cells[:half]}, {cells: p.cells[half:]}}
+	}
+	half = len(p.usage) / 2
+	if half > 0 {
+		return []*parcel{{usage: p.usage[:half]}, {usage: p.usage[half:]}}
+	}
+	return nil
+}
+
+const (
+	beginSQL   = "SELECT rate_limit_begin_batch($1, $2, $3, $4, $5, $6)"
+	auditSQL   = "SELECT rate_limit_record_audit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)"
+	metricsSQL = "SELECT rate_limit_record_metrics($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+	usageSQL   = "SELECT rate_limit_record_usage($1, $2, $3, $4, $5, $6, $7)"
+)
+
+// statements are the transaction of a batch. written and dropped are the totals with it.
+func (w *Writer) statements(p *parcel, written, dropped int64) []*postgres.Statement {
+	all := []*postgres.Statement{{
+		SQL: beginSQL, Args: []any{w.name, w.settings.Node, w.settings.Region, p.number, written, dropped}, Joined: true,
+	}}
+	if len(p.rows) > 0 {
+		all = append(all, &postgres.Statement{SQL: auditSQL, Args: auditArgs(p.rows, w.settings.Node, w.settings.Region), Joined: true})
+	}
+	if len(p.cells) > 0 {
+		all = append(all, &postgres.Statement{SQL: metricsSQL, Args: metricsArgs(p.cells, w.settings.Region), Joined: true})
+	}
+	if len(p.usage) > 0 {
+		all = append(all, &postgres.Statement{SQL: usageSQL, Args: usageArgs(p.usage), Joined: true})
+	}
+	all[len(all)-1].Joined = false
+	return all
+}
+
+// auditArgs are the parameters of auditSQL.
+func auditArgs(rows []row, node, region string) []any {
+	n := len(rows)
+	texts := make([][]string, 13)
+	for i := range texts {
+		texts[i] = make([]string, n)
+	}
+	numbers := make([][]int64, 9)
+	for i := range numbers {
+		numbers[i] = make([]int64, n)
+	}
+	for i := range rows {
+		x := &rows[i]
+		texts[0][i] = x.decision.String()
+		texts[1][i] = x.reason
+		texts[2][i] = x.prefix
+		texts[3][i] = x.limit
+		texts[4][i] = x.key
+		texts[5][i] = x.user
+		texts[6][i] = x.tier
+		texts[7][i] = x.address
+		texts[8][i] = x.host
+		texts[9][i] = x.method
+		texts[10][i] = x.path
+		texts[11][i] = x.also
+		texts[12][i] = x.weight
+		numbers[0][i] = x.micros
+		numbers[1][i] = x.cost
+		numbers[2][i] = x.count
+		numbers[3][i] = x.quota
+		numbers[4][i] = x.left
+		numbers[5][i] = x.keyID
+		numbers[6][i] = x.retry
+		numbers[7][i] = x.duration
+		numbers[8][i] = x.status
+	}
+	args := []any{node, region, numbers[0]}
+	for i := 0; i < 12; i++ {
+		args = append(args, texts[i])
+	}
+	for i := 1; i < 9; i++ {
+		args = append(args, numbers[i])
+	}
+	return append(args, texts[12])
+}
+
+// metricsArgs are the parameters of metricsSQL.
+func metricsArgs(cells []*cell, region string) []any {
+	n := len(cells)
+	prefixes := make([]string, n)
+	hosts := make([]string, n)
+	routes := make([]string, n)
+	latencies := make([]string, n)
+	numbers := make([][]int64, 9)
+	for i := range numbers {
+		numbers[i] = make([]int64, n)
+	}
+	var text []byte
+	for i, c := range cells {
+		prefixes[i] = c.of.prefix
+		hosts[i] = c.of.host
+		routes[i] = c.of.route
+		numbers[0][i] = c.of.minute
+		numbers[1][i] = c.allowed
+		numbers[2][i] = c.limited
+		numbers[3][i] = c.blocked
+		numbers[4][i] = c.rejected
+		numbers[5][i] = c.failed
+		numbers[6][i] = c.shadow
+		numbers[7][i] = c.cost
+		numbers[8][i] = c.fromMemory
+		text = append(text[:0], '{')
+		for b, count := range usedBuckets(c.latency) {
+			if b > 0 {
+				text = append(text, ',')
+			}
+			text = strconv.AppendInt(text, count, 10)
+		}
+		latencies[i] = string(append(text, '}'))
+	}
+	args := []any{region, numbers[0], prefixes, hosts, routes}
+	for i := 1; i < 9; i++ {
+		args = append(args, numbers[i])
+	}
+	return append(args, latencies)
+}
+
+// usedBuckets are the buckets up to the last one that is not empty.
+func usedBuckets(buckets []int64) []int64 {
+	n := len(buckets)
+	for n > 0 && buckets[n-1] == 0 {
+		n--
+	}
+	return buckets[:n]
+}
+
+// usageArgs are the parameters of usageSQL.
+func usageArgs(entries []*usage) []any {
+	n := len(entries)
+	users := make([]string, n)
+	numbers := make([][]int64, 6)
+	for i := range numbers {
+		numbers[i] = make([]int64, n)
+	}
+	for i, u := range entries {
+		users[i] = u.of.user
+		numbers[0][i] = u.of.day
+		numbers[1][i] = u.of.keyID
+		numbers[2][i] = u.requests
+		numbers[3][i] = u.cost
+		numbers[4][i] = u.refused
+		numbers[5][i] = u.last
+	}
+	return []any{numbers[0], users, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]}
+}

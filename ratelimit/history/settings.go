@@ -1,0 +1,113 @@
+package history
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Settings are the settings of a Writer. The zero value is a good choice.
+type Settings struct {
+	// Node and Region are the name of the process and where it runs, as they are in the tables.
+	// Node "" is the name of the machine. Each has up to 200 bytes.
+	Node, Region string
+
+	// Address is how much of an address the audit log has.
+	Address AddressMode
+
+	// Retention is written to rate_limit_retention at the first connection. What it leaves out
+	// stays as it is there.
+	Retention []Retention
+
+	// DisableMigration leaves it to the operator to run schema.sql.
+	DisableMigration bool
+
+	// MaxPending bounds the rows of the audit log that wait in memory for the database. They also
+	// have at most pendingRowBytes of text each on the average. 0 means DefaultMaxPending.
+	MaxPending int
+
+	// Now replaces this machine's clock, for tests.
+	Now func() time.Time
+
+	// OnError is called at most once a minute, if a batch could not be written or something was
+	// dropped. It must not block. Nil drops the errors.
+	OnError func(error)
+}
+
+// Retention says how long a part of the history is kept.
+type Retention struct {
+	What string        // audit, metrics_minute, metrics_hour, metrics_day or usage
+	Keep time.Duration // 24 hours or more
+}
+
+// AddressMode is how much of an address the audit log has.
+type AddressMode uint8
+
+const (
+	// AddressFull: the address.
+	AddressFull AddressMode = iota
+	// AddressPrefix: the first 24 bits of an IPv4 address, 48 of an IPv6 address.
+	AddressPrefix
+	// AddressOff: nothing.
+	AddressOff
+)
+
+const (
+	// DefaultMaxPending is how many rows of the audit log wait in memory at most.
+	DefaultMaxPending = 20000
+
+	maxName         = 200  // bytes of the names of node and region
+	pendingRowBytes = 1024 // of text; the average of MaxPending rows
+	day             = 24 * time.Hour
+)
+
+// whats are the parts of the history that have a retention.
+const whats = " audit metrics_minute metrics_hour metrics_day usage "
+
+// check fills in the defaults. The error is a *ratelimit.FieldError.
+func (s *Settings) check() error {
+	if s.Node == "" {
+		s.Node, _ = os.Hostname()
+		s.Node = cleanText(s.Node, maxName)
+	}
+	if s.Node == "" {
+		s.Node = "unknown"
+	}
+	if err := checkName("node", s.Node); err != nil {
+		return err
+	}
+	if err := checkName("region", s.Region); err != nil {
+		return err
+	}
+	if s.Address > AddressOff {
+		return &ratelimit.FieldError{Field: "audit_address", Value: fmt.Sprint(uint8(s.Address)), Want: "full, prefix or off"}
+	}
+	if s.MaxPending < 0 {
+		return &ratelimit.FieldError{Field: "max_pending", Value: fmt.Sprint(s.MaxPending), Want: "0 or more"}
+	}
+	if s.MaxPending == 0 {
+		s.MaxPending = DefaultMaxPending
+	}
+	for _, r := range s.Retention {
+		if r.What == "" || strings.ContainsAny(r.What, " ") || !strings.Contains(whats, " "+r.What+" ") {
+			return &ratelimit.FieldError{Field: "retention", Value: r.What, Want: "audit, metrics_minute, metrics_hour, metrics_day or usage"}
+		}
+		if r.Keep < day {
+			return &ratelimit.FieldError{Field: "retention " + r.What, Value: r.Keep.String(), Want: "24h or more"}
+		}
+	}
+	if s.Now == nil {
+		s.Now = time.Now
+	}
+	return nil
+}
+
+func checkName(field, name string) error {
+	if len(name) > maxName || cleanText(name, maxName) != name {
+		return &ratelimit.FieldError{Field: field, Value: name, Want: fmt.Sprintf("up to %d bytes of UTF-8 without NUL", maxName)}
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+package history
+
+import "strings"
+
+const (
+	// otherHost is the host of requests whose hosts are too many.
+	otherHost = "(other)"
+
+	maxHosts  = 100    // of a minute
+	maxCells  = 1000   // of a minute, until hosts are not told apart any more
+	mostCells = 4000   // of all minutes that wait
+	mostUsage = 100000 // entries that wait
+)
+
+// cellKey names a row of rate_limit_metrics.
+type cellKey struct {
+	minute              int64 // since 1970
+	prefix, host, route string
+}
+
+// cell is what is added to a row of rate_limit_metrics.
+type cell struct {
+	of cellKey
+
+	allowed, limited, blocked, rejected, failed, shadow int64
+	cost, fromMemory                                    int64
+	latency                                             []int64
+}
+
+// requests is how many requests there are.
+func (c *cell) requests() int64 { return c.allowed + c.limited + c.blocked + c.rejected + c.failed }
+
+// minute is what one minute's bounds count.
+type minute struct {
+	hosts map[string]bool
+	cells int
+}
+
+// usageKey names a row of rate_limit_usage.
+type usageKey struct {
+	day   int64 // since 1970
+	user  string
+	keyID int64
+}
+
+// usage is what is added to a row of rate_limit_usage.
+type usage struct {
+	of usageKey
+
+	requests, cost, refused int64
+	last                    int64 // in microseconds since 1970
+}
+
+// totals are the metrics and the usage that wait for the next batch. The Writer's mutex guards
+// them.
+type totals struct {
+	cells   map[cellKey]*cell
+	last    *cell // that of the last record
+	minutes map[int64]*minute
+	usage   map[usageKey]*usage
+
+	// What the next batches take, before anything of the maps.
+	cellsLeft []*cell
+	usageLeft []*usage
+}
+
+func newTotals() totals {
+	return totals{cells: make(map[cellKey]*cell), minutes: make(map[int64]*minute), usage: make(map[usageKey]*usage)}
+}
+
+// cellOf returns the cell of a record that is not that of the last record, or nil if there are too
+// many.
+func (t *totals) cellOf(at int64, r *Record) *cell {
+	k := cellKey{at, r.Prefix, r.Host, r.Route}
+	if c := t.cells[k]; c != nil {
+		return c
+	}
+	k.prefix = cleanText(k.prefix, maxText)
+	k.host = cleanText(k.host, maxText)
+	k.route = cleanText(k.route, maxText)
+	m := t.minutes[at]
+	if m == nil {
+		if len(t.minutes) >= 3 {
+			t.forgetMinutes(at)
+		}
+		m = &minute{hosts: make(map[string]bool)}
+		t.minutes[at] = m
+	}
+	if !m.hosts[k.host] && len(m.hosts) >= maxHosts {
+		k.host = otherHost
+	}
+	c := t.cells[k]
+	if c == nil && m.cells >= maxCells {
+		k.host = otherHost
+		c = t.cells[k]
+	}
+	if c != nil {
+		return c
+	}
+	if len(t.cells)+len(t.cellsLeft) >= mostCells {
+		return nil
+	}
+	k.host = strings.Clone(k.host)
+	k.prefix = strings.Clone(k.prefix)
+	c = &cell{of: k}
+	t.cells[k] = c
+	if k.host != otherHost {
+		m.hosts[k.host] = true
+	}
+	m.cells++
+	return c
+}
+
+// forgetMinutes forgets the bounds of all minutes but those next to at.
+func (t *totals) forgetMinutes(at int64) {
+	for m := range t.minutes {
+		if m < at-1 || m > at+1 {
+			delete(t.minutes, m)
+		}
+	}
+}
+
+// count counts a latency.
+func (c *cell) count(bucket int) {
+	if bucket >= len(c.latency) {
+		longer := make([]int64, bucket+16)
+		copy(longer, c.latency)
+		c.latency = longer
+	}
+	c.latency[bucket]++
+}
+
+// usageOf returns the entry of a user on a day, or nil if there are too many.
+func (t *totals) usageOf(at int64, r *Record) *usage {
+	k := usageKey{at, r.User, r.KeyID}
+	if u := t.usage[k]; u != nil {
+		return u
+	}
+	k.user = strings.Clone(cleanText(r.User, maxKey))
+	u := t.usage[k]
+	if u != nil {
+		return u
+	}
+	if len(t.usage)+len(t.usageLeft) >= mostUsage {
+		return nil
+	}
+	u = &usage{of: k}
+	t.usage[k] = u
+	return u
+}
+
+// collect moves the maps to what the next batches take, unless something is left from before.
+func (t *totals) collect() {
+	if len(t.cellsLeft) == 0 && len(t.cells) > 0 {
+		t.cellsLeft = make([]*cell, 0, len(t.cells))
+		for _, c := range t.cells {
+			t.cellsLeft = append(t.cellsLeft, c)
+		}
+		t.cells = make(map[cellKey]*cell)
+		t.last = nil
+	}
+	if len(t.usageLeft) == 0 && len(t.usage) > 0 {
+		t.usageLeft = make([]*usage, 0, len(t.usage))
+		for _, u := range t.usage {
+			t.usageLeft = append(t.usageLeft, u)
+		}
+		t.usage = make(map[usageKey]*usage)
+	}
+}
+
+// take removes some of what the next batches take, and returns it.
+func (t *totals) take() ([]*cell, []*usage) {
+	n := len(t.cellsLeft)
+	if n > batchCells {
+		n = batchCells
+	}
+	cells := t.cellsLeft[:n]
+	t.cellsLeft = t.cellsLeft[n:]
+	n = len(t.usageLeft)
+	if n > batchUsage {
+		n = batchUsage
+	}
+	entries := t.usageLeft[:n]
+	t.usageLeft = t.usageLeft[n:]
+	return cells, entries
+}
