@@ -14,7 +14,7 @@ import (
 type HistoryOptions struct {
 	Node        string      // the name of the proxy if the settings have none
 	AutoMigrate bool        // create or upgrade the tables
-	OnError     func(error) // is called once a minute at most with failures to write
+	OnError     func(error) // see history.Settings
 }
 
 // OpenHistory returns what writes the history into the database of a store. db is that of
@@ -27,19 +27,11 @@ func OpenHistory(db postgres.DB, s HistorySettings, o HistoryOptions) (*history.
 	if s.Node == "" {
 		s.Node = o.Node
 	}
-	settings := history.Settings{Node: s.Node, Region: s.Region, Address: s.Address, DisableMigration: !o.AutoMigrate}
+	settings := history.Settings{Node: s.Node, Region: s.Region, Address: s.Address, DisableMigration: !o.AutoMigrate, OnError: o.OnError}
 	keeps := []time.Duration{s.KeepAudit, s.KeepMinutes, s.KeepHours, s.KeepDays, s.KeepUsage}
 	for i, what := range RetentionNames() {
 		if keeps[i] > 0 {
 			settings.Retention = append(settings.Retention, history.Retention{What: what, Keep: keeps[i]})
-		}
-	}
-	if o.OnError != nil {
-		failures := &Sampler{Interval: time.Minute}
-		settings.OnError = func(err error) {
-			if _, ok := failures.Next(time.Now()); ok {
-				o.OnError(err)
-			}
 		}
 	}
 	return history.New(db, settings)
@@ -61,15 +53,16 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 			r.User = p.User
 		}
 	}
-	if len(hits) > 0 {
-		setHit(r, o.Hit, hits, p)
-		if r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil {
-			r.Also = alsoOf(o.Hit, hits)
+	if len(hits) == 0 {
+		setRule(r, p)
+	} else {
+		at := -1
+		if !hits[o.Hit].Apart { // else all are of shadow rules, and no limit decided
+			at = o.Hit
+			setHit(r, at, hits, p)
 		}
-	} else if p != nil && p.Rule != "" {
-		r.Prefix = RulePrefix + p.Rule
-		if p.Mark != nil {
-			r.Limit = p.Mark.Limit
+		if r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil {
+			r.Also = alsoOf(at, hits)
 		}
 	}
 	d := o.Decision
@@ -87,6 +80,17 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 		}
 	case o.Status != 0:
 		setRefusal(r, o)
+	}
+}
+
+// setRule sets in a record which rule refused or exempted a request.
+func setRule(r *history.Record, p *policy.Outcome) {
+	if p == nil || p.Rule == "" {
+		return
+	}
+	r.Prefix = RulePrefix + p.Rule
+	if p.Mark != nil {
+		r.Limit = p.Mark.Limit
 	}
 }
 
@@ -118,14 +122,17 @@ func rulePrefix(prefix string, m *policy.Mark) string {
 	return RulePrefix + m.Rule
 }
 
-// alsoOf are the prefixes and keys of the other hits. Limits of one rule that have the same key are
-// there once, as rule/ and the name.
+// alsoOf are the prefixes and keys of the hits other than that at a place; -1 is none. Limits of one
+// rule that have the same key are there once, as rule/ and the name.
 func alsoOf(at int, hits []ratelimit.Hit) []string {
-	if len(hits) == 1 {
+	if len(hits) == 1 && at == 0 {
 		return nil
 	}
 	var also []string
-	prefix, key := ruleOf(hits[at].Limit.Prefix), hits[at].StoredKey()
+	prefix, key := "", ""
+	if at >= 0 {
+		prefix, key = ruleOf(hits[at].Limit.Prefix), hits[at].StoredKey()
+	}
 	for i := range hits {
 		if i == at {
 			continue

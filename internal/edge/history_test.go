@@ -136,6 +136,9 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 				RetryAfter: time.Minute, Source: ratelimit.FromBlocked, Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"},
 			},
 		},
+		"a shadow rule alone": {edge.Outcome{}, hits[4:], decisions[4:], &policy.Outcome{User: "alice", Rule: "trial", Marks: said.Marks[2:]}, all, history.Record{
+			User: "alice", Also: []string{"rule/trial", "alice"},
+		}},
 		"free":   {edge.Outcome{}, nil, nil, nobody, all, history.Record{Tier: "anonymous"}},
 		"exempt": {edge.Outcome{}, nil, nil, &policy.Outcome{Exempt: true, Rule: "health"}, all, history.Record{Prefix: "rule/health"}},
 		"banned": {

@@ -8,14 +8,12 @@ import (
 // Sampler bounds how often a failure is logged: while a database is down, every request
 // fails alike.
 type Sampler struct {
-	Interval time.Duration // the least time between two lines; 0 is a second
-
 	mu      sync.Mutex // guards all that follows
 	next    time.Time
 	dropped int64
 }
 
-// samplerInterval is the default of Sampler.Interval.
+// samplerInterval is the least time between two lines.
 const samplerInterval = time.Second
 
 // Next reports whether a line may be logged at now, and how many lines were dropped since
@@ -27,11 +25,7 @@ func (s *Sampler) Next(now time.Time) (dropped int64, ok bool) {
 		s.dropped++
 		return 0, false
 	}
-	interval := s.Interval
-	if interval == 0 {
-		interval = samplerInterval
-	}
-	s.next = now.Add(interval)
+	s.next = now.Add(samplerInterval)
 	dropped, s.dropped = s.dropped, 0
 	return dropped, true
 }
