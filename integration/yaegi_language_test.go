@@ -15,7 +15,7 @@ import (
 
 // interpretedFolders are the packages that Traefik interprets.
 var interpretedFolders = []string{
-	"ratelimit", "ratelimit/algorithm", "ratelimit/memory", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema",
+	"ratelimit", "ratelimit/algorithm", "ratelimit/history", "ratelimit/memory", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema",
 	"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "internal/policytest", "internal/sqlstate", "traefikplugin",
 }
 

@@ -11,18 +11,18 @@ import (
 type Decision uint8
 
 const (
-	// Allowed: the request passed.
+	// Allowed says that the request passed.
 	Allowed Decision = iota
-	// Limited: a limit refused it.
+	// Limited says that a limit refused it.
 	Limited
-	// Blocked: a ban or a block rule refused it.
+	// Blocked says that a ban or a block rule refused it.
 	Blocked
-	// Rejected: it was refused for its API key or its path.
+	// Rejected says that it was refused for its API key or its path.
 	Rejected
-	// Shadow: a shadow rule would have refused it. The request has another record, which says
+	// Shadow says that a shadow rule would have refused it. The request has another record, which says
 	// what happened to it.
 	Shadow
-	// Failed: no decision was possible. Status says whether the request passed.
+	// Failed says that no decision was possible. Status says whether the request passed.
 	Failed
 )
 
@@ -82,13 +82,13 @@ type Audit struct {
 type Level uint8
 
 const (
-	// AuditOff: nothing.
+	// AuditOff is nothing.
 	AuditOff Level = iota
-	// AuditDenied: all that was refused, or would have been refused by a shadow rule, and all
+	// AuditDenied is all that was refused, or would have been refused by a shadow rule, and all
 	// without a decision.
 	AuditDenied
-	// AuditSample: what AuditDenied has, and a random share of the requests that passed.
+	// AuditSample is what AuditDenied has, and a random share of the requests that passed.
 	AuditSample
-	// AuditAll: everything.
+	// AuditAll is everything.
 	AuditAll
 )

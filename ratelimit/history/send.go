@@ -39,13 +39,22 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 	if w.pending.len() >= batchRows {
 		until = w.pending.end()
 	}
-	if all || time.Since(w.totalled) >= totalsPause {
+	due := all || time.Since(w.totalled) >= totalsPause
+	if due {
 		w.totals.collect()
 		w.totalled = time.Now()
 	}
 	w.mu.Unlock()
 	for {
 		p := w.next(until)
+		if p == nil && due {
+			// What was left from before may have been in the way.
+			due = false
+			w.mu.Lock()
+			w.totals.collect()
+			w.mu.Unlock()
+			continue
+		}
 		if p == nil {
 			return nil
 		}

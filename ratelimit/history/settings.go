@@ -47,11 +47,11 @@ type Retention struct {
 type AddressMode uint8
 
 const (
-	// AddressFull: the address.
+	// AddressFull is the address.
 	AddressFull AddressMode = iota
-	// AddressPrefix: the first 24 bits of an IPv4 address, 48 of an IPv6 address.
+	// AddressPrefix is the first 24 bits of an IPv4 address, 48 of an IPv6 address.
 	AddressPrefix
-	// AddressOff: nothing.
+	// AddressOff is nothing.
 	AddressOff
 )
 
