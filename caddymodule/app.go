@@ -56,11 +56,17 @@ type App struct {
 	// Requests of further keys ask the database. Default: 10,000.
 	MaxLeases *int `json:"max_leases,omitempty"`
 
-	metrics  *metrics
-	used     map[edge.StoreSettings]*store
-	policies map[policyUse]*livePolicy
-	longest  time.Duration       // the longest timeout of any handler
-	http     func() (any, error) // the app with the handlers, when all apps are set up
+	// Record what happens to requests in the databases: an audit log, metrics by
+	// minute, hour and day, and the usage of users and API keys. `{}` turns it on for
+	// all handlers. Default: only for handlers with an `audit` of their own.
+	History *History `json:"history,omitempty"`
+
+	metrics   *metrics
+	used      map[edge.StoreSettings]*store
+	policies  map[policyUse]*livePolicy
+	histories map[historyUse]*liveHistory
+	longest   time.Duration       // the longest timeout of any handler
+	http      func() (any, error) // the app with the handlers, when all apps are set up
 }
 
 // CaddyModule returns the Caddy module information.
@@ -72,11 +78,15 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 func (a *App) Provision(ctx caddy.Context) error {
 	a.used = map[edge.StoreSettings]*store{}
 	a.policies = map[policyUse]*livePolicy{}
+	a.histories = map[historyUse]*liveHistory{}
 	a.http = func() (any, error) { return ctx.AppIfConfigured("http") }
 	if _, err := a.settings(); err != nil {
 		return err
 	}
 	if err := edge.CheckEnvironment(); err != nil {
+		return err
+	}
+	if _, err := a.History.compile(); err != nil {
 		return err
 	}
 	var err error
@@ -162,6 +172,9 @@ func (a *App) Start() error {
 	for _, p := range a.policies {
 		p.Prepare()
 	}
+	for _, w := range a.histories {
+		w.prepare()
+	}
 	if a.http == nil {
 		return nil
 	}
@@ -183,12 +196,13 @@ func (a *App) Stop() error { return nil }
 // DSN is memory, it also uses the same counts.
 const closeDelay = 30 * time.Second
 
-// Cleanup closes all stores if the process ends, which gives back the units of their leases.
-// Otherwise it releases the stores after closeDelay, when no request of this config waits for a
+// Cleanup closes all histories and stores if the process ends, which writes what is pending, and
+// gives back the units of leases. Otherwise it releases the stores after closeDelay, when no request of this config waits for a
 // decision any more.
 func (a *App) Cleanup() error {
 	if caddy.Exiting() {
-		a.used = nil
+		a.used, a.histories = nil, nil
+		closeHistories()
 		stores.Range(func(_, value any) bool {
 			_ = value.(*store).Destruct() // it has no error
 			return true
@@ -200,21 +214,25 @@ func (a *App) Cleanup() error {
 }
 
 func (a *App) release(after time.Duration) {
-	// A policy uses the driver of its store, so it is released first.
-	for use := range a.policies {
-		time.AfterFunc(after, func() {
-			_, _ = policies.Delete(use) // closing a policy cannot fail
-		})
+	recorded, obeyed, used := a.histories, a.policies, a.used
+	a.histories, a.policies, a.used = nil, nil, nil
+	if len(used) == 0 {
+		return
 	}
-	a.policies = nil
-	for settings := range a.used {
-		time.AfterFunc(after, func() {
+	time.AfterFunc(after, func() {
+		// A history and a policy use the driver of their store, so they are released first.
+		for use := range recorded {
+			_, _ = histories.Delete(use) // closing a history has no error
+		}
+		for use := range obeyed {
+			_, _ = policies.Delete(use) // closing a policy has no error
+		}
+		for settings := range used {
 			if _, err := stores.Delete(settings); err != nil {
 				caddy.Log().Named(logName).Error("closing a database", zap.Error(err))
 			}
-		})
-	}
-	a.used = nil
+		}
+	})
 }
 
 // Interface guards

@@ -49,13 +49,14 @@ func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, err
 //		ipv4_prefix        <bits>
 //		ipv6_prefix        <bits>
 //		ban                <duration> after <n> refusals in <duration>
+//		audit              off | denied | all | sample <percentage>
 //		timeout            <duration>
 //		on_error           allow | deny
 //		headers            ours | tighter | both
 //		zone <prefix> {
 //			match { <matchers> }
 //			key … algorithm … limit … burst … cost … min_cost … durable … synchronous_commit …
-//			lease … hash_key … ipv4_prefix … ipv6_prefix … ban …
+//			lease … hash_key … ipv4_prefix … ipv6_prefix … ban … audit …
 //		}
 //		policy {
 //			api_key        <text with placeholders>
@@ -238,7 +239,7 @@ func (z *Zone) readMatch(b *block) error {
 func ruleNames() []string {
 	return []string{
 		"key", "algorithm", "limit", "burst", "cost", "min_cost", "durable", "synchronous_commit",
-		"lease", "hash_key", "ipv4_prefix", "ipv6_prefix", "ban",
+		"lease", "hash_key", "ipv4_prefix", "ipv6_prefix", "ban", "audit",
 	}
 }
 
@@ -291,6 +292,11 @@ func (r *Rule) read(b *block, args []string) (known bool, err error) {
 		if r.Ban == "" {
 			err = b.wrong("ban", "", "a ban such as 1h after 10 refusals in 1m")
 		}
+	case "audit":
+		r.Audit = strings.Join(args, " ")
+		if r.Audit == "" {
+			err = b.wrong("audit", "", "off, denied, all, or sample and a percentage")
+		}
 	default:
 		return false, nil
 	}
@@ -307,6 +313,18 @@ func (r *Rule) read(b *block, args []string) (known bool, err error) {
 //		in_memory_block     [on|off]
 //		max_blocked_keys    <number>
 //		max_leases          <number>
+//		history {
+//			node          <name>
+//			region        <name>
+//			audit_address full | prefix | off
+//			retention {
+//				audit          <duration>
+//				metrics_minute <duration>
+//				metrics_hour   <duration>
+//				metrics_day    <duration>
+//				usage          <duration>
+//			}
+//		}
 //	}
 func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 	d.Next() // the option's name
@@ -364,8 +382,10 @@ func (a *App) read(b *block) error {
 		var n int
 		n, err = b.number(args, edge.MaxLeases)
 		a.MaxLeases = &n
+	case "history":
+		a.History, err = readHistory(b, args)
 	default:
-		err = b.unknown("dsn", "max_conns", "auto_migrate", "cleanup_probability", "in_memory_block", "max_blocked_keys", "max_leases")
+		err = b.unknown("dsn", "max_conns", "auto_migrate", "cleanup_probability", "in_memory_block", "max_blocked_keys", "max_leases", "history")
 	}
 	return err
 }

@@ -154,6 +154,8 @@ func TestWrongJSONIsRefused(t *testing.T) {
 		{`"policy": {}, "zones": [{"prefix": "ban/x", "limit": "5 1m"}]`, `zone "ban/x": prefix: "ban/x": must be a name that does not begin with ban/`},
 		{`"zones": [{"prefix": "api", "limit": "5 1m", "ban": "1h after 10 refusals in 1m"}]`, `zone "api": ban: "1h after 10 refusals in 1m": must be left out, or used with a policy`},
 		{`"prefix": "demo", "limit": "100 1m", "policy": {}, "ban": "1s after 10 refusals in 0s"`, `ban: "1s after 10 refusals in 0s": must be a ban such as`},
+		{`"audit": "most"`, `pg_ratelimit: audit: "most": must be off, denied, all, or sample`},
+		{`"zones": [{"prefix": "api", "limit": "5 1m", "audit": "sample 2"}]`, `zone "api": audit: "sample 2": must be off, denied, all, or sample`},
 		{`"prefix": "demo", "limits": "100 1m"`, `unknown field "limits"`},
 	} {
 		t.Run(c.handler, func(t *testing.T) {
@@ -169,6 +171,9 @@ func TestWrongJSONIsRefused(t *testing.T) {
 		{`"max_blocked_keys": 0`, `max_blocked_keys: "0": must be a whole number from 1 to 10000000`},
 		{`"max_leases": 0`, `max_leases: "0": must be a whole number from 1 to 1000000`},
 		{`"max_conns": 1001`, `max_conns: "1001": must be a whole number from 1 to 1000`},
+		{`"history": {"node": "a\nb"}`, `node: "a\nb": must be a name of 1 to 100 bytes`},
+		{`"history": {"audit_address": "half"}`, `audit_address: "half": must be full, prefix or off`},
+		{`"history": {"retention": {"metrics_day": "7 years"}}`, `metrics_day: "7 years": must be a duration from 1d to 100y`},
 		{`"cleanup_probability": 2`, `cleanup_probability: "2": must be a number from 0 to 1`},
 	} {
 		t.Run(c.app, func(t *testing.T) {
@@ -211,7 +216,7 @@ func TestGoldenCasesAreComplete(t *testing.T) {
 		"prefix", "key", "algorithm", "limit", "burst", "cost", "min_cost", "durable", "synchronous_commit", "hash_key", "ipv4_prefix",
 		"ipv6_prefix", "dsn", "timeout", "on_error", "headers", "match", "max_conns", "auto_migrate", "cleanup_probability",
 		"in_memory_block", "max_blocked_keys", "max_leases", "lease", "ban", "policy", "api_key", "user", "tier", "unknown_key", "route",
-		"refresh", "max_identities",
+		"refresh", "max_identities", "history", "node", "region", "audit_address", "retention", "audit", "metrics_minute", "metrics_hour", "metrics_day", "usage",
 	} {
 		if !strings.Contains(all.String(), "\t"+name) || !strings.Contains(all.String(), `"`+name+`":`) {
 			t.Errorf("no case has %s", name)

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 )
 
 func init() {
@@ -89,6 +90,7 @@ type Handler struct {
 	store          *store
 	zones          []*zone
 	policy         *appliedPolicy // nil without
+	recording      *recording     // nil without
 	duration       prometheus.Observer
 	headers        edge.HeaderPolicy
 	hasErrorRoutes bool // of a subroute around the handler
@@ -142,6 +144,9 @@ func (h *Handler) provision(ctx caddy.Context) error {
 			return err
 		}
 	}
+	if err := h.openHistory(app); err != nil {
+		return err
+	}
 	for _, z := range h.zones {
 		z.counters = app.metrics.counters(z.limit.Prefix)
 		for _, warning := range edge.Warnings(z.limit, z.cost) {
@@ -162,6 +167,9 @@ func (h *Handler) compile() error {
 		return err
 	}
 	if h.headers, err = edge.ParseHeaderPolicy(h.Headers, edge.OurHeaders); err != nil {
+		return err
+	}
+	if _, err := edge.ParseAudit(h.Audit, history.Audit{}); err != nil {
 		return err
 	}
 	h.zones, h.policy = nil, nil

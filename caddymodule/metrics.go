@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 )
 
 // metrics are the metrics of the limits among Caddy's. Keys are not labels: there may be
@@ -19,9 +20,10 @@ type metrics struct {
 
 	policy *policyCounters
 
-	mu       sync.Mutex     // guards all that follows
-	stores   []*store       // that handlers use
-	policies []*edge.Policy // that handlers use
+	mu        sync.Mutex        // guards all that follows
+	stores    []*store          // that handlers use
+	policies  []*edge.Policy    // that handlers use
+	histories []*history.Writer // that handlers use
 }
 
 // newMetrics registers the metrics. Each config has its own registry.
@@ -56,7 +58,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		Help: "Units of all limits that are charged in advance now, and not used yet.",
 	}, m.leasedUnits)
 	return m, errors.Join(registry.Register(m.decisions), registry.Register(m.blocked), registry.Register(m.leased), registry.Register(m.duration),
-		registry.Register(up), registry.Register(units), newPolicyMetrics(m, registry))
+		registry.Register(up), registry.Register(units), newPolicyMetrics(m, registry), newHistoryMetrics(m, registry))
 }
 
 // watch adds a store to those that databaseUp and leasedUnits ask.

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 )
 
 // Rule is one limit: what it allows, and what is counted together.
@@ -85,11 +86,23 @@ type Rule struct {
 	// client's address (the /64 of an IPv6 address). It needs a policy. Default:
 	// none.
 	Ban string `json:"ban,omitempty"`
+
+	// Which requests are in the audit log of the history: `denied` (those that were
+	// refused), `sample` and a percentage (also a random share of those that passed,
+	// as in `sample 1%`), `all` or `off`. In a zone the default is that of the
+	// handler. If several limits apply to a request, the one that records the most
+	// counts. A value other than `off` turns the history on, which needs Postgres.
+	// Default: `denied` if the app `pg_ratelimit` has a `history`, else `off`.
+	Audit string `json:"audit,omitempty"`
 }
 
-// isSet reports whether the rule has any setting. A handler with zones may have no rule of
-// its own.
-func (r *Rule) isSet() bool { return *r != Rule{} }
+// isSet reports whether the rule has any setting of a limit. A handler with zones may have no
+// limit of its own, and its Audit is for the zones and the policy.
+func (r *Rule) isSet() bool {
+	limit := *r
+	limit.Audit = ""
+	return limit != Rule{}
+}
 
 // compile checks the rule and returns a zone for it. Errors are *ratelimit.FieldError,
 // with the names of the Caddyfile's subdirectives.
@@ -127,6 +140,9 @@ func (r *Rule) compile() (*zone, error) {
 		return nil, err
 	}
 	if z.ban, err = edge.ParseBan(r.Ban, r.Prefix); err != nil {
+		return nil, err
+	}
+	if _, err := edge.ParseAudit(r.Audit, history.Audit{}); err != nil {
 		return nil, err
 	}
 	z.secret = z.key.hasCredential()

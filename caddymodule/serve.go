@@ -34,13 +34,18 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (http.ResponseW
 	hits := freeRequestHits.Get().(*requestHits)
 	defer hits.release()
 	var asked time.Time
+	var failure error // of the policy
 	if h.policy != nil {
 		asked = time.Now()
 		outcome := h.policy.apply(h, r, repl, hits)
+		failure = outcome.Err
 		setPolicyPlaceholders(repl, &hits.policy)
 		if outcome.Status != 0 {
 			if outcome.Reason != policy.NotRefused {
 				h.noteRefusal(hits)
+			}
+			if h.recording != nil {
+				h.recording.add(h, r, repl, hits, &outcome, asked, failure)
 			}
 			h.setHeaders(w, &outcome)
 			return nil, h.refuse(w, r, repl, hits, &outcome)
@@ -65,6 +70,9 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (http.ResponseW
 	// The request's context is not used: a client that closes its connection must not
 	// fail the batch that its request is in. The timeout bounds the wait.
 	if len(hits.hits) == 0 {
+		if h.recording != nil && h.policy != nil {
+			h.recording.add(h, r, repl, hits, &edge.Outcome{}, asked, failure)
+		}
 		return w, nil
 	}
 	decider := h.decider
@@ -76,6 +84,9 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (http.ResponseW
 	outcome := edge.DecidePolicy(context.Background(), &decider, hits.hits, hits.decisions, &hits.policy)
 	h.duration.Observe(time.Since(asked).Seconds())
 	h.record(hits, &outcome)
+	if h.recording != nil {
+		h.recording.add(h, r, repl, hits, &outcome, asked, failure)
+	}
 	if outcome.Status != 0 {
 		h.setHeaders(w, &outcome)
 		return nil, h.refuse(w, r, repl, hits, &outcome)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
 )
 
@@ -53,6 +54,7 @@ type zone struct {
 	minCost  int64  // the least that costText gives
 	secret   bool
 	ban      *policy.BanAfter // nil if refusals lead to none
+	audit    history.Audit
 	counters counters
 	empty    atomic.Bool // the log has a warning that the key was empty
 }
@@ -80,6 +82,7 @@ type requestHits struct {
 
 	facts  policy.Facts
 	policy policy.Outcome
+	record history.Record // empty except while it is added to the history
 }
 
 // freeRequestHits holds memory for the next requests, to save allocations.

@@ -99,6 +99,17 @@ type Config struct {
 	// (the /64 of an IPv6 address). It needs a policy. Default: none.
 	Ban string `json:"ban,omitempty"`
 
+	// Audit is which requests are in the audit log of the history: denied (those that were
+	// refused), sample and a percentage (also a random share of those that passed, as in
+	// "sample 1%"), all or off. In a zone the default is that of the middleware. If several
+	// limits are on a request, the one that records the most counts. A value other than off
+	// turns the history on, which needs Postgres. Default denied with a history, else off.
+	Audit string `json:"audit,omitempty"`
+
+	// History records what happens to requests: an audit log, metrics by minute, hour and
+	// day, and the usage of users and API keys. Default: only with an Audit.
+	History *History `json:"history,omitempty"`
+
 	// Policy applies the rules in the database to the same requests: what it says and all
 	// limits here are decided together. With a policy there may be no limit here.
 	Policy *Policy `json:"policy,omitempty"`
@@ -140,6 +151,39 @@ type Zone struct {
 	IPv4Prefix        string `json:"ipv4Prefix,omitempty"`
 	IPv6Prefix        string `json:"ipv6Prefix,omitempty"`
 	Ban               string `json:"ban,omitempty"`
+	Audit             string `json:"audit,omitempty"`
+}
+
+// History is what is recorded of requests, and for how long. Requests do not wait for it.
+type History struct {
+	// Node is the name of this Traefik in the history, up to 100 bytes. Default: the host
+	// name, /traefik/ and the number of the process.
+	Node string `json:"node,omitempty"`
+
+	// Region is where this Traefik runs, up to 100 bytes. Default: none.
+	Region string `json:"region,omitempty"`
+
+	// AuditAddress is how much of the clients' addresses is in the audit log: full, prefix
+	// (the network) or off. Default full.
+	AuditAddress string `json:"auditAddress,omitempty"`
+
+	// Retention is how long the history is kept. Default: what the database has.
+	Retention *Retention `json:"retention,omitempty"`
+}
+
+// Retention is how long the parts of the history are kept: durations from 1d to 100y, such as 90d,
+// 12w or 7y, where a year is 366 days. What is left out stays as it is in the database.
+type Retention struct {
+	// Audit is for the audit log.
+	Audit string `json:"audit,omitempty"`
+
+	// MetricsMinute, MetricsHour and MetricsDay are for the metrics.
+	MetricsMinute string `json:"metricsMinute,omitempty"`
+	MetricsHour   string `json:"metricsHour,omitempty"`
+	MetricsDay    string `json:"metricsDay,omitempty"`
+
+	// Usage is for the usage of users and API keys.
+	Usage string `json:"usage,omitempty"`
 }
 
 // Policy applies the rules in the database: which limits apply to whom is data there, and all

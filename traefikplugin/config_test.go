@@ -1,6 +1,7 @@
 package traefikplugin
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,17 @@ func TestEachFieldIsChecked(t *testing.T) {
 		`zones[0].ban: "1h after 10 refusals in 1m": must be left out, or used with a policy`: func(c *Config) {
 			c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Ban: "1h after 10 refusals in 1m"}}
 		},
+		`audit: "most": must be off, denied, all, or sample`: func(c *Config) { c.Audit = "most" },
+		`zones[0].audit: "sample 2": must be off, denied`: func(c *Config) {
+			c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Audit: "sample 2"}}
+		},
+		`history.node: "a\nb": must be a name of 1 to 100 bytes`:    func(c *Config) { c.History = &History{Node: "a\nb"} },
+		`history.region: "\x00": must be a name`:                    func(c *Config) { c.History = &History{Region: "\x00"} },
+		`history.auditAddress: "half": must be full, prefix or off`: func(c *Config) { c.History = &History{AuditAddress: "half"} },
+		`history.retention.metricsDay: "7 years": must be a duration from 1d to 100y`: func(c *Config) {
+			c.History = &History{Retention: &Retention{MetricsDay: "7 years"}}
+		},
+		`dsn: "memory": must be a Postgres URL or key=value pairs, or used with audit off: the history is in Postgres`: func(c *Config) { c.Audit = "denied" },
 		`zones[0].cost: "x"`:                           func(c *Config) { c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Cost: "x"}} },
 		`zones[0].hashKey: "x"`:                        func(c *Config) { c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", HashKey: "x"}} },
 		`zones[0].prefix: "api": must be another name`: func(c *Config) { c.Zones = []Zone{{Prefix: "api", Limit: "5 1m", Key: "all"}} },
@@ -160,5 +172,47 @@ func TestDefaults(t *testing.T) {
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
 	if _, err = c.store(); err == nil || !strings.HasPrefix(err.Error(), "environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE: ") {
 		t.Error(err)
+	}
+}
+
+// The limit that records the most counts. Without a history, an audit turns it on.
+func TestTheAuditOfAMiddleware(t *testing.T) {
+	zones := func(audits ...string) (all []Zone) {
+		for _, audit := range audits {
+			all = append(all, Zone{Prefix: "z", Limit: "5 1m", Audit: audit})
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		config   Config
+		inMemory bool
+		want     string
+	}{
+		"nothing":                             {Config{Limit: "5 1m"}, false, "none"},
+		"a history":                           {Config{Limit: "5 1m", History: &History{Region: "eu"}}, false, "denied"},
+		"a history, but off":                  {Config{Limit: "5 1m", History: &History{Region: "eu"}, Audit: "off"}, false, "off"},
+		"a history, but off, and in memory":   {Config{Limit: "5 1m", History: &History{Region: "eu"}, Audit: "off"}, true, "none"},
+		"an audit":                            {Config{Limit: "5 1m", Audit: "all"}, false, "all"},
+		"off":                                 {Config{Limit: "5 1m", Audit: "off"}, false, "none"},
+		"zones have the default":              {Config{Audit: "denied", Zones: zones("", "")}, false, "denied"},
+		"zones have their own":                {Config{Audit: "all", Zones: zones("denied", "off")}, false, "denied"},
+		"a zone turns it on":                  {Config{Limit: "5 1m", Zones: zones("", "sample 5%", "sample 1%")}, false, "sample 0.05"},
+		"the policy has that of a middleware": {Config{Audit: "all", Policy: &Policy{}, Zones: zones("off")}, false, "all"},
+	} {
+		got := "none"
+		s, err := c.config.recording(c.inMemory)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if s != nil {
+			got = []string{"off", "denied", "sample", "all"}[s.audit.Level]
+			if s.audit.Share > 0 {
+				got += fmt.Sprint(" ", s.audit.Share)
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
 	}
 }

@@ -67,7 +67,9 @@ func askStore(p *pendingRequest, d *edge.Decider) edge.Outcome {
 // respondWithoutDecision is decide for a request for which the queue has made no decision.
 func respondWithoutDecision(h *handler, p *pendingRequest, w http.ResponseWriter) (passes bool) {
 	defer contain(h, w, &passes)
-	return respond(w, noDecision(h, p, p.call.Err))
+	outcome := noDecision(h, p, p.call.Err)
+	recordAlone(p, outcome, nil)
+	return respond(w, outcome)
 }
 
 // noDecision returns the outcome of a request for which no decision was made, and logs the

@@ -35,11 +35,12 @@ type leasedHandler struct {
 }
 
 // withLeases returns the handler of a middleware: a leasedHandler if the middleware is of its
-// kind, else queued. For another kind of middleware, the queue decides by leases.
+// kind, else queued. For another kind of middleware, the queue decides by leases. So it does with a
+// history, because the queue records requests.
 func withLeases(h *handler, queued http.Handler) http.Handler {
 	table := lease.TableOf(h.pool.store)
 	f := h.hits
-	if table == nil || len(f.hits) != 1 || f.anyCost || len(f.keys[0]) != 1 {
+	if table == nil || f.recorder != nil || len(f.hits) != 1 || f.anyCost || len(f.keys[0]) != 1 {
 		return queued
 	}
 	hit := f.hits[0]

@@ -7,6 +7,8 @@
 //   - plugin.go makes the middleware. pool.go shares the stores between middlewares.
 //   - policy.go reads the policy, and policy_pool.go shares it. policy_handler.go serves a
 //     request with it.
+//   - history.go reads what is recorded, and history_pool.go shares the history.
+//     history_serve.go records a request.
 //   - handler.go serves a request if the store decides at once, queued.go if it decides
 //     in batches, leased.go if the process holds a lease. response.go changes the headers of
 //     a response.
@@ -66,6 +68,10 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if p != nil && settings.DSN == edge.MemoryDSN {
 		return nil, edge.PolicyNeedsPostgres()
 	}
+	recorded, err := config.recording(settings.DSN == edge.MemoryDSN)
+	if err != nil {
+		return nil, err
+	}
 	h := &handler{upstream: newUpstream(next, headers), name: name, registry: r, hits: newHitTemplate(rules, addresses)}
 	// This is the last step that can fail, so that no error leaves the pool acquired.
 	if h.pool, err = r.acquire(settings, timeout); err != nil {
@@ -77,6 +83,17 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 			return nil, err
 		}
 		h.policyTemplate = p
+	}
+	if recorded != nil {
+		writer, err := r.acquireHistory(h.pool, recorded.settings)
+		if err != nil {
+			if p != nil {
+				r.releasePolicy(h.pool, p.settings)
+			}
+			r.release(h.pool)
+			return nil, err
+		}
+		h.hits.recorder = newRecorder(writer, recorded.audit, addresses, p)
 	}
 	r.shareLimits(h.pool, h.hits.hits)
 	if edge.HasPassword(config.DSN) {
@@ -92,6 +109,9 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	pool := h.pool
 	context.AfterFunc(ctx, func() {
 		defer pool.logger.recovered()
+		if recorded != nil {
+			r.releaseHistory(pool, recorded.settings)
+		}
 		if p != nil {
 			r.releasePolicy(pool, p.settings)
 		}

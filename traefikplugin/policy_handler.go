@@ -44,6 +44,9 @@ func (h *policyHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.hits = h.hits
 	p.w = w
 	p.r = r
+	if h.hits.recorder != nil {
+		p.began = time.Now()
+	}
 	removeForwarded(r.Header)
 	says := askPolicy(h, p)
 	if says == isCharged {
@@ -113,6 +116,7 @@ func verdictOn(h *policyHandler, p *pendingRequest) verdict {
 		return refuseByPolicy(h, p)
 	}
 	if len(h.hits.hits) == 0 && len(p.outcome.Hits) == 0 {
+		recordByPolicy(p, edge.Outcome{})
 		return isFree
 	}
 	return isCharged
@@ -133,12 +137,14 @@ func containVerdict(h *policyHandler, p *pendingRequest, says *verdict) {
 
 func refusePath(p *pendingRequest) verdict {
 	p.outcome.Reset()
+	recordByPolicy(p, edge.AmbiguousPath())
 	respond(p.w, edge.AmbiguousPath())
 	return isAnswered
 }
 
 func refuseByPolicy(h *policyHandler, p *pendingRequest) verdict {
 	noteRefusal(h, p, nil)
+	recordByPolicy(p, edge.RefusalOf(&p.outcome))
 	respond(p.w, edge.RefusalOf(&p.outcome))
 	return isAnswered
 }
@@ -149,12 +155,15 @@ func withoutPolicy(h *policyHandler, p *pendingRequest, err error) verdict {
 	outcome := edge.NoDecision(h.direct.decider.OnError, err)
 	h.direct.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.direct.name, outcome.Consequence(), err))
 	if outcome.Status != 0 {
+		recordByPolicy(p, outcome)
 		respond(p.w, outcome)
 		return isAnswered
 	}
 	if len(h.hits.hits) == 0 {
+		recordByPolicy(p, outcome)
 		return isFree
 	}
+	p.failure = err
 	return isLate
 }
 
@@ -194,6 +203,9 @@ func decideLate(h *policyHandler, p *pendingRequest) (passes bool) {
 	} else if outcome.Status != 0 {
 		noteRefusal(h, p, p.call.Decisions)
 	}
+	failure := p.failure
+	p.failure = nil
+	recordAlone(p, outcome, failure)
 	return respond(p.w, outcome)
 }
 
@@ -224,6 +236,9 @@ func noteRefusal(h *policyHandler, p *pendingRequest, decisions []ratelimit.Deci
 func deliverPolicy(p *pendingRequest, c *batch.Call) (done bool) {
 	p.judged = edge.Judge(c.Decisions, &p.outcome)
 	o := &p.judged
+	if p.hits.recorder != nil {
+		record(p, o, c.Hits, c.Decisions)
+	}
 	h := p.w.Header()
 	for i := range c.Hits {
 		c.Hits[i].Key = ""

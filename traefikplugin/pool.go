@@ -26,6 +26,8 @@ type pool struct {
 	policies map[edge.PolicySettings]*sharedPolicy
 	closing  *time.Timer // closes the store; nil while there are users
 	warned   bool        // that a DSN in the configuration holds a password
+
+	histories map[edge.HistorySettings]*sharedHistory
 }
 
 // registry holds the pools of this interpreter. A Traefik process has one interpreter for
@@ -57,6 +59,7 @@ func (r *registry) acquire(s edge.StoreSettings, timeout time.Duration) (*pool, 
 		p = &pool{
 			settings: s, logger: &logger{}, queues: map[time.Duration]*requestQueue{},
 			limits: map[ratelimit.Limit]*ratelimit.Limit{}, policies: map[edge.PolicySettings]*sharedPolicy{},
+			histories: map[edge.HistorySettings]*sharedHistory{},
 		}
 		store, db, err := openStore(s, p.logger)
 		if err != nil {

@@ -39,8 +39,9 @@ type pendingRequest struct {
 	asked   bool
 	facts   policy.Facts
 	outcome policy.Outcome
-	began   time.Time    // when the policy was asked, unless it knew all about the request
+	began   time.Time    // when the policy was asked, unless it knew all about the request; with a history always
 	judged  edge.Outcome // by deliver
+	failure error        // why the policy could not decide a request that is late
 }
 
 func newPendingRequest() *pendingRequest {
@@ -65,7 +66,9 @@ type hitTemplate struct {
 
 	anyCost bool // one of costs is not nil
 
-	warnings *emptyKeys // set before the first request
+	// Set before the first request.
+	warnings *emptyKeys
+	recorder *recorder // nil without a history
 }
 
 func newHitTemplate(rules []*rule, a *addresses) *hitTemplate {
@@ -119,6 +122,9 @@ func (h *queuedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.hits = h.hits
 	p.w = w
 	p.r = r
+	if h.hits.recorder != nil {
+		p.began = time.Now()
+	}
 	batch.Enter(h.queue, p.call)
 	if !p.admitted {
 		serveOther(h, p, w, r)
@@ -229,6 +235,9 @@ func deliver(calls []*batch.Call) {
 		responses[n].Header = p.w.Header()
 		responses[n].Decision = &c.Decisions[at]
 		n++
+		if p.hits.recorder != nil {
+			recordDecided(p, c)
+		}
 		for i := range c.Hits {
 			c.Hits[i].Key = "" // the key may be a part of a long request, which must not be kept
 		}

@@ -33,7 +33,8 @@ type namedZone struct {
 // zones returns all limits of a configuration. The limit at the top is the first.
 func (c *Config) zones() []namedZone {
 	var all []namedZone
-	top := Zone{c.Prefix, c.Key, c.Algorithm, c.Limit, c.Burst, c.Cost, c.MinCost, c.Durable, c.SynchronousCommit, c.Lease, c.HashKey, c.IPv4Prefix, c.IPv6Prefix, c.Ban}
+	// Audit is not of the limit: it is also for the zones and the policy.
+	top := Zone{c.Prefix, c.Key, c.Algorithm, c.Limit, c.Burst, c.Cost, c.MinCost, c.Durable, c.SynchronousCommit, c.Lease, c.HashKey, c.IPv4Prefix, c.IPv6Prefix, c.Ban, ""}
 	if len(c.Zones) == 0 && c.Policy == nil || top != (Zone{}) {
 		all = append(all, namedZone{"", top})
 	}

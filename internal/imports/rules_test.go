@@ -63,13 +63,13 @@ var rules = []rule{
 		dir: "internal/pgwire", ours: []string{"internal/sqlstate", "ratelimit", "ratelimit/postgres"},
 		reason: "this driver exists because pgx cannot be interpreted",
 	}, {
-		dir: "internal/edge", ours: []string{"ratelimit", "ratelimit/memory", "ratelimit/policy", "ratelimit/postgres"},
+		dir: "internal/edge", ours: []string{"ratelimit", "ratelimit/history", "ratelimit/memory", "ratelimit/policy", "ratelimit/postgres"},
 		reason: "it is the same for both proxies, so it knows neither a proxy nor a driver",
 	}, {
 		dir: "ratelimit/httplimit", ours: []string{"internal/edge", "ratelimit"},
 		reason: "a middleware for Go programs works with any store",
 	}, {
-		dir: "traefikplugin", ours: []string{"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "ratelimit", "ratelimit/policy", "ratelimit/postgres"},
+		dir: "traefikplugin", ours: []string{"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "ratelimit", "ratelimit/history", "ratelimit/policy", "ratelimit/postgres"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type, batch for the interpreter",
 	}, {
 		dir: "internal/admin", ours: []string{"internal/edge", "ratelimit", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema"},
@@ -80,7 +80,7 @@ var rules = []rule{
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra"},
 		reason: "it prints what admin returns; policy is for the form of keys",
 	}, {
-		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/edge", "ratelimit", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres"},
+		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/edge", "ratelimit", "ratelimit/history", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres"},
 		// Prometheus: Caddy's registry of metrics has a type of that module.
 		others: []string{"github.com/caddyserver/caddy/v2", "go.uber.org/zap", "github.com/prometheus/client_golang"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type",
@@ -272,7 +272,7 @@ func interpreted(t *testing.T) []string {
 func TestInterpretedPackages(t *testing.T) {
 	want := []string{
 		"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "internal/sqlstate",
-		"ratelimit", "ratelimit/algorithm", "ratelimit/memory", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema", "traefikplugin",
+		"ratelimit", "ratelimit/algorithm", "ratelimit/history", "ratelimit/memory", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema", "traefikplugin",
 	}
 	got := interpreted(t)
 	slices.Sort(got)

@@ -244,7 +244,10 @@ func (set *ruleSet) add(row *Rule, options Options) error {
 		return err
 	}
 	status := 403
-	if row.Status != 0 {
+	switch {
+	case row.Action == Exempt:
+		status = 0 // it refuses nothing
+	case row.Status != 0:
 		status = row.Status
 	}
 	r.mark = &Mark{Rule: row.Name, Shadow: row.Mode == Shadow, From: "rule", Status: status, Message: row.Message, RetryAfter: row.RetryAfter, Ban: row.Ban}

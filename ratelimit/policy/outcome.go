@@ -69,7 +69,8 @@ type Mark struct {
 	// From is where the amount comes from: rule, tier, user or key.
 	From string
 
-	// Status, Message and RetryAfter are of the answer if the limit refuses, see Rule.
+	// Status, Message and RetryAfter are of the answer if the limit refuses, see Rule. Status is
+	// 0 of a rule that exempts.
 	Status     int
 	Message    string
 	RetryAfter time.Duration

@@ -1,0 +1,33 @@
+package caddymodule
+
+import (
+	"context"
+	"errors"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+)
+
+// FlushHistories writes what is pending in the histories of a database.
+func FlushHistories(ctx context.Context, dsn string) (failure error) {
+	histories.Range(func(use, value any) bool {
+		if use.(historyUse).store.DSN == dsn {
+			failure = errors.Join(failure, value.(*liveHistory).Flush(ctx))
+		}
+		return true
+	})
+	return failure
+}
+
+// HistoryStats are the stats of the histories of a database.
+func HistoryStats(dsn string) (stats []history.Stats) {
+	histories.Range(func(use, value any) bool {
+		if use.(historyUse).store.DSN == dsn {
+			stats = append(stats, value.(*liveHistory).Stats())
+		}
+		return true
+	})
+	return stats
+}
+
+// CloseHistories is what the module does when the process ends, before it closes the stores.
+func CloseHistories() { closeHistories() }

@@ -1,0 +1,226 @@
+package caddymodule
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+)
+
+// History is what is recorded of requests, and for how long. Requests do not wait for it.
+type History struct {
+	// The name of this Caddy in the history, up to 100 bytes. May contain
+	// placeholders such as `{env.NAME}` or `{system.hostname}`. Default: the host
+	// name, `/caddy/` and the number of the process.
+	Node string `json:"node,omitempty"`
+
+	// Where this Caddy runs, up to 100 bytes. May contain placeholders. Default:
+	// none.
+	Region string `json:"region,omitempty"`
+
+	// How much of the clients' addresses is in the audit log: `full`, `prefix` (the
+	// /24 of an IPv4 address, the /48 of an IPv6 address) or `off`. Default: `full`.
+	AuditAddress string `json:"audit_address,omitempty"`
+
+	// How long the history is kept. Upkeep deletes what is older. Default: what the
+	// database has, which is 90 days, 7 days, 90 days, 7 years and 7 years at first.
+	Retention *Retention `json:"retention,omitempty"`
+}
+
+// Retention is how long the parts of the history are kept: durations from `1d` to `100y`,
+// such as `90d`, `12w` or `7y`, where a year is 366 days. What is left out stays as it is in the
+// database.
+type Retention struct {
+	// The audit log.
+	Audit string `json:"audit,omitempty"`
+
+	// The metrics by minute.
+	MetricsMinute string `json:"metrics_minute,omitempty"`
+
+	// The metrics by hour.
+	MetricsHour string `json:"metrics_hour,omitempty"`
+
+	// The metrics by day.
+	MetricsDay string `json:"metrics_day,omitempty"`
+
+	// The usage of users and API keys.
+	Usage string `json:"usage,omitempty"`
+}
+
+// compile checks the settings. Errors are *ratelimit.FieldError, with the names of the
+// Caddyfile's subdirectives. h may be nil.
+func (h *History) compile() (edge.HistorySettings, error) {
+	var s edge.HistorySettings
+	if h == nil {
+		return s, nil
+	}
+	var err error
+	if s.Node, err = nodeText("node", h.Node); err != nil {
+		return s, err
+	}
+	if s.Region, err = nodeText("region", h.Region); err != nil {
+		return s, err
+	}
+	if s.Address, err = edge.ParseAddressMode(h.AuditAddress); err != nil {
+		return s, err
+	}
+	return s, h.Retention.compile(&s)
+}
+
+// compile sets what is kept for how long. r may be nil.
+func (r *Retention) compile(s *edge.HistorySettings) error {
+	if r == nil {
+		return nil
+	}
+	for i, text := range []string{r.Audit, r.MetricsMinute, r.MetricsHour, r.MetricsDay, r.Usage} {
+		if err := s.SetRetention(edge.RetentionNames()[i], text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nodeText is the name of a node or a region without placeholders.
+func nodeText(field, configured string) (string, error) {
+	text, err := caddy.NewReplacer().ReplaceOrErr(configured, true, true)
+	if err != nil {
+		return "", &ratelimit.FieldError{Field: field, Value: configured, Want: "a name, or placeholders that give one: " + err.Error()}
+	}
+	return text, edge.CheckNodeName(field, text)
+}
+
+// readHistory reads the subdirective history, with or without a block.
+func readHistory(outer *block, args []string) (*History, error) {
+	if len(args) > 0 {
+		return nil, outer.wrong("history", strings.Join(args, " "), "a block, or nothing")
+	}
+	h := new(History)
+	b := newBlock(outer.d)
+	b.title = "history: "
+	for nesting := b.d.Nesting(); b.d.NextBlock(nesting); {
+		if err := h.read(b); err != nil {
+			return nil, err
+		}
+	}
+	_, err := h.compile()
+	return h, b.locate(err)
+}
+
+// read reads a subdirective of a history.
+func (h *History) read(b *block) error {
+	args, err := b.next()
+	if err != nil {
+		return err
+	}
+	switch b.name {
+	case "node":
+		h.Node, err = b.one(args, "one name, or a placeholder that gives one")
+	case "region":
+		h.Region, err = b.one(args, "one name, or a placeholder that gives one")
+	case "audit_address":
+		h.AuditAddress, err = b.one(args, "full, prefix or off")
+	case "retention":
+		h.Retention, err = readRetention(b, args)
+	default:
+		err = b.unknown("node", "region", "audit_address", "retention")
+	}
+	return err
+}
+
+// readRetention reads the subdirective retention.
+func readRetention(outer *block, args []string) (*Retention, error) {
+	if len(args) > 0 {
+		return nil, outer.wrong("retention", strings.Join(args, " "), "a block")
+	}
+	r := new(Retention)
+	b := newBlock(outer.d)
+	b.title = outer.title + "retention: "
+	for nesting := b.d.Nesting(); b.d.NextBlock(nesting); {
+		args, err := b.next()
+		if err != nil {
+			return nil, err
+		}
+		fields := map[string]*string{"audit": &r.Audit, "metrics_minute": &r.MetricsMinute, "metrics_hour": &r.MetricsHour, "metrics_day": &r.MetricsDay, "usage": &r.Usage}
+		field, known := fields[b.name]
+		if !known {
+			return nil, b.unknown(edge.RetentionNames()...)
+		}
+		if *field, err = b.one(args, "one duration, such as 90d or 7y"); err != nil {
+			return nil, err
+		}
+	}
+	return r, b.locate(r.compile(&edge.HistorySettings{}))
+}
+
+// histories are the histories in use. As with stores, handlers of the next config share those of
+// this one, so that a reload loses no record.
+var histories = caddy.NewUsagePool()
+
+// historyUse tells histories apart.
+type historyUse struct {
+	store    edge.StoreSettings
+	settings edge.HistorySettings
+}
+
+// liveHistory is a history that handlers share.
+type liveHistory struct {
+	*history.Writer
+	prepared, closed sync.Once
+}
+
+// prepare starts to write.
+func (w *liveHistory) prepare() { w.prepared.Do(w.Prepare) }
+
+// Destruct implements caddy.Destructor: it writes what is pending. It may be called twice.
+func (w *liveHistory) Destruct() error {
+	w.closed.Do(w.Close)
+	return nil
+}
+
+// closeHistories closes all histories, because the process ends.
+func closeHistories() {
+	var wg sync.WaitGroup
+	histories.Range(func(_, value any) bool {
+		wg.Go(func() { _ = value.(*liveHistory).Destruct() }) // it has no error
+		return true
+	})
+	wg.Wait()
+}
+
+// history returns what writes the history into the database of a store.
+func (a *App) history(s *store) (*history.Writer, error) {
+	settings, err := a.History.compile()
+	if err != nil {
+		return nil, err
+	}
+	use := historyUse{s.settings, settings}
+	if w := a.histories[use]; w != nil {
+		return w.Writer, nil
+	}
+	value, _, err := histories.LoadOrNew(use, func() (caddy.Destructor, error) {
+		opened, err := edge.OpenHistory(s.db, settings, edge.HistoryOptions{
+			Node: nodeName(), AutoMigrate: s.settings.AutoMigrate, OnError: s.logHistoryFailure,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &liveHistory{Writer: opened}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	w := value.(*liveHistory)
+	a.histories[use] = w
+	a.metrics.watchHistory(w.Writer)
+	return w.Writer, nil
+}
+
+// logHistoryFailure logs that the history could not be written.
+func (s *store) logHistoryFailure(err error) {
+	caddy.Log().Named(logName).Error("the history", zap.Error(err))
+}

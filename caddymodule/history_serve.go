@@ -1,0 +1,121 @@
+package caddymodule
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+)
+
+// recording is how a handler records its requests.
+type recording struct {
+	writer *history.Writer
+	audit  history.Audit // of the handler, for what the policy says
+
+	// Placeholders of the policy's API key that give a part of what would be recorded.
+	hidesUser, hidesHost, hidesPath bool
+}
+
+// openHistory sets where the handler records its requests, if it does, and which of them are in
+// the audit log.
+func (h *Handler) openHistory(app *App) error {
+	h.recording = nil
+	unset := history.Audit{Level: history.AuditOff}
+	if app.History != nil {
+		unset.Level = history.AuditDenied
+	}
+	own, err := edge.ParseAudit(h.Audit, unset)
+	if err != nil {
+		return err
+	}
+	most := own
+	for i, z := range h.zones {
+		z.audit = own
+		if at := i - (len(h.zones) - len(h.Zones)); at >= 0 {
+			if z.audit, err = edge.ParseAudit(h.Zones[at].Audit, own); err != nil {
+				return err
+			}
+		}
+		most = edge.MoreAudit(most, z.audit)
+	}
+	if most.Level == history.AuditOff && (app.History == nil || h.store.db == nil) {
+		return nil
+	}
+	r := &recording{audit: own}
+	if r.writer, err = app.history(h.store); err != nil {
+		return err
+	}
+	if h.policy != nil {
+		has := func(prefix string) bool {
+			return slices.ContainsFunc(h.policy.keys, func(name string) bool {
+				return strings.HasPrefix(name, prefix) && !strings.HasPrefix(name, queryPrefix)
+			})
+		}
+		r.hidesUser = has("http.auth.")
+		r.hidesHost = has("http.request.host")
+		r.hidesPath = has(uriPrefix) || has("http.request.orig_uri")
+	}
+	h.recording = r
+	return nil
+}
+
+// auditOf is the audit of a request with these hits.
+func (r *recording) auditOf(h *Handler, hits *requestHits) history.Audit {
+	audit := history.Audit{}
+	if h.policy != nil {
+		audit = r.audit
+	}
+	for _, z := range hits.zones {
+		audit = edge.MoreAudit(audit, z.audit)
+	}
+	return audit
+}
+
+// add records a request. It was asked about at a time, and the policy failed with an error, or
+// nil. The record is in hits, so that it needs no memory of its own.
+func (r *recording) add(h *Handler, req *http.Request, repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome, asked time.Time, failure error) {
+	record := &hits.record
+	record.Time = time.Now()
+	record.Duration = record.Time.Sub(asked)
+	record.Method = req.Method
+	record.Audit = r.auditOf(h, hits)
+	if !r.hidesUser {
+		record.User, _ = repl.GetString("http.auth.user.id") // "" if no authentication has run
+	}
+	var said *policy.Outcome
+	if h.policy != nil {
+		said = &hits.policy
+		record.Address, record.Host, record.Path, record.Route = hits.facts.Address, hits.facts.Host, hits.facts.Path, hits.facts.Route
+	} else {
+		if address, ok := caddyhttp.GetVar(req.Context(), caddyhttp.ClientIPVarKey).(string); ok {
+			record.Address, _ = netip.ParseAddr(address) // an address that cannot be read is unknown
+		}
+		record.Host = policy.NormalHost(req.Host)
+	}
+	if record.Path == "" { // also if it is ambiguous
+		record.Path = edge.Path(req.URL.EscapedPath())
+	}
+	if r.hidesHost {
+		record.Host = ""
+	}
+	if r.hidesPath {
+		record.Path = ""
+	}
+	if failure != nil && outcome.Status == 0 {
+		// The limits let the request pass. What the policy would have said is unknown.
+		passed := *outcome
+		passed.Err = failure
+		outcome = &passed
+	}
+	edge.SetRecord(record, outcome, hits.hits, hits.decisions, said)
+	edge.AddRecord(r.writer, record, outcome, hits.hits, hits.decisions, said)
+	*record = history.Record{}
+}

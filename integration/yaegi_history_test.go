@@ -1,0 +1,143 @@
+package integration
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
+)
+
+// audited is the audit log of a database, without what differs between two runs. Refusals of one
+// second are one row.
+const audited = `SELECT concat_ws(' ', decision, reason, prefix, limit_name, key, user_id, key_id, tier, address, host, method, path, region, status, cost, quota, min(remaining), also::text,
+		sum(count), sum(weight), min(duration_us) BETWEEN 1 AND 30000000, max(retry_after_ms) > 0)
+	FROM rate_limit_audit GROUP BY decision, reason, prefix, limit_name, key, user_id, key_id, tier, address, host, method, path, region, status, cost, quota, also`
+
+const (
+	measured = `SELECT concat_ws(' ', prefix, host, route, region, sum(requests), sum(allowed), sum(limited), sum(blocked), sum(rejected), sum(errors), sum(shadow), sum(cost))
+		FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY prefix, host, route, region`
+	used = `SELECT concat_ws(' ', user_id, key_id, sum(requests), sum(cost), sum(refused)) FROM rate_limit_usage GROUP BY user_id, key_id`
+)
+
+// awaitHistory waits until the metrics have so many requests. They are the last that is written.
+func awaitHistory(t *testing.T, dsn string, n int) {
+	t.Helper()
+	await(t, "the history", func() bool {
+		return queryNumber(t, dsn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_usage'") == 1 &&
+			queryNumber(t, dsn, "SELECT coalesce(sum(requests), 0)::int FROM rate_limit_metrics WHERE granularity = 'minute'") >= n
+	})
+}
+
+func sortedLines(t *testing.T, dsn, sql string) string {
+	t.Helper()
+	lines := queryLines(t, dsn, sql)
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// TestInterpretedHistoryHasWhatCompiledHas sends the same requests to the compiled and to the
+// interpreted plugin, each with a database of its own that has the same rows.
+func TestInterpretedHistoryHasWhatCompiledHas(t *testing.T) {
+	if runWithoutRace(t) {
+		return
+	}
+	p := loadPlugin(t)
+	key, insert := newKey(t, 7, "alice")
+	revoked, insertRevoked := newKey(t, 8, "bob")
+	sql := people + insert + insertRevoked + `
+		UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 8;
+		INSERT INTO rate_limit_bans (user_id, until) VALUES ('mallory', now() + interval '1 h');
+		SELECT rate_limit_rule('free', tiers => '{free}', algorithm => 'fixed_window', per_hour => 2, per_day => 9);
+		SELECT rate_limit_rule('pro', tiers => '{pro}', paths => '{/pay}', algorithm => 'fixed_window', per_hour => 1, status => 402, message => 'Pay', retry_after => '90 s');
+		SELECT rate_limit_rule('trial', mode => 'shadow', paths => '{/trial}', algorithm => 'fixed_window', per_hour => 1);
+		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed/*}');
+		SELECT rate_limit_rule('health', action => 'exempt', paths => '{/health}');`
+	dsnGo, dsnYaegi := policyDatabase(t, sql), policyDatabase(t, sql)
+	handlers := func(dsn string) (compiled []*traefikplugin.Config, interpreted []object) {
+		history := &traefikplugin.History{Region: "eu", AuditAddress: "prefix", Retention: &traefikplugin.Retention{Audit: "30d", MetricsDay: "1y"}}
+		asObject := object{"region": "eu", "auditAddress": "prefix", "retention": object{"audit": "30d", "metricsDay": "1y"}}
+		zones := []traefikplugin.Zone{{Prefix: "token", Key: "{header.X-Token}", Limit: "3 1h", Algorithm: "fixed_window", Cost: "2"}, {Prefix: "all", Key: "everybody", Limit: "1000 1h"}}
+		zoneObjects := []object{{"prefix": "token", "key": "{header.X-Token}", "limit": "3 1h", "algorithm": "fixed_window", "cost": "2"}, {"prefix": "all", "key": "everybody", "limit": "1000 1h"}}
+		return []*traefikplugin.Config{
+				{DSN: dsn, Timeout: "30s", History: history, Audit: "all", Policy: &traefikplugin.Policy{APIKey: "{header.Authorization}", User: "{header.X-User}", Route: "{header.X-Route}"}},
+				{DSN: dsn, Timeout: "30s", History: history, Zones: zones},
+				{DSN: dsn, Timeout: "30s", History: history, Audit: "all", Prefix: "leased", Limit: "1000 1h", Lease: "5%"},
+				{DSN: "postgres://nobody@127.0.0.1:1/none", Timeout: "1s", OnError: "deny", Audit: "all", Prefix: "down", Limit: "1 1h"},
+			}, []object{
+				{"dsn": dsn, "timeout": "30s", "history": asObject, "audit": "all", "policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "route": "{header.X-Route}"}},
+				{"dsn": dsn, "timeout": "30s", "history": asObject, "zones": zoneObjects},
+				{"dsn": dsn, "timeout": "30s", "history": asObject, "audit": "all", "prefix": "leased", "limit": "1000 1h", "lease": "5%"},
+				{"dsn": "postgres://nobody@127.0.0.1:1/none", "timeout": "1s", "onError": "deny", "audit": "all", "prefix": "down", "limit": "1 1h"},
+			}
+	}
+	configs, _ := handlers(dsnGo)
+	_, objects := handlers(dsnYaegi)
+	sent := 0
+	for i := range configs {
+		byGo, err := traefikplugin.New(t.Context(), telling, configs[i], "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		byYaegi := p.mustHandler(t, telling, objects[i])
+		send := func(path string, headers ...string) {
+			a, b := askPath(byGo, path, headers...), askPath(byYaegi, path, headers...)
+			if a.Code != b.Code {
+				t.Errorf("%s %v: %d compiled, %d interpreted", path, headers, a.Code, b.Code)
+			}
+		}
+		switch i {
+		case 0:
+			for _, request := range [][]string{
+				{"/a//b?api_key=" + key, "Authorization", "Bearer " + key, "X-Route", "shop"}, {"/", "X-User", "alice"}, {"/", "Authorization", key}, {"/", "X-User", "bob"},
+				{"/closed/x"}, {"/", "X-User", "mallory"}, {"/?key=prl_unknown", "Authorization", "prl_unknown"}, {"/", "Authorization", revoked}, {"/a%2F..%2Fb"}, {"/health", "X-User", "alice"},
+				{"/pay", "X-User", "bob"}, {"/pay", "X-User", "bob"}, {"/trial", "X-User", "bob"}, {"/trial", "X-User", "bob"},
+			} {
+				send(request[0], request[1:]...)
+				sent++
+			}
+		case 1:
+			for range 3 {
+				send("/zones", "X-Token", "hunter2")
+				sent++
+			}
+		case 2:
+			var wait sync.WaitGroup
+			for range 8 {
+				wait.Go(func() {
+					for range 25 {
+						send("/leased")
+					}
+				})
+			}
+			wait.Wait()
+			sent += 8 * 25
+		case 3:
+			send("/down")
+		}
+	}
+	awaitHistory(t, dsnGo, sent)
+	awaitHistory(t, dsnYaegi, sent)
+	for name, sql := range map[string]string{
+		"the audit log": strings.ReplaceAll(audited, "FROM rate_limit_audit", "FROM (SELECT * FROM rate_limit_audit WHERE prefix <> 'leased') AS a"), "the metrics": measured, "the usage": used,
+		"the leases":    "SELECT concat_ws(' ', sum(count), min(quota)) FROM rate_limit_audit WHERE prefix = 'leased'",
+		"the retention": "SELECT concat_ws(' ', what, keep) FROM rate_limit_retention ORDER BY what",
+	} {
+		inGo, inYaegi := sortedLines(t, dsnGo, sql), sortedLines(t, dsnYaegi, sql)
+		if inGo != inYaegi || inGo == "" {
+			t.Errorf("%s: compiled\n%s\ninterpreted\n%s", name, inGo, inYaegi)
+		}
+		for _, secret := range []string{key, revoked, "prl_unknown", "hunter2", "127.0.0.1/", "192.0.2.1 "} {
+			if strings.Contains(inYaegi, secret) {
+				t.Errorf("%s has a secret", name)
+			}
+		}
+	}
+	if n := queryNumber(t, dsnYaegi, "SELECT count(*) FROM rate_limit_audit WHERE node NOT LIKE '%/traefik/%'"); n != 0 {
+		t.Errorf("%d rows have another node", n)
+	}
+	if log := p.err.String(); strings.Contains(log, key) || strings.Contains(log, "panic") {
+		t.Errorf("log: %s", log)
+	}
+}

@@ -1,0 +1,107 @@
+package traefikplugin
+
+import (
+	"strconv"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+)
+
+// recordSettings say how a middleware records its requests.
+type recordSettings struct {
+	settings edge.HistorySettings
+	audit    history.Audit
+}
+
+// recording reads how requests are recorded, or returns nil. inMemory is whether the limits are
+// counted in this process.
+func (c *Config) recording(inMemory bool) (*recordSettings, error) {
+	settings, err := c.History.read()
+	if err != nil {
+		return nil, named("history.", err)
+	}
+	unset := history.Audit{Level: history.AuditOff}
+	if c.History != nil {
+		unset.Level = history.AuditDenied
+	}
+	own, err := edge.ParseAudit(c.Audit, unset)
+	if err != nil {
+		return nil, named("", err)
+	}
+	// All limits are on all requests, and the one that records the most counts.
+	most := history.Audit{Level: history.AuditOff}
+	if c.Policy != nil || c.Limit != "" {
+		most = own
+	}
+	for i := range c.Zones {
+		audit, err := edge.ParseAudit(c.Zones[i].Audit, own)
+		if err != nil {
+			return nil, named("zones["+strconv.Itoa(i)+"].", err)
+		}
+		most = edge.MoreAudit(most, audit)
+	}
+	if most.Level == history.AuditOff && (c.History == nil || inMemory) {
+		return nil, nil
+	}
+	if inMemory {
+		return nil, edge.HistoryNeedsPostgres()
+	}
+	return &recordSettings{settings: settings, audit: most}, nil
+}
+
+// read reads the settings of a history. Errors have the names of package edge. c may be nil.
+func (c *History) read() (edge.HistorySettings, error) {
+	s := edge.HistorySettings{Node: "", Region: ""}
+	if c == nil {
+		return s, nil
+	}
+	if err := edge.CheckNodeName("node", c.Node); err != nil {
+		return s, err
+	}
+	if err := edge.CheckNodeName("region", c.Region); err != nil {
+		return s, err
+	}
+	s.Node = c.Node
+	s.Region = c.Region
+	var err error
+	if s.Address, err = edge.ParseAddressMode(c.AuditAddress); err != nil {
+		return s, err
+	}
+	if c.Retention == nil {
+		return s, nil
+	}
+	names := edge.RetentionNames()
+	for i, text := range []string{c.Retention.Audit, c.Retention.MetricsMinute, c.Retention.MetricsHour, c.Retention.MetricsDay, c.Retention.Usage} {
+		if err := s.SetRetention(names[i], text); err != nil {
+			return s, named("retention.", err)
+		}
+	}
+	return s, nil
+}
+
+// recorder is how a middleware records its requests. It does not change.
+type recorder struct {
+	writer    *history.Writer
+	audit     history.Audit
+	addresses *addresses
+
+	// The API key of the policy is a part of the host, or of the path.
+	hidesHost, hidesPath bool
+}
+
+// newRecorder returns a recorder. p may be nil.
+func newRecorder(w *history.Writer, audit history.Audit, a *addresses, p *policyTemplate) *recorder {
+	r := &recorder{writer: w, audit: audit, addresses: a}
+	if p == nil {
+		return r
+	}
+	for i := range p.keyText {
+		switch p.keyText[i].from {
+		case fromHost, fromHostPort, fromLabel:
+			r.hidesHost = true
+		case fromPath, fromURI, fromDir, fromFile, fromPart:
+			r.hidesPath = true
+		}
+	}
+	return r
+}
