@@ -11,7 +11,8 @@ import (
 )
 
 // measured returns the module's metrics, by name and the values of the labels. For a
-// histogram it is the number of observations.
+// histogram it is the number of observations. Decisions are there twice: by source, and added up
+// over all sources.
 func measured(t *testing.T) map[string]float64 {
 	t.Helper()
 	context := caddy.ActiveContext()
@@ -26,11 +27,19 @@ func measured(t *testing.T) map[string]float64 {
 			continue
 		}
 		for _, m := range family.GetMetric() {
-			name := short
+			name, source := short, ""
 			for _, label := range m.GetLabel() {
+				if label.GetName() == "source" {
+					source = " from " + label.GetValue()
+					continue
+				}
 				name += " " + label.GetValue()
 			}
-			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			got[name+source] = value
+			if source != "" {
+				got[name] += value
+			}
 		}
 	}
 	return got
