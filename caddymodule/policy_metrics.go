@@ -29,8 +29,9 @@ func newPolicyMetrics(m *metrics, registry *prometheus.Registry) error {
 		limits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "policy_decisions_total",
 			Help: "Requests by rule, limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused by this limit), " +
-				"overage (charged beyond the quota), would_allow and would_deny (of a shadow rule). " +
-				"source: postgres, blocked (known to be used up) or lease (units charged in advance).",
+				"overage (charged beyond the quota), would_allow and would_deny (of a shadow rule), " +
+				"error_passed and error_refused (no decision was possible). " +
+				"source: postgres, blocked (known to be used up), lease (units charged in advance) or none (no decision).",
 		}, []string{"rule", "limit", "outcome", "source"}),
 	}
 	gauge := func(name, help string, of func(watchedPolicy, policy.Stats) float64) prometheus.Collector {
@@ -112,11 +113,24 @@ func (c *policyCounters) decided(o *policy.Outcome) {
 
 // failed counts a request that the policy could not decide.
 func (c *policyCounters) failed(outcome *edge.Outcome) {
-	if outcome.Status == http.StatusServiceUnavailable {
-		c.requests.WithLabelValues("error_refused").Inc()
-	} else {
-		c.requests.WithLabelValues("error_passed").Inc()
+	c.requests.WithLabelValues(withoutDecision(outcome)).Inc()
+}
+
+// undecided counts a request for which no decision on the limits of the policy was possible.
+func (c *policyCounters) undecided(marks []*policy.Mark, outcome *edge.Outcome) {
+	for _, m := range marks {
+		if !m.Shadow {
+			c.limits.WithLabelValues(m.Rule, m.Limit, withoutDecision(outcome), noSource).Inc()
+		}
 	}
+}
+
+// withoutDecision says what happened to a request without a decision.
+func withoutDecision(outcome *edge.Outcome) string {
+	if outcome.Status == http.StatusServiceUnavailable {
+		return "error_refused"
+	}
+	return "error_passed"
 }
 
 // limit counts the decision on a limit of the policy.
