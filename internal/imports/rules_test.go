@@ -101,6 +101,9 @@ var rules = []rule{
 		dir: "internal/cluster/versions", ours: []string{"internal/npm"},
 		reason: "it fetches servers and runs any command against them",
 	}, {
+		dir:    "internal/promtool",
+		reason: "it fetches a program that checks files of any kind",
+	}, {
 		dir:    "internal/npm",
 		reason: "it fetches packages of any content",
 	}, {

@@ -63,7 +63,9 @@ func exact(t testing.TB, s *site, w *history.Writer, added int64) {
 // TestAnOutageDropsTheOldestAndCountsThem: all that was decided during an outage is in the tables,
 // or counts as dropped.
 func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
-	for name, outage := range map[string]struct{ begin, end func(c *cluster.Cluster) error }{
+	for name, outage := range map[string]struct {
+		begin, end func(c *cluster.Cluster) error
+	}{
 		"stopped": {(*cluster.Cluster).Stop, func(c *cluster.Cluster) error { return c.Restart(context.Background()) }},
 		"killed":  {(*cluster.Cluster).Kill, func(c *cluster.Cluster) error { return c.Restart(context.Background()) }},
 		"paused":  {(*cluster.Cluster).Pause, (*cluster.Cluster).Resume},
