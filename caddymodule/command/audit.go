@@ -19,6 +19,9 @@ func (p *times) flags(cmd *cobra.Command, since, what string) {
 	cmd.Flags().StringVar(&p.until, "until", "", what+" before then, in the same forms (default now)")
 }
 
+// errNoSince is for --until alone, with a command that works without --since.
+var errNoSince = &ratelimit.FieldError{Field: "--since", Want: "given with --until"}
+
 // period is the period by the clock of the server.
 func (p *times) period(ctx context.Context, db *admin.Database) (admin.Period, error) {
 	now, err := db.Now(ctx)
@@ -132,7 +135,7 @@ func hideIn(texts ...*string) {
 func auditTable(found []admin.Audited, p admin.Period) table {
 	list := table{
 		header: []string{"TIME", "DECISION", "REASON", "LIMIT", "KEY", "USER", "ADDRESS", "REQUEST", "STATUS", "COUNT", "LEFT", "NODE"},
-		empty:  "The audit log has nothing of that, " + periodText(p) + ".\n" + recording,
+		empty:  "No such decision is in the audit log " + periodText(p) + ".\n" + recording,
 	}
 	for i := range found {
 		a := &found[i]

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/admin"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func usageTable(usage []admin.Usage) table {
@@ -71,7 +70,7 @@ So REQUESTS are then refusals only.`,
 				return t.topSince(ctx, db, cmd, &in, prefix, int(most))
 			}
 			if in.until != "" {
-				return &ratelimit.FieldError{Field: "--since", Want: "given with --until"}
+				return errNoSince
 			}
 			if prefix != "" && !strings.HasPrefix(prefix, "rule/") {
 				counters, err := db.TopCounters(ctx, prefix, int(most))

@@ -20,7 +20,7 @@ func (t *tool) topSince(ctx context.Context, db *admin.Database, cmd *cobra.Comm
 	}
 	list := table{
 		header: []string{"PREFIX", "KEY", "USER", "REQUESTS", "REFUSED", "LAST"},
-		empty:  "The audit log has no request " + periodText(p) + ".\n" + recording,
+		empty:  "No such request is in the audit log " + periodText(p) + ".\n" + recording,
 	}
 	for i := range senders {
 		s := &senders[i]

@@ -31,8 +31,12 @@ Proxies with a history count every request of a user, whatever is in the audit l
 				return err
 			}
 			p, err := admin.ParseMonth("--month", month, now)
-			if err == nil && in.since != "" {
+			switch {
+			case err != nil:
+			case in.since != "":
 				p, err = in.period(ctx, db)
+			case in.until != "":
+				err = errNoSince
 			}
 			if err != nil {
 				return err

@@ -38,10 +38,13 @@ func ParsePeriod(since, until string, now time.Time) (Period, error) {
 		}
 	}
 	if !p.From.Before(p.Until) {
-		return p, &ratelimit.FieldError{Field: "--since", Value: since, Want: "before the end, " + p.Until.UTC().Format(time.RFC3339)}
+		return p, &ratelimit.FieldError{Field: "--since", Value: since, Want: "before the end, " + utc(p.Until)}
 	}
 	return p, nil
 }
+
+// utc is a time for people.
+func utc(t time.Time) string { return t.UTC().Format(time.DateTime) + "Z" }
 
 // ParseMonth reads a month such as 2026-11, in UTC. "" is the month of now. The error is a
 // *ratelimit.FieldError about the field.

@@ -142,13 +142,13 @@ func (d *Database) replayDay(ctx context.Context, t *trial, rule string, p Perio
 
 // check returns an error if the audit log does not have what a replay needs.
 func (t *trial) check(q *ReplayQuery) error {
-	from, until := q.From.UTC().Format(time.DateTime), q.Until.UTC().Format(time.DateTime)
+	from, until := utc(q.From), utc(q.Until)
 	r := &t.replay
 	if r.Requests == 0 && r.Shadow == 0 {
-		return notFound(fmt.Sprintf("rule: %q: the audit log has no request that the rule has let pass or refused, from %sZ until %sZ", q.Rule, from, until))
+		return notFound(fmt.Sprintf("rule: %q: the audit log has no request that the rule has let pass or refused, from %s until %s", q.Rule, from, until))
 	}
 	if !t.passed {
-		return fmt.Errorf("rule: %q: from %sZ until %sZ the audit log has only refusals, and a replay needs the requests that passed: "+
+		return fmt.Errorf("rule: %q: from %s until %s the audit log has only refusals, and a replay needs the requests that passed: "+
 			"set `audit all` or `audit sample 10%%` where the rule applies, and replay what is recorded from then on", q.Rule, from, until)
 	}
 	return nil

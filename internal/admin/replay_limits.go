@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -103,12 +104,11 @@ func parseReplay(settings []string) (ruleChange, error) {
 	if len(settings) == 0 {
 		return ruleChange{}, nil
 	}
-	for _, text := range settings {
-		name, value, found := strings.Cut(text, "=")
-		if found && !strings.HasPrefix(name, limitPrefix) && !slices.Contains(replaySettings, name) && slices.Contains(settingNames(RuleSettings()), name) {
-			return ruleChange{}, &ratelimit.FieldError{Field: name, Value: value,
-				Want: "left out: a replay changes limits, and not to which requests they apply: one or more of " + strings.Join(replaySettings, ", ")}
-		}
+	_, err := parseAssignments(settings, replaySettings, func(name string) bool {
+		return strings.HasPrefix(name, limitPrefix) && len(name) > len(limitPrefix)
+	})
+	if err != nil {
+		return ruleChange{}, fmt.Errorf("%w: a replay changes limits, and not to which requests they apply", err)
 	}
 	return parseRuleChange(settings)
 }

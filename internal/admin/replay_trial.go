@@ -92,9 +92,9 @@ func (t *trial) add(row *replayRow, prefix string) {
 		return
 	}
 	if r.First.IsZero() {
-		r.First = row.time
+		r.First = row.time.UTC()
 	}
-	r.Last = row.time
+	r.Last = row.time.UTC()
 
 	c := t.counters[key]
 	if c == nil {
