@@ -68,7 +68,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
 	root.AddCommand(
 		migrateCommand(t), rulesCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
 		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t),
-		auditCommand(t), usageCommand(t), replayCommand(t),
+		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t),
 	)
 }
 

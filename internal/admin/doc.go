@@ -11,6 +11,7 @@
 //   - counters.go: counters
 //   - changes.go, nodes.go: the log of changes, and the proxies that apply it
 //   - period.go, audit.go, top_since.go, usage.go: what the history says
+//   - upkeep.go: the upkeep of the history
 //   - replay.go, replay_limits.go, replay_change.go, replay_trial.go: what other limits would have
 //     done to the recorded requests
 //

@@ -69,7 +69,7 @@ var rules = []rule{
 		dir: "traefikplugin", ours: []string{"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "ratelimit", "ratelimit/policy", "ratelimit/postgres"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type, batch for the interpreter",
 	}, {
-		dir: "internal/admin", ours: []string{"internal/edge", "ratelimit", "ratelimit/algorithm", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema"},
+		dir: "internal/admin", ours: []string{"internal/edge", "ratelimit", "ratelimit/algorithm", "ratelimit/history", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema"},
 		others: []string{"github.com/jackc/pgx/v5"},
 		reason: "it is what administrators do with the database, and knows no proxy; edge is for which headers are secret, algorithm for deciding requests again",
 	}, {
