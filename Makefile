@@ -108,6 +108,10 @@ bench: need-go ## measure the cost of limits: print tables, draw docs/benchmark.
 test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests with a plain loop over them
 	$(GO) test -count=1 -v -timeout 60m -run '^TestManyRulesDecideAsALoopDoes$$' ./ratelimit/policy -rules 10000 -requests 1000000
 
+.PHONY: test-history
+test-history: need-go ## ask about 50,000,000 rows of the audit log (about 15 GB in the temporary folder)
+	$(GO) test -count=1 -v -timeout 60m -run '^TestQuestionsAboutManyRows$$' ./internal/admin -audit-rows 50000000
+
 .PHONY: fmt-check
 fmt-check: need-go ## fail if gofmt would change a file
 	@out="$$("$$($(GO) env GOROOT)/bin/gofmt" -l .)"; [ -z "$$out" ] || { echo "gofmt -w $$out"; exit 1; }

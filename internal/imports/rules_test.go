@@ -72,9 +72,9 @@ var rules = []rule{
 		dir: "traefikplugin", ours: []string{"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "ratelimit", "ratelimit/history", "ratelimit/policy", "ratelimit/postgres"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type, batch for the interpreter",
 	}, {
-		dir: "internal/admin", ours: []string{"internal/edge", "ratelimit", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema"},
+		dir: "internal/admin", ours: []string{"internal/edge", "ratelimit", "ratelimit/algorithm", "ratelimit/history", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema"},
 		others: []string{"github.com/jackc/pgx/v5"},
-		reason: "it is what administrators do with the database, and knows no proxy; edge is for which headers are secret",
+		reason: "it is what administrators do with the database, and knows no proxy; edge is for which headers are secret, algorithm for deciding requests again",
 	}, {
 		dir: "caddymodule/command", ours: []string{"internal/admin", "internal/edge", "ratelimit", "ratelimit/policy"},
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra"},
