@@ -20,6 +20,9 @@ type Options struct {
 	Drop bool
 	// Now is the present time. The zero time is that of the server.
 	Now time.Time
+	// Patience is how long a statement waits for a lock that another session holds, and so for
+	// how long it makes others wait. Default: 5 s.
+	Patience time.Duration
 	// Done is called after each partition, also after one that was not archived. nil: nothing.
 	Done func(Day)
 }
@@ -52,9 +55,7 @@ type Day struct {
 // run that fails can be repaired in this time.
 const Margin = 7 * 24 * time.Hour
 
-// lockTimeout bounds the time for which statements wait for others, and for which they let others
-// wait.
-const lockTimeout = "5s"
+const defaultPatience = 5 * time.Second
 
 // lockKey is the advisory lock that a run holds: the first 8 bytes of the SHA-256 of
 // "pg_ratelimit archive".
@@ -68,7 +69,10 @@ var ErrRunning = errors.New("another archive of this database is running: wait u
 // it at the end. The connection must not be shared and must not be to a pooler that gives each
 // transaction another session.
 func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
-	if err := prepareSession(ctx, conn); err != nil {
+	if o.Patience <= 0 {
+		o.Patience = defaultPatience
+	}
+	if err := prepareSession(ctx, conn, o.Patience); err != nil {
 		return nil, err
 	}
 	defer unlock(ctx, conn)
@@ -88,12 +92,15 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 		return nil, err
 	}
 	var days []Day
+	var blocked *problem
 	skipped := 0
 	for _, p := range all {
 		if p.day.Add(dayLength).After(o.Before) {
 			continue
 		}
-		day, err := one(ctx, conn, o, p)
+		w := work{conn: conn, options: o, partition: p, blocked: blocked, day: Day{Day: dayName(p.day), Partition: p.name, Outcome: Skipped}}
+		day, err := w.run(ctx)
+		blocked = w.blocked
 		days = append(days, day)
 		if o.Done != nil {
 			o.Done(day)
@@ -111,25 +118,9 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	return days, errors.Join(err, checkRetention(ctx, conn, o))
 }
 
-// one does what Run does for one partition. It returns an error if Run cannot go on.
-func one(ctx context.Context, conn *pgx.Conn, o Options, p partition) (Day, error) {
-	begin := time.Now()
-	w := work{conn: conn, options: o, partition: p, day: Day{Day: dayName(p.day), Partition: p.name, Outcome: Skipped}}
-	err := w.do(ctx)
-	w.day.Seconds = time.Since(begin).Seconds()
-	if err != nil {
-		w.day.Problem = err.Error()
-	}
-	var known *problem
-	if errors.As(err, &known) && ctx.Err() == nil {
-		err = nil
-	}
-	return w.day, err
-}
-
 // prepareSession sets the session up and takes the lock.
-func prepareSession(ctx context.Context, conn *pgx.Conn) error {
-	for _, setting := range []string{"lock_timeout = '" + lockTimeout + "'", "statement_timeout = 0", "idle_session_timeout = 0", "timezone = 'UTC'"} {
+func prepareSession(ctx context.Context, conn *pgx.Conn, patience time.Duration) error {
+	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, patience.Milliseconds())), "statement_timeout = 0", "idle_session_timeout = 0", "timezone = 'UTC'"} {
 		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
 			return err
 		}

@@ -27,8 +27,6 @@ type column struct {
 
 // columns are those of rate_limit_audit, in their order. A partition with other columns is not
 // archived: values would be lost.
-//
-//nolint:gochecknoglobals // never changed
 var columns = []column{
 	{"time", timestamp, false},
 	{"cost", bigint, false},

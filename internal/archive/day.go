@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -14,7 +15,24 @@ type work struct {
 	conn      *pgx.Conn
 	options   Options
 	partition partition
-	day       Day // what was done
+	// blocked is why no partition can be detached, if one before it could not.
+	blocked *problem
+	day     Day // what was done
+}
+
+// run archives the partition. It returns an error if Run cannot go on with others.
+func (w *work) run(ctx context.Context) (Day, error) {
+	begin := time.Now()
+	err := w.do(ctx)
+	w.day.Seconds = time.Since(begin).Seconds()
+	if err != nil {
+		w.day.Problem = err.Error()
+	}
+	var known *problem
+	if errors.As(err, &known) && ctx.Err() == nil {
+		err = nil
+	}
+	return w.day, err
 }
 
 // do archives the partition, and drops it if the options say so. A *problem is only about this
@@ -22,13 +40,17 @@ type work struct {
 func (w *work) do(ctx context.Context) error {
 	p := w.partition
 	switch {
-	case w.options.Drop && p.attached:
-		if err := detach(ctx, w.conn, p); err != nil {
-			return err
-		}
+	case p.attached && w.blocked != nil && (w.options.Drop || p.pending):
+		return w.blocked
 	case p.pending:
 		// Writers that began before may still write to it.
 		if err := finalize(ctx, w.conn); err != nil {
+			errors.As(err, &w.blocked)
+			return err
+		}
+	case p.attached && w.options.Drop:
+		if err := detach(ctx, w.conn, p); err != nil {
+			errors.As(err, &w.blocked)
 			return err
 		}
 	}
@@ -44,7 +66,7 @@ func (w *work) do(ctx context.Context) error {
 		return nil
 	}
 	if err := drop(ctx, w.conn, p, w.day.Rows); err != nil {
-		return err
+		return err // the next run finds the file
 	}
 	w.day.Dropped = true
 	return nil

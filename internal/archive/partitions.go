@@ -66,10 +66,11 @@ func detach(ctx context.Context, conn *pgx.Conn, p partition) error {
 		return err
 	}
 	_, failed := conn.Exec(ctx, "ALTER TABLE "+p.parent+" DETACH PARTITION "+p.table+" CONCURRENTLY")
-	if !busy(failed) {
+	if !busy(failed) && !missing(failed) {
 		return failed
 	}
-	// If a reader kept it from being completed, it is pending now.
+	// If a reader kept it from being completed, it is pending now. If it is missing, upkeep
+	// detached it meanwhile.
 	if err := finalize(ctx, conn); err != nil {
 		return err
 	}
@@ -111,7 +112,13 @@ func busy(err error) bool {
 	return errors.As(err, &e) && (e.Code == "55P03" || e.Code == "55000")
 }
 
-// columnsOf is how many columns a table has that differ from those of the files.
+// missing tells whether a statement failed since there is no such table, or no such partition.
+func missing(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && e.Code == "42P01"
+}
+
+// columnsOf are the names of the columns of a table that differ from those of the files.
 const columnsOf = `
 SELECT coalesce(string_agg(coalesce(a.name, w.name), ', ' ORDER BY coalesce(a.name, w.name)), '')
 FROM (SELECT attname::text AS name, format_type(atttypid, atttypmod) AS type FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped) a
@@ -147,11 +154,10 @@ func reading(ctx context.Context, conn *pgx.Conn, p partition, do func() error) 
 // as before: another process may have dropped it and made one with the same name.
 func lock(ctx context.Context, tx pgx.Tx, p partition, mode string) error {
 	_, err := tx.Exec(ctx, "LOCK TABLE ONLY "+p.table+" IN "+mode+" MODE")
-	var e *pgconn.PgError
 	switch {
 	case busy(err):
 		return &problem{"another transaction locks " + p.name + ": the next run tries again"}
-	case errors.As(err, &e) && e.Code == "42P01":
+	case missing(err):
 		return &problem{p.name + " was dropped meanwhile by another process"}
 	case err != nil:
 		return err

@@ -43,11 +43,11 @@ func open(t testing.TB) (dsn string, conn *pgx.Conn) {
 	t.Helper()
 	dsn = cluster.Open(t)
 	conn = connect(t, dsn)
-	exec(t, conn, schema.History)
+	execute(t, conn, schema.History)
 	return dsn, conn
 }
 
-func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
+func execute(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatalf("%v\n%s", err, sql)
@@ -68,7 +68,7 @@ func partitionName(d time.Time) string { return "rate_limit_audit_" + d.Format("
 // makePartition makes the partition of a day. suffix is that of a second one, such as _2.
 func makePartition(t testing.TB, conn *pgx.Conn, d time.Time, suffix string) {
 	t.Helper()
-	exec(t, conn, fmt.Sprintf("CREATE TABLE %s PARTITION OF rate_limit_audit FOR VALUES FROM ('%s') TO ('%s')",
+	execute(t, conn, fmt.Sprintf("CREATE TABLE %s PARTITION OF rate_limit_audit FOR VALUES FROM ('%s') TO ('%s')",
 		partitionName(d)+suffix, d.Format(time.RFC3339), d.AddDate(0, 0, 1).Format(time.RFC3339)))
 }
 
@@ -76,7 +76,7 @@ func makePartition(t testing.TB, conn *pgx.Conn, d time.Time, suffix string) {
 // largest, empty and long texts, every script, addresses and networks of both families, arrays.
 func fill(t testing.TB, conn *pgx.Conn, d time.Time, rows int) {
 	t.Helper()
-	exec(t, conn, `
+	execute(t, conn, `
 INSERT INTO rate_limit_audit
 SELECT $1::timestamptz + (i * 7919 % $2) * (interval '1 day' / $2),
 	1 + i % 5, CASE WHEN i % 10 = 0 THEN 1000 ELSE 1 END,
