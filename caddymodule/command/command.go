@@ -5,8 +5,8 @@
 //   - connect.go: which database
 //   - arguments.go, completion.go: arguments, and what a shell suggests for them
 //   - output.go, cells.go: tables for people, JSON for programs
-//   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, migrate.go: the
-//     commands
+//   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, migrate.go,
+//     archive.go: the commands
 //
 // No error contains an API key.
 package command
@@ -67,6 +67,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
 	root.AddCommand(
 		migrateCommand(t), rulesCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
 		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t),
+		archiveCommand(t),
 	)
 }
 

@@ -3,7 +3,6 @@ package archive_test
 import (
 	"bufio"
 	"context"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -27,7 +26,6 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	flag.Parse()
 	os.Exit(m.Run())
 }
 
@@ -74,76 +72,65 @@ func start(t *testing.T, dsn, to string, before time.Time) *exec.Cmd {
 	return cmd
 }
 
-// killed runs the program as often as it is killed before it ends, up to kills times, each time
-// after a random part of the time that all of the work takes. between is called after each.
-func killed(t *testing.T, kills int, all time.Duration, between func(n int), begin func() *exec.Cmd) (ended bool) {
+// killAfter kills the program after a time. It reports false if the program ended before.
+func killAfter(t *testing.T, cmd *exec.Cmd, after time.Duration) bool {
 	t.Helper()
-	for n := range kills {
-		cmd := begin()
-		done := make(chan error, 1)
-		go func() { done <- cmd.Wait() }()
-		select {
-		case err := <-done:
-			if err != nil {
-				t.Errorf("kill %d: the program ended with %v", n, err)
-			}
-			return true
-		case <-time.After(time.Duration(rand.Int64N(int64(all)))):
-			if err := cmd.Process.Kill(); err != nil {
-				t.Logf("kill %d: %v", n, err)
-			}
-			<-done
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("the program ended with %v", err)
 		}
-		between(n)
+		return false
+	case <-time.After(after):
+		_ = cmd.Process.Kill() // unless it has just ended
+		<-done
+		return true
 	}
-	return false
 }
 
-// late adds a row to a day as a writer does: to its partition, or to a new one with a free name
-// if the partition was detached or dropped.
+// late adds a row to a day as a writer does: to its partition, or to a new one if that was
+// detached or dropped.
 func late(t *testing.T, conn *pgx.Conn, d time.Time, n int) *auditRow {
 	t.Helper()
-	if number(t, conn, "SELECT count(*) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE c.relname LIKE $1 || '%' AND i.inhparent = 'rate_limit_audit'::regclass", partitionName(d)) == 0 {
-		suffix := ""
-		for i := 2; number(t, conn, "SELECT count(*) FROM pg_class WHERE relname = $1", partitionName(d)+suffix) > 0; i++ {
-			suffix = fmt.Sprintf("_%d", i)
-		}
-		makePartition(t, conn, d, suffix)
-	}
+	finalizeAll(t, conn) // no partition can be made as long as the detachment is pending
+	makePartition(t, conn, d)
 	row := &auditRow{Time: d.Add(time.Hour), Cost: int64(n), Count: 1, DurationUS: 1, Weight: 1, Decision: "limited", Prefix: "late", Node: "late"}
-	const insert = "INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES ($1, $2, 1, 'limited', 'late', 'late')"
-	if _, err := conn.Exec(t.Context(), insert, row.Time, row.Cost); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, conn, "INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES ($1, $2, 1, 'limited', 'late', 'late')", row.Time, row.Cost)
 	return row
 }
 
 func TestKilledAtAnyTimeItGoesOn(t *testing.T) {
 	dsn, conn := open(t)
-	makeDays(t, conn, 5, 6000)
-	want := inDatabase(t, conn, "rate_limit_audit")
+	execute(t, conn, "SET lock_timeout = '30s'")
 	dir := t.TempDir()
-	kills := 0
-	between := func(n int) {
-		kills++
-		if n%3 != 0 {
-			return
+	var want sum
+	kills, from := 0, 0
+	for round := 0; kills < 10; round++ {
+		if round == 20 {
+			t.Fatalf("only %d kills in %d rounds", kills, round)
 		}
-		// The detachment of a day may be pending, and no partition can be made then.
-		execute(t, conn, "SET lock_timeout = '10s'")
-		finalizeAll(t, conn)
-		want.add(late(t, conn, day(n%5), n).text())
+		from = round * 3
+		for n := from; n < from+3; n++ {
+			makePartition(t, conn, day(n))
+			fill(t, conn, day(n), 5000)
+		}
+		want.plus(inDatabase(t, conn, "rate_limit_audit"))
+		for kills < 10 && killAfter(t, start(t, dsn, dir, day(from+3)), rand.N(200*time.Millisecond)) {
+			kills++
+			if kills%3 == 0 {
+				want.add(late(t, conn, day(from+kills%3), kills).text())
+			}
+		}
+		o := options(t, dir, from+3)
+		o.Drop, o.Patience = true, time.Minute
+		run(t, conn, o)
 	}
-	for kills < 10 && !killed(t, 10-kills, 250*time.Millisecond, between, func() *exec.Cmd { return start(t, dsn, dir, day(5)) }) {
-	}
-	t.Logf("%d kills", kills)
-	o := options(t, dir, 5)
-	o.Drop = true
-	run(t, conn, o)
 	if got := inFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v", got, want)
 	}
-	if n := number(t, conn, "SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]'"); n != 0 {
+	if n := number(t, conn, "SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'"); n != 0 {
 		t.Errorf("%d tables are left, want none", n)
 	}
 }

@@ -40,7 +40,7 @@ func partitions(ctx context.Context, conn *pgx.Conn) ([]partition, error) {
 SELECT c.oid, c.relname::text, format('%I.%I', n.nspname, c.relname), format('%I.%I', n.nspname, parent.relname),
 	i.inhrelid IS NOT NULL, coalesce(i.inhdetachpending, false)
 FROM pg_class parent JOIN pg_namespace n ON n.oid = parent.relnamespace
-	JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+	JOIN pg_class c ON c.relnamespace = n.oid AND c.relowner = parent.relowner AND c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
 	LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = parent.oid
 WHERE parent.oid = to_regclass('rate_limit_audit')
 ORDER BY c.relname`)
@@ -75,7 +75,7 @@ func detach(ctx context.Context, conn *pgx.Conn, p partition) error {
 		return err
 	}
 	var attached bool
-	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = $1)", p.oid).Scan(&attached); err != nil {
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = $1::oid)", p.oid).Scan(&attached); err != nil {
 		return err
 	}
 	if attached {
@@ -121,7 +121,7 @@ func missing(err error) bool {
 // columnsOf are the names of the columns of a table that differ from those of the files.
 const columnsOf = `
 SELECT coalesce(string_agg(coalesce(a.name, w.name), ', ' ORDER BY coalesce(a.name, w.name)), '')
-FROM (SELECT attname::text AS name, format_type(atttypid, atttypmod) AS type FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped) a
+FROM (SELECT attname::text AS name, format_type(atttypid, atttypmod) AS type FROM pg_attribute WHERE attrelid = $1::oid AND attnum > 0 AND NOT attisdropped) a
 	FULL JOIN unnest($2::text[], $3::text[]) w (name, type) ON a.name = w.name AND a.type = w.type
 WHERE a.name IS NULL OR w.name IS NULL`
 
@@ -163,7 +163,7 @@ func lock(ctx context.Context, tx pgx.Tx, p partition, mode string) error {
 		return err
 	}
 	var same bool
-	if err := tx.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2, false)", p.table, p.oid).Scan(&same); err != nil {
+	if err := tx.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)", p.table, p.oid).Scan(&same); err != nil {
 		return err
 	}
 	if !same {
@@ -184,7 +184,7 @@ func drop(ctx context.Context, conn *pgx.Conn, p partition, rows int64) error {
 	}
 	var now int64
 	var attached bool
-	if err := tx.QueryRow(ctx, "SELECT count(*), EXISTS (SELECT FROM pg_inherits WHERE inhrelid = $1) FROM ONLY "+p.table, p.oid).Scan(&now, &attached); err != nil {
+	if err := tx.QueryRow(ctx, "SELECT count(*), EXISTS (SELECT FROM pg_inherits WHERE inhrelid = $1::oid) FROM ONLY "+p.table, p.oid).Scan(&now, &attached); err != nil {
 		return err
 	}
 	if attached || now != rows {

@@ -65,11 +65,10 @@ func number(t testing.TB, conn *pgx.Conn, sql string, args ...any) int64 {
 
 func partitionName(d time.Time) string { return "rate_limit_audit_" + d.Format("20060102") }
 
-// makePartition makes the partition of a day. suffix is that of a second one, such as _2.
-func makePartition(t testing.TB, conn *pgx.Conn, d time.Time, suffix string) {
+// makePartition makes the partition of a day, as writers do.
+func makePartition(t testing.TB, conn *pgx.Conn, d time.Time) {
 	t.Helper()
-	execute(t, conn, fmt.Sprintf("CREATE TABLE %s PARTITION OF rate_limit_audit FOR VALUES FROM ('%s') TO ('%s')",
-		partitionName(d)+suffix, d.Format(time.RFC3339), d.AddDate(0, 0, 1).Format(time.RFC3339)))
+	execute(t, conn, "SELECT rate_limit_make_partition($1::date)", d)
 }
 
 // fill adds rows to a day. They have all kinds of values: NULL, each type's smallest and
@@ -101,7 +100,7 @@ FROM generate_series(1, $2::int) i`, d, rows)
 func makeDays(t testing.TB, conn *pgx.Conn, days, rows int) {
 	t.Helper()
 	for n := range days {
-		makePartition(t, conn, day(n), "")
+		makePartition(t, conn, day(n))
 		fill(t, conn, day(n), rows)
 	}
 }
@@ -136,6 +135,11 @@ func (s *sum) add(text string) {
 	digest := md5.Sum([]byte(text))
 	s.rows++
 	s.hash += binary.BigEndian.Uint64(digest[:])
+}
+
+func (s *sum) plus(other sum) {
+	s.rows += other.rows
+	s.hash += other.hash
 }
 
 // auditRow is a row as a reader with a struct reads it. It shares nothing with the package.
