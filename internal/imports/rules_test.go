@@ -76,9 +76,13 @@ var rules = []rule{
 		others: []string{"github.com/jackc/pgx/v5"},
 		reason: "it is what administrators do with the database, and knows no proxy; edge is for which headers are secret, algorithm for deciding requests again",
 	}, {
-		dir: "caddymodule/command", ours: []string{"internal/admin", "internal/edge", "ratelimit", "ratelimit/policy"},
+		dir: "internal/archive", ours: []string{"ratelimit"},
+		others: []string{"github.com/cespare/xxhash/v2", "github.com/jackc/pgx/v5", "github.com/minio/minio-go/v7", "github.com/parquet-go/parquet-go"},
+		reason: "it moves rows from a table to files, and knows neither what they mean nor a proxy",
+	}, {
+		dir: "caddymodule/command", ours: []string{"internal/admin", "internal/archive", "internal/edge", "ratelimit", "ratelimit/policy"},
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra"},
-		reason: "it prints what admin returns; policy is for the form of keys",
+		reason: "it prints what admin and archive return; policy is for the form of keys",
 	}, {
 		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/edge", "ratelimit", "ratelimit/history", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres"},
 		// Prometheus: Caddy's registry of metrics has a type of that module.
