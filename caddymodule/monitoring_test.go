@@ -69,9 +69,9 @@ func check(t *testing.T, input string, args ...string) {
 
 // startMeasured runs a Caddy with each kind of limit, and sends requests until every metric has a
 // value.
-func startMeasured(t *testing.T) (dsn string) {
+func startMeasured(t *testing.T) {
 	t.Helper()
-	dsn = withPolicy(t, people+"SELECT rate_limit_rule('plan', tiers => '{anonymous}', per_hour => 2);")
+	dsn := withPolicy(t, people+"SELECT rate_limit_rule('plan', tiers => '{anonymous}', per_hour => 2);")
 	c := start(t, `
 		:PORT {
 			pg_ratelimit PREFIX {
@@ -86,7 +86,6 @@ func startMeasured(t *testing.T) (dsn string) {
 	c.expect(http.StatusOK, "/", "X-User", "secret-user")
 	c.expect(http.StatusOK, "/secret-path", "X-User", "secret-user")
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "secret-user")
-	return dsn
 }
 
 // metricsOfCaddy returns the metrics of the running Caddy, and the text in which Prometheus gets

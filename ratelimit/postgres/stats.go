@@ -103,7 +103,7 @@ func bucketOf(value int64) int {
 func (c *counts) addError(class string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.errors[class] = c.errors[class] + 1
+	c.errors[class]++
 }
 
 // get returns the counts, in memory of their own.
