@@ -309,6 +309,84 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_limit_metrics whose minutes have changed, and returns how many rows it wrote. rate_limit_upkeep does the same.';
 
+CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	INSERT INTO rate_limit_writers AS w (writer, node, region, batch, written, dropped, seen) VALUES ($1, $2, nullif($3, ''), $4, $5, $6, now())
+	ON CONFLICT (writer) DO UPDATE SET node = excluded.node, region = excluded.region, batch = excluded.batch, written = excluded.written, dropped = excluded.dropped, seen = excluded.seen
+		WHERE w.batch < excluded.batch;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'batch % of this writer is written already', $4 USING ERRCODE = 'unique_violation';
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_begin_batch IS
+	'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, or a later one, is written: a batch with an unknown outcome can be sent again. written and dropped are totals.';
+
+CREATE OR REPLACE FUNCTION rate_limit_record_audit(node text, region text, times bigint[], decisions text[], reasons text[], prefixes text[], limits text[],
+	keys text[], users text[], tiers text[], addresses text[], hosts text[], methods text[], paths text[], alsos text[], costs bigint[], counts bigint[],
+	quotas bigint[], remainings bigint[], key_ids bigint[], retries bigint[], durations bigint[], statuses bigint[], weights text[]) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	FOR attempt IN 1..2 LOOP
+		BEGIN
+			INSERT INTO rate_limit_audit (time, cost, count, quota, remaining, key_id, retry_after_ms, duration_us, weight, status, decision, reason, prefix, limit_name, key,
+				user_id, tier, address, host, method, path, node, region, also)
+			SELECT timestamptz 'epoch' + r.t * interval '1 microsecond', r.cost, r.n, nullif(r.quota, 0), CASE WHEN r.quota <> 0 THEN r.remaining END, nullif(r.key_id, 0),
+				CASE WHEN r.retry >= 0 THEN r.retry END, r.duration, r.weight::double precision, nullif(r.status, 0), r.decision, nullif(r.reason, ''), r.prefix,
+				nullif(r.limit_name, ''), nullif(r.key, ''), nullif(r.user_id, ''), nullif(r.tier, ''), nullif(r.address, '')::inet, nullif(r.host, ''),
+				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[]
+			FROM unnest($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
+				AS r(t, decision, reason, prefix, limit_name, key, user_id, tier, address, host, method, path, also, cost, n, quota, remaining, key_id, retry, duration, status, weight);
+			RETURN;
+		EXCEPTION WHEN check_violation THEN
+			IF attempt = 2 THEN
+				RAISE;
+			END IF;
+			PERFORM rate_limit_make_partition(d.day) FROM (
+				SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest($3) AS t ORDER BY day) d;
+		END;
+	END LOOP;
+END $$;
+COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970.';
+
+CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
+	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[]) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency, updated_at)
+	SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
+		r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now()
+	FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+		AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency)
+	ORDER BY 2, 3, 4, 5
+	ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = m.requests + excluded.requests, allowed = m.allowed + excluded.allowed,
+		limited = m.limited + excluded.limited, blocked = m.blocked + excluded.blocked, rejected = m.rejected + excluded.rejected, errors = m.errors + excluded.errors,
+		shadow = m.shadow + excluded.shadow, cost = m.cost + excluded.cost, from_memory = m.from_memory + excluded.from_memory,
+		latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at;
+END $$;
+COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics. Times are minutes since 1970. No minute is there twice.';
+
+CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[])
+	RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request)
+	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, r.requests, r.cost, r.refused, timestamptz 'epoch' + r.last * interval '1 microsecond'
+	FROM unnest($1, $2, $3, $4, $5, $6, $7) AS r(day, user_id, key_id, requests, cost, refused, last)
+	ORDER BY 2, 1, 3
+	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = u.cost + excluded.cost, refused = u.refused + excluded.refused,
+		last_request = greatest(u.last_request, excluded.last_request);
+END $$;
+COMMENT ON FUNCTION rate_limit_record_usage IS 'Adds to the rows of rate_limit_usage. Days are days since 1970, times are microseconds since 1970. No user, day and key is there twice.';
+
+CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	INSERT INTO rate_limit_retention AS r (what, keep, set_by, set_at) VALUES ($1, $2::interval, nullif($3, ''), now())
+	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at WHERE r.keep <> excluded.keep;
+END $$;
+COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval.';
+
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
 DECLARE
 	caller CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
@@ -445,7 +523,7 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
 		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
 			'rate_limit_partitions', 'rate_limit_make_partition', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired')
 	LOOP

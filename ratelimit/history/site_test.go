@@ -42,41 +42,29 @@ func siteOn(t testing.TB, dsn string) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	s := &site{t: t, dsn: dsn, pool: pool}
-	s.temporary()
-	return s
+	return &site{t: t, dsn: dsn, pool: pool}
 }
 
-// TEMPORARY until history_partitions.go is merged.
-func (s *site) temporary() {
-	if err := postgres.MigrateHistory(context.Background(), s.db()); err != nil {
-		s.t.Fatal(err)
-	}
-	if s.number("SELECT count(*) FROM pg_proc WHERE proname = 'rate_limit_make_partition'") == 0 {
-		s.exec(`CREATE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE plpgsql AS $$ BEGIN EXECUTE format('CREATE TABLE IF NOT EXISTS public.%I PARTITION OF rate_limit_audit FOR VALUES FROM (%L) TO (%L)', 'rate_limit_audit_' || to_char(day, 'YYYYMMDD'), day::timestamp AT TIME ZONE 'UTC', (day + 1)::timestamp AT TIME ZONE 'UTC'); RETURN NULL; END $$`)
-	}
-}
-
-func (s *site) exec(sql string, args ...any) {
+func (s *site) exec(sql string) {
 	s.t.Helper()
-	if _, err := s.pool.Exec(context.Background(), sql, args...); err != nil {
+	if _, err := s.pool.Exec(context.Background(), sql); err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
 }
 
-func (s *site) number(sql string, args ...any) int64 {
+func (s *site) number(sql string) int64 {
 	s.t.Helper()
 	var n int64
-	if err := s.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+	if err := s.pool.QueryRow(context.Background(), sql).Scan(&n); err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
 	return n
 }
 
 // text returns all rows of a query, their columns with a space between.
-func (s *site) text(sql string, args ...any) string {
+func (s *site) text(sql string) string {
 	s.t.Helper()
-	rows, err := s.pool.Query(context.Background(), sql, args...)
+	rows, err := s.pool.Query(context.Background(), sql)
 	if err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
