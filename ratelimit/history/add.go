@@ -139,7 +139,7 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	for p.len() > 0 && (p.len()+w.sendingRows > w.settings.MaxPending || p.bytes+w.sendingBytes > int64(w.settings.MaxPending)*pendingRowBytes) {
 		w.stats.Dropped += p.dropOldest()
 	}
-	if p.len() == batchRows && !w.failing {
+	if p.len() == w.batchRows && !w.failing {
 		return w.wake
 	}
 	return nil

@@ -28,6 +28,13 @@ const migratePause = 10 * time.Second
 
 // write writes what is due, or all that is pending now.
 func (w *Writer) write(ctx context.Context, all bool) error {
+	lacking := w.migrate(ctx)
+	if errors.Is(lacking, ratelimit.ErrUnavailable) {
+		return lacking
+	}
+	if err := w.retain(ctx); err != nil && lacking == nil {
+		lacking = err
+	}
 	w.mu.Lock()
 	until := w.pending.end()
 	now := floorDiv(w.settings.Now().UnixMicro(), 1000000)
@@ -36,7 +43,7 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 		until = w.pending.before(now)
 		w.held = now
 	}
-	if w.pending.len() >= batchRows {
+	if w.pending.len() >= w.batchRows {
 		until = w.pending.end()
 	}
 	due := all || time.Since(w.totalled) >= totalsPause
@@ -56,20 +63,16 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 			continue
 		}
 		if p == nil {
+			if lacking != nil {
+				w.report(lacking)
+			}
 			return nil
-		}
-		lacking := w.migrate(ctx)
-		if errors.Is(lacking, ratelimit.ErrUnavailable) {
-			return lacking
 		}
 		if err := w.send(ctx, p); err != nil {
 			if lacking != nil {
 				return fmt.Errorf("%w; %w", err, lacking)
 			}
 			return err
-		}
-		if err := w.retain(ctx); err != nil {
-			w.report(err)
 		}
 	}
 }
@@ -81,11 +84,7 @@ func (w *Writer) next(until int64) *parcel {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	most := batchRows
-	if half := (w.settings.MaxPending + 1) / 2; most > half {
-		most = half
-	}
-	p := &parcel{rows: w.pending.take(most, until)}
+	p := &parcel{rows: w.pending.take(w.batchRows, until)}
 	p.cells, p.usage = w.totals.take()
 	if len(p.rows) == 0 && len(p.cells) == 0 && len(p.usage) == 0 && w.stats.Dropped == w.reported {
 		return nil

@@ -42,19 +42,7 @@ func siteOn(t testing.TB, dsn string) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	s := &site{t: t, dsn: dsn, pool: pool}
-	s.temporary()
-	return s
-}
-
-// TEMPORARY until history_partitions.go is merged.
-func (s *site) temporary() {
-	if err := postgres.MigrateHistory(context.Background(), s.db()); err != nil {
-		s.t.Fatal(err)
-	}
-	if s.number("SELECT count(*) FROM pg_proc WHERE proname = 'rate_limit_make_partition'") == 0 {
-		s.exec(`CREATE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE plpgsql AS $$ BEGIN EXECUTE format('CREATE TABLE IF NOT EXISTS public.%I PARTITION OF rate_limit_audit FOR VALUES FROM (%L) TO (%L)', 'rate_limit_audit_' || to_char(day, 'YYYYMMDD'), day::timestamp AT TIME ZONE 'UTC', (day + 1)::timestamp AT TIME ZONE 'UTC'); RETURN NULL; END $$`)
-	}
+	return &site{t: t, dsn: dsn, pool: pool}
 }
 
 func (s *site) exec(sql string, args ...any) {

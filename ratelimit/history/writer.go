@@ -50,6 +50,8 @@ type Writer struct {
 	settings Settings
 	name     string // random; it names the process in rate_limit_writers
 
+	batchRows int // the most rows of a batch; so many are written at once
+
 	closing context.Context // ends when Close begins
 	shut    context.CancelFunc
 	life    context.Context // ends when Close may wait no longer
@@ -82,6 +84,8 @@ type Writer struct {
 	totalled   time.Time // when metrics and usage were last written
 	told       time.Time // when OnError was last called
 	toldOf     int64     // how many drops it has been told of
+
+	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
 
 // New returns a Writer on db. It does not touch the network yet, and does not close db. The error
@@ -98,6 +102,10 @@ func New(db postgres.DB, s Settings) (*Writer, error) {
 		return nil, fmt.Errorf("no random bits for the name of the history's writer: %w", err)
 	}
 	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(), totalled: time.Now()}
+	w.batchRows = batchRows
+	if half := (s.MaxPending + 1) / 2; w.batchRows > half {
+		w.batchRows = half
+	}
 	w.pending.merged = make(map[mergeKey]int64)
 	w.closing, w.shut = context.WithCancel(context.Background())
 	w.life, w.kill = context.WithCancel(context.Background())
@@ -113,10 +121,14 @@ func (w *Writer) Prepare() {
 		if w.closed {
 			return
 		}
-		w.loops.Add(1)
+		w.loops.Add(2)
 		go func() {
 			defer w.loops.Done()
 			w.writeLoop()
+		}()
+		go func() {
+			defer w.loops.Done()
+			w.upkeepLoop()
 		}()
 	})
 }
@@ -127,7 +139,7 @@ func (w *Writer) writeLoop() {
 		pause, wake := context.WithTimeout(w.closing, flushPause)
 		w.mu.Lock()
 		w.wake = wake
-		full := w.pending.len() >= batchRows && !w.failing
+		full := w.pending.len() >= w.batchRows && !w.failing
 		w.mu.Unlock()
 		if !full {
 			<-pause.Done()
@@ -211,10 +223,13 @@ func (w *Writer) report(failure error) {
 	if failure == nil && dropped == w.toldOf || !w.told.IsZero() && now.Sub(w.told) < reportPause {
 		return
 	}
-	text := fmt.Errorf("the history has dropped %d decisions of the audit log, and %d requests of the metrics and %d of the usage, since the start",
-		stats.Dropped, stats.DroppedMetrics, stats.DroppedUsage)
-	if failure != nil {
-		text = fmt.Errorf("%w; the last failure: %w", text, failure)
+	text := failure
+	if dropped > 0 {
+		text = fmt.Errorf("the history has dropped %d decisions of the audit log, and %d requests of the metrics and %d of the usage, since the start",
+			stats.Dropped, stats.DroppedMetrics, stats.DroppedUsage)
+		if failure != nil {
+			text = fmt.Errorf("%w; the last failure: %w", text, failure)
+		}
 	}
 	w.told = now
 	w.toldOf = dropped

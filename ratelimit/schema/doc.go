@@ -17,6 +17,9 @@
 // Of History:
 //
 //   - history_tables.go: the tables
+//   - history_partitions.go: the partitions of the audit log
+//   - history_rollup.go: hours and days from minutes, and percentiles
+//   - history_upkeep.go: retention, and all that is to be done from time to time
 //   - history.go: all of it in its order, and its version
 //
 // All names begin with rate_limit_. They lie in the first schema of the search_path.

@@ -7,7 +7,7 @@ const HistoryVersion = "1"
 // History creates the tables, functions and the view of the history, or brings older ones up to
 // date in place and keeps their rows. It can run any number of times, needs neither Counters nor
 // Policy, and works on Postgres 14 and newer.
-const History = historyTables + historyRecord + historyEnd
+const History = historyTables + historyPartitions + historyRollup + historyRecord + historyUpkeep + historyEnd
 
 // historyEnd fixes the search_path of the functions to the schema in which they lie, and gives
 // them the rights of the owner of the tables in the same command: see policyEnd.
@@ -18,7 +18,7 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
 		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
-			'rate_limit_make_partition', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_expired', 'rate_limit_drop_expired')
+			'rate_limit_partitions', 'rate_limit_make_partition', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, %I, pg_temp', function.signature, current_schema());
 		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);

@@ -47,11 +47,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970.';
 
-CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-	SELECT coalesce(array_agg(coalesce(t.x, 0) + coalesce(t.y, 0) ORDER BY t.i), '{}') FROM unnest($1, $2) WITH ORDINALITY AS t(x, y, i)
-$$;
-COMMENT ON FUNCTION rate_limit_add_buckets IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
-
 CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
 	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column

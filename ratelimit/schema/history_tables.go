@@ -82,6 +82,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	CONSTRAINT rate_limit_metrics_pkey PRIMARY KEY (granularity, time, prefix, host, route, region),
 	CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
 );
+CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
 COMMENT ON TABLE rate_limit_metrics IS 'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
 COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
 COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
@@ -144,6 +145,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_retention (
 	keep   interval NOT NULL,
 	set_by text,
 	set_at timestamptz NOT NULL DEFAULT now(),
+	deleted_before timestamptz,
 	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day
 		CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
 	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day')
@@ -152,7 +154,8 @@ INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('met
 	ON CONFLICT DO NOTHING;
 COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.';
 COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour, metrics_day or usage.';
-COMMENT ON COLUMN rate_limit_retention.keep IS 'How long.';
+COMMENT ON COLUMN rate_limit_retention.keep IS 'How long. Without a row for it, a part of the history is kept for ever.';
 COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
 COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
+COMMENT ON COLUMN rate_limit_retention.deleted_before IS 'Of metrics_minute, metrics_hour and metrics_day: upkeep has deleted what is older. NULL: nothing.';
 `

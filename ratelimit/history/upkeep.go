@@ -1,0 +1,283 @@
+package history
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// UpkeepReport is what Upkeep did. Partitions are names of tables with the schema.
+type UpkeepReport struct {
+	// Busy: another process does the upkeep, and this one did nothing.
+	Busy bool
+
+	Made     []string // partitions
+	RolledUp int64    // rows of hours and days that were written
+	Deleted  int64    // rows of metrics, usage and writers
+	Detached []string // partitions that are tables of their own now
+	Dropped  []string // partitions that are gone
+
+	// Skipped are the partitions that were to be detached or dropped, and are in use. Each has the
+	// name of the partition, and who uses it, such as "public.rate_limit_audit_20260101: held by
+	// pid 4711".
+	Skipped []string
+}
+
+// ddlTimeout bounds each command that detaches or drops a partition. While it waits for readers
+// of the partition, readers and writers of the others go on.
+const ddlTimeout = 5 * time.Second
+
+// Upkeep does what the history needs about once a minute: it makes the partitions of today and of
+// 7 more days, rolls up the metrics, and deletes what is past its retention at the time now. Any
+// process may call it at any time, also several at once. A time that is still to come needs the
+// rights of the owner of the tables; another role gets what is due now.
+//
+// A partition that is past its retention is detached with DETACH … CONCURRENTLY, which stops
+// neither readers nor writers, and dropped. One that another session uses is skipped, and the next
+// Upkeep tries again. If the role of the connection does not own the tables, the function
+// rate_limit_drop_expired drops the partitions, and writers wait for it for up to 100 ms.
+//
+// The error has all that failed. The rest is done nevertheless, and the report says so.
+func Upkeep(ctx context.Context, db postgres.DB, now time.Time) (UpkeepReport, error) {
+	u := &upkeep{db: db, now: now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")}
+	if err := u.run(ctx); err != nil {
+		u.failures = append(u.failures, err)
+	}
+	if len(u.failures) == 0 {
+		return u.report, nil
+	}
+	return u.report, fmt.Errorf("upkeep of the history: %w", errors.Join(u.failures...))
+}
+
+// upkeep is one call of Upkeep.
+type upkeep struct {
+	db       postgres.DB
+	now      string
+	report   UpkeepReport
+	failures []error
+}
+
+// The queries of an upkeep. Time $1 is text, so that any driver can send it.
+const (
+	upkeepSQL  = `SELECT what, name, rows FROM rate_limit_upkeep($1::text::timestamptz)`
+	pendingSQL = `SELECT p.name, rate_limit_holders(p.id) FROM rate_limit_partitions() p WHERE p.pending`
+	expiredSQL = `SELECT name, state, held_by FROM rate_limit_expired($1::text::timestamptz)`
+	dropSQL    = `SELECT name, held_by FROM rate_limit_drop_expired($1::text::timestamptz)`
+
+	// usedSQL names the sessions on which a command about a partition waits. It has no row if
+	// another process has done the same: for "drop" if the table is gone, else if it is detached.
+	usedSQL = `SELECT concat_ws(', ', rate_limit_holders(c.oid), CASE WHEN c.relispartition THEN rate_limit_holders('rate_limit_audit'::regclass) || ' by way of rate_limit_audit' END)
+		FROM pg_class c WHERE c.oid = to_regclass($1::text) AND (c.relispartition OR $2::text = 'drop')`
+
+	// ownerSQL also has the name of the table for a command.
+	ownerSQL = `SELECT format('%I.%I', n.nspname, c.relname), pg_has_role(c.relowner, 'USAGE')::int::text
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'rate_limit_audit'::regclass`
+)
+
+func (u *upkeep) run(ctx context.Context) error {
+	did, err := query(ctx, u.db, 3, upkeepSQL, u.now)
+	if err != nil {
+		return err
+	}
+	for _, row := range did {
+		switch string(row[0]) {
+		case "busy":
+			u.report.Busy = true
+			return nil
+		case "made":
+			u.report.Made = append(u.report.Made, string(row[1]))
+		case "rolled_up":
+			u.report.RolledUp += number(row[2])
+		case "deleted":
+			u.report.Deleted += number(row[2])
+		}
+	}
+	owner, err := query(ctx, u.db, 2, ownerSQL)
+	if err != nil {
+		return err
+	}
+	if len(owner) != 1 || string(owner[0][1]) != "1" {
+		return u.dropAsOwner(ctx)
+	}
+	return u.removeExpired(ctx, string(owner[0][0]))
+}
+
+// removeExpired detaches and drops the partitions that are past their retention. Only one
+// partition can be pending detach at a time, so none is begun that is in use.
+func (u *upkeep) removeExpired(ctx context.Context, parent string) error {
+	pending, err := u.finalize(ctx, parent)
+	if err != nil {
+		return err
+	}
+	expired, err := query(ctx, u.db, 3, expiredSQL, u.now)
+	if err != nil {
+		return err
+	}
+	for _, row := range expired {
+		name := string(row[0])
+		detached := string(row[1]) == "detached"
+		if row[2] != nil {
+			u.skip(name, string(row[2]))
+			continue
+		}
+		if string(row[1]) == "attached" && !pending {
+			detached, pending = u.detach(ctx, parent, name)
+		}
+		if detached {
+			u.drop(ctx, name)
+		}
+	}
+	if pending {
+		// No other partition can be detached without stopping writers for a moment.
+		return u.dropAsOwner(ctx)
+	}
+	return ctx.Err()
+}
+
+// detach detaches a partition. It reports whether it did, and whether a partition is pending
+// afterwards. A transaction that uses other partitions can keep the command from ending, and need
+// not keep its second part from it.
+func (u *upkeep) detach(ctx context.Context, parent, name string) (detached, pending bool) {
+	failure := u.command(ctx, "ALTER TABLE "+parent+" DETACH PARTITION "+name+" CONCURRENTLY")
+	if failure == nil {
+		u.report.Detached = append(u.report.Detached, name)
+		return true, false
+	}
+	before := len(u.report.Detached)
+	pending, err := u.finalize(ctx, parent)
+	if err != nil {
+		u.failures = append(u.failures, err)
+	}
+	if len(u.report.Detached) > before {
+		return u.report.Detached[before] == name, pending
+	}
+	if !pending {
+		u.explain(ctx, name, "detach", failure)
+	}
+	return false, pending
+}
+
+// finalize completes the detaching of a partition that was interrupted, by this process or by
+// another one. It reports whether a partition is still pending afterwards.
+func (u *upkeep) finalize(ctx context.Context, parent string) (bool, error) {
+	found, err := query(ctx, u.db, 2, pendingSQL)
+	if err != nil || len(found) == 0 {
+		return false, err
+	}
+	name := string(found[0][0])
+	if found[0][1] != nil {
+		u.skip(name, string(found[0][1]))
+		return true, nil
+	}
+	failure := u.command(ctx, "ALTER TABLE "+parent+" DETACH PARTITION "+name+" FINALIZE")
+	if failure == nil {
+		u.report.Detached = append(u.report.Detached, name)
+		return false, nil
+	}
+	u.explain(ctx, name, "detach", failure)
+	found, err = query(ctx, u.db, 2, pendingSQL)
+	return len(found) > 0, err
+}
+
+// drop drops a table that is no partition any more.
+func (u *upkeep) drop(ctx context.Context, name string) {
+	if failure := u.command(ctx, "DROP TABLE IF EXISTS "+name); failure != nil {
+		u.explain(ctx, name, "drop", failure)
+		return
+	}
+	u.report.Dropped = append(u.report.Dropped, name)
+}
+
+// dropAsOwner drops what is past its retention with the rights of the owner of the tables.
+func (u *upkeep) dropAsOwner(ctx context.Context) error {
+	rows, err := query(ctx, u.db, 2, dropSQL, u.now)
+	for _, row := range rows {
+		if row[1] != nil {
+			u.skip(string(row[0]), string(row[1]))
+		} else {
+			u.report.Dropped = append(u.report.Dropped, string(row[0]))
+		}
+	}
+	return err
+}
+
+// explain reports why a command about a partition has failed: nothing, if another process has
+// done the same; who uses it; or else the error.
+func (u *upkeep) explain(ctx context.Context, name, what string, failure error) {
+	rows, err := query(ctx, u.db, 1, usedSQL, name, what)
+	switch {
+	case err != nil || len(rows) > 0 && len(rows[0][0]) == 0:
+		u.failures = append(u.failures, fmt.Errorf("%s: %w", name, failure))
+	case len(rows) > 0:
+		u.skip(name, string(rows[0][0]))
+	}
+}
+
+// skip reports that a partition is in use, once.
+func (u *upkeep) skip(name, holders string) {
+	for _, before := range u.report.Skipped {
+		if strings.HasPrefix(before, name+": ") {
+			return
+		}
+	}
+	u.report.Skipped = append(u.report.Skipped, name+": held by "+holders)
+}
+
+// command runs a command that must not be part of a transaction.
+func (u *upkeep) command(ctx context.Context, sql string) error {
+	within, cancel := context.WithTimeout(ctx, ddlTimeout)
+	defer cancel()
+	statement := &postgres.Statement{SQL: sql, Unnamed: true}
+	if err := u.db.Run(within, []*postgres.Statement{statement}); err != nil {
+		return err
+	}
+	return statement.Err
+}
+
+// query runs a query with parameters of type text, and returns the values of its rows. A value
+// that is NULL is nil, and a text that is empty is not.
+func query(ctx context.Context, db postgres.DB, columns int, sql string, args ...string) ([][][]byte, error) {
+	statement := &postgres.Statement{SQL: sql}
+	for _, arg := range args {
+		statement.Args = append(statement.Args, arg)
+	}
+	if err := db.Run(ctx, []*postgres.Statement{statement}); err != nil {
+		return nil, err
+	}
+	if statement.Err != nil {
+		return nil, statement.Err
+	}
+	var rows [][][]byte
+	var row [][]byte
+	for rest := statement.Result; len(rest) >= 4; {
+		size := int(int32(binary.BigEndian.Uint32(rest)))
+		rest = rest[4:]
+		var value []byte
+		if size >= 0 {
+			if size > len(rest) {
+				return nil, errors.New("the answer of the server is not complete")
+			}
+			value = rest[:size:size]
+			rest = rest[size:]
+		}
+		row = append(row, value)
+		if len(row) == columns {
+			rows = append(rows, row)
+			row = nil
+		}
+	}
+	return rows, nil
+}
+
+// number is a value of type bigint; NULL is 0.
+func number(value []byte) int64 {
+	if len(value) != 8 {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(value))
+}

@@ -1,0 +1,137 @@
+package schema
+
+// historyUpkeep are the functions that delete what is past its retention. A caller may pass a time
+// that is still to come only if it has the rights of the owner: the role of the proxies may run
+// the functions, and must not be able to delete what is to be kept.
+//
+// rate_limit_upkeep takes no lock that stops a reader or a writer, so it removes no partition:
+// that is for rate_limit_drop_expired, or for history.Upkeep, which uses DETACH … CONCURRENTLY.
+const historyUpkeep = `
+CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
+DECLARE
+	caller CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
+	owner CONSTANT oid := (SELECT relowner FROM pg_class WHERE oid = 'rate_limit_retention'::regclass);
+BEGIN
+	RETURN (SELECT CASE WHEN pg_has_role(caller, owner, 'USAGE') THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
+		FROM rate_limit_retention r WHERE r.what = $1);
+END $$;
+COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The end of what is past its retention at a time. NULL: it is kept for ever.';
+
+CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text LANGUAGE sql STABLE AS $$
+	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
+	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1
+		AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+$$;
+COMMENT ON FUNCTION rate_limit_holders(oid) IS 'The other sessions that have a lock on a table, as text. NULL: none.';
+
+CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, state text, held_by text) LANGUAGE sql STABLE SET TimeZone = 'UTC' AS $$
+	WITH found AS (
+		SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends FROM rate_limit_partitions() p
+		UNION ALL
+		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname FROM 24 FOR 2)::int)::timestamptz
+		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner
+			JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '^rate_limit_audit_\d{4}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(_\d{1,4})?$')
+	SELECT f.name, f.state, rate_limit_holders(f.id)
+	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
+	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
+$$;
+COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS
+	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use each of them. state is attached; detached: a table that was a partition; or pending: DETACH … FINALIZE is still to come.';
+
+CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+#variable_conflict use_column
+DECLARE
+	expired record;
+	busy text;
+	locked boolean := false;
+BEGIN
+	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
+		RETURN;
+	END IF;
+	FOR expired IN SELECT e.* FROM rate_limit_expired($1) e LOOP
+		name := expired.name;
+		held_by := expired.held_by;
+		IF held_by IS NULL AND expired.state <> 'detached' AND NOT locked THEN
+			BEGIN
+				-- Writers wait behind this lock, hence for a short time only, and once.
+				IF busy IS NULL THEN
+					LOCK TABLE ONLY rate_limit_audit IN ACCESS EXCLUSIVE MODE;
+					locked := true;
+				END IF;
+			EXCEPTION WHEN lock_not_available THEN
+				busy := coalesce(rate_limit_holders('rate_limit_audit'::regclass), 'another session') || ' by way of rate_limit_audit';
+			END;
+			held_by := busy;
+		END IF;
+		IF held_by IS NULL THEN
+			BEGIN
+				EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE NOWAIT', expired.name);
+				EXECUTE format('DROP TABLE %s', expired.name);
+			EXCEPTION WHEN lock_not_available THEN
+				held_by := 'another session';
+			WHEN dependent_objects_still_exist THEN
+				held_by := SQLERRM;
+			WHEN undefined_table THEN
+				CONTINUE;
+			END;
+		END IF;
+		RETURN NEXT;
+	END LOOP;
+END $$;
+COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
+	'Drops the partitions of rate_limit_audit that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
+
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now()) RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+#variable_conflict use_column
+DECLARE
+	most CONSTANT int := 20000;
+	part record;
+	cutoff timestamptz;
+	rolled record;
+BEGIN
+	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
+		what := 'busy';
+		RETURN NEXT;
+		RETURN;
+	END IF;
+	FOR ahead IN 0..7 LOOP
+		name := rate_limit_make_partition($1::date + ahead);
+		IF name IS NOT NULL THEN
+			what := 'made';
+			RETURN NEXT;
+		END IF;
+	END LOOP;
+
+	SELECT * INTO rolled FROM rate_limit_rollup();
+	RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
+
+	what := 'deleted';
+	FOR part IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day'), ('day', 'day')) AS p(granularity, whole) LOOP
+		name := 'metrics_' || part.granularity;
+		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
+		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' || part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
+			AND EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = part.granularity AND m.time < cutoff);
+		DELETE FROM rate_limit_metrics d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region FROM rate_limit_metrics m
+				WHERE m.granularity = part.granularity AND m.time < cutoff ORDER BY m.time, m.prefix, m.host, m.route, m.region LIMIT most FOR UPDATE SKIP LOCKED) AS old
+			WHERE (d.granularity, d.time, d.prefix, d.host, d.route, d.region) = (old.granularity, old.time, old.prefix, old.host, old.route, old.region);
+		GET DIAGNOSTICS rows = ROW_COUNT;
+		RETURN NEXT;
+	END LOOP;
+
+	name := 'usage';
+	cutoff := rate_limit_cutoff(name, $1);
+	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
+		WHERE (d.user_id, d.day, d.key_id) = (old.user_id, old.day, old.key_id);
+	GET DIAGNOSTICS rows = ROW_COUNT;
+	RETURN NEXT;
+
+	name := 'writers';
+	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days' LIMIT most FOR UPDATE SKIP LOCKED) AS old
+		WHERE d.writer = old.writer;
+	GET DIAGNOSTICS rows = ROW_COUNT;
+	RETURN NEXT;
+END $$;
+COMMENT ON FUNCTION rate_limit_upkeep(timestamptz) IS
+	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It returns what it did, or busy: another process does it. For pg_cron; proxies run it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+`
