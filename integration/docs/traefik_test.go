@@ -169,7 +169,7 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 			settings["dsnFile"] = written(t, "dsn", unreachable+"\n")
 		}
 		onItsDatabase := middleware(t, settings)
-		if settings["policy"] != nil { // a policy is in Postgres only
+		if settings["policy"] != nil || settings["history"] != nil { // they are in Postgres only
 			if answer := ask(onItsDatabase); answer.Code != http.StatusOK {
 				t.Errorf("middleware %s answers %d while its database is down", name, answer.Code)
 			}
