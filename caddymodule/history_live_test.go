@@ -380,11 +380,15 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 			}
 		})
 	}
-	for i := 1; i <= reloads; i++ {
+	more := func() {
 		before := sent.Load()
 		eventually(t, "requests", func() bool { return t.Failed() || sent.Load() >= before+5 })
+	}
+	for i := 1; i <= reloads; i++ {
+		more()
 		c.load(site(i))
 	}
+	more()
 	close(stop)
 	clients.Wait()
 	caddymodule.CloseHistories() // as at the end of the process

@@ -28,7 +28,7 @@ func newHistoryMetrics(m *metrics, registry *prometheus.Registry) error {
 		registry.Register(dropped("usage", func(s history.Stats) int64 { return s.DroppedUsage })),
 		registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "history_pending",
-			Help: "Rows of the audit log that are not written yet.",
+			Help: "Decisions for the audit log that are not written yet.",
 		}, func() float64 { return m.historySum(func(s history.Stats) int64 { return s.Pending }) })),
 	)
 }

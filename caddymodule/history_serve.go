@@ -116,6 +116,9 @@ func (r *recording) add(h *Handler, req *http.Request, repl *caddy.Replacer, hit
 		outcome = &passed
 	}
 	edge.SetRecord(record, outcome, hits.hits, hits.decisions, said)
-	edge.AddRecord(r.writer, record, outcome, hits.hits, hits.decisions, said)
+	history.Add(r.writer, record)
+	if said != nil {
+		edge.AddShadows(r.writer, record, outcome, hits.hits, hits.decisions, said)
+	}
 	*record = history.Record{}
 }

@@ -40,10 +40,10 @@ func leasedCaddy(t *testing.T, dsn, limit string) (c *caddy, reload func()) {
 }
 
 // TestCaddyGivesLeasesBack: leases survive a reload. Two seconds after the last request, and after
-// SIGTERM, the row says what was admitted.
+// SIGTERM, the row says what was admitted. So does the history.
 func TestCaddyGivesLeasesBack(t *testing.T) {
 	dsn := cluster.Open(t)
-	c, reload := leasedCaddy(t, dsn, "30000 1h")
+	c, reload := leasedCaddy(t, dsn, "30000 1h\naudit all")
 	passed := int64(0)
 	load := func(d time.Duration) {
 		t.Helper()
@@ -81,6 +81,11 @@ func TestCaddyGivesLeasesBack(t *testing.T) {
 	}
 	if got := queryInt(t, dsn, charged); got != passed {
 		t.Errorf("%d passed, and %d are charged after SIGTERM", passed, got)
+	}
+	for _, sql := range []string{"SELECT sum(count)::bigint FROM rate_limit_audit", "SELECT sum(requests)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'"} {
+		if got := queryInt(t, dsn, sql); got != passed {
+			t.Errorf("%d passed, and after SIGTERM %s gives %d", passed, sql, got)
+		}
 	}
 	writes := queryInt(t, dsn, "SELECT (n_tup_ins + n_tup_upd)::bigint FROM pg_stat_user_tables WHERE relname = 'rate_limit_ephemeral'")
 	if t.Logf("%d requests, %d writes", passed, writes); writes > passed/2 {

@@ -76,6 +76,12 @@ func BenchmarkInterpreted(b *testing.B) {
 			{"prefix": "z1", "key": "all", "limit": "1000000000 1h"}, {"prefix": "z2", "key": "{path}", "limit": "1000000000 1h"},
 		}})},
 		{"Postgres, policy", 64, decideAlways(object{"dsn": dsn, "policy": object{"apiKey": "{header.Authorization}"}})},
+		// Those with a history come last: it is still written when the next ones are measured.
+		{"Postgres, headers both, audit denied", 64, decideAlways(object{"dsn": dsn, "prefix": "hd", "limit": "1000000000 1h", "headers": "both", "audit": "denied"})},
+		{"Postgres, denied, audit denied", 64, decideAlways(object{"dsn": dsn, "prefix": "hr", "limit": "1 1h", "audit": "denied"})},
+		{"Postgres, leased, headers both, audit denied", 64, decideAlways(object{"dsn": dsn, "prefix": "hl", "limit": "1000000000 1h", "lease": "5%", "headers": "both", "audit": "denied"})},
+		{"Postgres, policy, audit denied", 64, decideAlways(object{"dsn": dsn, "policy": object{"apiKey": "{header.Authorization}"}, "audit": "denied"})},
+		{"Postgres, headers both, audit all", 64, decideAlways(object{"dsn": dsn, "prefix": "ha", "limit": "1000000000 1h", "headers": "both", "audit": "all"})},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			benchmarkHandler(b, p.mustHandler(b, served, c.config), c.callers, strings.Contains(c.name, "many keys"), key)

@@ -83,6 +83,7 @@ func (c *History) read() (edge.HistorySettings, error) {
 type recorder struct {
 	writer    *history.Writer
 	audit     history.Audit
+	counts    bool // requests that pass are in the metrics and the usage alone
 	addresses *addresses
 
 	// The API key of the policy is a part of the host, or of the path.
@@ -91,7 +92,7 @@ type recorder struct {
 
 // newRecorder returns a recorder. p may be nil.
 func newRecorder(w *history.Writer, audit history.Audit, a *addresses, p *policyTemplate) *recorder {
-	r := &recorder{writer: w, audit: audit, addresses: a}
+	r := &recorder{writer: w, audit: audit, counts: audit.Level < history.AuditSample, addresses: a}
 	if p == nil {
 		return r
 	}

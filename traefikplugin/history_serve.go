@@ -1,6 +1,8 @@
 package traefikplugin
 
 import (
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/batch"
@@ -10,21 +12,77 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
 )
 
+// recordAll records requests that the queue has decided, and forgets the keys of their hits. All
+// their limits are simple, and judged has no status yet. It is one loop, because a call takes long in
+// the interpreter.
+func recordAll(calls []*batch.Call) {
+	now := time.Now()
+	r := &history.Record{Time: now}
+	for _, c := range calls {
+		p := c.Owner.(*pendingRequest)
+		f := p.hits.recorder
+		o := &p.judged
+		if o.Decision.Allowed && f.counts && (!p.asked || len(p.outcome.Would) == 0) {
+			h := &c.Hits[o.Hit]
+			r.Prefix = h.Limit.Prefix
+			r.Cost = h.Cost
+			if h.Peek {
+				r.Cost = 0
+			}
+			if p.asked {
+				r.Duration = now.Sub(p.began)
+				r.Host = p.facts.Host
+				r.Route = p.facts.Route
+				r.User = p.outcome.User
+				r.KeyID = p.outcome.KeyID
+				if first := len(c.Hits) - len(p.outcome.Marks); o.Hit >= first {
+					r.Prefix = r.Prefix[:len(edge.RulePrefix)+len(p.outcome.Marks[o.Hit-first].Rule)] // rule/NAME/LIMIT
+				}
+			} else {
+				r.Duration = now.Sub(c.Arrived)
+				r.Host = p.r.Host
+				r.Route = ""
+				r.User = ""
+				r.KeyID = 0
+				if strings.Trim(r.Host, plainHost) != "" || strings.HasSuffix(r.Host, ".") {
+					r.Host = policy.NormalHost(r.Host)
+				}
+			}
+			if f.hidesHost {
+				r.Host = ""
+			}
+			history.Add(f.writer, r)
+		} else {
+			if !o.Decision.Allowed {
+				o.Status = http.StatusTooManyRequests
+			}
+			record(p, o, c.Hits, c.Decisions)
+		}
+		for i := range c.Hits {
+			c.Hits[i].Key = ""
+		}
+	}
+}
+
 // record records a request of a middleware with a history. The caller owns the request.
 func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	f := p.hits.recorder
-	now := time.Now()
-	r := &history.Record{Time: now, Duration: now.Sub(p.began), Method: p.r.Method, Audit: f.audit}
+	r := &history.Record{Time: time.Now(), Method: p.r.Method, Audit: f.audit}
 	var said *policy.Outcome
 	if p.asked {
 		said = &p.outcome
+		r.Duration = r.Time.Sub(p.began)
 		r.Address = p.facts.Address
 		r.Host = p.facts.Host
 		r.Path = p.facts.Path
 		r.Route = p.facts.Route
 	} else {
+		r.Duration = r.Time.Sub(p.call.Arrived)
 		r.Address = addressOf(f.addresses, p.r)
-		r.Host = policy.NormalHost(p.r.Host)
+		r.Host = p.r.Host
+		if strings.Trim(r.Host, plainHost) != "" || strings.HasSuffix(r.Host, ".") {
+			r.Host = policy.NormalHost(r.Host)
+		}
 	}
 	if r.Path == "" { // also if it is ambiguous
 		r.Path = edge.Path(p.r.URL.EscapedPath())
@@ -36,13 +94,10 @@ func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 		r.Path = ""
 	}
 	edge.SetRecord(r, o, hits, decisions, said)
-	edge.AddRecord(f.writer, r, o, hits, decisions, said)
-}
-
-// recordDecided records a request that the queue has decided.
-func recordDecided(p *pendingRequest, c *batch.Call) {
-	p.judged = edge.OutcomeOf(c.Decisions)
-	record(p, &p.judged, c.Hits, c.Decisions)
+	history.Add(f.writer, r)
+	if said != nil && (!said.Simple || len(said.Would) > 0) {
+		edge.AddShadows(f.writer, r, o, hits, decisions, said)
+	}
 }
 
 // recordByPolicy records a request that is answered, or passes, without a decision on a limit. It

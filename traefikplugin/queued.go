@@ -39,8 +39,8 @@ type pendingRequest struct {
 	asked   bool
 	facts   policy.Facts
 	outcome policy.Outcome
-	began   time.Time    // when the policy was asked, unless it knew all about the request; with a history always
-	judged  edge.Outcome // by deliver
+	began   time.Time    // when the policy was asked, unless it knew all about the request and there is no history
+	judged  edge.Outcome // by deliver, if not all limits are simple, or with a history
 	failure error        // why the policy could not decide a request that is late
 }
 
@@ -122,9 +122,6 @@ func (h *queuedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.hits = h.hits
 	p.w = w
 	p.r = r
-	if h.hits.recorder != nil {
-		p.began = time.Now()
-	}
 	batch.Enter(h.queue, p.call)
 	if !p.admitted {
 		serveOther(h, p, w, r)
@@ -205,6 +202,7 @@ func fillCosts(f *hitTemplate, r *http.Request, hits []ratelimit.Hit) {
 func deliver(calls []*batch.Call) {
 	requests := make([]*pendingRequest, len(calls))
 	responses := make([]edge.Response, len(calls))
+	var recorded []*batch.Call
 	n := 0
 	for _, c := range calls {
 		if c.Err != nil {
@@ -236,11 +234,16 @@ func deliver(calls []*batch.Call) {
 		responses[n].Decision = &c.Decisions[at]
 		n++
 		if p.hits.recorder != nil {
-			recordDecided(p, c)
+			p.judged = edge.Outcome{Hit: at, Decision: &c.Decisions[at]}
+			recorded = append(recorded, c)
+			continue
 		}
 		for i := range c.Hits {
 			c.Hits[i].Key = "" // the key may be a part of a long request, which must not be kept
 		}
+	}
+	if recorded != nil {
+		recordAll(recorded)
 	}
 	responses = responses[:n]
 	edge.SetAllHeaders(responses)

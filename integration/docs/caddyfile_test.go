@@ -118,6 +118,11 @@ func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
 		accepted(t, ":80 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
 	sameNames(t, "docs/caddy.md, The global option,", tableNames(t, "docs/caddy.md", "The global option"),
 		accepted(t, "{\n\tpg_ratelimit {\n\t\tunknown\n\t}\n}\n"))
+	tables = tableNames(t, "docs/caddy.md", "The history")
+	at, end := slices.Index(tables, "retention")+1, slices.Index(tables, "usage")+1
+	sameNames(t, "docs/caddy.md, The history,", tables[:at], accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
+	sameNames(t, "docs/caddy.md, The history, retention,", tables[at:end],
+		accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tretention {\n\t\t\t\tunknown\n\t\t\t}\n\t\t}\n\t}\n}\n"))
 }
 
 // TestJSON takes a handler as Caddy's configuration, and any other JSON as the

@@ -169,7 +169,7 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 			settings["dsnFile"] = written(t, "dsn", unreachable+"\n")
 		}
 		onItsDatabase := middleware(t, settings)
-		if settings["policy"] != nil { // a policy is in Postgres only
+		if settings["policy"] != nil || settings["history"] != nil { // they are in Postgres only
 			if answer := ask(onItsDatabase); answer.Code != http.StatusOK {
 				t.Errorf("middleware %s answers %d while its database is down", name, answer.Code)
 			}
@@ -248,10 +248,11 @@ func TestTablesOfTraefikSettingsAreComplete(t *testing.T) {
 		t.Fatalf("the tables of the policy name no headers: %q", policy)
 	}
 	sameNames(t, "docs/traefik.md, The policy,", policy[:headers], fieldNames(traefikplugin.Policy{}))
-	// "A zone has the settings prefix to ban of this table."
-	first, last := slices.Index(settings, "prefix"), slices.Index(settings, "ban")
+	sameNames(t, "docs/traefik.md, The history,", tableNames(t, "docs/traefik.md", "The history"), fieldNames(traefikplugin.History{}))
+	// "A zone has the settings prefix to audit of this table."
+	first, last := slices.Index(settings, "prefix"), slices.Index(settings, "audit")
 	if first < 0 || last < first {
-		t.Fatalf("the table has no settings from prefix to ban: %q", settings)
+		t.Fatalf("the table has no settings from prefix to audit: %q", settings)
 	}
-	sameNames(t, "docs/traefik.md, prefix to ban,", settings[first:last+1], fieldNames(traefikplugin.Zone{}))
+	sameNames(t, "docs/traefik.md, prefix to audit,", settings[first:last+1], fieldNames(traefikplugin.Zone{}))
 }

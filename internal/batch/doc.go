@@ -60,8 +60,8 @@
 //   - integration/yaegi_hazards_test.go has the other constructs, with a proof of each.
 //     internal/imports/values_test.go looks for what needs the types of the code.
 //
-// The packages are ratelimit, ratelimit/algorithm, ratelimit/memory, ratelimit/policy,
-// ratelimit/postgres, ratelimit/schema, internal/batch, internal/edge, internal/lease,
-// internal/pgwire and traefikplugin. Tests in internal/imports and integration check what can be
+// The packages are ratelimit, ratelimit/algorithm, ratelimit/history, ratelimit/memory,
+// ratelimit/policy, ratelimit/postgres, ratelimit/schema, internal/batch, internal/edge,
+// internal/lease, internal/pgwire and traefikplugin. Tests in internal/imports and integration check what can be
 // checked by reading the source.
 package batch

@@ -43,7 +43,8 @@ const ambiguousPath = "ambiguous_path"
 // SetRecord sets in a record what happened to a request. Hits and decisions are those of the
 // request, and may be empty. p is what the policy said, or nil without one; the last hits are its.
 // The caller sets the other fields: Time, Duration, Address, Host, Method, Path, Route and Audit.
-// A user that the policy does not know is left as it is.
+// A user that the policy does not know is left as it is. Key and Also are set only if the request may
+// be in the audit log.
 func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) {
 	r.Status = o.Status
 	if p != nil {
@@ -62,7 +63,12 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 			setHit(r, at, hits, p)
 		}
 		if r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil {
-			r.Also = alsoOf(at, hits)
+			if at >= 0 {
+				r.Key = hits[at].StoredKey()
+			}
+			if len(hits) > 1 || at < 0 {
+				r.Also = alsoOf(at, r.Key, hits)
+			}
 		}
 	}
 	d := o.Decision
@@ -98,7 +104,6 @@ func setRule(r *history.Record, p *policy.Outcome) {
 func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Outcome) {
 	h := &hits[at]
 	r.Prefix = h.Limit.Prefix
-	r.Key = h.StoredKey()
 	r.Cost = h.Cost
 	if h.Peek {
 		r.Cost = 0 // it charges nothing
@@ -122,16 +127,13 @@ func rulePrefix(prefix string, m *policy.Mark) string {
 	return RulePrefix + m.Rule
 }
 
-// alsoOf are the prefixes and keys of the hits other than that at a place; -1 is none. Limits of one
-// rule that have the same key are there once, as rule/ and the name.
-func alsoOf(at int, hits []ratelimit.Hit) []string {
-	if len(hits) == 1 && at == 0 {
-		return nil
-	}
+// alsoOf are the prefixes and keys of the hits other than that at a place, which has that key; -1 is
+// none. Limits of one rule that have the same key are there once, as rule/ and the name.
+func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
 	var also []string
-	prefix, key := "", ""
+	prefix := ""
 	if at >= 0 {
-		prefix, key = ruleOf(hits[at].Limit.Prefix), hits[at].StoredKey()
+		prefix = ruleOf(hits[at].Limit.Prefix)
 	}
 	for i := range hits {
 		if i == at {
@@ -191,11 +193,10 @@ func failureOf(err error) string {
 	return "unavailable"
 }
 
-// AddRecord adds a record to a history, and a record for each shadow rule that would have refused
-// the request. The arguments are those of SetRecord.
-func AddRecord(w *history.Writer, r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) {
-	history.Add(w, r)
-	if p == nil || o.Err != nil {
+// AddShadows adds a record to a history for each shadow rule that would have refused a request. r is
+// the record of the request. The arguments are those of SetRecord.
+func AddShadows(w *history.Writer, r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) {
+	if o.Err != nil {
 		return
 	}
 	for _, m := range p.Would {

@@ -123,7 +123,7 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 		},
 		"a request that passes and is not in the audit log": {
 			edge.Outcome{Hit: 1, Decision: &decisions[1]}, hits[:2], decisions[:2], nil, history.Audit{Level: history.AuditDenied},
-			history.Record{Prefix: "key", Key: key, Cost: 1, Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
+			history.Record{Prefix: "key", Cost: 1, Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
 		},
 		"a policy": {allowed, hits, decisions, said, all, history.Record{
 			Prefix: "web", Key: "192.0.2.1", User: "alice", Tier: "free", KeyID: 7, Cost: 2, Quota: 10, Remaining: 5, Source: ratelimit.FromLease,
