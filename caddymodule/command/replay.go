@@ -32,7 +32,8 @@ sample counts as all the requests that it stands for, at once.
 
 The counters begin empty. So for the time of the longest window the replay refuses less than
 the limits would have. Requests that another limit refused, and requests that were blocked or
-rejected, were not charged and do not count. In reality, a client that is refused may send
+rejected, were not charged and do not count. With "audit_address prefix" or "off" the recorded
+addresses are shortened, so the replay counts clients of a rule by address together. In reality, a client that is refused may send
 less, or more; the replay has only what it did send.
 
 Settings:

@@ -59,11 +59,11 @@ func (p *past) exec(sql string, args ...any) {
 	}
 }
 
-// rule makes a rule anew.
-func (p *past) rule(name string, settings ...string) {
+// rule makes the rule r anew.
+func (p *past) rule(settings ...string) {
 	p.t.Helper()
-	p.exec("DELETE FROM rate_limit_rules WHERE name = $1", name)
-	if _, err := p.db.SetRule(context.Background(), name, settings); err != nil {
+	p.exec("DELETE FROM rate_limit_rules")
+	if _, err := p.db.SetRule(context.Background(), "r", settings); err != nil {
 		p.t.Fatalf("%q: %v", settings, err)
 	}
 }

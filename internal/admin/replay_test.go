@@ -25,7 +25,7 @@ import (
 // 12:10, 13:00 and 13:10, and 8 are refused; Bob passes twice. With 6, nobody is refused.
 func TestTheWorkedExampleOfReplay(t *testing.T) {
 	p := newPast(t, 2)
-	p.rule("r", "per_hour=4", "algorithm=fixed_window")
+	p.rule("per_hour=4", "algorithm=fixed_window")
 	noon := began.Add(12 * time.Hour)
 	var log []request
 	for i := range 12 {
@@ -191,7 +191,7 @@ func TestAReplayIsWhatTheLimitsDo(t *testing.T) {
 	p := newPast(t, 2)
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := drawRule(t, "a"), drawRule(t, "b")
-		p.rule("r", a.first()...)
+		p.rule(a.first()...)
 		underA, underB := a.decider(t), b.decider(t)
 		at := began
 		var log []request
@@ -242,7 +242,7 @@ func TestAReplayIsWhatTheLimitsDo(t *testing.T) {
 // deviation of √(N·w), and the number of refusals is off by no more than all of these together.
 func TestAReplayOfASampleIsAnEstimate(t *testing.T) {
 	p := newPast(t, 2)
-	p.rule("r", "per_hour=900", "algorithm=fixed_window")
+	p.rule("per_hour=900", "algorithm=fixed_window")
 	const perHour, hours, share = 1000, 10, 0.1
 	random := rand.New(rand.NewPCG(1, 2))
 	var log []request
@@ -278,7 +278,7 @@ func TestAReplayOfASampleIsAnEstimate(t *testing.T) {
 // Refusals of one second are one row with a count.
 func TestAReplayCountsMergedRefusals(t *testing.T) {
 	p := newPast(t, 2)
-	p.rule("r", "per_minute=1", "algorithm=fixed_window")
+	p.rule("per_minute=1", "algorithm=fixed_window")
 	p.record(
 		request{at: began, decision: "allowed", prefix: "rule/r", key: "ann", user: "ann", cost: 1},
 		request{at: began.Add(time.Second), decision: "limited", prefix: "rule/r", key: "ann", user: "ann", cost: 1, count: 1000000},
@@ -301,7 +301,7 @@ func TestAReplayUsesTheOverridesOfNow(t *testing.T) {
 	p.exec("INSERT INTO rate_limit_tiers (tier, rank) VALUES ('gold', 1)")
 	p.exec("INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'gold'), ('bob', 'gold')")
 	p.exec("INSERT INTO rate_limit_api_keys (id, digest, hint, user_id) OVERRIDING SYSTEM VALUE VALUES (7, sha256('7'), 'prl_0000…', 'ann')")
-	p.rule("r", "per_hour=1", "algorithm=fixed_window")
+	p.rule("per_hour=1", "algorithm=fixed_window")
 	p.exec(`INSERT INTO rate_limit_overrides (rule, limit_name, tier, user_id, key_id, events, valid) VALUES ('r', 'per_hour', 'gold', NULL, NULL, 2, '(,)'),
 		('r', 'per_hour', NULL, 'ann', NULL, 4, '(,)'), ('r', 'per_hour', NULL, NULL, 7, 6, '(,)'), ('r', 'per_hour', NULL, 'bob', NULL, 9, '(,2026-01-01)')`)
 	for _, c := range []struct {
@@ -334,7 +334,7 @@ func TestAReplayFollowsBillingPeriods(t *testing.T) {
 	p := newPast(t, 20)
 	p.exec("INSERT INTO rate_limit_tiers (tier, rank) VALUES ('gold', 1)")
 	p.exec("INSERT INTO rate_limit_users (user_id, tier, period_start) VALUES ('ann', 'gold', '2026-01-09'), ('bob', 'gold', NULL)")
-	p.rule("r", "per_month=9")
+	p.rule("per_month=9")
 	var log []request
 	for day := range 20 { // from 2 March to 21 March
 		for _, user := range []string{"ann", "bob"} {
@@ -362,7 +362,7 @@ func TestAReplayHasTheLimitsOfRulesSet(t *testing.T) {
 		rapid.SampledFrom([]string{"per_hour=30", "per_hour=", "per_hour=unlimited", "per_hour=9"}),
 		rapid.SampledFrom([]string{"per_month=30", "per_month=", "per_month=unlimited"}),
 		rapid.SampledFrom([]string{"limit.a=7/10s", "limit.a=", "limit.a=unlimited/2h", "limit.a=9/1mo calendar Europe/Berlin"}),
-		rapid.SampledFrom([]string{"limit.per_hour=7/10s", "limit.b=7/1d calendar", "limit.b=5/3h"}),
+		rapid.SampledFrom([]string{"limit.per_hour=7/10s", "limit.b=7/1d calendar", "limit.b=5/3h", "limit.z=9/1h"}),
 		rapid.SampledFrom([]string{"algorithm=gcra", "algorithm=token_bucket", "algorithm=fixed_window"}),
 		rapid.SampledFrom([]string{"burst=5", "burst="}),
 		rapid.SampledFrom([]string{"on_exceed=overage", "on_exceed=refuse", "on_exceed="}),
@@ -384,6 +384,9 @@ func TestAReplayHasTheLimitsOfRulesSet(t *testing.T) {
 		p.exec("DELETE FROM rate_limit_rules")
 		if _, err := p.db.SetRule(ctx, "r", append(draw(t, "before"), "limit.z=1/1m")); err != nil {
 			return // not a rule
+		}
+		if rapid.Bool().Draw(t, "two algorithms") {
+			p.exec("UPDATE rate_limit_rule_limits SET algorithm = 'sliding_log', burst = NULL WHERE rule = 'r' AND name = 'z'")
 		}
 		change := draw(t, "change")
 		if len(change) == 0 {
@@ -419,7 +422,7 @@ func TestAReplayHasTheLimitsOfRulesSet(t *testing.T) {
 
 func TestAReplayRefusesWhatItCannotKnow(t *testing.T) {
 	p := newPast(t, 2)
-	p.rule("r", "per_hour=3")
+	p.rule("per_hour=3")
 	if _, err := p.try("per_hour=2"); !errors.Is(err, admin.ErrNotFound) || !strings.Contains(err.Error(), "no request") {
 		t.Errorf("an empty audit log: %v", err)
 	}
