@@ -52,9 +52,9 @@ func newPast(t testing.TB, days int) *past {
 	return p
 }
 
-func (p *past) exec(sql string, args ...any) {
+func (p *past) exec(sql string) {
 	p.t.Helper()
-	if _, err := p.conn.Exec(context.Background(), sql, args...); err != nil {
+	if _, err := p.conn.Exec(context.Background(), sql); err != nil {
 		p.t.Fatalf("%s: %v", sql, err)
 	}
 }
