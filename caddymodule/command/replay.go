@@ -28,12 +28,15 @@ overrides for users, keys and tiers hold as they are now, also where a setting n
 limit: "rules set" does not change them either. The tier is that of the recorded request.
 
 The audit log must have the requests that passed: "audit all" or "audit sample". A row of a
-sample counts as all the requests that it stands for, at once.
+sample counts as all the requests that it stands for, at once. So do refusals that are one row
+because they came within the same second, at the time of the first.
 
 The counters begin empty. So for the time of the longest window the replay refuses less than
 the limits would have. Requests that another limit refused, and requests that were blocked or
-rejected, were not charged and do not count. In reality, a client that is refused may send
-less, or more; the replay has only what it did send.
+rejected, were not charged and do not count. With "audit_address prefix" or "audit_address off"
+the audit log has no full addresses, so a rule that counts by address counts several clients as
+one. In reality, a client that is refused may send less, or more; the replay has only what it
+did send.
 
 Settings:
 ` + settingsHelp(admin.ReplaySettings()),

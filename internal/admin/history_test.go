@@ -52,18 +52,18 @@ func newPast(t testing.TB, days int) *past {
 	return p
 }
 
-func (p *past) exec(sql string, args ...any) {
+func (p *past) exec(sql string) {
 	p.t.Helper()
-	if _, err := p.conn.Exec(context.Background(), sql, args...); err != nil {
+	if _, err := p.conn.Exec(context.Background(), sql); err != nil {
 		p.t.Fatalf("%s: %v", sql, err)
 	}
 }
 
-// rule makes a rule anew.
-func (p *past) rule(name string, settings ...string) {
+// rule makes the rule r anew.
+func (p *past) rule(settings ...string) {
 	p.t.Helper()
-	p.exec("DELETE FROM rate_limit_rules WHERE name = $1", name)
-	if _, err := p.db.SetRule(context.Background(), name, settings); err != nil {
+	p.exec("DELETE FROM rate_limit_rules")
+	if _, err := p.db.SetRule(context.Background(), "r", settings); err != nil {
 		p.t.Fatalf("%q: %v", settings, err)
 	}
 }

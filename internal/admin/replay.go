@@ -15,7 +15,8 @@ import (
 // The limits decide with the steps of the proxies, at the time of each request. A request counts
 // if the rule let it pass or refused it. One that another limit has refused does not count, since
 // nothing was charged. Nor does one that was blocked or rejected, or had no decision. A request
-// that the rule has refused is taken for one that all other limits would let pass.
+// that the rule has refused is taken for one that all other limits would let pass. A token bucket
+// keeps its times of refill, while a store may delete the row of a full one, which begins anew.
 type Replay struct {
 	Rule  string    `json:"rule"`
 	From  time.Time `json:"from"`
