@@ -30,6 +30,7 @@ type Options struct {
 // Outcome is what became of a partition.
 type Outcome string
 
+// The outcomes.
 const (
 	Archived  Outcome = "archived"  // it was written to a new file
 	Replaced  Outcome = "replaced"  // it has more rows than its file had, and the file was replaced

@@ -85,8 +85,7 @@ func killAfter(t *testing.T, cmd *exec.Cmd, after time.Duration) bool {
 		return false
 	case <-time.After(after):
 		_ = cmd.Process.Kill() // unless it has just ended
-		<-done
-		return true
+		return <-done != nil
 	}
 }
 

@@ -67,7 +67,7 @@ func openGroups(s source) (*groups, error) {
 		err = g.next()
 	}
 	if err != nil {
-		_ = rows.close() // the first error says more
+		rows.close()
 		return nil, err
 	}
 	return g, nil

@@ -128,7 +128,7 @@ func (r *fileReader) next() (parquet.Row, error) {
 	return row, nil
 }
 
-func (r *fileReader) close() error { return r.reader.Close() }
+func (r *fileReader) close() { _ = r.reader.Close() } // it was only read
 
 // fingerprintOf reads all rows of a file.
 func fingerprintOf(s source) (Fingerprint, error) {
@@ -136,14 +136,14 @@ func fingerprintOf(s source) (Fingerprint, error) {
 	if err != nil {
 		return Fingerprint{}, err
 	}
+	defer r.close()
 	h := newHasher()
 	for {
 		row, err := r.next()
 		if errors.Is(err, io.EOF) {
-			return h.fingerprint(), r.close()
+			return h.fingerprint(), nil
 		}
 		if err != nil {
-			_ = r.close() // the first error says more
 			return Fingerprint{}, err
 		}
 		h.add(row)

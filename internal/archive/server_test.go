@@ -54,10 +54,10 @@ func execute(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	}
 }
 
-func number(t testing.TB, conn *pgx.Conn, sql string, args ...any) int64 {
+func number(t testing.TB, conn *pgx.Conn, sql string) int64 {
 	t.Helper()
 	var n int64
-	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+	if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
 		t.Fatalf("%v\n%s", err, sql)
 	}
 	return n
