@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // dashboard is what Grafana reads of a dashboard.
@@ -111,7 +112,6 @@ func TestDashboardIsWellFormed(t *testing.T) {
 func TestDashboardUsesMetricsThatExist(t *testing.T) {
 	startMeasured(t)
 	metrics, _ := metricsOfCaddy(t)
-	maps.Copy(metrics, notYet)
 	checkReferences(t, dashboardFile, readFile(t, dashboardFile), metrics)
 	text := readFile(t, dashboardFile)
 	for name := range metrics {
@@ -141,18 +141,11 @@ func TestDashboardUsesMetricsThatExist(t *testing.T) {
 	check(t, "", "check", "rules", path)
 }
 
-// historyTables stand for those of the history, with the columns that it has.
-const historyTables = `
-	CREATE TABLE rate_limit_traffic (granularity text, time timestamptz, prefix text, host text, route text, region text, requests bigint, allowed bigint,
-		limited bigint, blocked bigint, rejected bigint, errors bigint, shadow bigint, cost bigint, from_memory bigint,
-		p50_ms double precision, p95_ms double precision, p99_ms double precision);
-	CREATE TABLE rate_limit_writers (writer text, node text, region text, batch bigint, written bigint, dropped bigint, seen timestamptz);`
-
 // TestDashboardAsksTheDatabase: Postgres understands the queries of the dashboard, and those for a
 // graph have a time first.
 func TestDashboardAsksTheDatabase(t *testing.T) {
 	dsn := cluster.Open(t)
-	execute(t, dsn, historyTables)
+	execute(t, dsn, schema.History)
 	values := strings.NewReplacer("$__timeFilter(time)", "time BETWEEN now() - interval '1 hour' AND now()", "${granularity}", "minute")
 	asked := 0
 	for _, p := range readDashboard(t).Panels {
