@@ -6,6 +6,7 @@
 //     request. serve.go serves a request, refusal.go refuses it, response.go
 //     changes the headers of its response.
 //   - app.go, store.go, dsn.go: where handlers count. same_path.go: a warning.
+//   - history.go: what is recorded of requests, and where. history_serve.go records a request.
 //   - caddyfile.go, subdirectives.go: reading a Caddyfile. metrics.go: counters.
 //   - package command: caddy pg-ratelimit …
 //

@@ -55,7 +55,8 @@ func (c *live) secrets(dsn string, texts ...string) {
 func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 	key, insert := insertKey(t, 7, "alice")
 	revoked, insertRevoked := insertKey(t, 8, "bob")
-	dsn := withPolicy(t, people+insert+insertRevoked+`
+	other, insertOther := insertKey(t, 9, "bob")
+	dsn := withPolicy(t, people+insert+insertRevoked+insertOther+`
 		UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 8;
 		INSERT INTO rate_limit_bans (user_id, until) VALUES ('mallory', now() + interval '1 h');
 		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 2, per_day => 9);
@@ -95,6 +96,16 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 					algorithm fixed_window
 				}
 			}
+		}
+		http://path.test:PORT {
+			pg_ratelimit {
+				timeout 10s
+				audit all
+				policy {
+					api_key {path.1}
+					refresh 50ms
+				}
+			}
 		}`, "DSN", dsn))
 	c.expect(http.StatusOK, "/a//b/?api_key="+key, "Authorization", "Bearer "+key, "Host", "Shop.Test.:80", "X-Route", "shop")
 	c.expect(http.StatusOK, "/", "X-User", "alice")
@@ -111,6 +122,7 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 	c.expect(http.StatusOK, "/trial", "X-User", "bob")
 	c.expect(http.StatusOK, "/trial", "X-User", "bob")
 	c.expect(http.StatusOK, "/trap", "X-User", "bob")
+	c.expect(http.StatusOK, "/key/"+other+"/x", "Host", "path.test")
 
 	digest := ratelimit.DigestKey("hunter2")
 	rows := recorded(t, dsn, `SELECT concat_ws(' ', decision, reason, prefix, limit_name, coalesce(key, '-'), coalesce(user_id, '-'), key_id, tier, status, quota, remaining, also::text, path)
@@ -136,6 +148,7 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 		"shadow rule/trial per_day bob bob pro 1 0 /trial",
 		"allowed  - bob pro /trap",
 		"shadow rule/trap - bob pro /trap",
+		"allowed  - bob 9 pro",
 	})
 	if n := query[int](t, dsn, `SELECT count(*) FROM rate_limit_audit WHERE node = 'caddy-1' AND region = 'eu' AND address = '127.0.0.1' AND method = 'GET' AND weight = 1 AND count = 1
 		AND duration_us BETWEEN 1 AND 10000000 AND time BETWEEN now() - interval '1 min' AND now() + interval '1 s' AND (decision <> 'limited' OR retry_after_ms BETWEEN 1 AND 3600000)`); n != len(rows) {
@@ -143,7 +156,7 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 	}
 	checkRows(t, "the metrics", recorded(t, dsn, `SELECT concat_ws(' ', prefix, route, region, sum(requests), sum(allowed), sum(limited), sum(blocked), sum(rejected), sum(errors), sum(shadow))
 		FROM rate_limit_metrics WHERE prefix NOT LIKE 'TestThe%' AND granularity = 'minute' GROUP BY prefix, route, region ORDER BY prefix, route`), []string{
-		"  eu 8 4 0 1 3 0 0",
+		"  eu 9 5 0 1 3 0 0",
 		"rule/closed  eu 1 0 0 1 0 0 0",
 		"rule/health  eu 1 1 0 0 0 0 0",
 		"rule/plan  eu 2 1 1 0 0 0 0",
@@ -155,11 +168,12 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 		"alice 0 2 1 0",
 		"alice 7 2 1 1",
 		"bob 0 6 1 1",
+		"bob 9 1 0 0",
 		"mallory 0 1 0 1",
 	})
 	checkRows(t, "the retention", recorded(t, dsn, `SELECT concat_ws(' ', what, keep) FROM rate_limit_retention WHERE what IN ('audit', 'usage', 'metrics_day') ORDER BY what`), []string{"audit 30 days", "metrics_day 7 years", "usage 366 days"})
-	checkRows(t, "the hosts", recorded(t, dsn, "SELECT DISTINCT host FROM rate_limit_audit UNION SELECT DISTINCT 'metrics ' || host FROM rate_limit_metrics ORDER BY 1"), []string{"127.0.0.1", "metrics 127.0.0.1", "metrics shop.test", "shop.test"})
-	c.secrets(dsn, key, revoked, "hunter2", "prl_unknown")
+	checkRows(t, "the hosts", recorded(t, dsn, "SELECT DISTINCT host FROM rate_limit_audit UNION SELECT DISTINCT 'metrics ' || host FROM rate_limit_metrics ORDER BY 1"), []string{"127.0.0.1", "metrics 127.0.0.1", "metrics path.test", "metrics shop.test", "path.test", "shop.test"})
+	c.secrets(dsn, key, revoked, other, "hunter2", "prl_unknown")
 }
 
 // A request that the policy cannot decide is an error in the history, also if a limit lets it pass.

@@ -12,7 +12,7 @@ import (
 )
 
 // HistorySettings say what a proxy adds to its records, and how long they are kept. Settings that
-// are equal are for the same history.History of a database.
+// are equal are for the same history.Writer of a database.
 type HistorySettings struct {
 	Node   string // the name of the proxy; "" is that of HistoryOptions
 	Region string // where it runs; "" is unknown
