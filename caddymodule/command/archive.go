@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
@@ -38,7 +39,7 @@ Upkeep deletes days that are past the retention of the audit log, archived or no
 ends with an error if the retention is not at least 7 days longer than --before: days that
 a failed run leaves could be lost.
 
-The role must own the tables for --drop. Connect to Postgres itself, not to a pooler.`,
+The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 		Example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
   caddy pg-ratelimit archive --before 60d --to s3://logs/limits --drop`,
 		Args: arguments(),
@@ -72,11 +73,18 @@ The role must own the tables for --drop. Connect to Postgres itself, not to a po
 	return cmd
 }
 
+// archiveMemory is how much memory Go should use at most while it archives, in bytes. The program
+// itself comes on top.
+const archiveMemory = 100 << 20
+
 // archive runs the archive until it is done or interrupted. People see a line when a partition
 // is done; JSON is printed at the end.
 func (t *tool) archive(ctx context.Context, cmd *cobra.Command, db *admin.Database, o archive.Options) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	limit := debug.SetMemoryLimit(-1) // reads it
+	debug.SetMemoryLimit(min(limit, archiveMemory))
+	defer debug.SetMemoryLimit(limit)
 	if !t.json {
 		o.Done = func(d archive.Day) { fmt.Fprintln(cmd.OutOrStdout(), archived(d)) }
 	}

@@ -307,6 +307,18 @@ func TestARowOfAnotherDayKeepsItsTable(t *testing.T) {
 	}
 }
 
+func TestATableThatAViewNeedsIsNotDropped(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 2, 10)
+	execute(t, conn, "CREATE VIEW mine AS SELECT * FROM "+partitionName(day(0)))
+	o := options(t, t.TempDir(), 2)
+	o.Drop = true
+	days, err := archive.Run(t.Context(), conn, o)
+	if err == nil || len(days) != 2 || days[0].Dropped || !strings.Contains(days[0].Problem, "depend") || !days[1].Dropped {
+		t.Errorf("%v: %+v, want only the second day dropped", err, days)
+	}
+}
+
 // What is archived must stay for a week, so that a failure can be repaired before upkeep deletes
 // it.
 func TestRetentionMustLeaveAWeek(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // work is what Run does for one partition.
@@ -28,8 +29,10 @@ func (w *work) run(ctx context.Context) (Day, error) {
 	if err != nil {
 		w.day.Problem = err.Error()
 	}
+	// What the server refuses is about this partition, such as a view that needs the table.
 	var known *problem
-	if errors.As(err, &known) && ctx.Err() == nil {
+	var refused *pgconn.PgError
+	if (errors.As(err, &known) || errors.As(err, &refused) && !w.conn.IsClosed()) && ctx.Err() == nil {
 		err = nil
 	}
 	return w.day, err

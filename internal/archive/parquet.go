@@ -12,7 +12,7 @@ import (
 
 // The memory that a file takes is that of one group of rows.
 const (
-	groupRows       = 100_000
+	groupRows       = 50_000
 	pageBytes       = 256 << 10
 	dictionaryBytes = 1 << 20 // a column with more different values is not stored as a dictionary
 )
