@@ -168,7 +168,9 @@ func TestTheBackgroundWrites(t *testing.T) {
 		history.Add(w, &history.Record{Time: time.Now(), Decision: history.Allowed, Audit: auditAll})
 	}
 	eventually(t, "rows", func() bool { return w.Stats().Written == 2500 })
-	eventually(t, "metrics", func() bool { return s.number("SELECT coalesce(sum(allowed), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'") == 2500 })
+	eventually(t, "metrics", func() bool {
+		return s.number("SELECT coalesce(sum(allowed), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'") == 2500
+	})
 }
 
 // TestWrongSettingsAreNamed: each error names the field.

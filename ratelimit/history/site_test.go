@@ -45,26 +45,26 @@ func siteOn(t testing.TB, dsn string) *site {
 	return &site{t: t, dsn: dsn, pool: pool}
 }
 
-func (s *site) exec(sql string, args ...any) {
+func (s *site) exec(sql string) {
 	s.t.Helper()
-	if _, err := s.pool.Exec(context.Background(), sql, args...); err != nil {
+	if _, err := s.pool.Exec(context.Background(), sql); err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
 }
 
-func (s *site) number(sql string, args ...any) int64 {
+func (s *site) number(sql string) int64 {
 	s.t.Helper()
 	var n int64
-	if err := s.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+	if err := s.pool.QueryRow(context.Background(), sql).Scan(&n); err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
 	return n
 }
 
 // text returns all rows of a query, their columns with a space between.
-func (s *site) text(sql string, args ...any) string {
+func (s *site) text(sql string) string {
 	s.t.Helper()
-	rows, err := s.pool.Query(context.Background(), sql, args...)
+	rows, err := s.pool.Query(context.Background(), sql)
 	if err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
