@@ -42,6 +42,7 @@ CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_epheme
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
 
 BEGIN;
+DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	time           timestamptz NOT NULL,
@@ -538,6 +539,7 @@ COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables o
 COMMIT;
 
 BEGIN;
+DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
 
 DO $$ BEGIN
 	IF current_setting('server_version_num')::int < 150000 THEN
