@@ -78,6 +78,17 @@ test-postgres-versions: need-go ## run the tests of the core on Postgres 14 to 1
 	$(GO) run ./internal/cluster/versions -- $(GO) test -short -count=1 -timeout 10m -skip '^(TestRestart|TestBlackHole|TestDroppedPackets|TestLeasedProcesses|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota)$$' \
 		$(patsubst %,./%/...,$(wildcard ratelimit internal/admin internal/pgwire internal/conformance))
 
+# versitygw is a server for S3.
+.PHONY: test-archive
+test-archive: need-go ## archive 5,000,000 rows of the audit log, to a folder and to S3, killed ten times on the way
+	GOBIN='$(CURDIR)/integration/.cache/bin' $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+	cd integration && $(GO) test -count=1 -v -timeout 60m -run '^(TestDuckDBReadsTheArchive|TestAnArchiveThatIsKilledLosesNothing)$$' . \
+		-archive-rows 5000000 -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
+
+.PHONY: test-history
+test-history: test-archive ## the same, and ask about 50,000,000 rows of the audit log (about 15 GB in the temporary folder)
+	$(GO) test -count=1 -v -timeout 60m -run '^TestQuestionsAboutManyRows$$' ./internal/admin -audit-rows 50000000
+
 .PHONY: lint
 lint: need-go ## run go vet and golangci-lint
 	$(GO) vet ./...

@@ -276,7 +276,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION rate_limit_rollup() RETURNS TABLE (hours bigint, days bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
 DECLARE
-	overlap CONSTANT interval := '1 h';
+	overlap CONSTANT interval := '10 min';
 	step record;
 	changed bigint;
 BEGIN
@@ -476,7 +476,11 @@ BEGIN
 		RETURN;
 	END IF;
 	FOR ahead IN 0..7 LOOP
-		name := rate_limit_make_partition($1::date + ahead);
+		BEGIN
+			name := rate_limit_make_partition($1::date + ahead);
+		EXCEPTION WHEN object_in_use THEN
+			CONTINUE; -- pending detach, and made by a later run
+		END;
 		IF name IS NOT NULL THEN
 			what := 'made';
 			RETURN NEXT;

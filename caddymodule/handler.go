@@ -46,11 +46,10 @@ func init() {
 // sets a header. Path matchers see the path as it was before a rewrite.
 // Placeholders in matchers see the path as it is after the rewrite.
 //
-// Caddy's metrics contain `caddy_pg_ratelimit_decisions_total` (by prefix and
-// outcome: allowed, denied, error_passed, error_refused),
-// `caddy_pg_ratelimit_blocked_total` and `caddy_pg_ratelimit_leased_total` (by
-// prefix), the histogram `caddy_pg_ratelimit_decision_duration_seconds` and the
-// gauges `caddy_pg_ratelimit_database_up` and `caddy_pg_ratelimit_leased_units`.
+// Caddy's metrics contain `caddy_pg_ratelimit_decisions_total` (by prefix,
+// outcome and source of the decision), the histogram
+// `caddy_pg_ratelimit_decision_duration_seconds`, the gauge
+// `caddy_pg_ratelimit_database_up`, and others that docs/metrics.md lists.
 //
 // A handler with zones may have no limit of its own.
 type Handler struct {
@@ -148,7 +147,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		return err
 	}
 	for _, z := range h.zones {
-		z.counters = app.metrics.counters(z.limit.Prefix)
+		z.counters = app.metrics.counters(z.limit.Prefix, h.store)
 		for _, warning := range edge.Warnings(z.limit, z.cost) {
 			h.logger.Warn(warning.Field+" "+warning.Text, zap.String("prefix", z.limit.Prefix))
 		}

@@ -11,7 +11,6 @@ import (
 // newHistoryMetrics registers the metrics of histories. A history outlives a config, and its
 // counters go on.
 func newHistoryMetrics(m *metrics, registry *prometheus.Registry) error {
-	const namespace, subsystem = "caddy", "pg_ratelimit"
 	dropped := func(kind string, of func(history.Stats) int64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "history_dropped_total", ConstLabels: prometheus.Labels{"kind": kind},

@@ -6,12 +6,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 )
 
-// metrics are the metrics of the limits among Caddy's. Keys are not labels: there may be
-// millions of them.
+// All names begin with these two.
+const namespace, subsystem = "caddy", "pg_ratelimit"
+
+// metrics are the metrics of the limits among Caddy's. No label has a key, a user or a path:
+// there may be millions of them, and they may be secret. docs/metrics.md lists all metrics.
 type metrics struct {
 	decisions *prometheus.CounterVec
 	blocked   *prometheus.CounterVec
@@ -21,20 +24,20 @@ type metrics struct {
 	policy *policyCounters
 
 	mu        sync.Mutex        // guards all that follows
-	stores    []*store          // that handlers use
-	policies  []*edge.Policy    // that handlers use
+	stores    []watchedStore    // that handlers use
+	policies  []watchedPolicy   // that handlers use
 	histories []*history.Writer // that handlers use
 }
 
 // newMetrics registers the metrics. Each config has its own registry.
 func newMetrics(registry *prometheus.Registry) (*metrics, error) {
-	const namespace, subsystem = "caddy", "pg_ratelimit"
 	m := &metrics{
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
-			Help: "Requests by limit and outcome: allowed (charged to this limit), denied (refused by this limit), " +
-				"error_passed and error_refused (no decision was possible, and the request passed or was refused).",
-		}, []string{"prefix", "outcome"}),
+			Help: "Requests by limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused by this limit), " +
+				"error_passed and error_refused (no decision was possible, and the request passed or was refused). " +
+				"source: postgres, blocked (known to be used up), lease (units charged in advance), memory (dsn memory) or none (no decision).",
+		}, []string{"prefix", "outcome", "source"}),
 		blocked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "blocked_total",
 			Help: "Requests of those denied that were refused without asking the database.",
@@ -53,54 +56,58 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		Namespace: namespace, Subsystem: subsystem, Name: "database_up",
 		Help: "1 if the databases of all limits answer, 0 if one does not.",
 	}, m.databaseUp)
-	units := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: "leased_units",
-		Help: "Units of all limits that are charged in advance now, and not used yet.",
-	}, m.leasedUnits)
 	return m, errors.Join(registry.Register(m.decisions), registry.Register(m.blocked), registry.Register(m.leased), registry.Register(m.duration),
-		registry.Register(up), registry.Register(units), newPolicyMetrics(m, registry), newHistoryMetrics(m, registry))
+		registry.Register(up), registry.Register(newStoreMetrics(m)), newPolicyMetrics(m, registry), newHistoryMetrics(m, registry))
 }
 
-// watch adds a store to those that databaseUp and leasedUnits ask.
-func (m *metrics) watch(s *store) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.stores = append(m.stores, s)
-}
-
-func (m *metrics) databaseUp() float64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, s := range m.stores {
-		if !edge.Answers(s.Store) {
-			return 0
-		}
-	}
-	return 1
-}
-
-func (m *metrics) leasedUnits() float64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	units := int64(0)
-	for _, s := range m.stores {
-		units += edge.LeasedUnits(s.Store)
-	}
-	return float64(units)
-}
+// noSource is the source of requests without a decision.
+const noSource = "none"
 
 // counters are the counters of one limit.
 type counters struct {
-	allowed, denied, errorPassed, errorRefused, blocked, leased prometheus.Counter
+	allowed, denied           bySource
+	errorPassed, errorRefused prometheus.Counter
+	blocked, leased           prometheus.Counter
 }
 
-func (m *metrics) counters(prefix string) counters {
-	return counters{
-		allowed:      m.decisions.WithLabelValues(prefix, "allowed"),
-		denied:       m.decisions.WithLabelValues(prefix, "denied"),
-		errorPassed:  m.decisions.WithLabelValues(prefix, "error_passed"),
-		errorRefused: m.decisions.WithLabelValues(prefix, "error_refused"),
+// bySource are the counters of one outcome, by the source of the decision.
+type bySource struct {
+	of       *prometheus.CounterVec // has the label source
+	expected [ratelimit.FromLease + 1]prometheus.Counter
+}
+
+// expect makes counters for the sources of which decisions can come. Their series begin at 0.
+func expect(decisions *prometheus.CounterVec, prefix, outcome string, sources ...ratelimit.Source) bySource {
+	c := bySource{of: decisions.MustCurryWith(prometheus.Labels{"prefix": prefix, "outcome": outcome})}
+	for _, s := range sources {
+		c.expected[s] = c.of.WithLabelValues(s.String())
+	}
+	return c
+}
+
+// inc counts a decision.
+func (c *bySource) inc(s ratelimit.Source) {
+	if counter := c.expected[s]; counter != nil {
+		counter.Inc()
+		return
+	}
+	c.of.WithLabelValues(s.String()).Inc()
+}
+
+// counters returns the counters of a limit on a store.
+func (m *metrics) counters(prefix string, s *store) counters {
+	c := counters{
+		errorPassed:  m.decisions.WithLabelValues(prefix, "error_passed", noSource),
+		errorRefused: m.decisions.WithLabelValues(prefix, "error_refused", noSource),
 		blocked:      m.blocked.WithLabelValues(prefix),
 		leased:       m.leased.WithLabelValues(prefix),
 	}
+	if s.db == nil {
+		c.allowed = expect(m.decisions, prefix, "allowed", ratelimit.FromMemory)
+		c.denied = expect(m.decisions, prefix, "denied", ratelimit.FromMemory)
+	} else {
+		c.allowed = expect(m.decisions, prefix, "allowed", ratelimit.FromPostgres, ratelimit.FromLease)
+		c.denied = expect(m.decisions, prefix, "denied", ratelimit.FromPostgres, ratelimit.FromBlocked)
+	}
+	return c
 }

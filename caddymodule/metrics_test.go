@@ -11,7 +11,8 @@ import (
 )
 
 // measured returns the module's metrics, by name and the values of the labels. For a
-// histogram it is the number of observations.
+// histogram it is the number of observations. Decisions are there twice: by source, and added up
+// over all sources.
 func measured(t *testing.T) map[string]float64 {
 	t.Helper()
 	context := caddy.ActiveContext()
@@ -26,11 +27,19 @@ func measured(t *testing.T) map[string]float64 {
 			continue
 		}
 		for _, m := range family.GetMetric() {
-			name := short
+			name, source := short, ""
 			for _, label := range m.GetLabel() {
+				if label.GetName() == "source" {
+					source = " from " + label.GetValue()
+					continue
+				}
 				name += " " + label.GetValue()
 			}
-			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			got[name+source] = value
+			if source != "" {
+				got[name] += value
+			}
 		}
 	}
 	return got
@@ -65,8 +74,41 @@ func TestMetrics(t *testing.T) {
 	checkMetrics(t, map[string]float64{
 		"decisions_total allowed " + p: 2, "decisions_total denied " + p: 3, "decisions_total error_passed " + p: 0, "decisions_total error_refused " + p: 0,
 		"decisions_total allowed " + p + "_loose": 2, "decisions_total denied " + p + "_loose": 0,
-		"blocked_total " + p: 0, "decision_duration_seconds": 5, "database_up": 1,
+		"decisions_total allowed " + p + " from memory": 2, "decisions_total denied " + p + " from memory": 3,
+		"blocked_total " + p: 0, "decision_duration_seconds": 5, "database_up": 1, "batches_total": 0,
 	})
+}
+
+// The metrics tell where decisions were made, and what the database was asked. The counters start at
+// 0 with each config, also if its databases are those of the config before.
+func TestMetricsOfADatabase(t *testing.T) {
+	site := `
+		:PORT {
+			pg_ratelimit PREFIX {
+				dsn ` + cluster.Open(t) + `
+				limit 2 1h
+				algorithm fixed_window
+				on_error deny
+				timeout 10s
+			}
+		}`
+	c := start(t, site)
+	p := c.prefix()
+	for range 5 {
+		c.get("/")
+	}
+	eventually(t, "the end of the last batch is noted", func() bool { return measured(t)["batch_duration_seconds"] == 3 })
+	checkMetrics(t, map[string]float64{
+		"decisions_total allowed " + p + " from postgres": 2, "decisions_total denied " + p + " from postgres": 1, "decisions_total denied " + p + " from blocked": 2,
+		"blocked_total " + p: 2, "batches_total": 3, "batched_requests_total": 3, "batch_size": 3, "batch_wait_seconds": 3, "statements_total": 3,
+		"failed_batches_total": 0, "rolled_back_total": 0, "errors_total 57": 0, "errors_total timeout": 0, "blocked_keys": 1,
+	})
+	c.load(site + "\n")
+	checkMetrics(t, map[string]float64{
+		"batches_total": 0, "batch_size": 0, "statements_total": 0, "decisions_total denied " + p: 0, "blocked_keys": 1,
+	})
+	c.get("/")
+	checkMetrics(t, map[string]float64{"decisions_total denied " + p + " from blocked": 1, "batches_total": 0})
 }
 
 // Without a database, the metrics say so, and what happens to requests.
@@ -86,8 +128,11 @@ func TestMetricsOfAnOutage(t *testing.T) {
 	c.expect(http.StatusOK, "/open")
 	c.expect(http.StatusServiceUnavailable, "/closed")
 	eventually(t, "database_up is 0", func() bool { return measured(t)["database_up"] == 0 })
+	if m := measured(t); m["errors_total connection"] == 0 {
+		t.Errorf("no error of a connection; of %v", m)
+	}
 	checkMetrics(t, map[string]float64{
-		"decisions_total error_passed " + c.prefix() + "_open": 1, "decisions_total error_refused " + c.prefix() + "_open": 0,
+		"decisions_total error_passed " + c.prefix() + "_open from none": 1, "decisions_total error_passed " + c.prefix() + "_open": 1, "decisions_total error_refused " + c.prefix() + "_open": 0,
 		"decisions_total error_passed " + c.prefix() + "_closed": 0, "decisions_total error_refused " + c.prefix() + "_closed": 1,
 		"decision_duration_seconds": 2,
 	})

@@ -20,7 +20,6 @@ type policyCounters struct {
 
 // newPolicyMetrics registers the metrics of policies.
 func newPolicyMetrics(m *metrics, registry *prometheus.Registry) error {
-	const namespace, subsystem = "caddy", "pg_ratelimit"
 	m.policy = &policyCounters{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "policy_requests_total",
@@ -29,48 +28,60 @@ func newPolicyMetrics(m *metrics, registry *prometheus.Registry) error {
 		}, []string{"outcome"}),
 		limits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "policy_decisions_total",
-			Help: "Requests by rule, limit and outcome: allowed (charged to this limit), denied (refused by this limit), overage (charged beyond the quota), " +
-				"would_allow and would_deny (of a shadow rule).",
-		}, []string{"rule", "limit", "outcome"}),
+			Help: "Requests by rule, limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused by this limit), " +
+				"overage (charged beyond the quota), would_allow and would_deny (of a shadow rule), " +
+				"error_passed and error_refused (no decision was possible). " +
+				"source: postgres, blocked (known to be used up), lease (units charged in advance) or none (no decision).",
+		}, []string{"rule", "limit", "outcome", "source"}),
 	}
-	gauge := func(name, help string, of func(policy.Stats) float64) prometheus.Collector {
+	gauge := func(name, help string, of func(watchedPolicy, policy.Stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, func() float64 { return m.policyMax(of) })
 	}
 	return errors.Join(
 		registry.Register(m.policy.requests), registry.Register(m.policy.limits),
-		registry.Register(gauge("policy_rules", "Rules that have an effect.", func(s policy.Stats) float64 { return float64(s.Rules) })),
-		registry.Register(gauge("policy_wrong_rules", "Rules and overrides that cannot be used.", func(s policy.Stats) float64 { return float64(s.Wrong) })),
-		registry.Register(gauge("policy_identities", "API keys and users that are remembered.", func(s policy.Stats) float64 { return float64(s.Identities) })),
+		registry.Register(gauge("policy_rules", "Rules that have an effect.", func(_ watchedPolicy, s policy.Stats) float64 { return float64(s.Rules) })),
+		registry.Register(gauge("policy_wrong_rules", "Rules and overrides that cannot be used.", func(_ watchedPolicy, s policy.Stats) float64 { return float64(s.Wrong) })),
+		registry.Register(gauge("policy_identities", "API keys and users that are remembered.", func(_ watchedPolicy, s policy.Stats) float64 { return float64(s.Identities) })),
 		registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "policy_lookups_total", Help: "Statements that looked up API keys and users.",
 		}, m.policyLookUps)),
-		registry.Register(gauge("policy_version", "The number of the last change of the policy that is obeyed.", func(s policy.Stats) float64 { return float64(s.Applied) })),
-		registry.Register(gauge("policy_age_seconds", "How long ago the database last answered whether the policy has changed.", age)),
+		registry.Register(gauge("policy_version", "The number of the last change of the policy that is obeyed.",
+			func(_ watchedPolicy, s policy.Stats) float64 { return float64(s.Applied) })),
+		registry.Register(gauge("policy_age_seconds", "How long ago the database last answered whether the policy has changed.", watchedPolicy.age)),
 	)
 }
 
-// age is how old what a policy knows is.
-func age(s policy.Stats) float64 {
+// watchedPolicy is a policy, since when this config uses it, and how many statements it had sent
+// then. A policy can outlive the config that opened it, and the counters of a config start at 0.
+type watchedPolicy struct {
+	*edge.Policy
+	since   time.Time
+	lookUps int64
+}
+
+// age is how old what the policy knows is, in seconds.
+func (p watchedPolicy) age(s policy.Stats) float64 {
 	if s.Polled.IsZero() {
-		return 0
+		return time.Since(p.since).Seconds()
 	}
 	return time.Since(s.Polled).Seconds()
 }
 
 // watchPolicy adds a policy to those of the gauges.
 func (m *metrics) watchPolicy(p *edge.Policy) {
+	lookUps := p.Stats().LookUps
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.policies = append(m.policies, p)
+	m.policies = append(m.policies, watchedPolicy{p, time.Now(), lookUps})
 }
 
 // policyMax is the highest value of all policies.
-func (m *metrics) policyMax(of func(policy.Stats) float64) float64 {
+func (m *metrics) policyMax(of func(watchedPolicy, policy.Stats) float64) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	highest := 0.0
 	for _, p := range m.policies {
-		highest = max(highest, of(p.Stats()))
+		highest = max(highest, of(p, p.Stats()))
 	}
 	return highest
 }
@@ -81,7 +92,7 @@ func (m *metrics) policyLookUps() float64 {
 	defer m.mu.Unlock()
 	sum := int64(0)
 	for _, p := range m.policies {
-		sum += p.Stats().LookUps
+		sum += p.Stats().LookUps - p.lookUps
 	}
 	return float64(sum)
 }
@@ -102,11 +113,24 @@ func (c *policyCounters) decided(o *policy.Outcome) {
 
 // failed counts a request that the policy could not decide.
 func (c *policyCounters) failed(outcome *edge.Outcome) {
-	if outcome.Status == http.StatusServiceUnavailable {
-		c.requests.WithLabelValues("error_refused").Inc()
-	} else {
-		c.requests.WithLabelValues("error_passed").Inc()
+	c.requests.WithLabelValues(withoutDecision(outcome)).Inc()
+}
+
+// undecided counts a request for which no decision on the limits of the policy was possible.
+func (c *policyCounters) undecided(marks []*policy.Mark, outcome *edge.Outcome) {
+	for _, m := range marks {
+		if !m.Shadow {
+			c.limits.WithLabelValues(m.Rule, m.Limit, withoutDecision(outcome), noSource).Inc()
+		}
 	}
+}
+
+// withoutDecision says what happened to a request without a decision.
+func withoutDecision(outcome *edge.Outcome) string {
+	if outcome.Status == http.StatusServiceUnavailable {
+		return "error_refused"
+	}
+	return "error_passed"
 }
 
 // limit counts the decision on a limit of the policy.
@@ -126,5 +150,5 @@ func (c *policyCounters) limit(m *policy.Mark, d *ratelimit.Decision, outcome *e
 	case m.Overage && outcome.Overage > 0 && d.Remaining == 0:
 		name = "overage"
 	}
-	c.limits.WithLabelValues(m.Rule, m.Limit, name).Inc()
+	c.limits.WithLabelValues(m.Rule, m.Limit, name, d.Source.String()).Inc()
 }

@@ -38,6 +38,7 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 	other, insertOther := insertKey(t, 2, "bob")
 	execute(t, dsn, people+insert+insertOther+`
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
+		SELECT rate_limit_rule('counted', paths => '{/counted}', per_hour => 10);
 		SELECT rate_limit_rule('open', action => 'exempt', paths => '{/open}');`)
 	sites := strings.NewReplacer("DSN", dsn, "POLICY", "policy {\napi_key {header.X-Api-Key}\nrefresh 50ms\n}").Replace(outageSites)
 	c := start(t, sites)
@@ -59,9 +60,12 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 	if a := c.expect(http.StatusOK, "/open", "Host", "deny.test", "X-Api-Key", known); a.body != "alice" {
 		t.Errorf("a known key is of %q", a.body)
 	}
-	if m := measured(t); m["policy_requests_total error_refused"] != 1 || m["policy_requests_total error_passed"] != 1 {
-		t.Errorf("metrics %v", m)
-	}
+	c.expect(http.StatusServiceUnavailable, "/counted", "Host", "deny.test", "X-Api-Key", known)
+	c.expect(http.StatusOK, "/counted", "Host", "allow.test", "X-Api-Key", known)
+	checkMetrics(t, map[string]float64{
+		"policy_requests_total error_refused": 1, "policy_requests_total error_passed": 1,
+		"policy_decisions_total per_hour error_refused counted": 1, "policy_decisions_total per_hour error_passed counted from none": 1,
+	})
 	// A policy with another setting is a new one, as after a restart.
 	c.load(strings.ReplaceAll(sites, "refresh 50ms", "refresh 60ms"))
 	check()

@@ -105,6 +105,7 @@ func setPolicyPlaceholders(repl *caddy.Replacer, o *policy.Outcome) {
 func (h *Handler) recordPolicy(hits *requestHits, outcome *edge.Outcome) {
 	o := &hits.policy
 	if outcome.Err != nil {
+		h.policy.counters.undecided(o.Marks, outcome)
 		return
 	}
 	first := len(hits.decisions) - len(o.Marks)

@@ -140,12 +140,12 @@ func (h *Handler) record(hits *requestHits, outcome *edge.Outcome) {
 	}
 	for i, z := range hits.zones {
 		if outcome.Status == 0 {
-			z.counters.allowed.Inc()
+			z.counters.allowed.inc(hits.decisions[i].Source)
 			if hits.decisions[i].Source == ratelimit.FromLease {
 				z.counters.leased.Inc()
 			}
 		} else if !hits.decisions[i].Allowed {
-			z.counters.denied.Inc()
+			z.counters.denied.inc(hits.decisions[i].Source)
 			if hits.decisions[i].Source == ratelimit.FromBlocked {
 				z.counters.blocked.Inc()
 			}

@@ -233,7 +233,7 @@ func newHandler(tb testing.TB, rules ...Rule) *Handler {
 	}
 	h.duration = m.duration
 	for _, z := range h.zones {
-		z.counters = m.counters(z.limit.Prefix)
+		z.counters = m.counters(z.limit.Prefix, h.store)
 	}
 	return h
 }

@@ -43,8 +43,8 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 				lines = append(lines, strings.TrimSpace(command))
 			}
 		}
-		if len(lines) != 8 {
-			t.Fatalf("it prints %d lines to try, want 8: %q", len(lines), lines)
+		if len(lines) != 10 {
+			t.Fatalf("it prints %d lines to try, want 10: %q", len(lines), lines)
 		}
 		typed := func(which ...int) string {
 			t.Helper()
@@ -60,7 +60,7 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 			}
 			return string(out)
 		}
-		const ann, acme, annAsks, acmeAsks, upgrade, annAsksAgain = 2, 3, 4, 5, 6, 7
+		const ann, acme, annAsks, acmeAsks, upgrade, annAsksAgain, audit, top = 2, 3, 4, 5, 6, 7, 8, 9
 		shows := func(said string, parts ...string) {
 			t.Helper()
 			if slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(said, part) }) {
@@ -78,6 +78,9 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 		}
 		shows(typed(upgrade), "The user ann is changed.")
 		await(t, "the plan pro of ann", func() bool { return strings.Contains(typed(ann, annAsksAgain), "X-Ratelimit-Limit: 50\r") })
+		await(t, "the history of the requests", func() bool { return strings.Contains(typed(top), "rule/pro") })
+		shows(typed(audit), "ann", "acme", "rule/pro", "/api/hello", "allowed", "limited", "demo", "127.0.0.1")
+		shows(typed(top), "demo", "127.0.0.1", "rule/free", "ann")
 		before = strings.TrimPrefix(lines[ann], "ANN=")
 		if err := p.Stop(); err != nil {
 			t.Fatal(err)

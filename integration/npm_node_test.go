@@ -67,7 +67,7 @@ func startNode(t *testing.T, dsn string) *nodeProgram {
 	for _, source := range sources {
 		copyFile(t, source, filepath.Join(dir, filepath.Base(source)))
 	}
-	if err := os.Symlink(nodeModules(t), filepath.Join(dir, "node_modules")); err != nil {
+	if err := os.Symlink(nodeModules(t, "testdata/npm/package.json"), filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -170,16 +170,15 @@ func (n *nodeProgram) take(hit nodeHit) (bool, error) {
 	return n.ask(nodeRequest{Do: "hit", Hit: &hit})
 }
 
-// nodeModules is a folder with what package.json asks for. It stays for the
-// next test process, until package.json changes.
-func nodeModules(t *testing.T) string {
+// nodeModules is a folder with what the package.json manifest asks for. It stays for the
+// next test process, until the manifest changes.
+func nodeModules(t *testing.T, manifest string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if err := npm.Require(ctx); err != nil {
 		t.Fatal(err)
 	}
-	const manifest = "testdata/npm/package.json"
 	text, err := os.ReadFile(manifest)
 	if err != nil {
 		t.Fatal(err)

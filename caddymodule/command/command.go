@@ -6,7 +6,8 @@
 //   - arguments.go, completion.go: arguments, and what a shell suggests for them
 //   - output.go, cells.go: tables for people, JSON for programs
 //   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, migrate.go: the
-//     commands
+//     commands on the policy
+//   - audit.go, top_since.go, usage.go, replay.go, upkeep.go, archive.go: those on the history
 //
 // No error contains an API key.
 package command
@@ -67,6 +68,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
 	root.AddCommand(
 		migrateCommand(t), rulesCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
 		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t),
+		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t),
 	)
 }
 

@@ -43,20 +43,34 @@ func counterTable(counters []admin.Counter) table {
 
 func topCommand(t *tool) *cobra.Command {
 	prefix, most := "", number(20)
+	var in times
 	cmd := &cobra.Command{
-		Use:   "top [--prefix PREFIX] [-n 20]",
-		Short: "Lists the counters that are closest to their limits",
+		Use:   "top [--prefix PREFIX] [--since 1h] [-n 20]",
+		Short: "Lists the counters that are closest to their limits, or with --since the busiest senders",
 		Long: `Lists the counters of rules that are closest to their limits. --prefix restricts the list to
 prefixes that begin with a text, such as rule/free or rule/free/per_hour. Any other prefix is
 that of a limit in the configuration of a proxy: its counters with the highest counts come
-first.`,
+first.
+
+--since lists what the audit log has since then: the counters and users with the most requests,
+and how many of these were refused. Then --prefix is rule/ for all rules, rule/RULE,
+rule/RULE/LIMIT, or that of a limit in a configuration. A sample is counted as what it stands
+for. ` + recording + `
+So REQUESTS are then refusals only.`,
 		Example: `  caddy pg-ratelimit top
+  caddy pg-ratelimit top --since 1h
   caddy pg-ratelimit top --prefix rule/free/ -n 5
   caddy pg-ratelimit top --prefix web`,
 		Args: arguments(),
 		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
 			if err := most.check(); err != nil {
 				return err
+			}
+			if in.since != "" {
+				return t.topSince(ctx, db, cmd, &in, prefix, int(most))
+			}
+			if in.until != "" {
+				return errNoSince
 			}
 			if prefix != "" && !strings.HasPrefix(prefix, "rule/") {
 				counters, err := db.TopCounters(ctx, prefix, int(most))
@@ -73,6 +87,7 @@ first.`,
 		}),
 	}
 	cmd.Flags().StringVar(&prefix, "prefix", "", "counters of this prefix only")
+	in.flags(cmd, "", "requests")
 	most.flag(cmd)
 	t.mayComplete(cmd, "prefix", t.completePrefix)
 	return cmd

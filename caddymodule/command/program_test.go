@@ -152,6 +152,14 @@ func TestTheProgramSuggests(t *testing.T) {
 		{[]string{"unban", ""}, []string{"192.0.2.0/24"}},
 		{[]string{"get", "rule/p"}, []string{"rule/plan/per_hour", "rule/protect/per_second"}},
 		{[]string{"explain", "--tier", "f"}, []string{"free"}},
+		{[]string{"audit", "--decision", "l"}, []string{"limited"}},
+		{[]string{"audit", "--rule", "pr"}, []string{"protect"}},
+		{[]string{"audit", "--user", "a"}, []string{"acme"}},
+		{[]string{"usage", "b"}, []string{"blue"}},
+		{[]string{"replay", "--rule", "pl"}, []string{"plan"}},
+		{[]string{"replay", "--rule", "plan", "per_h"}, []string{"per_hour=\tthe same for an hour"}},
+		{[]string{"replay", "--rule", "plan", "algorithm=g"}, []string{"algorithm=gcra"}},
+		{[]string{"replay", "--rule", "plan", "ti"}, nil},
 	} {
 		out := s.caddy(append([]string{"__complete", "pg-ratelimit", "--dsn", s.dsn}, c.args...)...)
 		lines := strings.Split(strings.TrimSpace(out.stdout), "\n")

@@ -68,6 +68,9 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 		{"get", "per-key", key}, {"reset", "per-key", key}, {"users", "get", key}, {"rules", "enable", key}, {"rules", "set", "x", key},
 		{"rules", "set", "x", key + "=1"}, {"rules", "set", "x", "per_hour=" + key}, {"ban", key}, {"keys", "revoke", key}, {"keys", "create", "--user", key},
 		{"users", "unban", key}, {"explain", key}, {key}, {"explain", "--ip", key}, {"explain", "--path", key}, {"top", "-n", key},
+		{"audit", "--user", key}, {"audit", "--user", key, "--json"}, {"audit", "--decision", key}, {"audit", "--address", key}, {"audit", key}, {"audit", "--since", key},
+		{"usage", key}, {"usage", key, "--json"}, {"usage", "acme", "--month", key}, {"top", "--since", "1h", "--prefix", key}, {"replay", "--rule", key},
+		{"replay", "--rule", "x", key}, {"replay", "--rule", "x", "per_hour=" + key}, {"upkeep", key},
 	} {
 		out := s.run(args...)
 		printed += out.stdout + out.stderr

@@ -16,7 +16,9 @@ const warmUp = 1
 func (b *bench) measureProxies() {
 	b.measureMemory()
 	for _, row := range b.proxyRows {
-		if row.proxy.denies > 0 {
+		if likewise := row.proxy.likewise; likewise != nil && likewise.limit.Limit != "" {
+			row.proxy.limit.Limit = likewise.limit.Limit // the two rows are compared
+		} else if row.proxy.denies > 0 {
 			b.calibrate(row)
 		}
 		p := b.startProxy(row.proxy)

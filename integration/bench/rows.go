@@ -29,13 +29,14 @@ type sample struct {
 // proxySpec says how a proxy is configured. Rows that share a proxySpec share the
 // process.
 type proxySpec struct {
-	name    string
-	traefik bool       // or else Caddy
-	limit   *limitSpec // of pg_ratelimit; nil is none
-	builtin bool       // Traefik's own rateLimit
-	redis   bool       // Traefik's own rateLimit counts in Redis
-	denies  float64    // the share of requests that the limit is to refuse
-	shares  *proxySpec // count in the database of this proxy; nil: in one of its own
+	name     string
+	traefik  bool       // or else Caddy
+	limit    *limitSpec // of pg_ratelimit; nil is none
+	builtin  bool       // Traefik's own rateLimit
+	redis    bool       // Traefik's own rateLimit counts in Redis
+	denies   float64    // the share of requests that the limit is to refuse
+	likewise *proxySpec // refuse with the limit that was found for this proxy; nil: find one
+	shares   *proxySpec // count in the database of this proxy; nil: in one of its own
 }
 
 // limitSpec is a limit of pg_ratelimit.
@@ -54,22 +55,24 @@ func (s *proxySpec) inPostgres() bool { return s.limit != nil && !s.limit.Memory
 
 // Names of rows that others refer to.
 const (
-	caddyPlain    = "Caddy plain"
-	caddySliding  = "Caddy + sliding_window, 1,000 keys"
-	caddyDenied   = "Caddy + sliding_window, 90 % denied"
-	caddyOneKey   = "Caddy + sliding_window, one hot key"
-	caddyZipf     = "Caddy + sliding_window, 1 M keys, Zipf"
-	caddyZones    = "Caddy + sliding_window, 3 zones"
-	caddyPolicy   = "Caddy + policy, 10,000 of 1 M API keys, Zipf"
-	caddySomeZipf = "Caddy + sliding_window, 10,000 keys, Zipf"
-	traefikPlain  = "Traefik plain"
-	traefikRedis  = "Traefik + its rateLimit, on Redis"
-	traefikPlugin = "Traefik + plugin"
-	leased        = ", leased" // the end of the name of a row like the one before, with leases
-	coreBare      = "Core: bare upsert, batches of 100 on 2 connections"
-	coreBatches   = "Core: batches of 100 on 2 connections"
-	coreGroup     = "Core: group commit, 256 callers"
-	coreHot       = "Core: one hot key, 4 processes"
+	caddyPlain       = "Caddy plain"
+	caddySliding     = "Caddy + sliding_window, 1,000 keys"
+	caddyDenied      = "Caddy + sliding_window, 90 % denied"
+	caddyAudited     = "Caddy + sliding_window, 1,000 keys, audit all"
+	caddyAuditDenied = "Caddy + sliding_window, 90 % denied, audit denied"
+	caddyOneKey      = "Caddy + sliding_window, one hot key"
+	caddyZipf        = "Caddy + sliding_window, 1 M keys, Zipf"
+	caddyZones       = "Caddy + sliding_window, 3 zones"
+	caddyPolicy      = "Caddy + policy, 10,000 of 1 M API keys, Zipf"
+	caddySomeZipf    = "Caddy + sliding_window, 10,000 keys, Zipf"
+	traefikPlain     = "Traefik plain"
+	traefikRedis     = "Traefik + its rateLimit, on Redis"
+	traefikPlugin    = "Traefik + plugin"
+	leased           = ", leased" // the end of the name of a row like the one before, with leases
+	coreBare         = "Core: bare upsert, batches of 100 on 2 connections"
+	coreBatches      = "Core: batches of 100 on 2 connections"
+	coreGroup        = "Core: group commit, 256 callers"
+	coreHot          = "Core: one hot key, 4 processes"
 )
 
 // Names of the figures that are no rows.
@@ -102,6 +105,7 @@ var (
 	leasedCaddy  = &proxySpec{name: caddySliding + leased, limit: &limitSpec{Algorithm: "sliding_window", Limit: ample, Lease: share}}
 	filledCaddy  = &proxySpec{name: "Caddy with 1 M keys", limit: &limitSpec{Algorithm: "sliding_window", Limit: ample}}
 	filledLeased = &proxySpec{name: "Caddy with 1 M keys" + leased, limit: leasedCaddy.limit, shares: filledCaddy}
+	deniedCaddy  = &proxySpec{name: caddyDenied, denies: 0.9, limit: &limitSpec{Algorithm: "sliding_window"}}
 	policyCaddy  = &proxySpec{name: "Caddy with a policy", limit: &limitSpec{Policy: true}}
 )
 
@@ -118,7 +122,9 @@ func proxyRows() (rows []*row) {
 	sliding("Caddy + sliding_window, in memory", thousand, limitSpec{Memory: true})
 	caddy(caddySliding, thousand, slidingCaddy)
 	caddy(caddySliding+leased, thousand, leasedCaddy)
-	caddy(caddyDenied, thousand, &proxySpec{name: caddyDenied, denies: 0.9, limit: &limitSpec{Algorithm: "sliding_window"}})
+	sliding(caddyAudited, thousand, limitSpec{Options: "audit all"})
+	caddy(caddyDenied, thousand, deniedCaddy)
+	caddy(caddyAuditDenied, thousand, &proxySpec{name: caddyAuditDenied, denies: 0.9, likewise: deniedCaddy, limit: &limitSpec{Algorithm: "sliding_window", Options: "audit denied"}})
 	sliding(caddyOneKey, oneKey, limitSpec{})
 	sliding(caddyOneKey+leased, oneKey, limitSpec{Lease: share})
 	caddy("Caddy + sliding_window, 1 M keys", million, filledCaddy)

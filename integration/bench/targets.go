@@ -34,6 +34,8 @@ func (b *bench) targets() (all []target) {
 	ratio("the same with 1 M keys, Zipf", caddyZipf+leased, caddyPlain, 0.65)
 	ratio("Caddy, exact, 1,000 keys, all admitted ÷ Caddy plain", caddySliding, caddyPlain, 0.68)
 	ratio("the same with 90 % denied", caddyDenied, caddyPlain, 0.95)
+	ratio("audit denied, 90 % denied ÷ the same without a history", caddyAuditDenied, caddyDenied, 0.97)
+	ratio("audit all, 1,000 keys, all admitted ÷ the same without a history", caddyAudited, caddySliding, 0.95)
 	ratio("three zones on one request ÷ one zone", caddyZones, caddySliding, 0.78)
 	ratio("policy, 10,000 of 1 M API keys, Zipf ÷ the same limit as a zone", caddyPolicy, caddySomeZipf, 0.9)
 	ratio("Traefik plugin, leased ÷ Traefik's own rateLimit on Redis", traefikPlugin+leased, traefikRedis, 1.15)

@@ -62,6 +62,9 @@ func (d *Database) Close() {
 	_ = d.conn.Close(ctx) // the server notices a lost connection by itself
 }
 
+// Conn is the connection, for packages that do more than this one. Close closes it.
+func (d *Database) Conn() *pgx.Conn { return d.conn }
+
 // Now is the time by the clock of the server, which is the one that decides.
 func (d *Database) Now(ctx context.Context) (time.Time, error) {
 	var now time.Time

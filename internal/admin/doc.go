@@ -10,6 +10,10 @@
 //   - explain.go, identity.go, conditions.go, left.go: what the policy does with a request
 //   - counters.go: counters
 //   - changes.go, nodes.go: the log of changes, and the proxies that apply it
+//   - period.go, audit.go, top_since.go, usage.go: what the history says
+//   - upkeep.go: the upkeep of the history
+//   - replay.go, replay_limits.go, replay_change.go, replay_trial.go: what other limits would have
+//     done to the recorded requests
 //
 // An API key leaves this package only as the result of CreateKey and RotateKey. Errors contain
 // no key, and a database gets only the digest.

@@ -48,6 +48,9 @@ func (d *Database) failure(err error) error {
 func explained(failed *pgconn.PgError, major int, role string) error {
 	switch failed.Code {
 	case undefinedTable, undefinedFunction, undefinedColumn:
+		if isOfHistory(failed.Message) {
+			return fmt.Errorf("the tables of the history are missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", failed.Message)
+		}
 		if major > 0 && major < oldestServer {
 			return tooOld(major)
 		}
@@ -74,6 +77,17 @@ func explained(failed *pgconn.PgError, major int, role string) error {
 		text += " (" + failed.Hint + ")"
 	}
 	return errors.New(text)
+}
+
+// isOfHistory reports whether a message of the server names a table or a function of the history,
+// which older servers have as well.
+func isOfHistory(message string) bool {
+	for _, name := range []string{"rate_limit_audit", "rate_limit_usage", "rate_limit_upkeep"} {
+		if strings.Contains(message, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // constraintError is a constraint that a row would break. The name of the constraint says what

@@ -20,6 +20,7 @@ type ruleLimit struct {
 	name     string
 	delete   bool
 	events   *int64
+	window   time.Duration // per
 	per      *string
 	calendar *string
 	zone     *string
@@ -72,7 +73,7 @@ func parseAmount(setting, text string) (*int64, error) {
 
 func (l *ruleLimit) setWindow(window time.Duration) {
 	per := intervalOf(window)
-	l.per = &per
+	l.window, l.per = window, &per
 }
 
 // unlimitedPer is the limit of a setting per_second … per_month, without an amount.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -78,6 +79,29 @@ func TestEveryServerHasCounters(t *testing.T) {
 	}
 	if err := db.Reset(ctx, "web", "x"); err != nil {
 		t.Error(err)
+	}
+
+	// The history needs no policy.
+	if u, err := db.Upkeep(ctx); err != nil || len(u.Made) != 8 {
+		t.Errorf("Upkeep returned %+v, %v", u, err)
+	}
+	for _, sql := range []string{
+		"INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, key, user_id, address, node) VALUES (now(), 1, 1, 'allowed', 'web', 'x', 'acme', '192.0.2.1', 'n')",
+		"INSERT INTO rate_limit_usage (day, user_id, requests, last_request) VALUES (now()::date, 'acme', 3, now())",
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := admin.Period{From: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}
+	if rows, err := db.Audit(ctx, &admin.AuditQuery{Period: last, User: "acme", Most: 5}); err != nil || len(rows) != 1 || *rows[0].Address != "192.0.2.1" {
+		t.Errorf("Audit returned %+v, %v", rows, err)
+	}
+	if senders, err := db.TopSince(ctx, last, "web", 5); err != nil || len(senders) != 1 || senders[0].Requests != 1 {
+		t.Errorf("TopSince returned %+v, %v", senders, err)
+	}
+	if u, err := db.UsageOf(ctx, "acme", admin.Period{From: last.From.AddDate(0, 0, -1), Until: last.Until.AddDate(0, 0, 1)}); err != nil || u.Total.Requests != 3 {
+		t.Errorf("UsageOf returned %+v, %v", u, err)
 	}
 }
 

@@ -91,15 +91,16 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 
 	fmt.Fprintf(out, welcome, o.port, shown(dsn), o.config, relative(c.log))
+	database := "" // a shell with DATABASE_URL has started this program
+	if o.databaseURL == "" {
+		database = "DATABASE_URL='" + dsn + "' "
+	}
 	if policyErr != nil {
 		fmt.Fprintf(out, "\nWithout a policy to try: %s\n", oneLine(policyErr))
 	} else {
-		database := "" // a shell with DATABASE_URL has started this program
-		if o.databaseURL == "" {
-			database = "DATABASE_URL='" + dsn + "' "
-		}
 		fmt.Fprintf(out, policyWelcome, o.port, keys.ann, keys.acme, database, o.caddy)
 	}
+	fmt.Fprintf(out, historyWelcome, database, o.caddy)
 	fmt.Fprint(out, farewell)
 	select {
 	case <-ctx.Done():
@@ -152,6 +153,14 @@ Try it, more often than the limit allows:
 
   curl -i http://localhost:%[1]s/
   for i in $(seq 12); do curl -s -o /dev/null -w '%%{http_code} ' http://localhost:%[1]s/; done; echo
+`
+
+// historyWelcome shows the history, with how a command finds the database.
+const historyWelcome = `
+List what happened to these requests, and the keys with the most requests:
+
+  %[1]s%[2]s pg-ratelimit audit
+  %[1]s%[2]s pg-ratelimit top --since 1h
 `
 
 const farewell = `

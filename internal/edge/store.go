@@ -181,10 +181,10 @@ func Answers(store ratelimit.Store) bool {
 	return !ok || s.Unavailable() == nil
 }
 
-// LeasedUnits is how many units a store has charged in advance, and not used yet.
-func LeasedUnits(store ratelimit.Store) int64 {
+// Stats is what a Postgres store has counted. All is 0 for another kind of store.
+func Stats(store ratelimit.Store) postgres.Stats {
 	if s, ok := store.(*postgres.Store); ok {
-		return s.Stats().LeasedUnits
+		return s.Stats()
 	}
-	return 0
+	return postgres.Stats{}
 }

@@ -72,13 +72,17 @@ var rules = []rule{
 		dir: "traefikplugin", ours: []string{"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "ratelimit", "ratelimit/history", "ratelimit/policy", "ratelimit/postgres"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type, batch for the interpreter",
 	}, {
-		dir: "internal/admin", ours: []string{"internal/edge", "ratelimit", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema"},
+		dir: "internal/admin", ours: []string{"internal/edge", "ratelimit", "ratelimit/algorithm", "ratelimit/history", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema"},
 		others: []string{"github.com/jackc/pgx/v5"},
-		reason: "it is what administrators do with the database, and knows no proxy; edge is for which headers are secret",
+		reason: "it is what administrators do with the database, and knows no proxy; edge is for which headers are secret, algorithm for deciding requests again",
 	}, {
-		dir: "caddymodule/command", ours: []string{"internal/admin", "internal/edge", "ratelimit", "ratelimit/policy"},
+		dir: "internal/archive", ours: []string{"ratelimit"},
+		others: []string{"github.com/cespare/xxhash/v2", "github.com/jackc/pgx/v5", "github.com/minio/minio-go/v7", "github.com/parquet-go/parquet-go"},
+		reason: "it moves rows from a table to files, and knows neither what they mean nor a proxy",
+	}, {
+		dir: "caddymodule/command", ours: []string{"internal/admin", "internal/archive", "internal/edge", "ratelimit", "ratelimit/policy"},
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra"},
-		reason: "it prints what admin returns; policy is for the form of keys",
+		reason: "it prints what admin and archive return; policy is for the form of keys",
 	}, {
 		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/edge", "ratelimit", "ratelimit/history", "ratelimit/pgxdb", "ratelimit/policy", "ratelimit/postgres"},
 		// Prometheus: Caddy's registry of metrics has a type of that module.
@@ -100,6 +104,9 @@ var rules = []rule{
 	}, {
 		dir: "internal/cluster/versions", ours: []string{"internal/npm"},
 		reason: "it fetches servers and runs any command against them",
+	}, {
+		dir:    "internal/promtool",
+		reason: "it fetches a program that checks files of any kind",
 	}, {
 		dir:    "internal/npm",
 		reason: "it fetches packages of any content",

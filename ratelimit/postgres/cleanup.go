@@ -118,7 +118,11 @@ func (c *cleaner) sweep(now any) error {
 func (c *cleaner) run(statement *Statement) error {
 	ctx, cancel := context.WithTimeout(c.server.closing, cleanupTimeout)
 	defer cancel()
-	err := c.server.db.Run(ctx, []*Statement{statement})
+	statements := []*Statement{statement}
+	err := c.server.db.Run(ctx, statements)
+	if c.server.closing.Err() == nil {
+		c.server.counts.countErrors(statements, err)
+	}
 	if err == nil {
 		err = statement.Err
 	}

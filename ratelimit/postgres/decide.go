@@ -15,12 +15,16 @@ import (
 // decide decides the calls of a batch. It is batch.Options.Decide, so it finishes each call
 // once, also if something panics.
 func (e *engine) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
+	began := time.Now()
+	wait := began.Sub(deadline) + batch.Timeout(q) // of the call that came first
+	size := len(calls)
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	d := newDecision(e, q, ctx, batch.Split(calls))
 	d.stats.Requests = int64(len(calls))
 	err := batch.PanicError(func() { run(d) })
 	d.end(err)
+	addBatch(e.counts, size, wait, time.Since(began))
 }
 
 // run decides the requests, and finishes those with a known outcome. The others are left to end.

@@ -26,6 +26,7 @@ import (
 type server struct {
 	db      DB
 	closing context.Context // ends when the store is closed
+	counts  *counts         // for errors
 
 	// Atomic, so that a batch need not take the mutex.
 	isDown  int32 // 1 while down is set
@@ -75,6 +76,7 @@ func (s *server) run(ctx context.Context, statements []*Statement) (bool, error)
 		answers := atomic.LoadInt64(&s.answers)
 		err := s.db.Run(ctx, statements)
 		if err != nil {
+			s.counts.countErrors(statements, err)
 			deadline, _ := ctx.Deadline()
 			return true, s.noteFailure(err, deadline.Sub(sent), answers)
 		}
@@ -88,6 +90,9 @@ func (s *server) run(ctx context.Context, statements []*Statement) (bool, error)
 				fails = true
 				break
 			}
+		}
+		if fails {
+			s.counts.countErrors(statements, nil)
 		}
 		failed = failed || fails
 		if !fails || attempt == maxRetries {
@@ -201,7 +206,11 @@ func (s *server) ping(ctx context.Context) (err error) {
 			err = fmt.Errorf("ratelimit: panic: %v", p)
 		}
 	}()
-	return s.db.Run(ctx, []*Statement{{SQL: "SELECT 1"}})
+	statements := []*Statement{{SQL: "SELECT 1"}}
+	if err = s.db.Run(ctx, statements); err != nil && s.closing.Err() == nil {
+		s.counts.countErrors(statements, err)
+	}
+	return err
 }
 
 // sleep waits for d, or until ctx ends.

@@ -1,6 +1,10 @@
 package postgres
 
-import "sync"
+import (
+	"math/bits"
+	"sync"
+	"time"
+)
 
 // Stats counts what a Store has done since it was made.
 type Stats struct {
@@ -13,15 +17,47 @@ type Stats struct {
 	Leased      int64 // requests that passed without asking the database, see Limit.Lease
 	LeasedUnits int64 // units that are charged in advance now
 	Failures    int64 // batches for which no decision came
+
+	BatchSizes Histogram // requests in a batch
+	BatchWaits Histogram // microseconds from the arrival of a batch's first request to the batch's start
+	BatchTimes Histogram // microseconds from a batch's start to its end
+
+	// Errors counts errors by the class of their SQLSTATE, see ErrorClasses. It has an element
+	// for each class.
+	Errors map[string]int64
 }
+
+// Histogram counts values by size.
+type Histogram struct {
+	// Counts[i] counts the values that are above 1<<(i-1) and at most 1<<i. Counts[0] counts those
+	// that are at most 1, and the last element also those that are larger.
+	Counts []int64
+
+	// Sum is the sum of the values.
+	Sum int64
+}
+
+// histogramSize is the length of Histogram.Counts. 1<<24 microseconds are 17 seconds.
+const histogramSize = 25
 
 // counts adds up Stats.
 type counts struct {
-	mu    sync.Mutex
-	stats Stats
+	mu     sync.Mutex // guards all that follows
+	stats  Stats      // without the histograms and errors
+	sizes  Histogram
+	waits  Histogram
+	times  Histogram
+	errors map[string]int64
 }
 
-// add adds some stats, except BlockedKeys, Leased and LeasedUnits.
+func newCounts() *counts {
+	return &counts{
+		sizes: Histogram{Counts: make([]int64, histogramSize)}, waits: Histogram{Counts: make([]int64, histogramSize)},
+		times: Histogram{Counts: make([]int64, histogramSize)}, errors: map[string]int64{},
+	}
+}
+
+// add adds some stats, except BlockedKeys, Leased, LeasedUnits, the histograms and errors.
 func (c *counts) add(s Stats) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,8 +69,58 @@ func (c *counts) add(s Stats) {
 	c.stats.Failures += s.Failures
 }
 
+// addBatch adds a batch to the histograms. It is one function without loops, since the
+// interpreted plugin calls it for each batch.
+func addBatch(c *counts, size int, wait, took time.Duration) {
+	waited := int64(wait / time.Microsecond)
+	lasted := int64(took / time.Microsecond)
+	bySize := bucketOf(int64(size))
+	byWait := bucketOf(waited)
+	byTime := bucketOf(lasted)
+	c.mu.Lock()
+	c.sizes.Counts[bySize]++
+	c.sizes.Sum += int64(size)
+	c.waits.Counts[byWait]++
+	c.waits.Sum += waited
+	c.times.Counts[byTime]++
+	c.times.Sum += lasted
+	c.mu.Unlock()
+}
+
+// bucketOf is the index of a value in Histogram.Counts.
+func bucketOf(value int64) int {
+	if value <= 1 {
+		return 0
+	}
+	i := bits.Len64(uint64(value - 1))
+	if i >= histogramSize {
+		return histogramSize - 1
+	}
+	return i
+}
+
+// addError counts an error of a class.
+func (c *counts) addError(class string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.errors[class]++
+}
+
+// get returns the counts, in memory of their own.
 func (c *counts) get() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.stats
+	stats := c.stats
+	stats.BatchSizes = c.sizes.copied()
+	stats.BatchWaits = c.waits.copied()
+	stats.BatchTimes = c.times.copied()
+	stats.Errors = make(map[string]int64, len(errorClasses))
+	for _, class := range errorClasses {
+		stats.Errors[class] = c.errors[class]
+	}
+	return stats
+}
+
+func (h Histogram) copied() Histogram {
+	return Histogram{Counts: append([]int64(nil), h.Counts...), Sum: h.Sum}
 }

@@ -122,8 +122,8 @@ func New(db DB, options Options) (*Store, error) {
 		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
 	}
 	closing, cancel := context.WithCancel(context.Background())
-	counts := &counts{}
-	server := &server{db: db, closing: closing}
+	counts := newCounts()
+	server := &server{db: db, closing: closing, counts: counts}
 	texts := newStatements()
 	e := &engine{
 		server: server, texts: texts, now: o.Now, counts: counts,

@@ -1,0 +1,145 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/archive"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+func archiveCommand(t *tool) *cobra.Command {
+	var before, to string
+	var drop bool
+	cmd := &cobra.Command{
+		Use:   "archive --before AGE --to DESTINATION [--drop]",
+		Short: "Copies old days of the audit log to Parquet files",
+		Long: `Copies the days of the audit log that ended before --before to Parquet files, one for each
+day in UTC, such as audit/2026/08/2026-08-01.parquet. Each file is read back and compared with
+the table: the number of rows, and a checksum of each column. With --drop the day is then
+removed from the database. Interrupted and started again, the command goes on where it was.
+
+--to is a folder that exists, or s3://BUCKET/PREFIX. The credentials for S3 are in
+AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN), or in the profile AWS_PROFILE
+of ~/.aws/credentials, or are those of the machine's role. AWS_REGION is the region, and
+AWS_ENDPOINT_URL the address of a server other than Amazon's.
+
+Upkeep deletes days that are past the retention of the audit log, archived or not. The command
+ends with an error if the retention is not at least 7 days longer than --before: days that
+a failed run leaves could be lost.
+
+The role must own the tables. Connect to Postgres itself, not to a pooler.`,
+		Example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
+  caddy pg-ratelimit archive --before 60d --to s3://logs/limits --drop`,
+		Args: arguments(),
+	}
+	cmd.Flags().StringVar(&before, "before", "", "archive days that ended before: an age such as 60d, or a time such as 2026-08-01")
+	cmd.Flags().StringVar(&to, "to", "", "a folder, or s3://BUCKET/PREFIX")
+	cmd.Flags().BoolVar(&drop, "drop", false, "remove the days from the database when they are archived")
+	run := t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+		now, err := db.Now(ctx)
+		if err != nil {
+			return err
+		}
+		o := archive.Options{Drop: drop}
+		if o.Before, err = past("--before", before, now); err != nil {
+			return err
+		}
+		if o.To, err = archive.NewDestination(to); err != nil {
+			return err
+		}
+		return t.archive(ctx, cmd, db, o)
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case before == "":
+			return &ratelimit.FieldError{Field: "--before", Want: "given, such as 60d: days of the audit log that ended before are archived"}
+		case to == "":
+			return &ratelimit.FieldError{Field: "--to", Want: "given: a folder, or s3://BUCKET/PREFIX"}
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
+// archiveMemory is how much memory Go should use at most while it archives, in bytes. The program
+// itself comes on top.
+const archiveMemory = 100 << 20
+
+// archive runs the archive until it is done or interrupted. People see a line when a partition
+// is done; JSON is printed at the end.
+func (t *tool) archive(ctx context.Context, cmd *cobra.Command, db *admin.Database, o archive.Options) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	limit := debug.SetMemoryLimit(-1) // reads it
+	debug.SetMemoryLimit(min(limit, archiveMemory))
+	defer debug.SetMemoryLimit(limit)
+	if !t.json {
+		o.Done = func(d archive.Day) { fmt.Fprintln(cmd.OutOrStdout(), archived(d)) }
+	}
+	days, err := archive.Run(ctx, db.Conn(), o)
+	if ctx.Err() != nil {
+		err = errors.New("interrupted: the next run goes on where this one was")
+	}
+	if t.json && days == nil {
+		days = []archive.Day{}
+	}
+	shown := t.show(cmd, days, func(to io.Writer) error {
+		if len(days) > 0 || err != nil {
+			return nil
+		}
+		_, err := fmt.Fprintf(to, "No day of the audit log ended before %s.\n", moment(o.Before))
+		return err
+	})
+	return errors.Join(err, shown)
+}
+
+// archived is a line about a partition.
+func archived(d archive.Day) string {
+	line := d.Day + " " + string(d.Outcome)
+	if d.File != "" {
+		line += fmt.Sprintf(": %d rows, %s, %s", d.Rows, size(d.Bytes), d.File)
+	}
+	if d.Dropped {
+		line += ", dropped"
+	}
+	line += fmt.Sprintf(", %.1f s", d.Seconds)
+	if d.Problem != "" {
+		line += ": " + d.Problem
+	}
+	return line
+}
+
+// size is a number of bytes, such as 12.3 MB.
+func size(bytes int64) string {
+	switch {
+	case bytes >= 1e9:
+		return strconv.FormatFloat(float64(bytes)/1e9, 'f', 1, 64) + " GB"
+	case bytes >= 1e6:
+		return strconv.FormatFloat(float64(bytes)/1e6, 'f', 1, 64) + " MB"
+	}
+	return strconv.FormatFloat(float64(bytes)/1e3, 'f', 1, 64) + " kB"
+}
+
+// past reads the flag of a time in the past: an age such as 90d, or a point in time.
+func past(flag, text string, now time.Time) (time.Time, error) {
+	if age, err := ratelimit.ParseWindow(text); err == nil && age > 0 {
+		return now.Add(-age), nil
+	}
+	t, err := admin.ParseTime(flag, text)
+	if err != nil || !t.Before(now) {
+		return t, &ratelimit.FieldError{Field: flag, Value: text, Want: "an age such as 60d, or a time in the past such as 2026-08-01 or 2026-08-01T06:00:00Z"}
+	}
+	return t, nil
+}

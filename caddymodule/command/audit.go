@@ -1,0 +1,174 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// times are the flags of a period of the history.
+type times struct{ since, until string }
+
+func (p *times) flags(cmd *cobra.Command, since, what string) {
+	cmd.Flags().StringVar(&p.since, "since", since, what+" since then: 30m, 24h or 7d before now, or a time such as 2026-11-27T18:00:00Z")
+	cmd.Flags().StringVar(&p.until, "until", "", what+" before then, in the same forms (default now)")
+}
+
+// errNoSince is for --until alone, with a command that works without --since.
+var errNoSince = &ratelimit.FieldError{Field: "--since", Want: "given with --until"}
+
+// period is the period by the clock of the server.
+func (p *times) period(ctx context.Context, db *admin.Database) (admin.Period, error) {
+	now, err := db.Now(ctx)
+	if err != nil {
+		return admin.Period{}, err
+	}
+	return admin.ParsePeriod(p.since, p.until, now)
+}
+
+// periodText is a period for people.
+func periodText(p admin.Period) string { return "from " + moment(p.From) + " until " + moment(p.Until) }
+
+// recording says which requests the audit log has.
+const recording = `The audit log has what the configurations of the proxies say: with "audit denied", the
+default of a configuration with "history", only what was refused.`
+
+// auditFlags are the flags of audit.
+type auditFlags struct {
+	admin.AuditQuery
+	times
+	rule, decision, address string
+	most                    number
+}
+
+func (f *auditFlags) query(ctx context.Context, db *admin.Database) (*admin.AuditQuery, error) {
+	q := f.AuditQuery
+	if f.rule != "" {
+		q.Prefix = "rule/" + f.rule
+	}
+	if q.KeyID < 0 {
+		return nil, &ratelimit.FieldError{Field: "--key-id", Value: whole(q.KeyID), Want: "the number of a key, as in: caddy pg-ratelimit keys list"}
+	}
+	if err := f.most.check(); err != nil {
+		return nil, err
+	}
+	q.Most = int(f.most)
+	var err error
+	if q.Decisions, err = admin.ParseDecisions("--decision", f.decision); err != nil {
+		return nil, err
+	}
+	if f.address != "" {
+		if q.Address, err = admin.ParseNetwork("--address", f.address); err != nil {
+			return nil, err
+		}
+	}
+	q.Period, err = f.period(ctx, db)
+	return &q, err
+}
+
+func auditCommand(t *tool) *cobra.Command {
+	f := auditFlags{most: 50}
+	cmd := &cobra.Command{
+		Use:   "audit [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
+		Short: "Lists what happened to requests, the newest first",
+		Long: `Lists rows of the audit log, the newest first: of the last hour, unless --since says
+otherwise. Flags that are given together must all hold. A row with a count above 1 stands for
+as many equal refusals within a second. LIMIT is the limit that refused the request, or the one
+with the least left.
+
+` + recording,
+		Example: `  caddy pg-ratelimit audit
+  caddy pg-ratelimit audit --user acme --decision limited --since 24h
+  caddy pg-ratelimit audit --rule free --address 192.0.2.0/24 -n 200
+  caddy pg-ratelimit audit --prefix web --host api.example.com --since 2026-11-27 --until 2026-11-28 --json`,
+		Args: arguments(),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+			q, err := f.query(ctx, db)
+			if err != nil {
+				return err
+			}
+			found, err := db.Audit(ctx, q)
+			if err != nil {
+				return err
+			}
+			for i := range found {
+				hideIn(found[i].Key, found[i].User, found[i].Host, found[i].Path)
+			}
+			return t.showTable(cmd, found, auditTable(found, q.Period))
+		}),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.User, "user", "", "of this user")
+	flags.Int64Var(&f.KeyID, "key-id", 0, "with the API key of this number")
+	flags.StringVar(&f.Prefix, "prefix", "", "by the limit of this prefix in a configuration, or by rule/RULE or rule/RULE/LIMIT")
+	flags.StringVar(&f.rule, "rule", "", "by this rule")
+	flags.StringVar(&f.decision, "decision", "", "one or more of "+strings.Join(admin.Decisions(), ", ")+", with commas between them")
+	flags.StringVar(&f.address, "address", "", "from this address or network")
+	flags.StringVar(&f.Host, "host", "", "to this host")
+	flags.StringVar(&f.Node, "node", "", "decided by this proxy")
+	f.flags(cmd, "1h", "decided")
+	f.most.flag(cmd)
+	cmd.MarkFlagsMutuallyExclusive("prefix", "rule")
+	t.mayComplete(cmd, "user", t.completeUser)
+	t.mayComplete(cmd, "rule", t.completeOne(ruleNames))
+	t.mayComplete(cmd, "prefix", t.completePrefix)
+	t.mayComplete(cmd, "decision", func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return beginning(admin.Decisions(), begun), cobra.ShellCompDirectiveNoFileComp
+	})
+	return cmd
+}
+
+// hideIn hides the API keys in texts. A client may have put one into a wrong place.
+func hideIn(texts ...*string) {
+	for _, text := range texts {
+		if text != nil {
+			*text = hideKeys(*text)
+		}
+	}
+}
+
+func auditTable(found []admin.Audited, p admin.Period) table {
+	list := table{
+		header: []string{"TIME", "DECISION", "REASON", "LIMIT", "KEY", "USER", "ADDRESS", "REQUEST", "STATUS", "COUNT", "LEFT", "NODE"},
+		empty:  "No such decision is in the audit log " + periodText(p) + ".\n" + recording,
+	}
+	for i := range found {
+		a := &found[i]
+		limit, request, status, left := text(a.Prefix), none, none, none
+		if a.Limit != nil {
+			limit = text(a.Prefix + "/" + *a.Limit)
+		}
+		if a.Method != nil || a.Host != nil || a.Path != nil {
+			request = text(strings.TrimSpace(orEmpty(a.Method) + " " + orEmpty(a.Host) + orEmpty(a.Path)))
+		}
+		if a.Status != nil {
+			status = whole(int64(*a.Status))
+		}
+		if a.Quota != nil && a.Remaining != nil {
+			left = fmt.Sprintf("%d of %d", *a.Remaining, *a.Quota)
+		}
+		list.add(moment(a.Time), a.Decision, optional(a.Reason), limit, optional(a.Key), optional(a.User), optional(a.Address), request,
+			status, counted(a.Count, a.Weight), left, text(a.Node))
+	}
+	return list
+}
+
+// counted is how many requests a row stands for: "about" if it is of a sample.
+func counted(count int64, weight float64) string {
+	if weight == 1 {
+		return whole(count)
+	}
+	return "about " + whole(int64(float64(count)*weight+0.5))
+}
+
+func orEmpty(value *string) string {
+	if value == nil {
+		return ""
+	}
+	return *value
+}

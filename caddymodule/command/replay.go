@@ -1,0 +1,148 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+)
+
+func replayCommand(t *tool) *cobra.Command {
+	q := admin.ReplayQuery{}
+	var in times
+	most := number(10)
+	cmd := &cobra.Command{
+		Use:   "replay --rule RULE [SETTING=VALUE ...] [--since 7d]",
+		Short: "Shows what other limits of a rule would have done to the recorded requests",
+		Long: `Decides the requests in the audit log again, with other limits of a rule, and shows how many
+would have been refused, beside what really happened. Nothing in the database changes. The
+limits count by the code of the proxies, at the time of each request.
+
+Settings are those of "rules set" that are about limits; the others stay as they are now. The
+overrides for users, keys and tiers hold as they are now, also where a setting names their
+limit: "rules set" does not change them either. The tier is that of the recorded request.
+
+The audit log must have the requests that passed: "audit all" or "audit sample". A row of a
+sample counts as all the requests that it stands for, at once. So do refusals that are one row
+because they came within the same second, at the time of the first.
+
+The counters begin empty. So for the time of the longest window the replay refuses less than
+the limits would have. Requests that another limit refused, and requests that were blocked or
+rejected, were not charged and do not count. With "audit_address prefix" or "audit_address off"
+the audit log has no full addresses, so a rule that counts by address counts several clients as
+one. In reality, a client that is refused may send less, or more; the replay has only what it
+did send.
+
+Settings:
+` + settingsHelp(admin.ReplaySettings()),
+		Example: `  caddy pg-ratelimit replay --rule free per_hour=500
+  caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
+  caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27 --json`,
+		Args: cobra.ArbitraryArgs,
+		ValidArgsFunction: func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+			return t.completeSetting(admin.ReplaySettings(), "", begun)
+		},
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+			err := most.check()
+			if err != nil {
+				return err
+			}
+			if q.Period, err = in.period(ctx, db); err != nil {
+				return err
+			}
+			q.Settings, q.Most = args, int(most)
+			r, err := db.Replay(ctx, &q)
+			if err != nil {
+				return err
+			}
+			for i := range r.Changed {
+				hideIn(&r.Changed[i].Key, r.Changed[i].User)
+			}
+			return t.show(cmd, r, func(to io.Writer) error { return writeReplay(to, r) })
+		}),
+	}
+	cmd.Flags().StringVar(&q.Rule, "rule", "", "the rule")
+	in.flags(cmd, "7d", "requests")
+	most.flag(cmd)
+	if err := cmd.MarkFlagRequired("rule"); err != nil {
+		panic(err) // there is no such flag
+	}
+	t.mayComplete(cmd, "rule", t.completeOne(ruleNames))
+	return cmd
+}
+
+// writeReplay writes a replay for people: the limits, the numbers, what they do not say, and the
+// counters of which most changes.
+func writeReplay(to io.Writer, r *admin.Replay) error {
+	if _, err := fmt.Fprintf(to, "rule    %s\nlimits  %s\nfrom    %s\nuntil   %s\n\n", text(r.Rule), limits(&admin.Rule{Limits: r.Limits}), moment(r.From), moment(r.Until)); err != nil {
+		return err
+	}
+	list := table{header: []string{"", "REQUESTS", "PASSED", "REFUSED", "COUNTERS REFUSED", "USERS REFUSED"}}
+	for _, o := range []struct {
+		name string
+		admin.ReplayOutcome
+	}{{"what happened", r.Happened}, {"with these limits", r.Replayed}} {
+		list.add(o.name, whole(r.Requests), whole(o.Passed), whole(o.Refused), whole(o.Counters), whole(o.Users))
+	}
+	if err := list.write(to); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(to, "\n"+strings.Join(caveats(r), "\n")+"\n"); err != nil {
+		return err
+	}
+	changed := table{header: []string{"KEY", "USER", "REQUESTS", "REFUSED", "WITH THESE LIMITS"}}
+	for i := range r.Changed {
+		c := &r.Changed[i]
+		changed.add(text(c.Key), optional(c.User), whole(c.Requests), whole(c.Refused), whole(c.Replayed))
+	}
+	return writeSections(to, section{title: "The counters that change most:", table: changed})
+}
+
+// caveats say what is to be known about the numbers.
+func caveats(r *admin.Replay) []string {
+	all := []string{"The counters begin empty: until " + moment(r.WarmUntil) + " the replay refuses less than these limits would have."}
+	if !r.WarmUntil.Before(r.Until) {
+		all[0] = "The counters begin empty, and the longest window is not over by the end: the replay refuses less than these limits would have."
+	}
+	all = append(all, "The requests are from "+moment(r.First)+" to "+moment(r.Last)+".")
+	if r.Weight > 1 {
+		all = append(all, "The numbers are estimates: one row of the sample stands for up to "+whole(int64(math.Round(r.Weight)))+" requests at once.")
+	}
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		if l.OnExceed == "overage" {
+			all = append(all, "The limit "+text(l.Name)+" counts overage and never refuses.")
+		} else if amount := capacity(l); r.Weight > 1 && amount < 10*r.Weight {
+			all = append(all, "The sample is too small for the limit "+text(l.Name)+": "+whole(int64(amount))+" is less than 10 rows of it.")
+		}
+	}
+	for _, left := range []struct {
+		n    int64
+		what string
+	}{
+		{r.Shadow, "requests were let pass by the rule as a shadow rule, which would have refused them."},
+		{r.ByOthers, "requests that other limits refused are left out."},
+		{r.Unknown, "requests that the rule refused by a limit of 0 are left out: they have no counter."},
+	} {
+		if left.n > 0 {
+			all = append(all, whole(left.n)+" "+left.what)
+		}
+	}
+	return all
+}
+
+// capacity is the most that a limit lets pass at once.
+func capacity(l *admin.RuleLimit) float64 {
+	switch {
+	case l.Events == nil:
+		return math.Inf(1)
+	case l.Burst != nil:
+		return float64(*l.Burst)
+	}
+	return float64(*l.Events)
+}

@@ -1,0 +1,57 @@
+package command
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+)
+
+func upkeepCommand(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:   "upkeep",
+		Short: "Makes partitions of the audit log, adds metrics up, and deletes what is past its retention",
+		Long: `Does what the history needs about once a minute, and prints what it did: it makes the
+partitions of the audit log for today and the next 7 days, adds the metrics up to hours and
+days, and deletes what is past its retention, up to 20,000 rows of each kind. Proxies with a
+history do the same by themselves, so the command is for when none runs. It may run at any
+time. If another process does the upkeep, it does nothing.
+
+A partition that is past its retention and in use is skipped, and goes the next time.`,
+		Example: "  caddy pg-ratelimit upkeep\n  caddy pg-ratelimit upkeep --json",
+		Args:    arguments(),
+		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+			u, err := db.Upkeep(ctx)
+			if err != nil && u.IsNothing() {
+				return err
+			}
+			// After a failure, the rest was done nevertheless.
+			shown := t.show(cmd, u, func(to io.Writer) error { return writeUpkept(to, &u) })
+			if err != nil {
+				return err
+			}
+			return shown
+		}),
+	}
+}
+
+func writeUpkept(to io.Writer, u *admin.Upkept) error {
+	if u.Busy {
+		_, err := io.WriteString(to, "Another process does the upkeep.\n")
+		return err
+	}
+	list := table{}
+	for _, partitions := range []struct {
+		what  string
+		names []string
+	}{{"made", u.Made}, {"detached", u.Detached}, {"dropped", u.Dropped}, {"skipped", u.Skipped}} {
+		for _, name := range partitions.names {
+			list.add(partitions.what, text(name))
+		}
+	}
+	list.add("rows of hours and days written", whole(u.RolledUp))
+	list.add("rows deleted", whole(u.Deleted))
+	return list.write(to)
+}

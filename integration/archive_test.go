@@ -1,0 +1,230 @@
+package integration
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+)
+
+// `make test-history` archives more rows, and to S3 too.
+var (
+	archiveRows    = flag.Int("archive-rows", 30_000, "how many rows the tests of the archive have")
+	archiveGateway = flag.String("archive-gateway", "", "the program versitygw, for an archive in S3 (default: only in a folder)")
+)
+
+const (
+	archiveDays   = 5
+	archiveKills  = 10
+	archiveMemory = 200 << 20 // bytes that Caddy may have at most
+)
+
+// archiveTarget is where an archive is: what --to says, and the folder where its files are.
+type archiveTarget struct {
+	to, dir string
+	env     []string
+}
+
+// archiveTargets are a new folder, and a new bucket of a server for S3 if there is one.
+func archiveTargets(t *testing.T) []archiveTarget {
+	t.Helper()
+	dir := t.TempDir()
+	targets := []archiveTarget{{to: dir, dir: dir}}
+	if *archiveGateway == "" {
+		return targets
+	}
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "logs"), 0o755); err != nil { // a bucket is a folder
+		t.Fatal(err)
+	}
+	address := harness.FreeAddress(t)
+	gateway := harness.Start(t, harness.Program{
+		Path: *archiveGateway, Args: []string{"--port", address, "--access", "archive", "--secret", "archive-secret", "--quiet", "posix", root},
+	})
+	gateway.AwaitAddress(t, address)
+	return append(targets, archiveTarget{
+		to: "s3://logs/limits", dir: filepath.Join(root, "logs", "limits"),
+		env: []string{"AWS_ACCESS_KEY_ID=archive", "AWS_SECRET_ACCESS_KEY=archive-secret", "AWS_REGION=us-east-1", "AWS_ENDPOINT_URL=http://" + address},
+	})
+}
+
+// archiveCommand is caddy pg-ratelimit archive.
+func archiveCommand(t *testing.T, dsn string, target archiveTarget, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(buildCaddy(t), append([]string{"pg-ratelimit", "archive", "--dsn", dsn, "--before", "30d", "--to", target.to}, args...)...)
+	cmd.Env = append(os.Environ(), target.env...)
+	cmd.Dir = t.TempDir()
+	return cmd
+}
+
+// archive runs the command to its end, and returns the most memory that it had, in bytes.
+func archiveAll(t *testing.T, cmd *exec.Cmd) int64 {
+	t.Helper()
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	peak := int64(0)
+	for {
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out.String())
+			}
+			t.Logf("%s", out.String())
+			return peak
+		case <-time.After(20 * time.Millisecond):
+			peak = max(peak, peakMemory(cmd.Process.Pid))
+		}
+	}
+}
+
+// peakMemory is the most memory that a process had, in bytes; 0 if it has ended, or the system
+// does not tell.
+func peakMemory(pid int) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, _ := strings.Cut(string(text), "VmHWM:")
+	value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	kB, _ := strconv.ParseInt(value, 10, 64)
+	return kB << 10
+}
+
+// auditLog makes an audit log of old days.
+func auditLog(t *testing.T) (dsn string, conn *pgx.Conn) {
+	t.Helper()
+	dsn = cluster.Open(t)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	sql(t, conn, schema.History)
+	fillDays(t, conn)
+	return dsn, conn
+}
+
+func fillDays(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	today := time.Now().UTC().Truncate(24 * time.Hour)
+	for n := range archiveDays {
+		fillAudit(t, conn, today.AddDate(0, 0, -40-n), *archiveRows/archiveDays)
+	}
+}
+
+func TestDuckDBReadsTheArchive(t *testing.T) {
+	dsn, conn := auditLog(t)
+	want := postgresSums(t, conn, "rate_limit_audit")
+	for _, target := range archiveTargets(t) {
+		cmd := archiveCommand(t, dsn, target)
+		begin := time.Now()
+		peak := archiveAll(t, cmd)
+		seconds := time.Since(begin).Seconds()
+		want.compare(t, duckdbSums(t, target.dir))
+		if peak > archiveMemory {
+			t.Errorf("the command had %d MB of memory, may have %d", peak>>20, archiveMemory>>20)
+		}
+		t.Logf("%s: %d rows in %.1f s, %d MB of memory, %.1f bytes/row in the files, %.1f in Postgres without, %.1f with indexes", target.to, *archiveRows, seconds, peak>>20,
+			perRow(folderSize(t, target.dir)), perRow(tableSize(t, conn, "pg_table_size")), perRow(tableSize(t, conn, "pg_total_relation_size")))
+	}
+}
+
+func perRow(bytes int64) float64 { return float64(bytes) / float64(*archiveRows) }
+
+func folderSize(t *testing.T, dir string) int64 {
+	t.Helper()
+	size := int64(0)
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			size += info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return size
+}
+
+func tableSize(t *testing.T, conn *pgx.Conn, function string) int64 {
+	t.Helper()
+	var size int64
+	if err := conn.QueryRow(t.Context(), "SELECT sum("+function+"(inhrelid))::bigint FROM pg_inherits WHERE inhparent = 'rate_limit_audit'::regclass").Scan(&size); err != nil {
+		t.Fatal(err)
+	}
+	return size
+}
+
+// A program is killed after a random part of the time that all of the work takes. If it ends
+// before, it gets new rows for the same days: they become second files.
+func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
+	work := time.Second + time.Duration(*archiveRows)*15*time.Microsecond
+	for _, target := range archiveTargets(t) {
+		dsn, conn := auditLog(t)
+		sql(t, conn, "CREATE UNLOGGED TABLE expected AS SELECT * FROM rate_limit_audit")
+		for kills := 0; kills < archiveKills; {
+			cmd := archiveCommand(t, dsn, target, "--drop")
+			switch killed, said := killAfter(t, cmd, 100*time.Millisecond+rand.N(work/archiveKills)); {
+			case killed:
+				kills++
+			case said == "":
+				fillDays(t, conn)
+				sql(t, conn, "UPDATE rate_limit_audit SET node = $1", fmt.Sprint("again-", kills, "-", time.Now().UnixNano())) // no row is equal to one before
+				sql(t, conn, "INSERT INTO expected SELECT * FROM rate_limit_audit")
+			case !strings.Contains(said, "another archive"): // the session of one that was killed lasts up to a second
+				t.Fatal(said)
+			}
+		}
+		archiveAll(t, archiveCommand(t, dsn, target, "--drop"))
+		postgresSums(t, conn, "expected").compare(t, duckdbSums(t, target.dir))
+		var left int
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'").Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		if left != 0 {
+			t.Errorf("%s: %d partitions are left, want none", target.to, left)
+		}
+	}
+}
+
+// killAfter runs a program and kills it after a time. If it ends before, it returns false and, if
+// the program failed, what it said.
+func killAfter(t *testing.T, cmd *exec.Cmd, after time.Duration) (killed bool, said string) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			said = err.Error() + ": " + out.String()
+		}
+		return false, said
+	case <-time.After(after):
+		_ = cmd.Process.Kill() // unless it has just ended
+		return <-ended != nil, ""
+	}
+}

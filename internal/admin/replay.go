@@ -1,0 +1,206 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Replay is what other limits of a rule would have done to the requests in the audit log, beside
+// what happened to them.
+//
+// The limits decide with the steps of the proxies, at the time of each request. A request counts
+// if the rule let it pass or refused it. One that another limit has refused does not count, since
+// nothing was charged. Nor does one that was blocked or rejected, or had no decision. A request
+// that the rule has refused is taken for one that all other limits would let pass. A token bucket
+// keeps its times of refill, while a store may delete the row of a full one, which begins anew.
+type Replay struct {
+	Rule  string    `json:"rule"`
+	From  time.Time `json:"from"`
+	Until time.Time `json:"until"`
+	// Limits are those of the replay.
+	Limits []RuleLimit `json:"limits"`
+	// WarmUntil is when the longest window of the limits has passed. The counters begin empty,
+	// so that until then they lack what was counted before From.
+	WarmUntil time.Time `json:"warm_until"`
+	// First and Last are the times of the first and the last request.
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+
+	// Requests that count. A sample is counted as what it stands for.
+	Requests int64 `json:"requests"`
+	// Happened is what happened to them, and Replayed what would have happened.
+	Happened ReplayOutcome `json:"happened"`
+	Replayed ReplayOutcome `json:"replayed"`
+	// Shadow is how many requests the rule would have refused while it was a shadow rule.
+	Shadow int64 `json:"shadow"`
+
+	// ByOthers are requests that other limits have refused. Unknown are requests that the rule
+	// has refused without a counter, since its limit was 0. Both are left out.
+	ByOthers int64 `json:"refused_by_others"`
+	Unknown  int64 `json:"without_counter"`
+	// Weight is the most requests that one row of a sample stands for; 1 without a sample.
+	Weight float64 `json:"weight"`
+
+	// Changed are the counters of which most requests fare otherwise, at most so many as
+	// ReplayQuery.Most.
+	Changed []ReplayedCounter `json:"changed"`
+}
+
+// ReplayOutcome counts requests, and the counters and users with a request that was refused.
+type ReplayOutcome struct {
+	Passed   int64 `json:"passed"`
+	Refused  int64 `json:"refused"`
+	Counters int64 `json:"counters_refused"`
+	Users    int64 `json:"users_refused"`
+}
+
+// ReplayedCounter is what happened to the requests of one counter.
+type ReplayedCounter struct {
+	Key string `json:"key"`
+	// User is that of the last request; nil for nobody.
+	User     *string `json:"user"`
+	Requests int64   `json:"requests"`
+	// Refused is how many were refused, and Replayed how many would have been.
+	Refused  int64 `json:"refused"`
+	Replayed int64 `json:"replayed_refused"`
+}
+
+// ReplayQuery says what to replay.
+type ReplayQuery struct {
+	Period
+	Rule string
+	// Settings are the limits that are other than those of now, as SetRule takes them.
+	Settings []string
+	// Most bounds Replay.Changed.
+	Most int
+}
+
+// replaySQL reads the rows of a rule on a day or a part of it. Rows of the same time are in the
+// order in which they were written.
+const replaySQL = `SELECT time, decision, prefix, coalesce(key, ''), coalesce(user_id, ''), coalesce(key_id, 0), coalesce(tier, ''), cost, count, weight, also
+FROM rate_limit_audit WHERE time >= $1::timestamptz AND time < $2::timestamptz AND (prefix = $3::text OR $3::text = ANY (also))
+ORDER BY time, ctid`
+
+// replayRow is a row of replaySQL.
+type replayRow struct {
+	time             time.Time
+	decision, prefix string
+	key, user        string
+	keyID            int64
+	tier             string
+	cost, count      int64
+	weight           float64
+	also             []string
+}
+
+// Replay decides the recorded requests of a rule again, with other limits. It changes nothing in
+// the database. The memory grows with the number of counters, not with that of the requests.
+func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) {
+	limits, err := d.replayLimits(ctx, q.Rule, q.Settings)
+	if err != nil {
+		return nil, err
+	}
+	t := newTrial(limits)
+	// Each day is a statement of its own, so that the server never sorts more than a partition.
+	for from := q.From.UTC(); from.Before(q.Until); {
+		until := from.Truncate(24 * time.Hour).Add(24 * time.Hour)
+		if until.After(q.Until) {
+			until = q.Until
+		}
+		if err := d.replayDay(ctx, t, q.Rule, Period{from, until}); err != nil {
+			return nil, err
+		}
+		from = until
+	}
+	r := &t.replay
+	r.Rule, r.From, r.Until, r.Limits = q.Rule, q.From, q.Until, limits.listed
+	r.WarmUntil = q.From.Add(limits.window())
+	t.conclude(q.Most)
+	return r, t.check(q)
+}
+
+func (d *Database) replayDay(ctx context.Context, t *trial, rule string, p Period) error {
+	result, err := d.conn.Query(ctx, replaySQL, p.From, p.Until, rulePrefix+rule)
+	if err != nil {
+		return d.failure(err)
+	}
+	var row replayRow
+	_, err = pgx.ForEachRow(result, []any{
+		&row.time, &row.decision, &row.prefix, &row.key, &row.user, &row.keyID, &row.tier, &row.cost, &row.count, &row.weight, &row.also,
+	}, func() error {
+		t.add(&row, rulePrefix+rule)
+		return nil
+	})
+	if err != nil {
+		return d.failure(err)
+	}
+	return nil
+}
+
+// check returns an error if the audit log does not have what a replay needs.
+func (t *trial) check(q *ReplayQuery) error {
+	from, until := utc(q.From), utc(q.Until)
+	r := &t.replay
+	if r.Requests == 0 && r.Shadow == 0 {
+		return notFound(fmt.Sprintf("rule: %q: the audit log has no request that the rule has let pass or refused, from %s until %s", q.Rule, from, until))
+	}
+	if !t.passed {
+		return fmt.Errorf("rule: %q: from %s until %s the audit log has only refusals, and a replay needs the requests that passed: "+
+			"set `audit all` or `audit sample 10%%` where the rule applies, and replay what is recorded from then on", q.Rule, from, until)
+	}
+	return nil
+}
+
+// conclude counts what is left to count at the end.
+func (t *trial) conclude(most int) {
+	r := &t.replay
+	r.Changed = []ReplayedCounter{}
+	for key, c := range t.counters {
+		happened, replayed := c.refused, c.replayed
+		if happened > 0 {
+			r.Happened.Counters++
+		}
+		if replayed > 0 {
+			r.Replayed.Counters++
+		}
+		if happened == replayed {
+			continue
+		}
+		changed := ReplayedCounter{Key: key, Requests: c.requests, Refused: happened, Replayed: replayed}
+		if c.user != "" {
+			user := c.user
+			changed.User = &user
+		}
+		r.Changed = append(r.Changed, changed)
+	}
+	for _, u := range t.users {
+		if u.refused {
+			r.Happened.Users++
+		}
+		if u.replayed {
+			r.Replayed.Users++
+		}
+	}
+	sort.Slice(r.Changed, func(i, j int) bool {
+		a, b := &r.Changed[i], &r.Changed[j]
+		if x, y := a.difference(), b.difference(); x != y {
+			return x > y
+		}
+		return a.Key < b.Key
+	})
+	if len(r.Changed) > most {
+		r.Changed = r.Changed[:most]
+	}
+}
+
+// difference is how many requests fare otherwise.
+func (c *ReplayedCounter) difference() int64 {
+	if c.Replayed < c.Refused {
+		return c.Refused - c.Replayed
+	}
+	return c.Replayed - c.Refused
+}

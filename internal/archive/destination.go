@@ -1,0 +1,120 @@
+package archive
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Destination is where files are: a folder or a bucket of S3. Names of files are relative to it
+// and have slashes.
+type Destination interface {
+	// String is the destination for people. It has no secret.
+	String() string
+
+	// prepare checks that the destination is there, and removes what a run left that ended
+	// before its file was complete.
+	prepare(ctx context.Context) error
+	// temporary makes the file in which the file of that name is written at first.
+	temporary(name string) (*os.File, error)
+	// publish puts the temporary file in its place, as a whole, in place of a file of that
+	// name. Then the file is what verify accepts, or publish returns an error and removes it.
+	publish(ctx context.Context, f *os.File, name string, verify func(source) error) error
+	// list returns the names in a folder that begin with prefix.
+	list(ctx context.Context, folder, prefix string) ([]string, error)
+	// open opens a file. A file that is read as a whole may be copied to this machine first.
+	open(ctx context.Context, name string, whole bool) (sourceCloser, error)
+}
+
+type sourceCloser interface {
+	source
+	io.Closer
+}
+
+const scheme = "s3://"
+
+// NewDestination returns the destination that a text names: s3://bucket/prefix, or a folder. A
+// folder must exist: a file system that is not mounted should not fill the disk below. The
+// environment has the credentials for S3, as S3 says. No error contains them.
+func NewDestination(to string) (Destination, error) {
+	switch {
+	case strings.HasPrefix(to, scheme):
+		return newS3(to, os.Getenv)
+	case to == "" || strings.Contains(to, "://"):
+		return nil, &ratelimit.FieldError{Field: "--to", Want: "s3://BUCKET/PREFIX or a folder"}
+	}
+	return newDirectory(to)
+}
+
+// dayLength is the length of a day in UTC.
+const dayLength = 24 * time.Hour
+
+func dayName(day time.Time) string { return day.Format(time.DateOnly) }
+
+const (
+	topFolder = "audit"
+	extension = ".parquet"
+)
+
+// folderOf is the folder for the files of a day.
+func folderOf(day time.Time) string { return path.Join(topFolder, day.Format("2006/01")) }
+
+// fileOf is the name of the nth file of a day, from 1.
+func fileOf(day time.Time, n int) string {
+	number := ""
+	if n > 1 {
+		number = "-" + strconv.Itoa(n)
+	}
+	return path.Join(folderOf(day), dayName(day)+number+extension)
+}
+
+// filesOf returns the files of a day that are there, in the order of their numbers, and the
+// first free number.
+func filesOf(ctx context.Context, d Destination, day time.Time) (names []string, free int, err error) {
+	all, err := d.list(ctx, folderOf(day), dayName(day))
+	if err != nil {
+		return nil, 0, fmt.Errorf("listing the files of %s: %w", dayName(day), err)
+	}
+	numbers := make([]int, 0, len(all))
+	for _, name := range all {
+		number, ok := strings.CutSuffix(strings.TrimPrefix(path.Base(name), dayName(day)), extension)
+		n := 1
+		if number != "" {
+			n, err = strconv.Atoi(strings.TrimPrefix(number, "-"))
+		}
+		if ok && err == nil && fileOf(day, n) == path.Join(folderOf(day), path.Base(name)) {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	free = 1
+	for _, n := range numbers {
+		names = append(names, fileOf(day, n))
+		free = n + 1
+	}
+	return names, free, nil
+}
+
+// file is a file of this machine as a source.
+type file struct {
+	*os.File
+	size int64
+}
+
+func (f file) Size() int64 { return f.size }
+
+func fileSource(f *os.File) (file, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return file{}, err
+	}
+	return file{f, info.Size()}, nil
+}

@@ -1,0 +1,33 @@
+// Package archive copies days of the audit log, the table rate_limit_audit, to Parquet files, and
+// drops the days that it has copied. Run does all of it.
+//
+// The audit log has a partition for each day in UTC. A partition becomes one file:
+//
+//	audit/2026/08/2026-08-01.parquet
+//
+// A day can have more than one partition: rows that come after the partition of their day was
+// detached get a new one. Each becomes a file with a number, audit/2026/08/2026-08-01-2.parquet.
+// The columns are those of rate_limit_audit, with the same names and in the same order. Rows are
+// sorted by time.
+//
+// A partition goes through these steps, and the program may end at any of them:
+//
+//  1. With Drop: detach the partition, so that it gets no more rows.
+//  2. Read it in one transaction, sorted, and write it to a temporary file. A Fingerprint is
+//     computed from the rows of the database meanwhile, and is the last thing in the file.
+//  3. Put the file in its place, and read it back. Its rows must have the same Fingerprint.
+//  4. With Drop: drop the table, if it still has as many rows as the file.
+//
+// The next run finds what is left by one that ended: detached tables, temporary files, unfinished
+// uploads, and files whose table still exists. It compares the rows of such a file with those of
+// the table and then goes on. A table is dropped only after a file was read back in the same run.
+//
+// The parts of the package:
+//
+//   - archive.go: a run; day.go: one partition
+//   - partitions.go: finding, detaching and dropping partitions
+//   - columns.go, rows.go: the columns, and reading them from Postgres
+//   - fingerprint.go: the checksums
+//   - parquet.go: writing and reading a file; overlap.go: comparing the rows of two files
+//   - destination.go, directory.go, s3.go: where files are
+package archive

@@ -1,0 +1,197 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// partition is a table with rows of a day: a partition of rate_limit_audit, or one that was.
+type partition struct {
+	oid      uint32
+	name     string
+	table    string // with its schema, for SQL
+	parent   string // rate_limit_audit with its schema, for SQL
+	day      time.Time
+	attached bool
+	pending  bool // the end of its DETACH … CONCURRENTLY is missing
+}
+
+// problem is a reason why a partition was not archived. Others may be.
+type problem struct{ text string }
+
+func (p *problem) Error() string { return p.text }
+
+// partitions returns those of the audit log, the oldest first. Tables that were detached from it
+// are known by their names.
+func partitions(ctx context.Context, conn *pgx.Conn) ([]partition, error) {
+	var there bool
+	if err := conn.QueryRow(ctx, "SELECT to_regclass('rate_limit_audit') IS NOT NULL").Scan(&there); err != nil {
+		return nil, err
+	}
+	if !there {
+		return nil, errors.New("there is no table rate_limit_audit: run caddy pg-ratelimit migrate")
+	}
+	rows, err := conn.Query(ctx, `
+SELECT c.oid, c.relname::text, format('%I.%I', n.nspname, c.relname), format('%I.%I', n.nspname, parent.relname),
+	i.inhrelid IS NOT NULL, coalesce(i.inhdetachpending, false)
+FROM pg_class parent JOIN pg_namespace n ON n.oid = parent.relnamespace
+	JOIN pg_class c ON c.relnamespace = n.oid AND c.relowner = parent.relowner AND c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+	LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = parent.oid
+WHERE parent.oid = to_regclass('rate_limit_audit')
+ORDER BY c.relname`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (partition, error) {
+		var p partition
+		if err := row.Scan(&p.oid, &p.name, &p.table, &p.parent, &p.attached, &p.pending); err != nil {
+			return p, err
+		}
+		const prefix = len("rate_limit_audit_")
+		var err error
+		p.day, err = time.Parse("20060102", p.name[prefix:prefix+8])
+		return p, err
+	})
+}
+
+// detach detaches a partition. Readers and writers of other days go on meanwhile.
+func detach(ctx context.Context, conn *pgx.Conn, p partition) error {
+	// Only one partition at a time can be pending.
+	if err := finalize(ctx, conn); err != nil {
+		return err
+	}
+	_, failed := conn.Exec(ctx, "ALTER TABLE "+p.parent+" DETACH PARTITION "+p.table+" CONCURRENTLY")
+	if !busy(failed) && !missing(failed) {
+		return failed
+	}
+	// If a reader kept it from being completed, it is pending now. If it is missing, upkeep
+	// detached it meanwhile.
+	if err := finalize(ctx, conn); err != nil {
+		return err
+	}
+	var attached bool
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = $1::oid)", p.oid).Scan(&attached); err != nil {
+		return err
+	}
+	if attached {
+		return &problem{fmt.Sprintf("%s cannot be detached at present: %v. The next run tries again", p.name, failed)}
+	}
+	return nil
+}
+
+// finalize completes the DETACH … CONCURRENTLY that another process, or this one, began.
+func finalize(ctx context.Context, conn *pgx.Conn) error {
+	all, err := partitions(ctx, conn)
+	if err != nil {
+		return err
+	}
+	for _, p := range all {
+		if !p.pending {
+			continue
+		}
+		_, err := conn.Exec(ctx, "ALTER TABLE "+p.parent+" DETACH PARTITION "+p.table+" FINALIZE")
+		if busy(err) {
+			return &problem{"a transaction that reads the audit log keeps " + p.name + " from being detached: the next run tries again"}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// busy tells whether a statement failed since others hold a lock, or since another process does
+// the same.
+func busy(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && (e.Code == "55P03" || e.Code == "55000")
+}
+
+// missing tells whether a statement failed since there is no such table, or no such partition.
+func missing(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && e.Code == "42P01"
+}
+
+// columnsOf are the names of the columns of a table that differ from those of the files.
+const columnsOf = `
+SELECT coalesce(string_agg(coalesce(a.name, w.name), ', ' ORDER BY coalesce(a.name, w.name)), '')
+FROM (SELECT attname::text AS name, format_type(atttypid, atttypmod) AS type FROM pg_attribute WHERE attrelid = $1::oid AND attnum > 0 AND NOT attisdropped) a
+	FULL JOIN unnest($2::text[], $3::text[]) w (name, type) ON a.name = w.name AND a.type = w.type
+WHERE a.name IS NULL OR w.name IS NULL`
+
+// reading runs a function in a transaction that reads the partition. The partition stays the
+// same table as long as the transaction runs.
+func reading(ctx context.Context, conn *pgx.Conn, p partition, do func() error) error {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it only read
+	if err := lock(ctx, tx, p, "ACCESS SHARE"); err != nil {
+		return err
+	}
+	names, types := make([]string, len(columns)), make([]string, len(columns))
+	for i, c := range columns {
+		names[i], types[i] = c.name, c.kind.postgresType()
+	}
+	var differ string
+	if err := tx.QueryRow(ctx, columnsOf, p.oid, names, types).Scan(&differ); err != nil {
+		return err
+	}
+	if differ != "" {
+		return &problem{"the table has other columns than this version of pg-ratelimit knows: " + differ}
+	}
+	return do()
+}
+
+// lock locks the table of the partition for the transaction, and makes sure that it is the same
+// as before: another process may have dropped it and made one with the same name.
+func lock(ctx context.Context, tx pgx.Tx, p partition, mode string) error {
+	_, err := tx.Exec(ctx, "LOCK TABLE ONLY "+p.table+" IN "+mode+" MODE")
+	switch {
+	case busy(err):
+		return &problem{"another transaction locks " + p.name + ": the next run tries again"}
+	case missing(err):
+		return &problem{p.name + " was dropped meanwhile by another process"}
+	case err != nil:
+		return err
+	}
+	var same bool
+	if err := tx.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)", p.table, p.oid).Scan(&same); err != nil {
+		return err
+	}
+	if !same {
+		return &problem{p.name + " was dropped meanwhile by another process"}
+	}
+	return nil
+}
+
+// drop drops a detached partition that has exactly so many rows.
+func drop(ctx context.Context, conn *pgx.Conn, p partition, rows int64) error {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it does nothing
+	if err := lock(ctx, tx, p, "ACCESS EXCLUSIVE"); err != nil {
+		return err
+	}
+	var now int64
+	var attached bool
+	if err := tx.QueryRow(ctx, "SELECT count(*), EXISTS (SELECT FROM pg_inherits WHERE inhrelid = $1::oid) FROM ONLY "+p.table, p.oid).Scan(&now, &attached); err != nil {
+		return err
+	}
+	if attached || now != rows {
+		return &problem{fmt.Sprintf("%s was not dropped: it was changed meanwhile (%d rows, the file has %d)", p.name, now, rows)}
+	}
+	if _, err := tx.Exec(ctx, "DROP TABLE "+p.table); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
