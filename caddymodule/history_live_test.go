@@ -244,6 +244,13 @@ const historySites = `
 				cost 3
 			}
 		}
+		pg_ratelimit /secret/* PREFIX_secret {
+			key {path.1}
+			hash_key on
+			limit 1 1h
+			timeout 10s
+			audit all
+		}
 		pg_ratelimit /sample PREFIX_sample {
 			limit 100000 1h
 			timeout 10s
@@ -294,6 +301,7 @@ func TestTheAuditIsSetForAHandlerAndAZone(t *testing.T) {
 		c.expect(http.StatusTooManyRequests, path)
 	}
 	c.expect(http.StatusOK, "/zones/none")
+	c.expect(http.StatusOK, "/secret/hunter2")
 	c.expect(http.StatusOK, "/login", "Authorization", "Basic YW5uOnNlY3JldA==")
 	lock := cluster.Watch(t, t.Context(), dsn)
 	defer lock.Close(t.Context())
@@ -308,7 +316,7 @@ func TestTheAuditIsSetForAHandlerAndAZone(t *testing.T) {
 
 	digest := ratelimit.DigestKey("hunter2")
 	rows := recorded(t, dsn, `SELECT concat_ws(' ', decision, reason, prefix, key, user_id, address, status, cost, quota, remaining, also::text, path)
-		FROM rate_limit_audit WHERE path <> '/sample' ORDER BY time`)
+		FROM rate_limit_audit WHERE path IS DISTINCT FROM '/sample' ORDER BY time`)
 	for i := range rows {
 		rows[i] = strings.ReplaceAll(strings.ReplaceAll(rows[i], digest, "DIGEST"), c.prefix(), "PREFIX")
 	}
@@ -318,6 +326,7 @@ func TestTheAuditIsSetForAHandlerAndAZone(t *testing.T) {
 		"limited PREFIX_all DIGEST 127.0.0.0/24 429 1 1 0 {PREFIX_wide,GET} /all",
 		"allowed PREFIX_all_in_zone 127.0.0.0/24 127.0.0.0/24 1 1 0 /zones/all",
 		"limited PREFIX_all_in_zone 127.0.0.0/24 127.0.0.0/24 429 1 1 0 /zones/all",
+		"allowed PREFIX_secret DIGEST 127.0.0.0/24 1 1 0",
 		"allowed PREFIX_login ann ann 127.0.0.0/24 1 100 99 /login",
 		"error timeout PREFIX_passed 127.0.0.0/24 127.0.0.0/24 1 /late/passed",
 		"error timeout PREFIX_refused 127.0.0.0/24 127.0.0.0/24 503 1 /late/refused",
@@ -328,7 +337,7 @@ func TestTheAuditIsSetForAHandlerAndAZone(t *testing.T) {
 	}
 	checkRows(t, "the metrics", metrics, []string{
 		"PREFIX_all 2 1 1 0 1", "PREFIX_all_in_zone 2 1 1 0 1", "PREFIX_default 2 1 1 0 1", "PREFIX_login 1 1 0 0 1", "PREFIX_off 2 1 1 0 1", "PREFIX_off_in_zone 2 1 1 0 1",
-		"PREFIX_passed 1 0 0 1 1", "PREFIX_refused 1 0 0 1 0", "PREFIX_sample 200 200 0 0 200",
+		"PREFIX_passed 1 0 0 1 1", "PREFIX_refused 1 0 0 1 0", "PREFIX_sample 200 200 0 0 200", "PREFIX_secret 1 1 0 0 1",
 	})
 	n := query[int](t, dsn, "SELECT count(*) FROM rate_limit_audit WHERE path = '/sample' AND weight = 2")
 	if n < samples/4 || n > samples*3/4 {
