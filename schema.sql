@@ -276,7 +276,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION rate_limit_rollup() RETURNS TABLE (hours bigint, days bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
 DECLARE
-	overlap CONSTANT interval := '1 h';
+	overlap CONSTANT interval := '10 min';
 	step record;
 	changed bigint;
 BEGIN
@@ -398,7 +398,11 @@ BEGIN
 		RETURN;
 	END IF;
 	FOR ahead IN 0..7 LOOP
-		name := rate_limit_make_partition($1::date + ahead);
+		BEGIN
+			name := rate_limit_make_partition($1::date + ahead);
+		EXCEPTION WHEN object_in_use THEN
+			CONTINUE; -- pending detach, and made by a later run
+		END;
 		IF name IS NOT NULL THEN
 			what := 'made';
 			RETURN NEXT;
@@ -441,7 +445,7 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
+	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
 			'rate_limit_partitions', 'rate_limit_make_partition', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired')
 	LOOP

@@ -51,6 +51,9 @@ var rules = []rule{
 		dir: "ratelimit/policy", ours: []string{"internal/batch", "ratelimit", "ratelimit/postgres"},
 		reason: "decisions about rules are pure functions; what reads the rules knows a database as a postgres.DB",
 	}, {
+		dir: "ratelimit/history", ours: []string{"internal/batch", "ratelimit", "ratelimit/postgres"},
+		reason: "it knows a database as a postgres.DB, and no proxy",
+	}, {
 		dir: "internal/policytest", ours: []string{"ratelimit", "ratelimit/policy"},
 		reason: "it makes rules and requests for tests, compiled and interpreted",
 	}, {

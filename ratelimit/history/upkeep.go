@@ -30,7 +30,7 @@ type UpkeepReport struct {
 
 // ddlTimeout bounds each command that detaches or drops a partition. While it waits for readers
 // of the partition, readers and writers of the others go on.
-const ddlTimeout = 5 * time.Second
+const ddlTimeout = 2 * time.Second
 
 // Upkeep does what the history needs about once a minute: it makes the partitions of today and of
 // 7 more days, rolls up the metrics, and deletes what is past its retention at the time now. Any

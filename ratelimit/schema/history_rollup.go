@@ -36,7 +36,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION rate_limit_rollup() RETURNS TABLE (hours bigint, days bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
 DECLARE
-	overlap CONSTANT interval := '1 h';
+	overlap CONSTANT interval := '10 min';
 	step record;
 	changed bigint;
 BEGIN

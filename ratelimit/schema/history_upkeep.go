@@ -96,7 +96,11 @@ BEGIN
 		RETURN;
 	END IF;
 	FOR ahead IN 0..7 LOOP
-		name := rate_limit_make_partition($1::date + ahead);
+		BEGIN
+			name := rate_limit_make_partition($1::date + ahead);
+		EXCEPTION WHEN object_in_use THEN
+			CONTINUE; -- pending detach, and made by a later run
+		END;
 		IF name IS NOT NULL THEN
 			what := 'made';
 			RETURN NEXT;
