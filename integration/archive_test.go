@@ -240,7 +240,7 @@ func TestCtrlCEndsAnArchive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(t.Context()) //nolint:errcheck // it only locked
+	defer tx.Rollback(t.Context())
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE rate_limit_audit IN ACCESS EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
 	}
