@@ -207,7 +207,8 @@ func TestTwoRunsAtOnce(t *testing.T) {
 		_, err := archive.Run(context.WithoutCancel(t.Context()), conn, slow)
 		first <- err
 	}()
-	for number(t, second, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 0 {
+	const locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+	for begin := time.Now(); number(t, second, locks) == 0 && time.Since(begin) < time.Minute; {
 		time.Sleep(time.Millisecond)
 	}
 	o := options(t, dir, 1)
