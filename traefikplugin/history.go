@@ -83,7 +83,7 @@ func (c *History) read() (edge.HistorySettings, error) {
 type recorder struct {
 	writer    *history.Writer
 	audit     history.Audit
-	counts    bool // requests that pass are in the metrics and the usage alone
+	counts    bool // requests that pass are in the metrics and the usage, and never in the audit log
 	addresses *addresses
 
 	// The API key of the policy, or a key that is hashed by the configuration, has a placeholder

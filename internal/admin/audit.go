@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 )
 
 // Audited is a row of the audit log. A field that does not apply to the request is nil.
@@ -62,9 +63,13 @@ type AuditQuery struct {
 	Most int
 }
 
-// Decisions are the decisions of the audit log.
+// Decisions are the names of the decisions in the audit log.
 func Decisions() []string {
-	return []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
+	var names []string
+	for d := history.Allowed; d <= history.Failed; d++ {
+		names = append(names, d.String())
+	}
+	return names
 }
 
 // ParseDecisions reads decisions with commas between them. The error is a *ratelimit.FieldError

@@ -13,17 +13,20 @@ import (
 
 // Options say what Run does.
 type Options struct {
-	// Before: a day is archived if it ends at this time or earlier.
+	// Before is the time at or before which a day must have ended to be archived. It must be in
+	// the past.
 	Before time.Time
-	To     Destination
-	// Drop detaches the partitions and drops them after they were archived.
+	// To is where the files go.
+	To Destination
+	// Drop removes each day from the database after it was archived: its partition is detached
+	// before, and dropped afterwards.
 	Drop bool
 	// Now is the present time. The zero time is that of the server.
 	Now time.Time
 	// Patience is how long a statement waits for a lock that another session holds, and so for
 	// how long it makes others wait. Default: 5 s.
 	Patience time.Duration
-	// Done is called after each partition, also after one that was not archived. nil: nothing.
+	// Done is called after each partition, also after one that was not archived. It may be nil.
 	Done func(Day)
 }
 
@@ -52,8 +55,8 @@ type Day struct {
 	Problem   string  `json:"problem,omitempty"`
 }
 
-// Margin is the time that must pass between the archive of a day and its deletion by upkeep. A
-// run that fails can be repaired in this time.
+// Margin is by how much the retention of the audit log must exceed the age at which days are
+// archived, so that upkeep does not delete a day before a run that failed is repaired.
 const Margin = 7 * 24 * time.Hour
 
 const defaultPatience = 5 * time.Second
