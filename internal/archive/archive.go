@@ -55,9 +55,9 @@ type Day struct {
 	Problem   string  `json:"problem,omitempty"`
 }
 
-// Margin is by how much the retention of the audit log must exceed the age at which days are
+// margin is by how much the retention of the audit log must exceed the age at which days are
 // archived, so that upkeep does not delete a day before a run that failed is repaired.
-const Margin = 7 * 24 * time.Hour
+const margin = 7 * 24 * time.Hour
 
 const defaultPatience = 5 * time.Second
 
@@ -159,13 +159,13 @@ func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
 	if err != nil {
 		return err
 	}
-	if o.Before.Sub(deletedBefore) >= Margin {
+	if o.Before.Sub(deletedBefore) >= margin {
 		return nil
 	}
 	return &ratelimit.FieldError{
 		Field: "--before", Value: o.Before.UTC().Format(time.RFC3339),
 		Want: fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after %s (rate_limit_retention), archived or not, and a week must be left to repair an archive that fails. "+
 			"Archive younger days, or raise the retention: retention { audit … } in the configuration, or UPDATE rate_limit_retention SET keep = … WHERE what = 'audit'",
-			deletedBefore.Add(Margin).UTC().Format(time.RFC3339), keep),
+			deletedBefore.Add(margin).UTC().Format(time.RFC3339), keep),
 	}
 }
