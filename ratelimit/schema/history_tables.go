@@ -41,7 +41,7 @@ COMMENT ON COLUMN rate_limit_audit.count IS 'How many equal refusals within the 
 COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
 COMMENT ON COLUMN rate_limit_audit.remaining IS 'What was left of the quota after the decision.';
 COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, or it would never pass.';
+COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audit.duration_us IS 'How long the decision took, in microseconds.';
 COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
 COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the request passed.';
