@@ -61,7 +61,7 @@ type Record struct {
 	Cost             int64         // of the request, in units; of a refused request, what it would have cost
 	Quota, Remaining int64         // in units, of the limit of Prefix; Quota is 0 if no limit decided
 	Status           int           // the HTTP status of a refusal; 0 if the request passed
-	RetryAfter       time.Duration // of a refusal; ratelimit.Never if the request will not pass
+	RetryAfter       time.Duration // of a refusal; 0 is unknown, ratelimit.Never is never
 	Duration         time.Duration // how long the decision took
 	Source           ratelimit.Source
 
