@@ -284,7 +284,7 @@ BEGIN
 	FOR step IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day')) AS s(source, target) LOOP
 		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency)
 		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region, sum(s.requests), sum(s.allowed), sum(s.limited), sum(s.blocked), sum(s.rejected),
-			sum(s.errors), sum(s.shadow), sum(s.cost), sum(s.from_memory), rate_limit_sum(s.latency)
+			sum(s.errors), sum(s.shadow), least(sum(s.cost), 9223372036854775807), sum(s.from_memory), rate_limit_sum(s.latency)
 		FROM (SELECT DISTINCT date_trunc(step.target, c.time) AS time, c.prefix, c.host, c.route, c.region FROM rate_limit_metrics c
 				WHERE c.granularity = step.source
 				AND c.updated_at >= coalesce((SELECT max(o.updated_at) FROM rate_limit_metrics o WHERE o.granularity = step.target) - overlap, '-infinity')
@@ -361,7 +361,7 @@ BEGIN
 	ORDER BY 2, 3, 4, 5
 	ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = m.requests + excluded.requests, allowed = m.allowed + excluded.allowed,
 		limited = m.limited + excluded.limited, blocked = m.blocked + excluded.blocked, rejected = m.rejected + excluded.rejected, errors = m.errors + excluded.errors,
-		shadow = m.shadow + excluded.shadow, cost = m.cost + excluded.cost, from_memory = m.from_memory + excluded.from_memory,
+		shadow = m.shadow + excluded.shadow, cost = least(m.cost::numeric + excluded.cost, 9223372036854775807), from_memory = m.from_memory + excluded.from_memory,
 		latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at;
 END $$;
 COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics. Times are minutes since 1970. No minute is there twice.';
@@ -374,7 +374,7 @@ BEGIN
 	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, r.requests, r.cost, r.refused, timestamptz 'epoch' + r.last * interval '1 microsecond'
 	FROM unnest($1, $2, $3, $4, $5, $6, $7) AS r(day, user_id, key_id, requests, cost, refused, last)
 	ORDER BY 2, 1, 3
-	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = u.cost + excluded.cost, refused = u.refused + excluded.refused,
+	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, 9223372036854775807), refused = u.refused + excluded.refused,
 		last_request = greatest(u.last_request, excluded.last_request);
 END $$;
 COMMENT ON FUNCTION rate_limit_record_usage IS 'Adds to the rows of rate_limit_usage. Days are days since 1970, times are microseconds since 1970. No user, day and key is there twice.';
@@ -462,7 +462,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
 	'Drops the partitions of rate_limit_audit that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 
-CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now()) RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now()) RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
@@ -480,6 +480,11 @@ BEGIN
 			name := rate_limit_make_partition($1::date + ahead);
 		EXCEPTION WHEN object_in_use THEN
 			CONTINUE; -- pending detach, and made by a later run
+		WHEN lock_not_available THEN
+			what := 'skipped';
+			name := 'rate_limit_audit';
+			RETURN NEXT;
+			EXIT;
 		END;
 		IF name IS NOT NULL THEN
 			what := 'made';
@@ -487,11 +492,19 @@ BEGIN
 		END IF;
 	END LOOP;
 
-	SELECT * INTO rolled FROM rate_limit_rollup();
-	RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
+	BEGIN
+		SELECT * INTO rolled FROM rate_limit_rollup();
+		RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
+	EXCEPTION WHEN lock_not_available THEN
+		-- Another session has locked rows. Without a roll-up, no minute may be deleted.
+		what := 'skipped';
+		name := 'rate_limit_metrics';
+		RETURN NEXT;
+	END;
 
-	what := 'deleted';
 	FOR part IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day'), ('day', 'day')) AS p(granularity, whole) LOOP
+		EXIT WHEN rolled IS NULL;
+		what := 'deleted';
 		name := 'metrics_' || part.granularity;
 		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
 		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' || part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
@@ -503,6 +516,7 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 
+	what := 'deleted';
 	name := 'usage';
 	cutoff := rate_limit_cutoff(name, $1);
 	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
@@ -517,7 +531,7 @@ BEGIN
 	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep(timestamptz) IS
-	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It returns what it did, or busy: another process does it. For pg_cron; proxies run it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it. For pg_cron; proxies run it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 
 DO $$
 DECLARE

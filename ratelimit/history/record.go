@@ -58,7 +58,7 @@ type Record struct {
 	Host, Method, Path string     // Path without the query
 	Route              string     // a name that the operator gives; "" is none
 
-	Cost             int64
+	Cost             int64 // 0 or more
 	Quota, Remaining int64 // Quota is 0 if no limit decided
 	Status           int   // of a refusal; 0 if the request passed
 	RetryAfter       time.Duration

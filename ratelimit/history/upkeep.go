@@ -24,7 +24,8 @@ type UpkeepReport struct {
 
 	// Skipped are the partitions that were to be detached or dropped, and are in use. Each has the
 	// name of the partition, and who uses it, such as "public.rate_limit_audit_20260101: held by
-	// pid 4711".
+	// pid 4711". "rate_limit_audit: held by another session" says that no partition could be made, and
+	// "rate_limit_metrics: held by another session" that nothing could be rolled up.
 	Skipped []string
 }
 
@@ -91,6 +92,8 @@ func (u *upkeep) run(ctx context.Context) error {
 			return nil
 		case "made":
 			u.report.Made = append(u.report.Made, string(row[1]))
+		case "skipped":
+			u.skip(string(row[1]), "another session")
 		case "rolled_up":
 			u.report.RolledUp += number(row[2])
 		case "deleted":

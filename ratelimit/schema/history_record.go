@@ -59,7 +59,7 @@ BEGIN
 	ORDER BY 2, 3, 4, 5
 	ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = m.requests + excluded.requests, allowed = m.allowed + excluded.allowed,
 		limited = m.limited + excluded.limited, blocked = m.blocked + excluded.blocked, rejected = m.rejected + excluded.rejected, errors = m.errors + excluded.errors,
-		shadow = m.shadow + excluded.shadow, cost = m.cost + excluded.cost, from_memory = m.from_memory + excluded.from_memory,
+		shadow = m.shadow + excluded.shadow, cost = least(m.cost::numeric + excluded.cost, 9223372036854775807), from_memory = m.from_memory + excluded.from_memory,
 		latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at;
 END $$;
 COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics. Times are minutes since 1970. No minute is there twice.';
@@ -72,7 +72,7 @@ BEGIN
 	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, r.requests, r.cost, r.refused, timestamptz 'epoch' + r.last * interval '1 microsecond'
 	FROM unnest($1, $2, $3, $4, $5, $6, $7) AS r(day, user_id, key_id, requests, cost, refused, last)
 	ORDER BY 2, 1, 3
-	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = u.cost + excluded.cost, refused = u.refused + excluded.refused,
+	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, 9223372036854775807), refused = u.refused + excluded.refused,
 		last_request = greatest(u.last_request, excluded.last_request);
 END $$;
 COMMENT ON FUNCTION rate_limit_record_usage IS 'Adds to the rows of rate_limit_usage. Days are days since 1970, times are microseconds since 1970. No user, day and key is there twice.';
