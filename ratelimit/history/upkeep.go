@@ -34,8 +34,8 @@ type UpkeepReport struct {
 const ddlTimeout = 2 * time.Second
 
 // Upkeep does what the history needs about once a minute: it makes the partitions of today and of
-// 7 more days, rolls up the metrics, and deletes what is past its retention at the time now. Any
-// process may call it at any time, also several at once. A time that is still to come needs the
+// 7 more days, rolls up the metrics, and deletes what is past its retention at the time now. The zero
+// time is now by the clock of the database. Any process may call it at any time, also several at once. A time that is still to come needs the
 // rights of the owner of the tables; another role gets what is due now.
 //
 // A partition that is past its retention is detached with DETACH … CONCURRENTLY, which stops
@@ -45,7 +45,10 @@ const ddlTimeout = 2 * time.Second
 //
 // The error has all that failed. The rest is done nevertheless, and the report says so.
 func Upkeep(ctx context.Context, db postgres.DB, now time.Time) (UpkeepReport, error) {
-	u := &upkeep{db: db, now: now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")}
+	u := &upkeep{db: db, now: "now"}
+	if !now.IsZero() {
+		u.now = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
+	}
 	if err := u.run(ctx); err != nil {
 		u.failures = append(u.failures, err)
 	}
