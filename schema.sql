@@ -312,6 +312,8 @@ COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
+	-- A connection on which decisions wait, too, must not wait long for a row that a session has locked.
+	PERFORM set_config('lock_timeout', '1s', true);
 	INSERT INTO rate_limit_writers AS w (writer, node, region, batch, written, dropped, seen) VALUES ($1, $2, nullif($3, ''), $4, $5, $6, now())
 	ON CONFLICT (writer) DO UPDATE SET node = excluded.node, region = excluded.region, batch = excluded.batch, written = excluded.written, dropped = excluded.dropped, seen = excluded.seen
 		WHERE w.batch < excluded.batch;
@@ -320,7 +322,7 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_begin_batch IS
-	'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, or a later one, is written: a batch with an unknown outcome can be sent again. written and dropped are totals.';
+	'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits for a lock for 1 s at most. written and dropped are totals.';
 
 CREATE OR REPLACE FUNCTION rate_limit_record_audit(node text, region text, times bigint[], decisions text[], reasons text[], prefixes text[], limits text[],
 	keys text[], users text[], tiers text[], addresses text[], hosts text[], methods text[], paths text[], alsos text[], costs bigint[], counts bigint[],
