@@ -203,7 +203,7 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name t
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending,
-			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM \(''?([^'')]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO \(''?([^'')]+)') AS last
+			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(]''?([^'')]+)') AS last
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE i.inhparent = 'rate_limit_audit'::regclass) AS p
 	ORDER BY 3
@@ -285,7 +285,7 @@ BEGIN
 	FOR step IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day')) AS s(source, target) LOOP
 		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency)
 		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region, sum(s.requests), sum(s.allowed), sum(s.limited), sum(s.blocked), sum(s.rejected),
-			sum(s.errors), sum(s.shadow), sum(s.cost), sum(s.from_memory), rate_limit_sum(s.latency)
+			sum(s.errors), sum(s.shadow), least(sum(s.cost), 9223372036854775807), sum(s.from_memory), rate_limit_sum(s.latency)
 		FROM (SELECT DISTINCT date_trunc(step.target, c.time) AS time, c.prefix, c.host, c.route, c.region FROM rate_limit_metrics c
 				WHERE c.granularity = step.source
 				AND c.updated_at >= coalesce((SELECT max(o.updated_at) FROM rate_limit_metrics o WHERE o.granularity = step.target) - overlap, '-infinity')
@@ -313,6 +313,8 @@ COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
+	-- A connection on which decisions wait, too, must not wait long for a row that a session has locked.
+	PERFORM set_config('lock_timeout', '1s', true);
 	INSERT INTO rate_limit_writers AS w (writer, node, region, batch, written, dropped, seen) VALUES ($1, $2, nullif($3, ''), $4, $5, $6, now())
 	ON CONFLICT (writer) DO UPDATE SET node = excluded.node, region = excluded.region, batch = excluded.batch, written = excluded.written, dropped = excluded.dropped, seen = excluded.seen
 		WHERE w.batch < excluded.batch;
@@ -321,7 +323,7 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_begin_batch IS
-	'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, or a later one, is written: a batch with an unknown outcome can be sent again. written and dropped are totals.';
+	'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits for a lock for 1 s at most. written and dropped are totals.';
 
 CREATE OR REPLACE FUNCTION rate_limit_record_audit(node text, region text, times bigint[], decisions text[], reasons text[], prefixes text[], limits text[],
 	keys text[], users text[], tiers text[], addresses text[], hosts text[], methods text[], paths text[], alsos text[], costs bigint[], counts bigint[],
@@ -362,7 +364,7 @@ BEGIN
 	ORDER BY 2, 3, 4, 5
 	ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = m.requests + excluded.requests, allowed = m.allowed + excluded.allowed,
 		limited = m.limited + excluded.limited, blocked = m.blocked + excluded.blocked, rejected = m.rejected + excluded.rejected, errors = m.errors + excluded.errors,
-		shadow = m.shadow + excluded.shadow, cost = m.cost + excluded.cost, from_memory = m.from_memory + excluded.from_memory,
+		shadow = m.shadow + excluded.shadow, cost = least(m.cost::numeric + excluded.cost, 9223372036854775807), from_memory = m.from_memory + excluded.from_memory,
 		latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at;
 END $$;
 COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics. Times are minutes since 1970. No minute is there twice.';
@@ -375,7 +377,7 @@ BEGIN
 	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, r.requests, r.cost, r.refused, timestamptz 'epoch' + r.last * interval '1 microsecond'
 	FROM unnest($1, $2, $3, $4, $5, $6, $7) AS r(day, user_id, key_id, requests, cost, refused, last)
 	ORDER BY 2, 1, 3
-	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = u.cost + excluded.cost, refused = u.refused + excluded.refused,
+	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, 9223372036854775807), refused = u.refused + excluded.refused,
 		last_request = greatest(u.last_request, excluded.last_request);
 END $$;
 COMMENT ON FUNCTION rate_limit_record_usage IS 'Adds to the rows of rate_limit_usage. Days are days since 1970, times are microseconds since 1970. No user, day and key is there twice.';
@@ -412,7 +414,7 @@ CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RET
 		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname FROM 24 FOR 2)::int)::timestamptz
 		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner
 			JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '^rate_limit_audit_\d{4}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(_\d{1,4})?$')
+		WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '^rate_limit_audit_[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(_[0-9]{1,4})?$')
 	SELECT f.name, f.state, rate_limit_holders(f.id)
 	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
 	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
@@ -463,7 +465,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
 	'Drops the partitions of rate_limit_audit that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 
-CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now()) RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now()) RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
@@ -481,6 +483,11 @@ BEGIN
 			name := rate_limit_make_partition($1::date + ahead);
 		EXCEPTION WHEN object_in_use THEN
 			CONTINUE; -- pending detach, and made by a later run
+		WHEN lock_not_available THEN
+			what := 'skipped';
+			name := 'rate_limit_audit';
+			RETURN NEXT;
+			EXIT;
 		END;
 		IF name IS NOT NULL THEN
 			what := 'made';
@@ -488,11 +495,19 @@ BEGIN
 		END IF;
 	END LOOP;
 
-	SELECT * INTO rolled FROM rate_limit_rollup();
-	RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
+	BEGIN
+		SELECT * INTO rolled FROM rate_limit_rollup();
+		RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
+	EXCEPTION WHEN lock_not_available THEN
+		-- Another session has locked rows. Without a roll-up, no minute may be deleted.
+		what := 'skipped';
+		name := 'rate_limit_metrics';
+		RETURN NEXT;
+	END;
 
-	what := 'deleted';
 	FOR part IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day'), ('day', 'day')) AS p(granularity, whole) LOOP
+		EXIT WHEN rolled IS NULL;
+		what := 'deleted';
 		name := 'metrics_' || part.granularity;
 		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
 		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' || part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
@@ -504,6 +519,7 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 
+	what := 'deleted';
 	name := 'usage';
 	cutoff := rate_limit_cutoff(name, $1);
 	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
@@ -518,7 +534,7 @@ BEGIN
 	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep(timestamptz) IS
-	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It returns what it did, or busy: another process does it. For pg_cron; proxies run it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it. For pg_cron; proxies run it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 
 DO $$
 DECLARE

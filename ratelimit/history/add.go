@@ -1,6 +1,7 @@
 package history
 
 import (
+	"math"
 	"math/rand"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -75,6 +76,9 @@ func addToCell(c *cell, r *Record, bucket int) {
 	case Allowed:
 		c.allowed++
 		c.cost += r.Cost
+		if c.cost < 0 {
+			c.cost = math.MaxInt64 // clients can choose costs
+		}
 	case Limited:
 		c.limited++
 		if r.Source == ratelimit.FromBlocked || r.Source == ratelimit.FromMemory {
@@ -91,6 +95,9 @@ func addToCell(c *cell, r *Record, bucket int) {
 		c.failed++
 		if r.Status == 0 {
 			c.cost += r.Cost
+			if c.cost < 0 {
+				c.cost = math.MaxInt64
+			}
 		}
 	}
 	if bucket < len(c.latency) {
@@ -105,6 +112,9 @@ func addToUsage(u *usage, r *Record, micros int64) {
 	u.requests++
 	if r.Decision == Allowed || r.Decision >= Failed && r.Status == 0 {
 		u.cost += r.Cost
+		if u.cost < 0 {
+			u.cost = math.MaxInt64
+		}
 	} else {
 		u.refused++
 	}

@@ -47,6 +47,63 @@ func TestAFloodOfCellsBecomesOther(t *testing.T) {
 	same(t, "metrics", s.text("SELECT count(*), sum(allowed)::bigint, (count(*) FILTER (WHERE host = '(other)')), count(DISTINCT prefix) FROM rate_limit_metrics"), "1020 2000 20 40")
 }
 
+// TestHostsAreToldApartThroughoutAMinute: a minute is written many times, and the bounds are those of
+// what is in it.
+func TestHostsAreToldApartThroughoutAMinute(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	for round := 0; round < 12; round++ {
+		for i := 0; i < 400; i++ {
+			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", i%4), Host: fmt.Sprint("h", i/4), Decision: history.Allowed})
+		}
+		flush(t, w)
+	}
+	same(t, "metrics", s.text("SELECT count(*), count(*) FILTER (WHERE host = '(other)'), min(allowed), max(allowed) FROM rate_limit_metrics"), "400 0 12 12")
+}
+
+// TestCostsThatClientsChooseBreakNoSum: the largest number stands for a sum that is larger.
+func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	for round := 0; round < 4; round++ {
+		for _, d := range []history.Decision{history.Allowed, history.Failed} {
+			for i := 0; i < 3; i++ {
+				history.Add(w, &history.Record{Time: someTime.Add(time.Duration(round/2) * time.Minute), Decision: d, User: "anna", Cost: 1 << 62})
+			}
+		}
+		flush(t, w)
+	}
+	report, err := history.Upkeep(context.Background(), s.db(), someTime)
+	if err != nil || report.RolledUp != 2 {
+		t.Errorf("upkeep: %+v, %v", report, err)
+	}
+	same(t, "metrics and usage", s.text("SELECT granularity, count(*), min(cost), sum(requests)::bigint FROM rate_limit_metrics GROUP BY 1 UNION ALL SELECT 'usage', count(*), min(cost), sum(requests)::bigint FROM rate_limit_usage ORDER BY 1"),
+		"day 1 9223372036854775807 24\nhour 1 9223372036854775807 24\nminute 2 9223372036854775807 24\nusage 1 9223372036854775807 24")
+	if stats := w.Stats(); stats.DroppedMetrics+stats.DroppedUsage != 0 {
+		t.Errorf("stats %+v", stats)
+	}
+}
+
+// TestAFloodOfKeysInOneSecondIsBounded: refusals that could become one row need memory, too.
+func TestAFloodOfKeysInOneSecondIsBounded(t *testing.T) {
+	s := &site{t: t}
+	w := s.writerOn(downDB{}, history.Settings{DisableMigration: true})
+	key := strings.Repeat("k", 500)
+	before := heap()
+	const records = 200000
+	for i := 0; i < records; i++ {
+		history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, i), Decision: history.Limited, Audit: auditAll})
+	}
+	if grown := heap() - before; grown > 60<<20 {
+		t.Errorf("the writer holds %d MB", grown>>20)
+	}
+	history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, records-1), Decision: history.Limited, Audit: auditAll})
+	stats := w.Stats()
+	if stats.Recorded != records+1 || stats.Dropped+stats.Pending != records+1 || stats.Pending != history.DefaultMaxPending+1 {
+		t.Errorf("stats %+v, and one row must stand for two", stats)
+	}
+}
+
 // downDB is a database that never answers.
 type downDB struct{}
 

@@ -6,3 +6,6 @@ var (
 	CleanPath = cleanPath
 	MaskKey   = maskKey
 )
+
+// KeepUp does the upkeep once, as a Writer does it in the background.
+func KeepUp(w *Writer) error { return w.keepUp() }

@@ -212,15 +212,43 @@ func TestARowThatTheServerRefusesStopsNoOther(t *testing.T) {
 	}
 }
 
-// TestDroppedTablesAreMadeAgain: nothing is lost until the bound.
-func TestDroppedTablesAreMadeAgain(t *testing.T) {
+// TestALockedRowIsWaitedForOneSecond, so that decisions on the same connection go on. Nothing is lost.
+func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
+	add := func() {
+		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: "anna", Audit: auditAll})
+	}
+	add()
 	flush(t, w)
-	s.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_writers CASCADE")
+	lock, err := s.pool.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(context.Background(), "SELECT FROM rate_limit_usage FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	add()
+	if err := w.Flush(context.Background()); err == nil || !strings.Contains(err.Error(), "lock timeout") {
+		t.Errorf("a flush while a row is locked: %v", err)
+	}
+	if err := lock.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, w)
+	exact(t, s, w, 2)
+}
+
+// TestDroppedTablesAreMadeAgain: nothing is lost until the bound, and the retention is the same.
+func TestDroppedTablesAreMadeAgain(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{Retention: []history.Retention{{What: "audit", Keep: 7 * 24 * time.Hour}}})
+	flush(t, w)
+	s.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_writers, rate_limit_retention CASCADE")
 	for i := 0; i < 10; i++ {
 		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: "anna", Audit: auditAll})
 	}
 	eventually(t, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 	exact(t, s, w, 10)
+	same(t, "the retention", s.text("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = 'audit'"), "true")
 }

@@ -2,6 +2,9 @@ package history
 
 import "strings"
 
+// mostMerged bounds the refusals of one second that others can be added to.
+const mostMerged = 20000
+
 // mergeKey is what equal refusals have in common, besides their second.
 type mergeKey struct {
 	decision                         Decision
@@ -56,6 +59,9 @@ func remember(p *pending, k *mergeKey) {
 	k.reason = own(x.reason, k.reason)
 	k.key = own(x.key, k.key)
 	k.user = own(x.user, k.user)
+	if len(p.merged) >= mostMerged {
+		p.merged = make(map[mergeKey]int64) // most of their rows are gone
+	}
 	p.merged[*k] = p.end() - 1
 }
 

@@ -58,7 +58,7 @@ type Record struct {
 	Host, Method, Path string     // Path without the query
 	Route              string     // a name that the operator gives; "" is none
 
-	Cost             int64         // of the request, in units; of a refused request, what it would have cost
+	Cost             int64         // of the request, in units, 0 or more; of a refused request, what it would have cost
 	Quota, Remaining int64         // in units, of the limit of Prefix; Quota is 0 if no limit decided
 	Status           int           // the HTTP status of a refusal; 0 if the request passed
 	RetryAfter       time.Duration // of a refusal; 0 is unknown, ratelimit.Never is never

@@ -38,13 +38,10 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 	w.mu.Lock()
 	until := w.pending.end()
 	now := floorDiv(w.settings.Now().UnixMicro(), 1000000)
-	if !all && now != w.held {
+	if !all && now != w.held && w.pending.len() < w.batchRows {
 		// Equal refusals of this second can still become one row.
 		until = w.pending.before(now)
 		w.held = now
-	}
-	if w.pending.len() >= w.batchRows {
-		until = w.pending.end()
 	}
 	due := all || time.Since(w.totalled) >= totalsPause
 	if due {
@@ -112,6 +109,9 @@ func (w *Writer) migrate(ctx context.Context) error {
 		return err
 	}
 	w.ready = err == nil
+	if w.ready && !w.retained {
+		w.retainedAt = time.Time{} // it can be written now
+	}
 	w.lacking = err
 	w.migrated = time.Now()
 	return err
@@ -174,6 +174,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	}
 	if isMissing(failed.code) {
 		w.ready = false
+		w.retained = false
 	}
 	text := fmt.Errorf("writing the history: %w", failed.err)
 	if became == unknown {

@@ -33,7 +33,7 @@ func (c *cell) requests() int64 { return c.allowed + c.limited + c.blocked + c.r
 // minute is what one minute's bounds count.
 type minute struct {
 	hosts map[string]bool
-	cells int
+	cells map[cellKey]bool // up to maxCells, also those that are written already
 }
 
 // usageKey names a row of rate_limit_usage.
@@ -83,14 +83,14 @@ func (t *totals) cellOf(at int64, r *Record) *cell {
 		if len(t.minutes) >= 3 {
 			t.forgetMinutes(at)
 		}
-		m = &minute{hosts: make(map[string]bool)}
+		m = &minute{hosts: make(map[string]bool), cells: make(map[cellKey]bool)}
 		t.minutes[at] = m
 	}
 	if !m.hosts[k.host] && len(m.hosts) >= maxHosts {
 		k.host = otherHost
 	}
 	c := t.cells[k]
-	if c == nil && m.cells >= maxCells {
+	if c == nil && len(m.cells) >= maxCells && !m.cells[k] {
 		k.host = otherHost
 		c = t.cells[k]
 	}
@@ -107,7 +107,9 @@ func (t *totals) cellOf(at int64, r *Record) *cell {
 	if k.host != otherHost {
 		m.hosts[k.host] = true
 	}
-	m.cells++
+	if len(m.cells) < maxCells {
+		m.cells[k] = true
+	}
 	return c
 }
 

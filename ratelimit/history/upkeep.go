@@ -24,7 +24,8 @@ type UpkeepReport struct {
 
 	// Skipped are the partitions that were to be detached or dropped, and are in use. Each has the
 	// name of the partition, and who uses it, such as "public.rate_limit_audit_20260101: held by
-	// pid 4711".
+	// pid 4711". "rate_limit_audit: held by another session" says that no partition could be made, and
+	// "rate_limit_metrics: held by another session" that nothing could be rolled up.
 	Skipped []string
 }
 
@@ -33,9 +34,10 @@ type UpkeepReport struct {
 const ddlTimeout = 2 * time.Second
 
 // Upkeep does what the history needs about once a minute: it makes the partitions of today and of
-// 7 more days, rolls up the metrics, and deletes what is past its retention at the time now. Any
-// process may call it at any time, also several at once. If now is in the future, only the owner of
-// the tables deletes what is due then; another role deletes what is due at present.
+// 7 more days, rolls up the metrics, and deletes what is past its retention at the time now. The
+// zero time is the present by the clock of the database. Any process may call it at any time, also
+// several at once. If now is in the future, only the owner of the tables deletes what is due then;
+// another role deletes what is due at present.
 //
 // A partition that is past its retention is detached with DETACH … CONCURRENTLY, which stops
 // neither readers nor writers, and dropped. One that another session uses is skipped, and the next
@@ -44,7 +46,10 @@ const ddlTimeout = 2 * time.Second
 //
 // The error has all that failed. The rest is done nevertheless, and the report says so.
 func Upkeep(ctx context.Context, db postgres.DB, now time.Time) (UpkeepReport, error) {
-	u := &upkeep{db: db, now: now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")}
+	u := &upkeep{db: db, now: "now"}
+	if !now.IsZero() {
+		u.now = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
+	}
 	if err := u.run(ctx); err != nil {
 		u.failures = append(u.failures, err)
 	}
@@ -91,6 +96,8 @@ func (u *upkeep) run(ctx context.Context) error {
 			return nil
 		case "made":
 			u.report.Made = append(u.report.Made, string(row[1]))
+		case "skipped":
+			u.skip(string(row[1]), "another session")
 		case "rolled_up":
 			u.report.RolledUp += number(row[2])
 		case "deleted":

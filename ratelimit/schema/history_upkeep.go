@@ -31,7 +31,7 @@ CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RET
 		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname FROM 24 FOR 2)::int)::timestamptz
 		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner
 			JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '^rate_limit_audit_\d{4}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(_\d{1,4})?$')
+		WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '^rate_limit_audit_[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(_[0-9]{1,4})?$')
 	SELECT f.name, f.state, rate_limit_holders(f.id)
 	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
 	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
@@ -82,7 +82,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
 	'Drops the partitions of rate_limit_audit that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 
-CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now()) RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now()) RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
@@ -100,6 +100,11 @@ BEGIN
 			name := rate_limit_make_partition($1::date + ahead);
 		EXCEPTION WHEN object_in_use THEN
 			CONTINUE; -- pending detach, and made by a later run
+		WHEN lock_not_available THEN
+			what := 'skipped';
+			name := 'rate_limit_audit';
+			RETURN NEXT;
+			EXIT;
 		END;
 		IF name IS NOT NULL THEN
 			what := 'made';
@@ -107,11 +112,19 @@ BEGIN
 		END IF;
 	END LOOP;
 
-	SELECT * INTO rolled FROM rate_limit_rollup();
-	RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
+	BEGIN
+		SELECT * INTO rolled FROM rate_limit_rollup();
+		RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
+	EXCEPTION WHEN lock_not_available THEN
+		-- Another session has locked rows. Without a roll-up, no minute may be deleted.
+		what := 'skipped';
+		name := 'rate_limit_metrics';
+		RETURN NEXT;
+	END;
 
-	what := 'deleted';
 	FOR part IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day'), ('day', 'day')) AS p(granularity, whole) LOOP
+		EXIT WHEN rolled IS NULL;
+		what := 'deleted';
 		name := 'metrics_' || part.granularity;
 		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
 		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' || part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
@@ -123,6 +136,7 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 
+	what := 'deleted';
 	name := 'usage';
 	cutoff := rate_limit_cutoff(name, $1);
 	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
@@ -137,5 +151,5 @@ BEGIN
 	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep(timestamptz) IS
-	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It returns what it did, or busy: another process does it. For pg_cron; proxies run it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it. For pg_cron; proxies run it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 `

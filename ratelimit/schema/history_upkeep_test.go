@@ -90,6 +90,21 @@ func TestUpkeepWaitsForNobody(t *testing.T) {
 	s.want("SELECT count(*) FROM rate_limit_upkeep('2026-11-21') WHERE what = 'busy'", "0")
 }
 
+// What another session has locked is left for a later run, and the rest is done: no minute is deleted
+// that could not be rolled up.
+func TestUpkeepDoesNotWaitForLocks(t *testing.T) {
+	s := newHistory(t)
+	s.exec(minuteSQL("2026-11-01 10:00Z", "web", "", []float64{5}) + "SELECT rate_limit_rollup();" + minuteSQL("2026-11-01 10:01Z", "web", "", []float64{5}) +
+		"INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2001-01-01', 'ann', '2001-01-01')")
+	other := &site{t: t, dsn: s.dsn, conn: s.connect()}
+	other.exec("BEGIN; LOCK TABLE ONLY rate_limit_audit IN SHARE UPDATE EXCLUSIVE MODE; SELECT FROM rate_limit_metrics WHERE granularity = 'hour' FOR UPDATE")
+	s.exec("SET statement_timeout = '60 s'")
+	s.want("SELECT * FROM rate_limit_upkeep('2026-11-21')", "skipped rate_limit_audit -\nskipped rate_limit_metrics -\ndeleted usage 1\ndeleted writers 0")
+	other.exec("COMMIT")
+	s.want("SELECT what, sum(rows) FROM rate_limit_upkeep('2026-11-21') GROUP BY 1 ORDER BY 1", "deleted 2\nmade -\nrolled_up 2")
+	s.want("SELECT granularity, requests FROM rate_limit_metrics ORDER BY 1", "day 2\nhour 2")
+}
+
 // A role that may only run the functions does the upkeep, and can delete nothing before its time.
 func TestARoleWithNothingButExecuteDoesTheUpkeep(t *testing.T) {
 	s := newHistory(t)
