@@ -35,7 +35,7 @@ of ~/.aws/credentials, or are those of the machine's role. AWS_REGION is the reg
 AWS_ENDPOINT_URL the address of a server other than Amazon's.
 
 Upkeep deletes days that are past the retention of the audit log, archived or not. The command
-ends with an error if the retention is not at least 7 days longer than --before: days that
+prints a warning if the retention is not at least 7 days longer than --before: days that
 a failed run leaves could be lost.
 
 The role must own the tables. Connect to Postgres itself, not to a pooler.`,
@@ -83,6 +83,7 @@ func (t *tool) archive(ctx context.Context, cmd *cobra.Command, db *admin.Databa
 	limit := debug.SetMemoryLimit(-1) // reads it
 	debug.SetMemoryLimit(min(limit, archiveMemory))
 	defer debug.SetMemoryLimit(limit)
+	o.Warn = func(err error) { fmt.Fprintln(cmd.ErrOrStderr(), "Warning:", err) }
 	if !t.json {
 		o.Done = func(d archive.Day) { fmt.Fprintln(cmd.OutOrStdout(), dayLine(d)) }
 	}
