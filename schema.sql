@@ -128,7 +128,7 @@ COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
 COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
 COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_metrics.host IS 'The host of the requests; (other) for hosts beyond the first 100 of a proxy in a minute.';
-COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one.';
+COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a proxy in a minute.';
 COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
 COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: allowed, limited, blocked, rejected and errors together.';
 COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
@@ -186,6 +186,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_retention (
 	set_by text,
 	set_at timestamptz NOT NULL DEFAULT now(),
 	deleted_before timestamptz,
+	upkeep_at timestamptz,
 	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day
 		CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
 	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day')
@@ -198,6 +199,7 @@ COMMENT ON COLUMN rate_limit_retention.keep IS 'How long. Without a row for it, 
 COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
 COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
 COMMENT ON COLUMN rate_limit_retention.deleted_before IS 'Of metrics_minute, metrics_hour and metrics_day: upkeep has deleted what is older. NULL: nothing.';
+COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
@@ -465,7 +467,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
 	'Drops the partitions of rate_limit_audit that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 
-CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now()) RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
@@ -473,7 +475,8 @@ DECLARE
 	cutoff timestamptz;
 	rolled record;
 BEGIN
-	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
+	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int)
+		OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
 		what := 'busy';
 		RETURN NEXT;
 		RETURN;
@@ -532,9 +535,11 @@ BEGIN
 		WHERE d.writer = old.writer;
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
+
+	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
-COMMENT ON FUNCTION rate_limit_upkeep(timestamptz) IS
-	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it. For pg_cron; proxies run it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+COMMENT ON FUNCTION rate_limit_upkeep IS
+	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 
 DO $$
 DECLARE

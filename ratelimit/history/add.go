@@ -37,6 +37,12 @@ func Add(w *Writer, r *Record) {
 			w.stats.Recorded++
 			w.stats.Dropped++
 		}
+		if r.Decision != Shadow {
+			w.stats.DroppedMetrics++
+			if r.User != "" {
+				w.stats.DroppedUsage++
+			}
+		}
 		w.mu.Unlock()
 		return
 	}
@@ -49,7 +55,9 @@ func Add(w *Writer, r *Record) {
 		}
 	}
 	if c == nil {
-		w.stats.DroppedMetrics++
+		if r.Decision != Shadow {
+			w.stats.DroppedMetrics++
+		}
 	} else {
 		addToCell(c, r, bucket)
 	}

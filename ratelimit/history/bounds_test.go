@@ -34,6 +34,17 @@ func TestAFloodOfHostsBecomesOther(t *testing.T) {
 		FROM rate_limit_metrics GROUP BY 1 ORDER BY 1`), "30 101 1001 900 2\n31 1 1 <nil> <nil>")
 }
 
+// TestAFloodOfRoutesBecomesOther: a placeholder of the route can be the client's.
+func TestAFloodOfRoutesBecomesOther(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	for i := 0; i < 6000; i++ {
+		history.Add(w, &history.Record{Time: someTime, Route: fmt.Sprint("r", i), Decision: history.Limited})
+	}
+	flush(t, w)
+	same(t, "metrics", s.text("SELECT count(*), sum(limited)::bigint, (sum(limited) FILTER (WHERE route = '(other)'))::bigint FROM rate_limit_metrics"), "101 6000 5900")
+}
+
 // TestAFloodOfCellsBecomesOther: hosts are not told apart any more, and prefixes are.
 func TestAFloodOfCellsBecomesOther(t *testing.T) {
 	s := newSite(t)
@@ -182,7 +193,7 @@ func TestCloseEndsThoughTheDatabaseHangs(t *testing.T) {
 	}
 	w.Prepare()
 	for i := 0; i < 3000; i++ {
-		history.Add(w, &history.Record{Time: someTime, Audit: auditAll})
+		history.Add(w, &history.Record{Time: someTime, User: "anna", Audit: auditAll})
 	}
 	began := time.Now()
 	w.Close()
@@ -190,8 +201,8 @@ func TestCloseEndsThoughTheDatabaseHangs(t *testing.T) {
 		t.Errorf("Close took %v", took)
 	}
 	w.Close()
-	history.Add(w, &history.Record{Time: someTime, Audit: auditAll})
-	if stats := w.Stats(); stats.Recorded != 3001 || stats.Dropped != 3001 || stats.Pending != 0 {
+	history.Add(w, &history.Record{Time: someTime, User: "anna", Audit: auditAll})
+	if stats := w.Stats(); stats.Recorded != 3001 || stats.Dropped != 3001 || stats.Pending != 0 || stats.DroppedMetrics != 3001 || stats.DroppedUsage != 3001 {
 		t.Errorf("stats %+v", stats)
 	}
 	if err := w.Flush(context.Background()); !errors.Is(err, ratelimit.ErrClosed) {

@@ -89,6 +89,8 @@ func (w *Writer) next(until int64) *parcel {
 	w.sendingRows += len(p.rows)
 	w.sendingBytes += p.bytes()
 	w.sendingCount += p.decisions()
+	w.sendingMetrics += requestsOf(p.cells)
+	w.sendingUsage += usesOf(p.usage)
 	w.sending = append(w.sending, p)
 	return p
 }
@@ -203,18 +205,16 @@ func (w *Writer) done(p *parcel, isDropped bool) {
 	w.sendingRows -= len(p.rows)
 	w.sendingBytes -= p.bytes()
 	w.sendingCount -= count
+	w.sendingMetrics -= requestsOf(p.cells)
+	w.sendingUsage -= usesOf(p.usage)
 	if !isDropped {
 		w.stats.Written += count
 		w.stats.Batches++
 		return
 	}
 	w.stats.Dropped += count
-	for _, c := range p.cells {
-		w.stats.DroppedMetrics += c.requests()
-	}
-	for _, u := range p.usage {
-		w.stats.DroppedUsage += u.requests
-	}
+	w.stats.DroppedMetrics += requestsOf(p.cells)
+	w.stats.DroppedUsage += usesOf(p.usage)
 }
 
 // failure is why a batch is not written.

@@ -67,3 +67,32 @@ func TestAWrongClockDeletesNothing(t *testing.T) {
 	same(t, "rows, minutes and days of usage", s.text("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM rate_limit_metrics WHERE granularity = 'minute'), (SELECT count(*) FROM rate_limit_usage)"), "2 2 2")
 	same(t, "partitions ahead", s.text("SELECT count(*) FROM rate_limit_partitions() WHERE begins > now() AND begins < now() + interval '7 days'"), "7")
 }
+
+// TestOneOfManyWritersKeepsUp: a roll-up takes the server a while, and a hundred proxies must not ask
+// for it in turns.
+func TestOneOfManyWritersKeepsUp(t *testing.T) {
+	s := newSite(t)
+	const hours = "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'hour'"
+	for i, want := range []string{"1", "1", "1"} {
+		w := s.writer(history.Settings{Node: fmt.Sprint("n", i)})
+		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed})
+		flush(t, w)
+		if err := history.KeepUp(w); err != nil {
+			t.Fatal(err)
+		}
+		same(t, "requests of the hours", s.text(hours), want)
+	}
+	if report, err := history.Upkeep(context.Background(), s.db(), time.Time{}); err != nil || report.Busy || report.RolledUp != 2 {
+		t.Errorf("upkeep by hand: %+v, %v", report, err)
+	}
+	w := s.writer(history.Settings{Node: "last"})
+	history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed})
+	flush(t, w)
+	for _, last := range []string{"now() - interval '1 min'", "now() + interval '1 day'"} { // the clock of the server may have been wrong
+		s.exec("UPDATE rate_limit_retention SET upkeep_at = " + last + "; DELETE FROM rate_limit_metrics WHERE granularity <> 'minute'")
+		if err := history.KeepUp(w); err != nil {
+			t.Fatal(err)
+		}
+		same(t, "requests of the hours", s.text(hours), "4")
+	}
+}

@@ -11,8 +11,10 @@ import (
 )
 
 const (
-	// upkeepPause is the time between two calls of Upkeep.
+	// upkeepPause is the time between two calls of keepUp.
 	upkeepPause = time.Minute
+	// upkeepAge is how old the last upkeep of any process is before the next one.
+	upkeepAge = 45 * time.Second
 	// upkeepTimeout is for one of them.
 	upkeepTimeout = 5 * time.Minute
 )
@@ -32,13 +34,13 @@ func (w *Writer) upkeepLoop() {
 	}
 }
 
-// keepUp calls Upkeep by the clock of the database: that of this machine could be wrong, and all that
+// keepUp does the upkeep, unless another process has just done it, by the clock of the database: that of this machine could be wrong, and all that
 // is recorded would be past its retention.
 func (w *Writer) keepUp() error {
 	ctx, cancel := context.WithTimeout(w.closing, upkeepTimeout)
 	defer cancel()
 	var failure error
-	if err := batch.PanicError(func() { _, failure = Upkeep(ctx, w.db, time.Time{}) }); err != nil {
+	if err := batch.PanicError(func() { _, failure = doUpkeep(ctx, w.db, time.Time{}, upkeepAge) }); err != nil {
 		return err
 	}
 	return failure

@@ -3,10 +3,11 @@ package history
 import "strings"
 
 const (
-	// otherHost is the host of requests whose hosts are too many.
+	// otherHost is the host, or the route, of requests whose hosts or routes are too many.
 	otherHost = "(other)"
 
 	maxHosts  = 100    // of a minute
+	maxRoutes = 100    // of a minute
 	maxCells  = 1000   // of a minute, until hosts are not told apart any more
 	mostCells = 4000   // of all minutes that wait
 	mostUsage = 100000 // entries that wait
@@ -30,10 +31,42 @@ type cell struct {
 // requests is how many requests there are.
 func (c *cell) requests() int64 { return c.allowed + c.limited + c.blocked + c.rejected + c.failed }
 
+// requestsOf is how many requests cells have.
+func requestsOf(cells []*cell) int64 {
+	n := int64(0)
+	for _, c := range cells {
+		n += c.requests()
+	}
+	return n
+}
+
+// usesOf is how many requests entries have.
+func usesOf(entries []*usage) int64 {
+	n := int64(0)
+	for _, u := range entries {
+		n += u.requests
+	}
+	return n
+}
+
+// left is how many requests wait, for the metrics and for the usage.
+func (t *totals) left() (metrics, uses int64) {
+	metrics = requestsOf(t.cellsLeft)
+	uses = usesOf(t.usageLeft)
+	for _, c := range t.cells {
+		metrics += c.requests()
+	}
+	for _, u := range t.usage {
+		uses += u.requests
+	}
+	return metrics, uses
+}
+
 // minute is what one minute's bounds count.
 type minute struct {
-	hosts map[string]bool
-	cells map[cellKey]bool // up to maxCells, also those that are written already
+	hosts  map[string]bool
+	routes map[string]bool
+	cells  map[cellKey]bool // up to maxCells, also those that are written already
 }
 
 // usageKey names a row of rate_limit_usage.
@@ -83,11 +116,14 @@ func (t *totals) cellOf(at int64, r *Record) *cell {
 		if len(t.minutes) >= 3 {
 			t.forgetMinutes(at)
 		}
-		m = &minute{hosts: make(map[string]bool), cells: make(map[cellKey]bool)}
+		m = &minute{hosts: make(map[string]bool), routes: make(map[string]bool), cells: make(map[cellKey]bool)}
 		t.minutes[at] = m
 	}
 	if !m.hosts[k.host] && len(m.hosts) >= maxHosts {
 		k.host = otherHost
+	}
+	if !m.routes[k.route] && len(m.routes) >= maxRoutes {
+		k.route = otherHost
 	}
 	c := t.cells[k]
 	if c == nil && len(m.cells) >= maxCells && !m.cells[k] {
@@ -102,10 +138,14 @@ func (t *totals) cellOf(at int64, r *Record) *cell {
 	}
 	k.host = strings.Clone(k.host)
 	k.prefix = strings.Clone(k.prefix)
+	k.route = strings.Clone(k.route)
 	c = &cell{of: k}
 	t.cells[k] = c
 	if k.host != otherHost {
 		m.hosts[k.host] = true
+	}
+	if k.route != otherHost {
+		m.routes[k.route] = true
 	}
 	if len(m.cells) < maxCells {
 		m.cells[k] = true

@@ -46,7 +46,13 @@ const ddlTimeout = 2 * time.Second
 //
 // The error has all that failed. The rest is done nevertheless, and the report says so.
 func Upkeep(ctx context.Context, db postgres.DB, now time.Time) (UpkeepReport, error) {
-	u := &upkeep{db: db, now: "now"}
+	return doUpkeep(ctx, db, now, 0)
+}
+
+// doUpkeep is Upkeep if no process has done it within a pause. A roll-up of a thousand rows a minute
+// takes the server seconds, which many proxies must not ask for at once.
+func doUpkeep(ctx context.Context, db postgres.DB, now time.Time, pause time.Duration) (UpkeepReport, error) {
+	u := &upkeep{db: db, now: "now", pause: pause}
 	if !now.IsZero() {
 		u.now = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
 	}
@@ -63,6 +69,7 @@ func Upkeep(ctx context.Context, db postgres.DB, now time.Time) (UpkeepReport, e
 type upkeep struct {
 	db       postgres.DB
 	now      string
+	pause    time.Duration
 	report   UpkeepReport
 	failures []error
 }
@@ -70,6 +77,7 @@ type upkeep struct {
 // The queries of an upkeep. Time $1 is text, so that any driver can send it.
 const (
 	upkeepSQL  = `SELECT what, name, rows FROM rate_limit_upkeep($1::text::timestamptz)`
+	dueSQL     = `SELECT what, name, rows FROM rate_limit_upkeep($1::text::timestamptz, $2::text::interval)`
 	pendingSQL = `SELECT p.name, rate_limit_holders(p.id) FROM rate_limit_partitions() p WHERE p.pending`
 	expiredSQL = `SELECT name, state, held_by FROM rate_limit_expired($1::text::timestamptz)`
 	dropSQL    = `SELECT name, held_by FROM rate_limit_drop_expired($1::text::timestamptz)`
@@ -85,7 +93,11 @@ const (
 )
 
 func (u *upkeep) run(ctx context.Context) error {
-	did, err := query(ctx, u.db, 3, upkeepSQL, u.now)
+	sql, args := upkeepSQL, []string{u.now}
+	if u.pause > 0 {
+		sql, args = dueSQL, append(args, intervalText(u.pause))
+	}
+	did, err := query(ctx, u.db, 3, sql, args...)
 	if err != nil {
 		return err
 	}

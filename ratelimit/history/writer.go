@@ -60,17 +60,18 @@ type Writer struct {
 	started sync.Once
 	loops   sync.WaitGroup
 
-	mu           sync.Mutex // guards all that follows
-	pending      pending
-	totals       totals
-	sendingRows  int   // rows of batches that are being sent, or will be sent again
-	sendingBytes int64 // text of these rows
-	sendingCount int64 // decisions of these rows
-	failing      bool  // the last attempt failed
-	closed       bool
-	stats        Stats
-	wake         context.CancelFunc // ends the pause between two flushes
-	busy         context.Context    // ends with the flush that is under way; nil if there is none
+	mu                           sync.Mutex // guards all that follows
+	pending                      pending
+	totals                       totals
+	sendingRows                  int   // rows of batches that are being sent, or will be sent again
+	sendingBytes                 int64 // text of these rows
+	sendingCount                 int64 // decisions of these rows
+	sendingMetrics, sendingUsage int64 // requests of these batches
+	failing                      bool  // the last attempt failed
+	closed                       bool
+	stats                        Stats
+	wake                         context.CancelFunc // ends the pause between two flushes
+	busy                         context.Context    // ends with the flush that is under way; nil if there is none
 
 	// Only the flush that is under way uses these.
 	sending    []*parcel // batches that are to be sent, the first one maybe again
@@ -270,10 +271,15 @@ func (w *Writer) Close() {
 	w.loops.Wait()
 	w.mu.Lock()
 	w.stats.Dropped += w.pending.decisions + w.sendingCount
+	metrics, uses := w.totals.left()
+	w.stats.DroppedMetrics += metrics + w.sendingMetrics
+	w.stats.DroppedUsage += uses + w.sendingUsage
 	w.pending = pending{}
 	w.totals = newTotals()
 	w.sendingRows = 0
 	w.sendingBytes = 0
 	w.sendingCount = 0
+	w.sendingMetrics = 0
+	w.sendingUsage = 0
 	w.mu.Unlock()
 }

@@ -88,7 +88,7 @@ COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
 COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
 COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_metrics.host IS 'The host of the requests; (other) for hosts beyond the first 100 of a proxy in a minute.';
-COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one.';
+COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a proxy in a minute.';
 COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
 COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: allowed, limited, blocked, rejected and errors together.';
 COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
@@ -146,6 +146,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_retention (
 	set_by text,
 	set_at timestamptz NOT NULL DEFAULT now(),
 	deleted_before timestamptz,
+	upkeep_at timestamptz,
 	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day
 		CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
 	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day')
@@ -158,4 +159,5 @@ COMMENT ON COLUMN rate_limit_retention.keep IS 'How long. Without a row for it, 
 COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
 COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
 COMMENT ON COLUMN rate_limit_retention.deleted_before IS 'Of metrics_minute, metrics_hour and metrics_day: upkeep has deleted what is older. NULL: nothing.';
+COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 `

@@ -82,7 +82,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
 	'Drops the partitions of rate_limit_audit that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 
-CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now()) RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
@@ -90,7 +90,8 @@ DECLARE
 	cutoff timestamptz;
 	rolled record;
 BEGIN
-	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
+	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int)
+		OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
 		what := 'busy';
 		RETURN NEXT;
 		RETURN;
@@ -149,7 +150,9 @@ BEGIN
 		WHERE d.writer = old.writer;
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
+
+	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
-COMMENT ON FUNCTION rate_limit_upkeep(timestamptz) IS
-	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it. For pg_cron; proxies run it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+COMMENT ON FUNCTION rate_limit_upkeep IS
+	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 `
