@@ -31,8 +31,9 @@ var commands = map[string]func(t *testing.T, command string){
 	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit/postgres": runs,
 	`psql "$DATABASE_URL" -f schema.sql`:                            createsTheTables,
 
-	"make bench":      isMakeTarget,
-	"make test-rules": isMakeTarget,
+	"make bench":        isMakeTarget,
+	"make test-rules":   isMakeTarget,
+	"make test-history": isMakeTarget,
 	"cd integration && go run ./bench -only 'plain|1,000 keys' -rounds 3": hasItsFlags,
 	"go test -run xxx -bench HotPath ./ratelimit/postgres":                findsBenchmarks,
 	"go test -run xxx -bench Snapshot ./ratelimit/postgres":               findsBenchmarks,
