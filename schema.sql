@@ -42,6 +42,7 @@ CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_epheme
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
 
 BEGIN;
+DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	time           timestamptz NOT NULL,
@@ -71,16 +72,16 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
 		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
 ) PARTITION BY RANGE (time);
-CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16);
+CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
 COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
-COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs.';
+COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
 COMMENT ON COLUMN rate_limit_audit.count IS 'How many equal refusals within the same second this row stands for. The other columns are those of the first.';
 COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
 COMMENT ON COLUMN rate_limit_audit.remaining IS 'What was left of the quota after the decision.';
 COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: never.';
+COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audit.duration_us IS 'How long the decision took, in microseconds.';
 COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
 COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the request passed.';
@@ -98,7 +99,7 @@ COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
 COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 200 characters.';
 COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
-COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that the request was charged to, or asked: prefix and key in turns. NULL: none.';
+COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	granularity text NOT NULL,
@@ -399,7 +400,7 @@ BEGIN
 	RETURN (SELECT CASE WHEN pg_has_role(caller, owner, 'USAGE') THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
 		FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The end of what is past its retention at a time. NULL: it is kept for ever.';
+COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
 
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
@@ -544,7 +545,7 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
+	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
 			'rate_limit_partitions', 'rate_limit_make_partition', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired')
 	LOOP
@@ -559,6 +560,7 @@ COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables o
 COMMIT;
 
 BEGIN;
+DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
 
 DO $$ BEGIN
 	IF current_setting('server_version_num')::int < 150000 THEN
@@ -1266,7 +1268,7 @@ DECLARE
 	function record;
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_ban', 'rate_limit_forget') AS of_owner
-		FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
+		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
 			'rate_limit_rows')
 	LOOP

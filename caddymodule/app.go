@@ -196,9 +196,9 @@ func (a *App) Stop() error { return nil }
 // DSN is memory, it also uses the same counts.
 const closeDelay = 30 * time.Second
 
-// Cleanup closes all histories and stores if the process ends, which writes what is pending, and
-// gives back the units of leases. Otherwise it releases the stores after closeDelay, when no request of this config waits for a
-// decision any more.
+// Cleanup closes all histories and stores if the process ends, which writes what is pending and gives
+// back the units of leases. Otherwise it releases them after closeDelay, when no request of this
+// config waits for a decision any more.
 func (a *App) Cleanup() error {
 	if caddy.Exiting() {
 		a.used, a.histories = nil, nil

@@ -29,7 +29,8 @@ type History struct {
 	AuditAddress string `json:"audit_address,omitempty"`
 
 	// How long the history is kept. Upkeep deletes what is older. Default: what the
-	// database has, which is 90 days, 7 days, 90 days, 7 years and 7 years at first.
+	// database has. A new database has 90 days for the audit log, 7 days, 90 days and
+	// 7 years for the metrics by minute, hour and day, and 7 years for the usage.
 	Retention *Retention `json:"retention,omitempty"`
 }
 

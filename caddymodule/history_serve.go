@@ -20,7 +20,7 @@ type recording struct {
 	writer *history.Writer
 	audit  history.Audit // of the handler, for what the policy says
 
-	// Placeholders of the policy's API key that give a part of what would be recorded.
+	// A secret is a part of what would be recorded: see hide.
 	hidesUser, hidesHost, hidesPath bool
 }
 
@@ -53,18 +53,38 @@ func (h *Handler) openHistory(app *App) error {
 	if r.writer, err = app.history(h.store); err != nil {
 		return err
 	}
-	if h.policy != nil {
-		has := func(prefix string) bool {
-			return slices.ContainsFunc(h.policy.keys, func(name string) bool {
-				return strings.HasPrefix(name, prefix) && !strings.HasPrefix(name, queryPrefix)
-			})
-		}
-		r.hidesUser = has("http.auth.")
-		r.hidesHost = has("http.request.host")
-		r.hidesPath = has(uriPrefix) || has("http.request.orig_uri")
-	}
+	r.hide(h)
 	h.recording = r
 	return nil
+}
+
+// hide finds out what is not recorded, because the API key of the policy, or a key that is hashed
+// by the configuration, has a placeholder of it.
+func (r *recording) hide(h *Handler) {
+	var names []string
+	if h.policy != nil {
+		names = append(names, h.policy.keys...)
+	}
+	rules := []*Rule{&h.Rule}
+	for _, z := range h.Zones {
+		rules = append(rules, &z.Rule)
+	}
+	for _, rule := range rules {
+		if rule.HashKey != nil && *rule.HashKey {
+			eachPlaceholder(expandShorthands(rule.Key), func(name string) bool {
+				names = append(names, name)
+				return true
+			})
+		}
+	}
+	has := func(prefix string) bool {
+		return slices.ContainsFunc(names, func(name string) bool {
+			return strings.HasPrefix(name, prefix) && !strings.HasPrefix(name, queryPrefix)
+		})
+	}
+	r.hidesUser = has("http.auth.")
+	r.hidesHost = has("http.request.host")
+	r.hidesPath = has(uriPrefix) || has("http.request.orig_uri")
 }
 
 // auditOf is the audit of a request with these hits.

@@ -72,8 +72,8 @@ type counters struct {
 
 // bySource are the counters of one outcome, by the source of the decision.
 type bySource struct {
-	of       *prometheus.CounterVec // has the label source
-	expected [ratelimit.FromLease + 1]prometheus.Counter
+	of       *prometheus.CounterVec                      // of a prefix and an outcome, with the label source
+	expected [ratelimit.FromLease + 1]prometheus.Counter // by source; nil for a source that is not expected
 }
 
 // expect makes counters for the sources of which decisions can come. Their series begin at 0.

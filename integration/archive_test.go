@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -226,5 +227,40 @@ func killAfter(t *testing.T, cmd *exec.Cmd, after time.Duration) (killed bool, s
 	case <-time.After(after):
 		_ = cmd.Process.Kill() // unless it has just ended
 		return <-ended != nil, ""
+	}
+}
+
+func TestCtrlCEndsAnArchive(t *testing.T) {
+	dsn, conn := auditLog(t)
+	dir := t.TempDir()
+	cmd := archiveCommand(t, dsn, archiveTarget{to: dir, dir: dir})
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE rate_limit_audit IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waiting := false
+	for begin := time.Now(); !waiting && time.Since(begin) < time.Minute; time.Sleep(5 * time.Millisecond) {
+		if err := tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))").Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out.String(), "interrupted") {
+		t.Errorf("it ended with %v, and said %q; want exit status 1 and that it was interrupted", err, out.String())
+	}
+	if size := folderSize(t, dir); size != 0 {
+		t.Errorf("%d bytes are left in the folder, want none", size)
 	}
 }

@@ -109,7 +109,10 @@ func TestTheHistoryHasEveryRequest(t *testing.T) {
 // TestTheHistoryOverAnOutage stops Postgres for 20 seconds under load. The requests are answered
 // as on_error says, the memory stays bounded, and exactly the dropped decisions are missing.
 func TestTheHistoryOverAnOutage(t *testing.T) {
-	const outage = 20 * time.Second
+	const (
+		outage  = 20 * time.Second
+		pending = 20000 // rows that a proxy keeps, see history.Settings
+	)
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
 	execute(t, dsn, schema.File)
@@ -149,8 +152,8 @@ func TestTheHistoryOverAnOutage(t *testing.T) {
 	if rows+dropped != int64(r.Sent) {
 		t.Errorf("of %d requests, the audit log has %d, and %d were dropped", r.Sent, rows, dropped)
 	}
-	if dropped == 0 {
-		t.Error("nothing was dropped, so the bound of the memory was not reached")
+	if dropped == 0 && r.Sent > 2*pending {
+		t.Error("nothing was dropped, so the memory has no bound")
 	}
 	if n := queryInt(t, dsn, "SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = 'minute'"); n != int64(r.Sent) {
 		t.Errorf("the metrics have %d of %d requests", n, r.Sent)

@@ -83,26 +83,36 @@ func (c *History) read() (edge.HistorySettings, error) {
 type recorder struct {
 	writer    *history.Writer
 	audit     history.Audit
-	counts    bool // requests that pass are in the metrics and the usage alone
+	counts    bool // requests that pass are in the metrics and the usage, and never in the audit log
 	addresses *addresses
 
-	// The API key of the policy is a part of the host, or of the path.
+	// The API key of the policy, or a key that is hashed by the configuration, has a placeholder
+	// of the host, or of the path, which is then not recorded.
 	hidesHost, hidesPath bool
 }
 
 // newRecorder returns a recorder. p may be nil.
-func newRecorder(w *history.Writer, audit history.Audit, a *addresses, p *policyTemplate) *recorder {
+func newRecorder(w *history.Writer, audit history.Audit, a *addresses, p *policyTemplate, rules []*rule) *recorder {
 	r := &recorder{writer: w, audit: audit, counts: audit.Level < history.AuditSample, addresses: a}
-	if p == nil {
-		return r
+	if p != nil {
+		hide(r, p.keyText)
 	}
-	for i := range p.keyText {
-		switch p.keyText[i].from {
+	for _, rule := range rules {
+		if rule.hashed {
+			hide(r, rule.key)
+		}
+	}
+	return r
+}
+
+// hide leaves out of records what gives a part of a secret.
+func hide(r *recorder, secret template) {
+	for i := range secret {
+		switch secret[i].from {
 		case fromHost, fromHostPort, fromLabel:
 			r.hidesHost = true
 		case fromPath, fromURI, fromDir, fromFile, fromPart:
 			r.hidesPath = true
 		}
 	}
-	return r
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 )
 
 // Middlewares of several reloads share a history. It is closed, and what is pending written, before
@@ -48,5 +49,42 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 		(SELECT count(*) FROM rate_limit_writers)`).Scan(&rows, &requests, &writers)
 	if err != nil || rows != reloads*each || requests != reloads*each || writers < 1 {
 		t.Errorf("%d rows and %d requests in the metrics, want %d; %v", rows, requests, reloads*each, err)
+	}
+}
+
+// A secret in the path or in the host is not recorded.
+func TestSecretsAreNotRecorded(t *testing.T) {
+	for name, c := range map[string]struct {
+		zone       Zone
+		apiKey     string
+		host, path bool
+	}{
+		"a path":                  {Zone{Key: "{path} {host}"}, "", false, false},
+		"a hashed path":           {Zone{Key: "{path.1}", HashKey: "on"}, "", false, true},
+		"a path that is not":      {Zone{Key: "{path.1}", HashKey: "off"}, "", false, false},
+		"a path beside a secret":  {Zone{Key: "{path} {header.Authorization}"}, "", false, false},
+		"an API key in the path":  {Zone{}, "{path.0}", false, true},
+		"an API key in the host":  {Zone{}, "{labels.2}", true, false},
+		"an API key in the query": {Zone{}, "{query.key}", false, false},
+	} {
+		zone := c.zone
+		zone.Prefix, zone.Limit = "a", "5 1m"
+		config := &Config{Zones: []Zone{zone}}
+		var policy *policyTemplate
+		if c.apiKey != "" {
+			config.Policy = &Policy{APIKey: c.apiKey}
+			var err error
+			if policy, err = config.policy(nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rules, err := config.rules()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newRecorder(nil, history.Audit{}, nil, policy, rules)
+		if r.hidesHost != c.host || r.hidesPath != c.path {
+			t.Errorf("%s: hides the host %v and the path %v, want %v and %v", name, r.hidesHost, r.hidesPath, c.host, c.path)
+		}
 	}
 }

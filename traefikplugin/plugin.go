@@ -93,7 +93,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 			r.release(h.pool)
 			return nil, err
 		}
-		h.hits.recorder = newRecorder(writer, recorded.audit, addresses, p)
+		h.hits.recorder = newRecorder(writer, recorded.audit, addresses, p, rules)
 	}
 	r.shareLimits(h.pool, h.hits.hits)
 	if edge.HasPassword(config.DSN) {

@@ -19,7 +19,8 @@ type rule struct {
 	costText template // nil if cost is fixed
 	minCost  int64    // the least that costText gives
 	secret   bool
-	ipv4     int // how many bits of an address count
+	hashed   bool // secret, and not by default
+	ipv4     int  // how many bits of an address count
 	ipv6     int
 	ban      *policy.BanAfter // nil if refusals lead to none
 }
@@ -119,6 +120,7 @@ func (z *namedZone) read(s *IPStrategy) (*rule, error) {
 	if r.secret, err = edge.ParseSwitch("hash_key", c.HashKey, r.key.secret()); err != nil {
 		return nil, err
 	}
+	r.hashed = r.secret && c.HashKey != ""
 	return r, nil
 }
 

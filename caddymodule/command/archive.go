@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -36,7 +35,7 @@ of ~/.aws/credentials, or are those of the machine's role. AWS_REGION is the reg
 AWS_ENDPOINT_URL the address of a server other than Amazon's.
 
 Upkeep deletes days that are past the retention of the audit log, archived or not. The command
-ends with an error if the retention is not at least 7 days longer than --before: days that
+prints a warning if the retention is not at least 7 days longer than --before: days that
 a failed run leaves could be lost.
 
 The role must own the tables. Connect to Postgres itself, not to a pooler.`,
@@ -53,7 +52,7 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 			return err
 		}
 		o := archive.Options{Drop: drop}
-		if o.Before, err = past("--before", before, now); err != nil {
+		if o.Before, err = admin.ParseAgo("--before", before, now); err != nil {
 			return err
 		}
 		if o.To, err = archive.NewDestination(to); err != nil {
@@ -73,8 +72,7 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 	return cmd
 }
 
-// archiveMemory is how much memory Go should use at most while it archives, in bytes. The program
-// itself comes on top.
+// archiveMemory is the soft limit of Go's memory while it archives, in bytes.
 const archiveMemory = 100 << 20
 
 // archive runs the archive until it is done or interrupted. People see a line when a partition
@@ -85,8 +83,9 @@ func (t *tool) archive(ctx context.Context, cmd *cobra.Command, db *admin.Databa
 	limit := debug.SetMemoryLimit(-1) // reads it
 	debug.SetMemoryLimit(min(limit, archiveMemory))
 	defer debug.SetMemoryLimit(limit)
+	o.Warn = func(err error) { fmt.Fprintln(cmd.ErrOrStderr(), "Warning:", err) }
 	if !t.json {
-		o.Done = func(d archive.Day) { fmt.Fprintln(cmd.OutOrStdout(), archived(d)) }
+		o.Done = func(d archive.Day) { fmt.Fprintln(cmd.OutOrStdout(), dayLine(d)) }
 	}
 	days, err := archive.Run(ctx, db.Conn(), o)
 	if ctx.Err() != nil {
@@ -105,8 +104,8 @@ func (t *tool) archive(ctx context.Context, cmd *cobra.Command, db *admin.Databa
 	return errors.Join(err, shown)
 }
 
-// archived is a line about a partition.
-func archived(d archive.Day) string {
+// dayLine is a line about a partition, for people.
+func dayLine(d archive.Day) string {
 	line := d.Day + " " + string(d.Outcome)
 	if d.File != "" {
 		line += fmt.Sprintf(": %d rows, %s, %s", d.Rows, size(d.Bytes), d.File)
@@ -130,16 +129,4 @@ func size(bytes int64) string {
 		return strconv.FormatFloat(float64(bytes)/1e6, 'f', 1, 64) + " MB"
 	}
 	return strconv.FormatFloat(float64(bytes)/1e3, 'f', 1, 64) + " kB"
-}
-
-// past reads the flag of a time in the past: an age such as 90d, or a point in time.
-func past(flag, text string, now time.Time) (time.Time, error) {
-	if age, err := ratelimit.ParseWindow(text); err == nil && age > 0 {
-		return now.Add(-age), nil
-	}
-	t, err := admin.ParseTime(flag, text)
-	if err != nil || !t.Before(now) {
-		return t, &ratelimit.FieldError{Field: flag, Value: text, Want: "an age such as 60d, or a time in the past such as 2026-08-01 or 2026-08-01T06:00:00Z"}
-	}
-	return t, nil
 }

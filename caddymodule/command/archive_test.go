@@ -57,10 +57,12 @@ func TestArchiveIsToldWhatIsWrong(t *testing.T) {
 		{"--before: \"soon\"", []string{"--before", "soon", "--to", dir}},
 		{"in the past", []string{"--before", tomorrow, "--to", dir}},
 		{"a folder that exists", []string{"--before", "60d", "--to", filepath.Join(dir, "missing")}},
-		{"rate_limit_retention", []string{"--before", "90d", "--to", dir}},
 		{"has no arguments", []string{"--before", "60d", "--to", dir, "more"}},
 	} {
 		s.fails([]string{c.want}, append([]string{"archive"}, c.args...)...)
+	}
+	if out := s.run("archive", "--before", "90d", "--to", dir); out.err != nil || !strings.Contains(out.stderr, "Warning: --before") || !strings.Contains(out.stderr, "rate_limit_retention") {
+		t.Errorf("with the default retention: %v, %q, want a warning", out.err, out.stderr)
 	}
 	// Nothing that may be a secret is repeated.
 	for _, to := range []string{"s3://id:secret@bucket", "https://id:secret@host/bucket", "s3://"} {

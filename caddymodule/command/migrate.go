@@ -15,8 +15,8 @@ func migrateCommand(t *tool) *cobra.Command {
 		Use:   "migrate [--print]",
 		Short: "Creates the tables, or upgrades them in place",
 		Long: `Creates the tables of the counters, of the history and of the policy, or upgrades them in
-place and keeps their rows. The command may run any number of times, also while proxies use the tables.
-The role must be able to create tables. --print only prints the SQL, for psql.`,
+place and keeps their rows. The command may run any number of times, also while proxies use the
+tables. The role must be able to create tables. --print only prints the SQL, for psql.`,
 		Example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
   caddy pg-ratelimit migrate --print > schema.sql`,
 		Args: arguments(),

@@ -32,7 +32,7 @@ func (b *bench) measureProxies() {
 	b.measureIdentities()
 	b.measureFlood()
 	for _, p := range b.proxies {
-		if line := regexp.MustCompile(`.*(no decision|database failed).*`).FindString(p.Log()); line != "" {
+		if line := regexp.MustCompile(`.*(no decision|database failed|history has dropped).*`).FindString(p.Log()); line != "" {
 			b.complaints = append(b.complaints, p.spec.name+" logged: "+line)
 		}
 	}

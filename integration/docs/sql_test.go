@@ -21,6 +21,14 @@ const npmGuide = "docs/migrating-from-npm.md"
 // grantee is an account of a GRANT.
 var grantee = regexp.MustCompile(` TO (caddy|proxy|administrator);`)
 
+// historyOfAClient is one row of each table of the history.
+const historyOfAClient = `
+	SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date);
+	INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, user_id, node) VALUES (now(), 1, 100, 'allowed', 'web', 'acme', 'caddy');
+	INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ((now() AT TIME ZONE 'UTC')::date, 'acme', now());
+	INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, latency)
+		SELECT granularity, now(), 'web', '', '', '', '{1}' FROM unnest(ARRAY['minute', 'hour', 'day']) AS granularity;`
+
 // TestSQL runs each block on a database in which a client has used its limits.
 // Each query finds a row of this client.
 func TestSQL(t *testing.T) {
@@ -49,7 +57,7 @@ func TestSQL(t *testing.T) {
 			}
 			defer conn.Close(ctx)
 			// The middleware makes the tables of the policy in the background.
-			if _, err := conn.PgConn().Exec(ctx, schema.File).ReadAll(); err != nil {
+			if _, err := conn.PgConn().Exec(ctx, schema.File+historyOfAClient).ReadAll(); err != nil {
 				t.Fatal(err)
 			}
 			// The accounts of a server are not of one database.

@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 )
 
-// Audited is a row of the audit log. Fields that say nothing are nil.
+// Audited is a row of the audit log. A field that does not apply to the request is nil.
 type Audited struct {
 	Time     time.Time `json:"time"`
 	Decision string    `json:"decision"`
@@ -42,7 +43,7 @@ type Audited struct {
 	// RetryAfter and Duration are in seconds.
 	RetryAfter *float64 `json:"retry_after"`
 	Duration   float64  `json:"duration"`
-	// Also are the other limits: prefix and key in turns.
+	// Also are the other limits that were asked: prefix, key, prefix, key and so on.
 	Also []string `json:"also"`
 }
 
@@ -55,17 +56,20 @@ type AuditQuery struct {
 	// may have a slash and the name of a limit; rule/ alone is all rules.
 	Prefix    string
 	Decisions []string
-	// Address finds the rows with an address in this network, or with a network that has a
-	// part of it.
+	// Address finds the rows whose address is in this network, or whose network overlaps it.
 	Address    netip.Prefix
 	Host, Node string
-	// Most bounds the rows.
+	// Most is how many rows are returned at most. It must be above 0.
 	Most int
 }
 
-// Decisions are the decisions of the audit log.
+// Decisions are the names of the decisions in the audit log.
 func Decisions() []string {
-	return []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
+	var names []string
+	for d := history.Allowed; d <= history.Failed; d++ {
+		names = append(names, d.String())
+	}
+	return names
 }
 
 // ParseDecisions reads decisions with commas between them. The error is a *ratelimit.FieldError

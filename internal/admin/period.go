@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Period is a time of the history: from From, until before Until.
+// Period is a part of the history. From belongs to it, Until does not.
 type Period struct{ From, Until time.Time }
 
 const wantAgo = "a duration before now such as 30m, 24h or 7d, or " + wantTime

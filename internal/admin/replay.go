@@ -39,14 +39,14 @@ type Replay struct {
 	Shadow int64 `json:"shadow"`
 
 	// ByOthers are requests that other limits have refused. Unknown are requests that the rule
-	// has refused without a counter, since its limit was 0. Both are left out.
+	// has refused without a counter, since its limit was 0. Neither are among Requests.
 	ByOthers int64 `json:"refused_by_others"`
 	Unknown  int64 `json:"without_counter"`
 	// Weight is the most requests that one row of a sample stands for; 1 without a sample.
 	Weight float64 `json:"weight"`
 
-	// Changed are the counters of which most requests fare otherwise, at most so many as
-	// ReplayQuery.Most.
+	// Changed are the counters whose number of refusals changes the most, up to
+	// ReplayQuery.Most of them.
 	Changed []ReplayedCounter `json:"changed"`
 }
 
@@ -73,7 +73,8 @@ type ReplayedCounter struct {
 type ReplayQuery struct {
 	Period
 	Rule string
-	// Settings are the limits that are other than those of now, as SetRule takes them.
+	// Settings change the limits that the rule has now, for the replay. They have the form that
+	// SetRule takes.
 	Settings []string
 	// Most bounds Replay.Changed.
 	Most int
@@ -197,7 +198,7 @@ func (t *trial) conclude(most int) {
 	}
 }
 
-// difference is how many requests fare otherwise.
+// difference is by how much the number of refusals changes.
 func (c *ReplayedCounter) difference() int64 {
 	if c.Replayed < c.Refused {
 		return c.Refused - c.Replayed

@@ -23,8 +23,8 @@ type Sender struct {
 	Last     time.Time `json:"last"`
 }
 
-// refusedSQL is the condition of a row of the audit log of requests that were refused for a
-// reason of their own.
+// refusedSQL is the condition for a row of refused requests in the audit log. Requests without a
+// decision are not among them.
 const refusedSQL = "decision IN ('limited', 'blocked', 'rejected')"
 
 // TopSince returns the senders with the most requests in a period, by the audit log, at most so

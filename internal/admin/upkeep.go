@@ -6,9 +6,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 )
 
-// Upkept is what an upkeep of the history did. Partitions are names of tables with their schema.
+// Upkept is what an upkeep of the history did. Partitions are given as the names of their tables, with
+// the schema.
 type Upkept struct {
-	// Busy: another process does the upkeep, and this one did nothing.
+	// Busy is true if another process does the upkeep. Then this one did nothing.
 	Busy bool `json:"busy"`
 	// Made are the partitions that are new.
 	Made []string `json:"made"`
@@ -16,10 +17,11 @@ type Upkept struct {
 	RolledUp int64 `json:"rolled_up"`
 	// Deleted are rows of metrics, usage and writers.
 	Deleted int64 `json:"deleted"`
-	// Dropped are partitions that are gone, and Detached those that were detached, which is
-	// the step before.
+	// Detached are partitions that were made tables of their own, the step before they are
+	// dropped.
 	Detached []string `json:"detached"`
-	Dropped  []string `json:"dropped"`
+	// Dropped are partitions that were deleted.
+	Dropped []string `json:"dropped"`
 	// Skipped are partitions that are in use, and by whom.
 	Skipped []string `json:"skipped"`
 }

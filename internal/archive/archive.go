@@ -13,18 +13,25 @@ import (
 
 // Options say what Run does.
 type Options struct {
-	// Before: a day is archived if it ends at this time or earlier.
+	// Before is the time at or before which a day must have ended to be archived. It must be in
+	// the past.
 	Before time.Time
-	To     Destination
-	// Drop detaches the partitions and drops them after they were archived.
+	// To is where the files go.
+	To Destination
+	// Drop removes each day from the database after it was archived: its partition is detached
+	// before, and dropped afterwards.
 	Drop bool
 	// Now is the present time. The zero time is that of the server.
 	Now time.Time
 	// Patience is how long a statement waits for a lock that another session holds, and so for
 	// how long it makes others wait. Default: 5 s.
 	Patience time.Duration
-	// Done is called after each partition, also after one that was not archived. nil: nothing.
+	// Done is called after each partition, also after one that was not archived. It may be nil.
 	Done func(Day)
+	// Warn is called at the end if upkeep may delete days before a run has archived them: if the
+	// retention of the audit log is not a week longer than the age of the days that are archived. It
+	// may be nil.
+	Warn func(error)
 }
 
 // Outcome is what became of a partition.
@@ -52,9 +59,9 @@ type Day struct {
 	Problem   string  `json:"problem,omitempty"`
 }
 
-// Margin is the time that must pass between the archive of a day and its deletion by upkeep. A
-// run that fails can be repaired in this time.
-const Margin = 7 * 24 * time.Hour
+// margin is by how much the retention of the audit log must exceed the age at which days are
+// archived, so that upkeep does not delete a day before a run that failed is repaired.
+const margin = 7 * 24 * time.Hour
 
 const defaultPatience = 5 * time.Second
 
@@ -116,7 +123,11 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if skipped > 0 {
 		err = fmt.Errorf("%d of %d partitions could not be archived as asked: see above", skipped, len(days))
 	}
-	return days, errors.Join(err, checkRetention(ctx, conn, o))
+	warning, failure := checkRetention(ctx, conn, o)
+	if warning != nil && o.Warn != nil {
+		o.Warn(warning)
+	}
+	return days, errors.Join(err, failure)
 }
 
 // prepareSession sets the session up and takes the lock.
@@ -145,24 +156,24 @@ func unlock(ctx context.Context, conn *pgx.Conn) {
 	_, _ = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", lockKey)
 }
 
-// checkRetention returns an error if upkeep may delete days before they are archived.
-func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
+// checkRetention returns a warning if upkeep may delete days before they are archived.
+func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) (warning, err error) {
 	var keep string
 	var deletedBefore time.Time
-	err := conn.QueryRow(ctx, "SELECT keep::text, $1::timestamptz - keep FROM rate_limit_retention WHERE what = 'audit'", o.Now).Scan(&keep, &deletedBefore)
+	err = conn.QueryRow(ctx, "SELECT keep::text, $1::timestamptz - keep FROM rate_limit_retention WHERE what = 'audit'", o.Now).Scan(&keep, &deletedBefore)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if o.Before.Sub(deletedBefore) >= Margin {
-		return nil
+	if o.Before.Sub(deletedBefore) >= margin {
+		return nil, nil
 	}
 	return &ratelimit.FieldError{
 		Field: "--before", Value: o.Before.UTC().Format(time.RFC3339),
 		Want: fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after %s (rate_limit_retention), archived or not, and a week must be left to repair an archive that fails. "+
 			"Archive younger days, or raise the retention: retention { audit … } in the configuration, or UPDATE rate_limit_retention SET keep = … WHERE what = 'audit'",
-			deletedBefore.Add(Margin).UTC().Format(time.RFC3339), keep),
-	}
+			deletedBefore.Add(margin).UTC().Format(time.RFC3339), keep),
+	}, nil
 }

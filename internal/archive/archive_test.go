@@ -207,7 +207,8 @@ func TestTwoRunsAtOnce(t *testing.T) {
 		_, err := archive.Run(context.WithoutCancel(t.Context()), conn, slow)
 		first <- err
 	}()
-	for number(t, second, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 0 {
+	const locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+	for begin := time.Now(); number(t, second, locks) == 0 && time.Since(begin) < time.Minute; {
 		time.Sleep(time.Millisecond)
 	}
 	o := options(t, dir, 1)
@@ -321,7 +322,7 @@ func TestATableThatAViewNeedsIsNotDropped(t *testing.T) {
 
 // What is archived must stay for a week, so that a failure can be repaired before upkeep deletes
 // it.
-func TestRetentionMustLeaveAWeek(t *testing.T) {
+func TestRetentionShouldLeaveAWeek(t *testing.T) {
 	_, conn := open(t)
 	makeDays(t, conn, 1, 10)
 	for _, c := range []struct {
@@ -331,12 +332,14 @@ func TestRetentionMustLeaveAWeek(t *testing.T) {
 		execute(t, conn, "UPDATE rate_limit_retention SET keep = $1::text::interval WHERE what = 'audit'", c.keep)
 		o := options(t, t.TempDir(), 1)
 		o.Now = day(1).AddDate(0, 0, 75)
+		var warning error
+		o.Warn = func(err error) { warning = err }
 		days, err := archive.Run(t.Context(), conn, o)
-		if (err != nil) != c.wrong || len(days) != 1 || days[0].Outcome != archive.Archived {
-			t.Errorf("kept for %s: %+v, %v, want the day archived, and an error: %v", c.keep, days, err, c.wrong)
+		if err != nil || (warning != nil) != c.wrong || len(days) != 1 || days[0].Outcome != archive.Archived {
+			t.Errorf("kept for %s: %+v, %v, %v, want the day archived, and a warning: %v", c.keep, days, err, warning, c.wrong)
 		}
-		if err != nil && !strings.Contains(err.Error(), "rate_limit_retention") {
-			t.Errorf("the error is %q, want what to do", err)
+		if warning != nil && !strings.Contains(warning.Error(), "rate_limit_retention") {
+			t.Errorf("the warning is %q, want what to do", warning)
 		}
 	}
 }

@@ -15,7 +15,8 @@
 //  1. With Drop: detach the partition, so that it gets no more rows.
 //  2. Read it in one transaction, sorted, and write it to a temporary file. A Fingerprint is
 //     computed from the rows of the database meanwhile, and is the last thing in the file.
-//  3. Put the file in its place, and read it back. Its rows must have the same Fingerprint.
+//  3. Read the file back and put it in its place. Its rows must have the same Fingerprint. A file in
+//     a folder gets its name after it was read back, an object of S3 is read back after the upload.
 //  4. With Drop: drop the table, if it still has as many rows as the file.
 //
 // The next run finds what is left by one that ended: detached tables, temporary files, unfinished
@@ -29,5 +30,5 @@
 //   - columns.go, rows.go: the columns, and reading them from Postgres
 //   - fingerprint.go: the checksums
 //   - parquet.go: writing and reading a file; overlap.go: comparing the rows of two files
-//   - destination.go, directory.go, s3.go: where files are
+//   - destination.go, directory.go, s3.go, s3_credentials.go: where files are
 package archive

@@ -16,16 +16,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// S3 is configured as other tools for S3 are, by the environment:
-//
-//   - AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if there is one
-//   - else AWS_PROFILE (default: default) in AWS_SHARED_CREDENTIALS_FILE (default:
-//     ~/.aws/credentials)
-//   - else the role of the machine, the container or the pod
-//   - AWS_REGION or AWS_DEFAULT_REGION
-//   - AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL: the address of another server than Amazon's, such
-//     as https://s3.example.com. The name of the bucket is in the path then.
-
 // s3 is a bucket as a destination.
 type s3 struct {
 	client         *minio.Client
@@ -37,6 +27,16 @@ const (
 	cleanupTimeout = 5 * time.Second
 )
 
+// newS3 returns the bucket and the prefix in s3://BUCKET/PREFIX as a destination. The environment
+// configures it, as it does other tools for S3:
+//
+//   - AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if there is one
+//   - else AWS_PROFILE (default: default) in AWS_SHARED_CREDENTIALS_FILE (default:
+//     ~/.aws/credentials)
+//   - else the role of the machine, the container or the pod
+//   - AWS_REGION or AWS_DEFAULT_REGION
+//   - AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL: the address of another server than Amazon's, such
+//     as https://s3.example.com. The name of the bucket is in the path then.
 func newS3(to string, env func(string) string) (Destination, error) {
 	bucket, prefix, _ := strings.Cut(strings.TrimPrefix(to, scheme), "/")
 	if bucket == "" || strings.ContainsAny(to, "?#@") {

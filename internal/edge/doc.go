@@ -8,6 +8,7 @@
 //   - store.go, password.go, timeout.go, bound.go, switch.go: where they are counted.
 //   - decide.go: a request is decided. onerror.go: no decision was possible.
 //   - headers.go, upstream.go, refusal.go: the response.
+//   - history_settings.go, history.go: what is recorded of a request.
 //
 // Traefik interprets this package: see package batch for what that means.
 package edge

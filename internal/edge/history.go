@@ -41,8 +41,8 @@ func OpenHistory(db postgres.DB, s HistorySettings, o HistoryOptions) (*history.
 const ambiguousPath = "ambiguous_path"
 
 // SetRecord sets in a record what happened to a request. Hits and decisions are those of the
-// request, and may be empty. p is what the policy said, or nil without one; the last hits are its.
-// The caller sets the other fields: Time, Duration, Address, Host, Method, Path, Route and Audit.
+// request, and may be empty. p is what the policy said, or nil without a policy. The hits of the policy
+// are the last ones. The caller sets the other fields: Time, Duration, Address, Host, Method, Path, Route and Audit.
 // A user that the policy does not know is left as it is. Key and Also are set only if the request may
 // be in the audit log.
 func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) {

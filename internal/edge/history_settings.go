@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 )
 
-// HistorySettings say what a proxy adds to its records, and how long they are kept. Settings that
-// are equal are for the same history.Writer of a database.
+// HistorySettings say what a proxy adds to its records, and how long they are kept. Handlers with
+// equal settings and the same database share a history.Writer.
 type HistorySettings struct {
 	Node   string // the name of the proxy; "" is that of HistoryOptions
 	Region string // where it runs; "" is unknown
@@ -62,7 +62,7 @@ func ParseAudit(text string, unset history.Audit) (history.Audit, error) {
 	return history.Audit{}, &ratelimit.FieldError{Field: "audit", Value: text, Want: wantAudit}
 }
 
-// MoreAudit is the one of two audits that has more of a request in the audit log.
+// MoreAudit returns the one of two audits that records more requests.
 func MoreAudit(a, b history.Audit) history.Audit {
 	if b.Level > a.Level || b.Level == a.Level && b.Share > a.Share {
 		return b

@@ -58,15 +58,15 @@ type Record struct {
 	Host, Method, Path string     // Path without the query
 	Route              string     // a name that the operator gives; "" is none
 
-	Cost             int64 // 0 or more
-	Quota, Remaining int64 // Quota is 0 if no limit decided
-	Status           int   // of a refusal; 0 if the request passed
-	RetryAfter       time.Duration
-	Duration         time.Duration // of the decision
+	Cost             int64         // of the request, in units, 0 or more; of a refused request, what it would have cost
+	Quota, Remaining int64         // in units, of the limit of Prefix; Quota is 0 if no limit decided
+	Status           int           // the HTTP status of a refusal; 0 if the request passed
+	RetryAfter       time.Duration // of a refusal; 0 is unknown, ratelimit.Never is never
+	Duration         time.Duration // how long the decision took
 	Source           ratelimit.Source
 
-	// Also are the other limits that the request was charged to, or asked: prefix and key in
-	// turns.
+	// Also are the other limits that were asked about the request, whether they charged it or
+	// not: prefix, key, prefix, key and so on.
 	Also []string
 
 	Audit Audit

@@ -41,7 +41,7 @@ func (x *row) fill(r *Record, micros int64, weight string, mode AddressMode) {
 	x.duration = r.Duration.Microseconds()
 	x.weight = weight
 	x.retry = -1
-	if r.Decision != Allowed && r.RetryAfter != ratelimit.Never {
+	if r.RetryAfter > 0 && r.RetryAfter != ratelimit.Never {
 		x.retry = (r.RetryAfter + 999999).Milliseconds()
 	}
 	x.reason = cleanText(r.Reason, maxText)

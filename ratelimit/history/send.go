@@ -23,7 +23,7 @@ const (
 	refused
 )
 
-// migratePause is the time between two looks at tables that are not right.
+// migratePause is the time between two attempts to make the tables, or to write the retention.
 const migratePause = 10 * time.Second
 
 // write writes what is due, or all that is pending now.
@@ -95,8 +95,8 @@ func (w *Writer) next(until int64) *parcel {
 	return p
 }
 
-// migrate makes the tables what they must be. The error says what is lacking. Batches can be written
-// nevertheless if the tables are there, unless the database does not answer.
+// migrate makes the tables what they must be. If that fails, batches can still be written to tables
+// that are there, unless the error is ratelimit.ErrUnavailable.
 func (w *Writer) migrate(ctx context.Context) error {
 	if w.ready || w.settings.DisableMigration {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Settings are the settings of a Writer. The zero value is a good choice.
+// Settings are the settings of a Writer. The zero value has the defaults.
 type Settings struct {
 	// Node and Region are the name of the process and where it runs, as they are in the tables.
 	// Node "" is the name of the machine. Each has up to 200 bytes.
@@ -22,18 +22,19 @@ type Settings struct {
 	// stays as it is there.
 	Retention []Retention
 
-	// DisableMigration leaves it to the operator to run schema.sql.
+	// DisableMigration is for an operator who makes the tables with schema.sql. By default the Writer
+	// creates or upgrades them.
 	DisableMigration bool
 
-	// MaxPending bounds the rows of the audit log that wait in memory for the database. They also
-	// have at most pendingRowBytes of text each on the average. 0 means DefaultMaxPending.
+	// MaxPending bounds the rows of the audit log that wait in memory for the database, and their
+	// texts, to 1 KiB times as much. The oldest rows are dropped. 0 means DefaultMaxPending.
 	MaxPending int
 
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 
-	// OnError is called at most once a minute, if a batch could not be written or something was
-	// dropped. It must not block. Nil drops the errors.
+	// OnError is called if a batch could not be written or something was dropped, at most once a
+	// minute, and when Upkeep begins to fail. It must not block. Nil ignores the errors.
 	OnError func(error)
 }
 
@@ -47,11 +48,11 @@ type Retention struct {
 type AddressMode uint8
 
 const (
-	// AddressFull is the address.
+	// AddressFull is the whole address.
 	AddressFull AddressMode = iota
-	// AddressPrefix is the first 24 bits of an IPv4 address, 48 of an IPv6 address.
+	// AddressPrefix is the network of the first 24 bits of an IPv4 address, or of 48 of an IPv6 address.
 	AddressPrefix
-	// AddressOff is nothing.
+	// AddressOff is no address.
 	AddressOff
 )
 
@@ -60,7 +61,7 @@ const (
 	DefaultMaxPending = 20000
 
 	maxName         = 200  // bytes of the names of node and region
-	pendingRowBytes = 1024 // of text; the average of MaxPending rows
+	pendingRowBytes = 1024 // of text, for each of MaxPending rows
 	day             = 24 * time.Hour
 )
 

@@ -11,16 +11,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// UpkeepReport is what Upkeep did. Partitions are names of tables with the schema.
+// UpkeepReport is what Upkeep did. Partitions are given as the names of their tables, with the schema.
 type UpkeepReport struct {
-	// Busy: another process does the upkeep, and this one did nothing.
+	// Busy is true if another process does the upkeep. Then this one did nothing.
 	Busy bool
 
-	Made     []string // partitions
+	Made     []string // new partitions
 	RolledUp int64    // rows of hours and days that were written
 	Deleted  int64    // rows of metrics, usage and writers
-	Detached []string // partitions that are tables of their own now
-	Dropped  []string // partitions that are gone
+	Detached []string // partitions that were made tables of their own, the step before they are dropped
+	Dropped  []string // partitions that were deleted
 
 	// Skipped are the partitions that were to be detached or dropped, and are in use. Each has the
 	// name of the partition, and who uses it, such as "public.rate_limit_audit_20260101: held by
@@ -34,9 +34,10 @@ type UpkeepReport struct {
 const ddlTimeout = 2 * time.Second
 
 // Upkeep does what the history needs about once a minute: it makes the partitions of today and of
-// 7 more days, rolls up the metrics, and deletes what is past its retention at the time now. The zero
-// time is now by the clock of the database. Any process may call it at any time, also several at once. A time that is still to come needs the
-// rights of the owner of the tables; another role gets what is due now.
+// 7 more days, rolls up the metrics, and deletes what is past its retention at the time now. The
+// zero time is the present by the clock of the database. Any process may call it at any time, also
+// several at once. If now is in the future, only the owner of the tables deletes what is due then;
+// another role deletes what is due at present.
 //
 // A partition that is past its retention is detached with DETACH … CONCURRENTLY, which stops
 // neither readers nor writers, and dropped. One that another session uses is skipped, and the next

@@ -33,11 +33,12 @@ const (
 type Stats struct {
 	Recorded int64 // decisions for the audit log
 	Written  int64 // decisions that are in the audit log
-	Dropped  int64 // decisions that never will be
+	Dropped  int64 // decisions that never will be in the audit log
 	Pending  int64 // decisions that wait
 
-	DroppedMetrics int64 // requests that are missing in the metrics
-	DroppedUsage   int64 // requests that are missing in the usage
+	// Requests that are missing in the metrics and in the usage. What is pending when the Writer is
+	// closed is not counted here.
+	DroppedMetrics, DroppedUsage int64
 
 	Batches   int64  // batches that were written
 	Failures  int64  // attempts that failed
@@ -62,10 +63,10 @@ type Writer struct {
 	mu                           sync.Mutex // guards all that follows
 	pending                      pending
 	totals                       totals
-	sendingRows                  int // of batches that are being sent, or will be sent again
-	sendingBytes                 int64
-	sendingCount                 int64 // decisions
-	sendingMetrics, sendingUsage int64 // requests
+	sendingRows                  int   // rows of batches that are being sent, or will be sent again
+	sendingBytes                 int64 // text of these rows
+	sendingCount                 int64 // decisions of these rows
+	sendingMetrics, sendingUsage int64 // requests of these batches
 	failing                      bool  // the last attempt failed
 	closed                       bool
 	stats                        Stats
@@ -77,14 +78,14 @@ type Writer struct {
 	number     int64     // of the last batch
 	reported   int64     // the drops that rate_limit_writers has
 	ready      bool      // the tables are as they must be
-	lacking    error     // why not
-	migrated   time.Time // when they were last looked at
+	lacking    error     // why the tables are not ready
+	migrated   time.Time // when the tables were last looked at
 	retained   bool      // the retention is written
-	retainedAt time.Time // when that was last tried
+	retainedAt time.Time // when writing the retention was last tried
 	held       int64     // the second of which rows were held back
 	totalled   time.Time // when metrics and usage were last written
 	told       time.Time // when OnError was last called
-	toldOf     int64     // how many drops it has been told of
+	toldOf     int64     // how many drops OnError has been told of
 
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
@@ -248,8 +249,9 @@ func (w *Writer) Stats() Stats {
 	return stats
 }
 
-// Close writes what is pending, for up to 2 s, and ends the background work. What is pending
-// afterwards counts as dropped, also a batch with an unknown outcome. Later records are dropped.
+// Close writes what is pending, for up to 2 s, and ends the background work. Decisions for the audit
+// log that are pending afterwards count as dropped, also those of a batch with an unknown outcome.
+// Later records are dropped.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	if w.closed {

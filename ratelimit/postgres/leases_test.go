@@ -110,9 +110,11 @@ func TestABusyKeyIsDecidedInMemory(t *testing.T) {
 		awaitUnits(t, s, store, 2001, h)
 		peek := h
 		peek.Peek = true
-		if d := takeOne(t, store, peek); !d.Allowed || d.Remaining != before.Remaining {
-			t.Errorf("a peek says %+v after %+v", d, before)
-		}
+		// While units go back, a look can say that less is left.
+		eventually(t, "a peek to tell what is left", func() bool {
+			d := takeOne(t, store, peek)
+			return d.Allowed && d.Remaining == before.Remaining
+		})
 		if got := used(t, s, h); got < 2001 || got > 2001+1500 {
 			t.Errorf("2001 passed, and %d were charged", got)
 		}

@@ -18,6 +18,7 @@
 //
 //   - history_tables.go: the tables
 //   - history_partitions.go: the partitions of the audit log
+//   - history_record.go: the functions with which proxies write
 //   - history_rollup.go: hours and days from minutes, and percentiles
 //   - history_upkeep.go: retention, and all that is to be done from time to time
 //   - history.go: all of it in its order, and its version

@@ -32,16 +32,16 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
 		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
 ) PARTITION BY RANGE (time);
-CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16);
+CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
 COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
-COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs.';
+COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
 COMMENT ON COLUMN rate_limit_audit.count IS 'How many equal refusals within the same second this row stands for. The other columns are those of the first.';
 COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
 COMMENT ON COLUMN rate_limit_audit.remaining IS 'What was left of the quota after the decision.';
 COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: never.';
+COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audit.duration_us IS 'How long the decision took, in microseconds.';
 COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
 COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the request passed.';
@@ -59,7 +59,7 @@ COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
 COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 200 characters.';
 COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
-COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that the request was charged to, or asked: prefix and key in turns. NULL: none.';
+COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	granularity text NOT NULL,

@@ -20,7 +20,7 @@ DECLARE
 	function record;
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_ban', 'rate_limit_forget') AS of_owner
-		FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
+		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
 			'rate_limit_rows')
 	LOOP
