@@ -87,7 +87,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	if _, err := a.History.compile(); err != nil {
-		return err
+		return fmt.Errorf("history: %w", err)
 	}
 	var err error
 	a.metrics, err = newMetrics(ctx.GetMetricsRegistry())

@@ -172,8 +172,8 @@ func TestWrongJSONIsRefused(t *testing.T) {
 		{`"max_leases": 0`, `max_leases: "0": must be a whole number from 1 to 1000000`},
 		{`"max_conns": 1001`, `max_conns: "1001": must be a whole number from 1 to 1000`},
 		{`"history": {"node": "a\nb"}`, `node: "a\nb": must be a name of 1 to 100 bytes`},
-		{`"history": {"audit_address": "half"}`, `audit_address: "half": must be full, prefix or off`},
-		{`"history": {"retention": {"metrics_day": "7 years"}}`, `metrics_day: "7 years": must be a duration from 1d to 100y`},
+		{`"history": {"audit_address": "half"}`, `history: audit_address: "half": must be full, prefix or off`},
+		{`"history": {"retention": {"metrics_day": "7 years"}}`, `history: retention: metrics_day: "7 years": must be a duration from 1d to 100y`},
 		{`"cleanup_probability": 2`, `cleanup_probability: "2": must be a number from 0 to 1`},
 	} {
 		t.Run(c.app, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 
@@ -70,7 +71,11 @@ func (h *History) compile() (edge.HistorySettings, error) {
 	if s.Address, err = edge.ParseAddressMode(h.AuditAddress); err != nil {
 		return s, err
 	}
-	return s, h.Retention.compile(&s)
+	err = h.Retention.compile(&s)
+	if err != nil {
+		err = fmt.Errorf("retention: %w", err)
+	}
+	return s, err
 }
 
 // compile sets what is kept for how long. r may be nil.

@@ -93,9 +93,11 @@ const (
 )
 
 func (u *upkeep) run(ctx context.Context) error {
-	sql, args := upkeepSQL, []string{u.now}
+	sql := upkeepSQL
+	args := []string{u.now}
 	if u.pause > 0 {
-		sql, args = dueSQL, append(args, intervalText(u.pause))
+		sql = dueSQL
+		args = append(args, intervalText(u.pause))
 	}
 	did, err := query(ctx, u.db, 3, sql, args...)
 	if err != nil {
