@@ -36,8 +36,8 @@ type Stats struct {
 	Dropped  int64 // decisions that never will be in the audit log
 	Pending  int64 // decisions that wait
 
-	// Requests that are missing in the metrics and in the usage. What is pending when the Writer is
-	// closed is not counted here.
+	// Requests that never will be in the metrics, and in the usage. What is pending counts when the
+	// Writer is closed.
 	DroppedMetrics, DroppedUsage int64
 
 	Batches   int64  // batches that were written
@@ -249,9 +249,8 @@ func (w *Writer) Stats() Stats {
 	return stats
 }
 
-// Close writes what is pending, for up to 2 s, and ends the background work. Decisions for the audit
-// log that are pending afterwards count as dropped, also those of a batch with an unknown outcome.
-// Later records are dropped.
+// Close writes what is pending, for up to 2 s, and ends the background work. What is pending
+// afterwards counts as dropped, also a batch with an unknown outcome. Later records are dropped.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	if w.closed {
