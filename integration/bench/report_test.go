@@ -90,7 +90,7 @@ func TestTargets(t *testing.T) {
 	for _, target := range someResults().targets() {
 		outcomes = append(outcomes, target.outcome)
 	}
-	want := "missed missed missed met missed missed met missed missed met missed missed met missed met met missed missed met met met met missed"
+	want := "missed missed missed met missed missed missed missed met missed missed met missed missed met missed met met missed missed met met met met missed"
 	if found := strings.Join(outcomes, " "); found != want {
 		t.Errorf("%s, want %s", found, want)
 	}
