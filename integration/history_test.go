@@ -62,7 +62,8 @@ func TestTheHistoryHasEveryRequest(t *testing.T) {
 
 	await(t, "the whole history", func() bool {
 		return queryInt(t, dsn, "SELECT coalesce(sum(count), 0) FROM rate_limit_audit") >= requests &&
-			queryInt(t, dsn, "SELECT coalesce(sum(requests), 0) FROM rate_limit_metrics WHERE granularity = 'minute'") >= requests
+			queryInt(t, dsn, "SELECT coalesce(sum(requests), 0) FROM rate_limit_metrics WHERE granularity = 'minute'") >= requests &&
+			queryInt(t, dsn, "SELECT coalesce(sum(requests), 0) FROM rate_limit_usage") >= requests-requests/20
 	})
 	for decision, want := range byDecision {
 		if got := queryInt(t, dsn, "SELECT sum(count) FROM rate_limit_audit WHERE decision = '"+decision+"'"); got != want {
@@ -141,8 +142,11 @@ func TestTheHistoryOverAnOutage(t *testing.T) {
 	if err := r.Err(); err != nil || r.Status[http.StatusOK] != r.Sent {
 		t.Errorf("the load: %v, %v", r, err)
 	}
-	// The process writes the rest when it ends.
 	_, most := memory(t, c.Process)
+	await(t, "the rest of the history", func() bool {
+		return queryInt(t, dsn, "SELECT (SELECT sum(count) FROM rate_limit_audit) + (SELECT sum(dropped) FROM rate_limit_writers)") >= int64(r.Sent)
+	})
+	// The process writes the last metrics when it ends.
 	if err := c.Stop(); err != nil {
 		t.Error(err)
 	}
