@@ -2,13 +2,11 @@ package caddymodule
 
 import (
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
@@ -115,9 +113,7 @@ func (r *recording) add(h *Handler, req *http.Request, repl *caddy.Replacer, hit
 		said = &hits.policy
 		record.Address, record.Host, record.Path, record.Route = hits.facts.Address, hits.facts.Host, hits.facts.Path, hits.facts.Route
 	} else {
-		if address, ok := caddyhttp.GetVar(req.Context(), caddyhttp.ClientIPVarKey).(string); ok {
-			record.Address, _ = netip.ParseAddr(address) // an address that cannot be read is unknown
-		}
+		record.Address = clientAddress(req)
 		record.Host = policy.NormalHost(req.Host)
 	}
 	if record.Path == "" { // also if it is ambiguous

@@ -27,9 +27,7 @@ func (a *appliedPolicy) apply(h *Handler, r *http.Request, repl *caddy.Replacer,
 		f.Tier = edge.DefaultTier
 	}
 	f.Route = a.route.of(repl)
-	if address, ok := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string); ok {
-		f.Address, _ = netip.ParseAddr(address) // an address that cannot be read is unknown
-	}
+	f.Address = clientAddress(r)
 	f.Method = r.Method
 	f.Host = policy.NormalHost(r.Host)
 	f.Header = r.Header
@@ -65,6 +63,14 @@ func (a *appliedPolicy) apply(h *Handler, r *http.Request, repl *caddy.Replacer,
 		entry.Write(fields...)
 	}
 	return outcome
+}
+
+// clientAddress is the address of the client, as trusted_proxies says. The zero Addr is unknown, also
+// of an address that cannot be read.
+func clientAddress(r *http.Request) netip.Addr {
+	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	address, _ := netip.ParseAddr(text)
+	return address
 }
 
 // logShadow logs what shadow rules without counts would have done.
