@@ -84,7 +84,7 @@ func (r *Retention) compile(s *edge.HistorySettings) error {
 		return nil
 	}
 	for i, text := range []string{r.Audit, r.MetricsMinute, r.MetricsHour, r.MetricsDay, r.Usage} {
-		if err := s.SetRetention(edge.RetentionNames()[i], text); err != nil {
+		if err := s.SetRetention(history.RetentionNames()[i], text); err != nil {
 			return err
 		}
 	}
@@ -154,7 +154,7 @@ func readRetention(outer *block, args []string) (*Retention, error) {
 		fields := map[string]*string{"audit": &r.Audit, "metrics_minute": &r.MetricsMinute, "metrics_hour": &r.MetricsHour, "metrics_day": &r.MetricsDay, "usage": &r.Usage}
 		field, known := fields[b.name]
 		if !known {
-			return nil, b.unknown(edge.RetentionNames()...)
+			return nil, b.unknown(history.RetentionNames()...)
 		}
 		if *field, err = b.one(args, "one duration, such as 90d or 7y"); err != nil {
 			return nil, err

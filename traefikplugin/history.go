@@ -70,7 +70,7 @@ func (c *History) read() (edge.HistorySettings, error) {
 	if c.Retention == nil {
 		return s, nil
 	}
-	names := edge.RetentionNames()
+	names := history.RetentionNames()
 	for i, text := range []string{c.Retention.Audit, c.Retention.MetricsMinute, c.Retention.MetricsHour, c.Retention.MetricsDay, c.Retention.Usage} {
 		if err := s.SetRetention(names[i], text); err != nil {
 			return s, named("retention.", err)

@@ -29,7 +29,7 @@ func OpenHistory(db postgres.DB, s HistorySettings, o HistoryOptions) (*history.
 	}
 	settings := history.Settings{Node: s.Node, Region: s.Region, Address: s.Address, DisableMigration: !o.AutoMigrate, OnError: o.OnError}
 	keeps := []time.Duration{s.KeepAudit, s.KeepMinutes, s.KeepHours, s.KeepDays, s.KeepUsage}
-	for i, what := range RetentionNames() {
+	for i, what := range history.RetentionNames() {
 		if keeps[i] > 0 {
 			settings.Retention = append(settings.Retention, history.Retention{What: what, Keep: keeps[i]})
 		}

@@ -96,12 +96,7 @@ func CheckNodeName(field, text string) error {
 	return nil
 }
 
-// RetentionNames are the parts of the history that have a retention of their own.
-func RetentionNames() []string {
-	return []string{"audit", "metrics_minute", "metrics_hour", "metrics_day", "usage"}
-}
-
-// SetRetention reads how long a part of RetentionNames is kept, and sets it; "" is unset.
+// SetRetention reads how long a part of history.RetentionNames is kept, and sets it; "" is unset.
 func (s *HistorySettings) SetRetention(what, text string) error {
 	keep, err := ParseRetention(what, text)
 	if err != nil {

@@ -3,7 +3,6 @@ package history
 import (
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -65,8 +64,20 @@ const (
 	day             = 24 * time.Hour
 )
 
-// whats are the parts of the history that have a retention.
-const whats = " audit metrics_minute metrics_hour metrics_day usage "
+// RetentionNames are the parts of the history that have a retention of their own.
+func RetentionNames() []string {
+	return []string{"audit", "metrics_minute", "metrics_hour", "metrics_day", "usage"}
+}
+
+// hasRetention reports whether a part of the history with this name has a retention.
+func hasRetention(what string) bool {
+	for _, name := range RetentionNames() {
+		if name == what {
+			return true
+		}
+	}
+	return false
+}
 
 // check fills in the defaults. The error is a *ratelimit.FieldError.
 func (s *Settings) check() error {
@@ -93,7 +104,7 @@ func (s *Settings) check() error {
 		s.MaxPending = DefaultMaxPending
 	}
 	for _, r := range s.Retention {
-		if r.What == "" || strings.ContainsAny(r.What, " ") || !strings.Contains(whats, " "+r.What+" ") {
+		if !hasRetention(r.What) {
 			return &ratelimit.FieldError{Field: "retention", Value: r.What, Want: "audit, metrics_minute, metrics_hour, metrics_day or usage"}
 		}
 		if r.Keep < day {
