@@ -70,7 +70,7 @@ func (a *appliedPolicy) apply(h *Handler, r *http.Request, repl *caddy.Replacer,
 func clientAddress(r *http.Request) netip.Addr {
 	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	address, _ := netip.ParseAddr(text)
-	return address
+	return address.WithZone("") // a client can choose a long one
 }
 
 // logShadow logs what shadow rules without counts would have done.

@@ -12,12 +12,14 @@ import (
 )
 
 // responseWriter removes the X-RateLimit headers of an upstream from a response, see
-// Handler.Headers. There is at most one for a request. Several handlers share it.
+// Handler.Headers, and sets those of the module again, which an informational response (such as 103) may
+// have removed. There is at most one for a request. Several handlers share it.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	own    [3]string // what the module has set, see edge.OwnHeaders
-	policy edge.HeaderPolicy
-	wrote  bool // the final headers
+	own     [3]string // what the module has set, see edge.OwnHeaders
+	overage int64     // X-RateLimit-Overage; 0 is none
+	policy  edge.HeaderPolicy
+	wrote   bool // the final headers
 }
 
 // responseWriterIn returns the responseWriter of an earlier handler, or nil.
@@ -38,6 +40,9 @@ func responseWriterIn(w http.ResponseWriter) *responseWriter {
 func (w *responseWriter) WriteHeader(status int) {
 	if !w.wrote {
 		edge.RestoreHeaders(w.Header(), w.own[:], w.policy)
+		if len(w.Header()["X-Ratelimit-Overage"]) == 0 {
+			edge.SetOverage(w.Header(), w.overage)
+		}
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
 	}
 	w.ResponseWriter.WriteHeader(status)

@@ -91,9 +91,14 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (http.ResponseW
 		h.setHeaders(w, &outcome)
 		return nil, h.refuse(w, r, repl, hits, &outcome)
 	}
-	edge.SetOverage(w.Header(), outcome.Overage)
 	if outcome.Decision != nil && !edge.HasLessRemaining(w.Header(), outcome.Decision.Remaining) {
 		w = h.setHeaders(w, &outcome)
+	}
+	if outcome.Overage > 0 {
+		edge.SetOverage(w.Header(), outcome.Overage)
+		if changes := responseWriterIn(w); changes != nil {
+			changes.overage = outcome.Overage
+		}
 	}
 	return w, nil
 }
@@ -108,7 +113,10 @@ func (h *Handler) setHeaders(w http.ResponseWriter, outcome *edge.Outcome) http.
 	changes := responseWriterIn(w)
 	switch {
 	case changes != nil: // that of an earlier handler
-	case h.headers == edge.BothHeaders || outcome.Status != 0:
+		if changes.policy == edge.BothHeaders {
+			changes.policy = h.headers
+		}
+	case outcome.Status != 0:
 		edge.SetHeaders(w.Header(), outcome)
 		return w
 	default:

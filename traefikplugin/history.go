@@ -82,6 +82,7 @@ func (c *History) read() (edge.HistorySettings, error) {
 // recorder is how a middleware records its requests. It does not change.
 type recorder struct {
 	writer    *history.Writer
+	registry  *registry
 	audit     history.Audit
 	counts    bool // requests that pass are in the metrics and the usage, and never in the audit log
 	addresses *addresses

@@ -3,6 +3,7 @@ package traefikplugin
 import (
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/batch"
@@ -18,6 +19,9 @@ import (
 func recordAll(calls []*batch.Call) {
 	now := time.Now()
 	r := &history.Record{Time: now}
+	if first := calls[0].Owner.(*pendingRequest); atomic.LoadInt32(&first.hits.recorder.registry.watched) == 0 {
+		first.hits.recorder.registry.flushAtShutdown(first.r)
+	}
 	for _, c := range calls {
 		p := c.Owner.(*pendingRequest)
 		f := p.hits.recorder
@@ -67,6 +71,9 @@ func recordAll(calls []*batch.Call) {
 // record records a request of a middleware with a history. The caller owns the request.
 func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	f := p.hits.recorder
+	if atomic.LoadInt32(&f.registry.watched) == 0 {
+		f.registry.flushAtShutdown(p.r)
+	}
 	r := &history.Record{Time: time.Now(), Method: p.r.Method, Audit: f.audit}
 	var said *policy.Outcome
 	if p.asked {

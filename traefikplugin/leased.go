@@ -84,10 +84,6 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	headers["X-Ratelimit-Limit"] = values[0:1:1]
 	headers["X-Ratelimit-Remaining"] = values[1:2:2]
 	headers["X-Ratelimit-Reset"] = values[2:3:3]
-	if h.upstream.both { // what pass does, without a call
-		h.upstream.next.ServeHTTP(w, r)
-		return
-	}
 	pass(h.upstream, w, r)
 }
 

@@ -94,6 +94,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 			return nil, err
 		}
 		h.hits.recorder = newRecorder(writer, recorded.audit, addresses, p, rules)
+		h.hits.recorder.registry = r
 	}
 	r.shareLimits(h.pool, h.hits.hits)
 	if edge.HasPassword(config.DSN) {

@@ -204,7 +204,7 @@ func addressOf(a *addresses, r *http.Request) netip.Addr {
 		}
 	}
 	address, _ := parseAddress(a.client(r))
-	return address
+	return address.WithZone("") // a client can choose a long one
 }
 
 // setPath gives a path its one form, or reports that it has two meanings.

@@ -60,12 +60,15 @@ func (h *policyHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if says != isAnswered && h.template.forward {
 		forward(r.Header, &p.outcome)
 	}
-	p.w = nil
-	p.r = nil
 	p.asked = false
 	p.facts = policy.Facts{} // a part of a long request must not be kept
+	p.outcome.User = ""
+	p.outcome.Tier = ""
 	for i := range p.outcome.Hits {
 		p.outcome.Hits[i].Key = ""
+	}
+	if p.r != nil {
+		forget(p)
 	}
 	h.free <- p
 	if says != isAnswered {

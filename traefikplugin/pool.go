@@ -35,7 +35,8 @@ type pool struct {
 // contexts of the old middlewares. The registry counts the users of a pool, and closes a pool
 // that has had no user for the delay.
 type registry struct {
-	delay time.Duration
+	delay   time.Duration
+	watched int32 // 1 once flushAtShutdown has found a server; atomic
 
 	mu    sync.Mutex
 	pools map[edge.StoreSettings]*pool

@@ -128,10 +128,6 @@ func (h *queuedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.free <- p
-	if h.upstream.both { // what pass does, without a call
-		h.upstream.next.ServeHTTP(w, r)
-		return
-	}
 	pass(h.upstream, w, r)
 }
 
@@ -265,10 +261,20 @@ func serveOther(h *queuedHandler, p *pendingRequest, w http.ResponseWriter, r *h
 		return
 	}
 	passes := respondWithoutDecision(h.direct, p, w)
-	p.w = nil
-	p.r = nil
+	forget(p)
 	h.free <- p
 	if passes {
 		pass(h.upstream, w, r)
+	}
+}
+
+// forget forgets a request that deliver has not admitted. Each key may be a part of a long
+// request, and there are maxPending places.
+func forget(p *pendingRequest) {
+	p.w = nil
+	p.r = nil
+	hits := p.call.Hits[:cap(p.call.Hits)] // a panic may have left some behind the last one
+	for i := range hits {
+		hits[i].Key = ""
 	}
 }

@@ -26,9 +26,16 @@ func newUpstream(next http.Handler, policy edge.HeaderPolicy) *upstream {
 func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	limit := header["X-Ratelimit-Limit"]
-	if u.both || len(limit) == 0 { // without a decision there are no headers
+	if len(limit) == 0 { // without a decision there are no headers
 		u.next.ServeHTTP(w, r)
 		return
+	}
+	if u.both {
+		u.next.ServeHTTP(w, edge.KeepHeaders(w, r))
+		return
+	}
+	if header["X-Ratelimit-Overage"] != nil {
+		r = edge.KeepHeaders(w, r)
 	}
 	own := &responseWriter{
 		ResponseWriter: w, tighter: u.tighter,

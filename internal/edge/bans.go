@@ -97,12 +97,13 @@ const (
 	ofNetwork = "network/"
 )
 
-// keyOf is the key of a sender's counters; "" if nothing is known of the sender.
+// keyOf is the key of a sender's counters; "" if nothing is known of the sender. The database
+// cannot ban a user whose name is longer than a stored key.
 func keyOf(s *Sender) string {
 	switch {
 	case s.KeyID != 0:
 		return ofKey + strconv.FormatInt(s.KeyID, 10)
-	case s.User != "":
+	case s.User != "" && len(s.User) <= ratelimit.MaxKey:
 		return ofUser + s.User
 	}
 	return networkKey(s.Address)

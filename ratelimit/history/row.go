@@ -47,7 +47,6 @@ func (x *row) fill(r *Record, micros int64, weight string, mode AddressMode) {
 	x.reason = cleanText(r.Reason, maxText)
 	x.prefix = cleanText(r.Prefix, maxText)
 	x.limit = cleanText(r.Limit, maxText)
-	x.tier = cleanText(r.Tier, maxText)
 	x.address = maskAddress(mode, r.Address)
 	x.also = ""
 	if len(r.Also) > 0 {
@@ -55,15 +54,18 @@ func (x *row) fill(r *Record, micros int64, weight string, mode AddressMode) {
 	}
 	key := cleanText(maskKey(mode, r.Key, r.Address), maxKey)
 	user := cleanText(r.User, maxKey)
+	tier := cleanText(r.Tier, maxText)
 	host := cleanText(r.Host, maxText)
 	method := cleanText(r.Method, maxMethod)
 	path := cleanPath(r.Path)
 
-	all := key + user + host + method + path // one allocation
+	all := key + user + tier + host + method + path // one allocation
 	at := len(key)
 	x.key = all[:at]
 	x.user = all[at : at+len(user)]
 	at += len(user)
+	x.tier = all[at : at+len(tier)]
+	at += len(tier)
 	x.host = all[at : at+len(host)]
 	at += len(host)
 	x.method = all[at : at+len(method)]

@@ -212,6 +212,9 @@ func (l *lookups) enter(s sender, urgent bool) (*lookup, error) {
 	if len(l.waiting) >= waitingMost {
 		return nil, errCrowded
 	}
+	if s.user != "" {
+		s.user = name[1:] // a copy: that of the request may be a part of a long text
+	}
 	call = &lookup{sender: s}
 	call.done, call.finish = context.WithCancel(context.Background())
 	l.byName[name] = call

@@ -236,6 +236,8 @@ func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user st
 		switch {
 		case id == nil && key != "" && strings.HasPrefix(key, KeyPrefix) && !Check(key):
 			id = &Identity{Digest: s.digest} // no such key can exist
+		case id == nil && len(s.user) > ratelimit.MaxKey:
+			id = &Identity{User: user} // no such user can be in the database, and none of them is kept
 		case id == nil:
 			var err error
 			if id, err = p.lookups.get(ctx, timeout, s); err != nil {

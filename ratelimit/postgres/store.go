@@ -196,18 +196,18 @@ func ask(s *Store, ctx context.Context, timeout time.Duration, hits []ratelimit.
 	c.Prepare(hits, reset)
 	storeKeys(c)
 	if !reset && s.engine.leases != nil && lease.Take(s.engine.leases, c.Hits, decisions) {
-		s.idle.Put(c)
+		s.putIdle(c)
 		return nil
 	}
 	q, unavailable := s.queueFor(timeout)
 	// While the database answers, hits apart are charged in any case.
 	if !reset && (!c.Apart || unavailable != nil) && !errors.Is(unavailable, ratelimit.ErrClosed) && refusesAny(s.engine.blocked, c.Hits, decisions, unavailable != nil) {
 		s.engine.counts.add(Stats{Blocked: 1})
-		s.idle.Put(c)
+		s.putIdle(c)
 		return nil
 	}
 	if unavailable != nil {
-		s.idle.Put(c)
+		s.putIdle(c)
 		return unavailable
 	}
 	if ctx.Done() == nil {
@@ -240,8 +240,17 @@ func (s *Store) outcome(c *batch.Call, decisions []ratelimit.Decision) error {
 	if err == nil {
 		copy(decisions, c.Decisions)
 	}
-	s.idle.Put(c)
+	s.putIdle(c)
 	return err
+}
+
+// putIdle makes a call free for the next request, without the keys: a key may be a part of a long
+// request.
+func (s *Store) putIdle(c *batch.Call) {
+	for i := range c.Hits {
+		c.Hits[i].Key = ""
+	}
+	s.idle.Put(c)
 }
 
 // maxQueues is how many timeouts have a queue of their own. A program has one or two, unless

@@ -1,0 +1,46 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+// TestTraefikWritesTheHistoryWhenItEnds sends requests to a Traefik and ends it with SIGTERM at once.
+func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
+	dsn := cluster.Open(t)
+	routes := []route{{"/", startBackend(t), decideAlways(object{"dsn": dsn, "prefix": "end", "key": "{header.X-Key}", "limit": "1000000 1h", "audit": "all"})}}
+	sent := int64(0)
+	for _, n := range []int{1, 30, 1700} {
+		tr := startTraefik(t, routes)
+		harness.Ask(t, harness.Get(tr.url+"/", "X-Key", "first")) // the tables are made
+		await(t, "the first row", func() bool {
+			return queryInt(t, dsn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit'") == 1 && queryInt(t, dsn, "SELECT count(*) FROM rate_limit_audit") == sent+1
+		})
+		r := harness.Run(t.Context(), harness.Load{Clients: 32, Requests: n, Request: func(i int) *http.Request {
+			return harness.Get(tr.url+"/", "X-Key", fmt.Sprint("key-", i))
+		}})
+		if err := r.Err(); err != nil || r.Status[http.StatusOK] != n {
+			t.Fatal(r, err)
+		}
+		sent += int64(n) + 1
+		began := time.Now()
+		if err := tr.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(began)
+		rows := queryInt(t, dsn, "SELECT sum(count) FROM rate_limit_audit")
+		counted := queryInt(t, dsn, "SELECT coalesce(sum(requests), 0) FROM rate_limit_metrics WHERE granularity = 'minute'")
+		t.Logf("after %d requests Traefik ended in %v: %d rows, %d requests in the metrics, want %d", n, took, rows, counted, sent)
+		if rows != sent || counted != sent {
+			t.Errorf("after %d requests, the audit log has %d and the metrics %d, want %d", n, rows, counted, sent)
+		}
+		if took > 5*time.Second {
+			t.Errorf("Traefik took %v to end", took)
+		}
+	}
+}

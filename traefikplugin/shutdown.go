@@ -1,0 +1,53 @@
+package traefikplugin
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+)
+
+const (
+	// shutdownPause is the time between two flushes after a shutdown has begun.
+	shutdownPause = 20 * time.Millisecond
+	// shutdownTimeout is for all of these flushes. Traefik waits 10 s for requests in flight by default.
+	shutdownTimeout = time.Minute
+)
+
+// flushAtShutdown has the histories written when the server of a request begins to shut down. Traefik does
+// not tell plugins that the process is about to end. All its servers shut down at the same time, so that
+// one of them is enough. The caller has seen that none is watched yet.
+func (r *registry) flushAtShutdown(request *http.Request) {
+	server, ok := request.Context().Value(http.ServerContextKey).(*http.Server)
+	if ok && atomic.CompareAndSwapInt32(&r.watched, 0, 1) {
+		server.RegisterOnShutdown(r.flushUntilTheEnd)
+	}
+}
+
+// flushUntilTheEnd writes all that is pending, again and again: requests in flight are still served. It
+// delays nothing.
+func (r *registry) flushUntilTheEnd() {
+	ctx, cancel := context.WithTimeout(background, shutdownTimeout)
+	defer cancel()
+	for ctx.Err() == nil {
+		for _, w := range r.writers() {
+			_ = w.Flush(ctx) // the history reports it
+		}
+		time.Sleep(shutdownPause)
+	}
+}
+
+// writers are all open histories.
+func (r *registry) writers() []*history.Writer {
+	var all []*history.Writer
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.pools {
+		for _, h := range p.histories {
+			all = append(all, h.writer)
+		}
+	}
+	return all
+}
