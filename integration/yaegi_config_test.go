@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/traefik/paerser/file"
 	"github.com/traefik/paerser/parser"
 	"gopkg.in/yaml.v3"
 
@@ -119,6 +120,46 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 			if passes := w.Code == http.StatusOK; passes != (i < 27) {
 				t.Errorf("%s, request %d of the network: %d %v", name, i, w.Code, w.Header())
 			}
+		}
+	}
+}
+
+// TestEmptyMapsAreTheDefaults gives the plugin empty maps as Traefik's providers give them: those of
+// files and of labels give "".
+func TestEmptyMapsAreTheDefaults(t *testing.T) {
+	if runWithoutRace(t) {
+		return
+	}
+	dsn := policyDatabase(t, "SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 5)")
+	text := "HTTP:\n  Middlewares:\n    limit:\n      Plugin:\n        pg_ratelimit:\n          dsn: " + dsn + "\n          timeout: 30s\n          policy: {}\n          history: {}\n"
+	var byFile, byLabels pluginConfigurations
+	if err := file.DecodeContent(text, ".yaml", &byFile); err != nil {
+		t.Fatal(err)
+	}
+	const prefix = "traefik.http.middlewares.limit.plugin.pg_ratelimit."
+	if err := parser.Decode(map[string]string{prefix + "dsn": dsn, prefix + "timeout": "30s", prefix + "policy": "", prefix + "history.retention": ""}, &byLabels, "traefik", "traefik.http"); err != nil {
+		t.Fatal(err)
+	}
+	p := loadPlugin(t)
+	configs := []map[string]any{
+		byFile.HTTP.Middlewares["limit"].Plugin["pg_ratelimit"], byLabels.HTTP.Middlewares["limit"].Plugin["pg_ratelimit"],
+		{"dsn": dsn, "timeout": "30s", "policy": object{}, "history": object{}}, // by Kubernetes
+	}
+	for i, config := range configs {
+		h := p.mustHandler(t, ok, config)
+		want := strconv.Itoa(4 - i)
+		if w := ask(h); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != "5" || w.Header().Get("X-RateLimit-Remaining") != want {
+			t.Errorf("%v: %d %v, want %s left", config, w.Code, w.Header(), want)
+		}
+	}
+	awaitHistory(t, dsn, len(configs))
+	for want, config := range map[string]object{
+		`pg_ratelimit: policy: "2 of them": must be one map`:            {"dsn": dsn, "policy": []object{{}, {}}},
+		`pg_ratelimit: history: "2 of them": must be one map`:           {"dsn": dsn, "policy": object{}, "history": []object{{}, {}}},
+		`pg_ratelimit: history.retention: "2 of them": must be one map`: {"dsn": dsn, "policy": object{}, "history": object{"retention": []object{{}, {}}}},
+	} {
+		if _, err := p.handler(context.Background(), ok, config); err == nil || err.Error() != want {
+			t.Errorf("%v: %v, want %s", config, err, want)
 		}
 	}
 }

@@ -3,7 +3,9 @@ package traefikplugin
 // Config is the middleware's part of Traefik's dynamic configuration. Traefik matches
 // names without regard to case, converts numbers and booleans to text, and drops settings
 // that do not exist without an error. A setting that is "" was left out. Those that are on
-// or off may also be true or false.
+// or off may also be true or false. Traefik gives a plugin "" for an empty map, as in
+// policy: {}, and decodes "" only into a list. So what may be an empty map is a list of at
+// most one.
 type Config struct {
 	// DSN is the database: a postgres:// URL, or keyword=value pairs. "memory"
 	// counts in this process. Default: the environment variable DATABASE_URL.
@@ -108,11 +110,11 @@ type Config struct {
 
 	// History records what happens to requests: an audit log, metrics by minute, hour and
 	// day, and the usage of users and API keys. Default: only with an Audit.
-	History *History `json:"history,omitempty"`
+	History []History `json:"history,omitempty"`
 
 	// Policy applies the rules in the database to the same requests: what it says and all
 	// limits here are decided together. With a policy there may be no limit here.
-	Policy *Policy `json:"policy,omitempty"`
+	Policy []Policy `json:"policy,omitempty"`
 
 	// Zones are further limits on the same request: it passes only if all limits have
 	// room, and is charged to all of them or to none.
@@ -168,7 +170,7 @@ type History struct {
 	AuditAddress string `json:"auditAddress,omitempty"`
 
 	// Retention is how long the history is kept. Default: what the database has.
-	Retention *Retention `json:"retention,omitempty"`
+	Retention []Retention `json:"retention,omitempty"`
 }
 
 // Retention is how long the parts of the history are kept: durations from 1d to 100y, such as 90d,

@@ -67,17 +67,17 @@ func TestEachFieldIsChecked(t *testing.T) {
 		`zones[1].key: "}"`: func(c *Config) {
 			c.Zones = []Zone{{Prefix: "a", Limit: "5 1m"}, {Prefix: "b", Limit: "5 1m", Key: "}"}}
 		},
-		`policy.apiKey: "X-Api-Key": must be text with a placeholder, such as {header.X-Api-Key}`: func(c *Config) { c.Policy = &Policy{APIKey: "X-Api-Key"} },
-		`policy.apiKey: "{nope}"`: func(c *Config) { c.Policy = &Policy{APIKey: "{nope}"} },
-		`policy.user: "alice"`:    func(c *Config) { c.Policy = &Policy{User: "alice"} },
-		`policy.tier: "{"`:        func(c *Config) { c.Policy = &Policy{Tier: "{"} },
-		`policy.unknownKey: "allow": must be reject or anonymous`:                                         func(c *Config) { c.Policy = &Policy{UnknownKey: "allow"} },
-		`policy.refresh: "2m": must be a duration from 50ms to 1m`:                                        func(c *Config) { c.Policy = &Policy{Refresh: "2m"} },
-		`policy.maxIdentities: "0"`:                                                                       func(c *Config) { c.Policy = &Policy{MaxIdentities: "0"} },
-		`policy.forwardHeaders: "maybe"`:                                                                  func(c *Config) { c.Policy = &Policy{ForwardHeaders: "maybe"} },
-		`dsn: "memory": must be a Postgres URL or key=value pairs: the rules of a policy are in Postgres`: func(c *Config) { c.Policy = &Policy{} },
-		`prefix: "rule/x": must be a name that does not begin with rule/`:                                 func(c *Config) { c.Policy, c.Prefix = &Policy{}, "rule/x" },
-		`ban: "1h after 10": must be a ban such as`:                                                       func(c *Config) { c.Policy, c.Ban = &Policy{}, "1h after 10" },
+		`policy.apiKey: "X-Api-Key": must be text with a placeholder, such as {header.X-Api-Key}`: func(c *Config) { c.Policy = []Policy{{APIKey: "X-Api-Key"}} },
+		`policy.apiKey: "{nope}"`: func(c *Config) { c.Policy = []Policy{{APIKey: "{nope}"}} },
+		`policy.user: "alice"`:    func(c *Config) { c.Policy = []Policy{{User: "alice"}} },
+		`policy.tier: "{"`:        func(c *Config) { c.Policy = []Policy{{Tier: "{"}} },
+		`policy.unknownKey: "allow": must be reject or anonymous`:                                         func(c *Config) { c.Policy = []Policy{{UnknownKey: "allow"}} },
+		`policy.refresh: "2m": must be a duration from 50ms to 1m`:                                        func(c *Config) { c.Policy = []Policy{{Refresh: "2m"}} },
+		`policy.maxIdentities: "0"`:                                                                       func(c *Config) { c.Policy = []Policy{{MaxIdentities: "0"}} },
+		`policy.forwardHeaders: "maybe"`:                                                                  func(c *Config) { c.Policy = []Policy{{ForwardHeaders: "maybe"}} },
+		`dsn: "memory": must be a Postgres URL or key=value pairs: the rules of a policy are in Postgres`: func(c *Config) { c.Policy = []Policy{{}} },
+		`prefix: "rule/x": must be a name that does not begin with rule/`:                                 func(c *Config) { c.Policy, c.Prefix = []Policy{{}}, "rule/x" },
+		`ban: "1h after 10": must be a ban such as`:                                                       func(c *Config) { c.Policy, c.Ban = []Policy{{}}, "1h after 10" },
 		`zones[0].ban: "1h after 10 refusals in 1m": must be left out, or used with a policy`: func(c *Config) {
 			c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Ban: "1h after 10 refusals in 1m"}}
 		},
@@ -85,11 +85,11 @@ func TestEachFieldIsChecked(t *testing.T) {
 		`zones[0].audit: "sample 2": must be off, denied`: func(c *Config) {
 			c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Audit: "sample 2"}}
 		},
-		`history.node: "a\nb": must be a name of 1 to 100 bytes`:    func(c *Config) { c.History = &History{Node: "a\nb"} },
-		`history.region: "\x00": must be a name`:                    func(c *Config) { c.History = &History{Region: "\x00"} },
-		`history.auditAddress: "half": must be full, prefix or off`: func(c *Config) { c.History = &History{AuditAddress: "half"} },
+		`history.node: "a\nb": must be a name of 1 to 100 bytes`:    func(c *Config) { c.History = []History{{Node: "a\nb"}} },
+		`history.region: "\x00": must be a name`:                    func(c *Config) { c.History = []History{{Region: "\x00"}} },
+		`history.auditAddress: "half": must be full, prefix or off`: func(c *Config) { c.History = []History{{AuditAddress: "half"}} },
 		`history.retention.metricsDay: "7 years": must be a duration from 1d to 100y`: func(c *Config) {
-			c.History = &History{Retention: &Retention{MetricsDay: "7 years"}}
+			c.History = []History{{Retention: []Retention{{MetricsDay: "7 years"}}}}
 		},
 		`dsn: "memory": must be a Postgres URL or key=value pairs, or used with audit off: the history is in Postgres`: func(c *Config) { c.Audit = "denied" },
 		`zones[0].cost: "x"`:                           func(c *Config) { c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Cost: "x"}} },
@@ -189,15 +189,15 @@ func TestTheAuditOfAMiddleware(t *testing.T) {
 		want     string
 	}{
 		"nothing":                             {Config{Limit: "5 1m"}, false, "none"},
-		"a history":                           {Config{Limit: "5 1m", History: &History{Region: "eu"}}, false, "denied"},
-		"a history, but off":                  {Config{Limit: "5 1m", History: &History{Region: "eu"}, Audit: "off"}, false, "off"},
-		"a history, but off, and in memory":   {Config{Limit: "5 1m", History: &History{Region: "eu"}, Audit: "off"}, true, "none"},
+		"a history":                           {Config{Limit: "5 1m", History: []History{{Region: "eu"}}}, false, "denied"},
+		"a history, but off":                  {Config{Limit: "5 1m", History: []History{{Region: "eu"}}, Audit: "off"}, false, "off"},
+		"a history, but off, and in memory":   {Config{Limit: "5 1m", History: []History{{Region: "eu"}}, Audit: "off"}, true, "none"},
 		"an audit":                            {Config{Limit: "5 1m", Audit: "all"}, false, "all"},
 		"off":                                 {Config{Limit: "5 1m", Audit: "off"}, false, "none"},
 		"zones have the default":              {Config{Audit: "denied", Zones: zones("", "")}, false, "denied"},
 		"zones have their own":                {Config{Audit: "all", Zones: zones("denied", "off")}, false, "denied"},
 		"a zone turns it on":                  {Config{Limit: "5 1m", Zones: zones("", "sample 5%", "sample 1%")}, false, "sample 0.05"},
-		"the policy has that of a middleware": {Config{Audit: "all", Policy: &Policy{}, Zones: zones("off")}, false, "all"},
+		"the policy has that of a middleware": {Config{Audit: "all", Policy: []Policy{{}}, Zones: zones("off")}, false, "all"},
 	} {
 		got := "none"
 		s, err := c.config.recording(c.inMemory)

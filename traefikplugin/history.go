@@ -16,9 +16,9 @@ type recordSettings struct {
 // recording reads how requests are recorded, or returns nil. inMemory is whether the limits are
 // counted in this process.
 func (c *Config) recording(inMemory bool) (*recordSettings, error) {
-	settings, err := c.History.read()
+	settings, err := c.history()
 	if err != nil {
-		return nil, named("history.", err)
+		return nil, err
 	}
 	unset := history.Audit{Level: history.AuditOff}
 	if c.History != nil {
@@ -49,12 +49,24 @@ func (c *Config) recording(inMemory bool) (*recordSettings, error) {
 	return &recordSettings{settings: settings, audit: most}, nil
 }
 
-// read reads the settings of a history. Errors have the names of package edge. c may be nil.
+// history reads the settings of a history. Errors have the names of package edge.
+func (c *Config) history() (edge.HistorySettings, error) {
+	if len(c.History) == 0 {
+		return edge.HistorySettings{Node: "", Region: ""}, nil
+	}
+	if err := checkOne("history", len(c.History)); err != nil {
+		return edge.HistorySettings{}, named("", err)
+	}
+	s, err := c.History[0].read()
+	if err != nil {
+		return s, named("history.", err)
+	}
+	return s, nil
+}
+
+// read reads the settings of a history. Errors have the names of package edge.
 func (c *History) read() (edge.HistorySettings, error) {
 	s := edge.HistorySettings{Node: "", Region: ""}
-	if c == nil {
-		return s, nil
-	}
 	if err := edge.CheckNodeName("node", c.Node); err != nil {
 		return s, err
 	}
@@ -67,11 +79,15 @@ func (c *History) read() (edge.HistorySettings, error) {
 	if s.Address, err = edge.ParseAddressMode(c.AuditAddress); err != nil {
 		return s, err
 	}
-	if c.Retention == nil {
+	if len(c.Retention) == 0 {
 		return s, nil
 	}
+	if err := checkOne("retention", len(c.Retention)); err != nil {
+		return s, err
+	}
+	keep := c.Retention[0]
 	names := history.RetentionNames()
-	for i, text := range []string{c.Retention.Audit, c.Retention.MetricsMinute, c.Retention.MetricsHour, c.Retention.MetricsDay, c.Retention.Usage} {
+	for i, text := range []string{keep.Audit, keep.MetricsMinute, keep.MetricsHour, keep.MetricsDay, keep.Usage} {
 		if err := s.SetRetention(names[i], text); err != nil {
 			return s, named("retention.", err)
 		}

@@ -72,7 +72,7 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 		config := &Config{Zones: []Zone{zone}}
 		var policy *policyTemplate
 		if c.apiKey != "" {
-			config.Policy = &Policy{APIKey: c.apiKey}
+			config.Policy = []Policy{{APIKey: c.apiKey}}
 			var err error
 			if policy, err = config.policy(nil); err != nil {
 				t.Fatal(err)

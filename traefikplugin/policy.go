@@ -31,7 +31,14 @@ func (c *Config) policy(a *addresses) (*policyTemplate, error) {
 	if c.Policy == nil {
 		return nil, nil
 	}
-	t, err := c.Policy.read()
+	if err := checkOne("policy", len(c.Policy)); err != nil {
+		return nil, named("", err)
+	}
+	one := Policy{APIKey: ""} // all defaults, for policy: {}
+	if len(c.Policy) > 0 {
+		one = c.Policy[0]
+	}
+	t, err := one.read()
 	if err != nil {
 		return nil, named("policy.", err)
 	}
@@ -109,7 +116,7 @@ func textOf(t template, r *http.Request, a *addresses) string {
 // that contains the API key of the policy is a secret.
 func (c *Config) checkBesidePolicy(z *Zone, r *rule) error {
 	if c.Policy != nil {
-		if z.HashKey == "" && hasPieceOf(r.key, c.Policy.APIKey) {
+		if z.HashKey == "" && len(c.Policy) > 0 && hasPieceOf(r.key, c.Policy[0].APIKey) {
 			r.secret = true
 		}
 		return edge.CheckPolicyRows(r.limit)

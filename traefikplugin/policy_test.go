@@ -56,7 +56,7 @@ func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 	t.Helper()
 	c := CreateConfig()
 	c.DSN, c.Timeout, c.OnError = dsn, "10s", "deny"
-	c.Policy = &Policy{APIKey: "{header.Authorization}", User: "{header.X-User}", Refresh: "50ms", ForwardHeaders: "true"}
+	c.Policy = []Policy{{APIKey: "{header.Authorization}", User: "{header.X-User}", Refresh: "50ms", ForwardHeaders: "true"}}
 	edit(c)
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		told := []string{}
@@ -115,7 +115,7 @@ func TestTheUpstreamLearnsWhoARequestIs(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", step.value, w.Code, w.Body, step.want)
 		}
 	}
-	silent := governed(t, dsn, func(c *Config) { c.Policy.ForwardHeaders = "" })
+	silent := governed(t, dsn, func(c *Config) { c.Policy[0].ForwardHeaders = "" })
 	if w := send(silent, "/", append([]string{"X-User", "alice"}, forged...)...); w.Body.String() != "||||0" {
 		t.Errorf("without forwardHeaders the upstream is told %s", w.Body)
 	}
@@ -279,7 +279,7 @@ func TestAPolicyIsShared(t *testing.T) {
 	var pool *pool
 	for _, refresh := range []string{"50ms", "50ms", "70ms"} {
 		c := CreateConfig()
-		c.DSN, c.Timeout, c.Policy = dsn, "1ms", &Policy{Refresh: refresh}
+		c.DSN, c.Timeout, c.Policy = dsn, "1ms", []Policy{{Refresh: refresh}}
 		pool = open(t, ctx, r, &served{}, c).pool
 	}
 	if len(r.pools) != 1 || len(pool.policies) != 2 {
@@ -302,7 +302,7 @@ func TestAPolicyIsShared(t *testing.T) {
 // Long requests are not kept in memory after their responses.
 func TestRequestsWithAPolicyAreNotKept(t *testing.T) {
 	dsn := withPolicy(t, `SELECT rate_limit_rule('hosts', count_by => '{host,header:X-Tenant}', per_hour => 1000000);`)
-	h := governed(t, dsn, func(c *Config) { c.Policy.ForwardHeaders = "" })
+	h := governed(t, dsn, func(c *Config) { c.Policy[0].ForwardHeaders = "" })
 	before := heapInUse()
 	for i := 0; i < 200; i++ {
 		long := fmt.Sprintf("h%d.test", i) + strings.Repeat("x", 500_000)

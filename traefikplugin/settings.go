@@ -245,3 +245,11 @@ func camelCase(name string) string {
 	}
 	return text
 }
+
+// checkOne checks the length of a list that stands for one map, see Config.
+func checkOne(field string, n int) error {
+	if n > 1 {
+		return &ratelimit.FieldError{Field: field, Value: strconv.Itoa(n) + " of them", Want: "one map"}
+	}
+	return nil
+}
