@@ -5,16 +5,22 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 )
 
 // upstream serves the requests that pass. Unless the policy is both, it replaces the
 // X-RateLimit headers of the responses.
+//
+// A reverse proxy clears the headers of a response after each informational response, such as 103. Only
+// a responseWriter can set them again. With the policy both, the first response without them shows that
+// the upstream sends informational responses. From then on there is a responseWriter.
 type upstream struct {
 	next    http.Handler
 	both    bool
 	tighter bool
+	informs int32 // 1 if the policy is both and a response has lost its headers; atomic
 }
 
 func newUpstream(next http.Handler, policy edge.HeaderPolicy) *upstream {
@@ -30,16 +36,17 @@ func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 		u.next.ServeHTTP(w, r)
 		return
 	}
-	if u.both {
-		u.next.ServeHTTP(w, edge.KeepHeaders(w, r))
+	overage := header["X-Ratelimit-Overage"]
+	if u.both && overage == nil && atomic.LoadInt32(&u.informs) == 0 {
+		u.next.ServeHTTP(w, r)
+		if len(header["X-Ratelimit-Limit"]) == 0 {
+			atomic.StoreInt32(&u.informs, 1)
+		}
 		return
 	}
-	if header["X-Ratelimit-Overage"] != nil {
-		r = edge.KeepHeaders(w, r)
-	}
 	own := &responseWriter{
-		ResponseWriter: w, tighter: u.tighter,
-		limit: limit, remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"],
+		ResponseWriter: w, both: u.both, tighter: u.tighter,
+		limit: limit, remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: overage,
 	}
 	if len(r.Header["Upgrade"]) == 0 {
 		u.next.ServeHTTP(own, r)
@@ -62,8 +69,10 @@ type responseWriter struct {
 
 	// Our own headers. The slices have no spare capacity, so Header.Add does not change them.
 	limit, remaining, reset []string
+	overage                 []string // nil is none
 
-	tighter bool   // the upstream's headers are kept if they tell of less remaining
+	both    bool   // the upstream's headers are kept
+	tighter bool   // they are kept if they tell of less remaining
 	wrote   bool   // the final headers
 	length  string // the Content-Length, or ""
 }
@@ -83,12 +92,15 @@ func (w *responseWriter) WriteHeader(status int) {
 	case status == http.StatusTooManyRequests && len(h["X-Ratelimit-Limit"]) == 1:
 		// Another limit in this proxy may have refused the request: its headers stay.
 		// An upstream's header would have been added to our own.
-	case w.tighter:
+	case w.tighter || w.both:
 		restore(w, h)
 	default: // what restore does, without a call
 		h["X-Ratelimit-Limit"] = w.limit
 		h["X-Ratelimit-Remaining"] = w.remaining
 		h["X-Ratelimit-Reset"] = w.reset
+	}
+	if w.overage != nil && len(h["X-Ratelimit-Overage"]) == 0 {
+		h["X-Ratelimit-Overage"] = w.overage
 	}
 	w.wrote = status >= 200 || status == http.StatusSwitchingProtocols
 	w.ResponseWriter.WriteHeader(status)
@@ -119,6 +131,9 @@ func restore(w *responseWriter, h http.Header) {
 	policy := edge.OurHeaders
 	if w.tighter {
 		policy = edge.TighterHeaders
+	}
+	if w.both {
+		policy = edge.BothHeaders
 	}
 	edge.RestoreHeaders(h, edge.OwnHeaders{w.limit[0], w.remaining[0], w.reset[0]}, policy)
 }

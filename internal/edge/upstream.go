@@ -2,8 +2,6 @@ package edge
 
 import (
 	"net/http"
-	"net/http/httptrace"
-	"net/textproto"
 	"strconv"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -35,8 +33,8 @@ func ParseHeaderPolicy(text string, unset HeaderPolicy) (HeaderPolicy, error) {
 // ownValues is how many headers SetHeaders sets, in the order of OwnHeaders.
 const ownValues = 3
 
-// ownNames are the headers of SetHeaders that a request that passes has.
-var ownNames = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Overage"}
+// ownNames are the names of OwnHeaders.
+var ownNames = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"}
 
 // OwnHeaders are the limit, what is remaining and the reset as SetHeaders has set them, or
 // nil.
@@ -72,28 +70,6 @@ func RestoreHeaders(h http.Header, own OwnHeaders, policy HeaderPolicy) {
 	h["X-Ratelimit-Limit"] = own[0:1:1]
 	h["X-Ratelimit-Remaining"] = own[1:2:2]
 	h["X-Ratelimit-Reset"] = own[2:3:3]
-}
-
-// KeepHeaders returns the request for an upstream that may send informational responses, such as 103.
-// Go's reverse proxy clears the headers of a response after each of them: those that SetHeaders has set
-// are then put back. It calls the hook of the request after its own.
-func KeepHeaders(w http.ResponseWriter, r *http.Request) *http.Request {
-	own := w.Header().Clone()
-	trace := &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
-		putBack(w.Header(), own)
-		return nil
-	}}
-	return r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
-}
-
-// putBack sets the headers of a limit that are missing. A handler nearer to the upstream may have put
-// its own back.
-func putBack(h, own http.Header) {
-	for _, name := range ownNames {
-		if len(h[name]) == 0 && len(own[name]) > 0 {
-			h[name] = own[name]
-		}
-	}
 }
 
 // isTighter reports whether the last value tells of less remaining than our own.
