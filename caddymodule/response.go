@@ -19,6 +19,7 @@ type responseWriter struct {
 	own     [3]string // what the module has set, see edge.OwnHeaders
 	overage int64     // X-RateLimit-Overage; 0 is none
 	policy  edge.HeaderPolicy
+	informs bool // there was an informational response
 	wrote   bool // the final headers
 }
 
@@ -39,11 +40,14 @@ func responseWriterIn(w http.ResponseWriter) *responseWriter {
 // WriteHeader implements http.ResponseWriter.
 func (w *responseWriter) WriteHeader(status int) {
 	if !w.wrote {
-		edge.RestoreHeaders(w.Header(), w.own[:], w.policy)
-		if len(w.Header()["X-Ratelimit-Overage"]) == 0 {
+		if w.informs || w.policy != edge.BothHeaders {
+			edge.RestoreHeaders(w.Header(), w.own[:], w.policy)
+		}
+		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			edge.SetOverage(w.Header(), w.overage)
 		}
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
+		w.informs = w.informs || !w.wrote
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

@@ -62,6 +62,28 @@ func TestHeadersOfAnUpstream(t *testing.T) {
 	}
 }
 
+// The oldest Caddy that works clears the headers of a response when it has sent 103.
+func TestHeadersStayAfterAnInformationalResponse(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-RateLimit-Limit", "7")
+		w.Header().Set("X-RateLimit-Remaining", "7")
+		w.WriteHeader(http.StatusEarlyHints)
+		_, _ = io.WriteString(w, "hello")
+	}))
+	t.Cleanup(upstream.Close)
+	dsn := withPolicy(t, `SELECT rate_limit_rule('over', count_by => '{user}', algorithm => 'fixed_window', per_hour => 1, on_exceed => 'overage');`)
+	c := start(t, ":PORT")
+	for headers, want := range map[string]string{"ours": "[1] [0] [1]", "tighter": "[1] [0] [1]", "both": "[1 7] [0 7] [1]"} {
+		site := strings.NewReplacer("DSN", dsn, "LIMITS", "headers "+headers).Replace(policySite)
+		c.load(site[:strings.Index(site, "respond")] + "reverse_proxy " + upstream.URL + "\n}")
+		c.expect(http.StatusOK, "/", "X-User", headers)
+		a := c.expect(http.StatusOK, "/", "X-User", headers)
+		if got := fmt.Sprint(a.header["X-Ratelimit-Limit"], a.header["X-Ratelimit-Remaining"], a.header["X-Ratelimit-Overage"]); got != want || a.body != "hello" {
+			t.Errorf("headers %s: %s %s, want %s", headers, got, a.body, want)
+		}
+	}
+}
+
 // A response comes as the upstream sends it, and a connection can become one of another
 // protocol.
 func TestAResponseMayBeStreamedOrUpgraded(t *testing.T) {

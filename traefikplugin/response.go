@@ -53,7 +53,7 @@ func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 	} else {
 		u.next.ServeHTTP(&upgradeWriter{responseWriter: own}, r)
 	}
-	if !own.wrote { // the server sends the headers of a handler that has sent nothing
+	if !own.wrote && (own.informs || !u.both) { // the server sends the headers of a handler that has sent nothing
 		restore(own, w.Header())
 	}
 }
@@ -73,6 +73,7 @@ type responseWriter struct {
 
 	both    bool   // the upstream's headers are kept
 	tighter bool   // they are kept if they tell of less remaining
+	informs bool   // there was an informational response
 	wrote   bool   // the final headers
 	length  string // the Content-Length, or ""
 }
@@ -92,17 +93,19 @@ func (w *responseWriter) WriteHeader(status int) {
 	case status == http.StatusTooManyRequests && len(h["X-Ratelimit-Limit"]) == 1:
 		// Another limit in this proxy may have refused the request: its headers stay.
 		// An upstream's header would have been added to our own.
-	case w.tighter || w.both:
+	case w.both && !w.informs:
+	case w.both || w.tighter:
 		restore(w, h)
 	default: // what restore does, without a call
 		h["X-Ratelimit-Limit"] = w.limit
 		h["X-Ratelimit-Remaining"] = w.remaining
 		h["X-Ratelimit-Reset"] = w.reset
 	}
-	if w.overage != nil && len(h["X-Ratelimit-Overage"]) == 0 {
+	if w.informs && w.overage != nil && len(h["X-Ratelimit-Overage"]) == 0 {
 		h["X-Ratelimit-Overage"] = w.overage
 	}
 	w.wrote = status >= 200 || status == http.StatusSwitchingProtocols
+	w.informs = w.informs || !w.wrote
 	w.ResponseWriter.WriteHeader(status)
 	if w.length == "" && status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified {
 		flush(w)
@@ -148,7 +151,7 @@ type upgradeWriter struct {
 
 func (w *upgradeWriter) Header() http.Header {
 	h := w.responseWriter.ResponseWriter.Header()
-	if w.hijacked {
+	if w.hijacked && (w.responseWriter.informs || !w.responseWriter.both) {
 		restore(w.responseWriter, h)
 	}
 	return h

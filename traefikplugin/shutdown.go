@@ -31,6 +31,8 @@ func (r *registry) flushAtShutdown(request *http.Request) {
 func (r *registry) flushUntilTheEnd() {
 	ctx, cancel := context.WithTimeout(background, shutdownTimeout)
 	defer cancel()
+	defer (&logger{}).recovered()
+	defer atomic.StoreInt32(&r.watched, 0)
 	for ctx.Err() == nil {
 		for _, w := range r.writers() {
 			_ = w.Flush(ctx) // the history reports it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -91,6 +92,16 @@ func TestSenders(t *testing.T) {
 	} {
 		if got := keyOf(&s); got != want {
 			t.Errorf("%+v is %q, want %q", s, got, want)
+		}
+	}
+}
+
+// TestALongUserIsBannedByAddress has users longer than any that the database can have: they would
+// only take memory.
+func TestALongUserIsBannedByAddress(t *testing.T) {
+	for n, want := range map[int]string{512: "user/" + strings.Repeat("u", 512), 513: "network/192.0.2.1/32"} {
+		if got := keyOf(&Sender{User: strings.Repeat("u", n), Address: netip.MustParseAddr("192.0.2.1")}); got != want {
+			t.Errorf("a user of %d bytes is counted as %.40q", n, got)
 		}
 	}
 }
