@@ -31,7 +31,9 @@ var longRequests = []struct {
 		r.Host = text
 		return r
 	}},
-	{"user", "all", "all", func(url, text string) *http.Request { return harness.Get(url, "X-User", text[:len(text)/2], "X-Tier", text[:len(text)/2]) }},
+	{"user", "all", "all", func(url, text string) *http.Request {
+		return harness.Get(url, "X-User", text[:len(text)/2], "X-Tier", text[:len(text)/2])
+	}},
 	{"piece", "all", "all", func(url, text string) *http.Request {
 		return harness.Get(url, "Cookie", "user="+text[:8]+"; tier=t"+text[:8]+"; more="+text)
 	}},
