@@ -76,7 +76,7 @@ func TestLongRequestsDoNotStayInMemory(t *testing.T) {
 	const (
 		length = 900 << 10
 		each   = 120 // requests of each kind
-		most   = 40 << 20
+		most   = 80 << 20
 	)
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
