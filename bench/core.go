@@ -73,14 +73,13 @@ type take func(hits []ratelimit.Hit, decisions []ratelimit.Decision) error
 
 // open returns the load's way to decide, on connections of its own.
 func (l *coreLoad) open() (t take, end func()) {
-	const patience = 30 * time.Second
 	db := must(pgxdb.Open(l.dsn, pgxdb.Options{}))
 	if l.bare {
 		return l.bareTake(db), db.Close
 	}
 	store := must(postgres.New(db, postgres.Options{}))
 	return func(hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
-		return store.Take(context.Background(), patience, hits, decisions)
+		return store.Take(context.Background(), 30*time.Second, hits, decisions)
 	}, func() { store.Close() }
 }
 

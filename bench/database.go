@@ -52,11 +52,6 @@ func (d *database) totals(ctx context.Context) sample {
 	return sample{statements: float64(transactions), walBytes: float64(wal), cpuStore: cpuTime(d.postmaster)}
 }
 
-func (d *database) version(ctx context.Context) (text string) {
-	check(d.control.QueryRow(ctx, "SHOW server_version").Scan(&text))
-	return text
-}
-
 // query runs commands and returns the value that the last one selects, if it
 // selects one.
 func query(ctx context.Context, dsn string, commands ...string) string {

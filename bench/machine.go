@@ -12,8 +12,8 @@ import (
 )
 
 // describeMachine says in some lines what the figures were measured on.
-func (b *bench) describeMachine() []string {
-	programs := []string{"Go " + strings.TrimPrefix(runtime.Version(), "go"), "Postgres " + b.postgres.version(b.ctx)}
+func (b *bench) describeMachine() string {
+	programs := []string{"Go " + strings.TrimPrefix(runtime.Version(), "go"), "Postgres " + query(b.ctx, b.postgres.server.DSN("postgres"), "SHOW server_version")}
 	for program, module := range map[string]string{b.caddy: "github.com/caddyserver/caddy/v2", b.traefik: "github.com/traefik/traefik/v3"} {
 		if program != "" {
 			for _, d := range must(buildinfo.ReadFile(program)).Deps {
@@ -29,11 +29,9 @@ func (b *bench) describeMachine() []string {
 			programs = append(programs, string(regexp.MustCompile(`wrk \S+|Redis.*v=\S+`).Find(out)))
 		}
 	}
-	memory := must(must(procfs.NewDefaultFS()).Meminfo())
-	return []string{
-		fmt.Sprintf("%d cores of %s, %.0f GB of memory.", runtime.NumCPU(), must(must(procfs.NewDefaultFS()).CPUInfo())[0].ModelName, float64(*memory.MemTotal)/(1<<20)),
-		strings.Join(programs, ", ") + ".",
-		"Load, proxy and database share the cores. 64 connections if the row says no other number. Caddy answers by itself, Traefik has an upstream.",
-		fmt.Sprintf("Medians of %d rounds of %d s, with the lowest and the highest. A ratio is of two rows in the same round.", b.rounds, b.seconds),
-	}
+	fs := must(procfs.NewDefaultFS())
+	return fmt.Sprintf(`%d cores of %s, %d MB of memory. %s.
+Load, proxy and database share the cores. 64 connections if the row says no other number. Caddy answers by itself, Traefik has an upstream.
+Medians of %d rounds of %d s, with the lowest and the highest. A ratio is of two rows in the same round.`,
+		runtime.NumCPU(), must(fs.CPUInfo())[0].ModelName, *must(fs.Meminfo()).MemTotal>>10, strings.Join(programs, ", "), b.rounds, b.seconds)
 }

@@ -50,7 +50,6 @@ type bench struct {
 	coreRows   []*row
 	figures    [][]string // names and values of what is no row
 	complaints []string   // what makes figures doubtful
-	machine    []string
 	began      time.Time
 }
 
@@ -95,7 +94,7 @@ func (b *bench) run(only, svg string) (err error) {
 
 	b.measureProxies()
 	b.measureCore()
-	b.machine = b.describeMachine()
+	fmt.Println(b.describeMachine())
 	b.report(os.Stdout)
 	if svg != "" {
 		check(os.WriteFile(svg, b.picture(), 0o644))

@@ -20,6 +20,7 @@ const (
 // picture draws the rate of each row ÷ that of its baseline as SVG: a bar from the top down
 // for the median, and a line from the lowest to the highest round.
 func (b *bench) picture() []byte {
+	plot.DefaultFont.Variant, plotter.DefaultFont.Variant = "Sans", "Sans"
 	p := plot.New()
 	p.Title.Text = "Requests a second ÷ those without a limit; decisions a second ÷ rows of a bare upsert"
 	rows := slices.DeleteFunc(slices.Concat(b.proxyRows, b.coreRows), func(r *row) bool { return !r.than(r.baseline).measured() })

@@ -16,7 +16,6 @@ var columns = []struct {
 
 // report prints all results, as Markdown.
 func (b *bench) report(w io.Writer) {
-	fmt.Fprintln(w, strings.Join(b.machine, "\n"))
 	writeRows(w, "÷ plain", b.proxyRows)
 	writeRows(w, "÷ bare upsert", b.coreRows)
 	others := [][]string{{"row", "compared with", "÷ it", "÷ it, by CPU"}}

@@ -65,7 +65,7 @@ func TestRowsHaveDifferentNames(t *testing.T) {
 // someResults are results of all rows. Each row is ten percent slower than the one
 // before.
 func someResults() *bench {
-	b := &bench{machine: []string{"2 cores of <CPU> & so on"}, proxyRows: proxyRows(), coreRows: coreRows()}
+	b := &bench{proxyRows: proxyRows(), coreRows: coreRows()}
 	for _, rows := range [][]*row{b.proxyRows, b.coreRows} {
 		v := 100000.0
 		for _, r := range rows {
