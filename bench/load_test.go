@@ -92,7 +92,7 @@ func TestCountersCountStatements(t *testing.T) {
 	query(ctx, dsn, postgres.TableSQL, bareTable)
 	before := d.totals(ctx)
 	run := (&coreLoad{dsn: dsn, bare: true, stores: 1, callers: 1, batch: 5, keys: 50}).start(1)
-	for deadline := time.Now().Add(30 * time.Second); run.decisions.Load() < 500 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(30 * time.Second); run.decisions.Load() < 10000 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	if err := run.stop(); err != nil {

@@ -35,9 +35,9 @@ var commands = map[string]func(t *testing.T, command string){
 	"make test-rules":   isMakeTarget,
 	"make test-history": isMakeTarget,
 	"cd bench && go run . -only 'plain|1,000 keys' -rounds 3": hasItsFlags,
-	"go test -run xxx -bench HotPath ./ratelimit/postgres":                findsBenchmarks,
-	"go test -run xxx -bench Snapshot ./ratelimit/postgres":               findsBenchmarks,
-	"cd integration && go test -run xxx -bench Interpreted .":             findsBenchmarks,
+	"go test -run xxx -bench HotPath ./ratelimit/postgres":    findsBenchmarks,
+	"go test -run xxx -bench Snapshot ./ratelimit/postgres":   findsBenchmarks,
+	"cd integration && go test -run xxx -bench Interpreted .": findsBenchmarks,
 }
 
 func TestCommands(t *testing.T) {
