@@ -61,7 +61,7 @@ run: need-go ## run Postgres, an upstream and Caddy on port 8080 (PORT: another 
 
 # The race detector allocates memory itself, and takes time. These tests count
 # allocations, or need decisions in time, and run without it.
-UNRACED = ^(TestAllocations|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota)$$
+UNRACED = ^(Test[A-Za-z]*Allocations|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota)$$
 
 # The tests of caddymodule run with the oldest Caddy first, and then, in xcaddy,
 # with the newest.
@@ -72,6 +72,7 @@ test: need-go ## run all tests, on the machine's Postgres or an installed one (P
 	$(GO) test -run '$(UNRACED)' ./ratelimit/postgres ./caddymodule
 	cd xcaddy && $(GO) test github.com/pgratelimit/pg-ratelimit/caddymodule
 	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) test $(RACE) -count=1 -timeout 40m ./...; fi
+	@if [ -f bench/go.mod ]; then set -x; cd bench && $(GO) test $(RACE) ./...; fi
 
 # These tests are slow and do not depend on the version.
 UNVERSIONED = ^(TestRestart|TestBlackHole|TestDroppedPackets|TestLeasedProcesses|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota|TestAnOutageDropsTheOldestAndCountsThem|TestTheBackgroundWrites|TestUpkeepWithTheOtherDriver|TestQuestionsAboutManyRows)$$
@@ -97,7 +98,7 @@ lint: need-go ## run go vet and golangci-lint
 	$(GO) vet ./...
 	$(LINT) run
 	cd xcaddy && $(GO) vet ./...
-	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) vet ./... && $(LINT) run; fi
+	@for m in integration bench; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) vet ./... && $(LINT) run) || exit 1; done
 
 .PHONY: cover
 cover: need-go ## print the test coverage of ratelimit and of everything, and write cover.out
@@ -115,7 +116,7 @@ fuzz: need-go ## run each fuzz test for 60s (FUZZTIME: another time)
 
 .PHONY: bench
 bench: need-go ## measure the cost of limits: print tables, draw docs/benchmark.svg (BENCHFLAGS='-only plain -rounds 3')
-	cd integration && mkdir -p .cache && $(GO) build -o .cache/bench ./bench && exec .cache/bench $(BENCHFLAGS)
+	mkdir -p .cache && cd bench && $(GO) build -o ../.cache/bench . && exec ../.cache/bench $(or $(BENCHFLAGS),-svg ../docs/benchmark.svg)
 	$(if $(BENCHFLAGS),,@$(MAKE) --no-print-directory test-rules)
 
 .PHONY: test-rules
@@ -130,7 +131,7 @@ fmt-check: need-go ## fail if gofmt would change a file
 tidy-check: need-go ## fail if go mod tidy would change go.mod or go.sum
 	$(GO) mod tidy -diff
 	cd xcaddy && $(GO) mod tidy -diff
-	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) mod tidy -diff; fi
+	@for m in integration bench; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) mod tidy -diff) || exit 1; done
 
 .PHONY: clean
 clean: ## remove what the targets created: bin, .run, .cache, cover.out

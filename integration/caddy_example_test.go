@@ -10,8 +10,8 @@ import (
 
 	"net/http"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // TestExampleCaddyfile runs the Caddyfile that the repository shows, in front of

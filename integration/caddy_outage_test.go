@@ -4,11 +4,12 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 const (
@@ -31,19 +32,46 @@ func outageRoutes() []caddyRoute {
 // outagePaths are where a load goes, in turn.
 var outagePaths = []string{"/allow", "/deny", "/none"}
 
-// startOutageLoad sends requests, one every few milliseconds, until stop.
-func startOutageLoad(t *testing.T, c *caddy) (stop func() *harness.Result) {
+// outageLoad sends requests, one every few milliseconds, until it is stopped.
+type outageLoad struct {
+	admitted, denied atomic.Int64 // of the limit that denies without a decision
+	cancel           context.CancelFunc
+	done             chan *harness.Result
+}
+
+func startOutageLoad(t *testing.T, c *caddy) *outageLoad {
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan *harness.Result, 1)
+	l := &outageLoad{cancel: cancel, done: make(chan *harness.Result, 1)}
 	go func() {
-		done <- harness.Run(ctx, harness.Load{Clients: 100, Every: 4 * time.Millisecond, Request: func(i int) *http.Request {
-			return harness.Get(c.url + outagePaths[i%len(outagePaths)])
-		}})
+		l.done <- harness.Run(ctx, harness.Load{Clients: 100, Every: 4 * time.Millisecond,
+			Request: func(i int) *http.Request { return harness.Get(c.url + outagePaths[i%len(outagePaths)]) },
+			Answered: func(i int, r harness.Reply) {
+				if outagePaths[i%len(outagePaths)] == "/deny" && r.Err == nil {
+					if r.Status == http.StatusOK {
+						l.admitted.Add(1)
+					} else {
+						l.denied.Add(1)
+					}
+				}
+			}})
 	}()
-	return func() *harness.Result {
-		cancel()
-		return <-done
+	return l
+}
+
+// await waits until a count has grown by as much as the load sends in about half a second.
+func (l *outageLoad) await(t *testing.T, count *atomic.Int64) {
+	t.Helper()
+	until := time.Now().Add(30 * time.Second)
+	for enough := count.Load() + 40; count.Load() < enough; time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("%d admitted, %d denied by on_error", l.admitted.Load(), l.denied.Load())
+		}
 	}
+}
+
+func (l *outageLoad) stop() *harness.Result {
+	l.cancel()
+	return <-l.done
 }
 
 // checkOutage expects that each request was answered in time: by on_error during the
@@ -127,20 +155,20 @@ func TestPostgresGoesAwayUnderLoad(t *testing.T) {
 		{"hanging", server.Pause, server.Resume},
 	} {
 		t.Run(outage.name, func(t *testing.T) {
-			stop := startOutageLoad(t, c)
-			time.Sleep(500 * time.Millisecond)
+			load := startOutageLoad(t, c)
+			load.await(t, &load.admitted)
 			if err := outage.begin(); err != nil {
 				t.Fatal(err)
 			}
 			down := time.Now()
-			time.Sleep(2 * time.Second)
+			load.await(t, &load.denied)
 			up := time.Now()
 			if err := outage.end(); err != nil {
 				t.Fatal(err)
 			}
 			awaitDecisions(t, c, time.Now(), backWithin)
 			checkTight(t, c, outage.name)
-			checkOutage(t, stop(), down, up)
+			checkOutage(t, load.stop(), down, up)
 		})
 	}
 }
@@ -150,9 +178,9 @@ func TestPostgresGoesAwayUnderLoad(t *testing.T) {
 func TestPostgresIsABlackHole(t *testing.T) {
 	c := startCaddy(t, "postgres://nobody@"+blackHole(t)+"/nothing?sslmode=disable", outageRoutes()...)
 	began := time.Now()
-	stop := startOutageLoad(t, c)
-	time.Sleep(3 * time.Second)
-	checkOutage(t, stop(), began, time.Now())
+	load := startOutageLoad(t, c)
+	load.await(t, &load.denied)
+	checkOutage(t, load.stop(), began, time.Now())
 }
 
 // TestPostgresIsDownAtLoad starts a Caddy before its database.
@@ -163,15 +191,15 @@ func TestPostgresIsDownAtLoad(t *testing.T) {
 	}
 	down := time.Now()
 	c := startCaddy(t, server.DSN("postgres"), outageRoutes()...)
-	stop := startOutageLoad(t, c)
-	time.Sleep(time.Second)
+	load := startOutageLoad(t, c)
+	load.await(t, &load.denied)
 	up := time.Now()
 	if err := server.Restart(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	awaitDecisions(t, c, time.Now(), backWithin)
 	checkTight(t, c, "new")
-	checkOutage(t, stop(), down, up)
+	checkOutage(t, load.stop(), down, up)
 	if !strings.Contains(c.Log(), "connect") {
 		t.Errorf("the log does not say why there was no decision:\n%s", c.Log())
 	}

@@ -3,7 +3,7 @@
 // It is a module of its own, so that programs that import pg-ratelimit do not get the
 // dependencies of these tests.
 //
-// Package internal/harness builds and runs programs, sends them requests and counts the
+// Package internal/testkit/harness of the repository builds and runs programs, sends them requests and counts the
 // answers. internal/hammer is a program that sends hits to a store without a proxy.
 // internal/script decides requests compiled and interpreted.
 package integration

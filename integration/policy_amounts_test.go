@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // customer sends requests that are charged to one counter, and knows how many were.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // traefikProgram is a real Traefik, built on first use and kept for later runs.

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -97,21 +98,42 @@ func TestInterpretedPolicyDoesWhatCompiledDoes(t *testing.T) {
 			t.Errorf("%s: %s compiled, %s interpreted", prefix, inGo, inYaegi)
 		}
 	}
-	// Each refusal by the zone counts once towards a ban. They are counted later.
+	// Each refusal by the zone counts once towards a ban. They are counted later, in their order.
 	const bans = edge.BanPrefix + "zone"
 	var inGo, inYaegi string
-	for until := time.Now().Add(30 * time.Second); inYaegi == "" || inGo != inYaegi; time.Sleep(20 * time.Millisecond) {
-		if inGo, inYaegi = countsOf(t, dsnGo, bans), countsOf(t, dsnYaegi, bans); time.Now().After(until) {
-			t.Fatalf("refusals that count towards a ban: %s compiled, %s interpreted", inGo, inYaegi)
+	awaitSameCounts := func(before string) {
+		t.Helper()
+		for until := time.Now().Add(30 * time.Second); inYaegi == before || inGo != inYaegi; time.Sleep(20 * time.Millisecond) {
+			if inGo, inYaegi = countsOf(t, dsnGo, bans), countsOf(t, dsnYaegi, bans); time.Now().After(until) {
+				t.Fatalf("refusals that count towards a ban: %s compiled, %s interpreted", inGo, inYaegi)
+			}
 		}
 	}
-	time.Sleep(200 * time.Millisecond) // nothing is counted again
-	if again := countsOf(t, dsnYaegi, bans); again != inYaegi {
-		t.Errorf("refusals that count towards a ban: %s at first, %s later", inYaegi, again)
+	awaitSameCounts("")
+	// One more refusal adds one to the counts. If another refusal were counted again, the counts would differ.
+	before := inYaegi
+	askPath(byGo, "/api/y", "X-Forwarded-For", "2001:db8::1")
+	askPath(byYaegi, "/api/y", "X-Forwarded-For", "2001:db8::1")
+	awaitSameCounts(before)
+	if was, is := sumOfCounts(t, before), sumOfCounts(t, inYaegi); is != was+1 {
+		t.Errorf("after one more refusal %s count towards a ban, before %s", inYaegi, before)
 	}
 	if log := p.err.String(); strings.Contains(log, key) || strings.Contains(log, "panic") {
 		t.Errorf("log: %s", log)
 	}
+}
+
+// sumOfCounts adds what countsOf returns.
+func sumOfCounts(t *testing.T, counts string) (sum int) {
+	t.Helper()
+	for _, row := range strings.Split(counts, ", ") {
+		n, err := strconv.Atoi(row[strings.LastIndex(row, " ")+1:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
 }
 
 // countsOf are the keys of a prefix with their counts.

@@ -34,10 +34,10 @@ var commands = map[string]func(t *testing.T, command string){
 	"make bench":        isMakeTarget,
 	"make test-rules":   isMakeTarget,
 	"make test-history": isMakeTarget,
-	"cd integration && go run ./bench -only 'plain|1,000 keys' -rounds 3": hasItsFlags,
-	"go test -run xxx -bench HotPath ./ratelimit/postgres":                findsBenchmarks,
-	"go test -run xxx -bench Snapshot ./ratelimit/postgres":               findsBenchmarks,
-	"cd integration && go test -run xxx -bench Interpreted .":             findsBenchmarks,
+	"cd bench && go run . -only 'plain|1,000 keys' -rounds 3": hasItsFlags,
+	"go test -run xxx -bench HotPath ./ratelimit/postgres":    findsBenchmarks,
+	"go test -run xxx -bench Snapshot ./ratelimit/postgres":   findsBenchmarks,
+	"cd integration && go test -run xxx -bench Interpreted .": findsBenchmarks,
 }
 
 func TestCommands(t *testing.T) {
@@ -174,8 +174,8 @@ func createsTheTables(t *testing.T, _ string) {
 // hasItsFlags checks that the benchmark has the flags of the command, and that
 // the table of flags is complete.
 func hasItsFlags(t *testing.T, command string) {
-	cmd := exec.Command("go", "run", "./bench", "-h")
-	cmd.Dir = filepath.Join(root, "integration")
+	cmd := exec.Command("go", "run", ".", "-h")
+	cmd.Dir = filepath.Join(root, "bench")
 	out, _ := cmd.CombinedOutput() // it ends with status 2
 	var flags []string
 	for _, match := range regexp.MustCompile(`(?m)^  (-[a-z-]+)`).FindAllStringSubmatch(string(out), -1) {

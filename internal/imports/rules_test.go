@@ -111,6 +111,9 @@ var rules = []rule{
 		dir:    "internal/npm",
 		reason: "it fetches packages of any content",
 	}, {
+		dir: "internal/testkit/harness", ours: []string{"internal/cluster/leash"},
+		reason: "it runs finished programs and sends requests to them",
+	}, {
 		dir: "internal/demo", ours: []string{"internal/admin", "internal/cluster", "internal/cluster/leash", "ratelimit/pgxdb"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "it runs the finished programs",
 	}, {

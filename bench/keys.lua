@@ -3,7 +3,8 @@
 -- is made beforehand: wrk's first thread sends while the second is being set up,
 -- and what it sends then would count without the time that it took.
 --
--- Arguments: the header, the distribution, how many keys there are, the seed.
+-- Arguments: the header, the distribution, how many keys there are, the seed, how
+-- many threads there are.
 
 local threads = 0
 
@@ -13,7 +14,7 @@ function setup(thread)
 end
 
 local floor, random = math.floor, math.random
-local head, tail, keys, draw
+local head, tail, keys, draw, place, step, fresh
 local dotted = {} -- ".0" to ".255"
 
 -- Each draws the number of a key, from 0.
@@ -21,10 +22,26 @@ local draws = {
    uniform = function() return random(0, keys - 1) end,
    -- Zipf's law with exponent 1: the key in place k comes with weight ln((k+1)/k).
    zipf = function() return floor(keys ^ random()) - 1 end,
+   -- Nine of ten requests are for old keys, and each of the others is for a new key.
+   denied = function()
+      if random() < 0.9 then
+         return random(0, keys - 1)
+      end
+      fresh = fresh + 1
+      return fresh
+   end,
+   -- One key after the other, from the one that the seed numbers.
+   turn = function()
+      place = place + step
+      return place % keys
+   end,
 }
 
 function init(args)
    draw, keys = draws[args[2]], tonumber(args[3])
+   step = tonumber(args[5])
+   place = tonumber(args[4]) + number - step
+   fresh = keys + (tonumber(args[4]) * step + number) * 100000 -- others than in the runs with other seeds
    math.randomseed((tonumber(args[4]) + 1000) * 16 + number)
    wrk.headers[args[1]] = "@"
    head, tail = wrk.format("GET", "/"):match("^(.*)@(.*)$")

@@ -32,6 +32,9 @@ type Load struct {
 
 	// Request makes the ith request, from 0. It is called concurrently.
 	Request func(i int) *http.Request
+
+	// Answered, if it is set, gets the reply to the ith request. It is called concurrently.
+	Answered func(i int, r Reply)
 }
 
 // Reply is what came of one request.
@@ -73,7 +76,11 @@ func Run(ctx context.Context, l Load) *Result {
 				if !ok {
 					return
 				}
-				source.put(i, send(client, l.Request(i)))
+				reply := send(client, l.Request(i))
+				source.put(i, reply)
+				if l.Answered != nil {
+					l.Answered(i, reply)
+				}
 			}
 		}()
 	}

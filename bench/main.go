@@ -4,9 +4,9 @@
 //
 // The files, in the order of a run: main.go prepares it. rows.go lists what is
 // measured. proxies.go, caddy.go, traefik.go and database.go start servers.
-// rounds.go, wrk.go and cpu.go measure the rows. memory.go, latency.go, paced.go,
-// policy.go and flood.go measure what takes another load. core.go and core_api.go are the load on the
-// core. stats.go, report.go, targets.go, picture.go and machine.go print results.
+// rounds.go, wrk.go and cpu.go measure the rows, and core.go those of the core.
+// latency.go, memory.go and policy.go measure what takes another load.
+// stats.go, report.go, picture.go and machine.go print results.
 package main
 
 import (
@@ -17,17 +17,16 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"syscall"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster/leash"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// root is the repository's folder. The program runs in the folder integration.
+// root is the repository's folder. The program runs in the folder bench.
 const root = ".."
 
 // bench is a run: its options, its servers and its results.
@@ -47,35 +46,21 @@ type bench struct {
 	upstream     string // the URL of the server behind Traefik
 	script       string // of wrk
 
-	proxyRows   []*row
-	coreRows    []*row
-	latency     *latencyResult // nil if it was not measured; so are the next two
-	allocations *spread        // for each decision
-	memory      *memoryResult
-	identities  *identitiesResult
-	flood       *floodResult
-	complaints  []string // of the proxies, about the database
-	machine     []string
-	began       time.Time
+	proxyRows  []*row
+	coreRows   []*row
+	figures    [][]string // names and values of what is no row
+	complaints []string   // what makes figures doubtful
+	began      time.Time
 }
 
 func main() {
 	log.SetFlags(log.Ltime)
-	if len(os.Args) == 3 && os.Args[1] == coreProcess {
-		if err := runCoreProcess(os.Args[2]); err != nil {
-			log.Fatal(err)
-		}
-		return
-	}
 	b := &bench{began: time.Now(), proxies: map[*proxySpec]*proxy{}}
 	flag.IntVar(&b.rounds, "rounds", 5, "how often each row is measured")
 	flag.IntVar(&b.seconds, "seconds", 2, "how long each time, after a second of warming up")
 	only := flag.String("only", "", "measure only the rows with names that match this regular expression, in any case")
-	svg := flag.String("svg", "", "where to draw the picture (default docs/benchmark.svg if everything is measured)")
+	svg := flag.String("svg", "", "the file for the picture; by default none is drawn")
 	flag.Parse()
-	if *svg == "" && *only == "" {
-		*svg = filepath.Join(root, "docs", "benchmark.svg")
-	}
 	var stop func()
 	b.ctx, stop = signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(b.ctx, stop) // a second signal ends this program at once
@@ -98,7 +83,7 @@ func (b *bench) run(only, svg string) (err error) {
 	b.only = must(regexp.Compile(only))
 	unwanted := func(r *row) bool { return !b.wants(r.name) }
 	b.proxyRows, b.coreRows = slices.DeleteFunc(proxyRows(), unwanted), slices.DeleteFunc(coreRows(), unwanted)
-	if len(b.proxyRows)+len(b.coreRows) == 0 && !b.wants(nameLatency) && !b.wants(nameAllocations) && !b.wants(nameMemory) && !b.wants(nameIdentities) && !b.wants(nameFlood) {
+	if len(b.proxyRows)+len(b.coreRows) == 0 && !slices.ContainsFunc(figureNames, b.wants) {
 		return fmt.Errorf("-only %s matches no row of docs/performance.md", only)
 	}
 	b.dir = must(os.MkdirTemp("", "pgrl-bench-"))
@@ -109,10 +94,10 @@ func (b *bench) run(only, svg string) (err error) {
 
 	b.measureProxies()
 	b.measureCore()
-	b.machine = b.describeMachine()
+	fmt.Println(b.describeMachine())
 	b.report(os.Stdout)
 	if svg != "" {
-		check(os.WriteFile(svg, []byte(b.picture()), 0o644))
+		check(os.WriteFile(svg, b.picture(), 0o644))
 		fmt.Println("\nThe picture is in", svg)
 	}
 	return nil
@@ -120,6 +105,18 @@ func (b *bench) run(only, svg string) (err error) {
 
 // wants tells whether to measure the row or the figure of this name.
 func (b *bench) wants(name string) bool { return b.only.MatchString(name) }
+
+// figure adds a figure to the report.
+func (b *bench) figure(name, format string, args ...any) {
+	b.figures = append(b.figures, []string{name, fmt.Sprintf(format, args...)})
+}
+
+// wrong reports requests that did not get the answer that they should have.
+func (b *bench) wrong(requests int, name string) {
+	if requests > 0 {
+		b.complaints = append(b.complaints, fmt.Sprintf("%s: %d requests had a wrong answer, or none.", name, requests))
+	}
+}
 
 // failure is an error that ends the run.
 type failure struct{ error }

@@ -4,7 +4,6 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -29,7 +28,7 @@ func TestSpreadIsMedianLowestHighest(t *testing.T) {
 			t.Errorf("%v: %v, want %v", c.values, s, c.want)
 		}
 	}
-	if s := spreadOf(nil); !math.IsNaN(s.median) || s.text(thousands) != "–" || s.only(thousands) != "–" {
+	if s := spreadOf(nil); s.measured() || s.text(0) != "–" {
 		t.Errorf("of nothing: %v", s)
 	}
 	if s := pairs([]float64{1, 4, 9}, []float64{2, 4, 3}, difference); s != (spread{0, -1, 6}) {
@@ -37,9 +36,9 @@ func TestSpreadIsMedianLowestHighest(t *testing.T) {
 	}
 }
 
-func TestThousands(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 999.4: "999", 1000: "1,000", 1234567.6: "1,234,568", -12345: "-12,345"} {
-		if text := thousands(v); text != want {
+func TestNumber(t *testing.T) {
+	for v, want := range map[float64]string{0: "0.0", 999.44: "999.4", 1000: "1,000.0", 1234567.68: "1,234,567.7", -12345: "-12,345.0"} {
+		if text := number(v, 1); text != want {
 			t.Errorf("%v: %s, want %s", v, text, want)
 		}
 	}
@@ -55,8 +54,10 @@ func TestRowsHaveDifferentNames(t *testing.T) {
 		seen[r.name] = true
 	}
 	for _, r := range rows {
-		if !seen[r.baseline] {
-			t.Errorf("%s is compared with %s, which is no row", r.name, r.baseline)
+		for _, other := range []*row{r.baseline, r.also} {
+			if other != nil && !slices.Contains(rows, other) {
+				t.Errorf("%s is compared with %s, which is no row", r.name, other.name)
+			}
 		}
 	}
 }
@@ -64,59 +65,34 @@ func TestRowsHaveDifferentNames(t *testing.T) {
 // someResults are results of all rows. Each row is ten percent slower than the one
 // before.
 func someResults() *bench {
-	b := &bench{machine: []string{"2 cores of <CPU> & so on"}, proxyRows: proxyRows(), coreRows: coreRows()}
+	b := &bench{proxyRows: proxyRows(), coreRows: coreRows()}
 	for _, rows := range [][]*row{b.proxyRows, b.coreRows} {
 		v := 100000.0
 		for _, r := range rows {
 			for _, noise := range []float64{0.9, 1, 1.1} {
-				r.samples = append(r.samples, sample{rate: v * noise, p50: 1, p99: 2, statements: 1})
+				r.samples = append(r.samples, sample{perSecond: v * noise, p50: 1, p99: 2, statements: 1})
 			}
 			v *= 0.9
 		}
 	}
-	b.latency = &latencyResult{rate: 50000, added: spread{0.5, 0.4, 2}, addedLeased: spread{0.25, 0.2, 1}}
-	b.allocations = &spread{6.5, 6, 7}
-	b.memory = &memoryResult{bytesAKey: 219.6, before: 50 << 20, after: 53 << 20}
-	b.identities = &identitiesResult{before: 250 << 20, after: 251 << 20, live: 9 << 20, remembered: 100000}
-	b.flood = &floodResult{
-		&flood{alone: []float64{2, 3}, mistyped: []float64{3, 3}, invented: []float64{3, 3.3}, rate: []float64{5000, 5000}, statements: []float64{150, 160}},
-		&flood{alone: []float64{2}, mistyped: []float64{2}, invented: []float64{2}, rate: []float64{50000}, statements: []float64{201}},
-	}
+	b.figure(nameMemory, "%d bytes", 220)
 	return b
 }
 
-func TestTargets(t *testing.T) {
-	var outcomes []string
-	for _, target := range someResults().targets() {
-		outcomes = append(outcomes, target.outcome)
-	}
-	want := "missed missed missed met missed missed missed missed met missed missed met missed missed met missed met met missed missed met met met met missed"
-	if found := strings.Join(outcomes, " "); found != want {
-		t.Errorf("%s, want %s", found, want)
-	}
-	for _, target := range (&bench{}).targets() {
-		if target.outcome != "not measured" || target.measured != "–" {
-			t.Errorf("%s: %s, %s in a run without figures", target.what, target.measured, target.outcome)
-		}
-	}
-}
-
 func TestRatiosByRateAndByCPU(t *testing.T) {
-	b := &bench{proxyRows: []*row{
-		{name: "plain", samples: []sample{{rate: 100, clientCPU: 10, wrkCPU: 5}, {rate: 50, clientCPU: 12, wrkCPU: 8}}},
-		{name: "limited", samples: []sample{{rate: 50, clientCPU: 15, storeCPU: 9, wrkCPU: 6}, {rate: 40, clientCPU: 20, storeCPU: 12, wrkCPU: 8}}},
-	}}
-	if found, want := b.ratio("limited", "plain"), (spread{0.65, 0.5, 0.8}); found != want {
+	plain := &row{samples: []sample{{perSecond: 100, cpuAll: 15}, {perSecond: 50, cpuAll: 20}}}
+	limited := &row{samples: []sample{{perSecond: 50, cpuAll: 30}, {perSecond: 40, cpuAll: 40}}}
+	if found, want := limited.than(plain), (spread{0.65, 0.5, 0.8}); found != want {
 		t.Errorf("by rate %v, want %v", found, want)
 	}
-	if found, want := b.cpuRatio("limited", "plain"), (spread{0.5, 0.5, 0.5}); found != want {
+	if found, want := limited.thanByCPU(plain), (spread{0.5, 0.5, 0.5}); found != want {
 		t.Errorf("by CPU %v, want %v", found, want)
 	}
 }
 
 func TestReportHasAlignedTablesOfAllRows(t *testing.T) {
 	b := someResults()
-	b.proxyRows[2].samples[0].failed = 7
+	b.proxyRows[2].samples[0][wrong] = 7
 	var out strings.Builder
 	b.report(&out)
 	for _, want := range append(proxyRows(), coreRows()...) {
@@ -124,7 +100,7 @@ func TestReportHasAlignedTablesOfAllRows(t *testing.T) {
 			t.Errorf("no row %s", want.name)
 		}
 	}
-	if !strings.Contains(out.String(), b.proxyRows[2].name+": in one round 7 requests got no decision") {
+	if !strings.Contains(out.String(), b.proxyRows[2].name+", in one round: 7 requests had a wrong answer") {
 		t.Error("nothing about requests that failed")
 	}
 	width := 0
@@ -141,29 +117,42 @@ func TestReportHasAlignedTablesOfAllRows(t *testing.T) {
 	}
 }
 
-func TestPictureIsWellFormed(t *testing.T) {
-	for _, b := range []*bench{someResults(), {machine: []string{"a machine"}}} {
-		text := b.picture()
-		bars := 0
-		for d := xml.NewDecoder(strings.NewReader(text)); ; {
-			token, err := d.Token()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if e, ok := token.(xml.StartElement); ok && e.Name.Local == "rect" {
-				bars++
-			}
+func TestPictureHasEveryRow(t *testing.T) {
+	b := someResults()
+	text := string(b.picture())
+	var words []string
+	for d := xml.NewDecoder(strings.NewReader(text)); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
 		}
-		// The ground and the legend's four colours are rectangles, too.
-		if want := len(b.proxyRows) + len(b.coreRows) + 5; bars != want {
-			t.Errorf("%d rectangles, want %d", bars, want)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if strings.Contains(text, "NaN") || strings.Contains(text, "Inf") || strings.Contains(text, "<no value>") {
-			t.Error("a number that is none")
+		if data, ok := token.(xml.CharData); ok {
+			words = append(words, strings.TrimSpace(string(data)))
 		}
+	}
+	for _, r := range slices.Concat(b.proxyRows, b.coreRows) {
+		if slices.Contains(words, r.name) != (r.baseline != nil) {
+			t.Errorf("%s: a bar without a row to compare it with, or none with one", r.name)
+		}
+	}
+	if strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
+		t.Error("a number that is none")
+	}
+}
+
+// TestRoundsAlternate: no row always follows the same one.
+func TestRoundsAlternate(t *testing.T) {
+	b := &bench{rounds: 3}
+	var order []string
+	b.measureRounds([]*row{{name: "a"}, {name: "b"}, {name: "c"}}, func(r *row, round int) sample {
+		order = append(order, r.name)
+		return sample{perSecond: float64(round)}
+	})
+	if found := strings.Join(order, ""); found != "abccbaabc" {
+		t.Errorf("the order of the rows is %s", found)
 	}
 }
 
@@ -188,7 +177,7 @@ func TestKeyName(t *testing.T) {
 }
 
 func TestCaddyfileHasEveryZone(t *testing.T) {
-	limit := &limitSpec{Algorithm: "gcra", Limit: "5 1m", Lease: "5%", Options: "durable", Zones: []string{"team", "everybody"}}
+	limit := &limitSpec{algorithm: "gcra", limit: "5 1m", lease: "5%", options: "durable", zones: []string{"team", "everybody"}}
 	text := configureCaddy(&proxy{spec: &proxySpec{limit: limit}, address: "127.0.0.1:20001", dsn: "postgres://x"})
 	for want, times := range map[string]int{"algorithm gcra\n": 3, "limit 5 1m\n": 3, "lease 5%\n": 3, "durable\n": 3, "zone ": 2, "on_error deny\n": 1} {
 		if n := strings.Count(text, want); n != times {
@@ -202,7 +191,7 @@ func TestCaddyfileHasEveryZone(t *testing.T) {
 	if strings.Contains(configureCaddy(&proxy{spec: plainCaddy}), "pg_ratelimit") {
 		t.Error("the plain Caddy has a limit")
 	}
-	if strings.Contains(configureCaddy(&proxy{spec: slidingCaddy}), "lease") {
+	if strings.Contains(configureCaddy(&proxy{spec: exactCaddy}), "lease") {
 		t.Error("the Caddy of the exact row has leases")
 	}
 }
@@ -212,19 +201,33 @@ func TestLeasedRowsFollowTheirExactRows(t *testing.T) {
 	rows := proxyRows()
 	leasedRows := 0
 	for i, r := range rows {
-		exact, isLeased := strings.CutSuffix(r.name, leased)
-		if isLeased != (r.proxy.limit != nil && r.proxy.limit.Lease != "") {
+		isLeased := strings.Contains(r.name, leased)
+		if isLeased != (r.proxy.limit != nil && r.proxy.limit.lease != "") {
 			t.Errorf("%s: the limit is %+v", r.name, r.proxy.limit)
 		}
 		if isLeased {
 			leasedRows++
-			if before := rows[i-1]; before.name != exact || before.keys != r.keys || before.proxy.limit.Limit != r.proxy.limit.Limit {
+			if before := rows[i-1]; before.name != strings.Replace(r.name, leased, "", 1) || before.load != r.load || before.proxy.limit.limit != r.proxy.limit.limit {
 				t.Errorf("%s follows %s with another load", r.name, before.name)
 			}
 		}
 	}
-	if leasedRows != 4 {
+	if leasedRows != 8 {
 		t.Errorf("%d rows with leases", leasedRows)
+	}
+}
+
+// TestRowsWithMoreConnections are compared with rows that have as many.
+func TestRowsWithMoreConnections(t *testing.T) {
+	for _, r := range proxyRows() {
+		if want := map[bool]int{false: 64, true: 256}[strings.HasSuffix(r.name, wide)]; r.load.connections != want {
+			t.Errorf("%s has %d connections", r.name, r.load.connections)
+		}
+		for _, other := range []*row{r.baseline, r.also} {
+			if other != nil && other.load.connections != r.load.connections {
+				t.Errorf("%s is compared with %s", r.name, other.name)
+			}
+		}
 	}
 }
 

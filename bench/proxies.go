@@ -1,14 +1,13 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"log"
 	"net/http"
 	"os"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
@@ -37,9 +36,9 @@ func (b *bench) startProxy(s *proxySpec) *proxy {
 		p.dsn = b.startProxy(s.shares).dsn
 	case s.inPostgres():
 		p.dsn = b.postgres.create(b.ctx) // of its own: no row works on what another has left
-		if s.limit.Policy {
+		if s.limit.policy {
 			log.Print("filling the tables of the policy")
-			query(b.ctx, p.dsn, schema.File, policyRowsOf(policyKeys))
+			query(b.ctx, p.dsn, schema.File, policyRowsOf(million))
 		}
 	case s.limit != nil:
 		p.dsn = "memory"
@@ -75,25 +74,15 @@ func (b *bench) launch(name, path string, args ...string) *harness.Process {
 	return must(harness.Launch(harness.Program{Name: name, Path: path, Args: args, Dir: b.dir, Env: []string{"XDG_CONFIG_HOME=" + b.dir, "XDG_DATA_HOME=" + b.dir}}))
 }
 
-// stopProxy stops a proxy.
-func (b *bench) stopProxy(p *proxy) error {
-	delete(b.proxies, p.spec)
-	return p.Stop()
-}
-
 // stopProxies stops all proxies, and Redis.
 func (b *bench) stopProxies() (err error) {
 	for _, p := range b.proxies {
-		err = errors.Join(err, b.stopProxy(p))
+		err = errors.Join(err, p.Stop())
 	}
+	clear(b.proxies)
 	if b.redis != nil {
 		err = errors.Join(err, b.redis.Stop())
 		b.redis = nil
 	}
 	return err
-}
-
-// askAdmin asks a Caddy's admin endpoint.
-func (p *proxy) askAdmin(ctx context.Context, path string) *http.Response {
-	return must(http.DefaultClient.Do(harness.Get("http://" + p.admin + path).WithContext(ctx)))
 }

@@ -1,28 +1,24 @@
 package main
 
 import (
-	"context"
 	_ "embed" // keys.lua
 	"encoding/json"
 	"fmt"
 	"os/exec"
 	"strconv"
 	"strings"
-	"time"
 )
 
-const (
-	connections = 64 // of every load on a proxy
-	wrkThreads  = 2
-)
+const wrkThreads = 2
 
 // keyHeader carries the key that a request counts against.
 const keyHeader = "X-Key"
 
-// keys says which keys the requests of a load have.
-type keys struct {
+// load says which keys the requests of a load have, and how many connections there are.
+type load struct {
 	distribution string // a name in keys.lua
-	count        int
+	keys         int
+	connections  int
 }
 
 // keyName is the name that keys.lua gives to key n.
@@ -39,25 +35,47 @@ type wrkResult struct {
 	Refused      int64 // answered with a status of 400 or more
 	Failed       int64 // not answered
 
-	cpu time.Duration // of wrk itself
+	cpu float64 // of wrk itself
 }
 
 // rate is the requests a second.
 func (r wrkResult) rate() float64 { return float64(r.Requests) / r.Microseconds * 1e6 }
 
-// runWrk loads a proxy for so many seconds. seed seeds the choice of keys.
-func (b *bench) runWrk(p *proxy, k keys, seconds, seed int) wrkResult {
-	if b.wrk == "" {
-		b.wrk, b.script = b.tool("wrk"), b.file("lua", keysScript)
+// tool finds a program of the machine.
+func tool(name string) string {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		check(fmt.Errorf("no %s on this machine: install it (Debian, Ubuntu: apt-get install %[1]s), or leave out the rows that need it with -only", name))
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, time.Duration(seconds)*time.Second+30*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, b.wrk, "-t", strconv.Itoa(wrkThreads), "-c", strconv.Itoa(connections),
+	return path
+}
+
+// runWrk loads a proxy for so many seconds. seed seeds the choice of keys.
+func (b *bench) runWrk(p *proxy, l load, seconds, seed int) wrkResult {
+	if b.wrk == "" {
+		b.wrk, b.script = tool("wrk"), b.file("lua", keysScript)
+	}
+	cmd := exec.CommandContext(b.ctx, b.wrk, "-t", strconv.Itoa(wrkThreads), "-c", strconv.Itoa(l.connections),
 		"-d", strconv.Itoa(seconds)+"s", "-s", b.script, "http://"+p.address+"/", "--",
-		keyHeader, k.distribution, strconv.Itoa(k.count), strconv.Itoa(seed))
-	r := must(parseWrk(string(must(output(cmd)))))
-	r.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		keyHeader, l.distribution, strconv.Itoa(l.keys), strconv.Itoa(seed), strconv.Itoa(wrkThreads))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		check(fmt.Errorf("wrk: %w: %s", err, out))
+	}
+	r := must(parseWrk(string(out)))
+	r.cpu = float64((cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Microseconds())
 	return r
+}
+
+// sendInTurn sends a request for each of the keys from first to last, or for almost each of
+// them: the threads of wrk are not equally fast.
+func (b *bench) sendInTurn(p *proxy, first, last, connections int) (wrong int) {
+	for first < last {
+		r := b.runWrk(p, load{"turn", last, connections}, 1, first)
+		first += int(r.Requests)
+		wrong += int(r.Refused + r.Failed)
+	}
+	return wrong
 }
 
 // parseWrk finds the line of keys.lua in the output of wrk.

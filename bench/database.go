@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -44,28 +43,13 @@ func (d *database) create(ctx context.Context) string {
 	return d.server.DSN(name)
 }
 
-// counters are what a store has done so far.
-type counters struct {
-	// transactions that have written something. A decision is a statement that
-	// writes, and a transaction of its own, so this counts the statements without
-	// any cost for them.
-	transactions int64
-	wal          int64 // bytes of the write-ahead log
-	cpu          time.Duration
-}
-
-func (d *database) counters(ctx context.Context) (c counters) {
-	check(d.control.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&c.transactions, &c.wal))
-	c.cpu = cpuTime(d.postmaster)
-	return c
-}
-
-// describe names the server's version and the settings that matter.
-func (d *database) describe(ctx context.Context) (text string) {
-	check(d.control.QueryRow(ctx, `SELECT 'Postgres ' || split_part(current_setting('server_version'), ' ', 1) || ' (' ||
-		string_agg(name || ' ' || current_setting(name), ', ') || ')'
-		FROM unnest(ARRAY['shared_buffers', 'fsync', 'synchronous_commit', 'wal_level', 'max_wal_size']) name`).Scan(&text))
-	return text
+// totals are what the server has used and done so far. A decision is a statement that
+// writes, and a transaction of its own, so counting the transactions that have written
+// something counts the statements without any cost for them.
+func (d *database) totals(ctx context.Context) sample {
+	var transactions, wal int64
+	check(d.control.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&transactions, &wal))
+	return sample{statements: float64(transactions), walBytes: float64(wal), cpuStore: cpuTime(d.postmaster)}
 }
 
 // query runs commands and returns the value that the last one selects, if it

@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // object is an object of a configuration file.
@@ -22,7 +22,7 @@ const pluginModule = "github.com/pgratelimit/pg-ratelimit"
 // stands in front of an upstream in this process, which says ok.
 func (b *bench) startTraefik(p *proxy) *harness.Process {
 	if b.traefik == "" {
-		b.traefik = must(harness.Traefik(b.ctx, "."))
+		b.traefik = must(harness.Traefik(b.ctx, filepath.Join(root, "integration")))
 		// Traefik looks for local plugins below the folder in which it runs.
 		link := filepath.Join(b.dir, "plugins-local", "src", filepath.FromSlash(pluginModule))
 		check(os.MkdirAll(filepath.Dir(link), 0o755))
@@ -67,11 +67,12 @@ func (b *bench) traefikLimit(p *proxy) object {
 	case s.limit != nil:
 		limit := object{
 			"dsn": p.dsn, "prefix": "api", "key": "{header." + keyHeader + "}",
-			"algorithm": s.limit.Algorithm, "limit": s.limit.Limit, "timeout": decisionTimeout, "onError": "deny",
-			"headers": "both", // as with Traefik's own limiter, which replaces no header of an upstream
+			"algorithm": "sliding_window", "limit": s.limit.limit, "timeout": decisionTimeout, "onError": "deny",
 		}
-		if s.limit.Lease != "" {
-			limit["lease"] = s.limit.Lease
+		for name, value := range map[string]string{"lease": s.limit.lease, "headers": s.limit.headers} {
+			if value != "" {
+				limit[name] = value
+			}
 		}
 		return object{"plugin": object{"pg_ratelimit": limit}}
 	}
@@ -81,7 +82,7 @@ func (b *bench) traefikLimit(p *proxy) object {
 // startRedis starts the Redis of Traefik's own limiter. It keeps nothing on disk,
 // which is the fastest way to run it.
 func (b *bench) startRedis() {
-	b.redisServer = b.tool("redis-server")
+	b.redisServer = tool("redis-server")
 	b.redisAddress = must(harness.FindAddress())
 	host, port, _ := net.SplitHostPort(b.redisAddress)
 	b.redis = b.launch("redis", b.redisServer, "--bind", host, "--port", port, "--save", "", "--appendonly", "no")
