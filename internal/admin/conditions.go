@@ -120,7 +120,7 @@ func (q *inquiry) unmet(r *policy.Rule) string {
 		if r.Action != policy.Charge {
 			break
 		}
-		only := policy.Rule{Name: r.Name, CountBy: []string{name}, Limits: []policy.RuleLimit{{Name: "any", Limit: ratelimit.Limit{Events: 1, Window: time.Second}}}}
+		only := policy.Rule{Name: r.Name, CountBy: []string{name}, SkipWithoutHeader: r.SkipWithoutHeader, Limits: []policy.RuleLimit{{Name: "any", Limit: ratelimit.Limit{Events: 1, Window: time.Second}}}}
 		if !q.matches(only) {
 			texts = append(texts, "count_by: no "+name)
 		}
