@@ -166,13 +166,11 @@ func TestAKeyInAPathIsNotRecorded(t *testing.T) {
 		harness.Ask(t, harness.Get(url+"/last"))
 	}
 	await(t, "the history to be written", func() bool {
-		return queryInt(t, dsn, "SELECT count(*) FROM rate_limit_audit WHERE path = '/last' AND decision <> 'shadow'") == int64(len(urls))
+		return queryInt(t, dsn, "SELECT count(*) FROM rate_limit_audit WHERE path = '/last' AND decision <> 'shadow'") == int64(len(urls)) &&
+			queryInt(t, dsn, "SELECT coalesce(sum(requests), 0) FROM rate_limit_metrics WHERE granularity = 'minute' AND host = '(key).example.com'") == 1 // Caddy serves other hosts alone
 	})
 	search.inDatabase(dsn)
 	if n := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_audit WHERE path LIKE '%(key)%'"); n < int64(len(urls)) {
 		t.Errorf("%d paths in the audit log have (key)", n)
-	}
-	if n := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_metrics WHERE host LIKE '(key).example.com%'"); n < 1 {
-		t.Errorf("%d hosts in the metrics have (key)", n)
 	}
 }
