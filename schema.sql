@@ -695,6 +695,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT ban_within_must_be_1_s_to_365_days_without_months CHECK (
 		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
 );
+ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS without_header text NOT NULL DEFAULT 'share'
+	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip'));
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name, which is part of the names of the counters: a renamed rule counts from zero.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
@@ -707,6 +709,8 @@ COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
 COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
 COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
 COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME; or all, which is one counter for everybody.';
+COMMENT ON COLUMN rate_limit_rules.without_header IS
+	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
@@ -985,6 +989,16 @@ BEGIN
 	END LOOP;
 END $$;
 
+DO $$
+DECLARE
+	older regprocedure;
+BEGIN
+	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		AND p.proname = 'rate_limit_rule' AND NOT 'without_header' = ANY (p.proargnames)
+	LOOP
+		EXECUTE format('DROP FUNCTION %s', older);
+	END LOOP;
+END $$;
 CREATE OR REPLACE FUNCTION rate_limit_rule(
 	name text,
 	family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
@@ -993,7 +1007,8 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL,
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
-	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL
+	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL,
+	without_header text DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1010,11 +1025,12 @@ BEGIN
 	created := NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name);
 	IF created THEN
 		INSERT INTO rate_limit_rules (name, family, priority, mode, action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
-			ban_for, ban_after, ban_within, comment)
+			ban_for, ban_after, ban_within, comment, without_header)
 		VALUES (rate_limit_rule.name, rate_limit_rule.family, coalesce(rate_limit_rule.priority, 100), coalesce(rate_limit_rule.mode, 'enforce'),
 			coalesce(rate_limit_rule.action, 'limit'), rate_limit_rule.tiers, rate_limit_rule.hosts, rate_limit_rule.paths, rate_limit_rule.methods, rate_limit_rule.networks,
 			coalesce(rate_limit_rule.count_by, '{user}'), coalesce(rate_limit_rule.valid, '(,)'), coalesce(rate_limit_rule.cost, 1), rate_limit_rule.status,
-			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment);
+			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment,
+			coalesce(rate_limit_rule.without_header, 'share'));
 	ELSE
 		UPDATE rate_limit_rules r SET
 			family = coalesce(rate_limit_rule.family, r.family), priority = coalesce(rate_limit_rule.priority, r.priority),
@@ -1024,7 +1040,8 @@ BEGIN
 			count_by = coalesce(rate_limit_rule.count_by, r.count_by), valid = coalesce(rate_limit_rule.valid, r.valid), cost = coalesce(rate_limit_rule.cost, r.cost),
 			status = coalesce(rate_limit_rule.status, r.status), message = coalesce(rate_limit_rule.message, r.message),
 			retry_after = coalesce(rate_limit_rule.retry_after, r.retry_after), ban_for = coalesce(rate_limit_rule.ban_for, r.ban_for),
-			ban_after = coalesce(rate_limit_rule.ban_after, r.ban_after), ban_within = coalesce(rate_limit_rule.ban_within, r.ban_within), comment = coalesce(rate_limit_rule.comment, r.comment)
+			ban_after = coalesce(rate_limit_rule.ban_after, r.ban_after), ban_within = coalesce(rate_limit_rule.ban_within, r.ban_within), comment = coalesce(rate_limit_rule.comment, r.comment),
+			without_header = coalesce(rate_limit_rule.without_header, r.without_header)
 		WHERE r.name = rate_limit_rule.name;
 	END IF;
 	-- The limits that exist take what is said of all of them. A month stays a fixed window.
@@ -1114,7 +1131,9 @@ BEGIN
 			CASE WHEN NOT (SELECT bool_or(rate_limit_path_matches(p, rate_limit_explain.path)) FROM unnest(r.paths) AS p) THEN 'paths: not the path' END,
 			CASE WHEN r.action = 'limit' AND 'key' = ANY (r.count_by) AND found_key.id IS NULL THEN 'count_by: no key' END,
 			CASE WHEN r.action = 'limit' AND rate_limit_explain.address IS NULL AND (r.count_by && '{ip,ip/64}' OR 'user' = ANY (r.count_by) AND sender IS NULL) THEN 'count_by: no address' END,
-			CASE WHEN r.action = 'limit' AND 'host' = ANY (r.count_by) AND rate_limit_explain.host IS NULL THEN 'count_by: no host' END
+			CASE WHEN r.action = 'limit' AND 'host' = ANY (r.count_by) AND rate_limit_explain.host IS NULL THEN 'count_by: no host' END,
+			CASE WHEN r.action = 'limit' AND 'route' = ANY (r.count_by) THEN 'count_by: no route' END,
+			CASE WHEN r.action = 'limit' AND r.without_header = 'skip' THEN (SELECT string_agg('count_by: no ' || c, '; ') FROM unnest(r.count_by) AS c WHERE c LIKE 'header:%') END
 		) AS refusal FROM rate_limit_rules r
 	), ordered AS (
 		SELECT l.*, CASE l.action WHEN 'exempt' THEN 3 WHEN 'block' THEN 4 ELSE 5 END AS at_step,
@@ -1280,7 +1299,7 @@ BEGIN
 	END LOOP;
 END $$;
 
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 3';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
 
 COMMIT;

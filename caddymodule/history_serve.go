@@ -109,8 +109,10 @@ func (r *recording) add(h *Handler, req *http.Request, repl *caddy.Replacer, hit
 		record.User, _ = repl.GetString("http.auth.user.id") // "" if no authentication has run
 	}
 	var said *policy.Outcome
+	key := ""
 	if h.policy != nil {
 		said = &hits.policy
+		key = policy.Bearer(h.policy.key.of(repl))
 		record.Address, record.Host, record.Path, record.Route = hits.facts.Address, hits.facts.Host, hits.facts.Path, hits.facts.Route
 	} else {
 		record.Address = clientAddress(req)
@@ -131,6 +133,7 @@ func (r *recording) add(h *Handler, req *http.Request, repl *caddy.Replacer, hit
 		passed.Err = failure
 		outcome = &passed
 	}
+	edge.HideKeys(record, outcome, said, key)
 	edge.SetRecord(record, outcome, hits.hits, hits.decisions, said)
 	history.Add(r.writer, record)
 	if said != nil {

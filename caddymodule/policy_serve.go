@@ -34,6 +34,8 @@ func (a *appliedPolicy) apply(h *Handler, r *http.Request, repl *caddy.Replacer,
 	f.KeyHeaders = a.headers
 	var err error
 	if f.Path, err = policy.NormalPath(r.URL.EscapedPath()); err != nil {
+		hits.policy.Reason = policy.AmbiguousPath
+		a.counters.decided(&hits.policy)
 		return edge.AmbiguousPath()
 	}
 	key, user := policy.Bearer(a.key.of(repl)), ""

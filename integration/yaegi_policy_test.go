@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/traefik/yaegi/interp"
@@ -102,6 +103,27 @@ func BenchmarkInterpretedPolicy(b *testing.B) {
 			b.Run(fmt.Sprintf("rules=%d/memo=%s", rules, memo.name), func(b *testing.B) {
 				decide := repeat(rules, memo.remember, memo.fresh)
 				b.ReportAllocs()
+				before := processorTime(b)
+				b.ResetTimer()
+				hits := decide(b.N)
+				b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
+				b.ReportMetric(float64(hits)/float64(b.N), "hits/op")
+			})
+		}
+	}
+}
+
+// BenchmarkInterpretedPolicyNetworks: see policytest.RepeatNetworks.
+func BenchmarkInterpretedPolicyNetworks(b *testing.B) {
+	v, err := interpretedPolicy(b).Eval("policytest.RepeatNetworks")
+	if err != nil {
+		b.Fatal(err)
+	}
+	repeat := v.Interface().(func(n int, path, network string, known bool) func(int) int)
+	for _, path := range []string{"/*", "/api/*"} {
+		for _, known := range []bool{true, false} {
+			b.Run(fmt.Sprintf("paths=%s/user=%t", strings.Trim(path, "/"), known), func(b *testing.B) {
+				decide := repeat(200, path, "10.0.0.0/8", known)
 				before := processorTime(b)
 				b.ResetTimer()
 				hits := decide(b.N)

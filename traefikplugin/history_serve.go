@@ -54,6 +54,8 @@ func recordAll(calls []*batch.Call) {
 			}
 			if f.hidesHost {
 				r.Host = ""
+			} else if strings.IndexByte(r.Host, '_') >= 0 {
+				r.Host = policy.HideKeys(r.Host, "")
 			}
 			history.Add(f.writer, r)
 		} else {
@@ -76,8 +78,10 @@ func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 	}
 	r := &history.Record{Time: time.Now(), Method: p.r.Method, Audit: f.audit}
 	var said *policy.Outcome
+	key := ""
 	if p.asked {
 		said = &p.outcome
+		key, _ = senderOf(f.policy, p.r)
 		r.Duration = r.Time.Sub(p.began)
 		r.Address = p.facts.Address
 		r.Host = p.facts.Host
@@ -100,6 +104,7 @@ func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 	if f.hidesPath {
 		r.Path = ""
 	}
+	edge.HideKeys(r, o, said, key)
 	edge.SetRecord(r, o, hits, decisions, said)
 	history.Add(f.writer, r)
 	if said != nil && (!said.Simple || len(said.Would) > 0) {

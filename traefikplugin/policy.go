@@ -173,7 +173,7 @@ func setFacts(t *policyTemplate, f *policy.Facts, r *http.Request) (key, user st
 		f.Host = policy.NormalHost(r.Host)
 	}
 	f.Path = r.URL.EscapedPath()
-	if path.Clean("/"+f.Path) != f.Path || strings.ContainsAny(f.Path, "%\\") {
+	if path.Clean("/"+f.Path) != f.Path || strings.ContainsAny(f.Path, "%\\;") {
 		return key, user, setPath(f)
 	}
 	return key, user, true

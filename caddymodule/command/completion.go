@@ -104,7 +104,7 @@ func choices() map[string][]string {
 	}
 	return map[string][]string{
 		"mode": {"enforce", "shadow", "off"}, "action": {"limit", "block", "exempt"}, "algorithm": algorithms,
-		"on_exceed": {"refuse", "overage"}, "durable": {"true", "false"},
+		"on_exceed": {"refuse", "overage"}, "without_header": {"share", "skip"}, "durable": {"true", "false"},
 		"count_by": {"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"},
 	}
 }

@@ -60,7 +60,7 @@ configurations of proxies are not part of the policy.`,
 	flags.StringVar(&f.method, "method", "GET", "method")
 	flags.StringVar(&f.path, "path", "/", "path, as it is sent")
 	flags.StringVar(&f.host, "host", "", "host")
-	flags.StringVar(&f.ip, "ip", "", "address of the client")
+	flags.StringVar(&f.ip, "ip", "", "address of the client (default "+admin.AssumedAddress.String()+", which the output then says)")
 	flags.StringVar(&f.route, "route", "", "name of the route, as the configuration of the proxy sets it")
 	flags.StringArrayVar(&f.headers, "header", nil, `header of the request, as in "X-Tenant: blue"`)
 	flags.StringVar(&f.at, "at", "", "when the request comes (default now)")
@@ -129,6 +129,11 @@ func writeExplanation(to io.Writer, e *admin.Explanation) error {
 	}
 	facts.add("user", user)
 	facts.add("tier", text(e.Tier))
+	address := e.Address
+	if e.AddressAssumed {
+		address += " (assumed, because --ip is not given)"
+	}
+	facts.add("address", address)
 	facts.add("path", text(e.Path))
 	if err := facts.write(to); err != nil {
 		return err

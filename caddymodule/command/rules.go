@@ -52,6 +52,9 @@ func writeRules(to io.Writer, rules []admin.Rule) error {
 		if r.Action == "limit" {
 			countedBy = text(strings.Join(r.CountBy, " + "))
 		}
+		if r.WithoutHeader == "skip" {
+			countedBy += " (or skip)"
+		}
 		list.add(text(r.Name), r.Action, optional(r.Family), whole(r.Priority), r.Mode, when(r), countedBy, limits(r), bans(r))
 		for _, problem := range r.Problems {
 			problems += fmt.Sprintf("%s cannot be used: %s\n", text(r.Name), text(problem))

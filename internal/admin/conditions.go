@@ -87,19 +87,25 @@ func copyOf(id *policy.Identity) *policy.Identity {
 }
 
 // matches reports whether a rule alone matches. The rule may be of any mode and action.
-func (q *inquiry) matches(r policy.Rule) bool {
+func (q *inquiry) matches(r policy.Rule) bool { return q.decide(r).Rule == r.Name }
+
+func (q *inquiry) decide(r policy.Rule) *policy.Outcome {
 	r.Mode = policy.Enforce
 	r.Family = ""
 	var o policy.Outcome
 	policy.Decide(policy.Compile([]policy.Rule{r}, nil, nil, policyOptions), &q.facts, q.id, q.now, &o)
-	return o.Rule == r.Name
+	return &o
 }
 
 // unmet says which conditions of a rule a request does not meet: "methods: not GET". It is ""
 // if the rule matches.
 func (q *inquiry) unmet(r *policy.Rule) string {
-	if q.matches(*r) {
+	alone := q.decide(*r)
+	switch {
+	case alone.Rule == r.Name:
 		return ""
+	case alone.Reason == policy.AmbiguousPath:
+		return "paths: it depends on the parameters of " + q.facts.Path
 	}
 	var texts []string
 	for _, c := range conditions {
@@ -120,7 +126,7 @@ func (q *inquiry) unmet(r *policy.Rule) string {
 		if r.Action != policy.Charge {
 			break
 		}
-		only := policy.Rule{Name: r.Name, CountBy: []string{name}, Limits: []policy.RuleLimit{{Name: "any", Limit: ratelimit.Limit{Events: 1, Window: time.Second}}}}
+		only := policy.Rule{Name: r.Name, CountBy: []string{name}, SkipWithoutHeader: r.SkipWithoutHeader, Limits: []policy.RuleLimit{{Name: "any", Limit: ratelimit.Limit{Events: 1, Window: time.Second}}}}
 		if !q.matches(only) {
 			texts = append(texts, "count_by: no "+name)
 		}

@@ -22,6 +22,7 @@ type Request struct {
 	// it is refused.
 	AllowUnknown bool
 
+	// Address is the client's; the zero Addr is AssumedAddress.
 	Address netip.Addr
 	Method  string
 	// Host and Path are as in the request.
@@ -31,6 +32,10 @@ type Request struct {
 	// At is when the request comes; the zero time is now, by the clock of the server.
 	At time.Time
 }
+
+// AssumedAddress is the client's address if none is given: rules that count by it would otherwise not
+// match, and all requests have one. It is of a network for documentation, so few rules name it.
+var AssumedAddress = netip.MustParseAddr("203.0.113.1")
 
 // Explanation is what the policy does with a request, and why.
 type Explanation struct {
@@ -46,7 +51,10 @@ type Explanation struct {
 	Reason string `json:"reason"`
 	Status int    `json:"status"`
 	Rule   string `json:"rule"`
-	// Path and Host are as rules see them.
+	// Address is the client's. AddressAssumed: it is AssumedAddress, because none was given.
+	Address        string `json:"address"`
+	AddressAssumed bool   `json:"address_assumed"`
+	// Path and Host are as rules see them. An ambiguous path is as it was given.
 	Path string `json:"path"`
 	Host string `json:"host"`
 
@@ -96,12 +104,13 @@ func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error
 			return nil, err
 		}
 	}
-	path, err := policy.NormalPath(r.Path)
-	if err != nil {
-		return nil, err
+	address := r.Address.WithZone("")
+	if !address.IsValid() {
+		address = AssumedAddress
 	}
+	path, ambiguous := policy.NormalPath(r.Path)
 	facts := &policy.Facts{
-		Tier: r.Tier, RejectUnknown: !r.AllowUnknown, Address: r.Address, Method: r.Method,
+		Tier: r.Tier, RejectUnknown: !r.AllowUnknown, Address: address, Method: r.Method,
 		Host: policy.NormalHost(r.Host), Path: path, Route: r.Route, Header: r.Header,
 	}
 	db, err := d.proxyDB()
@@ -122,15 +131,20 @@ func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error
 		return nil, d.failure(err)
 	}
 	var o policy.Outcome
-	policy.Decide(policy.Compile(rules, overrides, networks, policyOptions), facts, id, now, &o)
+	if ambiguous != nil {
+		o = policy.Outcome{Tier: r.Tier, Reason: policy.AmbiguousPath, Status: http.StatusBadRequest} // as proxies do, which ask no further
+		path = r.Path
+	} else {
+		policy.Decide(policy.Compile(rules, overrides, networks, policyOptions), facts, id, now, &o)
+	}
 	q := newInquiry(facts, id, now, &o)
 
-	e := &Explanation{At: now, Tier: o.Tier, Reason: o.Reason.String(), Status: o.Status, Rule: o.Rule, Path: path, Host: facts.Host,
+	e := &Explanation{At: now, Tier: o.Tier, Reason: o.Reason.String(), Status: o.Status, Rule: o.Rule, Address: addressText(address), AddressAssumed: !r.Address.IsValid(), Path: path, Host: facts.Host,
 		Key: explainKey(r, id, now), Bans: []Ban{}, Rules: []ExplainedRule{}, Limits: []ExplainedLimit{}}
 	if o.User != "" {
 		e.User = &o.User
 	}
-	if e.Bans, err = d.bans(ctx, "b.network >>= $1::text::inet OR b.user_id = $2 OR b.key_id = $3::bigint", addressOrNull(r.Address), o.User, o.KeyID); err != nil {
+	if e.Bans, err = d.bans(ctx, "b.network >>= $1::text::inet OR b.user_id = $2 OR b.key_id = $3::bigint", e.Address, o.User, o.KeyID); err != nil {
 		return nil, err
 	}
 	listed, err := d.Rules(ctx)
@@ -146,15 +160,6 @@ func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error
 	}
 	e.conclude(&o)
 	return e, nil
-}
-
-// addressOrNull is an address for the server; nil if it is unknown.
-func addressOrNull(address netip.Addr) *string {
-	if !address.IsValid() {
-		return nil
-	}
-	text := address.Unmap().WithZone("").String()
-	return &text
 }
 
 // conclude sets the result.
@@ -221,6 +226,8 @@ func explainRules(q *inquiry, listed []Rule, read []policy.Rule, o *policy.Outco
 			x.Why = "mode: off"
 		case r == nil:
 			x.Why = "valid: it has ended"
+		case q.facts.Path == "": // it is ambiguous for every rule
+			x.Why = "the request is refused before: " + o.Reason.String()
 		default:
 			x.Why = q.unmet(r)
 			switch {

@@ -22,6 +22,8 @@ type Rule struct {
 	Networks []string `json:"networks"`
 	Tiers    []string `json:"tiers"`
 	CountBy  []string `json:"count_by"`
+	// WithoutHeader is for a header in CountBy that a request lacks: share or skip.
+	WithoutHeader string `json:"without_header"`
 	// ValidFrom and ValidUntil are nil for no bound.
 	ValidFrom  *time.Time `json:"valid_from"`
 	ValidUntil *time.Time `json:"valid_until"`
@@ -63,7 +65,7 @@ type RuleLimit struct {
 	OnExceed string   `json:"on_exceed"`
 }
 
-var rulesSQL = `SELECT name, family, priority, mode, action, hosts, paths, methods, networks::text[], tiers, count_by,
+var rulesSQL = `SELECT name, family, priority, mode, action, hosts, paths, methods, networks::text[], tiers, count_by, without_header,
 	` + beginSQL("lower(valid)") + `, ` + endSQL("upper(valid)") + `,
 	cost, status, message, extract(epoch FROM retry_after)::float8,
 	extract(epoch FROM ban_for)::float8, ban_after, extract(epoch FROM ban_within)::float8, comment, created_by, updated_at

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -36,9 +37,6 @@ func OpenHistory(db postgres.DB, s HistorySettings, o HistoryOptions) (*history.
 	}
 	return history.New(db, settings)
 }
-
-// ambiguousPath is the reason of AmbiguousPath in the history.
-const ambiguousPath = "ambiguous_path"
 
 // SetRecord sets in a record what happened to a request. Hits and decisions are those of the
 // request, and may be empty. p is what the policy said, or nil without a policy. The hits of the policy
@@ -87,6 +85,18 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 	case o.Status != 0:
 		setRefusal(r, o)
 	}
+}
+
+// HideKeys hides API keys in the host and the path of a record: clients write them there. key is that
+// of the request, or "". It is hidden unless the policy does not know it, since then it is any text of
+// the client, which could hide what the client does. p is nil without a policy.
+func HideKeys(r *history.Record, o *Outcome, p *policy.Outcome, key string) {
+	known := p != nil && (p.KeyID != 0 || o.Err != nil || o.Reason == policy.KeyExpired || o.Reason == policy.KeyRevoked || o.Reason == policy.AmbiguousPath)
+	if !known {
+		key = ""
+	}
+	r.Host = policy.HideKeys(r.Host, strings.ToLower(key))
+	r.Path = policy.HideKeys(r.Path, key)
 }
 
 // setRule sets in a record which rule refused or exempted a request.
@@ -177,9 +187,6 @@ func setRefusal(r *history.Record, o *Outcome) {
 		if o.Wait == 0 {
 			r.RetryAfter = ratelimit.Never
 		}
-	case policy.NotRefused:
-		r.Decision = history.Rejected
-		r.Reason = ambiguousPath
 	default:
 		r.Decision = history.Rejected
 	}

@@ -137,15 +137,16 @@ func Judge(decisions []ratelimit.Decision, o *policy.Outcome) Outcome {
 	return out
 }
 
-// countQuota makes a decision on ratelimit.MaxEvents one on a quota, and returns how much is
+// countQuota makes a decision on a limit with overage one on its quota, and returns how much is
 // used beyond the quota.
 func countQuota(d *ratelimit.Decision, quota int64) int64 {
 	beyond := int64(0)
+	used := d.Limit - d.Remaining
 	d.Limit = quota
 	if d.Source == ratelimit.Undecided {
 		return 0
 	}
-	d.Remaining = quota - (ratelimit.MaxEvents - d.Remaining)
+	d.Remaining = quota - used
 	if d.Remaining < 0 {
 		beyond = -d.Remaining
 		d.Remaining = 0
@@ -167,7 +168,7 @@ func DecidePolicy(ctx context.Context, d *Decider, hits []ratelimit.Hit, decisio
 
 // AmbiguousPath is the outcome of a request for policy.ErrAmbiguousPath.
 func AmbiguousPath() Outcome {
-	return Outcome{Status: http.StatusBadRequest, Message: "Ambiguous path"}
+	return Outcome{Status: http.StatusBadRequest, Reason: policy.AmbiguousPath}
 }
 
 // Sender is the sender of a request as bans see it: the API key, or else the user, or else the

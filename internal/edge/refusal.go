@@ -47,6 +47,8 @@ func (o *Outcome) Text() string {
 		return "Banned"
 	case policy.Blocked:
 		return "Forbidden"
+	case policy.AmbiguousPath:
+		return "Ambiguous path"
 	}
 	if o.Err != nil {
 		return "Service unavailable"

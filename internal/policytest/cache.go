@@ -51,7 +51,7 @@ func RunCache(seed, steps int) []string {
 // RunText returns what becomes of keys, paths and hosts.
 func RunText() []string {
 	texts := []string{policy.Bearer("bearer  x "), policy.NormalHost("[2001:DB8::0:1]:80"), policy.NormalHost("A.test.:80"), policy.Hint("prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB")}
-	for _, path := range []string{"/", "//a/%2e%2e/b/", "/a%2Fb", "/a%2F..%2Fb", "/a\\b", "/%zz/%"} {
+	for _, path := range []string{"/", "//a/%2e%2e/b/", "/a%2Fb", "/a%2F..%2Fb", "/a\\b", "/%zz/%", "/a;x/b", "/a/..;/b", "/a;%2fb/"} {
 		normal, err := policy.NormalPath(path)
 		texts = append(texts, fmt.Sprint(normal, " ", err))
 	}

@@ -34,6 +34,10 @@ type limit struct {
 	periodic bool      // the windows may begin on a user's own day
 }
 
+// mostCounted is what a limit with overage counts at most: 256 requests of the largest cost. Twice as
+// much fits into a bigint, because a sliding window adds two counts.
+const mostCounted = 1 << 61
+
 // newAmount is an amount of a limit. from is Mark.From.
 func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, from string) (*amount, error) {
 	l := row.Limit
@@ -65,7 +69,7 @@ func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, fro
 	}
 	if row.Overage {
 		// What is used beyond the quota is counted as well.
-		a.limit.Events = ratelimit.MaxEvents
+		a.limit.Events = mostCounted
 	} else if !unlimited && !a.none {
 		a.mark.Quota = a.limit.Capacity()
 	}

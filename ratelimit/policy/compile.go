@@ -219,12 +219,17 @@ func (set *ruleSet) add(row *Rule, options Options) error {
 		}
 		r.hosts = append(r.hosts, p)
 	}
+	everywhere := false // a path is /*
 	for _, path := range row.Paths {
 		p, err := parsePath(path)
 		if err != nil {
 			return err
 		}
 		r.paths = append(r.paths, p)
+		everywhere = everywhere || p.rest && p.literal == "" && len(p.segments) == 0
+	}
+	if everywhere {
+		r.paths = nil
 	}
 	for _, network := range row.Networks {
 		if !network.IsValid() {
@@ -236,6 +241,7 @@ func (set *ruleSet) add(row *Rule, options Options) error {
 	if r.by, err = parseCountBy(row.CountBy); err != nil {
 		return err
 	}
+	r.by.skips = row.SkipWithoutHeader
 	for _, header := range r.by.headers {
 		r.secret = r.secret || header != "" && (options.SecretHeader == nil || options.SecretHeader(header))
 	}

@@ -32,6 +32,7 @@ const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, each 
 type counterBy struct {
 	dimensions []dimension
 	headers    []string // by place in dimensions; canonical
+	skips      bool     // Rule.SkipWithoutHeader
 	user       bool     // user alone
 	all        bool     // all alone
 	hasUser    bool     // user is among them
@@ -98,7 +99,8 @@ func headerName(text string) bool {
 // in their order, with a space between them. In a value, a space is written %20 and a percent
 // sign %25. The value of a user is the user's id; "ip:" at the beginning of the id is written
 // "ip%3A". The value of a request without a user is "ip:" and the network. So no two senders
-// have the same key. If a rule counts by user alone, the key is the user's id.
+// have the same key. A header that is missing or empty is noHeader. If a rule counts by user alone,
+// the key is the user's id.
 func counterText(value string) string {
 	if strings.IndexByte(value, '%') >= 0 {
 		value = strings.ReplaceAll(value, "%", "%25")
@@ -151,6 +153,10 @@ func networkText(address netip.Addr) string {
 	return network.String()
 }
 
+// noHeader is the part of a counter's key for a header that is missing or empty. No result of
+// counterText has a percent sign before another character than 2.
+const noHeader = "%empty"
+
 // counterKey is the key of a rule's counters for a request, or "" if the request lacks what
 // the rule counts by. user is the result of userText or of nobodyText, key that of the API
 // key's id.
@@ -179,6 +185,9 @@ func counterKey(by *counterBy, f *Facts, user, key, tier string) string {
 				part = counterText(values[0])
 			} else if len(values) > 1 {
 				part = counterText(strings.Join(values, ","))
+			}
+			if part == "" && !by.skips {
+				part = noHeader
 			}
 		case byAll:
 			part = "all"

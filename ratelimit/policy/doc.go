@@ -22,7 +22,8 @@
 //     the tier, else the rule's own amount.
 //  5. Counter. The prefix is rule/<rule>/<limit>. The key is what CountBy names. Neither
 //     contains the amount or the tier, so a change of plan keeps what was used. A rule does
-//     not match a request that lacks what it counts by.
+//     not match a request that lacks what it counts by, except for a header: see
+//     Rule.SkipWithoutHeader.
 //  6. A rule that cannot be used disables itself alone, and Snapshot.Wrong names it.
 //
 // # How changes take effect
@@ -52,7 +53,7 @@
 //   - compile.go: rules become a Snapshot. pattern.go, counter.go: patterns and counters'
 //     keys. amount.go: overrides and billing periods. networks.go, bans.go: networks.
 //     index.go: which rules may match.
-//   - match.go: Decide. memo.go: what it remembers. recall.go: requests of known API keys.
+//   - match.go: Decide. parameters.go: paths with parameters. memo.go: what it remembers. recall.go: requests of known API keys.
 //   - policy.go: a Policy. refresh.go: what it does in the background: it polls for changes
 //     (poll.go), forgets the identities that have changed, reads the rules and bans that have
 //     changed (load.go), and swaps the snapshot as a whole. node.go: what it writes.

@@ -34,9 +34,12 @@ func TestExplainAgrees(t *testing.T) {
 		sql := fmt.Sprintf("SELECT rate_limit_rule('r%d', action => '%s', mode => '%s', priority => %d", i, action, pick("enforce", "enforce", "shadow", "off"), i) +
 			condition("tiers", pick("free", "pro", "anonymous", "free,pro")) + condition("hosts", pick("a.example.com", "*.example.com", "example.com")) +
 			condition("methods", pick("GET", "post", "GET,POST")) + condition("networks", pick("192.0.2.0/24", "192.0.2.7/32", "2001:db8::/32")) +
-			condition("paths", pick("/", "/*", "/api/*", "/api/*/x", "/api/*/*", "/API/*")) + condition("count_by", pick("user", "key", "ip", "host", "all", "user,host"))
+			condition("paths", pick("/", "/*", "/api/*", "/api/*/x", "/api/*/*", "/API/*")) + condition("count_by", pick("user", "key", "ip", "host", "all", "user,host", "header:X-A", "route"))
 		if random.Intn(2) == 0 {
 			sql += ", family => '" + pick("f", "g") + "'"
+		}
+		if random.Intn(2) == 0 {
+			sql += ", without_header => 'skip'"
 		}
 		if random.Intn(8) == 0 {
 			sql += ", valid => '" + pick("(,2020-01-01)", "[2020-01-01,2999-01-01)") + "'"

@@ -74,8 +74,8 @@ func newIndex(set *ruleSet) index {
 		for _, network := range r.networks {
 			most = larger(most, nets[network])
 		}
-		if len(r.networks) > 0 && most < fewest {
-			fewest, kind = most, "network"
+		if len(r.networks) > 0 && most <= fewest {
+			fewest, kind = most, "network" // most addresses are in no network
 		}
 		most = 0
 		for _, tier := range r.row.Tiers {

@@ -104,3 +104,56 @@ func Bearer(value string) string {
 	}
 	return value
 }
+
+// hiddenKey stands for an API key in a text that is stored.
+const hiddenKey = "(key)"
+
+// leastHidden is how many digits after KeyPrefix are hidden: parts of keys are, too.
+const leastHidden = 5
+
+// HideKeys replaces API keys in a host or a path: the given key, unless it is "", and all that
+// looks like a key of NewKey, in any case, since a host is in lower case. A text that has such a key
+// in an encoded form is returned in plain form.
+func HideKeys(text, key string) string {
+	if key == "" && !strings.ContainsAny(text, "_%") {
+		return text
+	}
+	if strings.ContainsAny(text, "%\\") {
+		plain := strings.ReplaceAll(unescape(text), "\\", "/")
+		if hidden := hidePlain(plain, key); hidden != plain {
+			return hidden
+		}
+	}
+	return hidePlain(text, key)
+}
+
+// hidePlain is HideKeys for keys that are not encoded.
+func hidePlain(text, key string) string {
+	if key != "" {
+		text = strings.ReplaceAll(text, key, hiddenKey)
+	}
+	lower := strings.ToLower(text)
+	if len(lower) != len(text) {
+		lower = text // a letter whose lower case has another length
+	}
+	hidden := ""
+	from := 0
+	for {
+		at := strings.Index(lower[from:], KeyPrefix)
+		if at < 0 {
+			return hidden + text[from:]
+		}
+		at += from
+		end := at + len(KeyPrefix)
+		for end < len(text) && strings.IndexByte(digits62, text[end]) >= 0 {
+			end++
+		}
+		hidden += text[from:at]
+		if end-at < len(KeyPrefix)+leastHidden {
+			hidden += text[at:end]
+		} else {
+			hidden += hiddenKey
+		}
+		from = end
+	}
+}

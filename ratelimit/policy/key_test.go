@@ -140,3 +140,25 @@ func FuzzCheck(f *testing.F) {
 		}
 	})
 }
+
+func TestKeysInHostsAndPathsAreHidden(t *testing.T) {
+	const key = "prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"
+	for _, step := range []struct{ text, key, want string }{
+		{"/a/b", "", "/a/b"},
+		{"/prl_/prl_abcd/x_y", "", "/prl_/prl_abcd/x_y"},
+		{"/a/" + key + "/b", "", "/a/(key)/b"},
+		{"/" + key + ";" + key[:9] + "/prl_", "", "/(key);(key)/prl_"},
+		{strings.ToLower(key) + ".example.com", "", "(key).example.com"},
+		{"/a/" + strings.ToUpper(key), "", "/a/(key)"},
+		{"/a%2F%70rl_4cQx0aZ0b", "", "/a/(key)"},
+		{"/a%2Fb_c/%zz", "", "/a%2Fb_c/%zz"},
+		{"/a/our-own/b/our-own", "our-own", "/a/(key)/b/(key)"},
+		{"/a/our%2Down", "our-own", "/a/(key)"},
+		{`/a/our\own`, "our/own", "/a/(key)"},
+		{"/\u0130" + key, "", "/\u0130(key)"},
+	} {
+		if got := policy.HideKeys(step.text, step.key); got != step.want {
+			t.Errorf("HideKeys(%q, %q) is %q, want %q", step.text, step.key, got, step.want)
+		}
+	}
+}

@@ -29,12 +29,13 @@ func endSQL(expression string) string {
 }
 
 // rulesSQL returns the rules that can have an effect, each with its limits, and the overrides
-// for tiers.
+// for tiers. Tables of an older version may lack without_header.
 var rulesSQL = `SELECT * FROM (SELECT 'rule' AS part, r.name, json_build_object('family', r.family, 'priority', r.priority, 'mode', r.mode, 'action', r.action,
 	'hosts', r.hosts, 'paths', r.paths, 'methods', r.methods, 'networks', r.networks, 'tiers', r.tiers, 'count_by', r.count_by,
 	'from', ` + beginSQL("lower(r.valid)") + `, 'until', ` + endSQL("upper(r.valid)") + `, 'cost', r.cost, 'status', r.status, 'message', r.message,
 	'retry_after', (extract(epoch FROM r.retry_after) * 1000000)::bigint, 'ban_for', (extract(epoch FROM r.ban_for) * 1000000)::bigint,
 	'ban_after', r.ban_after, 'ban_within', (extract(epoch FROM r.ban_within) * 1000000)::bigint,
+	'without_header', to_jsonb(r)->>'without_header',
 	'limits', (SELECT json_agg(json_build_object('name', l.name, 'algorithm', l.algorithm, 'events', l.events, 'per', (extract(epoch FROM l.per) * 1000000)::bigint,
 		'calendar', l.calendar, 'zone', l.time_zone, 'burst', l.burst, 'durable', l.durable, 'overage', l.on_exceed = 'overage') ORDER BY l.name)
 		FROM rate_limit_rule_limits l WHERE l.rule = r.name))::text
@@ -74,6 +75,7 @@ type ruleJSON struct {
 	BanFor     int64       `json:"ban_for"`
 	BanAfter   int64       `json:"ban_after"`
 	BanWithin  int64       `json:"ban_within"`
+	Without    string      `json:"without_header"`
 	Limits     []limitJSON `json:"limits"`
 }
 
@@ -182,6 +184,7 @@ func decodeRule(name, text string) Rule {
 		Name: name, Family: row.Family, Priority: row.Priority, Hosts: row.Hosts, Paths: row.Paths, Methods: row.Methods,
 		Tiers: row.Tiers, CountBy: row.CountBy, From: timeOf(row.From), Until: timeOf(row.Until), Cost: row.Cost,
 		Status: row.Status, Message: row.Message, RetryAfter: time.Duration(row.RetryAfter) * time.Microsecond,
+		SkipWithoutHeader: row.Without == "skip",
 	}
 	if row.BanFor != 0 {
 		r.Ban = &BanAfter{

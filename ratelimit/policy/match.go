@@ -108,10 +108,17 @@ func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 	if (s.banned || known != nil && known.banned) && isBanned(s, f, id, known, now, o) {
 		return
 	}
+	parameters := false
 	if s.memo != nil {
-		apply(s.set, recalled(s, f, at, o), f, id, known, at, o)
+		p := planOf(s, f, o.Tier, at)
+		parameters = p.parameters
+		apply(s.set, recalled(s, p, f, o), f, id, known, at, o)
 	} else {
+		parameters = strings.IndexByte(f.Path, ';') >= 0
 		apply(s.set, indexed(s.set, f, o), f, id, known, at, o)
+	}
+	if parameters && isAmbiguous(s.set, f, id, known, at, o) {
+		refuseAmbiguous(o)
 	}
 }
 
@@ -179,11 +186,10 @@ func indexed(set *ruleSet, f *Facts, o *Outcome) []int32 {
 	return o.found
 }
 
-// recalled does what indexed does, with the memo.
-func recalled(s *Snapshot, f *Facts, at int64, o *Outcome) []int32 {
-	p := planOf(s, f, o.Tier, at)
+// recalled does what indexed does, with the plan for the request.
+func recalled(s *Snapshot, p *plan, f *Facts, o *Outcome) []int32 {
 	if s.memo.open || isApart(s, f.Address) {
-		return p.found
+		return p.outside
 	}
 	o.found = append(o.found[:0], p.found...)
 	addNetworks(s.set, f, o)

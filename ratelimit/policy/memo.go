@@ -27,8 +27,10 @@ type planKey struct{ tier, method, host, path string }
 
 // plan is what is known of the requests with one combination. It does not change.
 type plan struct {
-	found []int32 // the rules that match
-	seen  bool    // what follows is known: from the second use on
+	found      []int32 // the rules that match, but for those that are filed under a network
+	outside    []int32 // those without networks: all that match an address in no network
+	parameters bool    // the path has parameters
+	seen       bool    // what follows is known: from the second use on
 
 	// The plan holds from begin until before end; timed says that there is such a bound.
 	timed      bool
@@ -85,7 +87,7 @@ func planOf(s *Snapshot, f *Facts, tier string, at int64) *plan {
 		m.places = 0
 	}
 	m.newer[kept] = p
-	m.places += len(p.found) + len(p.hits)
+	m.places += len(p.found) + len(p.outside) + len(p.hits)
 	m.mu.Unlock()
 	return p
 }
@@ -107,18 +109,31 @@ func (m *memo) remember(address netip.Addr) {
 
 // firstPlan finds the rules that match, and nothing else: many requests come only once.
 func firstPlan(set *ruleSet, f *Facts, tier string) *plan {
-	return &plan{
-		begin: always, end: never,
+	p := &plan{
+		begin: always, end: never, parameters: strings.IndexByte(f.Path, ';') >= 0,
 		found: findRules(set, set.tiers[tier], methodBit(set, f.Method), f.Host, f.Path, make([]int32, 0, 8)),
 	}
+	p.outside = p.found
+	if set.anywhere {
+		p.outside = make([]int32, 0, len(p.found))
+		for _, place := range p.found {
+			if set.rules[place].networks == nil {
+				p.outside = append(p.outside, place)
+			}
+		}
+	}
+	return p
 }
 
 // secondPlan finds out whether the rules of a plan alone give the outcome.
 func secondPlan(set *ruleSet, first *plan, tier string, at int64) *plan {
 	number := set.tiers[tier]
-	p := &plan{begin: always, end: never, found: first.found, seen: true}
+	p := &plan{begin: always, end: never, found: first.found, outside: first.outside, parameters: first.parameters, seen: true}
+	if p.parameters {
+		return p
+	}
 	var families []int32
-	for _, place := range p.found {
+	for _, place := range p.outside {
 		r := set.rules[place]
 		if r.family != 0 && r.row.Action == Charge && isTaken(families, r.family) {
 			continue
@@ -126,7 +141,7 @@ func secondPlan(set *ruleSet, first *plan, tier string, at int64) *plan {
 		if !p.holds(r.from, r.until, at) {
 			continue
 		}
-		if r.networks != nil || r.row.Action != Charge || !r.by.user && !r.by.all {
+		if r.row.Action != Charge || !r.by.user && !r.by.all {
 			return p
 		}
 		if r.row.Mode != Shadow {

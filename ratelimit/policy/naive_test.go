@@ -257,6 +257,9 @@ func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Outcome) string {
 			part = "all"
 		default:
 			part = strings.Join(f.Header.Values(strings.TrimPrefix(name, "header:")), ",")
+			if part == "" && !r.SkipWithoutHeader {
+				part = "%empty"
+			}
 		}
 		if part == "" {
 			return ""
@@ -309,7 +312,7 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 		From: []string{"rule", "tier", "user", "key"}[rank],
 	}
 	if l.Overage {
-		limit.Events = ratelimit.MaxEvents
+		limit.Events = 1 << 61
 	}
 	byPerson := len(r.CountBy) == 0 || slices.Contains(r.CountBy, "user") || slices.Contains(r.CountBy, "key")
 	if limit.Calendar == ratelimit.Month && byPerson && id != nil && !id.PeriodStart.IsZero() {

@@ -47,10 +47,13 @@ const (
 	Blocked
 	// NoQuota means that a limit lets nothing pass.
 	NoQuota
+	// AmbiguousPath means that the outcome depends on whether the server ignores the parameters of
+	// the path, see NormalPath.
+	AmbiguousPath
 )
 
 // reasons are the names, by Reason.
-var reasons = []string{"", "unknown_key", "key_expired", "key_revoked", "banned", "blocked", "no_quota"}
+var reasons = []string{"", "unknown_key", "key_expired", "key_revoked", "banned", "blocked", "no_quota", "ambiguous_path"}
 
 // String returns the reason as it is in logs, such as "unknown_key".
 func (r Reason) String() string { return nameOf(reasons, int(r), "Reason") }
@@ -61,8 +64,8 @@ type Mark struct {
 	Rule, Limit string
 	// Shadow: the hit is counted and reported, and refuses nothing.
 	Shadow bool
-	// Overage: the hit never refuses. Its ratelimit.Limit has MaxEvents; what was used
-	// beyond Quota is the overage.
+	// Overage: the hit never refuses. Its ratelimit.Limit has more Events than are ever used;
+	// what was used beyond Quota is the overage.
 	Overage bool
 	// Quota is the amount: the full quota of the limit.
 	Quota int64

@@ -9,7 +9,7 @@ import (
 
 // ErrAmbiguousPath is for a path that names one resource or another, depending on the
 // server that reads it: see NormalPath. Refuse such a request with status 400.
-var ErrAmbiguousPath = errors.New("the path has dot segments beside an encoded slash or a backslash")
+var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter, an encoded slash or a backslash")
 
 // NormalPath is the path of a request as rules match it. escaped is the path as it was
 // sent (url.URL.EscapedPath). Percent-encoding is decoded once. Empty segments and a slash at
@@ -23,7 +23,11 @@ var ErrAmbiguousPath = errors.New("the path has dot segments beside an encoded s
 // server see different resources ("/a/b%2F..%2F..%2Fc" is /c, or is below /a), and a client
 // could choose which rule applies; NormalPath then returns ErrAmbiguousPath.
 //
-// Upper and lower case differ. Path parameters (";x=1") are a part of their segment.
+// Some servers ignore path parameters: in each segment, all from a semicolon on. Beside them, too,
+// dot segments ("..;x" is one) lead to ErrAmbiguousPath. Otherwise parameters stay in the result, and
+// Decide refuses the request with AmbiguousPath if its outcome depends on them.
+//
+// Upper and lower case differ.
 func NormalPath(escaped string) (string, error) {
 	text := escaped
 	doubtful := strings.IndexByte(text, '\\') >= 0
@@ -38,6 +42,9 @@ func NormalPath(escaped string) (string, error) {
 		text = "/" + text
 	}
 	if strings.Contains(text, "//") || strings.Contains(text, "/.") {
+		if strings.IndexByte(text, ';') >= 0 && hasDotSegment(text) {
+			return "", ErrAmbiguousPath
+		}
 		text = path.Clean(text)
 	}
 	if len(text) > 1 && text[len(text)-1] == '/' {
@@ -67,8 +74,12 @@ func normalDoubtful(escaped string) (string, error) {
 // slashed is the reading of a path of NormalPath in which a backslash divides segments.
 func slashed(text string) string { return path.Clean(strings.ReplaceAll(text, "\\", "/")) }
 
+// hasDotSegment reports whether a segment is a dot segment, apart from its parameters.
 func hasDotSegment(text string) bool {
 	for _, segment := range strings.Split(text, "/") {
+		if at := strings.IndexByte(segment, ';'); at >= 0 {
+			segment = segment[:at]
+		}
 		if segment == "." || segment == ".." {
 			return true
 		}

