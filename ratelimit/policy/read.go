@@ -40,7 +40,7 @@ func ReadUser(db postgres.DB, user string) (*Identity, error) {
 }
 
 func readIdentity(db postgres.DB, s sender) (*Identity, error) {
-	found, err := lookUp(db, []*lookup{{sender: s}})
+	found, _, err := lookUp(db, []*lookup{{sender: s}})
 	if err != nil {
 		return nil, err
 	}
