@@ -49,7 +49,7 @@ type tablesFound struct {
 }
 
 // errRestoring is for tables that a restore has made, and has not finished.
-var errRestoring = errors.New("the tables of the policy are there in part, as during a restore and after one that has failed: a proxy does not change them. If no restore is under way, repeat the restore, or run: caddy pg-ratelimit migrate")
+var errRestoring = errors.New("the tables are there in part, as during a restore and after one that has failed: a proxy does not change them. If no restore is under way, repeat the restore, or run: caddy pg-ratelimit migrate")
 
 // lookForTables reports which tables are right, and whether the connection failed.
 func lookForTables(ctx context.Context, db DB) (tablesFound, bool, error) {

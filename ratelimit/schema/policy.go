@@ -49,9 +49,9 @@ const PolicyWhole = `(SELECT count(*) >= 28 FROM pg_catalog.pg_trigger g
 		to_regclass('rate_limit_rule_limits'), to_regclass('rate_limit_overrides'), to_regclass('rate_limit_bans')))`
 
 // Ready returns one row with four ints: 1 if Counters has nothing to do, 1 if Policy has
-// nothing to do, the version of the server as in 150004, and 1 if a restore of the policy is
-// under way or has failed: functions of the policy are there, and the tables are not whole. It
-// reads the catalogue only, and takes no lock on the tables.
+// nothing to do, the version of the server as in 150004, and 1 if a restore is under way or
+// has failed: functions of the policy are there and its tables are not whole, or a table of
+// counts has no primary key. It reads the catalogue only, and takes no lock on the tables.
 const Ready = `SELECT (SELECT bool_and(coalesce(
 	(SELECT count(*) = 12 FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND NOT a.attisdropped
 		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill', 'expires_at',
@@ -60,7 +60,9 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,
 current_setting('server_version_num')::int,
-(EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('rate_limit_ban', 'rate_limit_log_changes', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid)) AND NOT ` + PolicyWhole + `)::int`
+(EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('rate_limit_ban', 'rate_limit_log_changes', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid)) AND NOT ` + PolicyWhole + `
+	OR EXISTS (SELECT FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name) WHERE to_regclass(t.name) IS NOT NULL
+		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = to_regclass(t.name) AND i.indisprimary)))::int`
 
 // policyReady is whether Policy has nothing to do.
 const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + ` AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + Version + `
