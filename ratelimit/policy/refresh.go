@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/batch"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // poll refreshes until the policy is closed.
@@ -80,7 +81,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 		return fmt.Errorf("%w; %w", err, needs)
 	}
 	if err != nil {
-		return err
+		return p.others(ctx, err)
 	}
 	p.lookups.setTables(p.poller.tables)
 	p.apply(found)
@@ -92,12 +93,26 @@ func (p *Policy) refresh(ctx context.Context) error {
 		p.due.bans = true
 	}
 	if err := p.load(ctx, now); err != nil {
-		return err
+		return p.others(ctx, err)
 	}
 	p.mu.Lock()
 	p.stats.Applied = found.applied
 	p.mu.Unlock()
 	return nil
+}
+
+// others adds to a failure of a statement which tables are of another program.
+func (p *Policy) others(ctx context.Context, failure error) error {
+	if errors.Is(failure, ratelimit.ErrUnavailable) {
+		return failure
+	}
+	within, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	others, err := runOne(within, p.db, &postgres.Statement{SQL: schema.Others}, 1)
+	if err != nil || len(others) != 1 || others[0] == "" {
+		return failure
+	}
+	return fmt.Errorf("%w; %s: %s", failure, others[0], schema.OthersHint)
 }
 
 // migrate creates or upgrades the tables, unless they are right, or the last attempt has failed

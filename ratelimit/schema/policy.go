@@ -7,7 +7,7 @@ const Version = "3"
 // Policy creates the tables, triggers, functions and views of the policy, or brings older ones
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.
 // On a server older than Postgres 15 it fails with feature_not_supported.
-const Policy = policyServer + policyLists + policyPeople + policyRules + policyOverrides + policyChanges +
+const Policy = policyServer + refusePolicy + policyLists + policyPeople + policyRules + policyOverrides + policyChanges +
 	policySuits + policyTriggers + policyRuleFunction + policyExplain + policyProxyFunctions + policyViews + policyEnd
 
 // policyEnd fixes the search_path of the functions to the schema in which they lie, so that
