@@ -9,7 +9,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // poller finds out what has been changed, see pollSQL. It is used by one goroutine at a time.
@@ -75,7 +74,7 @@ const tablesSQL = `SELECT ` + numbersSQL + `, 'rate_limit_changes'::regclass::oi
 FROM unnest(ARRAY['rate_limit_tiers'::regclass, 'rate_limit_users', 'rate_limit_api_keys', 'rate_limit_rules', 'rate_limit_rule_limits', 'rate_limit_overrides', 'rate_limit_bans']) AS t(oid)`
 
 // wholeSQL says whether the tables have all their triggers.
-const wholeSQL = `SELECT ` + schema.PolicyWhole + `::text`
+const wholeSQL = `SELECT ` + postgres.PolicyWhole + `::text`
 
 // changes is what a poll has found.
 type changes struct {

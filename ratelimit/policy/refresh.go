@@ -11,7 +11,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/batch"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // poll refreshes until the policy is closed.
@@ -108,11 +107,11 @@ func (p *Policy) others(ctx context.Context, failure error) error {
 	}
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
-	others, err := runOne(within, p.db, &postgres.Statement{SQL: schema.Others}, 1)
+	others, err := runOne(within, p.db, &postgres.Statement{SQL: postgres.Others}, 1)
 	if err != nil || len(others) != 1 || others[0] == "" {
 		return failure
 	}
-	return fmt.Errorf("%w; %s: %s", failure, others[0], schema.OthersHint)
+	return fmt.Errorf("%w; %s: %s", failure, others[0], postgres.OthersHint)
 }
 
 // migrate creates or upgrades the tables, unless they are right, or the last attempt has failed

@@ -12,3 +12,10 @@ const (
 	migrationSQL       = schema.Lock + TableSQL
 	policyMigrationSQL = schema.PolicyOnce
 )
+
+// What a policy asks about its tables, see package schema.
+const (
+	PolicyWhole = schema.PolicyWhole
+	Others      = schema.Others
+	OthersHint  = schema.OthersHint
+)
