@@ -397,13 +397,3 @@ func lookUp(db postgres.DB, calls []*lookup) (found map[string]answer, tables st
 	}
 	return found, tables, nil
 }
-
-// digestOf is a digest in hexadecimal; a wrong one is zero.
-func digestOf(text string) [32]byte {
-	var digest [32]byte
-	decoded, err := hex.DecodeString(text)
-	if err == nil && len(decoded) == len(digest) {
-		copy(digest[:], decoded)
-	}
-	return digest
-}
