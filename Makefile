@@ -123,6 +123,10 @@ bench: need-go ## measure the cost of limits: print tables, draw docs/benchmark.
 test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests with a plain loop over them
 	$(GO) test -count=1 -v -timeout 60m -run '^TestManyRulesDecideAsALoopDoes$$' ./ratelimit/policy -rules 10000 -requests 1000000
 
+.PHONY: test-restore
+test-restore: need-go ## restore a backup of 100,000 users into the live database, five times in each of three ways
+	cd integration && $(GO) test -count=1 -v -timeout 30m -run '^TestABackupIsRestoredUnderLoad$$' . -restore-users 100000 -restore-rounds 5
+
 .PHONY: fmt-check
 fmt-check: need-go ## fail if gofmt would change a file
 	@out="$$("$$($(GO) env GOROOT)/bin/gofmt" -l .)"; [ -z "$$out" ] || { echo "gofmt -w $$out"; exit 1; }

@@ -4,6 +4,17 @@
 -- The first part has the two tables of counts, the second part the history, the third part the policy. The policy
 -- needs PostgreSQL 15 or newer. On an older server the third part fails as a whole, and the others work without it.
 
+DO $others$
+DECLARE
+	others CONSTANT text := (SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")', c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
+	FROM (VALUES ('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix')) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
+	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark AND NOT a.attisdropped));
+BEGIN
+	IF others IS NOT NULL THEN
+		RAISE EXCEPTION '%: rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in the DSN of all proxies and commands', others USING ERRCODE = 'duplicate_table';
+	END IF;
+END $others$;
+
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	prefix       TEXT NOT NULL,
 	key          TEXT NOT NULL,
@@ -43,6 +54,17 @@ CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable 
 
 BEGIN;
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
+
+DO $others$
+DECLARE
+	others CONSTANT text := (SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")', c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
+	FROM (VALUES ('rate_limit_audit', 'duration_us'), ('rate_limit_metrics', 'latency'), ('rate_limit_usage', 'last_request'), ('rate_limit_writers', 'batch'), ('rate_limit_retention', 'keep')) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
+	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark AND NOT a.attisdropped));
+BEGIN
+	IF others IS NOT NULL THEN
+		RAISE EXCEPTION '%: rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in the DSN of all proxies and commands', others USING ERRCODE = 'duplicate_table';
+	END IF;
+END $others$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	time           timestamptz NOT NULL,
@@ -569,6 +591,18 @@ DO $$ BEGIN
 	END IF;
 END $$;
 
+DO $others$
+DECLARE
+	others CONSTANT text := (SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")', c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
+	FROM (VALUES ('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'), ('rate_limit_api_keys', 'digest'), ('rate_limit_rules', 'count_by'),
+	('rate_limit_rule_limits', 'on_exceed'), ('rate_limit_overrides', 'limit_name'), ('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid'), ('rate_limit_nodes', 'applied_seq')) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
+	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark AND NOT a.attisdropped));
+BEGIN
+	IF others IS NOT NULL THEN
+		RAISE EXCEPTION '%: rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in the DSN of all proxies and commands', others USING ERRCODE = 'duplicate_table';
+	END IF;
+END $others$;
+
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false) FROM unnest(list) AS item);
 COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
@@ -867,8 +901,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	applied_seq bigint NOT NULL DEFAULT 0,
 	seen        timestamptz NOT NULL DEFAULT now(),
 	problems    text[] NOT NULL DEFAULT '{}',
+	log         oid,
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 );
+ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS log oid;
 COMMENT ON TABLE rate_limit_nodes IS 'The proxies, and how far each of them is. A row that was not renewed for 30 days is deleted.';
 COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
@@ -876,6 +912,7 @@ COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
 COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys.';
 COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row.';
 COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
+COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: an older proxy does not say.';
 
 CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -5,7 +5,7 @@
 //   - connect.go: which database
 //   - arguments.go, completion.go: arguments, and what a shell suggests for them
 //   - output.go, cells.go: tables for people, JSON for programs
-//   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, migrate.go: the
+//   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, migrate.go, uninstall.go: the
 //     commands on the policy
 //   - audit.go, top_since.go, usage.go, replay.go, upkeep.go, archive.go: those on the history
 //
@@ -68,7 +68,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
 	root.AddCommand(
 		migrateCommand(t), rulesCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
 		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t),
-		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t),
+		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), uninstallCommand(t),
 	)
 }
 

@@ -81,7 +81,7 @@ func nodesCommand(t *tool) *cobra.Command {
 			}
 			list := table{header: []string{"NODE", "REGION", "VERSION", "CHANGES BEHIND", "SEEN", "PROBLEMS"}, empty: "No proxy has used this policy yet."}
 			for _, n := range nodes {
-				list.add(text(n.Node), optional(n.Region), optional(n.Version), whole(n.Behind), span(n.SecondsAgo)+" ago", text(strings.Join(n.Problems, "; ")))
+				list.add(text(n.Node), optional(n.Region), optional(n.Version), optionalWhole(n.Behind, "unknown"), span(n.SecondsAgo)+" ago", text(strings.Join(n.Problems, "; ")))
 			}
 			return t.showTable(cmd, nodes, list)
 		}),

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // The SQLSTATEs that mean something else to people than the server says.
@@ -18,6 +20,7 @@ const (
 	undefinedColumn       = "42703"
 	featureNotSupported   = "0A000"
 	readOnlyTransaction   = "25006"
+	dependentObjects      = "2BP01"
 	classIntegrity        = "23"
 	checkViolation        = "23514"
 )
@@ -41,6 +44,13 @@ func (d *Database) failure(err error) error {
 	if !errors.As(err, &failed) {
 		return err
 	}
+	switch failed.Code {
+	case undefinedTable, undefinedFunction, undefinedColumn:
+		var others *string
+		if d.conn.QueryRow(context.Background(), schema.Others).Scan(&others) == nil && others != nil {
+			return fmt.Errorf("%s: %s", *others, schema.OthersHint)
+		}
+	}
 	return explained(failed, d.major(), d.conn.Config().User)
 }
 
@@ -57,6 +67,8 @@ func explained(failed *pgconn.PgError, major int, role string) error {
 		return fmt.Errorf("the tables of the policy are missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", failed.Message)
 	case insufficientPrivilege:
 		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md", role, failed.Message)
+	case dependentObjects:
+		return fmt.Errorf("something of another program depends on the tables: %s", failed.Detail)
 	case readOnlyTransaction:
 		return fmt.Errorf("the server is read-only: %s: use the primary", failed.Message)
 	case featureNotSupported:

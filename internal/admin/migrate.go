@@ -30,8 +30,8 @@ func MigrationSQL() string { return schema.File }
 // to date in place and keeps their rows. On a server that is too old for the policy it makes the
 // others and returns an error.
 func (d *Database) Migrate(ctx context.Context) (Migration, error) {
-	var counters, policy, version, history int32
-	if err := d.conn.QueryRow(ctx, schema.Ready).Scan(&counters, &policy, &version); err != nil {
+	var counters, policy, version, history, restoring int32
+	if err := d.conn.QueryRow(ctx, schema.Ready).Scan(&counters, &policy, &version, &restoring); err != nil {
 		return Migration{}, d.failure(err)
 	}
 	if err := d.conn.QueryRow(ctx, schema.HistoryReady).Scan(&history); err != nil {

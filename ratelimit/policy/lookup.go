@@ -18,6 +18,8 @@ import (
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its
 // overrides and bans. It is planned each time, since the tables grow by orders of magnitude.
+// The last row has the numbers of the tables. The server finds them after it has locked the
+// tables, so they are those that were read.
 var identitiesSQL = `SELECT 'key', a.digest, json_build_object('key', k.id, 'expires', ` + endSQL("k.expires_at") + `, 'revoked', ` + endSQL("k.revoked_at") + `, ` + userSQL + `,
 	'overrides', (SELECT json_agg(` + overrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `),
 	'bans', (SELECT json_agg(` + banSQL + `) FROM rate_limit_bans b WHERE (b.key_id = k.id OR b.user_id = k.user_id) AND b.until > now()))::text
@@ -26,7 +28,9 @@ UNION ALL
 SELECT 'user', a.user_id, json_build_object(` + userSQL + `,
 	'overrides', (SELECT json_agg(` + overrideSQL + `) FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND ` + overrideDueSQL + `),
 	'bans', (SELECT json_agg(` + banSQL + `) FROM rate_limit_bans b WHERE b.user_id = a.user_id AND b.until > now()))::text
-FROM unnest($2::text[]) AS a(user_id) LEFT JOIN rate_limit_users u ON u.user_id = a.user_id`
+FROM unnest($2::text[]) AS a(user_id) LEFT JOIN rate_limit_users u ON u.user_id = a.user_id
+UNION ALL
+SELECT 'tables', ` + numbersSQL + `, ''`
 
 var userSQL = `'user', u.user_id, 'tier', u.tier, 'tier_until', ` + endSQL("u.tier_until") + `, 'period', u.period_start::text, 'zone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END`
 
@@ -152,6 +156,7 @@ type lookups struct {
 	working bool               // a worker runs
 	started time.Time          // the last statement
 	down    error              // why the database does not answer; nil if it does
+	tables  string             // those that were polled last; "" before the first poll
 	closed  bool
 	sent    int64 // statements
 }
@@ -254,16 +259,18 @@ func (l *lookups) work() {
 
 		generation := l.cache.Generation()
 		var found map[string]answer
+		var tables string
 		var err error
-		if failure := batch.PanicError(func() { found, err = lookUp(l.db, flight) }); failure != nil {
+		if failure := batch.PanicError(func() { found, tables, err = lookUp(l.db, flight) }); failure != nil {
 			err = failure
 		}
-		l.land(flight, found, err, generation)
+		l.land(flight, found, tables, err, generation)
 	}
 }
 
-// land takes in the answer of a statement that began at a generation of the cache.
-func (l *lookups) land(flight []*lookup, found map[string]answer, err error, generation uint64) {
+// land takes in the answer of a statement that began at a generation of the cache. An answer
+// from other tables than those that were polled counts for nothing: a restore may be under way.
+func (l *lookups) land(flight []*lookup, found map[string]answer, tables string, err error, generation uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) && !l.closed {
@@ -272,6 +279,7 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, err error, gen
 		flight = append(flight, l.waiting...)
 		l.waiting = nil
 	}
+	others := err == nil && l.tables != "" && tables != l.tables
 	now := l.now()
 	var again []*lookup
 	for _, call := range flight {
@@ -284,7 +292,10 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, err error, gen
 			a.identity = &Identity{Digest: call.sender.digest, User: call.sender.user}
 		}
 		call.attempts++
-		if a.err == nil && l.cache.Add([]*Identity{a.identity}, generation, now) > 0 && call.attempts <= staleMost && !l.closed {
+		if others && call.attempts > staleMost {
+			a = answer{err: errOtherTables}
+		}
+		if a.err == nil && (others || l.cache.Add([]*Identity{a.identity}, generation, now) > 0) && call.attempts <= staleMost && !l.closed {
 			again = append(again, call)
 			continue
 		}
@@ -302,6 +313,13 @@ func (l *lookups) setDown(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.down = err
+}
+
+// setTables says which tables were polled.
+func (l *lookups) setTables(tables string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tables = tables
 }
 
 // unavailable returns why nothing can be looked up, or nil.
@@ -337,10 +355,10 @@ type answer struct {
 	err      error // of this sender alone
 }
 
-// lookUp looks senders up in one statement. Senders that the database does not have are not in
+// lookUp looks senders up in one statement, and returns in which tables. Senders that the database does not have are not in
 // the result. lookUp does not ask for a user with a name that no row can have: such a name would
 // make the statement fail for all.
-func lookUp(db postgres.DB, calls []*lookup) (map[string]answer, error) {
+func lookUp(db postgres.DB, calls []*lookup) (found map[string]answer, tables string, err error) {
 	digests := []string{}
 	users := []string{}
 	for _, call := range calls {
@@ -355,10 +373,14 @@ func lookUp(db postgres.DB, calls []*lookup) (map[string]answer, error) {
 	defer cancel()
 	rows, err := runOne(ctx, db, &postgres.Statement{SQL: identitiesSQL, Args: []any{digests, users}, Unnamed: true}, 3)
 	if err != nil {
-		return nil, fmt.Errorf("looking up API keys and users: %w", err)
+		return nil, "", fmt.Errorf("looking up API keys and users: %w", err)
 	}
-	found := make(map[string]answer, len(rows)/3)
+	found = make(map[string]answer, len(rows)/3)
 	for i := 0; i < len(rows); i += 3 {
+		if rows[i] == "tables" {
+			tables = rows[i+1]
+			continue
+		}
 		s := sender{}
 		if rows[i] == "user" {
 			s.user = rows[i+1]
@@ -376,15 +398,5 @@ func lookUp(db postgres.DB, calls []*lookup) (map[string]answer, error) {
 		}
 		found[s.name()] = answer{identity: id}
 	}
-	return found, nil
-}
-
-// digestOf is a digest in hexadecimal; a wrong one is zero.
-func digestOf(text string) [32]byte {
-	var digest [32]byte
-	decoded, err := hex.DecodeString(text)
-	if err == nil && len(decoded) == len(digest) {
-		copy(digest[:], decoded)
-	}
-	return digest
+	return found, tables, nil
 }

@@ -27,7 +27,7 @@ type middle struct {
 var errDown = errors.New("connection refused")
 
 func (m *middle) Run(ctx context.Context, statements []*postgres.Statement) error {
-	identities := strings.Contains(statements[0].SQL, "rate_limit_api_keys")
+	identities := strings.Contains(statements[0].SQL, "rate_limit_api_keys k")
 	m.mu.Lock()
 	db, down, server, hold := m.db, m.down, m.server, m.hold
 	if identities {

@@ -10,8 +10,8 @@ import (
 )
 
 // nodeSQL says how far a node is.
-const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, region, version, applied_seq, seen, problems) VALUES ($1, nullif($2, ''), nullif($3, ''), $4, now(), $5)
-ON CONFLICT (node) DO UPDATE SET region = excluded.region, version = excluded.version, applied_seq = excluded.applied_seq, seen = excluded.seen, problems = excluded.problems`
+const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, region, version, applied_seq, seen, problems, log) VALUES ($1, nullif($2, ''), nullif($3, ''), $4, now(), $5, $6::text::oid)
+ON CONFLICT (node) DO UPDATE SET region = excluded.region, version = excluded.version, applied_seq = excluded.applied_seq, seen = excluded.seen, problems = excluded.problems, log = excluded.log`
 
 // occasionally does what is due from time to time. The caller holds refreshing. A failure is
 // reported and has no other effect.
@@ -21,12 +21,13 @@ func (p *Policy) occasionally(ctx context.Context) {
 	applied := p.stats.Applied
 	p.mu.Unlock()
 	age := now.Sub(p.shown)
-	if p.settings.Node != "" && (age >= shownAge || applied != p.shownSeq && age >= shownPause) {
+	if p.settings.Node != "" && (age >= shownAge || applied != p.shownSeq && age >= shownPause || p.poller.log != p.shownLog) {
 		p.shown = now
 		p.shownSeq = applied
+		p.shownLog = p.poller.log
 		problems := wrongTexts(p.Wrong())
 		p.report("node", p.write(ctx, &postgres.Statement{
-			SQL: nodeSQL, Args: []any{p.settings.Node, p.settings.Region, p.settings.Version, applied, problems},
+			SQL: nodeSQL, Args: []any{p.settings.Node, p.settings.Region, p.settings.Version, applied, problems, p.poller.log},
 		}, "writing rate_limit_nodes"))
 	}
 	if now.Sub(p.forgotten) >= forgetPause {

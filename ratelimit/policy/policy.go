@@ -116,6 +116,7 @@ type Policy struct {
 	loaded     time.Time
 	shown      time.Time
 	shownSeq   int64
+	shownLog   string // the log that it is of
 	forgotten  time.Time
 	reported   map[string]string // the last error, by what failed
 

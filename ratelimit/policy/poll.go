@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -17,11 +18,18 @@ type poller struct {
 	// snapshot is the server's snapshot at the last successful poll. If it is "", the next poll
 	// says that everything has changed.
 	snapshot string
-	// server identifies the server and the log of changes, since a snapshot means something only
-	// there. It has the system identifier, the timeline (a failover and a restore change it),
-	// and the start of the server (a crash before it may have lost the last transactions). It
-	// also has the database and the table: a table that was made again has other numbers.
+	// server identifies the server, since a snapshot means something only there. It has the
+	// system identifier, the timeline (a failover and a restore change it), the start of the
+	// server (a crash before it may have lost the last transactions), and the database.
 	server string
+	// tables identifies the tables: those that were made again, by a restore for example, have
+	// other numbers. log is the number of rate_limit_changes.
+	tables, log string
+	// files changes with every TRUNCATE. unlogged is by how many the rows that were ever written
+	// outnumber the lines in the log, as of a poll that agreed with the one before. last is that
+	// of the last poll.
+	files          string
+	unlogged, last int64
 }
 
 // maxChanges is how many changes are looked at one by one. A poll that finds more says that
@@ -52,11 +60,26 @@ UNION ALL
 // read anew.
 const serverSQL = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END
 	|| ' ' || (SELECT system_identifier FROM pg_control_system()) || ' ' || pg_postmaster_start_time()
-	|| ' ' || current_database() || ' ' || 'rate_limit_changes'::regclass::oid`
+	|| ' ' || current_database()`
+
+// numbersSQL are the numbers of the tables that identities and rules are read from.
+const numbersSQL = `concat_ws(' ', 'rate_limit_tiers'::regclass::oid, 'rate_limit_users'::regclass::oid, 'rate_limit_api_keys'::regclass::oid, 'rate_limit_rules'::regclass::oid,
+	'rate_limit_rule_limits'::regclass::oid, 'rate_limit_overrides'::regclass::oid, 'rate_limit_bans'::regclass::oid, 'rate_limit_changes'::regclass::oid)`
+
+// tablesSQL identifies the tables, and tells by how many the rows that were ever written
+// outnumber the lines in the log. A session counts its rows and its lines together, at most 10 s
+// after a transaction.
+const tablesSQL = `SELECT ` + numbersSQL + `, 'rate_limit_changes'::regclass::oid::text, string_agg(pg_relation_filenode(t.oid)::text, ' '),
+	(sum(pg_stat_get_tuples_inserted(t.oid) + pg_stat_get_tuples_updated(t.oid) + pg_stat_get_tuples_deleted(t.oid)) - pg_stat_get_tuples_inserted('rate_limit_changes'::regclass))::text
+FROM unnest(ARRAY['rate_limit_tiers'::regclass, 'rate_limit_users', 'rate_limit_api_keys', 'rate_limit_rules', 'rate_limit_rule_limits', 'rate_limit_overrides', 'rate_limit_bans']) AS t(oid)`
+
+// wholeSQL says whether the tables have all their triggers.
+const wholeSQL = `SELECT ` + postgres.PolicyWhole + `::text`
 
 // changes is what a poll has found.
 type changes struct {
 	everything bool // rules, bans and identities
+	unlogged   bool // as everything, because of rows that were written without a line in the log
 	rules      bool
 	bans       bool     // of networks
 	identities bool     // all of them
@@ -69,6 +92,12 @@ type changes struct {
 // errStandby is the error of a poll of a server that only replays another one.
 var errStandby = errors.New("the server is a standby, must be the primary (target_session_attrs=read-write in the DSN): a standby does not tell which transactions are under way")
 
+// errIncomplete is the error of a poll of tables that were made again without their triggers.
+var errIncomplete = errors.New("the tables of the policy lack triggers, as during a restore and after one that has failed: what was read before is kept. If no restore is under way, repeat the restore, or make the triggers with: caddy pg-ratelimit migrate")
+
+// errOtherTables is for what was read from other tables than those that were polled.
+var errOtherTables = fmt.Errorf("%w: the tables of the policy were made again a moment ago", ratelimit.ErrUnavailable)
+
 // poll returns what has become visible since the last poll that returned no error. After a
 // failed poll the next one returns that as well.
 func (p *poller) poll(ctx context.Context) (changes, error) {
@@ -77,11 +106,18 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 		statement.Args[0] = nil
 	}
 	server := &postgres.Statement{SQL: serverSQL}
-	if err := p.db.Run(ctx, []*postgres.Statement{server, statement}); err != nil {
+	tables := &postgres.Statement{SQL: tablesSQL}
+	if err := p.db.Run(ctx, []*postgres.Statement{server, tables, statement}); err != nil {
 		return changes{}, unavailable(err)
 	}
-	if statement.Err != nil {
-		return changes{}, fmt.Errorf("reading the changes: %w", statement.Err)
+	for _, s := range []*postgres.Statement{tables, statement} {
+		if s.Err != nil {
+			return changes{}, fmt.Errorf("reading the changes: %w", s.Err)
+		}
+	}
+	now, err := texts(tables, 4)
+	if err != nil || len(now) != 4 {
+		return changes{}, fmt.Errorf("reading the changes: %w", errColumns)
 	}
 	rows, err := texts(statement, 4)
 	if err != nil {
@@ -104,14 +140,31 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 		p.snapshot = ""
 		return changes{}, errStandby
 	}
+	if now[0] != p.tables {
+		if err := p.whole(ctx); err != nil {
+			return changes{}, err
+		}
+	}
 	var found changes
 	found.applied, err = strconv.ParseInt(rows[head+2], 10, 64)
 	if err != nil {
 		return changes{}, fmt.Errorf("reading the changes: %w", err)
 	}
-	found.everything = p.snapshot == "" || identity != p.server || len(rows)/4-1 > maxChanges
+	unlogged, err := strconv.ParseInt(now[3], 10, 64)
+	if err != nil {
+		return changes{}, fmt.Errorf("reading the changes: %w", err)
+	}
+	found.everything = p.snapshot == "" || identity != p.server || now[0] != p.tables || len(rows)/4-1 > maxChanges
+	found.unlogged = now[2] != p.files || unlogged == p.last && unlogged > p.unlogged
+	if found.everything || unlogged == p.last {
+		p.unlogged = unlogged
+	}
+	p.last = unlogged
 	p.snapshot = rows[head+1]
 	p.server = identity
+	p.tables = now[0]
+	p.log = now[1]
+	p.files = now[2]
 	for i := 0; i < len(rows) && !found.everything; i += 4 {
 		if i != head {
 			line, err := strconv.ParseInt(rows[i+2], 10, 64)
@@ -123,6 +176,31 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 		}
 	}
 	return found, nil
+}
+
+// whole returns errIncomplete if the tables lack triggers.
+func (p *poller) whole(ctx context.Context) error {
+	whole, err := runOne(ctx, p.db, &postgres.Statement{SQL: wholeSQL}, 1)
+	if err != nil {
+		return fmt.Errorf("looking for the triggers: %w", err)
+	}
+	if len(whole) != 1 || whole[0] != "true" {
+		return errIncomplete
+	}
+	return nil
+}
+
+// unchanged returns errOtherTables if the tables are not those of the last poll. What was read
+// between the poll and this call is then of unknown tables.
+func (p *poller) unchanged(ctx context.Context) error {
+	now, err := runOne(ctx, p.db, &postgres.Statement{SQL: "SELECT " + numbersSQL}, 1)
+	if err != nil {
+		return fmt.Errorf("looking for the tables: %w", err)
+	}
+	if len(now) != 1 || now[0] != p.tables {
+		return errOtherTables
+	}
+	return nil
 }
 
 // add adds a line of the log. all is a line about all rows of a table.

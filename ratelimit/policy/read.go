@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"encoding/hex"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -40,7 +41,7 @@ func ReadUser(db postgres.DB, user string) (*Identity, error) {
 }
 
 func readIdentity(db postgres.DB, s sender) (*Identity, error) {
-	found, err := lookUp(db, []*lookup{{sender: s}})
+	found, _, err := lookUp(db, []*lookup{{sender: s}})
 	if err != nil {
 		return nil, err
 	}
@@ -49,4 +50,14 @@ func readIdentity(db postgres.DB, s sender) (*Identity, error) {
 		a.identity = &Identity{Digest: s.digest, User: s.user}
 	}
 	return a.identity, a.err
+}
+
+// digestOf is a digest in hexadecimal; a wrong one is zero.
+func digestOf(text string) [32]byte {
+	var digest [32]byte
+	decoded, err := hex.DecodeString(text)
+	if err == nil && len(decoded) == len(digest) {
+		copy(digest[:], decoded)
+	}
+	return digest
 }

@@ -52,7 +52,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		p.occasionally(ctx)
 		return nil
 	}
-	p.migrated = false // the tables may have been dropped
+	p.migrated = false // a restore may bring older tables
 	down := err
 	if !errors.Is(err, ratelimit.ErrUnavailable) {
 		down = unavailable(err)
@@ -64,31 +64,54 @@ func (p *Policy) Refresh(ctx context.Context) error {
 // refresh does the work of Refresh. Refresh handles its error.
 func (p *Policy) refresh(ctx context.Context) error {
 	now := p.settings.Now()
-	needs := p.migrate(ctx, now)
-	if errors.Is(needs, ratelimit.ErrUnavailable) {
-		return needs
+	// Tables that were there and are gone are not made again: they would be empty, and in the
+	// way of a restore.
+	var needs error
+	if p.poller.tables == "" {
+		needs = p.migrate(ctx, now)
+		if errors.Is(needs, ratelimit.ErrUnavailable) {
+			return needs
+		}
 	}
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	found, err := p.poller.poll(within)
 	cancel()
-	if err != nil && needs != nil && !errors.Is(err, ratelimit.ErrUnavailable) {
+	if err != nil && needs != nil && err != errIncomplete && !errors.Is(err, ratelimit.ErrUnavailable) {
 		return fmt.Errorf("%w; %w", err, needs)
 	}
 	if err != nil {
+		return p.others(ctx, err)
+	}
+	p.lookups.setTables(p.poller.tables)
+	p.apply(found)
+	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	p.apply(found)
 	if age := now.Sub(p.loaded); age >= reloadAge {
 		p.due.rules = true
 		p.due.bans = true
 	}
 	if err := p.load(ctx, now); err != nil {
-		return err
+		return p.others(ctx, err)
 	}
 	p.mu.Lock()
 	p.stats.Applied = found.applied
 	p.mu.Unlock()
 	return nil
+}
+
+// others adds to a failure of a statement which tables are of another program.
+func (p *Policy) others(ctx context.Context, failure error) error {
+	if errors.Is(failure, ratelimit.ErrUnavailable) {
+		return failure
+	}
+	within, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	others, err := runOne(within, p.db, &postgres.Statement{SQL: postgres.Others}, 1)
+	if err != nil || len(others) != 1 || others[0] == "" {
+		return failure
+	}
+	return fmt.Errorf("%w; %s: %s", failure, others[0], postgres.OthersHint)
 }
 
 // migrate creates or upgrades the tables, unless they are right, or the last attempt has failed
@@ -116,9 +139,9 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 
 // apply forgets the identities that have changed, and notes which rules are to be read.
 func (p *Policy) apply(found changes) {
-	p.due.rules = p.due.rules || found.rules || found.everything
-	p.due.bans = p.due.bans || found.bans || found.everything
-	if found.identities || found.everything {
+	p.due.rules = p.due.rules || found.rules || found.everything || found.unlogged
+	p.due.bans = p.due.bans || found.bans || found.everything || found.unlogged
+	if found.identities || found.everything || found.unlogged {
 		p.known.EvictAll()
 		return
 	}
@@ -148,6 +171,9 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 		if rows.Bans, err = readBans(within, p.db); err != nil {
 			return err
 		}
+	}
+	if err := p.poller.unchanged(within); err != nil {
+		return err
 	}
 	if err := p.compile(rows); err != nil {
 		return err

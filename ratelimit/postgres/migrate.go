@@ -8,12 +8,10 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/batch"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // tables makes the two tables of counts what they must be, once, and again if they are
-// dropped. Afterwards it does the same for the tables of the policy, for which no decision
-// waits.
+// dropped.
 //
 // States: ready; a migration is under way (migration is set); the last one failed (failure
 // is set), and none is started before next.
@@ -27,6 +25,7 @@ type tables struct {
 	mu        sync.Mutex      // guards all that follows
 	migration context.Context // ends with the migration that is under way
 	failure   error
+	had       bool // they have been as they must be; written by the migration alone
 	pause     time.Duration
 	next      time.Time
 }
@@ -39,6 +38,9 @@ const (
 	// firstPause and longestPause bound the time between two attempts that fail.
 	firstPause   = 100 * time.Millisecond
 	longestPause = 10 * time.Second
+
+	// restorePause is how long tables that were there must be gone until they are made again.
+	restorePause = time.Second
 )
 
 // missing notes that the tables are not there any more.
@@ -97,8 +99,7 @@ func (t *tables) startLocked() {
 	t.failure = nil
 	go func() {
 		var err error
-		policyDue := false
-		if failure := batch.PanicError(func() { policyDue, err = t.migrate() }); failure != nil {
+		if failure := batch.PanicError(func() { err = t.migrate() }); failure != nil {
 			err = failure
 		}
 		t.mu.Lock()
@@ -106,9 +107,6 @@ func (t *tables) startLocked() {
 		t.mu.Unlock()
 		t.report(err)
 		done()
-		if policyDue {
-			t.migratePolicy()
-		}
 	}()
 }
 
@@ -118,11 +116,12 @@ func (t *tables) finished(err error) {
 	t.failure = err
 	if err == nil {
 		atomic.StoreInt32(&t.ready, 1)
+		t.had = true
 		t.pause = 0
 		return
 	}
 	t.pause *= 2
-	if t.pause < firstPause {
+	if t.pause < firstPause || err == errRestoring {
 		t.pause = firstPause
 	}
 	if t.pause > longestPause {
@@ -131,29 +130,32 @@ func (t *tables) finished(err error) {
 	t.next = time.Now().Add(t.pause)
 }
 
-// migrate makes the tables of counts what they must be. It reports whether those of the
-// policy are due.
-func (t *tables) migrate() (policyDue bool, err error) {
+// migrate makes the tables of counts what they must be.
+func (t *tables) migrate() error {
 	ctx, cancel := context.WithTimeout(t.server.closing, migrationTimeout)
 	defer cancel()
 	now, err := t.look(ctx)
-	if err != nil {
-		return false, err
+	if err == nil && !now.counters && t.had {
+		// A restore drops the tables, and makes them a moment later.
+		sleep(ctx, restorePause)
+		now, err = t.look(ctx)
 	}
-	policyDue = !now.policy && now.server >= schema.OldestPolicyServer
-	if now.counters {
-		return policyDue, nil
+	if err != nil || now.counters {
+		return err
+	}
+	if now.restoring {
+		return errRestoring
 	}
 	failure := t.server.db.Exec(ctx, migrationSQL)
 	if failure == nil {
-		return policyDue, nil
+		return nil
 	}
 	// A program that creates the tables at the same moment without the advisory lock (the
 	// npm library does) can make this attempt fail, and the tables right.
 	if now, err := t.look(ctx); err == nil && now.counters {
-		return policyDue, nil
+		return nil
 	}
-	return false, fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (their owner can run postgres.TableSQL instead): %w", failure)
+	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (their owner can run postgres.TableSQL instead): %w", failure)
 }
 
 // look looks at the tables. A failure of the connection counts for the health of the database.
@@ -165,13 +167,4 @@ func (t *tables) look(ctx context.Context) (tablesFound, error) {
 		err = t.server.noteFailure(err, time.Since(sent), answers)
 	}
 	return now, err
-}
-
-// migratePolicy makes the tables of the policy what they must be. A failure is not reported,
-// since most programs that count have no policy. A program that has one calls MigratePolicy
-// and gets the error.
-func (t *tables) migratePolicy() {
-	ctx, cancel := context.WithTimeout(t.server.closing, migrationTimeout)
-	defer cancel()
-	_ = batch.PanicError(func() { _ = t.server.db.Exec(ctx, policyMigrationSQL) })
 }

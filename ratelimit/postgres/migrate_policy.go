@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
@@ -19,6 +20,9 @@ func MigratePolicy(ctx context.Context, db DB) error {
 	}
 	if err != nil || now.policy {
 		return err
+	}
+	if now.restoring {
+		return errRestoring
 	}
 	if now.server < schema.OldestPolicyServer {
 		return fmt.Errorf("the tables of the policy need Postgres 15 or newer, and the server is %d; counters work without them", now.server/10000)
@@ -41,7 +45,11 @@ func MigratePolicy(ctx context.Context, db DB) error {
 type tablesFound struct {
 	counters, policy bool // nothing is to be done
 	server           int64
+	restoring        bool // a restore of the policy is under way, or has failed
 }
+
+// errRestoring is for tables that a restore has made, and has not finished.
+var errRestoring = errors.New("the tables are there in part, as during a restore and after one that has failed: a proxy does not change them. If no restore is under way, repeat the restore, or run: caddy pg-ratelimit migrate")
 
 // lookForTables reports which tables are right, and whether the connection failed.
 func lookForTables(ctx context.Context, db DB) (tablesFound, bool, error) {
@@ -54,10 +62,11 @@ func lookForTables(ctx context.Context, db DB) (tablesFound, bool, error) {
 	}
 	found := tablesFound{}
 	columns := bigints(statement)
-	if len(columns) == 3 {
+	if len(columns) == 4 {
 		found.counters = columns[0] == 1
 		found.policy = columns[1] == 1
 		found.server = columns[2]
+		found.restoring = columns[3] == 1
 	}
 	return found, false, nil
 }

@@ -5,11 +5,17 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 // TableSQL creates the two tables of counts, or brings those of the npm library pg-ratelimit
 // up to date in place and keeps their rows. It can run any number of times. A Store runs it
 // on first use, unless Options.DisableMigration is set; then it is for the operator.
-// schema.Policy is the rest of what a Store runs.
 const TableSQL = schema.Counters
 
 // migrationSQL and policyMigrationSQL run in one process at a time.
 const (
 	migrationSQL       = schema.Lock + TableSQL
 	policyMigrationSQL = schema.PolicyOnce
+)
+
+// What a policy asks about its tables, see package schema.
+const (
+	PolicyWhole = schema.PolicyWhole
+	Others      = schema.Others
+	OthersHint  = schema.OthersHint
 )

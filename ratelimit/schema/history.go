@@ -7,7 +7,7 @@ const HistoryVersion = "1"
 // History creates the tables, functions and the view of the history, or brings older ones up to
 // date in place and keeps their rows. It can run any number of times, needs neither Counters nor
 // Policy, and works on Postgres 14 and newer.
-const History = historyTables + historyPartitions + historyRollup + historyRecord + historyUpkeep + historyEnd
+const History = refuseHistory + historyTables + historyPartitions + historyRollup + historyRecord + historyUpkeep + historyEnd
 
 // historyEnd fixes the search_path of the functions to the schema in which they lie, and gives
 // them the rights of the owner of the tables in the same command: see policyEnd.

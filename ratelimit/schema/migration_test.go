@@ -26,7 +26,7 @@ const everything = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 	UNION ALL SELECT 'comment ' || classoid::regclass || ' ' || objsubid || ' ' || description FROM pg_description WHERE objoid >= 16384
 ) AS lines`
 
-// A store and MigrateHistory make all tables, on an empty database and beside tables of counts
+// A store, MigratePolicy and MigrateHistory make all tables, on an empty database and beside tables of counts
 // that are there. The file does the same, and changes nothing if it runs again, nor does it lose
 // rows.
 func TestAllWaysLeadToTheSameTables(t *testing.T) {
@@ -53,6 +53,9 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 			}
 			defer store.Close()
 			takes(t, store)
+			if err := postgres.MigratePolicy(context.Background(), db); err != nil {
+				t.Fatal(err)
+			}
 			if err := postgres.MigrateHistory(context.Background(), db); err != nil {
 				t.Fatal(err)
 			}
@@ -129,6 +132,23 @@ func TestEverythingHasAComment(t *testing.T) {
 	s.want(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v')
 		AND c.relname NOT IN `+counters+` AND a.attnum > 0 AND NOT a.attisdropped AND col_description(a.attrelid, a.attnum) IS NULL`, "")
 	s.want(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%' AND obj_description(p.oid, 'pg_proc') IS NULL`, "")
+}
+
+// A store that counts makes the two tables of counts and nothing else.
+func TestALimitAloneMakesTwoTables(t *testing.T) {
+	s := empty(t)
+	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	takes(t, store)
+	store.Close()
+	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral")
+	s.want(`SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`, "0")
 }
 
 // On a server that is too old for the policy, the file makes the tables of counts alone, a

@@ -34,8 +34,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	applied_seq bigint NOT NULL DEFAULT 0,
 	seen        timestamptz NOT NULL DEFAULT now(),
 	problems    text[] NOT NULL DEFAULT '{}',
+	log         oid,
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 );
+ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS log oid;
 COMMENT ON TABLE rate_limit_nodes IS 'The proxies, and how far each of them is. A row that was not renewed for 30 days is deleted.';
 COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
@@ -43,4 +45,5 @@ COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
 COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys.';
 COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row.';
 COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
+COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: an older proxy does not say.';
 `

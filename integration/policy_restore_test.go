@@ -1,0 +1,164 @@
+package integration
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+)
+
+var (
+	restoreUsers  = flag.Int("restore-users", 5000, "how many users TestABackupIsRestoredUnderLoad restores")
+	restoreRounds = flag.Int("restore-rounds", 1, "how often TestABackupIsRestoredUnderLoad restores them in each way")
+)
+
+// asker asks all proxies for a path, as one sender, until the test ends.
+type asker struct {
+	mu     sync.Mutex
+	status map[int]int // answers by status; guarded by mu
+}
+
+func askOn(t *testing.T, urls []string, path, from string, headers ...string) *asker {
+	a := &asker{status: make(map[int]int)}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	for _, url := range urls {
+		running.Go(func() {
+			client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: time.Minute}
+			defer client.CloseIdleConnections()
+			for ctx.Err() == nil {
+				response, err := client.Do(harness.Get(url+path, headers...))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = response.Body.Close()
+				a.mu.Lock()
+				a.status[response.StatusCode]++
+				a.mu.Unlock()
+				time.Sleep(3 * time.Millisecond)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return a
+}
+
+// take returns the answers since the last call.
+func (a *asker) take() map[int]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	status := a.status
+	a.status = make(map[int]int)
+	return status
+}
+
+// TestABackupIsRestoredUnderLoad restores a backup into the live database in three ways. A path
+// stays blocked and a network banned throughout. A user who is limited stays so, though the
+// counters begin anew. nodes says that a proxy is behind by nothing only once it obeys what the
+// backup has.
+func TestABackupIsRestoredUnderLoad(t *testing.T) {
+	const limit = 5
+	dsn := policyDatabase(t, people+fmt.Sprintf(`
+		INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, %d) AS i;
+		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
+		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => %d, durable => true);
+		INSERT INTO rate_limit_bans (network) VALUES ('127.0.0.9');`, *restoreUsers, limit))
+	urls := governedBy(t, dsn, []string{"on_error deny"}, object{"onError": "deny"})
+	awaitObeyed(t, dsn, len(urls))
+	bin, err := cluster.Binaries(context.Background(), "", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	run := func(name string, args ...string) {
+		t.Helper()
+		command := exec.Command(filepath.Join(bin, name), args...)
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+	plain, custom := filepath.Join(folder, "plain"), filepath.Join(folder, "custom")
+	closed := askOn(t, urls, "/closed", "127.0.0.1")
+	banned := askOn(t, urls, "/", "127.0.0.9")
+	limited := askOn(t, urls, "/", "127.0.0.1", "X-User", "alice")
+	askOn(t, urls, "/", "127.0.0.1", "X-User", "carol")
+	await(t, "the limit", func() bool { return limited.take()[429] > 0 })
+	run("pg_dump", "--clean", "-d", dsn, "-f", plain)
+	run("pg_dump", "-Fc", "-d", dsn, "-f", custom)
+	db, err := admin.Open(context.Background(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	for round := range *restoreRounds * 3 {
+		way := []string{"pg_dump --clean | psql", "pg_restore --clean", "pg_restore -1"}[round%3]
+		execute(t, dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}')")
+		for _, url := range urls {
+			await(t, "the rule that the backup lacks", func() bool { return harness.Ask(t, harness.Get(url+"/later")).Status == 403 })
+		}
+		closed.take()
+		banned.take()
+		limited.take()
+		begun := time.Now()
+		switch round % 3 {
+		case 0:
+			run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", dsn, "-f", plain)
+		case 1:
+			run("pg_restore", "--clean", "-d", dsn, custom)
+		case 2:
+			run("pg_restore", "-1", "--clean", "-d", dsn, custom)
+		}
+		took := time.Since(begun)
+		restored := time.Now()
+		await(t, "nodes", func() bool {
+			nodes, err := db.Nodes(context.Background())
+			if err != nil {
+				return false
+			}
+			for _, n := range nodes {
+				if n.Behind == nil || *n.Behind != 0 {
+					return false
+				}
+			}
+			return len(nodes) == len(urls)
+		})
+		said := time.Since(restored)
+		for _, url := range urls {
+			if a := harness.Ask(t, harness.Get(url+"/later")); a.Status == 403 {
+				t.Errorf("%s: nodes says that %s obeys the backup, and it does not", way, url)
+			}
+		}
+		passed := 0
+		await(t, "the limit", func() bool {
+			answers := limited.take()
+			passed += answers[200]
+			return answers[200] == 0 && answers[429] > 0
+		})
+		answers := []map[int]int{closed.take(), banned.take()}
+		t.Logf("%s: %v; nodes tells so after %v; of the limited user %d passed; blocked %v, banned %v", way, took, said, passed, answers[0], answers[1])
+		if passed > limit {
+			t.Errorf("%s: %d requests of the limited user passed, want %d at most", way, passed, limit)
+		}
+		for i, status := range answers {
+			if len(status) != 1 || status[403] == 0 {
+				t.Errorf("%s: %s answered %v, want 403 alone", way, []string{"the blocked path", "the banned network"}[i], status)
+			}
+		}
+	}
+}

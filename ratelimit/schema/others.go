@@ -1,0 +1,37 @@
+package schema
+
+// The parts refuse tables of other programs that have a name of ours. CREATE TABLE IF NOT EXISTS
+// would take them for ours. A column of each table tells them apart.
+const (
+	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix')`
+	policyMarks  = `('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'), ('rate_limit_api_keys', 'digest'), ('rate_limit_rules', 'count_by'),
+	('rate_limit_rule_limits', 'on_exceed'), ('rate_limit_overrides', 'limit_name'), ('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid'), ('rate_limit_nodes', 'applied_seq')`
+	historyMarks = `('rate_limit_audit', 'duration_us'), ('rate_limit_metrics', 'latency'), ('rate_limit_usage', 'last_request'), ('rate_limit_writers', 'batch'), ('rate_limit_retention', 'keep')`
+
+	othersBegin = `SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")', c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
+	FROM (VALUES `
+	othersEnd = `) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
+	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark AND NOT a.attisdropped)`
+
+	refuseBegin = `
+DO $others$
+DECLARE
+	others CONSTANT text := (` + othersBegin
+	refuseEnd = othersEnd + `);
+BEGIN
+	IF others IS NOT NULL THEN
+		RAISE EXCEPTION '%: ` + OthersHint + `', others USING ERRCODE = 'duplicate_table';
+	END IF;
+END $others$;
+`
+	refuseCounters = refuseBegin + counterMarks + refuseEnd
+	refusePolicy   = refuseBegin + policyMarks + refuseEnd
+	refuseHistory  = refuseBegin + historyMarks + refuseEnd
+)
+
+// OthersHint says what to do about a table that Others names.
+const OthersHint = "rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in the DSN of all proxies and commands"
+
+// Others returns one row with one text: the tables with names of ours that are of another
+// program, or NULL.
+const Others = othersBegin + counterMarks + ", " + policyMarks + ", " + historyMarks + othersEnd
