@@ -18,6 +18,7 @@ const (
 	undefinedColumn       = "42703"
 	featureNotSupported   = "0A000"
 	readOnlyTransaction   = "25006"
+	lockNotAvailable      = "55P03"
 	classIntegrity        = "23"
 	checkViolation        = "23514"
 )
@@ -38,7 +39,7 @@ func (e notFound) Is(target error) bool { return target == ErrNotFound }
 // failure says what an error of the server means.
 func (d *Database) failure(err error) error {
 	var failed *pgconn.PgError
-	if !errors.As(err, &failed) {
+	if !errors.As(err, &failed) { // nil, or not of the server
 		return err
 	}
 	return explained(failed, d.major(), d.conn.Config().User)
@@ -57,6 +58,8 @@ func explained(failed *pgconn.PgError, major int, role string) error {
 		return fmt.Errorf("the tables of the policy are missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", failed.Message)
 	case insufficientPrivilege:
 		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md", role, failed.Message)
+	case lockNotAvailable:
+		return &lockError{}
 	case readOnlyTransaction:
 		return fmt.Errorf("the server is read-only: %s: use the primary", failed.Message)
 	case featureNotSupported:

@@ -133,7 +133,12 @@ func (d *Database) writeUser(ctx context.Context, name string, isNew bool, colum
 	sql := ""
 	switch {
 	case isNew:
-		sql = "INSERT INTO rate_limit_users (user_id, " + strings.Join(names, ", ") + ") VALUES ($1, " + strings.Join(sqls, ", ") + ")"
+		// Another command may make the user at the same time.
+		sql = "INSERT INTO rate_limit_users (user_id, " + strings.Join(names, ", ") + ") VALUES ($1, " + strings.Join(sqls, ", ") + ") ON CONFLICT (user_id) DO UPDATE SET "
+		for i, name := range names {
+			names[i] = name + " = excluded." + name
+		}
+		sql += strings.Join(names, ", ")
 	case len(columns) > 0:
 		for i := range sqls {
 			sqls[i] = names[i] + " = " + sqls[i]

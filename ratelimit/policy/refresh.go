@@ -177,12 +177,23 @@ func (p *Policy) compile(rows savedRows) error {
 	if sameRules {
 		set = set.WithBans(bans)
 	} else {
-		rules, overrides, err := decodeRules(rows.Rules)
+		usable := p.usable
+		if usable == nil {
+			usable = rows.Usable // as an earlier policy has saved them
+		}
+		rules, usable, err := compileRows(rows.Rules, usable, p.settings.Options)
 		if err != nil {
 			return err
 		}
-		set = Compile(rules, overrides, bans, p.settings.Options)
-		p.report("rules", wrongError(set.Wrong()))
+		set = newSnapshot(rules, bans)
+		p.usable = usable
+		rows.Usable = make(map[string]string)
+		for _, wrong := range rules.wrong {
+			if wrong.Replaced {
+				rows.Usable[wrong.Rule] = usable[wrong.Rule]
+			}
+		}
+		p.report("rules", wrongError(rules.wrong))
 	}
 	p.rows = rows
 	p.current.Store(set)
@@ -214,7 +225,7 @@ func wrongError(wrong []Wrong) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	return errors.New("disabled: " + strings.Join(wrongTexts(wrong), "; "))
+	return errors.New("cannot be used: " + strings.Join(wrongTexts(wrong), "; "))
 }
 
 func wrongTexts(wrong []Wrong) []string {
@@ -224,7 +235,13 @@ func wrongTexts(wrong []Wrong) []string {
 		if wrong[i].Override != "" {
 			text += ", override for " + wrong[i].Override
 		}
-		all = append(all, text+": "+wrong[i].Err.Error())
+		text += ": " + wrong[i].Err.Error()
+		if wrong[i].Replaced {
+			text += " (its last usable version applies)"
+		} else {
+			text += " (it is off)"
+		}
+		all = append(all, text)
 	}
 	return all
 }
