@@ -95,7 +95,7 @@ which is more than any one organisation holds, needs --yes.`,
 				return err
 			}
 			if admin.IsWide(network) && !yes {
-				return fmt.Errorf("NETWORK: %q: is wider than any one organisation's, so the ban would shut out all kinds of clients, and perhaps everybody: give --yes if you mean it", network)
+				return &ratelimit.FieldError{Field: "NETWORK", Value: network.String(), Want: "an IPv4 /8 or an IPv6 /16 at most, which is as much as one organisation holds, or given with --yes: a wider ban shuts out all kinds of clients"}
 			}
 			return t.ban(ctx, db, cmd, &terms, func(until time.Time) (admin.Ban, error) {
 				return db.BanNetwork(ctx, network, until, terms.reason)

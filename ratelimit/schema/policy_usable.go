@@ -15,7 +15,7 @@ BEGIN
 		SELECT p INTO wrong FROM unnest(NEW.paths) AS p WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1;
 		IF wrong IS NOT NULL THEN
 			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded',
-				quote_literal(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'paths';
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'paths';
 		END IF;
 	END IF;
 	IF TG_OP = 'INSERT' OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN
@@ -23,14 +23,14 @@ BEGIN
 			WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1;
 		IF wrong IS NOT NULL THEN
 			RAISE EXCEPTION 'hosts: %: must be a host such as example.com or *.example.com, without a port, and with international names in their xn-- form',
-				quote_literal(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'hosts';
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'hosts';
 		END IF;
 	END IF;
 	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
 		-- Names of headers differ in more than upper and lower case.
 		SELECT min(c) INTO wrong FROM unnest(NEW.count_by) AS c GROUP BY lower(c) HAVING count(*) > 1 LIMIT 1;
 		IF wrong IS NOT NULL THEN
-			RAISE EXCEPTION 'count_by: %: must be given once', quote_literal(wrong)
+			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong)
 				USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';
 		END IF;
 	END IF;

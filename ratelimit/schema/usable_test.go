@@ -20,12 +20,12 @@ func TestRulesThatNoProxyCanUseAreRefused(t *testing.T) {
 	s := newSite(t)
 	s.exec(`SELECT rate_limit_rule('r', per_hour => 1); SELECT rate_limit_rule('two', per_hour => 1, per_day => 2); SELECT rate_limit_rule('free', action => 'exempt')`)
 	for sql, want := range map[string]string{
-		`UPDATE rate_limit_rules SET paths = '{/admin,/a%20b}' WHERE name = 'r'`:                      `paths: '/a%20b': must be a path such as /login`,
-		`UPDATE rate_limit_rules SET paths = ARRAY['/a\b'] WHERE name = 'r'`:                          `paths: E'/a\\b': must be`,
-		`UPDATE rate_limit_rules SET paths = '{/a?b}'`:                                                `paths: '/a?b': must be`,
-		`UPDATE rate_limit_rules SET hosts = '{localhost:8080}'`:                                      `hosts: 'localhost:8080': must be`,
-		`UPDATE rate_limit_rules SET hosts = '{example.com,"a:80"}'`:                                  `hosts: 'a:80': must be`,
-		`UPDATE rate_limit_rules SET count_by = '{user,user}'`:                                        `count_by: 'user': must be given once`,
+		`UPDATE rate_limit_rules SET paths = '{/admin,/a%20b}' WHERE name = 'r'`:                      `paths: "/a%20b": must be a path such as /login`,
+		`UPDATE rate_limit_rules SET paths = ARRAY['/a\b'] WHERE name = 'r'`:                          `paths: "/a\\b": must be`,
+		`UPDATE rate_limit_rules SET paths = '{/a?b}'`:                                                `paths: "/a?b": must be`,
+		`UPDATE rate_limit_rules SET hosts = '{localhost:8080}'`:                                      `hosts: "localhost:8080": must be`,
+		`UPDATE rate_limit_rules SET hosts = '{example.com,"a:80"}'`:                                  `hosts: "a:80": must be`,
+		`UPDATE rate_limit_rules SET count_by = '{user,user}'`:                                        `count_by: "user": must be given once`,
 		`UPDATE rate_limit_rules SET count_by = '{ip,header:X-A,header:x-a}'`:                         `must be given once`,
 		`UPDATE rate_limit_rules SET action = 'block' WHERE name = 'r'`:                               `action: 'block': must be limit for a rule with limits`,
 		`INSERT INTO rate_limit_rule_limits (rule, name, events, per) VALUES ('free', 'l', 1, '1 s')`: `action: 'exempt': must be limit for a rule with limits`,
