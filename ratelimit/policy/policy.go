@@ -112,6 +112,7 @@ type Policy struct {
 	lacking    error     // the last failure of the migration
 	migrateAt  time.Time // when it is tried again
 	due        changes   // of rules and bans: found, and not read yet
+	stale      changes   // of identities: found, and not forgotten yet
 	rows       savedRows
 	usable     map[string]string // the last usable version of each rule, see compileRows
 	loaded     time.Time

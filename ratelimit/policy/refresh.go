@@ -82,7 +82,9 @@ func (p *Policy) refresh(ctx context.Context) error {
 		p.due.rules = true
 		p.due.bans = true
 	}
-	if err := p.load(ctx, now); err != nil {
+	err = p.load(ctx, now)
+	p.forgetStale() // also if the rules cannot be read
+	if err != nil {
 		return err
 	}
 	p.mu.Lock()
@@ -114,10 +116,18 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// apply forgets the identities that have changed, and notes which rules are to be read.
+// apply notes which rules are to be read, and which identities to be forgotten.
 func (p *Policy) apply(found changes) {
 	p.due.rules = p.due.rules || found.rules || found.everything
 	p.due.bans = p.due.bans || found.bans || found.everything
+	p.stale = found
+}
+
+// forgetStale forgets the identities that have changed. It runs just before the snapshot of the
+// same change takes effect: in between, a tier that was renamed would be that of no rule.
+func (p *Policy) forgetStale() {
+	found := p.stale
+	p.stale = changes{}
 	if found.identities || found.everything {
 		p.known.EvictAll()
 		return
@@ -196,6 +206,7 @@ func (p *Policy) compile(rows savedRows) error {
 		p.report("rules", wrongError(rules.wrong))
 	}
 	p.rows = rows
+	p.forgetStale()
 	p.current.Store(set)
 	p.setReady()
 	if p.settings.OnLoad != nil {
