@@ -7,6 +7,7 @@ import (
 	"math/rand"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -61,7 +62,11 @@ func TestTheLastLimitStays(t *testing.T) {
 	go func() { ended <- run("COMMIT") }()
 	watcher := &site{t: t, dsn: s.dsn}
 	watcher.conn = watcher.connect()
+	until := time.Now().Add(20 * time.Second)
 	for watcher.text("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database()") == "0" {
+		if time.Now().After(until) {
+			t.Fatal("the second transaction does not wait for the first")
+		}
 		select {
 		case err := <-ended:
 			t.Fatalf("the second transaction ended before the first: %v", err)
@@ -133,14 +138,16 @@ func TestAnUpgradeKeepsWrongRules(t *testing.T) {
 	}
 }
 
-// Twelve sessions that make a rule, or a user, at the same time all succeed.
+// Twelve sessions that make a rule at the same time all succeed.
 func TestARuleIsMadeByManyAtOnce(t *testing.T) {
 	s := newSite(t)
 	ended := make(chan string, 12)
+	begin := make(chan struct{})
 	for n := 0; n < 12; n++ {
 		conn := s.connect()
 		go func() {
 			var done string
+			<-begin
 			for round := 0; round < 10; round++ {
 				if err := conn.QueryRow(context.Background(), fmt.Sprintf("SELECT rate_limit_rule('r%d', per_hour => 5, per_day => 9)", round)).Scan(&done); err != nil {
 					done = err.Error()
@@ -150,6 +157,7 @@ func TestARuleIsMadeByManyAtOnce(t *testing.T) {
 			ended <- done
 		}()
 	}
+	close(begin)
 	for n := 0; n < 12; n++ {
 		if done := <-ended; done != "created" && done != "changed" {
 			t.Error(done)
