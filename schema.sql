@@ -868,7 +868,7 @@ COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.'
 COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.';
 COMMENT ON COLUMN rate_limit_bans.times IS 'How many times proxies have banned it: each time for twice as long as the time before.';
 COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
-COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role, or the proxy, that made the ban.';
+COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
@@ -950,6 +950,102 @@ END $$;
 COMMENT ON FUNCTION rate_limit_check_overrides() IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_overrides FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar, burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+
+CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	wrong text;
+BEGIN
+	IF TG_OP = 'INSERT' OR NEW.paths IS DISTINCT FROM OLD.paths THEN
+		SELECT p INTO wrong FROM unnest(NEW.paths) AS p WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded',
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'paths';
+		END IF;
+	END IF;
+	IF TG_OP = 'INSERT' OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN
+		SELECT h INTO wrong FROM unnest(NEW.hosts) AS h
+			WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'hosts: %: must be a host such as example.com or *.example.com, without a port, and with international names in their xn-- form',
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'hosts';
+		END IF;
+	END IF;
+	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
+		-- Names of headers differ in more than upper and lower case.
+		SELECT min(c) INTO wrong FROM unnest(NEW.count_by) AS c GROUP BY lower(c) HAVING count(*) > 1 LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong)
+				USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';
+		END IF;
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
+CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
+
+CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	effect text;
+BEGIN
+	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
+	SELECT r.action INTO effect FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
+	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
+		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month: missing: a rule that limits must have one or more of them'
+			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Rows of rate_limit_rule_limits can have any other time.';
+	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
+		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
+			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, or does not limit and has one.';
+
+CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
+		PERFORM rate_limit_complete(NEW.name);
+		RETURN NULL;
+	END IF;
+	IF TG_OP <> 'INSERT' THEN
+		PERFORM rate_limit_complete(OLD.rule);
+	END IF;
+	IF TG_OP <> 'DELETE' THEN
+		PERFORM rate_limit_complete(NEW.rule);
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_complete() IS 'Refuses rules whose action and limits do not go together, at the end of the transaction.';
+DO $$
+DECLARE
+	checked record;
+BEGIN
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+	LOOP
+		-- There is no CREATE OR REPLACE of a constraint trigger.
+		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
+			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()',
+				checked.events, checked.name);
+		END IF;
+	END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION rate_limit_rename() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_users' THEN
+		-- Of two bans the one that ends later stays.
+		DELETE FROM rate_limit_bans b USING rate_limit_bans o
+			WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
+		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
+	ELSIF OLD.tier = 'anonymous' THEN
+		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user'
+			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'tier';
+	ELSE
+		UPDATE rate_limit_rules SET tiers = array_replace(tiers, OLD.tier, NEW.tier) WHERE OLD.tier = ANY (tiers);
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_rename() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
+CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename();
+CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename();
 
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE
@@ -1050,25 +1146,26 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 #variable_conflict use_column
 DECLARE
 	unknown text;
-	created boolean;
+	created boolean := false;
 	kept text;
-	refused text;
 BEGIN
 	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
 	IF unknown IS NOT NULL THEN
 		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown,
 			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
 	END IF;
-	created := NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name);
-	IF created THEN
+	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name) THEN
 		INSERT INTO rate_limit_rules (name, family, priority, mode, action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
 			ban_for, ban_after, ban_within, comment, without_header)
 		VALUES (rate_limit_rule.name, rate_limit_rule.family, coalesce(rate_limit_rule.priority, 100), coalesce(rate_limit_rule.mode, 'enforce'),
 			coalesce(rate_limit_rule.action, 'limit'), rate_limit_rule.tiers, rate_limit_rule.hosts, rate_limit_rule.paths, rate_limit_rule.methods, rate_limit_rule.networks,
 			coalesce(rate_limit_rule.count_by, '{user}'), coalesce(rate_limit_rule.valid, '(,)'), coalesce(rate_limit_rule.cost, 1), rate_limit_rule.status,
 			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment,
-			coalesce(rate_limit_rule.without_header, 'share'));
-	ELSE
+			coalesce(rate_limit_rule.without_header, 'share'))
+		ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING; -- another transaction may make it now
+		created := FOUND;
+	END IF;
+	IF NOT created THEN
 		UPDATE rate_limit_rules r SET
 			family = coalesce(rate_limit_rule.family, r.family), priority = coalesce(rate_limit_rule.priority, r.priority),
 			mode = coalesce(rate_limit_rule.mode, r.mode), action = coalesce(rate_limit_rule.action, r.action),
@@ -1098,18 +1195,7 @@ BEGIN
 			('per_month', rate_limit_rule.per_month, NULL, 'month')) AS new(name, events, per, calendar)
 		WHERE new.events IS NOT NULL
 	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
-	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name AND r.action <> 'limit')
-		AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name) THEN
-		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month: missing: a rule that limits must have one or more of them'
-			USING ERRCODE = 'not_null_violation', HINT = 'Rows of rate_limit_rule_limits can have any other time.';
-	END IF;
-	SELECT r.action INTO refused FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name AND r.action <> 'limit'
-		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = r.name);
-	IF refused IS NOT NULL AND num_nonnulls(rate_limit_rule.action, rate_limit_rule.per_second, rate_limit_rule.per_minute, rate_limit_rule.per_hour,
-		rate_limit_rule.per_day, rate_limit_rule.per_month) > 0 THEN
-		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(refused)
-			USING ERRCODE = 'check_violation', HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
-	END IF;
+	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
 	RETURN CASE WHEN created THEN 'created' ELSE 'changed' END;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
@@ -1203,16 +1289,18 @@ CREATE OR REPLACE FUNCTION rate_limit_ban(duration interval, network cidr DEFAUL
 DECLARE
 	longest CONSTANT interval := '8760 h';
 	ends timestamptz;
+	-- The name of a proxy stands behind its role, so that it cannot be taken for a person.
+	author CONSTANT text := session_user || coalesce(' (' || left(rate_limit_ban.banned_by, 200) || ')', '');
 BEGIN
 	IF duration IS NULL OR duration <= interval '0' THEN
 		RAISE EXCEPTION 'duration: %: must be above 0', duration USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	INSERT INTO rate_limit_bans AS b (network, user_id, key_id, until, reason, banned_by)
-		SELECT rate_limit_ban.network, rate_limit_ban.user_id, rate_limit_ban.key_id, now() + rate_limit_ban.duration, rate_limit_ban.reason, coalesce(rate_limit_ban.banned_by, session_user)
+		SELECT rate_limit_ban.network, rate_limit_ban.user_id, rate_limit_ban.key_id, now() + rate_limit_ban.duration, rate_limit_ban.reason, author
 		WHERE NOT EXISTS (SELECT FROM rate_limit_bans o WHERE o.network = rate_limit_ban.network OR o.user_id = rate_limit_ban.user_id OR o.key_id = rate_limit_ban.key_id)
 	ON CONFLICT DO NOTHING RETURNING until INTO ends;
 	IF ends IS NULL THEN
-		UPDATE rate_limit_bans b SET times = b.times + 1, banned_at = now(), reason = rate_limit_ban.reason, banned_by = coalesce(rate_limit_ban.banned_by, session_user),
+		UPDATE rate_limit_bans b SET times = b.times + 1, banned_at = now(), reason = rate_limit_ban.reason, banned_by = author,
 			until = now() + greatest(rate_limit_ban.duration, least(longest, rate_limit_ban.duration * power(2, least(b.times, 30))))
 		WHERE b.until <= now() AND (b.network = rate_limit_ban.network OR b.user_id = rate_limit_ban.user_id OR b.key_id = rate_limit_ban.key_id);
 		SELECT b.until INTO ends FROM rate_limit_bans b
@@ -1250,7 +1338,7 @@ COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long that is. NULL: for ev
 COMMENT ON COLUMN rate_limit_banned.reason IS 'For people.';
 COMMENT ON COLUMN rate_limit_banned.times IS 'As in rate_limit_bans.';
 COMMENT ON COLUMN rate_limit_banned.banned_at IS 'When the ban began.';
-COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role, or the proxy, that made the ban.';
+COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
 
 -- A view on the tables of counters would forbid every change of their columns, also that of a
 -- program with an older schema. The body of a function is looked at only when it runs.
@@ -1323,9 +1411,10 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_ban', 'rate_limit_forget') AS of_owner
+	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_check_complete', 'rate_limit_rename',
+			'rate_limit_ban', 'rate_limit_forget') AS of_owner
 		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
+		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
 			'rate_limit_rows')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,

@@ -80,9 +80,12 @@ func bansCommand(t *tool) *cobra.Command {
 
 func banCommand(t *tool) *cobra.Command {
 	var terms banTerms
+	yes := false
 	cmd := &cobra.Command{
 		Use:   "ban NETWORK",
 		Short: "Shuts a network or an address out",
+		Long: `Shuts a network or an address out. A network that is wider than an IPv4 /8 or an IPv6 /16,
+which is more than any one organisation holds, needs --yes.`,
 		Example: `  caddy pg-ratelimit ban 192.0.2.0/24 --for 1h --reason scraping
   caddy pg-ratelimit ban 2001:db8::1`,
 		Args: arguments("NETWORK"),
@@ -91,12 +94,16 @@ func banCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if admin.IsWide(network) && !yes {
+				return &ratelimit.FieldError{Field: "NETWORK", Value: network.String(), Want: "an IPv4 /8 or an IPv6 /16 at most, which is as much as one organisation holds, or given with --yes: a wider ban shuts out all kinds of clients"}
+			}
 			return t.ban(ctx, db, cmd, &terms, func(until time.Time) (admin.Ban, error) {
 				return db.BanNetwork(ctx, network, until, terms.reason)
 			})
 		}),
 	}
 	terms.flags(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "ban the network however wide it is")
 	return cmd
 }
 

@@ -133,9 +133,12 @@ func keysRotate(t *tool) *cobra.Command {
 		Use:   "rotate ID [--grace 24h]",
 		Short: "Makes an API key in place of another one, and ends that one after a grace",
 		Long: `Makes an API key with the name, the end, the overrides and the bans of another one, and
-prints it like keys create. The old key is valid until the grace has passed. Limits that
-count by key count the new key from zero; those that count by user go on.`,
+prints it like keys create. The old key is valid until the grace has passed: if it has
+leaked, give --grace 0s. Limits that count by key count the new key from zero; those that
+count by user go on.`,
 		Example: `  caddy pg-ratelimit keys rotate 7 --grace 24h
+
+  # the key has leaked
   caddy pg-ratelimit keys rotate 7 --grace 0s`,
 		Args:              arguments("ID"),
 		ValidArgsFunction: t.completeOne(validKeys),

@@ -32,6 +32,19 @@ func (d *Database) bans(ctx context.Context, condition string, args ...any) ([]B
 // Bans returns all bans that are in force.
 func (d *Database) Bans(ctx context.Context) ([]Ban, error) { return d.bans(ctx, "true") }
 
+// IsWide reports whether a network is larger than any that one organisation holds: the largest
+// assignments are an IPv4 /8 and an IPv6 /16. So its ban also shuts out others, and perhaps
+// everybody.
+func IsWide(network netip.Prefix) bool {
+	if network.Addr().Is4() {
+		return network.Bits() < 8
+	}
+	return network.Bits() < 16 || network.Overlaps(mapped) && network.Bits() < mapped.Bits()+8
+}
+
+// mapped are the IPv4 addresses in IPv6 form.
+var mapped = netip.MustParsePrefix("::ffff:0:0/96")
+
 // BanNetwork shuts a network out until a time, or for ever if it is the zero time. A ban that
 // is in force is changed. reason may be "".
 func (d *Database) BanNetwork(ctx context.Context, network netip.Prefix, until time.Time, reason string) (Ban, error) {

@@ -100,25 +100,26 @@ func values[T any](ctx context.Context, d *Database, sql string, args ...any) ([
 }
 
 // query runs a query, and reads each of its rows with read.
-func query[T any](ctx context.Context, d *Database, read pgx.RowToFunc[T], sql string, args []any) ([]T, error) {
-	result, err := d.conn.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, d.failure(err)
-	}
-	all, err := pgx.CollectRows(result, read)
-	if err != nil {
-		return nil, d.failure(err)
-	}
-	return all, nil
+func query[T any](ctx context.Context, d *Database, read pgx.RowToFunc[T], sql string, args []any) (all []T, err error) {
+	err = d.patiently(ctx, patience, func() error {
+		result, err := d.conn.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(result, read)
+		return err
+	})
+	return all, err
 }
 
 // execute runs a command and returns how many rows it changed.
-func (d *Database) execute(ctx context.Context, sql string, args ...any) (int64, error) {
-	tag, err := d.conn.Exec(ctx, sql, args...)
-	if err != nil {
-		return 0, d.failure(err)
-	}
-	return tag.RowsAffected(), nil
+func (d *Database) execute(ctx context.Context, sql string, args ...any) (changed int64, err error) {
+	err = d.patiently(ctx, patience, func() error {
+		tag, err := d.conn.Exec(ctx, sql, args...)
+		changed = tag.RowsAffected()
+		return err
+	})
+	return changed, err
 }
 
 // together runs commands in one transaction, all or none. The commands use d.
@@ -131,10 +132,8 @@ func (d *Database) together(ctx context.Context, commands func() error) error {
 		_ = tx.Rollback(ctx) // the first error says more
 		return err
 	}
-	if err := tx.Commit(ctx); err != nil {
-		return d.failure(err)
-	}
-	return nil
+	// The end of the transaction checks rules, and may wait for a lock as well.
+	return d.patiently(ctx, patience, func() error { return tx.Commit(ctx) })
 }
 
 // endSQL and beginSQL are the SQL for the end and the begin of something, and NULL for no bound.

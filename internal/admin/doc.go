@@ -3,6 +3,7 @@
 // commands of the Caddy module print what it returns.
 //
 //   - database.go, errors.go: the connection, and what its errors mean for people
+//   - locks.go: which sessions hold a lock that a statement waits for
 //   - assignment.go, values.go: settings of the form name=value
 //   - migrate.go: the tables
 //   - rules.go, rule_set.go, rule_limits.go: rules and their limits

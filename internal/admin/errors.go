@@ -21,6 +21,7 @@ const (
 	featureNotSupported   = "0A000"
 	readOnlyTransaction   = "25006"
 	dependentObjects      = "2BP01"
+	lockNotAvailable      = "55P03"
 	classIntegrity        = "23"
 	checkViolation        = "23514"
 )
@@ -41,7 +42,7 @@ func (e notFound) Is(target error) bool { return target == ErrNotFound }
 // failure says what an error of the server means.
 func (d *Database) failure(err error) error {
 	var failed *pgconn.PgError
-	if !errors.As(err, &failed) {
+	if !errors.As(err, &failed) { // nil, or not of the server
 		return err
 	}
 	switch failed.Code {
@@ -69,6 +70,8 @@ func explained(failed *pgconn.PgError, major int, role string) error {
 		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md", role, failed.Message)
 	case dependentObjects:
 		return fmt.Errorf("something of another program depends on the tables: %s", failed.Detail)
+	case lockNotAvailable:
+		return &lockError{}
 	case readOnlyTransaction:
 		return fmt.Errorf("the server is read-only: %s: use the primary", failed.Message)
 	case featureNotSupported:

@@ -2,6 +2,8 @@ package admin
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
@@ -53,6 +55,10 @@ func (d *Database) Migrate(ctx context.Context) (Migration, error) {
 	return m, err
 }
 
+// lockAttempt is for how long a migration waits for a lock at once. It is shorter than the
+// lock_timeout of schema.Lock.
+const lockAttempt = 300 * time.Millisecond
+
 // makeTables runs the SQL of a migration in one transaction, unless the tables are ready. first
 // is a table that exists if an older version of the tables does.
 func (d *Database) makeTables(ctx context.Context, ready bool, first, sql string) (string, error) {
@@ -64,8 +70,24 @@ func (d *Database) makeTables(ctx context.Context, ready bool, first, sql string
 		return "", d.failure(err)
 	}
 	// A text of several commands without parameters is one transaction.
-	if _, err := d.conn.PgConn().Exec(ctx, schema.Lock+sql).ReadAll(); err != nil {
-		return "", d.failure(err)
+	// A session that waits for the lock of a table makes all others wait behind it, so each attempt
+	// is short.
+	for started := time.Now(); ; {
+		err := d.patiently(ctx, lockAttempt, func() error {
+			_, err := d.conn.PgConn().Exec(ctx, schema.Lock+sql).ReadAll()
+			return err
+		})
+		var locked *lockError
+		if !errors.As(err, &locked) {
+			if err != nil {
+				return "", err
+			}
+			break
+		}
+		locked.waited = time.Since(started)
+		if locked.waited >= patience || !sleep(ctx, lockAttempt) {
+			return "", err
+		}
 	}
 	if exists {
 		return upgraded, nil

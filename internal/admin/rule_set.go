@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -144,13 +145,17 @@ func (d *Database) SetRule(ctx context.Context, name string, assignments []strin
 		return false, err
 	}
 	defer func() { err = withValue(err, assignments) }()
-	err = d.together(ctx, func() error {
+	err = d.usably(ctx, name, func() error {
+		// Commands that change one rule at the same time take the locks in one order.
 		inserted := int64(0)
 		if len(change.limits) > 0 {
 			// The limits refer to the rule.
 			if inserted, err = d.execute(ctx, "INSERT INTO rate_limit_rules (name) VALUES ($1) ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING", name); err != nil {
 				return err
 			}
+		}
+		if _, err := d.execute(ctx, "SELECT FROM rate_limit_rules WHERE name = $1 FOR UPDATE", name); err != nil {
+			return err
 		}
 		if err := d.resetRule(ctx, name, &change); err != nil {
 			return err
@@ -171,6 +176,54 @@ func (d *Database) SetRule(ctx context.Context, name string, assignments []strin
 		return err
 	})
 	return isNew, err
+}
+
+// usably runs commands that change a rule in one transaction, and refuses the change if proxies
+// could then not use the rule, or another rule that they can use now.
+func (d *Database) usably(ctx context.Context, name string, commands func() error) error {
+	return d.together(ctx, func() error {
+		before, err := d.wrongRules(ctx)
+		if err != nil {
+			return err
+		}
+		if err := commands(); err != nil {
+			return err
+		}
+		after, err := d.wrongRules(ctx)
+		if err != nil || after[name] != nil {
+			return errors.Join(err, after[name])
+		}
+		for other, wrong := range after {
+			if before[other] == nil {
+				return fmt.Errorf("the rule %q could no longer be used: %w", other, wrong)
+			}
+		}
+		return nil
+	})
+}
+
+// wrongRules says which rules proxies cannot use, and why: by compiling them as proxies do.
+func (d *Database) wrongRules(ctx context.Context) (map[string]error, error) {
+	type row struct{ Part, Name, Text string }
+	found, err := rows[row](ctx, d, policy.RulesSQL())
+	if err != nil {
+		return nil, err
+	}
+	var texts []string
+	for _, r := range found {
+		texts = append(texts, r.Part, r.Name, r.Text)
+	}
+	rules, overrides, err := policy.DecodeRules(texts)
+	if err != nil {
+		return nil, err
+	}
+	wrong := map[string]error{}
+	for _, w := range policy.Compile(rules, overrides, nil, policyOptions).Wrong() {
+		if w.Override == "" {
+			wrong[w.Rule] = w.Err
+		}
+	}
+	return wrong, nil
 }
 
 // resetRule takes settings back: those of one row together, since constraints can be about

@@ -169,8 +169,10 @@ func (d *Database) RuleNames(ctx context.Context) ([]string, error) {
 
 // SetRuleMode turns a rule on (enforce), on trial (shadow) or off.
 func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
-	n, err := d.execute(ctx, "UPDATE rate_limit_rules SET mode = $2 WHERE name = $1", name, mode)
-	return d.oneRule(ctx, name, n, err)
+	return d.usably(ctx, name, func() error {
+		n, err := d.execute(ctx, "UPDATE rate_limit_rules SET mode = $2 WHERE name = $1", name, mode)
+		return d.oneRule(ctx, name, n, err)
+	})
 }
 
 // DeleteRule deletes a rule with its limits and overrides. Its counters expire by themselves.

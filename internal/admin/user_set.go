@@ -49,8 +49,7 @@ func (d *Database) SetUser(ctx context.Context, name string, texts []string) (is
 		if err != nil {
 			return err
 		}
-		isNew = len(exists) == 0
-		if err := d.writeUser(ctx, name, isNew, columns, args); err != nil {
+		if isNew, err = d.writeUser(ctx, name, len(exists) == 0, columns, args); err != nil {
 			return err
 		}
 		for _, a := range overrides {
@@ -113,8 +112,8 @@ func timeOrInfinity(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// writeUser makes a user, or changes columns of one.
-func (d *Database) writeUser(ctx context.Context, name string, isNew bool, columns []userColumn, args []any) error {
+// writeUser makes a user, or changes columns of one. It reports whether it made the user.
+func (d *Database) writeUser(ctx context.Context, name string, isNew bool, columns []userColumn, args []any) (made bool, err error) {
 	var names, sqls []string
 	hasTier := false
 	for _, c := range columns {
@@ -126,24 +125,25 @@ func (d *Database) writeUser(ctx context.Context, name string, isNew bool, colum
 	if isNew && !hasTier {
 		tiers, err := d.Tiers(ctx)
 		if err != nil {
-			return err
+			return false, err
 		}
-		return &ratelimit.FieldError{Field: "tier", Want: "given for a new user, one of " + strings.Join(tiers, ", ")}
+		return false, &ratelimit.FieldError{Field: "tier", Want: "given for a new user, one of " + strings.Join(tiers, ", ")}
 	}
-	sql := ""
-	switch {
-	case isNew:
-		sql = "INSERT INTO rate_limit_users (user_id, " + strings.Join(names, ", ") + ") VALUES ($1, " + strings.Join(sqls, ", ") + ")"
-	case len(columns) > 0:
-		for i := range sqls {
-			sqls[i] = names[i] + " = " + sqls[i]
+	if isNew {
+		made, err := d.execute(ctx, "INSERT INTO rate_limit_users (user_id, "+strings.Join(names, ", ")+") VALUES ($1, "+strings.Join(sqls, ", ")+") ON CONFLICT (user_id) DO NOTHING", args...)
+		if err != nil || made > 0 {
+			return made > 0, err
 		}
-		sql = "UPDATE rate_limit_users SET " + strings.Join(sqls, ", ") + " WHERE user_id = $1"
-	default:
-		return nil
+		// Another command has made the user meanwhile.
 	}
-	_, err := d.execute(ctx, sql, args...)
-	return err
+	if len(columns) == 0 {
+		return false, nil
+	}
+	for i := range sqls {
+		sqls[i] = names[i] + " = " + sqls[i]
+	}
+	_, err = d.execute(ctx, "UPDATE rate_limit_users SET "+strings.Join(sqls, ", ")+" WHERE user_id = $1", args...)
+	return false, err
 }
 
 // setOverride makes, changes or deletes the override of a user that is always valid.

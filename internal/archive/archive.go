@@ -95,6 +95,9 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if err := o.To.prepare(ctx); err != nil {
 		return nil, err
 	}
+	if err := checkOwner(ctx, conn); err != nil {
+		return nil, err
+	}
 	all, err := partitions(ctx, conn)
 	if err != nil {
 		return nil, err
@@ -145,6 +148,21 @@ func prepareSession(ctx context.Context, conn *pgx.Conn, patience time.Duration)
 	_, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey)
 	if busy(err) {
 		return ErrRunning
+	}
+	return err
+}
+
+// checkOwner returns an error if the role does not own the audit log. Partitions have privileges of
+// their own, which are those of the owner.
+func checkOwner(ctx context.Context, conn *pgx.Conn) error {
+	var role, owner string
+	err := conn.QueryRow(ctx, "SELECT current_user, c.relowner::regrole::text FROM pg_class c WHERE c.oid = to_regclass('rate_limit_audit') AND NOT pg_has_role(c.relowner, 'USAGE')").Scan(&role, &owner)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err == nil {
+		err = fmt.Errorf("the role %q may not archive: use the role that owns the tables, %s, or make the role a member of it: GRANT %s TO %s",
+			role, owner, owner, pgx.Identifier{role}.Sanitize())
 	}
 	return err
 }

@@ -18,6 +18,8 @@ type Wrong struct {
 	Override string
 	// Err says what is wrong, and what it should be.
 	Err error
+	// Replaced is true if the last usable version of the rule is used in its place.
+	Replaced bool
 }
 
 // Options are how a snapshot is compiled.
@@ -60,8 +62,8 @@ func newSnapshot(set *ruleSet, bans []Ban) *Snapshot {
 	return s
 }
 
-// Wrong returns the rules that are disabled because they cannot be used, and the overrides
-// for tiers that are not used, in the order of their names.
+// Wrong returns the rules that cannot be used, and the overrides for tiers that are not used, in
+// the order of their names.
 func (s *Snapshot) Wrong() []Wrong { return append([]Wrong(nil), s.set.wrong...) }
 
 // Rules returns how many rules have an effect.

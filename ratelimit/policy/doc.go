@@ -24,7 +24,8 @@
 //     contains the amount or the tier, so a change of plan keeps what was used. A rule does
 //     not match a request that lacks what it counts by, except for a header: see
 //     Rule.SkipWithoutHeader.
-//  6. A rule that cannot be used disables itself alone, and Snapshot.Wrong names it.
+//  6. A rule that cannot be used is left out, and Snapshot.Wrong names it. A Policy applies its
+//     last usable version instead, if it has had one.
 //
 // # How changes take effect
 //
@@ -55,7 +56,8 @@
 //     index.go: which rules may match.
 //   - match.go: Decide. parameters.go: paths with parameters. memo.go: what it remembers. recall.go: requests of known API keys.
 //   - policy.go: a Policy. refresh.go: what it does in the background: it polls for changes
-//     (poll.go), forgets the identities that have changed, reads the rules and bans that have
-//     changed (load.go), and swaps the snapshot as a whole. node.go: what it writes.
+//     (poll.go), reads the rules and bans that have changed (load.go), replaces rules that cannot
+//     be used (usable.go), forgets the identities that have changed, and swaps the snapshot as a
+//     whole. node.go: what it writes.
 //     lookup.go: identities that are not cached, many in one statement.
 package policy

@@ -49,7 +49,7 @@ func TestChangesAreObeyed(t *testing.T) {
 				{"UPDATE rate_limit_api_keys SET expires_at = 'infinity', digest = sha256('no key')", " anonymous 401 unknown_key", "ann free rule/plan/per_hour=500"},
 				{"UPDATE rate_limit_api_keys SET digest = sha256('key of ann')", "ann free rule/plan/per_hour=500", "ann free rule/plan/per_hour=500"},
 				{"UPDATE rate_limit_users SET user_id = 'bob'", "bob free rule/plan/per_hour=500", "ann anonymous"},
-				{"UPDATE rate_limit_tiers SET tier = 'gratis' WHERE tier = 'free'", "bob gratis", "ann anonymous"},
+				{"UPDATE rate_limit_tiers SET tier = 'gratis' WHERE tier = 'free'", "bob gratis rule/plan/per_hour=500", "ann anonymous"},
 				{"TRUNCATE rate_limit_users CASCADE", " anonymous 401 unknown_key", "ann anonymous"},
 			} {
 				s.exec(step.sql)
@@ -67,16 +67,16 @@ func TestChangesAreObeyed(t *testing.T) {
 	}
 }
 
-// A rule that cannot be used disables itself alone. It is reported once, and the node names it.
+// A rule that could never be used is off alone. It is reported once, and the node names it.
 func TestAWrongRuleDisablesItselfAlone(t *testing.T) {
 	s := newSite(t)
-	s.exec(`INSERT INTO rate_limit_rules (name) VALUES ('no-limits'); SELECT rate_limit_rule('good', count_by => '{all}', per_hour => 5)`)
+	s.unchecked(`INSERT INTO rate_limit_rules (name) VALUES ('no-limits'); SELECT rate_limit_rule('good', count_by => '{all}', per_hour => 5)`)
 	p := s.policy(policy.Settings{Node: "n1"})
 	refresh(t, p)
 	refresh(t, p)
 	same(t, "a request", decided(t, p, "", ""), " anonymous rule/good/per_hour=5")
-	const want = "rule no-limits: limits: missing: must be at least one limit, or another action"
-	same(t, "what was reported", s.reports(), "disabled: "+want)
+	const want = "rule no-limits: limits: missing: must be at least one limit, or another action (it is off)"
+	same(t, "what was reported", s.reports(), "cannot be used: "+want)
 	if n := s.number("SELECT count(*) FROM rate_limit_nodes WHERE node = 'n1' AND problems = ARRAY[$1]", want); n != 1 {
 		t.Error("the node does not name the rule")
 	}

@@ -21,7 +21,11 @@ func parseHost(text string) (*hostPattern, error) {
 		p = &hostPattern{text[1:], true}
 	}
 	normal := NormalHost(p.name)
-	wrong := normal == "" || normal == "." || !strings.EqualFold(strings.TrimRight(p.name, "."), normal) || p.below && strings.HasPrefix(normal, "..")
+	name := strings.TrimRight(p.name, ".")
+	if strings.Count(name, ":") > 1 && strings.HasPrefix(name, "[") == strings.HasSuffix(name, "]") {
+		name = normal // an IPv6 address, in any of its forms
+	}
+	wrong := normal == "" || normal == "." || !strings.EqualFold(name, normal) || p.below && strings.HasPrefix(normal, "..")
 	for i := 0; i < len(normal); i++ {
 		if c := normal[i]; c <= ' ' || c >= 0x7f || c == '*' || c == '/' || c == '@' {
 			wrong = true

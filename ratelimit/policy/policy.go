@@ -112,7 +112,9 @@ type Policy struct {
 	lacking    error     // the last failure of the migration
 	migrateAt  time.Time // when it is tried again
 	due        changes   // of rules and bans: found, and not read yet
+	stale      changes   // of identities: found, and not forgotten yet
 	rows       savedRows
+	usable     map[string]string // the last usable version of each rule, see compileRows
 	loaded     time.Time
 	shown      time.Time
 	shownSeq   int64
@@ -128,6 +130,8 @@ type Policy struct {
 type savedRows struct {
 	Rules []string `json:"rules"`
 	Bans  []string `json:"bans"`
+	// Usable are the versions that replace rules which cannot be used, by name.
+	Usable map[string]string `json:"usable,omitempty"`
 }
 
 // New returns a policy on db. It does not touch the network yet, and does not close db. The

@@ -91,7 +91,9 @@ func (p *Policy) refresh(ctx context.Context) error {
 		p.due.rules = true
 		p.due.bans = true
 	}
-	if err := p.load(ctx, now); err != nil {
+	err = p.load(ctx, now)
+	p.forgetStale() // also if the rules cannot be read
+	if err != nil {
 		return p.others(ctx, err)
 	}
 	p.mu.Lock()
@@ -137,10 +139,18 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// apply forgets the identities that have changed, and notes which rules are to be read.
+// apply notes which rules are to be read, and which identities to be forgotten.
 func (p *Policy) apply(found changes) {
 	p.due.rules = p.due.rules || found.rules || found.everything || found.unlogged
 	p.due.bans = p.due.bans || found.bans || found.everything || found.unlogged
+	p.stale = found
+}
+
+// forgetStale forgets the identities that have changed. It runs just before the snapshot of the
+// same change takes effect: in between, a tier that was renamed would be that of no rule.
+func (p *Policy) forgetStale() {
+	found := p.stale
+	p.stale = changes{}
 	if found.identities || found.everything || found.unlogged {
 		p.known.EvictAll()
 		return
@@ -203,14 +213,26 @@ func (p *Policy) compile(rows savedRows) error {
 	if sameRules {
 		set = set.WithBans(bans)
 	} else {
-		rules, overrides, err := decodeRules(rows.Rules)
+		usable := p.usable
+		if usable == nil {
+			usable = rows.Usable // as an earlier policy has saved them
+		}
+		rules, usable, err := compileRows(rows.Rules, usable, p.settings.Options)
 		if err != nil {
 			return err
 		}
-		set = Compile(rules, overrides, bans, p.settings.Options)
-		p.report("rules", wrongError(set.Wrong()))
+		set = newSnapshot(rules, bans)
+		p.usable = usable
+		rows.Usable = make(map[string]string)
+		for _, wrong := range rules.wrong {
+			if wrong.Replaced {
+				rows.Usable[wrong.Rule] = usable[wrong.Rule]
+			}
+		}
+		p.report("rules", wrongError(rules.wrong))
 	}
 	p.rows = rows
+	p.forgetStale()
 	p.current.Store(set)
 	p.setReady()
 	if p.settings.OnLoad != nil {
@@ -240,7 +262,7 @@ func wrongError(wrong []Wrong) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	return errors.New("disabled: " + strings.Join(wrongTexts(wrong), "; "))
+	return errors.New("cannot be used: " + strings.Join(wrongTexts(wrong), "; "))
 }
 
 func wrongTexts(wrong []Wrong) []string {
@@ -250,7 +272,13 @@ func wrongTexts(wrong []Wrong) []string {
 		if wrong[i].Override != "" {
 			text += ", override for " + wrong[i].Override
 		}
-		all = append(all, text+": "+wrong[i].Err.Error())
+		text += ": " + wrong[i].Err.Error()
+		if wrong[i].Replaced {
+			text += " (its last usable version applies)"
+		} else {
+			text += " (it is off)"
+		}
+		all = append(all, text)
 	}
 	return all
 }

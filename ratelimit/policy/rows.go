@@ -131,7 +131,7 @@ type Rule struct {
 	// Limits are for Charge alone, which needs at least one.
 	Limits []RuleLimit
 
-	// Err is what made the rule's row useless. The rule is then disabled and reported.
+	// Err is what made the rule's row useless. The rule is then left out and reported.
 	Err error
 }
 

@@ -8,6 +8,7 @@
 //   - policy_lists.go: what the constraints need
 //   - policy_people.go, policy_rules.go, policy_overrides.go, policy_changes.go: the tables
 //     with their constraints and comments
+//   - policy_usable.go: what refuses rules that proxies cannot use, and renames users and tiers
 //   - policy_triggers.go: the log of changes
 //   - policy_rule_function.go, policy_explain.go: functions for administrators
 //   - policy_proxy_functions.go: functions for the role of the proxies

@@ -55,7 +55,8 @@ func TestBansByProxies(t *testing.T) {
 	for _, hours := range []string{"1", "2", "4"} {
 		s.want(remains, hours)
 		s.want(remains, hours)
-		s.want("SELECT banned, reason, banned_by FROM rate_limit_banned", "192.0.2.0/24 flood n1")
+		// The role stands before the name, so a proxy cannot claim to be a person.
+		s.want("SELECT banned, reason, banned_by = session_user || ' (n1)' FROM rate_limit_banned", "192.0.2.0/24 flood t")
 		s.exec("UPDATE rate_limit_bans SET until = now()")
 	}
 	s.exec("UPDATE rate_limit_bans SET until = 'infinity'")

@@ -8,7 +8,7 @@ const Version = "3"
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.
 // On a server older than Postgres 15 it fails with feature_not_supported.
 const Policy = policyServer + refusePolicy + policyLists + policyPeople + policyRules + policyOverrides + policyChanges +
-	policySuits + policyTriggers + policyRuleFunction + policyExplain + policyProxyFunctions + policyViews + policyEnd
+	policySuits + policyUsable + policyRenames + policyTriggers + policyRuleFunction + policyExplain + policyProxyFunctions + policyViews + policyEnd
 
 // policyEnd fixes the search_path of the functions to the schema in which they lie, so that
 // they find their tables whatever the search_path of the caller is. Those that write what
@@ -19,9 +19,10 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_ban', 'rate_limit_forget') AS of_owner
+	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_check_complete', 'rate_limit_rename',
+			'rate_limit_ban', 'rate_limit_forget') AS of_owner
 		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
+		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
 			'rate_limit_rows')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,

@@ -68,7 +68,7 @@ COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.'
 COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.';
 COMMENT ON COLUMN rate_limit_bans.times IS 'How many times proxies have banned it: each time for twice as long as the time before.';
 COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
-COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role, or the proxy, that made the ban.';
+COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
 `
 
 // policySuits refuses an override with an amount that its limit cannot have. It applies the

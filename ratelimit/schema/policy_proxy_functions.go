@@ -11,16 +11,18 @@ CREATE OR REPLACE FUNCTION rate_limit_ban(duration interval, network cidr DEFAUL
 DECLARE
 	longest CONSTANT interval := '8760 h';
 	ends timestamptz;
+	-- The name of a proxy stands behind its role, so that it cannot be taken for a person.
+	author CONSTANT text := session_user || coalesce(' (' || left(rate_limit_ban.banned_by, 200) || ')', '');
 BEGIN
 	IF duration IS NULL OR duration <= interval '0' THEN
 		RAISE EXCEPTION 'duration: %: must be above 0', duration USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	INSERT INTO rate_limit_bans AS b (network, user_id, key_id, until, reason, banned_by)
-		SELECT rate_limit_ban.network, rate_limit_ban.user_id, rate_limit_ban.key_id, now() + rate_limit_ban.duration, rate_limit_ban.reason, coalesce(rate_limit_ban.banned_by, session_user)
+		SELECT rate_limit_ban.network, rate_limit_ban.user_id, rate_limit_ban.key_id, now() + rate_limit_ban.duration, rate_limit_ban.reason, author
 		WHERE NOT EXISTS (SELECT FROM rate_limit_bans o WHERE o.network = rate_limit_ban.network OR o.user_id = rate_limit_ban.user_id OR o.key_id = rate_limit_ban.key_id)
 	ON CONFLICT DO NOTHING RETURNING until INTO ends;
 	IF ends IS NULL THEN
-		UPDATE rate_limit_bans b SET times = b.times + 1, banned_at = now(), reason = rate_limit_ban.reason, banned_by = coalesce(rate_limit_ban.banned_by, session_user),
+		UPDATE rate_limit_bans b SET times = b.times + 1, banned_at = now(), reason = rate_limit_ban.reason, banned_by = author,
 			until = now() + greatest(rate_limit_ban.duration, least(longest, rate_limit_ban.duration * power(2, least(b.times, 30))))
 		WHERE b.until <= now() AND (b.network = rate_limit_ban.network OR b.user_id = rate_limit_ban.user_id OR b.key_id = rate_limit_ban.key_id);
 		SELECT b.until INTO ends FROM rate_limit_bans b

@@ -4,8 +4,7 @@ package schema
 // call. NULL keeps what an existing rule has, since a rule that loses a condition that was
 // not named would match too much.
 //
-// The constraints check all values but three, which they cannot see: names in tiers that no
-// tier has, a rule that limits and has no limit, and a rule that does not limit and has one.
+// The constraints and triggers check all values but the names in tiers that no tier has.
 //
 // A function with other parameters is another function, so one of an older version is dropped.
 const policyRuleFunction = `
@@ -33,25 +32,26 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 #variable_conflict use_column
 DECLARE
 	unknown text;
-	created boolean;
+	created boolean := false;
 	kept text;
-	refused text;
 BEGIN
 	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
 	IF unknown IS NOT NULL THEN
 		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown,
 			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
 	END IF;
-	created := NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name);
-	IF created THEN
+	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name) THEN
 		INSERT INTO rate_limit_rules (name, family, priority, mode, action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
 			ban_for, ban_after, ban_within, comment, without_header)
 		VALUES (rate_limit_rule.name, rate_limit_rule.family, coalesce(rate_limit_rule.priority, 100), coalesce(rate_limit_rule.mode, 'enforce'),
 			coalesce(rate_limit_rule.action, 'limit'), rate_limit_rule.tiers, rate_limit_rule.hosts, rate_limit_rule.paths, rate_limit_rule.methods, rate_limit_rule.networks,
 			coalesce(rate_limit_rule.count_by, '{user}'), coalesce(rate_limit_rule.valid, '(,)'), coalesce(rate_limit_rule.cost, 1), rate_limit_rule.status,
 			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment,
-			coalesce(rate_limit_rule.without_header, 'share'));
-	ELSE
+			coalesce(rate_limit_rule.without_header, 'share'))
+		ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING; -- another transaction may make it now
+		created := FOUND;
+	END IF;
+	IF NOT created THEN
 		UPDATE rate_limit_rules r SET
 			family = coalesce(rate_limit_rule.family, r.family), priority = coalesce(rate_limit_rule.priority, r.priority),
 			mode = coalesce(rate_limit_rule.mode, r.mode), action = coalesce(rate_limit_rule.action, r.action),
@@ -81,18 +81,7 @@ BEGIN
 			('per_month', rate_limit_rule.per_month, NULL, 'month')) AS new(name, events, per, calendar)
 		WHERE new.events IS NOT NULL
 	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
-	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name AND r.action <> 'limit')
-		AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name) THEN
-		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month: missing: a rule that limits must have one or more of them'
-			USING ERRCODE = 'not_null_violation', HINT = 'Rows of rate_limit_rule_limits can have any other time.';
-	END IF;
-	SELECT r.action INTO refused FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name AND r.action <> 'limit'
-		AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = r.name);
-	IF refused IS NOT NULL AND num_nonnulls(rate_limit_rule.action, rate_limit_rule.per_second, rate_limit_rule.per_minute, rate_limit_rule.per_hour,
-		rate_limit_rule.per_day, rate_limit_rule.per_month) > 0 THEN
-		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(refused)
-			USING ERRCODE = 'check_violation', HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
-	END IF;
+	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
 	RETURN CASE WHEN created THEN 'created' ELSE 'changed' END;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS

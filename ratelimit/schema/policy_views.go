@@ -17,7 +17,7 @@ COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long that is. NULL: for ev
 COMMENT ON COLUMN rate_limit_banned.reason IS 'For people.';
 COMMENT ON COLUMN rate_limit_banned.times IS 'As in rate_limit_bans.';
 COMMENT ON COLUMN rate_limit_banned.banned_at IS 'When the ban began.';
-COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role, or the proxy, that made the ban.';
+COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
 
 -- A view on the tables of counters would forbid every change of their columns, also that of a
 -- program with an older schema. The body of a function is looked at only when it runs.

@@ -1,0 +1,109 @@
+package schema
+
+// policyUsable refuses rules that proxies could not use, as far as SQL sees it. It is made of
+// triggers and not of constraints: a constraint would refuse every change of an older row that
+// violates it, also the one that turns the rule off.
+//
+// A rule and its limits are written by several commands, so the triggers that compare them wait
+// for the end of the transaction. A rule that is off may be incomplete.
+const policyUsable = `
+CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	wrong text;
+BEGIN
+	IF TG_OP = 'INSERT' OR NEW.paths IS DISTINCT FROM OLD.paths THEN
+		SELECT p INTO wrong FROM unnest(NEW.paths) AS p WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded',
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'paths';
+		END IF;
+	END IF;
+	IF TG_OP = 'INSERT' OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN
+		SELECT h INTO wrong FROM unnest(NEW.hosts) AS h
+			WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'hosts: %: must be a host such as example.com or *.example.com, without a port, and with international names in their xn-- form',
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'hosts';
+		END IF;
+	END IF;
+	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
+		-- Names of headers differ in more than upper and lower case.
+		SELECT min(c) INTO wrong FROM unnest(NEW.count_by) AS c GROUP BY lower(c) HAVING count(*) > 1 LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong)
+				USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';
+		END IF;
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
+CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
+
+CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	effect text;
+BEGIN
+	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
+	SELECT r.action INTO effect FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
+	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
+		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month: missing: a rule that limits must have one or more of them'
+			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Rows of rate_limit_rule_limits can have any other time.';
+	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
+		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
+			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, or does not limit and has one.';
+
+CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
+		PERFORM rate_limit_complete(NEW.name);
+		RETURN NULL;
+	END IF;
+	IF TG_OP <> 'INSERT' THEN
+		PERFORM rate_limit_complete(OLD.rule);
+	END IF;
+	IF TG_OP <> 'DELETE' THEN
+		PERFORM rate_limit_complete(NEW.rule);
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_complete() IS 'Refuses rules whose action and limits do not go together, at the end of the transaction.';
+DO $$
+DECLARE
+	checked record;
+BEGIN
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+	LOOP
+		-- There is no CREATE OR REPLACE of a constraint trigger.
+		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
+			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()',
+				checked.events, checked.name);
+		END IF;
+	END LOOP;
+END $$;
+`
+
+// policyRenames gives a new name to what refers to a user or a tier without a foreign key: a ban
+// can be of a user that the table does not have, and the tiers of a rule are a list.
+const policyRenames = `
+CREATE OR REPLACE FUNCTION rate_limit_rename() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_users' THEN
+		-- Of two bans the one that ends later stays.
+		DELETE FROM rate_limit_bans b USING rate_limit_bans o
+			WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
+		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
+	ELSIF OLD.tier = 'anonymous' THEN
+		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user'
+			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'tier';
+	ELSE
+		UPDATE rate_limit_rules SET tiers = array_replace(tiers, OLD.tier, NEW.tier) WHERE OLD.tier = ANY (tiers);
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_rename() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
+CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename();
+CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename();
+`
