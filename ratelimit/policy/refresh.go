@@ -81,6 +81,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 	if age := now.Sub(p.loaded); age >= reloadAge {
 		p.due.rules = true
 		p.due.bans = true
+		p.due.keys = true
 	}
 	if err := p.load(ctx, now); err != nil {
 		return err
@@ -118,6 +119,8 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 func (p *Policy) apply(found changes) {
 	p.due.rules = p.due.rules || found.rules || found.everything
 	p.due.bans = p.due.bans || found.bans || found.everything
+	banned, _ := p.banned.Load().(*bannedSenders)
+	p.due.keys = p.due.keys || p.due.bans || banned != nil && banned.concern(found)
 	if found.identities || found.everything {
 		p.known.EvictAll()
 		return
@@ -132,7 +135,7 @@ func (p *Policy) apply(found changes) {
 
 // load reads the rules and bans that are due.
 func (p *Policy) load(ctx context.Context, now time.Time) error {
-	if !p.due.rules && !p.due.bans {
+	if !p.due.rules && !p.due.bans && (!p.due.keys || now.Before(p.keysAt)) {
 		return nil
 	}
 	within, cancel := context.WithTimeout(ctx, loadTimeout)
@@ -148,14 +151,18 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 		if rows.Bans, err = readBans(within, p.db); err != nil {
 			return err
 		}
+		if rows.Users, err = runOne(within, p.db, &postgres.Statement{SQL: bannedUsersSQL}, 3); err != nil {
+			return fmt.Errorf("reading the bans of users: %w", err)
+		}
 	}
+	p.due.keys = p.due.keys && !p.readBannedKeys(ctx, now, &rows)
 	if err := p.compile(rows); err != nil {
 		return err
 	}
 	if p.due.rules && p.due.bans {
 		p.loaded = now
 	}
-	p.due = changes{}
+	p.due = changes{keys: p.due.keys}
 	p.mu.Lock()
 	p.stats.Loads++
 	p.mu.Unlock()
@@ -167,16 +174,21 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 func (p *Policy) compile(rows savedRows) error {
 	set, _ := p.current.Load().(*Snapshot)
 	sameRules := set != nil && same(rows.Rules, p.rows.Rules)
-	if sameRules && same(rows.Bans, p.rows.Bans) {
+	sameBans := set != nil && same(rows.Bans, p.rows.Bans)
+	if sameRules && sameBans && same(rows.Users, p.rows.Users) && same(rows.Keys, p.rows.Keys) {
 		return nil
+	}
+	banned, err := newBannedSenders(rows.Users, rows.Keys)
+	if err != nil {
+		return err
 	}
 	bans, err := decodeBans(rows.Bans)
 	if err != nil {
 		return err
 	}
-	if sameRules {
+	if sameRules && !sameBans {
 		set = set.WithBans(bans)
-	} else {
+	} else if !sameRules {
 		rules, overrides, err := decodeRules(rows.Rules)
 		if err != nil {
 			return err
@@ -184,7 +196,9 @@ func (p *Policy) compile(rows savedRows) error {
 		set = Compile(rules, overrides, bans, p.settings.Options)
 		p.report("rules", wrongError(set.Wrong()))
 	}
+	p.report("bans", banned.incomplete())
 	p.rows = rows
+	p.banned.Store(banned)
 	p.current.Store(set)
 	p.setReady()
 	if p.settings.OnLoad != nil {
