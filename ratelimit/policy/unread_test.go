@@ -236,8 +236,8 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 	var clients sync.WaitGroup
 	for c := range 50 {
 		clients.Go(func() {
-			for i := range 30 {
-				_ = ask(fmt.Sprint("key ", c, " ", i), fmt.Sprintf("2001:db8::%x", c+1))
+			for i := range 90 {
+				_ = ask(fmt.Sprint("key ", c, " ", i), fmt.Sprintf("2001:db8:0:%x::%x", c%4, c+1))
 			}
 		})
 	}
@@ -245,7 +245,7 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 	if err := ask("another", "2001:db8::ffff"); !crowded(err) {
 		t.Errorf("the network has no bound: %v", err)
 	}
-	if err := ask("another", "2001:db8:0:1::1"); crowded(err) {
+	if err := ask("another", "2001:db8:9::1"); crowded(err) {
 		t.Errorf("another network: %v", err)
 	}
 	// The key is due for a renewal, and shares the next statement with the flood.
@@ -261,8 +261,8 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 		got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1")
 		return got == "ann pro rule/own/per_hour=7" && err == nil
 	})
-	if n := p.Stats().LookUps - before; n > 1 {
-		t.Errorf("the renewal waited for %d statements, want 1", n)
+	if n := p.Stats().LookUps - before; n > 2 {
+		t.Errorf("the renewal waited for %d statements, want 1", n) // the second may have begun since
 	}
 	eventually(t, "the crowd to end", func() bool { return !crowded(ask("yet another", "2001:db8::ffff")) })
 }
