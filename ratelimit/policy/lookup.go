@@ -97,7 +97,7 @@ func newLookups(db postgres.DB, cache *Identities, now func() time.Time) *lookup
 	return &lookups{db: db, cache: cache, now: now, byName: make(map[string]*lookup), crowds: make(map[netip.Addr]int)}
 }
 
-// get looks up a sender with a client's address. The error is ratelimit.ErrUnavailable while the database does not
+// get looks up the sender of a request from an address. The error is ratelimit.ErrUnavailable while the database does not
 // answer, and ratelimit.ErrTimeout if it does not answer within the timeout; the look-up then
 // goes on, for the next request.
 func (l *lookups) get(ctx context.Context, timeout time.Duration, s sender, address netip.Addr) (*Identity, error) {
