@@ -152,8 +152,8 @@ func refuseByPolicy(h *policyHandler, p *pendingRequest) verdict {
 	return isAnswered
 }
 
-// withoutPolicy is what happens to a request that the policy could not decide. If it is not
-// refused, the limits of the configuration apply.
+// withoutPolicy is what happens to a request that the policy could not decide as a whole. If it is
+// not refused, the limits of the configuration apply, and those of the policy that are known to.
 func withoutPolicy(h *policyHandler, p *pendingRequest, err error) verdict {
 	outcome := edge.NoDecision(h.direct.decider.OnError, err)
 	h.direct.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.direct.name, outcome.Consequence(), err))
@@ -162,7 +162,7 @@ func withoutPolicy(h *policyHandler, p *pendingRequest, err error) verdict {
 		respond(p.w, outcome)
 		return isAnswered
 	}
-	if len(h.hits.hits) == 0 {
+	if len(h.hits.hits) == 0 && len(p.outcome.Hits) == 0 {
 		recordByPolicy(p, outcome)
 		return isFree
 	}

@@ -47,8 +47,12 @@ func newBans(store ratelimit.Store, db postgres.DB, live *policy.Policy, by stri
 }
 
 // NoteRefusals notes, for bans, a request that was not admitted, with its outcome and its
-// decisions. zones are the bans of the hits that are not of the policy, and may have nil.
+// decisions. zones are the bans of the hits that are not of the policy, and may have nil. Nothing is
+// noted of an API key that could not be looked up: its network is not to be banned in its place.
 func (p *Policy) NoteRefusals(sender *Sender, zones []*policy.BanAfter, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Outcome) {
+	if o.Unread && o.User == "" {
+		return
+	}
 	if o.Mark != nil && o.Mark.Ban != nil {
 		p.bans.note(RulePrefix+o.Mark.Rule, o.Mark.Ban, sender)
 	}

@@ -57,17 +57,14 @@ func (p *Policy) Close() { p.live.Close() }
 func (p *Policy) Stats() policy.Stats { return p.live.Stats() }
 
 // Apply asks the policy about a request, see policy.Policy.Decide. The hits of o that are
-// apart come last.
+// apart come last. With an error, o is what is known nevertheless: the request follows OnError, and
+// if it may pass, the hits of o are still taken.
 func Apply(ctx context.Context, p *Policy, timeout time.Duration, key, user string, f *policy.Facts, o *policy.Outcome) error {
-	if err := p.live.Decide(ctx, timeout, key, user, f, o); err != nil {
-		o.Reset()
-		o.Tier = f.Tier
-		return err
-	}
+	err := p.live.Decide(ctx, timeout, key, user, f, o)
 	if !o.Simple && len(o.Hits) > 0 {
 		ShadowsLast(o)
 	}
-	return nil
+	return err
 }
 
 // ShadowsLast moves the hits of shadow rules behind the others, and sets them apart. It is for

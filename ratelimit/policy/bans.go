@@ -100,3 +100,28 @@ func findBan(b *banSet, address netip.Addr, user string, key, at int64) *Ban {
 	}
 	return nil
 }
+
+// isBanned reports whether the sender of a request is banned. It then refuses the request.
+func isBanned(s *Snapshot, f *Facts, id *Identity, known *amounts, now time.Time, o *Outcome) bool {
+	at := now.UnixMicro()
+	ban := findBan(s.bans, f.Address, o.User, o.KeyID, at)
+	if ban == nil && known != nil {
+		ban = banOf(id, at)
+	}
+	if ban == nil {
+		return false
+	}
+	shutOut(ban, now, o)
+	return true
+}
+
+// shutOut refuses a request because of a ban.
+func shutOut(ban *Ban, now time.Time, o *Outcome) {
+	o.Ban = ban
+	o.Reason = Banned
+	o.Status = 403
+	if !ban.Until.IsZero() {
+		o.RetryAfter = ban.Until.Sub(now)
+	}
+	o.written = true
+}

@@ -104,6 +104,7 @@ type rule struct {
 	hostFiled, pathFiled bool
 	by                   counterBy
 	secret               bool // the keys hold a secret
+	personal             bool // whether it applies, or its counter, depends on who sends a request
 	cost                 int64
 	first, end           int32 // its limits
 }
@@ -244,6 +245,7 @@ func (set *ruleSet) add(row *Rule, options Options) error {
 		return err
 	}
 	r.by.skips = row.SkipWithoutHeader
+	r.personal = r.tiers != nil || row.Action == Charge && (r.by.person || r.by.tier)
 	for _, header := range r.by.headers {
 		r.secret = r.secret || header != "" && (options.SecretHeader == nil || options.SecretHeader(header))
 	}

@@ -37,6 +37,7 @@ type counterBy struct {
 	all        bool     // all alone
 	hasUser    bool     // user is among them
 	person     bool     // each counter is of one user or key
+	tier       bool     // tier is among them
 }
 
 func parseCountBy(names []string) (counterBy, error) {
@@ -67,6 +68,7 @@ func parseCountBy(names []string) (counterBy, error) {
 		by.person = by.person || found == int(byUser) || found == int(byKey)
 	}
 	by.hasUser = seen["user"]
+	by.tier = seen["tier"]
 	by.user = len(names) == 1 && by.dimensions[0] == byUser
 	by.all = by.dimensions[0] == byAll
 	return by, nil

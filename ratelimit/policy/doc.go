@@ -30,7 +30,8 @@
 // # How changes take effect
 //
 // A Policy keeps a Snapshot of a database up to date, and looks identities up. Rules and
-// identities that are known hold while the database does not answer.
+// identities that are known hold while the database does not answer. What is known decides
+// first: a request is refused without a look-up if it is refused whoever sends it.
 //
 // # Cost
 //
@@ -54,10 +55,12 @@
 //   - compile.go: rules become a Snapshot. pattern.go, counter.go: patterns and counters'
 //     keys. amount.go: overrides and billing periods. networks.go, bans.go: networks.
 //     index.go: which rules may match.
-//   - match.go: Decide. parameters.go: paths with parameters. memo.go: what it remembers. recall.go: requests of known API keys.
+//   - match.go: Decide. unread.go: if it is not known who sends a request. parameters.go: paths
+//     with parameters. memo.go: what it remembers. recall.go: requests of known API keys.
 //   - policy.go: a Policy. refresh.go: what it does in the background: it polls for changes
 //     (poll.go), reads the rules and bans that have changed (load.go), replaces rules that cannot
 //     be used (usable.go), forgets the identities that have changed, and swaps the snapshot as a
-//     whole. node.go: what it writes.
-//     lookup.go: identities that are not cached, many in one statement.
+//     whole.
+//     banned.go: users and keys that are banned. lookup.go, lookup_rows.go: identities that are
+//     not cached, many in one statement.
 package policy

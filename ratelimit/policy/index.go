@@ -177,7 +177,13 @@ func findRules(set *ruleSet, tier int32, method uint64, host, path string, found
 			found = append(found, x.below[host[at:]]...)
 		}
 	}
-	found = append(found, x.tiers[tier]...)
+	if tier == anyTier {
+		for _, bucket := range x.tiers {
+			found = append(found, bucket...)
+		}
+	} else {
+		found = append(found, x.tiers[tier]...)
+	}
 	found = append(found, x.others...)
 	return keepMatching(set, found, begin, tier, method, host, path)
 }
@@ -188,7 +194,7 @@ func keepMatching(set *ruleSet, found []int32, begin int, tier int32, method uin
 	end := begin
 	for _, place := range found[begin:] {
 		r := set.rules[place]
-		if r.tiers != nil && r.tiers[tier/64]>>uint(tier%64)&1 == 0 || r.methods != 0 && r.methods&method == 0 ||
+		if r.tiers != nil && tier != anyTier && r.tiers[tier/64]>>uint(tier%64)&1 == 0 || r.methods != 0 && r.methods&method == 0 ||
 			r.hosts != nil && !r.hostFiled && !matchesHost(r, host) || r.paths != nil && !(r.pathFiled && r.row.Action != Exempt) && !matchesPath(r, path) {
 			continue
 		}

@@ -2,94 +2,16 @@ package policy
 
 import (
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
+	"net/netip"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/batch"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
-
-// identitiesSQL returns the API keys with the digests $1, and the users $2, each with its
-// overrides and bans. It is planned each time, since the tables grow by orders of magnitude.
-// The last row has the numbers of the tables. The server finds them after it has locked the
-// tables, so they are those that were read.
-var identitiesSQL = `SELECT 'key', a.digest, json_build_object('key', k.id, 'expires', ` + endSQL("k.expires_at") + `, 'revoked', ` + endSQL("k.revoked_at") + `, ` + userSQL + `,
-	'overrides', (SELECT json_agg(` + overrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `),
-	'bans', (SELECT json_agg(` + banSQL + `) FROM rate_limit_bans b WHERE (b.key_id = k.id OR b.user_id = k.user_id) AND b.until > now()))::text
-FROM unnest($1::text[]) AS a(digest) JOIN rate_limit_api_keys k ON k.digest = decode(a.digest, 'hex') JOIN rate_limit_users u ON u.user_id = k.user_id
-UNION ALL
-SELECT 'user', a.user_id, json_build_object(` + userSQL + `,
-	'overrides', (SELECT json_agg(` + overrideSQL + `) FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND ` + overrideDueSQL + `),
-	'bans', (SELECT json_agg(` + banSQL + `) FROM rate_limit_bans b WHERE b.user_id = a.user_id AND b.until > now()))::text
-FROM unnest($2::text[]) AS a(user_id) LEFT JOIN rate_limit_users u ON u.user_id = a.user_id
-UNION ALL
-SELECT 'tables', ` + numbersSQL + `, ''`
-
-var userSQL = `'user', u.user_id, 'tier', u.tier, 'tier_until', ` + endSQL("u.tier_until") + `, 'period', u.period_start::text, 'zone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END`
-
-var banSQL = `json_build_object('user', b.user_id, 'key', b.key_id, 'until', ` + endSQL("b.until") + `, 'reason', b.reason)`
-
-// identityJSON is an identity of identitiesSQL. NULL is the zero value. User is NULL if the
-// database does not have the user.
-type identityJSON struct {
-	Key       int64          `json:"key"`
-	Expires   *int64         `json:"expires"`
-	Revoked   *int64         `json:"revoked"`
-	User      *string        `json:"user"`
-	Tier      string         `json:"tier"`
-	TierUntil *int64         `json:"tier_until"`
-	Period    string         `json:"period"`
-	Zone      string         `json:"zone"`
-	Overrides []overrideJSON `json:"overrides"`
-	Bans      []banJSON      `json:"bans"`
-}
-
-type banJSON struct {
-	User   string `json:"user"`
-	Key    int64  `json:"key"`
-	Until  *int64 `json:"until"`
-	Reason string `json:"reason"`
-}
-
-// decodeIdentity fills in an identity.
-func decodeIdentity(text string, id *Identity) error {
-	var row identityJSON
-	if err := json.Unmarshal([]byte(text), &row); err != nil {
-		return err
-	}
-	id.KeyID = row.Key
-	id.Known = row.User != nil
-	if row.User != nil {
-		id.User = *row.User
-	}
-	id.Tier = row.Tier
-	id.TierUntil = timeOf(row.TierUntil)
-	if row.Period != "" {
-		day, err := time.Parse("2006-01-02", row.Period)
-		if err != nil {
-			return err
-		}
-		id.PeriodStart = day
-	}
-	id.TimeZone = row.Zone
-	id.ExpiresAt = timeOf(row.Expires)
-	id.RevokedAt = timeOf(row.Revoked)
-	for i := range row.Overrides {
-		id.Overrides = append(id.Overrides, row.Overrides[i].override())
-	}
-	for i := range row.Bans {
-		b := &row.Bans[i]
-		id.Bans = append(id.Bans, Ban{User: b.User, KeyID: b.Key, Until: timeOf(b.Until), Reason: b.Reason})
-	}
-	return nil
-}
 
 const (
 	// lookUpMost is how many identities one statement looks up.
@@ -102,8 +24,12 @@ const (
 	lazyPause = 500 * time.Millisecond
 	// lookUpTimeout is for one statement.
 	lookUpTimeout = 2 * time.Second
-	// waitingMost bounds the identities that wait.
+	// waitingMost bounds each of the two queues.
 	waitingMost = 20000
+	// crowdMost bounds the first look-ups for the clients of one network: an IPv4 address, or the
+	// /64 of an IPv6 address. So many fit into one statement, so that a client that sends invented keys
+	// delays the others by one statement at most.
+	crowdMost = lookUpMost
 	// staleMost is how many times an identity is looked up again because it was changed
 	// during the look-up. After that the last answer counts, and is not kept.
 	staleMost = 3
@@ -112,11 +38,16 @@ const (
 // errCrowded is for a look-up that finds too many others waiting.
 var errCrowded = fmt.Errorf("%w: too many API keys and users wait to be looked up", ratelimit.ErrUnavailable)
 
+// errCrowd is for a look-up that finds too many others of its network waiting.
+var errCrowd = fmt.Errorf("%w: too many API keys and users of one network wait to be looked up", ratelimit.ErrUnavailable)
+
 // lookup is an identity that is looked up for one or more callers.
 //
-// States: waiting (in lookups.waiting), in flight (with the worker), done.
+// States: waiting (in lookups.waiting or lookups.renewals), in flight (with the worker), done.
 type lookup struct {
 	sender   sender
+	first    bool            // the sender is not remembered, and the look-up is in a crowd
+	network  netip.Addr      // of the client, if first; see networkOf
 	done     context.Context // ends when the look-up is done
 	finish   context.CancelFunc
 	attempts int // used by the worker alone
@@ -149,27 +80,29 @@ type lookups struct {
 	cache *Identities
 	now   func() time.Time
 
-	mu      sync.Mutex // guards all that follows
-	waiting []*lookup
-	byName  map[string]*lookup // those that wait or are in flight
-	urgent  bool               // callers may wait for the look-ups in waiting
-	working bool               // a worker runs
-	started time.Time          // the last statement
-	down    error              // why the database does not answer; nil if it does
-	tables  string             // those that were polled last; "" before the first poll
-	closed  bool
-	sent    int64 // statements
+	mu       sync.Mutex         // guards all that follows
+	waiting  []*lookup          // of senders that are not remembered
+	renewals []*lookup          // of senders that are remembered: a flood of others must not delay them
+	byName   map[string]*lookup // those that wait or are in flight
+	crowds   map[netip.Addr]int // how many of them are first, by network
+	urgent   bool               // callers may wait for look-ups that wait
+	working  bool               // a worker runs
+	started  time.Time          // the last statement
+	down     error              // why the database does not answer; nil if it does
+	tables   string             // those that were polled last; "" before the first poll
+	closed   bool
+	sent     int64 // statements
 }
 
 func newLookups(db postgres.DB, cache *Identities, now func() time.Time) *lookups {
-	return &lookups{db: db, cache: cache, now: now, byName: make(map[string]*lookup)}
+	return &lookups{db: db, cache: cache, now: now, byName: make(map[string]*lookup), crowds: make(map[netip.Addr]int)}
 }
 
-// get looks a sender up. The error is ratelimit.ErrUnavailable while the database does not
+// get looks up the sender of a request from an address. The error is ratelimit.ErrUnavailable while the database does not
 // answer, and ratelimit.ErrTimeout if it does not answer within the timeout; the look-up then
 // goes on, for the next request.
-func (l *lookups) get(ctx context.Context, timeout time.Duration, s sender) (*Identity, error) {
-	call, err := l.enter(s, true)
+func (l *lookups) get(ctx context.Context, timeout time.Duration, s sender, address netip.Addr) (*Identity, error) {
+	call, err := l.enter(s, true, networkOf(address))
 	if err != nil {
 		return nil, err
 	}
@@ -196,10 +129,24 @@ func waitFor(ctx, done context.Context, timeout time.Duration) error {
 }
 
 // renew looks up a sender that is remembered, for later requests.
-func (l *lookups) renew(s sender) { _, _ = l.enter(s, false) }
+func (l *lookups) renew(s sender) { _, _ = l.enter(s, false, netip.Addr{}) }
 
-// enter adds a sender to those that wait, unless the sender waits already or is in flight.
-func (l *lookups) enter(s sender, urgent bool) (*lookup, error) {
+// networkOf is an IPv4 address, or the first address of the /64 of an IPv6 address.
+func networkOf(address netip.Addr) netip.Addr {
+	address = address.Unmap().WithZone("")
+	if !address.Is6() {
+		return address
+	}
+	network, err := address.Prefix(64)
+	if err != nil {
+		return address
+	}
+	return network.Addr()
+}
+
+// enter adds a sender to those that wait, unless the sender waits already or is in flight. network
+// matters for a first look-up alone.
+func (l *lookups) enter(s sender, first bool, network netip.Addr) (*lookup, error) {
 	name := s.name()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,21 +156,30 @@ func (l *lookups) enter(s sender, urgent bool) (*lookup, error) {
 	if l.down != nil {
 		return nil, l.down
 	}
-	l.urgent = l.urgent || urgent
 	call := l.byName[name]
 	if call != nil {
+		l.urgent = l.urgent || first
 		return call, nil
 	}
-	if len(l.waiting) >= waitingMost {
+	switch {
+	case first && len(l.waiting) >= waitingMost || !first && len(l.renewals) >= waitingMost:
 		return nil, errCrowded
+	case first && l.crowds[network] >= crowdMost:
+		return nil, errCrowd
 	}
 	if s.user != "" {
 		s.user = name[1:] // a copy: that of the request may be a part of a long text
 	}
-	call = &lookup{sender: s}
+	call = &lookup{sender: s, first: first, network: network}
 	call.done, call.finish = context.WithCancel(context.Background())
 	l.byName[name] = call
-	l.waiting = append(l.waiting, call)
+	if first {
+		l.urgent = true
+		l.crowds[network]++
+		l.waiting = append(l.waiting, call)
+	} else {
+		l.renewals = append(l.renewals, call)
+	}
 	if !l.working {
 		l.working = true
 		go l.work()
@@ -235,24 +191,19 @@ func (l *lookups) enter(s sender, urgent bool) (*lookup, error) {
 func (l *lookups) work() {
 	for {
 		l.mu.Lock()
-		if len(l.waiting) == 0 {
+		n := len(l.waiting) + len(l.renewals)
+		if n == 0 {
 			l.working = false
 			l.mu.Unlock()
 			return
 		}
 		age := time.Since(l.started)
-		n := len(l.waiting)
 		if age < lookUpPause || age < lazyPause && !l.urgent && n < lookUpMost {
 			l.mu.Unlock()
 			time.Sleep(lookUpPause)
 			continue
 		}
-		if n > lookUpMost {
-			n = lookUpMost
-		}
-		flight := append([]*lookup(nil), l.waiting[:n]...)
-		l.waiting = append([]*lookup(nil), l.waiting[n:]...)
-		l.urgent = l.urgent && len(l.waiting) > 0
+		flight := l.next()
 		l.started = time.Now()
 		l.sent++
 		l.mu.Unlock()
@@ -268,6 +219,28 @@ func (l *lookups) work() {
 	}
 }
 
+// next takes the look-ups of the next statement out of both queues. If the statement is too
+// small, each queue has half of it, or what the other one leaves.
+func (l *lookups) next() []*lookup {
+	n := len(l.waiting)
+	if n > lookUpMost/2 {
+		n = larger(lookUpMost/2, lookUpMost-len(l.renewals))
+	}
+	if n > len(l.waiting) {
+		n = len(l.waiting)
+	}
+	renewed := lookUpMost - n
+	if renewed > len(l.renewals) {
+		renewed = len(l.renewals)
+	}
+	flight := append([]*lookup(nil), l.waiting[:n]...)
+	flight = append(flight, l.renewals[:renewed]...)
+	l.waiting = append([]*lookup(nil), l.waiting[n:]...)
+	l.renewals = append([]*lookup(nil), l.renewals[renewed:]...)
+	l.urgent = l.urgent && len(l.waiting)+len(l.renewals) > 0
+	return flight
+}
+
 // land takes in the answer of a statement that began at a generation of the cache. An answer
 // from other tables than those that were polled counts for nothing: a restore may be under way.
 func (l *lookups) land(flight []*lookup, found map[string]answer, tables string, err error, generation uint64) {
@@ -276,8 +249,9 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, tables string,
 	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) && !l.closed {
 		// The waiting look-ups would fail as well, one timeout later.
 		l.down = err
-		flight = append(flight, l.waiting...)
+		flight = append(append(flight, l.waiting...), l.renewals...)
 		l.waiting = nil
+		l.renewals = nil
 	}
 	others := err == nil && l.tables != "" && tables != l.tables
 	now := l.now()
@@ -301,11 +275,22 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, tables string,
 		}
 		call.identity = a.identity
 		call.err = a.err
-		delete(l.byName, name)
-		call.finish()
+		l.end(call)
 	}
 	l.urgent = l.urgent || len(again) > 0
 	l.waiting = append(again, l.waiting...)
+}
+
+// end removes a look-up that is done, and wakes its callers.
+func (l *lookups) end(call *lookup) {
+	delete(l.byName, call.sender.name())
+	if call.first {
+		l.crowds[call.network]--
+		if l.crowds[call.network] == 0 {
+			delete(l.crowds, call.network)
+		}
+	}
+	call.finish()
 }
 
 // setDown says whether the database answers.
@@ -341,62 +326,10 @@ func (l *lookups) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for _, call := range l.waiting {
+	for _, call := range append(l.waiting, l.renewals...) {
 		call.err = ratelimit.ErrClosed
-		delete(l.byName, call.sender.name())
-		call.finish()
+		l.end(call)
 	}
 	l.waiting = nil
-}
-
-// answer is what the database says of a sender.
-type answer struct {
-	identity *Identity
-	err      error // of this sender alone
-}
-
-// lookUp looks senders up in one statement, and returns in which tables. Senders that the database does not have are not in
-// the result. lookUp does not ask for a user with a name that no row can have: such a name would
-// make the statement fail for all.
-func lookUp(db postgres.DB, calls []*lookup) (found map[string]answer, tables string, err error) {
-	digests := []string{}
-	users := []string{}
-	for _, call := range calls {
-		user := call.sender.user
-		if user == "" {
-			digests = append(digests, hex.EncodeToString(call.sender.digest[:]))
-		} else if len(user) <= ratelimit.MaxKey && utf8.ValidString(user) && strings.IndexByte(user, 0) < 0 {
-			users = append(users, user)
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookUpTimeout)
-	defer cancel()
-	rows, err := runOne(ctx, db, &postgres.Statement{SQL: identitiesSQL, Args: []any{digests, users}, Unnamed: true}, 3)
-	if err != nil {
-		return nil, "", fmt.Errorf("looking up API keys and users: %w", err)
-	}
-	found = make(map[string]answer, len(rows)/3)
-	for i := 0; i < len(rows); i += 3 {
-		if rows[i] == "tables" {
-			tables = rows[i+1]
-			continue
-		}
-		s := sender{}
-		if rows[i] == "user" {
-			s.user = rows[i+1]
-		} else {
-			s.digest = digestOf(rows[i+1])
-		}
-		id := &Identity{}
-		if err := decodeIdentity(rows[i+2], id); err != nil {
-			found[s.name()] = answer{err: fmt.Errorf("looking up an API key or a user: %w", err)}
-			continue
-		}
-		id.Digest = s.digest
-		if s.user != "" {
-			id.User = s.user
-		}
-		found[s.name()] = answer{identity: id}
-	}
-	return found, tables, nil
+	l.renewals = nil
 }

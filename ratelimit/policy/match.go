@@ -70,6 +70,9 @@ func clearOutcome(o *Outcome) {
 	o.Mark = nil
 	o.Ban = nil
 	o.Exempt = false
+	o.Unread = false
+	o.certain = false
+	o.depends = false
 	o.written = false
 }
 
@@ -87,6 +90,10 @@ func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 	o.Marks = nil
 	o.Would = nil
 	o.Simple = false
+	if id != nil && id.Unread {
+		decideUnread(s, f, id, now, o)
+		return
+	}
 	var known *amounts
 	if id != nil {
 		cached, _ := id.amounts.Load().(*amounts)
@@ -97,6 +104,7 @@ func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 		if !known.plain || known.timed {
 			known = identify(f, id, known, at, o)
 			if o.written {
+				rejectKey(s, f, now, o)
 				return
 			}
 		} else {
@@ -115,9 +123,9 @@ func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 		apply(s.set, recalled(s, p, f, o), f, id, known, at, o)
 	} else {
 		parameters = strings.IndexByte(f.Path, ';') >= 0
-		apply(s.set, indexed(s.set, f, o), f, id, known, at, o)
+		apply(s.set, indexed(s.set, s.set.tiers[o.Tier], f, o), f, id, known, at, o)
 	}
-	if parameters && isAmbiguous(s.set, f, id, known, at, o) {
+	if parameters && isAmbiguous(s.set, s.set.tiers[o.Tier], f, id, known, at, o) {
 		refuseAmbiguous(o)
 	}
 }
@@ -152,30 +160,9 @@ func identify(f *Facts, id *Identity, known *amounts, at int64, o *Outcome) *amo
 	return known
 }
 
-// isBanned reports whether the sender of a request is banned. It then refuses the request.
-func isBanned(s *Snapshot, f *Facts, id *Identity, known *amounts, now time.Time, o *Outcome) bool {
-	at := now.UnixMicro()
-	ban := findBan(s.bans, f.Address, o.User, o.KeyID, at)
-	if ban == nil && known != nil {
-		ban = banOf(id, at)
-	}
-	if ban == nil {
-		return false
-	}
-	o.Ban = ban
-	o.Reason = Banned
-	o.Status = 403
-	if !ban.Until.IsZero() {
-		o.RetryAfter = ban.Until.Sub(now)
-	}
-	o.written = true
-	return true
-}
-
-// indexed returns the rules that match by tier, method, host and path, in order. Those that
-// are filed under a network match by it as well.
-func indexed(set *ruleSet, f *Facts, o *Outcome) []int32 {
-	number := set.tiers[o.Tier]
+// indexed returns the rules that match by the number of a tier, method, host and path, in order.
+// Those that are filed under a network match by it as well.
+func indexed(set *ruleSet, number int32, f *Facts, o *Outcome) []int32 {
 	method := methodBit(set, f.Method)
 	o.found = findRules(set, number, method, f.Host, f.Path, o.found[:0])
 	if set.index.anywhere {
@@ -227,6 +214,7 @@ func apply(set *ruleSet, found []int32, f *Facts, id *Identity, known *amounts, 
 	o.would = o.would[:0]
 	o.families = o.families[:0]
 	simple := true
+	unread := o.Unread
 	user, key := "", "" // parts of counters' keys
 	if known != nil {
 		user = known.user
@@ -235,6 +223,10 @@ func apply(set *ruleSet, found []int32, f *Facts, id *Identity, known *amounts, 
 	for _, place := range found {
 		r := set.rules[place]
 		if at < r.from || at >= r.until || r.networks != nil && !contains(r, f) {
+			continue
+		}
+		if unread && r.personal {
+			withhold(r, f, o)
 			continue
 		}
 		if r.row.Action != Charge {
@@ -272,7 +264,9 @@ func apply(set *ruleSet, found []int32, f *Facts, id *Identity, known *amounts, 
 		for i := r.first; i < r.end; i++ {
 			l := set.limits[i]
 			a := l.own
-			if l.tiers != nil {
+			if l.tiers != nil && unread {
+				a = largestAmount(l, at)
+			} else if l.tiers != nil {
 				a = tierAmount(l, set.tiers[o.Tier], at)
 			}
 			if known != nil && known.adjusted {

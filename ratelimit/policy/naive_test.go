@@ -51,6 +51,37 @@ func newNaive(w *policytest.World) *naive {
 	return n
 }
 
+// refusal is the outcome of a request that is refused whoever sends it, or "".
+func (n *naive) refusal(f *policy.Facts, now time.Time) string {
+	for _, b := range n.world.Bans {
+		if b.Network.IsValid() && in(b.Network, f.Address) && isValid(time.Time{}, b.Until, now) {
+			return "banned 403"
+		}
+	}
+	var would policy.Outcome
+	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
+		for _, r := range n.rules {
+			tier := f.Tier
+			if len(r.Tiers) > 0 {
+				tier = r.Tiers[0]
+			}
+			if r.Action != action || !r.matches(f, strings.Split(f.Path, "/"), tier, now) {
+				continue
+			}
+			switch {
+			case r.Mode == policy.Shadow && len(r.Tiers) == 0:
+				would.Would = append(would.Would, &policy.Mark{Rule: r.Name})
+			case r.Mode == policy.Shadow:
+			case action == policy.Exempt:
+				return ""
+			case len(r.Tiers) == 0:
+				return fmt.Sprintf("blocked %d %s%s", status(r.Rule, 403), r.Name, policytest.WouldText(&would))
+			}
+		}
+	}
+	return ""
+}
+
 // decide returns the outcome as policytest.Text does.
 func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) string {
 	o := &policy.Outcome{Tier: f.Tier}
@@ -66,6 +97,9 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			ended = policy.KeyExpired
 		}
 		if ended != policy.NotRefused && f.RejectUnknown {
+			if text := n.refusal(f, now); text != "" {
+				return text
+			}
 			return fmt.Sprintf("%s 401", ended)
 		}
 		if ended != policy.NotRefused {

@@ -111,6 +111,10 @@ type Outcome struct {
 	// Exempt: no limit of the policy applies.
 	Exempt bool
 
+	// Unread is Identity.Unread: the outcome is what is known without the database. Tier is
+	// Facts.Tier, whatever the sender's tier is.
+	Unread bool
+
 	// Hits are taken together, all or nothing, except those that are marked as Shadow.
 	// Marks[i] is about Hits[i]. Marks and Would must not be changed.
 	Hits  []ratelimit.Hit
@@ -123,6 +127,10 @@ type Outcome struct {
 	// Would are the shadow rules without a count that would have had an effect: block
 	// and exempt rules, and limits that let nothing pass.
 	Would []*Mark
+
+	// Of an outcome that is Unread. certain: the request is refused whoever sends it. depends:
+	// more rules, or another answer, may hold for the sender.
+	certain, depends bool
 
 	// Memory for decide, and whether it has set fields that Decide does not.
 	found, families []int32

@@ -4,13 +4,13 @@ import "strings"
 
 // isAmbiguous reports whether a request, whose path has parameters, has another outcome without
 // them: another refusal, an exemption, or another limit that is enforced. Outcomes are compared, and
-// not the rules that match, so that a rule that decides in both readings does so.
-func isAmbiguous(set *ruleSet, f *Facts, id *Identity, known *amounts, at int64, o *Outcome) bool {
+// not the rules that match, so that a rule that decides in both readings does so. tier is as for findRules.
+func isAmbiguous(set *ruleSet, tier int32, f *Facts, id *Identity, known *amounts, at int64, o *Outcome) bool {
 	for _, path := range withoutParameters(f.Path) {
 		without := *f
 		without.Path = path
-		other := Outcome{User: o.User, Tier: o.Tier, KeyID: o.KeyID}
-		apply(set, indexed(set, &without, &other), &without, id, known, at, &other)
+		other := Outcome{User: o.User, Tier: o.Tier, KeyID: o.KeyID, Unread: o.Unread}
+		apply(set, indexed(set, tier, &without, &other), &without, id, known, at, &other)
 		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt || !sameLimits(other.Marks, o.Marks) {
 			return true
 		}

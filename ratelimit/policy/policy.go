@@ -39,7 +39,7 @@ type Settings struct {
 	Saved []byte
 
 	// OnLoad is called with the rules and bans whenever they have changed, for Saved. They
-	// contain no API key. It must not block. Nil is ignored.
+	// contain no API key, but the digests of banned ones. It must not block. Nil is ignored.
 	OnLoad func(saved []byte)
 
 	// Now replaces this machine's clock, for tests.
@@ -100,6 +100,7 @@ type Policy struct {
 	lookups  *lookups
 	known    *Identities
 	current  atomic.Value    // a *Snapshot, once there are rules
+	banned   atomic.Value    // a *bannedSenders, then too
 	ready    context.Context // ends when current is set, or the policy is closed
 	setReady context.CancelFunc
 	closing  context.Context
@@ -116,6 +117,7 @@ type Policy struct {
 	rows       savedRows
 	usable     map[string]string // the last usable version of each rule, see compileRows
 	loaded     time.Time
+	keysAt     time.Time // when the banned API keys are read again, after a failure
 	shown      time.Time
 	shownSeq   int64
 	shownLog   string // the log that it is of
@@ -129,7 +131,9 @@ type Policy struct {
 // savedRows are the rules and bans as the database returned them.
 type savedRows struct {
 	Rules []string `json:"rules"`
-	Bans  []string `json:"bans"`
+	Bans  []string `json:"bans"` // of networks
+	Users []string `json:"users"`
+	Keys  []string `json:"keys"`
 	// Usable are the versions that replace rules which cannot be used, by name.
 	Usable map[string]string `json:"usable,omitempty"`
 }
@@ -213,14 +217,22 @@ func (p *Policy) Wrong() []Wrong {
 // Decide says what the policy does with a request: with the API key, else with the user that
 // the proxy authenticated; both are "" for neither. It writes what it decides to o.
 //
-// timeout is for looking up a key or a user that is not remembered, and for the first rules.
-// The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the database does not
-// answer. What is remembered is decided without the database.
+// timeout is for the whole decision: the first rules may take all of it, and looking up a key
+// or a user that is not remembered takes half of it at most, so that limits can still be
+// counted. The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the database does
+// not answer. What is remembered is decided without the database. A request that is refused
+// whoever sends it is not looked up.
+//
+// If a look-up fails, o is what can be decided without it, see Outcome.Unread. There is an
+// error only if more could hold for the sender, and the request is not refused. Without rules,
+// o is empty.
 func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Outcome) error {
 	set, _ := p.current.Load().(*Snapshot)
 	if set == nil {
 		var err error
 		if set, err = p.first(ctx, timeout); err != nil {
+			o.Reset()
+			o.Tier = f.Tier
 			return err
 		}
 	}
@@ -244,19 +256,33 @@ func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user st
 		case id == nil && len(s.user) > ratelimit.MaxKey:
 			id = &Identity{User: user} // no such user can be in the database, and none of them is kept
 		case id == nil:
-			var err error
-			if id, err = p.lookups.get(ctx, timeout, s); err != nil {
-				return err
-			}
-			now = p.settings.Now()
-			newest, _ := p.current.Load().(*Snapshot)
-			set = newest
+			return p.lookUp(ctx, timeout/2, s, f, o)
 		case now.UnixMicro()-read >= reloadMicros:
 			p.lookups.renew(s)
 		}
 	}
 	Decide(set, f, id, now, o)
 	return nil
+}
+
+// lookUp decides about a request of a sender that is not remembered.
+func (p *Policy) lookUp(ctx context.Context, timeout time.Duration, s sender, f *Facts, o *Outcome) error {
+	set, _ := p.current.Load().(*Snapshot)
+	banned, _ := p.banned.Load().(*bannedSenders)
+	Decide(set, f, banned.find(s), p.settings.Now(), o)
+	if o.certain {
+		return nil
+	}
+	id, err := p.lookups.get(ctx, timeout, s, f.Address)
+	if err == nil {
+		newest, _ := p.current.Load().(*Snapshot)
+		Decide(newest, f, id, p.settings.Now(), o)
+		return nil
+	}
+	if o.Refused() || !o.depends && banned.all {
+		return nil
+	}
+	return err
 }
 
 // first waits for the first rules.

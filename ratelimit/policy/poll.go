@@ -81,7 +81,8 @@ type changes struct {
 	everything bool // rules, bans and identities
 	unlogged   bool // as everything, because of rows that were written without a line in the log
 	rules      bool
-	bans       bool     // of networks
+	bans       bool
+	keys       bool     // which API keys are banned
 	identities bool     // all of them
 	users      []string // identities of these users
 	digests    []string // identities of these API keys, as hexadecimal digests
@@ -226,8 +227,10 @@ func (c *changes) add(kind, ref string, all bool) {
 	case !all && of[0] == "network":
 		c.bans = true
 	case !all && of[0] == "user" && len(of) == 2:
+		c.bans = c.bans || kind == "ban"
 		c.users = append(c.users, of[1])
 	case !all && of[0] == "key" && len(of) == 2:
+		c.bans = c.bans || kind == "ban"
 		c.digests = append(c.digests, of[1])
 	default:
 		c.identities = true

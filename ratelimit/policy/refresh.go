@@ -90,6 +90,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 	if age := now.Sub(p.loaded); age >= reloadAge {
 		p.due.rules = true
 		p.due.bans = true
+		p.due.keys = true
 	}
 	err = p.load(ctx, now)
 	p.forgetStale() // also if the rules cannot be read
@@ -143,6 +144,8 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 func (p *Policy) apply(found changes) {
 	p.due.rules = p.due.rules || found.rules || found.everything || found.unlogged
 	p.due.bans = p.due.bans || found.bans || found.everything || found.unlogged
+	banned, _ := p.banned.Load().(*bannedSenders)
+	p.due.keys = p.due.keys || p.due.bans || banned != nil && banned.concern(found)
 	p.stale = found
 }
 
@@ -165,7 +168,7 @@ func (p *Policy) forgetStale() {
 
 // load reads the rules and bans that are due.
 func (p *Policy) load(ctx context.Context, now time.Time) error {
-	if !p.due.rules && !p.due.bans {
+	if !p.due.rules && !p.due.bans && (!p.due.keys || now.Before(p.keysAt)) {
 		return nil
 	}
 	within, cancel := context.WithTimeout(ctx, loadTimeout)
@@ -181,7 +184,11 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 		if rows.Bans, err = readBans(within, p.db); err != nil {
 			return err
 		}
+		if rows.Users, err = runOne(within, p.db, &postgres.Statement{SQL: bannedUsersSQL}, 3); err != nil {
+			return fmt.Errorf("reading the bans of users: %w", err)
+		}
 	}
+	p.due.keys = p.due.keys && !p.readBannedKeys(ctx, now, &rows)
 	if err := p.poller.unchanged(within); err != nil {
 		return err
 	}
@@ -191,7 +198,7 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 	if p.due.rules && p.due.bans {
 		p.loaded = now
 	}
-	p.due = changes{}
+	p.due = changes{keys: p.due.keys}
 	p.mu.Lock()
 	p.stats.Loads++
 	p.mu.Unlock()
@@ -203,16 +210,21 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 func (p *Policy) compile(rows savedRows) error {
 	set, _ := p.current.Load().(*Snapshot)
 	sameRules := set != nil && same(rows.Rules, p.rows.Rules)
-	if sameRules && same(rows.Bans, p.rows.Bans) {
+	sameBans := set != nil && same(rows.Bans, p.rows.Bans)
+	if sameRules && sameBans && same(rows.Users, p.rows.Users) && same(rows.Keys, p.rows.Keys) {
 		return nil
+	}
+	banned, err := newBannedSenders(rows.Users, rows.Keys)
+	if err != nil {
+		return err
 	}
 	bans, err := decodeBans(rows.Bans)
 	if err != nil {
 		return err
 	}
-	if sameRules {
+	if sameRules && !sameBans {
 		set = set.WithBans(bans)
-	} else {
+	} else if !sameRules {
 		usable := p.usable
 		if usable == nil {
 			usable = rows.Usable // as an earlier policy has saved them
@@ -231,8 +243,10 @@ func (p *Policy) compile(rows savedRows) error {
 		}
 		p.report("rules", wrongError(rules.wrong))
 	}
+	p.report("bans", banned.incomplete())
 	p.rows = rows
 	p.forgetStale()
+	p.banned.Store(banned)
 	p.current.Store(set)
 	p.setReady()
 	if p.settings.OnLoad != nil {

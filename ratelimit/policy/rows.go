@@ -217,6 +217,10 @@ type Identity struct {
 	Digest [32]byte
 	// Known is whether the database has the key, or the user.
 	Known bool
+	// Unread means that the database has not said who this is: Digest, or User, is what the
+	// request has. The tier, the overrides and the end of a key are unknown. With Bans that are
+	// known nevertheless, User and KeyID are the key's.
+	Unread bool
 	// KeyID is of the key's row; 0 without a key.
 	KeyID int64
 

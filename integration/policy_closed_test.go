@@ -1,0 +1,268 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/policytest"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+)
+
+// openProxies starts a Caddy and a Traefik that let requests of unknown keys pass, and requests
+// without a decision.
+func openProxies(t *testing.T, dsn, timeout string) (urls []string) {
+	t.Helper()
+	directive := "pg_ratelimit {\ntimeout " + timeout + "\npolicy {\napi_key {header.X-Api-Key}\nuser {header.X-User}\nunknown_key anonymous\nrefresh 100ms\n}\n}"
+	address := harness.FreeAddress(t)
+	_, port, _ := strings.Cut(address, ":")
+	config := caddyfile(address, dsn, []caddyRoute{{"/*", []string{directive}}})
+	c := launchConfig(t, buildCaddy(t), address, strings.Replace(config, "http://"+address, "http://:"+port, 1)) // any host
+	c.AwaitAddress(t, address)
+	tr := startTraefik(t, []route{{"/", startBackend(t), object{"dsn": dsn, "timeout": timeout,
+		"policy": object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-User}", "unknownKey": "anonymous", "refresh": "100ms"}}}})
+	awaitObeyed(t, dsn, 2)
+	return []string{c.url, tr.url}
+}
+
+// clientFrom is a client with an address of the loopback network.
+func clientFrom(address string) *http.Client {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext}}
+}
+
+func statusOf(t *testing.T, client *http.Client, r *http.Request) int {
+	t.Helper()
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	answer.Body.Close()
+	return answer.StatusCode
+}
+
+func randomKey(t *testing.T) string {
+	t.Helper()
+	key, err := policy.NewKey()
+	if err != nil {
+		t.Error(err)
+	}
+	return key
+}
+
+// lockKeys locks the table of API keys until unlock is called.
+func lockKeys(t *testing.T, dsn string) (unlock func()) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE rate_limit_api_keys"); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = conn.Close(context.Background()) }
+}
+
+// A key or a user that a proxy does not know opens nothing that is closed to all: while the
+// database answers, during a flood of invented keys, while the table of API keys is locked, and while
+// the database is gone.
+func TestAnUnknownKeyOpensNothing(t *testing.T) {
+	server := cluster.Private(t, cluster.Options{})
+	dsn := server.DSN("postgres")
+	execute(t, dsn, schema.File)
+	banned, insert := newKey(t, 7, "alice")
+	ofBanned, insertOther := newKey(t, 8, "mallory")
+	execute(t, dsn, people+`INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free');`+insert+insertOther+`
+		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed/*}');
+		SELECT rate_limit_rule('members', action => 'block', paths => '{/members}', tiers => '{anonymous}');
+		SELECT rate_limit_rule('shared', count_by => '{all}', paths => '{/shared/*}', per_hour => 5);
+		INSERT INTO rate_limit_bans (network) VALUES ('127.0.0.2');
+		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');
+		INSERT INTO rate_limit_bans (key_id) VALUES (7);`)
+	urls := openProxies(t, dsn, "1s")
+	shut := clientFrom("127.0.0.2")
+	plain := clientFrom("127.0.0.1")
+	check := func(state string) {
+		t.Helper()
+		for _, url := range urls {
+			for _, request := range []struct {
+				client *http.Client
+				path   string
+				header []string
+			}{
+				{plain, "/closed/x", []string{"X-Api-Key", randomKey(t)}},
+				{plain, "/closed/x", []string{"X-User", "nobody knows " + state}},
+				{shut, "/", []string{"X-Api-Key", randomKey(t)}},
+				{plain, "/", []string{"X-User", "mallory"}},
+				{plain, "/", []string{"X-Api-Key", banned}},
+				{plain, "/", []string{"X-Api-Key", ofBanned}},
+			} {
+				if got := statusOf(t, request.client, harness.Get(url+request.path, request.header...)); got != http.StatusForbidden {
+					t.Errorf("%s, %s%s from %s: %d, want 403", state, url, request.path, request.header[0], got)
+				}
+			}
+		}
+	}
+	flood := func(state, url string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		r := harness.Run(ctx, harness.Load{Clients: 1000, Requests: 15000, Request: func(int) *http.Request {
+			return harness.Get(url+"/closed/x", "X-Api-Key", randomKey(t))
+		}})
+		if r.Status[http.StatusForbidden] != r.Sent || r.Sent < 1000 {
+			t.Errorf("%s, %s: %v, want 403 alone", state, url, r)
+		}
+		t.Logf("%s, %s: %v", state, url, r)
+	}
+	for _, url := range urls {
+		flood("with the database", url)
+	}
+
+	unlock := lockKeys(t, dsn)
+	check("keys locked")
+	for _, url := range urls {
+		flood("keys locked", url)
+	}
+	// The limit of all does not depend on the sender, and its counter can be reached.
+	var passed atomic.Int64
+	var group sync.WaitGroup
+	for i := range 20 {
+		group.Go(func() {
+			if statusOf(t, plain, harness.Get(urls[i%2]+"/shared/x", "X-Api-Key", randomKey(t))) == http.StatusOK {
+				passed.Add(1)
+			}
+		})
+	}
+	group.Wait()
+	if n := passed.Load(); n != 5 {
+		t.Errorf("keys locked: %d requests passed a limit of 5 for all", n)
+	}
+	unlock()
+
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	check("no database")
+	for _, url := range urls {
+		flood("no database", url)
+		// What depends on the sender follows on_error.
+		if got := statusOf(t, plain, harness.Get(url+"/members", "X-Api-Key", randomKey(t))); got != http.StatusOK {
+			t.Errorf("%s: a path that is closed to one tier answers %d, want 200", url, got)
+		}
+	}
+}
+
+// Random rules and bans: both proxies refuse what is closed to all, whoever asks, in every state
+// of the database.
+func TestWhatIsClosedToAllIsClosed(t *testing.T) {
+	const worlds, requests = 2, 120
+	for seed := range worlds {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			server := cluster.Private(t, cluster.Options{})
+			dsn := server.DSN("postgres")
+			execute(t, dsn, schema.File)
+			random := rand.New(rand.NewPCG(uint64(seed), 1))
+			w := policytest.New(random.IntN, 30, false)
+			for i := range w.Rules { // so that much is closed
+				if i%3 == 0 {
+					w.Rules[i].Action, w.Rules[i].Limits = policy.Block, nil
+				}
+			}
+			w.Bans = append(w.Bans, policy.Ban{Network: netip.MustParsePrefix("127.0.0.4/30")})
+			conn, err := pgx.Connect(t.Context(), dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused := 0
+			for _, sql := range w.SQL() {
+				if _, err := conn.PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
+					refused++
+				}
+			}
+			_ = conn.Close(t.Context())
+			db, err := pgwire.Open(dsn, pgwire.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			rules, overrides, err := policy.ReadRules(t.Context(), db)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bans, err := policy.ReadBans(t.Context(), db)
+			if err != nil {
+				t.Fatal(err)
+			}
+			snapshot := policy.Compile(rules, overrides, bans, policy.Options{})
+			t.Logf("%d rules; the database refused %d statements", snapshot.Rules(), refused)
+			urls := openProxies(t, dsn, "300ms")
+			clients := map[string]*http.Client{}
+			check := func(state string) {
+				t.Helper()
+				closed := 0
+				for range requests {
+					var f policy.Facts
+					w.Request(random.IntN, &f)
+					address := fmt.Sprintf("127.0.0.%d", 1+random.IntN(6))
+					f.Address = netip.MustParseAddr(address)
+					f.Method = strings.ToUpper(f.Method)
+					if !policytest.IsClosed(snapshot, w, &f) {
+						continue
+					}
+					closed++
+					if clients[address] == nil {
+						clients[address] = clientFrom(address)
+					}
+					for _, url := range urls {
+						r := harness.Get(url + f.Path)
+						r.Method, r.Host, r.Header = f.Method, f.Host, f.Header.Clone()
+						switch random.IntN(3) {
+						case 0:
+							r.Header.Set("X-Api-Key", randomKey(t))
+						case 1:
+							r.Header.Set("X-User", fmt.Sprint("user", random.IntN(1000)))
+						}
+						if got := statusOf(t, clients[address], r); got < 400 {
+							t.Errorf("%s: %s answers %d to %+v of %v", state, url, got, f, r.Header)
+						}
+					}
+				}
+				if closed < requests/20 {
+					t.Errorf("%s: %d requests were closed: the test shows little", state, closed)
+				}
+				t.Logf("%s: %d requests were closed", state, closed)
+			}
+			check("up")
+			unlock := lockKeys(t, dsn)
+			check("keys locked")
+			unlock()
+			if err := server.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			check("no answer")
+			if err := server.Resume(); err != nil {
+				t.Fatal(err)
+			}
+			if err := server.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			check("gone")
+		})
+	}
+}

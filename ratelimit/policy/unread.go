@@ -1,0 +1,99 @@
+package policy
+
+import (
+	"strings"
+	"time"
+)
+
+// anyTier stands for the number of a tier that is not known: rules for any tier may match.
+const anyTier int32 = -1
+
+// unreadSender is an Identity of which nothing is known. It must not be changed.
+var unreadSender = &Identity{Unread: true}
+
+// decideUnread decides what can be decided without knowing who sends a request. A ban that is
+// known refuses the request, and so does a block rule without tiers, also where the sender's tier might
+// be exempt. Limits hold that count by neither user, key nor tier, with the rule's own amount or
+// the largest of a tier. All else is left out.
+func decideUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
+	at := now.UnixMicro()
+	byKey := id.Digest != [32]byte{}
+	o.Unread = true
+	o.written = true
+	ban := findBan(s.bans, f.Address, id.User, id.KeyID, at)
+	if ban == nil {
+		ban = banOf(id, at)
+	}
+	if ban != nil {
+		o.User = id.User
+		o.KeyID = id.KeyID
+		o.certain = ban.Network.IsValid() // else the sender is looked up once, and remembered
+		shutOut(ban, now, o)
+		return
+	}
+	if !byKey {
+		o.User = id.User
+	}
+	o.certain = true
+	apply(s.set, indexed(s.set, anyTier, f, o), f, nil, nil, at, o)
+	if o.Exempt {
+		o.depends = false
+	}
+	o.depends = o.depends || byKey && f.RejectUnknown
+	// For a ban, it matters who sends a request that is refused. An override may lift NoQuota.
+	o.certain = o.certain && o.Reason == Blocked && o.Mark.Ban == nil
+	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(s.set, anyTier, f, nil, nil, at, o) {
+		refuseAmbiguous(o)
+		o.certain = false
+	}
+}
+
+// withhold leaves out a rule that may not apply to the sender of a request. Rules of its family
+// that come after it are left out as well.
+func withhold(r *rule, f *Facts, o *Outcome) {
+	if r.row.Mode == Shadow || r.row.Action == Charge && (isTaken(o.families, r.family) || counterKey(&r.by, f, "user", "key", "tier") == "") {
+		return
+	}
+	o.depends = true
+	switch {
+	case r.row.Action == Exempt:
+		o.certain = false
+	case r.row.Action == Charge && r.family != 0:
+		o.families = append(o.families, r.family)
+	}
+}
+
+// rejectKey decides about a request with an API key that is refused. If the request would be
+// refused with any other key as well, that is the answer: it must not depend on what is cached.
+func rejectKey(s *Snapshot, f *Facts, now time.Time, o *Outcome) {
+	reason := o.Reason
+	clearOutcome(o)
+	decideUnread(s, f, unreadSender, now, o)
+	o.Unread = false
+	if o.certain {
+		return
+	}
+	clearOutcome(o)
+	o.Rule = ""
+	o.Hits = o.Hits[:0]
+	o.Marks = nil
+	o.Would = nil
+	o.Simple = false
+	o.Reason = reason
+	o.Status = 401
+	o.written = true
+}
+
+// largestAmount is the largest amount of a limit for a tier that is not known.
+func largestAmount(l *limit, at int64) *amount {
+	a := l.own
+	for _, c := range l.tiers {
+		if tierAmount(l, c.tier, at) != c.amount {
+			continue // another one counts for the tier
+		}
+		if b := c.amount; b.unlimited || !a.unlimited && !b.none && (a.none || b.limit.Events > a.limit.Events) {
+			a = b
+		}
+	}
+	return a
+}
