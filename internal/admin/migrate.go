@@ -30,8 +30,11 @@ func MigrationSQL() string { return schema.File }
 // to date in place and keeps their rows. On a server that is too old for the policy it makes the
 // others and returns an error.
 func (d *Database) Migrate(ctx context.Context) (Migration, error) {
-	var counters, policy, version, history int32
+	var counters, policy, version, nodes, history int32
 	if err := d.conn.QueryRow(ctx, schema.Ready).Scan(&counters, &policy, &version); err != nil {
+		return Migration{}, d.failure(err)
+	}
+	if err := d.conn.QueryRow(ctx, schema.NodesReady).Scan(&nodes); err != nil {
 		return Migration{}, d.failure(err)
 	}
 	if err := d.conn.QueryRow(ctx, schema.HistoryReady).Scan(&history); err != nil {
@@ -39,7 +42,7 @@ func (d *Database) Migrate(ctx context.Context) (Migration, error) {
 	}
 	var m Migration
 	var err error
-	if m.Counters, err = d.makeTables(ctx, counters == 1, "rate_limit_ephemeral", schema.Counters); err != nil {
+	if m.Counters, err = d.makeTables(ctx, counters == 1 && nodes == 1, "rate_limit_ephemeral", schema.Counters); err != nil {
 		return m, err
 	}
 	if m.History, err = d.makeTables(ctx, history == 1, "rate_limit_audit", schema.History); err != nil {

@@ -55,6 +55,6 @@
 //   - match.go: Decide. memo.go: what it remembers. recall.go: requests of known API keys.
 //   - policy.go: a Policy. refresh.go: what it does in the background: it polls for changes
 //     (poll.go), forgets the identities that have changed, reads the rules and bans that have
-//     changed (load.go), and swaps the snapshot as a whole. node.go: what it writes.
+//     changed (load.go), and swaps the snapshot as a whole. occasionally.go: what it does from time to time.
 //     lookup.go: identities that are not cached, many in one statement.
 package policy

@@ -29,7 +29,7 @@ const counterUpgrade = ` ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN
 `
 
 // Counters creates the two tables of counts, or brings those of the npm library pg-ratelimit
-// up to date in place and keeps their rows. It can run any number of times.
+// up to date in place and keeps their rows, and adds Nodes. It can run any number of times.
 const Counters = `
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral` + counterColumns +
 	`CREATE TABLE IF NOT EXISTS rate_limit_durable` + counterColumns +
@@ -37,4 +37,4 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral` + counterColumns +
 	`ALTER TABLE rate_limit_durable` + counterUpgrade +
 	`CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
-`
+` + Nodes

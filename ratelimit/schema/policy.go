@@ -2,7 +2,7 @@ package schema
 
 // Version is the number of the policy's schema. It grows with every change of Policy, so that
 // proxies of different versions on one database leave the newest schema as it is.
-const Version = "2"
+const Version = "3"
 
 // Policy creates the tables, triggers, functions and views of the policy, or brings older ones
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.
@@ -38,7 +38,7 @@ COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables.
 
 // policyTables are the tables of the policy, as elements of a VALUES list.
 const policyTables = `('rate_limit_tiers'), ('rate_limit_users'), ('rate_limit_api_keys'), ('rate_limit_rules'), ('rate_limit_rule_limits'),
-	('rate_limit_overrides'), ('rate_limit_bans'), ('rate_limit_changes'), ('rate_limit_nodes')`
+	('rate_limit_overrides'), ('rate_limit_bans'), ('rate_limit_changes')`
 
 // Ready returns one row with three ints: 1 if Counters has nothing to do, 1 if Policy has
 // nothing to do, and the version of the server as in 150004. It reads the catalogue only, and
@@ -68,7 +68,7 @@ SELECT set_config('lock_timeout', '500ms', true);`
 
 // PolicyOnce is Policy for several processes at once: all but the first find that there is
 // nothing to do when they have the lock.
-const PolicyOnce = Lock + `
+const PolicyOnce = Lock + Nodes + `
 DO $once$ BEGIN
 	IF NOT ` + policyReady + ` THEN
 		EXECUTE $policy$` + Policy + `$policy$;
