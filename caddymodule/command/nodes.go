@@ -70,7 +70,7 @@ func pauseCommand(t *tool) *cobra.Command {
 X-RateLimit headers. Bans and block rules hold. All proxies obey within a second. The pause ends by itself, or with:
 caddy pg-ratelimit resume. A proxy that cannot reach the database meanwhile keeps the pause until its end.`,
 		Example: `  caddy pg-ratelimit pause
-  caddy pg-ratelimit pause --for 20m --reason "too much is refused"`,
+  caddy pg-ratelimit pause --for 20m --reason outage`,
 		Args: arguments(),
 		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
 			d, err := duration("--for", lasts)
