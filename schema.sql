@@ -1,8 +1,9 @@
 -- The tables of pg-ratelimit. Run this file if proxies may not create tables: psql -f schema.sql
 -- It creates the tables, or upgrades those of the npm library pg-ratelimit and of older versions, and keeps their
 -- rows. It can run any number of times. A proxy runs the same SQL on first use, unless auto_migrate is off.
--- The first part has the two tables of counts, the second part the history, the third part the policy. The policy
--- needs PostgreSQL 15 or newer. On an older server the third part fails as a whole, and the others work without it.
+-- The first part has the two tables of counts and the registry of proxies, the second part the history, the third part
+-- the policy. The policy needs PostgreSQL 15 or newer. On an older server the third part fails as a whole, and the others
+-- work without it.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	prefix       TEXT NOT NULL,
@@ -40,6 +41,9 @@ ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD 
 	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
+
+BEGIN;
+DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
@@ -80,6 +84,8 @@ COMMENT ON COLUMN rate_limit_pause.until IS 'When the pause ends by itself.';
 COMMENT ON COLUMN rate_limit_pause.reason IS 'For people.';
 COMMENT ON COLUMN rate_limit_pause.paused_at IS 'When it began.';
 COMMENT ON COLUMN rate_limit_pause.paused_by IS 'The role that made it.';
+
+COMMIT;
 
 BEGIN;
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;

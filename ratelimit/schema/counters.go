@@ -30,11 +30,13 @@ const counterUpgrade = ` ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN
 
 // Counters creates the two tables of counts, or brings those of the npm library pg-ratelimit
 // up to date in place and keeps their rows, and adds Nodes. It can run any number of times.
-const Counters = `
+const Counters = counterTables + Nodes
+
+const counterTables = `
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral` + counterColumns +
 	`CREATE TABLE IF NOT EXISTS rate_limit_durable` + counterColumns +
 	`ALTER TABLE rate_limit_ephemeral` + counterUpgrade +
 	`ALTER TABLE rate_limit_durable` + counterUpgrade +
 	`CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
-` + Nodes
+`
