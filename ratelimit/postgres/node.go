@@ -242,11 +242,11 @@ func (r *registration) renewals(now time.Time, applied int64, problems []string)
 	}
 	var all []*Statement
 	for _, name := range names {
-		all = append(all, &Statement{SQL: nodeSQL, Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(r.paused), seq, texts}})
+		all = append(all, &Statement{SQL: nodeSQL, Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(r.paused), seq, texts}, Unnamed: true})
 	}
 	if now.Sub(r.swept) >= sweepNodes {
 		r.swept = now
-		all = append(all, &Statement{SQL: sweepSQL})
+		all = append(all, &Statement{SQL: sweepSQL, Unnamed: true})
 	}
 	return all
 }
@@ -350,7 +350,7 @@ func (r *registration) leave(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	// After a failure the row is deleted as that of a proxy that vanished.
-	_ = r.store.engine.server.db.Run(ctx, []*Statement{{SQL: leaveSQL, Args: []any{name, r.node.Epoch}}})
+	_ = r.store.engine.server.db.Run(ctx, []*Statement{{SQL: leaveSQL, Args: []any{name, r.node.Epoch}, Unnamed: true}})
 }
 
 // end deletes the row before the driver is closed. The store's server is closing.
