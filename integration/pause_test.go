@@ -55,7 +55,9 @@ func TestPauseSuspendsLimitsAlone(t *testing.T) {
 	for _, url := range []string{c.url, tr.url} {
 		for _, path := range []string{"/plain", "/policy"} {
 			user := []string{"X-User", "alice"}
-			await(t, "a refusal of "+url+path, func() bool { return harness.Ask(t, harness.Get(url+path+"/", user...)).Status == http.StatusTooManyRequests })
+			await(t, "a refusal of "+url+path, func() bool {
+				return harness.Ask(t, harness.Get(url+path+"/", user...)).Status == http.StatusTooManyRequests
+			})
 			refused = append(refused, watch(t, []string{url + path}, user...)...)
 		}
 		for range 200 {
@@ -116,7 +118,9 @@ func TestProxiesWithoutAPolicyAreRegistered(t *testing.T) {
 	names := func() string {
 		return strings.Trim(strings.Join(queryLines(t, dsn, "SELECT coalesce(string_agg(regexp_replace(node, '.*/', '') || CASE WHEN applied_seq IS NULL THEN '' ELSE ' policy' END, ' ' ORDER BY node), '') FROM rate_limit_nodes"), ""), `()"`)
 	}
-	await(t, "both proxies in the registry", func() bool { return queryInt(t, dsn, "SELECT count(to_regclass('rate_limit_nodes'))") == 1 && names() == "caddy traefik" })
+	await(t, "both proxies in the registry", func() bool {
+		return queryInt(t, dsn, "SELECT count(to_regclass('rate_limit_nodes'))") == 1 && names() == "caddy traefik"
+	})
 	epoch := queryInt(t, dsn, "SELECT epoch FROM rate_limit_nodes WHERE node LIKE '%/caddy'")
 	for range 2 { // one of them pauses, and one is paused again
 		if out := command(t, dsn, "pause", "--for", "20m", "--reason", "a test"); !strings.Contains(out, "All limits of this database are paused until ") || !strings.Contains(out, ": a test.") {
