@@ -1,8 +1,9 @@
 -- The tables of pg-ratelimit. Run this file if proxies may not create tables: psql -f schema.sql
 -- It creates the tables, or upgrades those of the npm library pg-ratelimit and of older versions, and keeps their
 -- rows. It can run any number of times. A proxy runs the same SQL on first use, unless auto_migrate is off.
--- The first part has the two tables of counts, the second part the history, the third part the policy. The policy
--- needs PostgreSQL 15 or newer. On an older server the third part fails as a whole, and the others work without it.
+-- The first part has the two tables of counts and the registry of proxies, the second part the history, the third part
+-- the policy. The policy needs PostgreSQL 15 or newer. On an older server the third part fails as a whole, and the others
+-- work without it.
 
 DO $others$
 DECLARE
@@ -51,6 +52,65 @@ ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD 
 	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
+
+BEGIN;
+DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
+
+DO $others$
+DECLARE
+	others CONSTANT text := (SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")', c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
+	FROM (VALUES ('rate_limit_nodes', 'applied_seq'), ('rate_limit_pause', 'paused_at')) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
+	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark AND NOT a.attisdropped));
+BEGIN
+	IF others IS NOT NULL THEN
+		RAISE EXCEPTION '%: rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in the DSN of all proxies and commands', others USING ERRCODE = 'duplicate_table';
+	END IF;
+END $others$;
+
+CREATE TABLE IF NOT EXISTS rate_limit_nodes (
+	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
+	region      text,
+	version     text,
+	applied_seq bigint,
+	seen        timestamptz NOT NULL DEFAULT now(),
+	problems    text[] NOT NULL DEFAULT '{}',
+	epoch       bigint NOT NULL DEFAULT 0,
+	paused      boolean NOT NULL DEFAULT false,
+	log         oid,
+	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
+);
+ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS epoch bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS paused boolean NOT NULL DEFAULT false,
+	ADD COLUMN IF NOT EXISTS log oid,
+	ALTER COLUMN applied_seq DROP NOT NULL, ALTER COLUMN applied_seq DROP DEFAULT;
+COMMENT ON TABLE rate_limit_nodes IS
+	'The proxies that count here. A proxy renews its row every 3 seconds, and deletes it when it stops in order. The row of a proxy that vanished is deleted after a day.';
+COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
+COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
+COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
+COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.';
+COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that, or 90 seconds if its epoch is 0.';
+COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
+COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process. 0: an older version, which renews its row every 30 seconds.';
+COMMENT ON COLUMN rate_limit_nodes.paused IS 'Whether it obeys a pause of the limits.';
+COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: an older proxy does not say.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_pause (
+	id        int NOT NULL DEFAULT 1 CONSTRAINT rate_limit_pause_pkey PRIMARY KEY,
+	until     timestamptz NOT NULL,
+	reason    text,
+	paused_at timestamptz NOT NULL DEFAULT now(),
+	paused_by text NOT NULL DEFAULT session_user,
+	CONSTRAINT id_must_be_1 CHECK (id = 1),
+	CONSTRAINT until_must_be_a_time CHECK (isfinite(until))
+);
+COMMENT ON TABLE rate_limit_pause IS 'A row whose time has not come suspends all limits of this database, of rules and of configurations. Bans and block rules hold. Proxies read it twice a second.';
+COMMENT ON COLUMN rate_limit_pause.id IS 'Always 1: there is one pause.';
+COMMENT ON COLUMN rate_limit_pause.until IS 'When the pause ends by itself.';
+COMMENT ON COLUMN rate_limit_pause.reason IS 'For people.';
+COMMENT ON COLUMN rate_limit_pause.paused_at IS 'When it began.';
+COMMENT ON COLUMN rate_limit_pause.paused_by IS 'The role that made it.';
+
+COMMIT;
 
 BEGIN;
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
@@ -595,7 +655,7 @@ DO $others$
 DECLARE
 	others CONSTANT text := (SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")', c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
 	FROM (VALUES ('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'), ('rate_limit_api_keys', 'digest'), ('rate_limit_rules', 'count_by'),
-	('rate_limit_rule_limits', 'on_exceed'), ('rate_limit_overrides', 'limit_name'), ('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid'), ('rate_limit_nodes', 'applied_seq')) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
+	('rate_limit_rule_limits', 'on_exceed'), ('rate_limit_overrides', 'limit_name'), ('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid')) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
 	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark AND NOT a.attisdropped));
 BEGIN
 	IF others IS NOT NULL THEN
@@ -879,40 +939,26 @@ CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	by     text NOT NULL,
 	before jsonb,
 	after  jsonb,
-	CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban'))
+	CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'))
 );
+DO $$ BEGIN
+	IF EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_changes'::regclass AND conname = 'kind_must_be_what_a_table_holds' AND pg_get_constraintdef(oid) NOT LIKE '%pause%') THEN
+		ALTER TABLE rate_limit_changes DROP CONSTRAINT kind_must_be_what_a_table_holds,
+			ADD CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'));
+	END IF;
+END $$;
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
 COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were written. Lines of other transactions may become visible later.';
 COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
-COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override or ban.';
+COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override, ban, or the pause of all limits.';
 COMMENT ON COLUMN rate_limit_changes.ref IS
 	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/…, user/…, key/<digest>, network/…. NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
 COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
 COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
-
-CREATE TABLE IF NOT EXISTS rate_limit_nodes (
-	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
-	region      text,
-	version     text,
-	applied_seq bigint NOT NULL DEFAULT 0,
-	seen        timestamptz NOT NULL DEFAULT now(),
-	problems    text[] NOT NULL DEFAULT '{}',
-	log         oid,
-	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
-);
-ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS log oid;
-COMMENT ON TABLE rate_limit_nodes IS 'The proxies, and how far each of them is. A row that was not renewed for 30 days is deleted.';
-COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy.';
-COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
-COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
-COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys.';
-COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row.';
-COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
-COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: an older proxy does not say.';
 
 CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1054,6 +1100,7 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		WHEN kind = 'rule' THEN r->>'name'
 		WHEN kind = 'tier' THEN r->>'tier'
 		WHEN kind = 'user' THEN r->>'user_id'
+		WHEN kind = 'pause' THEN 'limits'
 		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
 		WHEN r->>'user_id' IS NOT NULL THEN concat('user/', r->>'user_id')
 		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
@@ -1111,7 +1158,7 @@ DECLARE
 BEGIN
 	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''), ('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
 		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
-		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
+		('rate_limit_bans', 'ban', 'id', ''), ('rate_limit_pause', 'pause', 'id', '')) AS t(name, kind, key1, key2)
 	LOOP
 		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows'),
 			('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('truncate', '')) AS e(name, transition)
@@ -1315,14 +1362,13 @@ CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql A
 DECLARE
 	forgotten bigint;
 BEGIN
-	DELETE FROM rate_limit_nodes WHERE seen < now() - interval '30 days';
 	DELETE FROM rate_limit_bans WHERE until < now() - interval '30 days';
 	DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000);
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
 	RETURN forgotten;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget() IS
-	'Deletes what is older than 30 days: up to 10,000 changes, nodes that were not seen, and bans that have ended. It returns how many changes it deleted.';
+	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
 
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,

@@ -56,6 +56,11 @@ type App struct {
 	// Requests of further keys ask the database. Default: 10,000.
 	MaxLeases *int `json:"max_leases,omitempty"`
 
+	// The name of this Caddy in the list of proxies (`caddy pg-ratelimit nodes`), up to
+	// 100 bytes. May contain placeholders such as `{env.NAME}`. Several Caddys on one
+	// host should each have one. Default: the host name and `/caddy`.
+	NodeName string `json:"node_name,omitempty"`
+
 	// Record what happens to requests in the databases: an audit log, metrics by
 	// minute, hour and day, and the usage of users and API keys. `{}` turns it on for
 	// all handlers. Default: only for handlers with an `audit` of their own.
@@ -104,6 +109,9 @@ func (a *App) settings() (edge.StoreSettings, error) {
 		InMemoryBlock: a.InMemoryBlock == nil || *a.InMemoryBlock,
 	}
 	var err error
+	if s.NodeName, err = nodeText("node_name", a.NodeName); err != nil {
+		return s, err
+	}
 	if a.MaxConns != nil {
 		if s.MaxConns, err = edge.MaxConns.Parse(strconv.Itoa(*a.MaxConns)); err != nil {
 			return s, err

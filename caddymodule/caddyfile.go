@@ -313,6 +313,7 @@ func (r *Rule) read(b *block, args []string) (known bool, err error) {
 //		in_memory_block     [on|off]
 //		max_blocked_keys    <number>
 //		max_leases          <number>
+//		node_name           <name or placeholder>
 //		history {
 //			node          <name>
 //			region        <name>
@@ -382,10 +383,12 @@ func (a *App) read(b *block) error {
 		var n int
 		n, err = b.number(args, edge.MaxLeases)
 		a.MaxLeases = &n
+	case "node_name":
+		a.NodeName, err = b.one(args, "one name, or a placeholder that gives one")
 	case "history":
 		a.History, err = readHistory(b, args)
 	default:
-		err = b.unknown("dsn", "max_conns", "auto_migrate", "cleanup_probability", "in_memory_block", "max_blocked_keys", "max_leases", "history")
+		err = b.unknown("dsn", "max_conns", "auto_migrate", "cleanup_probability", "in_memory_block", "max_blocked_keys", "max_leases", "node_name", "history")
 	}
 	return err
 }

@@ -215,7 +215,7 @@ func TestGoldenCasesAreComplete(t *testing.T) {
 	for _, name := range []string{
 		"prefix", "key", "algorithm", "limit", "burst", "cost", "min_cost", "durable", "synchronous_commit", "hash_key", "ipv4_prefix",
 		"ipv6_prefix", "dsn", "timeout", "on_error", "headers", "match", "max_conns", "auto_migrate", "cleanup_probability",
-		"in_memory_block", "max_blocked_keys", "max_leases", "lease", "ban", "policy", "api_key", "user", "tier", "unknown_key", "route",
+		"in_memory_block", "max_blocked_keys", "max_leases", "node_name", "lease", "ban", "policy", "api_key", "user", "tier", "unknown_key", "route",
 		"refresh", "max_identities", "history", "node", "region", "audit_address", "retention", "audit", "metrics_minute", "metrics_hour", "metrics_day", "usage",
 	} {
 		if !strings.Contains(all.String(), "\t"+name) || !strings.Contains(all.String(), `"`+name+`":`) {

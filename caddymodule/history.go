@@ -16,8 +16,8 @@ import (
 // History is what is recorded of requests, and for how long. Requests do not wait for it.
 type History struct {
 	// The name of this Caddy in the history, up to 100 bytes. May contain
-	// placeholders such as `{env.NAME}` or `{system.hostname}`. Default: the host
-	// name, `/caddy/` and the number of the process.
+	// placeholders such as `{env.NAME}` or `{system.hostname}`. Default: the
+	// `node_name` of the global options.
 	Node string `json:"node,omitempty"`
 
 	// Where this Caddy runs, up to 100 bytes. May contain placeholders. Default:
@@ -210,7 +210,7 @@ func (a *App) history(s *store) (*history.Writer, error) {
 	}
 	value, _, err := histories.LoadOrNew(use, func() (caddy.Destructor, error) {
 		opened, err := edge.OpenHistory(s.db, settings, edge.HistoryOptions{
-			Node: nodeName(), AutoMigrate: s.settings.AutoMigrate, OnError: s.logHistoryFailure,
+			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate, OnError: s.logHistoryFailure,
 		})
 		if err != nil {
 			return nil, err

@@ -35,7 +35,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
 			Help: "Requests by limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused by this limit), " +
-				"error_passed and error_refused (no decision was possible, and the request passed or was refused). " +
+				"error_passed and error_refused (no decision was possible, and the request passed or was refused), paused (limits are paused). " +
 				"source: postgres, blocked (known to be used up), lease (units charged in advance), memory (dsn memory) or none (no decision).",
 		}, []string{"prefix", "outcome", "source"}),
 		blocked: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -56,8 +56,12 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		Namespace: namespace, Subsystem: subsystem, Name: "database_up",
 		Help: "1 if the databases of all limits answer, 0 if one does not.",
 	}, m.databaseUp)
+	paused := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "paused",
+		Help: "1 if the limits of a database are paused, else 0.",
+	}, m.anyPaused)
 	return m, errors.Join(registry.Register(m.decisions), registry.Register(m.blocked), registry.Register(m.leased), registry.Register(m.duration),
-		registry.Register(up), registry.Register(newStoreMetrics(m)), newPolicyMetrics(m, registry), newHistoryMetrics(m, registry))
+		registry.Register(up), registry.Register(paused), registry.Register(newStoreMetrics(m)), newPolicyMetrics(m, registry), newHistoryMetrics(m, registry))
 }
 
 // noSource is the source of requests without a decision.
@@ -67,7 +71,7 @@ const noSource = "none"
 type counters struct {
 	allowed, denied           bySource
 	errorPassed, errorRefused prometheus.Counter
-	blocked, leased           prometheus.Counter
+	blocked, leased, paused   prometheus.Counter
 }
 
 // bySource are the counters of one outcome, by the source of the decision.
@@ -99,6 +103,7 @@ func (m *metrics) counters(prefix string, s *store) counters {
 	c := counters{
 		errorPassed:  m.decisions.WithLabelValues(prefix, "error_passed", noSource),
 		errorRefused: m.decisions.WithLabelValues(prefix, "error_refused", noSource),
+		paused:       m.decisions.WithLabelValues(prefix, "paused", noSource),
 		blocked:      m.blocked.WithLabelValues(prefix),
 		leased:       m.leased.WithLabelValues(prefix),
 	}

@@ -30,7 +30,7 @@ func newPolicyMetrics(m *metrics, registry *prometheus.Registry) error {
 			Namespace: namespace, Subsystem: subsystem, Name: "policy_decisions_total",
 			Help: "Requests by rule, limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused by this limit), " +
 				"overage (charged beyond the quota), would_allow and would_deny (of a shadow rule), " +
-				"error_passed and error_refused (no decision was possible). " +
+				"error_passed and error_refused (no decision was possible), paused (limits are paused). " +
 				"source: postgres, blocked (known to be used up), lease (units charged in advance) or none (no decision).",
 		}, []string{"rule", "limit", "outcome", "source"}),
 	}
@@ -121,6 +121,15 @@ func (c *policyCounters) undecided(marks []*policy.Mark, outcome *edge.Outcome) 
 	for _, m := range marks {
 		if !m.Shadow {
 			c.limits.WithLabelValues(m.Rule, m.Limit, withoutDecision(outcome), noSource).Inc()
+		}
+	}
+}
+
+// paused counts a request that passes the limits of the policy because they are paused.
+func (c *policyCounters) paused(marks []*policy.Mark) {
+	for _, m := range marks {
+		if !m.Shadow {
+			c.limits.WithLabelValues(m.Rule, m.Limit, "paused", noSource).Inc()
 		}
 	}
 }

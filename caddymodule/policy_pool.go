@@ -5,9 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
 	"sync"
 	"time"
 
@@ -45,7 +43,7 @@ func (a *App) policy(ctx caddy.Context, s *store, settings edge.PolicySettings) 
 	value, _, err := policies.LoadOrNew(use, func() (caddy.Destructor, error) {
 		kept := &keptRules{storage: ctx.Storage(), key: keptRulesKey(s.settings.DSN)}
 		opened, err := edge.OpenPolicy(s.Store, s.db, settings, edge.PolicyOptions{
-			Node: nodeName(), Version: version(), AutoMigrate: s.settings.AutoMigrate,
+			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate,
 			Saved: kept.load(), Save: kept.save, OnError: s.logPolicyFailure,
 		})
 		if err != nil {
@@ -60,16 +58,6 @@ func (a *App) policy(ctx caddy.Context, s *store, settings edge.PolicySettings) 
 	a.policies[use] = p
 	a.metrics.watchPolicy(p.Policy)
 	return p.Policy, nil
-}
-
-// nodeName tells the proxies on one database apart. In a container the number of the process
-// is mostly the same after each start.
-func nodeName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s/caddy/%d", host, os.Getpid())
 }
 
 func version() string {

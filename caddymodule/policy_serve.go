@@ -49,6 +49,7 @@ func (a *appliedPolicy) apply(h *Handler, r *http.Request, repl *caddy.Replacer,
 		h.logNoDecision(&outcome)
 		return outcome
 	}
+	a.live.Lift(&hits.policy)
 	a.counters.decided(&hits.policy)
 	h.logShadow(&hits.policy)
 	if !hits.policy.Refused() {
@@ -114,6 +115,10 @@ func (h *Handler) recordPolicy(hits *requestHits, outcome *edge.Outcome) {
 	o := &hits.policy
 	if outcome.Err != nil {
 		h.policy.counters.undecided(o.Marks, outcome)
+		return
+	}
+	if outcome.Paused {
+		h.policy.counters.paused(o.Marks)
 		return
 	}
 	first := len(hits.decisions) - len(o.Marks)

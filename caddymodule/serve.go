@@ -143,6 +143,12 @@ func (h *Handler) record(hits *requestHits, outcome *edge.Outcome) {
 		h.logNoDecision(outcome)
 		return
 	}
+	if outcome.Paused {
+		for _, z := range hits.zones {
+			z.counters.paused.Inc()
+		}
+		return
+	}
 	if h.store.failing.Load() && decidedByPostgres(hits.decisions) && h.store.failing.CompareAndSwap(true, false) {
 		h.logger.Info("the database answers again")
 	}

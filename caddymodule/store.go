@@ -23,6 +23,9 @@ var stores = caddy.NewUsagePool()
 // it, so it cannot use the logger of a config.
 const logName = "pg_ratelimit"
 
+// proxyKind is the end of the name of this proxy, if the configuration has no node_name.
+const proxyKind = "caddy"
+
 // store is a ratelimit.Store, and what the log has said about its failures.
 type store struct {
 	ratelimit.Store
@@ -49,7 +52,7 @@ func openStore(settings edge.StoreSettings, shown string) (*store, error) {
 			return nil, &ratelimit.FieldError{Field: field.Field, Value: shown, Want: field.Want}
 		}
 		return db, err
-	}, s.logFailure)
+	}, edge.NodeOptions{Kind: proxyKind, Version: version(), Notice: s.logNotice}, s.logFailure)
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +64,13 @@ func openStore(settings edge.StoreSettings, shown string) (*store, error) {
 func (s *store) noteFailure(err error) {
 	if errors.Is(err, ratelimit.ErrUnavailable) && !s.failing.Load() {
 		s.failing.Store(true)
+	}
+}
+
+// logNotice logs that limits are paused, or not any more.
+func (s *store) logNotice(text string) {
+	if !s.closed.Load() {
+		caddy.Log().Named(logName).Warn(text)
 	}
 }
 

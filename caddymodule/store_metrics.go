@@ -148,6 +148,17 @@ func addHistogram(sum *postgres.Histogram, h postgres.Histogram, sign int64) {
 	sum.Sum += sign * h.Sum
 }
 
+func (m *metrics) anyPaused() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.stores {
+		if edge.Paused(s.Store) {
+			return 1
+		}
+	}
+	return 0
+}
+
 func (m *metrics) databaseUp() float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // TestHeadersStayAfterAnInformationalResponse has an upstream send 103 before its response. A

@@ -15,10 +15,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/internal/policytest"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 var (

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // expectAll asks all proxies, and fails the test for each answer with another status.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // TestTraefikWritesTheHistoryWhenItEnds sends requests to a Traefik and ends it with SIGTERM at once, while

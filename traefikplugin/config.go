@@ -40,6 +40,11 @@ type Config struct {
 	// Requests of further keys ask the database. Default 10000.
 	MaxLeases string `json:"maxLeases,omitempty"`
 
+	// NodeName is the name of this Traefik in the list of proxies (caddy pg-ratelimit nodes),
+	// up to 100 bytes. Several Traefiks on one host should each have one. Default: the host
+	// name and /traefik.
+	NodeName string `json:"nodeName,omitempty"`
+
 	// Prefix is the limit's namespace. Required unless there are zones.
 	Prefix string `json:"prefix,omitempty"`
 

@@ -9,6 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // handler is the middleware on a store that decides each request at once. It does not
@@ -76,6 +77,9 @@ func respondWithoutDecision(h *handler, p *pendingRequest, w http.ResponseWriter
 // reason. If the pool is closed, because the request came long after a reload, noDecision
 // asks the pool that has replaced it.
 func noDecision(h *handler, p *pendingRequest, err error) edge.Outcome {
+	if errors.Is(err, postgres.ErrPaused) {
+		return edge.PausedOutcome()
+	}
 	outcome := edge.NoDecision(h.decider.OnError, err)
 	if errors.Is(err, ratelimit.ErrClosed) {
 		pool, failure := h.registry.acquire(h.pool.settings, h.decider.Timeout)

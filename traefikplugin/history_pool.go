@@ -24,7 +24,7 @@ func (r *registry) acquireHistory(p *pool, s edge.HistorySettings) (*history.Wri
 	used := p.histories[s]
 	if used == nil {
 		opened, err := edge.OpenHistory(p.db, s, edge.HistoryOptions{
-			Node: nodeName(), AutoMigrate: p.settings.AutoMigrate, OnError: func(err error) { p.logger.log(err.Error()) },
+			Node: p.settings.NodeNameOf(proxyKind), AutoMigrate: p.settings.AutoMigrate, OnError: func(err error) { p.logger.log(err.Error()) },
 		})
 		if err != nil {
 			return nil, err

@@ -115,7 +115,7 @@ func askFully(h *policyHandler, p *pendingRequest, key, user string) verdict {
 // verdictOn is the verdict that follows from the policy's outcome. A request that the policy
 // refuses is answered.
 func verdictOn(h *policyHandler, p *pendingRequest) verdict {
-	if p.outcome.Reason != policy.NotRefused {
+	if p.outcome.Reason != policy.NotRefused && !h.policy.Lift(&p.outcome) {
 		return refuseByPolicy(h, p)
 	}
 	if len(h.hits.hits) == 0 && len(p.outcome.Hits) == 0 {

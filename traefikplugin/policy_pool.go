@@ -1,8 +1,6 @@
 package traefikplugin
 
 import (
-	"os"
-	"strconv"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/edge"
@@ -27,7 +25,7 @@ func (r *registry) acquirePolicy(p *pool, s edge.PolicySettings) (*edge.Policy, 
 	used := p.policies[s]
 	if used == nil {
 		opened, err := edge.OpenPolicy(p.store, p.db, s, edge.PolicyOptions{
-			Node: nodeName(), Version: "Traefik", AutoMigrate: p.settings.AutoMigrate, Remember: remembered, OnError: p.logger.failure,
+			Node: p.settings.NodeNameOf(proxyKind), AutoMigrate: p.settings.AutoMigrate, Remember: remembered, OnError: p.logger.failure,
 		})
 		if err != nil {
 			return nil, err
@@ -62,14 +60,4 @@ func (r *registry) releasePolicy(p *pool, s edge.PolicySettings) {
 			used.policy.Close()
 		}
 	})
-}
-
-// nodeName tells the proxies on one database apart. In a container the number of the process
-// is mostly the same after each start.
-func nodeName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return host + "/traefik/" + strconv.Itoa(os.Getpid())
 }

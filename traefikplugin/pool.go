@@ -148,6 +148,9 @@ func (r *registry) release(p *pool) {
 // compiled, so leases last longer than the default.
 const leaseHorizon = 4 * time.Second
 
+// proxyKind is the end of the name of this proxy, if the configuration has no nodeName.
+const proxyKind = "traefik"
+
 // openStore opens the store of a pool.
 func openStore(s edge.StoreSettings, l *logger) (ratelimit.Store, postgres.DB, error) {
 	if s.DSN == edge.MemoryDSN {
@@ -160,7 +163,7 @@ func openStore(s edge.StoreSettings, l *logger) (ratelimit.Store, postgres.DB, e
 			return nil, fmt.Errorf("dsn: %w", err)
 		}
 		return db, nil
-	}, l.failure)
+	}, edge.NodeOptions{Kind: proxyKind, Version: "Traefik", Notice: l.log}, l.failure)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -194,6 +194,7 @@ func (c *Config) storeSettings() (edge.StoreSettings, error) {
 			return s, err
 		}
 	}
+	s.NodeName = c.NodeName
 	if c.MaxLeases != "" {
 		if s.MaxLeases, err = edge.MaxLeases.Parse(c.MaxLeases); err != nil {
 			return s, err

@@ -5,8 +5,8 @@
 //   - connect.go: which database
 //   - arguments.go, completion.go: arguments, and what a shell suggests for them
 //   - output.go, cells.go: tables for people, JSON for programs
-//   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, migrate.go, uninstall.go: the
-//     commands on the policy
+//   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, migrate.go, uninstall.go:
+//     the commands on the policy and the proxies
 //   - audit.go, top_since.go, usage.go, replay.go, upkeep.go, archive.go: those on the history
 //
 // No error contains an API key.
@@ -67,7 +67,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
 	group(root)
 	root.AddCommand(
 		migrateCommand(t), rulesCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
-		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t),
+		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), pauseCommand(t), resumeCommand(t),
 		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), uninstallCommand(t),
 	)
 }

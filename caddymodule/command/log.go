@@ -66,24 +66,3 @@ func which(ref *string) string {
 	}
 	return text(*ref)
 }
-
-func nodesCommand(t *tool) *cobra.Command {
-	return &cobra.Command{
-		Use:   "nodes",
-		Short: "Lists the proxies, and whether each has applied all changes",
-		Example: `  caddy pg-ratelimit nodes
-  caddy pg-ratelimit nodes --json`,
-		Args: arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			nodes, err := db.Nodes(ctx)
-			if err != nil {
-				return err
-			}
-			list := table{header: []string{"NODE", "REGION", "VERSION", "CHANGES BEHIND", "SEEN", "PROBLEMS"}, empty: "No proxy has used this policy yet."}
-			for _, n := range nodes {
-				list.add(text(n.Node), optional(n.Region), optional(n.Version), optionalWhole(n.Behind, "unknown"), span(n.SecondsAgo)+" ago", text(strings.Join(n.Problems, "; ")))
-			}
-			return t.showTable(cmd, nodes, list)
-		}),
-	}
-}

@@ -142,7 +142,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		{"users", "get", "acme"}, {"keys", "create", "--user", "acme"}, {"keys", "list"}, {"keys", "rotate", "1"}, {"explain", "--key-id", "2", "--ip", "192.0.2.1"},
 		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"}, {"replay", "--rule", "plan", "per_hour=3"}, {"upkeep"},
 		{"top"}, {"get", "rule/plan/per_hour", "acme"}, {"reset", "rule/plan/per_hour", "acme"}, {"keys", "revoke", "2"}, {"ban", "192.0.2.0/24"}, {"bans"}, {"unban", "192.0.2.0/24"},
-		{"users", "ban", "acme"}, {"users", "unban", "acme"}, {"rules", "disable", "plan"}, {"rules", "enable", "plan"}, {"changes"}, {"nodes"}, {"rules", "delete", "plan"},
+		{"users", "ban", "acme"}, {"users", "unban", "acme"}, {"rules", "disable", "plan"}, {"rules", "enable", "plan"}, {"changes"}, {"nodes"}, {"pause", "--for", "1h"}, {"resume"}, {"rules", "delete", "plan"},
 	} {
 		if out := a.run(args...); out.err != nil {
 			t.Errorf("the administrator's %q: %v", args, out.err)
@@ -152,7 +152,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	p := s.as(proxy)
 	for _, args := range [][]string{
 		{"rules", "set", "plan", "per_hour=7"}, {"rules", "set", "plan", "limit.ten=3/10s"}, {"rules", "delete", "plan"}, {"users", "set", "acme", "tier=free"}, {"keys", "create", "--user", "acme"},
-		{"keys", "revoke", "1"}, {"ban", "192.0.2.0/24"}, {"unban", "192.0.2.0/24"}, {"changes"},
+		{"keys", "revoke", "1"}, {"ban", "192.0.2.0/24"}, {"unban", "192.0.2.0/24"}, {"changes"}, {"pause"}, {"resume"},
 		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"},
 	} {
 		p.fails([]string{"the role ", "may not do this: permission denied for", "see Roles in docs/policy.md"}, args...)

@@ -10,7 +10,7 @@
 //   - users.go, user_set.go, keys.go, bans.go: users, API keys, bans
 //   - explain.go, identity.go, conditions.go, left.go: what the policy does with a request
 //   - counters.go: counters
-//   - changes.go, nodes.go: the log of changes, and the proxies that apply it
+//   - changes.go, nodes.go, pause.go: the log of changes, the proxies, and the pause of all limits
 //   - period.go, audit.go, top_since.go, usage.go: what the history says
 //   - upkeep.go: the upkeep of the history
 //   - replay.go, replay_limits.go, replay_change.go, replay_trial.go: what other limits would have

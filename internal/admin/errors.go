@@ -59,6 +59,9 @@ func (d *Database) failure(err error) error {
 func explained(failed *pgconn.PgError, major int, role string) error {
 	switch failed.Code {
 	case undefinedTable, undefinedFunction, undefinedColumn:
+		if strings.Contains(failed.Message, "rate_limit_nodes") || strings.Contains(failed.Message, "rate_limit_pause") || strings.Contains(failed.Message, "n.epoch") {
+			return fmt.Errorf("the registry of proxies is missing, or older than this program (%s): make it with: caddy pg-ratelimit migrate", failed.Message)
+		}
 		if isOfHistory(failed.Message) {
 			return fmt.Errorf("the tables of the history are missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", failed.Message)
 		}

@@ -32,8 +32,11 @@ func MigrationSQL() string { return schema.File }
 // to date in place and keeps their rows. On a server that is too old for the policy it makes the
 // others and returns an error.
 func (d *Database) Migrate(ctx context.Context) (Migration, error) {
-	var counters, policy, version, history, restoring int32
+	var counters, policy, version, nodes, history, restoring int32
 	if err := d.conn.QueryRow(ctx, schema.Ready).Scan(&counters, &policy, &version, &restoring); err != nil {
+		return Migration{}, d.failure(err)
+	}
+	if err := d.conn.QueryRow(ctx, schema.NodesReady).Scan(&nodes); err != nil {
 		return Migration{}, d.failure(err)
 	}
 	if err := d.conn.QueryRow(ctx, schema.HistoryReady).Scan(&history); err != nil {
@@ -41,7 +44,7 @@ func (d *Database) Migrate(ctx context.Context) (Migration, error) {
 	}
 	var m Migration
 	var err error
-	if m.Counters, err = d.makeTables(ctx, counters == 1, "rate_limit_ephemeral", schema.Counters); err != nil {
+	if m.Counters, err = d.makeTables(ctx, counters == 1 && nodes == 1, "rate_limit_ephemeral", schema.Counters); err != nil {
 		return m, err
 	}
 	if m.History, err = d.makeTables(ctx, history == 1, "rate_limit_audit", schema.History); err != nil {

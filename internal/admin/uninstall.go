@@ -50,13 +50,13 @@ func (d *Database) Parts(ctx context.Context) ([]Part, error) {
 	) AS parts ORDER BY place, name`, names)
 }
 
-// LiveProxies returns the names of the proxies that have used the policy within the last minute.
+// LiveProxies returns the names of the proxies that run.
 func (d *Database) LiveProxies(ctx context.Context) ([]string, error) {
 	var exists bool
 	if err := d.conn.QueryRow(ctx, "SELECT to_regclass('rate_limit_nodes') IS NOT NULL").Scan(&exists); err != nil || !exists {
 		return nil, err
 	}
-	return values[string](ctx, d, "SELECT node FROM rate_limit_nodes WHERE seen > clock_timestamp() - interval '1 minute' ORDER BY node")
+	return values[string](ctx, d, "SELECT n.node FROM rate_limit_nodes n WHERE "+schema.NodeIsLive+" ORDER BY n.node")
 }
 
 // Uninstall drops the parts, all or none. It fails if a proxy is live, or if something that is
@@ -67,7 +67,7 @@ func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
 		return err
 	}
 	if len(live) > 0 {
-		return fmt.Errorf("proxies are running: %s. Stop them, and wait for a minute", strings.Join(live, ", "))
+		return fmt.Errorf("proxies are running: %s. Stop them, and wait for 10 seconds", strings.Join(live, ", "))
 	}
 	return d.together(ctx, func() error {
 		if _, err := d.execute(ctx, "SET LOCAL lock_timeout = '10s'"); err != nil {

@@ -43,6 +43,9 @@ type Outcome struct {
 	// Decision is the decision on Hit, or nil if no decision was made.
 	Decision *ratelimit.Decision
 
+	// Paused: limits are paused. The request passes them, and nothing is charged.
+	Paused bool
+
 	// Err is why no decision was possible.
 	Err error
 }
@@ -53,6 +56,9 @@ type Outcome struct {
 func Decide(ctx context.Context, d *Decider, hits []ratelimit.Hit, decisions []ratelimit.Decision) Outcome {
 	if len(hits) == 0 {
 		return Outcome{}
+	}
+	if Paused(d.Store) {
+		return PausedOutcome()
 	}
 	if err := d.Store.Take(ctx, d.Timeout, hits, decisions); err != nil {
 		return NoDecision(d.OnError, err)

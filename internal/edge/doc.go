@@ -6,6 +6,7 @@
 //   - limit.go, cost.go, rows.go, network.go, request.go, credentials.go: the limits of a configuration
 //     and the hits that a request makes on them.
 //   - store.go, password.go, timeout.go, bound.go, switch.go: where they are counted.
+//   - node.go: this proxy in the registry of proxies, and a pause of all limits.
 //   - decide.go: a request is decided. onerror.go: no decision was possible.
 //   - headers.go, upstream.go, refusal.go: the response.
 //   - history_settings.go, history.go: what is recorded of a request.

@@ -38,6 +38,9 @@ func OpenHistory(db postgres.DB, s HistorySettings, o HistoryOptions) (*history.
 	return history.New(db, settings)
 }
 
+// pausedReason is the reason in the history of a request that passes because limits are paused.
+const pausedReason = "paused"
+
 // SetRecord sets in a record what happened to a request. Hits and decisions are those of the
 // request, and may be empty. p is what the policy said, or nil without a policy. The hits of the policy
 // are the last ones. The caller sets the other fields: Time, Duration, Address, Host, Method, Path, Route and Audit.
@@ -51,6 +54,10 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 		if p.User != "" {
 			r.User = p.User
 		}
+	}
+	if o.Paused {
+		r.Reason = pausedReason
+		hits = nil
 	}
 	if len(hits) == 0 {
 		setRule(r, p)
@@ -212,7 +219,7 @@ func AddShadows(w *history.Writer, r *history.Record, o *Outcome, hits []ratelim
 		}
 	}
 	first := len(hits) - len(p.Marks)
-	if first < 0 || len(decisions) < len(hits) {
+	if first < 0 || len(decisions) < len(hits) || o.Paused {
 		return
 	}
 	noted := "" // the limits of a rule stand together

@@ -19,12 +19,12 @@ type Policy struct {
 
 // PolicyOptions are what a proxy adds to PolicySettings.
 type PolicyOptions struct {
-	Node, Version string       // of this proxy, for the database
-	AutoMigrate   bool         // create or upgrade the tables
-	Remember      int          // see policy.Options
-	Saved         []byte       // what Save was called with last, or nil
-	Save          func([]byte) // keeps the last good rules; nil does not
-	OnError       func(error)  // is called with failures that no request sees
+	Node        string       // the name of this proxy in the bans that it makes
+	AutoMigrate bool         // create or upgrade the tables
+	Remember    int          // see policy.Options
+	Saved       []byte       // what Save was called with last, or nil
+	Save        func([]byte) // keeps the last good rules; nil does not
+	OnError     func(error)  // is called with failures that no request sees
 }
 
 // OpenPolicy returns the policy in the database of a store. OpenStore has returned store and db.
@@ -33,10 +33,14 @@ func OpenPolicy(store ratelimit.Store, db postgres.DB, s PolicySettings, o Polic
 	if db == nil {
 		return nil, PolicyNeedsPostgres()
 	}
+	var applied func(int64, string, []string)
+	if s, ok := store.(*postgres.Store); ok {
+		applied = s.NoteApplied
+	}
 	live, err := policy.New(db, policy.Settings{
 		Options: policy.Options{Remember: o.Remember, SecretHeader: CredentialHeader},
 		Refresh: s.Refresh, MaxIdentities: s.MaxIdentities, DisableMigration: !o.AutoMigrate,
-		Node: o.Node, Version: o.Version, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError,
+		OnApplied: applied, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError,
 	})
 	if err != nil {
 		return nil, err
@@ -156,6 +160,9 @@ func countQuota(d *ratelimit.Decision, quota int64) int64 {
 func DecidePolicy(ctx context.Context, d *Decider, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Outcome) Outcome {
 	if len(hits) == 0 {
 		return Outcome{}
+	}
+	if Paused(d.Store) {
+		return PausedOutcome()
 	}
 	if err := d.Store.Take(ctx, d.Timeout, hits, decisions); err != nil {
 		return NoDecision(d.OnError, err)

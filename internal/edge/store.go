@@ -54,6 +54,7 @@ type StoreSettings struct {
 	InMemoryBlock      bool    // refuse used-up keys without asking the database
 	MaxBlockedKeys     int     // the most used-up keys to remember; 0 is 10,000
 	MaxLeases          int     // the most keys with leases; 0 is 10,000
+	NodeName           string  // of this proxy in the registry; "" is the host name and the kind of the proxy
 
 	// LeaseHorizon is for how long leases should last; 0 is a second. An adapter sets it.
 	LeaseHorizon time.Duration
@@ -71,8 +72,8 @@ func ParseProbability(text string) (float64, error) {
 	return p, nil
 }
 
-// Check returns a *ratelimit.FieldError for the first number out of its range, with the
-// names max_conns, cleanup_probability, max_leases and max_blocked_keys.
+// Check returns a *ratelimit.FieldError for the first value out of its range, with the
+// names max_conns, cleanup_probability, max_leases, max_blocked_keys and node_name.
 func (s StoreSettings) Check() error {
 	if err := MaxConns.Check(s.MaxConns); err != nil {
 		return err
@@ -83,7 +84,10 @@ func (s StoreSettings) Check() error {
 	if err := MaxLeases.Check(s.MaxLeases); err != nil {
 		return err
 	}
-	return MaxBlockedKeys.Check(s.MaxBlockedKeys)
+	if err := MaxBlockedKeys.Check(s.MaxBlockedKeys); err != nil {
+		return err
+	}
+	return CheckNodeName("node_name", s.NodeName)
 }
 
 // Resolve checks the settings, and fills in those that the environment and defaults give.
@@ -139,9 +143,9 @@ func migrationDisabled() (bool, error) {
 
 // OpenStore returns a store for resolved settings. It does not touch the network yet, see
 // Prepare. open is the adapter's driver; its maxConns is 0 if the DSN has the number.
-// onError is called with failures that no request sees. db is that of the store, which
+// n is for the registry of proxies. onError is called with failures that no request sees. db is that of the store, which
 // closes it, or nil for MemoryDSN.
-func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB, error), onError func(error)) (store ratelimit.Store, db postgres.DB, err error) {
+func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB, error), n NodeOptions, onError func(error)) (store ratelimit.Store, db postgres.DB, err error) {
 	if s.DSN == MemoryDSN {
 		inMemory, err := memory.New(memory.Options{})
 		if err != nil {
@@ -153,7 +157,7 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB
 		return nil, nil, err
 	}
 	o := postgres.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability, MaxBlockedKeys: s.MaxBlockedKeys,
-		MaxLeases: s.MaxLeases, LeaseHorizon: s.LeaseHorizon, OnError: onError}
+		MaxLeases: s.MaxLeases, LeaseHorizon: s.LeaseHorizon, Node: n.node(s), OnError: onError}
 	if s.CleanupProbability == 0 {
 		o.CleanupProbability = -1
 	}

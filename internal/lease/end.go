@@ -98,7 +98,7 @@ func Sweep(t *Table) {
 	}
 }
 
-// End ends all leases, and begins no more.
+// End ends all leases, and begins no more until Begin.
 func End(t *Table) {
 	for _, s := range t.Shards {
 		s.Mu.Lock()
@@ -111,6 +111,15 @@ func End(t *Table) {
 	t.mu.Lock()
 	t.returnAt = atOnce
 	t.mu.Unlock()
+}
+
+// Begin lets leases begin again after End.
+func Begin(t *Table) {
+	for _, s := range t.Shards {
+		s.Mu.Lock()
+		s.ended = false
+		s.Mu.Unlock()
+	}
 }
 
 // Start runs Options.Keep in a goroutine, unless it runs.

@@ -60,7 +60,7 @@ type Shard struct {
 	Mu    sync.Mutex // guards all that follows
 	Rows  map[Row]*Lease
 	cells []cell
-	ended bool  // the table is closed
+	ended bool  // no lease begins
 	Taken int64 // requests that were decided
 }
 

@@ -60,7 +60,7 @@
 //   - policy.go: a Policy. refresh.go: what it does in the background: it polls for changes
 //     (poll.go), reads the rules and bans that have changed (load.go), replaces rules that cannot
 //     be used (usable.go), forgets the identities that have changed, and swaps the snapshot as a
-//     whole.
+//     whole. occasionally.go: what it does from time to time.
 //     banned.go: users and keys that are banned. lookup.go, lookup_rows.go: identities that are
 //     not cached, many in one statement.
 package policy

@@ -175,20 +175,16 @@ func TestEverythingIsReadAnewOnceAMinute(t *testing.T) {
 	eventually(t, "the identity", func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
 }
 
-// Changes, nodes and bans that are older than 30 days are deleted.
+// Changes and bans that are older than 30 days are deleted.
 func TestOldChangesAreForgotten(t *testing.T) {
 	s := newSite(t)
 	s.exec("INSERT INTO rate_limit_changes (kind, by, at) SELECT 'user', 'test', now() - interval '31 days' FROM generate_series(1, 25000)")
 	s.exec("INSERT INTO rate_limit_changes (kind, by, at) VALUES ('user', 'test', now() - interval '29 days')")
-	s.exec("INSERT INTO rate_limit_nodes (node, seen) VALUES ('gone', now() - interval '31 days'), ('there', now())")
 	p := s.policy(policy.Settings{})
 	s.after(2 * time.Hour)
 	refresh(t, p)
 	if n := s.number("SELECT count(*) FROM rate_limit_changes WHERE kind = 'user'"); n != 1 {
 		t.Errorf("%d changes are left, want 1", n)
-	}
-	if n := s.number("SELECT count(*) FROM rate_limit_nodes"); n != 1 {
-		t.Errorf("%d nodes are left, want 1", n)
 	}
 }
 

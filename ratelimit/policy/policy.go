@@ -30,9 +30,10 @@ type Settings struct {
 	// DisableMigration leaves it to the operator to run schema.sql.
 	DisableMigration bool
 
-	// Node is the name under which the policy says in rate_limit_nodes how far it is, with
-	// Region and Version; "" says nothing.
-	Node, Region, Version string
+	// OnApplied is called after each poll with the highest number of a change that is obeyed,
+	// the log of changes that the number is of, and the rules that cannot be used, each with what
+	// it should be. It must not block. Nil is ignored. See postgres.Store.NoteApplied.
+	OnApplied func(seq int64, log string, problems []string)
 
 	// Saved are the rules of an earlier Policy (see OnLoad), which hold until the database
 	// answers. Rules that cannot be read are ignored.
@@ -65,10 +66,6 @@ const (
 	// identities are looked up anew.
 	reloadAge    = time.Minute
 	reloadMicros = int64(reloadAge / time.Microsecond)
-	// shownAge is how old the row of the node becomes at most, and shownPause the least
-	// time between two writes.
-	shownAge   = 30 * time.Second
-	shownPause = time.Second
 	// forgetPause is the time between two deletions of old changes.
 	forgetPause = time.Hour
 	// forgetMost is what rate_limit_forget deletes at most.
@@ -118,9 +115,6 @@ type Policy struct {
 	usable     map[string]string // the last usable version of each rule, see compileRows
 	loaded     time.Time
 	keysAt     time.Time // when the banned API keys are read again, after a failure
-	shown      time.Time
-	shownSeq   int64
-	shownLog   string // the log that it is of
 	forgotten  time.Time
 	reported   map[string]string // the last error, by what failed
 

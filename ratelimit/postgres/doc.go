@@ -16,6 +16,7 @@
 //   - result.go: the rows of a result.
 //   - locks.go, locked_rows.go: rows that another transaction has locked.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows.
+//   - node.go: the registry of proxies. pause.go: a pause of all limits.
 //
 // The statements run over a DB (db.go): package pgxdb, or the wire client of the plugin.
 //

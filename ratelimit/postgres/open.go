@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/batch"
@@ -21,6 +22,10 @@ func openQueue(store ratelimit.Store, timeout time.Duration, fill, deliver func(
 		Timeout: timeout, Workers: s.workers, Fill: fill, Deliver: deliver,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
 			storeAllKeys(calls)
+			if atomic.LoadInt32(&s.paused) != 0 {
+				batch.Finish(q, calls, ErrPaused)
+				return
+			}
 			calls = takeLeased(s, q, calls)
 			if calls = sift(s, q, calls); len(calls) > 0 {
 				s.engine.decide(q, calls, deadline)

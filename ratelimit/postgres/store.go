@@ -40,6 +40,10 @@ type Options struct {
 	// given back. 0 means DefaultLeaseHorizon.
 	LeaseHorizon time.Duration
 
+	// Node registers the process as a proxy of the database, and lets it obey pauses of the
+	// limits. Nil does neither.
+	Node *Node
+
 	// Now replaces the server's clock, for tests.
 	Now func() time.Time
 
@@ -101,10 +105,14 @@ type Store struct {
 	close   context.CancelFunc
 	leasing *batch.Queue // of batches without requests, see leases.go
 
-	mu     sync.Mutex // guards all that follows
-	closed bool
-	queues map[time.Duration]*batch.Queue // of Take and Reset, by timeout
-	opened []*batch.Queue                 // of OpenQueue
+	registered *registration // nil without Options.Node
+	paused     int32         // 1 while limits are paused; atomic, set with the mutex
+
+	mu        sync.Mutex // guards all that follows
+	closed    bool
+	queues    map[time.Duration]*batch.Queue // of Take and Reset, by timeout
+	opened    []*batch.Queue                 // of OpenQueue
+	pauseEnds *time.Timer                    // ends the pause; nil without one
 }
 
 // New returns a store on db, and closes db in its Close. It does not touch the network
@@ -136,6 +144,9 @@ func New(db DB, options Options) (*Store, error) {
 	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
 	s.leasing = s.newQueue(leaseTimeout)
 	e.leases = newLeases(s, o)
+	if o.Node != nil {
+		s.registered = newRegistration(s, *o.Node)
+	}
 	s.idle.New = func() any { return batch.NewCall() }
 	return s, nil
 }
@@ -148,8 +159,13 @@ func (o Options) report(err error) {
 }
 
 // Prepare starts, in the background, what the first decision would otherwise wait for: a
-// connection, and the migration if one is due.
-func (s *Store) Prepare() { s.engine.tables.start() }
+// connection, and the migration if one is due. It also starts what Options.Node asks for.
+func (s *Store) Prepare() {
+	s.engine.tables.start()
+	if s.registered != nil {
+		s.registered.start()
+	}
+}
 
 // Unavailable returns why no decision can be had now, or nil. The error wraps
 // ratelimit.ErrUnavailable. Until a decision is asked for, the store does not notice that
@@ -309,7 +325,8 @@ func (s *Store) unavailable() error {
 }
 
 // Close implements ratelimit.Store. Calls in flight may finish, for up to a second.
-// Units of leases are given back, which takes up to another second.
+// Units of leases are given back, which takes up to another second, and the row of Options.Node
+// is deleted.
 func (s *Store) Close() {
 	s.mu.Lock()
 	closed := s.closed
@@ -323,6 +340,9 @@ func (s *Store) Close() {
 	}
 	endLeases(s)
 	s.close()
+	if s.registered != nil {
+		s.registered.end()
+	}
 	s.engine.server.db.Close()
 }
 

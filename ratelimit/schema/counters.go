@@ -29,8 +29,10 @@ const counterUpgrade = ` ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN
 `
 
 // Counters creates the two tables of counts, or brings those of the npm library pg-ratelimit
-// up to date in place and keeps their rows. It can run any number of times.
-const Counters = refuseCounters + `
+// up to date in place and keeps their rows, and adds Nodes. It can run any number of times.
+const Counters = counterTables + Nodes
+
+const counterTables = refuseCounters + `
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral` + counterColumns +
 	`CREATE TABLE IF NOT EXISTS rate_limit_durable` + counterColumns +
 	`ALTER TABLE rate_limit_ephemeral` + counterUpgrade +

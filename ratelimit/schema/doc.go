@@ -1,7 +1,8 @@
 // Package schema holds the SQL that makes the tables of pg-ratelimit, and brings older ones
 // up to date in place. Package postgres runs it.
 //
-// There are three parts. Counters makes the two tables of counts, and History makes the audit log,
+// There are three parts. Counters makes the two tables of counts and the registry of proxies
+// (nodes.go), and History makes the audit log,
 // the metrics and the usage, on any Postgres from 14 on.
 // Policy makes everything that rules, users and API keys need, on Postgres 15 or newer:
 //

@@ -38,7 +38,7 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 	}
 	model.want("SELECT count(*) FROM rate_limit_users", "2")
 	for name, before := range map[string]string{
-		"empty": "", "counters": schema.Counters, "a table is gone": schema.File + "DROP TABLE rate_limit_nodes", "all but the last command": schema.File + "DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
+		"empty": "", "counters": schema.Counters, "a table is gone": schema.File + "DROP TABLE rate_limit_bans CASCADE", "all but the last command": schema.File + "DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := empty(t)
@@ -175,7 +175,7 @@ func TestOldServer(t *testing.T) {
 	if err := postgres.MigratePolicy(context.Background(), db); err == nil || !strings.Contains(err.Error(), "need Postgres 15 or newer, and the server is 14") {
 		t.Errorf("MigratePolicy: %v", err)
 	}
-	s.want(`SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "rate_limit_durable rate_limit_ephemeral")
+	s.want(`SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause")
 }
 
 // A role that may not create the tables of the policy counts all the same.

@@ -39,7 +39,7 @@ COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables.
 
 // policyTables are the tables of the policy, as elements of a VALUES list.
 const policyTables = `('rate_limit_tiers'), ('rate_limit_users'), ('rate_limit_api_keys'), ('rate_limit_rules'), ('rate_limit_rule_limits'),
-	('rate_limit_overrides'), ('rate_limit_bans'), ('rate_limit_changes'), ('rate_limit_nodes')`
+	('rate_limit_overrides'), ('rate_limit_bans'), ('rate_limit_changes')`
 
 // PolicyWhole is whether the tables have all triggers that write rate_limit_changes. The
 // migration makes them together with the tables. A restore makes them after all rows, so that
@@ -81,7 +81,7 @@ SELECT set_config('lock_timeout', '500ms', true);`
 
 // PolicyOnce is Policy for several processes at once: all but the first find that there is
 // nothing to do when they have the lock.
-const PolicyOnce = Lock + `
+const PolicyOnce = Lock + Nodes + `
 DO $once$ BEGIN
 	IF NOT ` + policyReady + ` THEN
 		EXECUTE $policy$` + Policy + `$policy$;

@@ -1,7 +1,6 @@
 package schema
 
-// policyChanges are the tables by which proxies learn of changes, and say what they have
-// learnt.
+// policyChanges is the table by which proxies learn of changes.
 const policyChanges = `
 CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
@@ -12,38 +11,24 @@ CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	by     text NOT NULL,
 	before jsonb,
 	after  jsonb,
-	CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban'))
+	CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'))
 );
+DO $$ BEGIN
+	IF EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_changes'::regclass AND conname = 'kind_must_be_what_a_table_holds' AND pg_get_constraintdef(oid) NOT LIKE '%pause%') THEN
+		ALTER TABLE rate_limit_changes DROP CONSTRAINT kind_must_be_what_a_table_holds,
+			ADD CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'));
+	END IF;
+END $$;
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
 COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were written. Lines of other transactions may become visible later.';
 COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
-COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override or ban.';
+COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override, ban, or the pause of all limits.';
 COMMENT ON COLUMN rate_limit_changes.ref IS
 	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/…, user/…, key/<digest>, network/…. NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
 COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
 COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
-
-CREATE TABLE IF NOT EXISTS rate_limit_nodes (
-	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
-	region      text,
-	version     text,
-	applied_seq bigint NOT NULL DEFAULT 0,
-	seen        timestamptz NOT NULL DEFAULT now(),
-	problems    text[] NOT NULL DEFAULT '{}',
-	log         oid,
-	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
-);
-ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS log oid;
-COMMENT ON TABLE rate_limit_nodes IS 'The proxies, and how far each of them is. A row that was not renewed for 30 days is deleted.';
-COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy.';
-COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
-COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
-COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys.';
-COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row.';
-COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
-COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: an older proxy does not say.';
 `

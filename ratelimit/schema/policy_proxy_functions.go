@@ -37,12 +37,11 @@ CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql A
 DECLARE
 	forgotten bigint;
 BEGIN
-	DELETE FROM rate_limit_nodes WHERE seen < now() - interval '30 days';
 	DELETE FROM rate_limit_bans WHERE until < now() - interval '30 days';
 	DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000);
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
 	RETURN forgotten;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget() IS
-	'Deletes what is older than 30 days: up to 10,000 changes, nodes that were not seen, and bans that have ended. It returns how many changes it deleted.';
+	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
 `

@@ -33,8 +33,8 @@ func (s *site) roles() (proxy, administrator string) {
 	_, section, _ := strings.Cut(string(text), "\n## Roles\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	grants := regexp.MustCompile(`(?m)^GRANT .*;$`).FindAllString(section, -1)
-	if len(grants) != 10 {
-		s.t.Fatalf("docs/policy.md has %d GRANTs, want 10", len(grants))
+	if len(grants) != 11 {
+		s.t.Fatalf("docs/policy.md has %d GRANTs, want 11", len(grants))
 	}
 	for _, grant := range grants {
 		s.exec(strings.NewReplacer(" TO proxy;", " TO "+proxy, " TO administrator;", " TO "+administrator).Replace(grant))
@@ -61,7 +61,15 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	proxy, administrator := s.roles()
 	db := s.asRole(proxy)
 	var reported []string
-	p, err := policy.New(db, policy.Settings{Refresh: -1, Node: "n1", OnError: func(err error) { reported = append(reported, err.Error()) }})
+	store, err := postgres.New(s.asRole(proxy), postgres.Options{
+		CleanupProbability: 1, Node: &postgres.Node{Name: "n1", Epoch: 1}, OnError: func(err error) { t.Error(err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	store.Prepare()
+	p, err := policy.New(db, policy.Settings{Refresh: -1, OnApplied: store.NoteApplied, OnError: func(err error) { reported = append(reported, err.Error()) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,11 +78,6 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}
-	store, err := postgres.New(s.asRole(proxy), postgres.Options{CleanupProbability: 1, OnError: func(err error) { t.Error(err) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
 
 	s.exec("SET ROLE " + administrator)
 	for _, command := range []string{
@@ -85,6 +88,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')", "DELETE FROM rate_limit_bans",
 		"SELECT * FROM rate_limit_explain(user_id => 'ann')", "SELECT * FROM rate_limit_near, rate_limit_banned, rate_limit_nodes, rate_limit_changes",
 		"DELETE FROM rate_limit_users WHERE user_id = 'eve'",
+		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')", "UPDATE rate_limit_pause SET until = now() + interval '2 h'", "DELETE FROM rate_limit_pause",
 	} {
 		s.exec(command)
 	}
@@ -115,13 +119,24 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	for _, forbidden := range []string{
 		"UPDATE rate_limit_bans SET until = now()", "DELETE FROM rate_limit_bans", "SELECT rate_limit_rule('plan', per_hour => 1000000)",
 		"SELECT after FROM rate_limit_changes", "DELETE FROM rate_limit_changes", "UPDATE rate_limit_users SET tier = 'pro'", "INSERT INTO rate_limit_rules (name) VALUES ('x')",
+		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')",
 	} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {
 			t.Errorf("a proxy, %s: %s", forbidden, failure.Message)
 		}
 	}
 	s.exec("RESET ROLE")
-	s.want("SELECT node FROM rate_limit_nodes", "n1")
+	const rowSQL = "SELECT concat(node, ' ', epoch, ' ', applied_seq = (SELECT max(seq) FROM rate_limit_changes)) FROM rate_limit_nodes"
+	if err := p.Refresh(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(20 * time.Second); s.text(rowSQL) != "n1 1 t"; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("the registry of proxies has %q", s.text(rowSQL))
+		}
+	}
+	store.Close()
+	s.want("SELECT count(*) FROM rate_limit_nodes", "0")
 	s.want("SELECT user_id FROM rate_limit_bans", "bob")
 	if len(reported) > 0 {
 		t.Errorf("reported: %q", reported)

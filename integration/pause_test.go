@@ -1,0 +1,161 @@
+package integration
+
+import (
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// pausable starts two proxies on a database. Both have a limit of 2 an hour for each X-User below
+// /plain, with a lease below /leased, and a policy elsewhere, if policy is set.
+func pausable(t *testing.T, dsn string, policy bool) (*caddy, *traefik) {
+	t.Helper()
+	routes := []caddyRoute{
+		{"/plain*", []string{limit("plain", "timeout 30s", "key {header.X-User}", "limit 2 1h")}},
+		{"/leased*", []string{limit("leased", "timeout 30s", "key {header.X-User}", "limit 100000 1h", "lease 50%")}},
+	}
+	backend := startBackend(t)
+	middlewares := []route{
+		{"/plain", backend, object{"dsn": dsn, "timeout": "30s", "prefix": "plain", "key": "{header.X-User}", "limit": "2 1h"}},
+		{"/leased", backend, object{"dsn": dsn, "timeout": "30s", "prefix": "leased", "key": "{header.X-User}", "limit": "100000 1h", "lease": "50%"}},
+	}
+	if policy {
+		routes = append(routes, caddyRoute{"/policy*", []string{"pg_ratelimit {\n\ttimeout 30s\n\tpolicy {\n\t\tuser {header.X-User}\n\t}\n}"}})
+		middlewares = append(middlewares, route{"/policy", backend, object{"dsn": dsn, "timeout": "30s", "policy": object{"user": "{header.X-User}"}}})
+	}
+	c := startCaddy(t, dsn, routes...)
+	tr := startTraefik(t, middlewares)
+	return c, tr
+}
+
+// command runs caddy pg-ratelimit on a database.
+func command(t *testing.T, dsn string, args ...string) string {
+	t.Helper()
+	run := exec.Command(buildCaddy(t), append([]string{"pg-ratelimit", "--dsn", dsn}, args...)...)
+	out, err := run.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// A pause lets requests pass all limits on both proxies within a second, charges nothing, and lifts no
+// ban and no block rule. Afterwards the limits are where they were.
+func TestPauseSuspendsLimitsAlone(t *testing.T) {
+	dsn := policyDatabase(t, people+`SELECT rate_limit_rule('plan', paths => '{/policy/*}', per_hour => 2), rate_limit_rule('none', paths => '{/policy/none}', per_hour => 0);
+		SELECT rate_limit_rule('closed', action => 'block', paths => '{/policy/admin/*}');
+		INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free'); INSERT INTO rate_limit_bans (user_id) VALUES ('mallory')`)
+	c, tr := pausable(t, dsn, true)
+	awaitObeyed(t, dsn, 2)
+	var refused []*watcher
+	for _, url := range []string{c.url, tr.url} {
+		for _, path := range []string{"/plain", "/policy"} {
+			user := []string{"X-User", "alice"}
+			await(t, "a refusal of "+url+path, func() bool {
+				return harness.Ask(t, harness.Get(url+path+"/", user...)).Status == http.StatusTooManyRequests
+			})
+			refused = append(refused, watch(t, []string{url + path}, user...)...)
+		}
+		for range 200 {
+			harness.Ask(t, harness.Get(url+"/leased/", "X-User", "lessee"))
+		}
+	}
+	const counted = "SELECT (SELECT coalesce(sum(count), 0) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/%' OR prefix = 'plain')::bigint"
+	before := queryInt(t, dsn, counted)
+
+	change(t, dsn, "INSERT INTO rate_limit_pause (until, reason) VALUES (now() + interval '1 h', 'a test')", refused, http.StatusTooManyRequests, http.StatusOK)
+	await(t, "the leases to be given back", func() bool {
+		return queryInt(t, dsn, "SELECT count FROM rate_limit_ephemeral WHERE prefix = 'leased'") == 400
+	})
+	for _, url := range []string{c.url, tr.url} {
+		for path, want := range map[string]int{"/plain/": 200, "/leased/": 200, "/policy/": 200, "/policy/none": 200, "/policy/admin/x": 403} {
+			for range 5 {
+				a := harness.Ask(t, harness.Get(url+path, "X-User", "lessee"))
+				if a.Status != want {
+					t.Errorf("%s%s answers %d in a pause, want %d", url, path, a.Status, want)
+				}
+				for name := range a.Header {
+					if strings.HasPrefix(name, "X-Ratelimit-") {
+						t.Errorf("%s%s has the header %s in a pause", url, path, name)
+					}
+				}
+			}
+		}
+		if a := harness.Ask(t, harness.Get(url+"/policy/", "X-User", "mallory")); a.Status != http.StatusForbidden {
+			t.Errorf("%s answers a banned user %d in a pause, want 403", url, a.Status)
+		}
+	}
+	if after := queryInt(t, dsn, counted); after != before {
+		t.Errorf("%d is counted in the pause, want %d as before", after, before)
+	}
+	if n := queryInt(t, dsn, "SELECT sum(count)::bigint FROM rate_limit_ephemeral WHERE prefix = 'leased'"); n != 400 {
+		t.Errorf("%d requests with a lease are counted in the pause, want 400 as before", n)
+	}
+	await(t, "the registry to say that proxies obey", func() bool { return queryInt(t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE paused") == 2 })
+	if out := command(t, dsn, "nodes"); !strings.Contains(out, "All limits of this database are paused until ") || strings.Count(out, "  yes  ") != 2 {
+		t.Errorf("nodes prints\n%s", out)
+	}
+	c.AwaitLog(t, "limits are paused until ")
+	tr.AwaitLog(t, "limits are paused until ")
+
+	change(t, dsn, "DELETE FROM rate_limit_pause", refused, http.StatusOK, http.StatusTooManyRequests)
+	c.AwaitLog(t, "limits apply again")
+	tr.AwaitLog(t, "limits apply again")
+	if n := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_changes WHERE kind = 'pause'"); n != 2 {
+		t.Errorf("the log of changes has %d lines about the pause, want 2", n)
+	}
+}
+
+// Without a policy, proxies are in the registry and obey the commands pause and resume. A proxy that
+// starts again has its name again.
+func TestProxiesWithoutAPolicyAreRegistered(t *testing.T) {
+	dsn := cluster.Open(t)
+	c, tr := pausable(t, dsn, false)
+	names := func() string {
+		return strings.Trim(strings.Join(queryLines(t, dsn, "SELECT coalesce(string_agg(regexp_replace(node, '.*/', '') || CASE WHEN applied_seq IS NULL THEN '' ELSE ' policy' END, ' ' ORDER BY node), '') FROM rate_limit_nodes"), ""), `()"`)
+	}
+	await(t, "both proxies in the registry", func() bool {
+		return queryInt(t, dsn, "SELECT count(to_regclass('rate_limit_nodes'))") == 1 && names() == "caddy traefik"
+	})
+	epoch := queryInt(t, dsn, "SELECT epoch FROM rate_limit_nodes WHERE node LIKE '%/caddy'")
+	for range 2 { // one of them pauses, and one is paused again
+		if out := command(t, dsn, "pause", "--for", "20m", "--reason", "a test"); !strings.Contains(out, "All limits of this database are paused until ") || !strings.Contains(out, ": a test.") {
+			t.Errorf("pause prints\n%s", out)
+		}
+	}
+	for _, url := range []string{c.url, tr.url} {
+		await(t, url+" to obey the pause", func() bool {
+			return harness.Ask(t, harness.Get(url+"/plain/", "X-User", "u")).Header.Get("X-RateLimit-Limit") == ""
+		})
+	}
+	if out := command(t, dsn, "resume"); out != "The limits apply again.\n" {
+		t.Errorf("resume prints %q", out)
+	}
+	for _, url := range []string{c.url, tr.url} {
+		await(t, url+" to limit again", func() bool {
+			return harness.Ask(t, harness.Get(url+"/plain/", "X-User", "u")).Status == http.StatusTooManyRequests
+		})
+	}
+	if err := c.Stop(); err != nil {
+		t.Error(err)
+	}
+	if got := names(); got != "traefik" {
+		t.Errorf("after Caddy has stopped the registry has %q, want traefik", got)
+	}
+	c, _ = pausable(t, dsn, false)
+	// Two Traefiks run now.
+	await(t, "the new proxies in the registry", func() bool { return names() == "caddy traefik traefik#2" })
+	if again := queryInt(t, dsn, "SELECT epoch FROM rate_limit_nodes WHERE node LIKE '%/caddy'"); again <= epoch {
+		t.Errorf("the epoch is %d after a start, and was %d", again, epoch)
+	}
+	if err := c.Kill(); err != nil {
+		t.Error(err)
+	}
+	await(t, "the killed Caddy to be gone", func() bool {
+		return strings.Count(command(t, dsn, "nodes"), "  live  ") == 2 && strings.Count(command(t, dsn, "nodes"), "  gone  ") == 1
+	})
+}

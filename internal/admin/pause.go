@@ -1,0 +1,44 @@
+package admin
+
+import (
+	"context"
+	"time"
+)
+
+// Pause suspends all limits of the database, of rules and of configurations, until its time. Bans and
+// block rules hold.
+type Pause struct {
+	Until    time.Time `json:"until"`
+	Reason   *string   `json:"reason"`
+	PausedAt time.Time `json:"paused_at"`
+	PausedBy string    `json:"paused_by"`
+}
+
+// Pause pauses all limits from now on. It replaces a pause that is in force. reason may be "".
+func (d *Database) Pause(ctx context.Context, lasts time.Duration, reason string) (Pause, error) {
+	made, err := rows[Pause](ctx, d, `INSERT INTO rate_limit_pause (until, reason) VALUES (now() + $1::interval, nullif($2::text, ''))
+ON CONFLICT (id) DO UPDATE SET until = excluded.until, reason = excluded.reason, paused_at = now(), paused_by = session_user
+RETURNING until, reason, paused_at, paused_by`, intervalOf(lasts), reason)
+	if err != nil {
+		return Pause{}, err
+	}
+	return made[0], nil
+}
+
+// Resume ends the pause.
+func (d *Database) Resume(ctx context.Context) error {
+	ended, err := values[bool](ctx, d, "DELETE FROM rate_limit_pause RETURNING until > now()")
+	if err == nil && (len(ended) == 0 || !ended[0]) {
+		err = notFound("limits: not paused")
+	}
+	return err
+}
+
+// Paused returns the pause that is in force, or nil.
+func (d *Database) Paused(ctx context.Context) (*Pause, error) {
+	found, err := rows[Pause](ctx, d, "SELECT until, reason, paused_at, paused_by FROM rate_limit_pause WHERE until > now()")
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return &found[0], nil
+}

@@ -1,0 +1,381 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+)
+
+// Node is how a process is known in the registry of proxies, rate_limit_nodes. A store with a Node
+// also obeys a pause of the limits, see Store.Paused.
+type Node struct {
+	// Name is the name of the process, the same after each start. If another process that is
+	// not gone has the name, #2, #3 and so on is added.
+	Name string
+	// Version is that of the program.
+	Version string
+	// Epoch is another number after each start of the process. Stores of one process on one
+	// database have the same Name and Epoch, and share a row.
+	Epoch int64
+	// Notice is called when a pause of the limits begins, each minute until it ends, and when it
+	// ends. It must not block. Nil drops the text.
+	Notice func(text string)
+	// Leave is called when the store is closed. It reports whether no other store keeps the row,
+	// which is then deleted. Nil is true.
+	Leave func() bool
+}
+
+const (
+	// pollPause is the time between two looks for a pause of the limits.
+	pollPause = 500 * time.Millisecond
+	// heartbeat is the time between two writes of the row, and heartbeatPause the least
+	// if there is something new.
+	heartbeat      = 3 * time.Second
+	heartbeatPause = time.Second
+	// nodeTimeout is for one look, with the write.
+	nodeTimeout = 2 * time.Second
+	// leaveTimeout is for the deletion of the row.
+	leaveTimeout = 500 * time.Millisecond
+	// nodeRetry is the time to the next attempt after one that the server has refused.
+	nodeRetry = time.Minute
+	// sweepNodes is the time between two deletions of the rows of vanished proxies.
+	sweepNodes = time.Hour
+	// remindPause is the time between two notices of a pause.
+	remindPause = time.Minute
+	// mostPause is the longest pause that is believed, in microseconds: a year.
+	mostPause = 365 * 24 * 3600 * 1000000
+)
+
+// pauseSQL reads the pause: how long it lasts in microseconds, and whose it is.
+const pauseSQL = `SELECT greatest(1, (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint)::text || ' by ' || paused_by || coalesce(': ' || reason, '')
+FROM rate_limit_pause WHERE until > clock_timestamp()`
+
+// nodeSQL renews the row. It returns a row unless the name is that of another process which is not
+// gone. What the policy has applied is kept if this store has no policy: another store of the process
+// may have one.
+const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, paused, applied_seq, problems, log, seen)
+VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text[], '{}'), $7::text::oid, now())
+ON CONFLICT (node) DO UPDATE SET version = excluded.version, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen,
+	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::bigint, n.applied_seq) ELSE excluded.applied_seq END,
+	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text[], n.problems) ELSE excluded.problems END,
+	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($7::text::oid, n.log) ELSE excluded.log END
+WHERE n.epoch = excluded.epoch OR NOT ` + schema.NodeIsLive + `
+RETURNING 1`
+
+// leaveSQL deletes the row of a process that stops, and sweepSQL those of processes that vanished.
+const (
+	leaveSQL = `DELETE FROM rate_limit_nodes WHERE node = $1 AND epoch = $2`
+	sweepSQL = `DELETE FROM rate_limit_nodes WHERE seen < now() - interval '1 day'`
+)
+
+// registration keeps the row of a store in the registry of proxies, and learns there of a pause. One
+// goroutine uses it, except for what mu guards.
+type registration struct {
+	store *Store
+	node  Node
+
+	started int32         // 1 after start; atomic
+	running chan struct{} // closed when the goroutine has ended
+
+	migrated bool
+	suffix   int       // of the name; 0 is none
+	held     bool      // there is a row of the name
+	renewed  time.Time // when the row was renewed
+	shown    applied   // what it says is applied, and whether limits are paused
+	paused   bool
+	swept    time.Time
+	readAt   time.Time // when to read again, and when to write, after a refusal of the server
+	writeAt  time.Time
+	pause    string // whose pause it is, for people
+	told     bool   // that limits are paused
+	reminded time.Time
+	failures map[string]string // the last failure, by what failed
+	reported string            // what was reported of them
+
+	mu       sync.Mutex
+	applied  applied
+	problems []string
+}
+
+// applied is the last change of the policy that a process obeys, and the log of changes that it is
+// of. seq is -1 without a policy.
+type applied struct {
+	seq int64
+	log string
+}
+
+// NoteApplied says for the registry which change of the policy the process obeys, in which log of
+// changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot use.
+// It does nothing without Options.Node.
+func (s *Store) NoteApplied(seq int64, log string, problems []string) {
+	if r := s.registered; r != nil {
+		r.mu.Lock()
+		r.applied = applied{seq: seq, log: log}
+		r.problems = append(make([]string, 0, len(problems)), problems...)
+		r.mu.Unlock()
+	}
+}
+
+func newRegistration(s *Store, n Node) *registration {
+	return &registration{store: s, node: n, applied: applied{seq: -1}, running: make(chan struct{}), failures: make(map[string]string)}
+}
+
+// start starts the goroutine, once.
+func (r *registration) start() {
+	if atomic.CompareAndSwapInt32(&r.started, 0, 1) {
+		go r.keep()
+	}
+}
+
+// keep keeps the row until the store is closed.
+func (r *registration) keep() {
+	defer close(r.running)
+	closing := r.store.engine.server.closing
+	for closing.Err() == nil {
+		pause := pollPause
+		if atomic.LoadInt32(&r.store.engine.tables.ready) == 0 {
+			pause /= 20 // the tables of counts are about to be made
+		} else {
+			r.fail("beat", batch.PanicError(func() { r.beat(time.Now()) }))
+			r.report()
+		}
+		r.notify(time.Now())
+		sleep(closing, pause)
+	}
+}
+
+// beat looks for a pause, and renews the row if that is due.
+func (r *registration) beat(now time.Time) {
+	server := r.store.engine.server
+	ctx, cancel := context.WithTimeout(server.closing, nodeTimeout)
+	defer cancel()
+	if !r.migrate(ctx, now) {
+		return
+	}
+	var read *Statement
+	var statements []*Statement
+	if !now.Before(r.readAt) {
+		read = &Statement{SQL: pauseSQL}
+		statements = append(statements, read)
+	}
+	r.mu.Lock()
+	obeyed, problems := r.applied, r.problems
+	r.mu.Unlock()
+	age := now.Sub(r.renewed)
+	news := !r.held || obeyed != r.shown || r.store.Paused() != r.paused
+	var writes []*Statement
+	if !now.Before(r.writeAt) && (age >= heartbeat || news && age >= heartbeatPause) {
+		writes = r.renewals(now, obeyed, problems)
+		statements = append(statements, writes...)
+	}
+	if len(statements) == 0 || server.db.Run(ctx, statements) != nil {
+		return // requests notice that the database does not answer
+	}
+	if read != nil {
+		r.noteRead(read, now)
+	}
+	if len(writes) > 0 {
+		r.noteWrites(writes, now)
+	}
+}
+
+// migrate makes the tables of the registry, unless they are right. It reports whether they may be.
+func (r *registration) migrate(ctx context.Context, now time.Time) bool {
+	if r.migrated || r.store.engine.tables.disabled {
+		return true
+	}
+	if now.Before(r.writeAt) {
+		return false
+	}
+	found, down, err := lookForTables(ctx, r.store.engine.server.db)
+	if err == nil && found.restoring {
+		err = errRestoring
+	}
+	if err == nil {
+		down, err = migrateNodes(ctx, r.store.engine.server.db)
+	}
+	if down {
+		return false
+	}
+	r.fail("tables", err)
+	r.migrated = err == nil
+	if err != nil {
+		r.writeAt = now.Add(nodeRetry)
+	}
+	return r.migrated
+}
+
+// migrateNodes makes the tables of the registry what they must be. It reports whether the
+// connection failed.
+func migrateNodes(ctx context.Context, db DB) (down bool, err error) {
+	ready := &Statement{SQL: schema.NodesReady}
+	if err := db.Run(ctx, []*Statement{ready}); err != nil {
+		return true, err
+	}
+	if ready.Err != nil {
+		return false, fmt.Errorf("looking for the tables: %w", ready.Err)
+	}
+	if columns := bigints(ready); len(columns) == 1 && columns[0] == 1 {
+		return false, nil
+	}
+	if err := db.Exec(ctx, schema.NodesOnce); err != nil {
+		return ctx.Err() != nil, fmt.Errorf("creating its tables (a role that may create tables can run schema.sql instead): %w", err)
+	}
+	return false, nil
+}
+
+// name is the name of the row.
+func (r *registration) name() string {
+	if r.suffix == 0 {
+		return r.node.Name
+	}
+	return r.node.Name + "#" + strconv.Itoa(r.suffix)
+}
+
+// renewals renew the row. A process with a suffix also tries to take the name without one. Now and
+// then there is a third statement: the deletion of the rows of proxies that vanished.
+func (r *registration) renewals(now time.Time, obeyed applied, problems []string) []*Statement {
+	var seq, log, texts any
+	if obeyed.seq >= 0 {
+		seq = obeyed.seq
+		log = obeyed.log
+		texts = problems
+	}
+	r.shown = obeyed
+	r.paused = r.store.Paused()
+	r.renewed = now
+	names := []string{r.node.Name}
+	if r.suffix > 0 {
+		names = append(names, r.name())
+	}
+	var all []*Statement
+	for _, name := range names {
+		all = append(all, &Statement{SQL: nodeSQL, Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(r.paused), seq, texts, log}, Unnamed: true})
+	}
+	if now.Sub(r.swept) >= sweepNodes {
+		r.swept = now
+		all = append(all, &Statement{SQL: sweepSQL, Unnamed: true})
+	}
+	return all
+}
+
+// noteWrites takes in the outcome of renewals.
+func (r *registration) noteWrites(writes []*Statement, now time.Time) {
+	first, last := writes[0], writes[len(writes)-1]
+	if last.SQL == sweepSQL {
+		r.fail("sweep", last.Err)
+	}
+	r.fail("write", first.Err)
+	switch {
+	case first.Err != nil:
+		r.held = false
+		r.writeAt = now.Add(nodeRetry)
+		r.migrated = first.Code != "42P01" && first.Code != "42703" // a table or a column is missing
+	case first.Rows == 1:
+		if r.suffix > 0 {
+			r.leave(r.name())
+		}
+		r.suffix = 0
+		r.held = true
+	case r.suffix > 0 && writes[1].Err == nil && writes[1].Rows == 1:
+		r.held = true
+	default:
+		r.held = false
+		r.renewed = time.Time{} // try the next name at once
+		r.suffix++
+		if r.suffix == 1 {
+			r.suffix = 2
+		}
+	}
+}
+
+// noteRead takes in the pause. After a refusal of the server a pause holds until its time.
+func (r *registration) noteRead(read *Statement, now time.Time) {
+	r.fail("read", read.Err)
+	if read.Err != nil {
+		r.readAt = now.Add(nodeRetry)
+		return
+	}
+	left := int64(0)
+	if read.Rows == 1 && len(read.Result) > 4 {
+		parts := strings.SplitN(string(read.Result[4:]), " ", 2)
+		left, _ = strconv.ParseInt(parts[0], 10, 64) // the statement gives a number
+		r.pause = "until " + now.Add(time.Duration(left)*time.Microsecond).UTC().Format("2006-01-02 15:04:05Z") + " " + parts[len(parts)-1]
+	}
+	if left > mostPause {
+		left = mostPause
+	}
+	r.store.pauseFor(time.Duration(left) * time.Microsecond)
+}
+
+// notify tells of a pause.
+func (r *registration) notify(now time.Time) {
+	paused := r.store.Paused()
+	if paused == r.told && (!paused || now.Sub(r.reminded) < remindPause) {
+		return
+	}
+	r.told = paused
+	r.reminded = now
+	text := "limits apply again"
+	if paused {
+		text = "limits are paused " + r.pause + ". Bans and block rules hold. To end it: caddy pg-ratelimit resume"
+	}
+	if r.node.Notice != nil {
+		_ = batch.PanicError(func() { r.node.Notice(text) })
+	}
+}
+
+// fail notes a failure, or that there is none any more.
+func (r *registration) fail(what string, err error) {
+	delete(r.failures, what)
+	if err != nil {
+		r.failures[what] = err.Error()
+	}
+}
+
+// report reports what fails in one line, once.
+func (r *registration) report() {
+	text := ""
+	for _, what := range []string{"beat", "tables", "write", "read", "sweep"} {
+		if failure := r.failures[what]; failure != "" {
+			if text != "" {
+				text += "; "
+			}
+			text += failure
+		}
+	}
+	if text == r.reported {
+		return
+	}
+	r.reported = text
+	if text != "" {
+		r.store.engine.tables.report(errors.New("the registry of proxies: " + text + ". Limits work without it; `nodes` does not show this proxy, or it does not obey `pause`"))
+	}
+}
+
+// leave deletes a row of this process.
+func (r *registration) leave(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	// After a failure the row is deleted as that of a proxy that vanished.
+	_ = r.store.engine.server.db.Run(ctx, []*Statement{{SQL: leaveSQL, Args: []any{name, r.node.Epoch}, Unnamed: true}})
+}
+
+// end deletes the row before the driver is closed. The store's server is closing.
+func (r *registration) end() {
+	last := r.node.Leave == nil || r.node.Leave()
+	if !atomic.CompareAndSwapInt32(&r.started, 0, 1) {
+		<-r.running
+		if last && r.held && r.store.engine.server.unavailable() == nil {
+			r.leave(r.name())
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package schema
+
+// Nodes are the registry of the proxies, and the pause of all limits. It is a part of Counters.
+// Older proxies write some columns of rate_limit_nodes only, so all others have defaults.
+const Nodes = refuseNodes + `
+CREATE TABLE IF NOT EXISTS rate_limit_nodes (
+	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
+	region      text,
+	version     text,
+	applied_seq bigint,
+	seen        timestamptz NOT NULL DEFAULT now(),
+	problems    text[] NOT NULL DEFAULT '{}',
+	epoch       bigint NOT NULL DEFAULT 0,
+	paused      boolean NOT NULL DEFAULT false,
+	log         oid,
+	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
+);
+ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS epoch bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS paused boolean NOT NULL DEFAULT false,
+	ADD COLUMN IF NOT EXISTS log oid,
+	ALTER COLUMN applied_seq DROP NOT NULL, ALTER COLUMN applied_seq DROP DEFAULT;
+COMMENT ON TABLE rate_limit_nodes IS
+	'The proxies that count here. A proxy renews its row every 3 seconds, and deletes it when it stops in order. The row of a proxy that vanished is deleted after a day.';
+COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
+COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
+COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
+COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.';
+COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that, or 90 seconds if its epoch is 0.';
+COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
+COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process. 0: an older version, which renews its row every 30 seconds.';
+COMMENT ON COLUMN rate_limit_nodes.paused IS 'Whether it obeys a pause of the limits.';
+COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: an older proxy does not say.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_pause (
+	id        int NOT NULL DEFAULT 1 CONSTRAINT rate_limit_pause_pkey PRIMARY KEY,
+	until     timestamptz NOT NULL,
+	reason    text,
+	paused_at timestamptz NOT NULL DEFAULT now(),
+	paused_by text NOT NULL DEFAULT session_user,
+	CONSTRAINT id_must_be_1 CHECK (id = 1),
+	CONSTRAINT until_must_be_a_time CHECK (isfinite(until))
+);
+COMMENT ON TABLE rate_limit_pause IS 'A row whose time has not come suspends all limits of this database, of rules and of configurations. Bans and block rules hold. Proxies read it twice a second.';
+COMMENT ON COLUMN rate_limit_pause.id IS 'Always 1: there is one pause.';
+COMMENT ON COLUMN rate_limit_pause.until IS 'When the pause ends by itself.';
+COMMENT ON COLUMN rate_limit_pause.reason IS 'For people.';
+COMMENT ON COLUMN rate_limit_pause.paused_at IS 'When it began.';
+COMMENT ON COLUMN rate_limit_pause.paused_by IS 'The role that made it.';
+`
+
+// NodeIsLive is whether a row n of rate_limit_nodes is of a proxy that runs.
+const NodeIsLive = `(n.seen > now() - CASE WHEN n.epoch = 0 THEN interval '90 s' ELSE interval '10 s' END)`
+
+// NodesReady is whether Nodes has nothing to do.
+const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND EXISTS (SELECT FROM pg_catalog.pg_attribute a
+	WHERE a.attrelid = to_regclass('rate_limit_nodes') AND a.attname = 'log' AND NOT a.attisdropped))::int`
+
+// NodesOnce is Nodes for several processes at once.
+const NodesOnce = Lock + Nodes
