@@ -860,7 +860,7 @@ COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply.
 COMMENT ON COLUMN rate_limit_rule_limits.calendar IS
 	'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.';
 COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.';
-COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events.';
+COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.';
 COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
 COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
 
@@ -1425,7 +1425,9 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 				WHEN now() < a.window_start + 2 * a.span * interval '1 s' THEN a.count * (2 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
 				ELSE 0 END
 			WHEN 'sliding_log' THEN (SELECT count(*) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s')
-			WHEN 'token_bucket' THEN greatest(0, coalesce(a.burst, a.events) - a.tokens - greatest(0, floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span)) * a.events)
+			WHEN 'token_bucket' THEN greatest(0, coalesce(a.burst, a.events) - a.tokens - greatest(0,
+				CASE WHEN a.burst < a.events THEN floor(extract(epoch FROM now() - a.last_refill)::float8 * a.events / a.span)
+				ELSE floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span) * a.events END))
 			WHEN 'gcra' THEN CASE WHEN a.tokens IS NULL THEN ceil(greatest(0, extract(epoch FROM a.last_refill - now())::float8) * a.events / a.span) END
 			END::float8 AS used
 		FROM amounts a

@@ -43,7 +43,7 @@ func sumOf(t *testing.T, dsn, prefix string) int64 {
 // to neither.
 func TestTwoFamiliesAreChargedTogether(t *testing.T) {
 	dsn := policyDatabase(t, people+`
-		SELECT rate_limit_rule('free_tier_limit', family => 'plan', tiers => '{free}', algorithm => 'token_bucket', per_hour => 1000, burst => 20, priority => 700);
+		SELECT rate_limit_rule('free_tier_limit', family => 'plan', tiers => '{free}', algorithm => 'token_bucket', per_hour => 20, burst => 20, priority => 700);
 		SELECT rate_limit_rule('api_v1_limit', family => 'protect', paths => '{/api/v1/*}', algorithm => 'sliding_window', per_second => 100, priority => 600);`)
 	urls := governedProxies(t, dsn)
 	for _, url := range urls {

@@ -17,7 +17,7 @@ var algorithms = []struct {
 }{
 	SlidingWindow: {name: "sliding_window", maxEvents: MaxEvents},
 	FixedWindow:   {name: "fixed_window", maxEvents: MaxEvents, calendar: true},
-	TokenBucket:   {name: "token_bucket", maxEvents: MaxEvents, burst: true},
+	TokenBucket:   {name: "token_bucket", maxEvents: MaxEvents, burst: true, check: checkBucket},
 	SlidingLog:    {name: "sliding_log", maxEvents: MaxLogEvents, noLease: "each charge expires a window after it was made, so an early one would expire too early"},
 	GCRA:          {name: "gcra", maxEvents: MaxEvents, burst: true, check: checkGCRA, noLease: "each charge drains from the moment it is made, so an early one would drain too early"},
 }
@@ -63,6 +63,19 @@ func wantAlgorithm() string {
 // MaxGCRASpan bounds, for GCRA, Capacity times the Window in microseconds, so that
 // every calculation fits into 64 bits.
 const MaxGCRASpan = int64(1) << 62
+
+// MaxBucketSpan bounds Burst times the Window likewise, for a TokenBucket with a Burst below its
+// Events.
+const MaxBucketSpan = MaxGCRASpan
+
+// checkBucket checks what only a TokenBucket that is refilled evenly demands.
+func checkBucket(l *Limit) error {
+	if l.RefillsEvenly() && l.Burst > MaxBucketSpan/int64(l.Window/1000) {
+		return &FieldError{"burst", strconv.FormatInt(l.Burst, 10),
+			"smaller, or at least the events of the limit: below them, burst times the window in microseconds must not exceed 2^62"}
+	}
+	return nil
+}
 
 // checkGCRA checks what only GCRA demands.
 func checkGCRA(l *Limit) error {

@@ -36,7 +36,8 @@ type Limit struct {
 	Window time.Duration
 
 	// Burst is the capacity of a TokenBucket, or how many GCRA lets pass at
-	// once, from 1 to MaxEvents. 0 means Events. No other algorithm takes one.
+	// once, from 1 to MaxEvents. 0 means Events. No other algorithm takes one. A
+	// TokenBucket with a Burst below its Events gains one token each Window ÷ Events.
 	Burst int64
 
 	// Calendar makes the windows of FixedWindow follow the calendar in Zone: a
@@ -67,8 +68,8 @@ type Limit struct {
 	// hold of one key, from MinLease to MaxLease. 0 is none. No more passes than the
 	// limit allows. Some may be refused although another process still holds units; these
 	// are given back within two seconds. Only SlidingWindow, FixedWindow without a
-	// calendar, and TokenBucket have leases, and only for a Window of 200 ms or more. A
-	// store in memory needs none.
+	// calendar, and TokenBucket with a Burst of at least its Events have leases, and only
+	// for a Window of 200 ms or more. A store in memory needs none.
 	Lease float64
 }
 
@@ -79,6 +80,11 @@ func (l *Limit) Capacity() int64 {
 		return l.Burst
 	}
 	return l.Events
+}
+
+// RefillsEvenly reports whether a limit is a TokenBucket with a Burst below its Events.
+func (l *Limit) RefillsEvenly() bool {
+	return l.Algorithm == TokenBucket && l.Burst > 0 && l.Burst < l.Events
 }
 
 // Equal reports whether two limits decide alike on one row: all but Prefix and

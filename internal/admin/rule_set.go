@@ -52,7 +52,7 @@ var ruleSettings = []ruleSetting{
 	{"per_hour", "bigint", resetWindow, "the same for an hour"},
 	{"per_day", "bigint", resetWindow, "the same for 24 hours"},
 	{"per_month", "bigint", resetWindow, "the same for a month of the calendar, or of the user's billing period"},
-	{"burst", "bigint", resetLimits, "how much may pass at once"},
+	{"burst", "bigint", resetLimits, "how much may pass at once; a token_bucket with less than its events is refilled evenly"},
 	{"durable", "boolean", resetLimits, "true: counts survive a crash of the server"},
 	{"on_exceed", "text", resetLimits, "refuse or overage"},
 	{"cost", "bigint", resetRule, "what a request takes"},

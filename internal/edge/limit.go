@@ -98,6 +98,9 @@ func Warnings(l *ratelimit.Limit, cost int64) []Warning {
 	if l.SynchronousCommit && !l.Durable {
 		warnings = append(warnings, Warning{"synchronous_commit", "does nothing for a limit that is not durable"})
 	}
+	if l.Lease > 0 && l.RefillsEvenly() {
+		warnings = append(warnings, Warning{"lease", "does nothing for a token_bucket with a burst below its events"})
+	}
 	if l.Lease > 0 && l.Window < leastLeaseWindow {
 		warnings = append(warnings, Warning{"lease", "does nothing for a window below " + leastLeaseWindow.String()})
 	}

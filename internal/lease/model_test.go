@@ -260,6 +260,9 @@ func (o *oracle) free(at int64) int64 {
 		weighted := (prev*(w-elapsed) + w - 1) / w
 		return o.limit.Events - weighted - o.between(start, start+w)
 	}
+	if o.limit.RefillsEvenly() {
+		return o.freeEvenly(at)
+	}
 	start = o.windows[0]
 	tokens, refilled := o.limit.Capacity(), int64(0)
 	gain := func(to int64) {
@@ -278,6 +281,32 @@ func (o *oracle) free(at int64) int64 {
 	}
 	gain(at)
 	return tokens
+}
+
+// freeEvenly is free of a bucket that gains its tokens evenly: w of a token are one.
+func (o *oracle) freeEvenly(at int64) int64 {
+	w := o.limit.Window.Microseconds()
+	full := o.limit.Capacity() * w
+	content, last := full, int64(0)
+	gain := func(to int64) {
+		if to > last {
+			if to-last > w || content+(to-last)*o.limit.Events > full {
+				content = full
+			} else {
+				content += (to - last) * o.limit.Events
+			}
+			last = to
+		}
+	}
+	for _, p := range o.passed {
+		gain(p.at)
+		content -= p.cost * w
+	}
+	gain(at)
+	if content < 0 {
+		return -((w - 1 - content) / w)
+	}
+	return content / w
 }
 
 // drawLeased draws a limit with leases.

@@ -153,9 +153,10 @@ func Now(t *Table) int64 {
 }
 
 // Horizon is how far ahead a limit's leases are sized, in microseconds: that of the table, or
-// a twentieth of the window. 0 is for a limit without leases.
+// a twentieth of the window. 0 is for a limit without leases: a bucket that is refilled evenly
+// gains no tokens while it is full, so an early charge would let it gain more.
 func Horizon(t *Table, l *ratelimit.Limit) int64 {
-	if l.Lease <= 0 {
+	if l.Lease <= 0 || l.RefillsEvenly() {
 		return 0
 	}
 	h := int64(l.Window/time.Microsecond) / 20

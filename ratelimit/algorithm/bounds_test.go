@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
 )
 
 // TestBounds checks, over whole schedules, the bound that each algorithm is known for: how
@@ -85,16 +86,16 @@ func bounded(l *ratelimit.Limit, log []entry) error {
 func most(l *ratelimit.Limit, time int64) *big.Int {
 	window, full := big.NewInt(l.Window.Microseconds()), big.NewInt(l.Capacity())
 	gained := new(big.Int)
-	switch l.Algorithm {
-	case ratelimit.SlidingLog:
+	switch algorithm.Of(l).Name {
+	case "sliding_log":
 		if time >= l.Window.Microseconds() {
 			return big.NewInt(1 << 62) // shorter times bound this one
 		}
-	case ratelimit.TokenBucket:
+	case "token_bucket":
 		// Tokens come at the ends of windows, of which so many lie in the time at most.
 		gained.Add(big.NewInt(time), new(big.Int).Sub(window, big.NewInt(1)))
 		gained.Mul(gained.Quo(gained, window), big.NewInt(l.Events))
-	case ratelimit.GCRA:
+	case "even_bucket", "gcra":
 		gained.Mul(big.NewInt(time), big.NewInt(l.Events))
 		gained.Quo(gained, window)
 	}

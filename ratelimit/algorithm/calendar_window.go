@@ -165,8 +165,8 @@ var calendarWindowSQL = SQL{
 	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE greatest(0, r.count) END AS used
 	FROM (SELECT coalesce(r.window_start < excluded.window_start, true) AS fresh
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	Refund:      "count = greatest(0, r.count - i.cost)",
-	RefundWhere: "clock.now < r.expires_at",
+	Refund:      "count = greatest(0, r.count - {cost})",
+	RefundWhere: "{now} < r.expires_at",
 	Read:        readCalendar,
 }
 

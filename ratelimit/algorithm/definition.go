@@ -48,10 +48,10 @@ type Definition struct {
 	lookAll func(views []*View)
 }
 
-// definitions are the definitions by ratelimit.Algorithm, and last that of FixedWindow on the
-// calendar. The init function in each algorithm's file sets one; they do not change after
-// that.
-var definitions = make([]*Definition, len(ratelimit.Algorithms())+1)
+// definitions are the definitions by ratelimit.Algorithm, then that of a TokenBucket that is
+// refilled evenly, and last that of FixedWindow on the calendar. The init function in each
+// algorithm's file sets one; they do not change after that.
+var definitions = make([]*Definition, len(ratelimit.Algorithms())+2)
 
 // define sets the definition of an algorithm.
 func define(a ratelimit.Algorithm, d Definition) {
@@ -69,6 +69,9 @@ func defineCalendar(d Definition) {
 func Of(l *ratelimit.Limit) *Definition {
 	if l.Calendar != ratelimit.NoCalendar {
 		return definitions[len(definitions)-1]
+	}
+	if l.Algorithm == ratelimit.TokenBucket && l.RefillsEvenly() {
+		return definitions[len(definitions)-2]
 	}
 	return definitions[l.Algorithm]
 }

@@ -77,7 +77,7 @@ var fixedWindowSQL = SQL{
 	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least(excluded.granted, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
 	FROM (SELECT ends, coalesce(excluded.window_start >= ends, true) AS fresh
 	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	Refund:      "count = greatest(0, r.count - i.cost)",
-	RefundWhere: "clock.now < r.window_start + i.span * interval '1 microsecond' AND coalesce(r.window_start = i.claimed, true)",
+	Refund:      "count = greatest(0, r.count - {cost})",
+	RefundWhere: "{now} < r.window_start + {span} * interval '1 microsecond' AND coalesce(r.window_start = {claimed}, true)",
 	Read:        readCounts,
 }

@@ -122,11 +122,11 @@ var gcraSQL = SQL{
 	FROM (SELECT *, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
 	FROM (SELECT {events} AS events, greatest(now, r.last_refill - least(4611686018427387904 / {events}, 3155760000000000) * interval '1 microsecond') AS now
 	FROM clock OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0) f`,
-	Refund: `(last_refill, remainder) = (SELECT now + after / i.events * interval '1 microsecond', after % i.events
-	FROM (SELECT now, greatest(0, CASE WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / i.events) * i.events + least(coalesce(r.remainder, 0), i.events - 1) ELSE 0 END
-		- least(i.cost::numeric * i.span, 9223372036854775807)::bigint) AS after
+	Refund: `(last_refill, remainder) = (SELECT now + after / {events} * interval '1 microsecond', after % {events}
+	FROM (SELECT now, greatest(0, CASE WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / {events}) * {events} + least(coalesce(r.remainder, 0), {events} - 1) ELSE 0 END
+		- least({cost}::numeric * {span}, 9223372036854775807)::bigint) AS after
 	FROM (SELECT now, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
-	FROM (SELECT greatest(clock.now, r.last_refill - least(4611686018427387904 / i.events, 3155760000000000) * interval '1 microsecond') AS now
+	FROM (SELECT greatest({now}, r.last_refill - least(4611686018427387904 / {events}, 3155760000000000) * interval '1 microsecond') AS now
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c)`,
 	RefundWhere: "r.tokens IS NULL AND r.last_refill IS NOT NULL",
 	Read:        readGCRA,

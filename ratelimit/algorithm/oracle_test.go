@@ -28,9 +28,9 @@ func free(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 		return freeOfFixedWindow(l, log, at)
 	case l.Algorithm == ratelimit.SlidingLog:
 		return freeOfSlidingLog(l, log, at)
-	case l.Algorithm == ratelimit.TokenBucket:
+	case l.Algorithm == ratelimit.TokenBucket && l.Capacity() >= l.Events:
 		return freeOfTokenBucket(l, log, at)
-	case l.Algorithm == ratelimit.GCRA:
+	case l.Algorithm == ratelimit.TokenBucket || l.Algorithm == ratelimit.GCRA: // such a bucket is a GCRA that counts what is left
 		return freeOfGCRA(l, log, at)
 	}
 	return freeOfSlidingWindow(l, log, at)

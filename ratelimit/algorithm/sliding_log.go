@@ -80,7 +80,7 @@ var slidingLogSQL = SQL{
 	FROM (SELECT *, coalesce(width_bucket(at - {span} * interval '1 microsecond', r.hits), 0) AS gone
 	FROM (SELECT greatest(excluded.hits[1], r.hits[cardinality(r.hits)]) AS at
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	Refund:      "hits = r.hits[:greatest(0, cardinality(r.hits) - i.cost)::int]",
+	Refund:      "hits = r.hits[:greatest(0, cardinality(r.hits) - {cost})::int]",
 	RefundWhere: "cardinality(r.hits) > 0",
 	ReadArray:   func(column []byte, r *Row) { r.Hits = timestamps(column) },
 }

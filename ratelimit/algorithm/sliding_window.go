@@ -145,9 +145,9 @@ var slidingWindowSQL = SQL{
 		WHEN r.window_start IS NOT NULL THEN 0 END AS elapsed
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	// A refund with a claim to the previous window leaves count alone.
-	Refund: `count = CASE WHEN r.window_start > i.claimed THEN r.count ELSE greatest(0, r.count - i.cost) END,
-	prev_count = greatest(0, r.prev_count - (i.cost - CASE WHEN r.window_start > i.claimed THEN 0 ELSE least(i.cost, greatest(0, r.count)) END))`,
-	RefundWhere: `clock.now < r.window_start + 2 * i.span * interval '1 microsecond'
-	AND coalesce(r.window_start IN (i.claimed, i.claimed + i.span * interval '1 microsecond'), true)`,
+	Refund: `count = CASE WHEN r.window_start > {claimed} THEN r.count ELSE greatest(0, r.count - {cost}) END,
+	prev_count = greatest(0, r.prev_count - ({cost} - CASE WHEN r.window_start > {claimed} THEN 0 ELSE least({cost}, greatest(0, r.count)) END))`,
+	RefundWhere: `{now} < r.window_start + 2 * {span} * interval '1 microsecond'
+	AND coalesce(r.window_start IN ({claimed}, {claimed} + {span} * interval '1 microsecond'), true)`,
 	Read: readCounts,
 }

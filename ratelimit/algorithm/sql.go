@@ -39,8 +39,8 @@ type SQL struct {
 	Step string
 
 	// Refund are assignments that give cost back to the row r, if RefundWhere is true.
-	// Both can use r, i (cost, quota, span, events, and claimed: the claim of leased units,
-	// else NULL) and clock.now.
+	// Both can use r, the parameters as in Step, always {events} among them, {claimed} (the
+	// claim of leased units, else NULL) and {now}. RefundWhere is false for a blank row.
 	Refund      string
 	RefundWhere string
 

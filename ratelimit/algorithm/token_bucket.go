@@ -130,10 +130,10 @@ var tokenBucketSQL = SQL{
 	FROM (SELECT {span} AS span, CASE WHEN r.tokens IS NOT NULL THEN
 		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / {span} END AS windows
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
-	Refund: `(tokens, last_refill) = (SELECT least(i.quota, r.tokens + windows::float8 * i.events + i.cost),
-		r.last_refill + windows * i.span * interval '1 microsecond'
-	FROM (SELECT greatest(0, (date_part('epoch', clock.now - r.last_refill) * 1000000)::bigint) / i.span AS windows OFFSET 0) a)`,
-	RefundWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND coalesce(greatest(clock.now, r.last_refill) < i.claimed, true)",
+	Refund: `(tokens, last_refill) = (SELECT least({quota}, r.tokens + windows::float8 * {events} + {cost}),
+		r.last_refill + windows * {span} * interval '1 microsecond'
+	FROM (SELECT greatest(0, (date_part('epoch', {now} - r.last_refill) * 1000000)::bigint) / {span} AS windows OFFSET 0) a)`,
+	RefundWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND coalesce(greatest({now}, r.last_refill) < {claimed}, true)",
 	Read:        readBucket,
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/batch"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -75,5 +76,28 @@ func BenchmarkSnapshot(b *testing.B) {
 		b.ReportMetric(last, "last-µs/decision")
 		s.exec("COMMIT")
 		b.ReportMetric(perDecision(), "after-µs/decision")
+	}
+}
+
+// BenchmarkRefund gives units back to so many of 100,000 rows of an analyzed table at once.
+func BenchmarkRefund(b *testing.B) {
+	for _, n := range []int{1, 25, 100} {
+		b.Run(fmt.Sprint("rows=", n), func(b *testing.B) {
+			s := newSite(b)
+			store := s.store(postgres.Options{CleanupProbability: -1})
+			limit := &ratelimit.Limit{Prefix: "bench", Algorithm: ratelimit.FixedWindow, Events: ratelimit.MaxEvents / 2, Window: time.Hour}
+			takeOne(b, store, ratelimit.Hit{Limit: limit, Key: "k", Cost: 1}) // creates the tables
+			s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
+				SELECT 'bench', 'user:' || n, 1000000, now(), now() + interval '1 hour' FROM generate_series(0, 99999) n`)
+			s.exec("VACUUM ANALYZE rate_limit_ephemeral")
+			var calls []*batch.Call
+			for b.Loop() {
+				calls = calls[:0]
+				for i := range n {
+					calls = append(calls, callFor(false, ratelimit.Hit{Limit: limit, Key: benchKeys[(b.N+i*97)%len(benchKeys)], Cost: -1}))
+				}
+				store.DecideBatch(calls)
+			}
+		})
 	}
 }

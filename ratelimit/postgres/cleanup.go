@@ -118,7 +118,7 @@ func (c *cleaner) sweep(now any) error {
 func (c *cleaner) run(statement *Statement) error {
 	ctx, cancel := context.WithTimeout(c.server.closing, cleanupTimeout)
 	defer cancel()
-	statements := []*Statement{statement}
+	statements := []*Statement{{SQL: indexSQL, Joined: true}, statement}
 	err := c.server.db.Run(ctx, statements)
 	if c.server.closing.Err() == nil {
 		c.server.counts.countErrors(statements, err)

@@ -82,11 +82,7 @@ func (g *group) write(texts *statements, settings []int64) {
 	} else {
 		args = appendArrays(g, args)
 	}
-	// A refund and a reset join the table with their parameters, as a look does, and are
-	// rare: they are planned each time.
-	g.statement = Statement{
-		SQL: texts.texts[key], Args: args, Unnamed: g.kind == refund || g.kind == reset, Result: g.statement.Result,
-	}
+	g.statement = Statement{SQL: texts.texts[key], Args: args, Result: g.statement.Result}
 	g.before = Statement{SQL: indexSQL, Joined: true, Result: g.before.Result}
 }
 

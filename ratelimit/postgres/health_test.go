@@ -300,7 +300,7 @@ func TestFailedCleanupsAreReported(t *testing.T) {
 		reported := make(chan error, 100)
 		store := newStore(t, &fakeDB{answer: func(ctx context.Context, statements []*postgres.Statement) error {
 			switch {
-			case !strings.Contains(statements[0].SQL, "DELETE"):
+			case !strings.Contains(statements[len(statements)-1].SQL, "DELETE"):
 				return admit(ctx, statements)
 			case strings.Contains(want, "panic"):
 				panic("oh no")

@@ -44,9 +44,9 @@ func (d *decision) refuseHeld(requests []*request) []*request {
 // holds the lock. For a key without a row the transaction is NULL: an open transaction may have
 // inserted the row.
 const lockedSQL = `WITH unlocked AS MATERIALIZED (
-	SELECT r.prefix, r.key FROM unnest($1::text[], $2::text[]) AS u(prefix, key) JOIN {table} r USING (prefix, key) FOR UPDATE OF r SKIP LOCKED)
-SELECT u.slot, r.xmax::text::bigint FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN {table} r USING (prefix, key)
-WHERE NOT EXISTS (SELECT FROM unlocked WHERE unlocked.prefix = r.prefix AND unlocked.key = r.key)`
+	SELECT u.slot FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(prefix, key, slot) CROSS JOIN LATERAL (SELECT ` + findSQL + ` FOR UPDATE SKIP LOCKED) r)
+SELECT u.slot, r.holder FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN LATERAL (SELECT t.xmax::text::bigint AS holder ` + findSQL + `) r ON true
+WHERE NOT EXISTS (SELECT FROM unlocked WHERE unlocked.slot = u.slot)`
 
 // findLocked returns the transactions that hold the locks of rows, and which rows cannot be
 // seen.
@@ -67,7 +67,7 @@ func (d *decision) findLocked(rows []rowKey) (map[rowKey]int64, map[rowKey]bool,
 			continue
 		}
 		statement := &Statement{SQL: strings.Replace(lockedSQL, "{table}", tableName(durable), -1), Args: []any{prefixes, keys}, Unnamed: true}
-		if err := d.execute([]*Statement{statement}); err != nil {
+		if err := d.execute([]*Statement{{SQL: indexSQL, Joined: true}, statement}); err != nil {
 			return nil, nil, err
 		}
 		columns := bigints(statement)

@@ -183,10 +183,10 @@ func TestBusyRowsAreWaitedFor(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
 			answer := func(ctx context.Context, statements []*postgres.Statement) error {
-				if isLockQuery(statements[0]) {
+				if asked := statements[len(statements)-1]; isLockQuery(asked) {
 					if time.Since(began) < test.unseen {
-						for i := range statements[0].Args[1].([]string) {
-							addRow(statements[0], [][]byte{int8(int64(i + 1)), nil})
+						for i := range asked.Args[1].([]string) {
+							addRow(asked, [][]byte{int8(int64(i + 1)), nil})
 						}
 					}
 					return nil

@@ -68,10 +68,10 @@ func (m model) decideBatch(now int64, calls []*batch.Call) [][]ratelimit.Decisio
 	return all
 }
 
-// rowSQL returns a row as text, as rowText does.
-const rowSQL = `SELECT concat_ws(' ', coalesce(count, 0), coalesce(prev_count, 0), micros(window_start), CASE WHEN tokens IS NULL THEN 'NULL' ELSE encode(float8send(tokens), 'hex') END,
+// rowSQL returns a row as text, as rowText does. A window that began in 1800 is none.
+const rowSQL = `SELECT concat_ws(' ', coalesce(count, 0), coalesce(prev_count, 0), micros(nullif(window_start, '1800-01-01Z')), CASE WHEN tokens IS NULL THEN 'NULL' ELSE encode(float8send(tokens), 'hex') END,
 	micros(last_refill), coalesce(remainder, 0), (SELECT array_agg(micros(h))::text FROM unnest(hits) h), micros(expires_at)) FROM %s WHERE prefix = $1::text AND key = $2::text
-	AND NOT (window_start IS NULL AND tokens IS NULL AND last_refill IS NULL AND coalesce(cardinality(hits), 0) = 0)`
+	AND NOT (coalesce(window_start, '1800-01-01Z') = '1800-01-01Z' AND tokens IS NULL AND last_refill IS NULL AND coalesce(cardinality(hits), 0) = 0)`
 
 // microsSQL creates the function that rowSQL calls.
 const microsSQL = `CREATE FUNCTION micros(t timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce((extract(epoch FROM t) * 1000000)::bigint, 0) $$`

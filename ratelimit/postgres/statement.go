@@ -55,41 +55,48 @@ const (
 	checkSQL   = `SELECT 1 / (coalesce(current_setting('pg_ratelimit.short', true), '') <> '1')::int`
 )
 
-// lookSQL reads the rows of the keys that have one. A statement that joins its parameters
-// with the table is planned once for all parameters. On a young table that plan would read
-// the whole table, and go on doing so when the table has grown. So indexSQL runs before it
-// in the same transaction, and the planner uses the index whenever it plans.
+// lookSQL reads the rows of the keys that have one.
+//
+// A statement that reads rows could be planned on a young table to read all of it, and go on
+// doing so when the table has grown; without statistics, it could also be planned so on a large
+// table. findSQL prevents that: the primary key is the only index that returns rows in the order
+// of key, and indexSQL, which runs before in the same transaction, leaves no other way to get
+// this order. Statements that write insert, and find a row by its conflict, which only the index
+// of the primary key can tell.
 const (
-	indexSQL = `SELECT set_config('enable_seqscan', 'off', true)`
+	indexSQL = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
+	findSQL  = `FROM {table} t WHERE t.prefix = u.prefix AND t.key >= u.key AND t.key <= u.key ORDER BY t.key LIMIT 1`
 	lookSQL  = clockSQL + `
 SELECT u.slot, 0::bigint, (SELECT now FROM clock), {returned}
-FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot)
-LEFT JOIN LATERAL (SELECT * FROM {table} t WHERE t.prefix = u.prefix AND t.key = u.key OFFSET 0) r ON true`
+FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN LATERAL (SELECT * ` + findSQL + `) r ON true`
 )
 
-// refundSQL gives cost back to the keys that have a row. It reads the clock, which sets the
-// wait for locks, before it locks the rows. A refund of leased units has a claim, see
-// algorithm.Definition.Lease; that of a caller has 0, and claimed is NULL.
-const refundSQL = clockSQL + `, i AS MATERIALIZED (
-	SELECT prefix, key, u.cost, u.quota, u.span, u.events, timestamptz 'epoch' + nullif(u.claim, 0) * interval '1 microsecond' AS claimed
-	FROM clock, unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
-	AS u(prefix, key, cost, quota, span, events, claim) JOIN {table} r USING (prefix, key)
-	ORDER BY prefix COLLATE "C", key COLLATE "C" FOR UPDATE OF r)
-UPDATE {table} AS r SET {refund}
-FROM i, clock WHERE {refund_where} AND r.prefix = i.prefix AND r.key = i.key`
+// blankSQL begins a statement that changes the rows of keys. A key without a row gets a row that
+// means no row, for the npm library too: its window ended long ago, whatever the limit, and the
+// next cleanup deletes it.
+const blankSQL = clockSQL + `
+INSERT INTO {table} AS r (prefix, key, slot, count, prev_count, window_start, expires_at)
+SELECT i.prefix, i.key, i.slot, 0, 0, timestamptz '1800-01-01Z', timestamptz '1800-01-01Z'
+FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($2::text[]) AS prefix, unnest($3::text[]) AS key FROM clock) i` + orderSQL + `
+ON CONFLICT (prefix, key) DO UPDATE SET `
 
-// resetSQL deletes the rows of keys: their quotas are full again.
-const resetSQL = clockSQL + `, i AS MATERIALIZED (
-	SELECT prefix, key FROM clock, unnest($2::text[], $3::text[]) AS u(prefix, key) JOIN {table} r USING (prefix, key)
-	WHERE clock.now IS NOT NULL ORDER BY prefix COLLATE "C", key COLLATE "C" FOR UPDATE OF r)
-DELETE FROM {table} AS r USING i WHERE r.prefix = i.prefix AND r.key = i.key`
+// refundSQL gives cost back. A refund of leased units has a claim, see
+// algorithm.Definition.Lease; that of a caller has 0, and {claimed} is NULL.
+const refundSQL = blankSQL + `{refund} WHERE {refund_where}`
+
+// resetSQL makes rows blank: their quotas are full again.
+const resetSQL = blankSQL + `(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) = (0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at)`
+
+// refundValues are what refunds of algorithms can use.
+var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]", "{quota}", "($5::bigint[])[excluded.slot]",
+	"{span}", "($6::bigint[])[excluded.slot]", "{events}", "($7::bigint[])[excluded.slot]", "{now}", "(SELECT now FROM clock)",
+	"{claimed}", "(timestamptz 'epoch' + nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')")
 
 // cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. A
 // decision in flight may have read the clock a while ago, and the clock may be set back: the
 // minute keeps the rows that still mean something then. The statement skips rows that a
-// decision has locked, and never waits. Its order is that of the index: without it the
-// planner, which expects a third of all rows to have expired, reads the whole table. The
-// statement is planned each time, because a plan for a small table reads all of it by ctid.
+// decision has locked, and never waits. Its order is that of the index for cleanups, and indexSQL
+// runs before it.
 const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute'
 	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
@@ -199,7 +206,7 @@ func (s *statements) add(template string, key statementKey) {
 		settings = commitSQL(key.durable, key.sync) + lockSQL
 	}
 	s.texts[key] = strings.NewReplacer("{table}", tableName(key.durable), "{columns}", step.Columns, "{returned}", returned,
-		"{settings}", settings, "{refund}", step.Refund, "{refund_where}", step.RefundWhere).Replace(template)
+		"{settings}", settings, "{refund}", refundValues.Replace(step.Refund), "{refund_where}", refundValues.Replace(step.RefundWhere)).Replace(template)
 }
 
 // commitSQL turns the wait for the disk off where it is not wanted. An unlogged table has

@@ -125,7 +125,7 @@ COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply.
 COMMENT ON COLUMN rate_limit_rule_limits.calendar IS
 	'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.';
 COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.';
-COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events.';
+COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.';
 COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
 COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
 `

@@ -58,7 +58,9 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 				WHEN now() < a.window_start + 2 * a.span * interval '1 s' THEN a.count * (2 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
 				ELSE 0 END
 			WHEN 'sliding_log' THEN (SELECT count(*) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s')
-			WHEN 'token_bucket' THEN greatest(0, coalesce(a.burst, a.events) - a.tokens - greatest(0, floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span)) * a.events)
+			WHEN 'token_bucket' THEN greatest(0, coalesce(a.burst, a.events) - a.tokens - greatest(0,
+				CASE WHEN a.burst < a.events THEN floor(extract(epoch FROM now() - a.last_refill)::float8 * a.events / a.span)
+				ELSE floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span) * a.events END))
 			WHEN 'gcra' THEN CASE WHEN a.tokens IS NULL THEN ceil(greatest(0, extract(epoch FROM a.last_refill - now())::float8) * a.events / a.span) END
 			END::float8 AS used
 		FROM amounts a

@@ -1,0 +1,123 @@
+package algorithm
+
+import (
+	"math"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A token bucket with a Burst below its Events is refilled evenly: it gains one token each
+// Window ÷ Events, and nothing while it is full. Refilled by whole Windows, it would admit
+// Burst a Window, and never Events.
+//
+// State: as of a token bucket, so that a change of Burst or Events, which may change the way of
+// the refill, keeps the tokens. The last refill was at last_refill and remainder ÷ Events
+// microseconds: whole numbers, so no part of a token is ever lost. MaxBucketSpan bounds them.
+func init() {
+	definitions[len(definitions)-2] = &Definition{
+		Name: "even_bucket", Take: takeEven, Refund: refundEven, Look: lookEven, Passes: passesEven, SQL: &evenBucketSQL,
+	}
+}
+
+// evenTokens is the state of a bucket at a time. The last refill may lie ahead, if the clock was
+// set back.
+type evenTokens struct{ tokens, refill, remainder int64 }
+
+// fillEven returns the state at now.
+func fillEven(l *ratelimit.Limit, r *Row, now int64) evenTokens {
+	if r.Refill == 0 || !r.HasTokens {
+		tokens, refill := fill(l, r, now)
+		return evenTokens{int64(tokens), refill, 0}
+	}
+	b := evenTokens{int64(math.Floor(math.Max(0, math.Min(float64(l.Capacity()), r.Tokens)))), r.Refill, smaller(r.Remainder, l.Events-1)}
+	elapsed := larger(0, now-r.Refill)
+	if b.tokens == l.Capacity() || now >= b.has(l, l.Capacity()) {
+		return evenTokens{l.Capacity(), r.Refill + elapsed, 0}
+	}
+	gained := larger(0, elapsed*l.Events-b.remainder) / window(l)
+	moved := b.remainder + gained*window(l)
+	return evenTokens{b.tokens + gained, r.Refill + moved/l.Events, moved % l.Events}
+}
+
+// has returns when the bucket has that many tokens, if it has less now.
+func (b evenTokens) has(l *ratelimit.Limit, tokens int64) int64 {
+	return b.refill + ((tokens-b.tokens)*window(l)+b.remainder+l.Events-1)/l.Events
+}
+
+func (b evenTokens) store(r *Row) {
+	r.Tokens, r.HasTokens, r.Refill, r.Remainder = float64(b.tokens), true, b.refill, b.remainder
+}
+
+func takeEven(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
+	b := fillEven(l, r, now)
+	granted := fit(b.tokens, n, cost)
+	if granted > 0 {
+		b.tokens -= granted * cost
+		b.store(r)
+	}
+	if !r.HasTokens {
+		return 0
+	}
+	if full := b.has(l, l.Capacity()); r.Expires < full {
+		r.Expires = full + larger(bucketLinger, (l.Capacity()*window(l)+l.Events-1)/l.Events)
+	}
+	return granted
+}
+
+func refundEven(l *ratelimit.Limit, r *Row, now, cost int64) {
+	if !r.HasTokens || r.Refill == 0 {
+		return
+	}
+	b := fillEven(l, r, now)
+	if cost > l.Capacity()-b.tokens {
+		cost = l.Capacity() - b.tokens
+	}
+	b.tokens += cost
+	b.store(r)
+}
+
+func lookEven(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
+	b := fillEven(l, r, now)
+	if b.tokens == l.Capacity() {
+		return b.tokens, larger(now, b.refill)
+	}
+	return b.tokens, b.has(l, l.Capacity())
+}
+
+func passesEven(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
+	return fillEven(l, r, now).has(l, cost)
+}
+
+// evenFill computes in SQL what fillEven does: filled, refill and rest, of a row r at {at}.
+const evenFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN greatest({at}, r.last_refill) ELSE r.last_refill + moved / events * interval '1 microsecond' END AS refill,
+		CASE WHEN had IS NULL OR isfull THEN 0 ELSE moved % events END AS rest, CASE WHEN had IS NOT NULL THEN had + gained ELSE other END AS filled
+	FROM (SELECT *, held + gained * span AS moved
+	FROM (SELECT *, CASE WHEN isfull THEN {quota} - had ELSE greatest(0, elapsed * events - held) / span END AS gained
+	FROM (SELECT *, had = {quota} OR elapsed >= (({quota} - had) * span + held + events - 1) / events AS isfull
+	FROM (SELECT {span} AS span, {events} AS events, least(coalesce(r.remainder, 0), {events} - 1) AS held,
+		greatest(0, (date_part('epoch', {at} - r.last_refill) * 1000000)::bigint) AS elapsed,
+		CASE WHEN r.last_refill IS NOT NULL THEN floor(greatest(0, least({quota}, r.tokens)))::bigint END AS had,
+		CASE WHEN r.last_refill IS NULL THEN {quota} WHEN r.tokens IS NULL THEN greatest(0, {quota} - ceil(greatest(0,
+			(date_part('epoch', r.last_refill - {at}) * 1000000)::bigint)::float8 * {events} / {span}))::bigint END AS other
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0)`
+
+var evenBucketSQL = SQL{
+	Columns:  "tokens, last_refill, remainder",
+	Returned: "coalesce(tokens, 'NaN'), last_refill, coalesce(remainder, 0)",
+	Needs:    []Parameter{EventsParameter},
+	Fresh: `{quota} - i.granted * {cost}, i.now, 0, i.now + ((i.granted * {cost} * {span} + {events} - 1) / {events}
+		+ greatest(60000000, ({quota} * {span} + {events} - 1) / {events})) * interval '1 microsecond'`,
+	Step: `SELECT excluded.slot, granted, CASE WHEN granted > 0 THEN left_over ELSE r.tokens END,
+		CASE WHEN granted > 0 THEN refill ELSE r.last_refill END, CASE WHEN granted > 0 THEN rest ELSE r.remainder END,
+		CASE WHEN r.expires_at >= full_at OR granted = 0 AND r.tokens IS NULL THEN r.expires_at
+		ELSE full_at + greatest(60000000, ({quota} * span + events - 1) / events) * interval '1 microsecond' END
+	FROM (SELECT *, refill + (({quota} - left_over) * span + rest + events - 1) / events * interval '1 microsecond' AS full_at
+	FROM (SELECT *, filled - granted * {cost} AS left_over
+	FROM (SELECT *, greatest(0, least(excluded.granted, filled / {cost})) AS granted
+	FROM ` + strings.ReplaceAll(evenFill, "{at}", "excluded.last_refill") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h`,
+	Refund: `(tokens, last_refill, remainder) = (SELECT least({quota}, filled + {cost}), refill, rest FROM ` + strings.ReplaceAll(evenFill, "{at}", "{now}") + ` e)`,
+
+	RefundWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL",
+	Read:        readGCRA,
+}
