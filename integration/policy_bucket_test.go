@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/integration/internal/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // dripsFor sends requests of one user to proxies in turn for some time, and expects that 20 pass
