@@ -79,8 +79,8 @@ UNVERSIONED = ^(TestRestart|TestBlackHole|TestDroppedPackets|TestLeasedProcesses
 
 .PHONY: test-postgres-versions
 test-postgres-versions: need-go ## run the tests of the core on Postgres 14 to 18 (npm downloads the servers once, to .cache; VERSIONS=14,18: only those)
-	$(GO) run ./internal/cluster/versions -only '$(VERSIONS)' -- $(GO) test -short -count=1 -timeout 10m -skip '$(UNVERSIONED)' \
-		$(patsubst %,./%/...,$(wildcard ratelimit internal/admin internal/pgwire internal/conformance))
+	$(GO) run ./internal/testkit/cluster/versions -only '$(VERSIONS)' -- $(GO) test -short -count=1 -timeout 10m -skip '$(UNVERSIONED)' \
+		$(patsubst %,./%/...,$(wildcard ratelimit internal/core internal/plane internal/proxy/pgwire internal/testkit/conformance))
 
 # versitygw is a server for S3.
 .PHONY: test-archive
@@ -91,7 +91,7 @@ test-archive: need-go ## archive 5,000,000 rows of the audit log, to a folder an
 
 .PHONY: test-history
 test-history: test-archive ## the same, and ask about 50,000,000 rows of the audit log (about 15 GB in the temporary folder)
-	$(GO) test -count=1 -v -timeout 60m -run '^TestQuestionsAboutManyRows$$' ./internal/admin -audit-rows 50000000
+	$(GO) test -count=1 -v -timeout 60m -run '^TestQuestionsAboutManyRows$$' ./internal/plane/admin -audit-rows 50000000
 
 .PHONY: lint
 lint: need-go ## run go vet and golangci-lint
@@ -102,7 +102,7 @@ lint: need-go ## run go vet and golangci-lint
 
 .PHONY: cover
 cover: need-go ## print the test coverage of ratelimit and of everything, and write cover.out
-	$(GO) test -timeout 30m -cover ./ratelimit/...
+	$(GO) test -timeout 30m -cover ./ratelimit/... ./internal/core/...
 	$(GO) test -timeout 30m -coverpkg=./... -coverprofile=cover.out ./...
 	$(GO) tool cover -func=cover.out | tail -n 1
 
@@ -121,7 +121,7 @@ bench: need-go ## measure the cost of limits: print tables, draw docs/benchmark.
 
 .PHONY: test-rules
 test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests with a plain loop over them
-	$(GO) test -count=1 -v -timeout 60m -run '^TestManyRulesDecideAsALoopDoes$$' ./ratelimit/policy -rules 10000 -requests 1000000
+	$(GO) test -count=1 -v -timeout 60m -run '^TestManyRulesDecideAsALoopDoes$$' ./internal/plane/policy -rules 10000 -requests 1000000
 
 .PHONY: test-restore
 test-restore: need-go ## restore a backup of 100,000 users into the live database, five times in each of three ways

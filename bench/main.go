@@ -22,7 +22,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster/leash"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/leash"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 

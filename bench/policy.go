@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
 // policyRowsOf is SQL that fills the tables of a policy: so many users on three tiers, each user with an

@@ -7,8 +7,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // proxy is a Caddy or a Traefik that runs.

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 func TestSpreadIsMedianLowestHighest(t *testing.T) {

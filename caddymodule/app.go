@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 func init() {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
 // FlushHistories writes what is pending in the histories of a database.

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 func init() {

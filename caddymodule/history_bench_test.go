@@ -5,9 +5,9 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule"
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // A reload loses and doubles no record, whether the history changes or not, and neither does the

@@ -8,9 +8,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // recording is how a handler records its requests.

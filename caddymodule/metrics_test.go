@@ -7,7 +7,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // measured returns the module's metrics, by name and the values of the labels. For a

@@ -16,7 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/promtool"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/promtool"
 )
 
 // Files for those who watch Caddy.

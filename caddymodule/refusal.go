@@ -8,7 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // The errors for a site's error routes. They do not contain the error of the database, which

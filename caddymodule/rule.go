@@ -3,8 +3,8 @@ package caddymodule
 import (
 	"strconv"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // Rule is one limit: what it allows, and what is counted together.

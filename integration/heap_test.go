@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // longRequests are the ways in which a client can send long text. Each has a path of its own, with a

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // decisionOf is the decision in the history that an answer stands for.

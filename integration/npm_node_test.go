@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/npm"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
 // nodeProgram is a Node process that runs testdata/npm/serve.mjs. Its methods

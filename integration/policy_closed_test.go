@@ -15,12 +15,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/pgwire"
-	"github.com/pgratelimit/pg-ratelimit/internal/policytest"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // openProxies starts a Caddy and a Traefik that let requests of unknown keys pass, and requests

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
 )
 
 // TestPathParametersDoNotPassABlockRule: many upstreams read /admin;x=1 as /admin.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/slownet"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 )
 
 // sendAs sends requests from many clients to the proxies in turn, and returns how many of each

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // TestInventedKeysCostFewStatements sends as many invented keys as the machine can. For each

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/slownet"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 )
 
 // watcher asks a proxy again and again as one sender, until it is stopped.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // TestUpdatesStayHOT sends a million hits on 10,000 keys to one table. Almost

@@ -14,7 +14,7 @@ import (
 	"github.com/traefik/paerser/parser"
 	"gopkg.in/yaml.v3"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // pluginConfigurations is as much of Traefik's dynamic configuration as a

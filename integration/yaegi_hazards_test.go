@@ -10,7 +10,7 @@ import (
 // proof is an expression that is true in Go and not in Yaegi, after setup.
 type hazard struct {
 	name, setup, proof string
-	found              func(ast.Node) bool // nil if internal/imports looks for it, because that needs types
+	found              func(ast.Node) bool // nil if internal/testkit/imports looks for it, because that needs types
 	fine               string              // code that Yaegi runs correctly and found accepts
 	exempt             map[string]string   // reasons, by the function's name
 }

@@ -15,8 +15,8 @@ import (
 
 // interpretedFolders are the packages that Traefik interprets.
 var interpretedFolders = []string{
-	"ratelimit", "ratelimit/algorithm", "ratelimit/history", "ratelimit/memory", "ratelimit/policy", "ratelimit/postgres", "ratelimit/schema",
-	"internal/batch", "internal/edge", "internal/lease", "internal/pgwire", "internal/policytest", "internal/sqlstate", "traefikplugin",
+	"ratelimit", "internal/core/algorithm", "internal/plane/history", "ratelimit/memory", "internal/plane/policy", "ratelimit/postgres", "internal/core/schema",
+	"internal/core/batch", "internal/proxy/edge", "internal/core/lease", "internal/proxy/pgwire", "internal/testkit/policytest", "internal/core/sqlstate", "traefikplugin",
 }
 
 // TestYaegiStillGetsThisWrong fails if Yaegi runs a hazard correctly: its rule is then not

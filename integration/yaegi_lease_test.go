@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // TestInterpretedLeases: with a lease, most requests do not ask the database, the headers say

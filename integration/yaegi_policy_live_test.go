@@ -11,7 +11,7 @@ import (
 	"github.com/traefik/yaegi/interp"
 	"github.com/traefik/yaegi/stdlib"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // livePolicy is a program that decides by the rules of a database.
@@ -23,8 +23,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/pgwire"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
 func Open(dsn string) (decide func(key, user string) string, refresh func() string) {

@@ -10,7 +10,7 @@ import (
 	"github.com/traefik/yaegi/interp"
 	"github.com/traefik/yaegi/stdlib"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/policytest"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // interpretedPolicy is package policytest in an interpreter.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/integration/internal/script"
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // scriptLimits are limits of all kinds, small enough to be used up.

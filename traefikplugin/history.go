@@ -3,8 +3,8 @@ package traefikplugin
 import (
 	"strconv"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // recordSettings say how a middleware records its requests.

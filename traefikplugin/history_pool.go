@@ -3,8 +3,8 @@ package traefikplugin
 import (
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // sharedHistory is a history that middlewares with the same settings share. It is guarded by the

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // Middlewares of several reloads share a history. It is closed, and what is pending written, before

@@ -6,7 +6,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // value is the text of a piece for a request. It is the same as that of Caddy's

@@ -3,7 +3,7 @@ package traefikplugin
 import (
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // sharedPolicy is a policy that middlewares with the same settings share. It is guarded by the

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
 )
 
 // queuedHandler is the middleware on a store that decides in batches.

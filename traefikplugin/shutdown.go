@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
 const (

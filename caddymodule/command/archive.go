@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/archive"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 

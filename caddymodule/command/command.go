@@ -20,8 +20,8 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/admin"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
 // ExpandDSN replaces the placeholders of a DSN in a configuration. shown is what an error may

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
 func migrateCommand(t *tool) *cobra.Command {

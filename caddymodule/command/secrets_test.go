@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
 // everything is the text of all rows of all tables in the database.

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // shell runs the commands on a database.

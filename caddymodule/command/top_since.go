@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
 // topSince lists the senders of the most requests in a period.

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster/leash"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/leash"
 )
 
 // tellEvery is the time between two lines about a build.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 func TestItEndsWithItsParent(t *testing.T) {

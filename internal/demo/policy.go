@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
 // madeByDemo is the comment of the rules and users, and the name of the API keys, that the demo

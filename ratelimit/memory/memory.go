@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
 )
 
 // DefaultMaxKeys is how many keys a Store holds by default. At about 200 bytes for each

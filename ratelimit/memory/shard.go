@@ -4,7 +4,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 )
 
 // key names a row.

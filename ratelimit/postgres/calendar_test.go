@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
 )
 
 var units = map[ratelimit.Calendar]string{ratelimit.Day: "day", ratelimit.Week: "week", ratelimit.Month: "month", ratelimit.Year: "year"}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 )
 
 const (

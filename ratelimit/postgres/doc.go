@@ -1,7 +1,7 @@
 // Package postgres is a ratelimit.Store. All processes on one Postgres database share its
 // counts. It is exact: the server decides, one statement for many hits.
 //
-// A call of Store.Take waits in a queue (package internal/batch). A worker collects the
+// A call of Store.Take waits in a queue (package internal/core/batch). A worker collects the
 // calls of a batch and has them decided here:
 //
 //   - store.go: Take and Reset, and what needs no database: units that are charged in advance

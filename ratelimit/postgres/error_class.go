@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
 // Classes of errors that have no SQLSTATE, or one of an unusual class.

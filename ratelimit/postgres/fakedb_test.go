@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )

@@ -3,8 +3,8 @@ package postgres
 import (
 	"sort"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
 )
 
 // group is the entries of one statement, and its parameters.

@@ -9,11 +9,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/conformance"
-	"github.com/pgratelimit/pg-ratelimit/internal/slownet"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 

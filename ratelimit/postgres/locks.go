@@ -3,8 +3,8 @@ package postgres
 import (
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
 // refuseLocked fails the requests on rows that are known to be locked, and returns the

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 )
 
 // tables makes the two tables of counts what they must be, once, and again if they are

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
 // MigrateHistory makes the tables of the history what they must be. A Store never does that by

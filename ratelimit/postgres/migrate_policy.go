@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
 // MigratePolicy makes the tables of the policy what they must be, and creates those of counts

@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // TestTheLastOfManyMigrationsDoesNothing: proxies that start together wait for each other, and

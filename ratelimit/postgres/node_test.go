@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
 )
 
 // nodesSQL is the registry of proxies, in one text.

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 )
 
 // ErrPaused is the error of the calls of a queue of batch.OpenQueue while Store.Paused.

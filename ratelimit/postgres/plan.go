@@ -3,9 +3,9 @@ package postgres
 import (
 	"sync"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
 )
 
 // A plan turns the hits of requests into statements. Equal hits on one row are one entry.

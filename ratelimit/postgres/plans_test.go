@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/conformance"
-	"github.com/pgratelimit/pg-ratelimit/internal/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
 // A row of a result is slot, granted, the time, and then the columns of the state.

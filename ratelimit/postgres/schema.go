@@ -1,6 +1,6 @@
 package postgres
 
-import "github.com/pgratelimit/pg-ratelimit/ratelimit/schema"
+import "github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 
 // TableSQL creates the two tables of counts, or brings those of the npm library pg-ratelimit
 // up to date in place and keeps their rows. It can run any number of times. A Store runs it

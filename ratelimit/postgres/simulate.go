@@ -1,8 +1,8 @@
 package postgres
 
 import (
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
 )
 
 // snapshot is a row as it was at a time.

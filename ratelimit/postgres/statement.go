@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 )
 
 // The clock is the server's, read once in each statement, unless the first element of $1

@@ -5,8 +5,8 @@ import (
 	"math"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )

@@ -6,9 +6,9 @@ import (
 	"sort"
 	"sync/atomic"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/algorithm"
 )
 
 // Requests of several hits are charged all together or not at all. The takes of all such

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/edge"
-	"github.com/pgratelimit/pg-ratelimit/internal/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"

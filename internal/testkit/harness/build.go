@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster/leash"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/leash"
 )
 
 // folder is a folder that its leash removes when this process has ended. It holds the leash

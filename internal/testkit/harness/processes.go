@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/cluster/leash"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/leash"
 )
 
 const (

@@ -1,0 +1,152 @@
+package algorithm_test
+
+import (
+	"fmt"
+	"math/big"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// TestBounds checks, over whole schedules, the bound that each algorithm is known for: how
+// much can pass in any stretch of time. A refund within the stretch may pass again. In some
+// schedules the clock is set back now and then: the latest time of the key's hits counts.
+func TestBounds(t *testing.T) {
+	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
+		k := newKeys()
+		l := conformance.DrawLimit(t, name, "p")
+		backwards := rapid.Bool().Draw(t, "backwards")
+		k.forget = !backwards // a forgotten row knows no later time
+		var log []entry
+		last, retry := int64(0), time.Duration(0)
+		for n := rapid.IntRange(1, 40).Draw(t, "steps"); n > 0; n-- {
+			k.Micro += conformance.DrawAdvance(t, l, retry)
+			if backwards && rapid.IntRange(0, 4).Draw(t, "set back") == 0 {
+				k.Micro -= rapid.Int64Range(0, 5*conformance.Second).Draw(t, "by")
+			}
+			if k.Micro > latest {
+				break
+			}
+			cost := conformance.DrawCost(t, l)
+			if !backwards && rapid.IntRange(0, 15).Draw(t, "refund") == 0 { // a refund does not move the row's time
+				cost = -cost
+			}
+			d := k.take(l, cost)
+			retry = d.RetryAfter
+			if d.Allowed {
+				last = max(last, k.Micro)
+				log = append(log, entry{last, cost})
+			}
+		}
+		if err := bounded(l, log); err != nil {
+			t.Fatalf("%+v: %v in %v", *l, err, log)
+		}
+	})
+}
+
+// bounded checks a log against the bound of its algorithm.
+func bounded(l *ratelimit.Limit, log []entry) error {
+	switch {
+	case l.Calendar != ratelimit.NoCalendar || l.Algorithm == ratelimit.SlidingWindow:
+		// By the definition, at each hit.
+		for i, e := range log {
+			if e.cost > 0 && free(l, log[:i], e.at).Cmp(big.NewRat(e.cost, 1)) < 0 {
+				return fmt.Errorf("hit %d does not fit the formula", i)
+			}
+		}
+		return nil
+	case l.Algorithm == ratelimit.FixedWindow:
+		begun := 0
+		for i, e := range log {
+			if e.at-log[begun].at >= l.Window.Microseconds() || log[begun].cost < 0 {
+				begun = i
+			}
+			if passed(log[begun:i+1]).Cmp(big.NewInt(l.Events)) > 0 {
+				return fmt.Errorf("%v passed in the window from entry %d to %d", passed(log[begun:i+1]), begun, i)
+			}
+		}
+		return nil
+	}
+	for j := range log {
+		for i := 0; i <= j; i++ {
+			if most := most(l, log[j].at-log[i].at); passed(log[i:j+1]).Cmp(most) > 0 {
+				return fmt.Errorf("%v passed from entry %d to %d, at most %v may", passed(log[i:j+1]), i, j, most)
+			}
+		}
+	}
+	return nil
+}
+
+// most is how much may pass in so many microseconds, both ends included.
+func most(l *ratelimit.Limit, time int64) *big.Int {
+	window, full := big.NewInt(l.Window.Microseconds()), big.NewInt(l.Capacity())
+	gained := new(big.Int)
+	switch algorithm.Of(l).Name {
+	case "sliding_log":
+		if time >= l.Window.Microseconds() {
+			return big.NewInt(1 << 62) // shorter times bound this one
+		}
+	case "token_bucket":
+		// Tokens come at the ends of windows, of which so many lie in the time at most.
+		gained.Add(big.NewInt(time), new(big.Int).Sub(window, big.NewInt(1)))
+		gained.Mul(gained.Quo(gained, window), big.NewInt(l.Events))
+	case "even_bucket", "gcra":
+		gained.Mul(big.NewInt(time), big.NewInt(l.Events))
+		gained.Quo(gained, window)
+	}
+	return gained.Add(gained, full)
+}
+
+// passed is the sum of a log's charges and refunds.
+func passed(log []entry) *big.Int {
+	sum := new(big.Int)
+	for _, e := range log {
+		sum.Add(sum, big.NewInt(e.cost))
+	}
+	return sum
+}
+
+// TestSteadyClientIsNeverRefused at half the rate of a limit, although its hits come at
+// irregular times.
+func TestSteadyClientIsNeverRefused(t *testing.T) {
+	for _, a := range []ratelimit.Algorithm{ratelimit.TokenBucket, ratelimit.GCRA, ratelimit.FixedWindow, ratelimit.SlidingLog} {
+		t.Run(a.String(), func(t *testing.T) {
+			conformance.Check(t, 300, func(t *rapid.T) {
+				k := newKeys()
+				l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: rapid.Int64Range(1, 600).Draw(t, "events"),
+					Window: time.Duration(rapid.Int64Range(1200, 100*conformance.Second).Draw(t, "window")) * time.Microsecond}
+				interval := 2 * l.Window.Microseconds() / l.Events
+				begin := k.Micro
+				for i := int64(0); i < 2*l.Events+20; i++ {
+					k.Micro = begin + i*interval + rapid.Int64Range(0, interval/4).Draw(t, "late")
+					if d := k.take(l, 1); !d.Allowed {
+						t.Fatalf("%+v: hit %d, at half the rate, was refused: %+v", *l, i, d)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestFastClientGetsTheWholeRate, and not less.
+func TestFastClientGetsTheWholeRate(t *testing.T) {
+	for _, a := range []ratelimit.Algorithm{ratelimit.TokenBucket, ratelimit.GCRA} {
+		k := newKeys()
+		l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 7, Window: time.Second, Burst: 20}
+		passed := int64(0)
+		const windows = 1000
+		for end := k.Micro + windows*conformance.Second; k.Micro <= end; k.Micro += 9973 {
+			if k.take(l, 1).Allowed {
+				passed++
+			}
+		}
+		if passed < 20+7*windows-7 || passed > 20+7*windows {
+			t.Errorf("%v: %d passed in %d windows, want 20 and 7 in each window", a, passed, windows)
+		}
+	}
+}

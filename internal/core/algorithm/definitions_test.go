@@ -1,0 +1,260 @@
+package algorithm_test
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// keys decides hits on rows in memory, at the time of its clock.
+type keys struct {
+	conformance.Clock
+	rows map[string]*algorithm.Row
+
+	// forget deletes rows that have expired, or are blank, as every store may.
+	forget bool
+}
+
+func newKeys() *keys { return &keys{Clock: *conformance.NewClock(), rows: map[string]*algorithm.Row{}} }
+
+// decide decides a request.
+func (k *keys) decide(hits ...ratelimit.Hit) []ratelimit.Decision {
+	rows, nows := make([]*algorithm.Row, len(hits)), make([]int64, len(hits))
+	for i, h := range hits {
+		name := h.Limit.Prefix + "/" + h.Key
+		if r := k.rows[name]; r == nil || k.forget && (r.Blank() || r.Expires <= k.Micro) {
+			k.rows[name] = &algorithm.Row{}
+		}
+		rows[i], nows[i] = k.rows[name], k.Micro
+	}
+	decisions := make([]ratelimit.Decision, len(hits))
+	algorithm.Decide(hits, rows, nows, decisions)
+	return decisions
+}
+
+// take decides a hit on the key "k".
+func (k *keys) take(l *ratelimit.Limit, cost int64) ratelimit.Decision {
+	return k.decide(ratelimit.Hit{Limit: l, Key: "k", Cost: cost})[0]
+}
+
+// peek asks about a cost for the key "k".
+func (k *keys) peek(l *ratelimit.Limit, cost int64) ratelimit.Decision {
+	return k.decide(ratelimit.Hit{Limit: l, Key: "k", Cost: cost, Peek: true})[0]
+}
+
+// latest is when schedules end: the zones' rules are known until then, and a Postgres
+// timestamp holds it.
+const latest = 4_000_000_000 * conformance.Second
+
+// TestDefinitions runs random schedules and compares each decision with the oracle: whether
+// the hit passes, what remains, when it would pass and when the quota is full.
+func TestDefinitions(t *testing.T) {
+	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
+		k := newKeys()
+		k.Micro += rapid.Int64Range(0, 400*24*3600*conformance.Second).Draw(t, "begin")
+		// A bucket that was forgotten when it was full is refilled from its next hit on.
+		// That conforms too, but the oracle counts from the first hit.
+		k.forget = name != "token_bucket" && rapid.Bool().Draw(t, "forget")
+		l := conformance.DrawLimit(t, name, "p")
+		logs := map[string][]entry{}
+		retry := time.Duration(0)
+		for n := rapid.IntRange(1, 25).Draw(t, "steps"); n > 0; n-- {
+			k.Micro += conformance.DrawAdvance(t, l, retry)
+			if k.Micro > latest {
+				return
+			}
+			h := ratelimit.Hit{Limit: l, Key: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")}
+			h.Cost = rapid.OneOf(rapid.Int64Range(1, 4), rapid.Int64Range(1, l.Capacity()), rapid.Just(l.Capacity()), rapid.Just(l.Capacity()+1)).Draw(t, "cost")
+			switch rapid.IntRange(0, 19).Draw(t, "what") {
+			case 0: // a reset
+				delete(k.rows, "p/"+h.Key)
+				logs[h.Key] = nil
+			case 1, 2:
+				h.Cost = -h.Cost
+			case 3, 4:
+				h.Peek = true
+			}
+			before := free(l, logs[h.Key], k.Micro)
+			d := k.decide(h)[0]
+			if want := h.Cost < 0 || before.Cmp(big.NewRat(h.Cost, 1)) >= 0; d.Allowed != want {
+				t.Fatalf("%+v at %d, cost %d with %s free: allowed %v", *l, k.Micro, h.Cost, before.FloatString(6), d.Allowed)
+			}
+			if d.Allowed && !h.Peek {
+				logs[h.Key] = append(logs[h.Key], entry{k.Micro, h.Cost})
+			}
+			if err := agrees(l, logs[h.Key], k.Micro, h.Cost, d); err != nil {
+				t.Fatalf("%+v at %d, %+v of log %v: %v", *l, k.Micro, d, logs[h.Key], err)
+			}
+			retry = d.RetryAfter
+			if retry == ratelimit.Never {
+				retry = 0
+			}
+		}
+	})
+}
+
+// agrees compares what a decision says besides Allowed with the oracle.
+func agrees(l *ratelimit.Limit, log []entry, now int64, cost int64, d ratelimit.Decision) error {
+	fits := func(cost, at int64) bool { return free(l, log, at).Cmp(big.NewRat(cost, 1)) >= 0 }
+	full := l.Capacity()
+	if want := remaining(l, log, now); d.Remaining != want || d.Limit != full {
+		return fmt.Errorf("%d of %d remain, want %d of %d", d.Remaining, d.Limit, want, full)
+	}
+	reset, retry := d.Reset.UnixMicro(), now+d.RetryAfter.Microseconds()
+	switch {
+	case reset < now:
+		return fmt.Errorf("Reset is %d", reset)
+	case !fits(full, reset) && reset < 1<<61: // beyond is never
+		return fmt.Errorf("at Reset %d the full quota is not back", reset)
+	case reset > now && fits(full, reset-1):
+		return fmt.Errorf("the full quota is back before Reset %d", reset)
+	case d.Allowed && retry != now:
+		return fmt.Errorf("allowed, and RetryAfter is %v", d.RetryAfter)
+	case d.Allowed:
+	case cost > full:
+		if d.RetryAfter != ratelimit.Never {
+			return fmt.Errorf("it can never pass, and RetryAfter is %v", d.RetryAfter)
+		}
+	case retry <= now || fits(cost, retry-1):
+		return fmt.Errorf("it passes before %v have passed", d.RetryAfter)
+	case !fits(cost, retry) && d.RetryAfter < math.MaxInt64: // a Duration holds 292 years
+		return fmt.Errorf("it does not pass after %v", d.RetryAfter)
+	}
+	return nil
+}
+
+// TestExtremes charges the full quota of limits at the bounds of what is valid, and looks at
+// the moments at which something changes.
+func TestExtremes(t *testing.T) {
+	limits, invalid := extremes()
+	if len(limits) < 100 || invalid < 100 {
+		t.Fatalf("%d limits are valid, %d are not", len(limits), invalid)
+	}
+	for _, l := range limits {
+		k := newKeys()
+		var log []entry
+		check := func(cost int64, d ratelimit.Decision) ratelimit.Decision {
+			if err := agrees(l, log, k.Micro, cost, d); err != nil {
+				t.Fatalf("%+v, cost %d: %+v: %v", *l, cost, d, err)
+			}
+			return d
+		}
+		take := func(cost int64) ratelimit.Decision {
+			d := k.take(l, cost)
+			if d.Allowed {
+				log = append(log, entry{k.Micro, max(cost, -ratelimit.MaxEvents)})
+			}
+			return check(cost, d)
+		}
+		if d := take(l.Capacity()); !d.Allowed || d.Remaining != 0 {
+			t.Fatalf("%+v: the full quota at once: %+v", *l, d)
+		}
+		for _, cost := range []int64{1, l.Capacity(), l.Capacity() + 1, math.MaxInt64} {
+			if d := take(cost); d.Allowed || d.RetryAfter == ratelimit.Never && cost <= l.Capacity() && d.Reset.Year() < 2300 {
+				t.Fatalf("%+v: cost %d without quota: %+v", *l, cost, d)
+			}
+		}
+		now := k.Micro
+		for _, cost := range []int64{1, l.Capacity()} {
+			k.Micro = now
+			retry := now + take(cost).RetryAfter.Microseconds()
+			for _, at := range []int64{retry - 1, retry} {
+				if at < latest {
+					k.Micro = at
+					check(1, k.peek(l, 1))
+				}
+			}
+		}
+		take(-1)
+		take(2)
+		take(math.MinInt64)
+		if d := k.peek(l, 1); d.Remaining != l.Capacity() {
+			t.Fatalf("%+v: after a refund of everything: %+v", *l, d)
+		}
+		take(l.Capacity())
+	}
+}
+
+// extremes are the limits at the bounds of what is valid, for each algorithm.
+func extremes() (valid []*ratelimit.Limit, invalid int) {
+	for _, a := range ratelimit.Algorithms() {
+		for _, events := range []int64{1, 2, 1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents} {
+			for _, window := range []time.Duration{ratelimit.MinWindow, ratelimit.MinWindow + time.Microsecond, time.Second, ratelimit.MaxWindow} {
+				for _, burst := range []int64{0, 1, 1000, ratelimit.MaxEvents} {
+					l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: events, Window: window, Burst: burst}
+					if l.Validate() == nil {
+						valid = append(valid, l)
+					} else {
+						invalid++
+					}
+				}
+			}
+		}
+	}
+	for unit := ratelimit.Day; unit <= ratelimit.Year; unit++ {
+		valid = append(valid, &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Calendar: unit, Events: ratelimit.MaxEvents})
+	}
+	return valid, invalid
+}
+
+// TestExpiredRowMeansNoRow: from Expires on, a row decides as no row does.
+func TestExpiredRowMeansNoRow(t *testing.T) {
+	conformance.EachDefinition(t, 500, func(t *rapid.T, name string) {
+		l := conformance.DrawLimit(t, name, "p")
+		k := drawState(t, l)
+		r := k.rows["p/k"]
+		k.Micro = max(k.Micro, r.Expires) + rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, conformance.Span(l))).Draw(t, "later")
+		if k.Micro > latest {
+			t.Skip() // no clock shows this time
+		}
+		cost := conformance.DrawCost(t, l)
+		blank := newKeys()
+		blank.Micro = k.Micro
+		if got, want := k.peek(l, cost), blank.peek(l, cost); got != want {
+			t.Fatalf("%+v: %+v of an expired row, %+v without a row", *l, got, want)
+		}
+		got, want := k.take(l, cost), blank.take(l, cost)
+		if name == "token_bucket" {
+			got.Reset = want.Reset // it depends on when the row's windows end
+		}
+		if got != want {
+			t.Fatalf("%+v: %+v on an expired row, %+v without a row", *l, got, want)
+		}
+	})
+}
+
+// horizon is a hundred years in microseconds.
+const horizon = int64(ratelimit.MaxWindow / time.Microsecond)
+
+// drawState brings the row of the key "k" into a random state, under a limit or also under
+// others.
+func drawState(t *rapid.T, l *ratelimit.Limit, others ...*ratelimit.Limit) *keys {
+	k := newKeys()
+	limits := append([]*ratelimit.Limit{l}, others...)
+	retry := time.Duration(0)
+	for n := rapid.IntRange(1, 8).Draw(t, "hits"); n > 0; n-- {
+		by := rapid.SampledFrom(limits).Draw(t, "limit")
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, by, retry), latest)
+		cost := conformance.DrawCost(t, by)
+		if rapid.IntRange(0, 5).Draw(t, "refund") == 0 {
+			cost = -cost
+		}
+		retry = k.take(by, cost).RetryAfter
+	}
+	return k
+}
+
+// setBack sometimes sets the clock back.
+func (k *keys) setBack(t *rapid.T) {
+	if rapid.IntRange(0, 3).Draw(t, "set back") == 0 {
+		k.Micro -= rapid.Int64Range(0, 5*conformance.Second).Draw(t, "by")
+	}
+}

@@ -1,0 +1,160 @@
+package algorithm_test
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// drawLimits draws limits that a few hits of small cost use up.
+func drawLimits(t *rapid.T) []*ratelimit.Limit {
+	var limits []*ratelimit.Limit
+	for n := rapid.IntRange(2, 4).Draw(t, "limits"); n > 0; n-- {
+		d := rapid.SampledFrom(algorithm.All()).Draw(t, "definition")
+		l := conformance.DrawLimit(t, d.Name, fmt.Sprint("p", n))
+		l.Events, l.Burst = min(l.Events, 12), min(l.Burst, 12)
+		limits = append(limits, l)
+	}
+	return limits
+}
+
+// drawRequest draws hits on different rows.
+func drawRequest(t *rapid.T, limits []*ratelimit.Limit, refunds bool) []ratelimit.Hit {
+	var hits []ratelimit.Hit
+	for _, l := range limits {
+		if len(hits) > 0 && rapid.IntRange(0, 3).Draw(t, "skip") == 0 {
+			continue
+		}
+		h := ratelimit.Hit{Limit: l, Key: rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key"),
+			Cost: rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, l.Capacity()+1)).Draw(t, "cost")}
+		switch rapid.IntRange(0, 9).Draw(t, "what") {
+		case 0:
+			h.Peek = true
+		case 1:
+			if refunds {
+				h.Cost = -h.Cost
+			}
+		}
+		hits = append(hits, h)
+	}
+	return hits
+}
+
+// TestRequestsAreChargedAllOrNothing: a request charges all its rows if each hit would pass
+// alone, and else none. Refunds are made in any case.
+func TestRequestsAreChargedAllOrNothing(t *testing.T) {
+	conformance.Check(t, 5000, func(t *rapid.T) {
+		k := newKeys()
+		limits := drawLimits(t)
+		for n := rapid.IntRange(1, 8).Draw(t, "requests"); n > 0; n-- {
+			k.Micro += conformance.DrawAdvance(t, limits[0], 0)
+			hits := drawRequest(t, limits, true)
+			// Each hit alone, on a copy of its row.
+			all := true
+			before, alone := map[string]algorithm.Row{}, newKeys()
+			var allowed []bool
+			for _, h := range hits {
+				name := h.Limit.Prefix + "/" + h.Key
+				if r := k.rows[name]; r != nil {
+					before[name] = *r
+				}
+				row := before[name]
+				alone.rows[name] = &row
+				alone.Micro = k.Micro
+				allowed = append(allowed, alone.decide(h)[0].Allowed)
+				all = all && allowed[len(allowed)-1]
+			}
+			decisions := k.decide(hits...)
+			for i, h := range hits {
+				name := h.Limit.Prefix + "/" + h.Key
+				want := before[name]
+				if all || h.Cost < 0 {
+					want = *alone.rows[name]
+				}
+				got := *k.rows[name]
+				if decisions[i].Allowed != allowed[i] || !reflect.DeepEqual(got, want) {
+					t.Fatalf("hit %d of %+v: %+v\n   row %+v\n  want %+v, allowed %v", i, hits, decisions[i], got, want, allowed[i])
+				}
+				peek := k.decide(ratelimit.Hit{Limit: h.Limit, Key: h.Key, Cost: 1, Peek: true})[0]
+				if peek.Remaining != decisions[i].Remaining || peek.Reset != decisions[i].Reset {
+					t.Fatalf("hit %d of %+v: %+v, and a peek then %+v", i, hits, decisions[i], peek)
+				}
+			}
+		}
+	})
+}
+
+// TestTwoHitsOnOneRow: such a request is not allowed, but it must not panic. If the row has
+// room for one of the hits, both are refused.
+func TestTwoHitsOnOneRow(t *testing.T) {
+	for _, l := range conformance.Limits("", 3) {
+		r, decisions := &algorithm.Row{}, make([]ratelimit.Decision, 2)
+		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 2}, {Limit: l, Key: "k", Cost: 2}}
+		all := algorithm.Decide(hits, []*algorithm.Row{r, r}, []int64{conformance.Second, conformance.Second}, decisions)
+		if all || decisions[1].Allowed || decisions[1].RetryAfter <= 0 || decisions[1].Remaining != 3 {
+			t.Errorf("%s: %+v", l.Prefix, decisions)
+		}
+	}
+}
+
+// TestRefundUndoesTake: a refund at the time of a take undoes it. The row then decides as it
+// did before. A transaction relies on that.
+func TestRefundUndoesTake(t *testing.T) {
+	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
+		l := conformance.DrawLimit(t, name, "p")
+		others := drawFamily(t, l)
+		k := drawState(t, l, others...)
+		if len(others) == 0 {
+			k.setBack(t)
+		}
+		d, row := algorithm.Of(l), *k.rows["p/k"]
+		n, cost := rapid.Int64Range(1, 4).Draw(t, "n"), conformance.DrawCost(t, l)
+		after := row
+		granted := d.Take(l, &after, k.Micro, n, cost)
+		switch {
+		case granted == 0:
+			after = row
+		case rapid.Bool().Draw(t, "at once"):
+			d.Refund(l, &after, k.Micro, granted*cost)
+		default:
+			for range granted {
+				d.Refund(l, &after, k.Micro, cost)
+			}
+		}
+		free, reset := d.Look(l, &row, k.Micro)
+		if f, r := d.Look(l, &after, k.Micro); f != free || r != reset {
+			t.Fatalf("%+v: %d are free until %d, before a take of %d and its refund %d until %d\n%+v\n%+v", *l, f, r, granted*cost, free, reset, row, after)
+		}
+		for range 3 {
+			n, cost := rapid.Int64Range(1, 4).Draw(t, "n"), conformance.DrawCost(t, l)
+			a, b := row, after
+			got, want := d.Take(l, &b, k.Micro, n, cost), d.Take(l, &a, k.Micro, n, cost)
+			if got != want {
+				t.Fatalf("%+v: %d of %d hits of %d pass, before a take and its refund %d", *l, got, n, cost, want)
+			}
+			if want == 0 && d.Passes(l, &after, k.Micro, cost) != d.Passes(l, &row, k.Micro, cost) {
+				t.Fatalf("%+v: cost %d passes at another time after a take and its refund", *l, cost)
+			}
+		}
+	})
+}
+
+// drawFamily draws other limits that count in the rows of a limit. A calendar's Look takes
+// the end of the window from the row, which another limit may have written, so it has none.
+func drawFamily(t *rapid.T, l *ratelimit.Limit) []*ratelimit.Limit {
+	var others []*ratelimit.Limit
+	for _, names := range [][]string{{"sliding_window", "fixed_window"}, {"token_bucket", "even_bucket", "gcra"}, {"sliding_log"}} {
+		for _, name := range names {
+			if algorithm.Of(l).Name == name && rapid.Bool().Draw(t, "switched") {
+				others = append(others, conformance.DrawLimit(t, rapid.SampledFrom(names).Draw(t, "other"), l.Prefix))
+			}
+		}
+	}
+	return others
+}

@@ -1,0 +1,196 @@
+package algorithm_test
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// definitions are the names of all ways to count.
+func definitions() []string {
+	var names []string
+	for _, d := range algorithm.All() {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// loosely is how much a limit lets pass in so many microseconds wherever its windows begin.
+// After a change they begin where those of the row did.
+func loosely(l *ratelimit.Limit, time int64) *big.Int {
+	window := l.Window.Microseconds()
+	switch {
+	case l.Calendar != ratelimit.NoCalendar:
+		window = 23 * 3600 * conformance.Second // no unit of the calendar is shorter
+	case l.Algorithm == ratelimit.SlidingLog || l.Algorithm == ratelimit.TokenBucket || l.Algorithm == ratelimit.GCRA:
+		return most(l, time)
+	}
+	windows := 1 + (time+window-1)/window
+	return new(big.Int).Mul(big.NewInt(windows), big.NewInt(l.Events))
+}
+
+// sendHits sends random hits under a limit, and checks that they keep to the limit.
+func sendHits(t *rapid.T, k *keys, l *ratelimit.Limit) {
+	var log []entry
+	retry := time.Duration(0)
+	for n := rapid.IntRange(1, 8).Draw(t, "hits"); n > 0; n-- {
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, retry), latest)
+		cost := conformance.DrawCost(t, l)
+		d := k.take(l, cost)
+		if d.Remaining > l.Capacity() || d.Limit != l.Capacity() {
+			t.Fatalf("%+v: %+v", *l, d)
+		}
+		if d.Allowed {
+			log = append(log, entry{k.Micro, cost})
+		}
+		retry = d.RetryAfter
+	}
+	for i := range log {
+		for j := i; j < len(log); j++ {
+			if passed := passed(log[i : j+1]); passed.Cmp(loosely(l, log[j].at-log[i].at)) > 0 {
+				t.Fatalf("%+v: %v passed from %d to %d of %v", *l, passed, i, j, log)
+			}
+		}
+	}
+}
+
+// TestSwitch changes a prefix from one limit to another and back, for each pair of
+// algorithms. Each phase keeps to its own limit.
+func TestSwitch(t *testing.T) {
+	for _, from := range definitions() {
+		for _, to := range definitions() {
+			t.Run(from+"/"+to, func(t *testing.T) {
+				conformance.Check(t, 60, func(t *rapid.T) {
+					k := newKeys()
+					a, b := conformance.DrawLimit(t, from, "p"), conformance.DrawLimit(t, to, "p")
+					for phase := rapid.IntRange(2, 4).Draw(t, "phases"); phase > 0; phase-- {
+						sendHits(t, k, a)
+						a, b = b, a
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestSwitchKeepsTheCount: if two algorithms share the state, a switch keeps the charges.
+func TestSwitchKeepsTheCount(t *testing.T) {
+	for _, family := range [][]string{{"fixed_window", "sliding_window", "calendar"}, {"token_bucket", "gcra"}, {"sliding_log"}} {
+		for _, from := range family {
+			for _, to := range family {
+				t.Run(from+"/"+to, func(t *testing.T) {
+					conformance.Check(t, 150, func(t *rapid.T) {
+						k := newKeys()
+						a, b := conformance.DrawLimit(t, from, "p"), conformance.DrawLimit(t, to, "p")
+						if from == "calendar" {
+							// The row's window began with that of the calendar.
+							b.Window, b.Calendar, b.Zone, b.Anchor = 400*24*time.Hour, ratelimit.NoCalendar, "", 0
+							if to == "calendar" {
+								b.Window, b.Calendar, b.Zone, b.Anchor = 0, a.Calendar, a.Zone, a.Anchor
+							}
+						}
+						if conformance.HasBurst(from) {
+							// The rows hold what is left, or what is to drain.
+							b.Events, b.Window, b.Burst = a.Events, a.Window, a.Burst
+							if b.Validate() != nil {
+								t.Skip()
+							}
+						}
+						spent := int64(0)
+						for n := rapid.IntRange(1, 4).Draw(t, "hits"); n > 0; n-- {
+							cost := conformance.DrawCost(t, a)
+							if k.take(a, cost).Allowed {
+								spent += cost
+							}
+						}
+						want := max(0, b.Capacity()-spent)
+						inexact := int64(0)
+						if from == "gcra" && to == "token_bucket" {
+							inexact = b.Events / b.Window.Microseconds() // tokens that come within a microsecond
+						}
+						d := k.take(b, b.Capacity())
+						if left := d.Remaining; d.Allowed && spent > inexact || !d.Allowed && (left < want || left > want+inexact) {
+							t.Fatalf("%d of %+v spent, then %+v: %+v, want %d left", spent, *a, *b, d, want)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestSwitchGivesAwayAWindow: token_bucket gains its Events at the end of each window and
+// gcra continuously, so a switch may give away the Events of one window, and no more.
+func TestSwitchGivesAwayAWindow(t *testing.T) {
+	conformance.Check(t, 1000, func(t *rapid.T) {
+		k := newKeys()
+		a := conformance.DrawLimit(t, "gcra", "p")
+		b := *a
+		b.Algorithm = ratelimit.TokenBucket
+		for n := rapid.IntRange(1, 6).Draw(t, "hits"); n > 0; n-- {
+			k.Micro = min(k.Micro+conformance.DrawAdvance(t, a, 0), latest)
+			k.take(&b, conformance.DrawCost(t, a))
+		}
+		before, after := k.peek(&b, 1).Remaining, k.peek(a, 1).Remaining
+		if after < before || after-before > a.Events {
+			t.Fatalf("%+v: %d were left in the bucket, and %d after the switch to gcra", *a, before, after)
+		}
+	})
+}
+
+// isBucket reports whether the rows of a definition hold what is left, not the charges.
+func isBucket(name string) bool { return name == "token_bucket" || name == "even_bucket" }
+
+// TestChangedEvents changes only the quota: earlier charges count as if the limit had always
+// been the new one.
+func TestChangedEvents(t *testing.T) {
+	conformance.EachDefinition(t, 150, func(t *rapid.T, name string) {
+		k := newKeys()
+		l := conformance.DrawLimit(t, name, "p")
+		var log []entry
+		held := int64(0)
+		for phase := rapid.IntRange(2, 4).Draw(t, "phases"); phase > 0; phase-- {
+			for n := rapid.IntRange(1, 6).Draw(t, "hits"); n > 0; n-- {
+				k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), latest)
+				cost := conformance.DrawCost(t, l)
+				want := free(l, log, k.Micro).Cmp(big.NewRat(cost, 1)) >= 0
+				d := k.take(l, cost)
+				if d.Allowed {
+					log, held = append(log, entry{k.Micro, cost}), d.Remaining
+				}
+				if isBucket(name) {
+					continue
+				}
+				if d.Allowed != want {
+					t.Fatalf("%+v, cost %d: %+v, want %v after %v", *l, cost, d, want, log)
+				}
+				if err := agrees(l, log, k.Micro, cost, d); err != nil {
+					t.Fatalf("%+v, cost %d: %+v: %v after %v", *l, cost, d, err, log)
+				}
+			}
+			changed := *l
+			quota := rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, 2*l.Capacity())).Draw(t, "quota")
+			if conformance.HasBurst(name) {
+				changed.Burst = quota
+			} else {
+				changed.Events = quota
+			}
+			if changed.Validate() != nil {
+				continue
+			}
+			alike := algorithm.Of(l) == algorithm.Of(&changed) // else part of a window may be refilled
+			l = &changed
+			after := k.peek(l, 1).Remaining
+			charged := len(log) > 0 && log[len(log)-1].at == k.Micro
+			if isBucket(name) && charged && (after < min(held, quota) || alike && after != min(held, quota)) || after > quota {
+				t.Fatalf("%d were left, and %d of a quota of %d", held, after, quota)
+			}
+		}
+	})
+}

@@ -1,0 +1,205 @@
+package batch_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// TestPanicsFailOnlyTheirCalls: a call with which Fill or Deliver panics fails, and the
+// calls beside it do not. Hits that Fill has begun to set are not decided.
+func TestPanicsFailOnlyTheirCalls(t *testing.T) {
+	for _, test := range []struct {
+		during string
+		broken map[string]bool
+		want   string // the calls that are decided
+	}{
+		{"fill", map[string]bool{}, "first a b c"},
+		{"fill", map[string]bool{"b": true}, "first a c"},
+		{"fill", map[string]bool{"a": true, "c": true}, "first b"},
+		{"fill", map[string]bool{"first": true, "a": true, "b": true, "c": true}, ""},
+		{"deliver", map[string]bool{"b": true}, "first a b c"},
+		{"deliver", map[string]bool{"first": true, "a": true, "b": true, "c": true}, "first a b c"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			breaks := func(c *batch.Call, during string) {
+				if test.broken[c.Owner.(string)] && test.during == during {
+					panic("a panic with " + c.Owner.(string))
+				}
+			}
+			d := newQueue(batch.Options{Fill: func(calls []*batch.Call) {
+				for _, c := range calls {
+					c.Hits = append(c.Hits, ratelimit.Hit{Cost: 1})
+					breaks(c, "fill")
+					c.Hits = append(c.Hits, ratelimit.Hit{Cost: 2})
+				}
+			}, Deliver: func(calls []*batch.Call) {
+				for _, c := range calls {
+					breaks(c, "deliver")
+				}
+			}}, always(time.Millisecond))
+			for range 2 { // the second time on calls that were used before
+				var calls []*batch.Call
+				for _, owner := range []string{"first", "a", "b", "c"} {
+					calls = append(calls, d.send(owner, 1))
+					if owner == "first" {
+						synctest.Wait()
+					}
+				}
+				wait(time.Now(), calls...)
+				for _, c := range calls {
+					if owner := c.Owner.(string); test.broken[owner] != (c.Err != nil) || c.Err != nil && !strings.Contains(c.Err.Error(), "a panic with "+owner) {
+						t.Errorf("%s of %v: %v", owner, test.broken, c.Err)
+					}
+					if c.Err == nil && (len(c.Decisions) != 2 || c.Decisions[0].Remaining != 1 || c.Decisions[1].Remaining != 2) {
+						t.Errorf("%s of %v: %+v", c.Owner, test.broken, c.Decisions)
+					}
+				}
+				var decided []string
+				for _, b := range d.batches {
+					decided = append(decided, b...)
+				}
+				if got := strings.Join(decided, " "); got != test.want {
+					t.Errorf("a panic of %s with %v: %q are decided, want %q", test.during, test.broken, got, test.want)
+				}
+				d.batches = nil
+			}
+		})
+	}
+}
+
+// TestCancel ends the wait at once. The call stays in its batch with its hits, is not
+// delivered, and is finished without an effect.
+func TestCancel(t *testing.T) {
+	for _, when := range []string{"pending", "in flight", "finished"} {
+		synctest.Test(t, func(t *testing.T) {
+			enough := errors.New("enough")
+			var delivered []string
+			d := newQueue(batch.Options{Workers: 1, Deliver: func(calls []*batch.Call) {
+				for _, c := range calls {
+					delivered = append(delivered, c.Owner.(string))
+				}
+			}}, always(100*time.Millisecond))
+			began := time.Now()
+			first := d.send("first", 1)
+			synctest.Wait()
+			c := batch.NewCall()
+			hits := []ratelimit.Hit{{Cost: 7}}
+			c.Prepare(hits, false)
+			hits[0].Cost = 0 // the call has a copy
+			c.Owner = "cancelled"
+			c.Cancellable = true
+			batch.Send(d.queue, c)
+			other := d.send("other", 1)
+			at := map[string]time.Duration{"pending": 50, "in flight": 150, "finished": 250}[when] * time.Millisecond
+			time.AfterFunc(at, func() { batch.Cancel(c, enough) })
+			took := wait(began, c)
+			wait(began, first, other)
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			want := "first cancelled other"
+			if when == "finished" {
+				if took != 200*time.Millisecond || c.Err != nil || c.Decisions[0].Remaining != 7 {
+					t.Errorf("%s: %v, %+v after %v", when, c.Err, c.Decisions, took)
+				}
+			} else {
+				want = "first other"
+				if took != at || !errors.Is(c.Err, enough) {
+					t.Errorf("%s: %v after %v", when, c.Err, took)
+				}
+			}
+			if got := strings.Join(delivered, " "); got != want || c.Hits[0].Cost != 7 {
+				t.Errorf("%s: delivered %q, want %q; %+v", when, got, want, c.Hits)
+			}
+			if got := fmt.Sprint(d.batches); got != "[[first] [cancelled other]]" {
+				t.Errorf("%s: batches %s", when, got)
+			}
+		})
+	}
+}
+
+// TestCancelRacesWithFinish: the wait ends once, with the decision or with the error.
+func TestCancelRacesWithFinish(t *testing.T) {
+	enough := errors.New("enough")
+	d := newQueue(batch.Options{}, always(0))
+	for range 2000 {
+		c := batch.NewCall()
+		c.Prepare([]ratelimit.Hit{{Cost: 7}}, false)
+		c.Cancellable = true
+		go batch.Cancel(c, enough)
+		batch.Enter(d.queue, c)
+		if c.Err == nil && c.Decisions[0].Remaining != 7 || c.Err != nil && !errors.Is(c.Err, enough) {
+			t.Fatalf("%v, %+v", c.Err, c.Decisions)
+		}
+	}
+}
+
+// TestErrorOfABatch is for all its calls, except for calls with errors of their own.
+func TestErrorOfABatch(t *testing.T) {
+	own, all := errors.New("own"), errors.New("all")
+	var q *batch.Queue
+	q = batch.NewQueue(batch.Options{Timeout: time.Minute, Workers: 1, Decide: func(calls []*batch.Call, _ time.Time) {
+		for _, c := range calls {
+			if c.Owner == "own" {
+				c.Err = own
+			}
+		}
+		given := append([]*batch.Call(nil), calls...)
+		batch.Finish(q, given, all)
+		for _, c := range given {
+			if c != nil {
+				t.Error("Finish keeps a call that is its caller's again")
+			}
+		}
+	}})
+	for range 3 { // with calls that were used before
+		for owner, want := range map[string]error{"own": own, "other": all} {
+			c := batch.NewCall()
+			for range 2 {
+				c.Prepare(nil, true)
+				c.Owner = owner
+				if batch.Enter(q, c); !errors.Is(c.Err, want) || !c.Reset {
+					t.Errorf("%v: %v", owner, c.Err)
+				}
+			}
+		}
+	}
+}
+
+// TestEachCallIsDecidedOnce, if many goroutines use their calls over and over.
+func TestEachCallIsDecidedOnce(t *testing.T) {
+	var mu sync.Mutex
+	decided := 0
+	d := newQueue(batch.Options{Workers: 3, Deliver: func(calls []*batch.Call) {
+		mu.Lock()
+		defer mu.Unlock()
+		decided += len(calls)
+	}}, func(n int) time.Duration { return time.Duration(n%50/49) * 6 * time.Millisecond })
+	var group sync.WaitGroup
+	for i := range 32 {
+		group.Go(func() {
+			c := batch.NewCall()
+			for n := range 300 {
+				cost := int64(1000*i + n)
+				c.Prepare([]ratelimit.Hit{{Cost: cost}, {Cost: -cost}}[:1+n%2], false)
+				c.Owner = i
+				batch.Enter(d.queue, c)
+				if c.Err != nil || len(c.Decisions) != 1+n%2 || c.Decisions[0].Remaining != cost {
+					t.Errorf("call %d of goroutine %d: %v, %+v", n, i, c.Err, c.Decisions)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	if decided != 32*300 || d.most > 3 {
+		t.Errorf("%d calls were decided, up to %d batches at once", decided, d.most)
+	}
+}

@@ -1,0 +1,111 @@
+package lease_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// TestAllUnitsGoBackAtTheEnd, of however many leases, in batches that delay no request for long.
+func TestAllUnitsGoBackAtTheEnd(t *testing.T) {
+	const keys = 50000
+	now := int64(0)
+	table := lease.New(lease.Options{Max: keys, Horizon: time.Hour, Clock: func() int64 { return now }})
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 30000, Window: 24 * time.Hour, Lease: 0.05}
+	answer := func(key string, ask *lease.Ask) {
+		a := lease.Answer{Row: lease.Row{Prefix: "p", Key: key}, Limit: l, Free: 30000}
+		if ask != nil {
+			a.Ask = ask
+			a.Leased = lease.Units{N: ask.N, Ends: now + 1000000, Claim: 1}
+		}
+		lease.Note(table, &a)
+	}
+	work := func() (int, int) {
+		asks, returns := lease.Work(table, false)
+		if len(asks) > 1000 || len(returns) > 1000 {
+			t.Fatalf("%d charges and %d refunds in a batch", len(asks), len(returns))
+		}
+		for i := range asks {
+			answer(asks[i].Row.Key, &asks[i])
+		}
+		return len(asks), len(returns)
+	}
+	for i := 0; i < keys; i++ {
+		hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}
+		for n := 0; n < 3; n++ {
+			lease.Take(table, hits, make([]ratelimit.Decision, 1))
+		}
+		answer(hits[0].Key, nil)
+		if i%100 == 0 {
+			work()
+		}
+	}
+	for n := 1; n > 0; {
+		n, _ = work()
+	}
+	held, leases := lease.Total(table), int(lease.Count(table))
+	if leases < keys*9/10 || held < int64(leases) {
+		t.Fatalf("%d keys have leases of %d units", leases, held)
+	}
+	lease.End(table)
+	back := 0
+	for lease.Due(table) {
+		_, n := work()
+		back += n
+	}
+	if back != leases {
+		t.Errorf("%d of %d leases were given back", back, leases)
+	}
+}
+
+// TestTheHeaderForResetFollowsTheRow: the plugin has the text that says when the full quota is back.
+func TestTheHeaderForResetFollowsTheRow(t *testing.T) {
+	table := lease.New(lease.Options{Max: 1, Horizon: time.Second, Clock: func() int64 { return 0 }})
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.TokenBucket, Events: 30000, Window: time.Hour, Lease: 0.05}
+	hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1}}
+	for n := 0; n < 3; n++ {
+		lease.Take(table, hits, make([]ratelimit.Decision, 1))
+	}
+	// The last answer is older than the one before it.
+	for i, now := range []int64{1, 3, 2} {
+		reset := []int64{1000, 2000, 2000}[i]
+		said := []int64{1000, 2000, 1500}[i]
+		lease.Note(table, &lease.Answer{Row: row, Limit: l, Free: 20000, Reset: time.Unix(said, 1), Now: now})
+		for _, s := range table.Shards {
+			if got := s.Rows[row]; got != nil && got.ResetText != fmt.Sprint(reset+1) {
+				t.Errorf("the text is %q after an answer with %d.000000001", got.ResetText, reset)
+			}
+		}
+	}
+}
+
+// TestARequestThatNeedsWhatIsHeldGetsIt: little is left in the row, and what the process holds goes back
+// before the database decides a hit that is larger than the lease.
+func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
+	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket} {
+		l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 300, Window: time.Hour, Lease: 0.5}
+		w := newWorld(l, 1)
+		p := w.processes[0]
+		for i := 0; i < 4; i++ {
+			p.decide(2)
+			f := p.send(0)
+			w.execute(p, f)
+			p.answer(f)
+		}
+		// The row keeps a little more than the least for a lease, and all of it passes in one hit.
+		most := 292 - w.held() - 25
+		p.decide(most)
+		if held := w.held(); held < 5 {
+			t.Fatalf("%v: %d units are held", a, held)
+		}
+		p.hit(292 - most)
+		f := p.batches[len(p.batches)-1]
+		w.execute(p, f)
+		if !f.admitted {
+			t.Errorf("%v: a hit of all that is left was refused", a)
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package schema_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+// newHistory makes a database with the tables of the history alone.
+func newHistory(t testing.TB) *site {
+	t.Helper()
+	s := open(t)
+	s.exec(schema.History)
+	return s
+}
+
+// row is a row of the audit log.
+func row(at string) string {
+	return fmt.Sprintf("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES ('%s', 1, 5, 'limited', 'web', 'n');", at)
+}
+
+// On each day there are the partitions of the next days, before the first row needs them: at the
+// end of a day, a month and a year, and on a leap day, whatever time zone the session has.
+func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
+	for _, zone := range []string{"UTC", "America/New_York", "Pacific/Kiritimati"} {
+		s := newHistory(t)
+		s.exec("SET TimeZone = '" + zone + "'; SET DateStyle = 'German'")
+		for _, now := range []string{"2026-11-21 23:59:59.999999Z", "2026-11-30 23:59:59.999999Z", "2026-12-31 23:59:59.999999Z", "2027-01-01 00:00:00Z",
+			"2028-02-28 23:59:59.999999Z", "2028-02-29 23:59:59.999999Z", "2100-02-28 12:00:00Z"} {
+			s.exec("SELECT rate_limit_upkeep('" + now + "')")
+			first, err := time.Parse("2006-01-02 15:04:05.999999Z", now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			midnight := first.Truncate(24 * time.Hour)
+			for day := range 8 {
+				begin := midnight.AddDate(0, 0, day)
+				for _, at := range []time.Time{begin, begin.Add(24*time.Hour - time.Microsecond)} {
+					stamp := at.Format("2006-01-02 15:04:05.999999Z")
+					s.exec(row(stamp))
+					s.want("SELECT DISTINCT tableoid::regclass FROM rate_limit_audit WHERE time = '"+stamp+"'", "rate_limit_audit_"+at.Format("20060102"))
+				}
+			}
+			s.want("SELECT what, name FROM rate_limit_upkeep('"+now+"') WHERE what = 'made'", "")
+		}
+		s.want("SELECT count(*) FROM rate_limit_audit_20280229 WHERE (time AT TIME ZONE 'UTC')::date = '2028-02-29'", s.text("SELECT count(*) FROM rate_limit_audit_20280229"))
+	}
+}
+
+// Nine proxies that need the same partitions at once all get them, and each is made once.
+func TestPartitionsAreMadeOnceByManyAtOnce(t *testing.T) {
+	s := newHistory(t)
+	var group sync.WaitGroup
+	made := make([]string, 9)
+	for i := range made {
+		conn := s.connect()
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			// Some of them in a transaction with a snapshot of its own.
+			sql := "SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2026-12-28', '2027-01-03', '1 day') d"
+			if i%3 == 0 {
+				sql = "BEGIN ISOLATION LEVEL REPEATABLE READ; " + sql + "; COMMIT"
+			}
+			results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()
+			if err != nil {
+				t.Error(err)
+			}
+			for _, result := range results {
+				for _, row := range result.Rows {
+					made[i] += string(row[0])
+				}
+			}
+		}()
+	}
+	group.Wait()
+	if n := strings.Count(strings.Join(made, ""), "public.rate_limit_audit_20"); n != 7 {
+		t.Errorf("%d partitions were made, want 7: %q", n, made)
+	}
+	s.want("SELECT count(*), min(begins) = '2026-12-28Z', max(ends) = '2027-01-04Z' FROM rate_limit_partitions()", "7 t t")
+}
+
+// A transaction that was open before another process made the partition needs no second one.
+func TestAnOldSnapshotNeedsNoSecondPartition(t *testing.T) {
+	s := newHistory(t)
+	s.exec("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM rate_limit_audit")
+	other := s.connect()
+	if _, err := other.Exec(context.Background(), "SELECT rate_limit_make_partition('2026-11-21')"); err != nil {
+		t.Fatal(err)
+	}
+	s.want("SELECT rate_limit_make_partition('2026-11-21')", "-")
+	s.exec(row("2026-11-21 12:00Z") + "COMMIT")
+	s.want("SELECT count(*) FROM rate_limit_audit_20261121", "1")
+}
+
+// A partition is made while writers and readers are in the middle of a transaction, and they go
+// on before the one that makes it has ended.
+func TestMakingAPartitionStopsNobody(t *testing.T) {
+	s := newHistory(t)
+	s.exec("SELECT rate_limit_make_partition('2026-11-21')")
+	writer := &site{t: t, dsn: s.dsn, conn: s.connect()}
+	writer.exec("SET lock_timeout = '5 s'; BEGIN;" + row("2026-11-21 10:00Z"))
+	s.exec("SET lock_timeout = '5 s'; BEGIN; SELECT rate_limit_make_partition('2026-11-22')")
+	writer.exec(row("2026-11-21 11:00Z") + "SELECT count(*) FROM rate_limit_audit; COMMIT;" + row("2026-11-21 12:00Z"))
+	s.exec("COMMIT;" + row("2026-11-22 10:00Z"))
+	s.want("SELECT count(*) FROM rate_limit_audit", "4")
+}
+
+// A table that was detached keeps its name, and the day gets another partition.
+func TestADetachedPartitionIsNotReplaced(t *testing.T) {
+	s := newHistory(t)
+	s.want("SELECT rate_limit_make_partition('2026-11-21')", "public.rate_limit_audit_20261121")
+	for _, next := range []string{"_2", "_3"} {
+		s.exec("DO $$ BEGIN EXECUTE 'ALTER TABLE rate_limit_audit DETACH PARTITION ' || (SELECT name FROM rate_limit_partitions()); END $$")
+		s.want("SELECT rate_limit_make_partition('2026-11-21')", "public.rate_limit_audit_20261121"+next)
+		s.want("SELECT rate_limit_make_partition('2026-11-21')", "-")
+		s.exec(row("2026-11-21 10:00Z"))
+		s.want("SELECT count(*) FROM rate_limit_audit_20261121"+next, "1")
+	}
+	if failure := s.fails("SELECT rate_limit_make_partition(NULL)"); !strings.Contains(failure.Message, "day: NULL: must be a day") {
+		t.Errorf("without a day: %s", failure.Message)
+	}
+	if failure := s.fails("SELECT rate_limit_make_partition('infinity')"); !strings.Contains(failure.Message, "day: infinity: must be a day") {
+		t.Errorf("infinity: %s", failure.Message)
+	}
+}
+
+// An administrator's own partitions, of a month for example, serve as well.
+func TestLargerPartitionsServeToo(t *testing.T) {
+	s := newHistory(t)
+	s.exec("CREATE TABLE older PARTITION OF rate_limit_audit FOR VALUES FROM (MINVALUE) TO ('2026-11-22Z')")
+	s.want("SELECT rate_limit_make_partition('2026-11-21')", "-")
+	s.want("SELECT rate_limit_make_partition('2026-11-22')", "public.rate_limit_audit_20261122")
+	s.want("SELECT name, begins, ends = '2026-11-22Z' FROM rate_limit_partitions() LIMIT 1", "public.older -infinity t")
+}
+
+// While a partition is pending detach, the day cannot have another one, and the error says why.
+func TestADayWhosePartitionIsPendingDetach(t *testing.T) {
+	s := newHistory(t)
+	s.exec("SELECT rate_limit_make_partition('2026-11-21'), rate_limit_make_partition('2026-11-22')")
+	s.leavePending("rate_limit_audit_20261121")
+	failure := s.fails("SELECT rate_limit_make_partition('2026-11-21')")
+	if failure.Code != "55006" || !strings.Contains(failure.Message, "public.rate_limit_audit_20261121 is about to be detached") {
+		t.Errorf("%s: %s", failure.Code, failure.Message)
+	}
+	s.exec("ALTER TABLE rate_limit_audit DETACH PARTITION rate_limit_audit_20261121 FINALIZE")
+	s.want("SELECT rate_limit_make_partition('2026-11-21')", "public.rate_limit_audit_20261121_2")
+}
+
+// leavePending has the detaching of a partition interrupted, as a process that is killed would.
+func (s *site) leavePending(partition string) {
+	s.t.Helper()
+	reader := &site{t: s.t, dsn: s.dsn, conn: s.connect()}
+	reader.exec("BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
+	s.exec("SET statement_timeout = '200ms'")
+	if failure := s.fails("ALTER TABLE rate_limit_audit DETACH PARTITION " + partition + " CONCURRENTLY"); failure.Code != "57014" {
+		s.t.Fatalf("%s: %s", failure.Code, failure.Message)
+	}
+	s.exec("RESET statement_timeout")
+	reader.exec("COMMIT")
+	s.want("SELECT name FROM rate_limit_partitions() WHERE pending", "public."+partition)
+}

@@ -1,0 +1,198 @@
+package schema_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// everything describes what the migration makes.
+const everything = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
+	SELECT 'column ' || a.attrelid::regclass || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull || ' ' || coalesce(pg_get_expr(d.adbin, d.adrelid), '') AS line
+		FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+		WHERE a.attrelid::regclass::text LIKE 'rate\_limit\_%' AND a.attnum > 0 AND NOT a.attisdropped
+	UNION ALL SELECT 'constraint ' || conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid::regclass::text LIKE 'rate\_limit\_%'
+	UNION ALL SELECT 'trigger ' || pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+	UNION ALL SELECT 'function ' || pg_get_functiondef(oid) || coalesce(proacl::text, '') FROM pg_proc WHERE proname LIKE 'rate\_limit\_%' AND prokind = 'f'
+	UNION ALL SELECT 'aggregate ' || a.aggfnoid || ' ' || a.aggtransfn || ' ' || coalesce(a.agginitval, '') FROM pg_aggregate a WHERE a.aggfnoid::text LIKE 'rate\_limit\_%'
+	UNION ALL SELECT 'view ' || pg_get_viewdef(oid) FROM pg_class WHERE relkind = 'v' AND relname LIKE 'rate\_limit\_%'
+	UNION ALL SELECT 'index ' || pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid::regclass::text LIKE 'rate\_limit\_%'
+	UNION ALL SELECT 'comment ' || classoid::regclass || ' ' || objsubid || ' ' || description FROM pg_description WHERE objoid >= 16384
+) AS lines`
+
+// A store, MigratePolicy and MigrateHistory make all tables, on an empty database and beside tables of counts
+// that are there. The file does the same, and changes nothing if it runs again, nor does it lose
+// rows.
+func TestAllWaysLeadToTheSameTables(t *testing.T) {
+	model := newSite(t)
+	want := model.text(everything)
+	model.exec(schema.File)
+	if got := model.text(everything); got != want {
+		t.Error("the file has changed the tables when it ran again")
+	}
+	model.want("SELECT count(*) FROM rate_limit_users", "2")
+	for name, before := range map[string]string{
+		"empty": "", "counters": schema.Counters, "a table is gone": schema.File + "DROP TABLE rate_limit_bans CASCADE", "all but the last command": schema.File + "DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := empty(t)
+			s.exec(before)
+			db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			store, err := postgres.New(db, postgres.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer store.Close()
+			takes(t, store)
+			if err := postgres.MigratePolicy(context.Background(), db); err != nil {
+				t.Fatal(err)
+			}
+			if err := postgres.MigrateHistory(context.Background(), db); err != nil {
+				t.Fatal(err)
+			}
+			for until := time.Now().Add(20 * time.Second); s.text(everything) != want; time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(until) {
+					t.Fatalf("the store has made\n%s\nwant\n%s", s.text(everything), want)
+				}
+			}
+		})
+	}
+}
+
+func takes(t *testing.T, store *postgres.Store) {
+	t.Helper()
+	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}, Key: "k", Cost: 1}}
+	if err := store.Take(context.Background(), time.Minute, hits, make([]ratelimit.Decision, 1)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A newer proxy has made the tables: an older one leaves them as they are.
+func TestANewerSchemaStays(t *testing.T) {
+	s := newSite(t)
+	s.exec("CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1000'")
+	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := postgres.MigratePolicy(context.Background(), db); err != nil {
+		t.Fatal(err)
+	}
+	s.want("SELECT rate_limit_policy_version()", "1000")
+}
+
+// Tables of the version before get the column without_header, and the function rate_limit_rule its
+// parameter. Rows stay, and calls that name other parameters mean one function.
+func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
+	s := newSite(t)
+	s.exec(`SELECT rate_limit_rule('kept', count_by => '{header:X-Tenant}', per_hour => 5);
+		ALTER TABLE rate_limit_rules DROP COLUMN without_header;
+		DROP FUNCTION rate_limit_rule;
+		CREATE FUNCTION rate_limit_rule(name text, family text DEFAULT NULL, per_hour bigint DEFAULT NULL) RETURNS text LANGUAGE sql AS 'SELECT NULL::text';
+		CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2'`)
+	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := postgres.MigratePolicy(context.Background(), db); err != nil {
+		t.Fatal(err)
+	}
+	s.want("SELECT rate_limit_rule('kept', without_header => 'skip')", "changed")
+	s.want("SELECT name, count_by, without_header FROM rate_limit_rules WHERE name = 'kept'", "kept {header:X-Tenant} skip")
+	s.want("SELECT count(*) FROM pg_proc WHERE proname = 'rate_limit_rule'", "1")
+	s.fails("UPDATE rate_limit_rules SET without_header = 'refuse'")
+}
+
+// The tables lie in the first schema of the search_path, and their functions find them from
+// anywhere.
+func TestTablesInAnotherSchema(t *testing.T) {
+	s := empty(t)
+	s.exec("CREATE SCHEMA tenant; SET search_path = tenant;" + schema.File + "RESET search_path; SELECT tenant.rate_limit_rule('r', per_hour => 1)")
+	s.want("SELECT count(*) FROM tenant.rate_limit_changes WHERE kind IN ('rule', 'limit')", "2")
+	s.want("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
+	s.want("SELECT reason FROM tenant.rate_limit_explain(user_id => 'ann') WHERE name = 'r'", "matches")
+}
+
+// Every table, column, view and function says what it is for.
+func TestEverythingHasAComment(t *testing.T) {
+	s := newSite(t)
+	const counters = "('rate_limit_ephemeral', 'rate_limit_durable')"
+	s.want(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v') AND c.relname NOT IN `+counters+` AND obj_description(c.oid, 'pg_class') IS NULL`, "")
+	s.want(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v')
+		AND c.relname NOT IN `+counters+` AND a.attnum > 0 AND NOT a.attisdropped AND col_description(a.attrelid, a.attnum) IS NULL`, "")
+	s.want(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%' AND obj_description(p.oid, 'pg_proc') IS NULL`, "")
+}
+
+// A store that counts makes the two tables of counts and nothing else.
+func TestALimitAloneMakesTwoTables(t *testing.T) {
+	s := empty(t)
+	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	takes(t, store)
+	store.Close()
+	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral")
+	s.want(`SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`, "0")
+}
+
+// On a server that is too old for the policy, the file makes the tables of counts alone, a
+// store counts, and a policy says what it needs.
+func TestOldServer(t *testing.T) {
+	s := open(t)
+	if s.text("SELECT current_setting('server_version_num')") >= "150000" {
+		t.Skip("this server is not older than Postgres 15")
+	}
+	failure := s.fails(schema.Policy)
+	if !strings.Contains(failure.Message, "need PostgreSQL 15 or newer, and this server is 14") {
+		t.Errorf("the policy's part: %v", failure)
+	}
+	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	takes(t, store)
+	if err := postgres.MigratePolicy(context.Background(), db); err == nil || !strings.Contains(err.Error(), "need Postgres 15 or newer, and the server is 14") {
+		t.Errorf("MigratePolicy: %v", err)
+	}
+	s.want(`SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause")
+}
+
+// A role that may not create the tables of the policy counts all the same.
+func TestCountersWorkWithoutThePrivilegeForThePolicy(t *testing.T) {
+	s := empty(t)
+	s.exec("REVOKE CREATE ON SCHEMA public FROM public;" + schema.Counters)
+	role := "c_" + s.text("SELECT current_database()")
+	s.exec("CREATE ROLE " + role + "; GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral, rate_limit_durable TO " + role)
+	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
+	db := s.asRole(role)
+	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	takes(t, store)
+	if err := postgres.MigratePolicy(context.Background(), db); err == nil || !strings.Contains(err.Error(), "schema.sql") || !strings.Contains(err.Error(), "permission denied for schema public") {
+		t.Errorf("MigratePolicy: %v", err)
+	}
+	store.Close()
+}

@@ -1,0 +1,155 @@
+package schema_test
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// roles makes a role of the proxies and one of administrators, with the privileges that
+// docs/policy.md gives them.
+func (s *site) roles() (proxy, administrator string) {
+	s.t.Helper()
+	text, err := os.ReadFile("../../../docs/policy.md")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	database := s.text("SELECT current_database()")
+	proxy, administrator = "p_"+database, "a_"+database
+	s.exec("CREATE ROLE " + proxy + "; CREATE ROLE " + administrator)
+	s.t.Cleanup(func() {
+		for _, role := range []string{proxy, administrator} {
+			s.exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role)
+		}
+	})
+	_, section, _ := strings.Cut(string(text), "\n## Roles\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	grants := regexp.MustCompile(`(?m)^GRANT .*;$`).FindAllString(section, -1)
+	if len(grants) != 11 {
+		s.t.Fatalf("docs/policy.md has %d GRANTs, want 11", len(grants))
+	}
+	for _, grant := range grants {
+		s.exec(strings.NewReplacer(" TO proxy;", " TO "+proxy, " TO administrator;", " TO "+administrator).Replace(grant))
+	}
+	return proxy, administrator
+}
+
+// asRole opens a DB for a role.
+func (s *site) asRole(role string) postgres.DB {
+	s.t.Helper()
+	db, err := pgxdb.Open(s.dsn+"&options=-c%20role%3D"+role, pgxdb.Options{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(db.Close)
+	return db
+}
+
+// The roles of docs/policy.md are enough: an administrator changes the policy, and proxies
+// obey, count, ban and say how far they are. And they are not too much.
+func TestTheRolesOfTheDocumentation(t *testing.T) {
+	s := newSite(t)
+	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
+	proxy, administrator := s.roles()
+	db := s.asRole(proxy)
+	var reported []string
+	store, err := postgres.New(s.asRole(proxy), postgres.Options{
+		CleanupProbability: 1, Node: &postgres.Node{Name: "n1", Epoch: 1}, OnError: func(err error) { t.Error(err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	store.Prepare()
+	p, err := policy.New(db, policy.Settings{Refresh: -1, OnApplied: store.NoteApplied, OnError: func(err error) { reported = append(reported, err.Error()) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	ctx := context.Background()
+	if err := p.Refresh(ctx); err != nil {
+		t.Fatal(err)
+	}
+
+	s.exec("SET ROLE " + administrator)
+	for _, command := range []string{
+		"SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 10)", "INSERT INTO rate_limit_tiers (tier) VALUES ('gold')",
+		"INSERT INTO rate_limit_users (user_id, tier) VALUES ('eve', 'gold')", "UPDATE rate_limit_users SET tier = 'pro' WHERE user_id = 'eve'",
+		"INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('eve'), 'eve')",
+		"INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('plan', 'per_hour', 'ann', 5)",
+		"INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')", "DELETE FROM rate_limit_bans",
+		"SELECT * FROM rate_limit_explain(user_id => 'ann')", "SELECT * FROM rate_limit_near, rate_limit_banned, rate_limit_nodes, rate_limit_changes",
+		"DELETE FROM rate_limit_users WHERE user_id = 'eve'",
+		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')", "UPDATE rate_limit_pause SET until = now() + interval '2 h'", "DELETE FROM rate_limit_pause",
+	} {
+		s.exec(command)
+	}
+	for _, forbidden := range []string{
+		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'somebody else')", "DELETE FROM rate_limit_changes", "UPDATE rate_limit_changes SET by = 'somebody else'",
+		"TRUNCATE rate_limit_users", "SELECT rate_limit_forget()", "CREATE TABLE x ()",
+	} {
+		if failure := s.fails(forbidden); failure.Code != "42501" {
+			t.Errorf("an administrator, %s: %s", forbidden, failure.Message)
+		}
+	}
+	s.exec("RESET ROLE")
+	s.want("SELECT count(DISTINCT by), max(by) FROM rate_limit_changes WHERE seq > (SELECT min(seq) FROM rate_limit_changes WHERE kind = 'rule')", "1 "+administrator)
+
+	if err := p.Refresh(ctx); err != nil {
+		t.Fatal(err)
+	}
+	facts := policy.Facts{Tier: "anonymous", Path: "/", Method: "GET"}
+	var o policy.Outcome
+	if err := p.Decide(ctx, time.Minute, "ann", "", &facts, &o); err != nil || len(o.Hits) != 1 || o.Hits[0].Limit.Events != 5 {
+		t.Fatalf("%v, %+v", err, o)
+	}
+	if err := store.Take(ctx, time.Minute, o.Hits, make([]ratelimit.Decision, 1)); err != nil {
+		t.Error(err)
+	}
+	s.exec("SET ROLE " + proxy)
+	s.exec("SELECT rate_limit_ban('1 h', user_id => 'bob'), rate_limit_forget()")
+	for _, forbidden := range []string{
+		"UPDATE rate_limit_bans SET until = now()", "DELETE FROM rate_limit_bans", "SELECT rate_limit_rule('plan', per_hour => 1000000)",
+		"SELECT after FROM rate_limit_changes", "DELETE FROM rate_limit_changes", "UPDATE rate_limit_users SET tier = 'pro'", "INSERT INTO rate_limit_rules (name) VALUES ('x')",
+		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')",
+	} {
+		if failure := s.fails(forbidden); failure.Code != "42501" {
+			t.Errorf("a proxy, %s: %s", forbidden, failure.Message)
+		}
+	}
+	s.exec("RESET ROLE")
+	const rowSQL = "SELECT concat(node, ' ', epoch, ' ', applied_seq = (SELECT max(seq) FROM rate_limit_changes)) FROM rate_limit_nodes"
+	if err := p.Refresh(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(20 * time.Second); s.text(rowSQL) != "n1 1 t"; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("the registry of proxies has %q", s.text(rowSQL))
+		}
+	}
+	store.Close()
+	s.want("SELECT count(*) FROM rate_limit_nodes", "0")
+	s.want("SELECT user_id FROM rate_limit_bans", "bob")
+	if len(reported) > 0 {
+		t.Errorf("reported: %q", reported)
+	}
+}
+
+// A function that writes with the rights of its owner does not fall for a caller's tables.
+func TestACallerCannotPutTablesOfItsOwnInPlace(t *testing.T) {
+	s := newSite(t)
+	_, administrator := s.roles()
+	s.exec("SET ROLE " + administrator)
+	s.exec(`CREATE TEMPORARY TABLE rate_limit_changes (kind text, ref text, by text, before jsonb, after jsonb);
+		INSERT INTO public.rate_limit_tiers (tier) VALUES ('gold')`)
+	s.exec("RESET ROLE")
+	s.want("SELECT (SELECT count(*) FROM pg_temp.rate_limit_changes), (SELECT count(*) FROM public.rate_limit_changes WHERE ref = 'gold')", "0 1")
+}

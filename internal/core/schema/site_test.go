@@ -1,0 +1,119 @@
+package schema_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// site is a database and a connection to it.
+type site struct {
+	t    testing.TB
+	dsn  string
+	conn *pgx.Conn
+}
+
+// empty makes an empty database on a server that is new enough. TestOldServer is about others.
+func empty(t testing.TB) *site {
+	t.Helper()
+	s := open(t)
+	if s.text("SELECT current_setting('server_version_num')") < "150000" {
+		t.Skip("this server is older than Postgres 15, see TestOldServer")
+	}
+	return s
+}
+
+func open(t testing.TB) *site {
+	t.Helper()
+	s := &site{t: t, dsn: cluster.Open(t)}
+	s.conn = s.connect()
+	return s
+}
+
+// newSite makes a database with all tables, two tiers and two users with a key each.
+func newSite(t testing.TB) *site {
+	t.Helper()
+	s := empty(t)
+	s.exec(schema.File)
+	s.exec(`INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2);
+		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('bob', 'pro');
+		INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('ann'), 'ann'), (sha256('bob'), 'bob')`)
+	return s
+}
+
+func (s *site) connect() *pgx.Conn {
+	s.t.Helper()
+	conn, err := pgx.Connect(context.Background(), s.dsn)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// try runs commands.
+func (s *site) try(sql string) error {
+	_, err := s.conn.PgConn().Exec(context.Background(), sql).ReadAll()
+	return err
+}
+
+func (s *site) exec(sql string) {
+	s.t.Helper()
+	if err := s.try(sql); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// text returns the rows of a query: columns with a space between them, rows with a line break.
+func (s *site) text(sql string) string {
+	s.t.Helper()
+	results, err := s.conn.PgConn().Exec(context.Background(), sql).ReadAll()
+	if err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	var lines []string
+	for _, row := range results[len(results)-1].Rows {
+		var columns []string
+		for _, column := range row {
+			if column == nil {
+				column = []byte("-")
+			}
+			columns = append(columns, string(column))
+		}
+		lines = append(lines, strings.Join(columns, " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// fails runs a command that must fail, and returns the server's error.
+func (s *site) fails(sql string) *pgconn.PgError {
+	s.t.Helper()
+	err := s.try(sql)
+	var failure *pgconn.PgError
+	if !errors.As(err, &failure) {
+		s.t.Fatalf("%s: %v, want an error of the server", sql, err)
+	}
+	return failure
+}
+
+func (s *site) want(sql, want string) {
+	s.t.Helper()
+	if got := s.text(sql); got != want {
+		s.t.Errorf("%s:\n%s\nwant\n%s", sql, got, want)
+	}
+}
+
+// sorted is a text with its lines in order.
+func sorted(text string) string {
+	lines := strings.Split(text, "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,166 @@
+package schema_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// The database refuses what proxies cannot use, and says which value of which field is wrong.
+func TestRulesThatNoProxyCanUseAreRefused(t *testing.T) {
+	s := newSite(t)
+	s.exec(`SELECT rate_limit_rule('r', per_hour => 1); SELECT rate_limit_rule('two', per_hour => 1, per_day => 2); SELECT rate_limit_rule('free', action => 'exempt')`)
+	for sql, want := range map[string]string{
+		`UPDATE rate_limit_rules SET paths = '{/admin,/a%20b}' WHERE name = 'r'`:                      `paths: "/a%20b": must be a path such as /login`,
+		`UPDATE rate_limit_rules SET paths = ARRAY['/a\b'] WHERE name = 'r'`:                          `paths: "/a\\b": must be`,
+		`UPDATE rate_limit_rules SET paths = '{/a?b}'`:                                                `paths: "/a?b": must be`,
+		`UPDATE rate_limit_rules SET hosts = '{localhost:8080}'`:                                      `hosts: "localhost:8080": must be`,
+		`UPDATE rate_limit_rules SET hosts = '{example.com,"a:80"}'`:                                  `hosts: "a:80": must be`,
+		`UPDATE rate_limit_rules SET count_by = '{user,user}'`:                                        `count_by: "user": must be given once`,
+		`UPDATE rate_limit_rules SET count_by = '{ip,header:X-A,header:x-a}'`:                         `must be given once`,
+		`UPDATE rate_limit_rules SET action = 'block' WHERE name = 'r'`:                               `action: 'block': must be limit for a rule with limits`,
+		`INSERT INTO rate_limit_rule_limits (rule, name, events, per) VALUES ('free', 'l', 1, '1 s')`: `action: 'exempt': must be limit for a rule with limits`,
+		`INSERT INTO rate_limit_rules (name) VALUES ('none')`:                                         `per_second, per_minute, per_hour, per_day, per_month: missing`,
+		`DELETE FROM rate_limit_rule_limits WHERE rule = 'r'`:                                         `missing: a rule that limits must have one or more`,
+		`UPDATE rate_limit_rule_limits SET rule = 'two', name = 'x' WHERE rule = 'r'`:                 `missing: a rule that limits must have one or more`,
+		`UPDATE rate_limit_rules SET mode = 'off' WHERE name = 'r'; DELETE FROM rate_limit_rule_limits WHERE rule = 'r'; UPDATE rate_limit_rules SET mode = 'shadow'`: `missing: a rule that limits`,
+	} {
+		// A hosts value such as localhost:8080 is refused by the constraint, which is checked first.
+		if failure := s.fails(sql); !strings.Contains(failure.Message, want) && !strings.Contains(failure.ConstraintName, strings.SplitN(want, ":", 2)[0]+"_must_be_") {
+			t.Errorf("%s: %s, want %q", sql, failure.Message, want)
+		}
+	}
+	// A rule and its limits may be written in any order, and an unfinished rule may be off.
+	s.exec(`INSERT INTO rate_limit_rules (name, mode) VALUES ('later', 'off');
+		BEGIN; DELETE FROM rate_limit_rule_limits WHERE rule = 'r'; UPDATE rate_limit_rules SET action = 'block' WHERE name = 'r'; COMMIT;
+		BEGIN; INSERT INTO rate_limit_rules (name) VALUES ('whole'); INSERT INTO rate_limit_rule_limits (rule, name, events, per) VALUES ('whole', 'l', 1, '1 s'); COMMIT;
+		DELETE FROM rate_limit_rules WHERE name = 'whole'`)
+}
+
+// Two transactions that each delete one of two limits: the second is refused.
+func TestTheLastLimitStays(t *testing.T) {
+	s := newSite(t)
+	s.exec("SELECT rate_limit_rule('two', per_hour => 1, per_day => 2)")
+	other := s.connect()
+	ctx := context.Background()
+	run := func(sql string) error { _, err := other.Exec(ctx, sql); return err }
+	s.exec("BEGIN; DELETE FROM rate_limit_rule_limits WHERE name = 'per_hour'; SET CONSTRAINTS ALL IMMEDIATE")
+	if err := errors.Join(run("BEGIN"), run("DELETE FROM rate_limit_rule_limits WHERE name = 'per_day'")); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- run("COMMIT") }()
+	watcher := &site{t: t, dsn: s.dsn}
+	watcher.conn = watcher.connect()
+	until := time.Now().Add(20 * time.Second)
+	for watcher.text("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database()") == "0" {
+		if time.Now().After(until) {
+			t.Fatal("the second transaction does not wait for the first")
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("the second transaction ended before the first: %v", err)
+		default:
+		}
+	}
+	s.exec("COMMIT")
+	var failure *pgconn.PgError
+	if err := <-ended; !errors.As(err, &failure) || !strings.Contains(failure.Message, "a rule that limits must have") {
+		t.Errorf("the second transaction: %v, want that a limit is missing", err)
+	}
+	s.want("SELECT name FROM rate_limit_rule_limits", "per_day")
+}
+
+// The database accepts the patterns that proxies accept, and no others.
+func TestTheDatabaseAndProxiesAcceptTheSamePatterns(t *testing.T) {
+	s := newSite(t)
+	s.exec("SELECT rate_limit_rule('r', per_hour => 1)")
+	random := rand.New(rand.NewSource(1))
+	text := func(parts []string) string {
+		all := ""
+		for n := 1 + random.Intn(5); n > 0; n-- {
+			all += parts[random.Intn(len(parts))]
+		}
+		return all
+	}
+	paths := []string{"/", "/", "/a", "/*", "*", ".", "..", "/.", "/..", "%", "%2", "%2F", "%zz", `\`, "?", "//", "b", "ü", ";x=1", "/..a", " "}
+	hosts := []string{"a", "example.com", "*.", "*", ".", ":", "::", "1", "ff", "[", "]", "[::1]", "192.0.2.1", ":80", "-", "_", "Z"}
+	accepted := map[string]int{}
+	for i := 0; i < 4000; i++ {
+		rule := policy.Rule{Name: "r", Limits: []policy.RuleLimit{{Name: "l", Limit: ratelimit.Limit{Events: 1, Window: 1e9}}}}
+		column, value := "paths", "/"+text(paths)
+		if i%2 == 0 {
+			rule.Paths = []string{value}
+		} else {
+			column, value = "hosts", text(hosts)
+			rule.Hosts = []string{value}
+		}
+		wrong := policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{}).Wrong()
+		_, err := s.conn.Exec(context.Background(), fmt.Sprintf("UPDATE rate_limit_rules SET %s = ARRAY[$1::text]", column), value)
+		if err == nil && len(wrong) > 0 {
+			t.Fatalf("%s %q: the database accepts what proxies cannot use: %v", column, value, wrong[0].Err)
+		}
+		// Proxies accept more hosts: any that a client could send.
+		if column == "paths" && err != nil && len(wrong) == 0 {
+			t.Fatalf("%s %q: proxies can use what the database refuses: %v", column, value, err)
+		}
+		if err == nil {
+			accepted[column]++
+		}
+	}
+	if accepted["paths"] < 100 || accepted["hosts"] < 100 {
+		t.Errorf("accepted: %v, too few to mean something", accepted)
+	}
+}
+
+// Rules of an older version that no proxy can use do not stop an upgrade. They can be turned
+// off, and changed in what is not wrong.
+func TestAnUpgradeKeepsWrongRules(t *testing.T) {
+	s := newSite(t)
+	s.exec(`DROP TRIGGER rate_limit_usable ON rate_limit_rules; DROP TRIGGER rate_limit_complete ON rate_limit_rules; DROP TRIGGER rate_limit_complete ON rate_limit_rule_limits;
+		INSERT INTO rate_limit_rules (name, paths, tiers) VALUES ('wrong', '{/a%20b}', '{free}');
+		CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2'`)
+	s.exec(schema.PolicyOnce)
+	s.exec("UPDATE rate_limit_rules SET comment = 'x'; UPDATE rate_limit_tiers SET tier = 'gratis' WHERE tier = 'free'; UPDATE rate_limit_rules SET mode = 'off'")
+	s.want("SELECT name, tiers FROM rate_limit_rules", "wrong {gratis}")
+	if failure := s.fails("UPDATE rate_limit_rules SET mode = 'enforce'"); !strings.Contains(failure.Message, "a rule that limits must have") {
+		t.Error(failure)
+	}
+}
+
+// Twelve sessions that make a rule at the same time all succeed.
+func TestARuleIsMadeByManyAtOnce(t *testing.T) {
+	s := newSite(t)
+	ended := make(chan string, 12)
+	begin := make(chan struct{})
+	for n := 0; n < 12; n++ {
+		conn := s.connect()
+		go func() {
+			var done string
+			<-begin
+			for round := 0; round < 10; round++ {
+				if err := conn.QueryRow(context.Background(), fmt.Sprintf("SELECT rate_limit_rule('r%d', per_hour => 5, per_day => 9)", round)).Scan(&done); err != nil {
+					done = err.Error()
+					break
+				}
+			}
+			ended <- done
+		}()
+	}
+	close(begin)
+	for n := 0; n < 12; n++ {
+		if done := <-ended; done != "created" && done != "changed" {
+			t.Error(done)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Audited is a row of the audit log. A field that does not apply to the request is nil.
+type Audited struct {
+	Time     time.Time `json:"time"`
+	Decision string    `json:"decision"`
+	// Reason says more about a refusal.
+	Reason *string `json:"reason"`
+	// Prefix is that of a limit in a configuration, or rule/ and the name of a rule, and ""
+	// if no limit applied. Limit is the name of the rule's limit.
+	Prefix string  `json:"prefix"`
+	Limit  *string `json:"limit"`
+	Key    *string `json:"key"`
+	User   *string `json:"user"`
+	KeyID  *int64  `json:"key_id"`
+	Tier   *string `json:"tier"`
+	// Address is the address of the client, or its network.
+	Address *string `json:"address"`
+	Host    *string `json:"host"`
+	Method  *string `json:"method"`
+	Path    *string `json:"path"`
+	Node    string  `json:"node"`
+	Region  *string `json:"region"`
+	Status  *int32  `json:"status"`
+	Cost    int64   `json:"cost"`
+	// Count is how many equal refusals of one second the row stands for, and Weight how many
+	// requests each of them stands for.
+	Count     int64   `json:"count"`
+	Weight    float64 `json:"weight"`
+	Quota     *int64  `json:"quota"`
+	Remaining *int64  `json:"remaining"`
+	// RetryAfter and Duration are in seconds.
+	RetryAfter *float64 `json:"retry_after"`
+	Duration   float64  `json:"duration"`
+	// Also are the other limits that were asked: prefix, key, prefix, key and so on.
+	Also []string `json:"also"`
+}
+
+// AuditQuery says which rows of the audit log are wanted. Its zero fields restrict nothing.
+type AuditQuery struct {
+	Period
+	User  string
+	KeyID int64
+	// Prefix is that of a limit in a configuration. For a rule it is rule/ and the name, and
+	// may have a slash and the name of a limit; rule/ alone is all rules.
+	Prefix    string
+	Decisions []string
+	// Address finds the rows whose address is in this network, or whose network overlaps it.
+	Address    netip.Prefix
+	Host, Node string
+	// Most is how many rows are returned at most. It must be above 0.
+	Most int
+}
+
+// Decisions are the names of the decisions in the audit log.
+func Decisions() []string {
+	var names []string
+	for d := history.Allowed; d <= history.Failed; d++ {
+		names = append(names, d.String())
+	}
+	return names
+}
+
+// ParseDecisions reads decisions with commas between them. The error is a *ratelimit.FieldError
+// about the field.
+func ParseDecisions(field, text string) ([]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	list, err := parseList(field, text)
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range list {
+		known := false
+		for _, d := range Decisions() {
+			known = known || d == item
+		}
+		if !known {
+			return nil, &ratelimit.FieldError{Field: field, Value: item, Want: "one of " + strings.Join(Decisions(), ", ")}
+		}
+	}
+	return list, nil
+}
+
+// where collects conditions and their parameters.
+type where struct {
+	sql  []string
+	args []any
+}
+
+// add adds a condition, with %d for the number of its parameter.
+func (w *where) add(condition string, arg any) {
+	w.args = append(w.args, arg)
+	w.sql = append(w.sql, fmt.Sprintf(condition, len(w.args)))
+}
+
+// period adds a period. Its ends are parameters, so that the server looks only at the partitions
+// of these days.
+func (w *where) period(p Period) {
+	w.add("time >= $%d::timestamptz", p.From)
+	w.add("time < $%d::timestamptz", p.Until)
+}
+
+// prefix adds a prefix, as in AuditQuery.Prefix.
+func (w *where) prefix(prefix string) {
+	name, isRule := strings.CutPrefix(prefix, rulePrefix)
+	if rule, limit, found := strings.Cut(name, "/"); isRule && found {
+		w.add("prefix = $%d::text", rulePrefix+rule)
+		if limit != "" {
+			w.add("limit_name = $%d::text", limit)
+		}
+	} else if isRule && name == "" {
+		w.add("starts_with(prefix, $%d::text)", prefix)
+	} else if prefix != "" {
+		w.add("prefix = $%d::text", prefix)
+	}
+}
+
+func (w *where) String() string { return strings.Join(w.sql, " AND ") }
+
+// Audit returns rows of the audit log, the newest first.
+func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) {
+	var w where
+	w.period(q.Period)
+	w.prefix(q.Prefix)
+	if q.User != "" {
+		w.add("user_id = $%d::text", q.User)
+	}
+	if q.KeyID != 0 {
+		w.add("key_id = $%d::bigint", q.KeyID)
+	}
+	if len(q.Decisions) > 0 {
+		w.add("decision = ANY ($%d::text[])", q.Decisions)
+	}
+	if q.Address.IsValid() {
+		w.add("address && $%d::text::inet", q.Address.String())
+	}
+	if q.Host != "" {
+		w.add("host = $%d::text", q.Host)
+	}
+	if q.Node != "" {
+		w.add("node = $%d::text", q.Node)
+	}
+	w.args = append(w.args, int64(q.Most))
+	return rows[Audited](ctx, d, fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
+	CASE WHEN masklen(address) = CASE family(address) WHEN 4 THEN 32 ELSE 128 END THEN host(address) ELSE address::text END,
+	host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also
+FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT $%d::bigint`, &w, len(w.args)), w.args...)
+}

@@ -1,0 +1,159 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Counter is a row of a table of counts, as the algorithms keep it. Fields that an algorithm
+// does not use are nil.
+type Counter struct {
+	Prefix      string     `json:"prefix"`
+	Key         string     `json:"key"`
+	Durable     bool       `json:"durable"`
+	Count       *int64     `json:"count"`
+	PrevCount   *int64     `json:"prev_count"`
+	WindowStart *time.Time `json:"window_start"`
+	Tokens      *float64   `json:"tokens"`
+	LastRefill  *time.Time `json:"last_refill"`
+	// Hits is how many times a sliding_log holds.
+	Hits    *int32    `json:"hits"`
+	Expires time.Time `json:"expires_at"`
+
+	// Usage is nil for a counter that is not of a rule, and of a rule that is gone: the
+	// quota is then not in the database.
+	Usage *Usage `json:"usage" db:"-"`
+}
+
+// Usage is how much of a limit of a rule is used.
+type Usage struct {
+	Rule      string `json:"rule"`
+	Limit     string `json:"limit"`
+	Key       string `json:"key"`
+	Algorithm string `json:"algorithm"`
+	Used      int64  `json:"used"`
+	// Quota and Percent are nil for unlimited.
+	Quota   *int64   `json:"quota"`
+	Percent *float64 `json:"percent"`
+}
+
+// Prefix is the prefix of the counter.
+func (u *Usage) Prefix() string { return rulePrefix + u.Rule + "/" + u.Limit }
+
+// rulePrefix begins the prefixes of the counters of rules.
+const rulePrefix = "rule/"
+
+const counterColumns = `c.prefix, c.key, c.durable, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, cardinality(c.hits), c.expires_at`
+
+const bothTables = `(SELECT false AS durable, prefix, key, count, prev_count, window_start, tokens, last_refill, hits, expires_at FROM rate_limit_ephemeral
+	UNION ALL SELECT true, prefix, key, count, prev_count, window_start, tokens, last_refill, hits, expires_at FROM rate_limit_durable) AS c`
+
+const usageColumns = `u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8`
+
+// errNoCounter does not name the key, which may be a secret.
+const errNoCounter = notFound("there is no counter of this prefix and key, so its full quota is left")
+
+// storedKeys are the texts that the tables may have for a key: the key itself, as lists show
+// it, or its digest.
+func storedKeys(key string) []string {
+	keys := []string{ratelimit.StoredKey(key), ratelimit.DigestKey(key)}
+	if utf8.ValidString(key) && strings.IndexByte(key, 0) < 0 {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// Counters returns the counters of a prefix and a key: one, or one of each table. The key may be
+// one that is stored as a digest.
+func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter, error) {
+	if key == "" {
+		return nil, errors.New("key: missing: must be the key of a counter")
+	}
+	keys := storedKeys(key)
+	all, err := rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+bothTables+" WHERE c.prefix = $1 AND c.key = ANY ($2::text[])", prefix, keys)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, errNoCounter
+	}
+	rule, limit, isRule := strings.Cut(strings.TrimPrefix(prefix, rulePrefix), "/")
+	if !isRule || !strings.HasPrefix(prefix, rulePrefix) {
+		return all, nil
+	}
+	used, err := rows[Usage](ctx, d, "SELECT "+usageColumns+" FROM rate_limit_used u WHERE u.rule = $1 AND u.limit_name = $2 AND u.key = ANY ($3::text[])", rule, limit, keys)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		for j := range used {
+			if used[j].Key == all[i].Key {
+				all[i].Usage = &used[j]
+			}
+		}
+	}
+	return all, nil
+}
+
+// Reset deletes the counters of a prefix and a key, so that the full quota is back.
+func (d *Database) Reset(ctx context.Context, prefix, key string) error {
+	deleted := int64(0)
+	err := d.together(ctx, func() error {
+		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
+			n, err := d.execute(ctx, "DELETE FROM "+table+" WHERE prefix = $1 AND key = ANY ($2::text[])", prefix, storedKeys(key))
+			if err != nil {
+				return err
+			}
+			deleted += n
+		}
+		return nil
+	})
+	if err == nil && deleted == 0 {
+		return errNoCounter
+	}
+	return err
+}
+
+// Top returns the counters of rules that are closest to their limits, the closest first, at
+// most so many. Their prefixes begin with a text.
+func (d *Database) Top(ctx context.Context, prefix string, most int) ([]Usage, error) {
+	return rows[Usage](ctx, d, "SELECT "+usageColumns+` FROM rate_limit_used u
+WHERE u.used > 0 AND u.quota IS NOT NULL AND starts_with('rule/' || u.rule || '/' || u.limit_name, $1::text)
+ORDER BY u.percent DESC, u.used DESC, u.rule, u.limit_name, u.key LIMIT $2::bigint`, prefix, int64(most))
+}
+
+// TopCounters returns the counters of a prefix that is not of a rule, those that have counted
+// most first. Their quotas are in the configurations of proxies.
+func (d *Database) TopCounters(ctx context.Context, prefix string, most int) ([]Counter, error) {
+	return rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+bothTables+` WHERE c.prefix = $1 AND c.expires_at > now()
+ORDER BY coalesce(c.count, cardinality(c.hits)) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key LIMIT $2::bigint`, prefix, int64(most))
+}
+
+// userUsage returns the counters that count a user alone, and those of one of its keys.
+func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) {
+	key, err := userCounter(user)
+	if err != nil {
+		return nil, err
+	}
+	return rows[Usage](ctx, d, "SELECT "+usageColumns+` FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
+WHERE r.count_by = '{user}' AND u.key = $1
+	OR r.count_by = '{key}' AND u.key IN (SELECT k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $2)
+ORDER BY u.rule, u.limit_name, u.key`, key, user)
+}
+
+// userCounter is the key of a counter that counts by user, as the proxies make it.
+func userCounter(user string) (string, error) {
+	rule := policy.Rule{Name: "user", Limits: []policy.RuleLimit{{Name: "limit", Limit: ratelimit.Limit{Events: 1, Window: time.Second}}}}
+	var o policy.Outcome
+	policy.Decide(policy.Compile([]policy.Rule{rule}, nil, nil, policyOptions), &policy.Facts{}, &policy.Identity{Known: true, User: user}, time.Time{}, &o)
+	if len(o.Hits) != 1 {
+		return "", errors.New("user: it has no counter")
+	}
+	return o.Hits[0].StoredKey(), nil
+}

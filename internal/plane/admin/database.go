@@ -1,0 +1,156 @@
+package admin
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// connectTimeout is for a DSN without a connect_timeout.
+const connectTimeout = 10 * time.Second
+
+// Database is a connection to the database of a policy. One goroutine at a time may use it.
+type Database struct {
+	conn *pgx.Conn
+	dsn  string
+}
+
+// Open connects to a database by its DSN: a postgres:// URL or key=value pairs. An error
+// never contains the password.
+func Open(ctx context.Context, dsn string) (*Database, error) {
+	// The driver of the proxies checks the DSN, so that both accept the same ones.
+	db, err := pgxdb.Open(dsn, pgxdb.Options{})
+	if err != nil {
+		return nil, err
+	}
+	db.Close()
+	pool, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	config := pool.ConnConfig
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = connectTimeout
+	}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "caddy pg-ratelimit"
+	}
+	config.RuntimeParams["client_encoding"] = "UTF8"
+	config.RuntimeParams["timezone"] = "UTC" // times in texts that the server makes
+	// A pooler may give each transaction another session.
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return &Database{conn, dsn}, nil
+}
+
+// Close ends the connection.
+func (d *Database) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = d.conn.Close(ctx) // the server notices a lost connection by itself
+}
+
+// Conn is the connection, for packages that do more than this one. Close closes it.
+func (d *Database) Conn() *pgx.Conn { return d.conn }
+
+// Now is the time by the clock of the server, which is the one that decides.
+func (d *Database) Now(ctx context.Context) (time.Time, error) {
+	var now time.Time
+	if err := d.conn.QueryRow(ctx, "SELECT now()").Scan(&now); err != nil {
+		return now, d.failure(err)
+	}
+	return now, nil
+}
+
+// major is the major version of the server; 0 if it is unknown.
+func (d *Database) major() int {
+	version := d.conn.PgConn().ParameterStatus("server_version")
+	end := strings.IndexFunc(version, func(c rune) bool { return c < '0' || c > '9' })
+	if end < 0 {
+		end = len(version)
+	}
+	major, err := strconv.Atoi(version[:end])
+	if err != nil {
+		return 0
+	}
+	return major
+}
+
+// rows runs a query and returns its rows. The columns of a row are the fields of T, in their
+// order. Errors are for people.
+func rows[T any](ctx context.Context, d *Database, sql string, args ...any) ([]T, error) {
+	return query(ctx, d, pgx.RowToStructByPos[T], sql, args)
+}
+
+// values runs a query with one column.
+func values[T any](ctx context.Context, d *Database, sql string, args ...any) ([]T, error) {
+	return query(ctx, d, pgx.RowTo[T], sql, args)
+}
+
+// query runs a query, and reads each of its rows with read.
+func query[T any](ctx context.Context, d *Database, read pgx.RowToFunc[T], sql string, args []any) (all []T, err error) {
+	err = d.patiently(ctx, patience, func() error {
+		result, err := d.conn.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(result, read)
+		return err
+	})
+	return all, err
+}
+
+// execute runs a command and returns how many rows it changed.
+func (d *Database) execute(ctx context.Context, sql string, args ...any) (changed int64, err error) {
+	err = d.patiently(ctx, patience, func() error {
+		tag, err := d.conn.Exec(ctx, sql, args...)
+		changed = tag.RowsAffected()
+		return err
+	})
+	return changed, err
+}
+
+// together runs commands in one transaction, all or none. The commands use d.
+func (d *Database) together(ctx context.Context, commands func() error) error {
+	tx, err := d.conn.Begin(ctx)
+	if err != nil {
+		return d.failure(err)
+	}
+	if err := commands(); err != nil {
+		_ = tx.Rollback(ctx) // the first error says more
+		return err
+	}
+	// The end of the transaction checks rules, and may wait for a lock as well.
+	return d.patiently(ctx, patience, func() error { return tx.Commit(ctx) })
+}
+
+// endSQL and beginSQL are the SQL for the end and the begin of something, and NULL for no bound.
+// JSON has the years from 0 to 9999 only. What ends later never ends, as proxies have it.
+func endSQL(expression string) string {
+	return "CASE WHEN " + expression + " < '9999-12-31 00:00+00' THEN greatest(" + expression + ", '0001-01-02 00:00+00') END"
+}
+
+func beginSQL(expression string) string {
+	return "CASE WHEN " + expression + " > '0001-01-02 00:00+00' THEN least(" + expression + ", '9999-12-30 00:00+00') END"
+}
+
+// proxyDB returns a connection as proxies have one, for the packages of the proxies. It
+// connects when it is first used.
+func (d *Database) proxyDB() (postgres.DB, error) {
+	return pgxdb.Open(d.dsn, pgxdb.Options{MaxConns: 1})
+}
+
+// policyOptions are how proxies compile rules.
+var policyOptions = policy.Options{SecretHeader: edge.CredentialHeader}

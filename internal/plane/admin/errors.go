@@ -1,0 +1,142 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// The SQLSTATEs that mean something else to people than the server says.
+const (
+	insufficientPrivilege = "42501"
+	undefinedFunction     = "42883"
+	undefinedTable        = "42P01"
+	undefinedColumn       = "42703"
+	featureNotSupported   = "0A000"
+	readOnlyTransaction   = "25006"
+	dependentObjects      = "2BP01"
+	lockNotAvailable      = "55P03"
+	classIntegrity        = "23"
+	checkViolation        = "23514"
+)
+
+// oldestServer is the oldest major version of Postgres that can have the tables of the policy.
+const oldestServer = 15
+
+// ErrNotFound is wrapped by the errors about a rule, user, key, ban or counter that is not in
+// the database.
+var ErrNotFound = errors.New("not found")
+
+// notFound is an error that wraps ErrNotFound. Its text is the given one alone.
+type notFound string
+
+func (e notFound) Error() string        { return string(e) }
+func (e notFound) Is(target error) bool { return target == ErrNotFound }
+
+// failure says what an error of the server means.
+func (d *Database) failure(err error) error {
+	var failed *pgconn.PgError
+	if !errors.As(err, &failed) { // nil, or not of the server
+		return err
+	}
+	switch failed.Code {
+	case undefinedTable, undefinedFunction, undefinedColumn:
+		var others *string
+		if d.conn.QueryRow(context.Background(), schema.Others).Scan(&others) == nil && others != nil {
+			return fmt.Errorf("%s: %s", *others, schema.OthersHint)
+		}
+	}
+	return explained(failed, d.major(), d.conn.Config().User)
+}
+
+// explained is failure for a server of that major version and a role.
+func explained(failed *pgconn.PgError, major int, role string) error {
+	switch failed.Code {
+	case undefinedTable, undefinedFunction, undefinedColumn:
+		if strings.Contains(failed.Message, "rate_limit_nodes") || strings.Contains(failed.Message, "rate_limit_pause") || strings.Contains(failed.Message, "n.epoch") {
+			return fmt.Errorf("the registry of proxies is missing, or older than this program (%s): make it with: caddy pg-ratelimit migrate", failed.Message)
+		}
+		if isOfHistory(failed.Message) {
+			return fmt.Errorf("the tables of the history are missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", failed.Message)
+		}
+		if major > 0 && major < oldestServer {
+			return tooOld(major)
+		}
+		return fmt.Errorf("the tables of the policy are missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", failed.Message)
+	case insufficientPrivilege:
+		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md", role, failed.Message)
+	case dependentObjects:
+		return fmt.Errorf("something of another program depends on the tables: %s", failed.Detail)
+	case lockNotAvailable:
+		return &lockError{}
+	case readOnlyTransaction:
+		return fmt.Errorf("the server is read-only: %s: use the primary", failed.Message)
+	case featureNotSupported:
+		if major > 0 && major < oldestServer {
+			return tooOld(major)
+		}
+	}
+	if strings.HasPrefix(failed.Code, classIntegrity) && strings.Contains(failed.ConstraintName, "_must_") {
+		broken := &constraintError{name: failed.ConstraintName}
+		// Of a check, the detail is the whole row.
+		if failed.Code != checkViolation {
+			broken.detail = failed.Detail
+		}
+		return broken
+	}
+	text := failed.Message
+	if failed.Hint != "" {
+		text += " (" + failed.Hint + ")"
+	}
+	return errors.New(text)
+}
+
+// isOfHistory reports whether a message of the server names a table or a function of the history,
+// which older servers have as well.
+func isOfHistory(message string) bool {
+	for _, name := range []string{"rate_limit_audit", "rate_limit_usage", "rate_limit_upkeep"} {
+		if strings.Contains(message, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// constraintError is a constraint that a row would break. The name of the constraint says what
+// is wrong: mode_must_be_enforce_or_shadow_or_off.
+type constraintError struct{ name, detail string }
+
+func (e *constraintError) Error() string {
+	text := strings.ReplaceAll(e.name, "_", " ")
+	if e.detail != "" {
+		text += ": " + e.detail
+	}
+	return text
+}
+
+// withValue is an error that names the value of the assignment that has caused it, if the
+// error is a constraintError about one of the assignments.
+func withValue(err error, assignments []string) error {
+	var broken *constraintError
+	if !errors.As(err, &broken) {
+		return err
+	}
+	for _, a := range assignments {
+		name, value, _ := strings.Cut(a, "=")
+		want, isAbout := strings.CutPrefix(broken.name, name+"_must_be_")
+		if isAbout {
+			return &ratelimit.FieldError{Field: name, Value: value, Want: strings.ReplaceAll(want, "_", " ")}
+		}
+	}
+	return err
+}
+
+func tooOld(major int) error {
+	return fmt.Errorf("the policy needs Postgres %d or newer, and the server is %d: only counters work there", oldestServer, major)
+}

@@ -1,0 +1,155 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+)
+
+// Key is an API key, without the key itself.
+type Key struct {
+	ID   int64   `json:"id"`
+	Hint *string `json:"hint"`
+	Name *string `json:"name"`
+	User string  `json:"user"`
+	// State is valid, expired or revoked.
+	State string `json:"state"`
+	// ExpiresAt is nil for never, and RevokedAt for a key that is not revoked. Both may lie
+	// in the future.
+	ExpiresAt  *time.Time `json:"expires_at"`
+	RevokedAt  *time.Time `json:"revoked_at"`
+	RevokedBy  *string    `json:"revoked_by"`
+	ReplacedBy *int64     `json:"replaced_by"`
+	CreatedAt  time.Time  `json:"created_at"`
+}
+
+// NewKey is a key that was just made. Key is the key itself, which nothing can show again.
+type NewKey struct {
+	Key       string     `json:"key"`
+	ID        int64      `json:"id"`
+	Hint      string     `json:"hint"`
+	Name      *string    `json:"name"`
+	User      string     `json:"user"`
+	ExpiresAt *time.Time `json:"expires_at"`
+	// Replaces is the key that the new one replaces, which is valid until ReplacedAt.
+	Replaces   *int64     `json:"replaces,omitempty"`
+	ReplacedAt *time.Time `json:"replaced_at,omitempty"`
+}
+
+var keyColumns = `id, hint, name, user_id, CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired' ELSE 'valid' END,
+	` + endSQL("expires_at") + `, ` + endSQL("revoked_at") + `, revoked_by, replaced_by, created_at`
+
+// Keys returns the keys of a user, or of all users for "", the oldest first.
+func (d *Database) Keys(ctx context.Context, user string) ([]Key, error) {
+	return rows[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys WHERE $1::text IN ('', user_id) ORDER BY id", user)
+}
+
+// CreateKey makes a key. name may be "", and the zero time is never.
+func (d *Database) CreateKey(ctx context.Context, user, name string, expires time.Time) (NewKey, error) {
+	found, err := values[bool](ctx, d, "SELECT true FROM rate_limit_users WHERE user_id = $1", user)
+	if err != nil {
+		return NewKey{}, err
+	}
+	if len(found) == 0 {
+		return NewKey{}, noUser(user)
+	}
+	return d.insertKey(ctx, `INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at)
+VALUES ($1, $2, $3, nullif($4::text, ''), $5::timestamptz)`, user, name, timeOrInfinity(expires))
+}
+
+// insertKey makes a key, and stores it with an INSERT. $1 is the key's digest and $2 its hint.
+// args are the other parameters.
+func (d *Database) insertKey(ctx context.Context, sql string, args ...any) (NewKey, error) {
+	key, err := policy.NewKey()
+	if err != nil {
+		return NewKey{}, err
+	}
+	digest := policy.Digest(key)
+	type inserted struct {
+		ID        int64
+		Name      *string
+		User      string
+		ExpiresAt *time.Time
+	}
+	made, err := rows[inserted](ctx, d, sql+" RETURNING id, name, user_id, "+endSQL("expires_at"),
+		append([]any{digest[:], policy.Hint(key)}, args...)...)
+	if err != nil {
+		return NewKey{}, err
+	}
+	return NewKey{Key: key, ID: made[0].ID, Hint: policy.Hint(key), Name: made[0].Name, User: made[0].User, ExpiresAt: made[0].ExpiresAt}, nil
+}
+
+// RevokeKey ends a key now.
+func (d *Database) RevokeKey(ctx context.Context, id int64) (Key, error) {
+	if _, err := d.execute(ctx, `UPDATE rate_limit_api_keys SET revoked_at = now(), revoked_by = session_user
+WHERE id = $1 AND (revoked_at IS NULL OR revoked_at > now())`, id); err != nil {
+		return Key{}, err
+	}
+	return d.key(ctx, id)
+}
+
+// key returns a key by its id.
+func (d *Database) key(ctx context.Context, id int64) (Key, error) {
+	found, err := rows[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys WHERE id = $1", id)
+	if err != nil {
+		return Key{}, err
+	}
+	if len(found) == 0 {
+		return Key{}, noKey(id)
+	}
+	return found[0], nil
+}
+
+// noKey is the error about a key that is not in the database.
+func noKey(id int64) error {
+	return notFound(fmt.Sprintf("key: %d: no key has this id, see: caddy pg-ratelimit keys list", id))
+}
+
+// RotateKey makes a key in place of a valid one, with its name, end, overrides and bans, and
+// ends the old key after the grace.
+func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration) (NewKey, error) {
+	var made NewKey
+	err := d.together(ctx, func() error {
+		if _, err := d.execute(ctx, "SELECT FROM rate_limit_api_keys WHERE id = $1 FOR UPDATE", id); err != nil {
+			return err
+		}
+		old, err := d.key(ctx, id)
+		if err != nil {
+			return err
+		}
+		switch {
+		case old.ReplacedBy != nil:
+			return fmt.Errorf("key: %d: it was replaced by the key %d already", id, *old.ReplacedBy)
+		case old.State != "valid":
+			return fmt.Errorf("key: %d: it is %s: make a new one with: caddy pg-ratelimit keys create", id, old.State)
+		}
+		if made, err = d.insertKey(ctx, `INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at)
+SELECT $1, $2, user_id, name, expires_at FROM rate_limit_api_keys WHERE id = $3`, id); err != nil {
+			return err
+		}
+		for _, sql := range []string{
+			`INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, valid, reason)
+				SELECT rule, limit_name, $2::bigint, events, burst, valid, reason FROM rate_limit_overrides WHERE key_id = $1`,
+			`INSERT INTO rate_limit_bans (key_id, until, reason, times, banned_at, banned_by)
+				SELECT $2::bigint, until, reason, times, banned_at, banned_by FROM rate_limit_bans WHERE key_id = $1`,
+		} {
+			if _, err := d.execute(ctx, sql, id, made.ID); err != nil {
+				return err
+			}
+		}
+		ends, err := values[*time.Time](ctx, d, `UPDATE rate_limit_api_keys SET revoked_at = least(revoked_at, now() + $3::interval),
+	revoked_by = session_user, replaced_by = $2 WHERE id = $1 RETURNING `+endSQL("least(revoked_at, expires_at)"), id, made.ID, intervalOf(grace))
+		if err != nil {
+			return err
+		}
+		made.Replaces = &id
+		made.ReplacedAt = ends[0]
+		return nil
+	})
+	if err != nil {
+		return NewKey{}, err
+	}
+	return made, nil
+}

@@ -1,0 +1,154 @@
+package admin
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// ExplainedLimit is a limit that a request is charged to.
+type ExplainedLimit struct {
+	Rule  string `json:"rule"`
+	Limit string `json:"limit"`
+	// Key is what is counted, as in the counters.
+	Key       string `json:"key"`
+	Algorithm string `json:"algorithm"`
+	// Seconds is the window; nil for one on the calendar.
+	Seconds  *float64 `json:"seconds"`
+	Calendar *string  `json:"calendar"`
+	// Quota is the amount, and nil for unlimited. AmountFrom is where it comes from: rule,
+	// tier, user or key.
+	Quota      *int64 `json:"quota"`
+	AmountFrom string `json:"amount_from"`
+	Cost       int64  `json:"cost"`
+	// Left is what is left of the quota now. Below 0, it is how much was used beyond the quota.
+	// It is nil for unlimited.
+	Left *int64 `json:"left"`
+	// Reset is when the full quota is back; nil for unlimited. RetryAfter is in seconds,
+	// and nil if the request would pass now, or never.
+	Reset      *time.Time `json:"reset"`
+	RetryAfter *float64   `json:"retry_after"`
+	Passes     bool       `json:"passes"`
+	Shadow     bool       `json:"shadow"`
+	Overage    bool       `json:"overage"`
+	Status     int        `json:"status"`
+}
+
+// refuses reports whether the limit would refuse the request.
+func (l *ExplainedLimit) refuses() bool { return !l.Passes && !l.Shadow && !l.Overage }
+
+// leftTimeout is for the decisions of a store that nobody else uses.
+const leftTimeout = 10 * time.Second
+
+// explainLimits asks a store what is left of the limits of an outcome, and charges nothing.
+func explainLimits(ctx context.Context, db postgres.DB, o *policy.Outcome) ([]ExplainedLimit, error) {
+	limits := []ExplainedLimit{}
+	if len(o.Hits) == 0 {
+		return limits, nil
+	}
+	store, err := postgres.New(keepOpen{db}, postgres.Options{DisableMigration: true, CleanupProbability: -1, MaxBlockedKeys: -1})
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	hits := append([]ratelimit.Hit(nil), o.Hits...)
+	for i := range hits {
+		hits[i].Peek = true
+	}
+	decisions := make([]ratelimit.Decision, len(hits))
+	if err := store.Take(ctx, leftTimeout, hits, decisions); err != nil {
+		return nil, err
+	}
+	for i := range hits {
+		limits = append(limits, explainLimit(&hits[i], o.Marks[i], &decisions[i]))
+	}
+	return limits, nil
+}
+
+func explainLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decision) ExplainedLimit {
+	l := limitOf(hit, mark)
+	left, reset := decision.Remaining, decision.Reset.UTC()
+	if mark.Overage {
+		// The store counts up to a larger quota.
+		left = mark.Quota - (decision.Limit - decision.Remaining)
+	}
+	l.Quota, l.Left, l.Reset, l.Passes = &mark.Quota, &left, &reset, decision.Allowed
+	if decision.RetryAfter > 0 && decision.RetryAfter != ratelimit.Never {
+		seconds := decision.RetryAfter.Seconds()
+		l.RetryAfter = &seconds
+	}
+	return l
+}
+
+// limitOf is a limit without its amount and without what is left of it.
+func limitOf(hit *ratelimit.Hit, mark *policy.Mark) ExplainedLimit {
+	l := ExplainedLimit{
+		Rule: mark.Rule, Limit: mark.Limit, Key: hit.StoredKey(), Algorithm: hit.Limit.Algorithm.String(),
+		AmountFrom: mark.From, Cost: hit.Cost, Shadow: mark.Shadow, Overage: mark.Overage, Status: mark.Status,
+	}
+	if hit.Limit.Calendar == ratelimit.NoCalendar {
+		seconds := hit.Limit.Window.Seconds()
+		l.Seconds = &seconds
+	} else {
+		l.Calendar = &calendarNames[hit.Limit.Calendar]
+	}
+	return l
+}
+
+// unlimited returns the limits of a request that have no amount. The matcher does not return
+// them, so it is asked again with an amount in place of each that is unlimited.
+func (q *inquiry) unlimited(rules []policy.Rule, overrides []policy.Override, o *policy.Outcome) []ExplainedLimit {
+	type name struct{ rule, limit string }
+	known := map[name]bool{}
+	for _, m := range o.Marks {
+		known[name{m.Rule, m.Limit}] = true
+	}
+	for _, m := range o.Would {
+		known[name{m.Rule, m.Limit}] = true
+	}
+	bounded := append([]policy.Rule(nil), rules...)
+	for i := range bounded {
+		limits := append([]policy.RuleLimit(nil), bounded[i].Limits...)
+		for j := range limits {
+			if limits[j].Unlimited {
+				limits[j].Unlimited, limits[j].Limit.Events = false, 1
+			}
+		}
+		bounded[i].Limits = limits
+	}
+	id := q.id
+	if id != nil {
+		id = copyOf(id)
+		id.Overrides = withAmounts(id.Overrides)
+	}
+	var with policy.Outcome
+	policy.Decide(policy.Compile(bounded, withAmounts(overrides), nil, policyOptions), &q.facts, id, q.now, &with)
+	var limits []ExplainedLimit
+	for i, m := range with.Marks {
+		if !known[name{m.Rule, m.Limit}] {
+			l := limitOf(&with.Hits[i], m)
+			l.Passes = true
+			limits = append(limits, l)
+		}
+	}
+	return limits
+}
+
+// withAmounts are overrides with an amount in place of each that is unlimited.
+func withAmounts(overrides []policy.Override) []policy.Override {
+	all := append([]policy.Override(nil), overrides...)
+	for i := range all {
+		if all[i].Unlimited {
+			all[i].Unlimited, all[i].Events = false, 1
+		}
+	}
+	return all
+}
+
+// keepOpen is a connection that the store does not close.
+type keepOpen struct{ postgres.DB }
+
+func (keepOpen) Close() {}

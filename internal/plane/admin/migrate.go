@@ -1,0 +1,99 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+// Migration says what Migrate did to the tables of the counters, of the history and of the
+// policy: created, upgraded or up to date; and of the policy, on a server that is too old for
+// it, not possible.
+type Migration struct {
+	Counters string `json:"counters"`
+	History  string `json:"history"`
+	Policy   string `json:"policy"`
+}
+
+// The outcomes of a Migration.
+const (
+	created     = "created"
+	upgraded    = "upgraded"
+	upToDate    = "up to date"
+	notPossible = "not possible"
+)
+
+// MigrationSQL is what Migrate runs, as a file for psql.
+func MigrationSQL() string { return schema.File }
+
+// Migrate makes the tables of the counters, of the history and of the policy, or brings them up
+// to date in place and keeps their rows. On a server that is too old for the policy it makes the
+// others and returns an error.
+func (d *Database) Migrate(ctx context.Context) (Migration, error) {
+	var counters, policy, version, nodes, history, restoring int32
+	if err := d.conn.QueryRow(ctx, schema.Ready).Scan(&counters, &policy, &version, &restoring); err != nil {
+		return Migration{}, d.failure(err)
+	}
+	if err := d.conn.QueryRow(ctx, schema.NodesReady).Scan(&nodes); err != nil {
+		return Migration{}, d.failure(err)
+	}
+	if err := d.conn.QueryRow(ctx, schema.HistoryReady).Scan(&history); err != nil {
+		return Migration{}, d.failure(err)
+	}
+	var m Migration
+	var err error
+	if m.Counters, err = d.makeTables(ctx, counters == 1 && nodes == 1, "rate_limit_ephemeral", schema.Counters); err != nil {
+		return m, err
+	}
+	if m.History, err = d.makeTables(ctx, history == 1, "rate_limit_audit", schema.History); err != nil {
+		return m, err
+	}
+	if version < schema.OldestPolicyServer {
+		m.Policy = notPossible
+		return m, tooOld(d.major())
+	}
+	m.Policy, err = d.makeTables(ctx, policy == 1, "rate_limit_rules", schema.Policy)
+	return m, err
+}
+
+// lockAttempt is for how long a migration waits for a lock at once. It is shorter than the
+// lock_timeout of schema.Lock.
+const lockAttempt = 300 * time.Millisecond
+
+// makeTables runs the SQL of a migration in one transaction, unless the tables are ready. first
+// is a table that exists if an older version of the tables does.
+func (d *Database) makeTables(ctx context.Context, ready bool, first, sql string) (string, error) {
+	if ready {
+		return upToDate, nil
+	}
+	var exists bool
+	if err := d.conn.QueryRow(ctx, "SELECT to_regclass($1::text) IS NOT NULL", first).Scan(&exists); err != nil {
+		return "", d.failure(err)
+	}
+	// A text of several commands without parameters is one transaction.
+	// A session that waits for the lock of a table makes all others wait behind it, so each attempt
+	// is short.
+	for started := time.Now(); ; {
+		err := d.patiently(ctx, lockAttempt, func() error {
+			_, err := d.conn.PgConn().Exec(ctx, schema.Lock+sql).ReadAll()
+			return err
+		})
+		var locked *lockError
+		if !errors.As(err, &locked) {
+			if err != nil {
+				return "", err
+			}
+			break
+		}
+		locked.waited = time.Since(started)
+		if locked.waited >= patience || !sleep(ctx, lockAttempt) {
+			return "", err
+		}
+	}
+	if exists {
+		return upgraded, nil
+	}
+	return created, nil
+}

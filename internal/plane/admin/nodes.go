@@ -1,0 +1,46 @@
+package admin
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+// Node is a proxy, and how far it has got.
+type Node struct {
+	Node    string  `json:"node"`
+	Region  *string `json:"region"`
+	Version *string `json:"version"`
+	// Live is whether it runs. A proxy that stops in order has no row.
+	Live bool `json:"live"`
+	// Epoch is another number after each start of the process; 0 of an older version.
+	Epoch int64 `json:"epoch"`
+	// Policy is whether it has a policy.
+	Policy bool `json:"policy"`
+	// Behind is how many changes the proxy has yet to apply. Nil is none without a policy, else
+	// unknown: the proxy has not read the tables since they were restored.
+	Behind *int64 `json:"behind"`
+	// Paused is whether it obeys a Pause.
+	Paused bool      `json:"paused"`
+	Seen   time.Time `json:"seen"`
+	// SecondsAgo is how long ago that was, by the clock of the server.
+	SecondsAgo float64 `json:"seconds_ago"`
+	// Problems name the rules that the proxy cannot use, and what they should be.
+	Problems []string `json:"problems"`
+}
+
+// Nodes returns the proxies in the order of their names.
+func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
+	policy, err := values[bool](ctx, d, "SELECT to_regclass('rate_limit_changes') IS NOT NULL")
+	if err != nil {
+		return nil, err
+	}
+	behind := "NULL::bigint"
+	if policy[0] {
+		behind = `CASE WHEN n.applied_seq IS NOT NULL AND coalesce(n.log = 'rate_limit_changes'::regclass, true)
+		THEN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > n.applied_seq) END`
+	}
+	return rows[Node](ctx, d, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
+	n.paused, n.seen, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems FROM rate_limit_nodes n ORDER BY n.node`)
+}

@@ -1,0 +1,248 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// replayLimits are the limits of a replay: those that a rule has now, with some settings changed.
+// The overrides that are in force now hold for the whole period, as they would hold after a
+// change of the rule by SetRule.
+type replayLimits struct {
+	listed    []RuleLimit
+	place     map[string]int // in listed, by name
+	cost      int64          // of a request
+	costIsSet bool           // by the settings
+
+	// snapshot has the limits as a rule that matches every request.
+	snapshot *policy.Snapshot
+	own      map[string][]policy.Override // of users
+	byKey    map[int64][]policy.Override
+	periods  map[string]period
+}
+
+// period is the billing period of a user.
+type period struct {
+	start time.Time
+	zone  string
+}
+
+// replaySettings are the settings of a rule that a replay can change: those of its limits.
+var replaySettings = []string{
+	"per_second", "per_minute", "per_hour", "per_day", "per_month", limitPrefix + "NAME", "algorithm", "burst", "cost", "on_exceed", "durable",
+}
+
+// ReplaySettings are the settings that Replay knows.
+func ReplaySettings() []Setting {
+	var all []Setting
+	for _, s := range RuleSettings() {
+		if slices.Contains(replaySettings, s.Name) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// replayLimits reads the limits of a rule and changes them in memory.
+func (d *Database) replayLimits(ctx context.Context, rule string, settings []string) (*replayLimits, error) {
+	change, err := parseReplay(settings)
+	if err != nil {
+		return nil, err
+	}
+	type head struct {
+		Action  string
+		Cost    int64
+		CountBy []string
+	}
+	found, err := rows[head](ctx, d, "SELECT action, cost, count_by FROM rate_limit_rules WHERE name = $1", rule)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.oneRule(ctx, rule, int64(len(found)), nil); err != nil {
+		return nil, err
+	}
+	if action := found[0].Action; action != policy.Charge.String() {
+		return nil, &ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action}
+	}
+	all, err := rows[RuleLimit](ctx, d, ruleLimitsSQL)
+	if err != nil {
+		return nil, err
+	}
+	l := &replayLimits{cost: found[0].Cost, place: map[string]int{}, own: map[string][]policy.Override{}, byKey: map[int64][]policy.Override{}}
+	for _, limit := range all {
+		if limit.Rule == rule {
+			l.listed = append(l.listed, limit)
+		}
+	}
+	l.apply(rule, &change)
+	if len(l.listed) == 0 {
+		return nil, &ratelimit.FieldError{Field: "rule", Value: rule, Want: "left with a limit"}
+	}
+	person := slices.Contains(found[0].CountBy, "user") || slices.Contains(found[0].CountBy, "key")
+	tiers, err := d.replayOverrides(ctx, rule, l)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.compile(rule, person, tiers); err != nil {
+		return nil, err
+	}
+	if person && l.isPeriodic() {
+		err = d.replayPeriods(ctx, l)
+	}
+	return l, err
+}
+
+// parseReplay reads settings of limits. None are none.
+func parseReplay(settings []string) (ruleChange, error) {
+	if len(settings) == 0 {
+		return ruleChange{}, nil
+	}
+	_, err := parseAssignments(settings, replaySettings, func(name string) bool {
+		return strings.HasPrefix(name, limitPrefix) && len(name) > len(limitPrefix)
+	})
+	if err != nil {
+		return ruleChange{}, fmt.Errorf("%w: a replay changes limits, and not to which requests they apply", err)
+	}
+	return parseRuleChange(settings)
+}
+
+// compile makes the snapshot. The count by user, or by all, only says whether billing periods
+// are those of users: the counters come from the audit log.
+func (l *replayLimits) compile(rule string, person bool, tiers []policy.Override) error {
+	r := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost}
+	if person {
+		r.CountBy = []string{"user"}
+	}
+	for i := range l.listed {
+		limit, err := l.listed[i].ofPolicy()
+		if err != nil {
+			return err
+		}
+		l.place[limit.Name] = i
+		r.Limits = append(r.Limits, limit)
+	}
+	l.snapshot = policy.Compile([]policy.Rule{r}, tiers, nil, policyOptions)
+	for _, wrong := range l.snapshot.Wrong() {
+		if wrong.Override == "" {
+			return wrong.Err
+		}
+	}
+	return nil
+}
+
+// ofPolicy is the limit as proxies have it.
+func (l *RuleLimit) ofPolicy() (policy.RuleLimit, error) {
+	limit := policy.RuleLimit{Name: l.Name, Unlimited: l.Events == nil, Overage: l.OnExceed == "overage"}
+	kind, err := ratelimit.ParseAlgorithm(l.Algorithm)
+	if err != nil {
+		return limit, err
+	}
+	limit.Limit = ratelimit.Limit{Algorithm: kind, Durable: l.Durable}
+	if l.Events != nil {
+		limit.Limit.Events = *l.Events
+	}
+	if l.Seconds != nil {
+		limit.Limit.Window = time.Duration(math.Round(*l.Seconds*1e6)) * time.Microsecond
+	}
+	if l.Calendar != nil {
+		limit.Limit.Calendar = ratelimit.Calendar(slices.Index(calendarNames, *l.Calendar))
+	}
+	if l.TimeZone != nil {
+		limit.Limit.Zone = *l.TimeZone
+	}
+	if l.Burst != nil {
+		limit.Limit.Burst = *l.Burst
+	}
+	return limit, nil
+}
+
+// replayOverrides reads the overrides of a rule that are in force. It returns those of tiers.
+func (d *Database) replayOverrides(ctx context.Context, rule string, l *replayLimits) ([]policy.Override, error) {
+	type row struct {
+		Limit, Tier, User string
+		KeyID             int64
+		Events            *int64
+		Burst             int64
+	}
+	all, err := rows[row](ctx, d, `SELECT limit_name, coalesce(tier, ''), coalesce(user_id, ''), coalesce(key_id, 0), events, coalesce(burst, 0)
+FROM rate_limit_overrides WHERE rule = $1 AND valid @> now()`, rule)
+	var tiers []policy.Override
+	for _, r := range all {
+		o := policy.Override{Rule: rule, Limit: r.Limit, Tier: r.Tier, User: r.User, KeyID: r.KeyID, Unlimited: r.Events == nil, Burst: r.Burst}
+		if r.Events != nil {
+			o.Events = *r.Events
+		}
+		switch {
+		case r.Tier != "":
+			tiers = append(tiers, o)
+		case r.KeyID != 0:
+			l.byKey[r.KeyID] = append(l.byKey[r.KeyID], o)
+		default:
+			l.own[r.User] = append(l.own[r.User], o)
+		}
+	}
+	return tiers, err
+}
+
+// replayPeriods reads the billing periods of users.
+func (d *Database) replayPeriods(ctx context.Context, l *replayLimits) error {
+	type row struct {
+		User  string
+		Start time.Time
+		Zone  string
+	}
+	all, err := rows[row](ctx, d, "SELECT user_id, period_start, coalesce(time_zone, '') FROM rate_limit_users WHERE period_start IS NOT NULL")
+	l.periods = make(map[string]period, len(all))
+	for _, r := range all {
+		l.periods[r.User] = period{r.Start, r.Zone}
+	}
+	return err
+}
+
+// identity is the sender of recorded requests, with its overrides and its billing period.
+func (l *replayLimits) identity(s sender) *policy.Identity {
+	id := &policy.Identity{Known: true, User: s.user, KeyID: s.keyID, Tier: s.tier}
+	if s.keyID != 0 {
+		id.Digest[0] = 1 // of any key: only that there is one counts
+	}
+	id.Overrides = append(append(id.Overrides, l.byKey[s.keyID]...), l.own[s.user]...)
+	id.PeriodStart, id.TimeZone = l.periods[s.user].start, l.periods[s.user].zone
+	return id
+}
+
+// isPeriodic reports whether a limit may follow the billing periods of users.
+func (l *replayLimits) isPeriodic() bool {
+	return slices.ContainsFunc(l.listed, func(limit RuleLimit) bool {
+		return limit.Calendar != nil && (*limit.Calendar == "month" || *limit.Calendar == "year")
+	})
+}
+
+// window is the longest time for which a limit keeps a request in mind.
+func (l *replayLimits) window() time.Duration {
+	const day = 24 * time.Hour
+	calendars := map[string]time.Duration{"day": day, "week": 7 * day, "month": 31 * day, "year": 366 * day}
+	longest := time.Duration(0)
+	for i := range l.listed {
+		limit := &l.listed[i]
+		if limit.OnExceed == "overage" {
+			continue
+		}
+		if limit.Calendar != nil {
+			longest = max(longest, calendars[*limit.Calendar])
+			continue
+		}
+		seconds := *limit.Seconds
+		if limit.Burst != nil && limit.Events != nil && *limit.Events > 0 {
+			seconds = max(seconds, seconds*float64(*limit.Burst)/float64(*limit.Events))
+		}
+		longest = max(longest, time.Duration(min(seconds, ratelimit.MaxWindow.Seconds())*float64(time.Second)))
+	}
+	return longest
+}

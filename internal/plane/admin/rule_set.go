@@ -1,0 +1,317 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A setting of a rule is a parameter of the function rate_limit_rule, which checks it. What the
+// function cannot do is here: taking a setting back, limits of any window, and unlimited ones.
+
+// ruleSetting is a parameter of rate_limit_rule.
+type ruleSetting struct {
+	name string
+	// kind is the type of the parameter.
+	kind  string
+	reset reset
+	help  string
+}
+
+// reset is what an empty value does.
+type reset uint8
+
+const (
+	noReset     reset = iota // there is nothing to go back to
+	resetRule                // the column of the rule gets its default
+	resetLimits              // the column of all limits of the rule gets its default
+	resetWindow              // the limit of this name is deleted
+)
+
+// ruleSettings are all parameters, in the order of the documentation.
+var ruleSettings = []ruleSetting{
+	{"priority", "bigint", resetRule, "the order, highest first"},
+	{"family", "text", resetRule, "of the rules of a family, the first that matches applies alone"},
+	{"mode", "text", resetRule, "enforce, shadow or off"},
+	{"action", "text", resetRule, "limit, block or exempt"},
+	{"tiers", "text[]", resetRule, "tiers of users"},
+	{"hosts", "text[]", resetRule, "hosts, as in api.example.com,*.example.org"},
+	{"paths", "text[]", resetRule, "paths, as in /login,/api/v1/*"},
+	{"methods", "text[]", resetRule, "methods, as in GET,POST"},
+	{"networks", "cidr[]", resetRule, "networks of clients"},
+	{"count_by", "text[]", resetRule, "what has a counter of its own: user, key, tier, ip, ip/64, host, route, header:NAME, all"},
+	{"without_header", "text", resetRule, "header:NAME for requests without it. share: they have one counter; skip: the rule does not match"},
+	{"valid", "tstzrange", resetRule, "when it applies: FROM..UNTIL"},
+	{"algorithm", "text", noReset, "sliding_window, fixed_window, token_bucket, sliding_log or gcra"},
+	{"per_second", "bigint", resetWindow, "how much may pass; or unlimited"},
+	{"per_minute", "bigint", resetWindow, "the same for a minute"},
+	{"per_hour", "bigint", resetWindow, "the same for an hour"},
+	{"per_day", "bigint", resetWindow, "the same for 24 hours"},
+	{"per_month", "bigint", resetWindow, "the same for a month of the calendar, or of the user's billing period"},
+	{"burst", "bigint", resetLimits, "how much may pass at once; a token_bucket with less than its events is refilled evenly"},
+	{"durable", "boolean", resetLimits, "true: counts survive a crash of the server"},
+	{"on_exceed", "text", resetLimits, "refuse or overage"},
+	{"cost", "bigint", resetRule, "what a request takes"},
+	{"status", "int", resetRule, "the HTTP status of a refusal"},
+	{"message", "text", resetRule, "the text of a refusal"},
+	{"retry_after", "interval", resetRule, "the Retry-After of a refusal, as in 30s"},
+	{"ban_for", "interval", resetRule, "how long proxies ban a sender whom the rule has refused often, as in 1h; empty: no bans"},
+	{"ban_after", "bigint", resetRule, "after how many refusals"},
+	{"ban_within", "interval", resetRule, "in which time, as in 10m"},
+	{"comment", "text", resetRule, "for people"},
+}
+
+// limitPrefix begins the settings that are limits of any window.
+const limitPrefix = "limit."
+
+// banPrefix begins the settings of a ban. They are given together, so to take one back is to
+// take all of them back.
+const banPrefix = "ban_"
+
+// Setting is the name of a setting and what it means.
+type Setting struct{ Name, Help string }
+
+// RuleSettings are the settings that SetRule knows.
+func RuleSettings() []Setting {
+	var all []Setting
+	for _, s := range ruleSettings {
+		all = append(all, Setting{s.name, s.help})
+	}
+	return append(all, Setting{limitPrefix + "NAME", "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin"})
+}
+
+func settingNames(settings []Setting) []string {
+	var names []string
+	for _, s := range settings {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// parameter is the value of a setting as the function takes it.
+func (s *ruleSetting) parameter(text string) (any, error) {
+	switch s.name {
+	case "mode":
+		_, err := policy.ParseMode(text)
+		return text, err
+	case "action":
+		_, err := policy.ParseAction(text)
+		return text, err
+	case "algorithm":
+		_, err := ratelimit.ParseAlgorithm(text)
+		return text, err
+	}
+	if s.reset == resetWindow {
+		return parseAmount(s.name, text)
+	}
+	switch s.kind {
+	case "bigint", "int":
+		return parseWhole(s.name, text)
+	case "text[]":
+		return parseList(s.name, text)
+	case "cidr[]":
+		return parseNetworks(s.name, text)
+	case "tstzrange":
+		return parseRange(s.name, text)
+	case "interval":
+		return parseDuration(s.name, text)
+	case "boolean":
+		if text != "true" && text != "false" {
+			return nil, &ratelimit.FieldError{Field: s.name, Value: text, Want: "true or false"}
+		}
+		return text == "true", nil
+	}
+	return text, nil
+}
+
+// ruleChange is what SetRule is asked for.
+type ruleChange struct {
+	limits []ruleLimit // of any window, and unlimited ones
+	resets [4][]string // the settings to take back, by reset
+	names  []string    // parameters, with their types
+	values []any
+}
+
+// SetRule makes a rule, or changes the settings that are named, each as name=value. An empty
+// value takes a setting back to its default, and deletes a limit. It reports whether the rule
+// is new.
+func (d *Database) SetRule(ctx context.Context, name string, assignments []string) (isNew bool, err error) {
+	change, err := parseRuleChange(assignments)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = withValue(err, assignments) }()
+	err = d.usably(ctx, name, func() error {
+		// Commands that change one rule at the same time take the locks in one order.
+		inserted := int64(0)
+		if len(change.limits) > 0 {
+			// The limits refer to the rule.
+			if inserted, err = d.execute(ctx, "INSERT INTO rate_limit_rules (name) VALUES ($1) ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING", name); err != nil {
+				return err
+			}
+		}
+		if _, err := d.execute(ctx, "SELECT FROM rate_limit_rules WHERE name = $1 FOR UPDATE", name); err != nil {
+			return err
+		}
+		if err := d.resetRule(ctx, name, &change); err != nil {
+			return err
+		}
+		for _, l := range change.limits {
+			if err := d.setLimit(ctx, name, l); err != nil {
+				return err
+			}
+		}
+		// The function also checks what the constraints cannot see.
+		sql := "SELECT rate_limit_rule($1::text"
+		for i, parameter := range change.names {
+			setting, kind, _ := strings.Cut(parameter, " ")
+			sql += fmt.Sprintf(", %s => $%d::%s", setting, i+2, kind)
+		}
+		done, err := values[string](ctx, d, sql+")", append([]any{name}, change.values...)...)
+		isNew = err == nil && (inserted > 0 || done[0] == created)
+		return err
+	})
+	return isNew, err
+}
+
+// usably runs commands that change a rule in one transaction, and refuses the change if proxies
+// could then not use the rule, or another rule that they can use now.
+func (d *Database) usably(ctx context.Context, name string, commands func() error) error {
+	return d.together(ctx, func() error {
+		before, err := d.wrongRules(ctx)
+		if err != nil {
+			return err
+		}
+		if err := commands(); err != nil {
+			return err
+		}
+		after, err := d.wrongRules(ctx)
+		if err != nil || after[name] != nil {
+			return errors.Join(err, after[name])
+		}
+		for other, wrong := range after {
+			if before[other] == nil {
+				return fmt.Errorf("the rule %q could no longer be used: %w", other, wrong)
+			}
+		}
+		return nil
+	})
+}
+
+// wrongRules says which rules proxies cannot use, and why: by compiling them as proxies do.
+func (d *Database) wrongRules(ctx context.Context) (map[string]error, error) {
+	type row struct{ Part, Name, Text string }
+	found, err := rows[row](ctx, d, policy.RulesSQL())
+	if err != nil {
+		return nil, err
+	}
+	var texts []string
+	for _, r := range found {
+		texts = append(texts, r.Part, r.Name, r.Text)
+	}
+	rules, overrides, err := policy.DecodeRules(texts)
+	if err != nil {
+		return nil, err
+	}
+	wrong := map[string]error{}
+	for _, w := range policy.Compile(rules, overrides, nil, policyOptions).Wrong() {
+		if w.Override == "" {
+			wrong[w.Rule] = w.Err
+		}
+	}
+	return wrong, nil
+}
+
+// resetRule takes settings back: those of one row together, since constraints can be about
+// several.
+func (d *Database) resetRule(ctx context.Context, name string, change *ruleChange) error {
+	for kind, settings := range change.resets {
+		if len(settings) == 0 {
+			continue
+		}
+		sql, args := "", []any{name}
+		switch reset(kind) {
+		case resetRule:
+			sql = "UPDATE rate_limit_rules SET " + strings.Join(settings, " = DEFAULT, ") + " = DEFAULT WHERE name = $1"
+		case resetLimits:
+			sql = "UPDATE rate_limit_rule_limits SET " + strings.Join(settings, " = DEFAULT, ") + " = DEFAULT WHERE rule = $1"
+		default:
+			sql = "DELETE FROM rate_limit_rule_limits WHERE rule = $1 AND name = ANY ($2::text[])"
+			args = append(args, settings)
+		}
+		if _, err := d.execute(ctx, sql, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func parseRuleChange(texts []string) (ruleChange, error) {
+	var change ruleChange
+	assignments, err := parseAssignments(texts, settingNames(RuleSettings()), func(name string) bool {
+		return strings.HasPrefix(name, limitPrefix) && len(name) > len(limitPrefix)
+	})
+	if err != nil {
+		return change, err
+	}
+	for _, a := range assignments {
+		if limit, isLimit := strings.CutPrefix(a.name, limitPrefix); isLimit {
+			l, err := parseRuleLimit(a.name, limit, a.value)
+			if err != nil {
+				return change, err
+			}
+			change.limits = append(change.limits, l)
+			continue
+		}
+		if err := change.addSetting(a); err != nil {
+			return change, err
+		}
+	}
+	return change, nil
+}
+
+// resetBan takes all settings of a ban back, unless they are taken back already.
+func (c *ruleChange) resetBan() {
+	for _, name := range c.resets[resetRule] {
+		if strings.HasPrefix(name, banPrefix) {
+			return
+		}
+	}
+	for i := range ruleSettings {
+		if strings.HasPrefix(ruleSettings[i].name, banPrefix) {
+			c.resets[resetRule] = append(c.resets[resetRule], ruleSettings[i].name)
+		}
+	}
+}
+
+// addSetting adds the assignment of a ruleSetting.
+func (c *ruleChange) addSetting(a assignment) error {
+	for i := range ruleSettings {
+		s := &ruleSettings[i]
+		if s.name != a.name {
+			continue
+		}
+		switch {
+		case a.value == "" && s.reset == noReset:
+			return &ratelimit.FieldError{Field: s.name, Want: s.help}
+		case a.value == "" && strings.HasPrefix(s.name, banPrefix):
+			c.resetBan()
+		case a.value == "":
+			c.resets[s.reset] = append(c.resets[s.reset], s.name)
+		case a.value == unlimited && s.reset == resetWindow:
+			c.limits = append(c.limits, unlimitedPer(s.name))
+		default:
+			value, err := s.parameter(a.value)
+			if err != nil {
+				return err
+			}
+			c.names = append(c.names, s.name+" "+s.kind)
+			c.values = append(c.values, value)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+)
+
+// Rule is a rule with its limits. nil lists match everything.
+type Rule struct {
+	Name     string   `json:"name"`
+	Family   *string  `json:"family"`
+	Priority int64    `json:"priority"`
+	Mode     string   `json:"mode"`
+	Action   string   `json:"action"`
+	Hosts    []string `json:"hosts"`
+	Paths    []string `json:"paths"`
+	Methods  []string `json:"methods"`
+	Networks []string `json:"networks"`
+	Tiers    []string `json:"tiers"`
+	CountBy  []string `json:"count_by"`
+	// WithoutHeader is for a header in CountBy that a request lacks: share or skip.
+	WithoutHeader string `json:"without_header"`
+	// ValidFrom and ValidUntil are nil for no bound.
+	ValidFrom  *time.Time `json:"valid_from"`
+	ValidUntil *time.Time `json:"valid_until"`
+	Cost       int64      `json:"cost"`
+	Status     *int32     `json:"status"`
+	Message    *string    `json:"message"`
+	// RetryAfter is in seconds.
+	RetryAfter *float64 `json:"retry_after"`
+	// BanFor and BanWithin are in seconds. Proxies ban a sender for BanFor after BanAfter
+	// refusals within BanWithin; nil is never.
+	BanFor    *float64  `json:"ban_for"`
+	BanAfter  *int64    `json:"ban_after"`
+	BanWithin *float64  `json:"ban_within"`
+	Comment   *string   `json:"comment"`
+	CreatedBy string    `json:"created_by"`
+	UpdatedAt time.Time `json:"updated_at"`
+
+	Limits []RuleLimit `json:"limits" db:"-"`
+	// Problems say why proxies cannot use the rule, or one of its overrides, and what it
+	// should be.
+	Problems []string `json:"problems" db:"-"`
+	// Warnings are about a rule that proxies use, but that may not mean what it says.
+	Warnings []string `json:"warnings" db:"-"`
+}
+
+// RuleLimit is a limit of a rule.
+type RuleLimit struct {
+	Rule      string `json:"-"`
+	Name      string `json:"name"`
+	Algorithm string `json:"algorithm"`
+	// Events is nil for unlimited.
+	Events *int64 `json:"events"`
+	// Seconds is the window; nil for one on the calendar.
+	Seconds  *float64 `json:"seconds"`
+	Calendar *string  `json:"calendar"`
+	TimeZone *string  `json:"time_zone"`
+	Burst    *int64   `json:"burst"`
+	Durable  bool     `json:"durable"`
+	OnExceed string   `json:"on_exceed"`
+}
+
+var rulesSQL = `SELECT name, family, priority, mode, action, hosts, paths, methods, networks::text[], tiers, count_by, without_header,
+	` + beginSQL("lower(valid)") + `, ` + endSQL("upper(valid)") + `,
+	cost, status, message, extract(epoch FROM retry_after)::float8,
+	extract(epoch FROM ban_for)::float8, ban_after, extract(epoch FROM ban_within)::float8, comment, created_by, updated_at
+FROM rate_limit_rules ORDER BY CASE action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, priority DESC, name`
+
+const ruleLimitsSQL = `SELECT rule, name, algorithm, events, extract(epoch FROM per)::float8, calendar, time_zone, burst, durable, on_exceed
+FROM rate_limit_rule_limits ORDER BY rule, per NULLS LAST, name`
+
+// Rules returns all rules in the order in which proxies try them.
+func (d *Database) Rules(ctx context.Context) ([]Rule, error) {
+	all, err := rows[Rule](ctx, d, rulesSQL)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := rows[RuleLimit](ctx, d, ruleLimitsSQL)
+	if err != nil {
+		return nil, err
+	}
+	place := map[string]*Rule{}
+	for i := range all {
+		place[all[i].Name] = &all[i]
+		all[i].Limits = []RuleLimit{}
+		all[i].Problems = []string{}
+		all[i].Warnings = []string{}
+	}
+	for _, l := range limits {
+		if r := place[l.Rule]; r != nil {
+			r.Limits = append(r.Limits, l)
+		}
+	}
+	return all, d.findProblems(ctx, place)
+}
+
+// findProblems finds out which rules cannot be used: as the proxies do, by compiling them, and
+// by what proxies report. A proxy can have other problems, such as with a time zone that its
+// machine does not know.
+func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) error {
+	db, err := d.proxyDB()
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	read, overrides, err := policy.ReadRules(ctx, db)
+	if err != nil {
+		return d.failure(err)
+	}
+	for _, wrong := range policy.Compile(read, overrides, nil, policyOptions).Wrong() {
+		if r := rules[wrong.Rule]; r != nil {
+			text := wrong.Err.Error()
+			if wrong.Override != "" {
+				text = wrong.Override + ": " + text
+			}
+			r.Problems = append(r.Problems, text)
+		}
+	}
+	if err := d.findUnknownTiers(ctx, rules); err != nil {
+		return err
+	}
+	nodes, err := d.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		for _, problem := range node.Problems {
+			// A problem begins with "rule NAME: " or "rule NAME, override …: ".
+			problem = strings.TrimPrefix(problem, "rule ")
+			end := strings.IndexAny(problem, ":,")
+			if end < 0 {
+				continue
+			}
+			text := strings.TrimLeft(problem[end:], ":, ")
+			if r := rules[problem[:end]]; r != nil && len(r.Problems) == 0 {
+				r.Problems = append(r.Problems, node.Node+": "+text)
+			}
+		}
+	}
+	return nil
+}
+
+// findUnknownTiers finds rules that name a tier that is not in rate_limit_tiers: it was misspelt,
+// or renamed or deleted after the rule was made. Proxies use such a rule, since a setting of
+// their own can name any tier.
+func (d *Database) findUnknownTiers(ctx context.Context, rules map[string]*Rule) error {
+	found, err := rows[struct{ Rule, Tiers string }](ctx, d, `SELECT r.name, string_agg(quote_literal(t), ', ' ORDER BY t) FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t
+WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name`)
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		if r := rules[f.Rule]; r != nil {
+			r.Warnings = append(r.Warnings, "tiers: "+f.Tiers+": not in rate_limit_tiers, so no user has them")
+		}
+	}
+	return nil
+}
+
+// RuleNames are the names of all rules, in their order.
+func (d *Database) RuleNames(ctx context.Context) ([]string, error) {
+	return values[string](ctx, d, "SELECT name FROM rate_limit_rules ORDER BY name")
+}
+
+// SetRuleMode turns a rule on (enforce), on trial (shadow) or off.
+func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
+	return d.usably(ctx, name, func() error {
+		n, err := d.execute(ctx, "UPDATE rate_limit_rules SET mode = $2 WHERE name = $1", name, mode)
+		return d.oneRule(ctx, name, n, err)
+	})
+}
+
+// DeleteRule deletes a rule with its limits and overrides. Its counters expire by themselves.
+func (d *Database) DeleteRule(ctx context.Context, name string) error {
+	n, err := d.execute(ctx, "DELETE FROM rate_limit_rules WHERE name = $1", name)
+	return d.oneRule(ctx, name, n, err)
+}
+
+// oneRule returns an error if a command has changed no rule.
+func (d *Database) oneRule(ctx context.Context, name string, changed int64, err error) error {
+	if err != nil || changed > 0 {
+		return err
+	}
+	names, err := d.RuleNames(ctx)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return notFound(fmt.Sprintf("rule: %q: there are no rules", name))
+	}
+	const most = 20
+	if len(names) > most {
+		names = append(names[:most], "…")
+	}
+	return notFound(fmt.Sprintf("rule: %q: must be one of %s", name, strings.Join(names, ", ")))
+}

@@ -1,0 +1,138 @@
+package admin_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// TestEveryServerHasCounters runs on all versions of Postgres, by make test-postgres-versions.
+// On 14 the counters work, and all else says what it needs.
+func TestEveryServerHasCounters(t *testing.T) {
+	ctx := context.Background()
+	dsn := cluster.Open(t)
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	version := 0
+	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	old := version < 150000
+
+	db, err := admin.Open(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	// On an old server every command of the policy fails with this; on others none does.
+	check := func(what string, err error) {
+		t.Helper()
+		if old && (err == nil || !strings.Contains(err.Error(), "the policy needs Postgres 15 or newer, and the server is 14: only counters work there")) || !old && err != nil {
+			t.Errorf("%s on server %d: %v", what, version, err)
+		}
+	}
+	m, err := db.Migrate(ctx)
+	check("Migrate", err)
+	want := admin.Migration{Counters: "created", History: "created", Policy: "created"}
+	if old {
+		want.Policy = "not possible"
+	}
+	if m != want {
+		t.Errorf("Migrate returned %+v, want %+v", m, want)
+	}
+	_, err = db.Rules(ctx)
+	check("Rules", err)
+	_, err = db.SetRule(ctx, "plan", []string{"per_hour=3"})
+	check("SetRule", err)
+	_, err = db.Keys(ctx, "")
+	check("Keys", err)
+	_, err = db.Explain(ctx, &admin.Request{Tier: "anonymous", Method: "GET", Path: "/"})
+	check("Explain", err)
+	_, err = db.Top(ctx, "", 20)
+	check("Top", err)
+	_, err = db.Changes(ctx, 1, 1)
+	check("Changes", err)
+	_, err = db.Nodes(ctx)
+	check("Nodes", err)
+	_, err = db.Bans(ctx)
+	check("Bans", err)
+
+	if _, err := conn.Exec(ctx, "INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('web', 'x', 3, now(), now() + interval '1 h')"); err != nil {
+		t.Fatal(err)
+	}
+	counters, err := db.Counters(ctx, "web", "x")
+	if err != nil || len(counters) != 1 || *counters[0].Count != 3 {
+		t.Errorf("Counters returned %+v, %v", counters, err)
+	}
+	if top, err := db.TopCounters(ctx, "web", 1); err != nil || len(top) != 1 {
+		t.Errorf("TopCounters returned %+v, %v", top, err)
+	}
+	if err := db.Reset(ctx, "web", "x"); err != nil {
+		t.Error(err)
+	}
+
+	// The history needs no policy.
+	if u, err := db.Upkeep(ctx); err != nil || len(u.Made) != 8 {
+		t.Errorf("Upkeep returned %+v, %v", u, err)
+	}
+	for _, sql := range []string{
+		"INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, key, user_id, address, node) VALUES (now(), 1, 1, 'allowed', 'web', 'x', 'acme', '192.0.2.1', 'n')",
+		"INSERT INTO rate_limit_usage (day, user_id, requests, last_request) VALUES (now()::date, 'acme', 3, now())",
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := admin.Period{From: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}
+	if rows, err := db.Audit(ctx, &admin.AuditQuery{Period: last, User: "acme", Most: 5}); err != nil || len(rows) != 1 || *rows[0].Address != "192.0.2.1" {
+		t.Errorf("Audit returned %+v, %v", rows, err)
+	}
+	if senders, err := db.TopSince(ctx, last, "web", 5); err != nil || len(senders) != 1 || senders[0].Requests != 1 {
+		t.Errorf("TopSince returned %+v, %v", senders, err)
+	}
+	if u, err := db.UsageOf(ctx, "acme", admin.Period{From: last.From.AddDate(0, 0, -1), Until: last.Until.AddDate(0, 0, 1)}); err != nil || u.Total.Requests != 3 {
+		t.Errorf("UsageOf returned %+v, %v", u, err)
+	}
+}
+
+// TestSetRuleKnowsAllParameters of rate_limit_rule, in whatever order.
+func TestSetRuleKnowsAllParameters(t *testing.T) {
+	ctx := context.Background()
+	dsn := cluster.Open(t)
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.PgConn().Exec(ctx, admin.MigrationSQL()).ReadAll(); err != nil {
+		if conn.PgConn().ParameterStatus("server_version") < "15" {
+			return // there is no such function
+		}
+		t.Fatal(err)
+	}
+	var parameters []string
+	if err := conn.QueryRow(ctx, "SELECT proargnames[2:] FROM pg_proc WHERE proname = 'rate_limit_rule'").Scan(&parameters); err != nil {
+		t.Fatal(err)
+	}
+	var known []string
+	for _, s := range admin.RuleSettings() {
+		if !strings.HasPrefix(s.Name, "limit.") {
+			known = append(known, s.Name)
+		}
+	}
+	slices.Sort(parameters)
+	slices.Sort(known)
+	if !slices.Equal(parameters, known) {
+		t.Errorf("SetRule knows %q, the function has the parameters %q", known, parameters)
+	}
+}

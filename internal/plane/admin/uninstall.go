@@ -1,0 +1,93 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+// Part is something that Migrate, or the upkeep, has made.
+type Part struct {
+	// Kind is a table, view, function or aggregate.
+	Kind string `json:"kind"`
+	// Name is with the schema, and of a function with the types of its parameters.
+	Name string `json:"name"`
+}
+
+// made matches what the SQL of the migration makes.
+var made = regexp.MustCompile(`CREATE (?:UNLOGGED |OR REPLACE )?(?:TABLE|VIEW|FUNCTION|AGGREGATE) (?:IF NOT EXISTS )?(rate_limit_[a-z0-9_]+)`)
+
+// Parts returns what Uninstall drops, in that order. Partitions go with their table, and triggers
+// and indexes as well.
+func (d *Database) Parts(ctx context.Context) ([]Part, error) {
+	var names []string
+	for _, found := range made.FindAllStringSubmatch(schema.File, -1) {
+		names = append(names, found[1])
+	}
+	var others *string
+	if err := d.conn.QueryRow(ctx, schema.Others).Scan(&others); err != nil {
+		return nil, d.failure(err)
+	}
+	if others != nil {
+		return nil, fmt.Errorf("%s: it would be dropped, too; rename it first", *others)
+	}
+	// A partition whose drop was interrupted has no parent.
+	return rows[Part](ctx, d, `SELECT kind, name FROM (
+	SELECT CASE c.relkind WHEN 'v' THEN 1 ELSE 2 END AS place, CASE c.relkind WHEN 'v' THEN 'view' ELSE 'table' END AS kind, format('%I.%I', n.nspname, c.relname) AS name
+	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+	WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
+		AND (c.relname = ANY ($1) OR c.relname ~ '^rate_limit_audit_[0-9]{8}$')
+	UNION ALL
+	SELECT CASE p.prokind WHEN 'a' THEN 3 ELSE 4 END, CASE p.prokind WHEN 'a' THEN 'aggregate' ELSE 'function' END,
+		format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
+	FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE pg_function_is_visible(p.oid) AND p.proname = ANY ($1)
+	) AS parts ORDER BY place, name`, names)
+}
+
+// LiveProxies returns the names of the proxies that run.
+func (d *Database) LiveProxies(ctx context.Context) ([]string, error) {
+	var exists bool
+	if err := d.conn.QueryRow(ctx, "SELECT to_regclass('rate_limit_nodes') IS NOT NULL").Scan(&exists); err != nil || !exists {
+		return nil, err
+	}
+	return values[string](ctx, d, "SELECT n.node FROM rate_limit_nodes n WHERE "+schema.NodeIsLive+" ORDER BY n.node")
+}
+
+// Uninstall drops the parts, all or none. It fails if a proxy is live, or if something that is
+// not ours depends on a part.
+func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
+	live, err := d.LiveProxies(ctx)
+	if err != nil {
+		return err
+	}
+	if len(live) > 0 {
+		return fmt.Errorf("proxies are running: %s. Stop them, and wait for 10 seconds", strings.Join(live, ", "))
+	}
+	return d.together(ctx, func() error {
+		if _, err := d.execute(ctx, "SET LOCAL lock_timeout = '10s'"); err != nil {
+			return err
+		}
+		for _, kind := range []string{"view", "table", "aggregate", "function"} {
+			var names []string
+			for _, part := range parts {
+				if part.Kind == kind {
+					names = append(names, part.Name)
+				}
+			}
+			if len(names) == 0 {
+				continue
+			}
+			slices.Sort(names)
+			if _, err := d.conn.Exec(ctx, "DROP "+strings.ToUpper(kind)+" "+strings.Join(names, ", "), pgx.QueryExecModeSimpleProtocol); err != nil {
+				return d.failure(err)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,386 @@
+package archive_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
+)
+
+func TestDaysBecomeFiles(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 4, 3000)
+	want := inDatabase(t, conn, "rate_limit_audit")
+	dir := t.TempDir()
+	var told []string
+	o := options(t, dir, 3)
+	o.Done = func(d archive.Day) { told = append(told, d.Day) }
+	days := run(t, conn, o)
+	if len(days) != 3 || !slices.Equal(told, []string{"2026-08-01", "2026-08-02", "2026-08-03"}) {
+		t.Fatalf("archived %+v, told of %q, want the 3 days before the 4th of August", days, told)
+	}
+	for _, d := range days {
+		if d.Outcome != archive.Archived || d.Rows != 3000 || d.Bytes == 0 || d.Dropped || d.Problem != "" {
+			t.Errorf("%+v, want 3000 rows archived and nothing dropped", d)
+		}
+	}
+	run(t, conn, options(t, dir, 4))
+	names := []string{"audit/2026/08/2026-08-01.parquet", "audit/2026/08/2026-08-02.parquet", "audit/2026/08/2026-08-03.parquet", "audit/2026/08/2026-08-04.parquet"}
+	if got := files(t, dir); !slices.Equal(got, names) {
+		t.Errorf("the files are %q, want %q", got, names)
+	}
+	if got := inFiles(t, dir); got != want {
+		t.Errorf("the files have %+v, want %+v as the database", got, want)
+	}
+	if got := inDatabase(t, conn, "rate_limit_audit"); got != want {
+		t.Errorf("the database has %+v, want %+v as before", got, want)
+	}
+}
+
+// outcomes are what became of the partitions.
+func outcomes(days []archive.Day) []archive.Outcome {
+	var all []archive.Outcome
+	for _, d := range days {
+		all = append(all, d.Outcome)
+	}
+	return all
+}
+
+// problem runs an archive that must end with an error and must not archive the first day, and
+// returns why.
+func problem(t *testing.T, conn *pgx.Conn, o archive.Options) string {
+	t.Helper()
+	days, err := archive.Run(t.Context(), conn, o)
+	if err == nil || len(days) == 0 || days[0].Problem == "" || days[0].Dropped {
+		t.Fatalf("%v: %+v, want an error, and a problem with the first day", err, days)
+	}
+	return days[0].Problem
+}
+
+func TestDroppedDaysAreInFiles(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 4, 3000)
+	makePartition(t, conn, day(4)) // has no rows
+	want := inDatabase(t, conn, "rate_limit_audit WHERE time < '2026-08-04'")
+	dir := t.TempDir()
+	o := options(t, dir, 3)
+	o.Drop = true
+	for _, d := range run(t, conn, o) {
+		if d.Outcome != archive.Archived || !d.Dropped {
+			t.Errorf("%+v, want it archived and dropped", d)
+		}
+	}
+	if got := inFiles(t, dir); got != want {
+		t.Errorf("the files have %+v, want %+v as the database had", got, want)
+	}
+	if n := number(t, conn, "SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'"); n != 2 {
+		t.Errorf("%d partitions are left, want the 2 of later days", n)
+	}
+	o = options(t, dir, 5)
+	o.Drop = true
+	if got := outcomes(run(t, conn, o)); !slices.Equal(got, []archive.Outcome{archive.Archived, archive.Empty}) {
+		t.Errorf("the later days: %q, want one archived and one empty", got)
+	}
+	if got := len(files(t, dir)); got != 4 {
+		t.Errorf("%d files, want 4: a day without rows has none", got)
+	}
+	if days := run(t, conn, o); len(days) != 0 {
+		t.Errorf("nothing is left, and %+v was archived", days)
+	}
+}
+
+func TestASecondRunChangesNothing(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 2, 1000)
+	dir := t.TempDir()
+	run(t, conn, options(t, dir, 2))
+	long := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
+	for _, name := range files(t, dir) {
+		if err := os.Chtimes(filepath.Join(dir, name), long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := outcomes(run(t, conn, options(t, dir, 2))); !slices.Equal(got, []archive.Outcome{archive.Unchanged, archive.Unchanged}) {
+		t.Errorf("the second run: %q, want nothing changed", got)
+	}
+	o := options(t, dir, 2)
+	o.Drop = true
+	for _, d := range run(t, conn, o) {
+		if d.Outcome != archive.Unchanged || !d.Dropped || d.Rows != 1000 {
+			t.Errorf("with Drop: %+v, want it dropped, and its file unchanged", d)
+		}
+	}
+	for _, name := range files(t, dir) {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.ModTime().Equal(long) {
+			t.Errorf("%s was written again: %v, %v", name, info.ModTime(), err)
+		}
+	}
+}
+
+func TestRowsThatComeAfterTheArchive(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 1, 1000)
+	dir := t.TempDir()
+	run(t, conn, options(t, dir, 1))
+	fill(t, conn, day(0), 7)
+	want := inDatabase(t, conn, "rate_limit_audit")
+	o := options(t, dir, 1)
+	o.Drop = true
+	if days := run(t, conn, o); days[0].Outcome != archive.Replaced || days[0].Rows != 1007 {
+		t.Errorf("%+v, want the file replaced by one with 1007 rows", days)
+	}
+	if got := inFiles(t, dir); got != want {
+		t.Errorf("the files have %+v, want %+v", got, want)
+	}
+	// The partition was dropped. A writer makes a new one, and then two at once.
+	for _, name := range []string{"late", "later"} {
+		makePartition(t, conn, day(0))
+		execute(t, conn, "INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES ($1, 1, 1, 'limited', $2, 'late')", day(0).Add(time.Hour), name)
+		want.add((&auditRow{Time: day(0).Add(time.Hour), Cost: 1, Count: 1, DurationUS: 1, Weight: 1, Decision: "limited", Prefix: name, Node: "late"}).text())
+		if name == "late" {
+			execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
+		}
+	}
+	for range 2 {
+		for _, d := range run(t, conn, o) {
+			if d.Outcome != archive.Archived || !d.Dropped {
+				t.Errorf("%+v, want a late row in a file of its own", d)
+			}
+		}
+		if got := inFiles(t, dir); got != want {
+			t.Errorf("the files have %+v, want %+v", got, want)
+		}
+	}
+	names := []string{"audit/2026/08/2026-08-01-2.parquet", "audit/2026/08/2026-08-01-3.parquet", "audit/2026/08/2026-08-01.parquet"}
+	if got := files(t, dir); !slices.Equal(got, names) {
+		t.Errorf("the files are %q, want %q", got, names)
+	}
+}
+
+func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
+	dsn, conn := open(t)
+	makeDays(t, conn, 3, 100)
+	// The first day was detached by a run that ended.
+	execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
+	reader := connect(t, dsn)
+	execute(t, reader, "BEGIN")
+	execute(t, reader, "SELECT 1 FROM "+partitionName(day(1))+" LIMIT 1")
+	o := options(t, t.TempDir(), 3)
+	o.Drop, o.Patience = true, 100*time.Millisecond
+	days, err := archive.Run(t.Context(), conn, o)
+	if err == nil || !strings.Contains(err.Error(), "2 of 3") {
+		t.Errorf("%v, want that 2 of 3 partitions could not be archived", err)
+	}
+	if got := outcomes(days); !slices.Equal(got, []archive.Outcome{archive.Archived, archive.Skipped, archive.Skipped}) {
+		t.Errorf("%q, want the detached day archived", got)
+	}
+	if len(days) == 3 && !strings.Contains(days[2].Problem, partitionName(day(1))) {
+		t.Errorf("the problem is %q, want %s named", days[2].Problem, partitionName(day(1)))
+	}
+	execute(t, reader, "COMMIT")
+	for _, d := range run(t, conn, o) {
+		if !d.Dropped {
+			t.Errorf("%+v, want it dropped after the reader ended", d)
+		}
+	}
+}
+
+func TestTwoRunsAtOnce(t *testing.T) {
+	dsn, conn := open(t)
+	makeDays(t, conn, 1, 100)
+	locker, second := connect(t, dsn), connect(t, dsn)
+	execute(t, locker, "BEGIN")
+	execute(t, locker, "LOCK TABLE "+partitionName(day(0))+" IN ACCESS EXCLUSIVE MODE")
+	dir := t.TempDir()
+	first := make(chan error, 1)
+	slow := options(t, dir, 1)
+	slow.Patience = time.Minute
+	go func() {
+		_, err := archive.Run(context.WithoutCancel(t.Context()), conn, slow)
+		first <- err
+	}()
+	const locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+	for begin := time.Now(); number(t, second, locks) == 0 && time.Since(begin) < time.Minute; {
+		time.Sleep(time.Millisecond)
+	}
+	o := options(t, dir, 1)
+	o.Patience = 50 * time.Millisecond
+	if _, err := archive.Run(t.Context(), second, o); !errors.Is(err, archive.ErrRunning) {
+		t.Errorf("the second run: %v, want %v", err, archive.ErrRunning)
+	}
+	execute(t, locker, "COMMIT")
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	run(t, second, o)
+}
+
+func TestADamagedFileKeepsItsDay(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 1, 1000)
+	want := inDatabase(t, conn, "rate_limit_audit")
+	dir := t.TempDir()
+	run(t, conn, options(t, dir, 1))
+	name := filepath.Join(dir, files(t, dir)[0])
+	whole, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options(t, dir, 1)
+	o.Drop = true
+	for _, at := range []int{100, len(whole) / 2, len(whole) - 3} {
+		damaged := slices.Clone(whole)
+		for i := range 64 {
+			if at+i < len(damaged) {
+				damaged[at+i] ^= 0x55
+			}
+		}
+		if err := os.WriteFile(name, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if said := problem(t, conn, o); !strings.Contains(said, filepath.Base(name)) {
+			t.Errorf("damaged at %d: %q, want the file named", at, said)
+		}
+		if got := inDatabase(t, conn, partitionName(day(0))); got != want {
+			t.Fatalf("damaged at %d: the table has %+v, want %+v as before", at, got, want)
+		}
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	run(t, conn, o)
+	if got := inFiles(t, dir); got != want {
+		t.Errorf("the files have %+v, want %+v", got, want)
+	}
+}
+
+func TestRowsThatWereDeletedSinceAreToldOf(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 1, 1000)
+	dir := t.TempDir()
+	run(t, conn, options(t, dir, 1))
+	execute(t, conn, "DELETE FROM rate_limit_audit WHERE user_id = 'user-1'")
+	for _, drop := range []bool{false, true} {
+		o := options(t, dir, 1)
+		o.Drop = drop
+		if said := problem(t, conn, o); !strings.Contains(said, "changed or deleted") {
+			t.Errorf("%q, want that rows were changed or deleted", said)
+		}
+	}
+	if n := len(files(t, dir)); n != 1 {
+		t.Errorf("%d files, want 1", n)
+	}
+}
+
+func TestAColumnThatIsNotKnownKeepsTheDays(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 1, 10)
+	execute(t, conn, "ALTER TABLE rate_limit_audit ADD COLUMN colour text")
+	o := options(t, t.TempDir(), 1)
+	o.Drop = true
+	if said := problem(t, conn, o); !strings.Contains(said, "colour") {
+		t.Errorf("%q, want the column named", said)
+	}
+	if n := number(t, conn, "SELECT count(*) FROM "+partitionName(day(0))); n != 10 {
+		t.Errorf("%d rows are left, want 10", n)
+	}
+}
+
+func TestARowOfAnotherDayKeepsItsTable(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 2, 10)
+	execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
+	execute(t, conn, "INSERT INTO "+partitionName(day(0))+" SELECT * FROM "+partitionName(day(1)))
+	dir := t.TempDir()
+	if said := problem(t, conn, options(t, dir, 2)); !strings.Contains(said, "2026-08-02") {
+		t.Errorf("%q, want the row named", said)
+	}
+	if got := files(t, dir); !slices.Equal(got, []string{"audit/2026/08/2026-08-02.parquet"}) {
+		t.Errorf("the files are %q, want the one of the other day", got)
+	}
+}
+
+func TestATableThatAViewNeedsIsNotDropped(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 2, 10)
+	execute(t, conn, "CREATE VIEW mine AS SELECT * FROM "+partitionName(day(0)))
+	o := options(t, t.TempDir(), 2)
+	o.Drop = true
+	days, err := archive.Run(t.Context(), conn, o)
+	if err == nil || len(days) != 2 || days[0].Dropped || !strings.Contains(days[0].Problem, "depend") || !days[1].Dropped {
+		t.Errorf("%v: %+v, want only the second day dropped", err, days)
+	}
+}
+
+// What is archived must stay for a week, so that a failure can be repaired before upkeep deletes
+// it.
+func TestRetentionShouldLeaveAWeek(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 1, 10)
+	for _, c := range []struct {
+		keep  string
+		wrong bool
+	}{{"51 days", true}, {"52 days", true}, {"81 days", true}, {"82 days", false}, {"7 years", false}} {
+		execute(t, conn, "UPDATE rate_limit_retention SET keep = $1::text::interval WHERE what = 'audit'", c.keep)
+		o := options(t, t.TempDir(), 1)
+		o.Now = day(1).AddDate(0, 0, 75)
+		var warning error
+		o.Warn = func(err error) { warning = err }
+		days, err := archive.Run(t.Context(), conn, o)
+		if err != nil || (warning != nil) != c.wrong || len(days) != 1 || days[0].Outcome != archive.Archived {
+			t.Errorf("kept for %s: %+v, %v, %v, want the day archived, and a warning: %v", c.keep, days, err, warning, c.wrong)
+		}
+		if warning != nil && !strings.Contains(warning.Error(), "rate_limit_retention") {
+			t.Errorf("the warning is %q, want what to do", warning)
+		}
+	}
+}
+
+func TestAnInterruptedRunCleansUp(t *testing.T) {
+	dsn, conn := open(t)
+	makeDays(t, conn, 1, 20000)
+	want := inDatabase(t, conn, "rate_limit_audit")
+	dir := t.TempDir()
+	for n := range 6 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n*n)*5*time.Millisecond)
+		interrupted := connect(t, dsn)
+		o := options(t, dir, 1)
+		days, err := archive.Run(ctx, interrupted, o)
+		cancel()
+		if err == nil {
+			break
+		}
+		if len(days) > 0 && days[0].File != "" {
+			continue // interrupted after it
+		}
+		if left := files(t, dir); len(left) > 0 {
+			t.Errorf("interrupted with %v: %q is left", err, left)
+		}
+	}
+	o := options(t, dir, 1)
+	run(t, connect(t, dsn), o)
+	if got := inFiles(t, dir); got != want {
+		t.Errorf("the files have %+v, want %+v", got, want)
+	}
+}
+
+func TestThereMustBeAnAuditLogAndATimeInThePast(t *testing.T) {
+	dsn, conn := open(t)
+	o := options(t, t.TempDir(), 1)
+	o.Before = today.Add(time.Second)
+	if _, err := archive.Run(t.Context(), conn, o); err == nil || !strings.Contains(err.Error(), "--before") {
+		t.Errorf("a time to come: %v, want an error of --before", err)
+	}
+	execute(t, conn, "DROP TABLE rate_limit_audit")
+	if _, err := archive.Run(t.Context(), connect(t, dsn), options(t, t.TempDir(), 1)); err == nil || !strings.Contains(err.Error(), "migrate") {
+		t.Errorf("without the table: %v, want that it must be made", err)
+	}
+}

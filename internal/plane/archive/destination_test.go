@@ -1,0 +1,113 @@
+package archive_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
+)
+
+// cleanEnvironment removes what configures S3.
+func cleanEnvironment(t *testing.T) {
+	t.Helper()
+	for _, entry := range os.Environ() {
+		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "AWS_") {
+			t.Setenv(name, "")
+		}
+	}
+	t.Setenv("HOME", t.TempDir())
+}
+
+func TestDestinationsThatAreNotUsable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "credentials")
+	if err := os.WriteFile(file, []byte("[default]\naws_access_key_id = id\naws_secret_access_key = hunter2\n[sso]\nsso_session = x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	type env map[string]string
+	keys := func(more env) env {
+		all := env{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hunter2"}
+		for name, value := range more {
+			all[name] = value
+		}
+		return all
+	}
+	for _, c := range []struct {
+		to   string
+		env  env
+		want string
+	}{
+		{"", nil, "--to"},
+		{file, nil, "a folder that exists"},
+		{filepath.Join(t.TempDir(), "missing"), nil, "a folder that exists"},
+		{"gs://bucket/x", keys(nil), "s3://BUCKET/PREFIX"},
+		{"s3://", keys(nil), "s3://BUCKET/PREFIX"},
+		{"s3://id:hunter2@bucket/x", keys(nil), "s3://BUCKET/PREFIX"},
+		{"s3://bucket", env{"AWS_ACCESS_KEY_ID": "id"}, "AWS_SECRET_ACCESS_KEY"},
+		{"s3://bucket", env{"AWS_SECRET_ACCESS_KEY": "hunter2"}, "AWS_ACCESS_KEY_ID"},
+		{"s3://bucket", env{"AWS_PROFILE": "other", "AWS_SHARED_CREDENTIALS_FILE": file}, "other"},
+		{"s3://bucket", env{"AWS_PROFILE": "sso", "AWS_SHARED_CREDENTIALS_FILE": file}, "AWS_PROFILE"},
+		{"s3://bucket", env{"AWS_PROFILE": "x", "AWS_SHARED_CREDENTIALS_FILE": file + "-missing"}, "credentials"},
+		{"s3://bucket", keys(env{"AWS_ENDPOINT_URL": "localhost:9000"}), "AWS_ENDPOINT_URL"},
+		{"s3://bucket", keys(env{"AWS_ENDPOINT_URL_S3": "https://id:hunter2@host"}), "AWS_ENDPOINT_URL_S3"},
+		{"s3://bucket", keys(env{"AWS_ENDPOINT_URL": "https://host/path"}), "AWS_ENDPOINT_URL"},
+		// There is no role either: the address of its server refuses connections.
+		{"s3://bucket", env{"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:1/"}, "AWS_ACCESS_KEY_ID"},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			cleanEnvironment(t)
+			for name, value := range c.env {
+				t.Setenv(name, value)
+			}
+			_, err := archive.NewDestination(c.to)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%q with %v: %v, want an error with %q and without a secret", c.to, c.env, err, c.want)
+			}
+		})
+	}
+}
+
+func TestCredentialsOfAProfile(t *testing.T) {
+	cleanEnvironment(t)
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	if err := os.Mkdir(filepath.Join(home, ".aws"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, ".aws", "credentials"), []byte("[logs]\naws_access_key_id = id\naws_secret_access_key = hunter2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AWS_PROFILE", "logs")
+	to, err := archive.NewDestination("s3://bucket/a/b/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := to.String(); got != "s3://bucket/a/b" {
+		t.Errorf("the destination is %q, want s3://bucket/a/b", got)
+	}
+}
+
+// A server that does not answer is an error that names the bucket, and no day is detached.
+func TestAServerForS3ThatDoesNotAnswer(t *testing.T) {
+	cleanEnvironment(t)
+	_, conn := open(t)
+	makeDays(t, conn, 1, 10)
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_ENDPOINT_URL": "http://127.0.0.1:1"} {
+		t.Setenv(name, value)
+	}
+	to, err := archive.NewDestination("s3://bucket/limits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	days, err := archive.Run(t.Context(), conn, archive.Options{Before: day(1), To: to, Drop: true, Now: today})
+	if err == nil || len(days) > 0 || !strings.Contains(err.Error(), "s3://bucket/limits") || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("%+v, %v, want an error that names the bucket, and nothing done", days, err)
+	}
+	t.Logf("after %v", time.Since(begin))
+	if n := number(t, conn, "SELECT count(*) FROM rate_limit_audit"); n != 10 {
+		t.Errorf("%d rows are in the audit log, want 10", n)
+	}
+}

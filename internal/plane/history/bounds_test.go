@@ -1,0 +1,295 @@
+package history_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand"
+	"runtime"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// TestAFloodOfHostsBecomesOther: the sums stay right.
+func TestAFloodOfHostsBecomesOther(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	for i := 0; i < 1000; i++ {
+		history.Add(w, &history.Record{Time: someTime, Host: fmt.Sprint("h", i), Decision: history.Limited})
+		if i == 500 {
+			flush(t, w) // the bound is that of the minute
+		}
+	}
+	history.Add(w, &history.Record{Time: someTime, Host: "h1", Decision: history.Limited})
+	history.Add(w, &history.Record{Time: someTime.Add(time.Minute), Host: "h999", Decision: history.Limited})
+	flush(t, w)
+	same(t, "metrics", s.text(`SELECT to_char(time, 'MI'), count(*), sum(limited)::bigint, (sum(limited) FILTER (WHERE host = '(other)'))::bigint, (sum(limited) FILTER (WHERE host = 'h1'))::bigint
+		FROM rate_limit_metrics GROUP BY 1 ORDER BY 1`), "30 101 1001 900 2\n31 1 1 <nil> <nil>")
+}
+
+// TestAFloodOfRoutesBecomesOther: a placeholder of the route can be the client's.
+func TestAFloodOfRoutesBecomesOther(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	for i := 0; i < 6000; i++ {
+		history.Add(w, &history.Record{Time: someTime, Route: fmt.Sprint("r", i), Decision: history.Limited})
+	}
+	flush(t, w)
+	same(t, "metrics", s.text("SELECT count(*), sum(limited)::bigint, (sum(limited) FILTER (WHERE route = '(other)'))::bigint FROM rate_limit_metrics"), "101 6000 5900")
+}
+
+// TestAFloodOfCellsBecomesOther: hosts are not told apart any more, and prefixes are.
+func TestAFloodOfCellsBecomesOther(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	for prefix := 0; prefix < 40; prefix++ {
+		for host := 0; host < 50; host++ {
+			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", prefix), Host: fmt.Sprint("h", host), Decision: history.Allowed})
+		}
+	}
+	flush(t, w)
+	same(t, "metrics", s.text("SELECT count(*), sum(allowed)::bigint, (count(*) FILTER (WHERE host = '(other)')), count(DISTINCT prefix) FROM rate_limit_metrics"), "1020 2000 20 40")
+}
+
+// TestHostsAreToldApartThroughoutAMinute: a minute is written many times, and the bounds are those of
+// what is in it.
+func TestHostsAreToldApartThroughoutAMinute(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	for round := 0; round < 12; round++ {
+		for i := 0; i < 400; i++ {
+			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", i%4), Host: fmt.Sprint("h", i/4), Decision: history.Allowed})
+		}
+		flush(t, w)
+	}
+	same(t, "metrics", s.text("SELECT count(*), count(*) FILTER (WHERE host = '(other)'), min(allowed), max(allowed) FROM rate_limit_metrics"), "400 0 12 12")
+}
+
+// TestCostsThatClientsChooseBreakNoSum: the largest number stands for a sum that is larger.
+func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	for round := 0; round < 4; round++ {
+		for _, d := range []history.Decision{history.Allowed, history.Failed} {
+			for i := 0; i < 3; i++ {
+				history.Add(w, &history.Record{Time: someTime.Add(time.Duration(round/2) * time.Minute), Decision: d, User: "anna", Cost: 1 << 62})
+			}
+		}
+		flush(t, w)
+	}
+	report, err := history.Upkeep(context.Background(), s.db(), someTime)
+	if err != nil || report.RolledUp != 2 {
+		t.Errorf("upkeep: %+v, %v", report, err)
+	}
+	same(t, "metrics and usage", s.text("SELECT granularity, count(*), min(cost), sum(requests)::bigint FROM rate_limit_metrics GROUP BY 1 UNION ALL SELECT 'usage', count(*), min(cost), sum(requests)::bigint FROM rate_limit_usage ORDER BY 1"),
+		"day 1 9223372036854775807 24\nhour 1 9223372036854775807 24\nminute 2 9223372036854775807 24\nusage 1 9223372036854775807 24")
+	if stats := w.Stats(); stats.DroppedMetrics+stats.DroppedUsage != 0 {
+		t.Errorf("stats %+v", stats)
+	}
+}
+
+// TestAFloodOfKeysInOneSecondIsBounded: refusals that could become one row need memory, too.
+func TestAFloodOfKeysInOneSecondIsBounded(t *testing.T) {
+	s := &site{t: t}
+	w := s.writerOn(downDB{}, history.Settings{DisableMigration: true})
+	key := strings.Repeat("k", 500)
+	before := heap()
+	const records = 200000
+	for i := 0; i < records; i++ {
+		history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, i), Decision: history.Limited, Audit: auditAll})
+	}
+	if grown := heap() - before; grown > 60<<20 {
+		t.Errorf("the writer holds %d MB", grown>>20)
+	}
+	history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, records-1), Decision: history.Limited, Audit: auditAll})
+	stats := w.Stats()
+	if stats.Recorded != records+1 || stats.Dropped+stats.Pending != records+1 || stats.Pending != history.DefaultMaxPending+1 {
+		t.Errorf("stats %+v, and one row must stand for two", stats)
+	}
+}
+
+// downDB is a database that never answers.
+type downDB struct{}
+
+var errDown = errors.New("connection refused")
+
+func (downDB) Run(ctx context.Context, statements []*postgres.Statement) error {
+	for _, s := range statements {
+		s.Err = errDown
+	}
+	return errDown
+}
+
+func (downDB) Exec(context.Context, string) error { return errDown }
+func (downDB) Close()                             {}
+
+// TestMemoryIsBoundedWhileTheDatabaseIsDown: whatever clients send, and for how long.
+func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
+	s := &site{t: t}
+	w := s.writerOn(downDB{}, history.Settings{DisableMigration: true})
+	key, path := strings.Repeat("k", 500), strings.Repeat("ä", 200)
+	before := heap()
+	const records = 400000
+	for i := 0; i < records; i++ {
+		history.Add(w, &history.Record{
+			Time: someTime.Add(time.Duration(i) * time.Millisecond * 700), Host: fmt.Sprint("h", i), User: fmt.Sprint("user ", i), Key: fmt.Sprint(key, i), Path: path,
+			Duration: time.Duration(rand.Int63n(int64(time.Minute))), Decision: history.Decision(i % 2), Audit: auditAll,
+		})
+		if i%50000 == 0 {
+			_ = w.Flush(context.Background())
+		}
+	}
+	if grown := heap() - before; grown > 100<<20 {
+		t.Errorf("the writer holds %d MB", grown>>20)
+	}
+	stats := w.Stats()
+	if stats.Recorded != records || stats.Dropped+stats.Pending != records || stats.Pending > history.DefaultMaxPending {
+		t.Errorf("stats %+v", stats)
+	}
+	// What is being sent counts beside the bound: up to 2,000 entries.
+	if missing := stats.DroppedUsage - (records - 100000); missing > 0 || missing < -2000 || stats.DroppedMetrics == 0 {
+		t.Errorf("stats %+v", stats)
+	}
+	w.Close()
+	if stats := w.Stats(); stats.Pending != 0 || stats.Dropped != records {
+		t.Errorf("stats after Close %+v", stats)
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// hangingDB is a database that answers only when the caller gives up.
+type hangingDB struct{}
+
+func (hangingDB) Run(ctx context.Context, statements []*postgres.Statement) error {
+	<-ctx.Done()
+	for _, s := range statements {
+		s.Err = ctx.Err()
+	}
+	return ctx.Err()
+}
+
+func (hangingDB) Exec(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
+func (hangingDB) Close()                                   {}
+
+// TestCloseEndsThoughTheDatabaseHangs: in bounded time, and no goroutine is left.
+func TestCloseEndsThoughTheDatabaseHangs(t *testing.T) {
+	before := runtime.NumGoroutine()
+	w, err := history.New(hangingDB{}, history.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Prepare()
+	for i := 0; i < 3000; i++ {
+		history.Add(w, &history.Record{Time: someTime, User: "anna", Audit: auditAll})
+	}
+	began := time.Now()
+	w.Close()
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	w.Close()
+	history.Add(w, &history.Record{Time: someTime, User: "anna", Audit: auditAll})
+	if stats := w.Stats(); stats.Recorded != 3001 || stats.Dropped != 3001 || stats.Pending != 0 || stats.DroppedMetrics != 3001 || stats.DroppedUsage != 3001 {
+		t.Errorf("stats %+v", stats)
+	}
+	if err := w.Flush(context.Background()); !errors.Is(err, ratelimit.ErrClosed) {
+		t.Errorf("Flush after Close: %v", err)
+	}
+	w.Prepare()
+	eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// TestCloseWritesWhatIsPending also if Prepare was never called.
+func TestCloseWritesWhatIsPending(t *testing.T) {
+	s := newSite(t)
+	for _, prepared := range []bool{true, false} {
+		w := s.writer(history.Settings{})
+		if prepared {
+			w.Prepare()
+		}
+		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: "anna", Audit: auditAll})
+		w.Close()
+		same(t, "sums", s.text("SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM rate_limit_metrics)::bigint, (SELECT sum(requests) FROM rate_limit_usage)::bigint"), "1 1 1")
+		s.empty()
+	}
+}
+
+// TestTheBackgroundWrites within seconds, without Flush.
+func TestTheBackgroundWrites(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	w.Prepare()
+	for i := 0; i < 2500; i++ {
+		history.Add(w, &history.Record{Time: time.Now(), Decision: history.Allowed, Audit: auditAll})
+	}
+	eventually(t, "rows", func() bool { return w.Stats().Written == 2500 })
+	eventually(t, "metrics", func() bool {
+		return s.number("SELECT coalesce(sum(allowed), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'") == 2500
+	})
+}
+
+// TestWrongSettingsAreNamed: each error names the field.
+func TestWrongSettingsAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		settings history.Settings
+		want     string
+	}{
+		{history.Settings{Node: strings.Repeat("n", 201)}, `node: "` + strings.Repeat("n", 201) + `": must be up to 200 bytes of UTF-8 without NUL`},
+		{history.Settings{Region: "a\x00"}, `region: "a\x00": must be up to 200 bytes of UTF-8 without NUL`},
+		{history.Settings{Address: 9}, `audit_address: "9": must be full, prefix or off`},
+		{history.Settings{MaxPending: -1}, `max_pending: "-1": must be 0 or more`},
+		{history.Settings{Retention: []history.Retention{{What: "logs", Keep: 24 * time.Hour}}}, `retention: "logs": must be audit, metrics_minute, metrics_hour, metrics_day or usage`},
+		{history.Settings{Retention: []history.Retention{{What: "audit usage", Keep: 24 * time.Hour}}}, `retention: "audit usage": must be audit, metrics_minute, metrics_hour, metrics_day or usage`},
+		{history.Settings{Retention: []history.Retention{{What: "usage", Keep: time.Hour}}}, `retention usage: "1h0m0s": must be 24h or more`},
+	} {
+		_, err := history.New(downDB{}, c.settings)
+		var field *ratelimit.FieldError
+		if !errors.As(err, &field) || err.Error() != c.want {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
+	if _, err := history.New(nil, history.Settings{}); err == nil {
+		t.Error("a Writer without a database")
+	}
+}
+
+// TestQuantilesAreWithinTwoPercent of those of the latencies themselves.
+func TestQuantilesAreWithinTwoPercent(t *testing.T) {
+	random := rand.New(rand.NewSource(1))
+	var all []time.Duration
+	buckets := make([]int64, 512)
+	for i := 0; i < 100000; i++ {
+		d := time.Duration(math.Exp(random.Float64()*math.Log(1e8))) * time.Microsecond
+		all = append(all, d)
+		buckets[history.BucketOf(d)]++
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
+	for _, p := range []float64{0, 0.01, 0.5, 0.95, 0.99, 1} {
+		rank := max(1, int(math.Ceil(p*float64(len(all)))))
+		want := all[rank-1]
+		if got := history.Quantile(buckets, p); math.Abs(float64(got)/float64(want)-1) > 0.02 {
+			t.Errorf("p%g is %v, want %v", 100*p, got, want)
+		}
+	}
+	if got := history.Quantile(nil, 0.5); got != 0 {
+		t.Errorf("the median of nothing is %v", got)
+	}
+	for _, d := range []time.Duration{-1, 0, 1, time.Microsecond, time.Microsecond + 1, time.Hour, math.MaxInt64} {
+		if b := history.BucketOf(d); b < 0 || b > 511 || b == 0 != (d <= time.Microsecond) {
+			t.Errorf("%v is in bucket %d", d, b)
+		}
+	}
+}

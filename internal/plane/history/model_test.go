@@ -1,0 +1,242 @@
+package history_test
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// model is what the tables must add up to.
+type model struct {
+	audit, metrics, usage map[string][]int64
+	decisions             int64
+}
+
+func newModel() *model {
+	return &model{audit: map[string][]int64{}, metrics: map[string][]int64{}, usage: map[string][]int64{}}
+}
+
+func addTo(sums map[string][]int64, key string, amounts ...int64) {
+	if sums[key] == nil {
+		sums[key] = make([]int64, len(amounts))
+	}
+	for i, n := range amounts {
+		sums[key][i] += n
+	}
+}
+
+func oneIf(yes bool) int64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// add adds a record. Its texts are not empty, and have no space.
+func (m *model) add(r *history.Record) {
+	at := r.Time.UTC()
+	if r.Audit.Level == history.AuditAll || r.Audit.Level == history.AuditDenied && r.Decision != history.Allowed {
+		m.decisions++
+		key := fmt.Sprint(at.Format("20060102150405"), " ", r.Decision, " ", r.Prefix, " ", r.Key, " ", r.User, " ", r.Cost)
+		addTo(m.audit, key, 1)
+	}
+	passed := r.Decision == history.Allowed || r.Decision == history.Failed && r.Status == 0
+	shadow := r.Decision == history.Shadow
+	cost := oneIf(passed) * r.Cost
+	of := func(d history.Decision) int64 { return oneIf(r.Decision == d) }
+	addTo(m.metrics, fmt.Sprint(at.Format("200601021504"), " ", r.Prefix, " ", r.Host, " ", r.Route),
+		oneIf(!shadow), of(history.Allowed), of(history.Limited), of(history.Blocked), of(history.Rejected), of(history.Failed), of(history.Shadow), cost,
+		oneIf(r.Decision == history.Limited && r.Source == ratelimit.FromBlocked), oneIf(!shadow))
+	if !shadow && r.User != "-" {
+		addTo(m.usage, fmt.Sprint(at.Format("20060102"), " ", r.User, " ", r.KeyID), 1, cost, oneIf(!passed))
+	}
+}
+
+// lines are sums as text, sorted.
+func lines(sums map[string][]int64) string {
+	var all []string
+	for key, amounts := range sums {
+		all = append(all, key+" "+strings.Trim(fmt.Sprint(amounts), "[]"))
+	}
+	sort.Strings(all)
+	return strings.Join(all, "\n")
+}
+
+func sorted(text string) string {
+	all := strings.Split(text, "\n")
+	sort.Strings(all)
+	return strings.Join(all, "\n")
+}
+
+// check compares the tables.
+func (m *model) check(t testing.TB, s *site) {
+	t.Helper()
+	same(t, "audit", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), decision, prefix, key, coalesce(user_id, '-'), cost, sum(count)::bigint FROM rate_limit_audit GROUP BY 1, 2, 3, 4, 5, 6`)), lines(m.audit))
+	same(t, "metrics", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MI'), prefix, host, route, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
+		coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'`)), lines(m.metrics))
+	same(t, "usage", sorted(s.text(`SELECT to_char(day, 'YYYYMMDD'), user_id, key_id, requests, cost, refused FROM rate_limit_usage`)), lines(m.usage))
+}
+
+func (s *site) empty() {
+	s.t.Helper()
+	s.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_writers")
+}
+
+// someRecord draws a record near the end of a day.
+func someRecord(t *rapid.T) history.Record {
+	r := history.Record{
+		Time:     time.Date(2026, 12, 31, 23, 59, 58, 0, time.UTC).Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond),
+		Decision: history.Decision(rapid.IntRange(0, 5).Draw(t, "decision")),
+		Prefix:   rapid.SampledFrom([]string{"p", "rule/q"}).Draw(t, "prefix"),
+		Key:      rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key"),
+		User:     rapid.SampledFrom([]string{"anna", "ben", ""}).Draw(t, "user"),
+		KeyID:    int64(rapid.IntRange(0, 1).Draw(t, "key id")),
+		Host:     rapid.SampledFrom([]string{"a", "b"}).Draw(t, "host"),
+		Route:    rapid.SampledFrom([]string{"r", "s"}).Draw(t, "route"),
+		Cost:     int64(rapid.IntRange(0, 2).Draw(t, "cost")),
+		Duration: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "duration")),
+		Source:   rapid.SampledFrom([]ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked, ratelimit.FromLease}).Draw(t, "source"),
+		Audit:    history.Audit{Level: rapid.SampledFrom([]history.Level{history.AuditOff, history.AuditDenied, history.AuditAll}).Draw(t, "level")},
+	}
+	if r.Decision != history.Allowed && rapid.Bool().Draw(t, "refused") {
+		r.Status = 429
+	}
+	return r
+}
+
+// TestTheTablesAddUpToTheRequests: over midnight, with refusals merged, by two Writers.
+func TestTheTablesAddUpToTheRequests(t *testing.T) {
+	s := newSite(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		writers := []*history.Writer{s.writer(history.Settings{}), s.writer(history.Settings{Node: "n2"})}
+		defer writers[0].Close()
+		defer writers[1].Close()
+		flush(t, writers[0]) // makes the tables
+		s.empty()
+		m := newModel()
+		n := rapid.IntRange(0, 60).Draw(rt, "records")
+		for i := 0; i < n; i++ {
+			w := writers[rapid.IntRange(0, 1).Draw(rt, "writer")]
+			r := someRecord(rt)
+			history.Add(w, &r)
+			if r.User == "" {
+				r.User = "-"
+			}
+			m.add(&r)
+			if rapid.IntRange(0, 20).Draw(rt, "flush") == 0 {
+				flush(t, w)
+			}
+		}
+		flush(t, writers[0])
+		flush(t, writers[1])
+		m.check(t, s)
+		written := writers[0].Stats().Written + writers[1].Stats().Written
+		if written != m.decisions {
+			rt.Errorf("the Writers count %d decisions, want %d", written, m.decisions)
+		}
+		if t.Failed() {
+			rt.FailNow()
+		}
+	})
+}
+
+// TestEqualRefusalsOfASecondAreOneRow: requests that passed are a row each.
+func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	for i := 0; i < 1000; i++ {
+		for _, r := range []history.Record{
+			{Decision: history.Limited, Key: "k", User: "anna", Prefix: "p"},
+			{Decision: history.Limited, Key: "l", User: "anna", Prefix: "p"},
+			{Decision: history.Limited, Key: "k", User: "ben", Prefix: "p"},
+			{Decision: history.Limited, Key: "k", User: "anna", Prefix: "p", Cost: 2},
+			{Decision: history.Shadow, Key: "k", User: "anna", Prefix: "p"},
+		} {
+			r.Time = someTime.Add(time.Duration(i%500) * time.Millisecond)
+			if i >= 500 {
+				r.Time = r.Time.Add(500 * time.Millisecond)
+			}
+			r.Audit = history.Audit{Level: history.AuditDenied}
+			r.Path = fmt.Sprint("/", i)
+			history.Add(w, &r)
+		}
+	}
+	flush(t, w)
+	same(t, "rows", s.text(`SELECT to_char(time, 'SS.MS'), decision, key, user_id, cost, count, path FROM rate_limit_audit ORDER BY time, decision, key, user_id, cost`),
+		`15.500 limited k anna 0 500 /0
+15.500 limited k anna 2 500 /0
+15.500 limited k ben 0 500 /0
+15.500 limited l anna 0 500 /0
+15.500 shadow k anna 0 500 /0
+16.000 limited k anna 0 500 /500
+16.000 limited k anna 2 500 /500
+16.000 limited k ben 0 500 /500
+16.000 limited l anna 0 500 /500
+16.000 shadow k anna 0 500 /500`)
+}
+
+// TestASampleEstimatesTheRequests: refusals are all there, and each of the sample has a weight.
+func TestASampleEstimatesTheRequests(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{MaxPending: 100000})
+	for i := 0; i < 20000; i++ {
+		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
+	}
+	for i := 0; i < 100; i++ {
+		history.Add(w, &history.Record{Time: someTime, Decision: history.Limited, Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
+	}
+	flush(t, w)
+	same(t, "refusals", s.text("SELECT count, weight::text FROM rate_limit_audit WHERE decision = 'limited'"), "100 1")
+	// 1,000 are expected, with a standard deviation of 31.
+	if n := s.number("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE decision = 'allowed'"); n < 20*750 || n > 20*1250 {
+		t.Errorf("the sample stands for %d requests, want about 20000", n)
+	}
+	same(t, "metrics", s.text("SELECT allowed, limited FROM rate_limit_metrics"), "20000 100")
+}
+
+// TestManyWritersDoNotWaitForEachOther: they write the same rows at once, in another order each.
+func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
+	s := newSite(t)
+	const count, records = 6, 3000
+	writers := make([]*history.Writer, count)
+	for i := range writers {
+		writers[i] = s.writer(history.Settings{Node: fmt.Sprint("n", i)})
+	}
+	var all sync.WaitGroup
+	for i := range writers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for n := 0; n < records; n++ {
+				history.Add(writers[i], &history.Record{
+					Time: someTime, User: fmt.Sprint("u", (n*(i+7))%200), Host: fmt.Sprint("h", (n*(i+3))%50), Decision: history.Allowed, Cost: 1, Audit: auditAll,
+				})
+				if n%300 == 0 {
+					if err := writers[i].Flush(context.Background()); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if err := writers[i].Flush(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	all.Wait()
+	same(t, "sums", s.text("SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM rate_limit_metrics)::bigint, (SELECT sum(requests) FROM rate_limit_usage)::bigint"),
+		fmt.Sprint(count*records, count*records, count*records))
+	for _, w := range writers {
+		if stats := w.Stats(); stats.Failures != 0 {
+			t.Errorf("failures: %d, the last one: %s", stats.Failures, stats.LastError)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package history_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// load adds records until it is stopped.
+type load struct {
+	stop  context.CancelFunc
+	ended sync.WaitGroup
+	added int64
+}
+
+func startLoad(w *history.Writer) *load {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &load{stop: cancel}
+	l.ended.Add(1)
+	go func() {
+		defer l.ended.Done()
+		for ctx.Err() == nil {
+			for i := 0; i < 10; i++ {
+				l.added++
+				history.Add(w, &history.Record{
+					Time: time.Now(), Decision: history.Decision(l.added % 2), Key: fmt.Sprint("k", l.added%7), User: fmt.Sprint("u", l.added%11), Cost: 1, Audit: auditAll,
+				})
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	return l
+}
+
+// end stops the load, and returns how many records it has added.
+func (l *load) end() int64 {
+	l.stop()
+	l.ended.Wait()
+	return l.added
+}
+
+// exact fails if the tables and the counts of dropped decisions do not add up to the records.
+func exact(t testing.TB, s *site, w *history.Writer, added int64) {
+	t.Helper()
+	stats := w.Stats()
+	if stats.Recorded != added || stats.Pending != 0 || stats.Written+stats.Dropped != added {
+		t.Errorf("%d records were added, and the counts are %+v", added, stats)
+	}
+	same(t, "rows, metrics and usage", s.text(`SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = 'minute')::bigint,
+		(SELECT sum(requests) FROM rate_limit_usage)::bigint`), fmt.Sprint(stats.Written, added, added))
+	same(t, "what rate_limit_writers says", s.text("SELECT written, dropped FROM rate_limit_writers"), fmt.Sprint(stats.Written, stats.Dropped))
+}
+
+// TestAnOutageDropsTheOldestAndCountsThem: all that was decided during an outage is in the tables,
+// or counts as dropped.
+func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
+	for name, outage := range map[string]struct {
+		begin, end func(c *cluster.Cluster) error
+	}{
+		"stopped": {(*cluster.Cluster).Stop, func(c *cluster.Cluster) error { return c.Restart(context.Background()) }},
+		"killed":  {(*cluster.Cluster).Kill, func(c *cluster.Cluster) error { return c.Restart(context.Background()) }},
+		"paused":  {(*cluster.Cluster).Pause, (*cluster.Cluster).Resume},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := cluster.Private(t, cluster.Options{})
+			s := siteOn(t, c.DSN("postgres"))
+			const most = 400
+			w := s.writer(history.Settings{MaxPending: most})
+			w.Prepare()
+			l := startLoad(w)
+			eventually(t, "rows before the outage", func() bool { return w.Stats().Written > 1000 })
+			before := w.Stats().Dropped
+			if err := outage.begin(c); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "drops", func() bool { return w.Stats().Dropped > before+2000 })
+			if stats := w.Stats(); stats.Pending > most*100 {
+				t.Errorf("%d decisions wait", stats.Pending)
+			}
+			if err := outage.end(c); err != nil {
+				t.Fatal(err)
+			}
+			after := w.Stats().Written
+			eventually(t, "rows after the outage", func() bool { return w.Stats().Written > after+1000 })
+			added := l.end()
+			eventually(t, "a flush", func() bool { return w.Flush(context.Background()) == nil })
+			s.pool.Reset()
+			exact(t, s, w, added)
+			if all := s.reports(); len(all) == 0 || len(all) > 3 {
+				t.Errorf("reports within a few minutes: %q", all)
+			}
+		})
+	}
+}
+
+// TestBatchesAreWrittenOnceOverABadNetwork: connections break in the middle of what is sent, so that
+// nobody knows which batches were written.
+func TestBatchesAreWrittenOnceOverABadNetwork(t *testing.T) {
+	for name, open := range drivers {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			proxy, dsn := slownet.ListenFor(t, s.dsn, 0)
+			db, err := open(dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			w := s.writerOn(db, history.Settings{})
+			flush(t, w)
+			proxy.SetFaults(&slownet.Faults{Seed: 7, Bytes: 6000, Piece: 1000})
+			proxy.CloseConnections()
+			added := int64(0)
+			for round := 0; round < 60; round++ {
+				for i := 0; i < 20; i++ {
+					added++
+					history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: fmt.Sprint("u", i), Path: "/", Audit: auditAll})
+				}
+				_ = w.Flush(context.Background())
+			}
+			failures := w.Stats().Failures
+			proxy.SetFaults(nil)
+			proxy.CloseConnections()
+			eventually(t, "a flush", func() bool { return w.Flush(context.Background()) == nil })
+			exact(t, s, w, added)
+			if failures < 5 {
+				t.Errorf("only %d attempts failed: the network is too good", failures)
+			}
+		})
+	}
+}
+
+// forgetfulDB loses the answers to some calls, which the server has obeyed.
+type forgetfulDB struct {
+	postgres.DB
+	calls int
+}
+
+var errLost = errors.New("the connection is lost")
+
+func (f *forgetfulDB) Run(ctx context.Context, statements []*postgres.Statement) error {
+	err := f.DB.Run(ctx, statements)
+	if !strings.Contains(statements[0].SQL, "begin_batch") {
+		return err
+	}
+	f.calls++
+	if err != nil || f.calls%3 == 0 {
+		return err
+	}
+	for _, s := range statements {
+		s.Err, s.Code = errLost, ""
+	}
+	return errLost
+}
+
+// TestABatchWithAnUnknownOutcomeIsWrittenOnce: it is sent again under its number, and what comes
+// meanwhile is another batch.
+func TestABatchWithAnUnknownOutcomeIsWrittenOnce(t *testing.T) {
+	s := newSite(t)
+	w := s.writerOn(&forgetfulDB{DB: s.db()}, history.Settings{})
+	added := int64(0)
+	for round := 0; round < 20; round++ {
+		for i := 0; i < 5; i++ {
+			added++
+			history.Add(w, &history.Record{Time: someTime, Decision: history.Limited, Key: "k", User: "anna", Audit: auditAll})
+		}
+		_ = w.Flush(context.Background())
+	}
+	eventually(t, "a flush", func() bool { return w.Flush(context.Background()) == nil })
+	exact(t, s, w, added)
+	if w.Stats().Failures < 10 {
+		t.Errorf("only %d attempts failed", w.Stats().Failures)
+	}
+}
+
+// TestARowThatTheServerRefusesStopsNoOther: it is dropped after it has failed alone.
+func TestARowThatTheServerRefusesStopsNoOther(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	flush(t, w)
+	s.exec("ALTER TABLE rate_limit_audit ADD CONSTRAINT no_evil CHECK (path IS DISTINCT FROM '/evil')")
+	s.exec("ALTER TABLE rate_limit_usage ADD CONSTRAINT no_evil CHECK (user_id <> 'evil')")
+	s.exec("ALTER TABLE rate_limit_metrics ADD CONSTRAINT no_evil CHECK (host <> 'evil')")
+	for i := 0; i < 500; i++ {
+		r := history.Record{Time: someTime, Decision: history.Allowed, User: fmt.Sprint("u", i%9), Host: fmt.Sprint("h", i%5), Path: "/", Audit: auditAll}
+		if i == 100 || i == 101 || i == 400 {
+			r.Path = "/evil"
+		}
+		if i%100 == 50 {
+			r.User = "evil"
+		}
+		if i%100 == 51 {
+			r.Host = "evil"
+		}
+		history.Add(w, &r)
+	}
+	flush(t, w)
+	same(t, "sums", s.text(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests) FROM rate_limit_usage)::bigint, (SELECT sum(requests) FROM rate_limit_metrics)::bigint`), "497 495 495")
+	stats := w.Stats()
+	same(t, "counts", fmt.Sprint(stats.Written, stats.Dropped, stats.DroppedUsage, stats.DroppedMetrics, stats.Pending), "497 3 5 5 0")
+	same(t, "what rate_limit_writers says", s.text("SELECT written, dropped FROM rate_limit_writers"), "497 3")
+	if all := s.reports(); len(all) != 1 || !strings.Contains(all[0], "dropped 1 decisions") {
+		t.Errorf("reports in one minute: %q", all)
+	}
+}
+
+// TestALockedRowIsWaitedForOneSecond, so that decisions on the same connection go on. Nothing is lost.
+func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	add := func() {
+		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: "anna", Audit: auditAll})
+	}
+	add()
+	flush(t, w)
+	lock, err := s.pool.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(context.Background(), "SELECT FROM rate_limit_usage FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	add()
+	if err := w.Flush(context.Background()); err == nil || !strings.Contains(err.Error(), "lock timeout") {
+		t.Errorf("a flush while a row is locked: %v", err)
+	}
+	if err := lock.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, w)
+	exact(t, s, w, 2)
+}
+
+// TestDroppedTablesAreMadeAgain: nothing is lost until the bound, and the retention is the same.
+func TestDroppedTablesAreMadeAgain(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{Retention: []history.Retention{{What: "audit", Keep: 7 * 24 * time.Hour}}})
+	flush(t, w)
+	s.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_writers, rate_limit_retention CASCADE")
+	for i := 0; i < 10; i++ {
+		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: "anna", Audit: auditAll})
+	}
+	eventually(t, "a flush", func() bool { return w.Flush(context.Background()) == nil })
+	exact(t, s, w, 10)
+	same(t, "the retention", s.text("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = 'audit'"), "true")
+}

@@ -1,0 +1,49 @@
+package history_test
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// The privileges that docs/operating.md lists are enough for a proxy: it writes, sets the retention
+// and does the upkeep. They do not let it read or change a row.
+func TestThePrivilegesOfTheDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant := regexp.MustCompile(`GRANT EXECUTE ON FUNCTION rate_limit_[^;]* TO `).FindString(string(text))
+	if grant == "" {
+		t.Fatal("docs/operating.md has no GRANT EXECUTE")
+	}
+	s := newSite(t)
+	if err := postgres.MigrateHistory(context.Background(), s.db()); err != nil {
+		t.Fatal(err)
+	}
+	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
+	role := "h_" + s.text("SELECT current_database()")
+	s.exec("CREATE ROLE " + role)
+	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
+	s.exec(grant + role)
+
+	proxy := siteOn(t, s.dsn+"&options=-c%20role%3D"+role)
+	w := proxy.writer(history.Settings{Retention: []history.Retention{{What: "usage", Keep: 48 * time.Hour}}})
+	history.Add(w, &history.Record{Time: time.Now(), Decision: history.Limited, Prefix: "p", User: "anna", Status: 429, Audit: auditAll})
+	flush(t, w)
+	if _, err := history.Upkeep(context.Background(), proxy.db(), time.Now()); err != nil {
+		t.Error(err)
+	}
+	same(t, "rows", s.text("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM rate_limit_metrics WHERE granularity = 'minute'), (SELECT count(*) FROM rate_limit_usage)"), "1 1 1")
+	same(t, "retention", s.text("SELECT keep::text FROM rate_limit_retention WHERE what = 'usage'"), "2 days")
+	for _, sql := range []string{"SELECT FROM rate_limit_audit", "UPDATE rate_limit_usage SET cost = 0", "DELETE FROM rate_limit_metrics", "DELETE FROM rate_limit_retention"} {
+		if _, err := proxy.pool.Exec(context.Background(), sql); err == nil {
+			t.Errorf("the role of a proxy may run %s", sql)
+		}
+	}
+}

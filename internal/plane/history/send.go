@@ -1,0 +1,270 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// outcome is what became of an attempt to write a batch.
+type outcome int
+
+const (
+	written outcome = iota
+	// unknown: it may be written. It is sent again under its number.
+	unknown
+	// refused: it is not written, and never will be as it is.
+	refused
+)
+
+// migratePause is the time between two attempts to make the tables, or to write the retention.
+const migratePause = 10 * time.Second
+
+// write writes what is due, or all that is pending now.
+func (w *Writer) write(ctx context.Context, all bool) error {
+	lacking := w.migrate(ctx)
+	if errors.Is(lacking, ratelimit.ErrUnavailable) {
+		return lacking
+	}
+	if err := w.retain(ctx); err != nil && lacking == nil {
+		lacking = err
+	}
+	w.mu.Lock()
+	until := w.pending.end()
+	now := floorDiv(w.settings.Now().UnixMicro(), 1000000)
+	if !all && now != w.held && w.pending.len() < w.batchRows {
+		// Equal refusals of this second can still become one row.
+		until = w.pending.before(now)
+		w.held = now
+	}
+	due := all || time.Since(w.totalled) >= totalsPause
+	if due {
+		w.totals.collect()
+		w.totalled = time.Now()
+	}
+	w.mu.Unlock()
+	for {
+		p := w.next(until)
+		if p == nil && due {
+			// What was left from before may have been in the way.
+			due = false
+			w.mu.Lock()
+			w.totals.collect()
+			w.mu.Unlock()
+			continue
+		}
+		if p == nil {
+			if lacking != nil {
+				w.report(lacking)
+			}
+			return nil
+		}
+		if err := w.send(ctx, p); err != nil {
+			if lacking != nil {
+				return fmt.Errorf("%w; %w", err, lacking)
+			}
+			return err
+		}
+	}
+}
+
+// next returns the batch that is to be sent next, or nil. It has rows before the number until.
+func (w *Writer) next(until int64) *parcel {
+	if len(w.sending) > 0 {
+		return w.sending[0]
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := &parcel{rows: w.pending.take(w.batchRows, until)}
+	p.cells, p.usage = w.totals.take()
+	if len(p.rows) == 0 && len(p.cells) == 0 && len(p.usage) == 0 && w.stats.Dropped == w.reported {
+		return nil
+	}
+	w.sendingRows += len(p.rows)
+	w.sendingBytes += p.bytes()
+	w.sendingCount += p.decisions()
+	w.sendingMetrics += requestsOf(p.cells)
+	w.sendingUsage += usesOf(p.usage)
+	w.sending = append(w.sending, p)
+	return p
+}
+
+// migrate makes the tables what they must be. If that fails, batches can still be written to tables
+// that are there, unless the error is ratelimit.ErrUnavailable.
+func (w *Writer) migrate(ctx context.Context) error {
+	if w.ready || w.settings.DisableMigration {
+		return nil
+	}
+	if w.lacking != nil && time.Since(w.migrated) < migratePause {
+		return w.lacking
+	}
+	within, cancel := context.WithTimeout(ctx, migrateTimeout)
+	defer cancel()
+	err := postgres.MigrateHistory(within, w.db)
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		return err
+	}
+	w.ready = err == nil
+	if w.ready && !w.retained {
+		w.retainedAt = time.Time{} // it can be written now
+	}
+	w.lacking = err
+	w.migrated = time.Now()
+	return err
+}
+
+// retain writes the retention once.
+func (w *Writer) retain(ctx context.Context) error {
+	if w.retained || len(w.settings.Retention) == 0 || time.Since(w.retainedAt) < migratePause {
+		return nil
+	}
+	w.retainedAt = time.Now()
+	statements := make([]*postgres.Statement, 0, len(w.settings.Retention))
+	for _, r := range w.settings.Retention {
+		statements = append(statements, &postgres.Statement{
+			SQL: "SELECT rate_limit_retain($1, $2, $3)", Args: []any{r.What, intervalText(r.Keep), w.settings.Node},
+		})
+	}
+	within, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
+	err := w.db.Run(within, statements)
+	for _, s := range statements {
+		if err == nil {
+			err = s.Err
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("writing the retention of the history: %w", err)
+	}
+	w.retained = true
+	return nil
+}
+
+// intervalText is a duration as an interval of Postgres.
+func intervalText(d time.Duration) string {
+	if d%day == 0 {
+		return fmt.Sprintf("%d days", d/day)
+	}
+	return fmt.Sprintf("%d seconds", d/time.Second)
+}
+
+// send sends a batch. An error means that it is to be sent again later.
+func (w *Writer) send(ctx context.Context, p *parcel) error {
+	if p.number == 0 {
+		w.number++
+		p.number = w.number
+	}
+	w.mu.Lock()
+	dropped := w.stats.Dropped
+	total := w.stats.Written + p.decisions()
+	w.mu.Unlock()
+	statements := w.statements(p, total, dropped)
+	within, cancel := context.WithTimeout(ctx, sendTimeout)
+	err := w.db.Run(within, statements)
+	cancel()
+	became, failed := outcomeOf(statements, err)
+	if became == written {
+		w.reported = dropped
+		w.done(p, false)
+		return nil
+	}
+	if isMissing(failed.code) {
+		w.ready = false
+		w.retained = false
+	}
+	text := fmt.Errorf("writing the history: %w", failed.err)
+	if became == unknown {
+		return text
+	}
+	w.mu.Lock()
+	w.stats.Failures++
+	w.stats.LastError = text.Error()
+	w.mu.Unlock()
+	parts := p.parts()
+	if parts == nil {
+		w.done(p, true)
+		w.report(text)
+		return nil
+	}
+	w.sending = append(parts, w.sending[1:]...)
+	return nil
+}
+
+// done takes the first batch out of those that are sent, because it is written, or dropped.
+func (w *Writer) done(p *parcel, isDropped bool) {
+	w.sending = w.sending[1:]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	count := p.decisions()
+	w.sendingRows -= len(p.rows)
+	w.sendingBytes -= p.bytes()
+	w.sendingCount -= count
+	w.sendingMetrics -= requestsOf(p.cells)
+	w.sendingUsage -= usesOf(p.usage)
+	if !isDropped {
+		w.stats.Written += count
+		w.stats.Batches++
+		return
+	}
+	w.stats.Dropped += count
+	w.stats.DroppedMetrics += requestsOf(p.cells)
+	w.stats.DroppedUsage += usesOf(p.usage)
+}
+
+// failure is why a batch is not written.
+type failure struct {
+	err  error
+	code string
+}
+
+// outcomeOf reads the outcome of a transaction. err is that of DB.Run.
+func outcomeOf(statements []*postgres.Statement, err error) (outcome, failure) {
+	first := statements[0]
+	if first.Err != nil && first.Code == uniqueViolation {
+		return written, failure{} // by an earlier attempt
+	}
+	var failed *postgres.Statement
+	for _, s := range statements {
+		if s.Err != nil && !errors.Is(s.Err, postgres.ErrRolledBack) {
+			failed = s
+			break
+		}
+	}
+	if failed == nil && first.Err == nil {
+		return written, failure{}
+	}
+	if failed == nil {
+		return unknown, failure{err: first.Err}
+	}
+	if err == nil && isFinal(failed.Code) {
+		return refused, failure{failed.Err, failed.Code}
+	}
+	return unknown, failure{failed.Err, failed.Code}
+}
+
+const uniqueViolation = "23505"
+
+// isFinal reports whether the same batch would fail again. A driver that cannot send a parameter
+// gives no code.
+func isFinal(code string) bool {
+	if code == "" {
+		return true
+	}
+	for _, class := range []string{"21", "22", "23", "54", "P0"} {
+		if strings.HasPrefix(code, class) {
+			return true
+		}
+	}
+	return false
+}
+
+// isMissing reports whether tables or functions are missing, or old.
+func isMissing(code string) bool {
+	return sqlstate.IsMissingTable(code) || code == "42883" || code == "3F000"
+}

@@ -1,0 +1,156 @@
+package history_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// someTime is a time in the middle of a second, of a minute and of a day.
+var someTime = time.Date(2026, 11, 20, 12, 30, 15, 500_000_000, time.UTC)
+
+// site is a database, and Writers on it.
+type site struct {
+	t    testing.TB
+	dsn  string
+	pool *pgxpool.Pool
+
+	mu       sync.Mutex
+	reported []string
+}
+
+func newSite(t testing.TB) *site {
+	t.Helper()
+	return siteOn(t, cluster.Open(t))
+}
+
+func siteOn(t testing.TB, dsn string) *site {
+	t.Helper()
+	pool, err := pgxpool.New(context.Background(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return &site{t: t, dsn: dsn, pool: pool}
+}
+
+func (s *site) exec(sql string) {
+	s.t.Helper()
+	if _, err := s.pool.Exec(context.Background(), sql); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (s *site) number(sql string) int64 {
+	s.t.Helper()
+	var n int64
+	if err := s.pool.QueryRow(context.Background(), sql).Scan(&n); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// text returns all rows of a query, their columns with a space between.
+func (s *site) text(sql string) string {
+	s.t.Helper()
+	rows, err := s.pool.Query(context.Background(), sql)
+	if err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	defer rows.Close()
+	var lines []string
+	for rows.Next() {
+		values, err := rows.Values()
+		if err != nil {
+			s.t.Fatalf("%s: %v", sql, err)
+		}
+		lines = append(lines, strings.TrimSuffix(fmt.Sprintln(values...), "\n"))
+	}
+	if err := rows.Err(); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (s *site) db() postgres.DB {
+	s.t.Helper()
+	db, err := drivers["pgxdb"](s.dsn)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(db.Close)
+	return db
+}
+
+// writer returns a Writer that writes when it is told to.
+func (s *site) writer(settings history.Settings) *history.Writer {
+	s.t.Helper()
+	return s.writerOn(s.db(), settings)
+}
+
+func (s *site) writerOn(db postgres.DB, settings history.Settings) *history.Writer {
+	s.t.Helper()
+	settings.OnError = func(err error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.reported = append(s.reported, err.Error())
+	}
+	if settings.Node == "" {
+		settings.Node = "n1"
+	}
+	w, err := history.New(db, settings)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(w.Close)
+	return w
+}
+
+// reports are what the Writers have reported so far.
+func (s *site) reports() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.reported...)
+}
+
+func flush(t testing.TB, w *history.Writer) {
+	t.Helper()
+	if err := w.Flush(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// same fails if a text is not what it should be.
+func same(t testing.TB, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s:\n%s\nwant\n%s", what, got, want)
+	}
+}
+
+// eventually waits for something that happens in the background.
+func eventually(t testing.TB, what string, happened func() bool) {
+	t.Helper()
+	for until := time.Now().Add(60 * time.Second); !happened(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("waited in vain for " + what)
+		}
+	}
+}
+
+// drivers open a DB each.
+var drivers = map[string]func(dsn string) (postgres.DB, error){
+	"pgwire": func(dsn string) (postgres.DB, error) { return pgwire.Open(dsn, pgwire.Options{}) },
+	"pgxdb":  func(dsn string) (postgres.DB, error) { return pgxdb.Open(dsn, pgxdb.Options{}) },
+}

@@ -1,0 +1,119 @@
+package history_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+)
+
+// TestAddressesAreMaskedAlsoInKeys: the address of the client is neither in its column nor in a key.
+func TestAddressesAreMaskedAlsoInKeys(t *testing.T) {
+	s := newSite(t)
+	add := func(w *history.Writer, address string, keys ...string) {
+		for _, key := range keys {
+			history.Add(w, &history.Record{Time: someTime, Address: netip.MustParseAddr(address), Key: key, Also: []string{"p", key}, Audit: auditAll})
+		}
+	}
+	for _, c := range []struct {
+		mode history.AddressMode
+		want string
+	}{
+		{history.AddressFull, `192.0.2.77 192.0.2.77 {p,192.0.2.77}
+192.0.2.77 anna|192.0.2.77 {p,anna|192.0.2.77}
+192.0.2.77 198.51.100.0/25 {p,198.51.100.0/25}
+192.0.2.77 anna {p,anna}
+2001:db8:1:2::3 2001:db8:1:2::/64 {p,2001:db8:1:2::/64}
+2001:db8:1:2::3 2001:db8:1:2::/64 x 2001:db8:1:2::3 {p,"2001:db8:1:2::/64 x 2001:db8:1:2::3"}
+192.0.2.9 ::ffff:192.0.2.9 {p,::ffff:192.0.2.9}`},
+		{history.AddressPrefix, `192.0.2.0/24 192.0.2.0/24 {p,192.0.2.0/24}
+192.0.2.0/24 anna|192.0.2.0/24 {p,anna|192.0.2.0/24}
+192.0.2.0/24 198.51.100.0/24 {p,198.51.100.0/24}
+192.0.2.0/24 anna {p,anna}
+2001:db8:1::/48 2001:db8:1::/48 {p,2001:db8:1::/48}
+2001:db8:1::/48 2001:db8:1::/48 x 2001:db8:1::/48 {p,"2001:db8:1::/48 x 2001:db8:1::/48"}
+192.0.2.0/24 192.0.2.0/24 {p,192.0.2.0/24}`},
+		{history.AddressOff, ` (address) {p,(address)}
+ anna|(address) {p,anna|(address)}
+ (address) {p,(address)}
+ anna {p,anna}
+ (address) {p,(address)}
+ (address) x (address) {p,"(address) x (address)"}
+ (address) {p,(address)}`},
+	} {
+		w := s.writer(history.Settings{Address: c.mode})
+		add(w, "192.0.2.77", "192.0.2.77", "anna|192.0.2.77", "198.51.100.0/25", "anna")
+		add(w, "2001:db8:1:2::3", "2001:db8:1:2::/64", "2001:db8:1:2::/64 x 2001:db8:1:2::3")
+		add(w, "::ffff:192.0.2.9", "::ffff:192.0.2.9")
+		flush(t, w)
+		same(t, "address, key and also", s.text("SELECT coalesce(CASE WHEN masklen(address) IN (32, 128) THEN host(address) ELSE address::text END, ''), key, also::text FROM rate_limit_audit ORDER BY ctid"), c.want)
+		s.empty()
+	}
+}
+
+// TestAMaskedKeyIsMaskedOnce: the network's text begins with the text of some addresses in it.
+func TestAMaskedKeyIsMaskedOnce(t *testing.T) {
+	for _, c := range []struct{ client, key, want string }{
+		{"192.0.2.0", "u 192.0.2.0", "u 192.0.2.0/24"},
+		{"2001:db8:1::", "u 2001:db8:1::/64", "u 2001:db8:1::/48"},
+		{"2001:db8:1::", "u 2001:db8:1:: 2001:db8:1::/64", "u 2001:db8:1::/48 2001:db8:1::/48"},
+		{"2001:db8:1:0::5%eth0", "u 2001:db8:1::5", "u 2001:db8:1::/48"},
+	} {
+		same(t, c.client, history.MaskKey(history.AddressPrefix, c.key, netip.MustParseAddr(c.client)), c.want)
+	}
+}
+
+// TestNoQueryAndNoBrokenTextReachesTheTables: clients choose hosts, paths, methods and users.
+func TestNoQueryAndNoBrokenTextReachesTheTables(t *testing.T) {
+	s := newSite(t)
+	w := s.writer(history.Settings{})
+	long := strings.Repeat("ä", 3000)
+	for _, r := range []history.Record{
+		{Path: "/a?api_key=secret", Host: "h"},
+		{Path: "/b\x00\xff?token=secret", Host: "h\x00\xff", Method: "G\x00", User: "u\x00\xff", Key: "k\xff", Route: "r\xff", Prefix: "p\x00", Tier: "t\x00", Reason: "r\x00", Limit: "l\x00"},
+		{Path: "/" + long, Host: long, Method: long, User: long, Key: long, Route: long, Prefix: long, Tier: long, Reason: long, Limit: long, Also: []string{long, long}},
+	} {
+		r.Time = someTime
+		r.Decision = history.Limited
+		r.Audit = auditAll
+		history.Add(w, &r)
+	}
+	flush(t, w)
+	all := s.text("SELECT row_to_json(a)::text FROM rate_limit_audit a") + s.text("SELECT row_to_json(m)::text FROM rate_limit_metrics m") + s.text("SELECT row_to_json(u)::text FROM rate_limit_usage u")
+	if strings.Contains(all, "secret") {
+		t.Errorf("a query is in the tables: %s", all)
+	}
+	same(t, "rows", s.text("SELECT path, host, method, user_id, key FROM rate_limit_audit WHERE length(path) < 100 ORDER BY path"), "/a h <nil> <nil> <nil>\n/b?? h?? G? u?? k?")
+	same(t, "lengths", s.text("SELECT length(path), octet_length(host), octet_length(user_id), octet_length(key) FROM rate_limit_audit WHERE length(path) > 100"), "200 254 512 512")
+	if stats := w.Stats(); stats.Written != 3 || stats.Failures != 0 || stats.DroppedMetrics+stats.DroppedUsage != 0 {
+		t.Errorf("stats %+v", stats)
+	}
+}
+
+// FuzzTextsOfClients: whatever a client sends, Postgres can store it, and it is no longer than
+// allowed.
+func FuzzTextsOfClients(f *testing.F) {
+	for _, text := range []string{"", "/a", "a?b", "\xff\x00", strings.Repeat("ä", 300), strings.Repeat("\x80", 999), "192.0.2.1", "2001:db8::/64", "x 2001:db8::1"} {
+		f.Add(text)
+	}
+	client := netip.MustParseAddr("2001:db8::1")
+	f.Fuzz(func(t *testing.T, text string) {
+		path := history.CleanPath(text)
+		for _, got := range []string{history.CleanText(text, 255), path, history.CleanText(history.MaskKey(history.AddressPrefix, text, client), 512)} {
+			if !utf8.ValidString(got) || strings.IndexByte(got, 0) >= 0 {
+				t.Errorf("%q became %q", text, got)
+			}
+		}
+		if utf8.RuneCountInString(path) > 200 || strings.Contains(path, "?") && !strings.ContainsAny(text, "\x00") && utf8.ValidString(text) {
+			t.Errorf("the path %q became %q", text, path)
+		}
+		if got := history.CleanText(text, 255); len(got) > 255 {
+			t.Errorf("%q has %d bytes", got, len(got))
+		}
+		if masked := history.MaskKey(history.AddressOff, text, client); strings.Contains(masked, client.String()) {
+			t.Errorf("the key %q became %q", text, masked)
+		}
+	})
+}

@@ -1,0 +1,350 @@
+package history_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// upkeepSite is a database with the tables of the history, and a connection to it.
+type upkeepSite struct {
+	t    testing.TB
+	dsn  string
+	db   postgres.DB
+	conn *pgx.Conn
+}
+
+func newUpkeepSite(t testing.TB) *upkeepSite {
+	t.Helper()
+	s := &upkeepSite{t: t, dsn: cluster.Open(t)}
+	s.db = s.open("")
+	s.conn = s.connect()
+	if err := postgres.MigrateHistory(context.Background(), s.db); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *upkeepSite) open(more string) postgres.DB {
+	s.t.Helper()
+	db, err := pgxdb.Open(s.dsn+more, pgxdb.Options{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(db.Close)
+	return db
+}
+
+func (s *upkeepSite) connect() *pgx.Conn {
+	s.t.Helper()
+	conn, err := pgx.Connect(context.Background(), s.dsn)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// run runs commands on a connection, and returns the first column of the last one, lines
+// joined with a space.
+func (s *upkeepSite) run(conn *pgx.Conn, sql string) string {
+	s.t.Helper()
+	results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()
+	if err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	var values []string
+	for _, row := range results[len(results)-1].Rows {
+		values = append(values, string(row[0]))
+	}
+	return strings.Join(values, " ")
+}
+
+// days makes the partitions of some days, with a row in each.
+func (s *upkeepSite) days(first string, n int) {
+	s.t.Helper()
+	s.run(s.conn, fmt.Sprintf(`SELECT rate_limit_make_partition(date '%[1]s' + n) FROM generate_series(0, %[2]d - 1) n;
+		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) SELECT date '%[1]s'::timestamp AT TIME ZONE 'UTC' + n * interval '1 day', 1, 5, 'limited', 'web', 'n'
+		FROM generate_series(0, %[2]d - 1) n`, first, n))
+}
+
+func (s *upkeepSite) upkeep(now string) history.UpkeepReport {
+	s.t.Helper()
+	report, err := history.Upkeep(context.Background(), s.db, at(s.t, now))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return report
+}
+
+func at(t testing.TB, text string) time.Time {
+	t.Helper()
+	now, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now
+}
+
+// short are the days of partitions.
+func short(names []string) string {
+	all := slices.Clone(names)
+	for i, name := range all {
+		all[i] = strings.TrimPrefix(name, "public.rate_limit_audit_")
+	}
+	return strings.Join(all, " ")
+}
+
+func (s *upkeepSite) partitions() string {
+	s.t.Helper()
+	return strings.ReplaceAll(s.run(s.conn, `SELECT relname FROM pg_class WHERE relname ~ '^rate_limit_audit_\d' AND relkind = 'r' ORDER BY 1`), "rate_limit_audit_", "")
+}
+
+// The partitions of today and of 7 more days are made, and one that is 90 days old goes: not a
+// second before.
+func TestUpkeepMakesAndDropsPartitions(t *testing.T) {
+	s := newUpkeepSite(t)
+	s.days("2026-08-21", 3)
+	before := s.upkeep("2026-11-20T23:59:59Z")
+	if got := short(before.Made); got != "20261120 20261121 20261122 20261123 20261124 20261125 20261126 20261127" || short(before.Dropped) != "20260821" || short(before.Detached) != "20260821" {
+		t.Errorf("the report is %+v", before)
+	}
+	after := s.upkeep("2026-11-21T01:00:00+01:00")
+	if short(after.Made) != "20261128" || short(after.Dropped) != "20260822" || after.Busy || len(after.Skipped) > 0 {
+		t.Errorf("the report is %+v", after)
+	}
+	if got := s.partitions(); got != "20260823 20261120 20261121 20261122 20261123 20261124 20261125 20261126 20261127 20261128" {
+		t.Errorf("there are the partitions %s", got)
+	}
+	if got := s.run(s.conn, "SELECT count(*) FROM rate_limit_audit"); got != "1" {
+		t.Errorf("%s rows are left", got)
+	}
+	if again := s.upkeep("2026-11-21T00:00:00Z"); len(again.Made)+len(again.Dropped)+len(again.Detached)+len(again.Skipped) > 0 || again.RolledUp+again.Deleted > 0 {
+		t.Errorf("the next one reports %+v", again)
+	}
+}
+
+// Metrics are rolled up, and what is old is deleted.
+func TestUpkeepRollsUpAndDeletes(t *testing.T) {
+	s := newUpkeepSite(t)
+	s.run(s.conn, `INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests) VALUES ('minute', '2026-11-21 10:00Z', 'a', '', '', '', 4), ('minute', '2026-11-21 10:01Z', 'a', '', '', '', 5);
+		INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2019-11-20', 'ann', '2019-11-20')`)
+	if report := s.upkeep("2026-11-21T10:02:00Z"); report.RolledUp != 2 || report.Deleted != 1 {
+		t.Errorf("the report is %+v", report)
+	}
+	if report := s.upkeep("2026-11-28T11:00:00Z"); report.RolledUp != 0 || report.Deleted != 2 {
+		t.Errorf("7 days later the report is %+v", report)
+	}
+	if got := s.run(s.conn, "SELECT sum(requests) FROM rate_limit_metrics"); got != "18" {
+		t.Errorf("hour and day have %s requests, want 9 each", got)
+	}
+}
+
+// A reader that holds a partition open keeps this one only, and stops no writer. The report names
+// the reader, and the partition goes when the reader has ended.
+func TestAReaderOfAPartitionStopsNothingElse(t *testing.T) {
+	for name, begin := range map[string]string{
+		"the partition alone":               "BEGIN; SELECT * FROM rate_limit_audit_20260802",
+		"by way of the table":               "BEGIN; SELECT * FROM rate_limit_audit WHERE time >= '2026-08-02Z' AND time < '2026-08-03Z'",
+		"by way of the table, one snapshot": "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM rate_limit_audit WHERE time >= '2026-08-02Z' AND time < '2026-08-03Z'",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newUpkeepSite(t)
+			s.days("2026-08-01", 4)
+			s.upkeep("2026-10-01T12:00:00Z")
+			reader := s.connect()
+			pid := reader.PgConn().PID()
+			s.run(reader, begin)
+
+			// A writer goes on all the time.
+			writer := s.connect()
+			stop := make(chan struct{})
+			var group sync.WaitGroup
+			group.Add(1)
+			slowest := time.Duration(0)
+			go func() {
+				defer group.Done()
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Millisecond):
+					}
+					began := time.Now()
+					if _, err := writer.Exec(context.Background(), "INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES ('2026-10-01 12:00Z', 1, 5, 'limited', 'web', 'n')"); err != nil {
+						t.Error(err)
+						return
+					}
+					slowest = max(slowest, time.Since(began))
+				}
+			}()
+			report := s.upkeep("2026-11-21T12:00:00Z")
+			if !strings.Contains(strings.Join(report.Skipped, "\n"), fmt.Sprintf("public.rate_limit_audit_20260802: held by pid %d", pid)) {
+				t.Errorf("the reader is pid %d, and the report says %q", pid, report.Skipped)
+			}
+			if len(report.Made) != 8 {
+				t.Errorf("upkeep made %q", report.Made)
+			}
+			// Another upkeep does what is left.
+			again := s.upkeep("2026-11-21T12:00:00Z")
+			gone := slices.Concat(report.Dropped, again.Dropped)
+			slices.Sort(gone)
+			t.Logf("dropped %s, then %s; skipped %q, then %q", short(report.Dropped), short(again.Dropped), report.Skipped, again.Skipped)
+			if strings.Contains(begin, "REPEATABLE") {
+				// Its snapshot sees the partitions that it has not read yet.
+				if len(gone) > 0 {
+					t.Errorf("dropped %s", short(gone))
+				}
+			} else if short(gone) != "20260801 20260803 20260804" {
+				t.Errorf("dropped %s", short(gone))
+			}
+			s.run(reader, "COMMIT")
+			s.upkeep("2026-11-21T12:00:00Z")
+			s.upkeep("2026-11-21T12:00:00Z")
+			close(stop)
+			group.Wait()
+			if slowest > 3*time.Second {
+				t.Errorf("a writer waited for %v", slowest)
+			}
+			if got := s.partitions(); strings.Contains(got, "202608") {
+				t.Errorf("after the reader there are still %s", got)
+			}
+		})
+	}
+}
+
+// leavePending has the detaching of a partition interrupted, as a process that is killed would.
+func (s *upkeepSite) leavePending(partition string) {
+	s.t.Helper()
+	reader := s.connect()
+	s.run(reader, "BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
+	s.run(s.conn, "SET statement_timeout = '200ms'")
+	if _, err := s.conn.Exec(context.Background(), "ALTER TABLE rate_limit_audit DETACH PARTITION "+partition+" CONCURRENTLY"); err == nil {
+		s.t.Fatal("the partition is detached")
+	}
+	s.run(s.conn, "RESET statement_timeout")
+	s.run(reader, "COMMIT")
+	if got := s.run(s.conn, "SELECT name FROM rate_limit_partitions() WHERE pending"); got != "public."+partition {
+		s.t.Fatalf("pending is %q", got)
+	}
+}
+
+// An interrupted DETACH is completed: of a partition that is past its retention, which is then
+// dropped, and of one that is not, which stays.
+func TestAnInterruptedDetachIsCompleted(t *testing.T) {
+	s := newUpkeepSite(t)
+	s.days("2026-08-01", 3)
+	s.leavePending("rate_limit_audit_20260802")
+	report := s.upkeep("2026-11-21T12:00:00Z")
+	if short(report.Dropped) != "20260801 20260803 20260802" || short(report.Detached) != "20260802 20260801 20260803" {
+		t.Errorf("the report is %+v", report)
+	}
+	s.leavePending("rate_limit_audit_20261122")
+	report = s.upkeep("2026-11-21T12:00:00Z")
+	if short(report.Dropped) != "" || short(report.Detached) != "20261122" || len(report.Skipped) > 0 {
+		t.Errorf("the report is %+v", report)
+	}
+	if got := s.run(s.conn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit_20261122'"); got != "1" {
+		t.Error("a partition that is not past its retention is gone")
+	}
+}
+
+// A pending partition that a reader holds does not keep the others.
+func TestAPendingPartitionThatIsHeldStopsNothing(t *testing.T) {
+	s := newUpkeepSite(t)
+	s.days("2026-08-01", 3)
+	s.leavePending("rate_limit_audit_20260802")
+	reader := s.connect()
+	s.run(reader, "BEGIN; SELECT * FROM rate_limit_audit_20260802")
+	report := s.upkeep("2026-11-21T12:00:00Z")
+	if want := fmt.Sprintf("public.rate_limit_audit_20260802: held by pid %d", reader.PgConn().PID()); len(report.Skipped) != 1 || report.Skipped[0] != want {
+		t.Errorf("skipped %q, want %q", report.Skipped, want)
+	}
+	if short(report.Dropped) != "20260801 20260803" {
+		t.Errorf("dropped %s", short(report.Dropped))
+	}
+}
+
+// Several processes do the upkeep at once: nothing fails, and all is done.
+func TestManyUpkeepsAtOnce(t *testing.T) {
+	s := newUpkeepSite(t)
+	s.days("2026-08-01", 12)
+	var group sync.WaitGroup
+	for range 6 {
+		db := s.open("")
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for range 4 {
+				if report, err := history.Upkeep(context.Background(), db, at(t, "2026-11-21T12:00:00Z")); err != nil {
+					t.Errorf("%+v, %v", report, err)
+				}
+			}
+		}()
+	}
+	group.Wait()
+	s.upkeep("2026-11-21T12:00:00Z")
+	if got := s.partitions(); got != "20261121 20261122 20261123 20261124 20261125 20261126 20261127 20261128" {
+		t.Errorf("there are the partitions %s", got)
+	}
+}
+
+// A role that owns nothing does the upkeep with the functions alone.
+func TestUpkeepByARoleThatOwnsNothing(t *testing.T) {
+	s := newUpkeepSite(t)
+	s.run(s.conn, "REVOKE CREATE ON SCHEMA public FROM public; SELECT rate_limit_make_partition('2020-01-01'), rate_limit_make_partition('2020-01-02'), rate_limit_make_partition('2020-01-03')")
+	role := "u_" + s.run(s.conn, "SELECT current_database()")
+	s.run(s.conn, "CREATE ROLE "+role)
+	t.Cleanup(func() { s.run(s.conn, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	db := s.open("&options=-c%20role%3D" + role)
+	if _, err := history.Upkeep(context.Background(), db, time.Now()); err == nil || !strings.Contains(err.Error(), "upkeep of the history: ") || !strings.Contains(err.Error(), "permission denied for function rate_limit_upkeep") {
+		t.Errorf("without a GRANT: %v", err)
+	}
+	s.run(s.conn, "GRANT EXECUTE ON FUNCTION rate_limit_upkeep, rate_limit_drop_expired TO "+role)
+	reader := s.connect()
+	s.run(reader, "BEGIN; SELECT * FROM rate_limit_audit_20200102")
+	report, err := history.Upkeep(context.Background(), db, time.Now())
+	if err != nil || len(report.Made) != 8 || short(report.Dropped) != "20200101 20200103" || len(report.Skipped) != 1 ||
+		report.Skipped[0] != fmt.Sprintf("public.rate_limit_audit_20200102: held by pid %d", reader.PgConn().PID()) {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// The interpreted driver does the same.
+func TestUpkeepWithTheOtherDriver(t *testing.T) {
+	s := newUpkeepSite(t)
+	s.days("2026-08-01", 2)
+	db, err := pgwire.Open(s.dsn, pgwire.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	reader := s.connect()
+	s.run(reader, "BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
+	report, err := history.Upkeep(context.Background(), db, at(t, "2026-11-21T12:00:00Z"))
+	if err != nil || len(report.Made) != 8 || short(report.Dropped) != "20260801 20260802" {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// A context that has ended is an error, and the next upkeep goes on.
+func TestUpkeepEndsWithItsContext(t *testing.T) {
+	s := newUpkeepSite(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := history.Upkeep(ctx, s.db, time.Now()); err == nil || !strings.Contains(err.Error(), "context canceled") {
+		t.Errorf("the error is %v", err)
+	}
+}

@@ -1,0 +1,52 @@
+package history_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+var auditAll = history.Audit{Level: history.AuditAll}
+
+// TestWhatHappenedIsInTheTables: each column has what the record has.
+func TestWhatHappenedIsInTheTables(t *testing.T) {
+	for name, open := range drivers {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			db, err := open(s.dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			w := s.writerOn(db, history.Settings{Region: "eu", Retention: []history.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
+			history.Add(w, &history.Record{
+				Time: someTime, Decision: history.Limited, Reason: "no_quota", Prefix: "rule/api", Limit: "per_hour", Key: `a"b\c`, User: "anna", KeyID: 7, Tier: "pro",
+				Address: netip.MustParseAddr("2001:db8:1:2::3"), Host: "api.example.com", Method: "GET", Path: "/v1/x?secret=1", Route: "api",
+				Cost: 2, Quota: 100, Remaining: 1, Status: 429, RetryAfter: 1500 * time.Millisecond, Duration: 1100 * time.Microsecond, Source: ratelimit.FromBlocked,
+				Also: []string{"other", `k"1`, "third", `k\2`}, Audit: auditAll,
+			})
+			history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, Cost: 3, Duration: time.Microsecond, User: "anna", Audit: auditAll})
+			history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, Prefix: "p", Cost: 1})
+			flush(t, w)
+			same(t, "audit", s.text("SELECT row_to_json(a)::text FROM rate_limit_audit a ORDER BY decision DESC"),
+				`{"time":"2026-11-20T12:30:15.5+00:00","cost":2,"count":1,"quota":100,"remaining":1,"key_id":7,"retry_after_ms":1500,"duration_us":1100,"weight":1,"status":429,"decision":"limited","reason":"no_quota","prefix":"rule/api","limit_name":"per_hour","key":"a\"b\\c","user_id":"anna","tier":"pro","address":"2001:db8:1:2::3","host":"api.example.com","method":"GET","path":"/v1/x","node":"n1","region":"eu","also":["other","k\"1","third","k\\2"]}
+{"time":"2026-11-20T12:30:15.5+00:00","cost":3,"count":1,"quota":null,"remaining":null,"key_id":null,"retry_after_ms":null,"duration_us":1,"weight":1,"status":null,"decision":"allowed","reason":null,"prefix":"","limit_name":null,"key":null,"user_id":"anna","tier":null,"address":null,"host":null,"method":null,"path":null,"node":"n1","region":"eu","also":null}`)
+			same(t, "metrics", s.text(`SELECT granularity, time::text, prefix, host, route, region, requests, allowed, limited, cost, from_memory, cardinality(latency), (SELECT sum(l) FROM unnest(latency) l)::bigint
+				FROM rate_limit_metrics WHERE granularity = 'minute' ORDER BY prefix COLLATE "C"`),
+				`minute 2026-11-20 12:30:00+00    eu 1 1 0 3 0 1 1
+minute 2026-11-20 12:30:00+00 p   eu 1 1 0 1 0 1 1
+minute 2026-11-20 12:30:00+00 rule/api api.example.com api eu 1 0 1 0 1 180 1`)
+			same(t, "usage", s.text("SELECT day::text, user_id, key_id, requests, cost, refused, last_request::text FROM rate_limit_usage ORDER BY key_id"),
+				`2026-11-20 anna 0 1 3 0 2026-11-20 12:30:15.5+00
+2026-11-20 anna 7 1 0 1 2026-11-20 12:30:15.5+00`)
+			same(t, "writers", s.text("SELECT node, region, batch, written, dropped FROM rate_limit_writers"), "n1 eu 1 2 0")
+			same(t, "retention", s.text("SELECT keep::text, set_by FROM rate_limit_retention WHERE what = 'audit'"), "30 days n1")
+			if got, want := w.Stats(), (history.Stats{Recorded: 2, Written: 2, Batches: 1}); got != want {
+				t.Errorf("stats %+v, want %+v", got, want)
+			}
+		})
+	}
+}

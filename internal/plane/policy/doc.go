@@ -1,0 +1,66 @@
+// Package policy decides which limits apply to a request, by rules that are rows of a
+// database: tiers, users, API keys, rules with their limits, overrides and bans.
+//
+// A Snapshot is the rules at one moment, compiled. Decide turns the Facts of a
+// request and the Identity of its sender into an Outcome: refused, exempt, or a list of
+// hits that a ratelimit.Store takes. Decide does no I/O and reads no clock.
+//
+// # How a request is decided
+//
+//  1. Identity. A request with an API key is of the key's user, and has the user's tier.
+//     A request without a key is of the user that the proxy authenticated. A request
+//     without either is nobody's: its tier is Facts.Tier, and where a rule counts by user,
+//     its network counts instead.
+//  2. Order. Bans come first, then exempt rules, block rules and limits. Within each, the
+//     rule with the higher priority comes first; rules of equal priority are in the order
+//     of their names.
+//  3. Families. Of the rules with limits of one family, only the first that matches
+//     applies. A rule without a family stands alone. A shadow rule does not keep the rules
+//     after it from applying. It does not apply itself after an enforced rule of its family
+//     that matches.
+//  4. Amount. The override for the key counts, else the one for the user, else the one for
+//     the tier, else the rule's own amount.
+//  5. Counter. The prefix is rule/<rule>/<limit>. The key is what CountBy names. Neither
+//     contains the amount or the tier, so a change of plan keeps what was used. A rule does
+//     not match a request that lacks what it counts by, except for a header: see
+//     Rule.SkipWithoutHeader.
+//  6. A rule that cannot be used is left out, and Snapshot.Wrong names it. A Policy applies its
+//     last usable version instead, if it has had one.
+//
+// # How changes take effect
+//
+// A Policy keeps a Snapshot of a database up to date, and looks identities up. Rules and
+// identities that are known hold while the database does not answer. What is known decides
+// first: a request is refused without a look-up if it is refused whoever sends it.
+//
+// # Cost
+//
+// The index of a Snapshot has each rule once: under one of its paths, hosts, networks or tiers,
+// the one that the fewest other rules have. So a decision looks at few of many selective rules.
+// With Options.Remember, a Snapshot also remembers which rules match by tier, method, host and
+// path. A decision allocates nothing where counters are of users. Measure it:
+//
+//	go test -run xxx -bench . ./internal/plane/policy
+//	cd integration && go test -run xxx -bench InterpretedPolicy .
+//
+// The package runs compiled and interpreted; package batch describes what that asks of the
+// code. In the interpreter, a call of a function also pays for each expression in it, executed
+// or not. Therefore what is rare is a function of its own.
+//
+// # Files
+//
+//   - rows.go: what the database delivers. outcome.go: facts of a request, and its outcome.
+//   - key.go: API keys. path.go: the one form of a path and of a host.
+//   - identities.go, unknown.go: caches of keys and users.
+//   - compile.go: rules become a Snapshot. pattern.go, counter.go: patterns and counters'
+//     keys. amount.go: overrides and billing periods. networks.go, bans.go: networks.
+//     index.go: which rules may match.
+//   - match.go: Decide. unread.go: if it is not known who sends a request. parameters.go: paths
+//     with parameters. memo.go: what it remembers. recall.go: requests of known API keys.
+//   - policy.go: a Policy. refresh.go: what it does in the background: it polls for changes
+//     (poll.go), reads the rules and bans that have changed (load.go), replaces rules that cannot
+//     be used (usable.go), forgets the identities that have changed, and swaps the snapshot as a
+//     whole. occasionally.go: what it does from time to time.
+//     banned.go: users and keys that are banned. lookup.go, lookup_rows.go: identities that are
+//     not cached, many in one statement.
+package policy

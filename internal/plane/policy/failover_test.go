@@ -1,0 +1,176 @@
+package policy_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/leash"
+)
+
+// On another timeline, everything is read anew.
+func TestAnotherTimeline(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	m := &middle{db: s.db()}
+	p := s.policyOn(m, policy.Settings{})
+	refresh(t, p)
+	same(t, "before", decided(t, p, "key of ann", ""), "ann free")
+	// This change is one that the policy does not hear of: it is neither in the log nor counted.
+	s.exec("ALTER TABLE rate_limit_users DISABLE TRIGGER USER")
+	s.exec("SET track_counts = off; UPDATE rate_limit_users SET tier = 'pro'; RESET track_counts")
+	refresh(t, p)
+	same(t, "on the same timeline", decided(t, p, "key of ann", ""), "ann free")
+	m.set(func() { m.server = "00000002 1 2026" })
+	refresh(t, p)
+	same(t, "on another timeline", decided(t, p, "key of ann", ""), "ann pro")
+}
+
+// The tables are dropped and made again with other rows, in one transaction, as a restored dump
+// does. The log of changes begins anew and says nothing of the old rows.
+func TestTablesThatAreMadeAgain(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	s.exec("SELECT rate_limit_rule('plan', per_hour => 10)")
+	p := s.policy(policy.Settings{})
+	refresh(t, p)
+	same(t, "before", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
+	s.exec("BEGIN; DROP TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides, rate_limit_bans, rate_limit_changes, rate_limit_nodes CASCADE;" +
+		schema.Policy + "; SELECT rate_limit_rule('other', per_hour => 20); COMMIT")
+	refresh(t, p)
+	same(t, "a key that is gone", decided(t, p, "key of ann", ""), " anonymous 401 unknown_key")
+	same(t, "a user that is gone", decided(t, p, "", "ann"), "ann anonymous rule/other/per_hour=20")
+	same(t, "what was reported", s.reports(), "")
+}
+
+// The primary is lost with its latest changes, and a replica takes its place. A change that
+// was obeyed and lost is obeyed no more, and the next one is not missed.
+func TestAReplicaIsPromoted(t *testing.T) {
+	primary := cluster.Private(t, cluster.Options{Config: map[string]string{"wal_level": "replica", "synchronous_commit": "local"},
+		HBA: "local all all trust\nhost all,replication all 127.0.0.1/32 trust\n"})
+	s := siteOn(t, primary.DSN("postgres"))
+	if s.number("SELECT current_setting('server_version_num')::bigint") < 150000 {
+		t.Skip("this server is older than Postgres 15, see TestOldServer")
+	}
+	ctx := context.Background()
+	m := &middle{db: s.db()}
+	p := s.policyOn(m, policy.Settings{})
+	refresh(t, p)
+	s.exec("INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'), ('gold')")
+	s.user("ann", "free")
+	second := replica(t, primary)
+	r := siteOn(t, second)
+	var seen int64
+	eventually(t, "the replica", func() bool {
+		return r.pool.QueryRow(ctx, "SELECT count(*) FROM rate_limit_users").Scan(&seen) == nil && seen == 1
+	})
+	refresh(t, p)
+	same(t, "at first", decided(t, p, "key of ann", ""), "ann free")
+
+	standby := s.policyOn(r.db(), policy.Settings{})
+	if err := standby.Refresh(ctx); err == nil {
+		t.Error("a policy polls a standby")
+	}
+
+	// The replica loses the connection. The next changes are on the primary alone.
+	r.exec("ALTER SYSTEM SET primary_conninfo = ''")
+	r.exec("SELECT pg_reload_conf()")
+	eventually(t, "the end of the replication", func() bool { return s.number("SELECT count(*) FROM pg_stat_replication") == 0 })
+	for range 50 { // so that the numbers of transactions are behind on the replica
+		s.exec("UPDATE rate_limit_users SET tier = 'gold'")
+		s.exec("UPDATE rate_limit_users SET tier = 'pro'")
+	}
+	refresh(t, p)
+	same(t, "the change that will be lost", decided(t, p, "key of ann", ""), "ann pro")
+
+	s.pool.Close()
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if r.number("SELECT pg_promote()::int") != 1 {
+		t.Fatal("the replica is not promoted")
+	}
+	m.set(func() { m.db = r.db() })
+	refresh(t, p)
+	same(t, "after the failover", decided(t, p, "key of ann", ""), "ann free")
+	r.exec("UPDATE rate_limit_users SET tier = 'gold'")
+	refresh(t, p)
+	same(t, "after the next change", decided(t, p, "key of ann", ""), "ann gold")
+}
+
+// replica starts a replica of a cluster and returns the DSN of its database postgres.
+func replica(t *testing.T, primary *cluster.Cluster) string {
+	t.Helper()
+	ctx := context.Background()
+	bin, err := cluster.Binaries(ctx, "", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(bin, "pg_basebackup")); err != nil {
+		t.Skip("this server comes without pg_basebackup")
+	}
+	// Its files are those of the account that runs the primary.
+	owner, err := os.Stat(primary.DataDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	system := owner.Sys().(*syscall.Stat_t)
+	data := filepath.Join(filepath.Dir(primary.DataDir()), "replica")
+	run := func(name string, args ...string) *exec.Cmd {
+		cmd := exec.Command(filepath.Join(bin, name), args...)
+		cmd.Dir = "/"
+		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+		if os.Geteuid() == 0 {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: system.Uid, Gid: system.Gid}}
+		}
+		return cmd
+	}
+	if err := run("pg_basebackup", "-D", data, "-d", primary.DSN("postgres"), "-R", "-X", "stream", "-c", "fast").Run(); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	server := run("postgres", "-D", data, "-p", fmt.Sprint(port), "-c", "unix_socket_directories=", "-c", "logging_collector=off", "-c", "log_min_messages=fatal")
+	server.Stdout, server.Stderr = nil, nil
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Process.Signal(syscall.SIGQUIT); _ = server.Wait() })
+	// The server ends with this process, however that ends.
+	held, err := leash.New(syscall.SIGQUIT)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = held.End() })
+	if err := held.Hold(server.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	dsn := fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
+	eventually(t, "the replica to start", func() bool {
+		attempt, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		conn, err := pgx.Connect(attempt, dsn)
+		if err == nil {
+			_ = conn.Close(ctx)
+		}
+		return err == nil
+	})
+	return dsn
+}

@@ -1,0 +1,221 @@
+package policy_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
+)
+
+func cachedKey(n int, known bool) *policy.Identity {
+	id := &policy.Identity{Digest: policy.Digest(fmt.Sprint(n)), Known: known}
+	if known {
+		id.KeyID = int64(n + 1)
+		id.User = fmt.Sprint("user", n%3)
+	}
+	return id
+}
+
+// The cache returns what was added last, unless it was evicted or pushed out; a look-up that
+// was under way during an eviction adds nothing; and it never holds more than it may.
+func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		most := rapid.IntRange(1, 12).Draw(t, "most")
+		c := policy.NewIdentities(most)
+		type state struct {
+			id      *policy.Identity
+			at      time.Time
+			evicted uint64 // the generation of the last eviction
+		}
+		model := make(map[string]*state)
+		of := func(name string) *state {
+			if model[name] == nil {
+				model[name] = &state{}
+			}
+			return model[name]
+		}
+		now := policytest.Now
+		generation := uint64(0)
+		evict := func(s *state) { s.id, s.evicted = nil, generation }
+		var begun []uint64
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			n := rapid.IntRange(0, 14).Draw(t, "n")
+			user := fmt.Sprint("user", n%3)
+			switch rapid.IntRange(0, 7).Draw(t, "step") {
+			case 0, 1:
+				begun = append(begun, c.Generation())
+			case 2, 3: // a look-up ends, perhaps one of long ago
+				if len(begun) == 0 {
+					continue
+				}
+				at := rapid.IntRange(0, len(begun)-1).Draw(t, "look-up")
+				id := cachedKey(n, rapid.Bool().Draw(t, "known"))
+				name := policy.NameOfKey(id.Digest)
+				if rapid.IntRange(0, 3).Draw(t, "user") == 0 {
+					id = &policy.Identity{User: user, Known: rapid.Bool().Draw(t, "known")}
+					name = policy.NameOfUser(user)
+				}
+				stale := c.Add([]*policy.Identity{id}, begun[at], now)
+				s := of(name)
+				last := s.evicted
+				if id.User != "" {
+					last = max(last, of("user "+id.User).evicted)
+				}
+				if (stale == 1) != (last > begun[at]) {
+					t.Fatalf("a look-up of generation %d is stale: %d; the last eviction was %d", begun[at], stale, last)
+				}
+				if stale == 0 {
+					s.id, s.at = id, now
+				}
+			case 4:
+				generation++
+				c.EvictKey(policy.Digest(fmt.Sprint(n)))
+				evict(of(policy.NameOfKey(policy.Digest(fmt.Sprint(n)))))
+			case 5:
+				generation++
+				c.EvictUser(user)
+				of("user " + user).evicted = generation
+				for _, s := range model {
+					if s.id != nil && s.id.User == user {
+						s.id = nil
+					}
+				}
+				evict(of(policy.NameOfUser(user)))
+			case 6:
+				if rapid.IntRange(0, 4).Draw(t, "all") == 0 {
+					generation++
+					c.EvictAll()
+					for i := range 15 {
+						evict(of(policy.NameOfKey(policy.Digest(fmt.Sprint(i)))))
+						evict(of(policy.NameOfUser(fmt.Sprint("user", i%3))))
+					}
+				}
+			default:
+				now = now.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "seconds")) * time.Second)
+			}
+			found := 0
+			for name, s := range model {
+				id, at := policy.FindIdentity(c, name, now)
+				if id != nil && (id != s.id || at != s.at.UnixMicro()) {
+					t.Fatalf("%q is %+v of %d, want %+v of %v", name, id, at, s.id, s.at)
+				}
+				if id == nil {
+					continue
+				}
+				if id.Known || id.User != "" {
+					found++
+				} else if !now.Before(s.at.Add(policy.UnknownFor)) {
+					t.Fatalf("%q is unknown since %v at %v", name, s.at, now)
+				}
+			}
+			if n, _ := c.Len(); n != found || n > most {
+				t.Fatalf("%d identities found, %d counted, at most %d", found, n, most)
+			}
+		}
+	})
+}
+
+func TestAKeyInUseOutlivesOthers(t *testing.T) {
+	c := policy.NewIdentities(100)
+	now := policytest.Now
+	used := cachedKey(0, true)
+	c.Add([]*policy.Identity{used}, 0, now)
+	for n := 1; n < 10000; n++ {
+		if id, _ := policy.FindIdentity(c, policy.NameOfKey(used.Digest), now); id != used {
+			t.Fatalf("the key in use is gone after %d others", n)
+		}
+		c.Add([]*policy.Identity{cachedKey(n, true)}, 0, now)
+	}
+	if n, _ := c.Len(); n != 100 {
+		t.Errorf("%d identities, want 100", n)
+	}
+}
+
+func TestInventedKeysPushOutNothing(t *testing.T) {
+	c := policy.NewIdentities(100)
+	now := policytest.Now
+	for n := range 100 {
+		c.Add([]*policy.Identity{cachedKey(n, true)}, 0, now)
+	}
+	for n := 1000; n < 1000+3*policy.MostUnknown; n++ {
+		c.Add([]*policy.Identity{cachedKey(n, false)}, 0, now)
+	}
+	if known, unknown := c.Len(); known != 100 || unknown != policy.MostUnknown {
+		t.Errorf("%d identities and %d unknown keys, want 100 and %d", known, unknown, policy.MostUnknown)
+	}
+	last := cachedKey(1000+3*policy.MostUnknown-1, false)
+	for after, want := range map[time.Duration]bool{0: true, policy.UnknownFor - time.Microsecond: true, policy.UnknownFor: false} {
+		if id, _ := policy.FindIdentity(c, policy.NameOfKey(last.Digest), now.Add(after)); (id != nil) != want {
+			t.Errorf("the key is remembered as unknown after %v: %v, want %v", after, id != nil, want)
+		}
+	}
+	// The key is made: the database now knows it.
+	c.EvictKey(last.Digest)
+	if id, _ := policy.FindIdentity(c, policy.NameOfKey(last.Digest), now); id != nil {
+		t.Error("a new key is still unknown")
+	}
+}
+
+// After an eviction is over, an identity that was read before the change is not found.
+func TestNothingStaleIsFoundAfterAnEviction(t *testing.T) {
+	c := policy.NewIdentities(4)
+	var version [8]atomic.Int64 // of each key, in the "database"
+	var group sync.WaitGroup
+	stop := make(chan struct{})
+	for range 4 {
+		group.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				n := i % 8
+				generation := c.Generation()
+				read := version[n].Load()
+				id := cachedKey(n, read%3 > 0)
+				id.Tier = fmt.Sprint(read)
+				c.Add([]*policy.Identity{id}, generation, policytest.Now)
+			}
+		})
+	}
+	for i := range 20000 {
+		n := i % 8
+		changed := version[n].Add(1)
+		if i%5 == 0 {
+			c.EvictAll()
+		} else {
+			c.EvictKey(policy.Digest(fmt.Sprint(n)))
+		}
+		if id, _ := policy.FindIdentity(c, policy.NameOfKey(policy.Digest(fmt.Sprint(n))), policytest.Now); id != nil && id.Tier != fmt.Sprint(changed) {
+			t.Fatalf("found version %s of key %d after version %d", id.Tier, n, changed)
+		}
+	}
+	close(stop)
+	group.Wait()
+}
+
+func BenchmarkFindIdentity(b *testing.B) {
+	c := policy.NewIdentities(0)
+	names := make([]string, 1000)
+	for n := range names {
+		id := cachedKey(n, true)
+		names[n] = policy.NameOfKey(id.Digest)
+		c.Add([]*policy.Identity{id}, 0, policytest.Now)
+	}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for n := 0; pb.Next(); n++ {
+			if id, _ := policy.FindIdentity(c, names[n%1000], policytest.Now); id == nil {
+				b.Error("not found")
+				return
+			}
+		}
+	})
+}

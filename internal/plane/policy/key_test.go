@@ -1,0 +1,164 @@
+package policy_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"math/big"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+)
+
+func newKey(t testing.TB) string {
+	t.Helper()
+	key, err := policy.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func TestNewKeysAreRandomAndHaveTheForm(t *testing.T) {
+	seen := make(map[string]bool)
+	var ones, bits int
+	for range 1000 {
+		key := newKey(t)
+		if seen[key] || len(key) != 37 || !strings.HasPrefix(key, "prl_") || !policy.Check(key) {
+			t.Fatalf("key %q: not new, or not of the form", key)
+		}
+		seen[key] = true
+		secret, ok := new(big.Int).SetString(swapCase(key[4:31]), 62)
+		if !ok || secret.BitLen() > 160 {
+			t.Fatalf("key %q holds %v, want 160 bits", key, secret)
+		}
+		for i := range 160 {
+			ones += int(secret.Bit(i))
+			bits++
+		}
+	}
+	// 160,000 fair bits: half of them, give or take 0.0125 (ten standard deviations).
+	if share := float64(ones) / float64(bits); share < 0.4875 || share > 0.5125 {
+		t.Errorf("%.4f of the bits are set, want a half", share)
+	}
+}
+
+// swapCase changes between the digits of big.Int, which has lower case first, and ours.
+func swapCase(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 32
+		case r >= 'A' && r <= 'Z':
+			return r + 32
+		}
+		return r
+	}, text)
+}
+
+func TestAKeyOfAnotherReleaseStaysValid(t *testing.T) {
+	for _, key := range []string{"prl_0000000000000000000000000003aBIz1", "prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"} {
+		if !policy.Check(key) {
+			t.Errorf("%s does not pass", key)
+		}
+	}
+}
+
+// A CRC-32 finds every mistyped character and every two neighbours that were swapped.
+func TestAMistypedKeyIsRefusedWithoutADatabase(t *testing.T) {
+	key := newKey(t)
+	for i := range key {
+		for _, wrong := range []byte("0Aaz_- \x00\xff") {
+			if typed := key[:i] + string(wrong) + key[i+1:]; typed != key && policy.Check(typed) {
+				t.Errorf("%q passes for %q", typed, key)
+			}
+		}
+		if i > 0 {
+			typed := []byte(key)
+			typed[i-1], typed[i] = typed[i], typed[i-1]
+			if string(typed) != key && policy.Check(string(typed)) {
+				t.Errorf("%q passes for %q", typed, key)
+			}
+		}
+	}
+	for _, typed := range []string{"", "prl_", key + "0", key[:36], strings.ToUpper(key), strings.TrimPrefix(key, "prl_"), " " + key[1:]} {
+		if policy.Check(typed) {
+			t.Errorf("%q passes for %q", typed, key)
+		}
+	}
+}
+
+func TestAHintShowsLittleOfAKey(t *testing.T) {
+	key := newKey(t)
+	if hint := policy.Hint(key); hint != key[:8]+"…" {
+		t.Errorf("hint of %s is %s", key, hint)
+	}
+	for _, foreign := range []string{"", "sk_live_secret", "prl_secret", key[:36] + "!"} {
+		if hint := policy.Hint(foreign); hint != "" {
+			t.Errorf("hint of %q is %q, want none", foreign, hint)
+		}
+	}
+	if digest := policy.Digest(key); digest != sha256.Sum256([]byte(key)) {
+		t.Errorf("digest is %x", digest)
+	}
+}
+
+func TestBearerIsCutOff(t *testing.T) {
+	for value, want := range map[string]string{
+		"Bearer prl_a": "prl_a", "bearer prl_a": "prl_a", "BEARER   prl_a ": "prl_a", "Bearer\tprl_a": "prl_a",
+		"prl_a": "prl_a", " prl_a ": "prl_a", "Bearerprl_a": "Bearerprl_a", "Basic abc": "Basic abc", "Bearer": "", "Bearer ": "", "": "",
+	} {
+		if got := policy.Bearer(value); got != want {
+			t.Errorf("Bearer(%q) is %q, want %q", value, got, want)
+		}
+	}
+}
+
+func FuzzCheck(f *testing.F) {
+	f.Add(newKey(f))
+	f.Add("prl_")
+	f.Add("Bearer prl_000000000000000000000000000000000")
+	f.Fuzz(func(t *testing.T, text string) {
+		if policy.Check(text) {
+			if len(text) != 37 || !bytes.HasPrefix([]byte(text), []byte("prl_")) {
+				t.Fatalf("%q passes", text)
+			}
+			// No key is one character from another.
+			last := byte('0')
+			if text[36] == last {
+				last = '1'
+			}
+			if policy.Check(text[:36] + string(last)) {
+				t.Fatalf("%q and its neighbour pass", text)
+			}
+		}
+		if hint := policy.Hint(text); hint != "" && !policy.Check(text) {
+			t.Fatalf("%q has the hint %q", text, hint)
+		}
+		if cut := policy.Bearer(text); !strings.Contains(text, cut) || cut != strings.TrimSpace(cut) {
+			t.Fatalf("Bearer(%q) is %q", text, cut)
+		}
+	})
+}
+
+func TestKeysInHostsAndPathsAreHidden(t *testing.T) {
+	const key = "prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"
+	for _, step := range []struct{ text, key, want string }{
+		{"/a/b", "", "/a/b"},
+		{"/prl_/prl_abcd/x_y", "", "/prl_/prl_abcd/x_y"},
+		{"/a/" + key + "/b", "", "/a/(key)/b"},
+		{"/" + key + ";" + key[:9] + "/prl_", "", "/(key);(key)/prl_"},
+		{strings.ToLower(key) + ".example.com", "", "(key).example.com"},
+		{"/a/" + strings.ToUpper(key), "", "/a/(key)"},
+		{"/a%2F%70rl_4cQx0aZ0b", "", "/a/(key)"},
+		{"/a%2Fb_c/%zz", "", "/a%2Fb_c/%zz"},
+		{"/a/our-own/b/our-own", "our-own", "/a/(key)/b/(key)"},
+		{"/a/our%2Down", "our-own", "/a/(key)"},
+		{`/a/our\own`, "our/own", "/a/(key)"},
+		{"/\u0130" + key, "", "/\u0130(key)"},
+	} {
+		if got := policy.HideKeys(step.text, step.key); got != step.want {
+			t.Errorf("HideKeys(%q, %q) is %q, want %q", step.text, step.key, got, step.want)
+		}
+	}
+}

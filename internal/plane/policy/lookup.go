@@ -1,0 +1,335 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+const (
+	// lookUpMost is how many identities one statement looks up.
+	lookUpMost = 1000
+	// lookUpPause is the least time from the start of a statement to that of the next.
+	lookUpPause = 5 * time.Millisecond
+	// lazyPause takes the place of lookUpPause while all waiting look-ups only renew remembered
+	// identities because of their age. A statement costs the database much more than an identity
+	// in it.
+	lazyPause = 500 * time.Millisecond
+	// lookUpTimeout is for one statement.
+	lookUpTimeout = 2 * time.Second
+	// waitingMost bounds each of the two queues.
+	waitingMost = 20000
+	// crowdMost bounds the first look-ups for the clients of one network: an IPv4 address, or the
+	// /64 of an IPv6 address. So many fit into one statement, so that a client that sends invented keys
+	// delays the others by one statement at most.
+	crowdMost = lookUpMost
+	// staleMost is how many times an identity is looked up again because it was changed
+	// during the look-up. After that the last answer counts, and is not kept.
+	staleMost = 3
+)
+
+// errCrowded is for a look-up that finds too many others waiting.
+var errCrowded = fmt.Errorf("%w: too many API keys and users wait to be looked up", ratelimit.ErrUnavailable)
+
+// errCrowd is for a look-up that finds too many others of its network waiting.
+var errCrowd = fmt.Errorf("%w: too many API keys and users of one network wait to be looked up", ratelimit.ErrUnavailable)
+
+// lookup is an identity that is looked up for one or more callers.
+//
+// States: waiting (in lookups.waiting or lookups.renewals), in flight (with the worker), done.
+type lookup struct {
+	sender   sender
+	first    bool            // the sender is not remembered, and the look-up is in a crowd
+	network  netip.Addr      // of the client, if first; see networkOf
+	done     context.Context // ends when the look-up is done
+	finish   context.CancelFunc
+	attempts int // used by the worker alone
+
+	// Set before finish is called.
+	identity *Identity
+	err      error
+}
+
+// sender is what an identity is looked up by: the digest of an API key, or a user that the
+// proxy authenticated.
+type sender struct {
+	digest [32]byte
+	user   string // "" for an API key
+}
+
+// name is the sender's name in the cache.
+func (s sender) name() string {
+	if s.user != "" {
+		return NameOfUser(s.user)
+	}
+	return NameOfKey(s.digest)
+}
+
+// lookups looks identities up and caches them. It sends one statement at a time, for many
+// identities. If an identity is evicted from the cache during a statement, the answer may have
+// the state from before the change: the identity is looked up again.
+type lookups struct {
+	db    postgres.DB
+	cache *Identities
+	now   func() time.Time
+
+	mu       sync.Mutex         // guards all that follows
+	waiting  []*lookup          // of senders that are not remembered
+	renewals []*lookup          // of senders that are remembered: a flood of others must not delay them
+	byName   map[string]*lookup // those that wait or are in flight
+	crowds   map[netip.Addr]int // how many of them are first, by network
+	urgent   bool               // callers may wait for look-ups that wait
+	working  bool               // a worker runs
+	started  time.Time          // the last statement
+	down     error              // why the database does not answer; nil if it does
+	tables   string             // those that were polled last; "" before the first poll
+	closed   bool
+	sent     int64 // statements
+}
+
+func newLookups(db postgres.DB, cache *Identities, now func() time.Time) *lookups {
+	return &lookups{db: db, cache: cache, now: now, byName: make(map[string]*lookup), crowds: make(map[netip.Addr]int)}
+}
+
+// get looks up the sender of a request from an address. The error is ratelimit.ErrUnavailable while the database does not
+// answer, and ratelimit.ErrTimeout if it does not answer within the timeout; the look-up then
+// goes on, for the next request.
+func (l *lookups) get(ctx context.Context, timeout time.Duration, s sender, address netip.Addr) (*Identity, error) {
+	call, err := l.enter(s, true, networkOf(address))
+	if err != nil {
+		return nil, err
+	}
+	if err := waitFor(ctx, call.done, timeout); err != nil {
+		return nil, err
+	}
+	return call.identity, call.err
+}
+
+// waitFor waits until done ends. The interpreter allows no select here, see package batch.
+func waitFor(ctx, done context.Context, timeout time.Duration) error {
+	within, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	stop := context.AfterFunc(done, cancel)
+	defer stop()
+	<-within.Done()
+	if done.Err() != nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return ratelimit.ErrTimeout
+}
+
+// renew looks up a sender that is remembered, for later requests.
+func (l *lookups) renew(s sender) { _, _ = l.enter(s, false, netip.Addr{}) }
+
+// networkOf is an IPv4 address, or the first address of the /64 of an IPv6 address.
+func networkOf(address netip.Addr) netip.Addr {
+	address = address.Unmap().WithZone("")
+	if !address.Is6() {
+		return address
+	}
+	network, err := address.Prefix(64)
+	if err != nil {
+		return address
+	}
+	return network.Addr()
+}
+
+// enter adds a sender to those that wait, unless the sender waits already or is in flight. network
+// matters for a first look-up alone.
+func (l *lookups) enter(s sender, first bool, network netip.Addr) (*lookup, error) {
+	name := s.name()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, ratelimit.ErrClosed
+	}
+	if l.down != nil {
+		return nil, l.down
+	}
+	call := l.byName[name]
+	if call != nil {
+		l.urgent = l.urgent || first
+		return call, nil
+	}
+	switch {
+	case first && len(l.waiting) >= waitingMost || !first && len(l.renewals) >= waitingMost:
+		return nil, errCrowded
+	case first && l.crowds[network] >= crowdMost:
+		return nil, errCrowd
+	}
+	if s.user != "" {
+		s.user = name[1:] // a copy: that of the request may be a part of a long text
+	}
+	call = &lookup{sender: s, first: first, network: network}
+	call.done, call.finish = context.WithCancel(context.Background())
+	l.byName[name] = call
+	if first {
+		l.urgent = true
+		l.crowds[network]++
+		l.waiting = append(l.waiting, call)
+	} else {
+		l.renewals = append(l.renewals, call)
+	}
+	if !l.working {
+		l.working = true
+		go l.work()
+	}
+	return call, nil
+}
+
+// work sends statements until nothing waits.
+func (l *lookups) work() {
+	for {
+		l.mu.Lock()
+		n := len(l.waiting) + len(l.renewals)
+		if n == 0 {
+			l.working = false
+			l.mu.Unlock()
+			return
+		}
+		age := time.Since(l.started)
+		if age < lookUpPause || age < lazyPause && !l.urgent && n < lookUpMost {
+			l.mu.Unlock()
+			time.Sleep(lookUpPause)
+			continue
+		}
+		flight := l.next()
+		l.started = time.Now()
+		l.sent++
+		l.mu.Unlock()
+
+		generation := l.cache.Generation()
+		var found map[string]answer
+		var tables string
+		var err error
+		if failure := batch.PanicError(func() { found, tables, err = lookUp(l.db, flight) }); failure != nil {
+			err = failure
+		}
+		l.land(flight, found, tables, err, generation)
+	}
+}
+
+// next takes the look-ups of the next statement out of both queues. If the statement is too
+// small, each queue has half of it, or what the other one leaves.
+func (l *lookups) next() []*lookup {
+	n := len(l.waiting)
+	if n > lookUpMost/2 {
+		n = larger(lookUpMost/2, lookUpMost-len(l.renewals))
+	}
+	if n > len(l.waiting) {
+		n = len(l.waiting)
+	}
+	renewed := lookUpMost - n
+	if renewed > len(l.renewals) {
+		renewed = len(l.renewals)
+	}
+	flight := append([]*lookup(nil), l.waiting[:n]...)
+	flight = append(flight, l.renewals[:renewed]...)
+	l.waiting = append([]*lookup(nil), l.waiting[n:]...)
+	l.renewals = append([]*lookup(nil), l.renewals[renewed:]...)
+	l.urgent = l.urgent && len(l.waiting)+len(l.renewals) > 0
+	return flight
+}
+
+// land takes in the answer of a statement that began at a generation of the cache. An answer
+// from other tables than those that were polled counts for nothing: a restore may be under way.
+func (l *lookups) land(flight []*lookup, found map[string]answer, tables string, err error, generation uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) && !l.closed {
+		// The waiting look-ups would fail as well, one timeout later.
+		l.down = err
+		flight = append(append(flight, l.waiting...), l.renewals...)
+		l.waiting = nil
+		l.renewals = nil
+	}
+	others := err == nil && l.tables != "" && tables != l.tables
+	now := l.now()
+	var again []*lookup
+	for _, call := range flight {
+		name := call.sender.name()
+		a := found[name]
+		if a.err == nil {
+			a.err = err
+		}
+		if a.identity == nil && a.err == nil {
+			a.identity = &Identity{Digest: call.sender.digest, User: call.sender.user}
+		}
+		call.attempts++
+		if others && call.attempts > staleMost {
+			a = answer{err: errOtherTables}
+		}
+		if a.err == nil && (others || l.cache.Add([]*Identity{a.identity}, generation, now) > 0) && call.attempts <= staleMost && !l.closed {
+			again = append(again, call)
+			continue
+		}
+		call.identity = a.identity
+		call.err = a.err
+		l.end(call)
+	}
+	l.urgent = l.urgent || len(again) > 0
+	l.waiting = append(again, l.waiting...)
+}
+
+// end removes a look-up that is done, and wakes its callers.
+func (l *lookups) end(call *lookup) {
+	delete(l.byName, call.sender.name())
+	if call.first {
+		l.crowds[call.network]--
+		if l.crowds[call.network] == 0 {
+			delete(l.crowds, call.network)
+		}
+	}
+	call.finish()
+}
+
+// setDown says whether the database answers.
+func (l *lookups) setDown(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = err
+}
+
+// setTables says which tables were polled.
+func (l *lookups) setTables(tables string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tables = tables
+}
+
+// unavailable returns why nothing can be looked up, or nil.
+func (l *lookups) unavailable() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.down
+}
+
+// statements is how many statements were sent.
+func (l *lookups) statements() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sent
+}
+
+// close fails the look-ups that wait, and all later ones.
+func (l *lookups) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for _, call := range append(l.waiting, l.renewals...) {
+		call.err = ratelimit.ErrClosed
+		l.end(call)
+	}
+	l.waiting = nil
+	l.renewals = nil
+}

@@ -1,0 +1,259 @@
+package policy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A key that is revoked while it is looked up is refused at once, although the database
+// answered before the revocation: the answer is not used, and not kept.
+func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	m := &middle{db: s.db()}
+	p := s.policyOn(m, policy.Settings{})
+	refresh(t, p)
+	for _, change := range []struct{ sql, want string }{
+		{"UPDATE rate_limit_api_keys SET revoked_at = now()", " anonymous 401 key_revoked"}, // by digest
+		{"UPDATE rate_limit_api_keys SET revoked_at = NULL", "ann free"},
+		{"UPDATE rate_limit_users SET tier = 'pro'", "ann pro"}, // by user
+		{"DELETE FROM rate_limit_users", " anonymous 401 unknown_key"},
+	} {
+		s.exec("UPDATE rate_limit_api_keys SET hint = hint || 'x'")
+		s.exec("UPDATE rate_limit_api_keys SET hint = coalesce(hint, '') || 'x'") // so that it is not remembered
+		refresh(t, p)
+		hold := make(chan struct{})
+		m.set(func() { m.hold, m.held = hold, 0 })
+		answer := make(chan string)
+		go func() {
+			text, err := tryDecide(p, "key of ann", "")
+			answer <- fmt.Sprint(text, err)
+		}()
+		eventually(t, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
+		s.exec(change.sql)
+		refresh(t, p)
+		m.set(func() { m.hold = nil })
+		close(hold)
+		same(t, "the request under way at "+change.sql, <-answer, change.want+"<nil>")
+		same(t, "the next request after "+change.sql, decided(t, p, "key of ann", ""), change.want)
+	}
+}
+
+// However many unknown keys arrive, their look-ups share statements. One statement at a time is
+// under way, and at most one begins in 5 ms.
+func TestAFloodOfInventedKeys(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	m := &middle{db: s.db()}
+	p := s.policyOn(m, policy.Settings{MaxIdentities: 100})
+	refresh(t, p)
+	same(t, "a real key", decided(t, p, "key of ann", ""), "ann free")
+	began, before := time.Now(), p.Stats().LookUps
+	var clients sync.WaitGroup
+	for c := range 50 {
+		clients.Add(1)
+		go func() {
+			defer clients.Done()
+			for i := range 100 {
+				key, err := policy.NewKey()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if text, err := tryDecide(p, key, ""); text != " anonymous 401 unknown_key" || err != nil {
+					t.Errorf("client %d, key %d: %q %v", c, i, text, err)
+					return
+				}
+			}
+		}()
+	}
+	clients.Wait()
+	took, sent := time.Since(began), p.Stats().LookUps-before
+	if most := int64(took/(5*time.Millisecond)) + 2; sent > most || sent < 100 {
+		t.Errorf("%d statements in %v, want 100 to %d", sent, took, most)
+	}
+	if m.most != 1 {
+		t.Errorf("%d statements were under way at once, want 1", m.most)
+	}
+	m.set(func() { m.down = true })
+	same(t, "the real key afterwards, without the database", decided(t, p, "key of ann", ""), "ann free")
+	// The checksum of this key is wrong, so the database is not asked.
+	same(t, "a mistyped key, without the database", decided(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
+}
+
+// While the database does not answer, what is remembered holds, and what is not remembered
+// has no decision, at once. When it answers again, everything that has changed is obeyed.
+func TestTheDatabaseIsDown(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	s.user("bob", "free")
+	s.exec("SELECT rate_limit_rule('plan', per_hour => 1000)")
+	m := &middle{db: s.db()}
+	p := s.policyOn(m, policy.Settings{})
+	refresh(t, p)
+	decided(t, p, "key of ann", "")
+	m.set(func() { m.down = true })
+	s.exec("SELECT rate_limit_rule('plan', per_hour => 500)")
+	s.exec("UPDATE rate_limit_users SET tier = 'pro'")
+	if err := p.Refresh(context.Background()); !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, errDown) {
+		t.Errorf("a poll: %v", err)
+	}
+	s.after(time.Hour)
+	same(t, "a key that is remembered", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=1000")
+	began := time.Now()
+	if text, err := tryDecide(p, "key of bob", ""); !errors.Is(err, ratelimit.ErrUnavailable) || time.Since(began) > longTime/2 {
+		t.Errorf("a key that is not remembered: %q, %v, after %v", text, err, time.Since(began))
+	}
+	m.set(func() { m.down = false })
+	refresh(t, p)
+	same(t, "the key afterwards", decided(t, p, "key of ann", ""), "ann pro rule/plan/per_hour=500")
+	same(t, "the other key afterwards", decided(t, p, "key of bob", ""), "bob pro rule/plan/per_hour=500")
+	if !testing.Short() {
+		same(t, "what was reported", s.reports(), "ratelimit: the database does not answer: connection refused")
+	}
+}
+
+// A policy that starts without its database has the rules of the last one.
+func TestSavedRules(t *testing.T) {
+	s := newSite(t)
+	s.exec("SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 1000)")
+	s.exec("INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')")
+	var saved []byte
+	refresh(t, s.policy(policy.Settings{OnLoad: func(text []byte) { saved = append([]byte(nil), text...) }}))
+	p := s.policyOn(&middle{db: s.db(), down: true}, policy.Settings{Saved: saved})
+	same(t, "without the database", decided(t, p, "", ""), " anonymous rule/all/per_hour=1000")
+	empty := s.policyOn(&middle{db: s.db(), down: true}, policy.Settings{})
+	_ = empty.Refresh(context.Background())
+	if _, err := tryDecide(empty, "", ""); !errors.Is(err, ratelimit.ErrUnavailable) {
+		t.Errorf("without saved rules: %v", err)
+	}
+	s.policyOn(&middle{db: s.db(), down: true}, policy.Settings{Saved: []byte("{")})
+	if got, want := s.reports(), "reading the saved rules: unexpected end of JSON input"; !strings.HasSuffix(got, want) {
+		t.Errorf("reported: %q, want %q at the end", got, want)
+	}
+}
+
+// Without a call of Refresh, the polls find changes.
+func TestPollsInTheBackground(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	p := s.policy(policy.Settings{Refresh: 20 * time.Millisecond})
+	same(t, "the first request, which waits for the rules", decided(t, p, "key of ann", ""), "ann free")
+	s.exec("UPDATE rate_limit_api_keys SET revoked_at = now()")
+	eventually(t, "the revocation", func() bool { return decided(t, p, "key of ann", "") == " anonymous 401 key_revoked" })
+	p.Close()
+	if _, err := tryDecide(p, "another key", ""); !errors.Is(err, ratelimit.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// Rules are read anew once a minute, and identities as well, also if no change is known.
+func TestEverythingIsReadAnewOnceAMinute(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	p := s.policy(policy.Settings{})
+	s.after(0)
+	refresh(t, p)
+	decided(t, p, "key of ann", "")
+	// Changes that no trigger logs.
+	s.exec("ALTER TABLE rate_limit_rules DISABLE TRIGGER USER; ALTER TABLE rate_limit_rule_limits DISABLE TRIGGER USER; ALTER TABLE rate_limit_users DISABLE TRIGGER USER")
+	s.exec("SELECT rate_limit_rule('plan', per_hour => 1000)")
+	s.exec("UPDATE rate_limit_users SET tier = 'pro'")
+	s.after(59 * time.Second)
+	refresh(t, p)
+	same(t, "after 59 seconds", decided(t, p, "key of ann", ""), "ann free")
+	s.after(2 * time.Second)
+	refresh(t, p)
+	eventually(t, "the identity", func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
+}
+
+// Changes and bans that are older than 30 days are deleted.
+func TestOldChangesAreForgotten(t *testing.T) {
+	s := newSite(t)
+	s.exec("INSERT INTO rate_limit_changes (kind, by, at) SELECT 'user', 'test', now() - interval '31 days' FROM generate_series(1, 25000)")
+	s.exec("INSERT INTO rate_limit_changes (kind, by, at) VALUES ('user', 'test', now() - interval '29 days')")
+	p := s.policy(policy.Settings{})
+	s.after(2 * time.Hour)
+	refresh(t, p)
+	if n := s.number("SELECT count(*) FROM rate_limit_changes WHERE kind = 'user'"); n != 1 {
+		t.Errorf("%d changes are left, want 1", n)
+	}
+}
+
+// After a start, when no key is remembered yet, requests of many keys share statements. One
+// statement at a time is under way. What is remembered has its bound.
+func TestAColdStart(t *testing.T) {
+	const keys, most = 20000, 5000
+	s := newSite(t)
+	s.exec("INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, $1::int) AS i", keys)
+	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) SELECT sha256(convert_to('key of u' || i, 'UTF8')), 'u' || i FROM generate_series(1, $1::int) AS i", keys)
+	m := &middle{db: s.db()}
+	p := s.policyOn(m, policy.Settings{MaxIdentities: most})
+	refresh(t, p)
+	var clients sync.WaitGroup
+	for c := range 500 {
+		clients.Go(func() {
+			for i := c; i < keys; i += 500 {
+				user := fmt.Sprint("u", i+1)
+				if text, err := tryDecide(p, "key of "+user, ""); text != user+" free" || err != nil {
+					t.Errorf("the key of %s: %q %v", user, text, err)
+					return
+				}
+				if n := p.Stats().Identities; n > most {
+					t.Errorf("%d identities are remembered, want at most %d", n, most)
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+	stats := p.Stats()
+	if m.most != 1 {
+		t.Errorf("%d statements were under way at once, want 1", m.most)
+	}
+	if stats.Identities != most || stats.LookUps > keys/10 {
+		t.Errorf("%d identities after %d statements, want %d after at most %d", stats.Identities, stats.LookUps, most, keys/10)
+	}
+}
+
+// Identities that are looked up again because of their age share statements, however far
+// apart their requests are. No request waits for that.
+func TestOldIdentitiesShareStatements(t *testing.T) {
+	const keys = 150
+	s := newSite(t)
+	for i := range keys {
+		s.user(fmt.Sprint("u", i), "free")
+	}
+	m := &middle{db: s.db()}
+	p := s.policyOn(m, policy.Settings{})
+	refresh(t, p)
+	all := func() {
+		for i := range keys {
+			same(t, "a key", decided(t, p, fmt.Sprint("key of u", i), ""), fmt.Sprintf("u%d free", i))
+		}
+	}
+	all()
+	s.after(2 * time.Minute)
+	began, before := time.Now(), p.Stats().LookUps
+	for i := range keys {
+		same(t, "a key", decided(t, p, fmt.Sprint("key of u", i), ""), fmt.Sprintf("u%d free", i))
+		time.Sleep(8 * time.Millisecond)
+	}
+	if sent, most := p.Stats().LookUps-before, int64(time.Since(began)/(500*time.Millisecond))+1; sent < 1 || sent > most {
+		t.Errorf("%d statements, want 1 to %d", sent, most)
+	}
+	s.after(2 * time.Minute)
+	hold := make(chan struct{})
+	m.set(func() { m.hold, m.held = hold, 0 })
+	all() // although no look-up ends
+	eventually(t, "a look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
+	close(hold)
+}

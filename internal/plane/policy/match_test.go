@@ -1,0 +1,83 @@
+package policy_test
+
+import (
+	"flag"
+	"runtime"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
+)
+
+// The long form: go test -run TestMany ./internal/plane/policy -rules 10000 -requests 1000000
+var (
+	ruleCount    = flag.Int("rules", 1000, "rules in TestManyRulesDecideAsALoopDoes")
+	requestCount = flag.Int("requests", 10000, "requests in TestManyRulesDecideAsALoopDoes")
+)
+
+// Few rules that have much in common, so that most requests match several.
+func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
+		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), rapid.Bool().Draw(t, "selective"))
+		oracle := newNaive(w)
+		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{})
+		if wrong := plain.Wrong(); len(wrong) > 0 {
+			t.Fatalf("wrong: %v", wrong)
+		}
+		memo := policy.Compile(w.Rules, w.Overrides, nil, policy.Options{Remember: 4}).WithBans(w.Bans)
+		var f policy.Facts
+		var o policy.Outcome
+		for range 20 {
+			id, now := w.Request(pick, &f)
+			want := oracle.decide(&f, id, now)
+			for name, s := range map[string]*policy.Snapshot{"without memo": plain, "with memo": memo, "again": memo} {
+				policy.Decide(s, &f, id, now, &o)
+				if got := policytest.Text(&o); got != want {
+					t.Fatalf("%s: %+v of %+v at %v:\n got %s\nwant %s", name, f, id, now, got, want)
+				}
+			}
+		}
+	})
+}
+
+func TestManyRulesDecideAsALoopDoes(t *testing.T) {
+	w := policytest.New(policytest.Numbers(1), *ruleCount, true)
+	oracle := newNaive(w)
+	plain := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{})
+	memo := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{Remember: 1000})
+	if plain.Rules() == 0 || len(plain.Wrong()) > 0 {
+		t.Fatalf("%d rules, wrong: %v", plain.Rules(), plain.Wrong())
+	}
+	var group sync.WaitGroup
+	workers := runtime.GOMAXPROCS(0)
+	for worker := range workers {
+		group.Go(func() {
+			pick := policytest.Numbers(2 + worker)
+			var f policy.Facts
+			var o policy.Outcome
+			charged := 0
+			for range *requestCount / workers {
+				id, now := w.Request(pick, &f)
+				want := oracle.decide(&f, id, now)
+				for _, s := range []*policy.Snapshot{plain, memo} {
+					policy.Decide(s, &f, id, now, &o)
+					if got := policytest.Text(&o); got != want {
+						t.Errorf("%+v of %+v at %v:\n got %s\nwant %s", f, id, now, got, want)
+						return
+					}
+				}
+				if len(o.Hits) > 1 {
+					charged++
+				}
+			}
+			if charged == 0 {
+				t.Error("no request was charged to two limits: the test shows nothing")
+			}
+		})
+	}
+	group.Wait()
+}

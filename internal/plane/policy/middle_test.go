@@ -1,0 +1,79 @@
+package policy_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// middle is a DB between a policy and its database, which can fail, keep answers back, claim
+// to be another server, and lead to another database.
+type middle struct {
+	mu      sync.Mutex
+	db      postgres.DB
+	down    bool
+	server  string        // in place of what tells servers apart; "" is the truth
+	hold    chan struct{} // answers about identities wait until it is closed; nil waits for nothing
+	held    int           // answers that wait, or have waited
+	lookups int           // statements about identities under way
+	most    int           // the most of them at once
+}
+
+var errDown = errors.New("connection refused")
+
+func (m *middle) Run(ctx context.Context, statements []*postgres.Statement) error {
+	identities := strings.Contains(statements[0].SQL, "rate_limit_api_keys k")
+	m.mu.Lock()
+	db, down, server, hold := m.db, m.down, m.server, m.hold
+	if identities {
+		m.lookups++
+		m.most = max(m.most, m.lookups)
+	}
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if identities {
+			m.lookups--
+		}
+	}()
+	if down {
+		return errDown
+	}
+	err := db.Run(ctx, statements)
+	for _, s := range statements {
+		if s.SQL == policy.ServerSQL && server != "" {
+			s.Result = append(binary.BigEndian.AppendUint32(s.Result[:0], uint32(len(server))), server...)
+		}
+	}
+	if identities && hold != nil {
+		m.mu.Lock()
+		m.held++
+		m.mu.Unlock()
+		<-hold
+	}
+	return err
+}
+
+func (m *middle) Exec(ctx context.Context, sql string) error {
+	m.mu.Lock()
+	db, down := m.db, m.down
+	m.mu.Unlock()
+	if down {
+		return errDown
+	}
+	return db.Exec(ctx, sql)
+}
+
+func (m *middle) Close() { m.db.Close() }
+
+func (m *middle) set(change func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change()
+}

@@ -1,0 +1,360 @@
+package policy_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// naive decides by looking at each rule for each request, as the documentation of the
+// package says.
+type naive struct {
+	world *policytest.World
+	rules []naiveRule // in the order of their priorities
+}
+
+type naiveRule struct {
+	*policy.Rule
+	paths [][]string // in segments
+	hosts []string   // in lower case
+}
+
+func newNaive(w *policytest.World) *naive {
+	n := &naive{world: w}
+	for i := range w.Rules {
+		r := naiveRule{Rule: &w.Rules[i]}
+		for _, p := range r.Paths {
+			if p != "/" {
+				p = strings.TrimSuffix(p, "/")
+			}
+			r.paths = append(r.paths, strings.Split(p, "/"))
+		}
+		for _, h := range r.Hosts {
+			r.hosts = append(r.hosts, strings.ToLower(h))
+		}
+		if r.Mode != policy.Off {
+			n.rules = append(n.rules, r)
+		}
+	}
+	slices.SortFunc(n.rules, func(a, b naiveRule) int {
+		if a.Priority != b.Priority {
+			return int(b.Priority - a.Priority)
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return n
+}
+
+// refusal is the outcome of a request that is refused whoever sends it, or "".
+func (n *naive) refusal(f *policy.Facts, now time.Time) string {
+	for _, b := range n.world.Bans {
+		if b.Network.IsValid() && in(b.Network, f.Address) && isValid(time.Time{}, b.Until, now) {
+			return "banned 403"
+		}
+	}
+	var would policy.Outcome
+	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
+		for _, r := range n.rules {
+			tier := f.Tier
+			if len(r.Tiers) > 0 {
+				tier = r.Tiers[0]
+			}
+			if r.Action != action || !r.matches(f, strings.Split(f.Path, "/"), tier, now) {
+				continue
+			}
+			switch {
+			case r.Mode == policy.Shadow && len(r.Tiers) == 0:
+				would.Would = append(would.Would, &policy.Mark{Rule: r.Name})
+			case r.Mode == policy.Shadow:
+			case action == policy.Exempt:
+				return ""
+			case len(r.Tiers) == 0:
+				return fmt.Sprintf("blocked %d %s%s", status(r.Rule, 403), r.Name, policytest.WouldText(&would))
+			}
+		}
+	}
+	return ""
+}
+
+// decide returns the outcome as policytest.Text does.
+func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) string {
+	o := &policy.Outcome{Tier: f.Tier}
+	if id != nil {
+		byKey := id.Digest != [32]byte{}
+		ended := policy.NotRefused
+		switch {
+		case byKey && !id.Known:
+			ended = policy.UnknownKey
+		case byKey && !id.RevokedAt.IsZero() && !now.Before(id.RevokedAt):
+			ended = policy.KeyRevoked
+		case byKey && !id.ExpiresAt.IsZero() && !now.Before(id.ExpiresAt):
+			ended = policy.KeyExpired
+		}
+		if ended != policy.NotRefused && f.RejectUnknown {
+			if text := n.refusal(f, now); text != "" {
+				return text
+			}
+			return fmt.Sprintf("%s 401", ended)
+		}
+		if ended != policy.NotRefused {
+			id = nil
+		} else {
+			o.User, o.KeyID = id.User, id.KeyID
+			if id.Tier != "" && isValid(time.Time{}, id.TierUntil, now) {
+				o.Tier = id.Tier
+			}
+		}
+	}
+	bans := n.world.Bans
+	if id != nil {
+		bans = slices.Concat(bans, id.Bans)
+	}
+	for _, b := range bans {
+		holds := b.Network.IsValid() && in(b.Network, f.Address) || b.User != "" && b.User == o.User || b.KeyID != 0 && b.KeyID == o.KeyID
+		if holds && isValid(time.Time{}, b.Until, now) {
+			return "banned 403"
+		}
+	}
+	var matching []*policy.Rule
+	segments := strings.Split(f.Path, "/")
+	for i := range n.rules {
+		if n.rules[i].matches(f, segments, o.Tier, now) {
+			matching = append(matching, n.rules[i].Rule)
+		}
+	}
+	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
+		for _, r := range matching {
+			if r.Action != action {
+				continue
+			}
+			switch {
+			case r.Mode == policy.Shadow:
+				o.Would = append(o.Would, &policy.Mark{Rule: r.Name})
+			case action == policy.Exempt:
+				return "exempt " + r.Name + policytest.WouldText(o)
+			default:
+				return fmt.Sprintf("blocked %d %s%s", status(r, 403), r.Name, policytest.WouldText(o))
+			}
+		}
+	}
+	families := make(map[string]bool)
+	hits := ""
+	for _, r := range matching {
+		if r.Action != policy.Charge || r.Family != "" && families[r.Family] {
+			continue
+		}
+		key := naiveKey(r, f, o)
+		if key == "" {
+			continue
+		}
+		if r.Mode != policy.Shadow {
+			families[r.Family] = true
+		}
+		for i := range r.Limits {
+			hit, mark := n.hitOf(r, &r.Limits[i], id, o.Tier, now)
+			if hit == nil {
+				continue
+			}
+			if hit.Limit.Events == 0 {
+				if r.Mode == policy.Shadow {
+					o.Would = append(o.Would, mark)
+					continue
+				}
+				return fmt.Sprintf("no_quota %d %s%s", status(r, 429), r.Name, policytest.WouldText(o))
+			}
+			hit.Key = key
+			hits += policytest.HitText(hit, mark)
+		}
+	}
+	return fmt.Sprintf("user %q tier %q key %d:%s%s", o.User, o.Tier, o.KeyID, hits, policytest.WouldText(o))
+}
+
+func isValid(from, until, now time.Time) bool {
+	return (from.IsZero() || !now.Before(from)) && (until.IsZero() || now.Before(until))
+}
+
+func status(r *policy.Rule, otherwise int) int {
+	if r.Status != 0 {
+		return r.Status
+	}
+	return otherwise
+}
+
+// in reports whether a network contains an address, bit by bit. IPv4 in IPv6 form is IPv4, and
+// is not in a larger network of IPv6.
+func in(network netip.Prefix, address netip.Addr) bool {
+	if !address.IsValid() {
+		return false
+	}
+	bits := network.Bits()
+	if network.Addr().Is4() {
+		bits += 96
+	}
+	if (network.Addr().Unmap().Is4() && bits >= 96) != address.Unmap().Is4() {
+		return false
+	}
+	first, its := network.Addr().As16(), address.As16()
+	for i := range bits {
+		if (first[i/8]^its[i/8])>>(7-i%8)&1 != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *naiveRule) matches(f *policy.Facts, path []string, tier string, now time.Time) bool {
+	if len(r.Tiers) > 0 && !slices.Contains(r.Tiers, tier) || len(r.Methods) > 0 && !slices.Contains(r.Methods, strings.ToUpper(f.Method)) {
+		return false
+	}
+	if len(r.paths) > 0 {
+		matches := false
+		for _, p := range r.paths {
+			matches = matches || pathMatches(p, path)
+		}
+		if !matches {
+			return false
+		}
+	}
+	if len(r.hosts) > 0 {
+		matches := false
+		for _, h := range r.hosts {
+			suffix, below := strings.CutPrefix(h, "*")
+			matches = matches || h == f.Host || below && strings.HasSuffix(f.Host, suffix) && f.Host != suffix
+		}
+		if !matches {
+			return false
+		}
+	}
+	return isValid(r.From, r.Until, now) &&
+		(len(r.Networks) == 0 || slices.ContainsFunc(r.Networks, func(n netip.Prefix) bool { return f.Address.IsValid() && in(n, f.Address) }))
+}
+
+// pathMatches compares segments; the first is empty.
+func pathMatches(want, have []string) bool {
+	for i, segment := range want {
+		if segment == "*" && i == len(want)-1 {
+			return true
+		}
+		if i >= len(have) || segment != "*" && segment != have[i] || segment == "*" && have[i] == "" {
+			return false
+		}
+	}
+	return len(want) == len(have)
+}
+
+// naiveKey is the key of a counter, for values without spaces and percent signs.
+func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Outcome) string {
+	by := r.CountBy
+	if len(by) == 0 {
+		by = []string{"user"}
+	}
+	network := ""
+	if f.Address.IsValid() {
+		network = f.Address.Unmap().String()
+		if f.Address.Unmap().Is6() {
+			p, _ := f.Address.Prefix(64)
+			network = p.String()
+		}
+	}
+	var parts []string
+	for _, name := range by {
+		part := ""
+		switch name {
+		case "user":
+			part = o.User
+			if o.User == "" && network != "" {
+				part = "ip:" + network
+			}
+		case "key":
+			if o.KeyID != 0 {
+				part = fmt.Sprint(o.KeyID)
+			}
+		case "tier":
+			part = o.Tier
+		case "ip":
+			if f.Address.IsValid() {
+				part = f.Address.Unmap().String()
+			}
+		case "ip/64":
+			part = network
+		case "host":
+			part = f.Host
+		case "route":
+			part = f.Route
+		case "all":
+			part = "all"
+		default:
+			part = strings.Join(f.Header.Values(strings.TrimPrefix(name, "header:")), ",")
+			if part == "" && !r.SkipWithoutHeader {
+				part = "%empty"
+			}
+		}
+		if part == "" {
+			return ""
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, " ")
+}
+
+// hitOf is the hit on a limit, or nil if nothing limits. The amount is that of the most
+// specific override that is valid; of several, of the last to have begun. Events of 0 let
+// nothing pass.
+func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, tier string, now time.Time) (*ratelimit.Hit, *policy.Mark) {
+	best := policy.Override{Events: l.Limit.Events, Unlimited: l.Unlimited, Burst: l.Limit.Burst}
+	rank := 0
+	all := n.world.Overrides
+	if id != nil {
+		all = slices.Concat(all, id.Overrides)
+	}
+	for i := range all {
+		o := &all[i]
+		if o.Rule != r.Name || o.Limit != l.Name || !isValid(o.From, o.Until, now) {
+			continue
+		}
+		its := 0
+		switch {
+		case o.KeyID != 0 && id != nil && o.KeyID == id.KeyID:
+			its = 3
+		case o.User != "" && id != nil && o.User == id.User:
+			its = 2
+		case o.Tier != "" && o.Tier == tier:
+			its = 1
+		}
+		if its > rank || its == rank && rank > 0 && o.From.After(best.From) {
+			rank = its
+			best = *o
+			if best.Burst == 0 {
+				best.Burst = l.Limit.Burst
+			}
+		}
+	}
+	if best.Unlimited {
+		return nil, nil
+	}
+	limit := l.Limit
+	limit.Prefix = "rule/" + r.Name + "/" + l.Name
+	limit.Events, limit.Burst = best.Events, best.Burst
+	mark := &policy.Mark{
+		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == policy.Shadow, Overage: l.Overage, Quota: limit.Capacity(),
+		From: []string{"rule", "tier", "user", "key"}[rank],
+	}
+	if l.Overage {
+		limit.Events = 1 << 61
+	}
+	byPerson := len(r.CountBy) == 0 || slices.Contains(r.CountBy, "user") || slices.Contains(r.CountBy, "key")
+	if limit.Calendar == ratelimit.Month && byPerson && id != nil && !id.PeriodStart.IsZero() {
+		limit.Anchor = int64(id.PeriodStart.Day() - 1)
+	}
+	hit := &ratelimit.Hit{Limit: &limit, Cost: r.Cost}
+	if hit.Cost == 0 {
+		hit.Cost = 1
+	}
+	return hit, mark
+}

@@ -1,0 +1,47 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// occasionally does what is due from time to time. The caller holds refreshing. A failure is
+// reported and has no other effect.
+func (p *Policy) occasionally(ctx context.Context) {
+	now := p.settings.Now()
+	if p.settings.OnApplied != nil {
+		p.mu.Lock()
+		applied := p.stats.Applied
+		p.mu.Unlock()
+		problems := wrongTexts(p.Wrong())
+		_ = batch.PanicError(func() { p.settings.OnApplied(applied, p.poller.log, problems) })
+	}
+	if now.Sub(p.forgotten) >= forgetPause {
+		p.forgotten = now
+		p.report("forget", p.forget(ctx))
+	}
+}
+
+// forgetRounds bounds what one forget deletes, in statements of forgetMost changes.
+const forgetRounds = 100
+
+// forget deletes what is too old.
+func (p *Policy) forget(ctx context.Context) error {
+	for round := 0; round < forgetRounds; round++ {
+		within, cancel := context.WithTimeout(ctx, 10*time.Second)
+		rows, err := runOne(within, p.db, &postgres.Statement{SQL: "SELECT rate_limit_forget()::text"}, 1)
+		cancel()
+		if err != nil || len(rows) != 1 {
+			return fmt.Errorf("deleting old changes: %w", err)
+		}
+		if n, err := strconv.ParseInt(rows[0], 10, 64); err != nil || n < forgetMost {
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package policy_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+)
+
+// recalled says in short what becomes of a GET request of an API key without the database, or
+// "not remembered".
+func recalled(p *policy.Policy, key string) string {
+	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com", Path: "/"}
+	var o policy.Outcome
+	if !policy.Recall(p, key, &facts, &o) {
+		return "not remembered"
+	}
+	return outcomeText(&o)
+}
+
+// After a change of a key, its user, an override or a ban, a remembered key is not recalled as
+// it was before. A change of the rules holds for remembered keys at once.
+func TestARememberedKeyIsForgottenWithItsIdentity(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	s.user("bob", "free")
+	p := s.policy(policy.Settings{Options: policy.Options{Remember: 100}})
+	refresh(t, p)
+	const forgotten = "not remembered"
+	for _, change := range []struct{ sql, recalls, want string }{
+		{"SELECT", forgotten, "ann free"},
+		{"SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 10)", "ann free rule/plan/per_hour=10", "ann free rule/plan/per_hour=10"},
+		{"INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('plan', 'per_hour', 'ann', 20)", forgotten, "ann free rule/plan/per_hour=20"},
+		{"UPDATE rate_limit_users SET tier = 'pro' WHERE user_id = 'ann'", forgotten, "ann pro"},
+		{"INSERT INTO rate_limit_bans (user_id) VALUES ('ann')", forgotten, "ann pro 403 banned"},
+		{"DELETE FROM rate_limit_bans", forgotten, "ann pro"},
+		{"UPDATE rate_limit_api_keys SET revoked_at = now() WHERE user_id = 'ann'", forgotten, " anonymous 401 key_revoked"},
+		{"UPDATE rate_limit_api_keys SET revoked_at = NULL WHERE user_id = 'ann'", forgotten, "ann pro"},
+		{"DELETE FROM rate_limit_users WHERE user_id = 'ann'", forgotten, " anonymous 401 unknown_key"},
+	} {
+		s.exec(change.sql)
+		refresh(t, p)
+		same(t, "the first request after "+change.sql, recalled(p, "key of ann"), change.recalls)
+		same(t, "asking after "+change.sql, decided(t, p, "key of ann", ""), change.want)
+		same(t, "asking again after "+change.sql, decided(t, p, "key of ann", ""), change.want)
+		then := change.want
+		if strings.HasSuffix(then, "unknown_key") {
+			then = forgotten // unknown keys are not remembered by their text
+		}
+		same(t, "the next request after "+change.sql, recalled(p, "key of ann"), then)
+		same(t, "another key", recalled(p, "key of bob"), forgotten)
+	}
+}
+
+// A key is recalled for a minute. No more keys are remembered than identities.
+func TestRememberedKeysAreBounded(t *testing.T) {
+	s := newSite(t)
+	for i := range 20 {
+		s.user(fmt.Sprint("user", i), "free")
+	}
+	p := s.policy(policy.Settings{Options: policy.Options{Remember: 100}, MaxIdentities: 3})
+	refresh(t, p)
+	for i := range 20 {
+		for range 2 {
+			decided(t, p, fmt.Sprint("key of user", i), "")
+		}
+	}
+	known := 0
+	for i := range 20 {
+		if recalled(p, fmt.Sprint("key of user", i)) != "not remembered" {
+			known++
+		}
+	}
+	if known != 3 {
+		t.Errorf("%d keys are remembered, want 3", known)
+	}
+	same(t, "a key", recalled(p, "key of user19"), "user19 free")
+	s.after(time.Minute)
+	same(t, "a key after a minute", recalled(p, "key of user19"), "not remembered")
+}
+
+// Without Remember there are no keys in memory, and a key that is written as a header with a
+// scheme is never taken for the key after the scheme.
+func TestKeysThatAreNotRemembered(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('Bearer key of bob'), 'ann'), (sha256(convert_to(repeat('k', 600), 'UTF8')), 'ann')")
+	plain := s.policy(policy.Settings{})
+	remembering := s.policy(policy.Settings{Options: policy.Options{Remember: 100}})
+	refresh(t, plain)
+	refresh(t, remembering)
+	for range 3 {
+		for _, key := range []string{"key of ann", "Bearer key of bob", strings.Repeat("k", 600)} {
+			same(t, "a request", decided(t, plain, key, ""), "ann free")
+			same(t, "a request", decided(t, remembering, key, ""), "ann free")
+		}
+	}
+	same(t, "without Remember", recalled(plain, "key of ann"), "not remembered")
+	same(t, "with Remember", recalled(remembering, "key of ann"), "ann free")
+	same(t, "a key with a scheme", recalled(remembering, "Bearer key of bob"), "not remembered")
+	same(t, "a long key", recalled(remembering, strings.Repeat("k", 600)), "not remembered")
+}

@@ -1,0 +1,313 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// poll refreshes until the policy is closed.
+func (p *Policy) poll() {
+	for p.closing.Err() == nil {
+		_ = p.Refresh(p.closing)
+		ctx, cancel := context.WithTimeout(p.closing, p.settings.Refresh)
+		<-ctx.Done()
+		cancel()
+	}
+}
+
+// Refresh asks the database for changes now, and obeys them before it returns. It also does
+// what is due from time to time. While another refresh is under way it waits for that first.
+func (p *Policy) Refresh(ctx context.Context) error {
+	p.refreshing.Lock()
+	defer p.refreshing.Unlock()
+	if p.closing.Err() != nil {
+		return ratelimit.ErrClosed
+	}
+	var err error
+	if failure := batch.PanicError(func() { err = p.refresh(ctx) }); failure != nil {
+		err = failure
+	}
+	if p.closing.Err() != nil {
+		return ratelimit.ErrClosed
+	}
+	p.mu.Lock()
+	if err != nil {
+		p.stats.Failures++
+	} else {
+		p.stats.Polls++
+		p.stats.Polled = p.settings.Now()
+	}
+	p.mu.Unlock()
+	p.report("refresh", err)
+	if err == nil {
+		p.lookups.setDown(nil)
+		p.occasionally(ctx)
+		return nil
+	}
+	p.migrated = false // a restore may bring older tables
+	down := err
+	if !errors.Is(err, ratelimit.ErrUnavailable) {
+		down = unavailable(err)
+	}
+	p.lookups.setDown(down)
+	return err
+}
+
+// refresh does the work of Refresh. Refresh handles its error.
+func (p *Policy) refresh(ctx context.Context) error {
+	now := p.settings.Now()
+	// Tables that were there and are gone are not made again: they would be empty, and in the
+	// way of a restore.
+	var needs error
+	if p.poller.tables == "" {
+		needs = p.migrate(ctx, now)
+		if errors.Is(needs, ratelimit.ErrUnavailable) {
+			return needs
+		}
+	}
+	within, cancel := context.WithTimeout(ctx, refreshTimeout)
+	found, err := p.poller.poll(within)
+	cancel()
+	if err != nil && needs != nil && err != errIncomplete && !errors.Is(err, ratelimit.ErrUnavailable) {
+		return fmt.Errorf("%w; %w", err, needs)
+	}
+	if err != nil {
+		return p.others(ctx, err)
+	}
+	p.lookups.setTables(p.poller.tables)
+	p.apply(found)
+	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
+		return err
+	}
+	if age := now.Sub(p.loaded); age >= reloadAge {
+		p.due.rules = true
+		p.due.bans = true
+		p.due.keys = true
+	}
+	err = p.load(ctx, now)
+	p.forgetStale() // also if the rules cannot be read
+	if err != nil {
+		return p.others(ctx, err)
+	}
+	p.mu.Lock()
+	p.stats.Applied = found.applied
+	p.mu.Unlock()
+	return nil
+}
+
+// others adds to a failure of a statement which tables are of another program.
+func (p *Policy) others(ctx context.Context, failure error) error {
+	if errors.Is(failure, ratelimit.ErrUnavailable) {
+		return failure
+	}
+	within, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	others, err := runOne(within, p.db, &postgres.Statement{SQL: postgres.Others}, 1)
+	if err != nil || len(others) != 1 || others[0] == "" {
+		return failure
+	}
+	return fmt.Errorf("%w; %s: %s", failure, others[0], postgres.OthersHint)
+}
+
+// migrate creates or upgrades the tables, unless they are right, or the last attempt has failed
+// a short time ago. It returns what is lacking. The polls work nevertheless if the tables are
+// there.
+func (p *Policy) migrate(ctx context.Context, now time.Time) error {
+	if p.settings.DisableMigration || p.migrated {
+		return nil
+	}
+	if p.lacking != nil && now.Before(p.migrateAt) {
+		return p.lacking
+	}
+	within, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	err := postgres.MigratePolicy(within, p.db)
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		return err
+	}
+	p.migrated = err == nil
+	p.lacking = err
+	p.migrateAt = now.Add(migratePause)
+	p.report("migration", err)
+	return err
+}
+
+// apply notes which rules are to be read, and which identities to be forgotten.
+func (p *Policy) apply(found changes) {
+	p.due.rules = p.due.rules || found.rules || found.everything || found.unlogged
+	p.due.bans = p.due.bans || found.bans || found.everything || found.unlogged
+	banned, _ := p.banned.Load().(*bannedSenders)
+	p.due.keys = p.due.keys || p.due.bans || banned != nil && banned.concern(found)
+	p.stale = found
+}
+
+// forgetStale forgets the identities that have changed. It runs just before the snapshot of the
+// same change takes effect: in between, a tier that was renamed would be that of no rule.
+func (p *Policy) forgetStale() {
+	found := p.stale
+	p.stale = changes{}
+	if found.identities || found.everything || found.unlogged {
+		p.known.EvictAll()
+		return
+	}
+	for _, user := range found.users {
+		p.known.EvictUser(user)
+	}
+	for _, digest := range found.digests {
+		p.known.EvictKey(digestOf(digest))
+	}
+}
+
+// load reads the rules and bans that are due.
+func (p *Policy) load(ctx context.Context, now time.Time) error {
+	if !p.due.rules && !p.due.bans && (!p.due.keys || now.Before(p.keysAt)) {
+		return nil
+	}
+	within, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	rows := p.rows
+	var err error
+	if p.due.rules {
+		if rows.Rules, err = readRules(within, p.db); err != nil {
+			return err
+		}
+	}
+	if p.due.bans {
+		if rows.Bans, err = readBans(within, p.db); err != nil {
+			return err
+		}
+		if rows.Users, err = runOne(within, p.db, &postgres.Statement{SQL: bannedUsersSQL}, 3); err != nil {
+			return fmt.Errorf("reading the bans of users: %w", err)
+		}
+	}
+	p.due.keys = p.due.keys && !p.readBannedKeys(ctx, now, &rows)
+	if err := p.poller.unchanged(within); err != nil {
+		return err
+	}
+	if err := p.compile(rows); err != nil {
+		return err
+	}
+	if p.due.rules && p.due.bans {
+		p.loaded = now
+	}
+	p.due = changes{keys: p.due.keys}
+	p.mu.Lock()
+	p.stats.Loads++
+	p.mu.Unlock()
+	return nil
+}
+
+// compile makes the snapshot of rows, and lets it take effect. What is as before is not
+// compiled again.
+func (p *Policy) compile(rows savedRows) error {
+	set, _ := p.current.Load().(*Snapshot)
+	sameRules := set != nil && same(rows.Rules, p.rows.Rules)
+	sameBans := set != nil && same(rows.Bans, p.rows.Bans)
+	if sameRules && sameBans && same(rows.Users, p.rows.Users) && same(rows.Keys, p.rows.Keys) {
+		return nil
+	}
+	banned, err := newBannedSenders(rows.Users, rows.Keys)
+	if err != nil {
+		return err
+	}
+	bans, err := decodeBans(rows.Bans)
+	if err != nil {
+		return err
+	}
+	if sameRules && !sameBans {
+		set = set.WithBans(bans)
+	} else if !sameRules {
+		usable := p.usable
+		if usable == nil {
+			usable = rows.Usable // as an earlier policy has saved them
+		}
+		rules, usable, err := compileRows(rows.Rules, usable, p.settings.Options)
+		if err != nil {
+			return err
+		}
+		set = newSnapshot(rules, bans)
+		p.usable = usable
+		rows.Usable = make(map[string]string)
+		for _, wrong := range rules.wrong {
+			if wrong.Replaced {
+				rows.Usable[wrong.Rule] = usable[wrong.Rule]
+			}
+		}
+		p.report("rules", wrongError(rules.wrong))
+	}
+	p.report("bans", banned.incomplete())
+	p.rows = rows
+	p.forgetStale()
+	p.banned.Store(banned)
+	p.current.Store(set)
+	p.setReady()
+	if p.settings.OnLoad != nil {
+		saved, err := json.Marshal(rows)
+		if err != nil {
+			return err
+		}
+		_ = batch.PanicError(func() { p.settings.OnLoad(saved) })
+	}
+	return nil
+}
+
+func same(a, b []string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// wrongError names what cannot be used, or is nil.
+func wrongError(wrong []Wrong) error {
+	if len(wrong) == 0 {
+		return nil
+	}
+	return errors.New("cannot be used: " + strings.Join(wrongTexts(wrong), "; "))
+}
+
+func wrongTexts(wrong []Wrong) []string {
+	all := make([]string, 0, len(wrong))
+	for i := range wrong {
+		text := "rule " + wrong[i].Rule
+		if wrong[i].Override != "" {
+			text += ", override for " + wrong[i].Override
+		}
+		text += ": " + wrong[i].Err.Error()
+		if wrong[i].Replaced {
+			text += " (its last usable version applies)"
+		} else {
+			text += " (it is off)"
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+// report passes a failure to OnError, unless it is the same as the last one of its kind.
+func (p *Policy) report(kind string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if p.reported[kind] == text {
+		return
+	}
+	p.reported[kind] = text
+	if err != nil && p.settings.OnError != nil {
+		_ = batch.PanicError(func() { p.settings.OnError(err) })
+	}
+}

@@ -1,0 +1,163 @@
+package policy_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// dump returns the commands that restore the database of a site over itself, one by one.
+func dump(t *testing.T, s *site) []string {
+	t.Helper()
+	bin, err := cluster.Binaries(context.Background(), "", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(filepath.Join(bin, "pg_dump"), "--clean", "--inserts", "-d", s.dsn).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands []string
+	var command strings.Builder
+	quoted := false // in a function's body
+	for line := range strings.Lines(string(out)) {
+		if command.Len() == 0 && (strings.HasPrefix(line, "--") || strings.HasPrefix(line, `\`) || strings.TrimSpace(line) == "") {
+			continue
+		}
+		command.WriteString(line)
+		if strings.Count(line, "$$")%2 == 1 {
+			quoted = !quoted
+		}
+		if !quoted && strings.HasSuffix(strings.TrimSpace(line), ";") {
+			commands = append(commands, command.String())
+			command.Reset()
+		}
+	}
+	return commands
+}
+
+// A backup is restored over the tables, command by command, with a poll, a look-up and the
+// start of another proxy between any two commands: nobody who is limited, blocked or banned
+// gets through, and the restore meets no table that a proxy has made.
+func TestARestoreOpensNothing(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	s.user("bob", "pro")
+	s.exec("SELECT rate_limit_rule('plan', per_hour => 10); SELECT rate_limit_rule('closed', action => 'block', methods => '{PUT}')")
+	s.exec("INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')")
+	commands := dump(t, s)
+	if len(commands) < 100 {
+		t.Fatalf("%d commands", len(commands))
+	}
+	said := "" // the log of changes that the proxy says it has applied
+	p := s.policy(policy.Settings{OnApplied: func(_ int64, log string, _ []string) { said = log }})
+	refresh(t, p)
+	same(t, "before", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
+	conn := s.begin().Conn()
+	if _, err := conn.Exec(context.Background(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	kept, lies := 0, 0
+	old := s.number("SELECT 'rate_limit_changes'::regclass::bigint")
+	for _, command := range commands {
+		if _, err := conn.Exec(ctx, command); err != nil {
+			t.Fatalf("%s: %v", command, err)
+		}
+		if p.Refresh(ctx) != nil {
+			kept++
+		}
+		same(t, "a key that was seen, after "+command, decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
+		if text, err := tryDecide(p, "key of bob", ""); err == nil && text != "bob pro rule/plan/per_hour=10" {
+			t.Errorf("a key that was not seen, after %s: %q", command, text)
+		}
+		// A proxy starts. It cannot tell a moment without any function from an empty database.
+		if s.number(`SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`) > 0 {
+			other := s.db()
+			_ = postgres.MigratePolicy(ctx, other)
+			other.Close()
+		}
+		for what, facts := range map[string]policy.Facts{"blocked": {Method: "PUT"}, "banned": {Method: "GET"}} {
+			facts.Tier = "anonymous"
+			facts.Path = "/"
+			if what == "banned" {
+				facts.Address = netip.MustParseAddr("192.0.2.7")
+			}
+			var o policy.Outcome
+			if err := p.Decide(ctx, longTime, "", "", &facts, &o); err != nil || !o.Refused() {
+				t.Errorf("%s, after %s: not refused, %v", what, command, err)
+			}
+		}
+		if kept > 0 && s.pool.QueryRow(ctx, `SELECT count(*) FROM (SELECT $1::text::oid AS log) AS n WHERE log = 'rate_limit_changes'::regclass AND log <> $2
+			AND NOT `+schema.PolicyWhole, said, old).Scan(&lies) == nil && lies != 0 {
+			t.Errorf("after %s: the proxy says that it has applied the changes of tables that it has not read", command)
+		}
+	}
+	if kept == 0 {
+		t.Error("no poll failed")
+	}
+	refresh(t, p)
+	same(t, "a key that was not seen, after the restore", decided(t, p, "key of bob", ""), "bob pro rule/plan/per_hour=10")
+	if n := s.number("SELECT ($1::text::oid = 'rate_limit_changes'::regclass)::int", said); n != 1 {
+		t.Error("the proxy does not say that it has read the tables")
+	}
+	s.exec("UPDATE rate_limit_rule_limits SET events = 20")
+	refresh(t, p)
+	same(t, "after a change", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=20")
+}
+
+// Rows that are written without triggers, as by pg_restore --disable-triggers or a subscription,
+// are obeyed within seconds. Failures of the database's own kind do not count as such rows.
+func TestRowsThatAreWrittenWithoutTriggers(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	s.exec("SELECT rate_limit_rule('plan', per_hour => 10)")
+	p := s.policy(policy.Settings{})
+	refresh(t, p)
+	same(t, "before", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
+	for i, sql := range []string{
+		"UPDATE rate_limit_users SET tier = 'pro'; UPDATE rate_limit_rule_limits SET events = 20",
+		"UPDATE rate_limit_users SET tier = 'free'; UPDATE rate_limit_rule_limits SET events = 10",
+	} {
+		s.exec("SET session_replication_role = replica; " + sql + "; RESET session_replication_role")
+		want := []string{"ann pro rule/plan/per_hour=20", "ann free rule/plan/per_hour=10"}[i]
+		eventually(t, want, func() bool {
+			refresh(t, p)
+			return decided(t, p, "key of ann", "") == want
+		})
+	}
+	s.exec("SET session_replication_role = replica; TRUNCATE rate_limit_rules CASCADE; RESET session_replication_role")
+	refresh(t, p)
+	same(t, "without rules", decided(t, p, "key of ann", ""), "ann free")
+}
+
+// A write with triggers leads to no more than what it has changed, also when its count of rows
+// arrives.
+func TestRowsThatAreWrittenWithTriggersAreReadOnce(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	s.user("bob", "free")
+	p := s.policy(policy.Settings{})
+	refresh(t, p)
+	decided(t, p, "key of ann", "")
+	const written = "SELECT pg_stat_get_tuples_updated('rate_limit_users'::regclass)"
+	for n := s.number(written); s.number(written) == n; time.Sleep(100 * time.Millisecond) {
+		s.exec("UPDATE rate_limit_users SET comment = $1 WHERE user_id = 'bob'", fmt.Sprint(time.Now()))
+		refresh(t, p)
+	}
+	refresh(t, p)
+	if stats := p.Stats(); stats.Loads != 1 || stats.Identities != 1 {
+		t.Errorf("%d loads and %d identities, want 1 and 1", stats.Loads, stats.Identities)
+	}
+}

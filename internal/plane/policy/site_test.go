@@ -1,0 +1,217 @@
+package policy_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// longTime is a timeout that no test comes near.
+const longTime = time.Minute
+
+// site is a database with policies on it.
+type site struct {
+	t    testing.TB
+	dsn  string
+	pool *pgxpool.Pool
+
+	mu       sync.Mutex
+	now      time.Time // the time of the policies; zero is that of this machine
+	reported []string
+}
+
+// newSite makes a database with the tables of the policy. TestOldServer is about servers that
+// have none.
+func newSite(t testing.TB) *site {
+	t.Helper()
+	s := siteOn(t, cluster.Open(t))
+	if s.number("SELECT current_setting('server_version_num')::bigint") < 150000 {
+		t.Skip("this server is older than Postgres 15, see TestOldServer")
+	}
+	db := s.db()
+	defer db.Close()
+	if err := postgres.MigratePolicy(context.Background(), db); err != nil {
+		t.Fatal(err)
+	}
+	s.exec(`INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2)`)
+	return s
+}
+
+func siteOn(t testing.TB, dsn string) *site {
+	t.Helper()
+	pool, err := pgxpool.New(context.Background(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return &site{t: t, dsn: dsn, pool: pool}
+}
+
+func (s *site) db() postgres.DB {
+	s.t.Helper()
+	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return db
+}
+
+func (s *site) exec(sql string, args ...any) {
+	s.t.Helper()
+	if _, err := s.pool.Exec(context.Background(), sql, args...); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (s *site) number(sql string, args ...any) int64 {
+	s.t.Helper()
+	var n int64
+	if err := s.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// begin opens a transaction on a connection of its own.
+func (s *site) begin() pgx.Tx {
+	s.t.Helper()
+	tx, err := s.pool.Begin(context.Background())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+// user makes a user with an API key named after the user.
+func (s *site) user(user, tier string) {
+	s.t.Helper()
+	s.exec("INSERT INTO rate_limit_users (user_id, tier) VALUES ($1, $2)", user, tier)
+	digest := sha256.Sum256([]byte("key of " + user))
+	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES ($1, $2)", digest[:], user)
+}
+
+// policy returns a policy that polls when it is told to.
+func (s *site) policy(settings policy.Settings) *policy.Policy {
+	s.t.Helper()
+	return s.policyOn(s.db(), settings)
+}
+
+func (s *site) policyOn(db postgres.DB, settings policy.Settings) *policy.Policy {
+	s.t.Helper()
+	if settings.Refresh == 0 {
+		settings.Refresh = -1
+	}
+	settings.Now = func() time.Time {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.now.IsZero() {
+			return time.Now()
+		}
+		return s.now
+	}
+	settings.OnError = func(err error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.reported = append(s.reported, err.Error())
+	}
+	p, err := policy.New(db, settings)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { p.Close(); db.Close() })
+	return p
+}
+
+// after moves the time of the policies.
+func (s *site) after(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now.IsZero() {
+		s.now = time.Now()
+	}
+	s.now = s.now.Add(d)
+}
+
+// reports returns what the policies have reported so far.
+func (s *site) reports() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.reported, "\n")
+}
+
+// refresh polls.
+func refresh(t testing.TB, p *policy.Policy) {
+	t.Helper()
+	if err := p.Refresh(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// decided says in short what becomes of a GET request of an API key, or of a user.
+func decided(t testing.TB, p *policy.Policy, key, user string) string {
+	t.Helper()
+	text, err := tryDecide(p, key, user)
+	if err != nil {
+		t.Fatalf("key %q, user %q: %v", key, user, err)
+	}
+	return text
+}
+
+func tryDecide(p *policy.Policy, key, user string) (string, error) {
+	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com", Path: "/"}
+	var o policy.Outcome
+	if err := p.Decide(context.Background(), longTime, key, user, &facts, &o); err != nil {
+		return "", err
+	}
+	return outcomeText(&o), nil
+}
+
+// outcomeText is an outcome in short.
+func outcomeText(o *policy.Outcome) string {
+	text := o.User + " " + o.Tier
+	if o.Refused() {
+		return fmt.Sprint(text, " ", o.Status, " ", o.Reason)
+	}
+	for i := range o.Hits {
+		text += fmt.Sprintf(" %s=%d", o.Hits[i].Limit.Prefix, o.Hits[i].Limit.Events)
+	}
+	return text
+}
+
+// same fails if a text is not what it should be.
+func same(t testing.TB, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+// eventually waits for something that happens in the background.
+func eventually(t testing.TB, what string, happened func() bool) {
+	t.Helper()
+	for until := time.Now().Add(20 * time.Second); !happened(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("waited in vain for " + what)
+		}
+	}
+}
+
+// drivers open a DB each.
+var drivers = map[string]func(dsn string) (postgres.DB, error){
+	"pgwire": func(dsn string) (postgres.DB, error) { return pgwire.Open(dsn, pgwire.Options{}) },
+	"pgxdb":  func(dsn string) (postgres.DB, error) { return pgxdb.Open(dsn, pgxdb.Options{}) },
+}

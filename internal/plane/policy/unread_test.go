@@ -1,0 +1,291 @@
+package policy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A request that is refused for what does not depend on who sends it is refused if it is not
+// known who sends it, and is charged to the limits that all senders share.
+func TestASenderThatIsNotKnownOpensNothing(t *testing.T) {
+	closed, shared, ours := 0, 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
+		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), false)
+		for i := range w.Rules {
+			if pick(4) == 0 {
+				w.Rules[i].Action, w.Rules[i].Limits = policy.Block, nil
+			}
+			w.Rules[i].From, w.Rules[i].Until = time.Time{}, time.Time{}
+		}
+		for i := range w.Overrides {
+			w.Overrides[i].From, w.Overrides[i].Until = time.Time{}, time.Time{}
+		}
+		s := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{})
+		var f policy.Facts
+		var o policy.Outcome
+		for range 20 {
+			w.Request(pick, &f)
+			sender := &policy.Identity{User: "somebody", Unread: true}
+			if pick(2) == 0 {
+				sender = &policy.Identity{Digest: policy.Digest("k"), Unread: true}
+			}
+			policy.Decide(s, &f, sender, policytest.Now, &o)
+			if policytest.IsClosed(s, w, &f) {
+				closed++
+				if !o.Refused() {
+					t.Fatalf("%+v passes: %s", f, policytest.Text(&o))
+				}
+				continue
+			}
+			if o.Refused() || o.Exempt {
+				continue
+			}
+			ours += len(o.Hits)
+			for key, events := range policytest.SharedHits(s, w, &f) {
+				shared++
+				found := false
+				for i := range o.Hits {
+					if key == o.Hits[i].Limit.Prefix+" "+o.Hits[i].Key {
+						found = true
+						if o.Hits[i].Limit.Events < events {
+							t.Fatalf("%+v: %s has %d events, and %d for a tier", f, key, o.Hits[i].Limit.Events, events)
+						}
+					}
+				}
+				if !found {
+					t.Fatalf("%+v is not charged to %s: %s", f, key, policytest.Text(&o))
+				}
+			}
+		}
+	})
+	if closed == 0 || shared == 0 || ours == 0 {
+		t.Errorf("%d requests were closed and %d hits shared: the test shows nothing", closed, shared)
+	}
+	t.Logf("%d requests were closed, %d hits shared of %d", closed, shared, ours)
+}
+
+// askAs is a request to a path from an address. It returns the outcome in short, and the error.
+func askAs(p *policy.Policy, timeout time.Duration, key, user, path, address string) (string, error) {
+	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "a.test", Path: path, Address: netip.MustParseAddr(address)}
+	var o policy.Outcome
+	err := p.Decide(context.Background(), timeout, key, user, &facts, &o)
+	return outcomeText(&o), err
+}
+
+// What memory knows decides in every state of the database; only what depends on the sender is an
+// error.
+func TestWhatMemoryKnowsDecidesFirst(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "pro")
+	s.user("mallory", "free")
+	s.user("eve", "free")
+	s.exec(`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
+		SELECT rate_limit_rule('staff', action => 'exempt', paths => '{/staff}', tiers => '{pro}');
+		SELECT rate_limit_rule('no-staff', action => 'block', paths => '{/staff}');
+		SELECT rate_limit_rule('members', action => 'block', paths => '{/members}', tiers => '{anonymous}');
+		SELECT rate_limit_rule('open', action => 'exempt', paths => '{/open}');
+		SELECT rate_limit_rule('shared', count_by => '{all}', paths => '{/shared,/both}', per_hour => 5);
+		INSERT INTO rate_limit_overrides (rule, limit_name, tier, events) VALUES ('shared', 'per_hour', 'pro', 50);
+		SELECT rate_limit_rule('own', paths => '{/both}', per_hour => 7);
+		SELECT rate_limit_rule('first', family => 'f', priority => 9, count_by => '{all}', tiers => '{pro}', paths => '{/family}', per_hour => 9);
+		SELECT rate_limit_rule('second', family => 'f', priority => 8, count_by => '{all}', paths => '{/family}', per_hour => 3);
+		INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24');
+		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory'), ('not a row');
+		INSERT INTO rate_limit_bans (key_id) SELECT id FROM rate_limit_api_keys WHERE user_id = 'eve'`)
+	const here = "198.51.100.1"
+	for _, state := range []string{"gone", "no answer"} {
+		t.Run(state, func(t *testing.T) {
+			m := &middle{db: s.db()}
+			p := s.policyOn(m, policy.Settings{})
+			refresh(t, p)
+			timeout := longTime
+			if state == "gone" {
+				m.set(func() { m.down = true })
+			} else {
+				hold := make(chan struct{})
+				defer close(hold)
+				m.set(func() { m.hold = hold })
+				timeout = 20 * time.Millisecond
+			}
+			for _, c := range []struct{ key, user, path, address, want string }{
+				{"x", "", "/closed", here, " anonymous 403 blocked"},
+				{"", "x", "/closed", here, "x anonymous 403 blocked"},
+				{"x", "", "/", "192.0.2.7", " anonymous 403 banned"},
+				{"", "x", "/open", "192.0.2.7", "x anonymous 403 banned"},
+				{"", "mallory", "/", here, "mallory anonymous 403 banned"},
+				{"", "not a row", "/", here, "not a row anonymous 403 banned"},
+				{"key of mallory", "", "/", here, "mallory anonymous 403 banned"},
+				{"key of eve", "", "/", here, "eve anonymous 403 banned"},
+				{"", "eve", "/open", here, "eve anonymous"},
+				{"x", "", "/staff", here, " anonymous 403 blocked"},
+				{"x", "", "/members", here, " anonymous error"},
+				{"x", "", "/open", here, " anonymous"},
+				{"x", "", "/shared", here, " anonymous rule/shared/per_hour=50"},
+				{"x", "", "/both", here, " anonymous rule/shared/per_hour=50 error"},
+				{"x", "", "/family", here, " anonymous error"},
+			} {
+				got, err := askAs(p, timeout, c.key, c.user, c.path, c.address)
+				if err != nil {
+					got += " error"
+				}
+				same(t, fmt.Sprintf("key %q, user %q, %s from %s", c.key, c.user, c.path, c.address), got, c.want)
+			}
+		})
+	}
+}
+
+// A request that is refused whoever sends it costs the database nothing.
+func TestWhatIsClosedIsNotLookedUp(t *testing.T) {
+	s := newSite(t)
+	s.exec(`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}')`)
+	p := s.policy(policy.Settings{})
+	refresh(t, p)
+	for i := range 100 {
+		if got, err := askAs(p, longTime, fmt.Sprint("key ", i), "", "/closed", "198.51.100.1"); got != " anonymous 403 blocked" || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if n := p.Stats().LookUps; n != 0 {
+		t.Errorf("%d statements looked up a key, want none", n)
+	}
+}
+
+// A ban that is lifted, and an API key that is given to another user, are obeyed although the
+// database goes away then.
+func TestBansOfUsersFollowTheDatabase(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	s.user("mallory", "free")
+	s.exec("INSERT INTO rate_limit_bans (user_id) VALUES ('mallory')")
+	m := &middle{db: s.db()}
+	p := s.policyOn(m, policy.Settings{})
+	refresh(t, p)
+	for _, step := range []struct{ sql, user, key string }{
+		{"SELECT 1", "mallory anonymous 403 banned", "mallory anonymous 403 banned"},
+		{"UPDATE rate_limit_api_keys SET user_id = 'ann'", "mallory anonymous 403 banned", " anonymous"},
+		{"UPDATE rate_limit_api_keys SET user_id = 'mallory'; INSERT INTO rate_limit_bans (user_id) VALUES ('ann')", "mallory anonymous 403 banned", "mallory anonymous 403 banned"},
+		{"DELETE FROM rate_limit_bans", "mallory anonymous", " anonymous"},
+	} {
+		s.exec(step.sql)
+		refresh(t, p)
+		m.set(func() { m.down = true })
+		user, _ := askAs(p, longTime, "", "mallory", "/", "198.51.100.1")
+		same(t, "the user after "+step.sql, user, step.user)
+		key, _ := askAs(p, longTime, "key of mallory", "", "/", "198.51.100.1")
+		same(t, "the key after "+step.sql, key, step.key)
+		m.set(func() { m.down = false })
+	}
+}
+
+// While the table of API keys is locked, a policy obeys changes of rules, and says what it
+// cannot read.
+func TestRulesAreObeyedWhileTheKeysAreLocked(t *testing.T) {
+	s := newSite(t)
+	p := s.policy(policy.Settings{})
+	refresh(t, p)
+	s.exec("INSERT INTO rate_limit_bans (user_id) VALUES ('mallory')") // its trigger reads the keys
+	s.exec("SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}')")
+	tx := s.begin()
+	if _, err := tx.Exec(context.Background(), "LOCK TABLE rate_limit_api_keys"); err != nil {
+		t.Fatal(err)
+	}
+	refresh(t, p)
+	got, err := askAs(p, 20*time.Millisecond, "x", "", "/closed", "198.51.100.1")
+	same(t, "a rule", fmt.Sprint(got, err), " anonymous 403 blocked<nil>")
+	got, err = askAs(p, 20*time.Millisecond, "", "mallory", "/", "198.51.100.1")
+	same(t, "a ban", fmt.Sprint(got, err), "mallory anonymous 403 banned<nil>")
+	if n := len(s.reports()); n == 0 {
+		t.Error("nothing was reported")
+	}
+}
+
+// The clients of one network cannot fill the queue of look-ups for the others, and do not delay
+// the renewal of what is remembered.
+func TestAFloodFromOneNetwork(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	m := &middle{db: s.db()}
+	p := s.policyOn(m, policy.Settings{})
+	refresh(t, p)
+	if got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1"); got != "ann free" || err != nil {
+		t.Fatal(got, err)
+	}
+	hold := make(chan struct{})
+	m.set(func() { m.hold, m.held = hold, 0 })
+	ask := func(key, address string) error {
+		_, err := askAs(p, 2*time.Millisecond, key, "", "/", address)
+		return err
+	}
+	crowded := func(err error) bool { return errors.Is(err, ratelimit.ErrUnavailable) }
+	s.exec("SELECT rate_limit_rule('own', per_hour => 7)") // so that it matters who sends a request
+	refresh(t, p)
+	_ = ask("the first", "2001:db8:1::1") // its answer is kept back
+	eventually(t, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
+	var clients sync.WaitGroup
+	for c := range 50 {
+		clients.Go(func() {
+			for i := range 90 {
+				_ = ask(fmt.Sprint("key ", c, " ", i), fmt.Sprintf("2001:db8:0:%x::%x", c%4, c+1))
+			}
+		})
+	}
+	clients.Wait()
+	if err := ask("another", "2001:db8::ffff"); !crowded(err) {
+		t.Errorf("the network has no bound: %v", err)
+	}
+	if err := ask("another", "2001:db8:9::1"); crowded(err) {
+		t.Errorf("another network: %v", err)
+	}
+	// The key is due for a renewal, and shares the next statement with the flood.
+	s.exec("ALTER TABLE rate_limit_users DISABLE TRIGGER USER; UPDATE rate_limit_users SET tier = 'pro'")
+	s.after(2 * time.Minute)
+	if got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1"); got != "ann free rule/own/per_hour=7" || err != nil {
+		t.Error(got, err)
+	}
+	before := p.Stats().LookUps
+	m.set(func() { m.hold = nil })
+	close(hold)
+	eventually(t, "the renewal", func() bool {
+		got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1")
+		return got == "ann pro rule/own/per_hour=7" && err == nil
+	})
+	if n := p.Stats().LookUps - before; n > 2 {
+		t.Errorf("the renewal waited for %d statements, want 1", n) // the second may have begun since
+	}
+	eventually(t, "the crowd to end", func() bool { return !crowded(ask("yet another", "2001:db8::ffff")) })
+}
+
+// More bans than are remembered are reported, and are found by a look-up.
+func TestMoreBansThanAreRemembered(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: makes 100,001 bans")
+	}
+	s := newSite(t)
+	s.exec("INSERT INTO rate_limit_bans (user_id) SELECT 'u' || i FROM generate_series(100000, 200000) AS i")
+	m := &middle{db: s.db()}
+	p := s.policyOn(m, policy.Settings{})
+	refresh(t, p)
+	same(t, "what was reported", s.reports(), "more than 100000 users and API keys are banned: the bans of the others hold only while the database answers")
+	m.set(func() { m.down = true })
+	got, err := askAs(p, longTime, "", "u100000", "/", "198.51.100.1")
+	same(t, "one that is remembered", fmt.Sprint(got, err), "u100000 anonymous 403 banned<nil>")
+	if got, err := askAs(p, longTime, "", "u200000", "/", "198.51.100.1"); !errors.Is(err, ratelimit.ErrUnavailable) {
+		t.Errorf("one that is not, without the database: %q %v", got, err)
+	}
+	m.set(func() { m.down = false })
+	refresh(t, p)
+	got, err = askAs(p, longTime, "", "u200000", "/", "198.51.100.1")
+	same(t, "with the database", fmt.Sprint(got, err), "u200000 anonymous 403 banned<nil>")
+}

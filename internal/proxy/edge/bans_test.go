@@ -1,0 +1,107 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// slowStore is a store for tests. Its Take waits for goOn, and then fails.
+type slowStore struct {
+	goOn chan struct{}
+
+	mu      sync.Mutex
+	under   int // calls of Take under way
+	most    int // of them at once
+	largest int // hits of a Take
+	charged int64
+}
+
+func (s *slowStore) Take(_ context.Context, _ time.Duration, hits []ratelimit.Hit, _ []ratelimit.Decision) error {
+	s.mu.Lock()
+	s.under++
+	s.most = max(s.most, s.under)
+	s.largest = max(s.largest, len(hits))
+	for i := range hits {
+		s.charged += hits[i].Cost
+	}
+	s.mu.Unlock()
+	<-s.goOn
+	s.mu.Lock()
+	s.under--
+	s.mu.Unlock()
+	return errors.New("down")
+}
+
+func (s *slowStore) Reset(context.Context, time.Duration, []ratelimit.Hit) error { return nil }
+func (s *slowStore) Close()                                                      {}
+
+// A flood of refusals of many senders takes bounded memory and one statement at a time.
+func TestAFloodOfRefusalsIsBounded(t *testing.T) {
+	store := &slowStore{goOn: make(chan struct{})}
+	failures := 0
+	p := &Policy{bans: newBans(store, nil, nil, "test", func(error) { failures++ })}
+	ban := []*policy.BanAfter{{Refusals: 10, Within: time.Minute, For: time.Hour}}
+	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "zone"}}}
+	decisions := make([]ratelimit.Decision, 1)
+	const senders = 50000
+	for i := range senders {
+		address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		for range 2 {
+			p.NoteRefusals(&Sender{Address: address}, ban, hits, decisions, &policy.Outcome{})
+		}
+	}
+	p.bans.mu.Lock()
+	pending := len(p.bans.pending)
+	p.bans.mu.Unlock()
+	if pending > maxRefusals || pending < maxRefusals/2 {
+		t.Errorf("%d senders wait to be counted, want up to %d", pending, maxRefusals)
+	}
+	close(store.goOn)
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		p.bans.mu.Lock()
+		counting := p.bans.counting
+		p.bans.mu.Unlock()
+		if !counting {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the refusals are not counted")
+		}
+	}
+	if store.most != 1 || store.largest > refusalsAtOnce || store.charged < int64(pending) || failures == 0 {
+		t.Errorf("%d Takes at once of up to %d hits, %d refusals charged, %d failures reported", store.most, store.largest, store.charged, failures)
+	}
+}
+
+// The sender of a request is its API key, else its user, else the network of its address.
+func TestSenders(t *testing.T) {
+	for want, s := range map[string]Sender{
+		"key/7":                 {7, "alice", netip.MustParseAddr("192.0.2.1")},
+		"user/alice":            {0, "alice", netip.MustParseAddr("192.0.2.1")},
+		"network/192.0.2.1/32":  {0, "", netip.MustParseAddr("::ffff:192.0.2.1")},
+		"network/2001:db8::/64": {0, "", netip.MustParseAddr("2001:db8::1%eth0")},
+		"":                      {},
+	} {
+		if got := keyOf(&s); got != want {
+			t.Errorf("%+v is %q, want %q", s, got, want)
+		}
+	}
+}
+
+// TestALongUserIsBannedByAddress has users longer than any that the database can have: they would
+// only take memory.
+func TestALongUserIsBannedByAddress(t *testing.T) {
+	for n, want := range map[int]string{512: "user/" + strings.Repeat("u", 512), 513: "network/192.0.2.1/32"} {
+		if got := keyOf(&Sender{User: strings.Repeat("u", n), Address: netip.MustParseAddr("192.0.2.1")}); got != want {
+			t.Errorf("a user of %d bytes is counted as %.40q", n, got)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package edge
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Decider is what Decide needs besides the hits of a request.
+type Decider struct {
+	Store   ratelimit.Store
+	Timeout time.Duration // for the decision on a request, all its hits together
+	OnError OnError
+}
+
+// Outcome is what happens to a request.
+type Outcome struct {
+	// Status is 0 if the request passes, else the status of its refusal: 429 if a
+	// limit refused it, or what the rule of that limit says, 503 if no decision was
+	// possible and OnError is Deny, or what the policy says.
+	Status int
+
+	// Reason is set if the policy alone refused the request.
+	Reason policy.Reason
+
+	// Message is the text of a refusal; "" is that of Status or Reason.
+	Message string
+
+	// Wait is for Retry-After in place of the time of Decision; 0 is none of its own.
+	Wait time.Duration
+
+	// Overage is how much is used beyond the quota of a limit with overage.
+	Overage int64
+
+	// Hit is the place of the hit that the headers of the response describe. If all hits
+	// are allowed, it is the hit with the least remaining. Otherwise it is the refused hit
+	// with the longest RetryAfter.
+	Hit int
+
+	// Decision is the decision on Hit, or nil if no decision was made.
+	Decision *ratelimit.Decision
+
+	// Paused: limits are paused. The request passes them, and nothing is charged.
+	Paused bool
+
+	// Err is why no decision was possible.
+	Err error
+}
+
+// Decide asks the store for the decisions on the hits of a request, and returns what happens
+// to the request. decisions is memory for the decisions, and must be as long as hits. Hits
+// that are Apart come last. A request without other hits passes.
+func Decide(ctx context.Context, d *Decider, hits []ratelimit.Hit, decisions []ratelimit.Decision) Outcome {
+	if len(hits) == 0 {
+		return Outcome{}
+	}
+	if Paused(d.Store) {
+		return PausedOutcome()
+	}
+	if err := d.Store.Take(ctx, d.Timeout, hits, decisions); err != nil {
+		return NoDecision(d.OnError, err)
+	}
+	enforced := len(hits)
+	for enforced > 0 && hits[enforced-1].Apart {
+		enforced--
+	}
+	return OutcomeOf(decisions[:enforced])
+}
+
+// OutcomeOf is the outcome of a request with these decisions.
+func OutcomeOf(decisions []ratelimit.Decision) Outcome {
+	if len(decisions) == 0 {
+		return Outcome{}
+	}
+	at := Tightest(decisions)
+	o := Outcome{Hit: at, Decision: &decisions[at]}
+	if !decisions[at].Allowed {
+		o.Status = http.StatusTooManyRequests
+	}
+	return o
+}
+
+// Tightest returns the place of the decision that the headers describe, see Outcome.Hit.
+func Tightest(decisions []ratelimit.Decision) int {
+	at := 0
+	for i := 1; i < len(decisions); i++ {
+		if tighter(&decisions[i], &decisions[at]) {
+			at = i
+		}
+	}
+	return at
+}
+
+func tighter(a, b *ratelimit.Decision) bool {
+	if a.Allowed != b.Allowed {
+		return !a.Allowed
+	}
+	if a.Allowed {
+		return a.Remaining < b.Remaining
+	}
+	return a.RetryAfter > b.RetryAfter
+}
+
+// RetrySeconds is the value of Retry-After: whole seconds, rounded up, at least 1. It is
+// 0 if no limit refused the request, or if the request can never pass.
+func (o *Outcome) RetrySeconds() int64 {
+	if o.Wait > 0 {
+		return retrySeconds(o.Wait)
+	}
+	if o.Decision == nil || o.Decision.Allowed {
+		return 0
+	}
+	return retrySeconds(o.Decision.RetryAfter)
+}
+
+// retrySeconds is RetrySeconds for the RetryAfter of a refusal.
+func retrySeconds(wait time.Duration) int64 {
+	if wait == ratelimit.Never {
+		return 0
+	}
+	seconds := int64(wait / time.Second)
+	if wait%time.Second > 0 || seconds == 0 {
+		seconds++
+	}
+	return seconds
+}

@@ -1,0 +1,260 @@
+package edge
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// HistoryOptions are what a proxy adds to HistorySettings.
+type HistoryOptions struct {
+	Node        string      // the name of the proxy if the settings have none
+	AutoMigrate bool        // create or upgrade the tables
+	OnError     func(error) // see history.Settings
+}
+
+// OpenHistory returns what writes the history into the database of a store. db is that of
+// OpenStore. OpenHistory does not touch the network yet, see history.Writer.Prepare. The store is
+// closed after the history, which writes what is pending when it is closed.
+func OpenHistory(db postgres.DB, s HistorySettings, o HistoryOptions) (*history.Writer, error) {
+	if db == nil {
+		return nil, HistoryNeedsPostgres()
+	}
+	if s.Node == "" {
+		s.Node = o.Node
+	}
+	settings := history.Settings{Node: s.Node, Region: s.Region, Address: s.Address, DisableMigration: !o.AutoMigrate, OnError: o.OnError}
+	keeps := []time.Duration{s.KeepAudit, s.KeepMinutes, s.KeepHours, s.KeepDays, s.KeepUsage}
+	for i, what := range history.RetentionNames() {
+		if keeps[i] > 0 {
+			settings.Retention = append(settings.Retention, history.Retention{What: what, Keep: keeps[i]})
+		}
+	}
+	return history.New(db, settings)
+}
+
+// pausedReason is the reason in the history of a request that passes because limits are paused.
+const pausedReason = "paused"
+
+// SetRecord sets in a record what happened to a request. Hits and decisions are those of the
+// request, and may be empty. p is what the policy said, or nil without a policy. The hits of the policy
+// are the last ones. The caller sets the other fields: Time, Duration, Address, Host, Method, Path, Route and Audit.
+// A user that the policy does not know is left as it is. Key and Also are set only if the request may
+// be in the audit log.
+func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) {
+	r.Status = o.Status
+	if p != nil {
+		r.KeyID = p.KeyID
+		r.Tier = p.Tier
+		if p.User != "" {
+			r.User = p.User
+		}
+	}
+	if o.Paused {
+		r.Reason = pausedReason
+		hits = nil
+	}
+	if len(hits) == 0 {
+		setRule(r, p)
+	} else {
+		at := -1
+		if !hits[o.Hit].Apart { // else all are of shadow rules, and no limit decided
+			at = o.Hit
+			setHit(r, at, hits, p)
+		}
+		if r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil {
+			if at >= 0 {
+				r.Key = hits[at].StoredKey()
+			}
+			if len(hits) > 1 || at < 0 {
+				r.Also = alsoOf(at, r.Key, hits)
+			}
+		}
+	}
+	d := o.Decision
+	switch {
+	case o.Err != nil:
+		r.Decision = history.Failed
+		r.Reason = failureOf(o.Err)
+	case d != nil:
+		r.Quota = d.Limit
+		r.Remaining = d.Remaining
+		r.Source = d.Source
+		if !d.Allowed {
+			r.Decision = history.Limited
+			r.RetryAfter = d.RetryAfter
+		}
+	case o.Status != 0:
+		setRefusal(r, o)
+	}
+}
+
+// HideKeys hides API keys in the host and the path of a record: clients write them there. key is that
+// of the request, or "". It is hidden unless the policy does not know it, since then it is any text of
+// the client, which could hide what the client does. p is nil without a policy.
+func HideKeys(r *history.Record, o *Outcome, p *policy.Outcome, key string) {
+	known := p != nil && (p.KeyID != 0 || o.Err != nil || o.Reason == policy.KeyExpired || o.Reason == policy.KeyRevoked || o.Reason == policy.AmbiguousPath)
+	if !known {
+		key = ""
+	}
+	r.Host = policy.HideKeys(r.Host, strings.ToLower(key))
+	r.Path = policy.HideKeys(r.Path, key)
+}
+
+// setRule sets in a record which rule refused or exempted a request.
+func setRule(r *history.Record, p *policy.Outcome) {
+	if p == nil || p.Rule == "" {
+		return
+	}
+	r.Prefix = RulePrefix + p.Rule
+	if p.Mark != nil {
+		r.Limit = p.Mark.Limit
+	}
+}
+
+// setHit sets in a record which limit a hit is of.
+func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Outcome) {
+	h := &hits[at]
+	r.Prefix = h.Limit.Prefix
+	r.Cost = h.Cost
+	if h.Peek {
+		r.Cost = 0 // it charges nothing
+	}
+	if p == nil {
+		return
+	}
+	if first := len(hits) - len(p.Marks); at >= first {
+		m := p.Marks[at-first]
+		r.Prefix = rulePrefix(h.Limit.Prefix, m)
+		r.Limit = m.Limit
+	}
+}
+
+// rulePrefix is RulePrefix and the name of the rule of a limit. The prefix of the limit begins with
+// it, so that no memory is needed.
+func rulePrefix(prefix string, m *policy.Mark) string {
+	if n := len(RulePrefix) + len(m.Rule); len(prefix) > n {
+		return prefix[:n]
+	}
+	return RulePrefix + m.Rule
+}
+
+// alsoOf are the prefixes and keys of the hits other than that at a place, which has that key; -1 is
+// none. Limits of one rule that have the same key are there once, as rule/ and the name.
+func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
+	var also []string
+	prefix := ""
+	if at >= 0 {
+		prefix = ruleOf(hits[at].Limit.Prefix)
+	}
+	for i := range hits {
+		if i == at {
+			continue
+		}
+		p, k := ruleOf(hits[i].Limit.Prefix), hits[i].StoredKey()
+		known := p == prefix && k == key
+		for j := 0; j < len(also) && !known; j += 2 {
+			known = also[j] == p && also[j+1] == k
+		}
+		if !known {
+			also = append(also, p, k)
+		}
+	}
+	return also
+}
+
+// ruleOf is the prefix of a limit in the history: that of a limit of a rule ends with the name of
+// the rule. The name of a rule has no slash.
+func ruleOf(prefix string) string {
+	if len(prefix) <= len(RulePrefix) || prefix[:len(RulePrefix)] != RulePrefix {
+		return prefix
+	}
+	for i := len(RulePrefix); i < len(prefix); i++ {
+		if prefix[i] == '/' {
+			return prefix[:i]
+		}
+	}
+	return prefix
+}
+
+// setRefusal sets in a record why a request was refused without a decision on a limit.
+func setRefusal(r *history.Record, o *Outcome) {
+	r.RetryAfter = o.Wait
+	r.Reason = o.Reason.String()
+	switch o.Reason {
+	case policy.Banned, policy.Blocked:
+		r.Decision = history.Blocked
+	case policy.NoQuota:
+		r.Decision = history.Limited
+		if o.Wait == 0 {
+			r.RetryAfter = ratelimit.Never
+		}
+	default:
+		r.Decision = history.Rejected
+	}
+}
+
+// failureOf is the reason of a request without a decision.
+func failureOf(err error) string {
+	if errors.Is(err, ratelimit.ErrTimeout) {
+		return "timeout"
+	}
+	return "unavailable"
+}
+
+// AddShadows adds a record to a history for each shadow rule that would have refused a request. r is
+// the record of the request. The arguments are those of SetRecord.
+func AddShadows(w *history.Writer, r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) {
+	if o.Err != nil {
+		return
+	}
+	for _, m := range p.Would {
+		if m.Status != 0 { // else the rule exempts
+			addShadow(w, r, m, nil, nil)
+		}
+	}
+	first := len(hits) - len(p.Marks)
+	if first < 0 || len(decisions) < len(hits) || o.Paused {
+		return
+	}
+	noted := "" // the limits of a rule stand together
+	for i, m := range p.Marks {
+		d := &decisions[first+i]
+		if m.Shadow && !d.Allowed && d.Source != ratelimit.Undecided && m.Rule != noted {
+			noted = m.Rule
+			addShadow(w, r, m, &hits[first+i], d)
+		}
+	}
+}
+
+// addShadow adds a record of a shadow rule. r is that of the request. Without a count there is no
+// hit and no decision.
+func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimit.Hit, d *ratelimit.Decision) {
+	shadow := *r
+	shadow.Decision = history.Shadow
+	shadow.Reason = ""
+	shadow.Prefix = RulePrefix + m.Rule
+	shadow.Limit = m.Limit
+	shadow.Key = ""
+	shadow.Cost = 0
+	shadow.Quota = 0
+	shadow.Remaining = 0
+	shadow.RetryAfter = m.RetryAfter
+	shadow.Status = 0
+	shadow.Source = ratelimit.FromPostgres
+	shadow.Also = nil
+	if h != nil {
+		shadow.Key = h.StoredKey()
+		shadow.Cost = h.Cost
+		shadow.Quota = d.Limit
+		shadow.Remaining = d.Remaining
+		shadow.RetryAfter = d.RetryAfter
+		shadow.Source = d.Source
+	}
+	history.Add(w, &shadow)
+}

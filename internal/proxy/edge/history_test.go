@@ -1,0 +1,193 @@
+package edge_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+func TestParseAudit(t *testing.T) {
+	unset := history.Audit{Level: history.AuditDenied}
+	for text, want := range map[string]history.Audit{
+		"": unset, "off": {}, "denied": {Level: history.AuditDenied}, "all": {Level: history.AuditAll},
+		"sample 1%": {Level: history.AuditSample, Share: 0.01}, "sample  0.5%": {Level: history.AuditSample, Share: 0.005}, "sample 100%": {Level: history.AuditSample, Share: 1},
+	} {
+		if got, err := edge.ParseAudit(text, unset); err != nil || got != want {
+			t.Errorf("%q is %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"on", "sample", "sample 1", "sample 0%", "sample -1%", "sample 101%", "sample NaN%", "sample 1% 2%", "ALL", " "} {
+		var field *ratelimit.FieldError
+		if got, err := edge.ParseAudit(text, unset); !errors.As(err, &field) || field.Field != "audit" || field.Value != text {
+			t.Errorf("%q is %+v, %v", text, got, err)
+		}
+	}
+}
+
+func TestTheAuditThatRecordsMostCounts(t *testing.T) {
+	ordered := []history.Audit{
+		{Level: history.AuditOff}, {Level: history.AuditDenied}, {Level: history.AuditSample, Share: 0.1}, {Level: history.AuditSample, Share: 0.2}, {Level: history.AuditAll},
+	}
+	for i, a := range ordered {
+		for j, b := range ordered {
+			if got := edge.MoreAudit(a, b); got != ordered[max(i, j)] {
+				t.Errorf("of %+v and %+v: %+v", a, b, got)
+			}
+		}
+	}
+}
+
+func TestParseRetention(t *testing.T) {
+	const day = 24 * time.Hour
+	for text, want := range map[string]time.Duration{"": 0, "1d": day, "90d": 90 * day, "12w": 84 * day, "36h": 36 * time.Hour, "1y": 366 * day, "7y": 7 * 366 * day, "100y": 36600 * day} {
+		if got, err := edge.ParseRetention("audit", text); err != nil || got != want {
+			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"0d", "23h", "0y", "101y", "-1y", "1.5y", "y", "7 years", "90", "1y6d", "forever"} {
+		var field *ratelimit.FieldError
+		if got, err := edge.ParseRetention("usage", text); !errors.As(err, &field) || field.Field != "usage" || field.Value != text {
+			t.Errorf("%q is %v, %v", text, got, err)
+		}
+	}
+}
+
+func TestNamesOfNodesAreChecked(t *testing.T) {
+	for _, text := range []string{"", "edge-1", "Berlin Süd", strings.Repeat("n", 100)} {
+		if err := edge.CheckNodeName("node", text); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for _, text := range []string{"a\nb", "a\x00b", "\xff", strings.Repeat("n", 101), "\x7f"} {
+		if err := edge.CheckNodeName("region", text); err == nil || !strings.HasPrefix(err.Error(), "region: ") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestAHistoryNeedsPostgres(t *testing.T) {
+	if _, err := edge.OpenHistory(nil, edge.HistorySettings{}, edge.HistoryOptions{Node: "n"}); err == nil || !strings.HasPrefix(err.Error(), `dsn: "memory"`) {
+		t.Error(err)
+	}
+}
+
+// limited is a request on two limits of a configuration and three of a policy. The last is that of
+// a shadow rule.
+func limited() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Outcome) {
+	limit := func(prefix string) *ratelimit.Limit {
+		return &ratelimit.Limit{Prefix: prefix, Events: 10, Window: time.Minute}
+	}
+	hits := []ratelimit.Hit{
+		{Limit: limit("web"), Key: "192.0.2.1", Cost: 2},
+		{Limit: limit("key"), Key: "prl_secret", Cost: 1, Secret: true},
+		{Limit: limit("rule/plan/per_hour"), Key: "alice", Cost: 3},
+		{Limit: limit("rule/plan/per_day"), Key: "alice", Cost: 3},
+		{Limit: limit("rule/trial/per_hour"), Key: "alice", Cost: 1, Apart: true},
+	}
+	decisions := make([]ratelimit.Decision, len(hits))
+	for i := range decisions {
+		decisions[i] = ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Source: ratelimit.FromLease}
+	}
+	o := &policy.Outcome{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Marks: []*policy.Mark{
+		{Rule: "plan", Limit: "per_hour", Status: 429}, {Rule: "plan", Limit: "per_day", Status: 402}, {Rule: "trial", Limit: "per_hour", Shadow: true, Status: 429},
+	}}
+	return hits, decisions, o
+}
+
+func TestARecordSaysWhatHappened(t *testing.T) {
+	key := ratelimit.DigestKey("prl_secret")
+	all := history.Audit{Level: history.AuditAll}
+	hits, decisions, said := limited()
+	allowed := edge.Outcome{Hit: 0, Decision: &decisions[0]}
+	refused := ratelimit.Decision{Limit: 10, RetryAfter: time.Minute, Source: ratelimit.FromBlocked}
+	nobody := &policy.Outcome{Tier: "anonymous"}
+	for name, c := range map[string]struct {
+		outcome   edge.Outcome
+		hits      []ratelimit.Hit
+		decisions []ratelimit.Decision
+		said      *policy.Outcome
+		audit     history.Audit
+		want      history.Record
+	}{
+		"one limit": {allowed, hits[:1], decisions[:1], nil, all, history.Record{Prefix: "web", Key: "192.0.2.1", Cost: 2, Quota: 10, Remaining: 5, Source: ratelimit.FromLease}},
+		"a limit refuses": {
+			edge.Outcome{Status: 429, Hit: 1, Decision: &refused}, hits[:2], decisions[:2], nil, history.Audit{Level: history.AuditDenied},
+			history.Record{Decision: history.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10, Status: 429, RetryAfter: time.Minute, Source: ratelimit.FromBlocked, Also: []string{"web", "192.0.2.1"}},
+		},
+		"a request that passes and is not in the audit log": {
+			edge.Outcome{Hit: 1, Decision: &decisions[1]}, hits[:2], decisions[:2], nil, history.Audit{Level: history.AuditDenied},
+			history.Record{Prefix: "key", Cost: 1, Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
+		},
+		"a policy": {allowed, hits, decisions, said, all, history.Record{
+			Prefix: "web", Key: "192.0.2.1", User: "alice", Tier: "free", KeyID: 7, Cost: 2, Quota: 10, Remaining: 5, Source: ratelimit.FromLease,
+			Also: []string{"key", key, "rule/plan", "alice", "rule/trial", "alice"},
+		}},
+		"a rule refuses": {
+			edge.Outcome{Status: 402, Hit: 3, Decision: &refused, Wait: time.Hour}, hits, decisions, said, all,
+			history.Record{
+				Decision: history.Limited, Prefix: "rule/plan", Limit: "per_day", Key: "alice", User: "alice", Tier: "free", KeyID: 7, Cost: 3, Quota: 10, Status: 402,
+				RetryAfter: time.Minute, Source: ratelimit.FromBlocked, Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"},
+			},
+		},
+		"a shadow rule alone": {edge.Outcome{}, hits[4:], decisions[4:], &policy.Outcome{User: "alice", Rule: "trial", Marks: said.Marks[2:]}, all, history.Record{
+			User: "alice", Also: []string{"rule/trial", "alice"},
+		}},
+		"free":   {edge.Outcome{}, nil, nil, nobody, all, history.Record{Tier: "anonymous"}},
+		"exempt": {edge.Outcome{}, nil, nil, &policy.Outcome{Exempt: true, Rule: "health"}, all, history.Record{Prefix: "rule/health"}},
+		"banned": {
+			edge.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour}, nil, nil, &policy.Outcome{User: "mallory"}, all,
+			history.Record{Decision: history.Blocked, Reason: "banned", User: "mallory", Status: 403, RetryAfter: time.Hour},
+		},
+		"blocked": {
+			edge.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil, &policy.Outcome{Rule: "closed", Mark: &policy.Mark{Rule: "closed"}}, all,
+			history.Record{Decision: history.Blocked, Reason: "blocked", Prefix: "rule/closed", Status: 451},
+		},
+		"no quota": {
+			edge.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil, &policy.Outcome{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}}, all,
+			history.Record{Decision: history.Limited, Reason: "no_quota", Prefix: "rule/plan", Limit: "per_day", Status: 429, RetryAfter: ratelimit.Never},
+		},
+		"unknown key": {edge.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},
+		"expired key": {edge.Outcome{Status: 401, Reason: policy.KeyExpired}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "key_expired", Tier: "anonymous", Status: 401}},
+		"revoked key": {edge.Outcome{Status: 401, Reason: policy.KeyRevoked}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "key_revoked", Tier: "anonymous", Status: 401}},
+		"ambiguous":   {edge.AmbiguousPath(), nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous", Status: 400}},
+		"too late, and it passes": {
+			edge.NoDecision(edge.Allow, ratelimit.ErrTimeout), hits[:1], decisions[:1], nil, all,
+			history.Record{Decision: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1", Cost: 2},
+		},
+		"no database, and it is refused": {
+			edge.NoDecision(edge.Deny, errors.Join(ratelimit.ErrUnavailable, errors.New("password hunter2"))), nil, nil, nobody, all,
+			history.Record{Decision: history.Failed, Reason: "unavailable", Tier: "anonymous", Status: 503},
+		},
+		"a cost of 0": {
+			edge.Outcome{Decision: &decisions[0]}, []ratelimit.Hit{{Limit: hits[0].Limit, Key: "k", Cost: 1, Peek: true}}, decisions[:1], nil, all,
+			history.Record{Prefix: "web", Key: "k", Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
+		},
+	} {
+		got := history.Record{Audit: c.audit}
+		edge.SetRecord(&got, &c.outcome, c.hits, c.decisions, c.said)
+		c.want.Audit = c.audit
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s:\n%+v, want\n%+v", name, got, c.want)
+		}
+	}
+}
+
+// A user that another program authenticated stays, unless the policy knows a user.
+func TestAUserOfAnotherAuthenticationStays(t *testing.T) {
+	r := history.Record{User: "ann"}
+	edge.SetRecord(&r, &edge.Outcome{}, nil, nil, &policy.Outcome{})
+	if r.User != "ann" {
+		t.Errorf("%q", r.User)
+	}
+	edge.SetRecord(&r, &edge.Outcome{}, nil, nil, &policy.Outcome{User: "bob"})
+	if r.User != "bob" {
+		t.Errorf("%q", r.User)
+	}
+}

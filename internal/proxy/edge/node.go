@@ -1,0 +1,82 @@
+package edge
+
+import (
+	"os"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// NodeOptions are what a proxy says of itself in the registry of proxies, see postgres.Node.
+type NodeOptions struct {
+	Kind    string            // caddy or traefik
+	Version string            // of the proxy
+	Notice  func(text string) // logs that limits are paused
+}
+
+// started is the epoch of this process.
+var started = time.Now().UnixMicro()
+
+// nodeRows counts the stores of this process by the rows that they have in the registry, so that the
+// row stays until the last store is closed.
+var nodeRows = struct {
+	mu    sync.Mutex
+	count map[string]int
+}{count: map[string]int{}}
+
+// NodeNameOf is the name of this proxy: that of the settings, else the host name, a slash and kind.
+func (s StoreSettings) NodeNameOf(kind string) string {
+	if s.NodeName != "" {
+		return s.NodeName
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return host + "/" + kind
+}
+
+// node is the entry in the registry for a store.
+func (o NodeOptions) node(s StoreSettings) *postgres.Node {
+	name := s.NodeNameOf(o.Kind)
+	row := name + " " + s.DSN
+	nodeRows.mu.Lock()
+	nodeRows.count[row]++
+	nodeRows.mu.Unlock()
+	return &postgres.Node{Name: name, Version: o.Version, Epoch: started, Notice: o.Notice, Leave: func() bool {
+		nodeRows.mu.Lock()
+		defer nodeRows.mu.Unlock()
+		nodeRows.count[row]--
+		last := nodeRows.count[row] == 0
+		if last {
+			delete(nodeRows.count, row)
+		}
+		return last
+	}}
+}
+
+// Paused reports whether the limits of a store's database are paused.
+func Paused(store ratelimit.Store) bool {
+	s, ok := store.(*postgres.Store)
+	return ok && s.Paused()
+}
+
+// Lift changes the outcome of a request that a limit without a quota refuses, if limits are paused: the
+// policy does not refuse it then. It reports whether it does.
+func (p *Policy) Lift(o *policy.Outcome) bool {
+	if o.Reason != policy.NoQuota || !Paused(p.bans.store) {
+		return false
+	}
+	o.Reason = policy.NotRefused
+	o.Status = 0
+	o.Message = ""
+	o.RetryAfter = 0
+	o.Mark = nil
+	return true
+}
+
+// PausedOutcome is that of a request while limits are paused.
+func PausedOutcome() Outcome { return Outcome{Paused: true} }

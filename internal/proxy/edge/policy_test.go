@@ -1,0 +1,93 @@
+package edge_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+func TestParseBan(t *testing.T) {
+	got, err := edge.ParseBan("1d after 10 refusals in 1m", "api")
+	if want := (policy.BanAfter{Refusals: 10, Within: time.Minute, For: 24 * time.Hour}); err != nil || *got != want {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+	if got, err := edge.ParseBan("1h after 1 refusal in 1s", "api"); err != nil || got.Refusals != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := edge.ParseBan("", "api"); err != nil || got != nil {
+		t.Errorf("nothing is %+v, %v", got, err)
+	}
+	for text, prefix := range map[string]string{
+		"1h":                              "api",
+		"1h after 10 requests in 1m":      "api",
+		"1h after 10 refusals in 1m now":  "api",
+		"1h after 0 refusals in 1m":       "api",
+		"1h after 1000001 refusals in 1m": "api",
+		"1h after 2.5 refusals in 1m":     "api",
+		"366d after 10 refusals in 1m":    "api",
+		"1h after 10 refusals in 1ms":     "api",
+		"x after 10 refusals in 1m":       "api",
+		"1h after 10 refusals in x":       "api",
+		"1h after 10 refusals in 1m":      strings.Repeat("p", 252),
+	} {
+		if got, err := edge.ParseBan(text, prefix); err == nil {
+			t.Errorf("%q is %+v", text, got)
+		}
+	}
+}
+
+func TestTheDecisionsOnAPolicyAreJudged(t *testing.T) {
+	allowed := func(remaining int64) ratelimit.Decision {
+		return ratelimit.Decision{Allowed: true, Limit: 10, Remaining: remaining}
+	}
+	refused := ratelimit.Decision{Limit: 10, RetryAfter: time.Minute}
+	used := func(n int64) ratelimit.Decision {
+		return ratelimit.Decision{Allowed: true, Limit: ratelimit.MaxEvents, Remaining: ratelimit.MaxEvents - n}
+	}
+	plain, shadow := &policy.Mark{Status: 429}, &policy.Mark{Status: 429, Shadow: true}
+	own := &policy.Mark{Status: 402, Message: "Pay", RetryAfter: time.Hour}
+	overage := &policy.Mark{Overage: true, Quota: 5}
+	for name, c := range map[string]struct {
+		decisions []ratelimit.Decision
+		marks     []*policy.Mark
+		status    int
+		remaining int64
+		overage   int64
+		retry     int64
+	}{
+		"all allowed":                    {[]ratelimit.Decision{allowed(3), allowed(2)}, []*policy.Mark{plain}, 0, 2, 0, 0},
+		"a zone refuses":                 {[]ratelimit.Decision{refused, allowed(2)}, []*policy.Mark{own}, 429, 0, 0, 60},
+		"a rule refuses":                 {[]ratelimit.Decision{allowed(3), refused}, []*policy.Mark{own}, 402, 0, 0, 3600},
+		"a shadow refuses nothing":       {[]ratelimit.Decision{allowed(3), refused}, []*policy.Mark{shadow}, 0, 3, 0, 0},
+		"within an overage limit":        {[]ratelimit.Decision{allowed(3), used(4)}, []*policy.Mark{overage}, 0, 1, 0, 0},
+		"beyond an overage limit":        {[]ratelimit.Decision{allowed(3), used(7)}, []*policy.Mark{overage}, 0, 0, 2, 0},
+		"refused beside an overage":      {[]ratelimit.Decision{refused, used(7)}, []*policy.Mark{overage}, 429, 0, 0, 60},
+		"known refused, the rest is not": {[]ratelimit.Decision{refused, {Source: ratelimit.Undecided, Allowed: true}}, []*policy.Mark{overage}, 429, 0, 0, 60},
+	} {
+		o := edge.Judge(c.decisions, &policy.Outcome{Marks: c.marks})
+		if o.Status != c.status || o.Decision.Remaining != c.remaining || o.Overage != c.overage || o.RetrySeconds() != c.retry {
+			t.Errorf("%s: %+v with %d left, Retry-After %d; want %+v", name, o, o.Decision.Remaining, o.RetrySeconds(), c)
+		}
+	}
+	if o := edge.Judge([]ratelimit.Decision{refused}, &policy.Outcome{Marks: []*policy.Mark{shadow}}); o.Status != 0 || o.Decision != nil {
+		t.Errorf("a shadow alone: %+v", o)
+	}
+}
+
+// What a client reads is valid JSON whatever an operator writes.
+func TestTheMessageOfARuleIsJSON(t *testing.T) {
+	for text, want := range map[string]string{
+		`say "no"` + "\n": `{"error":"say \"no\"\n"}`,
+		"<b>\xff":         `{"error":"\u003cb\u003e\ufffd"}`,
+	} {
+		o := edge.Outcome{Status: http.StatusForbidden, Message: text}
+		if got := o.Body(); got != want {
+			t.Errorf("%q is %s, want %s", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package edge_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// checkField checks that an error names a field and its value.
+func checkField(t *testing.T, err error, field, value string) {
+	t.Helper()
+	var wrong *ratelimit.FieldError
+	if !errors.As(err, &wrong) || wrong.Field != field || wrong.Value != value {
+		t.Errorf("%s %q: %v, want an error that names the field and the value", field, value, err)
+	}
+}
+
+func TestBurst(t *testing.T) {
+	for text, want := range map[string]int64{"1": 1, "9007199254740992": ratelimit.MaxEvents} {
+		if got, err := edge.ParseBurst(text); got != want || err != nil {
+			t.Errorf("%q is %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "1.5", "9007199254740993", "many"} {
+		_, err := edge.ParseBurst(text)
+		checkField(t, err, "burst", text)
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	for text, want := range map[string]time.Duration{"": 250 * time.Millisecond, "1ms": time.Millisecond, "1m": time.Minute, "1.5s": 1500 * time.Millisecond} {
+		if got, err := edge.ParseTimeout(text); got != want || err != nil {
+			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"0", "0s", "-1s", "999us", "61s", "soon", "250"} {
+		_, err := edge.ParseTimeout(text)
+		checkField(t, err, "timeout", text)
+	}
+}
+
+func TestMinCost(t *testing.T) {
+	for text, want := range map[string]int64{"": 1, "0": 0, "7": 7} {
+		if got, err := edge.ParseMinCost(text, 0); got != want || err != nil {
+			t.Errorf("%q is %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"-1", "1.5", "9007199254740993", "many"} {
+		_, err := edge.ParseMinCost(text, 0)
+		checkField(t, err, "min_cost", text)
+	}
+	_, err := edge.ParseMinCost("1", 5) // a fixed cost
+	checkField(t, err, "min_cost", "1")
+}
+
+// A client that names its cost gets no free pass, unless the operator allows it.
+func TestCostOfARequest(t *testing.T) {
+	for _, test := range []struct {
+		text  string
+		least int64
+		want  ratelimit.Hit
+	}{
+		{"0", 1, ratelimit.Hit{Cost: 1}}, {"00", 1, ratelimit.Hit{Cost: 1}}, {"7", 1, ratelimit.Hit{Cost: 7}},
+		{"0", 5, ratelimit.Hit{Cost: 5}}, {"4", 5, ratelimit.Hit{Cost: 5}}, {"6", 5, ratelimit.Hit{Cost: 6}}, {"many", 5, ratelimit.Hit{Cost: 5}},
+	} {
+		var hit ratelimit.Hit
+		edge.SetCost(&hit, test.text, test.least)
+		if hit != test.want {
+			t.Errorf("%q, at least %d, is %+v, want %+v", test.text, test.least, hit, test.want)
+		}
+	}
+	for text, want := range map[string]ratelimit.Hit{
+		"1": {Cost: 1}, "7": {Cost: 7}, "0": {Cost: 1, Peek: true}, "00": {Cost: 1, Peek: true},
+		"": {Cost: 1}, "-3": {Cost: 1}, "-0": {Cost: 1}, "2.5": {Cost: 1}, "many": {Cost: 1},
+		"4611686018427387904": {Cost: 1 << 62}, "18446744073709551615": {Cost: 1 << 62}, "99999999999999999999": {Cost: 1 << 62},
+	} {
+		var hit ratelimit.Hit
+		edge.SetCost(&hit, text, 0)
+		if hit != want {
+			t.Errorf("%q is %+v, want %+v", text, hit, want)
+		}
+	}
+}
+
+func TestCredentialsAreKnownByTheirNames(t *testing.T) {
+	for name, want := range map[string]bool{
+		"Authorization": true, "proxy-authorization": true, "Cookie": true, "X-Api-Key": true, "apikey": true, "X-Auth-Token": true,
+		"X-Gitlab-Token": true, "Private-Token": true, "X-Amz-Security-Token": true, "X-Goog-Api-Key": true, "X-Auth-Key": true, "X-Secret": true,
+		"X-User": false, "User-Agent": false, "X-Forwarded-For": false, "X-Request-Id": false,
+	} {
+		if edge.CredentialHeader(name) != want {
+			t.Errorf("%s: %v", name, !want)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	for _, test := range []struct {
+		limit ratelimit.Limit
+		cost  int64
+		want  int
+	}{
+		{ratelimit.Limit{Events: 10}, 10, 0}, {ratelimit.Limit{Events: 10}, 11, 1}, {ratelimit.Limit{Events: 10}, 0, 0},
+		{ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 10, Burst: 20}, 20, 0},
+		{ratelimit.Limit{Events: 10, SynchronousCommit: true}, 1, 1}, {ratelimit.Limit{Events: 10, SynchronousCommit: true, Durable: true}, 1, 0},
+		{ratelimit.Limit{Events: 10, SynchronousCommit: true}, 11, 2},
+	} {
+		if got := edge.Warnings(&test.limit, test.cost); len(got) != test.want {
+			t.Errorf("%+v, cost %d: %q", test.limit, test.cost, got)
+		}
+	}
+}
+
+func TestSwitches(t *testing.T) {
+	for text, want := range map[string]bool{"on": true, "true": true, "1": true, "off": false, "false": false, "0": false} {
+		if got, err := edge.ParseSwitch("durable", text, !want); got != want || err != nil {
+			t.Errorf("%q is %v, %v", text, got, err)
+		}
+	}
+	for _, unset := range []bool{true, false} {
+		if got, err := edge.ParseSwitch("durable", "", unset); got != unset || err != nil {
+			t.Errorf("left out, it is %v, %v", got, err)
+		}
+	}
+	_, err := edge.ParseSwitch("durable", "perhaps", true)
+	checkField(t, err, "durable", "perhaps")
+}
+
+func TestTwoLimitsOnOneRowAreRefused(t *testing.T) {
+	limit := func(prefix string, durable bool) *ratelimit.Limit {
+		return &ratelimit.Limit{Prefix: prefix, Durable: durable}
+	}
+	one := edge.Row{Limit: limit("a", false), Fixed: true, Key: "k"}
+	for _, test := range []struct {
+		other  edge.Row
+		shared bool
+	}{
+		{edge.Row{Limit: limit("a", false), Fixed: true, Key: "k"}, true},
+		{edge.Row{Limit: limit("a", false), Fixed: true, Key: "other"}, false},
+		{edge.Row{Limit: limit("a", false)}, true}, // a placeholder may give any key
+		{edge.Row{Limit: limit("b", false)}, false},
+		{edge.Row{Limit: limit("a", true)}, false},
+	} {
+		at, err := edge.CheckRows([]edge.Row{{Limit: limit("z", false)}, one, test.other})
+		if !test.shared && err != nil {
+			t.Errorf("%+v: %v", test.other, err)
+		}
+		if test.shared {
+			checkField(t, err, "prefix", "a")
+			if at != 2 {
+				t.Errorf("the error is about limit %d, want 2", at)
+			}
+		}
+	}
+}
+
+func TestStoreSettings(t *testing.T) {
+	t.Setenv("DATABASE_URL", "")
+	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "")
+	defaults := edge.StoreSettings{DSN: "postgres://h/db", AutoMigrate: true, CleanupProbability: 0.1, InMemoryBlock: true}
+	resolve := func(change func(s *edge.StoreSettings)) edge.StoreSettings {
+		t.Helper()
+		s := defaults
+		change(&s)
+		s, err := s.Resolve("here,")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	plain := resolve(func(*edge.StoreSettings) {})
+	if resolve(func(s *edge.StoreSettings) { s.MaxConns = 8 }) != plain {
+		t.Error("max_conns set to its default makes another store")
+	}
+	if a, b := resolve(func(s *edge.StoreSettings) { s.DSN = "memory" }), resolve(func(s *edge.StoreSettings) { s.DSN, s.MaxConns = "memory", 3 }); a != b {
+		t.Errorf("two stores in memory: %+v and %+v", a, b)
+	}
+	if s := resolve(func(s *edge.StoreSettings) { s.DSN = "host=h pool_max_conns=2" }); s.MaxConns != 0 {
+		t.Errorf("pool_max_conns of the DSN is overruled by %d", s.MaxConns)
+	}
+	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "true")
+	if s := resolve(func(*edge.StoreSettings) {}); s.AutoMigrate {
+		t.Error("the environment does not turn migration off")
+	}
+	t.Setenv("DATABASE_URL", "postgres://env/db")
+	if s := resolve(func(s *edge.StoreSettings) { s.DSN = "" }); s.DSN != "postgres://env/db" {
+		t.Errorf("the DSN is %q, not that of the environment", s.DSN)
+	}
+}
+
+func TestWrongStoreSettingsAreRefused(t *testing.T) {
+	t.Setenv("DATABASE_URL", "")
+	for _, test := range []struct {
+		field, value string
+		change       func(s *edge.StoreSettings)
+	}{
+		{"max_conns", "-1", func(s *edge.StoreSettings) { s.MaxConns = -1 }},
+		{"max_conns", "1001", func(s *edge.StoreSettings) { s.MaxConns = 1001 }},
+		{"cleanup_probability", "1.5", func(s *edge.StoreSettings) { s.CleanupProbability = 1.5 }},
+		{"cleanup_probability", "-0.1", func(s *edge.StoreSettings) { s.CleanupProbability = -0.1 }},
+		{"cleanup_probability", "NaN", func(s *edge.StoreSettings) { s.CleanupProbability = math.NaN() }},
+		{"max_blocked_keys", "10000001", func(s *edge.StoreSettings) { s.MaxBlockedKeys = 10000001 }},
+		{"max_leases", "1000001", func(s *edge.StoreSettings) { s.MaxLeases = 1000001 }},
+		{"dsn", "", func(s *edge.StoreSettings) { s.DSN = "" }},
+	} {
+		s := edge.StoreSettings{DSN: "memory"}
+		test.change(&s)
+		_, err := s.Resolve("here,")
+		checkField(t, err, test.field, test.value)
+	}
+	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
+	if _, err := (edge.StoreSettings{DSN: "memory"}).Resolve("here,"); err == nil || !strings.Contains(err.Error(), "PG_RATELIMIT_DISABLE_AUTO_MIGRATE") {
+		t.Errorf("a wrong switch in the environment: %v", err)
+	}
+}

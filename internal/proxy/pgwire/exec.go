@@ -1,0 +1,69 @@
+package pgwire
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+)
+
+// Exec implements postgres.DB. What the text changes in the session, with SET for
+// example, stays with one connection of the pool.
+func (p *Pool) Exec(ctx context.Context, sql string) error {
+	if strings.Contains(sql, "\x00") {
+		return errors.New("pgwire: the SQL text holds a NUL byte")
+	}
+	c, failed := p.acquire(ctx)
+	if failed != nil {
+		return failed.err
+	}
+	c.usable = false
+	defer release(p, c)
+	stop := context.AfterFunc(ctx, c.interrupt)
+	failed = simpleQuery(ctx, c, sql)
+	c.usable = stop()
+	if failed != nil {
+		settle(p, c, failed)
+		return failed.err
+	}
+	return nil
+}
+
+// simpleQuery sends SQL text of any number of commands in the simple protocol. It
+// never asks for a retry: the answer does not tell how far the server got.
+func simpleQuery(ctx context.Context, c *conn, sql string) *runError {
+	if err := send(c, 'Q', sql+"\x00"); err != nil {
+		return connectionLost(ctx, c, err)
+	}
+	var e *serverError
+	for {
+		kind, body, err := next(c)
+		if err != nil {
+			return connectionLost(ctx, c, err)
+		}
+		switch kind {
+		case 'E':
+			if e == nil {
+				e = parseError(body)
+			}
+			if e.fatal() {
+				return &runError{err: e.err(), code: e.code}
+			}
+		case 'Z':
+			if len(body) != 1 {
+				return connectionLost(ctx, c, unexpected(kind))
+			}
+			if body[0] != 'I' {
+				c.discard = true // a transaction is still open
+			}
+			if e != nil {
+				return &runError{err: e.err(), code: e.code, reusable: !sqlstate.ClosesConnection(e.code)}
+			}
+			return nil
+		case 'C', 'T', 'D', 'I', 'N', 'S', 'A':
+		default:
+			return connectionLost(ctx, c, unexpected(kind))
+		}
+	}
+}

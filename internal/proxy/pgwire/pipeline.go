@@ -1,0 +1,203 @@
+package pgwire
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// largeRequest is the size in bytes above which a request is written in another
+// goroutine while the answers are read. Client and server could otherwise each
+// wait for the other to read.
+const largeRequest = 64 << 10
+
+// pipeline sends statements and reads their answers.
+func pipeline(ctx context.Context, c *conn, statements []*postgres.Statement, unnamed bool) *runError {
+	request := c.request[:0]
+	plan := c.plan[:0]
+	last := len(statements) - 1
+	for i, st := range statements {
+		var pr *prepared
+		request, pr = appendStatement(c, request, st, st.Joined && i < last, unnamed)
+		if pr == nil {
+			return pipelineWithout(ctx, c, statements, i, unnamed)
+		}
+		plan = append(plan, pr)
+	}
+	c.request = request
+	c.plan = plan
+	if len(request) > largeRequest {
+		startWriting(c)
+	} else if n, err := c.nc.Write(request); err != nil {
+		return notSent(ctx, c, statements, n, err)
+	}
+	var failed *runError
+	for i := 0; i <= last; i++ {
+		st := statements[i]
+		a := readAnswer(c, st, plan[i], st.Joined && i < last)
+		if a != nil {
+			failed = transactionFailed(ctx, c, statements, i, a, failed)
+			if failed != nil && failed.err != nil {
+				return failed
+			}
+			_, i = transaction(statements, i)
+		}
+	}
+	if c.writing != nil {
+		finishWriting(c)
+	}
+	return failed
+}
+
+// pipelineWithout does the same without the transaction of statement i, which
+// cannot be sent. The statement has its error already.
+func pipelineWithout(ctx context.Context, c *conn, statements []*postgres.Statement, i int, unnamed bool) *runError {
+	for _, pr := range c.statements {
+		if pr.state == isSent {
+			pr.state = isAbsent
+		}
+	}
+	first, last := transaction(statements, i)
+	for n := first; n <= last; n++ {
+		if n != i {
+			setFailed(statements[n], postgres.ErrRolledBack, "")
+		}
+	}
+	others := append([]*postgres.Statement(nil), statements[:first]...)
+	others = append(others, statements[last+1:]...)
+	if len(others) == 0 {
+		return nil
+	}
+	return pipeline(ctx, c, others, unnamed)
+}
+
+// transaction returns the first and the last index of the transaction that
+// statement i belongs to.
+func transaction(statements []*postgres.Statement, i int) (int, int) {
+	first := i
+	for first > 0 && statements[first-1].Joined {
+		first--
+	}
+	last := i
+	for last < len(statements)-1 && statements[last].Joined {
+		last++
+	}
+	return first, last
+}
+
+// notSent handles a Write that failed after n bytes.
+func notSent(ctx context.Context, c *conn, statements []*postgres.Statement, n int, err error) *runError {
+	failed := connectionLost(ctx, c, err)
+	if n == 0 && !failed.running {
+		failed.retry = statements
+		return failed
+	}
+	failed.running = n > 0 && failed.running
+	setAllFailed(statements, failed.err, "")
+	return failed
+}
+
+// transactionFailed handles the failure of statement i, which fails its
+// transaction. It returns failed with what is to be done about this one; if the
+// connection is lost, err is set and the statements after i have their outcome.
+func transactionFailed(ctx context.Context, c *conn, statements []*postgres.Statement, i int, a *answerError, failed *runError) *runError {
+	first, last := transaction(statements, i)
+	e := a.server
+	if e == nil {
+		failed = connectionLost(ctx, c, a.err)
+		setAllFailed(statements[first:], failed.err, "")
+		return failed
+	}
+	if e.fatal() {
+		return sessionEnded(statements[first:], a.started || i > first, e, failed)
+	}
+	if sqlstate.ClosesConnection(e.code) {
+		c.discard = true
+	}
+	retry, lost, stale := false, false, false
+	if pr := c.plan[i]; pr.name != "" {
+		retry = sqlstate.IsLostStatement(e.code)
+		// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
+		lost = retry && (pr.state == isReady || e.code == sqlstate.DuplicateStatement)
+		stale = sqlstate.IsStalePlan(e.code, e.routine, e.message)
+	}
+	for n := first; n <= last; n++ {
+		setFailed(statements[n], postgres.ErrRolledBack, "")
+		if c.plan[n].state == isSent {
+			c.plan[n].state = isAbsent // the server skipped its Parse
+		}
+	}
+	setFailed(statements[i], e.err(), e.code)
+	if lost || stale {
+		c.discard = true // the server's statements are not as c remembers them
+	}
+	if !retry && !stale {
+		return failed
+	}
+	if failed == nil {
+		failed = &runError{}
+	}
+	failed.retry = append(failed.retry, statements[first:last+1]...)
+	failed.lost = failed.lost || lost
+	failed.unnamed = failed.unnamed || lost || stale
+	return failed
+}
+
+// sessionEnded handles a fatal error that came instead of the answer to a
+// transaction. left are the statements from this transaction on; started says
+// whether the server had begun to run it.
+func sessionEnded(left []*postgres.Statement, started bool, e *serverError, failed *runError) *runError {
+	lost := sqlstate.IsLostByPooler(e.code, e.message)
+	ended := &runError{err: e.err(), code: e.code, lost: lost, unnamed: lost}
+	if started || !lost && !sqlstate.EndsSession(e.code) {
+		setAllFailed(left, ended.err, ended.code)
+		return ended
+	}
+	if failed != nil {
+		ended.retry = failed.retry
+		ended.lost = ended.lost || failed.lost
+		ended.unnamed = ended.unnamed || failed.unnamed
+	}
+	ended.retry = append(ended.retry, left...)
+	return ended
+}
+
+// connectionLost is the error of a connection that failed.
+func connectionLost(ctx context.Context, c *conn, err error) *runError {
+	return &runError{
+		err:     wrapError(ctx, "asking "+c.peer.String(), err),
+		running: errors.Is(err, os.ErrDeadlineExceeded),
+	}
+}
+
+// startWriting writes the request in another goroutine. finishWriting must
+// follow when all answers have been read.
+func startWriting(c *conn) {
+	c.grown = true
+	c.writing = make(chan error, 1)
+	go write(c, c.request, c.writing)
+}
+
+func write(c *conn, request []byte, done chan error) {
+	defer func() {
+		if p := recover(); p != nil {
+			done <- panicError(p)
+		}
+	}()
+	_, err := c.nc.Write(request)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = c.raw.Close() // so that nothing waits for answers
+	}
+	done <- err
+}
+
+func finishWriting(c *conn) {
+	err := <-c.writing
+	c.writing = nil
+	if err != nil {
+		c.discard = true // the server answered before it had the whole request
+	}
+}

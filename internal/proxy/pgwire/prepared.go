@@ -1,0 +1,203 @@
+package pgwire
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// maxPrepared bounds the prepared statements of a connection. It is more than a
+// store has; further statements are not prepared.
+const maxPrepared = 256
+
+// States of a prepared statement on its connection.
+const (
+	isAbsent = iota
+	isSent   // its Parse is in the pipeline
+	isReady
+)
+
+// prepared is what a connection knows of the statements with one text.
+type prepared struct {
+	name   string // of the prepared statement; "" if it is for one use
+	params int
+	bind   string // the Bind message up to the number of parameters
+	state  int
+
+	described bool    // columns and layout are known
+	columns   int     // of a row
+	layout    *layout // nil if not all columns are of eight bytes
+}
+
+// The messages at the end of a statement. bindEnd is the end of Bind: all columns
+// of the result are to be in binary format. Execute has no limit. Describe comes
+// between the two if the columns of the result are not known yet. The last
+// statement of a transaction has a Sync.
+const (
+	bindEnd         = "\x00\x01\x00\x01"
+	describeMessage = "D\x00\x00\x00\x06P\x00"
+	executeMessage  = "E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
+	syncMessage     = "S\x00\x00\x00\x04"
+	endJoined       = bindEnd + executeMessage
+	endLast         = bindEnd + executeMessage + syncMessage
+)
+
+// appendStatement appends a statement's messages to b. joined says that another
+// statement of its transaction follows. If the statement cannot be sent,
+// appendStatement sets Err and returns no plan.
+func appendStatement(c *conn, b []byte, st *postgres.Statement, joined, unnamed bool) ([]byte, *prepared) {
+	pr := c.statements[st.SQL]
+	if unnamed || c.unnamed || st.Unnamed || pr == nil || pr.state != isReady || pr.params != len(st.Args) {
+		return appendUnprepared(c, b, st, joined, unnamed || c.unnamed || st.Unnamed)
+	}
+	st.Err = errPending
+	st.Code = ""
+	st.Result = st.Result[:0]
+	st.Rows = 0
+	start := len(b)
+	b = append(b, pr.bind...)
+	b, err := appendParameters(b, st.Args)
+	if err != nil {
+		refuse(st, err)
+		return nil, nil
+	}
+	binary.BigEndian.PutUint32(b[start+1:], uint32(len(b)+len(bindEnd)-start-1))
+	if joined {
+		return append(b, endJoined...), pr
+	}
+	return append(b, endLast...), pr
+}
+
+// appendUnprepared does the same for a statement that is not prepared yet, or is
+// not to be, and in every other unusual case.
+func appendUnprepared(c *conn, b []byte, st *postgres.Statement, joined, unnamed bool) ([]byte, *prepared) {
+	st.Err = errPending
+	st.Code = ""
+	st.Result = st.Result[:0]
+	st.Rows = 0
+	if strings.Contains(st.SQL, "\x00") {
+		st.Err = errors.New("pgwire: the SQL text holds a NUL byte")
+		return nil, nil
+	}
+	if len(st.Args) > 65535 {
+		st.Err = fmt.Errorf("pgwire: %d parameters, must be 65535 or less", len(st.Args))
+		return nil, nil
+	}
+	pr := c.statements[st.SQL]
+	if pr == nil || unnamed {
+		pr = &prepared{}
+		if !unnamed && len(c.statements) < maxPrepared {
+			sum := sha256.Sum256([]byte(st.SQL))
+			pr.name = "pgrl_" + hex.EncodeToString(sum[:12])
+			c.statements[st.SQL] = pr
+		}
+	}
+	pr.params = len(st.Args)
+	pr.bind = "B\x00\x00\x00\x00\x00" + pr.name + "\x00\x00\x00" + string([]byte{byte(pr.params >> 8), byte(pr.params)})
+	parse := pr.state == isAbsent
+	if parse {
+		b = appendParse(b, st, pr)
+	}
+	bind := len(b)
+	b = append(b, pr.bind...)
+	b, err := appendParameters(b, st.Args)
+	if err != nil {
+		refuse(st, err)
+		return nil, nil
+	}
+	b = append(b, bindEnd...)
+	binary.BigEndian.PutUint32(b[bind+1:], uint32(len(b)-bind-1))
+	if parse {
+		pr.state = isSent
+		b = append(b, describeMessage...)
+	}
+	b = append(b, executeMessage...)
+	if !joined {
+		b = append(b, syncMessage...)
+	}
+	return b, pr
+}
+
+// refuse sets the error of a statement with a parameter that cannot be sent.
+func refuse(st *postgres.Statement, err error) {
+	st.Err = err
+	if errors.Is(err, errNUL) {
+		st.Code = sqlstate.InvalidByteSequence
+	}
+}
+
+// Types of parameters, by Postgres's numbers, and errors of parameters.
+var (
+	oidUnknown   = []byte{0, 0, 0, 0} // the text of the statement decides
+	oidBigint    = []byte{0, 0, 0, 20}
+	oidText      = []byte{0, 0, 0, 25}
+	oidTexts     = []byte{0, 0, 3, 241}
+	oidBigints   = []byte{0, 0, 3, 248}
+	errNUL       = errors.New("holds a NUL byte, which a text in Postgres cannot have")
+	errParameter = errors.New("must be a []string, []int64, string, int64 or nil")
+)
+
+// appendParse appends the message that prepares a statement.
+func appendParse(b []byte, st *postgres.Statement, pr *prepared) []byte {
+	at := len(b)
+	b = append(b, "P\x00\x00\x00\x00"+pr.name+"\x00"+st.SQL+"\x00"...)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(st.Args)))
+	for _, arg := range st.Args {
+		oid := oidUnknown
+		switch arg.(type) {
+		case []string:
+			oid = oidTexts
+		case []int64:
+			oid = oidBigints
+		case string:
+			oid = oidText
+		case int64:
+			oid = oidBigint
+		}
+		b = append(b, oid...)
+	}
+	putLength(b, at+1)
+	return b
+}
+
+// takeDescription reads a RowDescription.
+func takeDescription(pr *prepared, body []byte) error {
+	errRows := errors.New("the server described its rows in an impossible way")
+	if len(body) < 2 {
+		return errRows
+	}
+	n := int(binary.BigEndian.Uint16(body))
+	body = body[2:]
+	cells := n > 0
+	for i := 0; i < n; i++ {
+		name := bytes.IndexByte(body, 0)
+		if name < 0 || len(body) < name+1+18 {
+			return errRows
+		}
+		field := body[name+1:]
+		body = body[name+1+18:]
+		if binary.BigEndian.Uint16(field[16:]) != 1 {
+			return errors.New("the server does not send rows in binary format")
+		}
+		if !isEightBytes(binary.BigEndian.Uint32(field[6:])) {
+			cells = false
+		}
+	}
+	if len(body) > 0 {
+		return errRows
+	}
+	pr.described = true
+	pr.columns = n
+	pr.layout = nil
+	if cells {
+		pr.layout = newLayout(n)
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+// Package cluster runs private Postgres servers: for the tests, which need
+// databases to fill and servers to kill, and for the demo that `make run`
+// starts. It finds the server's binaries on the machine, installs Debian's
+// package where it may, works as root and as an ordinary user, and leaves no
+// process behind, however the program that uses it ends.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/leash"
+)
+
+// Options say how a cluster is made. The zero value is a temporary cluster
+// with Postgres's own settings.
+type Options struct {
+	// Dir is the folder that holds the cluster, made if it is missing. A
+	// cluster that is there already is started again with its data. Default:
+	// a temporary folder. Where the account that runs the server cannot use
+	// it (a checkout in root's home), a folder of the same purpose under the
+	// system's temporary folder takes its place; Cluster.Dir tells.
+	Dir string
+
+	// BinDir is the folder of initdb and postgres. Default: $PG_BINDIR, or
+	// what Binaries finds.
+	BinDir string
+
+	// Config holds settings for postgresql.conf, by name. They win over the
+	// defaults here, which are few: where to listen, UTC, and no more.
+	Config map[string]string
+
+	// HBA is the whole text of pg_hba.conf. Default: everybody on the socket
+	// and on loopback is trusted.
+	HBA string
+
+	// Files are written into the data folder before the server starts, each
+	// readable by the server alone: certificates and their keys, for one.
+	Files map[string][]byte
+
+	// Log receives what the server logs, besides the file that LogFile names.
+	Log io.Writer
+
+	// Progress receives lines about an installation of Postgres. Default:
+	// standard error.
+	Progress io.Writer
+}
+
+// Cluster is one Postgres server with its data. Its methods are safe for
+// concurrent use.
+type Cluster struct {
+	opts    Options
+	bin     string
+	account account
+	dir     string
+	port    int
+	life    lifetime
+
+	mu      sync.Mutex
+	sockets string
+	leash   *leash.Leash
+	run     *run // the server's last start; nil before the first
+}
+
+// lifetime says how long a cluster's folder is kept.
+type lifetime int
+
+const (
+	kept      lifetime = iota // for good
+	untilStop                 // until Stop: the folder is a temporary one
+	untilEnd                  // until remove: a test's, which may stop it and start it again
+)
+
+// Start makes a cluster, or takes the one that is in o.Dir, and starts its
+// server on a free loopback port and a Unix socket, with the superuser
+// "postgres". It returns once the server takes connections. The context
+// bounds the start only.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	life := kept
+	if o.Dir == "" {
+		life = untilStop
+	}
+	return start(ctx, o, life)
+}
+
+func start(ctx context.Context, o Options, life lifetime) (_ *Cluster, err error) {
+	defer func() {
+		// A program that ctx has ended says only that it was killed.
+		if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+			err = fmt.Errorf("cluster: %w: %w", ctx.Err(), err)
+		}
+	}()
+	if o.Progress == nil {
+		o.Progress = os.Stderr
+	}
+	bin, err := Binaries(ctx, o.BinDir, o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{opts: o, bin: bin, life: life}
+	if o.Dir == "" {
+		err = c.placeTemporary()
+	} else {
+		err = c.place(o.Dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.release(life != kept))
+		}
+	}()
+	if err := c.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.launchOnFreePort(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// DSN is the address of a database of the cluster, for its superuser.
+func (c *Cluster) DSN(database string) string {
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", c.port, url.PathEscape(database))
+}
+
+// Port is the TCP port on 127.0.0.1. A cluster keeps it over Restart.
+func (c *Cluster) Port() int { return c.port }
+
+// Dir is the cluster's folder: Options.Dir, or what took its place.
+func (c *Cluster) Dir() string { return c.dir }
+
+// SocketDir is the folder of the Unix socket, as a DSN's host takes it. It
+// holds only while the server runs.
+func (c *Cluster) SocketDir() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sockets
+}
+
+// LogFile is the file that the server logs to.
+func (c *Cluster) LogFile() string { return filepath.Join(c.dir, "log") }
+
+// DataDir is the server's data folder.
+func (c *Cluster) DataDir() string { return filepath.Join(c.dir, "data") }
+
+// Stop shuts the server down, after closing its connections, and returns when
+// it has ended. The data stays unless its folder was a temporary one. A
+// cluster that does not run is left as it is.
+func (c *Cluster) Stop() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.stopServer()
+	if c.life == untilEnd {
+		return err
+	}
+	return errors.Join(err, c.release(c.life == untilStop))
+}
+
+// Restart starts the server on the port and the data that it had, after Stop
+// or Kill. One that runs is stopped first.
+func (c *Cluster) Restart(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.stopServer(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(c.DataDir()); err != nil {
+		return fmt.Errorf("cluster: nothing to restart: %w", err)
+	}
+	if err := c.prepare(ctx); err != nil {
+		return err
+	}
+	return c.launch(ctx)
+}
+
+// Kill ends the server and all of its processes with SIGKILL, as a crash
+// would, and returns when they are gone.
+func (c *Cluster) Kill() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.killServer()
+}
+
+// Pause stops all processes of the server with SIGSTOP: connections stay
+// open, new ones are taken by the kernel, and nothing answers.
+func (c *Cluster) Pause() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.running() {
+		return errors.New("cluster: nothing to pause: the server does not run")
+	}
+	return c.freeze()
+}
+
+// Resume lets a paused server go on.
+func (c *Cluster) Resume() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.running() {
+		return errors.New("cluster: nothing to resume: the server does not run")
+	}
+	return c.thaw()
+}
+
+// remove stops the server and removes the cluster's folder.
+func (c *Cluster) remove() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(c.stopServer(), c.release(true))
+}
+
+// prepare makes what a start needs: the folder for sockets, the leash, the
+// data. The caller holds the mutex.
+func (c *Cluster) prepare(ctx context.Context) error {
+	if c.sockets == "" {
+		if err := c.makeSocketDir(); err != nil {
+			return err
+		}
+	}
+	if c.leash == nil {
+		ask, folders := syscall.SIGINT, []string{c.sockets}
+		if c.life != kept {
+			// Nobody will read this data again: no time for a checkpoint.
+			ask, folders = syscall.SIGQUIT, append(folders, c.dir)
+		}
+		l, err := leash.New(ask, folders...)
+		if err != nil {
+			return err
+		}
+		c.leash = l
+	}
+	return c.initialise(ctx)
+}
+
+// release lets go of what prepare made, and removes the cluster's folder
+// where asked to. The caller holds the mutex; the server has ended.
+func (c *Cluster) release(removeData bool) error {
+	var errs []error
+	if c.sockets != "" {
+		errs = append(errs, os.RemoveAll(c.sockets))
+		c.sockets = ""
+	}
+	if removeData {
+		errs = append(errs, os.RemoveAll(c.dir))
+	}
+	if c.leash != nil {
+		errs = append(errs, c.leash.End())
+		c.leash = nil
+	}
+	return errors.Join(errs...)
+}

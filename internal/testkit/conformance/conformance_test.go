@@ -1,0 +1,21 @@
+package conformance_test
+
+import (
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// The suites run over the other implementations in those packages' own tests.
+
+func openPgwire(t testing.TB, dsn string) postgres.DB {
+	db, err := pgwire.Open(dsn, pgwire.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func TestPgwire(t *testing.T) { conformance.DB(t, openPgwire) }

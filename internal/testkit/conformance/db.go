@@ -1,0 +1,378 @@
+package conformance
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// openDB returns a DB that connects to dsn. The test closes it.
+type openDB func(t testing.TB, dsn string) postgres.DB
+
+// roundTrips are those of the networks between a DB and its server. Each test runs over
+// one of them, and round trips are counted over the two slow ones.
+var roundTrips = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond}
+
+// DB runs the tests of a postgres.DB, each on a database of its own: directly, and
+// over a network with a delay.
+func DB(t *testing.T, open func(t testing.TB, dsn string) postgres.DB) {
+	for _, roundTrip := range roundTrips[1:] {
+		t.Run(fmt.Sprint("round trips of ", roundTrip), func(t *testing.T) { testRoundTrips(t, open, roundTrip) })
+	}
+	for name, test := range map[string]func(t *testing.T, open openDB){
+		"a database in another encoding": testEncoding,
+		"no server":                      testNoServer,
+		"a server that is killed":        testServerGone,
+		"a server that hangs":            testServerHangs,
+		"logins at once":                 testLoginsAtOnce,
+		"a login that is refused once":   testRefusedOnce,
+		"a login slower than calls":      testCauseOverASlowNetwork,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open)
+		})
+	}
+	for i, test := range []struct {
+		name string
+		run  func(t *testing.T, d *db)
+	}{
+		{"parameters", testParameters},
+		{"arrays", testArrays},
+		{"types of null", testNull},
+		{"columns", testColumns},
+		{"results of all sizes", testResults},
+		{"rows of equal length", testEqualRows},
+		{"each statement for itself", testEachForItself},
+		{"transactions", testTransactions},
+		{"a transaction that fails", testFailedTransactions},
+		{"a transaction that fails at its commit", testFailedCommit},
+		{"a transaction that cannot be sent", testUnsendable},
+		{"errors", testErrors},
+		{"unnamed statements", testUnnamed},
+		{"many statements", testManyStatements},
+		{"Exec", testExec},
+		{"at once", testAtOnce},
+		{"forgotten statements", testForgotten},
+		{"altered tables", testAltered},
+		{"a read-only session", testReadOnly},
+		{"a deadline", testDeadline},
+		{"a context that has ended", testEnded},
+		{"ended sessions", testEndedSessions},
+		{"lost connections", testLostConnections},
+		{"fewer connections than calls", testFewerConnections},
+		{"a connection after a pause", testKeptConnection},
+		{"a connection that is too old", testReplacedConnection},
+		{"closed", testDBClosed},
+	} {
+		run := func(t *testing.T, open openDB) {
+			t.Parallel()
+			dsn := cluster.Open(t)
+			d := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}
+			defer d.Close()
+			test.run(t, d)
+		}
+		t.Run(test.name, func(t *testing.T) { run(t, open) })
+		roundTrip := roundTrips[i%len(roundTrips)]
+		t.Run(fmt.Sprint(test.name, " over a network of ", roundTrip), func(t *testing.T) {
+			run(t, func(t testing.TB, dsn string) postgres.DB {
+				_, slow := slownet.ListenFor(t, dsn, roundTrip)
+				return open(t, slow)
+			})
+		})
+	}
+}
+
+// db is a DB with a test that ends where it fails.
+type db struct {
+	postgres.DB
+	t    *testing.T
+	open openDB
+	dsn  string
+}
+
+// try runs statements and returns the error of Run.
+func (d *db) try(statements ...*postgres.Statement) error {
+	return d.tryFor(timeout, statements...)
+}
+
+// tryFor is try with so much time. A call must end soon after its time.
+func (d *db) tryFor(limit time.Duration, statements ...*postgres.Statement) error {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	started := time.Now()
+	err := d.Run(ctx, statements)
+	if took := time.Since(started); took > limit+soon {
+		d.t.Errorf("a call with %v took %v", limit, took)
+	}
+	return err
+}
+
+// run runs statements that all succeed.
+func (d *db) run(statements ...*postgres.Statement) {
+	d.t.Helper()
+	started := time.Now()
+	if err := d.try(statements...); err != nil {
+		d.t.Fatal(err)
+	}
+	if took := time.Since(started); took > timeout/2 {
+		d.t.Fatalf("an answer that was there took %v", took)
+	}
+	for i, s := range statements {
+		if s.Err != nil || s.Code != "" {
+			d.t.Fatalf("statement %d, %.200s: %v, code %q", i, s.SQL, s.Err, s.Code)
+		}
+	}
+}
+
+func statement(sql string, args ...any) *postgres.Statement {
+	return &postgres.Statement{SQL: sql, Args: args}
+}
+
+// transaction joins statements.
+func transaction(statements ...*postgres.Statement) []*postgres.Statement {
+	for _, s := range statements[:len(statements)-1] {
+		s.Joined = true
+	}
+	return statements
+}
+
+// cells are the columns of a statement's result, row after row. NULL is "NULL".
+func cells(t testing.TB, s *postgres.Statement) []string {
+	t.Helper()
+	var all []string
+	for rest := s.Result; len(rest) > 0; {
+		if len(rest) < 4 {
+			t.Fatalf("%.200s: the result ends with %x", s.SQL, rest)
+		}
+		size := int32(binary.BigEndian.Uint32(rest))
+		rest = rest[4:]
+		if size == -1 {
+			all = append(all, "NULL")
+			continue
+		}
+		if size < 0 || int(size) > len(rest) {
+			t.Fatalf("%.200s: the result has a column of %d bytes, and %d bytes left", s.SQL, size, len(rest))
+		}
+		all = append(all, string(rest[:size]))
+		rest = rest[size:]
+	}
+	return all
+}
+
+// cells runs one statement and returns the columns of its result, row after row.
+func (d *db) cells(sql string, args ...any) []string {
+	d.t.Helper()
+	s := statement(sql, args...)
+	d.run(s)
+	return cells(d.t, s)
+}
+
+// cell runs a statement that has one row of one column.
+func (d *db) cell(sql string, args ...any) string {
+	d.t.Helper()
+	all := d.cells(sql, args...)
+	if len(all) != 1 {
+		d.t.Fatalf("%s: %d columns, want one", sql, len(all))
+	}
+	return all[0]
+}
+
+// equal compares columns.
+func equal(got []string, want ...string) bool {
+	return fmt.Sprintf("%q", got) == fmt.Sprintf("%q", want)
+}
+
+func (d *db) tryExec(sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return d.Exec(ctx, sql)
+}
+
+func (d *db) exec(sql string) {
+	d.t.Helper()
+	if err := d.tryExec(sql); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// sessions waits until so many sessions of the database have a property, other than
+// the one that asks.
+func (d *db) sessions(property string, want int64) {
+	d.t.Helper()
+	sql := "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND " + property
+	for until := time.Now().Add(timeout); d.cell(sql) != bigintBytes(want); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(until) {
+			d.t.Fatalf("there are never %d sessions with %s", want, property)
+		}
+	}
+}
+
+func testResults(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint)")
+	for _, sql := range []string{"SELECT n FROM t", "INSERT INTO t VALUES (1)", "SELECT FROM t", "", "-- nothing"} {
+		if got := d.cells(sql); len(got) != 0 {
+			t.Errorf("%s: %q", sql, got)
+		}
+	}
+	if got := d.cells("UPDATE t SET n = 2 RETURNING n"); !equal(got, bigintBytes(2)) {
+		t.Errorf("an UPDATE returns %q", got)
+	}
+	if got := d.cells("SELECT n FROM generate_series(1, 20000) n"); len(got) != 20000 || got[19999] != "\x00\x00\x4e\x20" {
+		t.Errorf("20000 rows came as %d", len(got))
+	}
+	if got := d.cells("SELECT " + strings.Repeat("1::bigint, ", 1599) + "1"); len(got) != 1600 {
+		t.Errorf("1600 columns came as %d", len(got))
+	}
+	if got := d.cell("SELECT repeat('x', 3000000)"); len(got) != 3000000 {
+		t.Errorf("3000000 bytes came as %d", len(got))
+	}
+	s := statement("SELECT n FROM generate_series(1, $1::bigint) n", int64(100))
+	d.run(s)
+	memory := &s.Result[0]
+	s.Args[0] = int64(2)
+	if d.run(s); !equal(cells(t, s), bigintBytes(1), bigintBytes(2)) || &s.Result[0] != memory {
+		t.Errorf("a statement again has the result %q", cells(t, s))
+	}
+	if err := d.try(); err != nil {
+		t.Errorf("no statements: %v", err)
+	}
+}
+
+func testEachForItself(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint PRIMARY KEY)")
+	var statements []*postgres.Statement
+	for _, n := range []int64{1, 2, 1, 3} {
+		statements = append(statements, statement("INSERT INTO t VALUES ($1::bigint)", n))
+	}
+	all := statement("SELECT n FROM t ORDER BY n")
+	statements = append(statements, statement("SELECT nonsense FROM t"), all)
+	if err := d.try(statements...); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"", "", "23505", "", "42703", ""} {
+		if got := statements[i]; got.Code != want || (got.Err != nil) != (want != "") {
+			t.Errorf("statement %d: %v, code %q, want code %q", i, got.Err, got.Code, want)
+		}
+	}
+	if got := cells(t, all); !equal(got, bigintBytes(1), bigintBytes(2), bigintBytes(3)) {
+		t.Errorf("the table holds %q, want 1, 2, 3", got)
+	}
+}
+
+func testErrors(t *testing.T, d *db) {
+	for sql, code := range map[string]string{
+		"SELEKT":                "42601",
+		"SELECT * FROM nothing": "42P01",
+		"SELECT 1 / (3 - n) FROM generate_series(1,9) n": "22012",
+		"SELECT n'": "42601",
+		"DO $$ BEGIN RAISE SQLSTATE '40001'; END $$": "40001",
+		"DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$": "40P01",
+	} {
+		s := statement(sql)
+		err := d.try(s)
+		if err != nil || s.Err == nil || s.Code != code {
+			t.Errorf("%s: Run says %v, the statement %v with code %q; want code %q of the statement alone", sql, err, s.Err, s.Code, code)
+		}
+	}
+	s := statement("SELECT 1 / $1::bigint", int64(0))
+	if err := d.try(s); err != nil || s.Code != "22012" {
+		t.Fatalf("%v, %v, code %q", err, s.Err, s.Code)
+	}
+	s.Args[0] = int64(1)
+	d.run(s) // the same statement again
+	// Notices do no harm.
+	d.run(statement("DO $$ BEGIN RAISE NOTICE 'by the way'; RAISE WARNING 'and'; END $$"), statement("DROP TABLE IF EXISTS nothing"))
+}
+
+// testUnnamed looks for prepared statements on the server.
+func testUnnamed(t *testing.T, d *db) {
+	for i := 0; i < 3; i++ {
+		unnamed, named := statement("SELECT $1::bigint /* unnamed */", int64(i)), statement("SELECT $1::bigint /* named */", int64(i))
+		unnamed.Unnamed = true
+		d.run(unnamed, named)
+		if !equal(cells(t, unnamed), bigintBytes(int64(i))) || !equal(cells(t, named), bigintBytes(int64(i))) {
+			t.Errorf("%q, %q", cells(t, unnamed), cells(t, named))
+		}
+	}
+	for text, want := range map[string]int64{"unnamed": 0, "named": 1} {
+		if got := d.cell("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%/* ' || $1::text || ' */%'", text); got != bigintBytes(want) {
+			t.Errorf("%x prepared statements that are %s, want %d", got, text, want)
+		}
+	}
+}
+
+func testManyStatements(t *testing.T, d *db) {
+	var statements []*postgres.Statement
+	for i := 0; i < 500; i++ {
+		s := statement(fmt.Sprintf("SELECT $1::bigint + %d", i%50), int64(i))
+		s.Joined = i%3 > 0
+		statements = append(statements, s)
+	}
+	d.run(statements...)
+	for i, s := range statements {
+		if got := cells(t, s); !equal(got, bigintBytes(int64(i+i%50))) {
+			t.Fatalf("statement %d: %q", i, got)
+		}
+	}
+	// So much both ways that neither side may wait for the other to read.
+	text := strings.Repeat("0123456789", 12000)
+	for i, s := range statements[:100] {
+		s.SQL, s.Args = "SELECT $1::text", []any{text}
+		s.Joined = i%2 > 0
+	}
+	d.run(statements[:100]...)
+	for i, s := range statements[:100] {
+		if !equal(cells(t, s), text) {
+			t.Fatalf("statement %d got another text back", i)
+		}
+	}
+}
+
+func testExec(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint); INSERT INTO t VALUES (1); SELECT * FROM t; -- and nothing\n")
+	d.exec("")
+	// Several commands are one transaction: a lock of the first lasts.
+	if err := d.tryExec("INSERT INTO t VALUES (2); SELECT 1 / 0; INSERT INTO t VALUES (3)"); err == nil || !strings.Contains(err.Error(), "division by zero") {
+		t.Errorf("the second of three commands fails: %v", err)
+	}
+	if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(1) {
+		t.Errorf("the table has %x rows, want 1", got)
+	}
+	for _, sql := range []string{"SELEKT", "SELECT 1 \x00"} {
+		if err := d.tryExec(sql); err == nil {
+			t.Errorf("no error for %q", sql)
+		}
+	}
+	d.exec("SELECT 1")
+}
+
+func testAtOnce(t *testing.T, d *db) {
+	var group sync.WaitGroup
+	for i := 0; i < 24; i++ {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for n := 0; n < 10; n++ {
+				want := fmt.Sprintf("%d/%d", i, n)
+				a, b := statement("SELECT $1::text", want), statement(fmt.Sprintf("SELECT $1::text || '%d'", n), "x")
+				a.Joined = n%2 > 0
+				err := d.try(a, b)
+				if err != nil || !equal(cells(t, a), want) || !equal(cells(t, b), fmt.Sprint("x", n)) {
+					t.Errorf("%s: %v, %q, %q", want, err, cells(t, a), cells(t, b))
+					return
+				}
+			}
+		}()
+	}
+	group.Wait()
+}

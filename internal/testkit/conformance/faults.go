@@ -1,0 +1,266 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// soon is how long a call may go on after its context has ended, on a busy machine.
+const soon = 3 * time.Second
+
+// testForgotten has the server forget its prepared statements, as a pooler may do.
+// A transaction with such a statement runs again, and has its effect once.
+func testForgotten(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint)")
+	insert := statement("INSERT INTO t VALUES ($1::bigint)", int64(1))
+	count := statement("SELECT count(*) FROM t")
+	for i := 0; i < 7; i++ {
+		single, again := statement("INSERT INTO t VALUES ($1::bigint)", int64(2)), statement("INSERT INTO t SELECT $1::bigint", int64(3))
+		d.run(append(transaction(insert, count, again), single)...)
+		if got := cells(t, count); !equal(got, bigintBytes(int64(3*i+1))) {
+			t.Fatalf("round %d: %x rows", i, got)
+		}
+		d.exec([]string{"DEALLOCATE ALL", "DISCARD ALL", "SELECT 1"}[i%3])
+	}
+}
+
+// testAltered alters a table of which statements are prepared: the server refuses
+// to run them when their columns have changed.
+func testAltered(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint, m bigint); INSERT INTO t VALUES (1, 2); CREATE TABLE u (n bigint)")
+	var selects []*postgres.Statement
+	for i := 0; i < 6; i++ {
+		selects = append(selects, statement(fmt.Sprintf("SELECT t.*, %d::bigint FROM t", i)))
+	}
+	insert := statement("INSERT INTO u VALUES (1)")
+	all := append(transaction(append([]*postgres.Statement{insert}, selects...)...), statement("SELECT m FROM t"))
+	for i, alter := range []string{"SELECT 1", "ALTER TABLE t ALTER m TYPE text", "ALTER TABLE t ALTER m TYPE bigint USING m::bigint", "ALTER TABLE t ADD k text", "ALTER TABLE t DROP k"} {
+		d.exec(alter)
+		for j := 0; j < 2; j++ { // prepared when the second one runs
+			d.run(all...)
+			if got := d.cell("SELECT count(*) FROM u"); got != bigintBytes(int64(2*i+j+1)) {
+				t.Fatalf("%s: inserted %x times, want %d", alter, got, 2*i+j+1)
+			}
+			want := 3
+			if i == 3 {
+				want = 4
+			}
+			for n, s := range selects {
+				if got := cells(t, s); len(got) != want || got[want-1] != bigintBytes(int64(n)) || (len(got[1]) == 1) != (i == 1) {
+					t.Fatalf("%s: a row came as %q", alter, got)
+				}
+			}
+		}
+	}
+}
+
+// testReadOnly: a session in which nothing can be written is not used again.
+func testReadOnly(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint)")
+	d.exec("SET default_transaction_read_only = on")
+	s := statement("INSERT INTO t VALUES (1)")
+	if err := d.try(s); err != nil || s.Code != "25006" {
+		t.Fatalf("%v, %v, code %q", err, s.Err, s.Code)
+	}
+	d.run(s)
+	d.exec("SET default_transaction_read_only = on")
+	if err := d.tryExec("INSERT INTO t VALUES (2)"); err == nil {
+		t.Fatal("Exec has no error")
+	}
+	d.exec("INSERT INTO t VALUES (2)")
+}
+
+func testDeadline(t *testing.T, d *db) {
+	// Long enough to connect over a slow network: the server ignores a request to cancel a
+	// statement that it has not begun.
+	const limit = 700 * time.Millisecond
+	for i := 0; i < 3; i++ {
+		statements := []*postgres.Statement{statement("SELECT 1"), statement("SELECT pg_sleep(600)"), statement("SELECT 2")}
+		if err := d.tryFor(limit, statements...); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("a deadline ends Run with %v", err)
+		}
+		if statements[1].Err == nil || statements[2].Err == nil {
+			t.Errorf("the outcome is not known of %v, %v", statements[1].Err, statements[2].Err)
+		}
+		if got := d.cell("SELECT 'x'::text"); got != "x" {
+			t.Errorf("after a deadline: %q", got)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := d.Exec(ctx, "SELECT pg_sleep(600)"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a deadline ends Exec with %v", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	time.AfterFunc(limit, stop)
+	if err := d.Run(ctx, []*postgres.Statement{statement("SELECT pg_sleep(600)")}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that is cancelled ends Run with %v", err)
+	}
+	d.sessions(asleep, 0) // the server does not go on
+}
+
+// asleep is a property of sessions that run a long statement.
+const asleep = "query LIKE 'SELECT pg_sleep%' AND state = 'active'"
+
+func testEnded(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint)")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	s := statement("INSERT INTO t VALUES (1)")
+	if err := d.Run(ctx, []*postgres.Statement{s}); !errors.Is(err, context.Canceled) || s.Err == nil {
+		t.Errorf("Run ends with %v, the statement with %v", err, s.Err)
+	}
+	if err := d.Exec(ctx, "INSERT INTO t VALUES (2)"); !errors.Is(err, context.Canceled) {
+		t.Errorf("Exec ends with %v", err)
+	}
+	if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(0) {
+		t.Errorf("%x rows of calls that had ended", got)
+	}
+}
+
+// testEndedSessions ends the server's sessions while they are idle. No call fails,
+// whether the DB knows of it or finds out when it uses a connection.
+func testEndedSessions(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint)")
+	other := &db{t: t, DB: d.open(t, d.dsn)}
+	defer other.Close()
+	for i := 1; i <= 3; i++ {
+		d.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
+		other.run(statement("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"))
+		other.sessions("true", 0)
+		d.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
+		if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(int64(2*i)) {
+			t.Fatalf("inserted %x times, want %d", got, 2*i)
+		}
+	}
+}
+
+// testLostConnections: no call fails because its connection ended while it was
+// idle, without a word from the server.
+func testLostConnections(t *testing.T, d *db) {
+	proxy, dsn := slownet.ListenFor(t, d.dsn, 0)
+	lost := &db{t: t, DB: d.open(t, dsn)}
+	defer lost.Close()
+	for i := 0; i < 2; i++ {
+		lost.run(statement("SELECT 1"))
+		proxy.CloseConnections()
+		time.Sleep(soon / 8) // until the end has arrived
+		lost.run(transaction(statement("SELECT 1"), statement("SELECT 2"))...)
+		proxy.CloseConnections()
+		time.Sleep(soon / 8)
+		lost.exec("SELECT 1")
+	}
+}
+
+func testDBClosed(t *testing.T, d *db) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	s := statement("SELECT pg_sleep(600)")
+	go func() { done <- d.Run(ctx, []*postgres.Statement{s}) }()
+	d.sessions(asleep, 1)
+	d.Close()
+	if err := <-done; err == nil && s.Err == nil {
+		t.Error("a statement of 600 s ended well when the connections were closed")
+	}
+	d.Close()
+	later := statement("SELECT 1")
+	if err := d.Run(context.Background(), []*postgres.Statement{later}); err == nil || later.Err == nil {
+		t.Errorf("Run after Close: %v, the statement %v", err, later.Err)
+	}
+	if err := d.Exec(context.Background(), "SELECT 1"); err == nil {
+		t.Error("Exec after Close has no error")
+	}
+}
+
+func testNoServer(t *testing.T, open openDB) {
+	d := &db{t: t, DB: open(t, "postgres://somebody:s3cr3t-w0rd@127.0.0.1:1/nothing?sslmode=disable")}
+	defer d.Close()
+	s := statement("SELECT 1")
+	started := time.Now()
+	err := d.try(s)
+	if err == nil || s.Err == nil || time.Since(started) > soon {
+		t.Fatalf("no server: %v, %v after %v", err, s.Err, time.Since(started))
+	}
+	exec := d.tryExec("SELECT 1")
+	if exec == nil || strings.Contains(err.Error()+exec.Error(), "s3cr3t") {
+		t.Errorf("no server: %v; %v", err, exec)
+	}
+}
+
+// recovers checks that a server that is back is soon used again.
+func (d *db) recovers() {
+	d.t.Helper()
+	s := statement("SELECT 1")
+	for attempt := 1; d.try(s) != nil; attempt++ {
+		if attempt == 10 {
+			d.t.Fatalf("the %d. call after the server's return: %v", attempt, s.Err)
+		}
+	}
+}
+
+// testServerGone kills a server during a statement and starts it again.
+func testServerGone(t *testing.T, open openDB) {
+	c := cluster.Private(t, cluster.Options{})
+	d := &db{t: t, DB: open(t, c.DSN("postgres"))}
+	defer d.Close()
+	d.run(statement("SELECT 1"))
+	done := make(chan error, 1)
+	s := statement("SELECT pg_sleep(600)")
+	go func() { done <- d.try(s) }()
+	time.Sleep(100 * time.Millisecond) // the statement may have begun or not
+	if err := c.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err == nil || s.Err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the server was killed: %v, the statement %v", err, s.Err)
+	}
+	if err := d.try(s); err == nil {
+		t.Error("a server that was killed answers")
+	}
+	if err := c.Restart(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	d.recovers()
+}
+
+// testServerHangs stops a server's processes: calls end with their contexts.
+func testServerHangs(t *testing.T, open openDB) {
+	c := cluster.Private(t, cluster.Options{})
+	d, closing := &db{t: t, DB: open(t, c.DSN("postgres"))}, &db{t: t, DB: open(t, c.DSN("postgres"))}
+	defer d.Close()
+	d.run(statement("SELECT 1"))
+	closing.run(statement("SELECT 1"))
+	if err := c.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < 3; i++ {
+		s := statement("SELECT 1")
+		if err := d.tryFor(100*time.Millisecond, s); !errors.Is(err, context.DeadlineExceeded) || s.Err == nil {
+			t.Errorf("call %d to a server that hangs: %v, %v", i, err, s.Err)
+		}
+	}
+	waiting := make(chan error, 1)
+	go func() { waiting <- closing.tryFor(soon+time.Second, statement("SELECT 1")) }()
+	time.Sleep(100 * time.Millisecond) // the statement may have begun or not
+	started := time.Now()
+	closing.Close()
+	if took := time.Since(started); took > soon {
+		t.Errorf("Close took %v", took)
+	}
+	if err := <-waiting; err == nil {
+		t.Error("a server that hangs answers")
+	}
+	if err := c.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	d.recovers()
+}

@@ -1,0 +1,153 @@
+package conformance
+
+import (
+	"flag"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Limits returns limits of so many events in an hour, or in a year of the calendar: one
+// for each way to count.
+func Limits(prefix string, events int64) []*ratelimit.Limit {
+	var limits []*ratelimit.Limit
+	for _, a := range ratelimit.Algorithms() {
+		limits = append(limits, &ratelimit.Limit{Prefix: prefix + a.String(), Algorithm: a, Events: events, Window: time.Hour})
+	}
+	return append(limits, &ratelimit.Limit{
+		Prefix: prefix + "calendar", Algorithm: ratelimit.FixedWindow, Events: events, Calendar: ratelimit.Year, Zone: "Asia/Kolkata",
+	})
+}
+
+// Clock is a time that a test sets. It is not safe for concurrent use.
+type Clock struct{ Micro int64 } // microseconds since the Unix epoch
+
+// Second is a second in microseconds, the unit of Clock.
+const Second = int64(time.Second / time.Microsecond)
+
+// NewClock returns a clock in November 2023.
+func NewClock() *Clock { return &Clock{1_700_000_000 * Second} }
+
+// Now returns the time that was set.
+func (c *Clock) Now() time.Time { return time.UnixMicro(c.Micro) }
+
+// EachDefinition checks a property for each way to count.
+func EachDefinition(t *testing.T, checks int, property func(t *rapid.T, name string)) {
+	for _, d := range algorithm.All() {
+		t.Run(d.Name, func(t *testing.T) {
+			Check(t, checks, func(t *rapid.T) { property(t, d.Name) })
+		})
+	}
+}
+
+// DrawLimit draws a limit that counts as the definition of that name says. Its numbers
+// are often small.
+func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
+	for {
+		l := &ratelimit.Limit{
+			Prefix: prefix,
+			Events: rapid.OneOf(rapid.Int64Range(1, 12), rapid.Int64Range(1, 12), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "events"),
+			Window: time.Duration(rapid.OneOf(rapid.Int64Range(1000, 1020), rapid.Int64Range(1000, 600*Second),
+				rapid.Int64Range(1000, ratelimit.MaxWindow.Microseconds())).Draw(t, "window")) * time.Microsecond,
+		}
+		var err error
+		even := definition == "even_bucket" // a token bucket with a burst below its events
+		if even {
+			definition = "token_bucket"
+		}
+		if l.Algorithm, err = ratelimit.ParseAlgorithm(definition); err != nil {
+			l.Algorithm = ratelimit.FixedWindow
+			l.Calendar = ratelimit.Calendar(rapid.IntRange(1, 4).Draw(t, "unit"))
+			l.Zone = rapid.SampledFrom([]string{"", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "Australia/Lord_Howe", "Africa/Cairo", "America/Havana"}).Draw(t, "zone")
+			l.Window = 0
+			if (l.Calendar == ratelimit.Month || l.Calendar == ratelimit.Year) && rapid.Bool().Draw(t, "anchored") {
+				l.Anchor = rapid.Int64Range(0, ratelimit.MaxAnchor).Draw(t, "anchor")
+			}
+		}
+		switch {
+		case l.Algorithm == ratelimit.SlidingLog:
+			l.Events = 1 + l.Events%12
+		case HasBurst(definition) && rapid.Bool().Draw(t, "has burst"):
+			l.Burst = rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "burst")
+		}
+		if even {
+			definition = "even_bucket"
+			l.Events = max(2, l.Events)
+			l.Burst = rapid.OneOf(rapid.Int64Range(1, min(20, l.Events-1)), rapid.Int64Range(1, l.Events-1)).Draw(t, "burst")
+		}
+		if l.Validate() == nil && algorithm.Of(l).Name == map[bool]string{true: "calendar", false: definition}[l.Calendar != ratelimit.NoCalendar] {
+			return l
+		}
+	}
+}
+
+// HasBurst reports whether limits of a definition may have a Burst.
+func HasBurst(definition string) bool {
+	return definition == "token_bucket" || definition == "even_bucket" || definition == "gcra"
+}
+
+// DrawAdvance draws by how many microseconds a clock advances: often to where something
+// changes.
+func DrawAdvance(t *rapid.T, l *ratelimit.Limit, retryAfter time.Duration) int64 {
+	w := Span(l)
+	retry := retryAfter.Microseconds()
+	return rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, w/4), rapid.Int64Range(0, w/4), rapid.Int64Range(0, 3*w),
+		rapid.SampledFrom([]int64{1, w - 1, w, w + 1, 2*w - 1, 2 * w, 7 * w}),
+		rapid.Just(retry), rapid.Just(max(0, retry-1))).Draw(t, "advance")
+}
+
+// DrawCost draws a cost up to the full quota.
+func DrawCost(t *rapid.T, l *ratelimit.Limit) int64 {
+	full := l.Capacity()
+	return rapid.OneOf(rapid.Int64Range(1, min(4, full)), rapid.Int64Range(1, full), rapid.Just(full)).Draw(t, "cost")
+}
+
+// Span is about how long a limit's window lasts, in microseconds.
+func Span(l *ratelimit.Limit) int64 {
+	if l.Calendar != ratelimit.NoCalendar {
+		return []int64{ratelimit.Day: 1, ratelimit.Week: 7, ratelimit.Month: 30, ratelimit.Year: 365}[l.Calendar] * 24 * 3600 * Second
+	}
+	return l.Window.Microseconds()
+}
+
+// Long is how many times longer than by default the tests run that can: the environment
+// variable PG_RATELIMIT_TEST_LONG, a whole number.
+func Long() int {
+	n, err := strconv.Atoi(os.Getenv("PG_RATELIMIT_TEST_LONG"))
+	if err != nil || n < 1 {
+		return 1
+	}
+	return n
+}
+
+// checking keeps tests apart that set rapid's flag, of which a process has one.
+var checking sync.Mutex
+
+// Check is rapid.Check with a number of checks that suits the property: enough to find
+// each mutation of the code under test. -rapid.checks overrides the number.
+func Check(t *testing.T, checks int, property func(*rapid.T)) {
+	t.Helper()
+	checking.Lock()
+	defer checking.Unlock()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
+	if !given {
+		before := flag.Lookup("rapid.checks").Value.String()
+		setChecks(t, strconv.Itoa(checks*Long()))
+		defer setChecks(t, before)
+	}
+	rapid.Check(t, property)
+}
+
+func setChecks(t *testing.T, checks string) {
+	if err := flag.Lookup("rapid.checks").Value.Set(checks); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,202 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// testTransactions looks which statements run in the same transaction.
+func testTransactions(t *testing.T, d *db) {
+	const sql = "SELECT pg_current_xact_id()::text, coalesce(current_setting('of.transaction', true), '')"
+	for i := 0; i < 3; i++ { // not prepared, then prepared
+		before, a, b, c, d1, after := statement(sql), statement(sql), statement("SELECT set_config('of.transaction', 'set', true)"), statement(sql), statement(sql), statement(sql)
+		after.Joined = true // with nothing
+		statements := append([]*postgres.Statement{before}, transaction(a, b, c)...)
+		statements = append(statements, d1, after)
+		d.run(statements...)
+		ids := map[string]string{}
+		for _, s := range []*postgres.Statement{before, a, c, d1, after} {
+			got := cells(t, s)
+			ids[got[0]] += fmt.Sprint(got[1], ".")
+		}
+		if x := ids[cells(t, a)[0]]; len(ids) != 4 || x != ".set." {
+			t.Errorf("%d transactions, and the setting in the second is %q", len(ids), x)
+		}
+	}
+}
+
+// testFailedTransactions has each statement of a transaction fail in turn, next to
+// statements of other transactions.
+func testFailedTransactions(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint)")
+	want := int64(0)
+	for round := 0; round < 3; round++ { // not prepared, then prepared
+		for failing := 0; failing < 3; failing++ {
+			for _, unnamed := range []bool{false, true} {
+				var joined []*postgres.Statement
+				for i := 0; i < 3; i++ {
+					s := statement("INSERT INTO t SELECT n FROM generate_series(1, $1::bigint) n RETURNING n", int64(2))
+					if i == failing {
+						s = statement(fmt.Sprintf("SELECT %d / $1::bigint", round/2), int64(0))
+					}
+					s.Unnamed = unnamed
+					joined = append(joined, s)
+				}
+				insert := "INSERT INTO t VALUES (7) RETURNING n"
+				before, after := statement(insert), statement(insert)
+				good := transaction(statement(insert), statement(insert))
+				all := append([]*postgres.Statement{before}, transaction(joined...)...)
+				all = append(all, after)
+				all = append(all, good...)
+				if err := d.try(all...); err != nil {
+					t.Fatal(err)
+				}
+				for i, s := range joined {
+					switch {
+					case i == failing:
+						if s.Code != "22012" || s.Err == nil || !strings.Contains(s.Err.Error(), "division by zero") {
+							t.Errorf("statement %d fails with %v, code %q", i, s.Err, s.Code)
+						}
+					case !errors.Is(s.Err, postgres.ErrRolledBack) || s.Code != "":
+						t.Errorf("statement %d fails: statement %d says %v, code %q", failing, i, s.Err, s.Code)
+					case i < failing:
+						if got := cells(t, s); !equal(got, bigintBytes(1), bigintBytes(2)) {
+							t.Errorf("statement %d fails: statement %d has the rows %q", failing, i, got)
+						}
+					case len(s.Result) > 0:
+						t.Errorf("statement %d fails: statement %d has the rows %q", failing, i, s.Result)
+					}
+				}
+				for _, s := range append(good, before, after) {
+					if s.Err != nil || s.Code != "" || !equal(cells(t, s), bigintBytes(7)) {
+						t.Errorf("another transaction says %v, code %q, rows %q", s.Err, s.Code, s.Result)
+					}
+				}
+				want += 4
+				if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(want) {
+					t.Fatalf("%x rows, want %d", got, want)
+				}
+			}
+		}
+	}
+}
+
+// testFailedCommit has a transaction fail when all its statements have succeeded.
+// The error is that of the last one.
+func testFailedCommit(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO t VALUES (1)")
+	insert := "INSERT INTO t VALUES ($1::bigint) RETURNING n"
+	for i := 0; i < 3; i++ {
+		all := append(transaction(statement(insert, int64(1)), statement(insert, int64(2))), statement(insert, int64(1)), statement("SELECT count(*) FROM t"))
+		err := d.try(all...)
+		if err != nil || !errors.Is(all[0].Err, postgres.ErrRolledBack) || all[1].Code != "23505" || all[2].Code != "23505" || all[3].Err != nil {
+			t.Errorf("%v: %v; %v; %v; %v", err, all[0].Err, all[1].Err, all[2].Err, all[3].Err)
+		}
+		if !equal(cells(t, all[0]), bigintBytes(1)) || !equal(cells(t, all[1]), bigintBytes(2)) || !equal(cells(t, all[3]), bigintBytes(1)) {
+			t.Errorf("%q, %q, %q", all[0].Result, all[1].Result, all[3].Result)
+		}
+	}
+}
+
+// testUnsendable: a transaction with a statement that cannot be sent is not sent,
+// or fails. The others are not affected.
+func testUnsendable(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint)")
+	want := int64(0)
+	for i := 0; i < 2; i++ { // not prepared, then prepared
+		for _, c := range []struct {
+			name      string
+			statement *postgres.Statement
+			code      string
+		}{
+			{"a NUL byte", statement("SELECT $1::text", "a\x00b"), "22021"},
+			{"a NUL byte in an array", statement("SELECT $1::text[]", []string{"a", "a\x00b"}), "22021"},
+			{"a float", statement("SELECT $1::float8", 1.5), ""},
+			{"an int", statement("SELECT $1::bigint", 1), ""},
+			{"a NUL byte in the text", statement("SELECT 1 \x00"), ""},
+			{"too many parameters", statement("SELECT 1", make([]any, 65536)...), ""},
+		} {
+			insert := "INSERT INTO t SELECT 1 /* " + c.name + " */"
+			first, last := statement(insert), statement(insert)
+			all := append([]*postgres.Statement{statement(insert)}, transaction(first, c.statement, last)...)
+			all = append(all, statement(insert))
+			err := d.try(all...)
+			if err == nil {
+				err = d.try(c.statement)
+			}
+			if err != nil || c.statement.Err == nil || errors.Is(c.statement.Err, postgres.ErrRolledBack) || c.statement.Code != c.code {
+				t.Errorf("%s: %v, %v, code %q, want %q", c.name, err, c.statement.Err, c.statement.Code, c.code)
+			}
+			if !errors.Is(first.Err, postgres.ErrRolledBack) || !errors.Is(last.Err, postgres.ErrRolledBack) || all[0].Err != nil || all[4].Err != nil {
+				t.Errorf("%s: %v; %v; %v; %v", c.name, all[0].Err, first.Err, last.Err, all[4].Err)
+			}
+			want += 2
+			if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(want) {
+				t.Fatalf("%s: %x rows, want %d", c.name, got, want)
+			}
+		}
+	}
+}
+
+// testRoundTrips: once there is a connection, a call takes one round trip, whether
+// its statements are prepared or not, and however long the connection was idle.
+func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
+	_, dsn := slownet.ListenFor(t, cluster.Open(t), roundTrip)
+	d := &db{t: t, DB: open(t, dsn)}
+	defer d.Close()
+	for _, c := range []struct {
+		name     string
+		idle     time.Duration
+		prepared bool
+		joined   bool
+		fails    bool
+	}{
+		{name: "not prepared"},
+		{name: "prepared", prepared: true},
+		{name: "joined", joined: true},
+		{name: "joined and prepared", joined: true, prepared: true},
+		{name: "joined and failing", joined: true, fails: true},
+		{name: "after a pause", idle: 1500 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			fastest := time.Hour
+			for try := 0; try < 3 && fastest >= 2*roundTrip; try++ {
+				var all []*postgres.Statement
+				for i := 0; i < 3; i++ {
+					sql := fmt.Sprintf("SELECT 1 / $1::bigint /* %d %d %s */", i, try, c.name)
+					if c.prepared {
+						sql = fmt.Sprintf("SELECT %d / $1::bigint", i)
+					}
+					all = append(all, statement(sql, int64(1)))
+				}
+				if c.joined {
+					transaction(all...)
+				}
+				d.run(statement("SELECT 1"))
+				if c.prepared {
+					d.run(all...)
+				}
+				if c.fails {
+					all[2].Args[0] = int64(0)
+				}
+				time.Sleep(c.idle)
+				started := time.Now()
+				err := d.try(all...)
+				fastest = min(fastest, time.Since(started))
+				if err != nil || (all[2].Err != nil) != c.fails {
+					t.Fatal(err, all[2].Err)
+				}
+			}
+			if fastest >= 2*roundTrip {
+				t.Errorf("took %v, more than one round trip of %v", fastest, roundTrip)
+			}
+		})
+	}
+}

@@ -1,0 +1,288 @@
+package imports
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// notInterpreted are the packages of the standard library that Yaegi 0.16 does not have,
+// or that Traefik gives to a plugin only if its user has enabled that.
+var notInterpreted = []string{
+	"C", "unsafe", "syscall", "os/exec", "plugin", "embed", "time/tzdata",
+	"runtime/cgo", "runtime/coverage", "runtime/race",
+	// Since Go 1.23.
+	"iter", "structs", "unique", "weak", "encoding/json/v2", "encoding/json/jsontext",
+	"crypto/fips140", "crypto/hkdf", "crypto/hpke", "crypto/mlkem", "crypto/pbkdf2", "crypto/sha3",
+	"testing/cryptotest", "testing/synctest",
+}
+
+// interpretedGo is the last Go before generics. Yaegi has none or only a part of each later
+// feature of the language: type parameters, min, max and clear, range over an int or a
+// func. The type checker checks the packages as that Go, and so finds all later features.
+const interpretedGo = "go1.17"
+
+// exempt is an error of the type checker about code that Yaegi understands.
+var exempt = regexp.MustCompile(`predeclared any requires go1\.18`)
+
+// lastAPI is the release of Go that Yaegi has the standard library of.
+const lastAPI = 22
+
+func TestInterpretedPackagesAreWrittenInTheGoOfYaegi(t *testing.T) {
+	newer := newerNames(t)
+	dirs := append(interpreted(t), "internal/plane/history", "internal/plane/policy", "internal/testkit/policytest")
+	slices.Sort(dirs)
+	for _, dir := range slices.Compact(dirs) {
+		t.Run(dir, func(t *testing.T) {
+			exports := make(map[string]string)
+			var self pkg
+			for _, p := range goList(t, "-export", "-deps", "./"+dir) {
+				exports[p.ImportPath] = p.Export
+				self = p // go list prints the named package last
+			}
+			files := make(map[string]string)
+			for _, name := range self.GoFiles {
+				text, err := os.ReadFile(filepath.Join(root, dir, name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				files[name] = string(text)
+			}
+			if len(files) == 0 {
+				t.Fatalf("%s has no files", dir)
+			}
+			for _, complaint := range complaintsOf(t, files, exports, newer) {
+				t.Errorf("%s/%s", dir, complaint)
+			}
+		})
+	}
+}
+
+// complaintsOf returns what Yaegi does not understand in a package's files, each with its
+// place.
+func complaintsOf(t *testing.T, files, exports map[string]string, newer map[string]bool) []string {
+	t.Helper()
+	var complaints []string
+	fset := token.NewFileSet()
+	complain := func(at token.Pos, format string, args ...any) {
+		complaints = append(complaints, fmt.Sprintf("%s: %s", fset.Position(at), fmt.Sprintf(format, args...)))
+	}
+	var parsed []*ast.File
+	for name, text := range files {
+		file, err := parser.ParseFile(fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed = append(parsed, file)
+		for _, imported := range file.Imports {
+			if path := strings.Trim(imported.Path.Value, `"`); slices.Contains(notInterpreted, path) {
+				complain(imported.Pos(), "imports %s, which a plugin does not have", path)
+			}
+		}
+		for _, group := range file.Comments {
+			for _, comment := range group.List {
+				if strings.HasPrefix(comment.Text, "//go:build") || strings.HasPrefix(comment.Text, "// +build") {
+					complain(comment.Pos(), "a build constraint, which Yaegi ignores: it reads only the name of a file")
+				}
+			}
+		}
+	}
+	checker := types.Config{
+		GoVersion:   interpretedGo,
+		FakeImportC: true,
+		Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
+			return os.Open(exports[path])
+		}),
+		Error: func(err error) {
+			var wrong types.Error
+			if errors.As(err, &wrong) && !exempt.MatchString(wrong.Msg) {
+				complain(wrong.Pos, "%s", wrong.Msg)
+			}
+		},
+	}
+	info := &types.Info{
+		Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object),
+		Types: make(map[ast.Expr]types.TypeAndValue), Selections: make(map[*ast.SelectorExpr]*types.Selection),
+	}
+	// Error has got the error that Check returns.
+	_, _ = checker.Check("p", fset, parsed, info)
+	for name, object := range info.Uses {
+		if object.Pkg() != nil && object.Parent() == object.Pkg().Scope() && newer[object.Pkg().Path()+"."+object.Name()] {
+			complain(name.Pos(), "%s.%s is newer than the standard library that Yaegi has", object.Pkg().Path(), object.Name())
+		}
+	}
+	for _, file := range parsed {
+		for node, reason := range misread(file, info) {
+			complain(node.Pos(), "%s", reason)
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			for _, kept := range keptLoopVariables(node, info) {
+				complain(kept.Pos(), "keeps the loop variable %s, which Yaegi shares between iterations: copy it (%s := %s)", kept.Name, kept.Name, kept.Name)
+			}
+			return true
+		})
+	}
+	slices.Sort(complaints)
+	return complaints
+}
+
+// keptLoopVariables are the places in a loop where a closure uses a variable of the loop,
+// or where its address is taken.
+func keptLoopVariables(node ast.Node, info *types.Info) []*ast.Ident {
+	var declared []ast.Expr
+	var body *ast.BlockStmt
+	switch loop := node.(type) {
+	case *ast.RangeStmt:
+		declared, body = []ast.Expr{loop.Key, loop.Value}, loop.Body
+	case *ast.ForStmt:
+		if init, ok := loop.Init.(*ast.AssignStmt); ok {
+			declared, body = init.Lhs, loop.Body
+		}
+	}
+	variables := make(map[types.Object]bool)
+	for _, expression := range declared {
+		if name, ok := expression.(*ast.Ident); ok && info.Defs[name] != nil {
+			variables[info.Defs[name]] = true
+		}
+	}
+	if len(variables) == 0 {
+		return nil
+	}
+	var kept []*ast.Ident
+	uses := func(node ast.Node) {
+		ast.Inspect(node, func(node ast.Node) bool {
+			if name, ok := node.(*ast.Ident); ok && variables[info.Uses[name]] {
+				kept = append(kept, name)
+			}
+			return true
+		})
+	}
+	ast.Inspect(body, func(node ast.Node) bool {
+		switch node := node.(type) {
+		case *ast.FuncLit:
+			uses(node)
+			return false
+		case *ast.UnaryExpr:
+			if node.Op == token.AND {
+				if name, ok := node.X.(*ast.Ident); ok {
+					uses(name)
+				}
+			}
+		}
+		return true
+	})
+	return kept
+}
+
+var apiLine = regexp.MustCompile(`^pkg ([^ ,]+)(?: \([^)]*\))?, (?:func|var|const|type) ([A-Z]\w*)`)
+
+// newerNames are the names, as "package.Name", that the standard library has and Yaegi's
+// has not. They come from the lists in Go's api folder. If that folder is missing, only
+// the tests that run the interpreter find such names.
+func newerNames(t *testing.T) map[string]bool {
+	t.Helper()
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(out)), "api", "go1.*.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	older, newer := make(map[string]bool), make(map[string]bool)
+	for _, list := range lists {
+		var release int
+		if _, err := fmt.Sscanf(filepath.Base(list), "go1.%d.txt", &release); err != nil {
+			continue // go1.txt, except.txt
+		}
+		names := older
+		if release > lastAPI {
+			names = newer
+		}
+		file, err := os.Open(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for lines := bufio.NewScanner(file); lines.Scan(); {
+			if found := apiLine.FindStringSubmatch(lines.Text()); found != nil {
+				names[found[1]+"."+found[2]] = true
+			}
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name := range older {
+		delete(newer, name)
+	}
+	return newer
+}
+
+// Everything that Yaegi does not understand is found, and nothing else.
+func TestWhatYaegiLacksIsFound(t *testing.T) {
+	exports := make(map[string]string)
+	for _, p := range goList(t, "-export", "-deps", "strings", "slices", "iter", "crypto/pbkdf2") {
+		exports[p.ImportPath] = p.Export
+	}
+	newer := map[string]bool{"strings.Lines": true}
+	for name, test := range map[string]struct{ code, want string }{
+		"plain":                            {`func f(a any) int { x := []int{1}; for i := range x { i := i; _ = func() int { return i } }; return len(x) }`, ""},
+		"min":                              {`func f() int { return min(1, 2) }`, "min requires go1.21"},
+		"max":                              {`func f() int { return max(1, 2) }`, "max requires go1.21"},
+		"clear":                            {`func f(m map[int]int) { clear(m) }`, "clear requires go1.21"},
+		"another function min":             {`func min(a int) int { return a }; func f() int { return min(1) }`, ""},
+		"range over int":                   {`func f() { for range 3 { } }`, "requires go1.22"},
+		"range over func":                  {`func f(g func(func(int) bool)) { for range g { } }`, "requires go1.23"},
+		"type parameter":                   {`func f[T int](a T) T { return a }`, "requires go1.18"},
+		"generic type":                     {`type l[T int] struct{ a T }`, "requires go1.18"},
+		"instantiation":                    {`import "slices"; func f(a []int) { slices.Sort(a) }`, "requires go1.18"},
+		"constraint":                       {"//go:build linux\n", "a build constraint"},
+		"old constraint":                   {"// +build linux\n", "a build constraint"},
+		"unsafe":                           {`import "unsafe"; var x unsafe.Pointer`, "imports unsafe"},
+		"iter":                             {`import "iter"; var x iter.Seq[int]`, "imports iter"},
+		"pbkdf2":                           {`import _ "crypto/pbkdf2"`, "imports crypto/pbkdf2"},
+		"cgo":                              {`import "C"`, "imports C"},
+		"new function":                     {`import "strings"; var x = strings.Lines`, "strings.Lines is newer"},
+		"old function":                     {`import "strings"; var x = strings.Fields`, ""},
+		"closure":                          {`func f(x []int) { for _, v := range x { go func() { _ = v }() } }`, "keeps the loop variable v"},
+		"closure over i":                   {`func f() { for i := 0; i < 3; i++ { defer func() { _ = i }() } }`, "keeps the loop variable i"},
+		"address":                          {`func f(x []int) (p *int) { for _, v := range x { p = &v }; return p }`, "keeps the loop variable v"},
+		"range variable in an interface":   {`type i interface{ m() }; type t struct{}; func (*t) m() {}; func f(x []*t) (l []i) { for _, v := range x { l = append(l, v) }; return l }`, "reads v, which is set again"},
+		"variable in an argument":          {`type i interface{ m() }; type t struct{}; func (*t) m() {}; func g(i) {}; func f(v *t) { g(v); v = nil }`, "reads v, which is set again"},
+		"variable in a field":              {`type i interface{ m() }; type t struct{}; func (*t) m() {}; type s struct{ x i }; func f(v *t) s { r := s{x: v}; v = nil; return r }`, "reads v, which is set again"},
+		"variable in an error":             {`type t struct{}; func (*t) Error() string { return "" }; func f(v *t) (err error) { err = v; v = nil; return err }`, "reads v, which is set again"},
+		"method value":                     {`type t struct{}; func (*t) m() {}; func f(v *t) func() { g := v.m; v = nil; return g }`, "reads v, which is set again"},
+		"lasting variable in an interface": {`type i interface{ m() }; type t struct{}; func (*t) m() {}; func f(x []*t) (l []i) { for _, v := range x { v := v; l = append(l, v); v.m() }; return l }`, ""},
+		"variable in an any":               {`func f(x []int) (l []any) { for _, v := range x { l = append(l, v) }; return l }`, ""},
+		"compared interfaces":              {`type i interface{ m() }; func f(a, b i) bool { return a == b }`, "compares interface values"},
+		"interface and nil":                {`type i interface{ m() }; func f(a i, b, c error) bool { return a == nil || b == c }`, ""},
+		"index in a string":                {`func f(s string) (n int) { for i := range s { n = i }; return n }`, "ranges over a string"},
+		"characters of a string":           {`func f(s string) (n int) { for range s { n++ }; for _, r := range s { n += int(r) }; return n }`, ""},
+		"value":                            {`func f(x []int) (p *int) { for i := range x { p = &x[i] }; return p }`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lead := "package p; "
+			if strings.HasPrefix(test.code, "//") {
+				test.code, lead = test.code+"\npackage p\n", ""
+			}
+			complaints := complaintsOf(t, map[string]string{"p.go": lead + test.code}, exports, newer)
+			all := strings.Join(complaints, "\n")
+			if test.want == "" && all != "" || test.want != "" && !strings.Contains(all, test.want) {
+				t.Errorf("complaints are %q, want %q", all, test.want)
+			}
+		})
+	}
+}

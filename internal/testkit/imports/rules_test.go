@@ -1,0 +1,292 @@
+package imports
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// module is the beginning of the import paths of this module.
+const module = "github.com/pgratelimit/pg-ratelimit"
+
+// rule says what a package of this module may import besides the standard library. Its
+// tests may import more.
+type rule struct {
+	dir    string   // its folder
+	ours   []string // folders of this module that it may import
+	others []string // other modules
+	reason string
+}
+
+var rules = []rule{
+	{
+		dir:    "ratelimit",
+		reason: "the contract knows neither how hits are counted nor where",
+	}, {
+		dir: "internal/core/algorithm", ours: []string{"ratelimit"},
+		reason: "algorithms are pure functions, which every store uses",
+	}, {
+		dir: "ratelimit/memory", ours: []string{"ratelimit", "internal/core/algorithm"},
+		reason: "it is the reference for the other store, so it shares only the algorithms with it",
+	}, {
+		dir: "internal/core/batch", ours: []string{"ratelimit"},
+		reason: "it collects calls, and a function that it is given decides them",
+	}, {
+		dir: "internal/core/lease", ours: []string{"ratelimit"},
+		reason: "it says what to charge in advance, and a store charges it",
+	}, {
+		dir:    "internal/core/sqlstate",
+		reason: "the store and both drivers use this list of error codes",
+	}, {
+		dir:    "internal/core/schema",
+		reason: "it is SQL text, which every package may run",
+	}, {
+		dir: "ratelimit/postgres", ours: []string{"internal/core/batch", "internal/core/lease", "internal/core/sqlstate", "ratelimit", "internal/core/algorithm", "internal/core/schema"},
+		reason: "the store knows a driver only as a postgres.DB, and no proxy",
+	}, {
+		dir: "internal/plane/policy", ours: []string{"internal/core/batch", "ratelimit", "ratelimit/postgres"},
+		reason: "decisions about rules are pure functions; what reads the rules knows a database as a postgres.DB",
+	}, {
+		dir: "internal/plane/history", ours: []string{"internal/core/batch", "internal/core/sqlstate", "ratelimit", "ratelimit/postgres"},
+		reason: "it writes what others decided, and knows a database as a postgres.DB",
+	}, {
+		dir: "internal/testkit/policytest", ours: []string{"ratelimit", "internal/plane/policy"},
+		reason: "it makes rules and requests for tests, compiled and interpreted",
+	}, {
+		dir: "ratelimit/pgxdb", ours: []string{"internal/core/sqlstate", "ratelimit", "ratelimit/postgres"}, others: []string{"github.com/jackc/pgx/v5"},
+		reason: "Go programs use this driver without a proxy",
+	}, {
+		dir: "internal/proxy/pgwire", ours: []string{"internal/core/sqlstate", "ratelimit", "ratelimit/postgres"},
+		reason: "this driver exists because pgx cannot be interpreted",
+	}, {
+		dir: "internal/proxy/edge", ours: []string{"ratelimit", "internal/plane/history", "ratelimit/memory", "internal/plane/policy", "ratelimit/postgres"},
+		reason: "it is the same for both proxies, so it knows neither a proxy nor a driver",
+	}, {
+		dir: "ratelimit/httplimit", ours: []string{"internal/proxy/edge", "ratelimit"},
+		reason: "a middleware for Go programs works with any store",
+	}, {
+		dir: "traefikplugin", ours: []string{"internal/core/batch", "internal/proxy/edge", "internal/core/lease", "internal/proxy/pgwire", "ratelimit", "internal/plane/history", "internal/plane/policy", "ratelimit/postgres"},
+		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type, batch for the interpreter",
+	}, {
+		dir: "internal/plane/admin", ours: []string{"internal/proxy/edge", "ratelimit", "internal/core/algorithm", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres", "internal/core/schema"},
+		others: []string{"github.com/jackc/pgx/v5"},
+		reason: "it is what administrators do with the database, and knows no proxy; edge is for which headers are secret, algorithm for deciding requests again",
+	}, {
+		dir: "internal/plane/archive", ours: []string{"ratelimit"},
+		others: []string{"github.com/cespare/xxhash/v2", "github.com/jackc/pgx/v5", "github.com/minio/minio-go/v7", "github.com/parquet-go/parquet-go"},
+		reason: "it moves rows from a table to files, and knows neither what they mean nor a proxy",
+	}, {
+		dir: "caddymodule/command", ours: []string{"internal/plane/admin", "internal/plane/archive", "internal/proxy/edge", "ratelimit", "internal/plane/policy"},
+		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra"},
+		reason: "it prints what admin and archive return; policy is for the form of keys",
+	}, {
+		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/proxy/edge", "ratelimit", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres"},
+		// Prometheus: Caddy's registry of metrics has a type of that module.
+		others: []string{"github.com/caddyserver/caddy/v2", "go.uber.org/zap", "github.com/prometheus/client_golang"},
+		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type",
+	}, {
+		dir: "internal/testkit/cluster", ours: []string{"internal/testkit/cluster/leash"}, others: []string{"github.com/jackc/pgx/v5"},
+		reason: "the tests of all packages use its databases, so it can use none of those packages",
+	}, {
+		dir:    "internal/testkit/cluster/leash",
+		reason: "it ends processes of any kind",
+	}, {
+		dir: "internal/testkit/conformance", ours: []string{"internal/testkit/cluster", "internal/testkit/slownet", "ratelimit", "internal/core/algorithm", "ratelimit/postgres"},
+		others: []string{"pgregory.net/rapid"},
+		reason: "the tests of every store and driver run it, so it knows only their interfaces",
+	}, {
+		dir:    "internal/testkit/slownet",
+		reason: "it delays any connection",
+	}, {
+		dir: "internal/testkit/cluster/versions", ours: []string{"internal/testkit/npm"},
+		reason: "it fetches servers and runs any command against them",
+	}, {
+		dir:    "internal/testkit/promtool",
+		reason: "it fetches a program that checks files of any kind",
+	}, {
+		dir:    "internal/testkit/npm",
+		reason: "it fetches packages of any content",
+	}, {
+		dir: "internal/testkit/harness", ours: []string{"internal/testkit/cluster/leash"},
+		reason: "it runs finished programs and sends requests to them",
+	}, {
+		dir: "internal/demo", ours: []string{"internal/plane/admin", "internal/testkit/cluster", "internal/testkit/cluster/leash", "ratelimit/pgxdb"}, others: []string{"github.com/jackc/pgx/v5"},
+		reason: "it runs the finished programs",
+	}, {
+		dir:    "internal/testkit/imports",
+		reason: "it reads the other packages and uses none",
+	},
+}
+
+// pkg is the output of `go list -json` about a package.
+type pkg struct {
+	ImportPath string
+	Standard   bool
+	Export     string
+	Imports    []string
+	Deps       []string
+	GoFiles    []string
+	Module     *struct{ Path string }
+}
+
+// root is the folder of go.mod, relative to this package.
+const root = "../../.."
+
+// goList runs `go list` at the root.
+func goList(t *testing.T, args ...string) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Standard,Export,Imports,Deps,GoFiles,Module"}, args...)...)
+	cmd.Dir = root
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list %v: %v: %s", args, err, stderr.String())
+	}
+	var all []pkg
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestImportsFollowTheRules(t *testing.T) {
+	packages := make(map[string]pkg)
+	for _, p := range goList(t, "-deps", "./...") {
+		packages[p.ImportPath] = p
+	}
+	seen := make(map[string]bool)
+	for _, r := range rules {
+		path := module + "/" + r.dir
+		p, there := packages[path]
+		if !there {
+			t.Errorf("%s has a rule and is not a package of this module", r.dir)
+			continue
+		}
+		seen[path] = true
+		for _, complaint := range r.check(p, packages) {
+			t.Error(complaint)
+		}
+	}
+	for path, p := range packages {
+		if p.Module != nil && p.Module.Path == module && !seen[path] {
+			t.Errorf("%s has no rule: say in this test what it may import, and why", strings.TrimPrefix(path, module+"/"))
+		}
+	}
+}
+
+// check returns a complaint for each import that breaks the rule. Only direct imports
+// matter, because the packages that they lead to have their own rules.
+func (r rule) check(p pkg, packages map[string]pkg) []string {
+	var complaints []string
+	for _, imported := range p.Imports {
+		if imported == "C" {
+			complaints = append(complaints, r.dir+` imports "C": the programs are built without cgo`)
+			continue
+		}
+		if packages[imported].Standard {
+			continue
+		}
+		if dir, ours := strings.CutPrefix(imported, module+"/"); ours {
+			if !slices.Contains(r.ours, dir) {
+				complaints = append(complaints, r.dir+" imports "+dir+" and must not: "+r.reason)
+			}
+			continue
+		}
+		if !slices.ContainsFunc(r.others, func(other string) bool {
+			return imported == other || strings.HasPrefix(imported, other+"/")
+		}) {
+			complaints = append(complaints, r.dir+" imports "+imported+" and must not: "+r.reason)
+		}
+	}
+	return complaints
+}
+
+func TestAForbiddenImportIsFound(t *testing.T) {
+	packages := map[string]pkg{"net/http": {Standard: true}}
+	r := rule{dir: "x", ours: []string{"ratelimit"}, others: []string{"example.org/driver"}, reason: "of this"}
+	good := pkg{Imports: []string{"net/http", module + "/ratelimit", "example.org/driver", "example.org/driver/pool"}}
+	if complaints := r.check(good, packages); len(complaints) > 0 {
+		t.Errorf("allowed imports: %q", complaints)
+	}
+	for _, bad := range []string{module + "/caddymodule", module + "/ratelimit/pgxdb", "example.org/drivers", "example.org/other", "C"} {
+		complaints := r.check(pkg{Imports: []string{bad}}, packages)
+		if len(complaints) != 1 || !strings.Contains(complaints[0], strings.TrimPrefix(bad, module+"/")) {
+			t.Errorf("%s: %q, want one complaint that names it", bad, complaints)
+		}
+	}
+}
+
+// Interpreted packages depend on the standard library only, also indirectly.
+func TestInterpretedPackagesNeedNoModule(t *testing.T) {
+	for _, dir := range interpreted(t) {
+		for _, p := range goList(t, "-deps", "./"+dir) {
+			if !p.Standard && p.Module.Path != module {
+				t.Errorf("%s needs %s: an interpreted plugin has no other module", dir, p.ImportPath)
+			}
+		}
+	}
+}
+
+// Every user of a part of this module downloads the modules in its go.mod.
+func TestGoModHasNoModuleThatOnlyTestsNeed(t *testing.T) {
+	cmd := exec.Command("go", "mod", "edit", "-json")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Module  struct{ Path string }
+		Require []struct{ Path string }
+		Replace []struct{ Old struct{ Path string } }
+	}
+	if err := json.Unmarshal(out, &file); err != nil {
+		t.Fatal(err)
+	}
+	if file.Module.Path != module || len(file.Require) == 0 {
+		t.Fatalf("go.mod has the module %q and %d requirements, want %q and some", file.Module.Path, len(file.Require), module)
+	}
+	for _, require := range file.Require {
+		if strings.HasPrefix(require.Path, "github.com/traefik/") || strings.HasPrefix(require.Path, "github.com/containous/") {
+			t.Errorf("go.mod requires %s: the interpreter and Traefik belong to the module in integration", require.Path)
+		}
+	}
+	for _, replace := range file.Replace {
+		t.Errorf("go.mod replaces %s: a replacement has no effect for users of the module", replace.Old.Path)
+	}
+}
+
+// interpreted are the folders of the packages that Traefik interprets: the plugin's and
+// those that it imports.
+func interpreted(t *testing.T) []string {
+	var dirs []string
+	for _, p := range goList(t, "-deps", "./traefikplugin") {
+		if p.Module != nil && p.Module.Path == module {
+			dirs = append(dirs, strings.TrimPrefix(p.ImportPath, module+"/"))
+		}
+	}
+	return dirs
+}
+
+// TestInterpretedPackages: the documentation of package batch names them.
+func TestInterpretedPackages(t *testing.T) {
+	want := []string{
+		"internal/core/batch", "internal/proxy/edge", "internal/core/lease", "internal/proxy/pgwire", "internal/core/sqlstate",
+		"ratelimit", "internal/core/algorithm", "internal/plane/history", "ratelimit/memory", "internal/plane/policy", "ratelimit/postgres", "internal/core/schema", "traefikplugin",
+	}
+	got := interpreted(t)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("interpreted packages are %q, want %q", got, want)
+	}
+}

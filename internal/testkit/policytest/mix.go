@@ -1,0 +1,113 @@
+package policytest
+
+import (
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Mix returns n selective rules and requests for benchmarks. Of the rules, three are a family
+// of plans (free, pro, enterprise) and one protects /api/v1/*. Of the others 60 % have a path
+// of their own, 20 % a host, 10 % a network and 10 % a tier; half of them have a method too,
+// and one in ten is valid for a time. A request is charged to two to four rules.
+func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
+	hour := []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 1000, Window: time.Hour}}}
+	rules := []policy.Rule{{Name: "protect", Priority: 600, Paths: []string{"/api/v1/*"}, CountBy: []string{"all"}, Limits: hour}}
+	for i, tier := range []string{"free", "pro", "enterprise"} {
+		rules = append(rules, policy.Rule{Name: tier, Family: "plan", Priority: int64(700 + i), Tiers: []string{tier}, Limits: hour})
+	}
+	for i := 4; i < n; i++ {
+		number := strconv.Itoa(i)
+		r := policy.Rule{Name: "rule" + number, Priority: int64(i % 50), Limits: hour}
+		switch i % 10 {
+		case 0:
+			r.Hosts = []string{"h" + number + ".example.com"}
+		case 1:
+			r.Hosts = []string{"*.h" + number + ".example.com"}
+		case 2:
+			r.Networks = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)}
+		case 3:
+			r.Tiers = []string{"tier" + number}
+		default:
+			r.Paths = []string{"/api/v1/customers/" + number + "/*"}
+		}
+		if i%2 == 0 {
+			r.Methods = []string{"GET"}
+		}
+		if i%10 == 7 {
+			r.Until = Now.Add(time.Hour)
+		}
+		rules = append(rules, r)
+	}
+	var facts []*policy.Facts
+	var identities []*policy.Identity
+	for i := 0; i < 64; i++ {
+		number := strconv.Itoa(4 + i*(n-4)/64)
+		f := &policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/api/v1/customers/" + number + "/orders", Address: netip.AddrFrom4([4]byte{10, byte(i), byte(i), 7})}
+		if i%4 == 0 {
+			f.Host = "h" + number + ".example.com"
+			f.Path = "/index.html"
+		}
+		facts = append(facts, f)
+		identities = append(identities, &policy.Identity{Digest: policy.Digest(number), Known: true, KeyID: int64(i + 1), User: "user" + number, Tier: []string{"free", "pro", "enterprise"}[i%3]})
+	}
+	return rules, facts, identities
+}
+
+// Repeat returns a function that decides requests of a Mix, and returns how many hits there
+// were. It has decided each request three times before. With fresh, each request has a path of
+// its own.
+func Repeat(rules, remember int, fresh bool) func(requests int) int {
+	rows, facts, identities := Mix(rules)
+	paths := make([]string, len(facts))
+	for i := range facts {
+		paths[i] = facts[i].Path + "/"
+	}
+	number := 0
+	s := policy.Compile(rows, nil, nil, policy.Options{Remember: remember})
+	var o policy.Outcome
+	decide := func(requests int) int {
+		hits := 0
+		for i := 0; i < requests; i++ {
+			if fresh {
+				number++
+				facts[i%64].Path = paths[i%64] + strconv.Itoa(number)
+			}
+			policy.Decide(s, facts[i%64], identities[i%64], Now, &o)
+			hits += len(o.Hits)
+		}
+		return hits
+	}
+	decide(3 * 64)
+	return decide
+}
+
+// RepeatNetworks is Repeat for n rules that have one path and one network. The network has the
+// address of no request. Only with known, requests have a user.
+func RepeatNetworks(n int, path, network string, known bool) func(requests int) int {
+	hour := []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 1000, Window: time.Hour}}}
+	rules := []policy.Rule{{Name: "all", Priority: 1, Limits: hour}}
+	for i := 0; i < n; i++ {
+		rules = append(rules, policy.Rule{Name: "rule" + strconv.Itoa(i), Paths: []string{path}, Networks: []netip.Prefix{netip.MustParsePrefix(network)}, Limits: hour})
+	}
+	s := policy.Compile(rules, nil, nil, policy.Options{Remember: 1000})
+	f := &policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/api/v1/x", Address: netip.MustParseAddr("192.0.2.1")}
+	var id *policy.Identity
+	if known {
+		id = &policy.Identity{Known: true, User: "ann", Tier: "free"}
+	}
+	var o policy.Outcome
+	decide := func(requests int) int {
+		hits := 0
+		for i := 0; i < requests; i++ {
+			policy.Decide(s, f, id, Now, &o)
+			hits += len(o.Hits)
+		}
+		return hits
+	}
+	decide(3)
+	return decide
+}

@@ -1,0 +1,332 @@
+// Package policytest makes random rules and requests for tests of package policy. The tests
+// run it compiled and interpreted, with the same numbers, and compare what is decided.
+package policytest
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Pick returns a number from 0 to n-1.
+type Pick func(n int) int
+
+// Now is about when the rules of a World are valid: from hours before until hours after.
+var Now = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
+
+// World is all that the database has.
+type World struct {
+	Rules      []policy.Rule
+	Overrides  []policy.Override // for tiers
+	Bans       []policy.Ban
+	Identities []*policy.Identity
+}
+
+var (
+	tiers   = []string{"free", "pro", "enterprise", "anonymous"}
+	methods = []string{"GET", "POST", "DELETE", "PATCH"}
+	hosts   = []string{"a.test", "api.a.test", "v2.api.a.test", "b.test", "x.b.test"}
+	globs   = []string{"a.test", "*.a.test", "*.api.a.test", "B.test", "*.test", "api.a.test"}
+	words   = []string{"api", "v1", "v2", "u", "files", "x"}
+	counts  = [][]string{
+		nil, {"user"}, {"key"}, {"tier"}, {"ip"}, {"ip/64"}, {"host"}, {"route"}, {"header:x-tenant"}, {"all"},
+		{"user", "host"}, {"key", "route"}, {"header:X-Tenant", "ip/64"}, {"tier", "header:X-Other"},
+	}
+	networks  = []string{"10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32", "::ffff:10.1.0.0/112", "2001:db8::/32", "2001:db8:1::/48", "0.0.0.0/0", "::/0"}
+	addresses = []string{"10.1.2.3", "10.1.2.4", "10.1.9.9", "10.9.9.9", "192.0.2.1", "::ffff:10.1.2.3", "2001:db8:1::5", "2001:db8:2::5", "2001:db9::1", ""}
+)
+
+// New makes a world of n rules. With selective, most rules have a path, a host, a network or a
+// tier that few others have; otherwise all draw from a few values and many match.
+func New(pick Pick, n int, selective bool) *World {
+	w := &World{}
+	for i := 0; i < n; i++ {
+		r := newRule(pick, i)
+		if selective {
+			narrow(pick, &r, n)
+		}
+		w.Rules = append(w.Rules, r)
+	}
+	for i := 0; i < n/4+2; i++ {
+		o := newOverride(pick, w)
+		o.Tier = tiers[pick(len(tiers))]
+		w.Overrides = append(w.Overrides, o)
+	}
+	for i := pick(4); i > 0; i-- {
+		b := policy.Ban{Until: moment(pick)}
+		switch pick(3) {
+		case 0:
+			b.Network = netip.MustParsePrefix(networks[pick(7)])
+		case 1:
+			b.User = "user" + strconv.Itoa(pick(8))
+		default:
+			b.KeyID = int64(1 + pick(8))
+		}
+		w.Bans = append(w.Bans, b)
+	}
+	for i := 0; i < 8; i++ {
+		w.Identities = append(w.Identities, newIdentity(pick, w, i))
+	}
+	return w
+}
+
+// moment is a time around Now, or none.
+func moment(pick Pick) time.Time {
+	if pick(3) > 0 {
+		return time.Time{}
+	}
+	return Now.Add(time.Duration(pick(5)-2) * time.Hour)
+}
+
+// some are up to two of the texts, or none.
+func some(pick Pick, all []string) []string {
+	var list []string
+	for n := pick(4) - 1; n > 0; n-- {
+		list = append(list, all[pick(len(all))])
+	}
+	return list
+}
+
+func newRule(pick Pick, i int) policy.Rule {
+	r := policy.Rule{
+		Name: "r" + strconv.Itoa(i), Priority: int64(pick(6)), Hosts: some(pick, globs), Methods: some(pick, methods), Tiers: some(pick, tiers),
+		CountBy: counts[pick(len(counts))], SkipWithoutHeader: pick(2) == 0, Cost: int64(pick(3)), Message: "wait",
+	}
+	if pick(2) == 0 {
+		r.Family = "family" + strconv.Itoa(pick(3))
+	}
+	if pick(5) == 0 {
+		r.Mode = policy.Mode(pick(3))
+	}
+	for n := pick(4) - 1; n > 0; n-- {
+		r.Paths = append(r.Paths, pattern(pick))
+	}
+	for n := pick(6) - 3; n > 0; n-- {
+		r.Networks = append(r.Networks, netip.MustParsePrefix(networks[pick(len(networks))]))
+	}
+	r.From = moment(pick)
+	r.Until = moment(pick)
+	if !r.From.IsZero() && !r.Until.After(r.From) {
+		r.Until = time.Time{}
+	}
+	if pick(12) == 0 {
+		r.Action = policy.Action(1 + pick(2))
+		r.Status = 451
+		return r
+	}
+	for n := 0; n < 1+pick(2); n++ {
+		r.Limits = append(r.Limits, newLimit(pick, n))
+	}
+	return r
+}
+
+func newLimit(pick Pick, n int) policy.RuleLimit {
+	l := policy.RuleLimit{Name: "l" + strconv.Itoa(n), Limit: ratelimit.Limit{Events: int64(1 + pick(100)), Window: time.Minute}}
+	switch pick(12) {
+	case 0:
+		l.Unlimited = true
+	case 1:
+		if pick(4) == 0 {
+			l.Limit.Events = 0
+		}
+	case 2:
+		l.Overage = true
+	case 3:
+		l.Limit.Algorithm = ratelimit.TokenBucket
+		l.Limit.Burst = int64(1 + pick(20))
+	case 4:
+		l.Limit.Algorithm = ratelimit.FixedWindow
+		l.Limit.Window = 0
+		l.Limit.Calendar = ratelimit.Month
+	}
+	return l
+}
+
+func pattern(pick Pick) string {
+	text := ""
+	for n := pick(4); n > 0; n-- {
+		if pick(6) == 0 {
+			text += "/*"
+		} else {
+			text += "/" + words[pick(len(words))]
+		}
+	}
+	if pick(2) == 0 {
+		text += "/*"
+	}
+	if text == "" {
+		text = "/"
+	}
+	return text
+}
+
+// narrow gives a rule a condition of which there are about n.
+func narrow(pick Pick, r *policy.Rule, n int) {
+	own := strconv.Itoa(pick(n))
+	switch pick(10) {
+	case 0:
+		r.Hosts = []string{"h" + own + ".test"}
+	case 1:
+		r.Networks = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(16 + pick(16)), byte(pick(256)), 0}), 24)}
+	case 2:
+		r.Tiers = []string{"tier" + own}
+	case 3:
+		r.Hosts = []string{"*.t" + own + ".test"}
+	default:
+		r.Paths = []string{"/c" + own + pattern(pick)}
+	}
+}
+
+func newOverride(pick Pick, w *World) policy.Override {
+	o := policy.Override{Rule: "r" + strconv.Itoa(pick(len(w.Rules))), Limit: "l" + strconv.Itoa(pick(2)), Events: int64(1000 + pick(1000)), From: moment(pick), Until: moment(pick)}
+	switch pick(8) {
+	case 0:
+		o.Unlimited = true
+	case 1:
+		o.Events = 0
+	}
+	return o
+}
+
+func newIdentity(pick Pick, w *World, i int) *policy.Identity {
+	id := &policy.Identity{Known: pick(6) > 0, User: "user" + strconv.Itoa(pick(8)), Tier: tiers[pick(len(tiers))], TierUntil: moment(pick)}
+	if pick(3) > 0 {
+		id.Digest = policy.Digest(strconv.Itoa(i))
+		id.KeyID = int64(1 + pick(8))
+		id.ExpiresAt = moment(pick)
+		id.RevokedAt = moment(pick)
+	}
+	if pick(8) == 0 {
+		id.Tier = "tier" + strconv.Itoa(pick(len(w.Rules)))
+	}
+	if !id.Known {
+		if id.KeyID == 0 {
+			id.Tier = ""
+		}
+		return id
+	}
+	for n := pick(2 * (len(w.Rules)%50 + 1)); n > 0; n-- {
+		o := newOverride(pick, w)
+		if id.KeyID != 0 && pick(2) == 0 {
+			o.KeyID = id.KeyID
+		} else {
+			o.User = id.User
+		}
+		id.Overrides = append(id.Overrides, o)
+	}
+	if pick(10) == 0 {
+		id.Bans = append(id.Bans, policy.Ban{User: id.User, Until: moment(pick)})
+	}
+	if pick(4) == 0 {
+		id.PeriodStart = Now
+	}
+	return id
+}
+
+// Request fills in the facts of a request, and returns its identity and its time.
+func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time) {
+	n := len(w.Rules)
+	f.Tier = tiers[pick(len(tiers))]
+	f.RejectUnknown = pick(2) == 0
+	f.Method = append(methods, "HEAD", "get")[pick(len(methods)+2)]
+	f.Route = []string{"", "r1", "r2"}[pick(3)]
+	f.Host = hosts[pick(len(hosts))]
+	if pick(4) == 0 {
+		f.Host = []string{"h", "x.t", "x.y.t"}[pick(3)] + strconv.Itoa(pick(n)) + ".test"
+	}
+	f.Path = ""
+	if pick(2) == 0 {
+		f.Path = "/c" + strconv.Itoa(pick(n))
+	}
+	for more := pick(4); more > 0; more-- {
+		f.Path += "/" + words[pick(len(words))]
+	}
+	if f.Path == "" {
+		f.Path = "/"
+	}
+	f.Address = netip.Addr{}
+	if text := addresses[pick(len(addresses))]; text != "" {
+		f.Address = netip.MustParseAddr(text)
+	}
+	if pick(3) == 0 {
+		f.Address = netip.AddrFrom4([4]byte{172, byte(16 + pick(16)), byte(pick(256)), byte(pick(256))})
+	}
+	f.Header = http.Header{}
+	for i := pick(3); i > 0; i-- {
+		f.Header.Add("X-Tenant", "tenant"+strconv.Itoa(i))
+	}
+	var id *policy.Identity
+	if pick(3) > 0 {
+		id = w.Identities[pick(len(w.Identities))]
+	}
+	return id, Now.Add(time.Duration(pick(9)-4) * 45 * time.Minute)
+}
+
+// Text is an outcome as text.
+func Text(o *policy.Outcome) string {
+	text := ""
+	switch {
+	case o.Exempt:
+		text = "exempt " + o.Rule
+	case o.Reason == policy.Blocked || o.Reason == policy.NoQuota:
+		text = o.Reason.String() + " " + strconv.Itoa(o.Status) + " " + o.Rule
+	case o.Refused():
+		text = o.Reason.String() + " " + strconv.Itoa(o.Status)
+	default:
+		text = fmt.Sprintf("user %q tier %q key %d:", o.User, o.Tier, o.KeyID)
+		for i := range o.Hits {
+			h := &o.Hits[i]
+			text += HitText(h, o.Marks[i])
+		}
+	}
+	return text + WouldText(o)
+}
+
+// HitText is a hit as text.
+func HitText(h *ratelimit.Hit, m *policy.Mark) string {
+	return fmt.Sprintf(" %s %q %d of %d burst %d anchor %d quota %d from %s shadow %v overage %v", h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, m.Quota, m.From, m.Shadow, m.Overage)
+}
+
+// WouldText is what shadow rules would have done.
+func WouldText(o *policy.Outcome) string {
+	text := ""
+	for _, m := range o.Would {
+		text += " would " + m.Rule + "/" + m.Limit
+	}
+	return text
+}
+
+// Run decides requests in a world and returns the outcomes. All depends on the seed alone,
+// see Numbers.
+func Run(seed, rules, requests, remember int, selective bool) []string {
+	pick := Numbers(seed)
+	w := New(pick, rules, selective)
+	s := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{Remember: remember})
+	texts := make([]string, 0, requests)
+	var f policy.Facts
+	var o policy.Outcome
+	for i := 0; i < requests; i++ {
+		id, now := w.Request(pick, &f)
+		policy.Decide(s, &f, id, now, &o)
+		texts = append(texts, Text(&o))
+	}
+	return texts
+}
+
+// Numbers returns a source of numbers that depend on the seed alone: splitmix64.
+func Numbers(seed int) Pick {
+	state := uint64(seed)
+	return func(n int) int {
+		state += 0x9e3779b97f4a7c15
+		z := state
+		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		z ^= z >> 31
+		return int(z % uint64(n))
+	}
+}
