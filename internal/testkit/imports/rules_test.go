@@ -281,8 +281,9 @@ func interpreted(t *testing.T) []string {
 // TestInterpretedPackages: the documentation of package batch names them.
 func TestInterpretedPackages(t *testing.T) {
 	want := []string{
-		"internal/core/batch", "internal/proxy/edge", "internal/core/lease", "internal/proxy/pgwire", "internal/core/sqlstate",
-		"ratelimit", "internal/core/algorithm", "internal/plane/history", "ratelimit/memory", "internal/plane/policy", "ratelimit/postgres", "internal/core/schema", "traefikplugin",
+		"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "internal/core/schema", "internal/core/sqlstate",
+		"internal/plane/history", "internal/plane/policy", "internal/proxy/edge", "internal/proxy/pgwire",
+		"ratelimit", "ratelimit/memory", "ratelimit/postgres", "traefikplugin",
 	}
 	got := interpreted(t)
 	slices.Sort(got)
