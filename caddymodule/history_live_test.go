@@ -174,7 +174,7 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 
 // A request that the policy cannot decide is an error in the history, also if a limit lets it pass.
 func TestTheHistoryHasRequestsWithoutAPolicy(t *testing.T) {
-	dsn := withPolicy(t, people)
+	dsn := withPolicy(t, people+"SELECT rate_limit_rule('plan', per_hour => 100);")
 	c := start(t, strings.ReplaceAll(`
 		:PORT {
 			pg_ratelimit {
@@ -205,7 +205,7 @@ func TestTheHistoryHasRequestsWithoutAPolicy(t *testing.T) {
 	for i := range rows {
 		rows[i] = strings.ReplaceAll(rows[i], c.prefix(), "PREFIX")
 	}
-	checkRows(t, "the audit log", rows, []string{"error timeout  /", "error timeout PREFIX /zone"})
+	checkRows(t, "the audit log", rows, []string{"error timeout  carol /", "error timeout PREFIX dave /zone"})
 }
 
 // historySites has handlers without a policy.

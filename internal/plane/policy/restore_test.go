@@ -36,7 +36,7 @@ func dump(t *testing.T, s *site) []string {
 			continue
 		}
 		command.WriteString(line)
-		if strings.Count(line, "$$")%2 == 1 {
+		if (strings.Count(line, "$$")+strings.Count(line, "$_$"))%2 == 1 {
 			quoted = !quoted
 		}
 		if !quoted && strings.HasSuffix(strings.TrimSpace(line), ";") {
