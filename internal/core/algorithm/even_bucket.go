@@ -70,10 +70,9 @@ func refundEven(l *ratelimit.Limit, r *Row, now, cost int64) {
 		return
 	}
 	b := fillEven(l, r, now)
-	if cost > l.Capacity()-b.tokens {
-		cost = l.Capacity() - b.tokens
+	if b.tokens += cost; b.tokens >= l.Capacity() {
+		b = evenTokens{l.Capacity(), larger(now, b.refill), 0} // what is full gains nothing
 	}
-	b.tokens += cost
 	b.store(r)
 }
 
@@ -97,7 +96,7 @@ const evenFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN gr
 	FROM (SELECT *, had = {quota} OR elapsed >= (({quota} - had) * span + held + events - 1) / events AS isfull
 	FROM (SELECT {span} AS span, {events} AS events, least(coalesce(r.remainder, 0), {events} - 1) AS held,
 		greatest(0, (date_part('epoch', {at} - r.last_refill) * 1000000)::bigint) AS elapsed,
-		CASE WHEN r.last_refill IS NOT NULL THEN floor(greatest(0, least({quota}, r.tokens)))::bigint END AS had,
+		CASE WHEN r.tokens IS NOT NULL AND r.last_refill IS NOT NULL THEN floor(greatest(0, least({quota}, r.tokens)))::bigint END AS had,
 		CASE WHEN r.last_refill IS NULL THEN {quota} WHEN r.tokens IS NULL THEN greatest(0, {quota} - ceil(greatest(0,
 			(date_part('epoch', r.last_refill - {at}) * 1000000)::bigint)::float8 * {events} / {span}))::bigint END AS other
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0)`
@@ -116,7 +115,9 @@ var evenBucketSQL = SQL{
 	FROM (SELECT *, filled - granted * {cost} AS left_over
 	FROM (SELECT *, greatest(0, least(excluded.granted, filled / {cost})) AS granted
 	FROM ` + strings.ReplaceAll(evenFill, "{at}", "excluded.last_refill") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h`,
-	Refund: `(tokens, last_refill, remainder) = (SELECT least({quota}, filled + {cost}), refill, rest FROM ` + strings.ReplaceAll(evenFill, "{at}", "{now}") + ` e)`,
+	Refund: `(tokens, last_refill, remainder) = (SELECT least({quota}, filled + {cost}),
+		CASE WHEN filled + {cost} < {quota} THEN refill ELSE greatest({now}, r.last_refill) END, CASE WHEN filled + {cost} < {quota} THEN rest ELSE 0 END
+	FROM ` + strings.ReplaceAll(evenFill, "{at}", "{now}") + ` e)`,
 
 	RefundWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL",
 	Read:        readGCRA,
