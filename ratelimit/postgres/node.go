@@ -200,7 +200,7 @@ func (r *registration) migrate(ctx context.Context, now time.Time) bool {
 		return false
 	}
 	found, down, err := lookForTables(ctx, r.store.engine.server.db)
-	if err == nil && found.restoring {
+	if err == nil && (found.restoring || !found.counters) { // the tables of counts were there
 		err = errRestoring
 	}
 	if err == nil {
