@@ -94,8 +94,8 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 		}
 	}
 	plain, custom := filepath.Join(folder, "plain"), filepath.Join(folder, "custom")
-	closed := askOn(t, urls, "/closed", "127.0.0.1")
-	banned := askOn(t, urls, "/", "127.0.0.9")
+	closed := askOn(t, urls, "/closed", "127.0.0.1", "X-User", "bob")
+	banned := askOn(t, urls, "/", "127.0.0.9", "X-User", "bob")
 	limited := askOn(t, urls, "/", "127.0.0.1", "X-User", "alice")
 	askOn(t, urls, "/", "127.0.0.1", "X-User", "carol")
 	await(t, "the limit", func() bool { return limited.take()[429] > 0 })

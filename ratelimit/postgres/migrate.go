@@ -135,8 +135,9 @@ func (t *tables) migrate() error {
 	ctx, cancel := context.WithTimeout(t.server.closing, migrationTimeout)
 	defer cancel()
 	now, err := t.look(ctx)
-	if err == nil && !now.counters && t.had {
-		// A restore drops the tables, and makes them a moment later.
+	if err == nil && !now.counters && !now.restoring && t.had {
+		// A restore drops the tables, and makes them a moment later. In between nothing is
+		// there that tells of it: nothing must tell of it twice.
 		sleep(ctx, restorePause)
 		now, err = t.look(ctx)
 	}

@@ -283,3 +283,35 @@ func TestSearchPath(t *testing.T) {
 		t.Errorf("the tables are %s", got)
 	}
 }
+
+// TestTablesAreNotMadeWhileARestoreDropsThem: for a moment a restore has dropped all tables and made
+// none. A store that has seen the restore begin makes none in that moment.
+func TestTablesAreNotMadeWhileARestoreDropsThem(t *testing.T) {
+	s := newSite(t)
+	store := s.store(postgres.Options{})
+	s.works(store, "p")
+	s.exec("ALTER TABLE rate_limit_ephemeral DROP CONSTRAINT rate_limit_ephemeral_pkey")
+	s.exec("DROP TABLE rate_limit_durable")
+	h := fakeHits("k")
+	limit := *h[0].Limit
+	limit.Durable = true
+	h[0].Limit = &limit
+	_, _, _ = tryOne(store, longTime, h[0]) // finds the table gone
+	store.Prepare()
+	time.Sleep(300 * time.Millisecond)
+	begun := time.Now()
+	s.exec("DROP TABLE rate_limit_ephemeral")
+	for {
+		made := s.text("SELECT (to_regclass('rate_limit_durable') IS NOT NULL)::text") == "true"
+		took := time.Since(begun)
+		if made && took < 900*time.Millisecond {
+			t.Fatalf("the tables were made %v after they were dropped", took)
+		}
+		if made || took > 20*time.Second {
+			break
+		}
+		store.Prepare()
+		time.Sleep(5 * time.Millisecond)
+	}
+	s.works(store, "again")
+}

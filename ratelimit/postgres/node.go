@@ -44,8 +44,10 @@ const (
 	nodeTimeout = 2 * time.Second
 	// leaveTimeout is for the deletion of the row.
 	leaveTimeout = 500 * time.Millisecond
-	// nodeRetry is the time to the next attempt after one that the server has refused.
-	nodeRetry = time.Minute
+	// nodeRetry is the time to the next attempt after one that the server has refused. During a
+	// restore the tables are not there for a while. Each refusal doubles it, up to longestRetry.
+	nodeRetry    = time.Second
+	longestRetry = time.Minute
 	// sweepNodes is the time between two deletions of the rows of vanished proxies.
 	sweepNodes = time.Hour
 	// remindPause is the time between two notices of a pause.
@@ -94,6 +96,8 @@ type registration struct {
 	swept    time.Time
 	readAt   time.Time // when to read again, and when to write, after a refusal of the server
 	writeAt  time.Time
+	readIn   time.Duration // the time to readAt and to writeAt; 0 if the server has not refused
+	writeIn  time.Duration
 	pause    string // whose pause it is, for people
 	told     bool   // that limits are paused
 	reminded time.Time
@@ -196,7 +200,7 @@ func (r *registration) migrate(ctx context.Context, now time.Time) bool {
 		return false
 	}
 	found, down, err := lookForTables(ctx, r.store.engine.server.db)
-	if err == nil && found.restoring {
+	if err == nil && (found.restoring || !found.counters) { // the tables of counts were there
 		err = errRestoring
 	}
 	if err == nil {
@@ -208,7 +212,8 @@ func (r *registration) migrate(ctx context.Context, now time.Time) bool {
 	r.fail("tables", err)
 	r.migrated = err == nil
 	if err != nil {
-		r.writeAt = now.Add(nodeRetry)
+		r.writeIn = nextRetry(r.writeIn)
+		r.writeAt = now.Add(r.writeIn)
 	}
 	return r.migrated
 }
@@ -274,10 +279,14 @@ func (r *registration) noteWrites(writes []*Statement, now time.Time) {
 		r.fail("sweep", last.Err)
 	}
 	r.fail("write", first.Err)
+	if first.Err == nil {
+		r.writeIn = 0
+	}
 	switch {
 	case first.Err != nil:
 		r.held = false
-		r.writeAt = now.Add(nodeRetry)
+		r.writeIn = nextRetry(r.writeIn)
+		r.writeAt = now.Add(r.writeIn)
 		r.migrated = first.Code != "42P01" && first.Code != "42703" // a table or a column is missing
 	case first.Rows == 1:
 		if r.suffix > 0 {
@@ -301,19 +310,32 @@ func (r *registration) noteWrites(writes []*Statement, now time.Time) {
 func (r *registration) noteRead(read *Statement, now time.Time) {
 	r.fail("read", read.Err)
 	if read.Err != nil {
-		r.readAt = now.Add(nodeRetry)
+		r.readIn = nextRetry(r.readIn)
+		r.readAt = now.Add(r.readIn)
 		return
 	}
+	r.readIn = 0
 	left := int64(0)
 	if read.Rows == 1 && len(read.Result) > 4 {
 		parts := strings.SplitN(string(read.Result[4:]), " ", 2)
 		left, _ = strconv.ParseInt(parts[0], 10, 64) // the statement gives a number
+		if left > mostPause {
+			left = mostPause
+		}
 		r.pause = "until " + now.Add(time.Duration(left)*time.Microsecond).UTC().Format("2006-01-02 15:04:05Z") + " " + parts[len(parts)-1]
 	}
-	if left > mostPause {
-		left = mostPause
-	}
 	r.store.pauseFor(time.Duration(left) * time.Microsecond)
+}
+
+// nextRetry is the time to the next attempt after another refusal of the server.
+func nextRetry(last time.Duration) time.Duration {
+	switch {
+	case last == 0:
+		return nodeRetry
+	case last*2 > longestRetry:
+		return longestRetry
+	}
+	return last * 2
 }
 
 // notify tells of a pause.

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -205,4 +206,25 @@ func TestPause(t *testing.T) {
 	if len(notices) < 3 || !strings.HasPrefix(notices[0], "limits are paused until ") || !strings.Contains(notices[0], ": a test. Bans") || notices[1] != "limits apply again" {
 		t.Errorf("notices: %q", notices)
 	}
+}
+
+// A restore drops the tables of the registry, and makes them again without a primary key at first. The
+// row is there again a moment after the restore, and a pause is obeyed.
+func TestTheRegistryIsRestored(t *testing.T) {
+	s := newSite(t)
+	store := s.node("pgxdb", "n", 1)
+	s.wantNodes("n 1 v1")
+	s.exec("ALTER TABLE rate_limit_ephemeral DROP CONSTRAINT rate_limit_ephemeral_pkey")
+	s.exec("DROP TABLE rate_limit_nodes, rate_limit_pause")
+	eventually(t, "the report", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return strings.Contains(fmt.Sprint(s.reported), `"rate_limit_nodes" does not exist`) && strings.Contains(fmt.Sprint(s.reported), `"rate_limit_pause" does not exist`)
+	})
+	if _, err := s.conn.PgConn().Exec(context.Background(), "ALTER TABLE rate_limit_ephemeral ADD PRIMARY KEY (prefix, key);"+schema.Nodes).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	s.wantNodes("n 1 v1")
+	s.exec("INSERT INTO rate_limit_pause (until) VALUES ('294000-01-01')")
+	eventually(t, "the pause", store.Paused)
 }

@@ -84,6 +84,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 	}
 	p.lookups.setTables(p.poller.tables)
 	p.apply(found)
+	defer p.forgetStale() // also if the rules cannot be read: the next poll does not return these changes
 	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
@@ -92,9 +93,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 		p.due.bans = true
 		p.due.keys = true
 	}
-	err = p.load(ctx, now)
-	p.forgetStale() // also if the rules cannot be read
-	if err != nil {
+	if err := p.load(ctx, now); err != nil {
 		return p.others(ctx, err)
 	}
 	p.mu.Lock()
