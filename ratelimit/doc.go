@@ -13,7 +13,7 @@
 //	defer store.Close()
 //	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{
 //		Prefix: "api", Events: 100, Window: time.Minute,
-//	}, 0)
+//	})
 //	d, err := limiter.Take(ctx, "user:123", 1)
 //	if err == nil && !d.Allowed {
 //		// refuse; it would pass after d.RetryAfter

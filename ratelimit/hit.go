@@ -43,23 +43,6 @@ func (h *Hit) Validate() error {
 	return nil
 }
 
-// StoredKey is the text of the hit's key in the tables.
-func (h *Hit) StoredKey() string {
-	if h.Secret {
-		return DigestKey(h.Key)
-	}
-	return StoredKey(h.Key)
-}
-
-// Refunded is how much a hit with a negative cost gives back. No quota is larger
-// than MaxEvents, and within that bound sums of refunds cannot overflow.
-func (h *Hit) Refunded() int64 {
-	if h.Cost < -MaxEvents {
-		return MaxEvents
-	}
-	return -h.Cost
-}
-
 // Decision is a store's answer to a hit.
 type Decision struct {
 	// Allowed is whether this limit has room for the hit. A request of several hits

@@ -50,7 +50,7 @@ type Limit struct {
 	Zone string
 
 	// Anchor is a day on which a window of a Calendar of Month or Year begins, in days since 1
-	// January 1970, from 0 to MaxAnchor: see AnchorOn. With 0, and with the first of a January,
+	// January 1970, as AnchorOn returns it. With 0, and with the first of a January,
 	// windows begin with the calendar's months and years. In a month that does not have the
 	// anchor's day, a window begins on the last day: 31 January, 28 February, 31 March.
 	Anchor int64
