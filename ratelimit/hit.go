@@ -49,22 +49,17 @@ type Decision struct {
 	// may pass only if each hit is allowed; otherwise none of them was charged. Hits
 	// that are Apart do not count.
 	Allowed bool
-
 	// Limit is the full quota, Limit.Capacity.
 	Limit int64
-
 	// Remaining is what is left of the quota after the decision, 0 or more.
 	Remaining int64
-
 	// Reset is when the full quota is back if no other hit comes, by the clock that
 	// decided (the database server's).
 	Reset time.Time
-
 	// RetryAfter is how long until a hit of this cost would pass if no other hit
 	// came, in whole microseconds: above 0 for a refusal, 0 if the hit is allowed,
 	// and Never if the hit cannot ever pass.
 	RetryAfter time.Duration
-
 	// Source is where the decision was made.
 	Source Source
 }

@@ -24,7 +24,6 @@ type Options struct {
 	// is found quickly, else any key. A displaced key has its full quota again. 0 means
 	// 1,000,000, at about 200 bytes for each.
 	MaxKeys int
-
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 }
