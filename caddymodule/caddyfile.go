@@ -13,7 +13,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func init() {
@@ -274,7 +273,7 @@ func (r *Rule) read(b *block, args []string) (known bool, err error) {
 	case "synchronous_commit":
 		r.SynchronousCommit, err = b.flag(args)
 	case "lease":
-		r.Lease, err = b.one(args, ratelimit.WantLease)
+		r.Lease, err = b.one(args, edge.WantLease)
 	case "hash_key":
 		var hash bool
 		hash, err = b.flag(args)

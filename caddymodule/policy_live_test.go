@@ -12,7 +12,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // execute runs SQL text without parameters.
@@ -45,7 +44,7 @@ func migratePolicy(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := postgres.MigratePolicy(ctx, db); err != nil {
+	if err := policy.Migrate(ctx, db); err != nil {
 		t.Fatal(err)
 	}
 }

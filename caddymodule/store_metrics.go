@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -60,7 +62,7 @@ func (s *storeMetrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (s *storeMetrics) Collect(to chan<- prometheus.Metric) {
-	sum := s.of.storeStats()
+	sum, batches := s.of.storeStats()
 	counter := func(d *prometheus.Desc, value int64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
 	}
@@ -69,18 +71,18 @@ func (s *storeMetrics) Collect(to chan<- prometheus.Metric) {
 	counter(s.statements, sum.Statements)
 	counter(s.rolledBack, sum.RolledBack)
 	counter(s.failed, sum.Failures)
-	for _, class := range postgres.ErrorClasses() {
+	for _, class := range sqlstate.Classes {
 		counter(s.errors, sum.Errors[class], class)
 	}
-	to <- histogram(s.sizes, sum.BatchSizes, leastSize, mostSize, 1)
-	to <- histogram(s.waits, sum.BatchWaits, leastTime, mostTime, time.Microsecond.Seconds())
-	to <- histogram(s.times, sum.BatchTimes, leastTime, mostTime, time.Microsecond.Seconds())
+	to <- histogram(s.sizes, batches.Sizes, leastSize, mostSize, 1)
+	to <- histogram(s.waits, batches.Waits, leastTime, mostTime, time.Microsecond.Seconds())
+	to <- histogram(s.times, batches.Times, leastTime, mostTime, time.Microsecond.Seconds())
 	to <- prometheus.MustNewConstMetric(s.blockedKeys, prometheus.GaugeValue, float64(sum.BlockedKeys))
 	to <- prometheus.MustNewConstMetric(s.leasedUnits, prometheus.GaugeValue, float64(sum.LeasedUnits))
 }
 
 // histogram is a Prometheus histogram with the buckets from 1<<least to 1<<most units.
-func histogram(d *prometheus.Desc, h postgres.Histogram, least, most int, unit float64) prometheus.Metric {
+func histogram(d *prometheus.Desc, h hooks.Histogram, least, most int, unit float64) prometheus.Metric {
 	buckets := make(map[float64]uint64, most-least+1)
 	total := int64(0)
 	for i, n := range h.Counts {
@@ -96,29 +98,32 @@ func histogram(d *prometheus.Desc, h postgres.Histogram, least, most int, unit f
 // outlive the config that opened it, and the counters of a config start at 0.
 type watchedStore struct {
 	*store
-	before postgres.Stats
+	before        postgres.Stats
+	batchesBefore hooks.Batches
 }
 
 // watch adds a store to those of the metrics.
 func (m *metrics) watch(s *store) {
-	before := edge.Stats(s.Store)
+	watched := watchedStore{s, edge.Stats(s.Store), hooks.BatchesOf(s.Store)}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stores = append(m.stores, watchedStore{s, before})
+	m.stores = append(m.stores, watched)
 }
 
 // storeStats adds up what the stores have counted for this config.
-func (m *metrics) storeStats() postgres.Stats {
+func (m *metrics) storeStats() (postgres.Stats, hooks.Batches) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	sum := postgres.Stats{Errors: map[string]int64{}}
+	sum, batches := postgres.Stats{Errors: map[string]int64{}}, hooks.Batches{}
 	for _, s := range m.stores {
 		addStats(&sum, edge.Stats(s.Store), 1)
 		before := s.before
 		before.BlockedKeys, before.LeasedUnits = 0, 0 // they are no counters
 		addStats(&sum, before, -1)
+		addBatches(&batches, hooks.BatchesOf(s.Store), 1)
+		addBatches(&batches, s.batchesBefore, -1)
 	}
-	return sum
+	return sum, batches
 }
 
 // addStats adds some stats, times sign.
@@ -130,15 +135,19 @@ func addStats(sum *postgres.Stats, s postgres.Stats, sign int64) {
 	sum.Failures += sign * s.Failures
 	sum.BlockedKeys += sign * s.BlockedKeys
 	sum.LeasedUnits += sign * s.LeasedUnits
-	addHistogram(&sum.BatchSizes, s.BatchSizes, sign)
-	addHistogram(&sum.BatchWaits, s.BatchWaits, sign)
-	addHistogram(&sum.BatchTimes, s.BatchTimes, sign)
 	for class, n := range s.Errors {
 		sum.Errors[class] += sign * n
 	}
 }
 
-func addHistogram(sum *postgres.Histogram, h postgres.Histogram, sign int64) {
+// addBatches adds some histograms, times sign.
+func addBatches(sum *hooks.Batches, b hooks.Batches, sign int64) {
+	addHistogram(&sum.Sizes, b.Sizes, sign)
+	addHistogram(&sum.Waits, b.Waits, sign)
+	addHistogram(&sum.Times, b.Times, sign)
+}
+
+func addHistogram(sum *hooks.Histogram, h hooks.Histogram, sign int64) {
 	for len(sum.Counts) < len(h.Counts) {
 		sum.Counts = append(sum.Counts, 0)
 	}

@@ -131,12 +131,17 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 			if err != nil {
 				return false
 			}
+			live := 0 // the backup also has rows of the registry, which are gone after a while
 			for _, n := range nodes {
+				if !n.Live {
+					continue
+				}
+				live++
 				if n.Behind == nil || *n.Behind != 0 {
 					return false
 				}
 			}
-			return len(nodes) == len(urls)
+			return live == len(urls)
 		})
 		said := time.Since(restored)
 		for _, url := range urls {

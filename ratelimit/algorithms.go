@@ -60,17 +60,14 @@ func wantAlgorithm() string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-// MaxGCRASpan bounds, for GCRA, Capacity times the Window in microseconds, so that
-// every calculation fits into 64 bits.
-const MaxGCRASpan = int64(1) << 62
-
-// MaxBucketSpan bounds Burst times the Window likewise, for a TokenBucket with a Burst below its
-// Events.
-const MaxBucketSpan = MaxGCRASpan
+// maxSpan bounds, for GCRA, Capacity times the Window in microseconds, and for a TokenBucket
+// with a Burst below its Events, Burst times the Window, so that every calculation fits into
+// 64 bits.
+const maxSpan = int64(1) << 62
 
 // checkBucket checks what only a TokenBucket that is refilled evenly demands.
 func checkBucket(l *Limit) error {
-	if l.RefillsEvenly() && l.Burst > MaxBucketSpan/int64(l.Window/1000) {
+	if l.RefillsEvenly() && l.Burst > maxSpan/int64(l.Window/1000) {
 		return &FieldError{"burst", strconv.FormatInt(l.Burst, 10),
 			"smaller, or at least the events of the limit: below them, burst times the window in microseconds must not exceed 2^62"}
 	}
@@ -80,7 +77,7 @@ func checkBucket(l *Limit) error {
 // checkGCRA checks what only GCRA demands.
 func checkGCRA(l *Limit) error {
 	window := int64(l.Window / 1000)
-	if most := MaxGCRASpan / window; l.Capacity() > most || l.Events > most {
+	if most := maxSpan / window; l.Capacity() > most || l.Events > most {
 		return &FieldError{"limit", strconv.FormatInt(l.Capacity(), 10) + " in " + l.Window.String(),
 			"smaller for gcra: burst (or events) times the window in microseconds must not exceed 2^62"}
 	}

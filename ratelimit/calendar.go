@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"errors"
 	"strings"
 	"time"
 )
@@ -24,19 +25,16 @@ const (
 // calendarUnits are the windows on the calendar in configurations, by Calendar.
 var calendarUnits = []string{"", "1d", "1w", "1mo", "1y"}
 
-const wantZone = "with a time zone of the IANA database, such as Europe/Berlin, that this machine knows"
-
-// LoadZone returns a time zone by its IANA name; "" is UTC. "Local" is refused: it
-// means another zone on each machine.
-func LoadZone(zone string) (*time.Location, error) {
+// loadZone returns a time zone by its IANA name; "" is UTC. "Local" is refused.
+func loadZone(zone string) (*time.Location, error) {
 	if strings.EqualFold(zone, "local") {
-		return nil, &FieldError{"limit", zone, wantZone}
+		return nil, errors.New("Local is another time zone on each machine")
 	}
 	return time.LoadLocation(zone)
 }
 
-// MaxAnchor is the last day that an Anchor can be: 31 December 1972.
-const MaxAnchor = 1095
+// maxAnchor is the last day that an Anchor can be: 31 December 1972.
+const maxAnchor = 1095
 
 // AnchorOn is the Anchor for windows that begin on the day of t, by its own clock. Days that
 // give the same windows have the same Anchor. It is 0 unless the calendar is Month or Year.

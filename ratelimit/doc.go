@@ -13,7 +13,7 @@
 //	defer store.Close()
 //	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{
 //		Prefix: "api", Events: 100, Window: time.Minute,
-//	}, 0)
+//	})
 //	d, err := limiter.Take(ctx, "user:123", 1)
 //	if err == nil && !d.Allowed {
 //		// refuse; it would pass after d.RetryAfter
@@ -32,41 +32,24 @@
 //
 // # Time
 //
-// The database server's clock decides, read once in each statement, so the clocks
-// of the processes do not matter. A row's time never runs backwards: if the clock
-// is set back, the later of the clock and the time in the row counts. A memory store
-// uses this machine's clock. Times are exact to the microsecond.
+// The database server's clock decides, read once in each statement, and exact to the microsecond. A
+// row's time never runs backwards, also if the clock is set back. A memory store uses this machine's
+// clock.
 //
 // # Failure
 //
-// If there is no decision within the timeout, the result is an error. The caller
-// then lets the request pass, or refuses it. It is unknown whether such a hit was
-// charged. While the database does not answer, calls fail
-// at once with ErrUnavailable instead of waiting for their timeouts.
-//
-// Counts of limits that are not Durable are in an UNLOGGED table: a crash of the
-// server deletes them, and every quota is full again. Counts of Durable limits
-// survive a crash, except for the last fraction of a second unless SynchronousCommit
-// is set.
+// If there is no decision within the timeout, the result is an error. The caller then lets the
+// request pass, or refuses it. It is unknown whether such a hit was charged. While the database does
+// not answer, calls fail at once with ErrUnavailable.
 //
 // # Changing a limit
 //
-// A row holds what was counted, not the limit. So a changed limit applies at once: a
-// lower limit refuses until enough has expired, and a higher limit admits the
-// difference. A changed window is measured from the row's window_start. fixed_window, with or
-// without a calendar, and sliding_window share their counters, so a switch between
-// them continues the count. token_bucket and gcra convert each other's rows and give
-// away no more than the Events of one Window. A switch to any other algorithm starts
-// with a full quota, once: each algorithm keeps its own columns, so processes that
-// disagree for a while (as in a rolling deployment) count apart, and their counts
-// add up. If two limits share a counter but have different windows, the shorter
-// window ends first, and the count starts again for both. The limit that wrote a row
-// last decides when the row expires.
+// A row holds what was counted, not the limit, so a changed limit applies at once. FixedWindow and
+// SlidingWindow share their counters, and TokenBucket and GCRA convert each other's rows. A switch
+// to any other algorithm starts with a full quota, once. docs/algorithms.md has the details.
 //
 // # Keys
 //
-// Keys are data: they are parameters of statements, never part of SQL text. A key of
-// more than 512 bytes, or one that Postgres's text type cannot hold (a NUL byte,
-// invalid UTF-8), is stored as its SHA-256 digest. Hit.Secret stores any key that
-// way, which keeps credentials out of the tables. Keys appear in no error.
+// Keys are data: they are parameters of statements, never part of SQL text. They appear in no error.
+// Hit.StoredKey is the text that the tables have for a key.
 package ratelimit

@@ -16,7 +16,7 @@ var (
 	ErrUnavailable = errors.New("ratelimit: the database does not answer")
 )
 
-// FieldError says which field of a configuration or of a call is wrong.
+// FieldError says which field of a limit, of a call or of a configuration is wrong.
 type FieldError struct {
 	Field string // such as "limit"
 	Value string // what it holds; "" if it is missing

@@ -24,7 +24,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute}, 0)
+	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func ExampleLimiter_Take() {
 	defer store.Close()
 	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{
 		Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Minute,
-	}, 0)
+	})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -70,7 +70,7 @@ func ExampleLimiter_Peek() {
 		return
 	}
 	defer store.Close()
-	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 5, Window: time.Minute}, 0)
+	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 5, Window: time.Minute})
 	_, _ = limiter.Take(context.Background(), "user:123", 3)
 	d, _ := limiter.Peek(context.Background(), "user:123", 3)
 	fmt.Println(d.Allowed, d.Remaining, "of", d.Limit)
@@ -84,7 +84,7 @@ func ExampleLimiter_Reset() {
 		return
 	}
 	defer store.Close()
-	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 5, Window: time.Minute}, 0)
+	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 5, Window: time.Minute})
 	_, _ = limiter.Take(context.Background(), "user:123", 5)
 	_ = limiter.Reset(context.Background(), "user:123")
 	d, _ := limiter.Peek(context.Background(), "user:123", 1)
@@ -102,7 +102,7 @@ func ExampleLimiter_Wait() {
 	defer store.Close()
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{
 		Prefix: "mail", Algorithm: ratelimit.GCRA, Events: 100, Window: time.Second, Burst: 1,
-	}, 0)
+	})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	started := time.Now()
@@ -114,7 +114,7 @@ func ExampleLimiter_Wait() {
 	fmt.Println(time.Since(started) >= 20*time.Millisecond)
 
 	// A deadline nearer than RetryAfter fails at once.
-	slow, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "slow", Events: 1, Window: time.Hour}, 0)
+	slow, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "slow", Events: 1, Window: time.Hour})
 	_, _ = slow.Wait(ctx, "smtp", 1)
 	_, err = slow.Wait(ctx, "smtp", 1)
 	fmt.Println(errors.Is(err, ratelimit.ErrTooLong))
@@ -157,7 +157,7 @@ func ExampleHit() {
 		return
 	}
 	defer store.Close()
-	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Hour}, 0)
+	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Hour})
 	_, _ = limiter.Take(context.Background(), "ann", 800) // an estimate
 	d, _ := limiter.Take(context.Background(), "ann", -300)
 	fmt.Println(d.Remaining)

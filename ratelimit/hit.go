@@ -43,45 +43,23 @@ func (h *Hit) Validate() error {
 	return nil
 }
 
-// StoredKey is the text of the hit's key in the tables.
-func (h *Hit) StoredKey() string {
-	if h.Secret {
-		return DigestKey(h.Key)
-	}
-	return StoredKey(h.Key)
-}
-
-// Refunded is how much a hit with a negative cost gives back. No quota is larger
-// than MaxEvents, and within that bound sums of refunds cannot overflow.
-func (h *Hit) Refunded() int64 {
-	if h.Cost < -MaxEvents {
-		return MaxEvents
-	}
-	return -h.Cost
-}
-
 // Decision is a store's answer to a hit.
 type Decision struct {
 	// Allowed is whether this limit has room for the hit. A request of several hits
 	// may pass only if each hit is allowed; otherwise none of them was charged. Hits
 	// that are Apart do not count.
 	Allowed bool
-
 	// Limit is the full quota, Limit.Capacity.
 	Limit int64
-
 	// Remaining is what is left of the quota after the decision, 0 or more.
 	Remaining int64
-
 	// Reset is when the full quota is back if no other hit comes, by the clock that
 	// decided (the database server's).
 	Reset time.Time
-
 	// RetryAfter is how long until a hit of this cost would pass if no other hit
 	// came, in whole microseconds: above 0 for a refusal, 0 if the hit is allowed,
 	// and Never if the hit cannot ever pass.
 	RetryAfter time.Duration
-
 	// Source is where the decision was made.
 	Source Source
 }

@@ -50,15 +50,6 @@ func TestDecisionsForEachHit(t *testing.T) {
 	}
 }
 
-// TestRefunds: a refund is as large as any quota at most.
-func TestRefunds(t *testing.T) {
-	for cost, want := range map[int64]int64{-1: 1, -ratelimit.MaxEvents: ratelimit.MaxEvents, -ratelimit.MaxEvents - 1: ratelimit.MaxEvents, math.MinInt64: ratelimit.MaxEvents} {
-		if h := (ratelimit.Hit{Cost: cost}); h.Refunded() != want {
-			t.Errorf("cost %d refunds %d, want %d", cost, h.Refunded(), want)
-		}
-	}
-}
-
 // everyKey returns keys that hold each byte, and each character of Unicode, once.
 func everyKey() []string {
 	var keys []string
@@ -87,7 +78,7 @@ func TestStoredKey(t *testing.T) {
 		strings.Repeat("k", ratelimit.MaxKey+1): true, strings.Repeat("ä", ratelimit.MaxKey/2) + "k": true, "\x00": true, "a\x00": true, "\xff": true, "a\xc3": true,
 		"sha256:": true, "sha256:abc": true, ratelimit.DigestKey("k"): true,
 	} {
-		got := ratelimit.StoredKey(key)
+		got := (&ratelimit.Hit{Key: key}).StoredKey()
 		if digested && got != ratelimit.DigestKey(key) || !digested && got != key {
 			t.Errorf("%.20q is stored as %.20q", key, got)
 		}
@@ -107,7 +98,7 @@ func TestEveryKeyHasARowOfItsOwn(t *testing.T) {
 	}
 	digested := 0 // keys that are stored alike whether they are secret or not
 	for _, key := range keys {
-		if ratelimit.StoredKey(key) == ratelimit.DigestKey(key) {
+		if (&ratelimit.Hit{Key: key}).StoredKey() == ratelimit.DigestKey(key) {
 			digested++
 		}
 	}

@@ -23,46 +23,36 @@ type Limit struct {
 	// Prefix is the limit's namespace: the same key under two prefixes is two rows.
 	// Required; up to 255 bytes of UTF-8 without NUL.
 	Prefix string
-
 	// Algorithm is how hits are counted. The default is SlidingWindow.
 	Algorithm Algorithm
-
 	// Events is the quota in a Window: the sum of the costs that may pass, or for
 	// TokenBucket the tokens that are added. From 1 to MaxEvents. Required.
 	Events int64
-
 	// Window is the time to which Events apply, in whole microseconds, from
 	// MinWindow to MaxWindow. Required without a Calendar.
 	Window time.Duration
-
 	// Burst is the capacity of a TokenBucket, or how many GCRA lets pass at
 	// once, from 1 to MaxEvents. 0 means Events. No other algorithm takes one. A
 	// TokenBucket with a Burst below its Events gains one token each Window ÷ Events.
 	Burst int64
-
 	// Calendar makes the windows of FixedWindow follow the calendar in Zone: a
 	// window begins at midnight, on Monday, on the first day of a month or on the
 	// first day of a year. Window is then 0.
 	Calendar Calendar
-
 	// Zone is the IANA name of Calendar's time zone, such as "Europe/Berlin". "" is
 	// UTC.
 	Zone string
-
 	// Anchor is a day on which a window of a Calendar of Month or Year begins, in days since 1
-	// January 1970, from 0 to MaxAnchor: see AnchorOn. With 0, and with the first of a January,
+	// January 1970, as AnchorOn returns it. With 0, and with the first of a January,
 	// windows begin with the calendar's months and years. In a month that does not have the
 	// anchor's day, a window begins on the last day: 31 January, 28 February, 31 March.
 	Anchor int64
-
-	// Durable counts in the logged table, which survives a crash of the server
-	// (billing, quotas); otherwise in the unlogged one (abuse).
+	// Durable counts in the logged table, which survives a crash of the server (billing,
+	// quotas); otherwise in the unlogged one (abuse), and a crash makes every quota full again.
 	Durable bool
-
 	// SynchronousCommit makes each decision on a Durable limit wait until it is
 	// flushed to disk. Without it a crash loses the last fraction of a second.
 	SynchronousCommit bool
-
 	// Lease lets a process charge units in advance, and decide hits from them without
 	// asking the database: it is the largest share of what is left that one process may
 	// hold of one key, from MinLease to MaxLease. 0 is none. No more passes than the

@@ -137,13 +137,13 @@ func TestErrorsNameTheField(t *testing.T) {
 		{func(l *ratelimit.Limit) { l.Prefix = "a\x00b" }, `prefix: "a\x00b": must be`},
 		{func(l *ratelimit.Limit) { l.Prefix = "\xff" }, `prefix: "\xff": must be`},
 		{func(l *ratelimit.Limit) { l.Algorithm = 5 }, `algorithm: "Algorithm(5)": must be one of sliding_window, fixed_window, token_bucket, sliding_log, gcra`},
-		{func(l *ratelimit.Limit) { l.Events = 0 }, `limit: "0": must be`},
-		{func(l *ratelimit.Limit) { l.Events = -1 }, `limit: "-1": must be`},
-		{func(l *ratelimit.Limit) { l.Events = ratelimit.MaxEvents + 1 }, `limit: "9007199254740993": must be`},
-		{func(l *ratelimit.Limit) { l.Window = 0 }, `limit: "0s": must be`},
-		{func(l *ratelimit.Limit) { l.Window = time.Millisecond - time.Microsecond }, `limit: "999µs": must be`},
-		{func(l *ratelimit.Limit) { l.Window = ratelimit.MaxWindow + time.Microsecond }, `limit: "876600h0m0.000001s": must be`},
-		{func(l *ratelimit.Limit) { l.Window += time.Nanosecond }, `limit: "1.000000001s": must be`},
+		{func(l *ratelimit.Limit) { l.Events = 0 }, `events: "0": must be a whole number from 1`},
+		{func(l *ratelimit.Limit) { l.Events = -1 }, `events: "-1": must be a whole number from 1`},
+		{func(l *ratelimit.Limit) { l.Events = ratelimit.MaxEvents + 1 }, `events: "9007199254740993": must be a whole number from 1`},
+		{func(l *ratelimit.Limit) { l.Window = 0 }, `window: "0s": must be from 1ms`},
+		{func(l *ratelimit.Limit) { l.Window = time.Millisecond - time.Microsecond }, `window: "999µs": must be from 1ms`},
+		{func(l *ratelimit.Limit) { l.Window = ratelimit.MaxWindow + time.Microsecond }, `window: "876600h0m0.000001s": must be from 1ms`},
+		{func(l *ratelimit.Limit) { l.Window += time.Nanosecond }, `window: "1.000000001s": must be from 1ms`},
 		{func(l *ratelimit.Limit) { l.Burst = 2 }, "burst: "},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, -1 }, `burst: "-1": must be`},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, ratelimit.MaxEvents+1 }, `burst: "9007199254740993": must be`},
@@ -153,15 +153,15 @@ func TestErrorsNameTheField(t *testing.T) {
 		}, "limit: "},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst, l.Window = ratelimit.GCRA, 2, ratelimit.MaxWindow }, "burst: "},
 		{func(l *ratelimit.Limit) { l.Calendar, l.Window = ratelimit.Day, 0 }, "algorithm: "},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar = ratelimit.FixedWindow, ratelimit.Day }, `limit: "1s": must be`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar, l.Window = ratelimit.FixedWindow, 5, 0 }, "limit: "},
-		{func(l *ratelimit.Limit) { l.Zone = "UTC" }, `limit: "UTC": must be`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar = ratelimit.FixedWindow, ratelimit.Day }, `window: "1s": must be 0`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar, l.Window = ratelimit.FixedWindow, 5, 0 }, "calendar: "},
+		{func(l *ratelimit.Limit) { l.Zone = "UTC" }, `zone: "UTC": must be left out`},
 		{func(l *ratelimit.Limit) {
 			l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Mars/Base"
-		}, `limit: "Mars/Base": must be`},
+		}, `zone: "Mars/Base": must be`},
 		{func(l *ratelimit.Limit) {
 			l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Local"
-		}, `limit: "Local": must be`},
+		}, `zone: "Local": must be`},
 		{func(l *ratelimit.Limit) { l.Anchor = 30 }, `anchor: "30": must be`},
 		{func(l *ratelimit.Limit) {
 			l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Week, 0, 3
@@ -170,7 +170,7 @@ func TestErrorsNameTheField(t *testing.T) {
 			l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Month, 0, -1
 		}, `anchor: "-1": must be`},
 		{func(l *ratelimit.Limit) {
-			l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Year, 0, ratelimit.MaxAnchor+1
+			l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Year, 0, 1096
 		}, `anchor: "1096": must be`},
 	} {
 		l := good

@@ -9,9 +9,12 @@ import (
 // Limiter enforces one Limit on the keys of a Store. It is safe for concurrent use.
 // A program makes one for each limit and keeps it.
 type Limiter struct {
-	store   Store
-	limit   Limit
-	timeout time.Duration
+	// Timeout is how long the limiter waits for a decision. NewLimiter sets it to
+	// DefaultTimeout. It must be above 0, and must not change once the limiter is used.
+	Timeout time.Duration
+
+	store Store
+	limit Limit
 
 	mu    sync.Mutex
 	lines map[string]*line // by key, of the keys on which Wait waits; guarded by mu
@@ -23,26 +26,19 @@ type line struct {
 	turns []chan struct{}
 }
 
-// DefaultTimeout is how long a Limiter waits for a decision.
+// DefaultTimeout is the Timeout of a new Limiter.
 const DefaultTimeout = 250 * time.Millisecond
 
-// NewLimiter returns a limiter. timeout is for each decision; 0 means
-// DefaultTimeout. The error is a *FieldError: for a nil store, a limit that does not
-// Validate, or a negative timeout.
-func NewLimiter(store Store, limit Limit, timeout time.Duration) (*Limiter, error) {
+// NewLimiter returns a limiter. The error is a *FieldError, for a nil store or for a
+// limit that does not Validate.
+func NewLimiter(store Store, limit Limit) (*Limiter, error) {
 	if store == nil {
 		return nil, &FieldError{"store", "", "a Store"}
 	}
 	if err := limit.Validate(); err != nil {
 		return nil, err
 	}
-	if timeout < 0 {
-		return nil, &FieldError{"timeout", timeout.String(), "a duration above 0"}
-	}
-	if timeout == 0 {
-		timeout = DefaultTimeout
-	}
-	return &Limiter{store: store, limit: limit, timeout: timeout, lines: map[string]*line{}}, nil
+	return &Limiter{Timeout: DefaultTimeout, store: store, limit: limit, lines: map[string]*line{}}, nil
 }
 
 // Limit returns what is enforced.
@@ -64,11 +60,25 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int64) (Decision, e
 
 func (l *Limiter) take(ctx context.Context, h Hit) (Decision, error) {
 	decisions := make([]Decision, 1)
-	err := l.store.Take(ctx, l.timeout, []Hit{h}, decisions)
+	if err := l.checkTimeout(); err != nil {
+		return decisions[0], err
+	}
+	err := l.store.Take(ctx, l.Timeout, []Hit{h}, decisions)
 	return decisions[0], err
 }
 
 // Reset gives the key its full quota back.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	return l.store.Reset(ctx, l.timeout, []Hit{{Limit: &l.limit, Key: key}})
+	if err := l.checkTimeout(); err != nil {
+		return err
+	}
+	return l.store.Reset(ctx, l.Timeout, []Hit{{Limit: &l.limit, Key: key}})
+}
+
+// checkTimeout returns a *FieldError for a Timeout out of its range.
+func (l *Limiter) checkTimeout() error {
+	if l.Timeout <= 0 {
+		return &FieldError{"Timeout", l.Timeout.String(), "a duration above 0"}
+	}
+	return nil
 }

@@ -18,15 +18,33 @@ func TestNewLimiterRefuses(t *testing.T) {
 	}
 	good := ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}
 	for _, test := range []struct {
-		store   ratelimit.Store
-		limit   ratelimit.Limit
-		timeout time.Duration
-		field   string
-	}{{nil, good, 0, "store"}, {store, ratelimit.Limit{}, 0, "prefix"}, {store, good, -1, "timeout"}} {
-		l, err := ratelimit.NewLimiter(test.store, test.limit, test.timeout)
+		store ratelimit.Store
+		limit ratelimit.Limit
+		field string
+	}{{nil, good, "store"}, {store, ratelimit.Limit{}, "prefix"}} {
+		l, err := ratelimit.NewLimiter(test.store, test.limit)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != test.field || l != nil {
-			t.Errorf("%+v, %v: %v", test.limit, test.timeout, err)
+			t.Errorf("%+v: %v", test.limit, err)
+		}
+	}
+}
+
+// A timeout that is not above 0 is an error that names the field.
+func TestTimeoutOfALimiter(t *testing.T) {
+	l, _ := inMemory(t, ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour})
+	if l.Timeout != ratelimit.DefaultTimeout {
+		t.Errorf("the timeout is %v", l.Timeout)
+	}
+	for _, timeout := range []time.Duration{0, -1} {
+		l.Timeout = timeout
+		_, taken := l.Take(context.Background(), "k", 1)
+		_, waited := l.Wait(context.Background(), "k", 1)
+		for _, err := range []error{taken, waited, l.Reset(context.Background(), "k")} {
+			var field *ratelimit.FieldError
+			if !errors.As(err, &field) || field.Field != "Timeout" {
+				t.Errorf("%v: %v", timeout, err)
+			}
 		}
 	}
 }

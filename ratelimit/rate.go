@@ -84,6 +84,13 @@ func ParseWindow(text string) (time.Duration, error) {
 	return days + d, nil
 }
 
+const (
+	wantUnits  = "with the units ms, s, m, h, d and w, as in 100 1m, or on the calendar, as in 10000 1mo calendar"
+	wantEvents = "a whole number of events from 1 to 9007199254740992, then a window " + wantUnits
+	wantWindow = "a window from 1ms to 876600h (100 years) in whole microseconds, " + wantUnits
+	wantZone   = "with a time zone of the IANA database, such as Europe/Berlin, that this machine knows"
+)
+
 const wantCalendar = "events, then 1d, 1w, 1mo or 1y, the word calendar, and perhaps a time zone, as in 10000 1mo calendar Europe/Berlin"
 
 // parseCalendar reads "10000 1mo calendar [zone]".
@@ -105,7 +112,7 @@ func parseCalendar(text string, fields []string) (Rate, error) {
 	}
 	if len(fields) == 4 {
 		rate.Zone = fields[3]
-		if _, err := LoadZone(rate.Zone); err != nil {
+		if _, err := loadZone(rate.Zone); err != nil {
 			return Rate{}, &FieldError{"limit", text, wantZone}
 		}
 	}

@@ -6,15 +6,6 @@ import (
 	"time"
 )
 
-// WantLease says what Limit.Lease must be, in the words of a configuration.
-const WantLease = "a share of what is left from 0.1% to 50%, such as 5%"
-
-const (
-	wantUnits  = "with the units ms, s, m, h, d and w, as in 100 1m, or on the calendar, as in 10000 1mo calendar"
-	wantEvents = "a whole number of events from 1 to 9007199254740992, then a window " + wantUnits
-	wantWindow = "a window from 1ms to 876600h (100 years) in whole microseconds, " + wantUnits
-)
-
 // Validate returns a *FieldError for the first field out of its range.
 func (l *Limit) Validate() error {
 	if l.Prefix == "" || len(l.Prefix) > MaxPrefix || !storable(l.Prefix) {
@@ -25,16 +16,16 @@ func (l *Limit) Validate() error {
 	}
 	algorithm := &algorithms[l.Algorithm]
 	if l.Events < 1 || l.Events > MaxEvents {
-		return &FieldError{"limit", strconv.FormatInt(l.Events, 10), wantEvents}
+		return &FieldError{"events", strconv.FormatInt(l.Events, 10), "a whole number from 1 to " + strconv.Itoa(MaxEvents)}
 	}
 	if l.Calendar != NoCalendar || l.Zone != "" {
 		if err := l.validateCalendar(); err != nil {
 			return err
 		}
 	} else if l.Window < MinWindow || l.Window > MaxWindow || l.Window%time.Microsecond != 0 {
-		return &FieldError{"limit", l.Window.String(), wantWindow}
+		return &FieldError{"window", l.Window.String(), "from 1ms to 876600h (100 years) in whole microseconds"}
 	}
-	if l.Anchor != 0 && (l.Anchor < 0 || l.Anchor > MaxAnchor || l.Calendar != Month && l.Calendar != Year) {
+	if l.Anchor != 0 && (l.Anchor < 0 || l.Anchor > maxAnchor || l.Calendar != Month && l.Calendar != Year) {
 		return &FieldError{"anchor", strconv.FormatInt(l.Anchor, 10), "0, or for months and years on the calendar a day of 1970 to 1972 as AnchorOn returns it"}
 	}
 	if l.Burst != 0 && !algorithm.burst {
@@ -61,9 +52,8 @@ func (l *Limit) validateLease() error {
 	if l.Lease == 0 {
 		return nil
 	}
-	share := strconv.FormatFloat(l.Lease*100, 'g', 6, 64) + "%"
 	if math.IsNaN(l.Lease) || l.Lease < MinLease || l.Lease > MaxLease {
-		return &FieldError{"lease", share, WantLease}
+		return &FieldError{"lease", strconv.FormatFloat(l.Lease, 'g', -1, 64), "0 for none, or a share from 0.001 to 0.5"}
 	}
 	reason := algorithms[l.Algorithm].noLease
 	if l.Calendar != NoCalendar {
@@ -74,6 +64,7 @@ func (l *Limit) validateLease() error {
 		if l.Calendar != NoCalendar {
 			name += " on the calendar"
 		}
+		share := strconv.FormatFloat(l.Lease*100, 'g', 6, 64) + "%"
 		return &FieldError{"lease", share, "left out for " + name + ": " + reason}
 	}
 	return nil
@@ -81,17 +72,20 @@ func (l *Limit) validateLease() error {
 
 // validateCalendar checks the fields of a limit on the calendar.
 func (l *Limit) validateCalendar() error {
-	if l.Calendar == NoCalendar || int(l.Calendar) >= len(calendarUnits) {
-		return &FieldError{"limit", l.Zone, "without a time zone unless it is on the calendar"}
+	if int(l.Calendar) >= len(calendarUnits) {
+		return &FieldError{"calendar", strconv.Itoa(int(l.Calendar)), "NoCalendar, Day, Week, Month or Year"}
+	}
+	if l.Calendar == NoCalendar {
+		return &FieldError{"zone", l.Zone, "left out for a limit that is not on the calendar"}
 	}
 	if !algorithms[l.Algorithm].calendar {
 		return &FieldError{"algorithm", l.Algorithm.String(), "fixed_window for a limit on the calendar"}
 	}
 	if l.Window != 0 {
-		return &FieldError{"limit", l.Window.String(), "without a window of its own on the calendar"}
+		return &FieldError{"window", l.Window.String(), "0 for a limit on the calendar"}
 	}
-	if _, err := LoadZone(l.Zone); err != nil {
-		return &FieldError{"limit", l.Zone, wantZone}
+	if _, err := loadZone(l.Zone); err != nil {
+		return &FieldError{"zone", l.Zone, "a time zone of the IANA database, such as Europe/Berlin, that this machine knows"}
 	}
 	return nil
 }

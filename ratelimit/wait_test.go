@@ -22,7 +22,7 @@ func inMemory(t *testing.T, limit ratelimit.Limit) (*ratelimit.Limiter, *memory.
 	if err != nil {
 		t.Fatal(err)
 	}
-	limiter, err := ratelimit.NewLimiter(store, limit, 0)
+	limiter, err := ratelimit.NewLimiter(store, limit)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // handler is the middleware on a store that decides each request at once. It does not
@@ -77,7 +76,7 @@ func respondWithoutDecision(h *handler, p *pendingRequest, w http.ResponseWriter
 // reason. If the pool is closed, because the request came long after a reload, noDecision
 // asks the pool that has replaced it.
 func noDecision(h *handler, p *pendingRequest, err error) edge.Outcome {
-	if errors.Is(err, postgres.ErrPaused) {
+	if errors.Is(err, batch.ErrPaused) {
 		return edge.PausedOutcome()
 	}
 	outcome := edge.NoDecision(h.decider.OnError, err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -53,7 +54,7 @@ func withLeases(h *handler, queued http.Handler) http.Handler {
 		shards: table.Shards, seed: table.Seed, born: table.Born,
 		from: part.from, text: part.text, ipv4: f.ipv4s[0], ipv6: f.ipv6s[0]}
 	if part.from == fromText {
-		l.row.Key = ratelimit.StoredKey(part.text)
+		l.row.Key = (&ratelimit.Hit{Key: part.text}).StoredKey()
 	}
 	return l
 }
@@ -111,7 +112,7 @@ func leasedHeader(h *leasedHandler, values []string) string {
 // leasedNetwork returns a key that may be an IPv6 address, or of which only the network counts.
 func leasedNetwork(h *leasedHandler, key string) string {
 	key = edge.Network(key, h.ipv4, h.ipv6)
-	if strings.HasPrefix(key, ratelimit.DigestPrefix) {
+	if strings.HasPrefix(key, batch.DigestPrefix) {
 		return "" // the text in the tables is another
 	}
 	return key

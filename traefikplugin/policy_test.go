@@ -14,7 +14,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // withPolicy returns a database that has the tables of the policy, and rows of sql.
@@ -28,7 +27,7 @@ func withPolicy(t *testing.T, sql string) (dsn string) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := postgres.MigratePolicy(ctx, db); err != nil {
+	if err := policy.Migrate(ctx, db); err != nil {
 		t.Fatal(err)
 	}
 	execute(t, dsn, sql)

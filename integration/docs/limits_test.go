@@ -25,7 +25,7 @@ func greedy(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWindow flo
 		t.Fatal(err)
 	}
 	defer store.Close()
-	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "p", Algorithm: algorithm, Events: n, Window: time.Minute}, 0)
+	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "p", Algorithm: algorithm, Events: n, Window: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,19 +17,15 @@ type Options struct {
 	// http.Request.RemoteAddr). Behind a proxy, that is the address of the proxy: set
 	// Hits instead. If Hits is set, Limit is not used.
 	Limit *ratelimit.Limit
-
 	// Hits returns the hits of a request, on one limit or on several. The limits must be
 	// valid. A request without hits passes. If a hit has no limit, or cannot be decided
 	// for another reason, there is no decision: see DenyOnError.
 	Hits func(r *http.Request) []ratelimit.Hit
-
 	// Timeout is for the whole decision on a request. 0 means 250 ms.
 	Timeout time.Duration
-
 	// DenyOnError refuses a request with status 503 if no decision was possible.
 	// Without it, such a request passes.
 	DenyOnError bool
-
 	// OnError is called if no decision was possible. It may be nil.
 	OnError func(r *http.Request, err error)
 }

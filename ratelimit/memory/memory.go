@@ -14,17 +14,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// DefaultMaxKeys is how many keys a Store holds by default. At about 200 bytes for each
+// defaultMaxKeys is how many keys a Store holds by default. At about 200 bytes for each
 // key, that is some 200 MB.
-const DefaultMaxKeys = 1000000
+const defaultMaxKeys = 1000000
 
 // Options are the settings of a Store. The zero value is a good choice.
 type Options struct {
 	// MaxKeys bounds the keys. Beyond it a new key displaces another one: an expired key if one
 	// is found quickly, else any key. A displaced key has its full quota again. 0 means
-	// DefaultMaxKeys.
+	// 1,000,000, at about 200 bytes for each.
 	MaxKeys int
-
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 }
@@ -50,7 +49,7 @@ func New(o Options) (*Store, error) {
 		return nil, &ratelimit.FieldError{Field: "MaxKeys", Value: strconv.Itoa(o.MaxKeys), Want: "0 or more"}
 	}
 	if o.MaxKeys == 0 {
-		o.MaxKeys = DefaultMaxKeys
+		o.MaxKeys = defaultMaxKeys
 	}
 	if o.Now == nil {
 		o.Now = time.Now

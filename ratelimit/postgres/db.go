@@ -31,39 +31,28 @@ type DB interface {
 
 // Statement is one SQL statement, its parameters and its outcome.
 type Statement struct {
-	// SQL is the text, with $1, $2 … for the parameters. A store uses a small
-	// number of texts over and over, so a DB prepares each text once for each
-	// connection.
+	// SQL is the text, with $1, $2 … for the parameters. A store uses few texts, so a DB
+	// prepares each text once for each connection.
 	SQL string
-
-	// Args are the parameters, each a []string (text[]), []int64 (bigint[]),
-	// string (text), int64 (bigint) or nil (NULL, of the type that the text gives
-	// it).
+	// Args are the parameters, each a []string (text[]), []int64 (bigint[]), string (text),
+	// int64 (bigint) or nil (NULL, of the type that the text gives it).
 	Args []any
-
 	// Unnamed sends the text without preparing it, so that the server plans it for these
 	// parameters. It is for a statement with a generic plan that would read a whole table.
 	Unnamed bool
-
 	// Joined puts the next statement into the same transaction. A run of joined
 	// statements and the statement after it take effect together or not at all.
 	Joined bool
-
-	// Result holds the rows of the result, one after another, of each row the
-	// columns, and of each column its length in four bytes (-1 for NULL, big
-	// endian) and its value in Postgres's binary format. A DB appends to
-	// Result[:0], so the memory of an earlier result is used again.
+	// Result holds the rows, one after another, of each row the columns, and of each column its
+	// length in four bytes (-1 for NULL, big endian) and its value in Postgres's binary format.
+	// A DB appends to Result[:0], so the memory of an earlier result is used again.
 	Result []byte
-
 	// Rows is how many rows Result holds.
 	Rows int
-
-	// Err is the outcome, set by DB.Run: nil if the statement took effect. If a
-	// statement of a transaction fails, the server undoes the transaction: the
-	// failed statement has the server's error, all others have ErrRolledBack.
-	// Result still holds the rows of the statements before the failed one.
+	// Err is the outcome, set by DB.Run: nil if the statement took effect. If a statement of a
+	// transaction fails, it has the server's error, and the others have ErrRolledBack. Result
+	// still holds the rows of the statements before the failed one.
 	Err error
-
 	// Code is the SQLSTATE that came with Err, or "" if the server sent none.
 	Code string
 }

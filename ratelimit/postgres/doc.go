@@ -1,6 +1,13 @@
 // Package postgres is a ratelimit.Store. All processes on one Postgres database share its
 // counts. It is exact: the server decides, one statement for many hits.
 //
+// The statements run over a DB (db.go): package pgxdb, or the wire client of the plugin.
+//
+// There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for
+// limits that are Durable. Both are shared with the npm library pg-ratelimit, so a Node
+// program and this package can share the rows of fixed_window and sliding_window limits.
+package postgres
+
 // A call of Store.Take waits in a queue (package internal/core/batch). A worker collects the
 // calls of a batch and has them decided here:
 //
@@ -17,10 +24,3 @@
 //   - locks.go, locked_rows.go: rows that another transaction has locked.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows.
 //   - node.go: the registry of proxies. pause.go: a pause of all limits.
-//
-// The statements run over a DB (db.go): package pgxdb, or the wire client of the plugin.
-//
-// There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for
-// limits that are Durable. Both are shared with the npm library pg-ratelimit, so a Node
-// program and this package can share the rows of fixed_window and sliding_window limits.
-package postgres

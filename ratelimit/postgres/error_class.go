@@ -7,35 +7,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
-// Classes of errors that have no SQLSTATE, or one of an unusual class.
-const (
-	timeoutClass    = "timeout"
-	connectionClass = "connection"
-	otherClass      = "other"
-)
-
-// errorClasses are the keys of Stats.Errors. They are a fixed set, so that a server cannot add
-// labels to metrics.
-var errorClasses = []string{
-	"08", "0A", "22", "23", "25", "26", "28", "3D", "40", "42", "53", "54", "55", "57", "58", "XX",
-	timeoutClass, connectionClass, otherClass,
-}
-
-// ErrorClasses returns the keys of Stats.Errors: the first two characters of SQLSTATEs, "timeout"
-// for an answer that did not come in time, "connection" for a connection that failed without an
-// SQLSTATE, and "other" for all other SQLSTATEs.
-func ErrorClasses() []string { return append([]string(nil), errorClasses...) }
-
 // classOf is the class of an SQLSTATE.
 func classOf(code string) string {
 	if len(code) >= 2 {
-		for _, class := range errorClasses {
+		for _, class := range sqlstate.Classes {
 			if class == code[:2] {
 				return class
 			}
 		}
 	}
-	return otherClass
+	return sqlstate.OtherClass
 }
 
 // countErrors counts the errors of a call of DB.Run with these statements. failure is what Run
@@ -56,12 +37,12 @@ func (c *counts) countErrors(statements []*Statement, failure error) {
 // classOfFailure is the class of an error of DB.Run.
 func classOfFailure(statements []*Statement, failure error) string {
 	if errors.Is(failure, context.DeadlineExceeded) {
-		return timeoutClass
+		return sqlstate.TimeoutClass
 	}
 	for _, s := range statements {
 		if s.Err != nil && s.Code != "" && s.Code != sqlstate.DivisionByZero {
 			return classOf(s.Code)
 		}
 	}
-	return connectionClass
+	return sqlstate.ConnectionClass
 }

@@ -46,5 +46,5 @@ func storedAsTheyAre(keys []string) bool {
 		}
 	}
 	text := strings.Join(keys, "\x00")
-	return utf8.ValidString(text) && strings.Count(text, "\x00") < len(keys) && !strings.Contains(text, ratelimit.DigestPrefix)
+	return utf8.ValidString(text) && strings.Count(text, "\x00") < len(keys) && !strings.Contains(text, batch.DigestPrefix)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
 // tables makes the two tables of counts what they must be, once, and again if they are
@@ -121,7 +122,7 @@ func (t *tables) finished(err error) {
 		return
 	}
 	t.pause *= 2
-	if t.pause < firstPause || err == errRestoring {
+	if t.pause < firstPause || err == schema.ErrRestoring {
 		t.pause = firstPause
 	}
 	if t.pause > longestPause {
@@ -145,7 +146,7 @@ func (t *tables) migrate() error {
 		return err
 	}
 	if now.restoring {
-		return errRestoring
+		return schema.ErrRestoring
 	}
 	failure := t.server.db.Exec(ctx, migrationSQL)
 	if failure == nil {
@@ -168,4 +169,28 @@ func (t *tables) look(ctx context.Context) (tablesFound, error) {
 		err = t.server.noteFailure(err, time.Since(sent), answers)
 	}
 	return now, err
+}
+
+// tablesFound is a part of what schema.Ready returns.
+type tablesFound struct {
+	counters  bool // nothing is to be done
+	restoring bool // a restore of the policy is under way, or has failed
+}
+
+// lookForTables reports which tables are right, and whether the connection failed.
+func lookForTables(ctx context.Context, db DB) (tablesFound, bool, error) {
+	statement := &Statement{SQL: schema.Ready}
+	if err := db.Run(ctx, []*Statement{statement}); err != nil {
+		return tablesFound{}, true, err
+	}
+	if statement.Err != nil {
+		return tablesFound{}, false, fmt.Errorf("looking for the tables: %w", statement.Err)
+	}
+	found := tablesFound{}
+	columns := bigints(statement)
+	if len(columns) == 4 {
+		found.counters = columns[0] == 1
+		found.restoring = columns[3] == 1
+	}
+	return found, false, nil
 }

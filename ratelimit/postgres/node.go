@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Node is how a process is known in the registry of proxies, rate_limit_nodes. A store with a Node
@@ -116,16 +117,17 @@ type applied struct {
 	log string
 }
 
-// NoteApplied says for the registry which change of the policy the process obeys, in which log of
-// changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot use.
-// It does nothing without Options.Node.
-func (s *Store) NoteApplied(seq int64, log string, problems []string) {
-	if r := s.registered; r != nil {
-		r.mu.Lock()
-		r.applied = applied{seq: seq, log: log}
-		r.problems = append(make([]string, 0, len(problems)), problems...)
-		r.mu.Unlock()
+// noteApplied is hooks.NoteApplied.
+func noteApplied(store ratelimit.Store, seq int64, log string, problems []string) {
+	s, ok := store.(*Store)
+	if !ok || s.registered == nil {
+		return
 	}
+	r := s.registered
+	r.mu.Lock()
+	r.applied = applied{seq: seq, log: log}
+	r.problems = append(make([]string, 0, len(problems)), problems...)
+	r.mu.Unlock()
 }
 
 func newRegistration(s *Store, n Node) *registration {
@@ -201,7 +203,7 @@ func (r *registration) migrate(ctx context.Context, now time.Time) bool {
 	}
 	found, down, err := lookForTables(ctx, r.store.engine.server.db)
 	if err == nil && (found.restoring || !found.counters) { // the tables of counts were there
-		err = errRestoring
+		err = schema.ErrRestoring
 	}
 	if err == nil {
 		down, err = migrateNodes(ctx, r.store.engine.server.db)

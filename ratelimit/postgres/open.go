@@ -23,7 +23,7 @@ func openQueue(store ratelimit.Store, timeout time.Duration, fill, deliver func(
 		Decide: func(calls []*batch.Call, deadline time.Time) {
 			storeAllKeys(calls)
 			if atomic.LoadInt32(&s.paused) != 0 {
-				batch.Finish(q, calls, ErrPaused)
+				batch.Finish(q, calls, batch.ErrPaused)
 				return
 			}
 			calls = takeLeased(s, q, calls)

@@ -1,15 +1,11 @@
 package postgres
 
 import (
-	"errors"
 	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 )
-
-// ErrPaused is the error of the calls of a queue of batch.OpenQueue while Store.Paused.
-var ErrPaused = errors.New("ratelimit/postgres: limits are paused")
 
 // Paused reports whether the limits of the database are paused, see Options.Node. Store.Take does
 // not ask: bans are counted in a pause as well. Callers that enforce limits let requests pass.

@@ -119,10 +119,10 @@ func addUnusual(p *plan, c *batch.Call, h *ratelimit.Hit) position {
 		// Many refunds on one row are one, and each is told what all of them leave: two
 		// statements for each of them would take too long.
 		if before := p.latest[rowOf(h)]; before != nil && before.refund != nil && before.view.Limit.Equal(h.Limit) {
-			before.refund.cost = addRefund(before.refund.cost, h.Refunded())
+			before.refund.cost = addRefund(before.refund.cost, algorithm.Refunded(h))
 			return position{entry: before, refund: before.refund}
 		}
-		given := add(p, refund, h.Limit, rowOf(h), h.Refunded())
+		given := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h))
 		looked := add(p, look, h.Limit, rowOf(h), 0)
 		looked.entry.refund = given.entry
 		looked.refund = given.entry

@@ -7,15 +7,5 @@ import "github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 // on first use, unless Options.DisableMigration is set; then it is for the operator.
 const TableSQL = schema.Counters
 
-// migrationSQL and policyMigrationSQL run in one process at a time.
-const (
-	migrationSQL       = schema.Lock + TableSQL
-	policyMigrationSQL = schema.PolicyOnce
-)
-
-// What a policy asks about its tables, see package schema.
-const (
-	PolicyWhole = schema.PolicyWhole
-	Others      = schema.Others
-	OthersHint  = schema.OthersHint
-)
+// migrationSQL runs in one process at a time.
+const migrationSQL = schema.Lock + TableSQL

@@ -4,7 +4,16 @@ import (
 	"math/bits"
 	"sync"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
+
+func init() {
+	hooks.BatchesOf = batchesOf
+	hooks.NoteApplied = noteApplied
+}
 
 // Stats counts what a Store has done since it was made.
 type Stats struct {
@@ -18,46 +27,33 @@ type Stats struct {
 	LeasedUnits int64 // units that are charged in advance now
 	Failures    int64 // batches for which no decision came
 
-	BatchSizes Histogram // requests in a batch
-	BatchWaits Histogram // microseconds from the arrival of a batch's first request to the batch's start
-	BatchTimes Histogram // microseconds from a batch's start to its end
-
-	// Errors counts errors by the class of their SQLSTATE, see ErrorClasses. It has an element
-	// for each class.
+	// Errors counts errors by class: the first two characters of an SQLSTATE, "timeout" for an
+	// answer that did not come in time, "connection" for a connection that failed without an
+	// SQLSTATE, and "other" for all other SQLSTATEs. It has an element for each class.
 	Errors map[string]int64
 }
 
-// Histogram counts values by size.
-type Histogram struct {
-	// Counts[i] counts the values that are above 1<<(i-1) and at most 1<<i. Counts[0] counts those
-	// that are at most 1, and the last element also those that are larger.
-	Counts []int64
-
-	// Sum is the sum of the values.
-	Sum int64
-}
-
-// histogramSize is the length of Histogram.Counts. 1<<24 microseconds are 17 seconds.
+// histogramSize is the length of hooks.Histogram.Counts. 1<<24 microseconds are 17 seconds.
 const histogramSize = 25
 
 // counts adds up Stats.
 type counts struct {
 	mu     sync.Mutex // guards all that follows
-	stats  Stats      // without the histograms and errors
-	sizes  Histogram
-	waits  Histogram
-	times  Histogram
+	stats  Stats      // without the errors
+	sizes  hooks.Histogram
+	waits  hooks.Histogram
+	times  hooks.Histogram
 	errors map[string]int64
 }
 
 func newCounts() *counts {
 	return &counts{
-		sizes: Histogram{Counts: make([]int64, histogramSize)}, waits: Histogram{Counts: make([]int64, histogramSize)},
-		times: Histogram{Counts: make([]int64, histogramSize)}, errors: map[string]int64{},
+		sizes: hooks.Histogram{Counts: make([]int64, histogramSize)}, waits: hooks.Histogram{Counts: make([]int64, histogramSize)},
+		times: hooks.Histogram{Counts: make([]int64, histogramSize)}, errors: map[string]int64{},
 	}
 }
 
-// add adds some stats, except BlockedKeys, Leased, LeasedUnits, the histograms and errors.
+// add adds some stats, except BlockedKeys, Leased, LeasedUnits and errors.
 func (c *counts) add(s Stats) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +83,7 @@ func addBatch(c *counts, size int, wait, took time.Duration) {
 	c.mu.Unlock()
 }
 
-// bucketOf is the index of a value in Histogram.Counts.
+// bucketOf is the index of a value in hooks.Histogram.Counts.
 func bucketOf(value int64) int {
 	if value <= 1 {
 		return 0
@@ -111,16 +107,25 @@ func (c *counts) get() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	stats := c.stats
-	stats.BatchSizes = c.sizes.copied()
-	stats.BatchWaits = c.waits.copied()
-	stats.BatchTimes = c.times.copied()
-	stats.Errors = make(map[string]int64, len(errorClasses))
-	for _, class := range errorClasses {
+	stats.Errors = make(map[string]int64, len(sqlstate.Classes))
+	for _, class := range sqlstate.Classes {
 		stats.Errors[class] = c.errors[class]
 	}
 	return stats
 }
 
-func (h Histogram) copied() Histogram {
-	return Histogram{Counts: append([]int64(nil), h.Counts...), Sum: h.Sum}
+// batchesOf is hooks.BatchesOf.
+func batchesOf(store ratelimit.Store) hooks.Batches {
+	s, ok := store.(*Store)
+	if !ok {
+		return hooks.Batches{}
+	}
+	c := s.engine.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return hooks.Batches{Sizes: copyOf(c.sizes), Waits: copyOf(c.waits), Times: copyOf(c.times)}
+}
+
+func copyOf(h hooks.Histogram) hooks.Histogram {
+	return hooks.Histogram{Counts: append([]int64(nil), h.Counts...), Sum: h.Sum}
 }

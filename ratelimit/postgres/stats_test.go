@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // total is how many values a histogram has counted.
-func total(h postgres.Histogram) int64 {
+func total(h hooks.Histogram) int64 {
 	sum := int64(0)
 	for _, n := range h.Counts {
 		sum += n
@@ -42,20 +44,20 @@ func TestStatsOfBatches(t *testing.T) {
 		}
 		store.DecideBatch(calls)
 	}
-	s := store.Stats()
+	s, batches := store.Stats(), hooks.BatchesOf(store)
 	// Up to 1, 2, 4 and 8 requests.
-	if !slices.Equal(s.BatchSizes.Counts[:5], []int64{1, 1, 1, 1, 0}) || s.BatchSizes.Sum != requests || s.Requests != requests || s.Batches != 4 {
-		t.Errorf("sizes %v, %d requests in %d batches; want one batch each of 1, 2, 3 and 5", s.BatchSizes, s.Requests, s.Batches)
+	if !slices.Equal(batches.Sizes.Counts[:5], []int64{1, 1, 1, 1, 0}) || batches.Sizes.Sum != requests || s.Requests != requests || s.Batches != 4 {
+		t.Errorf("sizes %v, %d requests in %d batches; want one batch each of 1, 2, 3 and 5", batches.Sizes, s.Requests, s.Batches)
 	}
-	if fast := s.BatchTimes.Counts[:14]; slices.Max(fast) > 0 || total(s.BatchTimes) != 4 || s.BatchTimes.Sum < 4*pause.Microseconds() {
-		t.Errorf("times in µs %v; want 4 batches, none of which took less than %v", s.BatchTimes, pause)
+	if fast := batches.Times.Counts[:14]; slices.Max(fast) > 0 || total(batches.Times) != 4 || batches.Times.Sum < 4*pause.Microseconds() {
+		t.Errorf("times in µs %v; want 4 batches, none of which took less than %v", batches.Times, pause)
 	}
-	if total(s.BatchWaits) != 4 || s.BatchWaits.Sum < 0 || s.BatchWaits.Sum > time.Minute.Microseconds() {
-		t.Errorf("waits in µs %v; want 4 short ones", s.BatchWaits)
+	if total(batches.Waits) != 4 || batches.Waits.Sum < 0 || batches.Waits.Sum > time.Minute.Microseconds() {
+		t.Errorf("waits in µs %v; want 4 short ones", batches.Waits)
 	}
-	s.BatchSizes.Counts[0] = 100
+	batches.Sizes.Counts[0] = 100
 	s.Errors["40"] = 100
-	if again := store.Stats(); again.BatchSizes.Counts[0] != 1 || again.Errors["40"] != 0 {
+	if again := store.Stats(); hooks.BatchesOf(store).Sizes.Counts[0] != 1 || again.Errors["40"] != 0 {
 		t.Error("a caller's change of the stats has changed the store's")
 	}
 }
@@ -74,9 +76,9 @@ func TestStatsOfAWait(t *testing.T) {
 	}}, postgres.Options{CleanupProbability: -1, MaxBlockedKeys: -1, Workers: 1})
 	hit := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}
 	// On a busy machine the second request may come when the first batch is over.
-	for until := time.Now().Add(longTime); store.Stats().BatchWaits.Sum < inFlight.Microseconds()/2; {
+	for until := time.Now().Add(longTime); hooks.BatchesOf(store).Waits.Sum < inFlight.Microseconds()/2; {
 		if time.Now().After(until) {
-			t.Fatalf("waits in µs %v; none is as long as half a batch", store.Stats().BatchWaits)
+			t.Fatalf("waits in µs %v; none is as long as half a batch", hooks.BatchesOf(store).Waits)
 		}
 		done := make(chan error, 1)
 		go func() {
@@ -133,8 +135,8 @@ func TestStatsOfErrors(t *testing.T) {
 		decisions := make([]ratelimit.Decision, len(test.hits))
 		err := store.Take(context.Background(), longTime, test.hits, decisions)
 		got := store.Stats().Errors
-		if len(got) != len(postgres.ErrorClasses()) {
-			t.Errorf("%s: %d classes, want all of %d", name, len(got), len(postgres.ErrorClasses()))
+		if len(got) != len(sqlstate.Classes) {
+			t.Errorf("%s: %d classes, want all of %d", name, len(got), len(sqlstate.Classes))
 		}
 		for class, n := range got {
 			if (class == test.want) != (n > 0) {

@@ -17,52 +17,39 @@ import (
 type Options struct {
 	// DisableMigration leaves it to the operator to run TableSQL.
 	DisableMigration bool
-
 	// CleanupProbability is how likely a statement is followed, in the background, by
 	// the deletion of expired rows: from 0 to 1. 0 means 0.1; below 0 turns it off.
 	CleanupProbability float64
-
 	// Workers is how many batches may be in flight at once, each on its own connection.
-	// There is one while the database answers within 5 ms. 0 means DefaultWorkers. A DB
+	// There is one while the database answers within 5 ms. 0 means 4. A DB
 	// that has a method MaxConns() int, as that of pgxdb has, gets no more than that.
 	Workers int
-
 	// MaxBlockedKeys bounds the used-up keys that the store remembers and refuses
-	// without asking the database. 0 means DefaultBlockedKeys; below 0 turns it off.
+	// without asking the database. 0 means 10,000; below 0 turns it off.
 	MaxBlockedKeys int
-
 	// MaxLeases bounds the keys of which the store holds units in advance, if their limits
-	// have a Lease. 0 means DefaultLeases; below 0 turns leases off.
+	// have a Lease. 0 means 10,000; below 0 turns leases off.
 	MaxLeases int
-
 	// LeaseHorizon is for how long the units of a lease should last, at most a twentieth of
 	// the limit's Window. Units that are not used after one and a half times as long are
-	// given back. 0 means DefaultLeaseHorizon.
+	// given back. 0 means a second.
 	LeaseHorizon time.Duration
-
 	// Node registers the process as a proxy of the database, and lets it obey pauses of the
 	// limits. Nil does neither.
 	Node *Node
-
 	// Now replaces the server's clock, for tests.
 	Now func() time.Time
-
 	// OnError is called with failures that no caller sees: of a migration, of a
 	// cleanup. It must not block. Nil drops them.
 	OnError func(error)
 }
 
 const (
-	// DefaultWorkers is how many batches may be in flight at once.
-	DefaultWorkers = 4
-	// DefaultBlockedKeys is how many used-up keys a store remembers.
-	DefaultBlockedKeys = 10000
-	// DefaultLeases is how many leases a store has.
-	DefaultLeases = 10000
-	// DefaultLeaseHorizon is for how long a lease should last.
-	DefaultLeaseHorizon = time.Second
-	// defaultCleanup is how likely a statement is followed by a cleanup.
-	defaultCleanup = 0.1
+	defaultWorkers      = 4
+	defaultBlockedKeys  = 10000
+	defaultLeases       = 10000
+	defaultLeaseHorizon = time.Second
+	defaultCleanup      = 0.1
 )
 
 // withDefaults returns the options with the default values, or a *ratelimit.FieldError.
@@ -77,19 +64,19 @@ func (o Options) withDefaults() (Options, error) {
 		return o, &ratelimit.FieldError{Field: "LeaseHorizon", Value: o.LeaseHorizon.String(), Want: "0 or more"}
 	}
 	if o.MaxLeases == 0 {
-		o.MaxLeases = DefaultLeases
+		o.MaxLeases = defaultLeases
 	}
 	if o.LeaseHorizon == 0 {
-		o.LeaseHorizon = DefaultLeaseHorizon
+		o.LeaseHorizon = defaultLeaseHorizon
 	}
 	if o.CleanupProbability == 0 {
 		o.CleanupProbability = defaultCleanup
 	}
 	if o.Workers == 0 {
-		o.Workers = DefaultWorkers
+		o.Workers = defaultWorkers
 	}
 	if o.MaxBlockedKeys == 0 {
-		o.MaxBlockedKeys = DefaultBlockedKeys
+		o.MaxBlockedKeys = defaultBlockedKeys
 	}
 	return o, nil
 }

@@ -136,7 +136,7 @@ func addCharges(p *plan, r *request) {
 		h := &r.call.Hits[i]
 		switch {
 		case h.Cost < 0:
-			r.positions = append(r.positions, position{refund: add(p, refund, h.Limit, rowOf(h), h.Refunded()).entry})
+			r.positions = append(r.positions, position{refund: add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h)).entry})
 		case r.passes && !h.Peek:
 			r.positions = append(r.positions, add(p, take, h.Limit, rowOf(h), h.Cost))
 		default:

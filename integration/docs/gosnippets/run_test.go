@@ -87,7 +87,7 @@ func newStore() ratelimit.Store {
 
 // newLimiter returns a limiter of 100 a minute in memory.
 func newLimiter() *ratelimit.Limiter {
-	limiter, err := ratelimit.NewLimiter(newStore(), ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute}, 0)
+	limiter, err := ratelimit.NewLimiter(newStore(), ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute})
 	if err != nil {
 		panic(err)
 	}

@@ -29,7 +29,7 @@ func oneLimit(ctx context.Context) error {
 		return err
 	}
 	defer store.Close()
-	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute}, 0)
+	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute})
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func memoryStore(ctx context.Context) error {
 		return err
 	}
 	limit := ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Minute}
-	limiter, err := ratelimit.NewLimiter(store, limit, 0)
+	limiter, err := ratelimit.NewLimiter(store, limit)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func passesCalendar(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return 
 // Period returns the first moment of the calendar's unit that contains now, and the
 // first moment of the next, in microseconds since the Unix epoch.
 func Period(l *ratelimit.Limit, now int64) (start, end int64) {
-	zone, err := ratelimit.LoadZone(l.Zone)
+	zone, err := time.LoadLocation(l.Zone)
 	if err != nil {
 		zone = time.UTC // Validate has refused such a zone
 	}

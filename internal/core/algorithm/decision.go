@@ -37,11 +37,20 @@ func Decide(hits []ratelimit.Hit, rows []*Row, nows []int64, decisions []ratelim
 	return all
 }
 
+// Refunded is how much a hit with a negative cost gives back. No quota is larger than
+// MaxEvents, and within that bound sums of refunds cannot overflow.
+func Refunded(h *ratelimit.Hit) int64 {
+	if h.Cost < -ratelimit.MaxEvents {
+		return ratelimit.MaxEvents
+	}
+	return -h.Cost
+}
+
 // charge applies one hit to a row and reports whether it is allowed.
 func charge(h *ratelimit.Hit, r *Row, now int64) bool {
 	switch {
 	case h.Cost < 0:
-		Of(h.Limit).Refund(h.Limit, r, now, h.Refunded())
+		Of(h.Limit).Refund(h.Limit, r, now, Refunded(h))
 		return true
 	case h.Cost > h.Limit.Capacity():
 		return false

@@ -13,7 +13,7 @@ import (
 //
 // State: as of a token bucket, so that a change of Burst or Events, which may change the way of
 // the refill, keeps the tokens. The last refill was at last_refill and remainder ÷ Events
-// microseconds: whole numbers, so no part of a token is ever lost. MaxBucketSpan bounds them.
+// microseconds: whole numbers, so no part of a token is ever lost. Limit.Validate bounds them by 2^62.
 func init() {
 	definitions[len(definitions)-2] = &Definition{
 		Name: "even_bucket", Take: takeEven, Refund: refundEven, Look: lookEven, Passes: passesEven, SQL: &evenBucketSQL,

@@ -22,13 +22,16 @@ func init() {
 	})
 }
 
+// maxSpan is the largest backlog. Limit.Validate keeps Capacity times the Window below it.
+const maxSpan = int64(1) << 62
+
 // gcraTime returns the time that counts: now, unless the clock was set back so far that
-// the backlog would exceed MaxGCRASpan; then the earliest time at which it does not.
+// the backlog would exceed maxSpan; then the earliest time at which it does not.
 func gcraTime(l *ratelimit.Limit, r *Row, now int64) int64 {
 	if r.Refill == 0 {
 		return now
 	}
-	return larger(now, r.Refill-smaller(ratelimit.MaxGCRASpan/l.Events, horizon))
+	return larger(now, r.Refill-smaller(maxSpan/l.Events, horizon))
 }
 
 // backlog is how many units have yet to drain at now. If a token bucket wrote the row, its
@@ -39,7 +42,7 @@ func backlog(l *ratelimit.Limit, r *Row, now int64) int64 {
 		return 0
 	case r.HasTokens:
 		missing := l.Capacity() - smaller(l.Capacity(), larger(0, int64(r.Tokens)))
-		return larger(0, missing*window(l)-smaller(larger(0, now-r.Refill), ratelimit.MaxGCRASpan/l.Events)*l.Events)
+		return larger(0, missing*window(l)-smaller(larger(0, now-r.Refill), maxSpan/l.Events)*l.Events)
 	}
 	return undrained(l, r.Refill-now, smaller(r.Remainder, l.Events-1))
 }
@@ -49,7 +52,7 @@ func undrained(l *ratelimit.Limit, microseconds, remainder int64) int64 {
 	if microseconds < 0 {
 		return 0
 	}
-	return smaller(microseconds, ratelimit.MaxGCRASpan/l.Events)*l.Events + remainder
+	return smaller(microseconds, maxSpan/l.Events)*l.Events + remainder
 }
 
 // storeBacklog writes a backlog into the row.

@@ -2,6 +2,7 @@ package algorithm_test
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"testing"
 
@@ -157,4 +158,13 @@ func drawFamily(t *rapid.T, l *ratelimit.Limit) []*ratelimit.Limit {
 		}
 	}
 	return others
+}
+
+// TestRefunds: a refund is as large as any quota at most.
+func TestRefunds(t *testing.T) {
+	for cost, want := range map[int64]int64{-1: 1, -ratelimit.MaxEvents: ratelimit.MaxEvents, -ratelimit.MaxEvents - 1: ratelimit.MaxEvents, math.MinInt64: ratelimit.MaxEvents} {
+		if got := algorithm.Refunded(&ratelimit.Hit{Cost: cost}); got != want {
+			t.Errorf("cost %d refunds %d, want %d", cost, got, want)
+		}
+	}
 }

@@ -33,6 +33,9 @@ type Call struct {
 	open int   // how many parts of this call are not finished
 }
 
+// DigestPrefix begins each stored key that is a digest, see ratelimit.DigestKey.
+const DigestPrefix = "sha256:"
+
 // NewCall returns a call.
 func NewCall() *Call { return &Call{done: make(chan struct{}, 1)} }
 

@@ -60,8 +60,6 @@
 //   - integration/yaegi_hazards_test.go has the other constructs, with a proof of each.
 //     internal/testkit/imports/values_test.go looks for what needs the types of the code.
 //
-// The packages are ratelimit, internal/core/algorithm, internal/plane/history, ratelimit/memory,
-// internal/plane/policy, ratelimit/postgres, internal/core/schema, internal/core/batch, internal/proxy/edge,
-// internal/core/lease, internal/proxy/pgwire and traefikplugin. Tests in internal/testkit/imports and integration check what can be
+// CONTRIBUTING.md lists the packages. Tests in internal/testkit/imports and integration check what can be
 // checked by reading the source.
 package batch

@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -78,6 +79,10 @@ func NewQueue(o Options) *Queue {
 // Package postgres sets this variable when it is initialised, and nothing changes it after
 // that. It is here because the public API has no queues.
 var OpenQueue func(store ratelimit.Store, timeout time.Duration, fill, deliver func(calls []*Call)) *Queue
+
+// ErrPaused is the error of the calls of a queue of OpenQueue while the limits of the database are
+// paused.
+var ErrPaused = errors.New("ratelimit/postgres: limits are paused")
 
 // Timeout is for the whole wait of a call in the queue.
 func Timeout(q *Queue) time.Duration { return q.timeout }

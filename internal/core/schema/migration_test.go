@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -53,10 +55,10 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 			}
 			defer store.Close()
 			takes(t, store)
-			if err := postgres.MigratePolicy(context.Background(), db); err != nil {
+			if err := policy.Migrate(context.Background(), db); err != nil {
 				t.Fatal(err)
 			}
-			if err := postgres.MigrateHistory(context.Background(), db); err != nil {
+			if err := history.Migrate(context.Background(), db); err != nil {
 				t.Fatal(err)
 			}
 			for until := time.Now().Add(20 * time.Second); s.text(everything) != want; time.Sleep(5 * time.Millisecond) {
@@ -85,7 +87,7 @@ func TestANewerSchemaStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := postgres.MigratePolicy(context.Background(), db); err != nil {
+	if err := policy.Migrate(context.Background(), db); err != nil {
 		t.Fatal(err)
 	}
 	s.want("SELECT rate_limit_policy_version()", "1000")
@@ -105,7 +107,7 @@ func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := postgres.MigratePolicy(context.Background(), db); err != nil {
+	if err := policy.Migrate(context.Background(), db); err != nil {
 		t.Fatal(err)
 	}
 	s.want("SELECT rate_limit_rule('kept', without_header => 'skip')", "changed")
@@ -172,7 +174,7 @@ func TestOldServer(t *testing.T) {
 	}
 	defer store.Close()
 	takes(t, store)
-	if err := postgres.MigratePolicy(context.Background(), db); err == nil || !strings.Contains(err.Error(), "need Postgres 15 or newer, and the server is 14") {
+	if err := policy.Migrate(context.Background(), db); err == nil || !strings.Contains(err.Error(), "need Postgres 15 or newer, and the server is 14") {
 		t.Errorf("MigratePolicy: %v", err)
 	}
 	s.want(`SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause")
@@ -191,7 +193,7 @@ func TestCountersWorkWithoutThePrivilegeForThePolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	takes(t, store)
-	if err := postgres.MigratePolicy(context.Background(), db); err == nil || !strings.Contains(err.Error(), "schema.sql") || !strings.Contains(err.Error(), "permission denied for schema public") {
+	if err := policy.Migrate(context.Background(), db); err == nil || !strings.Contains(err.Error(), "schema.sql") || !strings.Contains(err.Error(), "permission denied for schema public") {
 		t.Errorf("MigratePolicy: %v", err)
 	}
 	store.Close()

@@ -62,7 +62,7 @@ const errNoCounter = notFound("there is no counter of this prefix and key, so it
 // storedKeys are the texts that the tables may have for a key: the key itself, as lists show
 // it, or its digest.
 func storedKeys(key string) []string {
-	keys := []string{ratelimit.StoredKey(key), ratelimit.DigestKey(key)}
+	keys := []string{(&ratelimit.Hit{Key: key}).StoredKey(), ratelimit.DigestKey(key)}
 	if utf8.ValidString(key) && strings.IndexByte(key, 0) < 0 {
 		keys = append(keys, key)
 	}

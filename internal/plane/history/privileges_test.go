@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // The privileges that docs/operating.md lists are enough for a proxy: it writes, sets the retention
@@ -23,7 +22,7 @@ func TestThePrivilegesOfTheDocumentation(t *testing.T) {
 		t.Fatal("docs/operating.md has no GRANT EXECUTE")
 	}
 	s := newSite(t)
-	if err := postgres.MigrateHistory(context.Background(), s.db()); err != nil {
+	if err := history.Migrate(context.Background(), s.db()); err != nil {
 		t.Fatal(err)
 	}
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public")

@@ -106,7 +106,7 @@ func (w *Writer) migrate(ctx context.Context) error {
 	}
 	within, cancel := context.WithTimeout(ctx, migrateTimeout)
 	defer cancel()
-	err := postgres.MigrateHistory(within, w.db)
+	err := Migrate(within, w.db)
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}

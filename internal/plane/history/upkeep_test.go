@@ -31,7 +31,7 @@ func newUpkeepSite(t testing.TB) *upkeepSite {
 	s := &upkeepSite{t: t, dsn: cluster.Open(t)}
 	s.db = s.open("")
 	s.conn = s.connect()
-	if err := postgres.MigrateHistory(context.Background(), s.db); err != nil {
+	if err := history.Migrate(context.Background(), s.db); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -220,19 +220,19 @@ type anchorKey struct {
 // anchor returns an amount with windows that begin on the day of a user. Users with the same day
 // and time zone share it.
 func (set *ruleSet) anchor(a *amount, start time.Time, zone string) *amount {
-	if zone == "" {
-		zone = a.limit.Zone
-	} else if _, err := ratelimit.LoadZone(zone); err != nil {
-		zone = a.limit.Zone // this machine does not know the user's
-	}
 	l := *a.limit
 	l.Anchor = ratelimit.AnchorOn(l.Calendar, start)
-	l.Zone = zone
+	if zone != "" {
+		l.Zone = zone
+		if l.Validate() != nil {
+			l.Zone = a.limit.Zone // this machine does not know the user's
+		}
+	}
 	changed := &amount{limit: &l, mark: a.mark}
 	if a.mark.From == "user" || a.mark.From == "key" {
 		return changed // of one identity alone
 	}
-	key := anchorKey{a, l.Anchor, zone}
+	key := anchorKey{a, l.Anchor, l.Zone}
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	with, known := set.anchored[key]

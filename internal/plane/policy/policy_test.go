@@ -252,7 +252,7 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 		`limits: missing`:       func(r *policy.Rule) { r.Limits = nil },
 		`limits: "hour"`:        func(r *policy.Rule) { r.Action = policy.Block },
 		`limit: "a/b"`:          func(r *policy.Rule) { r.Limits[0].Name = "a/b" },
-		`limit: "-5"`:           func(r *policy.Rule) { r.Limits[0].Limit.Events = -5 },
+		`events: "-5"`:          func(r *policy.Rule) { r.Limits[0].Limit.Events = -5 },
 		`prefix: `:              func(r *policy.Rule) { r.Name = strings.Repeat("x", 250) },
 		`algorithm: "gcra"`:     func(r *policy.Rule) { r.Limits[0].Overage, r.Limits[0].Limit.Algorithm = true, ratelimit.GCRA },
 		`mode: "Mode(9)"`:       func(r *policy.Rule) { r.Mode = 9 },

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -74,7 +75,7 @@ const tablesSQL = `SELECT ` + numbersSQL + `, 'rate_limit_changes'::regclass::oi
 FROM unnest(ARRAY['rate_limit_tiers'::regclass, 'rate_limit_users', 'rate_limit_api_keys', 'rate_limit_rules', 'rate_limit_rule_limits', 'rate_limit_overrides', 'rate_limit_bans']) AS t(oid)`
 
 // wholeSQL says whether the tables have all their triggers.
-const wholeSQL = `SELECT ` + postgres.PolicyWhole + `::text`
+const wholeSQL = `SELECT ` + schema.PolicyWhole + `::text`
 
 // changes is what a poll has found.
 type changes struct {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -109,11 +110,11 @@ func (p *Policy) others(ctx context.Context, failure error) error {
 	}
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
-	others, err := runOne(within, p.db, &postgres.Statement{SQL: postgres.Others}, 1)
+	others, err := runOne(within, p.db, &postgres.Statement{SQL: schema.Others}, 1)
 	if err != nil || len(others) != 1 || others[0] == "" {
 		return failure
 	}
-	return fmt.Errorf("%w; %s: %s", failure, others[0], postgres.OthersHint)
+	return fmt.Errorf("%w; %s: %s", failure, others[0], schema.OthersHint)
 }
 
 // migrate creates or upgrades the tables, unless they are right, or the last attempt has failed
@@ -128,7 +129,7 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	}
 	within, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
-	err := postgres.MigratePolicy(within, p.db)
+	err := Migrate(within, p.db)
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}

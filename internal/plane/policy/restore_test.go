@@ -14,7 +14,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // dump returns the commands that restore the database of a site over itself, one by one.
@@ -85,7 +84,7 @@ func TestARestoreOpensNothing(t *testing.T) {
 		// A proxy starts. It cannot tell a moment without any function from an empty database.
 		if s.number(`SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`) > 0 {
 			other := s.db()
-			_ = postgres.MigratePolicy(ctx, other)
+			_ = policy.Migrate(ctx, other)
 			other.Close()
 		}
 		for what, facts := range map[string]policy.Facts{"blocked": {Method: "PUT"}, "banned": {Method: "GET"}} {

@@ -43,7 +43,7 @@ func newSite(t testing.TB) *site {
 	}
 	db := s.db()
 	defer db.Close()
-	if err := postgres.MigratePolicy(context.Background(), db); err != nil {
+	if err := policy.Migrate(context.Background(), db); err != nil {
 		t.Fatal(err)
 	}
 	s.exec(`INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2)`)

@@ -56,6 +56,9 @@ func ParseBurst(text string) (int64, error) {
 	return burst, nil
 }
 
+// WantLease says what the lease of a limit must be.
+const WantLease = "a share of what is left from 0.1% to 50%, such as 5%"
+
 // ParseLease reads the lease of a limit, such as "5%"; "" and "off" are none.
 func ParseLease(text string) (float64, error) {
 	if text == "" || text == "off" {
@@ -64,7 +67,7 @@ func ParseLease(text string) (float64, error) {
 	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
 	share := percent / 100
 	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(share) || share < ratelimit.MinLease || share > ratelimit.MaxLease {
-		return 0, &ratelimit.FieldError{Field: "lease", Value: text, Want: ratelimit.WantLease}
+		return 0, &ratelimit.FieldError{Field: "lease", Value: text, Want: WantLease}
 	}
 	return share, nil
 }

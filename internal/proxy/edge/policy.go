@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -33,14 +34,10 @@ func OpenPolicy(store ratelimit.Store, db postgres.DB, s PolicySettings, o Polic
 	if db == nil {
 		return nil, PolicyNeedsPostgres()
 	}
-	var applied func(int64, string, []string)
-	if s, ok := store.(*postgres.Store); ok {
-		applied = s.NoteApplied
-	}
 	live, err := policy.New(db, policy.Settings{
 		Options: policy.Options{Remember: o.Remember, SecretHeader: CredentialHeader},
 		Refresh: s.Refresh, MaxIdentities: s.MaxIdentities, DisableMigration: !o.AutoMigrate,
-		OnApplied: applied, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError,
+		OnApplied: func(seq int64, log string, problems []string) { hooks.NoteApplied(store, seq, log, problems) }, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError,
 	})
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 			l.Zone = rapid.SampledFrom([]string{"", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "Australia/Lord_Howe", "Africa/Cairo", "America/Havana"}).Draw(t, "zone")
 			l.Window = 0
 			if (l.Calendar == ratelimit.Month || l.Calendar == ratelimit.Year) && rapid.Bool().Draw(t, "anchored") {
-				l.Anchor = rapid.Int64Range(0, ratelimit.MaxAnchor).Draw(t, "anchor")
+				l.Anchor = rapid.Int64Range(0, 1095).Draw(t, "anchor")
 			}
 		}
 		switch {

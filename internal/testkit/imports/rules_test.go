@@ -39,19 +39,22 @@ var rules = []rule{
 		dir: "internal/core/lease", ours: []string{"ratelimit"},
 		reason: "it says what to charge in advance, and a store charges it",
 	}, {
+		dir: "internal/core/hooks", ours: []string{"ratelimit"},
+		reason: "the store gives proxies here what Go programs do not need",
+	}, {
 		dir:    "internal/core/sqlstate",
 		reason: "the store and both drivers use this list of error codes",
 	}, {
 		dir:    "internal/core/schema",
 		reason: "it is SQL text, which every package may run",
 	}, {
-		dir: "ratelimit/postgres", ours: []string{"internal/core/batch", "internal/core/lease", "internal/core/sqlstate", "ratelimit", "internal/core/algorithm", "internal/core/schema"},
+		dir: "ratelimit/postgres", ours: []string{"internal/core/batch", "internal/core/hooks", "internal/core/lease", "internal/core/sqlstate", "ratelimit", "internal/core/algorithm", "internal/core/schema"},
 		reason: "the store knows a driver only as a postgres.DB, and no proxy",
 	}, {
-		dir: "internal/plane/policy", ours: []string{"internal/core/batch", "ratelimit", "ratelimit/postgres"},
+		dir: "internal/plane/policy", ours: []string{"internal/core/batch", "internal/core/schema", "ratelimit", "ratelimit/postgres"},
 		reason: "decisions about rules are pure functions; what reads the rules knows a database as a postgres.DB",
 	}, {
-		dir: "internal/plane/history", ours: []string{"internal/core/batch", "internal/core/sqlstate", "ratelimit", "ratelimit/postgres"},
+		dir: "internal/plane/history", ours: []string{"internal/core/batch", "internal/core/schema", "internal/core/sqlstate", "ratelimit", "ratelimit/postgres"},
 		reason: "it writes what others decided, and knows a database as a postgres.DB",
 	}, {
 		dir: "internal/testkit/policytest", ours: []string{"ratelimit", "internal/plane/policy"},
@@ -63,7 +66,7 @@ var rules = []rule{
 		dir: "internal/proxy/pgwire", ours: []string{"internal/core/sqlstate", "ratelimit", "ratelimit/postgres"},
 		reason: "this driver exists because pgx cannot be interpreted",
 	}, {
-		dir: "internal/proxy/edge", ours: []string{"ratelimit", "internal/plane/history", "ratelimit/memory", "internal/plane/policy", "ratelimit/postgres"},
+		dir: "internal/proxy/edge", ours: []string{"internal/core/hooks", "ratelimit", "internal/plane/history", "ratelimit/memory", "internal/plane/policy", "ratelimit/postgres"},
 		reason: "it is the same for both proxies, so it knows neither a proxy nor a driver",
 	}, {
 		dir: "ratelimit/httplimit", ours: []string{"internal/proxy/edge", "ratelimit"},
@@ -84,7 +87,7 @@ var rules = []rule{
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra"},
 		reason: "it prints what admin and archive return; policy is for the form of keys",
 	}, {
-		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/proxy/edge", "ratelimit", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres"},
+		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/hooks", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres"},
 		// Prometheus: Caddy's registry of metrics has a type of that module.
 		others: []string{"github.com/caddyserver/caddy/v2", "go.uber.org/zap", "github.com/prometheus/client_golang"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type",
@@ -281,7 +284,7 @@ func interpreted(t *testing.T) []string {
 // TestInterpretedPackages: the documentation of package batch names them.
 func TestInterpretedPackages(t *testing.T) {
 	want := []string{
-		"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "internal/core/schema", "internal/core/sqlstate",
+		"internal/core/algorithm", "internal/core/batch", "internal/core/hooks", "internal/core/lease", "internal/core/schema", "internal/core/sqlstate",
 		"internal/plane/history", "internal/plane/policy", "internal/proxy/edge", "internal/proxy/pgwire",
 		"ratelimit", "ratelimit/memory", "ratelimit/postgres", "traefikplugin",
 	}

@@ -1,0 +1,31 @@
+// Package hooks is what a Postgres store offers to the packages of this repository, and not to Go
+// programs. Package postgres sets these variables when it is initialised, and nothing changes them
+// after that. Another kind of store has no batches and no registry: for it, the functions do nothing.
+package hooks
+
+import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+
+// Histogram counts values by size.
+type Histogram struct {
+	// Counts[i] counts the values that are above 1<<(i-1) and at most 1<<i. Counts[0] counts those
+	// that are at most 1, and the last element also those that are larger.
+	Counts []int64
+
+	// Sum is the sum of the values.
+	Sum int64
+}
+
+// Batches are the histograms of the batches of a store.
+type Batches struct {
+	Sizes Histogram // requests in a batch
+	Waits Histogram // microseconds from the arrival of a batch's first request to the batch's start
+	Times Histogram // microseconds from a batch's start to its end
+}
+
+// BatchesOf returns what a store has counted since it was made.
+var BatchesOf func(store ratelimit.Store) Batches
+
+// NoteApplied says for the registry of proxies which change of the policy the process obeys, in which
+// log of changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot
+// use. It does nothing without postgres.Options.Node.
+var NoteApplied func(store ratelimit.Store, seq int64, log string, problems []string)

@@ -1,0 +1,40 @@
+package history
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// Migrate makes the tables of the history what they must be. If nothing is to be done, it costs one
+// small query. Otherwise the role of the connection must be able to create tables in the first schema
+// of its search_path. The error is ratelimit.ErrUnavailable if the database does not answer.
+func Migrate(ctx context.Context, db postgres.DB) error {
+	ready, err := isReady(ctx, db)
+	if err != nil || ready {
+		return err
+	}
+	failure := db.Exec(ctx, schema.HistoryOnce)
+	if failure == nil {
+		return nil
+	}
+	if ready, err := isReady(ctx, db); err == nil && ready {
+		return nil // another process was faster
+	}
+	return fmt.Errorf("creating the tables of the history (a role that may create tables can run schema.sql instead): %w", failure)
+}
+
+// isReady reports whether the tables are right.
+func isReady(ctx context.Context, db postgres.DB) (bool, error) {
+	statement := &postgres.Statement{SQL: `SELECT 1 WHERE 1 = (` + schema.HistoryReady + `)`}
+	if err := db.Run(ctx, []*postgres.Statement{statement}); err != nil {
+		return false, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
+	}
+	if statement.Err != nil {
+		return false, fmt.Errorf("looking for the tables of the history: %w", statement.Err)
+	}
+	return statement.Rows == 1, nil
+}

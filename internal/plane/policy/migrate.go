@@ -1,0 +1,63 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// Migrate makes the tables of the policy what they must be, and creates those of counts if they are
+// missing. If nothing is to be done, it costs one small query. Otherwise the role of the connection
+// must be able to create tables in the first schema of its search_path, and the server must be
+// Postgres 15 or newer. The error is ratelimit.ErrUnavailable if the database does not answer.
+func Migrate(ctx context.Context, db postgres.DB) error {
+	now, err := lookForTables(ctx, db)
+	if err != nil || now.policy == 1 {
+		return err
+	}
+	if now.restoring == 1 {
+		return schema.ErrRestoring
+	}
+	if now.server < schema.OldestPolicyServer {
+		return fmt.Errorf("the tables of the policy need Postgres 15 or newer, and the server is %d; counters work without them", now.server/10000)
+	}
+	sql := schema.PolicyOnce
+	if now.counters == 0 {
+		sql = schema.Lock + schema.Counters + sql
+	}
+	failure := db.Exec(ctx, sql)
+	if failure == nil {
+		return nil
+	}
+	if now, err := lookForTables(ctx, db); err == nil && now.policy == 1 {
+		return nil // another process was faster
+	}
+	return fmt.Errorf("creating the tables of the policy (a role that may create tables can run schema.sql instead): %w", failure)
+}
+
+// tablesFound is what schema.Ready returns.
+type tablesFound struct{ counters, policy, server, restoring int }
+
+// readySQL is schema.Ready as one text.
+const readySQL = `SELECT ready::text FROM (` + schema.Ready + `) AS ready`
+
+// lookForTables reports which tables are right.
+func lookForTables(ctx context.Context, db postgres.DB) (tablesFound, error) {
+	found := tablesFound{}
+	row, err := runOne(ctx, db, &postgres.Statement{SQL: readySQL}, 1)
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		return found, err
+	}
+	if err == nil {
+		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d,%d)", &found.counters, &found.policy, &found.server, &found.restoring)
+	}
+	if err != nil {
+		return found, fmt.Errorf("looking for the tables: %w", err)
+	}
+	return found, nil
+}

@@ -1,0 +1,88 @@
+package imports
+
+import (
+	"go/importer"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// public are the packages that Go programs use.
+var public = []string{"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgxdb", "ratelimit/postgres"}
+
+// mostDocumentation is how many lines `go doc -all` of all public packages may print together.
+const mostDocumentation = 700
+
+// A Go program can name each type that the public API has.
+func TestThePublicAPIHasNoInternalTypes(t *testing.T) {
+	exports := make(map[string]string)
+	args := []string{"-export", "-deps"}
+	for _, dir := range public {
+		args = append(args, "./"+dir)
+	}
+	for _, p := range goList(t, args...) {
+		exports[p.ImportPath] = p.Export
+	}
+	from := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	for _, dir := range public {
+		p, err := from.Import(module + "/" + dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range p.Scope().Names() {
+			object := p.Scope().Lookup(name)
+			if !object.Exported() {
+				continue
+			}
+			for _, text := range signatures(object) {
+				if strings.Contains(text, "/internal/") {
+					t.Errorf("%s: a Go program cannot name the type in: %s", dir, text)
+				}
+			}
+		}
+	}
+}
+
+// signatures are the types of an exported object, of its exported fields and of its exported methods.
+func signatures(object types.Object) []string {
+	named, isType := object.(*types.TypeName)
+	if !isType {
+		return []string{object.String()}
+	}
+	var all []string
+	if shape, ok := named.Type().Underlying().(*types.Struct); ok {
+		for i := range shape.NumFields() {
+			if field := shape.Field(i); field.Exported() {
+				all = append(all, field.String())
+			}
+		}
+	} else {
+		all = append(all, named.Type().Underlying().String())
+	}
+	for methods, i := types.NewMethodSet(types.NewPointer(named.Type())), 0; i < methods.Len(); i++ {
+		if method := methods.At(i).Obj(); method.Exported() {
+			all = append(all, method.String())
+		}
+	}
+	return all
+}
+
+func TestThePublicAPIIsShort(t *testing.T) {
+	lines := 0
+	for _, dir := range public {
+		cmd := exec.Command("go", "doc", "-all", "./"+dir)
+		cmd.Dir = root
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += strings.Count(string(out), "\n")
+	}
+	if lines > mostDocumentation {
+		t.Errorf("go doc -all of the public packages has %d lines, want at most %d", lines, mostDocumentation)
+	}
+}
