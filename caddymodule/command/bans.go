@@ -34,7 +34,7 @@ func (b *banTerms) until(c *call) (time.Time, error) {
 }
 
 // ban makes a ban on these terms, and prints it.
-func (c *call) ban(terms *banTerms, make func(until time.Time) (admin.Ban, error)) error {
+func (c *call) ban(terms *banTerms, make func(until time.Time) (*admin.Ban, error)) error {
 	until, err := terms.until(c)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ which is more than any one organisation holds, needs --yes.`,
 			if admin.IsWide(network) && !yes {
 				return &ratelimit.FieldError{Field: "NETWORK", Value: network.String(), Want: "an IPv4 /8 or an IPv6 /16 at most, which is as much as one organisation holds, or given with --yes: a wider ban shuts out all kinds of clients"}
 			}
-			return c.ban(&terms, func(until time.Time) (admin.Ban, error) {
+			return c.ban(&terms, func(until time.Time) (*admin.Ban, error) {
 				return c.db.BanNetwork(c.ctx, network, until, terms.reason)
 			})
 		}),

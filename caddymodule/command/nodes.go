@@ -82,7 +82,7 @@ caddy pg-ratelimit resume. A proxy that cannot reach the database meanwhile keep
 			if err != nil {
 				return err
 			}
-			return c.done(pause, pauseText(&pause))
+			return c.done(pause, pauseText(pause))
 		}),
 	}
 	cmd.Flags().StringVar(&lasts, "for", "1h", "how long, such as 20m or 2h")

@@ -100,7 +100,7 @@ func usersBan(t *tool) *cobra.Command {
 		Args:              arguments("USER"),
 		ValidArgsFunction: t.completeUser,
 		RunE: t.on(func(c *call) error {
-			return c.ban(&terms, func(until time.Time) (admin.Ban, error) {
+			return c.ban(&terms, func(until time.Time) (*admin.Ban, error) {
 				return c.db.BanUser(c.ctx, c.args[0], until, terms.reason)
 			})
 		}),
