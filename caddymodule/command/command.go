@@ -88,13 +88,13 @@ func (t *tool) on(do func(c *call) error) func(*cobra.Command, []string) error {
 		if ctx == nil {
 			ctx = context.Background()
 		}
-		return withoutKeys(t.run(&call{t, ctx, nil, cmd, args}, do))
+		return withoutKeys((&call{tool: t, ctx: ctx, cmd: cmd, args: args}).run(do))
 	}
 }
 
-// run connects to the database for a call.
-func (t *tool) run(c *call, do func(c *call) error) error {
-	dsn, err := t.database()
+// run connects to the database, and does something on it.
+func (c *call) run(do func(c *call) error) error {
+	dsn, err := c.database()
 	if err != nil {
 		return err
 	}
