@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -46,8 +45,8 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 	cmd.Flags().StringVar(&before, "before", "", "archive days that ended before: an age such as 60d, or a time such as 2026-08-01")
 	cmd.Flags().StringVar(&to, "to", "", "a folder, or s3://BUCKET/PREFIX")
 	cmd.Flags().BoolVar(&drop, "drop", false, "remove the days from the database when they are archived")
-	run := t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-		now, err := db.Now(ctx)
+	run := t.on(func(c *call) error {
+		now, err := c.db.Now(c.ctx)
 		if err != nil {
 			return err
 		}
@@ -58,7 +57,7 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 		if o.To, err = archive.NewDestination(to); err != nil {
 			return err
 		}
-		return t.archive(ctx, cmd, db, o)
+		return c.archive(o)
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -77,24 +76,24 @@ const archiveMemory = 100 << 20
 
 // archive runs the archive until it is done or interrupted. People see a line when a partition
 // is done; JSON is printed at the end.
-func (t *tool) archive(ctx context.Context, cmd *cobra.Command, db *admin.Database, o archive.Options) error {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+func (c *call) archive(o archive.Options) error {
+	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	limit := debug.SetMemoryLimit(-1) // reads it
 	debug.SetMemoryLimit(min(limit, archiveMemory))
 	defer debug.SetMemoryLimit(limit)
-	o.Warn = func(err error) { fmt.Fprintln(cmd.ErrOrStderr(), "Warning:", err) }
-	if !t.json {
-		o.Done = func(d archive.Day) { fmt.Fprintln(cmd.OutOrStdout(), dayLine(d)) }
+	o.Warn = func(err error) { fmt.Fprintln(c.cmd.ErrOrStderr(), "Warning:", err) }
+	if !c.json {
+		o.Done = func(d archive.Day) { fmt.Fprintln(c.cmd.OutOrStdout(), dayLine(d)) }
 	}
-	days, err := archive.Run(ctx, db.Conn(), o)
+	days, err := archive.Run(ctx, c.db.Conn(), o)
 	if ctx.Err() != nil {
 		err = errors.New("interrupted: the next run goes on where this one was")
 	}
-	if t.json && days == nil {
+	if c.json && days == nil {
 		days = []archive.Day{}
 	}
-	shown := t.show(cmd, days, func(to io.Writer) error {
+	shown := c.show(days, func(to io.Writer) error {
 		if len(days) > 0 || err != nil {
 			return nil
 		}

@@ -1,9 +1,9 @@
 package command
 
 import (
-	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -51,12 +51,12 @@ func group(cmd *cobra.Command) {
 
 // secret reads an argument that may be a secret. "-" reads it from standard input, so that it
 // is in no list of processes and in no history of a shell.
-func secret(cmd *cobra.Command, name, text string) (string, error) {
+func (c *call) secret(name, text string) (string, error) {
 	if text != "-" {
 		return text, nil
 	}
 	const most = 64 << 10
-	read, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), most))
+	read, err := io.ReadAll(io.LimitReader(c.cmd.InOrStdin(), most))
 	if err != nil {
 		return "", fmt.Errorf("%s: reading standard input: %w", name, err)
 	}
@@ -77,22 +77,31 @@ func (n *number) flag(cmd *cobra.Command) {
 // check returns an error for a number that a list cannot have.
 func (n number) check() error {
 	if n < 1 || n > 100000 {
-		return &ratelimit.FieldError{Field: "-n", Value: whole(int64(n)), Want: "from 1 to 100000"}
+		return &ratelimit.FieldError{Field: "-n", Value: strconv.Itoa(int(n)), Want: "from 1 to 100000"}
 	}
 	return nil
 }
 
 // end reads a flag that says when something ends, such as 90d or 2026-12-31. A duration begins
 // now, by the clock of the server. "" is never, the zero time.
-func end(ctx context.Context, db *admin.Database, flag, text string) (time.Time, error) {
+func (c *call) end(flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	now, err := db.Now(ctx)
+	now, err := c.db.Now(c.ctx)
 	if err != nil {
 		return now, err
 	}
 	return admin.ParseUntil(flag, text, now)
+}
+
+// lasting reads the flag of how long something lasts.
+func lasting(flag, text string) (time.Duration, error) {
+	d, err := duration(flag, text)
+	if err == nil && d == 0 {
+		err = &ratelimit.FieldError{Field: flag, Value: text, Want: "above 0"}
+	}
+	return d, err
 }
 
 // duration reads the flag of a duration, such as 24h or 90d.

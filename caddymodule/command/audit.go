@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
@@ -23,20 +22,22 @@ func (p *times) flags(cmd *cobra.Command, since, what string) {
 var errNoSince = &ratelimit.FieldError{Field: "--since", Want: "given with --until"}
 
 // period is the period by the clock of the server.
-func (p *times) period(ctx context.Context, db *admin.Database) (admin.Period, error) {
-	now, err := db.Now(ctx)
+func (p *times) period(c *call) (admin.Period, error) {
+	now, err := c.db.Now(c.ctx)
 	if err != nil {
 		return admin.Period{}, err
 	}
 	return admin.ParsePeriod(p.since, p.until, now)
 }
 
-// periodText is a period for people.
-func periodText(p admin.Period) string { return "from " + moment(p.From) + " until " + moment(p.Until) }
-
 // recording says which requests the audit log has.
 const recording = `The audit log has what the configurations of the proxies say: with "audit denied", the
 default of a configuration with "history", only what was refused.`
+
+// noneRecorded is printed instead of a list of what the audit log has.
+func noneRecorded(what string, p admin.Period) string {
+	return "No such " + what + " is in the audit log from " + moment(p.From) + " until " + moment(p.Until) + ".\n" + recording
+}
 
 // auditFlags are the flags of audit.
 type auditFlags struct {
@@ -46,13 +47,13 @@ type auditFlags struct {
 	most                    number
 }
 
-func (f *auditFlags) query(ctx context.Context, db *admin.Database) (*admin.AuditQuery, error) {
+func (f *auditFlags) query(c *call) (*admin.AuditQuery, error) {
 	q := f.AuditQuery
 	if f.rule != "" {
 		q.Prefix = "rule/" + f.rule
 	}
 	if q.KeyID < 0 {
-		return nil, &ratelimit.FieldError{Field: "--key-id", Value: whole(q.KeyID), Want: "the number of a key, as in: caddy pg-ratelimit keys list"}
+		return nil, &ratelimit.FieldError{Field: "--key-id", Value: cell(q.KeyID), Want: "the number of a key, as in: caddy pg-ratelimit keys list"}
 	}
 	if err := f.most.check(); err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func (f *auditFlags) query(ctx context.Context, db *admin.Database) (*admin.Audi
 			return nil, err
 		}
 	}
-	q.Period, err = f.period(ctx, db)
+	q.Period, err = f.period(c)
 	return &q, err
 }
 
@@ -87,19 +88,16 @@ with the least left.
   caddy pg-ratelimit audit --rule free --address 192.0.2.0/24 -n 200
   caddy pg-ratelimit audit --prefix web --host api.example.com --since 2026-11-27 --until 2026-11-28 --json`,
 		Args: arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			q, err := f.query(ctx, db)
+		RunE: t.on(func(c *call) error {
+			q, err := f.query(c)
 			if err != nil {
 				return err
 			}
-			found, err := db.Audit(ctx, q)
-			if err != nil {
-				return err
-			}
+			found, err := c.db.Audit(c.ctx, q)
 			for i := range found {
 				hideIn(found[i].Key, found[i].User, found[i].Host, found[i].Path)
 			}
-			return t.showTable(cmd, found, auditTable(found, q.Period))
+			return showList(c, found, err, auditRow, noneRecorded("decision", q.Period))
 		}),
 	}
 	flags := cmd.Flags()
@@ -132,43 +130,27 @@ func hideIn(texts ...*string) {
 	}
 }
 
-func auditTable(found []admin.Audited, p admin.Period) table {
-	list := table{
-		header: []string{"TIME", "DECISION", "REASON", "LIMIT", "KEY", "USER", "ADDRESS", "REQUEST", "STATUS", "COUNT", "LEFT", "NODE"},
-		empty:  "No such decision is in the audit log " + periodText(p) + ".\n" + recording,
+func auditRow(a *admin.Audited) row {
+	limit, request, left := a.Prefix, none, none
+	if a.Limit != nil {
+		limit += "/" + *a.Limit
 	}
-	for i := range found {
-		a := &found[i]
-		limit, request, status, left := text(a.Prefix), none, none, none
-		if a.Limit != nil {
-			limit = text(a.Prefix + "/" + *a.Limit)
-		}
-		if a.Method != nil || a.Host != nil || a.Path != nil {
-			request = text(strings.TrimSpace(orEmpty(a.Method) + " " + orEmpty(a.Host) + orEmpty(a.Path)))
-		}
-		if a.Status != nil {
-			status = whole(int64(*a.Status))
-		}
-		if a.Quota != nil && a.Remaining != nil {
-			left = fmt.Sprintf("%d of %d", *a.Remaining, *a.Quota)
-		}
-		list.add(moment(a.Time), a.Decision, optional(a.Reason), limit, optional(a.Key), optional(a.User), optional(a.Address), request,
-			status, counted(a.Count, a.Weight), left, text(a.Node))
+	if a.Method != nil || a.Host != nil || a.Path != nil {
+		request = strings.TrimSpace(or(a.Method, "") + " " + or(a.Host, "") + or(a.Path, ""))
 	}
-	return list
+	if a.Quota != nil && a.Remaining != nil {
+		left = fmt.Sprintf("%d of %d", *a.Remaining, *a.Quota)
+	}
+	return row{
+		"TIME", a.Time, "DECISION", a.Decision, "REASON", a.Reason, "LIMIT", limit, "KEY", a.Key, "USER", a.User, "ADDRESS", a.Address,
+		"REQUEST", request, "STATUS", a.Status, "COUNT", counted(a.Count, a.Weight), "LEFT", left, "NODE", a.Node,
+	}
 }
 
 // counted is how many requests a row stands for: "about" if it is of a sample.
 func counted(count int64, weight float64) string {
 	if weight == 1 {
-		return whole(count)
+		return cell(count)
 	}
-	return "about " + whole(int64(float64(count)*weight+0.5))
-}
-
-func orEmpty(value *string) string {
-	if value == nil {
-		return ""
-	}
-	return *value
+	return "about " + cell(int64(float64(count)*weight+0.5))
 }

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -22,24 +21,21 @@ func (b *banTerms) flags(cmd *cobra.Command) {
 }
 
 // until is when the ban ends, by the clock of the server; the zero time is never.
-func (b *banTerms) until(ctx context.Context, db *admin.Database) (time.Time, error) {
+func (b *banTerms) until(c *call) (time.Time, error) {
 	if b.lasts == "" {
-		return end(ctx, db, "--until", b.ends)
+		return c.end("--until", b.ends)
 	}
-	d, err := duration("--for", b.lasts)
-	if err == nil && d == 0 {
-		err = &ratelimit.FieldError{Field: "--for", Value: b.lasts, Want: "above 0"}
-	}
+	d, err := lasting("--for", b.lasts)
 	if err != nil {
 		return time.Time{}, err
 	}
-	now, err := db.Now(ctx)
+	now, err := c.db.Now(c.ctx)
 	return now.Add(d), err
 }
 
 // ban makes a ban on these terms, and prints it.
-func (t *tool) ban(ctx context.Context, db *admin.Database, cmd *cobra.Command, terms *banTerms, make func(until time.Time) (admin.Ban, error)) error {
-	until, err := terms.until(ctx, db)
+func (c *call) ban(terms *banTerms, make func(until time.Time) (*admin.Ban, error)) error {
+	until, err := terms.until(c)
 	if err != nil {
 		return err
 	}
@@ -51,15 +47,11 @@ func (t *tool) ban(ctx context.Context, db *admin.Database, cmd *cobra.Command, 
 	if ban.Until != nil {
 		lasts = "until " + moment(*ban.Until)
 	}
-	return t.done(cmd, ban, fmt.Sprintf("The %s %s is banned %s.", ban.Kind, text(ban.Banned), lasts))
+	return c.done(ban, fmt.Sprintf("The %s %s is banned %s.", ban.Kind, text(ban.Banned), lasts))
 }
 
-func banTable(bans []admin.Ban) table {
-	list := table{header: []string{"KIND", "BANNED", "UNTIL", "TIMES", "BY", "SINCE", "REASON"}, empty: "There are no bans."}
-	for _, b := range bans {
-		list.add(b.Kind, text(b.Banned), optionalMoment(b.Until, "never"), whole(int64(b.Times)), text(b.BannedBy), moment(b.BannedAt), optional(b.Reason))
-	}
-	return list
+func banRow(b *admin.Ban) row {
+	return row{"KIND", b.Kind, "BANNED", b.Banned, "UNTIL", or(b.Until, "never"), "TIMES", b.Times, "BY", b.BannedBy, "SINCE", b.BannedAt, "REASON", b.Reason}
 }
 
 func bansCommand(t *tool) *cobra.Command {
@@ -68,12 +60,9 @@ func bansCommand(t *tool) *cobra.Command {
 		Short:   "Lists the networks, users and keys that are shut out",
 		Example: "  caddy pg-ratelimit bans",
 		Args:    arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			bans, err := db.Bans(ctx)
-			if err != nil {
-				return err
-			}
-			return t.showTable(cmd, bans, banTable(bans))
+		RunE: t.on(func(c *call) error {
+			bans, err := c.db.Bans(c.ctx)
+			return showList(c, bans, err, banRow, "There are no bans.")
 		}),
 	}
 }
@@ -89,16 +78,16 @@ which is more than any one organisation holds, needs --yes.`,
 		Example: `  caddy pg-ratelimit ban 192.0.2.0/24 --for 1h --reason scraping
   caddy pg-ratelimit ban 2001:db8::1`,
 		Args: arguments("NETWORK"),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			network, err := admin.ParseNetwork("NETWORK", args[0])
+		RunE: t.on(func(c *call) error {
+			network, err := admin.ParseNetwork("NETWORK", c.args[0])
 			if err != nil {
 				return err
 			}
 			if admin.IsWide(network) && !yes {
 				return &ratelimit.FieldError{Field: "NETWORK", Value: network.String(), Want: "an IPv4 /8 or an IPv6 /16 at most, which is as much as one organisation holds, or given with --yes: a wider ban shuts out all kinds of clients"}
 			}
-			return t.ban(ctx, db, cmd, &terms, func(until time.Time) (admin.Ban, error) {
-				return db.BanNetwork(ctx, network, until, terms.reason)
+			return c.ban(&terms, func(until time.Time) (*admin.Ban, error) {
+				return c.db.BanNetwork(c.ctx, network, until, terms.reason)
 			})
 		}),
 	}
@@ -113,16 +102,13 @@ func unbanCommand(t *tool) *cobra.Command {
 		Short:             "Lifts the ban of a network or an address",
 		Example:           "  caddy pg-ratelimit unban 192.0.2.0/24",
 		Args:              arguments("NETWORK"),
-		ValidArgsFunction: t.completeOne(bannedNetworks),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			network, err := admin.ParseNetwork("NETWORK", args[0])
+		ValidArgsFunction: t.completeOne(banned("network")),
+		RunE: t.on(func(c *call) error {
+			network, err := admin.ParseNetwork("NETWORK", c.args[0])
 			if err != nil {
 				return err
 			}
-			if err := db.UnbanNetwork(ctx, network); err != nil {
-				return err
-			}
-			return t.change(cmd, "network", network.String(), "unbanned")
+			return c.changed(c.db.UnbanNetwork(c.ctx, network), "network", network.String(), "unbanned")
 		}),
 	}
 }

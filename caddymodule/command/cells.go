@@ -1,19 +1,49 @@
 package command
 
 import (
+	"fmt"
 	"math"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 )
 
-// The functions here return the text of a cell. Texts of the database are printed with
-// escapes for what could change a terminal or a table.
-
 // none is the cell of a value that is not there.
 const none = "-"
 
+// cell is the text of a value. A pointer that is nil is a value that is not there.
+func cell(value any) string {
+	if pointer := reflect.ValueOf(value); pointer.Kind() == reflect.Pointer {
+		if pointer.IsNil() {
+			return none
+		}
+		value = pointer.Elem().Interface()
+	}
+	switch value := value.(type) {
+	case string:
+		return text(value)
+	case time.Time:
+		return moment(value)
+	case bool:
+		if value {
+			return "yes"
+		}
+		return "no"
+	}
+	return fmt.Sprint(value)
+}
+
+// or is a value, or a text if there is none.
+func or[T any](value *T, ifNil string) string {
+	if value == nil {
+		return ifNil
+	}
+	return cell(*value)
+}
+
+// text has escapes for what could change a terminal or a table.
 func text(value string) string {
 	if value == "" {
 		return none
@@ -24,43 +54,13 @@ func text(value string) string {
 	return value
 }
 
-func optional(value *string) string {
-	if value == nil {
-		return none
-	}
-	return text(*value)
-}
-
-func whole(value int64) string { return strconv.FormatInt(value, 10) }
-
-func optionalWhole(value *int64, ifNil string) string {
-	if value == nil {
-		return ifNil
-	}
-	return whole(*value)
-}
-
-func percent(value *float64) string {
-	if value == nil {
-		return none
-	}
-	return strconv.FormatFloat(*value, 'f', 1, 64) + " %"
-}
-
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
-
-func optionalMoment(t *time.Time, ifNil string) string {
-	if t == nil {
-		return ifNil
-	}
-	return moment(*t)
-}
 
 // span is a duration in seconds, as in 1h, 1m30s, 7d or 0.5s.
 func span(seconds float64) string {
 	const day = 24 * 60 * 60
 	if seconds >= day && math.Mod(seconds, day) == 0 {
-		return whole(int64(seconds)/day) + "d"
+		return strconv.FormatInt(int64(seconds)/day, 10) + "d"
 	}
 	d := time.Duration(seconds * float64(time.Second)).Round(time.Millisecond)
 	text := d.String()
@@ -70,11 +70,4 @@ func span(seconds float64) string {
 		}
 	}
 	return text
-}
-
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }

@@ -4,7 +4,7 @@
 //   - command.go: the root, and how a command runs
 //   - connect.go: which database
 //   - arguments.go, completion.go: arguments, and what a shell suggests for them
-//   - output.go, cells.go: tables for people, JSON for programs
+//   - output.go, cells.go: JSON for programs, tables for people
 //   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, migrate.go, uninstall.go:
 //     the commands on the policy and the proxies
 //   - audit.go, top_since.go, usage.go, replay.go, upkeep.go, archive.go: those on the history
@@ -72,31 +72,37 @@ func build(root *cobra.Command, expand ExpandDSN) {
 	)
 }
 
-// action is what a command does on a database.
-type action func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error
+// call is a run of a command on a database.
+type call struct {
+	*tool
+	ctx  context.Context
+	db   *admin.Database
+	cmd  *cobra.Command
+	args []string
+}
 
-// on returns a function for a command that runs an action on the database.
-func (t *tool) on(do action) func(*cobra.Command, []string) error {
+// on returns a function for a command that does something on the database.
+func (t *tool) on(do func(c *call) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		return withoutKeys(t.run(cmd, args, do))
+		ctx := cmd.Context()
+		if ctx == nil {
+			ctx = context.Background()
+		}
+		return withoutKeys((&call{tool: t, ctx: ctx, cmd: cmd, args: args}).run(do))
 	}
 }
 
-func (t *tool) run(cmd *cobra.Command, args []string, do action) error {
-	dsn, err := t.database()
+// run connects to the database, and does something on it.
+func (c *call) run(do func(c *call) error) error {
+	dsn, err := c.database()
 	if err != nil {
 		return err
 	}
-	ctx := cmd.Context()
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	db, err := admin.Open(ctx, dsn)
-	if err != nil {
+	if c.db, err = admin.Open(c.ctx, dsn); err != nil {
 		return err
 	}
-	defer db.Close()
-	return do(ctx, db, cmd, args)
+	defer c.db.Close()
+	return do(c)
 }
 
 // apiKeys matches API keys in a text, also mistyped ones.

@@ -22,24 +22,19 @@ const (
 type suggest = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
 
 // names reads names from a database.
-type names func(ctx context.Context, db *admin.Database) ([]string, error)
+type names func(c *call) ([]string, error)
 
 // ask asks the database for suggestions. There are none if the database does not answer.
 func (t *tool) ask(begun string, read names) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
 	defer cancel()
-	dsn, err := t.database()
+	var all []string
+	err := (&call{tool: t, ctx: ctx}).run(func(c *call) (err error) {
+		all, err = read(c)
+		return err
+	})
 	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	db, err := admin.Open(ctx, dsn)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer db.Close()
-	all, err := read(ctx, db)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+		all = nil
 	}
 	return beginning(all, begun), cobra.ShellCompDirectiveNoFileComp
 }
@@ -77,15 +72,15 @@ func (t *tool) completeUser(cmd *cobra.Command, args []string, begun string) ([]
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return t.ask(begun, func(ctx context.Context, db *admin.Database) ([]string, error) {
-		return db.UserNames(ctx, begun, mostSuggestions)
+	return t.ask(begun, func(c *call) ([]string, error) {
+		return c.db.UserNames(c.ctx, begun, mostSuggestions)
 	})
 }
 
 // completePrefix suggests the prefixes of the limits of rules.
 func (t *tool) completePrefix(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-	return t.ask(begun, func(ctx context.Context, db *admin.Database) ([]string, error) {
-		rules, err := db.Rules(ctx)
+	return t.ask(begun, func(c *call) ([]string, error) {
+		rules, err := c.db.Rules(c.ctx)
 		var all []string
 		for i := range rules {
 			for _, l := range rules[i].Limits {
@@ -147,39 +142,34 @@ func (t *tool) completeSetting(settings []admin.Setting, tier, begun string) ([]
 	return all, directive
 }
 
-func ruleNames(ctx context.Context, db *admin.Database) ([]string, error) { return db.RuleNames(ctx) }
+func ruleNames(c *call) ([]string, error) { return c.db.RuleNames(c.ctx) }
 
-func tierNames(ctx context.Context, db *admin.Database) ([]string, error) { return db.Tiers(ctx) }
+func tierNames(c *call) ([]string, error) { return c.db.Tiers(c.ctx) }
 
 // validKeys are the ids of keys, with what they are for.
-func validKeys(ctx context.Context, db *admin.Database) ([]string, error) {
-	keys, err := db.Keys(ctx, "")
+func validKeys(c *call) ([]string, error) {
+	keys, err := c.db.Keys(c.ctx, "")
 	var all []string
 	for _, k := range keys {
 		if k.State == "valid" {
-			all = append(all, whole(k.ID)+"\t"+text(k.User)+" "+optional(k.Hint)+" "+optional(k.Name))
+			all = append(all, cell(k.ID)+"\t"+text(k.User)+" "+cell(k.Hint)+" "+cell(k.Name))
 		}
 	}
 	return all, err
 }
 
-func bannedUsers(ctx context.Context, db *admin.Database) ([]string, error) {
-	return banned(ctx, db, "user")
-}
-
-func bannedNetworks(ctx context.Context, db *admin.Database) ([]string, error) {
-	return banned(ctx, db, "network")
-}
-
-func banned(ctx context.Context, db *admin.Database, kind string) ([]string, error) {
-	bans, err := db.Bans(ctx)
-	var all []string
-	for _, b := range bans {
-		if b.Kind == kind {
-			all = append(all, b.Banned)
+// banned are the networks, the users or the keys that are banned.
+func banned(kind string) names {
+	return func(c *call) ([]string, error) {
+		bans, err := c.db.Bans(c.ctx)
+		var all []string
+		for _, b := range bans {
+			if b.Kind == kind {
+				all = append(all, b.Banned)
+			}
 		}
+		return all, err
 	}
-	return all, err
 }
 
 // mayComplete gives a flag suggestions.

@@ -1,7 +1,7 @@
 package command
 
 import (
-	"context"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -9,36 +9,29 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
-func usageTable(usage []admin.Usage) table {
-	list := table{header: []string{"PREFIX", "KEY", "USED", "OF", "PERCENT", "ALGORITHM"}, empty: "Nothing is used."}
-	for i := range usage {
-		u := &usage[i]
-		list.add(text(u.Prefix()), text(hideKeys(u.Key)), whole(u.Used), optionalWhole(u.Quota, "unlimited"), percent(u.Percent), u.Algorithm)
+func usageRow(u *admin.Usage) row {
+	percent := none
+	if u.Percent != nil {
+		percent = strconv.FormatFloat(*u.Percent, 'f', 1, 64) + " %"
 	}
-	return list
+	return row{"PREFIX", u.Prefix(), "KEY", hideKeys(u.Key), "USED", u.Used, "OF", or(u.Quota, "unlimited"), "PERCENT", percent, "ALGORITHM", u.Algorithm}
 }
 
-func counterTable(counters []admin.Counter) table {
-	list := table{header: []string{"PREFIX", "KEY", "TABLE", "COUNT", "BEFORE", "SINCE", "TOKENS", "REFILLED", "HITS", "EXPIRES", "USED", "OF"}, empty: "There are no counters."}
-	for i := range counters {
-		c := &counters[i]
-		in, tokens, hits, used, quota := "ephemeral", none, none, none, none
-		if c.Durable {
-			in = "durable"
-		}
-		if c.Tokens != nil {
-			tokens = whole(int64(*c.Tokens))
-		}
-		if c.Hits != nil {
-			hits = whole(int64(*c.Hits))
-		}
-		if c.Usage != nil {
-			used, quota = whole(c.Usage.Used), optionalWhole(c.Usage.Quota, "unlimited")
-		}
-		list.add(text(c.Prefix), text(hideKeys(c.Key)), in, optionalWhole(c.Count, none), optionalWhole(c.PrevCount, none), optionalMoment(c.WindowStart, none),
-			tokens, optionalMoment(c.LastRefill, none), hits, moment(c.Expires), used, quota)
+func counterRow(c *admin.Counter) row {
+	in, tokens, used, quota := "ephemeral", none, none, none
+	if c.Durable {
+		in = "durable"
 	}
-	return list
+	if c.Tokens != nil {
+		tokens = cell(int64(*c.Tokens))
+	}
+	if c.Usage != nil {
+		used, quota = cell(c.Usage.Used), or(c.Usage.Quota, "unlimited")
+	}
+	return row{
+		"PREFIX", c.Prefix, "KEY", hideKeys(c.Key), "TABLE", in, "COUNT", c.Count, "BEFORE", c.PrevCount, "SINCE", c.WindowStart,
+		"TOKENS", tokens, "REFILLED", c.LastRefill, "HITS", c.Hits, "EXPIRES", c.Expires, "USED", used, "OF", quota,
+	}
 }
 
 func topCommand(t *tool) *cobra.Command {
@@ -62,28 +55,22 @@ So REQUESTS are then refusals only.`,
   caddy pg-ratelimit top --prefix rule/free/ -n 5
   caddy pg-ratelimit top --prefix web`,
 		Args: arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+		RunE: t.on(func(c *call) error {
 			if err := most.check(); err != nil {
 				return err
 			}
 			if in.since != "" {
-				return t.topSince(ctx, db, cmd, &in, prefix, int(most))
+				return c.topSince(&in, prefix, int(most))
 			}
 			if in.until != "" {
 				return errNoSince
 			}
 			if prefix != "" && !strings.HasPrefix(prefix, "rule/") {
-				counters, err := db.TopCounters(ctx, prefix, int(most))
-				if err != nil {
-					return err
-				}
-				return t.showTable(cmd, counters, counterTable(counters))
+				counters, err := c.db.TopCounters(c.ctx, prefix, int(most))
+				return showList(c, counters, err, counterRow, "There are no counters.")
 			}
-			usage, err := db.Top(ctx, prefix, int(most))
-			if err != nil {
-				return err
-			}
-			return t.showTable(cmd, usage, usageTable(usage))
+			usage, err := c.db.Top(c.ctx, prefix, int(most))
+			return showList(c, usage, err, usageRow, "Nothing is used.")
 		}),
 	}
 	cmd.Flags().StringVar(&prefix, "prefix", "", "counters of this prefix only")
@@ -95,13 +82,13 @@ So REQUESTS are then refusals only.`,
 
 // onCounter makes an action on one counter the work of a command with the arguments PREFIX and
 // KEY.
-func (t *tool) onCounter(do func(ctx context.Context, db *admin.Database, cmd *cobra.Command, prefix, key string) error) func(*cobra.Command, []string) error {
-	return t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-		key, err := secret(cmd, "KEY", args[1])
+func (t *tool) onCounter(do func(c *call, prefix, key string) error) func(*cobra.Command, []string) error {
+	return t.on(func(c *call) error {
+		key, err := c.secret("KEY", c.args[1])
 		if err != nil {
 			return err
 		}
-		return do(ctx, db, cmd, args[0], key)
+		return do(c, c.args[0], key)
 	})
 }
 
@@ -116,12 +103,9 @@ key may be one that is stored as a digest. KEY may be "-", to read it from stand
   caddy pg-ratelimit get per-key - < key.txt`,
 		Args:              arguments("PREFIX", "KEY"),
 		ValidArgsFunction: t.completeOneOf(t.completePrefix),
-		RunE: t.onCounter(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, prefix, key string) error {
-			counters, err := db.Counters(ctx, prefix, key)
-			if err != nil {
-				return err
-			}
-			return t.showTable(cmd, counters, counterTable(counters))
+		RunE: t.onCounter(func(c *call, prefix, key string) error {
+			counters, err := c.db.Counters(c.ctx, prefix, key)
+			return showList(c, counters, err, counterRow, "There are no counters.")
 		}),
 	}
 }
@@ -136,11 +120,8 @@ proxy that has refused the key within the last second may refuse it for up to a 
   caddy pg-ratelimit reset per-key - < key.txt`,
 		Args:              arguments("PREFIX", "KEY"),
 		ValidArgsFunction: t.completeOneOf(t.completePrefix),
-		RunE: t.onCounter(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, prefix, key string) error {
-			if err := db.Reset(ctx, prefix, key); err != nil {
-				return err
-			}
-			return t.change(cmd, "counter of", prefix, "reset")
+		RunE: t.onCounter(func(c *call, prefix, key string) error {
+			return c.changed(c.db.Reset(c.ctx, prefix, key), "counter of", prefix, "reset")
 		}),
 	}
 }

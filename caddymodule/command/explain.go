@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,16 +38,16 @@ configurations of proxies are not part of the policy.`,
   # what will be on Black Friday
   caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
 		Args: arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			r, err := f.request(cmd)
+		RunE: t.on(func(c *call) error {
+			r, err := f.request(c)
 			if err != nil {
 				return err
 			}
-			e, err := db.Explain(ctx, r)
+			e, err := c.db.Explain(c.ctx, r)
 			if err != nil {
 				return err
 			}
-			return t.show(cmd, e, func(to io.Writer) error { return writeExplanation(to, e) })
+			return c.show(e, func(to io.Writer) error { return writeExplanation(to, e) })
 		}),
 	}
 	flags := cmd.Flags()
@@ -72,14 +71,14 @@ configurations of proxies are not part of the policy.`,
 }
 
 // request is the request that the flags describe.
-func (f *explainFlags) request(cmd *cobra.Command) (*admin.Request, error) {
+func (f *explainFlags) request(c *call) (*admin.Request, error) {
 	r := &admin.Request{KeyID: f.keyID, User: f.user, Tier: f.tier, Method: strings.ToUpper(f.method), Host: f.host, Route: f.route, Header: http.Header{}}
 	var err error
-	if r.Key, err = secret(cmd, "--key", f.key); err != nil {
+	if r.Key, err = c.secret("--key", f.key); err != nil {
 		return nil, err
 	}
-	if cmd.Flags().Changed("key-id") && f.keyID < 1 {
-		return nil, &ratelimit.FieldError{Field: "--key-id", Value: whole(f.keyID), Want: "the number of a key, as in keys list"}
+	if c.cmd.Flags().Changed("key-id") && f.keyID < 1 {
+		return nil, &ratelimit.FieldError{Field: "--key-id", Value: cell(f.keyID), Want: "the number of a key, as in keys list"}
 	}
 	switch f.unknownKey {
 	case "reject":
@@ -115,44 +114,45 @@ func (f *explainFlags) request(cmd *cobra.Command) (*admin.Request, error) {
 func writeExplanation(to io.Writer, e *admin.Explanation) error {
 	facts := table{}
 	facts.add("result", result(e))
-	facts.add("at", moment(e.At))
+	facts.add("at", e.At)
 	if e.Key != nil {
-		key := optional(e.Key.Hint)
+		key := cell(e.Key.Hint)
 		if e.Key.ID != 0 {
-			key = "key " + whole(e.Key.ID)
+			key = "key " + cell(e.Key.ID)
 		}
 		facts.add("key", key, e.Key.State)
 	}
-	user := "nobody"
-	if e.User != nil {
-		user = text(*e.User)
-	}
-	facts.add("user", user)
-	facts.add("tier", text(e.Tier))
+	facts.add("user", or(e.User, "nobody"))
+	facts.add("tier", e.Tier)
 	address := e.Address
 	if e.AddressAssumed {
 		address += " (assumed, because --ip is not given)"
 	}
 	facts.add("address", address)
-	facts.add("path", text(e.Path))
+	facts.add("path", e.Path)
 	if err := facts.write(to); err != nil {
 		return err
 	}
-	rules := table{header: []string{"RULE", "ACTION", "FAMILY", "PRIORITY", "APPLIES", "WHY"}, empty: "There are no rules."}
-	for _, r := range e.Rules {
-		rules.add(text(r.Name), r.Action, optional(r.Family), whole(r.Priority), yesNo(r.Applies), text(r.Why))
+	rules := tableOf(e.Rules, func(r *admin.ExplainedRule) row {
+		return row{"RULE", r.Name, "ACTION", r.Action, "FAMILY", r.Family, "PRIORITY", r.Priority, "APPLIES", r.Applies, "WHY", r.Why}
+	}, "There are no rules.")
+	return writeSections(to, section{title: "Bans", table: tableOf(e.Bans, banRow, "")}, section{title: "Rules", table: rules, always: true},
+		section{title: "Limits", table: tableOf(e.Limits, explainedRow, "")})
+}
+
+func explainedRow(l *admin.ExplainedLimit) row {
+	return row{
+		"LIMIT", l.Rule + "/" + l.Limit, "COUNTED FOR", hideKeys(l.Key), "AMOUNT", or(l.Quota, "unlimited"), "FROM", "the " + l.AmountFrom,
+		"WINDOW", window(l.Seconds, l.Calendar), "ALGORITHM", l.Algorithm, "COST", l.Cost, "LEFT", l.Left, "FULL AT", l.Reset, "WOULD", would(l),
 	}
-	limits := table{header: []string{"LIMIT", "COUNTED FOR", "AMOUNT", "FROM", "WINDOW", "ALGORITHM", "COST", "LEFT", "FULL AT", "WOULD"}}
-	for i := range e.Limits {
-		l := &e.Limits[i]
-		window := optional(l.Calendar)
-		if l.Seconds != nil {
-			window = span(*l.Seconds)
-		}
-		limits.add(text(l.Rule+"/"+l.Limit), text(hideKeys(l.Key)), optionalWhole(l.Quota, "unlimited"), "the "+l.AmountFrom, window, l.Algorithm,
-			whole(l.Cost), optionalWhole(l.Left, none), optionalMoment(l.Reset, none), would(l))
+}
+
+// window is the window of a limit: so many seconds, or a unit of the calendar.
+func window(seconds *float64, calendar *string) string {
+	if seconds != nil {
+		return span(*seconds)
 	}
-	return writeSections(to, section{title: "Bans", table: banTable(e.Bans)}, section{title: "Rules", table: rules, always: true}, section{title: "Limits", table: limits})
+	return cell(calendar)
 }
 
 // result is the result of an explanation in words.

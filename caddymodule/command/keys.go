@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -34,16 +33,16 @@ error. The database has only a digest of the key, so nothing can print it again.
 		Example: `  caddy pg-ratelimit keys create --user acme --name production
   caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
 		Args: arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			ends, err := end(ctx, db, "--expires", expires)
+		RunE: t.on(func(c *call) error {
+			ends, err := c.end("--expires", expires)
 			if err != nil {
 				return err
 			}
-			key, err := db.CreateKey(ctx, user, name, ends)
+			key, err := c.db.CreateKey(c.ctx, user, name, ends)
 			if err != nil {
 				return err
 			}
-			return t.newKey(cmd, &key)
+			return c.newKey(&key)
 		}),
 	}
 	cmd.Flags().StringVar(&user, "user", "", "the user that gets the key")
@@ -57,25 +56,23 @@ error. The database has only a digest of the key, so nothing can print it again.
 }
 
 // newKey prints a new key. No other command prints a key.
-func (t *tool) newKey(cmd *cobra.Command, key *admin.NewKey) error {
-	said := fmt.Sprintf("This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.ID, text(key.User), optionalMoment(key.ExpiresAt, "never"))
+func (c *call) newKey(key *admin.NewKey) error {
+	said := fmt.Sprintf("This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.ID, text(key.User), or(key.ExpiresAt, "never"))
 	if key.Replaces != nil {
-		said += fmt.Sprintf("The key %d, which it replaces, ends: %s.\n", *key.Replaces, optionalMoment(key.ReplacedAt, none))
+		said += fmt.Sprintf("The key %d, which it replaces, ends: %s.\n", *key.Replaces, cell(key.ReplacedAt))
 	}
-	return t.show(cmd, key, func(to io.Writer) error {
-		fmt.Fprint(cmd.ErrOrStderr(), said)
+	return c.show(key, func(to io.Writer) error {
+		fmt.Fprint(c.cmd.ErrOrStderr(), said)
 		_, err := io.WriteString(to, key.Key+"\n")
 		return err
 	})
 }
 
-func keyTable(keys []admin.Key) table {
-	list := table{header: []string{"ID", "KEY", "USER", "NAME", "STATE", "EXPIRES", "REVOKED", "REPLACED BY", "CREATED"}, empty: "There are no keys."}
-	for _, k := range keys {
-		list.add(whole(k.ID), optional(k.Hint), text(k.User), optional(k.Name), k.State, optionalMoment(k.ExpiresAt, "never"),
-			optionalMoment(k.RevokedAt, none), optionalWhole(k.ReplacedBy, none), moment(k.CreatedAt))
+func keyRow(k *admin.Key) row {
+	return row{
+		"ID", k.ID, "KEY", k.Hint, "USER", k.User, "NAME", k.Name, "STATE", k.State, "EXPIRES", or(k.ExpiresAt, "never"),
+		"REVOKED", k.RevokedAt, "REPLACED BY", k.ReplacedBy, "CREATED", k.CreatedAt,
 	}
-	return list
 }
 
 func keysList(t *tool) *cobra.Command {
@@ -86,12 +83,9 @@ func keysList(t *tool) *cobra.Command {
 		Example: `  caddy pg-ratelimit keys list
   caddy pg-ratelimit keys list --user acme --json`,
 		Args: arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			keys, err := db.Keys(ctx, user)
-			if err != nil {
-				return err
-			}
-			return t.showTable(cmd, keys, keyTable(keys))
+		RunE: t.on(func(c *call) error {
+			keys, err := c.db.Keys(c.ctx, user)
+			return showList(c, keys, err, keyRow, "There are no keys.")
 		}),
 	}
 	cmd.Flags().StringVar(&user, "user", "", "keys of this user only")
@@ -100,13 +94,13 @@ func keysList(t *tool) *cobra.Command {
 }
 
 // onKey makes an action on one API key the work of a command with the argument ID.
-func (t *tool) onKey(do func(ctx context.Context, db *admin.Database, cmd *cobra.Command, id int64) error) func(*cobra.Command, []string) error {
-	return t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-		id, err := strconv.ParseInt(args[0], 10, 64)
+func (t *tool) onKey(do func(c *call, id int64) error) func(*cobra.Command, []string) error {
+	return t.on(func(c *call) error {
+		id, err := strconv.ParseInt(c.args[0], 10, 64)
 		if err != nil || id < 1 {
 			return errors.New("ID: must be the number of a key, as in: caddy pg-ratelimit keys list")
 		}
-		return do(ctx, db, cmd, id)
+		return do(c, id)
 	})
 }
 
@@ -117,12 +111,12 @@ func keysRevoke(t *tool) *cobra.Command {
 		Example:           "  caddy pg-ratelimit keys revoke 7",
 		Args:              arguments("ID"),
 		ValidArgsFunction: t.completeOne(validKeys),
-		RunE: t.onKey(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, id int64) error {
-			key, err := db.RevokeKey(ctx, id)
+		RunE: t.onKey(func(c *call, id int64) error {
+			key, err := c.db.RevokeKey(c.ctx, id)
 			if err != nil {
 				return err
 			}
-			return t.done(cmd, key, fmt.Sprintf("The key %d of the user %s is revoked since %s.", key.ID, text(key.User), optionalMoment(key.RevokedAt, none)))
+			return c.done(key, fmt.Sprintf("The key %d of the user %s is revoked since %s.", key.ID, text(key.User), cell(key.RevokedAt)))
 		}),
 	}
 }
@@ -142,16 +136,16 @@ count by user go on.`,
   caddy pg-ratelimit keys rotate 7 --grace 0s`,
 		Args:              arguments("ID"),
 		ValidArgsFunction: t.completeOne(validKeys),
-		RunE: t.onKey(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, id int64) error {
+		RunE: t.onKey(func(c *call, id int64) error {
 			d, err := duration("--grace", grace)
 			if err != nil {
 				return err
 			}
-			key, err := db.RotateKey(ctx, id, d)
+			key, err := c.db.RotateKey(c.ctx, id, d)
 			if err != nil {
 				return err
 			}
-			return t.newKey(cmd, &key)
+			return c.newKey(&key)
 		}),
 	}
 	cmd.Flags().StringVar(&grace, "grace", "24h", "how long the old key stays valid")

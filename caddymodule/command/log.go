@@ -1,8 +1,6 @@
 package command
 
 import (
-	"context"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,7 +18,7 @@ keeps changes for 30 days. --json has the rows before and after.`,
 		Example: `  caddy pg-ratelimit changes
   caddy pg-ratelimit changes --since 7d -n 1000 --json`,
 		Args: arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
+		RunE: t.on(func(c *call) error {
 			d, err := duration("--since", since)
 			if err != nil {
 				return err
@@ -28,22 +26,10 @@ keeps changes for 30 days. --json has the rows before and after.`,
 			if err := most.check(); err != nil {
 				return err
 			}
-			changes, err := db.Changes(ctx, d, int(most))
-			if err != nil {
-				return err
-			}
-			return t.show(cmd, changes, func(to io.Writer) error {
-				list := table{header: []string{"AT", "BY", "KIND", "WHICH", "WHAT"}, empty: "Nothing was changed."}
-				for i := range changes {
-					c := &changes[i]
-					what, err := c.What()
-					if err != nil {
-						return err
-					}
-					list.add(moment(c.At), text(c.By), c.Kind, which(c.Ref), text(strings.Join(what, ", ")))
-				}
-				return list.write(to)
-			})
+			changes, err := c.db.Changes(c.ctx, d, int(most))
+			return showList(c, changes, err, func(change *admin.Change) row {
+				return row{"AT", change.At, "BY", change.By, "KIND", change.Kind, "WHICH", which(change.Ref), "WHAT", strings.Join(change.What, ", ")}
+			}, "Nothing was changed.")
 		}),
 	}
 	cmd.Flags().StringVar(&since, "since", "1h", "changes of the last 30m, 24h, 7d …")

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -22,13 +21,13 @@ tables. The role must be able to create tables. --print only prints the SQL, for
 		Args: arguments(),
 	}
 	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL and change nothing")
-	run := t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-		m, err := db.Migrate(ctx)
+	run := t.on(func(c *call) error {
+		m, err := c.db.Migrate(c.ctx)
 		if m == (admin.Migration{}) {
 			return err
 		}
 		// On a server that is too old, the policy is an error, and the others are made.
-		shown := t.show(cmd, m, func(to io.Writer) error {
+		shown := c.show(m, func(to io.Writer) error {
 			_, err := io.WriteString(to, "tables of the counters: "+m.Counters+"\ntables of the history: "+m.History+"\ntables of the policy: "+m.Policy+"\n")
 			return err
 		})

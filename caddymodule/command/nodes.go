@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func nodesCommand(t *tool) *cobra.Command {
@@ -22,38 +20,37 @@ is gone, and is deleted from the list after a day.`,
 		Example: `  caddy pg-ratelimit nodes
   caddy pg-ratelimit nodes --json`,
 		Args: arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			nodes, err := db.Nodes(ctx)
+		RunE: t.on(func(c *call) error {
+			nodes, err := c.db.Nodes(c.ctx)
 			if err != nil {
 				return err
 			}
-			pause, err := db.Paused(ctx)
+			pause, err := c.db.Paused(c.ctx)
 			if err != nil {
 				return err
 			}
-			list := table{header: []string{"NODE", "REGION", "VERSION", "STATE", "EPOCH", "CHANGES BEHIND", "PAUSED", "SEEN", "PROBLEMS"}, empty: "No proxy counts here."}
-			for i := range nodes {
-				n := &nodes[i]
-				state := "gone"
-				if n.Live {
-					state = "live"
-				}
-				behind := none
-				if n.Policy {
-					behind = "unknown"
-				}
-				list.add(text(n.Node), optional(n.Region), optional(n.Version), state, whole(n.Epoch), optionalWhole(n.Behind, behind), yesNo(n.Paused),
-					span(n.SecondsAgo)+" ago", text(strings.Join(n.Problems, "; ")))
-			}
-			return t.show(cmd, nodes, func(to io.Writer) error {
+			return c.show(nodes, func(to io.Writer) error {
 				if pause != nil {
-					if _, err := fmt.Fprintln(to, pauseText(pause)); err != nil {
-						return err
-					}
+					fmt.Fprintln(to, pauseText(pause))
 				}
+				list := tableOf(nodes, nodeRow, "No proxy counts here.")
 				return list.write(to)
 			})
 		}),
+	}
+}
+
+func nodeRow(n *admin.Node) row {
+	state, behind := "gone", none
+	if n.Live {
+		state = "live"
+	}
+	if n.Policy {
+		behind = "unknown"
+	}
+	return row{
+		"NODE", n.Node, "REGION", n.Region, "VERSION", n.Version, "STATE", state, "EPOCH", n.Epoch, "CHANGES BEHIND", or(n.Behind, behind),
+		"PAUSED", n.Paused, "SEEN", span(n.SecondsAgo) + " ago", "PROBLEMS", strings.Join(n.Problems, "; "),
 	}
 }
 
@@ -76,19 +73,16 @@ caddy pg-ratelimit resume. A proxy that cannot reach the database meanwhile keep
 		Example: `  caddy pg-ratelimit pause
   caddy pg-ratelimit pause --for 20m --reason outage`,
 		Args: arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			d, err := duration("--for", lasts)
-			if err == nil && d == 0 {
-				err = &ratelimit.FieldError{Field: "--for", Value: lasts, Want: "above 0"}
-			}
+		RunE: t.on(func(c *call) error {
+			d, err := lasting("--for", lasts)
 			if err != nil {
 				return err
 			}
-			pause, err := db.Pause(ctx, d, reason)
+			pause, err := c.db.Pause(c.ctx, d, reason)
 			if err != nil {
 				return err
 			}
-			return t.done(cmd, pause, pauseText(&pause))
+			return c.done(pause, pauseText(pause))
 		}),
 	}
 	cmd.Flags().StringVar(&lasts, "for", "1h", "how long, such as 20m or 2h")
@@ -102,11 +96,11 @@ func resumeCommand(t *tool) *cobra.Command {
 		Short:   "Ends a pause of the limits",
 		Example: "  caddy pg-ratelimit resume",
 		Args:    arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			if err := db.Resume(ctx); err != nil {
+		RunE: t.on(func(c *call) error {
+			if err := c.db.Resume(c.ctx); err != nil {
 				return err
 			}
-			return t.done(cmd, map[string]bool{"resumed": true}, "The limits apply again.")
+			return c.done(map[string]bool{"resumed": true}, "The limits apply again.")
 		}),
 	}
 }

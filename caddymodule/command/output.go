@@ -6,32 +6,57 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-
-	"github.com/spf13/cobra"
 )
 
-// table is what people see of a list.
+// row has the columns of a table, each as its header and its value: "USER", k.User, "NAME", k.Name.
+type row []any
+
+// table is what people see of a list: lines of cells. The first line may be the header.
 type table struct {
-	header []string
-	rows   [][]string
-	// empty is printed instead of a table without rows.
+	lines [][]string
+	// empty is printed instead of a table without lines.
 	empty string
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+// tableOf is the table of a list.
+func tableOf[T any](list []T, columns func(*T) row, empty string) table {
+	t := table{empty: empty}
+	for i := range list {
+		t.addRow(columns(&list[i]))
+	}
+	return t
+}
+
+// addRow adds a row, and the header before the first one.
+func (t *table) addRow(r row) {
+	var header, cells []string
+	for i := 0; i < len(r); i += 2 {
+		header = append(header, r[i].(string))
+		cells = append(cells, cell(r[i+1]))
+	}
+	if len(t.lines) == 0 {
+		t.lines = append(t.lines, header)
+	}
+	t.lines = append(t.lines, cells)
+}
+
+// add adds a line of a table without a header.
+func (t *table) add(values ...any) {
+	var cells []string
+	for _, value := range values {
+		cells = append(cells, cell(value))
+	}
+	t.lines = append(t.lines, cells)
+}
 
 // write writes the table, with aligned columns.
 func (t *table) write(to io.Writer) error {
-	if len(t.rows) == 0 {
+	if len(t.lines) == 0 {
 		_, err := io.WriteString(to, t.empty+"\n")
 		return err
 	}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	lines := t.rows
-	if len(t.header) > 0 {
-		lines = append([][]string{t.header}, lines...)
-	}
-	for _, line := range lines {
+	for _, line := range t.lines {
 		if _, err := io.WriteString(w, strings.TrimRight(strings.Join(line, "\t"), "\t")+"\n"); err != nil {
 			return err
 		}
@@ -40,9 +65,9 @@ func (t *table) write(to io.Writer) error {
 }
 
 // show prints a value as JSON, or for people.
-func (t *tool) show(cmd *cobra.Command, value any, forPeople func(to io.Writer) error) error {
-	to := cmd.OutOrStdout()
-	if !t.json {
+func (c *call) show(value any, forPeople func(to io.Writer) error) error {
+	to := c.cmd.OutOrStdout()
+	if !c.json {
 		return forPeople(to)
 	}
 	encoder := json.NewEncoder(to)
@@ -51,12 +76,16 @@ func (t *tool) show(cmd *cobra.Command, value any, forPeople func(to io.Writer) 
 	return encoder.Encode(value)
 }
 
-// showTable prints a value as JSON, or as a table for people.
-func (t *tool) showTable(cmd *cobra.Command, value any, people table) error {
-	return t.show(cmd, value, people.write)
+// showList prints a list as JSON, or as a table for people. err is that of reading the list.
+func showList[T any](c *call, list []T, err error, columns func(*T) row, empty string) error {
+	if err != nil {
+		return err
+	}
+	people := tableOf(list, columns, empty)
+	return c.show(list, people.write)
 }
 
-// section is a table below a title. It is left out if the table has no rows, unless always is
+// section is a table below a title. It is left out if the table has no lines, unless always is
 // set.
 type section struct {
 	title  string
@@ -66,7 +95,7 @@ type section struct {
 
 func writeSections(to io.Writer, sections ...section) error {
 	for _, s := range sections {
-		if len(s.table.rows) == 0 && !s.always {
+		if len(s.table.lines) == 0 && !s.always {
 			continue
 		}
 		if _, err := fmt.Fprintf(to, "\n%s\n", s.title); err != nil {
@@ -80,9 +109,23 @@ func writeSections(to io.Writer, sections ...section) error {
 }
 
 // done prints what a command has done.
-func (t *tool) done(cmd *cobra.Command, value any, text string) error {
-	return t.show(cmd, value, func(to io.Writer) error {
+func (c *call) done(value any, text string) error {
+	return c.show(value, func(to io.Writer) error {
 		_, err := io.WriteString(to, text+"\n")
 		return err
 	})
+}
+
+// outcome is what a command that changes one thing prints as JSON.
+type outcome struct {
+	Name    string `json:"name"`
+	Outcome string `json:"outcome"`
+}
+
+// changed prints that one thing was changed, unless err says that it was not.
+func (c *call) changed(err error, kind, name, what string) error {
+	if err != nil {
+		return err
+	}
+	return c.done(outcome{name, what}, fmt.Sprintf("The %s %s is %s.", kind, text(name), what))
 }

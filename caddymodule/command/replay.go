@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"math"
@@ -47,23 +46,23 @@ Settings:
 		ValidArgsFunction: func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 			return t.completeSetting(admin.ReplaySettings(), "", begun)
 		},
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
+		RunE: t.on(func(c *call) error {
 			err := most.check()
 			if err != nil {
 				return err
 			}
-			if q.Period, err = in.period(ctx, db); err != nil {
+			if q.Period, err = in.period(c); err != nil {
 				return err
 			}
-			q.Settings, q.Most = args, int(most)
-			r, err := db.Replay(ctx, &q)
+			q.Settings, q.Most = c.args, int(most)
+			r, err := c.db.Replay(c.ctx, &q)
 			if err != nil {
 				return err
 			}
 			for i := range r.Changed {
 				hideIn(&r.Changed[i].Key, r.Changed[i].User)
 			}
-			return t.show(cmd, r, func(to io.Writer) error { return writeReplay(to, r) })
+			return c.show(r, func(to io.Writer) error { return writeReplay(to, r) })
 		}),
 	}
 	cmd.Flags().StringVar(&q.Rule, "rule", "", "the rule")
@@ -82,12 +81,12 @@ func writeReplay(to io.Writer, r *admin.Replay) error {
 	if _, err := fmt.Fprintf(to, "rule    %s\nlimits  %s\nfrom    %s\nuntil   %s\n\n", text(r.Rule), limits(&admin.Rule{Limits: r.Limits}), moment(r.From), moment(r.Until)); err != nil {
 		return err
 	}
-	list := table{header: []string{"", "REQUESTS", "PASSED", "REFUSED", "COUNTERS REFUSED", "USERS REFUSED"}}
+	list := table{}
 	for _, o := range []struct {
 		name string
 		admin.ReplayOutcome
 	}{{"what happened", r.Happened}, {"with these limits", r.Replayed}} {
-		list.add(o.name, whole(r.Requests), whole(o.Passed), whole(o.Refused), whole(o.Counters), whole(o.Users))
+		list.addRow(row{"", o.name, "REQUESTS", r.Requests, "PASSED", o.Passed, "REFUSED", o.Refused, "COUNTERS REFUSED", o.Counters, "USERS REFUSED", o.Users})
 	}
 	if err := list.write(to); err != nil {
 		return err
@@ -95,11 +94,9 @@ func writeReplay(to io.Writer, r *admin.Replay) error {
 	if _, err := io.WriteString(to, "\n"+strings.Join(caveats(r), "\n")+"\n"); err != nil {
 		return err
 	}
-	changed := table{header: []string{"KEY", "USER", "REQUESTS", "REFUSED", "WITH THESE LIMITS"}}
-	for i := range r.Changed {
-		c := &r.Changed[i]
-		changed.add(text(c.Key), optional(c.User), whole(c.Requests), whole(c.Refused), whole(c.Replayed))
-	}
+	changed := tableOf(r.Changed, func(c *admin.ReplayedCounter) row {
+		return row{"KEY", c.Key, "USER", c.User, "REQUESTS", c.Requests, "REFUSED", c.Refused, "WITH THESE LIMITS", c.Replayed}
+	}, "")
 	return writeSections(to, section{title: "The counters that change most:", table: changed})
 }
 
@@ -111,14 +108,14 @@ func caveats(r *admin.Replay) []string {
 	}
 	all = append(all, "The requests are from "+moment(r.First)+" to "+moment(r.Last)+".")
 	if r.Weight > 1 {
-		all = append(all, "The numbers are estimates: one row of the sample stands for up to "+whole(int64(math.Round(r.Weight)))+" requests at once.")
+		all = append(all, "The numbers are estimates: one row of the sample stands for up to "+cell(int64(math.Round(r.Weight)))+" requests at once.")
 	}
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		if l.OnExceed == "overage" {
 			all = append(all, "The limit "+text(l.Name)+" counts overage and never refuses.")
 		} else if amount := capacity(l); r.Weight > 1 && amount < 10*r.Weight {
-			all = append(all, "The sample is too small for the limit "+text(l.Name)+": "+whole(int64(amount))+" is less than 10 rows of it.")
+			all = append(all, "The sample is too small for the limit "+text(l.Name)+": "+cell(int64(amount))+" is less than 10 rows of it.")
 		}
 	}
 	for _, left := range []struct {
@@ -130,7 +127,7 @@ func caveats(r *admin.Replay) []string {
 		{r.Unknown, "requests that the rule refused by a limit of 0 are left out: they have no counter."},
 	} {
 		if left.n > 0 {
-			all = append(all, whole(left.n)+" "+left.what)
+			all = append(all, cell(left.n)+" "+left.what)
 		}
 	}
 	return all

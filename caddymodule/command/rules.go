@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -33,29 +32,21 @@ are not in rate_limit_tiers.`,
 		Example: `  caddy pg-ratelimit rules list
   caddy pg-ratelimit rules list --json`,
 		Args: arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			rules, err := db.Rules(ctx)
+		RunE: t.on(func(c *call) error {
+			rules, err := c.db.Rules(c.ctx)
 			if err != nil {
 				return err
 			}
-			return t.show(cmd, rules, func(to io.Writer) error { return writeRules(to, rules) })
+			return c.show(rules, func(to io.Writer) error { return writeRules(to, rules) })
 		}),
 	}
 }
 
 func writeRules(to io.Writer, rules []admin.Rule) error {
-	list := table{header: []string{"NAME", "ACTION", "FAMILY", "PRIORITY", "MODE", "WHEN", "COUNTED BY", "LIMITS", "BAN"}, empty: "There are no rules."}
+	list := tableOf(rules, ruleRow, "There are no rules.")
 	problems := ""
 	for i := range rules {
 		r := &rules[i]
-		countedBy := none
-		if r.Action == "limit" {
-			countedBy = text(strings.Join(r.CountBy, " + "))
-		}
-		if r.WithoutHeader == "skip" {
-			countedBy += " (or skip)"
-		}
-		list.add(text(r.Name), r.Action, optional(r.Family), whole(r.Priority), r.Mode, when(r), countedBy, limits(r), bans(r))
 		for _, problem := range r.Problems {
 			problems += fmt.Sprintf("%s cannot be used: %s\n", text(r.Name), text(problem))
 		}
@@ -70,6 +61,20 @@ func writeRules(to io.Writer, rules []admin.Rule) error {
 	return err
 }
 
+func ruleRow(r *admin.Rule) row {
+	countedBy := none
+	if r.Action == "limit" {
+		countedBy = text(strings.Join(r.CountBy, " + "))
+	}
+	if r.WithoutHeader == "skip" {
+		countedBy += " (or skip)"
+	}
+	return row{
+		"NAME", r.Name, "ACTION", r.Action, "FAMILY", r.Family, "PRIORITY", r.Priority, "MODE", r.Mode, "WHEN", when(r),
+		"COUNTED BY", countedBy, "LIMITS", limits(r), "BAN", bans(r),
+	}
+}
+
 // when are the conditions of a rule.
 func when(r *admin.Rule) string {
 	var all []string
@@ -82,7 +87,7 @@ func when(r *admin.Rule) string {
 		}
 	}
 	if r.ValidFrom != nil || r.ValidUntil != nil {
-		all = append(all, "valid="+strings.ReplaceAll(optionalMoment(r.ValidFrom, "")+".."+optionalMoment(r.ValidUntil, ""), " ", "T"))
+		all = append(all, "valid="+strings.ReplaceAll(or(r.ValidFrom, "")+".."+or(r.ValidUntil, ""), " ", "T"))
 	}
 	if len(all) == 0 {
 		return "always"
@@ -94,16 +99,12 @@ func when(r *admin.Rule) string {
 func limits(r *admin.Rule) string {
 	var all []string
 	for _, l := range r.Limits {
-		window := optional(l.Calendar)
-		if l.Seconds != nil {
-			window = span(*l.Seconds)
-		}
-		one := fmt.Sprintf("%s %s/%s %s", l.Name, optionalWhole(l.Events, "unlimited"), window, l.Algorithm)
+		one := fmt.Sprintf("%s %s/%s %s", l.Name, or(l.Events, "unlimited"), window(l.Seconds, l.Calendar), l.Algorithm)
 		if l.TimeZone != nil {
 			one += " " + *l.TimeZone
 		}
 		if l.Burst != nil {
-			one += " burst " + whole(*l.Burst)
+			one += " burst " + cell(*l.Burst)
 		}
 		if l.Durable {
 			one += " durable"
@@ -121,18 +122,7 @@ func bans(r *admin.Rule) string {
 	if r.BanFor == nil || r.BanAfter == nil || r.BanWithin == nil {
 		return none
 	}
-	return span(*r.BanFor) + " after " + whole(*r.BanAfter) + " in " + span(*r.BanWithin)
-}
-
-// outcome is what a command that changes one thing prints as JSON.
-type outcome struct {
-	Name    string `json:"name"`
-	Outcome string `json:"outcome"`
-}
-
-// change prints that one thing was changed.
-func (t *tool) change(cmd *cobra.Command, kind, name, what string) error {
-	return t.done(cmd, outcome{name, what}, fmt.Sprintf("The %s %s is %s.", kind, text(name), what))
+	return span(*r.BanFor) + " after " + cell(*r.BanAfter) + " in " + span(*r.BanWithin)
 }
 
 func rulesSet(t *tool) *cobra.Command {
@@ -161,12 +151,9 @@ Settings:
   caddy pg-ratelimit rules set protect paths=`,
 		Args:              arguments("NAME", "SETTING=VALUE…"),
 		ValidArgsFunction: t.completeRuleSet,
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			isNew, err := db.SetRule(ctx, args[0], args[1:])
-			if err != nil {
-				return err
-			}
-			return t.change(cmd, "rule", args[0], createdOrChanged(isNew))
+		RunE: t.on(func(c *call) error {
+			isNew, err := c.db.SetRule(c.ctx, c.args[0], c.args[1:])
+			return c.changed(err, "rule", c.args[0], createdOrChanged(isNew))
 		}),
 	}
 }
@@ -194,11 +181,8 @@ func rulesMode(t *tool, name, mode, help string) *cobra.Command {
 		Example:           "  caddy pg-ratelimit rules " + name + " free",
 		Args:              arguments("NAME"),
 		ValidArgsFunction: t.completeOne(ruleNames),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			if err := db.SetRuleMode(ctx, args[0], mode); err != nil {
-				return err
-			}
-			return t.change(cmd, "rule", args[0], name+"d")
+		RunE: t.on(func(c *call) error {
+			return c.changed(c.db.SetRuleMode(c.ctx, c.args[0], mode), "rule", c.args[0], name+"d")
 		}),
 	}
 }
@@ -210,11 +194,8 @@ func rulesDelete(t *tool) *cobra.Command {
 		Example:           "  caddy pg-ratelimit rules delete free",
 		Args:              arguments("NAME"),
 		ValidArgsFunction: t.completeOne(ruleNames),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			if err := db.DeleteRule(ctx, args[0]); err != nil {
-				return err
-			}
-			return t.change(cmd, "rule", args[0], "deleted")
+		RunE: t.on(func(c *call) error {
+			return c.changed(c.db.DeleteRule(c.ctx, c.args[0]), "rule", c.args[0], "deleted")
 		}),
 	}
 }

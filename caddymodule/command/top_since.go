@@ -1,31 +1,18 @@
 package command
 
-import (
-	"context"
-
-	"github.com/spf13/cobra"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-)
+import "github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 
 // topSince lists the senders of the most requests in a period.
-func (t *tool) topSince(ctx context.Context, db *admin.Database, cmd *cobra.Command, in *times, prefix string, most int) error {
-	p, err := in.period(ctx, db)
+func (c *call) topSince(in *times, prefix string, most int) error {
+	p, err := in.period(c)
 	if err != nil {
 		return err
 	}
-	senders, err := db.TopSince(ctx, p, prefix, most)
-	if err != nil {
-		return err
-	}
-	list := table{
-		header: []string{"PREFIX", "KEY", "USER", "REQUESTS", "REFUSED", "LAST"},
-		empty:  "No such request is in the audit log " + periodText(p) + ".\n" + recording,
-	}
+	senders, err := c.db.TopSince(c.ctx, p, prefix, most)
 	for i := range senders {
-		s := &senders[i]
-		hideIn(s.Key, s.User)
-		list.add(text(s.Prefix), optional(s.Key), optional(s.User), whole(s.Requests), whole(s.Refused), moment(s.Last))
+		hideIn(senders[i].Key, senders[i].User)
 	}
-	return t.showTable(cmd, senders, list)
+	return showList(c, senders, err, func(s *admin.Sender) row {
+		return row{"PREFIX", s.Prefix, "KEY", s.Key, "USER", s.User, "REQUESTS", s.Requests, "REFUSED", s.Refused, "LAST", s.Last}
+	}, noneRecorded("request", p))
 }

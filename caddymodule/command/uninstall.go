@@ -2,7 +2,6 @@ package command
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -24,23 +23,17 @@ depends on one of them. Roles and schemas stay.`,
 		Args:    arguments(),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	cmd.RunE = t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-		parts, err := db.Parts(ctx)
-		if err != nil {
-			return err
-		}
-		list := table{header: []string{"KIND", "NAME"}, empty: "There is nothing to drop."}
-		for _, part := range parts {
-			list.add(part.Kind, text(part.Name))
-		}
-		if err := t.showTable(cmd, parts, list); err != nil || len(parts) == 0 {
+	cmd.RunE = t.on(func(c *call) error {
+		parts, err := c.db.Parts(c.ctx)
+		err = showList(c, parts, err, func(p *admin.Part) row { return row{"KIND", p.Kind, "NAME", p.Name} }, "There is nothing to drop.")
+		if err != nil || len(parts) == 0 {
 			return err
 		}
 		if !yes {
-			if _, err := fmt.Fprint(cmd.ErrOrStderr(), "Drop them, with all rows? Type yes: "); err != nil {
+			if _, err := fmt.Fprint(c.cmd.ErrOrStderr(), "Drop them, with all rows? Type yes: "); err != nil {
 				return err
 			}
-			answer, err := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 100)).ReadString('\n')
+			answer, err := bufio.NewReader(io.LimitReader(c.cmd.InOrStdin(), 100)).ReadString('\n')
 			if err != nil && !errors.Is(err, io.EOF) {
 				return err
 			}
@@ -48,7 +41,7 @@ depends on one of them. Roles and schemas stay.`,
 				return errors.New("nothing was dropped: the answer must be yes, or use --yes")
 			}
 		}
-		return db.Uninstall(ctx, parts)
+		return c.db.Uninstall(c.ctx, parts)
 	})
 	return cmd
 }

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -22,13 +21,13 @@ time. If another process does the upkeep, it does nothing.
 A partition that is past its retention and in use is skipped, and goes the next time.`,
 		Example: "  caddy pg-ratelimit upkeep\n  caddy pg-ratelimit upkeep --json",
 		Args:    arguments(),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, _ []string) error {
-			u, err := db.Upkeep(ctx)
+		RunE: t.on(func(c *call) error {
+			u, err := c.db.Upkeep(c.ctx)
 			if err != nil && u.IsNothing() {
 				return err
 			}
 			// After a failure, the rest was done nevertheless.
-			shown := t.show(cmd, u, func(to io.Writer) error { return writeUpkept(to, &u) })
+			shown := c.show(u, func(to io.Writer) error { return writeUpkept(to, &u) })
 			if err != nil {
 				return err
 			}
@@ -48,10 +47,10 @@ func writeUpkept(to io.Writer, u *admin.Upkept) error {
 		names []string
 	}{{"made", u.Made}, {"detached", u.Detached}, {"dropped", u.Dropped}, {"skipped", u.Skipped}} {
 		for _, name := range partitions.names {
-			list.add(partitions.what, text(name))
+			list.add(partitions.what, name)
 		}
 	}
-	list.add("rows of hours and days written", whole(u.RolledUp))
-	list.add("rows deleted", whole(u.Deleted))
+	list.add("rows of hours and days written", u.RolledUp)
+	list.add("rows deleted", u.Deleted)
 	return list.write(to)
 }

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -25,8 +24,8 @@ Proxies with a history count every request of a user, whatever is in the audit l
   caddy pg-ratelimit usage acme --since 7d --json`,
 		Args:              arguments("USER"),
 		ValidArgsFunction: t.completeUser,
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			now, err := db.Now(ctx)
+		RunE: t.on(func(c *call) error {
+			now, err := c.db.Now(c.ctx)
 			if err != nil {
 				return err
 			}
@@ -34,19 +33,19 @@ Proxies with a history count every request of a user, whatever is in the audit l
 			switch {
 			case err != nil:
 			case in.since != "":
-				p, err = in.period(ctx, db)
+				p, err = in.period(c)
 			case in.until != "":
 				err = errNoSince
 			}
 			if err != nil {
 				return err
 			}
-			usage, err := db.UsageOf(ctx, args[0], p)
+			usage, err := c.db.UsageOf(c.ctx, c.args[0], p)
 			if err != nil {
 				return err
 			}
 			usage.User = hideKeys(usage.User)
-			return t.show(cmd, usage, func(to io.Writer) error { return writeUsage(to, &usage) })
+			return c.show(usage, func(to io.Writer) error { return writeUsage(to, &usage) })
 		}),
 	}
 	cmd.Flags().StringVar(&month, "month", "", "a month such as 2026-11 (default the current one)")
@@ -57,30 +56,23 @@ Proxies with a history count every request of a user, whatever is in the audit l
 }
 
 func writeUsage(to io.Writer, u *admin.UserUsage) error {
-	days := table{
-		header: []string{"DAY", "REQUESTS", "COST", "REFUSED", "LAST"},
-		empty:  "No request of the user " + text(u.User) + " was counted from " + u.First + " to " + u.Last + ".",
-	}
-	for i := range u.Days {
-		days.add(usedCells(u.Days[i].Day, &u.Days[i].Used)...)
-	}
+	days := tableOf(u.Days, func(d *admin.UsedOnDay) row { return usedRow("DAY", d.Day, &d.Used) },
+		"No request of the user "+text(u.User)+" was counted from "+u.First+" to "+u.Last+".")
 	if len(u.Days) > 0 {
-		days.add(usedCells("total", &u.Total)...)
+		days.addRow(usedRow("DAY", "total", &u.Total))
 	}
 	if err := days.write(to); err != nil {
 		return err
 	}
-	keys := table{header: []string{"KEY ID", "REQUESTS", "COST", "REFUSED", "LAST"}}
-	for i := range u.Keys {
-		key := whole(u.Keys[i].KeyID)
-		if u.Keys[i].KeyID == 0 {
-			key = "no key"
+	keys := tableOf(u.Keys, func(k *admin.UsedByKey) row {
+		if k.KeyID == 0 {
+			return usedRow("KEY ID", "no key", &k.Used)
 		}
-		keys.add(usedCells(key, &u.Keys[i].Used)...)
-	}
+		return usedRow("KEY ID", k.KeyID, &k.Used)
+	}, "")
 	return writeSections(to, section{title: "By API key:", table: keys})
 }
 
-func usedCells(of string, u *admin.Used) []string {
-	return []string{of, whole(u.Requests), whole(u.Cost), whole(u.Refused), optionalMoment(u.LastRequest, none)}
+func usedRow(kind string, which any, u *admin.Used) row {
+	return row{kind, which, "REQUESTS", u.Requests, "COST", u.Cost, "REFUSED", u.Refused, "LAST", u.LastRequest}
 }

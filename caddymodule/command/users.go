@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"io"
 	"time"
 
@@ -29,41 +28,40 @@ func usersGet(t *tool) *cobra.Command {
 		Example:           "  caddy pg-ratelimit users get acme",
 		Args:              arguments("USER"),
 		ValidArgsFunction: t.completeUser,
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			user, err := db.User(ctx, args[0])
+		RunE: t.on(func(c *call) error {
+			user, err := c.db.User(c.ctx, c.args[0])
 			if err != nil {
 				return err
 			}
-			return t.show(cmd, user, func(to io.Writer) error { return writeUser(to, &user) })
+			return c.show(user, func(to io.Writer) error { return writeUser(to, &user) })
 		}),
 	}
 }
 
 func writeUser(to io.Writer, u *admin.User) error {
 	facts := table{}
-	facts.add("user", text(u.User))
+	facts.add("user", u.User)
 	if u.Tier == nil {
 		facts.add("tier", "- (not in the table of users)")
 	} else {
-		facts.add("tier", text(*u.Tier), "until "+optionalMoment(u.TierUntil, "never"))
-		facts.add("billing period", optional(u.PeriodStart), optional(u.TimeZone))
-		facts.add("comment", optional(u.Comment))
-		facts.add("created", optionalMoment(u.CreatedAt, none))
-		facts.add("changed", optionalMoment(u.UpdatedAt, none))
+		facts.add("tier", u.Tier, "until "+or(u.TierUntil, "never"))
+		facts.add("billing period", u.PeriodStart, u.TimeZone)
+		facts.add("comment", u.Comment)
+		facts.add("created", u.CreatedAt)
+		facts.add("changed", u.UpdatedAt)
 	}
 	if err := facts.write(to); err != nil {
 		return err
 	}
-	overrides := table{header: []string{"LIMIT", "AMOUNT", "FOR", "FROM", "UNTIL", "REASON"}}
-	for _, o := range u.Overrides {
+	overrides := tableOf(u.Overrides, func(o *admin.Override) row {
 		holder := "the user"
 		if o.KeyID != nil {
-			holder = "key " + whole(*o.KeyID)
+			holder = "key " + cell(o.KeyID)
 		}
-		overrides.add(text(o.Rule+"/"+o.Limit), optionalWhole(o.Events, "unlimited"), holder, optionalMoment(o.ValidFrom, none), optionalMoment(o.ValidUntil, "never"), optional(o.Reason))
-	}
-	return writeSections(to, section{title: "Keys", table: keyTable(u.Keys)}, section{title: "Overrides", table: overrides},
-		section{title: "Bans", table: banTable(u.Bans)}, section{title: "Used", table: usageTable(u.Usage)})
+		return row{"LIMIT", o.Rule + "/" + o.Limit, "AMOUNT", or(o.Events, "unlimited"), "FOR", holder, "FROM", o.ValidFrom, "UNTIL", or(o.ValidUntil, "never"), "REASON", o.Reason}
+	}, "")
+	return writeSections(to, section{title: "Keys", table: tableOf(u.Keys, keyRow, "")}, section{title: "Overrides", table: overrides},
+		section{title: "Bans", table: tableOf(u.Bans, banRow, "")}, section{title: "Used", table: tableOf(u.Usage, usageRow, "")})
 }
 
 func usersSet(t *tool) *cobra.Command {
@@ -85,12 +83,9 @@ Settings:
   caddy pg-ratelimit users set acme free/per_hour=`,
 		Args:              arguments("USER", "SETTING=VALUE…"),
 		ValidArgsFunction: t.completeUserSet,
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			isNew, err := db.SetUser(ctx, args[0], args[1:])
-			if err != nil {
-				return err
-			}
-			return t.change(cmd, "user", args[0], createdOrChanged(isNew))
+		RunE: t.on(func(c *call) error {
+			isNew, err := c.db.SetUser(c.ctx, c.args[0], c.args[1:])
+			return c.changed(err, "user", c.args[0], createdOrChanged(isNew))
 		}),
 	}
 }
@@ -104,9 +99,9 @@ func usersBan(t *tool) *cobra.Command {
   caddy pg-ratelimit users ban acme`,
 		Args:              arguments("USER"),
 		ValidArgsFunction: t.completeUser,
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			return t.ban(ctx, db, cmd, &terms, func(until time.Time) (admin.Ban, error) {
-				return db.BanUser(ctx, args[0], until, terms.reason)
+		RunE: t.on(func(c *call) error {
+			return c.ban(&terms, func(until time.Time) (*admin.Ban, error) {
+				return c.db.BanUser(c.ctx, c.args[0], until, terms.reason)
 			})
 		}),
 	}
@@ -120,12 +115,9 @@ func usersUnban(t *tool) *cobra.Command {
 		Short:             "Lifts the ban of a user",
 		Example:           "  caddy pg-ratelimit users unban acme",
 		Args:              arguments("USER"),
-		ValidArgsFunction: t.completeOne(bannedUsers),
-		RunE: t.on(func(ctx context.Context, db *admin.Database, cmd *cobra.Command, args []string) error {
-			if err := db.UnbanUser(ctx, args[0]); err != nil {
-				return err
-			}
-			return t.change(cmd, "user", args[0], "unbanned")
+		ValidArgsFunction: t.completeOne(banned("user")),
+		RunE: t.on(func(c *call) error {
+			return c.changed(c.db.UnbanUser(c.ctx, c.args[0]), "user", c.args[0], "unbanned")
 		}),
 	}
 }

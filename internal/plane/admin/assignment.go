@@ -3,6 +3,7 @@ package admin
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -19,11 +20,7 @@ func parseAssignments(texts, known []string, isKnown func(name string) bool) ([]
 		if !found {
 			return nil, fmt.Errorf("%q: must be name=value, where the name is one of %s", text, strings.Join(known, ", "))
 		}
-		allowed := isKnown(name)
-		for _, k := range known {
-			allowed = allowed || k == name
-		}
-		if !allowed {
+		if !isKnown(name) && !slices.Contains(known, name) {
 			return nil, fmt.Errorf("%s: unknown: must be one of %s", name, strings.Join(known, ", "))
 		}
 		if seen[name] {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,11 +84,7 @@ func ParseDecisions(field, text string) ([]string, error) {
 		return nil, err
 	}
 	for _, item := range list {
-		known := false
-		for _, d := range Decisions() {
-			known = known || d == item
-		}
-		if !known {
+		if !slices.Contains(Decisions(), item) {
 			return nil, &ratelimit.FieldError{Field: field, Value: item, Want: "one of " + strings.Join(Decisions(), ", ")}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -47,29 +48,26 @@ var mapped = netip.MustParsePrefix("::ffff:0:0/96")
 
 // BanNetwork shuts a network out until a time, or for ever if it is the zero time. A ban that
 // is in force is changed. reason may be "".
-func (d *Database) BanNetwork(ctx context.Context, network netip.Prefix, until time.Time, reason string) (Ban, error) {
+func (d *Database) BanNetwork(ctx context.Context, network netip.Prefix, until time.Time, reason string) (*Ban, error) {
 	return d.ban(ctx, "network", "cidr", network.String(), until, reason)
 }
 
 // BanUser is BanNetwork for a user, also one that only the proxies know.
-func (d *Database) BanUser(ctx context.Context, user string, until time.Time, reason string) (Ban, error) {
+func (d *Database) BanUser(ctx context.Context, user string, until time.Time, reason string) (*Ban, error) {
 	return d.ban(ctx, "user_id", "text", user, until, reason)
 }
 
-func (d *Database) ban(ctx context.Context, column, kind, value string, until time.Time, reason string) (Ban, error) {
+func (d *Database) ban(ctx context.Context, column, kind, value string, until time.Time, reason string) (*Ban, error) {
 	sql := fmt.Sprintf(`INSERT INTO rate_limit_bans (%[1]s, until, reason) VALUES ($1::text::%[2]s, $2::timestamptz, nullif($3::text, ''))
 ON CONFLICT (%[1]s) DO UPDATE SET until = excluded.until, reason = excluded.reason, banned_at = now(), banned_by = session_user`, column, kind)
 	if _, err := d.execute(ctx, sql, value, timeOrInfinity(until), reason); err != nil {
-		return Ban{}, err
+		return nil, err
 	}
-	made, err := d.bans(ctx, fmt.Sprintf("b.%s = $1::text::%s", column, kind), value)
-	if err != nil {
-		return Ban{}, err
+	made, err := first(d.bans(ctx, fmt.Sprintf("b.%s = $1::text::%s", column, kind), value))
+	if err == nil && made == nil {
+		err = fmt.Errorf("until: %q: must be in the future of the server's clock", timeOrInfinity(until))
 	}
-	if len(made) == 0 {
-		return Ban{}, fmt.Errorf("until: %q: must be in the future of the server's clock", timeOrInfinity(until))
-	}
-	return made[0], nil
+	return made, err
 }
 
 // UnbanNetwork lifts the ban of exactly this network, in both forms if it is one of IPv4.
@@ -78,18 +76,17 @@ func (d *Database) UnbanNetwork(ctx context.Context, network netip.Prefix) error
 	if err != nil || n > 0 {
 		return err
 	}
-	text := fmt.Sprintf("network: %q: not banned", network)
 	others, err := d.bans(ctx, "rate_limit_network(b.network) && rate_limit_network($1::text::inet)", network.String())
 	if err != nil {
 		return err
 	}
-	for i, ban := range others {
-		if i == 0 {
-			text += "; banned are "
-		} else {
-			text += ", "
-		}
-		text += ban.Banned
+	var names []string
+	for _, ban := range others {
+		names = append(names, ban.Banned)
+	}
+	text := fmt.Sprintf("network: %q: not banned", network)
+	if len(names) > 0 {
+		text += "; banned are " + strings.Join(names, ", ")
 	}
 	return notFound(text)
 }

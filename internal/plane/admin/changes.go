@@ -18,16 +18,23 @@ type Change struct {
 	Ref    *string         `json:"ref"`
 	Before json.RawMessage `json:"before"`
 	After  json.RawMessage `json:"after"`
+	// What says what the change did: "created", "deleted", "changed", or the columns that differ.
+	What []string `json:"-" db:"-"`
 }
 
 // Changes returns the changes of the last duration, the latest first, at most so many.
 func (d *Database) Changes(ctx context.Context, since time.Duration, most int) ([]Change, error) {
-	return rows[Change](ctx, d, `SELECT seq, at, by, kind, ref, before::text::json, after::text::json FROM rate_limit_changes
+	changes, err := rows[Change](ctx, d, `SELECT seq, at, by, kind, ref, before::text::json, after::text::json FROM rate_limit_changes
 WHERE at >= now() - $1::interval ORDER BY at DESC, seq DESC LIMIT $2::bigint`, intervalOf(since), int64(most))
+	for i := range changes {
+		if changes[i].What, err = changes[i].what(); err != nil {
+			return nil, err
+		}
+	}
+	return changes, err
 }
 
-// What says what a change did: "created", "deleted", "many", or the columns that differ.
-func (c *Change) What() ([]string, error) {
+func (c *Change) what() ([]string, error) {
 	if c.Ref == nil && c.Before == nil && c.After == nil {
 		return []string{"more than 1,000 rows, or all"}, nil
 	}

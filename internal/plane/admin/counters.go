@@ -103,19 +103,11 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 
 // Reset deletes the counters of a prefix and a key, so that the full quota is back.
 func (d *Database) Reset(ctx context.Context, prefix, key string) error {
-	deleted := int64(0)
-	err := d.together(ctx, func() error {
-		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
-			n, err := d.execute(ctx, "DELETE FROM "+table+" WHERE prefix = $1 AND key = ANY ($2::text[])", prefix, storedKeys(key))
-			if err != nil {
-				return err
-			}
-			deleted += n
-		}
-		return nil
-	})
-	if err == nil && deleted == 0 {
-		return errNoCounter
+	deleted, err := value[bool](ctx, d, `WITH e AS (DELETE FROM rate_limit_ephemeral WHERE prefix = $1 AND key = ANY ($2::text[]) RETURNING 1),
+	d AS (DELETE FROM rate_limit_durable WHERE prefix = $1 AND key = ANY ($2::text[]) RETURNING 1)
+SELECT EXISTS (SELECT FROM e UNION ALL SELECT FROM d)`, prefix, storedKeys(key))
+	if err == nil && !*deleted {
+		err = errNoCounter
 	}
 	return err
 }

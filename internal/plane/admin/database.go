@@ -67,11 +67,11 @@ func (d *Database) Conn() *pgx.Conn { return d.conn }
 
 // Now is the time by the clock of the server, which is the one that decides.
 func (d *Database) Now(ctx context.Context) (time.Time, error) {
-	var now time.Time
-	if err := d.conn.QueryRow(ctx, "SELECT now()").Scan(&now); err != nil {
-		return now, d.failure(err)
+	now, err := value[time.Time](ctx, d, "SELECT now()")
+	if err != nil {
+		return time.Time{}, err
 	}
-	return now, nil
+	return *now, nil
 }
 
 // major is the major version of the server; 0 if it is unknown.
@@ -92,6 +92,23 @@ func (d *Database) major() int {
 // order. Errors are for people.
 func rows[T any](ctx context.Context, d *Database, sql string, args ...any) ([]T, error) {
 	return query(ctx, d, pgx.RowToStructByPos[T], sql, args)
+}
+
+// row is rows for a query that has one row or none: nil.
+func row[T any](ctx context.Context, d *Database, sql string, args ...any) (*T, error) {
+	return first(rows[T](ctx, d, sql, args...))
+}
+
+// value is row for a query with one column.
+func value[T any](ctx context.Context, d *Database, sql string, args ...any) (*T, error) {
+	return first(values[T](ctx, d, sql, args...))
+}
+
+func first[T any](all []T, err error) (*T, error) {
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return &all[0], nil
 }
 
 // values runs a query with one column.

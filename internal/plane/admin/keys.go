@@ -48,11 +48,11 @@ func (d *Database) Keys(ctx context.Context, user string) ([]Key, error) {
 
 // CreateKey makes a key. name may be "", and the zero time is never.
 func (d *Database) CreateKey(ctx context.Context, user, name string, expires time.Time) (NewKey, error) {
-	found, err := values[bool](ctx, d, "SELECT true FROM rate_limit_users WHERE user_id = $1", user)
+	found, err := value[bool](ctx, d, "SELECT true FROM rate_limit_users WHERE user_id = $1", user)
 	if err != nil {
 		return NewKey{}, err
 	}
-	if len(found) == 0 {
+	if found == nil {
 		return NewKey{}, noUser(user)
 	}
 	return d.insertKey(ctx, `INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at)
@@ -73,33 +73,30 @@ func (d *Database) insertKey(ctx context.Context, sql string, args ...any) (NewK
 		User      string
 		ExpiresAt *time.Time
 	}
-	made, err := rows[inserted](ctx, d, sql+" RETURNING id, name, user_id, "+endSQL("expires_at"),
+	made, err := row[inserted](ctx, d, sql+" RETURNING id, name, user_id, "+endSQL("expires_at"),
 		append([]any{digest[:], policy.Hint(key)}, args...)...)
 	if err != nil {
 		return NewKey{}, err
 	}
-	return NewKey{Key: key, ID: made[0].ID, Hint: policy.Hint(key), Name: made[0].Name, User: made[0].User, ExpiresAt: made[0].ExpiresAt}, nil
+	return NewKey{Key: key, ID: made.ID, Hint: policy.Hint(key), Name: made.Name, User: made.User, ExpiresAt: made.ExpiresAt}, nil
 }
 
 // RevokeKey ends a key now.
-func (d *Database) RevokeKey(ctx context.Context, id int64) (Key, error) {
+func (d *Database) RevokeKey(ctx context.Context, id int64) (*Key, error) {
 	if _, err := d.execute(ctx, `UPDATE rate_limit_api_keys SET revoked_at = now(), revoked_by = session_user
 WHERE id = $1 AND (revoked_at IS NULL OR revoked_at > now())`, id); err != nil {
-		return Key{}, err
+		return nil, err
 	}
 	return d.key(ctx, id)
 }
 
 // key returns a key by its id.
-func (d *Database) key(ctx context.Context, id int64) (Key, error) {
-	found, err := rows[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys WHERE id = $1", id)
-	if err != nil {
-		return Key{}, err
+func (d *Database) key(ctx context.Context, id int64) (*Key, error) {
+	found, err := row[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys WHERE id = $1", id)
+	if err == nil && found == nil {
+		err = noKey(id)
 	}
-	if len(found) == 0 {
-		return Key{}, noKey(id)
-	}
-	return found[0], nil
+	return found, err
 }
 
 // noKey is the error about a key that is not in the database.
@@ -139,13 +136,13 @@ SELECT $1, $2, user_id, name, expires_at FROM rate_limit_api_keys WHERE id = $3`
 				return err
 			}
 		}
-		ends, err := values[*time.Time](ctx, d, `UPDATE rate_limit_api_keys SET revoked_at = least(revoked_at, now() + $3::interval),
+		ends, err := value[*time.Time](ctx, d, `UPDATE rate_limit_api_keys SET revoked_at = least(revoked_at, now() + $3::interval),
 	revoked_by = session_user, replaced_by = $2 WHERE id = $1 RETURNING `+endSQL("least(revoked_at, expires_at)"), id, made.ID, intervalOf(grace))
 		if err != nil {
 			return err
 		}
 		made.Replaces = &id
-		made.ReplacedAt = ends[0]
+		made.ReplacedAt = *ends
 		return nil
 	})
 	if err != nil {

@@ -15,20 +15,16 @@ type Pause struct {
 }
 
 // Pause pauses all limits from now on. It replaces a pause that is in force. reason may be "".
-func (d *Database) Pause(ctx context.Context, lasts time.Duration, reason string) (Pause, error) {
-	made, err := rows[Pause](ctx, d, `INSERT INTO rate_limit_pause (until, reason) VALUES (now() + $1::interval, nullif($2::text, ''))
+func (d *Database) Pause(ctx context.Context, lasts time.Duration, reason string) (*Pause, error) {
+	return row[Pause](ctx, d, `INSERT INTO rate_limit_pause (until, reason) VALUES (now() + $1::interval, nullif($2::text, ''))
 ON CONFLICT (id) DO UPDATE SET until = excluded.until, reason = excluded.reason, paused_at = now(), paused_by = session_user
 RETURNING until, reason, paused_at, paused_by`, intervalOf(lasts), reason)
-	if err != nil {
-		return Pause{}, err
-	}
-	return made[0], nil
 }
 
 // Resume ends the pause.
 func (d *Database) Resume(ctx context.Context) error {
-	ended, err := values[bool](ctx, d, "DELETE FROM rate_limit_pause RETURNING until > now()")
-	if err == nil && (len(ended) == 0 || !ended[0]) {
+	ended, err := value[bool](ctx, d, "DELETE FROM rate_limit_pause RETURNING until > now()")
+	if err == nil && (ended == nil || !*ended) {
 		err = notFound("limits: not paused")
 	}
 	return err
@@ -36,9 +32,5 @@ func (d *Database) Resume(ctx context.Context) error {
 
 // Paused returns the pause that is in force, or nil.
 func (d *Database) Paused(ctx context.Context) (*Pause, error) {
-	found, err := rows[Pause](ctx, d, "SELECT until, reason, paused_at, paused_by FROM rate_limit_pause WHERE until > now()")
-	if err != nil || len(found) == 0 {
-		return nil, err
-	}
-	return &found[0], nil
+	return row[Pause](ctx, d, "SELECT until, reason, paused_at, paused_by FROM rate_limit_pause WHERE until > now()")
 }

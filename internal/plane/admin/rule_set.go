@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -171,8 +170,8 @@ func (d *Database) SetRule(ctx context.Context, name string, assignments []strin
 			setting, kind, _ := strings.Cut(parameter, " ")
 			sql += fmt.Sprintf(", %s => $%d::%s", setting, i+2, kind)
 		}
-		done, err := values[string](ctx, d, sql+")", append([]any{name}, change.values...)...)
-		isNew = err == nil && (inserted > 0 || done[0] == created)
+		done, err := value[string](ctx, d, sql+")", append([]any{name}, change.values...)...)
+		isNew = err == nil && (inserted > 0 || *done == created)
 		return err
 	})
 	return isNew, err
@@ -186,26 +185,33 @@ func (d *Database) usably(ctx context.Context, name string, commands func() erro
 		if err != nil {
 			return err
 		}
+		was := map[string]bool{}
+		for _, w := range before {
+			was[w.Rule] = was[w.Rule] || w.Override == ""
+		}
 		if err := commands(); err != nil {
 			return err
 		}
 		after, err := d.wrongRules(ctx)
-		if err != nil || after[name] != nil {
-			return errors.Join(err, after[name])
+		if err != nil {
+			return err
 		}
-		for other, wrong := range after {
-			if before[other] == nil {
-				return fmt.Errorf("the rule %q could no longer be used: %w", other, wrong)
+		for _, w := range after {
+			switch {
+			case w.Override != "":
+			case w.Rule == name:
+				return w.Err
+			case !was[w.Rule]:
+				err = fmt.Errorf("the rule %q could no longer be used: %w", w.Rule, w.Err)
 			}
 		}
-		return nil
+		return err
 	})
 }
 
-// wrongRules says which rules proxies cannot use, and why: by compiling them as proxies do.
-func (d *Database) wrongRules(ctx context.Context) (map[string]error, error) {
-	type row struct{ Part, Name, Text string }
-	found, err := rows[row](ctx, d, policy.RulesSQL())
+// wrongRules says which rules and overrides proxies cannot use, and why: by compiling them as proxies do.
+func (d *Database) wrongRules(ctx context.Context) ([]policy.Wrong, error) {
+	found, err := rows[struct{ Part, Name, Text string }](ctx, d, policy.RulesSQL())
 	if err != nil {
 		return nil, err
 	}
@@ -217,13 +223,7 @@ func (d *Database) wrongRules(ctx context.Context) (map[string]error, error) {
 	if err != nil {
 		return nil, err
 	}
-	wrong := map[string]error{}
-	for _, w := range policy.Compile(rules, overrides, nil, policyOptions).Wrong() {
-		if w.Override == "" {
-			wrong[w.Rule] = w.Err
-		}
-	}
-	return wrong, nil
+	return policy.Compile(rules, overrides, nil, policyOptions).Wrong(), nil
 }
 
 // resetRule takes settings back: those of one row together, since constraints can be about

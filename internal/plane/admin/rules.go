@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
 // Rule is a rule with its limits. nil lists match everything.
@@ -103,16 +101,11 @@ func (d *Database) Rules(ctx context.Context) ([]Rule, error) {
 // by what proxies report. A proxy can have other problems, such as with a time zone that its
 // machine does not know.
 func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) error {
-	db, err := d.proxyDB()
+	all, err := d.wrongRules(ctx)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	read, overrides, err := policy.ReadRules(ctx, db)
-	if err != nil {
-		return d.failure(err)
-	}
-	for _, wrong := range policy.Compile(read, overrides, nil, policyOptions).Wrong() {
+	for _, wrong := range all {
 		if r := rules[wrong.Rule]; r != nil {
 			text := wrong.Err.Error()
 			if wrong.Override != "" {

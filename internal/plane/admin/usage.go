@@ -55,16 +55,12 @@ func (d *Database) UsageOf(ctx context.Context, user string, p Period) (UserUsag
 		User: user, First: p.From.UTC().Format(time.DateOnly), Last: p.Until.Add(-time.Microsecond).UTC().Format(time.DateOnly),
 		Days: []UsedOnDay{}, Keys: []UsedByKey{},
 	}
-	type row struct {
-		Name        string // of a day, or "" for a key
-		KeyID       int64
-		Requests    int64
-		Cost        int64
-		Refused     int64
-		LastRequest *time.Time
-	}
-	// One row for each day, and one for each key.
-	found, err := rows[row](ctx, d, `SELECT coalesce(day::text, ''), coalesce(key_id, 0), sum(requests)::bigint, sum(cost)::bigint, sum(refused)::bigint, max(last_request)
+	// One row for each day, and one for each key: its day is "".
+	found, err := rows[struct {
+		Day   string
+		KeyID int64
+		Used
+	}](ctx, d, `SELECT coalesce(day::text, ''), coalesce(key_id, 0), sum(requests)::bigint, sum(cost)::bigint, sum(refused)::bigint, max(last_request)
 FROM rate_limit_usage WHERE user_id = $1 AND day BETWEEN $2::text::date AND $3::text::date
 GROUP BY GROUPING SETS ((day), (key_id)) ORDER BY 1, 2`, user, u.First, u.Last)
 	if err != nil {
@@ -72,13 +68,12 @@ GROUP BY GROUPING SETS ((day), (key_id)) ORDER BY 1, 2`, user, u.First, u.Last)
 	}
 	for i := range found {
 		r := &found[i]
-		used := Used{r.Requests, r.Cost, r.Refused, r.LastRequest}
-		if r.Name == "" {
-			u.Keys = append(u.Keys, UsedByKey{r.KeyID, used})
+		if r.Day == "" {
+			u.Keys = append(u.Keys, UsedByKey{r.KeyID, r.Used})
 			continue
 		}
-		u.Days = append(u.Days, UsedOnDay{r.Name, used})
-		u.Total.add(&used)
+		u.Days = append(u.Days, UsedOnDay{r.Day, r.Used})
+		u.Total.add(&r.Used)
 	}
 	return u, nil
 }

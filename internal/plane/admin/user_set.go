@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,20 +40,29 @@ func (d *Database) SetUser(ctx context.Context, name string, texts []string) (is
 	if err != nil {
 		return false, err
 	}
-	columns, args, overrides, err := userColumns(assignments, now)
+	change, err := parseUserChange(assignments, now)
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = withValue(err, texts) }()
 	err = d.together(ctx, func() error {
-		exists, err := values[bool](ctx, d, "SELECT true FROM rate_limit_users WHERE user_id = $1 FOR UPDATE", name)
+		exists, err := value[bool](ctx, d, "SELECT true FROM rate_limit_users WHERE user_id = $1 FOR UPDATE", name)
 		if err != nil {
 			return err
 		}
-		if isNew, err = d.writeUser(ctx, name, len(exists) == 0, columns, args); err != nil {
-			return err
+		if exists == nil {
+			if isNew, err = d.insertUser(ctx, name, &change); err != nil {
+				return err
+			}
 		}
-		for _, a := range overrides {
+		// Another command may have made the user meanwhile.
+		if !isNew && len(change.columns) > 0 {
+			sql := "UPDATE rate_limit_users SET (" + strings.Join(change.columns, ", ") + ") = ROW(" + strings.Join(change.values, ", ") + ") WHERE user_id = $1"
+			if _, err := d.execute(ctx, sql, append([]any{name}, change.args...)...); err != nil {
+				return err
+			}
+		}
+		for _, a := range change.overrides {
 			if err := d.setOverride(ctx, name, a); err != nil {
 				return err
 			}
@@ -62,46 +72,54 @@ func (d *Database) SetUser(ctx context.Context, name string, texts []string) (is
 	return isNew, err
 }
 
-// userColumn is a column and the SQL of its new value, with %d for the number of its parameter.
-type userColumn struct{ name, sql string }
+// userChange is what SetUser is asked for.
+type userChange struct {
+	columns, values []string // values is the SQL of each column's value: a parameter, or DEFAULT
+	args            []any    // the parameters from $2 on
+	overrides       []assignment
+}
 
-// userColumns splits assignments into columns and overrides. args has one argument for each
-// column, except for columns that go back to their defaults.
-func userColumns(assignments []assignment, now time.Time) (columns []userColumn, args []any, overrides []assignment, err error) {
+func parseUserChange(assignments []assignment, now time.Time) (userChange, error) {
+	var change userChange
 	for _, a := range assignments {
 		if strings.Contains(a.name, "/") {
-			overrides = append(overrides, a)
+			change.overrides = append(change.overrides, a)
 			continue
 		}
 		for _, s := range userSettings {
 			if s.name != a.name {
 				continue
 			}
-			if a.value == "" {
-				if s.name == "tier" {
-					return nil, nil, nil, &ratelimit.FieldError{Field: "tier", Want: "the name of a tier"}
-				}
-				columns = append(columns, userColumn{s.name, "DEFAULT"})
-				continue
-			}
-			value := any(a.value)
-			switch s.kind {
-			case "timestamptz":
-				until, err := ParseUntil(s.name, a.value, now)
+			sql := "DEFAULT"
+			if a.value != "" {
+				arg, err := parameter(s.name, s.kind, a.value, now)
 				if err != nil {
-					return nil, nil, nil, err
+					return change, err
 				}
-				value = timeOrInfinity(until)
-			case "date":
-				if _, err := time.Parse(time.DateOnly, a.value); err != nil {
-					return nil, nil, nil, &ratelimit.FieldError{Field: s.name, Value: a.value, Want: "a day such as 2026-01-31"}
-				}
+				change.args = append(change.args, arg)
+				sql = fmt.Sprintf("$%d::%s", len(change.args)+1, s.kind)
+			} else if s.name == "tier" {
+				return change, &ratelimit.FieldError{Field: "tier", Want: "the name of a tier"}
 			}
-			args = append(args, value)
-			columns = append(columns, userColumn{s.name, fmt.Sprintf("$%d::%s", len(args)+1, s.kind)})
+			change.columns = append(change.columns, s.name)
+			change.values = append(change.values, sql)
 		}
 	}
-	return columns, args, overrides, nil
+	return change, nil
+}
+
+// parameter is the value of a setting of a user as Postgres reads it.
+func parameter(name, kind, text string, now time.Time) (string, error) {
+	switch kind {
+	case "timestamptz":
+		until, err := ParseUntil(name, text, now)
+		return timeOrInfinity(until), err
+	case "date":
+		if _, err := time.Parse(time.DateOnly, text); err != nil {
+			return "", &ratelimit.FieldError{Field: name, Value: text, Want: "a day such as 2026-01-31"}
+		}
+	}
+	return text, nil
 }
 
 // timeOrInfinity is a time as Postgres reads it. The zero time is infinity.
@@ -112,38 +130,18 @@ func timeOrInfinity(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// writeUser makes a user, or changes columns of one. It reports whether it made the user.
-func (d *Database) writeUser(ctx context.Context, name string, isNew bool, columns []userColumn, args []any) (made bool, err error) {
-	var names, sqls []string
-	hasTier := false
-	for _, c := range columns {
-		names = append(names, c.name)
-		sqls = append(sqls, c.sql)
-		hasTier = hasTier || c.name == "tier"
-	}
-	args = append([]any{name}, args...)
-	if isNew && !hasTier {
+// insertUser makes a user, and reports whether it did: another command may have done so.
+func (d *Database) insertUser(ctx context.Context, name string, change *userChange) (bool, error) {
+	if !slices.Contains(change.columns, "tier") {
 		tiers, err := d.Tiers(ctx)
 		if err != nil {
 			return false, err
 		}
 		return false, &ratelimit.FieldError{Field: "tier", Want: "given for a new user, one of " + strings.Join(tiers, ", ")}
 	}
-	if isNew {
-		made, err := d.execute(ctx, "INSERT INTO rate_limit_users (user_id, "+strings.Join(names, ", ")+") VALUES ($1, "+strings.Join(sqls, ", ")+") ON CONFLICT (user_id) DO NOTHING", args...)
-		if err != nil || made > 0 {
-			return made > 0, err
-		}
-		// Another command has made the user meanwhile.
-	}
-	if len(columns) == 0 {
-		return false, nil
-	}
-	for i := range sqls {
-		sqls[i] = names[i] + " = " + sqls[i]
-	}
-	_, err = d.execute(ctx, "UPDATE rate_limit_users SET "+strings.Join(sqls, ", ")+" WHERE user_id = $1", args...)
-	return false, err
+	sql := "INSERT INTO rate_limit_users (user_id, " + strings.Join(change.columns, ", ") + ") VALUES ($1, " + strings.Join(change.values, ", ") + ") ON CONFLICT (user_id) DO NOTHING"
+	made, err := d.execute(ctx, sql, append([]any{name}, change.args...)...)
+	return made > 0, err
 }
 
 // setOverride makes, changes or deletes the override of a user that is always valid.

@@ -51,13 +51,13 @@ ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`
 
 // User returns a user. A user that only has a ban is found too.
 func (d *Database) User(ctx context.Context, name string) (User, error) {
-	found, err := rows[User](ctx, d, userSQL, name)
+	found, err := row[User](ctx, d, userSQL, name)
 	if err != nil {
 		return User{}, err
 	}
 	u := User{User: name}
-	if len(found) > 0 {
-		u = found[0]
+	if found != nil {
+		u = *found
 	}
 	if u.Keys, err = d.Keys(ctx, name); err != nil {
 		return u, err
@@ -68,7 +68,7 @@ func (d *Database) User(ctx context.Context, name string) (User, error) {
 	if u.Bans, err = d.bans(ctx, "b.user_id = $1 OR b.key_id IN (SELECT id FROM rate_limit_api_keys WHERE user_id = $1)", name); err != nil {
 		return u, err
 	}
-	if len(found) == 0 && len(u.Bans) == 0 {
+	if found == nil && len(u.Bans) == 0 {
 		return u, noUser(name)
 	}
 	u.Usage, err = d.userUsage(ctx, name)

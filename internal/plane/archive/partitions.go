@@ -60,6 +60,10 @@ ORDER BY c.relname`)
 }
 
 // detach detaches a partition. Readers and writers of other days go on meanwhile.
+//
+// The upkeep of the history detaches in the same two steps. This package has steps of its own,
+// because all statements of a run need the session with the lock of the run. And drop compares the
+// rows with the file, so it cannot be rate_limit_drop_expired.
 func detach(ctx context.Context, conn *pgx.Conn, p partition) error {
 	// Only one partition at a time can be pending.
 	if err := finalize(ctx, conn); err != nil {

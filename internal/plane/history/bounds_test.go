@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand"
 	"runtime"
-	"sort"
 	"strings"
 	"testing"
 	"time"
@@ -266,26 +265,15 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 	}
 }
 
-// TestQuantilesAreWithinTwoPercent of those of the latencies themselves.
-func TestQuantilesAreWithinTwoPercent(t *testing.T) {
+// TestABucketIsFourPercentWide, so that percentiles are wrong by 2 % at most.
+func TestABucketIsFourPercentWide(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
-	var all []time.Duration
-	buckets := make([]int64, 512)
 	for i := 0; i < 100000; i++ {
-		d := time.Duration(math.Exp(random.Float64()*math.Log(1e8))) * time.Microsecond
-		all = append(all, d)
-		buckets[history.BucketOf(d)]++
-	}
-	sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
-	for _, p := range []float64{0, 0.01, 0.5, 0.95, 0.99, 1} {
-		rank := max(1, int(math.Ceil(p*float64(len(all)))))
-		want := all[rank-1]
-		if got := history.Quantile(buckets, p); math.Abs(float64(got)/float64(want)-1) > 0.02 {
-			t.Errorf("p%g is %v, want %v", 100*p, got, want)
+		d := time.Duration(math.Exp(random.Float64()*math.Log(1e8)) * float64(time.Microsecond))
+		b := history.BucketOf(d)
+		if most := 1000 * math.Pow(1.04, float64(b)); float64(d) > most*1.000001 || b > 0 && float64(d) < most/1.040001 {
+			t.Errorf("%v is in bucket %d, up to %v ns", d, b, most)
 		}
-	}
-	if got := history.Quantile(nil, 0.5); got != 0 {
-		t.Errorf("the median of nothing is %v", got)
 	}
 	for _, d := range []time.Duration{-1, 0, 1, time.Microsecond, time.Microsecond + 1, time.Hour, math.MaxInt64} {
 		if b := history.BucketOf(d); b < 0 || b > 511 || b == 0 != (d <= time.Microsecond) {

@@ -29,7 +29,7 @@ type UpkeepReport struct {
 	Skipped []string
 }
 
-// ddlTimeout bounds each command that detaches or drops a partition. While it waits for readers
+// ddlTimeout bounds each command that detaches a partition. While it waits for readers
 // of the partition, readers and writers of the others go on.
 const ddlTimeout = 2 * time.Second
 
@@ -39,10 +39,11 @@ const ddlTimeout = 2 * time.Second
 // several at once. If now is in the future, only the owner of the tables deletes what is due then;
 // another role deletes what is due at present.
 //
-// A partition that is past its retention is detached with DETACH … CONCURRENTLY, which stops
-// neither readers nor writers, and dropped. One that another session uses is skipped, and the next
-// Upkeep tries again. If the role of the connection does not own the tables, the function
-// rate_limit_drop_expired drops the partitions, and writers wait for it for up to 100 ms.
+// The function rate_limit_drop_expired drops the partitions that are past their retention, and
+// writers wait for it for up to 100 ms. If the role of the connection owns the tables, each of these
+// partitions is detached before with DETACH … CONCURRENTLY, which stops neither readers nor writers.
+// Only the owner may do that, and no function can. A partition that another session uses is skipped,
+// and the next Upkeep tries again.
 //
 // The error has all that failed. The rest is done nevertheless, and the report says so.
 func Upkeep(ctx context.Context, db postgres.DB, now time.Time) (UpkeepReport, error) {
@@ -57,35 +58,29 @@ func doUpkeep(ctx context.Context, db postgres.DB, now time.Time, pause time.Dur
 		u.now = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
 	}
 	if err := u.run(ctx); err != nil {
-		u.failures = append(u.failures, err)
+		return u.report, fmt.Errorf("upkeep of the history: %w", err)
 	}
-	if len(u.failures) == 0 {
-		return u.report, nil
-	}
-	return u.report, fmt.Errorf("upkeep of the history: %w", errors.Join(u.failures...))
+	return u.report, nil
 }
 
 // upkeep is one call of Upkeep.
 type upkeep struct {
-	db       postgres.DB
-	now      string
-	pause    time.Duration
-	report   UpkeepReport
-	failures []error
+	db     postgres.DB
+	now    string
+	pause  time.Duration
+	report UpkeepReport
 }
 
 // The queries of an upkeep. Time $1 is text, so that any driver can send it.
 const (
 	upkeepSQL  = `SELECT what, name, rows FROM rate_limit_upkeep($1::text::timestamptz)`
 	dueSQL     = `SELECT what, name, rows FROM rate_limit_upkeep($1::text::timestamptz, $2::text::interval)`
-	pendingSQL = `SELECT p.name, rate_limit_holders(p.id) FROM rate_limit_partitions() p WHERE p.pending`
-	expiredSQL = `SELECT name, state, held_by FROM rate_limit_expired($1::text::timestamptz)`
+	expiredSQL = `SELECT name FROM rate_limit_expired($1::text::timestamptz) WHERE state = 'attached' AND held_by IS NULL`
 	dropSQL    = `SELECT name, held_by FROM rate_limit_drop_expired($1::text::timestamptz)`
 
-	// usedSQL names the sessions on which a command about a partition waits. It has no row if
-	// another process has done the same: for "drop" if the table is gone, else if it is detached.
-	usedSQL = `SELECT concat_ws(', ', rate_limit_holders(c.oid), CASE WHEN c.relispartition THEN rate_limit_holders('rate_limit_audit'::regclass) || ' by way of rate_limit_audit' END)
-		FROM pg_class c WHERE c.oid = to_regclass($1::text) AND (c.relispartition OR $2::text = 'drop')`
+	// pendingSQL has the sessions that use the partition, and those that use the whole table.
+	pendingSQL = `SELECT p.name, rate_limit_holders(p.id), rate_limit_holders('rate_limit_audit'::regclass) || ' by way of rate_limit_audit'
+		FROM rate_limit_partitions() p WHERE p.pending`
 
 	// ownerSQL also has the name of the table for a command.
 	ownerSQL = `SELECT format('%I.%I', n.nspname, c.relname), pg_has_role(c.relowner, 'USAGE')::int::text
@@ -122,100 +117,69 @@ func (u *upkeep) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(owner) != 1 || string(owner[0][1]) != "1" {
-		return u.dropAsOwner(ctx)
+	if len(owner) == 1 && string(owner[0][1]) == "1" {
+		err = u.detachExpired(ctx, string(owner[0][0]))
 	}
-	return u.removeExpired(ctx, string(owner[0][0]))
+	return errors.Join(err, u.dropExpired(ctx))
 }
 
-// removeExpired detaches and drops the partitions that are past their retention. Only one
-// partition can be pending detach at a time, so none is begun that is in use.
-func (u *upkeep) removeExpired(ctx context.Context, parent string) error {
+// detachExpired detaches the partitions that are past their retention. Only one partition can be
+// pending detach at a time, so none is begun that is in use. dropExpired deals with those that are
+// left, and says what is in the way.
+func (u *upkeep) detachExpired(ctx context.Context, parent string) error {
 	pending, err := u.finalize(ctx, parent)
-	if err != nil {
+	if err != nil || pending {
 		return err
 	}
-	expired, err := query(ctx, u.db, 3, expiredSQL, u.now)
+	expired, err := query(ctx, u.db, 1, expiredSQL, u.now)
 	if err != nil {
 		return err
 	}
 	for _, row := range expired {
 		name := string(row[0])
-		detached := string(row[1]) == "detached"
-		if row[2] != nil {
-			u.skip(name, string(row[2]))
+		if u.command(ctx, "ALTER TABLE "+parent+" DETACH PARTITION "+name+" CONCURRENTLY") == nil {
+			u.report.Detached = append(u.report.Detached, name)
 			continue
 		}
-		if string(row[1]) == "attached" && !pending {
-			detached, pending = u.detach(ctx, parent, name)
+		// A transaction that uses other partitions can keep the command from ending, and need not
+		// keep its second part from it.
+		if pending, err := u.finalize(ctx, parent); err != nil || pending {
+			return err
 		}
-		if detached {
-			u.drop(ctx, name)
-		}
 	}
-	if pending {
-		// No other partition can be detached without stopping writers for a moment.
-		return u.dropAsOwner(ctx)
-	}
-	return ctx.Err()
-}
-
-// detach detaches a partition. It reports whether it did, and whether a partition is pending
-// afterwards. A transaction that uses other partitions can keep the command from ending, and need
-// not keep its second part from it.
-func (u *upkeep) detach(ctx context.Context, parent, name string) (detached, pending bool) {
-	failure := u.command(ctx, "ALTER TABLE "+parent+" DETACH PARTITION "+name+" CONCURRENTLY")
-	if failure == nil {
-		u.report.Detached = append(u.report.Detached, name)
-		return true, false
-	}
-	before := len(u.report.Detached)
-	pending, err := u.finalize(ctx, parent)
-	if err != nil {
-		u.failures = append(u.failures, err)
-	}
-	if len(u.report.Detached) > before {
-		return u.report.Detached[before] == name, pending
-	}
-	if !pending {
-		u.explain(ctx, name, "detach", failure)
-	}
-	return false, pending
+	return nil
 }
 
 // finalize completes the detaching of a partition that was interrupted, by this process or by
 // another one. It reports whether a partition is still pending afterwards.
 func (u *upkeep) finalize(ctx context.Context, parent string) (bool, error) {
-	found, err := query(ctx, u.db, 2, pendingSQL)
-	if err != nil || len(found) == 0 {
-		return false, err
+	var failure error
+	for {
+		found, err := query(ctx, u.db, 3, pendingSQL)
+		if err != nil || len(found) == 0 {
+			return false, err
+		}
+		name := string(found[0][0])
+		holders := found[0][1]
+		if holders == nil && failure != nil {
+			holders = found[0][2]
+		}
+		if holders != nil {
+			u.skip(name, string(holders))
+			return true, nil
+		}
+		if failure != nil {
+			return true, fmt.Errorf("%s: %w", name, failure)
+		}
+		if failure = u.command(ctx, "ALTER TABLE "+parent+" DETACH PARTITION "+name+" FINALIZE"); failure == nil {
+			u.report.Detached = append(u.report.Detached, name)
+			return false, nil
+		}
 	}
-	name := string(found[0][0])
-	if found[0][1] != nil {
-		u.skip(name, string(found[0][1]))
-		return true, nil
-	}
-	failure := u.command(ctx, "ALTER TABLE "+parent+" DETACH PARTITION "+name+" FINALIZE")
-	if failure == nil {
-		u.report.Detached = append(u.report.Detached, name)
-		return false, nil
-	}
-	u.explain(ctx, name, "detach", failure)
-	found, err = query(ctx, u.db, 2, pendingSQL)
-	return len(found) > 0, err
 }
 
-// drop drops a table that is no partition any more.
-func (u *upkeep) drop(ctx context.Context, name string) {
-	if failure := u.command(ctx, "DROP TABLE IF EXISTS "+name); failure != nil {
-		u.explain(ctx, name, "drop", failure)
-		return
-	}
-	u.report.Dropped = append(u.report.Dropped, name)
-}
-
-// dropAsOwner drops what is past its retention with the rights of the owner of the tables.
-func (u *upkeep) dropAsOwner(ctx context.Context) error {
+// dropExpired drops what is past its retention.
+func (u *upkeep) dropExpired(ctx context.Context) error {
 	rows, err := query(ctx, u.db, 2, dropSQL, u.now)
 	for _, row := range rows {
 		if row[1] != nil {
@@ -225,18 +189,6 @@ func (u *upkeep) dropAsOwner(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// explain reports why a command about a partition has failed: nothing, if another process has
-// done the same; who uses it; or else the error.
-func (u *upkeep) explain(ctx context.Context, name, what string, failure error) {
-	rows, err := query(ctx, u.db, 1, usedSQL, name, what)
-	switch {
-	case err != nil || len(rows) > 0 && len(rows[0][0]) == 0:
-		u.failures = append(u.failures, fmt.Errorf("%s: %w", name, failure))
-	case len(rows) > 0:
-		u.skip(name, string(rows[0][0]))
-	}
 }
 
 // skip reports that a partition is in use, once.

@@ -248,7 +248,7 @@ func TestAnInterruptedDetachIsCompleted(t *testing.T) {
 	s.days("2026-08-01", 3)
 	s.leavePending("rate_limit_audit_20260802")
 	report := s.upkeep("2026-11-21T12:00:00Z")
-	if short(report.Dropped) != "20260801 20260803 20260802" || short(report.Detached) != "20260802 20260801 20260803" {
+	if short(report.Dropped) != "20260801 20260802 20260803" || short(report.Detached) != "20260802 20260801 20260803" {
 		t.Errorf("the report is %+v", report)
 	}
 	s.leavePending("rate_limit_audit_20261122")
