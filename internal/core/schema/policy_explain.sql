@@ -1,9 +1,6 @@
-package schema
+-- rate_limit_explain says how the policy sees a request, for people. It repeats in SQL what package
+-- policy does: a test there compares both. Its request has neither headers nor a route.
 
-// policyExplain is rate_limit_explain, which says how the policy sees a request, for people.
-// It repeats in SQL what package policy does: a test there compares both. Its request has neither
-// headers nor a route.
-const policyExplain = `
 CREATE OR REPLACE FUNCTION rate_limit_path_matches(pattern text, path text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(path ~ ('^' || regexp_replace(regexp_replace(regexp_replace(
 		CASE WHEN pattern = '/' THEN '/' ELSE rtrim(pattern, '/') END, '([\\.+?^$(){}|\[\]])', '\\\1', 'g'),
@@ -85,4 +82,3 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_explain IS
 	'How the policy sees a request: the identity, the bans, and each rule with its limits, whether it applies and why not. It charges nothing. The key is given by its digest or its id.';
-`

@@ -1,13 +1,10 @@
-package schema
+-- rate_limit_rule makes or changes a rule and its limits in one call. NULL keeps what an existing
+-- rule has, since a rule that loses a condition that was not named would match too much.
+--
+-- The constraints and triggers check all values but the names in tiers that no tier has.
+--
+-- A function with other parameters is another function, so one of an older version is dropped.
 
-// policyRuleFunction is rate_limit_rule, which makes or changes a rule and its limits in one
-// call. NULL keeps what an existing rule has, since a rule that loses a condition that was
-// not named would match too much.
-//
-// The constraints and triggers check all values but the names in tiers that no tier has.
-//
-// A function with other parameters is another function, so one of an older version is dropped.
-const policyRuleFunction = `
 DO $$
 DECLARE
 	older regprocedure;
@@ -86,4 +83,3 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
 	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';
-`
