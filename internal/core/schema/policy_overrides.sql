@@ -67,3 +67,7 @@ COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.'
 COMMENT ON COLUMN rate_limit_bans.times IS 'How many times proxies have banned it: each time for twice as long as the time before.';
 COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
 COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
+
+CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
+COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';

@@ -75,6 +75,10 @@ func (d *Database) replayLimits(ctx context.Context, rule string, settings []str
 			return &ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action}
 		}
 		if len(settings) > 0 {
+			// A rule that is off may lack limits: the error about that is this function's.
+			if _, err := d.execute(ctx, "UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule); err != nil {
+				return err
+			}
 			if _, err := d.changeRule(ctx, rule, &change); err != nil {
 				return withValue(err, settings)
 			}

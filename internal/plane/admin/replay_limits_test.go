@@ -71,7 +71,7 @@ func TestAReplayRefusesWhatRulesSetRefuses(t *testing.T) {
 	p := newPast(t, 1)
 	ctx := context.Background()
 	p.rule("per_hour=3", "algorithm=fixed_window")
-	for _, settings := range [][]string{{"burst=5"}, {"per_hour="}, {"limit.a=7/10s", "algorithm=gcra", "on_exceed=overage"}} {
+	for _, settings := range [][]string{{"burst=5"}, {"limit.a=7/10s", "algorithm=gcra", "on_exceed=overage"}} {
 		_, tryErr := p.try(settings...)
 		_, setErr := p.db.SetRule(ctx, "r", settings)
 		if tryErr == nil || setErr == nil || tryErr.Error() != setErr.Error() {
