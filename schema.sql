@@ -16,6 +16,14 @@ BEGIN
 	END IF;
 END $others$;
 
+-- The two tables of counts. Those of the npm library pg-ratelimit are brought up to date in place,
+-- and keep their rows.
+--
+-- The columns are those of the npm library, then two for the algorithms that the library lacks
+-- (hits for sliding_log, remainder for gcra), and two that a statement needs while it runs (slot,
+-- the place of the row's entry in the statement's parameters, and granted, how many hits were
+-- admitted). slot and granted mean nothing between statements.
+
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	prefix       TEXT NOT NULL,
 	key          TEXT NOT NULL,
@@ -46,6 +54,9 @@ CREATE TABLE IF NOT EXISTS rate_limit_durable (
 	granted      BIGINT,
 	PRIMARY KEY (prefix, key)
 );
+
+-- The columns that a table of the npm library lacks. fillfactor leaves room on each page for the row's
+-- next version, so that an update touches no index.
 ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
 	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
 ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
@@ -66,6 +77,9 @@ BEGIN
 		RAISE EXCEPTION '%: rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in the DSN of all proxies and commands', others USING ERRCODE = 'duplicate_table';
 	END IF;
 END $others$;
+
+-- The registry of the proxies, and the pause of all limits. Older proxies write some columns of
+-- rate_limit_nodes only, so all others have defaults.
 
 CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
@@ -125,6 +139,10 @@ BEGIN
 		RAISE EXCEPTION '%: rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in the DSN of all proxies and commands', others USING ERRCODE = 'duplicate_table';
 	END IF;
 END $others$;
+
+-- The tables of the history. rate_limit_audit has one partition for each day in UTC, see
+-- history_partitions.sql. No table refers to a table of the policy: a rule or a user can be
+-- deleted, and what happened stays.
 
 CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	time           timestamptz NOT NULL,
@@ -283,6 +301,14 @@ COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
 COMMENT ON COLUMN rate_limit_retention.deleted_before IS 'Of metrics_minute, metrics_hour and metrics_day: upkeep has deleted what is older. NULL: nothing.';
 COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 
+-- The functions about the partitions of rate_limit_audit: one for each day in UTC, from midnight to
+-- midnight, whatever the TimeZone of the session is.
+--
+-- A new partition is made as a table of its own and attached then. That takes a lock on
+-- rate_limit_audit which writers do not wait for: CREATE TABLE … PARTITION OF would stop them. The
+-- same lock keeps other processes from making the same partition. There is no DEFAULT partition,
+-- because DETACH … CONCURRENTLY does not work with one.
+
 CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
@@ -331,6 +357,13 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 END $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
+
+-- rate_limit_rollup adds up the minutes of rate_limit_metrics to hours, and the hours to days.
+--
+-- An hour is computed anew from all of its minutes, so running it twice changes nothing. Which
+-- hours are due follows from updated_at: a minute that was written after the last run makes its
+-- hour due. A transaction that was open during the last run has an updated_at before it, hence the
+-- overlap. Where upkeep has deleted minutes, nothing is computed anew: see deleted_before.
 
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT coalesce(array_agg(coalesce(t.x, 0) + coalesce(t.y, 0) ORDER BY t.i), '{}') FROM unnest(a, b) WITH ORDINALITY AS t(x, y, i));
@@ -393,6 +426,13 @@ BEGIN
 	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_limit_metrics whose minutes have changed, and returns how many rows it wrote. rate_limit_upkeep does the same.';
+
+-- The functions with which a proxy writes the history. A batch is one transaction:
+-- rate_limit_begin_batch, and then the others. All of them write their rows in the order of the
+-- primary key, so that two proxies do not wait for each other in a circle.
+--
+-- Arrays have no NULL: a driver sends text[] and bigint[] without. An empty text is NULL, and so is
+-- a number that cannot be: 0 of quota, key_id and status, below 0 of retry_after_ms.
 
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -473,6 +513,13 @@ BEGIN
 	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at WHERE r.keep <> excluded.keep;
 END $$;
 COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval.';
+
+-- The functions that delete what is past its retention. A caller may pass a time that is still to
+-- come only if it has the rights of the owner: the role of the proxies may run the functions, and
+-- must not be able to delete what is to be kept.
+--
+-- rate_limit_upkeep takes no lock that stops a reader or a writer, so it removes no partition: that
+-- is for rate_limit_drop_expired, or for history.Upkeep, which uses DETACH … CONCURRENTLY.
 
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
 DECLARE
@@ -623,6 +670,10 @@ END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
 	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 
+-- The last commands of the history. They fix the search_path of the functions to the schema in
+-- which they lie, and give them the rights of the owner of the tables in the same command: see
+-- policy_end.sql.
+
 DO $$
 DECLARE
 	function record;
@@ -636,6 +687,8 @@ BEGIN
 	END LOOP;
 END $$;
 
+-- The number grows with every change of the history, so that proxies of different versions on one
+-- database leave the newest schema as it is.
 CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables of the history. The last command of the migration makes it.';
 
@@ -643,6 +696,8 @@ COMMIT;
 
 BEGIN;
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
+
+-- A server that is too old is refused. TestOldServer checks the text.
 
 DO $$ BEGIN
 	IF current_setting('server_version_num')::int < 150000 THEN
@@ -663,10 +718,15 @@ BEGIN
 	END IF;
 END $others$;
 
+-- The function that checks the elements of lists, since a CHECK cannot have a subquery. The body is
+-- parsed once, so it depends on no search_path.
+
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false) FROM unnest(list) AS item);
 COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
 	'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
+
+-- The tables of tiers, users and API keys.
 
 CREATE TABLE IF NOT EXISTS rate_limit_tiers (
 	tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY,
@@ -737,6 +797,9 @@ COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because s
 COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
 COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
 COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
+
+-- The tables of rules and their limits. What the constraints demand of a limit is what
+-- ratelimit.Limit.Validate demands.
 
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
@@ -864,6 +927,10 @@ COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucke
 COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
 COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
 
+-- The tables of exceptions: overrides and bans. UNIQUE NULLS NOT DISTINCT would say what the unique
+-- index says, but a server older than Postgres 15 could not parse it, and would then not even say
+-- that it is too old.
+
 CREATE TABLE IF NOT EXISTS rate_limit_overrides (
 	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_overrides_pkey PRIMARY KEY,
 	rule       text NOT NULL,
@@ -930,6 +997,12 @@ COMMENT ON COLUMN rate_limit_bans.times IS 'How many times proxies have banned i
 COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
 COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
 
+CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
+COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
+
+-- The table by which proxies learn of changes.
+
 CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
 	xid    xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -959,6 +1032,12 @@ COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
 COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
+
+-- An override with an amount that its limit cannot have is refused. rate_limit_override_fault
+-- applies the constraints of rate_limit_rule_limits to the limit with the amount of the override. A
+-- CHECK sees only one row, so triggers on both tables call it. The triggers lock the row of the
+-- limit: of two transactions that change a limit and its override, one waits and sees the other's
+-- change.
 
 CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -996,6 +1075,13 @@ END $$;
 COMMENT ON FUNCTION rate_limit_check_overrides() IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_overrides FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar, burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+
+-- Rules that proxies could not use are refused, as far as SQL sees it, by triggers and not by
+-- constraints: a constraint would refuse every change of an older row that violates it, also the
+-- one that turns the rule off.
+--
+-- A rule and its limits are written by several commands, so the triggers that compare them wait for
+-- the end of the transaction. A rule that is off may be incomplete.
 
 CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -1074,6 +1160,9 @@ BEGIN
 	END LOOP;
 END $$;
 
+-- rate_limit_rename gives a new name to what refers to a user or a tier without a foreign key: a
+-- ban can be of a user that the table does not have, and the tiers of a rule are a list.
+
 CREATE OR REPLACE FUNCTION rate_limit_rename() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
@@ -1092,6 +1181,17 @@ END $$;
 COMMENT ON FUNCTION rate_limit_rename() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
 CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename();
 CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename();
+
+-- The triggers that write rate_limit_changes, one line for each changed row, and one line for a
+-- statement that changes more than 1,000 rows or empties a table.
+--
+-- The function has the rights of the owner of the tables. So a role that may change the policy
+-- needs no right to write the log, and can neither forge nor leave out a line. It reads the names
+-- of its kind and of the key columns from the arguments of the trigger.
+--
+-- Old and new rows are matched by key and reference. A row that moves to another reference (an
+-- override that is given to another user) gives two lines, as a deletion and an insertion would, so
+-- that proxies learn of both. A row that is the same after an update gives none.
 
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE
@@ -1169,14 +1269,27 @@ BEGIN
 	END LOOP;
 END $$;
 
+-- rate_limit_rule makes or changes a rule and its limits in one call. NULL keeps what an existing
+-- rule has, since a rule that loses a condition that was not named would match too much.
+--
+-- The constraints and triggers check all values but the names in tiers that no tier has.
+--
+-- A function with other parameters is another function, so one of an older version is dropped. So are
+-- the functions that older versions had in place of the command caddy pg-ratelimit explain, unless
+-- something else depends on them.
+
 DO $$
 DECLARE
 	older regprocedure;
 BEGIN
 	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname = 'rate_limit_rule' AND NOT 'without_header' = ANY (p.proargnames)
+		AND (p.proname = 'rate_limit_rule' AND NOT 'without_header' = ANY (p.proargnames) OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
 	LOOP
-		EXECUTE format('DROP FUNCTION %s', older);
+		BEGIN
+			EXECUTE format('DROP FUNCTION %s', older);
+		EXCEPTION WHEN dependent_objects_still_exist THEN
+			RAISE WARNING 'the function % is not needed any more, and stays because of what depends on it', older;
+		END;
 	END LOOP;
 END $$;
 CREATE OR REPLACE FUNCTION rate_limit_rule(
@@ -1248,87 +1361,9 @@ END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
 	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';
 
-CREATE OR REPLACE FUNCTION rate_limit_path_matches(pattern text, path text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce(path ~ ('^' || regexp_replace(regexp_replace(regexp_replace(
-		CASE WHEN pattern = '/' THEN '/' ELSE rtrim(pattern, '/') END, '([\\.+?^$(){}|\[\]])', '\\\1', 'g'),
-		'/\*$', '(/.*)?'), '/\*(?=/|\()', '/[^/]+', 'g') || '$'), false);
-COMMENT ON FUNCTION rate_limit_path_matches(text, text) IS 'Whether a path, without a slash at the end, matches a pattern of rate_limit_rules.paths.';
-
-CREATE OR REPLACE FUNCTION rate_limit_host_matches(pattern text, host text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce(CASE WHEN pattern LIKE '*.%' THEN right(lower(host), length(pattern) - 1) = lower(substr(pattern, 2)) AND length(host) > length(pattern) - 1
-	ELSE lower(host) = trim(both '[]' FROM lower(pattern)) END, false);
-COMMENT ON FUNCTION rate_limit_host_matches(text, text) IS 'Whether a host matches a pattern of rate_limit_rules.hosts.';
-
-CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
-COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
-
-CREATE OR REPLACE FUNCTION rate_limit_explain(
-	key_digest bytea DEFAULT NULL, key_id bigint DEFAULT NULL, user_id text DEFAULT NULL, tier text DEFAULT 'anonymous',
-	address inet DEFAULT NULL, method text DEFAULT 'GET', host text DEFAULT NULL, path text DEFAULT '/', at timestamptz DEFAULT NULL
-) RETURNS TABLE (step int, kind text, name text, applies boolean, reason text, limit_name text, algorithm text, events bigint, burst bigint, per text, amount_from text)
-LANGUAGE plpgsql STABLE AS $$
-#variable_conflict use_column
-DECLARE
-	moment CONSTANT timestamptz := coalesce(rate_limit_explain.at, now());
-	found_key rate_limit_api_keys;
-	sender text := rate_limit_explain.user_id;
-	plan text := rate_limit_explain.tier;
-	client CONSTANT inet := rate_limit_network(rate_limit_explain.address);
-	said text;
-BEGIN
-	IF num_nonnulls(rate_limit_explain.key_digest, rate_limit_explain.key_id) > 0 THEN
-		SELECT k.* INTO found_key FROM rate_limit_api_keys k WHERE k.digest = rate_limit_explain.key_digest OR k.id = rate_limit_explain.key_id;
-		said := CASE WHEN found_key.id IS NULL THEN 'the key is unknown' WHEN found_key.revoked_at <= moment THEN 'the key was revoked at ' || found_key.revoked_at
-			WHEN found_key.expires_at <= moment THEN 'the key expired at ' || found_key.expires_at ELSE 'the key ' || found_key.id || ' is valid' END;
-		IF found_key.id IS NOT NULL AND said LIKE '%is valid' THEN sender := found_key.user_id; ELSE found_key := NULL; sender := NULL; END IF;
-	END IF;
-	SELECT u.tier INTO plan FROM rate_limit_users u WHERE u.user_id = sender AND u.tier_until > moment;
-	plan := coalesce(plan, rate_limit_explain.tier);
-	RETURN QUERY SELECT 1, 'identity', coalesce(sender, 'nobody'), true, concat_ws(', ', said, 'tier ' || plan), NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text;
-	RETURN QUERY SELECT 2, 'ban', coalesce(b.network::text, b.user_id, 'key ' || b.key_id), true, concat('until ', b.until, ': ' || b.reason),
-		NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::text, NULL::text
-		FROM rate_limit_bans b WHERE b.until > moment AND (rate_limit_network(b.network) >>= client OR b.user_id = sender OR b.key_id = found_key.id);
-	RETURN QUERY
-	WITH looked AS (
-		SELECT r.*, concat_ws('; ',
-			CASE WHEN r.mode = 'off' THEN 'mode: off' END,
-			CASE WHEN NOT r.valid @> moment THEN 'valid: not at this time' END,
-			CASE WHEN NOT r.tiers @> ARRAY[plan] THEN 'tiers: not ' || plan END,
-			CASE WHEN r.networks IS NOT NULL AND NOT coalesce((SELECT bool_or(rate_limit_network(n) >>= client) FROM unnest(r.networks) AS n), false) THEN 'networks: not the address' END,
-			CASE WHEN r.methods IS NOT NULL AND NOT upper(rate_limit_explain.method) IN (SELECT upper(m) FROM unnest(r.methods) AS m) THEN 'methods: not ' || rate_limit_explain.method END,
-			CASE WHEN NOT (SELECT bool_or(rate_limit_host_matches(h, rate_limit_explain.host)) FROM unnest(r.hosts) AS h) THEN 'hosts: not the host' END,
-			CASE WHEN NOT (SELECT bool_or(rate_limit_path_matches(p, rate_limit_explain.path)) FROM unnest(r.paths) AS p) THEN 'paths: not the path' END,
-			CASE WHEN r.action = 'limit' AND 'key' = ANY (r.count_by) AND found_key.id IS NULL THEN 'count_by: no key' END,
-			CASE WHEN r.action = 'limit' AND rate_limit_explain.address IS NULL AND (r.count_by && '{ip,ip/64}' OR 'user' = ANY (r.count_by) AND sender IS NULL) THEN 'count_by: no address' END,
-			CASE WHEN r.action = 'limit' AND 'host' = ANY (r.count_by) AND rate_limit_explain.host IS NULL THEN 'count_by: no host' END,
-			CASE WHEN r.action = 'limit' AND 'route' = ANY (r.count_by) THEN 'count_by: no route' END,
-			CASE WHEN r.action = 'limit' AND r.without_header = 'skip' THEN (SELECT string_agg('count_by: no ' || c, '; ') FROM unnest(r.count_by) AS c WHERE c LIKE 'header:%') END
-		) AS refusal FROM rate_limit_rules r
-	), ordered AS (
-		SELECT l.*, CASE l.action WHEN 'exempt' THEN 3 WHEN 'block' THEN 4 ELSE 5 END AS at_step,
-			-- The rule of the same family that comes first, if there is one.
-			(SELECT f.name FROM looked f WHERE l.family IS NOT NULL AND f.family = l.family AND f.action = 'limit' AND l.action = 'limit' AND f.mode = 'enforce' AND f.refusal = ''
-				AND (f.priority > l.priority OR f.priority = l.priority AND f.name < l.name) ORDER BY f.priority DESC, f.name LIMIT 1) AS before
-		FROM looked l
-	)
-	SELECT o.at_step, o.action, o.name, o.refusal = '' AND o.before IS NULL,
-		CASE WHEN o.refusal <> '' THEN o.refusal WHEN o.before IS NOT NULL THEN 'family ' || o.family || ': ' || o.before || ' comes first'
-			WHEN o.mode = 'shadow' THEN 'matches, in the shadow' ELSE 'matches' END,
-		l.name, l.algorithm, CASE WHEN v.id IS NULL THEN l.events ELSE v.events END, CASE WHEN v.id IS NULL THEN l.burst ELSE coalesce(v.burst, l.burst) END,
-		coalesce(l.per::text, l.calendar),
-		CASE WHEN l.name IS NULL THEN NULL WHEN v.id IS NULL THEN 'rule' WHEN v.key_id IS NOT NULL THEN 'key' WHEN v.user_id IS NOT NULL THEN 'user' ELSE 'tier' END
-	FROM ordered o
-	LEFT JOIN rate_limit_rule_limits l ON l.rule = o.name AND o.action = 'limit'
-	LEFT JOIN LATERAL (
-		SELECT x.* FROM rate_limit_overrides x WHERE x.rule = l.rule AND x.limit_name = l.name AND x.valid @> moment
-			AND (x.key_id = found_key.id OR x.user_id = sender OR x.tier = plan)
-		ORDER BY x.key_id NULLS LAST, x.user_id NULLS LAST, lower(x.valid) DESC NULLS LAST, x.id DESC LIMIT 1
-	) v ON true
-	ORDER BY o.at_step, o.priority DESC, o.name, l.name;
-END $$;
-COMMENT ON FUNCTION rate_limit_explain IS
-	'How the policy sees a request: the identity, the bans, and each rule with its limits, whether it applies and why not. It charges nothing. The key is given by its digest or its id.';
+-- What the proxies write beside the counters. The functions have the rights of the owner of the
+-- tables, so that the role of the proxies needs no right to write bans or to delete changes: it can
+-- ban, and can neither lift nor shorten a ban; and it can forget old changes only.
 
 CREATE OR REPLACE FUNCTION rate_limit_ban(duration interval, network cidr DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
 	reason text DEFAULT NULL, banned_by text DEFAULT NULL) RETURNS timestamptz LANGUAGE plpgsql AS $$
@@ -1369,6 +1404,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_forget() IS
 	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
+
+-- The views show what is used up and which senders are shut out. They read with the rights of the
+-- role that asks, so that the row-level security of the tables holds for them too.
 
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
@@ -1455,6 +1493,11 @@ COMMENT ON COLUMN rate_limit_near.used IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.quota IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.percent IS 'As in rate_limit_used.';
 
+-- The last commands of the policy. They fix the search_path of the functions to the schema in which
+-- they lie, so that they find their tables whatever the search_path of the caller is. Those that
+-- write what their callers may not write get the rights of the owner in the same command as the
+-- path: without it a caller could put tables of its own in place.
+
 DO $$
 DECLARE
 	function record;
@@ -1462,7 +1505,7 @@ BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_check_complete', 'rate_limit_rename',
 			'rate_limit_ban', 'rate_limit_forget') AS of_owner
 		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_rule', 'rate_limit_explain', 'rate_limit_ban', 'rate_limit_forget',
+		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_rule', 'rate_limit_ban', 'rate_limit_forget',
 			'rate_limit_rows')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
@@ -1473,7 +1516,9 @@ BEGIN
 	END LOOP;
 END $$;
 
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 3';
+-- The number grows with every change of the policy, so that proxies of different versions on one
+-- database leave the newest schema as it is.
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 4';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
 
 COMMIT;

@@ -87,7 +87,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('eve'), 'eve')",
 		"INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('plan', 'per_hour', 'ann', 5)",
 		"INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')", "DELETE FROM rate_limit_bans",
-		"SELECT * FROM rate_limit_explain(user_id => 'ann')", "SELECT * FROM rate_limit_near, rate_limit_banned, rate_limit_nodes, rate_limit_changes",
+		"SELECT * FROM rate_limit_near, rate_limit_banned, rate_limit_nodes, rate_limit_changes",
 		"DELETE FROM rate_limit_users WHERE user_id = 'eve'",
 		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')", "UPDATE rate_limit_pause SET until = now() + interval '2 h'", "DELETE FROM rate_limit_pause",
 	} {

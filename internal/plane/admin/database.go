@@ -153,6 +153,16 @@ func (d *Database) together(ctx context.Context, commands func() error) error {
 	return d.patiently(ctx, patience, func() error { return tx.Commit(ctx) })
 }
 
+// undone runs commands in one transaction that is rolled back. The commands use d.
+func (d *Database) undone(ctx context.Context, commands func() error) error {
+	tx, err := d.conn.Begin(ctx)
+	if err != nil {
+		return d.failure(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }() // a connection that is lost has no transaction
+	return commands()
+}
+
 // endSQL and beginSQL are the SQL for the end and the begin of something, and NULL for no bound.
 // JSON has the years from 0 to 9999 only. What ends later never ends, as proxies have it.
 func endSQL(expression string) string {

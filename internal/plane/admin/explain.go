@@ -130,17 +130,14 @@ func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error
 	if err != nil {
 		return nil, d.failure(err)
 	}
-	var o policy.Outcome
+	o, trace := policy.Explain(policy.Compile(rules, overrides, networks, policyOptions), facts, id, now)
 	if ambiguous != nil {
-		o = policy.Outcome{Tier: r.Tier, Reason: policy.AmbiguousPath, Status: http.StatusBadRequest} // as proxies do, which ask no further
+		o = &policy.Outcome{Tier: r.Tier, Reason: policy.AmbiguousPath, Status: http.StatusBadRequest} // as proxies do, which ask no further
 		path = r.Path
-	} else {
-		policy.Decide(policy.Compile(rules, overrides, networks, policyOptions), facts, id, now, &o)
 	}
-	q := newInquiry(facts, id, now, &o)
 
-	e := &Explanation{At: now, Tier: o.Tier, Reason: o.Reason.String(), Status: o.Status, Rule: o.Rule, Address: addressText(address), AddressAssumed: !r.Address.IsValid(), Path: path, Host: facts.Host,
-		Key: explainKey(r, id, now), Bans: []Ban{}, Rules: []ExplainedRule{}, Limits: []ExplainedLimit{}}
+	e := &Explanation{At: now, Tier: o.Tier, Reason: o.Reason.String(), Status: o.Status, Rule: o.Rule, Address: address.Unmap().String(), AddressAssumed: !r.Address.IsValid(), Path: path, Host: facts.Host,
+		Key: explainKey(r, id, trace), Bans: []Ban{}, Rules: []ExplainedRule{}, Limits: []ExplainedLimit{}}
 	if o.User != "" {
 		e.User = &o.User
 	}
@@ -151,14 +148,18 @@ func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error
 	if err != nil {
 		return nil, err
 	}
-	e.Rules = explainRules(q, listed, rules, &o)
-	if e.Limits, err = explainLimits(ctx, db, &o); err != nil {
+	e.Rules = explainRules(listed, trace, ambiguous != nil)
+	if e.Limits, err = explainLimits(ctx, db, o); err != nil {
 		return nil, d.failure(err)
 	}
 	if !o.Refused() && !o.Exempt {
-		e.Limits = append(e.Limits, q.unlimited(rules, overrides, &o)...)
+		for i, mark := range trace.Marks {
+			l := limitOf(&trace.Unlimited[i], mark)
+			l.Passes = true
+			e.Limits = append(e.Limits, l)
+		}
 	}
-	e.conclude(&o)
+	e.conclude(o)
 	return e, nil
 }
 
@@ -185,17 +186,15 @@ func (e *Explanation) conclude(o *policy.Outcome) {
 }
 
 // explainKey says what is known of the key of a request.
-func explainKey(r *Request, id *policy.Identity, now time.Time) *ExplainedKey {
+func explainKey(r *Request, id *policy.Identity, trace *policy.Trace) *ExplainedKey {
 	if r.Key == "" && r.KeyID == 0 {
 		return nil
 	}
-	var o policy.Outcome
-	policy.Decide(policy.Compile(nil, nil, nil, policyOptions), &policy.Facts{RejectUnknown: true}, copyOf(id), now, &o)
 	k := &ExplainedKey{ID: id.KeyID, State: "valid"}
 	if hint := policy.Hint(r.Key); hint != "" {
 		k.Hint = &hint
 	}
-	switch o.Reason {
+	switch trace.Key {
 	case policy.UnknownKey:
 		k.State = "unknown"
 	case policy.KeyExpired:
@@ -206,69 +205,31 @@ func explainKey(r *Request, id *policy.Identity, now time.Time) *ExplainedKey {
 	return k
 }
 
-// explainRules says whether each rule of a list applies. read are the rules that can have an
-// effect.
-func explainRules(q *inquiry, listed []Rule, read []policy.Rule, o *policy.Outcome) []ExplainedRule {
-	byName := map[string]*policy.Rule{}
-	for i := range read {
-		byName[read[i].Name] = &read[i]
+// explainRules says whether each rule of a list applies. The trace has those that can have an effect.
+func explainRules(listed []Rule, trace *policy.Trace, ambiguous bool) []ExplainedRule {
+	traced := map[string]policy.TracedRule{}
+	for _, rule := range trace.Rules {
+		traced[rule.Name] = rule
 	}
-	taken := map[string]string{} // the rule that applies, by family
-	var explained []ExplainedRule
+	explained := []ExplainedRule{}
 	for i := range listed {
 		row := &listed[i]
 		x := ExplainedRule{Name: row.Name, Action: row.Action, Mode: row.Mode, Family: row.Family, Priority: row.Priority}
-		r := byName[row.Name]
+		rule, isTraced := traced[row.Name]
 		switch {
-		case len(row.Problems) > 0 && (r == nil || r.Err != nil || !q.usable(r)):
+		case !isTraced && len(row.Problems) > 0:
 			x.Why = "it cannot be used: " + row.Problems[0]
 		case row.Mode == policy.Off.String():
 			x.Why = "mode: off"
-		case r == nil:
+		case !isTraced:
 			x.Why = "valid: it has ended"
-		case q.facts.Path == "": // it is ambiguous for every rule
-			x.Why = "the request is refused before: " + o.Reason.String()
+		case ambiguous:
+			x.Why = "the request is refused before: " + policy.AmbiguousPath.String()
 		default:
-			x.Why = q.unmet(r)
-			switch {
-			case x.Why != "":
-			case o.Reason != policy.NotRefused && o.Reason != policy.Blocked && o.Reason != policy.NoQuota:
-				x.Why = "the request is refused before: " + o.Reason.String()
-			case r.Mode != policy.Shadow && (o.Exempt || o.Reason == policy.Blocked) && row.Name != o.Rule,
-				r.Mode == policy.Shadow && (o.Exempt || o.Reason == policy.Blocked) && !isBefore(listed, row.Name, o.Rule):
-				x.Why = "the rule " + o.Rule + " comes first"
-			case r.Action == policy.Charge && r.Family != "" && taken[r.Family] != "":
-				x.Why = "family " + r.Family + ": the rule " + taken[r.Family] + " comes first"
-			default:
-				x.Applies = true
-				x.Why = "matches"
-				if r.Mode == policy.Shadow {
-					x.Why = "matches, in the shadow"
-				} else if r.Action == policy.Charge {
-					taken[r.Family] = row.Name
-				}
-			}
+			x.Applies, x.Why = rule.Applies, rule.Why
 		}
 		explained = append(explained, x)
 	}
 	sort.SliceStable(explained, func(i, j int) bool { return explained[i].Applies && !explained[j].Applies })
 	return explained
-}
-
-// isBefore reports whether a rule comes before another one in a list.
-func isBefore(listed []Rule, name, other string) bool {
-	for i := range listed {
-		if listed[i].Name == other {
-			return false
-		}
-		if listed[i].Name == name {
-			return true
-		}
-	}
-	return false
-}
-
-// usable reports whether proxies can use a rule.
-func (q *inquiry) usable(r *policy.Rule) bool {
-	return len(policy.Compile([]policy.Rule{*r}, nil, nil, policyOptions).Wrong()) == 0
 }

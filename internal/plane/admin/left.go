@@ -98,56 +98,6 @@ func limitOf(hit *ratelimit.Hit, mark *policy.Mark) ExplainedLimit {
 	return l
 }
 
-// unlimited returns the limits of a request that have no amount. The matcher does not return
-// them, so it is asked again with an amount in place of each that is unlimited.
-func (q *inquiry) unlimited(rules []policy.Rule, overrides []policy.Override, o *policy.Outcome) []ExplainedLimit {
-	type name struct{ rule, limit string }
-	known := map[name]bool{}
-	for _, m := range o.Marks {
-		known[name{m.Rule, m.Limit}] = true
-	}
-	for _, m := range o.Would {
-		known[name{m.Rule, m.Limit}] = true
-	}
-	bounded := append([]policy.Rule(nil), rules...)
-	for i := range bounded {
-		limits := append([]policy.RuleLimit(nil), bounded[i].Limits...)
-		for j := range limits {
-			if limits[j].Unlimited {
-				limits[j].Unlimited, limits[j].Limit.Events = false, 1
-			}
-		}
-		bounded[i].Limits = limits
-	}
-	id := q.id
-	if id != nil {
-		id = copyOf(id)
-		id.Overrides = withAmounts(id.Overrides)
-	}
-	var with policy.Outcome
-	policy.Decide(policy.Compile(bounded, withAmounts(overrides), nil, policyOptions), &q.facts, id, q.now, &with)
-	var limits []ExplainedLimit
-	for i, m := range with.Marks {
-		if !known[name{m.Rule, m.Limit}] {
-			l := limitOf(&with.Hits[i], m)
-			l.Passes = true
-			limits = append(limits, l)
-		}
-	}
-	return limits
-}
-
-// withAmounts are overrides with an amount in place of each that is unlimited.
-func withAmounts(overrides []policy.Override) []policy.Override {
-	all := append([]policy.Override(nil), overrides...)
-	for i := range all {
-		if all[i].Unlimited {
-			all[i].Unlimited, all[i].Events = false, 1
-		}
-	}
-	return all
-}
-
 // keepOpen is a connection that the store does not close.
 type keepOpen struct{ postgres.DB }
 

@@ -50,53 +50,78 @@ func ReplaySettings() []Setting {
 	return all
 }
 
-// replayLimits reads the limits of a rule and changes them in memory.
+// replayLimits reads the limits of a rule as SetRule would make them, in a transaction that is
+// rolled back.
 func (d *Database) replayLimits(ctx context.Context, rule string, settings []string) (*replayLimits, error) {
 	change, err := parseReplay(settings)
 	if err != nil {
 		return nil, err
 	}
-	type head struct {
-		Action  string
-		Cost    int64
-		CountBy []string
-	}
-	found, err := rows[head](ctx, d, "SELECT action, cost, count_by FROM rate_limit_rules WHERE name = $1", rule)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.oneRule(ctx, rule, int64(len(found)), nil); err != nil {
-		return nil, err
-	}
-	if action := found[0].Action; action != policy.Charge.String() {
-		return nil, &ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action}
-	}
+	l := &replayLimits{place: map[string]int{}, own: map[string][]policy.Override{}, byKey: map[int64][]policy.Override{}}
+	l.costIsSet = slices.ContainsFunc(settings, func(setting string) bool { return strings.HasPrefix(setting, "cost=") })
+	err = d.undone(ctx, func() error {
+		type head struct {
+			Action  string
+			CountBy []string
+		}
+		found, err := rows[head](ctx, d, "SELECT action, count_by FROM rate_limit_rules WHERE name = $1", rule)
+		if err != nil {
+			return err
+		}
+		if err := d.oneRule(ctx, rule, int64(len(found)), nil); err != nil {
+			return err
+		}
+		if action := found[0].Action; action != policy.Charge.String() {
+			return &ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action}
+		}
+		if len(settings) > 0 {
+			// A rule that is off may lack limits: the error about that is this function's.
+			if _, err := d.execute(ctx, "UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule); err != nil {
+				return err
+			}
+			if _, err := d.changeRule(ctx, rule, &change); err != nil {
+				return withValue(err, settings)
+			}
+		}
+		return l.read(ctx, d, rule, slices.Contains(found[0].CountBy, "user") || slices.Contains(found[0].CountBy, "key"))
+	})
+	return l, err
+}
+
+// read reads the limits, the overrides and the billing periods. person: the rule counts by user or key.
+func (l *replayLimits) read(ctx context.Context, d *Database, rule string, person bool) error {
 	all, err := rows[RuleLimit](ctx, d, ruleLimitsSQL)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	l := &replayLimits{cost: found[0].Cost, place: map[string]int{}, own: map[string][]policy.Override{}, byKey: map[int64][]policy.Override{}}
 	for _, limit := range all {
 		if limit.Rule == rule {
 			l.listed = append(l.listed, limit)
 		}
 	}
-	l.apply(rule, &change)
 	if len(l.listed) == 0 {
-		return nil, &ratelimit.FieldError{Field: "rule", Value: rule, Want: "left with a limit"}
+		return &ratelimit.FieldError{Field: "rule", Value: rule, Want: "left with a limit"}
 	}
-	person := slices.Contains(found[0].CountBy, "user") || slices.Contains(found[0].CountBy, "key")
+	slices.SortFunc(l.listed, func(a, b RuleLimit) int { return strings.Compare(a.Name, b.Name) })
+	cost, err := values[int64](ctx, d, "SELECT cost FROM rate_limit_rules WHERE name = $1", rule)
+	if err != nil {
+		return err
+	}
+	if err := d.oneRule(ctx, rule, int64(len(cost)), nil); err != nil {
+		return err // another session has deleted the rule
+	}
+	l.cost = cost[0]
 	tiers, err := d.replayOverrides(ctx, rule, l)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := l.compile(rule, person, tiers); err != nil {
-		return nil, err
+		return err
 	}
 	if person && l.isPeriodic() {
-		err = d.replayPeriods(ctx, l)
+		return d.replayPeriods(ctx, l)
 	}
-	return l, err
+	return nil
 }
 
 // parseReplay reads settings of limits. None are none.

@@ -20,7 +20,6 @@ type ruleLimit struct {
 	name     string
 	delete   bool
 	events   *int64
-	window   time.Duration // per
 	per      *string
 	calendar *string
 	zone     *string
@@ -73,7 +72,7 @@ func parseAmount(setting, text string) (*int64, error) {
 
 func (l *ruleLimit) setWindow(window time.Duration) {
 	per := intervalOf(window)
-	l.window, l.per = window, &per
+	l.per = &per
 }
 
 // unlimitedPer is the limit of a setting per_second … per_month, without an amount.

@@ -145,36 +145,41 @@ func (d *Database) SetRule(ctx context.Context, name string, assignments []strin
 	}
 	defer func() { err = withValue(err, assignments) }()
 	err = d.usably(ctx, name, func() error {
-		// Commands that change one rule at the same time take the locks in one order.
-		inserted := int64(0)
-		if len(change.limits) > 0 {
-			// The limits refer to the rule.
-			if inserted, err = d.execute(ctx, "INSERT INTO rate_limit_rules (name) VALUES ($1) ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING", name); err != nil {
-				return err
-			}
-		}
-		if _, err := d.execute(ctx, "SELECT FROM rate_limit_rules WHERE name = $1 FOR UPDATE", name); err != nil {
-			return err
-		}
-		if err := d.resetRule(ctx, name, &change); err != nil {
-			return err
-		}
-		for _, l := range change.limits {
-			if err := d.setLimit(ctx, name, l); err != nil {
-				return err
-			}
-		}
-		// The function also checks what the constraints cannot see.
-		sql := "SELECT rate_limit_rule($1::text"
-		for i, parameter := range change.names {
-			setting, kind, _ := strings.Cut(parameter, " ")
-			sql += fmt.Sprintf(", %s => $%d::%s", setting, i+2, kind)
-		}
-		done, err := value[string](ctx, d, sql+")", append([]any{name}, change.values...)...)
-		isNew = err == nil && (inserted > 0 || *done == created)
+		isNew, err = d.changeRule(ctx, name, &change)
 		return err
 	})
 	return isNew, err
+}
+
+// changeRule makes or changes a rule, in the transaction of the caller.
+func (d *Database) changeRule(ctx context.Context, name string, change *ruleChange) (isNew bool, err error) {
+	// Commands that change one rule at the same time take the locks in one order.
+	inserted := int64(0)
+	if len(change.limits) > 0 {
+		// The limits refer to the rule.
+		if inserted, err = d.execute(ctx, "INSERT INTO rate_limit_rules (name) VALUES ($1) ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING", name); err != nil {
+			return false, err
+		}
+	}
+	if _, err := d.execute(ctx, "SELECT FROM rate_limit_rules WHERE name = $1 FOR UPDATE", name); err != nil {
+		return false, err
+	}
+	if err := d.resetRule(ctx, name, change); err != nil {
+		return false, err
+	}
+	for _, l := range change.limits {
+		if err := d.setLimit(ctx, name, l); err != nil {
+			return false, err
+		}
+	}
+	// The function also checks what the constraints cannot see.
+	sql := "SELECT rate_limit_rule($1::text"
+	for i, parameter := range change.names {
+		setting, kind, _ := strings.Cut(parameter, " ")
+		sql += fmt.Sprintf(", %s => $%d::%s", setting, i+2, kind)
+	}
+	done, err := value[string](ctx, d, sql+")", append([]any{name}, change.values...)...)
+	return err == nil && (inserted > 0 || *done == created), err
 }
 
 // usably runs commands that change a rule in one transaction, and refuses the change if proxies

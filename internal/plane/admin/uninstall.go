@@ -26,7 +26,7 @@ var made = regexp.MustCompile(`CREATE (?:UNLOGGED |OR REPLACE )?(?:TABLE|VIEW|FU
 // Parts returns what Uninstall drops, in that order. Partitions go with their table, and triggers
 // and indexes as well.
 func (d *Database) Parts(ctx context.Context) ([]Part, error) {
-	var names []string
+	names := []string{"rate_limit_explain", "rate_limit_path_matches", "rate_limit_host_matches"} // of older versions
 	for _, found := range made.FindAllStringSubmatch(schema.File, -1) {
 		names = append(names, found[1])
 	}

@@ -273,6 +273,9 @@ func apply(set *ruleSet, found []int32, f *Facts, id *Identity, known *amounts, 
 				a = adjust(known, id, i, a, at)
 			}
 			if a.unlimited {
+				if f.trace != nil {
+					traceUnlimited(f.trace, r, a, counter, secret)
+				}
 				continue
 			}
 			if a.none {

@@ -27,6 +27,8 @@ type Facts struct {
 	// KeyHeaders are the headers that hold the API key, in their canonical form. Keys of
 	// counters that contain one of them are stored as digests, see Options.SecretHeader.
 	KeyHeaders []string
+
+	trace *Trace // of Explain, else nil
 }
 
 // Reason is why a request was refused.

@@ -9,6 +9,7 @@ func isAmbiguous(set *ruleSet, tier int32, f *Facts, id *Identity, known *amount
 	for _, path := range withoutParameters(f.Path) {
 		without := *f
 		without.Path = path
+		without.trace = nil
 		other := Outcome{User: o.User, Tier: o.Tier, KeyID: o.KeyID, Unread: o.Unread}
 		apply(set, indexed(set, tier, &without, &other), &without, id, known, at, &other)
 		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt || !sameLimits(other.Marks, o.Marks) {

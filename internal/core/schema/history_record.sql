@@ -1,12 +1,10 @@
-package schema
+-- The functions with which a proxy writes the history. A batch is one transaction:
+-- rate_limit_begin_batch, and then the others. All of them write their rows in the order of the
+-- primary key, so that two proxies do not wait for each other in a circle.
+--
+-- Arrays have no NULL: a driver sends text[] and bigint[] without. An empty text is NULL, and so is
+-- a number that cannot be: 0 of quota, key_id and status, below 0 of retry_after_ms.
 
-// historyRecord are the functions with which a proxy writes the history. A batch is one
-// transaction: rate_limit_begin_batch, and then the others. All of them write their rows in the
-// order of the primary key, so that two proxies do not wait for each other in a circle.
-//
-// Arrays have no NULL: a driver sends text[] and bigint[] without. An empty text is NULL, and so is
-// a number that cannot be: 0 of quota, key_id and status, below 0 of retry_after_ms.
-const historyRecord = `
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -86,4 +84,3 @@ BEGIN
 	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at WHERE r.keep <> excluded.keep;
 END $$;
 COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval.';
-`

@@ -1,7 +1,5 @@
-package schema
+-- The tables of tiers, users and API keys.
 
-// policyPeople are the tables of tiers, users and API keys.
-const policyPeople = `
 CREATE TABLE IF NOT EXISTS rate_limit_tiers (
 	tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY,
 	rank    bigint NOT NULL DEFAULT 0,
@@ -71,4 +69,3 @@ COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because s
 COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
 COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
 COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
-`

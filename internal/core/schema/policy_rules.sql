@@ -1,8 +1,6 @@
-package schema
+-- The tables of rules and their limits. What the constraints demand of a limit is what
+-- ratelimit.Limit.Validate demands.
 
-// policyRules are the tables of rules and their limits. What the constraints demand of a
-// limit is what ratelimit.Limit.Validate demands.
-const policyRules = `
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
 	family      text,
@@ -128,4 +126,3 @@ COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time
 COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.';
 COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
 COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
-`

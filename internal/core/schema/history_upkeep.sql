@@ -1,12 +1,10 @@
-package schema
+-- The functions that delete what is past its retention. A caller may pass a time that is still to
+-- come only if it has the rights of the owner: the role of the proxies may run the functions, and
+-- must not be able to delete what is to be kept.
+--
+-- rate_limit_upkeep takes no lock that stops a reader or a writer, so it removes no partition: that
+-- is for rate_limit_drop_expired, or for history.Upkeep, which uses DETACH … CONCURRENTLY.
 
-// historyUpkeep are the functions that delete what is past its retention. A caller may pass a time
-// that is still to come only if it has the rights of the owner: the role of the proxies may run
-// the functions, and must not be able to delete what is to be kept.
-//
-// rate_limit_upkeep takes no lock that stops a reader or a writer, so it removes no partition:
-// that is for rate_limit_drop_expired, or for history.Upkeep, which uses DETACH … CONCURRENTLY.
-const historyUpkeep = `
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
 DECLARE
 	caller CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
@@ -155,4 +153,3 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
 	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
-`

@@ -1,10 +1,7 @@
-package schema
+-- What the proxies write beside the counters. The functions have the rights of the owner of the
+-- tables, so that the role of the proxies needs no right to write bans or to delete changes: it can
+-- ban, and can neither lift nor shorten a ban; and it can forget old changes only.
 
-// policyProxyFunctions are what the proxies write beside the counters. The functions have the
-// rights of the owner of the tables, so that the role of the proxies needs no right to write
-// bans or to delete changes: it can ban, and can neither lift nor shorten a ban; and it can
-// forget old changes only.
-const policyProxyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_ban(duration interval, network cidr DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
 	reason text DEFAULT NULL, banned_by text DEFAULT NULL) RETURNS timestamptz LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -44,4 +41,3 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_forget() IS
 	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
-`

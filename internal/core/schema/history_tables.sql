@@ -1,9 +1,7 @@
-package schema
+-- The tables of the history. rate_limit_audit has one partition for each day in UTC, see
+-- history_partitions.sql. No table refers to a table of the policy: a rule or a user can be
+-- deleted, and what happened stays.
 
-// historyTables are the tables of the history. rate_limit_audit has one partition for each day in
-// UTC, see history_partitions.go. No table refers to a table of the policy: a rule or a user can
-// be deleted, and what happened stays.
-const historyTables = `
 CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	time           timestamptz NOT NULL,
 	cost           bigint NOT NULL,
@@ -160,4 +158,3 @@ COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set
 COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
 COMMENT ON COLUMN rate_limit_retention.deleted_before IS 'Of metrics_minute, metrics_hour and metrics_day: upkeep has deleted what is older. NULL: nothing.';
 COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
-`

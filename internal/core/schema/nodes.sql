@@ -1,8 +1,6 @@
-package schema
+-- The registry of the proxies, and the pause of all limits. Older proxies write some columns of
+-- rate_limit_nodes only, so all others have defaults.
 
-// Nodes are the registry of the proxies, and the pause of all limits. It is a part of Counters.
-// Older proxies write some columns of rate_limit_nodes only, so all others have defaults.
-const Nodes = refuseNodes + `
 CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
 	region      text,
@@ -45,14 +43,3 @@ COMMENT ON COLUMN rate_limit_pause.until IS 'When the pause ends by itself.';
 COMMENT ON COLUMN rate_limit_pause.reason IS 'For people.';
 COMMENT ON COLUMN rate_limit_pause.paused_at IS 'When it began.';
 COMMENT ON COLUMN rate_limit_pause.paused_by IS 'The role that made it.';
-`
-
-// NodeIsLive is whether a row n of rate_limit_nodes is of a proxy that runs.
-const NodeIsLive = `(n.seen > now() - CASE WHEN n.epoch = 0 THEN interval '90 s' ELSE interval '10 s' END)`
-
-// NodesReady is whether Nodes has nothing to do.
-const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND EXISTS (SELECT FROM pg_catalog.pg_attribute a
-	WHERE a.attrelid = to_regclass('rate_limit_nodes') AND a.attname = 'log' AND NOT a.attisdropped))::int`
-
-// NodesOnce is Nodes for several processes at once.
-const NodesOnce = Lock + Nodes

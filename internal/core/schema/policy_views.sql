@@ -1,8 +1,6 @@
-package schema
+-- The views show what is used up and which senders are shut out. They read with the rights of the
+-- role that asks, so that the row-level security of the tables holds for them too.
 
-// policyViews show what is used up and which senders are shut out. They read with the rights of
-// the role that asks, so that the row-level security of the tables holds for them too.
-const policyViews = `
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
 		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining,
@@ -87,4 +85,3 @@ COMMENT ON COLUMN rate_limit_near.algorithm IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.used IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.quota IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.percent IS 'As in rate_limit_used.';
-`

@@ -1,21 +1,24 @@
-package schema
+-- rate_limit_rule makes or changes a rule and its limits in one call. NULL keeps what an existing
+-- rule has, since a rule that loses a condition that was not named would match too much.
+--
+-- The constraints and triggers check all values but the names in tiers that no tier has.
+--
+-- A function with other parameters is another function, so one of an older version is dropped. So are
+-- the functions that older versions had in place of the command caddy pg-ratelimit explain, unless
+-- something else depends on them.
 
-// policyRuleFunction is rate_limit_rule, which makes or changes a rule and its limits in one
-// call. NULL keeps what an existing rule has, since a rule that loses a condition that was
-// not named would match too much.
-//
-// The constraints and triggers check all values but the names in tiers that no tier has.
-//
-// A function with other parameters is another function, so one of an older version is dropped.
-const policyRuleFunction = `
 DO $$
 DECLARE
 	older regprocedure;
 BEGIN
 	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname = 'rate_limit_rule' AND NOT 'without_header' = ANY (p.proargnames)
+		AND (p.proname = 'rate_limit_rule' AND NOT 'without_header' = ANY (p.proargnames) OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
 	LOOP
-		EXECUTE format('DROP FUNCTION %s', older);
+		BEGIN
+			EXECUTE format('DROP FUNCTION %s', older);
+		EXCEPTION WHEN dependent_objects_still_exist THEN
+			RAISE WARNING 'the function % is not needed any more, and stays because of what depends on it', older;
+		END;
 	END LOOP;
 END $$;
 CREATE OR REPLACE FUNCTION rate_limit_rule(
@@ -86,4 +89,3 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
 	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';
-`

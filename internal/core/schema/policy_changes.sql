@@ -1,7 +1,5 @@
-package schema
+-- The table by which proxies learn of changes.
 
-// policyChanges is the table by which proxies learn of changes.
-const policyChanges = `
 CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
 	xid    xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -31,4 +29,3 @@ COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
 COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
-`

@@ -1,16 +1,14 @@
-package schema
+-- The triggers that write rate_limit_changes, one line for each changed row, and one line for a
+-- statement that changes more than 1,000 rows or empties a table.
+--
+-- The function has the rights of the owner of the tables. So a role that may change the policy
+-- needs no right to write the log, and can neither forge nor leave out a line. It reads the names
+-- of its kind and of the key columns from the arguments of the trigger.
+--
+-- Old and new rows are matched by key and reference. A row that moves to another reference (an
+-- override that is given to another user) gives two lines, as a deletion and an insertion would, so
+-- that proxies learn of both. A row that is the same after an update gives none.
 
-// policyTriggers write rate_limit_changes, one line for each changed row, and one line for a
-// statement that changes more than 1,000 rows or empties a table.
-//
-// The function has the rights of the owner of the tables. So a role that may change the policy
-// needs no right to write the log, and can neither forge nor leave out a line. It reads
-// the names of its kind and of the key columns from the arguments of the trigger.
-//
-// Old and new rows are matched by key and reference. A row that moves to another reference
-// (an override that is given to another user) gives two lines, as a deletion and an insertion
-// would, so that proxies learn of both. A row that is the same after an update gives none.
-const policyTriggers = `
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE
 		WHEN kind = 'key' THEN substr(r->>'digest', 3)
@@ -86,4 +84,3 @@ BEGIN
 		END LOOP;
 	END LOOP;
 END $$;
-`

@@ -1,13 +1,11 @@
-package schema
+-- The functions about the partitions of rate_limit_audit: one for each day in UTC, from midnight to
+-- midnight, whatever the TimeZone of the session is.
+--
+-- A new partition is made as a table of its own and attached then. That takes a lock on
+-- rate_limit_audit which writers do not wait for: CREATE TABLE … PARTITION OF would stop them. The
+-- same lock keeps other processes from making the same partition. There is no DEFAULT partition,
+-- because DETACH … CONCURRENTLY does not work with one.
 
-// historyPartitions are the functions about the partitions of rate_limit_audit: one for each day
-// in UTC, from midnight to midnight, whatever the TimeZone of the session is.
-//
-// A new partition is made as a table of its own and attached then. That takes a lock on
-// rate_limit_audit which writers do not wait for: CREATE TABLE … PARTITION OF would stop them. The
-// same lock keeps other processes from making the same partition. There is no DEFAULT partition,
-// because DETACH … CONCURRENTLY does not work with one.
-const historyPartitions = `
 CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
@@ -56,4 +54,3 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 END $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
-`

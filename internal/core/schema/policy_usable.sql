@@ -1,12 +1,10 @@
-package schema
+-- Rules that proxies could not use are refused, as far as SQL sees it, by triggers and not by
+-- constraints: a constraint would refuse every change of an older row that violates it, also the
+-- one that turns the rule off.
+--
+-- A rule and its limits are written by several commands, so the triggers that compare them wait for
+-- the end of the transaction. A rule that is off may be incomplete.
 
-// policyUsable refuses rules that proxies could not use, as far as SQL sees it. It is made of
-// triggers and not of constraints: a constraint would refuse every change of an older row that
-// violates it, also the one that turns the rule off.
-//
-// A rule and its limits are written by several commands, so the triggers that compare them wait
-// for the end of the transaction. A rule that is off may be incomplete.
-const policyUsable = `
 CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	wrong text;
@@ -83,27 +81,3 @@ BEGIN
 		END IF;
 	END LOOP;
 END $$;
-`
-
-// policyRenames gives a new name to what refers to a user or a tier without a foreign key: a ban
-// can be of a user that the table does not have, and the tiers of a rule are a list.
-const policyRenames = `
-CREATE OR REPLACE FUNCTION rate_limit_rename() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-	IF TG_TABLE_NAME = 'rate_limit_users' THEN
-		-- Of two bans the one that ends later stays.
-		DELETE FROM rate_limit_bans b USING rate_limit_bans o
-			WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
-		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
-	ELSIF OLD.tier = 'anonymous' THEN
-		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user'
-			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'tier';
-	ELSE
-		UPDATE rate_limit_rules SET tiers = array_replace(tiers, OLD.tier, NEW.tier) WHERE OLD.tier = ANY (tiers);
-	END IF;
-	RETURN NULL;
-END $$;
-COMMENT ON FUNCTION rate_limit_rename() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
-CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename();
-CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename();
-`

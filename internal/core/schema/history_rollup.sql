@@ -1,12 +1,10 @@
-package schema
+-- rate_limit_rollup adds up the minutes of rate_limit_metrics to hours, and the hours to days.
+--
+-- An hour is computed anew from all of its minutes, so running it twice changes nothing. Which
+-- hours are due follows from updated_at: a minute that was written after the last run makes its
+-- hour due. A transaction that was open during the last run has an updated_at before it, hence the
+-- overlap. Where upkeep has deleted minutes, nothing is computed anew: see deleted_before.
 
-// historyRollup adds up the minutes of rate_limit_metrics to hours, and the hours to days.
-//
-// An hour is computed anew from all of its minutes, so running it twice changes nothing. Which
-// hours are due follows from updated_at: a minute that was written after the last run makes its
-// hour due. A transaction that was open during the last run has an updated_at before it, hence
-// the overlap. Where upkeep has deleted minutes, nothing is computed anew: see deleted_before.
-const historyRollup = `
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT coalesce(array_agg(coalesce(t.x, 0) + coalesce(t.y, 0) ORDER BY t.i), '{}') FROM unnest(a, b) WITH ORDINALITY AS t(x, y, i));
 COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
@@ -68,4 +66,3 @@ BEGIN
 	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_limit_metrics whose minutes have changed, and returns how many rows it wrote. rate_limit_upkeep does the same.';
-`

@@ -1,0 +1,1533 @@
+// Code generated from the .sql files by go generate. DO NOT EDIT.
+
+package schema
+
+// counters is counters.sql.
+const counters = `
+-- The two tables of counts. Those of the npm library pg-ratelimit are brought up to date in place,
+-- and keep their rows.
+--
+-- The columns are those of the npm library, then two for the algorithms that the library lacks
+-- (hits for sliding_log, remainder for gcra), and two that a statement needs while it runs (slot,
+-- the place of the row's entry in the statement's parameters, and granted, how many hits were
+-- admitted). slot and granted mean nothing between statements.
+
+CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
+	prefix       TEXT NOT NULL,
+	key          TEXT NOT NULL,
+	count        BIGINT,
+	prev_count   BIGINT,
+	window_start TIMESTAMPTZ,
+	tokens       DOUBLE PRECISION,
+	last_refill  TIMESTAMPTZ,
+	expires_at   TIMESTAMPTZ NOT NULL,
+	hits         TIMESTAMPTZ[],
+	remainder    BIGINT,
+	slot         INT,
+	granted      BIGINT,
+	PRIMARY KEY (prefix, key)
+);
+CREATE TABLE IF NOT EXISTS rate_limit_durable (
+	prefix       TEXT NOT NULL,
+	key          TEXT NOT NULL,
+	count        BIGINT,
+	prev_count   BIGINT,
+	window_start TIMESTAMPTZ,
+	tokens       DOUBLE PRECISION,
+	last_refill  TIMESTAMPTZ,
+	expires_at   TIMESTAMPTZ NOT NULL,
+	hits         TIMESTAMPTZ[],
+	remainder    BIGINT,
+	slot         INT,
+	granted      BIGINT,
+	PRIMARY KEY (prefix, key)
+);
+
+-- The columns that a table of the npm library lacks. fillfactor leaves room on each page for the row's
+-- next version, so that an update touches no index.
+ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
+ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
+CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
+`
+
+// historyEnd is history_end.sql.
+const historyEnd = `
+-- The last commands of the history. They fix the search_path of the functions to the schema in
+-- which they lie, and give them the rights of the owner of the tables in the same command: see
+-- policy_end.sql.
+
+DO $$
+DECLARE
+	function record;
+BEGIN
+	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
+			'rate_limit_partitions', 'rate_limit_make_partition', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired')
+	LOOP
+		EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, %I, pg_temp', function.signature, current_schema());
+		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
+	END LOOP;
+END $$;
+
+-- The number grows with every change of the history, so that proxies of different versions on one
+-- database leave the newest schema as it is.
+CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
+COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables of the history. The last command of the migration makes it.';
+`
+
+// historyVersion is the number in history_end.sql.
+const historyVersion = "1"
+
+// historyPartitions is history_partitions.sql.
+const historyPartitions = `
+-- The functions about the partitions of rate_limit_audit: one for each day in UTC, from midnight to
+-- midnight, whatever the TimeZone of the session is.
+--
+-- A new partition is made as a table of its own and attached then. That takes a lock on
+-- rate_limit_audit which writers do not wait for: CREATE TABLE … PARTITION OF would stop them. The
+-- same lock keeps other processes from making the same partition. There is no DEFAULT partition,
+-- because DETACH … CONCURRENTLY does not work with one.
+
+CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
+	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
+	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending,
+			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(]''?([^'')]+)') AS last
+		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE i.inhparent = 'rate_limit_audit'::regclass) AS p
+	ORDER BY 3
+$$;
+COMMENT ON FUNCTION rate_limit_partitions() IS
+	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the partition is pending detach, so that ALTER TABLE … DETACH PARTITION … FINALIZE is still to come.';
+
+CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+DECLARE
+	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = 'rate_limit_audit'::regclass);
+	name text;
+	same record;
+BEGIN
+	IF day IS NULL OR day < date '0001-01-01' OR day > date '9999-12-31' THEN
+		RAISE EXCEPTION 'day: %: must be a day from 0001-01-01 to 9999-12-31', coalesce(day::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	FOR attempt IN 1..2 LOOP
+		SELECT * INTO same FROM rate_limit_partitions() p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
+		IF same.pending THEN
+			RAISE EXCEPTION 'the partition % is about to be detached: the day can have another one afterwards', same.name USING ERRCODE = 'object_in_use';
+		ELSIF same.name IS NOT NULL THEN
+			RETURN NULL;
+		END IF;
+		-- Another process may have made it before this one gets the lock.
+		LOCK TABLE ONLY rate_limit_audit IN SHARE UPDATE EXCLUSIVE MODE;
+	END LOOP;
+	-- A table of the name that is not attached was detached by an archive or an interrupted upkeep.
+	FOR n IN 1..1000 LOOP
+		name := to_char(day, '"rate_limit_audit_"YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
+		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
+	END LOOP;
+	EXECUTE format('CREATE TABLE %s.%s (LIKE rate_limit_audit INCLUDING ALL)', space, name);
+	EXECUTE format('ALTER TABLE rate_limit_audit ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', space, name, day::timestamptz, (day + 1)::timestamptz);
+	RETURN space || '.' || name;
+EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
+	-- The snapshot of a transaction that is REPEATABLE READ does not show the other's partition.
+	IF current_setting('transaction_isolation') = 'read committed' THEN
+		RAISE;
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_make_partition(date) IS
+	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
+`
+
+// historyRecord is history_record.sql.
+const historyRecord = `
+-- The functions with which a proxy writes the history. A batch is one transaction:
+-- rate_limit_begin_batch, and then the others. All of them write their rows in the order of the
+-- primary key, so that two proxies do not wait for each other in a circle.
+--
+-- Arrays have no NULL: a driver sends text[] and bigint[] without. An empty text is NULL, and so is
+-- a number that cannot be: 0 of quota, key_id and status, below 0 of retry_after_ms.
+
+CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	-- A connection on which decisions wait, too, must not wait long for a row that a session has locked.
+	PERFORM set_config('lock_timeout', '1s', true);
+	INSERT INTO rate_limit_writers AS w (writer, node, region, batch, written, dropped, seen) VALUES ($1, $2, nullif($3, ''), $4, $5, $6, now())
+	ON CONFLICT (writer) DO UPDATE SET node = excluded.node, region = excluded.region, batch = excluded.batch, written = excluded.written, dropped = excluded.dropped, seen = excluded.seen
+		WHERE w.batch < excluded.batch;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'batch % of this writer is written already', $4 USING ERRCODE = 'unique_violation';
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_begin_batch IS
+	'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits for a lock for 1 s at most. written and dropped are totals.';
+
+CREATE OR REPLACE FUNCTION rate_limit_record_audit(node text, region text, times bigint[], decisions text[], reasons text[], prefixes text[], limits text[],
+	keys text[], users text[], tiers text[], addresses text[], hosts text[], methods text[], paths text[], alsos text[], costs bigint[], counts bigint[],
+	quotas bigint[], remainings bigint[], key_ids bigint[], retries bigint[], durations bigint[], statuses bigint[], weights text[]) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	FOR attempt IN 1..2 LOOP
+		BEGIN
+			INSERT INTO rate_limit_audit (time, cost, count, quota, remaining, key_id, retry_after_ms, duration_us, weight, status, decision, reason, prefix, limit_name, key,
+				user_id, tier, address, host, method, path, node, region, also)
+			SELECT timestamptz 'epoch' + r.t * interval '1 microsecond', r.cost, r.n, nullif(r.quota, 0), CASE WHEN r.quota <> 0 THEN r.remaining END, nullif(r.key_id, 0),
+				CASE WHEN r.retry >= 0 THEN r.retry END, r.duration, r.weight::double precision, nullif(r.status, 0), r.decision, nullif(r.reason, ''), r.prefix,
+				nullif(r.limit_name, ''), nullif(r.key, ''), nullif(r.user_id, ''), nullif(r.tier, ''), nullif(r.address, '')::inet, nullif(r.host, ''),
+				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[]
+			FROM unnest($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
+				AS r(t, decision, reason, prefix, limit_name, key, user_id, tier, address, host, method, path, also, cost, n, quota, remaining, key_id, retry, duration, status, weight);
+			RETURN;
+		EXCEPTION WHEN check_violation THEN
+			IF attempt = 2 THEN
+				RAISE;
+			END IF;
+			PERFORM rate_limit_make_partition(d.day) FROM (
+				SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest($3) AS t ORDER BY day) d;
+		END;
+	END LOOP;
+END $$;
+COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970.';
+
+CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
+	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[]) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency, updated_at)
+	SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
+		r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now()
+	FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+		AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency)
+	ORDER BY 2, 3, 4, 5
+	ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = m.requests + excluded.requests, allowed = m.allowed + excluded.allowed,
+		limited = m.limited + excluded.limited, blocked = m.blocked + excluded.blocked, rejected = m.rejected + excluded.rejected, errors = m.errors + excluded.errors,
+		shadow = m.shadow + excluded.shadow, cost = least(m.cost::numeric + excluded.cost, 9223372036854775807), from_memory = m.from_memory + excluded.from_memory,
+		latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at;
+END $$;
+COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics. Times are minutes since 1970. No minute is there twice.';
+
+CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[])
+	RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request)
+	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, r.requests, r.cost, r.refused, timestamptz 'epoch' + r.last * interval '1 microsecond'
+	FROM unnest($1, $2, $3, $4, $5, $6, $7) AS r(day, user_id, key_id, requests, cost, refused, last)
+	ORDER BY 2, 1, 3
+	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, 9223372036854775807), refused = u.refused + excluded.refused,
+		last_request = greatest(u.last_request, excluded.last_request);
+END $$;
+COMMENT ON FUNCTION rate_limit_record_usage IS 'Adds to the rows of rate_limit_usage. Days are days since 1970, times are microseconds since 1970. No user, day and key is there twice.';
+
+CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	INSERT INTO rate_limit_retention AS r (what, keep, set_by, set_at) VALUES ($1, $2::interval, nullif($3, ''), now())
+	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at WHERE r.keep <> excluded.keep;
+END $$;
+COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval.';
+`
+
+// historyRollup is history_rollup.sql.
+const historyRollup = `
+-- rate_limit_rollup adds up the minutes of rate_limit_metrics to hours, and the hours to days.
+--
+-- An hour is computed anew from all of its minutes, so running it twice changes nothing. Which
+-- hours are due follows from updated_at: a minute that was written after the last run makes its
+-- hour due. A transaction that was open during the last run has an updated_at before it, hence the
+-- overlap. Where upkeep has deleted minutes, nothing is computed anew: see deleted_before.
+
+CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT coalesce(array_agg(coalesce(t.x, 0) + coalesce(t.y, 0) ORDER BY t.i), '{}') FROM unnest(a, b) WITH ORDINALITY AS t(x, y, i));
+COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
+CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
+COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
+
+CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT CASE u.i WHEN 1 THEN 0.001 ELSE power(1.04::double precision, u.i - 1) * 2 / 2.04 / 1000 END
+	FROM (SELECT i, n, sum(n) OVER (ORDER BY i) AS upto, sum(n) OVER () AS total FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
+	WHERE u.n > 0 AND u.upto >= least(greatest(ceil(p * u.total::double precision), 1), u.total::double precision) ORDER BY u.i LIMIT 1);
+COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
+	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, wrong by 2 % at most; NULL: there are no decisions. Element 1 of the buckets counts decisions of up to 1 µs, element i + 1 those from 1.04^(i-1) to 1.04^i µs, up to element 512. Buckets of several rows can be added with rate_limit_sum.';
+
+CREATE OR REPLACE VIEW rate_limit_traffic AS
+	SELECT m.*, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms FROM rate_limit_metrics m;
+COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
+DO $$
+DECLARE
+	described record;
+BEGIN
+	FOR described IN SELECT a.attname, coalesce(col_description('rate_limit_metrics'::regclass, t.attnum), 'What ' || replace(substring(a.attname FROM 2), '_ms', '') || ' % of the decisions took at most, in milliseconds.') AS description
+		FROM pg_attribute a LEFT JOIN pg_attribute t ON t.attrelid = 'rate_limit_metrics'::regclass AND t.attname = a.attname WHERE a.attrelid = 'rate_limit_traffic'::regclass AND a.attnum > 0
+	LOOP
+		EXECUTE format('COMMENT ON COLUMN rate_limit_traffic.%I IS %L', described.attname, described.description);
+	END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION rate_limit_rollup() RETURNS TABLE (hours bigint, days bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+DECLARE
+	overlap CONSTANT interval := '10 min';
+	step record;
+	changed bigint;
+BEGIN
+	PERFORM pg_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int);
+	FOR step IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day')) AS s(source, target) LOOP
+		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency)
+		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region, sum(s.requests), sum(s.allowed), sum(s.limited), sum(s.blocked), sum(s.rejected),
+			sum(s.errors), sum(s.shadow), least(sum(s.cost), 9223372036854775807), sum(s.from_memory), rate_limit_sum(s.latency)
+		FROM (SELECT DISTINCT date_trunc(step.target, c.time) AS time, c.prefix, c.host, c.route, c.region FROM rate_limit_metrics c
+				WHERE c.granularity = step.source
+				AND c.updated_at >= coalesce((SELECT max(o.updated_at) FROM rate_limit_metrics o WHERE o.granularity = step.target) - overlap, '-infinity')
+				AND c.time >= coalesce((SELECT max(r.deleted_before) FROM rate_limit_retention r WHERE r.what IN ('metrics_' || step.source, 'metrics_' || step.target)), '-infinity')) AS due
+			JOIN rate_limit_metrics s ON s.granularity = step.source AND s.time >= due.time AND s.time < due.time + ('1 ' || step.target)::interval
+				AND s.prefix = due.prefix AND s.host = due.host AND s.route = due.route AND s.region = due.region
+		GROUP BY 2, 3, 4, 5, 6
+		ORDER BY 2, 3, 4, 5, 6
+		ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = excluded.requests, allowed = excluded.allowed, limited = excluded.limited,
+			blocked = excluded.blocked, rejected = excluded.rejected, errors = excluded.errors, shadow = excluded.shadow, cost = excluded.cost, from_memory = excluded.from_memory,
+			latency = excluded.latency, updated_at = now()
+		WHERE (m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency)
+			IS DISTINCT FROM (excluded.requests, excluded.allowed, excluded.limited, excluded.blocked, excluded.rejected, excluded.errors, excluded.shadow, excluded.cost, excluded.from_memory, excluded.latency);
+		GET DIAGNOSTICS changed = ROW_COUNT;
+		IF step.target = 'hour' THEN
+			hours := changed;
+		ELSE
+			days := changed;
+		END IF;
+	END LOOP;
+	RETURN NEXT;
+END $$;
+COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_limit_metrics whose minutes have changed, and returns how many rows it wrote. rate_limit_upkeep does the same.';
+`
+
+// historyTables is history_tables.sql.
+const historyTables = `
+-- The tables of the history. rate_limit_audit has one partition for each day in UTC, see
+-- history_partitions.sql. No table refers to a table of the policy: a rule or a user can be
+-- deleted, and what happened stays.
+
+CREATE TABLE IF NOT EXISTS rate_limit_audit (
+	time           timestamptz NOT NULL,
+	cost           bigint NOT NULL,
+	count          bigint NOT NULL DEFAULT 1,
+	quota          bigint,
+	remaining      bigint,
+	key_id         bigint,
+	retry_after_ms bigint,
+	duration_us    bigint NOT NULL,
+	weight         double precision NOT NULL DEFAULT 1,
+	status         integer,
+	decision       text NOT NULL,
+	reason         text,
+	prefix         text NOT NULL,
+	limit_name     text,
+	key            text,
+	user_id        text,
+	tier           text,
+	address        inet,
+	host           text,
+	method         text,
+	path           text,
+	node           text NOT NULL,
+	region         text,
+	also           text[],
+	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
+		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
+) PARTITION BY RANGE (time);
+CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
+CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
+COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
+COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
+COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
+COMMENT ON COLUMN rate_limit_audit.count IS 'How many equal refusals within the same second this row stands for. The other columns are those of the first.';
+COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
+COMMENT ON COLUMN rate_limit_audit.remaining IS 'What was left of the quota after the decision.';
+COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
+COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.';
+COMMENT ON COLUMN rate_limit_audit.duration_us IS 'How long the decision took, in microseconds.';
+COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
+COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the request passed.';
+COMMENT ON COLUMN rate_limit_audit.decision IS
+	'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
+COMMENT ON COLUMN rate_limit_audit.reason IS 'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout or unavailable.';
+COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the name of a rule; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
+COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
+COMMENT ON COLUMN rate_limit_audit.key IS 'The key of the counter, as it is stored: a digest if it is a secret.';
+COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: nobody.';
+COMMENT ON COLUMN rate_limit_audit.tier IS 'The tier of the user, with a policy.';
+COMMENT ON COLUMN rate_limit_audit.address IS 'The address of the client, or its network, as audit_address says.';
+COMMENT ON COLUMN rate_limit_audit.host IS 'The host of the request.';
+COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
+COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 200 characters.';
+COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
+COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
+COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_metrics (
+	granularity text NOT NULL,
+	time        timestamptz NOT NULL,
+	prefix      text NOT NULL,
+	host        text NOT NULL,
+	route       text NOT NULL,
+	region      text NOT NULL,
+	requests    bigint NOT NULL DEFAULT 0,
+	allowed     bigint NOT NULL DEFAULT 0,
+	limited     bigint NOT NULL DEFAULT 0,
+	blocked     bigint NOT NULL DEFAULT 0,
+	rejected    bigint NOT NULL DEFAULT 0,
+	errors      bigint NOT NULL DEFAULT 0,
+	shadow      bigint NOT NULL DEFAULT 0,
+	cost        bigint NOT NULL DEFAULT 0,
+	from_memory bigint NOT NULL DEFAULT 0,
+	latency     bigint[] NOT NULL DEFAULT '{}',
+	updated_at  timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT rate_limit_metrics_pkey PRIMARY KEY (granularity, time, prefix, host, route, region),
+	CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
+);
+CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
+COMMENT ON TABLE rate_limit_metrics IS 'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
+COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
+COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
+COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
+COMMENT ON COLUMN rate_limit_metrics.host IS 'The host of the requests; (other) for hosts beyond the first 100 of a proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
+COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: allowed, limited, blocked, rejected and errors together.';
+COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
+COMMENT ON COLUMN rate_limit_metrics.limited IS 'Requests that a limit refused.';
+COMMENT ON COLUMN rate_limit_metrics.blocked IS 'Requests that a ban or a block rule refused.';
+COMMENT ON COLUMN rate_limit_metrics.rejected IS 'Requests that were refused for their API key or their path.';
+COMMENT ON COLUMN rate_limit_metrics.errors IS 'Requests without a decision, whether they passed or not.';
+COMMENT ON COLUMN rate_limit_metrics.shadow IS 'Decisions of shadow rules that would have refused. Their requests count in the other columns.';
+COMMENT ON COLUMN rate_limit_metrics.cost IS 'The costs of the requests that passed.';
+COMMENT ON COLUMN rate_limit_metrics.from_memory IS 'Requests of those limited that a proxy refused without asking the database.';
+COMMENT ON COLUMN rate_limit_metrics.latency IS 'How many decisions took how long, in buckets: see rate_limit_percentile.';
+COMMENT ON COLUMN rate_limit_metrics.updated_at IS 'When the row was last written.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_usage (
+	day          date NOT NULL,
+	user_id      text NOT NULL,
+	key_id       bigint NOT NULL DEFAULT 0,
+	requests     bigint NOT NULL DEFAULT 0,
+	cost         bigint NOT NULL DEFAULT 0,
+	refused      bigint NOT NULL DEFAULT 0,
+	last_request timestamptz NOT NULL,
+	CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id)
+);
+CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
+COMMENT ON TABLE rate_limit_usage IS 'What users and API keys did on a day. The sum over the keys is what the user did.';
+COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
+COMMENT ON COLUMN rate_limit_usage.user_id IS 'The user.';
+COMMENT ON COLUMN rate_limit_usage.key_id IS 'The id of the API key; 0 for requests without one.';
+COMMENT ON COLUMN rate_limit_usage.requests IS 'All requests, also those that were refused.';
+COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passed.';
+COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
+COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_writers (
+	writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY,
+	node    text NOT NULL,
+	region  text,
+	batch   bigint NOT NULL,
+	written bigint NOT NULL DEFAULT 0,
+	dropped bigint NOT NULL DEFAULT 0,
+	seen    timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is deleted.';
+COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
+COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
+COMMENT ON COLUMN rate_limit_writers.region IS 'Where it runs, if its configuration says so.';
+COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last batch that was written. A batch that is sent again after a failure is written once.';
+COMMENT ON COLUMN rate_limit_writers.written IS 'How many decisions the process has written to rate_limit_audit.';
+COMMENT ON COLUMN rate_limit_writers.dropped IS 'How many decisions the process could not write, because the database was slow or down for too long.';
+COMMENT ON COLUMN rate_limit_writers.seen IS 'When the last batch was written.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_retention (
+	what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY,
+	keep   interval NOT NULL,
+	set_by text,
+	set_at timestamptz NOT NULL DEFAULT now(),
+	deleted_before timestamptz,
+	upkeep_at timestamptz,
+	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day
+		CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
+	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day')
+);
+INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years')
+	ON CONFLICT DO NOTHING;
+COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.';
+COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour, metrics_day or usage.';
+COMMENT ON COLUMN rate_limit_retention.keep IS 'How long. Without a row for it, a part of the history is kept for ever.';
+COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
+COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
+COMMENT ON COLUMN rate_limit_retention.deleted_before IS 'Of metrics_minute, metrics_hour and metrics_day: upkeep has deleted what is older. NULL: nothing.';
+COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
+`
+
+// historyUpkeep is history_upkeep.sql.
+const historyUpkeep = `
+-- The functions that delete what is past its retention. A caller may pass a time that is still to
+-- come only if it has the rights of the owner: the role of the proxies may run the functions, and
+-- must not be able to delete what is to be kept.
+--
+-- rate_limit_upkeep takes no lock that stops a reader or a writer, so it removes no partition: that
+-- is for rate_limit_drop_expired, or for history.Upkeep, which uses DETACH … CONCURRENTLY.
+
+CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
+DECLARE
+	caller CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
+	owner CONSTANT oid := (SELECT relowner FROM pg_class WHERE oid = 'rate_limit_retention'::regclass);
+BEGIN
+	RETURN (SELECT CASE WHEN pg_has_role(caller, owner, 'USAGE') THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
+		FROM rate_limit_retention r WHERE r.what = $1);
+END $$;
+COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
+
+CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text LANGUAGE sql STABLE AS $$
+	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
+	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1
+		AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+$$;
+COMMENT ON FUNCTION rate_limit_holders(oid) IS 'The other sessions that have a lock on a table, as text. NULL: none.';
+
+CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, state text, held_by text) LANGUAGE sql STABLE SET TimeZone = 'UTC' AS $$
+	WITH found AS (
+		SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends FROM rate_limit_partitions() p
+		UNION ALL
+		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname FROM 24 FOR 2)::int)::timestamptz
+		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner
+			JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '^rate_limit_audit_[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(_[0-9]{1,4})?$')
+	SELECT f.name, f.state, rate_limit_holders(f.id)
+	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
+	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
+$$;
+COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS
+	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use each of them. state is attached; detached: a table that was a partition; or pending: DETACH … FINALIZE is still to come.';
+
+CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+#variable_conflict use_column
+DECLARE
+	expired record;
+	busy text;
+	locked boolean := false;
+BEGIN
+	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
+		RETURN;
+	END IF;
+	FOR expired IN SELECT e.* FROM rate_limit_expired($1) e LOOP
+		name := expired.name;
+		held_by := expired.held_by;
+		IF held_by IS NULL AND expired.state <> 'detached' AND NOT locked THEN
+			BEGIN
+				-- Writers wait behind this lock, hence for a short time only, and once.
+				IF busy IS NULL THEN
+					LOCK TABLE ONLY rate_limit_audit IN ACCESS EXCLUSIVE MODE;
+					locked := true;
+				END IF;
+			EXCEPTION WHEN lock_not_available THEN
+				busy := coalesce(rate_limit_holders('rate_limit_audit'::regclass), 'another session') || ' by way of rate_limit_audit';
+			END;
+			held_by := busy;
+		END IF;
+		IF held_by IS NULL THEN
+			BEGIN
+				EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE NOWAIT', expired.name);
+				EXECUTE format('DROP TABLE %s', expired.name);
+			EXCEPTION WHEN lock_not_available THEN
+				held_by := 'another session';
+			WHEN dependent_objects_still_exist THEN
+				held_by := SQLERRM;
+			WHEN undefined_table THEN
+				CONTINUE;
+			END;
+		END IF;
+		RETURN NEXT;
+	END LOOP;
+END $$;
+COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
+	'Drops the partitions of rate_limit_audit that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
+
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
+#variable_conflict use_column
+DECLARE
+	most CONSTANT int := 20000;
+	part record;
+	cutoff timestamptz;
+	rolled record;
+BEGIN
+	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int)
+		OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
+		what := 'busy';
+		RETURN NEXT;
+		RETURN;
+	END IF;
+	FOR ahead IN 0..7 LOOP
+		BEGIN
+			name := rate_limit_make_partition($1::date + ahead);
+		EXCEPTION WHEN object_in_use THEN
+			CONTINUE; -- pending detach, and made by a later run
+		WHEN lock_not_available THEN
+			what := 'skipped';
+			name := 'rate_limit_audit';
+			RETURN NEXT;
+			EXIT;
+		END;
+		IF name IS NOT NULL THEN
+			what := 'made';
+			RETURN NEXT;
+		END IF;
+	END LOOP;
+
+	BEGIN
+		SELECT * INTO rolled FROM rate_limit_rollup();
+		RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
+	EXCEPTION WHEN lock_not_available THEN
+		-- Another session has locked rows. Without a roll-up, no minute may be deleted.
+		what := 'skipped';
+		name := 'rate_limit_metrics';
+		RETURN NEXT;
+	END;
+
+	FOR part IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day'), ('day', 'day')) AS p(granularity, whole) LOOP
+		EXIT WHEN rolled IS NULL;
+		what := 'deleted';
+		name := 'metrics_' || part.granularity;
+		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
+		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' || part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
+			AND EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = part.granularity AND m.time < cutoff);
+		DELETE FROM rate_limit_metrics d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region FROM rate_limit_metrics m
+				WHERE m.granularity = part.granularity AND m.time < cutoff ORDER BY m.time, m.prefix, m.host, m.route, m.region LIMIT most FOR UPDATE SKIP LOCKED) AS old
+			WHERE (d.granularity, d.time, d.prefix, d.host, d.route, d.region) = (old.granularity, old.time, old.prefix, old.host, old.route, old.region);
+		GET DIAGNOSTICS rows = ROW_COUNT;
+		RETURN NEXT;
+	END LOOP;
+
+	what := 'deleted';
+	name := 'usage';
+	cutoff := rate_limit_cutoff(name, $1);
+	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
+		WHERE (d.user_id, d.day, d.key_id) = (old.user_id, old.day, old.key_id);
+	GET DIAGNOSTICS rows = ROW_COUNT;
+	RETURN NEXT;
+
+	name := 'writers';
+	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days' LIMIT most FOR UPDATE SKIP LOCKED) AS old
+		WHERE d.writer = old.writer;
+	GET DIAGNOSTICS rows = ROW_COUNT;
+	RETURN NEXT;
+
+	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
+END $$;
+COMMENT ON FUNCTION rate_limit_upkeep IS
+	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+`
+
+// nodes is nodes.sql.
+const nodes = `
+-- The registry of the proxies, and the pause of all limits. Older proxies write some columns of
+-- rate_limit_nodes only, so all others have defaults.
+
+CREATE TABLE IF NOT EXISTS rate_limit_nodes (
+	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
+	region      text,
+	version     text,
+	applied_seq bigint,
+	seen        timestamptz NOT NULL DEFAULT now(),
+	problems    text[] NOT NULL DEFAULT '{}',
+	epoch       bigint NOT NULL DEFAULT 0,
+	paused      boolean NOT NULL DEFAULT false,
+	log         oid,
+	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
+);
+ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS epoch bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS paused boolean NOT NULL DEFAULT false,
+	ADD COLUMN IF NOT EXISTS log oid,
+	ALTER COLUMN applied_seq DROP NOT NULL, ALTER COLUMN applied_seq DROP DEFAULT;
+COMMENT ON TABLE rate_limit_nodes IS
+	'The proxies that count here. A proxy renews its row every 3 seconds, and deletes it when it stops in order. The row of a proxy that vanished is deleted after a day.';
+COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
+COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
+COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
+COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.';
+COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that, or 90 seconds if its epoch is 0.';
+COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
+COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process. 0: an older version, which renews its row every 30 seconds.';
+COMMENT ON COLUMN rate_limit_nodes.paused IS 'Whether it obeys a pause of the limits.';
+COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: an older proxy does not say.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_pause (
+	id        int NOT NULL DEFAULT 1 CONSTRAINT rate_limit_pause_pkey PRIMARY KEY,
+	until     timestamptz NOT NULL,
+	reason    text,
+	paused_at timestamptz NOT NULL DEFAULT now(),
+	paused_by text NOT NULL DEFAULT session_user,
+	CONSTRAINT id_must_be_1 CHECK (id = 1),
+	CONSTRAINT until_must_be_a_time CHECK (isfinite(until))
+);
+COMMENT ON TABLE rate_limit_pause IS 'A row whose time has not come suspends all limits of this database, of rules and of configurations. Bans and block rules hold. Proxies read it twice a second.';
+COMMENT ON COLUMN rate_limit_pause.id IS 'Always 1: there is one pause.';
+COMMENT ON COLUMN rate_limit_pause.until IS 'When the pause ends by itself.';
+COMMENT ON COLUMN rate_limit_pause.reason IS 'For people.';
+COMMENT ON COLUMN rate_limit_pause.paused_at IS 'When it began.';
+COMMENT ON COLUMN rate_limit_pause.paused_by IS 'The role that made it.';
+`
+
+// policyChanges is policy_changes.sql.
+const policyChanges = `
+-- The table by which proxies learn of changes.
+
+CREATE TABLE IF NOT EXISTS rate_limit_changes (
+	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
+	xid    xid8 NOT NULL DEFAULT pg_current_xact_id(),
+	kind   text NOT NULL,
+	ref    text,
+	at     timestamptz NOT NULL DEFAULT now(),
+	by     text NOT NULL,
+	before jsonb,
+	after  jsonb,
+	CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'))
+);
+DO $$ BEGIN
+	IF EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_changes'::regclass AND conname = 'kind_must_be_what_a_table_holds' AND pg_get_constraintdef(oid) NOT LIKE '%pause%') THEN
+		ALTER TABLE rate_limit_changes DROP CONSTRAINT kind_must_be_what_a_table_holds,
+			ADD CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'));
+	END IF;
+END $$;
+CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
+CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
+COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
+COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were written. Lines of other transactions may become visible later.';
+COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
+COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override, ban, or the pause of all limits.';
+COMMENT ON COLUMN rate_limit_changes.ref IS
+	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/…, user/…, key/<digest>, network/…. NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
+COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
+COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change.';
+COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
+COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
+`
+
+// policyEnd is policy_end.sql.
+const policyEnd = `
+-- The last commands of the policy. They fix the search_path of the functions to the schema in which
+-- they lie, so that they find their tables whatever the search_path of the caller is. Those that
+-- write what their callers may not write get the rights of the owner in the same command as the
+-- path: without it a caller could put tables of its own in place.
+
+DO $$
+DECLARE
+	function record;
+BEGIN
+	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_check_complete', 'rate_limit_rename',
+			'rate_limit_ban', 'rate_limit_forget') AS of_owner
+		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_rule', 'rate_limit_ban', 'rate_limit_forget',
+			'rate_limit_rows')
+	LOOP
+		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
+			CASE WHEN function.of_owner THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END, current_schema());
+		IF function.of_owner THEN
+			EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
+		END IF;
+	END LOOP;
+END $$;
+
+-- The number grows with every change of the policy, so that proxies of different versions on one
+-- database leave the newest schema as it is.
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 4';
+COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
+`
+
+// policyVersion is the number in policy_end.sql.
+const policyVersion = "4"
+
+// policyLists is policy_lists.sql.
+const policyLists = `
+-- The function that checks the elements of lists, since a CHECK cannot have a subquery. The body is
+-- parsed once, so it depends on no search_path.
+
+CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false) FROM unnest(list) AS item);
+COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
+	'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
+`
+
+// policyOverrideAmounts is policy_override_amounts.sql.
+const policyOverrideAmounts = `
+-- An override with an amount that its limit cannot have is refused. rate_limit_override_fault
+-- applies the constraints of rate_limit_rule_limits to the limit with the amount of the override. A
+-- CHECK sees only one row, so triggers on both tables call it. The triggers lock the row of the
+-- limit: of two transactions that change a limit and its override, one waits and sees the other's
+-- change.
+
+CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+	WHEN algorithm = 'sliding_log' AND events > 1000 THEN 'override_of_sliding_log_must_have_at_most_1000_events'
+	WHEN algorithm NOT IN ('token_bucket', 'gcra') AND burst IS NOT NULL THEN 'override_with_burst_must_be_of_token_bucket_or_gcra'
+	WHEN algorithm = 'gcra' AND greatest(coalesce(burst, own_burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) > 4611686018427387904
+		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us'
+	WHEN algorithm = 'gcra' AND events > 0 AND coalesce(burst, own_burst, events)::numeric * extract(epoch FROM per) > events::numeric * 3155760000
+		THEN 'override_of_gcra_must_drain_a_full_burst_within_36525_days'
+	END;
+COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bigint) IS
+	'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
+
+CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	fault text;
+	wrong bigint;
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_overrides' THEN
+		wrong := NEW.id;
+		SELECT rate_limit_override_fault(l.algorithm, l.per, l.burst, NEW.events, NEW.burst) INTO fault
+			FROM rate_limit_rule_limits l WHERE l.rule = NEW.rule AND l.name = NEW.limit_name FOR SHARE;
+	ELSE
+		SELECT o.id, f INTO wrong, fault
+			FROM rate_limit_overrides o CROSS JOIN LATERAL rate_limit_override_fault(NEW.algorithm, NEW.per, NEW.burst, o.events, o.burst) AS f
+			WHERE o.rule = NEW.rule AND o.limit_name = NEW.name AND f IS NOT NULL ORDER BY o.id LIMIT 1;
+	END IF;
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION 'the override % violates check constraint "%"', wrong, fault
+			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = 'rate_limit_overrides', CONSTRAINT = fault;
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_overrides() IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
+CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_overrides FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar, burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+`
+
+// policyOverrides is policy_overrides.sql.
+const policyOverrides = `
+-- The tables of exceptions: overrides and bans. UNIQUE NULLS NOT DISTINCT would say what the unique
+-- index says, but a server older than Postgres 15 could not parse it, and would then not even say
+-- that it is too old.
+
+CREATE TABLE IF NOT EXISTS rate_limit_overrides (
+	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_overrides_pkey PRIMARY KEY,
+	rule       text NOT NULL,
+	limit_name text NOT NULL,
+	tier       text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE ON DELETE CASCADE,
+	user_id    text CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
+	key_id     bigint CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE,
+	events     bigint,
+	burst      bigint,
+	valid      tstzrange NOT NULL DEFAULT '(,)',
+	reason     text,
+	created_at timestamptz NOT NULL DEFAULT now(),
+	created_by text NOT NULL DEFAULT session_user,
+	CONSTRAINT rule_and_limit_name_must_be_in_rate_limit_rule_limits FOREIGN KEY (rule, limit_name) REFERENCES rate_limit_rule_limits ON UPDATE CASCADE ON DELETE CASCADE,
+	CONSTRAINT exactly_one_of_tier_user_id_and_key_id_must_be_given CHECK (num_nonnulls(tier, user_id, key_id) = 1),
+	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
+	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid))
+);
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_the_amount ON rate_limit_overrides
+	(rule, limit_name, coalesce(tier, ''), coalesce(user_id, ''), coalesce(key_id, 0), valid);
+CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (tier) WHERE tier IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id) WHERE user_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id) WHERE key_id IS NOT NULL;
+COMMENT ON TABLE rate_limit_overrides IS
+	'Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the one for the user, else the one for the tier. Of several that are valid the one that became valid last counts.';
+COMMENT ON COLUMN rate_limit_overrides.id IS 'Tells overrides apart.';
+COMMENT ON COLUMN rate_limit_overrides.rule IS 'The rule of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.limit_name IS 'The name of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.tier IS 'For all users of this tier.';
+COMMENT ON COLUMN rate_limit_overrides.user_id IS 'For this user.';
+COMMENT ON COLUMN rate_limit_overrides.key_id IS 'For this API key.';
+COMMENT ON COLUMN rate_limit_overrides.events IS 'The amount in place of that of the limit. 0: nothing may pass. NULL: unlimited.';
+COMMENT ON COLUMN rate_limit_overrides.burst IS 'The burst in place of that of the limit. NULL: that of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
+COMMENT ON COLUMN rate_limit_overrides.reason IS 'For people.';
+COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
+COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_bans (
+	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY,
+	network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
+	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE,
+	key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
+		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE,
+	until      timestamptz NOT NULL DEFAULT 'infinity',
+	reason     text,
+	times      int NOT NULL DEFAULT 1,
+	banned_at  timestamptz NOT NULL DEFAULT now(),
+	banned_by  text NOT NULL DEFAULT session_user,
+	CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given CHECK (num_nonnulls(network, user_id, key_id) = 1),
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
+	CONSTRAINT times_must_be_1_or_more CHECK (times >= 1)
+);
+CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
+COMMENT ON TABLE rate_limit_bans IS 'Networks, users and API keys that are shut out. Deleting the row lifts the ban.';
+COMMENT ON COLUMN rate_limit_bans.id IS 'Tells bans apart.';
+COMMENT ON COLUMN rate_limit_bans.network IS 'All addresses of this network.';
+COMMENT ON COLUMN rate_limit_bans.user_id IS 'This user, also one that the proxy authenticates and rate_limit_users does not have.';
+COMMENT ON COLUMN rate_limit_bans.key_id IS 'This API key.';
+COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.';
+COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.';
+COMMENT ON COLUMN rate_limit_bans.times IS 'How many times proxies have banned it: each time for twice as long as the time before.';
+COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
+COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
+
+CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
+COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
+`
+
+// policyPeople is policy_people.sql.
+const policyPeople = `
+-- The tables of tiers, users and API keys.
+
+CREATE TABLE IF NOT EXISTS rate_limit_tiers (
+	tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY,
+	rank    bigint NOT NULL DEFAULT 0,
+	comment text,
+	CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$')
+);
+COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
+COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
+COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
+COMMENT ON COLUMN rate_limit_tiers.comment IS 'For people.';
+INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
+
+CREATE TABLE IF NOT EXISTS rate_limit_users (
+	user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY,
+	tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
+	tier_until   timestamptz NOT NULL DEFAULT 'infinity',
+	period_start date,
+	time_zone    text NOT NULL DEFAULT 'UTC',
+	comment      text,
+	created_at   timestamptz NOT NULL DEFAULT now(),
+	updated_at   timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
+	CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31'),
+	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
+	CONSTRAINT time_zone_must_be_known_to_the_server CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL)
+);
+CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
+COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
+COMMENT ON COLUMN rate_limit_users.user_id IS 'The user, as the application or the proxy names it. Limits that count by user count by this.';
+COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
+COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. After it the user has the tier of requests without a user. infinity: never.';
+COMMENT ON COLUMN rate_limit_users.period_start IS
+	'A day on which a billing period begins. Months and years that are counted for this user or one of its keys begin on such days. NULL: with the month and the year of the calendar.';
+COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the billing periods begin at midnight.';
+COMMENT ON COLUMN rate_limit_users.comment IS 'For people.';
+COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was made.';
+COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was changed last.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
+	id          bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_api_keys_pkey PRIMARY KEY,
+	digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE,
+	hint        text,
+	name        text,
+	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
+	expires_at  timestamptz NOT NULL DEFAULT 'infinity',
+	revoked_at  timestamptz,
+	revoked_by  text,
+	replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key REFERENCES rate_limit_api_keys ON DELETE SET NULL,
+	created_at  timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT id_must_be_above_0 CHECK (id > 0),
+	CONSTRAINT digest_must_be_a_sha256_of_32_bytes CHECK (octet_length(digest) = 32),
+	CONSTRAINT hint_must_not_be_long_enough_to_be_a_key CHECK (length(hint) <= 16),
+	CONSTRAINT name_must_have_1_to_200_characters CHECK (length(name) BETWEEN 1 AND 200),
+	CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL),
+	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id)
+);
+CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
+CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by) WHERE replaced_by IS NOT NULL;
+COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. The keys themselves are not stored, only their digests.';
+COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number by which people and limits name the key. Limits that count by key count by this.';
+COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
+COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, by which people recognise it.';
+COMMENT ON COLUMN rate_limit_api_keys.name IS 'What the key is for.';
+COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. The user has the tier, and all keys of the user share the limits that count by user.';
+COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key ends by itself. infinity: never.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
+COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
+COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
+`
+
+// policyProxyFunctions is policy_proxy_functions.sql.
+const policyProxyFunctions = `
+-- What the proxies write beside the counters. The functions have the rights of the owner of the
+-- tables, so that the role of the proxies needs no right to write bans or to delete changes: it can
+-- ban, and can neither lift nor shorten a ban; and it can forget old changes only.
+
+CREATE OR REPLACE FUNCTION rate_limit_ban(duration interval, network cidr DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
+	reason text DEFAULT NULL, banned_by text DEFAULT NULL) RETURNS timestamptz LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	longest CONSTANT interval := '8760 h';
+	ends timestamptz;
+	-- The name of a proxy stands behind its role, so that it cannot be taken for a person.
+	author CONSTANT text := session_user || coalesce(' (' || left(rate_limit_ban.banned_by, 200) || ')', '');
+BEGIN
+	IF duration IS NULL OR duration <= interval '0' THEN
+		RAISE EXCEPTION 'duration: %: must be above 0', duration USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	INSERT INTO rate_limit_bans AS b (network, user_id, key_id, until, reason, banned_by)
+		SELECT rate_limit_ban.network, rate_limit_ban.user_id, rate_limit_ban.key_id, now() + rate_limit_ban.duration, rate_limit_ban.reason, author
+		WHERE NOT EXISTS (SELECT FROM rate_limit_bans o WHERE o.network = rate_limit_ban.network OR o.user_id = rate_limit_ban.user_id OR o.key_id = rate_limit_ban.key_id)
+	ON CONFLICT DO NOTHING RETURNING until INTO ends;
+	IF ends IS NULL THEN
+		UPDATE rate_limit_bans b SET times = b.times + 1, banned_at = now(), reason = rate_limit_ban.reason, banned_by = author,
+			until = now() + greatest(rate_limit_ban.duration, least(longest, rate_limit_ban.duration * power(2, least(b.times, 30))))
+		WHERE b.until <= now() AND (b.network = rate_limit_ban.network OR b.user_id = rate_limit_ban.user_id OR b.key_id = rate_limit_ban.key_id);
+		SELECT b.until INTO ends FROM rate_limit_bans b
+		WHERE b.network = rate_limit_ban.network OR b.user_id = rate_limit_ban.user_id OR b.key_id = rate_limit_ban.key_id;
+	END IF;
+	RETURN ends;
+END $$;
+COMMENT ON FUNCTION rate_limit_ban IS
+	'Bans a network, a user or a key, and returns until when. Each ban after the first lasts twice as long as the one before, up to a year. A ban that is in force stays as it is.';
+
+CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	forgotten bigint;
+BEGIN
+	DELETE FROM rate_limit_bans WHERE until < now() - interval '30 days';
+	DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000);
+	GET DIAGNOSTICS forgotten = ROW_COUNT;
+	RETURN forgotten;
+END $$;
+COMMENT ON FUNCTION rate_limit_forget() IS
+	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
+`
+
+// policyRenames is policy_renames.sql.
+const policyRenames = `
+-- rate_limit_rename gives a new name to what refers to a user or a tier without a foreign key: a
+-- ban can be of a user that the table does not have, and the tiers of a rule are a list.
+
+CREATE OR REPLACE FUNCTION rate_limit_rename() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_users' THEN
+		-- Of two bans the one that ends later stays.
+		DELETE FROM rate_limit_bans b USING rate_limit_bans o
+			WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
+		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
+	ELSIF OLD.tier = 'anonymous' THEN
+		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user'
+			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'tier';
+	ELSE
+		UPDATE rate_limit_rules SET tiers = array_replace(tiers, OLD.tier, NEW.tier) WHERE OLD.tier = ANY (tiers);
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_rename() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
+CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename();
+CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename();
+`
+
+// policyRuleFunction is policy_rule_function.sql.
+const policyRuleFunction = `
+-- rate_limit_rule makes or changes a rule and its limits in one call. NULL keeps what an existing
+-- rule has, since a rule that loses a condition that was not named would match too much.
+--
+-- The constraints and triggers check all values but the names in tiers that no tier has.
+--
+-- A function with other parameters is another function, so one of an older version is dropped. So are
+-- the functions that older versions had in place of the command caddy pg-ratelimit explain, unless
+-- something else depends on them.
+
+DO $$
+DECLARE
+	older regprocedure;
+BEGIN
+	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		AND (p.proname = 'rate_limit_rule' AND NOT 'without_header' = ANY (p.proargnames) OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
+	LOOP
+		BEGIN
+			EXECUTE format('DROP FUNCTION %s', older);
+		EXCEPTION WHEN dependent_objects_still_exist THEN
+			RAISE WARNING 'the function % is not needed any more, and stays because of what depends on it', older;
+		END;
+	END LOOP;
+END $$;
+CREATE OR REPLACE FUNCTION rate_limit_rule(
+	name text,
+	family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
+	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL,
+	count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
+	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL,
+	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
+	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
+	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL,
+	without_header text DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	unknown text;
+	created boolean := false;
+	kept text;
+BEGIN
+	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
+	IF unknown IS NOT NULL THEN
+		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown,
+			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
+	END IF;
+	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name) THEN
+		INSERT INTO rate_limit_rules (name, family, priority, mode, action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
+			ban_for, ban_after, ban_within, comment, without_header)
+		VALUES (rate_limit_rule.name, rate_limit_rule.family, coalesce(rate_limit_rule.priority, 100), coalesce(rate_limit_rule.mode, 'enforce'),
+			coalesce(rate_limit_rule.action, 'limit'), rate_limit_rule.tiers, rate_limit_rule.hosts, rate_limit_rule.paths, rate_limit_rule.methods, rate_limit_rule.networks,
+			coalesce(rate_limit_rule.count_by, '{user}'), coalesce(rate_limit_rule.valid, '(,)'), coalesce(rate_limit_rule.cost, 1), rate_limit_rule.status,
+			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment,
+			coalesce(rate_limit_rule.without_header, 'share'))
+		ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING; -- another transaction may make it now
+		created := FOUND;
+	END IF;
+	IF NOT created THEN
+		UPDATE rate_limit_rules r SET
+			family = coalesce(rate_limit_rule.family, r.family), priority = coalesce(rate_limit_rule.priority, r.priority),
+			mode = coalesce(rate_limit_rule.mode, r.mode), action = coalesce(rate_limit_rule.action, r.action),
+			tiers = coalesce(rate_limit_rule.tiers, r.tiers), hosts = coalesce(rate_limit_rule.hosts, r.hosts), paths = coalesce(rate_limit_rule.paths, r.paths),
+			methods = coalesce(rate_limit_rule.methods, r.methods), networks = coalesce(rate_limit_rule.networks, r.networks),
+			count_by = coalesce(rate_limit_rule.count_by, r.count_by), valid = coalesce(rate_limit_rule.valid, r.valid), cost = coalesce(rate_limit_rule.cost, r.cost),
+			status = coalesce(rate_limit_rule.status, r.status), message = coalesce(rate_limit_rule.message, r.message),
+			retry_after = coalesce(rate_limit_rule.retry_after, r.retry_after), ban_for = coalesce(rate_limit_rule.ban_for, r.ban_for),
+			ban_after = coalesce(rate_limit_rule.ban_after, r.ban_after), ban_within = coalesce(rate_limit_rule.ban_within, r.ban_within), comment = coalesce(rate_limit_rule.comment, r.comment),
+			without_header = coalesce(rate_limit_rule.without_header, r.without_header)
+		WHERE r.name = rate_limit_rule.name;
+	END IF;
+	-- The limits that exist take what is said of all of them. A month stays a fixed window.
+	UPDATE rate_limit_rule_limits l SET
+		algorithm = CASE WHEN l.calendar IS NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
+		burst = CASE WHEN l.calendar IS NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
+		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = coalesce(rate_limit_rule.on_exceed, l.on_exceed)
+	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
+	-- A limit that is new beside others is of their algorithm, unless it is said.
+	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.calendar IS NULL HAVING count(DISTINCT l.algorithm) = 1;
+	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed)
+		SELECT rate_limit_rule.name, new.name, CASE WHEN new.calendar IS NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') ELSE 'fixed_window' END,
+			new.events, new.per, new.calendar, CASE WHEN new.calendar IS NULL THEN rate_limit_rule.burst END,
+			coalesce(rate_limit_rule.durable, false), coalesce(rate_limit_rule.on_exceed, 'refuse')
+		FROM (VALUES ('per_second', rate_limit_rule.per_second, interval '1 s', NULL), ('per_minute', rate_limit_rule.per_minute, '1 min', NULL),
+			('per_hour', rate_limit_rule.per_hour, '1 h', NULL), ('per_day', rate_limit_rule.per_day, '24 h', NULL),
+			('per_month', rate_limit_rule.per_month, NULL, 'month')) AS new(name, events, per, calendar)
+		WHERE new.events IS NOT NULL
+	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
+	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
+	RETURN CASE WHEN created THEN 'created' ELSE 'changed' END;
+END $$;
+COMMENT ON FUNCTION rate_limit_rule IS
+	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';
+`
+
+// policyRules is policy_rules.sql.
+const policyRules = `
+-- The tables of rules and their limits. What the constraints demand of a limit is what
+-- ratelimit.Limit.Validate demands.
+
+CREATE TABLE IF NOT EXISTS rate_limit_rules (
+	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
+	family      text,
+	priority    bigint NOT NULL DEFAULT 100,
+	mode        text NOT NULL DEFAULT 'enforce',
+	action      text NOT NULL DEFAULT 'limit',
+	hosts       text[],
+	paths       text[],
+	methods     text[],
+	networks    cidr[],
+	tiers       text[],
+	count_by    text[] NOT NULL DEFAULT '{user}',
+	valid       tstzrange NOT NULL DEFAULT '(,)',
+	cost        bigint NOT NULL DEFAULT 1,
+	status      int,
+	message     text,
+	retry_after interval,
+	ban_for     interval,
+	ban_after   bigint,
+	ban_within  interval,
+	comment     text,
+	created_at  timestamptz NOT NULL DEFAULT now(),
+	created_by  text NOT NULL DEFAULT session_user,
+	updated_at  timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
+	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')),
+	CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
+	CONSTRAINT hosts_must_be_null_or_names_with_at_most_a_leading_wildcard CHECK (hosts IS NULL OR rate_limit_each_matches(hosts,
+		'^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[?[0-9A-Fa-f:.]+\]?)$')),
+	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')),
+	CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
+	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL),
+	CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
+	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
+		'^(user|key|tier|ip|ip/64|host|route|all|header:[A-Za-z0-9!#$%&''*+.^_|~-]+)$')),
+	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
+	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
+	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599),
+	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
+	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
+		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days'),
+	CONSTRAINT ban_for_and_ban_after_and_ban_within_must_be_given_together CHECK (num_nonnulls(ban_for, ban_after, ban_within) IN (0, 3)),
+	CONSTRAINT ban_for_must_be_1_s_to_365_days_without_months CHECK (
+		extract(year FROM ban_for) = 0 AND extract(month FROM ban_for) = 0 AND ban_for BETWEEN interval '1 s' AND interval '365 days'),
+	CONSTRAINT ban_after_must_be_1_to_1000000 CHECK (ban_after BETWEEN 1 AND 1000000),
+	CONSTRAINT ban_within_must_be_1_s_to_365_days_without_months CHECK (
+		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
+);
+ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS without_header text NOT NULL DEFAULT 'share'
+	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip'));
+COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
+COMMENT ON COLUMN rate_limit_rules.name IS 'The name, which is part of the names of the counters: a renamed rule counts from zero.';
+COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
+COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
+COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
+COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the limits of all rules.';
+COMMENT ON COLUMN rate_limit_rules.hosts IS 'Names of hosts without a port. *.example.com is every name below example.com.';
+COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: /api/* includes /api/a/b.';
+COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
+COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
+COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
+COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME; or all, which is one counter for everybody.';
+COMMENT ON COLUMN rate_limit_rules.without_header IS
+	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
+COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
+COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
+COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
+COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
+COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
+COMMENT ON COLUMN rate_limit_rules.ban_for IS 'For how long proxies ban a sender after the rule has refused ban_after of its requests within ban_within. Each further ban lasts longer. NULL: never.';
+COMMENT ON COLUMN rate_limit_rules.ban_after IS 'After how many refusals proxies ban.';
+COMMENT ON COLUMN rate_limit_rules.ban_within IS 'The time in which refusals are counted for a ban.';
+COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
+COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
+COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
+COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
+	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE,
+	name      text NOT NULL,
+	algorithm text NOT NULL DEFAULT 'sliding_window',
+	events    bigint,
+	per       interval,
+	calendar  text,
+	time_zone text,
+	burst     bigint,
+	durable   boolean NOT NULL DEFAULT false,
+	on_exceed text NOT NULL DEFAULT 'refuse',
+	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name),
+	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra')),
+	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
+	CONSTRAINT events_of_sliding_log_must_be_at_most_1000 CHECK (algorithm <> 'sliding_log' OR events <= 1000),
+	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = 1),
+	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
+		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms' AND interval '36525 days'),
+	CONSTRAINT calendar_must_be_day_or_week_or_month_or_year CHECK (calendar IN ('day', 'week', 'month', 'year')),
+	CONSTRAINT calendar_needs_fixed_window CHECK (calendar IS NULL OR algorithm = 'fixed_window'),
+	CONSTRAINT time_zone_needs_calendar CHECK (time_zone IS NULL OR calendar IS NOT NULL),
+	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
+	CONSTRAINT time_zone_must_be_known_to_the_server CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL),
+	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT burst_needs_token_bucket_or_gcra CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')),
+	CONSTRAINT gcra_must_have_burst_times_per_in_microseconds_up_to_2_pow_62 CHECK (algorithm <> 'gcra'
+		OR greatest(coalesce(burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) <= 4611686018427387904),
+	CONSTRAINT gcra_must_drain_a_full_burst_within_36525_days CHECK (algorithm <> 'gcra' OR events = 0
+		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000),
+	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
+	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
+);
+COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
+COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the name of the counter, which is rule/<rule>/<name>.';
+COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log or gcra.';
+COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. 0: nothing. NULL: the limit holds only where an override has an amount.';
+COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours.';
+COMMENT ON COLUMN rate_limit_rule_limits.calendar IS
+	'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.';
+COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.';
+COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.';
+COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
+COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
+`
+
+// policyServer is policy_server.sql.
+const policyServer = `
+-- A server that is too old is refused. TestOldServer checks the text.
+
+DO $$ BEGIN
+	IF current_setting('server_version_num')::int < 150000 THEN
+		RAISE EXCEPTION 'the policy tables of pg-ratelimit need PostgreSQL 15 or newer, and this server is %; the counters work without them',
+			current_setting('server_version') USING ERRCODE = 'feature_not_supported';
+	END IF;
+END $$;
+`
+
+// policyTriggers is policy_triggers.sql.
+const policyTriggers = `
+-- The triggers that write rate_limit_changes, one line for each changed row, and one line for a
+-- statement that changes more than 1,000 rows or empties a table.
+--
+-- The function has the rights of the owner of the tables. So a role that may change the policy
+-- needs no right to write the log, and can neither forge nor leave out a line. It reads the names
+-- of its kind and of the key columns from the arguments of the trigger.
+--
+-- Old and new rows are matched by key and reference. A row that moves to another reference (an
+-- override that is given to another user) gives two lines, as a deletion and an insertion would, so
+-- that proxies learn of both. A row that is the same after an update gives none.
+
+CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
+	SELECT CASE
+		WHEN kind = 'key' THEN substr(r->>'digest', 3)
+		WHEN kind = 'limit' THEN concat(r->>'rule', '/', r->>'name')
+		WHEN kind = 'rule' THEN r->>'name'
+		WHEN kind = 'tier' THEN r->>'tier'
+		WHEN kind = 'user' THEN r->>'user_id'
+		WHEN kind = 'pause' THEN 'limits'
+		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
+		WHEN r->>'user_id' IS NOT NULL THEN concat('user/', r->>'user_id')
+		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
+		ELSE concat('tier/', r->>'tier') END
+$$;
+COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
+
+CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	kind CONSTANT text := TG_ARGV[0];
+	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
+	most CONSTANT int := 1000;
+	changed int := 0;
+BEGIN
+	IF TG_OP = 'INSERT' THEN
+		SELECT count(*) INTO changed FROM (SELECT FROM new_rows LIMIT most + 1) AS counted;
+	ELSIF TG_OP <> 'TRUNCATE' THEN
+		SELECT count(*) INTO changed FROM (SELECT FROM old_rows LIMIT most + 1) AS counted;
+	END IF;
+	IF TG_OP = 'TRUNCATE' OR changed > most THEN
+		INSERT INTO rate_limit_changes (kind, by) VALUES (kind, actor);
+	ELSIF changed = 0 THEN
+		NULL;
+	ELSIF TG_OP = 'INSERT' THEN
+		INSERT INTO rate_limit_changes (kind, ref, by, after)
+			SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
+	ELSIF TG_OP = 'DELETE' THEN
+		INSERT INTO rate_limit_changes (kind, ref, by, before)
+			SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
+	ELSE
+		INSERT INTO rate_limit_changes (kind, ref, by, before, after)
+			WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM old_rows AS x),
+				n AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM new_rows AS x)
+			SELECT kind, coalesce(n.ref, o.ref), actor, o.r, n.r
+			FROM o FULL JOIN n ON o.ref = n.ref AND concat(o.r->>TG_ARGV[1], '/', o.r->>TG_ARGV[2]) = concat(n.r->>TG_ARGV[1], '/', n.r->>TG_ARGV[2])
+			WHERE o.r - 'updated_at' IS DISTINCT FROM n.r - 'updated_at';
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_log_changes() IS 'Writes rate_limit_changes.';
+
+CREATE OR REPLACE FUNCTION rate_limit_touch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	NEW.updated_at := now();
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_touch() IS 'Sets updated_at.';
+CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_users FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
+CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_rules FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
+
+DO $$
+DECLARE
+	logged record;
+	event record;
+BEGIN
+	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''), ('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
+		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
+		('rate_limit_bans', 'ban', 'id', ''), ('rate_limit_pause', 'pause', 'id', '')) AS t(name, kind, key1, key2)
+	LOOP
+		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows'),
+			('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('truncate', '')) AS e(name, transition)
+		LOOP
+			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_log_%s AFTER %s ON %I %s FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_log_changes(%L, %L, %L)',
+				event.name, event.name, logged.name, event.transition, logged.kind, logged.key1, logged.key2);
+		END LOOP;
+	END LOOP;
+END $$;
+`
+
+// policyUsable is policy_usable.sql.
+const policyUsable = `
+-- Rules that proxies could not use are refused, as far as SQL sees it, by triggers and not by
+-- constraints: a constraint would refuse every change of an older row that violates it, also the
+-- one that turns the rule off.
+--
+-- A rule and its limits are written by several commands, so the triggers that compare them wait for
+-- the end of the transaction. A rule that is off may be incomplete.
+
+CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	wrong text;
+BEGIN
+	IF TG_OP = 'INSERT' OR NEW.paths IS DISTINCT FROM OLD.paths THEN
+		SELECT p INTO wrong FROM unnest(NEW.paths) AS p WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded',
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'paths';
+		END IF;
+	END IF;
+	IF TG_OP = 'INSERT' OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN
+		SELECT h INTO wrong FROM unnest(NEW.hosts) AS h
+			WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'hosts: %: must be a host such as example.com or *.example.com, without a port, and with international names in their xn-- form',
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'hosts';
+		END IF;
+	END IF;
+	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
+		-- Names of headers differ in more than upper and lower case.
+		SELECT min(c) INTO wrong FROM unnest(NEW.count_by) AS c GROUP BY lower(c) HAVING count(*) > 1 LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong)
+				USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';
+		END IF;
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
+CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
+
+CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	effect text;
+BEGIN
+	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
+	SELECT r.action INTO effect FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
+	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
+		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month: missing: a rule that limits must have one or more of them'
+			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Rows of rate_limit_rule_limits can have any other time.';
+	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
+		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
+			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, or does not limit and has one.';
+
+CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
+		PERFORM rate_limit_complete(NEW.name);
+		RETURN NULL;
+	END IF;
+	IF TG_OP <> 'INSERT' THEN
+		PERFORM rate_limit_complete(OLD.rule);
+	END IF;
+	IF TG_OP <> 'DELETE' THEN
+		PERFORM rate_limit_complete(NEW.rule);
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_complete() IS 'Refuses rules whose action and limits do not go together, at the end of the transaction.';
+DO $$
+DECLARE
+	checked record;
+BEGIN
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+	LOOP
+		-- There is no CREATE OR REPLACE of a constraint trigger.
+		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
+			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()',
+				checked.events, checked.name);
+		END IF;
+	END LOOP;
+END $$;
+`
+
+// policyViews is policy_views.sql.
+const policyViews = `
+-- The views show what is used up and which senders are shut out. They read with the rights of the
+-- role that asks, so that the row-level security of the tables holds for them too.
+
+CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
+	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
+		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining,
+		b.reason, b.times, b.banned_at, b.banned_by
+	FROM rate_limit_bans b WHERE b.until > now();
+COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
+COMMENT ON COLUMN rate_limit_banned.id IS 'As in rate_limit_bans.';
+COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
+COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
+COMMENT ON COLUMN rate_limit_banned.until IS 'When the ban ends. infinity: never.';
+COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long that is. NULL: for ever.';
+COMMENT ON COLUMN rate_limit_banned.reason IS 'For people.';
+COMMENT ON COLUMN rate_limit_banned.times IS 'As in rate_limit_bans.';
+COMMENT ON COLUMN rate_limit_banned.banned_at IS 'When the ban began.';
+COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
+
+-- A view on the tables of counters would forbid every change of their columns, also that of a
+-- program with an older schema. The body of a function is looked at only when it runs.
+CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz,
+	tokens double precision, last_refill timestamptz, expires_at timestamptz, hits timestamptz[]) LANGUAGE sql STABLE AS $$
+	SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill, c.expires_at, c.hits
+		FROM rate_limit_ephemeral c WHERE c.prefix = $1 AND NOT $2
+	UNION ALL
+	SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill, c.expires_at, c.hits
+		FROM rate_limit_durable c WHERE c.prefix = $1 AND $2
+$$;
+COMMENT ON FUNCTION rate_limit_rows(text, boolean) IS 'The counters of a prefix in one of the two tables, for rate_limit_used.';
+
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
+	WITH amounts AS (
+		SELECT l.rule, l.name AS limit_name, c.key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
+			extract(epoch FROM l.per)::float8 AS span,
+			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events,
+			CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
+		FROM rate_limit_rule_limits l
+		JOIN rate_limit_rules r ON r.name = l.rule
+		CROSS JOIN LATERAL rate_limit_rows('rule/' || l.rule || '/' || l.name, l.durable) c
+		LEFT JOIN LATERAL (
+			SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
+			LEFT JOIN rate_limit_api_keys k ON r.count_by = '{key}' AND k.id::text = c.key
+			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
+			LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN r.count_by = '{user}'
+				THEN replace(replace(replace(c.key, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
+			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
+				AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = u.tier AND u.tier_until > now())
+			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
+		) o ON true
+	), used AS (
+		SELECT a.rule, a.limit_name, a.key, a.algorithm, coalesce(a.burst, a.events) AS quota, CASE a.algorithm
+			WHEN 'fixed_window' THEN CASE WHEN a.expires_at > now() THEN a.count ELSE 0 END
+			WHEN 'sliding_window' THEN CASE
+				WHEN now() < a.window_start + a.span * interval '1 s' THEN a.count + coalesce(a.prev_count, 0) * least(1, 1 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
+				WHEN now() < a.window_start + 2 * a.span * interval '1 s' THEN a.count * (2 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
+				ELSE 0 END
+			WHEN 'sliding_log' THEN (SELECT count(*) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s')
+			WHEN 'token_bucket' THEN greatest(0, coalesce(a.burst, a.events) - a.tokens - greatest(0,
+				CASE WHEN a.burst < a.events THEN floor(extract(epoch FROM now() - a.last_refill)::float8 * a.events / a.span)
+				ELSE floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span) * a.events END))
+			WHEN 'gcra' THEN CASE WHEN a.tokens IS NULL THEN ceil(greatest(0, extract(epoch FROM a.last_refill - now())::float8) * a.events / a.span) END
+			END::float8 AS used
+		FROM amounts a
+	)
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used::bigint AS used, u.quota, (100 * u.used / greatest(u.quota, 1))::numeric(20, 1) AS percent
+	FROM used u;
+COMMENT ON VIEW rate_limit_used IS
+	'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
+COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
+COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
+COMMENT ON COLUMN rate_limit_used.key IS 'What is counted, as in the counters.';
+COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
+COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
+COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
+COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
+
+CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
+COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
+COMMENT ON COLUMN rate_limit_near.rule IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.limit_name IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.key IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.algorithm IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.used IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.quota IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.percent IS 'As in rate_limit_used.';
+`

@@ -1,0 +1,53 @@
+package schema
+
+// NodeIsLive is whether a row n of rate_limit_nodes is of a proxy that runs.
+const NodeIsLive = `(n.seen > now() - CASE WHEN n.epoch = 0 THEN interval '90 s' ELSE interval '10 s' END)`
+
+// NodesReady is whether Nodes has nothing to do.
+const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND EXISTS (SELECT FROM pg_catalog.pg_attribute a
+	WHERE a.attrelid = to_regclass('rate_limit_nodes') AND a.attname = 'log' AND NOT a.attisdropped))::int`
+
+// HistoryReady returns one row with one int: 1 if History has nothing to do. It reads the
+// catalogue only, and takes no lock on the tables.
+const HistoryReady = `SELECT ` + historyReady + `::int`
+
+// historyReady is whether History has nothing to do.
+const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + historyVersion + `
+		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_history_version()')), false)
+	FROM (VALUES ('rate_limit_audit'), ('rate_limit_metrics'), ('rate_limit_usage'), ('rate_limit_writers'), ('rate_limit_retention')) AS t(name))`
+
+// policyTables are the tables of the policy, as elements of a VALUES list.
+const policyTables = `('rate_limit_tiers'), ('rate_limit_users'), ('rate_limit_api_keys'), ('rate_limit_rules'), ('rate_limit_rule_limits'),
+	('rate_limit_overrides'), ('rate_limit_bans'), ('rate_limit_changes')`
+
+// PolicyWhole is whether the tables have all triggers that write rate_limit_changes. The
+// migration makes them together with the tables. A restore makes them after all rows, so that
+// tables without them may lack rows, too.
+const PolicyWhole = `(SELECT count(*) >= 28 FROM pg_catalog.pg_trigger g
+	WHERE g.tgname IN ('rate_limit_log_insert', 'rate_limit_log_update', 'rate_limit_log_delete', 'rate_limit_log_truncate')
+	AND g.tgrelid IN (to_regclass('rate_limit_tiers'), to_regclass('rate_limit_users'), to_regclass('rate_limit_api_keys'), to_regclass('rate_limit_rules'),
+		to_regclass('rate_limit_rule_limits'), to_regclass('rate_limit_overrides'), to_regclass('rate_limit_bans')))`
+
+// Ready returns one row with four ints: 1 if Counters has nothing to do, 1 if Policy has
+// nothing to do, the version of the server as in 150004, and 1 if a restore is under way or
+// has failed: functions of the policy are there and its tables are not whole, or a table of
+// counts has no primary key. It reads the catalogue only, and takes no lock on the tables.
+const Ready = `SELECT (SELECT bool_and(coalesce(
+	(SELECT count(*) = 12 FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND NOT a.attisdropped
+		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill', 'expires_at',
+			'hits', 'remainder', 'slot', 'granted'))
+	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
+	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
+` + policyReady + `::int,
+current_setting('server_version_num')::int,
+(EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('rate_limit_ban', 'rate_limit_log_changes', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid)) AND NOT ` + PolicyWhole + `
+	OR EXISTS (SELECT FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name) WHERE to_regclass(t.name) IS NOT NULL
+		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = to_regclass(t.name) AND i.indisprimary)))::int`
+
+// policyReady is whether Policy has nothing to do.
+const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + ` AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `
+		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
+	FROM (VALUES ` + policyTables + `) AS t(name))`
+
+// OldestPolicyServer is the oldest server that Policy works on, as Ready returns it.
+const OldestPolicyServer = 150000

@@ -1,0 +1,153 @@
+package policy
+
+import (
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Trace is what a decision made of each rule, for people.
+type Trace struct {
+	// Key is what is wrong with the API key of the request, or NotRefused.
+	Key Reason
+	// Rules are the rules of the snapshot, in the order in which they are tried.
+	Rules []TracedRule
+	// Unlimited are the limits of the rules that apply which have no amount. The Outcome does not
+	// have them. Marks[i] is about Unlimited[i].
+	Unlimited []ratelimit.Hit
+	Marks     []*Mark
+}
+
+// TracedRule says whether a rule applies to a request. Why says why not, or that the rule matches.
+type TracedRule struct {
+	Name    string
+	Applies bool
+	Why     string
+}
+
+// Explain decides as Decide does, and returns what the decision made of each rule.
+func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Outcome, *Trace) {
+	o, t := &Outcome{}, &Trace{}
+	traced := *f
+	traced.trace = t
+	decide(s, &traced, id, now, o)
+	at := now.UnixMicro()
+	user, key := "", ""
+	if id != nil {
+		var identified Outcome
+		known := identify(&Facts{RejectUnknown: true}, id, amountsOf(s, id), at, &identified)
+		t.Key = identified.Reason
+		if known != nil {
+			user = known.user
+			key = known.key
+		}
+	}
+	applied := appliedRules(o, t)
+	families := make(map[int32]string) // the enforced rule that applies
+	for _, r := range s.set.rules {
+		x := TracedRule{Name: r.row.Name, Why: unmet(s.set, r, f, user, key, at, o)}
+		switch {
+		case x.Why != "":
+		case applied == nil:
+			x.Why = "the request is refused before: " + o.Reason.String()
+		case (o.Exempt || o.Reason == Blocked) && !applied[x.Name]:
+			x.Why = "the rule " + o.Rule + " comes first"
+		case r.family != 0 && families[r.family] != "" && !applied[x.Name]:
+			x.Why = "family " + r.row.Family + ": the rule " + families[r.family] + " comes first"
+		default: // a limit that lets nothing pass ends the decision, and the rules after it match nevertheless
+			x.Applies = true
+			x.Why = "matches"
+			if r.row.Mode == Shadow {
+				x.Why = "matches, in the shadow"
+			} else if r.row.Action == Charge && r.family != 0 {
+				families[r.family] = x.Name
+			}
+		}
+		t.Rules = append(t.Rules, x)
+	}
+	return o, t
+}
+
+// appliedRules are the names of the rules that an outcome comes from; nil if the request is refused
+// whatever the rules are.
+func appliedRules(o *Outcome, t *Trace) map[string]bool {
+	if o.Refused() && o.Reason != Blocked && o.Reason != NoQuota {
+		return nil
+	}
+	applied := make(map[string]bool)
+	for _, marks := range [][]*Mark{o.marks, o.would, t.Marks} {
+		for _, m := range marks {
+			applied[m.Rule] = true
+		}
+	}
+	if o.Exempt || o.Refused() {
+		applied[o.Rule] = true
+	}
+	return applied
+}
+
+// traceUnlimited notes a limit without an amount.
+func traceUnlimited(t *Trace, r *rule, a *amount, counter string, secret bool) {
+	t.Unlimited = append(t.Unlimited, ratelimit.Hit{Limit: a.limit, Key: counter, Cost: r.cost, Secret: secret})
+	t.Marks = append(t.Marks, a.mark)
+}
+
+// unmet says which conditions of a rule a request does not meet, such as "methods: not GET"; "" is
+// none. user and key are the parts of counters' keys.
+func unmet(set *ruleSet, r *rule, f *Facts, user, key string, at int64, o *Outcome) string {
+	var texts []string
+	check := func(condition string, met bool, has string) {
+		switch {
+		case met:
+		case has == "":
+			texts = append(texts, condition+": the request has none")
+		default:
+			texts = append(texts, condition+": not "+has)
+		}
+	}
+	tier := set.tiers[o.Tier]
+	check("valid", at >= r.from && at < r.until, "at this time")
+	check("tiers", r.tiers == nil || r.tiers[tier/64]>>uint(tier%64)&1 != 0, o.Tier)
+	check("networks", r.networks == nil || contains(r, f), addressText(f.Address))
+	check("methods", r.methods == 0 || r.methods&methodBit(set, f.Method) != 0, f.Method)
+	check("hosts", r.hosts == nil || matchesHost(r, f.Host), f.Host)
+	if o.Reason == AmbiguousPath && len(texts) == 0 && dependsOnParameters(r, f.Path) {
+		return "paths: it depends on the parameters of " + f.Path
+	}
+	check("paths", r.paths == nil || matchesPath(r, f.Path), f.Path)
+	if r.row.Action == Charge {
+		texts = append(texts, uncounted(r, f, user, key, o.Tier)...)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// dependsOnParameters reports whether a rule matches only one of the readings of a path.
+func dependsOnParameters(r *rule, path string) bool {
+	for _, without := range withoutParameters(path) {
+		if r.paths != nil && matchesPath(r, path) != matchesPath(r, without) {
+			return true
+		}
+	}
+	return false
+}
+
+// uncounted says which parts of the counter's key a request lacks.
+func uncounted(r *rule, f *Facts, user, key, tier string) []string {
+	if user == "" {
+		user = nobodyText(f.Address)
+	}
+	var texts []string
+	for i := range r.by.dimensions {
+		part := counterBy{dimensions: r.by.dimensions[i : i+1], headers: r.by.headers[i : i+1], skips: r.by.skips}
+		if counterKey(&part, f, user, key, tier) != "" {
+			continue
+		}
+		name := "user"
+		if len(r.row.CountBy) > 0 {
+			name = r.row.CountBy[i]
+		}
+		texts = append(texts, "count_by: no "+name)
+	}
+	return texts
+}
