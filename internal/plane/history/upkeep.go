@@ -12,21 +12,27 @@ import (
 )
 
 // UpkeepReport is what Upkeep did. Partitions are given as the names of their tables, with the schema.
+// A list that is empty is not nil, so that it is [] in JSON.
 type UpkeepReport struct {
 	// Busy is true if another process does the upkeep. Then this one did nothing.
-	Busy bool
+	Busy bool `json:"busy"`
 
-	Made     []string // new partitions
-	RolledUp int64    // rows of hours and days that were written
-	Deleted  int64    // rows of metrics, usage and writers
-	Detached []string // partitions that were made tables of their own, the step before they are dropped
-	Dropped  []string // partitions that were deleted
+	Made     []string `json:"made"`      // new partitions
+	RolledUp int64    `json:"rolled_up"` // rows of hours and days that were written
+	Deleted  int64    `json:"deleted"`   // rows of metrics, usage and writers
+	Detached []string `json:"detached"`  // partitions that were made tables of their own, the step before they are dropped
+	Dropped  []string `json:"dropped"`   // partitions that were deleted
 
 	// Skipped are the partitions that were to be detached or dropped, and are in use. Each has the
 	// name of the partition, and who uses it, such as "public.rate_limit_audit_20260101: held by
 	// pid 4711". "rate_limit_audit: held by another session" says that no partition could be made, and
 	// "rate_limit_metrics: held by another session" that nothing could be rolled up.
-	Skipped []string
+	Skipped []string `json:"skipped"`
+}
+
+// IsNothing reports whether nothing was done.
+func (r *UpkeepReport) IsNothing() bool {
+	return !r.Busy && r.RolledUp == 0 && r.Deleted == 0 && len(r.Made)+len(r.Detached)+len(r.Dropped)+len(r.Skipped) == 0
 }
 
 // ddlTimeout bounds each command that detaches a partition. While it waits for readers
@@ -53,7 +59,7 @@ func Upkeep(ctx context.Context, db postgres.DB, now time.Time) (UpkeepReport, e
 // doUpkeep is Upkeep if no process has done it within a pause. A roll-up of a thousand rows a minute
 // takes the server seconds, which many proxies must not ask for at once.
 func doUpkeep(ctx context.Context, db postgres.DB, now time.Time, pause time.Duration) (UpkeepReport, error) {
-	u := &upkeep{db: db, now: "now", pause: pause}
+	u := &upkeep{db: db, now: "now", pause: pause, report: UpkeepReport{Made: []string{}, Detached: []string{}, Dropped: []string{}, Skipped: []string{}}}
 	if !now.IsZero() {
 		u.now = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
 	}
