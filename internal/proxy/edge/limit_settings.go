@@ -85,9 +85,10 @@ var LimitTable = []Setting{{
 		"Other algorithms do not have it.",
 	Default: "the events of `limit`",
 	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		if s.Burst != "" {
-			l.Limit.Burst, err = ParseBurst(s.Burst)
+		if s.Burst == "" {
+			return nil
 		}
+		l.Limit.Burst, err = ParseBurst(s.Burst)
 		return err
 	},
 }, {
