@@ -8,11 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 var update = flag.Bool("update", false, "write the JSON of the golden cases anew")
@@ -212,12 +215,9 @@ func TestGoldenCasesAreComplete(t *testing.T) {
 		}
 		all.Write(text)
 	}
-	for _, name := range []string{
-		"prefix", "key", "algorithm", "limit", "burst", "cost", "min_cost", "durable", "synchronous_commit", "hash_key", "ipv4_prefix",
-		"ipv6_prefix", "dsn", "timeout", "on_error", "headers", "match", "max_conns", "auto_migrate", "cleanup_probability",
-		"in_memory_block", "max_blocked_keys", "max_leases", "node_name", "lease", "ban", "policy", "api_key", "user", "tier", "unknown_key", "route",
-		"refresh", "max_identities", "history", "node", "region", "audit_address", "retention", "audit", "metrics_minute", "metrics_hour", "metrics_day", "usage",
-	} {
+	for _, setting := range slices.Concat(edge.LimitTable, edge.HandlerTable, edge.PolicyTable, edge.StoreTable, edge.HistoryTable,
+		edge.HistoryTable[len(edge.HistoryTable)-1].Settings, []edge.Setting{{Name: "match"}}) {
+		name := setting.Name
 		if !strings.Contains(all.String(), "\t"+name) || !strings.Contains(all.String(), `"`+name+`":`) {
 			t.Errorf("no case has %s", name)
 		}

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -100,68 +99,12 @@ func nodeText(field, configured string) (string, error) {
 	return text, edge.CheckNodeName(field, text)
 }
 
-// readHistory reads the subdirective history, with or without a block.
-func readHistory(outer *block, args []string) (*History, error) {
-	if len(args) > 0 {
-		return nil, outer.wrong("history", strings.Join(args, " "), "a block, or nothing")
-	}
-	h := new(History)
-	b := newBlock(outer.d)
-	b.title = "history: "
-	for nesting := b.d.Nesting(); b.d.NextBlock(nesting); {
-		if err := h.read(b); err != nil {
-			return nil, err
-		}
-	}
+func (h *History) check() error {
 	_, err := h.compile()
-	return h, b.locate(err)
-}
-
-// read reads a subdirective of a history.
-func (h *History) read(b *block) error {
-	args, err := b.next()
-	if err != nil {
-		return err
-	}
-	switch b.name {
-	case "node":
-		h.Node, err = b.one(args, "one name, or a placeholder that gives one")
-	case "region":
-		h.Region, err = b.one(args, "one name, or a placeholder that gives one")
-	case "audit_address":
-		h.AuditAddress, err = b.one(args, "full, prefix or off")
-	case "retention":
-		h.Retention, err = readRetention(b, args)
-	default:
-		err = b.unknown("node", "region", "audit_address", "retention")
-	}
 	return err
 }
 
-// readRetention reads the subdirective retention.
-func readRetention(outer *block, args []string) (*Retention, error) {
-	if len(args) > 0 {
-		return nil, outer.wrong("retention", strings.Join(args, " "), "a block")
-	}
-	r := new(Retention)
-	b := newBlock(outer.d)
-	b.title = outer.title + "retention: "
-	for nesting := b.d.Nesting(); b.d.NextBlock(nesting); {
-		args, err := b.next()
-		if err != nil {
-			return nil, err
-		}
-		fields := map[string]*string{"audit": &r.Audit, "metrics_minute": &r.MetricsMinute, "metrics_hour": &r.MetricsHour, "metrics_day": &r.MetricsDay, "usage": &r.Usage}
-		field, known := fields[b.name]
-		if !known {
-			return nil, b.unknown(history.RetentionNames()...)
-		}
-		if *field, err = b.one(args, "one duration, such as 90d or 7y"); err != nil {
-			return nil, err
-		}
-	}
-	return r, b.locate(r.compile(&edge.HistorySettings{}))
-}
+func (r *Retention) check() error { return r.compile(&edge.HistorySettings{}) }
 
 // histories are the histories in use. As with stores, handlers of the next config share those of
 // this one, so that a reload loses no record.

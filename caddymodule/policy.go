@@ -110,6 +110,11 @@ func (p *Policy) compile() (*appliedPolicy, error) {
 	return a, nil
 }
 
+func (p *Policy) check() error {
+	_, err := p.compile()
+	return err
+}
+
 // hasKey reports whether the key of a limit contains a part of the API key.
 func (a *appliedPolicy) hasKey(k *key) bool {
 	found := false

@@ -1,9 +1,6 @@
 package caddymodule
 
 import (
-	"strconv"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -107,66 +104,23 @@ func (r *Rule) isSet() bool {
 // compile checks the rule and returns a zone for it. Errors are *ratelimit.FieldError,
 // with the names of the Caddyfile's subdirectives.
 func (r *Rule) compile() (*zone, error) {
-	settings := edge.LimitSettings{
-		Prefix: r.Prefix, Algorithm: r.Algorithm, Limit: r.Limit,
-		Durable: r.Durable, SynchronousCommit: r.SynchronousCommit, Lease: r.Lease,
-	}
-	if r.Burst != nil {
-		settings.Burst = strconv.FormatInt(*r.Burst, 10)
-	}
-	limit, err := edge.ParseLimit(settings)
+	read, err := edge.ReadLimit(r.settings())
 	if err != nil {
 		return nil, err
 	}
-	cost, err := edge.ParseCost(r.Cost)
-	if err != nil {
-		return nil, err
-	}
-	minCost := ""
-	if r.MinCost != nil {
-		minCost = strconv.FormatInt(*r.MinCost, 10)
-	}
-	z := &zone{limit: limit, cost: cost, costText: expandShorthands(r.Cost)}
+	z := &zone{limit: &read.Limit, cost: read.Cost, costText: expandShorthands(r.Cost), minCost: read.MinCost, ban: read.Ban}
 	if z.key, err = newKey(r.Key); err != nil {
 		return nil, err
 	}
 	if err := checkPlaceholders("cost", z.costText, r.Cost); err != nil {
 		return nil, err
 	}
-	if z.minCost, err = edge.ParseMinCost(minCost, cost); err != nil {
-		return nil, err
-	}
-	if err := r.setNetworks(&z.key); err != nil {
-		return nil, err
-	}
-	if z.ban, err = edge.ParseBan(r.Ban, r.Prefix); err != nil {
-		return nil, err
-	}
-	if _, err := edge.ParseAudit(r.Audit, history.Audit{}); err != nil {
-		return nil, err
-	}
+	z.key.ipv4, z.key.ipv6 = read.IPv4, read.IPv6
 	z.secret = z.key.hasCredential()
-	if r.HashKey != nil {
-		z.secret = *r.HashKey
+	if read.HashKey != nil {
+		z.secret = *read.HashKey
 	}
 	return z, nil
-}
-
-// setNetworks sets how many bits of an address count.
-func (r *Rule) setNetworks(k *key) (err error) {
-	v4, v6 := 0, 0
-	if r.IPv4Prefix != nil {
-		if v4, err = edge.IPv4Prefix.Parse(strconv.Itoa(*r.IPv4Prefix)); err != nil {
-			return err
-		}
-	}
-	if r.IPv6Prefix != nil {
-		if v6, err = edge.IPv6Prefix.Parse(strconv.Itoa(*r.IPv6Prefix)); err != nil {
-			return err
-		}
-	}
-	k.ipv4, k.ipv6, err = edge.NetworkBits(v4, v6)
-	return err
 }
 
 // checkRows checks that no two hits of one request can be on the same row.

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -38,43 +39,67 @@ func (b *block) next() (args []string, err error) {
 	return b.d.RemainingArgs(), nil
 }
 
-// one returns the argument of a subdirective that has exactly one.
-func (b *block) one(args []string, want string) (string, error) {
-	if len(args) != 1 || args[0] == "" {
-		return "", b.wrong(b.name, strings.Join(args, " "), want)
-	}
-	return args[0], nil
-}
-
-// dsn returns a DSN, which is several arguments if it consists of key=value pairs.
-func (b *block) dsn(args []string) (string, error) {
-	dsn := strings.Join(args, " ")
-	if dsn == "" {
-		return "", b.wrong(b.name, "", edge.WantDSN)
-	}
-	return dsn, nil
-}
-
-// flag returns the value of on, off or no argument, which is on.
-func (b *block) flag(args []string) (bool, error) {
-	text := strings.Join(args, " ")
-	switch {
-	case len(args) == 0 || text == "on":
-		return true, nil
-	case text == "off":
-		return false, nil
-	}
-	return false, b.wrong(b.name, text, "on or off, or nothing, which is on")
-}
-
-// number returns a whole number.
-func (b *block) number(args []string, bound edge.Bound) (int, error) {
-	text, err := b.one(args, bound.Want())
+// read reads the subdirective at which the dispenser is into the field of a struct that has its
+// name in JSON. others are the names of subdirectives that are in no table.
+func (b *block) read(into any, table []edge.Setting, others ...string) error {
+	args, err := b.next()
 	if err != nil {
-		return 0, err
+		return err
 	}
-	n, err := bound.Parse(text)
-	return n, b.locate(err)
+	names := others
+	for i := range table {
+		if table[i].Name == b.name {
+			return b.set(field(into, b.name), &table[i], args)
+		}
+		names = append(names, table[i].Name)
+	}
+	return b.unknown(names)
+}
+
+// set sets the field of a setting to its arguments. It checks only what the field cannot hold if
+// it is wrong. The check of the whole block checks all else.
+func (b *block) set(field reflect.Value, s *edge.Setting, args []string) error {
+	text := strings.Join(args, " ")
+	switch s.Form {
+	case edge.Block:
+		return b.setBlock(field, s, text)
+	case edge.Switch:
+		if len(args) == 0 {
+			text = "on"
+		}
+		if text != "on" && text != "off" {
+			return b.wrong(s.Name, text, "on or off, or nothing, which is on")
+		}
+	default:
+		if text == "" && s.WantArgs() != "" || len(args) > 1 && s.Form == edge.OneWord {
+			return b.wrong(s.Name, text, s.WantArgs())
+		}
+	}
+	if s.Check != nil {
+		if err := s.Check(text); err != nil {
+			return b.locate(err)
+		}
+	}
+	if setText(field, text) != nil {
+		return b.wrong(s.Name, text, s.Want)
+	}
+	return nil
+}
+
+// setBlock reads the block of a subdirective into a new struct, and checks it.
+func (b *block) setBlock(field reflect.Value, s *edge.Setting, text string) error {
+	if text != "" {
+		return b.wrong(s.Name, text, s.WantArgs())
+	}
+	field.Set(reflect.New(field.Type().Elem()))
+	inner := newBlock(b.d)
+	inner.title = b.title + s.Name + ": "
+	for nesting := b.d.Nesting(); b.d.NextBlock(nesting); {
+		if err := inner.read(field.Interface(), s.Settings); err != nil {
+			return err
+		}
+	}
+	return inner.locate(field.Interface().(interface{ check() error }).check())
 }
 
 // wrong returns an error about a value. "" is a value that is missing.
@@ -84,7 +109,7 @@ func (b *block) wrong(field, value, want string) error {
 
 // unknown returns an error about a subdirective that does not exist. names are the
 // subdirectives that do.
-func (b *block) unknown(names ...string) error {
+func (b *block) unknown(names []string) error {
 	slices.Sort(names)
 	err := &ratelimit.FieldError{Field: "subdirective", Value: b.name, Want: "one of " + strings.Join(names, ", ")}
 	return errorAt(b.seen[b.name], fmt.Errorf("%s%w", b.title, err))

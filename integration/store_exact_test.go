@@ -99,10 +99,11 @@ func TestProcessesShareALimit(t *testing.T) {
 func TestStoresShareALimit(t *testing.T) {
 	forEachKind(t, func(t *testing.T, algorithm, limit string, durable bool) {
 		dsn := cluster.Open(t)
-		l, err := edge.ParseLimit(edge.LimitSettings{Prefix: "shared", Algorithm: algorithm, Limit: limit, Durable: durable})
+		read, err := edge.ReadLimit(edge.LimitSettings{Prefix: "shared", Algorithm: algorithm, Limit: limit, Durable: strconv.FormatBool(durable)})
 		if err != nil {
 			t.Fatal(err)
 		}
+		l := &read.Limit
 		const callers, each = 64, 8
 		admitted := make([]int64, callers)
 		errs := make([]error, callers)

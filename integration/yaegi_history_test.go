@@ -61,10 +61,10 @@ func TestInterpretedHistoryHasWhatCompiledHas(t *testing.T) {
 		zones := []traefikplugin.Zone{{Prefix: "token", Key: "{header.X-Token}", Limit: "3 1h", Algorithm: "fixed_window", Cost: "2"}, {Prefix: "all", Key: "everybody", Limit: "1000 1h"}}
 		zoneObjects := []object{{"prefix": "token", "key": "{header.X-Token}", "limit": "3 1h", "algorithm": "fixed_window", "cost": "2"}, {"prefix": "all", "key": "everybody", "limit": "1000 1h"}}
 		return []*traefikplugin.Config{
-				{DSN: dsn, Timeout: "30s", History: history, Audit: "all", Policy: []traefikplugin.Policy{{APIKey: "{header.Authorization}", User: "{header.X-User}", Route: "{header.X-Route}"}}},
+				{DSN: dsn, Timeout: "30s", History: history, Zone: traefikplugin.Zone{Audit: "all"}, Policy: []traefikplugin.Policy{{APIKey: "{header.Authorization}", User: "{header.X-User}", Route: "{header.X-Route}"}}},
 				{DSN: dsn, Timeout: "30s", History: history, Zones: zones},
-				{DSN: dsn, Timeout: "30s", History: history, Audit: "all", Prefix: "leased", Limit: "1000 1h", Lease: "5%"},
-				{DSN: "postgres://nobody@127.0.0.1:1/none", Timeout: "1s", OnError: "deny", Audit: "all", Prefix: "down", Limit: "1 1h"},
+				{DSN: dsn, Timeout: "30s", History: history, Zone: traefikplugin.Zone{Audit: "all", Prefix: "leased", Limit: "1000 1h", Lease: "5%"}},
+				{DSN: "postgres://nobody@127.0.0.1:1/none", Timeout: "1s", OnError: "deny", Zone: traefikplugin.Zone{Audit: "all", Prefix: "down", Limit: "1 1h"}},
 			}, []object{
 				{"dsn": dsn, "timeout": "30s", "history": asObject, "audit": "all", "policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "route": "{header.X-Route}"}},
 				{"dsn": dsn, "timeout": "30s", "history": asObject, "zones": zoneObjects},

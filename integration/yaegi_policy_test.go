@@ -20,7 +20,7 @@ func interpretedPolicy(t testing.TB) *interp.Interpreter {
 	if err := i.Use(stdlib.Symbols); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.Eval(fmt.Sprintf("import %q", modulePath+"/internal/policytest")); err != nil {
+	if _, err := i.Eval(fmt.Sprintf("import %q", modulePath+"/internal/testkit/policytest")); err != nil {
 		t.Fatal(err)
 	}
 	return i

@@ -1,5 +1,7 @@
 package traefikplugin
 
+import "github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+
 // Config is the middleware's part of Traefik's dynamic configuration. Traefik matches
 // names without regard to case, converts numbers and booleans to text, and drops settings
 // that do not exist without an error. A setting that is "" was left out. Those that are on
@@ -45,73 +47,9 @@ type Config struct {
 	// name and /traefik.
 	NodeName string `json:"nodeName,omitempty"`
 
-	// Prefix is the limit's namespace. Required unless there are zones.
-	Prefix string `json:"prefix,omitempty"`
-
-	// Key is what is counted together: requests with the same key share a quota. It is
-	// text with the placeholders {client_ip} {remote_ip} {host} {method} {path}
-	// {header.NAME} {cookie.NAME} {query.NAME}. Default {client_ip}.
-	Key string `json:"key,omitempty"`
-
-	// Algorithm is how requests are counted: sliding_window, fixed_window,
-	// token_bucket, sliding_log or gcra. Default sliding_window.
-	Algorithm string `json:"algorithm,omitempty"`
-
-	// Limit is events and window, such as "100 1m" or "100/1m". Required unless
-	// there are zones.
-	Limit string `json:"limit,omitempty"`
-
-	// Burst is how much may pass at once, for token_bucket and gcra. Default: the
-	// limit's events.
-	Burst string `json:"burst,omitempty"`
-
-	// Cost is how much a request counts: a whole number, or text with
-	// placeholders that gives one. Default 1.
-	Cost string `json:"cost,omitempty"`
-
-	// MinCost is the least that a request counts if placeholders give its cost. With
-	// 0, a request of cost 0 passes while some quota is left, and is charged nothing.
-	// Default 1.
-	MinCost string `json:"minCost,omitempty"`
-
-	// Durable counts in the table that survives a crash of the database server.
-	Durable string `json:"durable,omitempty"`
-
-	// SynchronousCommit waits until a decision on a durable limit is on disk.
-	SynchronousCommit string `json:"synchronousCommit,omitempty"`
-
-	// Lease is the largest share of what is left that this process may hold of one key in
-	// advance, such as "5%": from 0.1% to 50%. Requests pass without asking the database
-	// while it holds some. No more passes than the limit allows. For sliding_window,
-	// fixed_window without a calendar and token_bucket. Default: none.
-	Lease string `json:"lease,omitempty"`
-
-	// HashKey stores the key as a SHA-256 digest. Default: true if the key has a
-	// placeholder of a credential (a cookie, or a header or query parameter with a
-	// name like authorization, token, secret or password, or one that gives the
-	// policy's apiKey), else false. Proxies that share counters must set it alike.
-	HashKey string `json:"hashKey,omitempty"`
-
-	// IPv4Prefix is how many bits of an IPv4 address count, if a placeholder of the key
-	// gives one: addresses of one network share the quota. From 1 to 32. Default 32.
-	IPv4Prefix string `json:"ipv4Prefix,omitempty"`
-
-	// IPv6Prefix is the same for IPv6, from 1 to 128. Default: ipStrategy.ipv6Subnet,
-	// or 64, because a client can often choose any address of a /64.
-	IPv6Prefix string `json:"ipv6Prefix,omitempty"`
-
-	// Ban bans the sender of refused requests: "1h after 10 refusals in 1m". All proxies
-	// count refusals together. Each further ban lasts twice as long as the one before, up
-	// to a year. The API key is banned, or else the user, or else the client's address
-	// (the /64 of an IPv6 address). It needs a policy. Default: none.
-	Ban string `json:"ban,omitempty"`
-
-	// Audit is which requests are in the audit log of the history: denied (those that were
-	// refused), sample and a percentage (also a random share of those that passed, as in
-	// "sample 1%"), all or off. In a zone the default is that of the middleware. If several
-	// limits are on a request, the one that records the most counts. A value other than off
-	// turns the history on, which needs Postgres. Default denied with a history, else off.
-	Audit string `json:"audit,omitempty"`
+	// Zone has the settings of the limit of the middleware itself. Its Audit is also for the zones
+	// and the policy.
+	Zone `mapstructure:",squash"`
 
 	// History records what happens to requests: an audit log, metrics by minute, hour and
 	// day, and the usage of users and API keys. Default: only with an Audit.
@@ -142,24 +80,8 @@ type Config struct {
 	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
 }
 
-// Zone is one limit. Its fields are Config's of the same names.
-type Zone struct {
-	Prefix            string `json:"prefix,omitempty"`
-	Key               string `json:"key,omitempty"`
-	Algorithm         string `json:"algorithm,omitempty"`
-	Limit             string `json:"limit,omitempty"`
-	Burst             string `json:"burst,omitempty"`
-	Cost              string `json:"cost,omitempty"`
-	MinCost           string `json:"minCost,omitempty"`
-	Durable           string `json:"durable,omitempty"`
-	SynchronousCommit string `json:"synchronousCommit,omitempty"`
-	Lease             string `json:"lease,omitempty"`
-	HashKey           string `json:"hashKey,omitempty"`
-	IPv4Prefix        string `json:"ipv4Prefix,omitempty"`
-	IPv6Prefix        string `json:"ipv6Prefix,omitempty"`
-	Ban               string `json:"ban,omitempty"`
-	Audit             string `json:"audit,omitempty"`
-}
+// Zone is one limit.
+type Zone = edge.LimitSettings
 
 // History is what is recorded of requests, and for how long. Requests do not wait for it.
 type History struct {

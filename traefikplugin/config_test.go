@@ -188,16 +188,16 @@ func TestTheAuditOfAMiddleware(t *testing.T) {
 		inMemory bool
 		want     string
 	}{
-		"nothing":                             {Config{Limit: "5 1m"}, false, "none"},
-		"a history":                           {Config{Limit: "5 1m", History: []History{{Region: "eu"}}}, false, "denied"},
-		"a history, but off":                  {Config{Limit: "5 1m", History: []History{{Region: "eu"}}, Audit: "off"}, false, "off"},
-		"a history, but off, and in memory":   {Config{Limit: "5 1m", History: []History{{Region: "eu"}}, Audit: "off"}, true, "none"},
-		"an audit":                            {Config{Limit: "5 1m", Audit: "all"}, false, "all"},
-		"off":                                 {Config{Limit: "5 1m", Audit: "off"}, false, "none"},
-		"zones have the default":              {Config{Audit: "denied", Zones: zones("", "")}, false, "denied"},
-		"zones have their own":                {Config{Audit: "all", Zones: zones("denied", "off")}, false, "denied"},
-		"a zone turns it on":                  {Config{Limit: "5 1m", Zones: zones("", "sample 5%", "sample 1%")}, false, "sample 0.05"},
-		"the policy has that of a middleware": {Config{Audit: "all", Policy: []Policy{{}}, Zones: zones("off")}, false, "all"},
+		"nothing":                             {Config{Zone: Zone{Limit: "5 1m"}}, false, "none"},
+		"a history":                           {Config{Zone: Zone{Limit: "5 1m"}, History: []History{{Region: "eu"}}}, false, "denied"},
+		"a history, but off":                  {Config{Zone: Zone{Limit: "5 1m", Audit: "off"}, History: []History{{Region: "eu"}}}, false, "off"},
+		"a history, but off, and in memory":   {Config{Zone: Zone{Limit: "5 1m", Audit: "off"}, History: []History{{Region: "eu"}}}, true, "none"},
+		"an audit":                            {Config{Zone: Zone{Limit: "5 1m", Audit: "all"}}, false, "all"},
+		"off":                                 {Config{Zone: Zone{Limit: "5 1m", Audit: "off"}}, false, "none"},
+		"zones have the default":              {Config{Zone: Zone{Audit: "denied"}, Zones: zones("", "")}, false, "denied"},
+		"zones have their own":                {Config{Zone: Zone{Audit: "all"}, Zones: zones("denied", "off")}, false, "denied"},
+		"a zone turns it on":                  {Config{Zone: Zone{Limit: "5 1m"}, Zones: zones("", "sample 5%", "sample 1%")}, false, "sample 0.05"},
+		"the policy has that of a middleware": {Config{Zone: Zone{Audit: "all"}, Policy: []Policy{{}}, Zones: zones("off")}, false, "all"},
 	} {
 		got := "none"
 		s, err := c.config.recording(c.inMemory)

@@ -34,8 +34,8 @@ type namedZone struct {
 // zones returns all limits of a configuration. The limit at the top is the first.
 func (c *Config) zones() []namedZone {
 	var all []namedZone
-	// Audit is not of the limit: it is also for the zones and the policy.
-	top := Zone{c.Prefix, c.Key, c.Algorithm, c.Limit, c.Burst, c.Cost, c.MinCost, c.Durable, c.SynchronousCommit, c.Lease, c.HashKey, c.IPv4Prefix, c.IPv6Prefix, c.Ban, ""}
+	top := c.Zone
+	top.Audit = "" // it is also for the zones and the policy
 	if len(c.Zones) == 0 && c.Policy == nil || top != (Zone{}) {
 		all = append(all, namedZone{"", top})
 	}
@@ -76,73 +76,33 @@ func (c *Config) rules() ([]*rule, error) {
 
 // read reads a zone. Errors have the names of package edge.
 func (z *namedZone) read(s *IPStrategy) (*rule, error) {
-	c := &z.zone
-	durable, err := edge.ParseSwitch("durable", c.Durable, false)
+	settings := z.zone
+	if settings.IPv6Prefix == "" && s != nil && s.IPv6Subnet != nil {
+		settings.IPv6Prefix = strconv.Itoa(*s.IPv6Subnet)
+	}
+	read, err := edge.ReadLimit(settings)
 	if err != nil {
 		return nil, err
 	}
-	synchronous, err := edge.ParseSwitch("synchronous_commit", c.SynchronousCommit, false)
-	if err != nil {
-		return nil, err
-	}
-	limit, err := edge.ParseLimit(edge.LimitSettings{
-		Prefix: c.Prefix, Algorithm: c.Algorithm, Limit: c.Limit, Burst: c.Burst,
-		Durable: durable, SynchronousCommit: synchronous, Lease: c.Lease,
-	})
-	if err != nil {
-		return nil, err
-	}
-	key := c.Key
+	r := &rule{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban}
+	key := settings.Key
 	if key == "" {
 		key = defaultKey
 	}
-	r := &rule{limit: limit}
 	if r.key, err = parseTemplate("key", key); err != nil {
 		return nil, err
 	}
-	if r.cost, err = edge.ParseCost(c.Cost); err != nil {
-		return nil, err
-	}
-	if r.minCost, err = edge.ParseMinCost(c.MinCost, r.cost); err != nil {
-		return nil, err
-	}
 	if r.cost == 0 {
-		if r.costText, err = parseTemplate("cost", c.Cost); err != nil {
+		if r.costText, err = parseTemplate("cost", settings.Cost); err != nil {
 			return nil, err
 		}
 	}
-	if err = r.readNetworks(c, s); err != nil {
-		return nil, err
+	r.secret = r.key.secret()
+	if read.HashKey != nil {
+		r.secret = *read.HashKey
+		r.hashed = r.secret
 	}
-	if r.ban, err = edge.ParseBan(c.Ban, c.Prefix); err != nil {
-		return nil, err
-	}
-	if r.secret, err = edge.ParseSwitch("hash_key", c.HashKey, r.key.secret()); err != nil {
-		return nil, err
-	}
-	r.hashed = r.secret && c.HashKey != ""
 	return r, nil
-}
-
-// readNetworks reads how many bits of an address count.
-func (r *rule) readNetworks(c *Zone, s *IPStrategy) error {
-	var err error
-	v4, v6 := 0, 0
-	if s != nil && s.IPv6Subnet != nil {
-		v6 = *s.IPv6Subnet
-	}
-	if c.IPv4Prefix != "" {
-		if v4, err = edge.IPv4Prefix.Parse(c.IPv4Prefix); err != nil {
-			return err
-		}
-	}
-	if c.IPv6Prefix != "" {
-		if v6, err = edge.IPv6Prefix.Parse(c.IPv6Prefix); err != nil {
-			return err
-		}
-	}
-	r.ipv4, r.ipv6, err = edge.NetworkBits(v4, v6)
-	return err
 }
 
 // deciding reads how long a request waits for its decision, and what happens without one.

@@ -105,6 +105,12 @@ func checkSyntax(t *testing.T, b block) {
 			}
 		}
 	}
+	// "<the settings from key to audit>"
+	first, last := slices.Index(inHandler, "key"), slices.Index(inHandler, "audit")
+	if first < 0 || last < first {
+		t.Fatalf("the directive has no settings from key to audit: %q", inHandler)
+	}
+	inZone = append(inZone, inHandler[first:last+1]...)
 	sameNames(t, b.String(), inHandler, handler)
 	sameNames(t, b.String()+", in a zone,", inZone, zone)
 	sameNames(t, b.String()+", in a policy,", inPolicy, policy)

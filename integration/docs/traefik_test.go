@@ -232,8 +232,9 @@ func ask(h http.Handler, headers ...string) *httptest.ResponseRecorder {
 func fieldNames(of any) []string {
 	var names []string
 	for _, field := range reflect.VisibleFields(reflect.TypeOf(of)) {
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		names = append(names, name)
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); !field.Anonymous {
+			names = append(names, name)
+		}
 	}
 	return names
 }

@@ -67,11 +67,12 @@ func main() {
 const timeout = time.Minute
 
 func run(o options) (*Outcome, error) {
-	limit, err := edge.ParseLimit(edge.LimitSettings{Prefix: o.prefix, Algorithm: o.algorithm, Limit: o.limit, Burst: o.burst,
-		Durable: o.durable, SynchronousCommit: o.sync})
+	read, err := edge.ReadLimit(edge.LimitSettings{Prefix: o.prefix, Algorithm: o.algorithm, Limit: o.limit, Burst: o.burst,
+		Durable: strconv.FormatBool(o.durable), SynchronousCommit: strconv.FormatBool(o.sync)})
 	if err != nil {
 		return nil, err
 	}
+	limit := &read.Limit
 	db, err := pgxdb.Open(o.dsn, pgxdb.Options{})
 	if err != nil {
 		return nil, err

@@ -66,11 +66,15 @@ func run(store ratelimit.Store, clock *time.Time, text string) string {
 
 func parseLimit(line string) (*ratelimit.Limit, error) {
 	fields := strings.SplitN(line, " ", 5)
-	c := edge.LimitSettings{Prefix: fields[0], Algorithm: fields[1], Burst: fields[2], Durable: fields[3] == "true", Limit: fields[4]}
+	c := edge.LimitSettings{Prefix: fields[0], Algorithm: fields[1], Burst: fields[2], Durable: fields[3], Limit: fields[4]}
 	if c.Burst == "-" {
 		c.Burst = ""
 	}
-	return edge.ParseLimit(c)
+	read, err := edge.ReadLimit(c)
+	if err != nil {
+		return nil, err
+	}
+	return &read.Limit, nil
 }
 
 func request(store ratelimit.Store, clock *time.Time, limits []*ratelimit.Limit, fields []string) string {

@@ -3,6 +3,7 @@
 // writes the headers and the refusal. An adapter supplies the hits of a request and the
 // driver of the database.
 //
+//   - setting.go, limit_settings.go, tables.go: the settings, with their names, their values and their help.
 //   - limit.go, cost.go, rows.go, network.go, request.go, credentials.go: the limits of a configuration
 //     and the hits that a request makes on them.
 //   - store.go, password.go, timeout.go, bound.go, switch.go: where they are counted.

@@ -9,49 +9,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// LimitSettings are one limit as a configuration has it, in text.
-type LimitSettings struct {
-	Prefix            string // the limit's namespace
-	Algorithm         string // "" is sliding_window
-	Limit             string // as ratelimit.ParseRate takes it: "100 1m"
-	Burst             string // "" is none
-	Durable           bool
-	SynchronousCommit bool
-	Lease             string // "" is none; else as ParseLease takes it: "5%"
-}
-
-// ParseLimit reads and validates a limit. Errors are *ratelimit.FieldError, with the
-// names prefix, algorithm, limit, burst and lease.
-func ParseLimit(s LimitSettings) (*ratelimit.Limit, error) {
-	l := &ratelimit.Limit{Prefix: s.Prefix, Durable: s.Durable, SynchronousCommit: s.SynchronousCommit}
-	var err error
-	if l.Algorithm, err = ratelimit.ParseAlgorithm(s.Algorithm); err != nil {
-		return nil, err
-	}
-	rate, err := ratelimit.ParseRate(s.Limit)
-	if err != nil {
-		return nil, err
-	}
-	l.Events, l.Window, l.Calendar, l.Zone = rate.Events, rate.Window, rate.Calendar, rate.Zone
-	if s.Burst != "" {
-		if l.Burst, err = ParseBurst(s.Burst); err != nil {
-			return nil, err
-		}
-	}
-	if l.Lease, err = ParseLease(s.Lease); err != nil {
-		return nil, err
-	}
-	if err := l.Validate(); err != nil {
-		return nil, err
-	}
-	return l, nil
-}
+const wantBurst = "a whole number from 1 to 9007199254740992"
 
 // ParseBurst reads the burst of a token bucket or of GCRA.
 func ParseBurst(text string) (int64, error) {
 	burst, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || burst < 1 || burst > ratelimit.MaxEvents {
-		return 0, &ratelimit.FieldError{Field: "burst", Value: text, Want: "a whole number from 1 to " + strconv.Itoa(ratelimit.MaxEvents)}
+		return 0, &ratelimit.FieldError{Field: "burst", Value: text, Want: wantBurst}
 	}
 	return burst, nil
 }

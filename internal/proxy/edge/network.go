@@ -19,22 +19,12 @@ const (
 	defaultIPv6 = 64
 )
 
-// NetworkBits returns how many bits of an address count. 0 is a setting that was left out:
-// all bits of an IPv4 address count, and 64 of an IPv6 address.
-func NetworkBits(v4, v6 int) (bits4, bits6 int, err error) {
-	if err := IPv4Prefix.Check(v4); err != nil {
-		return 0, 0, err
+// bits reads how many bits of an address count; "" is unset.
+func (b Bound) bits(text string, unset int) (int, error) {
+	if text == "" {
+		return unset, nil
 	}
-	if err := IPv6Prefix.Check(v6); err != nil {
-		return 0, 0, err
-	}
-	if v4 == 0 {
-		v4 = allIPv4
-	}
-	if v6 == 0 {
-		v6 = defaultIPv6
-	}
-	return v4, v6, nil
+	return b.Parse(text)
 }
 
 // MaybeAddress reports whether text may be an address that Network changes. It is cheap.

@@ -6,6 +6,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+const wantOnError = "allow or deny"
+
 // OnError is what happens to a request for which no decision was possible, because the
 // database did not answer in time.
 type OnError string
@@ -24,7 +26,7 @@ func ParseOnError(text string) (OnError, error) {
 	case string(Deny):
 		return Deny, nil
 	}
-	return "", &ratelimit.FieldError{Field: "on_error", Value: text, Want: "allow or deny"}
+	return "", &ratelimit.FieldError{Field: "on_error", Value: text, Want: wantOnError}
 }
 
 // Consequence says, for the log, what happens to a request without a decision.

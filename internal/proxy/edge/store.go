@@ -22,8 +22,8 @@ const (
 	// WantDSN says what a DSN must be.
 	WantDSN = "a Postgres URL or key=value pairs, or memory"
 
-	// WantCleanupProbability says what StoreSettings.CleanupProbability must be.
-	WantCleanupProbability = "a number from 0 to 1"
+	// wantCleanupProbability says what StoreSettings.CleanupProbability must be.
+	wantCleanupProbability = "a number from 0 to 1"
 
 	// DefaultCleanupProbability is for a configuration that does not set it.
 	DefaultCleanupProbability = 0.1
@@ -67,7 +67,7 @@ func ParseProbability(text string) (float64, error) {
 	}
 	p, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return 0, &ratelimit.FieldError{Field: "cleanup_probability", Value: text, Want: WantCleanupProbability}
+		return 0, &ratelimit.FieldError{Field: "cleanup_probability", Value: text, Want: wantCleanupProbability}
 	}
 	return p, nil
 }
@@ -79,7 +79,7 @@ func (s StoreSettings) Check() error {
 		return err
 	}
 	if p := s.CleanupProbability; math.IsNaN(p) || p < 0 || p > 1 {
-		return &ratelimit.FieldError{Field: "cleanup_probability", Value: strconv.FormatFloat(p, 'g', -1, 64), Want: WantCleanupProbability}
+		return &ratelimit.FieldError{Field: "cleanup_probability", Value: strconv.FormatFloat(p, 'g', -1, 64), Want: wantCleanupProbability}
 	}
 	if err := MaxLeases.Check(s.MaxLeases); err != nil {
 		return err

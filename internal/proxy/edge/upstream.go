@@ -19,6 +19,8 @@ const (
 	BothHeaders    HeaderPolicy = "both"    // the upstream's stand beside those of the limit
 )
 
+const wantHeaders = "ours, tighter or both"
+
 // ParseHeaderPolicy reads a HeaderPolicy; "" is unset.
 func ParseHeaderPolicy(text string, unset HeaderPolicy) (HeaderPolicy, error) {
 	switch text {
@@ -27,7 +29,7 @@ func ParseHeaderPolicy(text string, unset HeaderPolicy) (HeaderPolicy, error) {
 	case string(OurHeaders), string(TighterHeaders), string(BothHeaders):
 		return HeaderPolicy(text), nil
 	}
-	return "", &ratelimit.FieldError{Field: "headers", Value: text, Want: "ours, tighter or both"}
+	return "", &ratelimit.FieldError{Field: "headers", Value: text, Want: wantHeaders}
 }
 
 // ownValues is how many headers SetHeaders sets, in the order of OwnHeaders.

@@ -1,0 +1,143 @@
+package edge
+
+import "github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+
+// HandlerTable has the settings of a handler or a middleware that are not of one limit. Adapters
+// have further ones, such as zones.
+var HandlerTable = []Setting{
+	dsnSetting,
+	{
+		Name: "timeout", Args: "one duration, such as 250ms", Syntax: "<duration>",
+		Check: func(text string) error {
+			_, err := ParseTimeout(text)
+			return err
+		},
+		Help:    "How long the decision on a request may take, with all of its limits: 1ms to 1m.",
+		Default: "250ms",
+	}, {
+		Name: "on_error", Want: wantOnError, Syntax: "allow | deny",
+		Help:    "What happens to a request without a decision: `allow` lets it pass, `deny` answers 503.",
+		Default: "`allow`",
+	}, {
+		Name: "headers", Want: wantHeaders, Syntax: "ours | tighter | both",
+		Help: "Which `X-RateLimit-*` headers an answer has if the upstream sends some too: those of the limit (`ours`), those with less remaining " +
+			"(`tighter`), or all of them (`both`).",
+		Default: "`ours`",
+	}, {
+		Name: "policy", Form: Block, Args: "a block, or nothing", Settings: PolicyTable,
+		Help:    "Apply the rules in the database. See [The policy](#the-policy).",
+		Default: "none",
+	},
+}
+
+// dsnSetting has no help: its text differs between the proxies.
+var dsnSetting = Setting{Name: "dsn", Form: Words, Args: WantDSN, Syntax: "<postgres URL, key=value pairs, or memory>"}
+
+// PolicyTable has the settings of a policy.
+var PolicyTable = []Setting{{
+	Name: "api_key", Args: "one text with a placeholder", Syntax: "<text with placeholders>",
+	Help:    "The API key of a request: text with a placeholder. \"Bearer \" at its beginning is cut off.",
+	Default: "requests have no key",
+}, {
+	Name: "user", Args: "one text with a placeholder", Syntax: "<text with placeholders>",
+	Help: "The user of a request without an API key, if users are authenticated before: text with a placeholder. In Caddy that is `{http.auth.user.id}`, " +
+		"in Traefik a header that a client cannot set. See [Keys](#keys).",
+	Default: "nobody",
+}, {
+	Name: "tier", Args: "one name, or a placeholder that gives one", Syntax: "<name or placeholder>",
+	Help:    "The tier of requests that have no other one. It may be a placeholder; an empty value is the default.",
+	Default: "`anonymous`",
+}, {
+	Name: "unknown_key", Want: wantUnknownKey, Syntax: "reject | anonymous",
+	Help: "What happens to a request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` treats it as one without a " +
+		"key.",
+	Default: "`reject`",
+}, {
+	Name: "route", Args: "one name, or a placeholder that gives one", Syntax: "<name or placeholder>",
+	Help:    "The name of the route, for rules that count by route. It may be a placeholder.",
+	Default: "none",
+}, {
+	Name: "refresh", Args: "one duration, such as 500ms", Syntax: "<duration>",
+	Check: func(text string) error {
+		_, err := ParseRefresh(text)
+		return err
+	},
+	Help:    "How often to ask the database for changes: 50ms to 1m.",
+	Default: "500ms",
+}, {
+	Name: "max_identities", Want: MaxIdentities.Want(), Syntax: "<number>",
+	Check: func(text string) error {
+		_, err := MaxIdentities.Parse(text)
+		return err
+	},
+	Help:    "How many API keys and users to remember at most: 1 to 10,000,000.",
+	Default: "100,000",
+}}
+
+// StoreTable has the settings of a store.
+var StoreTable = []Setting{
+	dsnSetting,
+	{
+		Name: "max_conns", Want: MaxConns.Want(),
+		Help:    "The largest number of connections to each database, 1 to 1000.",
+		Default: "the DSN's `pool_max_conns`, else 8",
+	}, {
+		Name: "auto_migrate", Form: Switch,
+		Help: "`off` means that you create the tables yourself. The environment variable `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` has the same " +
+			"effect.",
+		Default: "on",
+	}, {
+		Name: "cleanup_probability", Want: wantCleanupProbability,
+		Help: "How likely a statement is followed by a cleanup: 0 is never, 1 is always. A cleanup deletes up to 1,000 expired rows in the " +
+			"background.",
+		Default: "0.1",
+	}, {
+		Name: "in_memory_block", Form: Switch,
+		Help:    "Refuse requests without asking the database if their key is known to be used up. `off` asks every time.",
+		Default: "on",
+	}, {
+		Name: "max_blocked_keys", Want: MaxBlockedKeys.Want(),
+		Help:    "How many used-up keys a store remembers, 1 to 10,000,000.",
+		Default: "10000",
+	}, {
+		Name: "max_leases", Want: MaxLeases.Want(),
+		Help:    "The largest number of keys with a [lease](leases.md) in a process, 1 to 1,000,000.",
+		Default: "10000",
+	}, {
+		Name: "node_name", Args: "one name, or a placeholder that gives one",
+		Help: "The name of this proxy in the [list of proxies](policy.md#commands). In Caddy it may contain placeholders. Several proxies on one host " +
+			"should each have one; otherwise `#2` is added.",
+		Default: "the host name and `/caddy` or `/traefik`",
+	}, {
+		Name: "history", Form: Block, Args: "a block, or nothing", Settings: HistoryTable,
+		Help:    "Record what happens to requests. See [The history](#the-history).",
+		Default: "off",
+	},
+}
+
+// HistoryTable has the settings of a history.
+var HistoryTable = []Setting{{
+	Name: "node", Args: "one name, or a placeholder that gives one",
+	Help:    "The name of this proxy in the tables, up to 100 bytes. In Caddy it may contain placeholders.",
+	Default: "the `node_name`",
+}, {
+	Name: "region", Args: "one name, or a placeholder that gives one",
+	Help:    "Where this proxy runs, up to 100 bytes. In Caddy it may contain placeholders.",
+	Default: "none",
+}, {
+	Name: "audit_address", Want: wantAddress,
+	Help: "How much of a client's address is in the audit log: `full`, `prefix` (the /24 of an IPv4 address, the /48 of an IPv6 address) or `off`. " +
+		"It applies to addresses in keys too.",
+	Default: "`full`",
+}, {
+	Name: "retention", Form: Block, Args: "a block", Settings: retentionTable(),
+}}
+
+// retentionTable has a setting for each part of the history.
+func retentionTable() []Setting {
+	var table []Setting
+	for _, name := range history.RetentionNames() {
+		table = append(table, Setting{Name: name, Args: "one duration, such as 90d or 7y"})
+	}
+	return table
+}
