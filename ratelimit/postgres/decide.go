@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"math/rand"
 	"sync/atomic"
 	"time"
@@ -35,65 +36,87 @@ func run(d *decision) {
 			return
 		}
 	}
-	requests := d.requests
-	if atomic.LoadInt32(&d.engine.locks.any) != 0 {
-		var err error
-		if requests, err = d.refuseLocked(requests); err != nil {
-			d.fail(d.requests, err)
-			return
-		}
+	err := d.decideRequests(d.refuseLocked(d.requests), false)
+	if err == nil && len(d.waiting)+len(d.looking) > 0 {
+		err = d.decideWaiting()
 	}
+	if err != nil {
+		d.fail(d.requests, err)
+	}
+}
+
+// decideRequests decides requests together, and finishes those with a known outcome. Those that
+// have waited for a lock in vain are in d.waiting after it. The charges and refunds of leases travel
+// with them, unless single is set: then each hit has a statement of its own, which is for requests
+// that have failed with others.
+func (d *decision) decideRequests(requests []*request, single bool) error {
 	alone, several := split(requests)
 	p := newPlan()
-	asks := d.planReturns(p, requests)
-	addRequests(p, alone)
-	var surplus *plan // what is charged after the transactions
-	if len(several) == 0 {
-		addAsks(p, asks)
-	} else if len(asks) > 0 {
-		surplus = newPlan()
-		addAsks(surplus, asks)
+	p.single = single
+	var surplus *plan // what is charged for leases after the transactions
+	if !single {
+		asks := d.planReturns(p, requests)
+		addRequests(p, alone)
+		if len(several) == 0 {
+			addAsks(p, asks)
+		} else if len(asks) > 0 {
+			surplus = newPlan()
+			addAsks(surplus, asks)
+		}
+		several = d.refuseKnown(several)
+	} else {
+		addRequests(p, alone)
 	}
 	statements := p.write(d.engine.texts, d.settings)
-	var transactions []*transaction
-	if len(several) > 0 {
-		transactions = d.firstTransactions(d.refuseKnown(several))
+	transactions := d.firstTransactions(several, single)
+	for _, t := range transactions {
+		statements = append(statements, t.write()...)
 	}
-	for first := true; first || len(transactions) > 0; first = false {
-		if !first {
-			statements = nil
-		}
-		for _, t := range transactions {
-			statements = append(statements, t.write()...)
-		}
-		if first && surplus != nil {
-			statements = append(statements, surplus.write(d.engine.texts, d.settings)...)
-		}
-		if err := d.execute(statements); err != nil {
-			d.fail(d.requests, err)
-			return
-		}
-		if first && !d.finishAlone(p, alone) {
-			return
-		}
-		if first && surplus != nil {
-			surplus.read()
-			d.noteLeases(surplus)
-			surplus.free()
-		}
-		var next []*transaction
-		for _, t := range transactions {
-			next = append(next, t.finish()...)
-		}
-		transactions = next
+	if surplus != nil {
+		statements = append(statements, surplus.write(d.engine.texts, d.settings)...)
+	}
+	if err := d.execute(statements); err != nil {
+		return err
+	}
+	if err := d.finishAlone(p, alone); err != nil {
+		return err
+	}
+	if surplus != nil {
+		surplus.read()
+		d.noteLeases(surplus)
+		surplus.free()
+	}
+	if err := d.finishTransactions(transactions); err != nil {
+		return err
 	}
 	if rand.Float64() < d.engine.cleaner.probability {
 		d.engine.cleaner.after(p)
 	}
 	p.free()
-	if len(d.postponed) > 0 {
-		d.decidePostponed()
+	return nil
+}
+
+// finishTransactions takes in the results of transactions that were sent, and sends what is to be
+// done after them.
+func (d *decision) finishTransactions(transactions []*transaction) error {
+	for len(transactions) > 0 {
+		var next []*transaction
+		for _, t := range transactions {
+			next = append(next, t.finish()...)
+		}
+		transactions = next
+		if len(next) == 0 {
+			break
+		}
+		var statements []*Statement
+		for _, t := range next {
+			statements = append(statements, t.write()...)
+		}
+		if err := d.execute(statements); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // split separates the requests that are decided by themselves: of one hit, of none, and
@@ -122,6 +145,9 @@ func split(requests []*request) (alone, several []*request) {
 // entered the queue, and returns the others: a request that cannot pass would make its
 // transaction fail.
 func (d *decision) refuseKnown(requests []*request) []*request {
+	if len(requests) == 0 {
+		return nil
+	}
 	calls := make([]*batch.Call, 0, len(requests))
 	for _, r := range requests {
 		calls = append(calls, r.call)
@@ -143,15 +169,13 @@ func (d *decision) refuseKnown(requests []*request) []*request {
 	return left
 }
 
-// finishAlone finishes the requests that are decided by themselves. It reports whether the
-// batch can go on.
-func (d *decision) finishAlone(p *plan, requests []*request) bool {
+// finishAlone finishes the requests that are decided by themselves.
+func (d *decision) finishAlone(p *plan, requests []*request) error {
 	if d.failed {
-		var err error
-		if requests, err = d.runApart(p, requests); err != nil {
-			d.fail(d.requests, err)
-			return false
+		if err := d.execute(p.takeApart(d.engine.texts, d.settings)); err != nil {
+			return err
 		}
+		d.noteWaits(p)
 	}
 	p.read()
 	decideGranted(requests)
@@ -160,7 +184,10 @@ func (d *decision) finishAlone(p *plan, requests []*request) bool {
 	for _, r := range requests {
 		c := r.call
 		if granted := len(c.Decisions); granted < len(r.positions) || granted == 0 {
-			if err := d.decideUnusual(r); err != nil {
+			if err := d.decideUnusual(r); errors.Is(err, errLocked) {
+				d.waiting = append(d.waiting, r)
+				continue
+			} else if err != nil {
 				d.finish([]*request{r}, err)
 				continue
 			}
@@ -176,9 +203,12 @@ func (d *decision) finishAlone(p *plan, requests []*request) bool {
 	for _, r := range requests {
 		r.finished = true
 	}
+	for _, r := range d.waiting {
+		r.finished = false
+	}
 	d.count()
 	batch.Finish(d.queue, finishing, nil)
-	return true
+	return nil
 }
 
 // decideUnusual decides a request that was not simply granted: a refusal, a reset or a failed
@@ -211,133 +241,30 @@ func decideOne(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
 	return algorithm.Refused(v.Limit, &v.Row, v.Now, h.Cost)
 }
 
-// apartRounds bounds how often runApart runs statements, so that a batch does not spend all
-// of its time on waits for locks.
-const apartRounds = 3
-
-// runApart runs again the statements that failed because of one of their entries: one
-// client's key, or one locked row, must not fail the decisions on all others. It postpones
-// the requests on locked rows, and returns the others.
-func (d *decision) runApart(p *plan, requests []*request) ([]*request, error) {
-	for round := 0; round < apartRounds; round++ {
-		var holders map[rowKey]int64
-		if waited := p.waitedForLock(); len(waited) > 0 {
-			var unseen map[rowKey]bool
-			var err error
-			if holders, unseen, err = d.findLocked(waited); err != nil {
-				return nil, err
-			}
-			d.rememberAlone(p, unseen)
-			// The others are decided, even if their rows are locked by now.
-			waiting, decided := splitWaiting(requests)
-			waiting = d.postponeBusy(d.postpone(waiting, holders), p.busyAlone(holders, unseen))
-			requests = decided
-			requests = append(requests, waiting...)
-		}
-		apart := p.takeApart(d.engine.texts, d.settings, holders)
-		if len(apart) == 0 {
-			break
-		}
-		if err := d.execute(apart); err != nil {
-			return nil, err
-		}
-	}
-	return requests, nil
-}
-
-// takeApart returns statements for the entries of those that failed because of one of them.
-// If that was a locked row, the entries of all other rows share a statement, else each entry
-// gets its own. An entry that has had its own has its error.
-func (p *plan) takeApart(texts *statements, settings []int64, holders map[rowKey]int64) []*Statement {
+// takeApart returns a statement for each entry of the statements that failed because of a value
+// of one of them: one client's key must not fail the decisions on all others.
+func (p *plan) takeApart(texts *statements, settings []int64) []*Statement {
 	var all []*Statement
 	var apart []*group
 	for _, pass := range p.passes {
 		for _, g := range pass {
 			code := g.statement.Code
-			if !sqlstate.IsAboutEntry(code) || len(g.entries) < 2 && (g.alone || code != sqlstate.LockNotAvailable) {
+			if len(g.entries) < 2 || code == sqlstate.LockNotAvailable || !sqlstate.IsAboutEntry(code) {
 				continue
 			}
-			locked := 0
-			if code == sqlstate.LockNotAvailable {
-				for _, e := range g.entries {
-					if holders[e.id] != 0 {
-						e.err = errLocked
-						locked++
-					}
-				}
-			}
-			var rest *group
 			for _, e := range g.entries {
-				if e.err != nil {
-					continue
-				}
-				if rest == nil || locked == 0 {
-					rest = nextGroup(p, g.statementKey)
-					rest.alone = locked == 0
-					apart = append(apart, rest)
-				}
-				e.waited = false
-				rest.entries = append(rest.entries, e)
+				one := nextGroup(p, g.statementKey)
+				one.entries = append(one.entries, e)
+				one.write(texts, settings)
+				all = one.appendTo(all)
+				apart = append(apart, one)
 			}
 			g.entries = g.entries[:0]
 			g.statement = Statement{}
 		}
 	}
-	for _, g := range apart {
-		g.write(texts, settings)
-		all = g.appendTo(all)
-	}
 	if len(apart) > 0 {
 		p.passes = append(p.passes, apart)
 	}
 	return all
-}
-
-// decidePostponed decides the requests on locked rows, each by itself.
-func (d *decision) decidePostponed() {
-	postponed := d.postponed
-	d.postponed = nil
-	for _, r := range postponed {
-		for !r.finished {
-			if holds, _ := d.engine.locks.holds(r, lockWait(batch.Timeout(d.queue)), nil); holds {
-				d.finish([]*request{r}, errLocked)
-				break
-			}
-			before := holderOf(r, d.holders)
-			d.forgetHolders(r)
-			d.decideOnly(r)
-			if r.finished {
-				break
-			}
-			// It waited for a lock again, and was postponed again.
-			d.postponed = nil
-			if after := holderOf(r, d.holders); after != 0 && after == before {
-				d.rememberLocked(after)
-			}
-		}
-	}
-}
-
-// decideOnly decides one request by itself. It postpones the request if its row is locked.
-func (d *decision) decideOnly(r *request) {
-	p := newPlan()
-	defer p.free()
-	if alone, _ := split([]*request{r}); len(alone) > 0 {
-		addRequests(p, alone)
-		if err := d.execute(p.write(d.engine.texts, d.settings)); err != nil {
-			d.fail(alone, err)
-			return
-		}
-		d.finishAlone(p, alone)
-		return
-	}
-	transactions := d.firstTransactions([]*request{r})
-	for len(transactions) > 0 {
-		t := transactions[0]
-		if err := d.execute(t.write()); err != nil {
-			d.fail(t.requests, err)
-			return
-		}
-		transactions = t.finish()
-	}
 }

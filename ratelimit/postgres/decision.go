@@ -37,12 +37,13 @@ type decision struct {
 	settings []int64         // the first parameter of statements, see clockSQL
 	requests []*request
 
-	postponed []*request       // those on locked rows, see locks.go
-	holders   map[rowKey]int64 // the transactions that hold the locks
-	failed    bool             // a statement of the last execute has failed
-	stats     Stats            // what the batch adds to the counts
-	finishing []*batch.Call    // memory for finishAlone
-	memory    []*request       // for requests
+	lockWait  time.Duration   // the longest wait of a statement for a lock
+	waiting   []*request      // those that have waited for a lock in vain, see locks.go
+	looking   map[rowKey]bool // the rows at whose locks seeLocks is to look
+	failed    bool            // a statement of the last execute has failed
+	stats     Stats           // what the batch adds to the counts
+	finishing []*batch.Call   // memory for finishAlone
+	memory    []*request      // for requests
 }
 
 // decisions are free for the next batch.
@@ -60,13 +61,14 @@ func newDecision(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.
 	}
 	d.sent = d.leaseTime()
 	d.stats = Stats{Batches: 1, Requests: int64(len(calls))}
-	d.settings = []int64{0, lockWait(batch.Timeout(q)).Milliseconds()}
+	d.lockWait = lockWait(batch.Timeout(q))
+	d.settings = []int64{0, d.lockWait.Milliseconds()}
 	if e.now != nil {
 		d.settings[0] = e.now().UnixMicro()
 	}
 	d.failed = false
-	d.postponed = nil
-	d.holders = nil
+	d.waiting = nil
+	d.looking = nil
 	for len(d.memory) < len(calls) {
 		d.memory = append(d.memory, &request{})
 	}

@@ -21,6 +21,6 @@ package postgres
 //     statements.
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
 //   - result.go: the rows of a result.
-//   - locks.go, locked_rows.go: rows that another transaction has locked.
+//   - locks.go: rows that another transaction has locked.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows.
 //   - node.go: the registry of proxies. pause.go: a pause of all limits.

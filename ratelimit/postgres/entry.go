@@ -44,7 +44,6 @@ type entry struct {
 	refund *entry
 
 	// Of the result. A failed statement leaves err, and grants nothing.
-	waited   bool // for a lock, in vain; see locks.go
 	answered bool
 	granted  int64
 	view     algorithm.View // the row after the entry; Limit is set before

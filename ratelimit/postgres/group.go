@@ -11,7 +11,6 @@ import (
 type group struct {
 	statementKey
 	entries   []*entry
-	alone     bool // its only entry has a statement of its own because others failed with it
 	statement Statement
 	before    Statement // of a look: indexSQL
 
@@ -38,7 +37,6 @@ func newGroup() *group { return &group{} }
 func (g *group) begin(key statementKey) {
 	g.statementKey = key
 	g.entries = g.entries[:0]
-	g.alone = false
 }
 
 // write fills in the statement. settings are its first parameter, see clockSQL.

@@ -90,13 +90,13 @@ func (d *decision) planReturns(p *plan, requests []*request) []lease.Ask {
 	}
 	asks, returns := lease.Work(table, gives)
 	for i := range returns {
-		if !d.engine.locks.has(idOf(returns[i].Row)) {
+		if _, locked := d.engine.locks.has(idOf(returns[i].Row)); !locked {
 			addReturn(p, &returns[i])
 		}
 	}
 	n := 0
 	for i := range asks {
-		if !d.engine.locks.has(idOf(asks[i].Row)) {
+		if _, locked := d.engine.locks.has(idOf(asks[i].Row)); !locked {
 			asks[n] = asks[i]
 			n++
 		}

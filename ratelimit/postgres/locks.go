@@ -1,43 +1,207 @@
 package postgres
 
 import (
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// refuseLocked fails the requests on rows that are known to be locked, and returns the
-// others.
-func (d *decision) refuseLocked(requests []*request) ([]*request, error) {
-	wait := lockWait(batch.Timeout(d.queue))
-	var due []rowKey
-	for _, r := range requests {
-		_, due = d.engine.locks.holds(r, wait, due)
+// Another transaction may hold the lock of a row for a long time: an operator's open
+// session, or a program that hangs. One locked row must not delay the decisions on all
+// others. A statement waits for a lock for lockWait and then fails as a whole. The requests of
+// its entries wait in decision.waiting until the rest of the batch is finished. decideWaiting
+// then asks which rows are locked, and by which transaction. It sends the requests on all other
+// rows again, each by itself, and after them those on locked rows, one after the other. A
+// transaction that still holds a lock after another lockWait is remembered, and the requests on
+// all rows that it has locked fail at once.
+//
+// The transaction is asked for because two rows look alike without it: one that an open
+// transaction has locked, and one that is merely busy, because batches of other proxies lock the
+// row one after the other (TestBusyRowsAreWaitedFor). A transaction holds all of its locks until
+// it ends, so that one wait tells of all rows that it has locked (TestLockedRowsDelayNoOthers).
+//
+// If another transaction has inserted the row, no query shows the row. Such a row counts as
+// locked if statements for this row alone have waited for the lock in vain for lockWait.
+
+// lockWait is a fifth of the timeout, so that a batch has time to go on after it.
+func lockWait(timeout time.Duration) time.Duration {
+	wait := (timeout / 5).Truncate(time.Millisecond)
+	if wait < time.Millisecond {
+		return time.Millisecond // 0 would be no bound
 	}
-	if len(due) > 0 {
-		holders, unseen, err := d.findLocked(due)
-		if err != nil {
-			return nil, err
-		}
-		d.engine.locks.confirm(due, holders, unseen)
-	}
-	return d.refuseHeld(requests), nil
+	return wait
 }
 
-// refuseHeld is refuseLocked without a question to the server.
-func (d *decision) refuseHeld(requests []*request) []*request {
-	wait := lockWait(batch.Timeout(d.queue))
+// errLocked is the error of a hit on a locked row.
+var errLocked = fmt.Errorf("%w: another transaction has locked the row of a key", ratelimit.ErrTimeout)
+
+const (
+	// lockMemory is for how long a row counts as locked without another look at its lock. A row
+	// that no query shows counts as locked for two waits: the look at its lock is another wait.
+	lockMemory = 100 * time.Millisecond
+
+	// longMemory is when all is forgotten if nothing was seen locked meanwhile.
+	longMemory = 10 * time.Second
+
+	// maxLocks bounds the rows.
+	maxLocks = 10000
+
+	// maxWaits bounds how often a request waits for a lock by itself.
+	maxWaits = 5
+)
+
+// locks are the rows that were seen locked lately.
+type locks struct {
+	any  int32 // 1 if there may be rows; atomic, so that the usual batch takes no lock
+	mu   sync.Mutex
+	rows map[rowKey]*holder // guarded by mu
+	last time.Time          // when one of the rows was seen locked; guarded by mu
+}
+
+// holder is a transaction that holds the locks of rows, or the unknown transaction, 0, that has
+// inserted one row. The mutex of locks guards it.
+type holder struct {
+	transaction int64
+	first, last time.Time // when it was seen to hold a lock
+}
+
+// find reports whether one of a request's rows was seen locked for that long. due is whether the
+// lock is to be looked at again: the first caller does, and all others count the row as locked
+// meanwhile.
+func (l *locks) find(r *request, wait time.Duration) (locked, due bool) {
+	if atomic.LoadInt32(&l.any) == 0 {
+		return false, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if now.Sub(l.last) >= longMemory {
+		l.rows = nil
+		atomic.StoreInt32(&l.any, 0)
+	}
+	for i := range r.call.Hits {
+		h := l.rows[rowOf(&r.call.Hits[i])]
+		if h == nil || h.last.Sub(h.first) < wait {
+			continue
+		}
+		memory := lockMemory
+		if h.transaction == 0 {
+			memory = 2 * wait
+		}
+		if now.Sub(h.last) >= memory {
+			h.last = now
+			due = true
+		}
+		locked = true
+	}
+	return locked, due
+}
+
+// has reports whether a row was seen locked lately, and by which transaction.
+func (l *locks) has(id rowKey) (transaction int64, known bool) {
+	if atomic.LoadInt32(&l.any) == 0 {
+		return 0, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.rows[id]
+	if h == nil {
+		return 0, false
+	}
+	return h.transaction, true
+}
+
+// see takes in a look at the locks of rows: the transactions that hold them, and which rows no
+// query shows. The value of a row is whether a statement for this row alone has waited for the
+// lock in vain.
+func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[rowKey]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	byTransaction := map[int64]*holder{}
+	for _, h := range l.rows {
+		byTransaction[h.transaction] = h
+	}
+	for id, alone := range rows {
+		h := l.rows[id]
+		transaction := holders[id]
+		if h != nil && (h.transaction != transaction || transaction == 0 && !unseen[id]) {
+			h.first = now // it has ended, and holds no other lock either
+			h.last = now
+			delete(l.rows, id)
+			h = nil
+		}
+		if transaction == 0 && !alone || transaction == 0 && !unseen[id] {
+			continue
+		}
+		if h == nil && transaction != 0 {
+			h = byTransaction[transaction]
+		}
+		if h == nil {
+			h = &holder{transaction: transaction, first: now}
+			byTransaction[transaction] = h
+		}
+		h.last = now
+		if l.rows == nil || len(l.rows) >= maxLocks {
+			l.rows = map[rowKey]*holder{}
+		}
+		id.key = strings.Clone(id.key) // the key may be a part of a long request
+		l.rows[id] = h
+		l.last = now
+		atomic.StoreInt32(&l.any, 1)
+	}
+}
+
+// refuseLocked fails the requests on rows that are known to be locked, and returns the others. A
+// request with which a lock is to be looked at again waits for the end of the batch.
+func (d *decision) refuseLocked(requests []*request) []*request {
+	if atomic.LoadInt32(&d.engine.locks.any) == 0 {
+		return requests
+	}
 	var left, refused []*request
 	for _, r := range requests {
-		if holds, _ := d.engine.locks.holds(r, wait, nil); holds {
+		switch locked, due := d.engine.locks.find(r, d.lockWait); {
+		case due:
+			d.waiting = append(d.waiting, r)
+		case locked:
 			refused = append(refused, r)
-		} else {
+		default:
 			left = append(left, r)
 		}
 	}
 	d.finish(refused, errLocked)
 	return left
+}
+
+// noteWaits notes the rows of the statements that have waited for a lock in vain, and reports
+// whether there are some.
+func (d *decision) noteWaits(p *plan) bool {
+	waited := false
+	for _, pass := range p.passes {
+		for _, g := range pass {
+			if g.statement.Code != sqlstate.LockNotAvailable {
+				continue
+			}
+			waited = true
+			for _, e := range g.entries {
+				d.look(e.id, len(g.entries) == 1)
+			}
+		}
+	}
+	return waited
+}
+
+// look makes seeLocks look at a row. alone is whether a statement for this row alone has waited.
+func (d *decision) look(id rowKey, alone bool) {
+	if d.looking == nil {
+		d.looking = map[rowKey]bool{}
+	}
+	d.looking[id] = d.looking[id] || alone
 }
 
 // lockedSQL returns the places of the keys with locked rows, each with the transaction that
@@ -48,15 +212,22 @@ const lockedSQL = `WITH unlocked AS MATERIALIZED (
 SELECT u.slot, r.holder FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN LATERAL (SELECT t.xmax::text::bigint AS holder ` + findSQL + `) r ON true
 WHERE NOT EXISTS (SELECT FROM unlocked WHERE unlocked.slot = u.slot)`
 
-// findLocked returns the transactions that hold the locks of rows, and which rows cannot be
-// seen.
-func (d *decision) findLocked(rows []rowKey) (map[rowKey]int64, map[rowKey]bool, error) {
+// seeLocks asks the server which rows are locked: those of the waiting requests, and those of the
+// statements that have waited. It does not wait for them.
+func (d *decision) seeLocks() error {
+	for _, r := range d.waiting {
+		for i := range r.call.Hits {
+			d.look(rowOf(&r.call.Hits[i]), false)
+		}
+	}
+	rows := d.looking
+	d.looking = nil
 	holders := map[rowKey]int64{}
 	unseen := map[rowKey]bool{}
 	for _, durable := range []bool{false, true} {
 		var prefixes, keys []string
 		var ids []rowKey
-		for _, id := range rows {
+		for id := range rows {
 			if id.durable == durable {
 				ids = append(ids, id)
 				prefixes = append(prefixes, id.prefix)
@@ -68,7 +239,7 @@ func (d *decision) findLocked(rows []rowKey) (map[rowKey]int64, map[rowKey]bool,
 		}
 		statement := &Statement{SQL: strings.Replace(lockedSQL, "{table}", tableName(durable), -1), Args: []any{prefixes, keys}, Unnamed: true}
 		if err := d.execute([]*Statement{{SQL: indexSQL, Joined: true}, statement}); err != nil {
-			return nil, nil, err
+			return err
 		}
 		columns := bigints(statement)
 		for i := 0; i+1 < len(columns); i += 2 {
@@ -83,197 +254,76 @@ func (d *decision) findLocked(rows []rowKey) (map[rowKey]int64, map[rowKey]bool,
 			}
 		}
 	}
-	return holders, unseen, nil
+	d.engine.locks.see(rows, holders, unseen)
+	return nil
 }
 
-// waitedForLock returns the rows of the statements that have waited for a lock in vain, and
-// marks their entries.
-func (p *plan) waitedForLock() []rowKey {
-	var all []rowKey
-	for _, pass := range p.passes {
-		for _, g := range pass {
-			if g.statement.Code != sqlstate.LockNotAvailable {
-				continue
-			}
-			for _, e := range g.entries {
-				e.waited = true
-				all = append(all, e.id)
-			}
-		}
+// decideWaiting decides the requests that have waited for a lock in vain, or are to look at one
+// again.
+func (d *decision) decideWaiting() error {
+	if err := d.seeLocks(); err != nil {
+		return err
 	}
-	return all
-}
-
-// splitWaiting separates the requests with an entry that has waited for a lock in vain. The
-// others have taken effect, and must not be decided again.
-func splitWaiting(requests []*request) ([]*request, []*request) {
-	var waiting, others []*request
-	for _, r := range requests {
-		waits := false
-		for i := range r.positions {
-			at := &r.positions[i]
-			waits = waits || at.entry.waited || at.refund != nil && at.refund.waited
-		}
-		if waits {
-			waiting = append(waiting, r)
+	var locked, others []*request
+	for _, r := range d.waiting {
+		if d.hasLocked(r) {
+			locked = append(locked, r)
 		} else {
 			others = append(others, r)
 		}
 	}
-	return waiting, others
-}
-
-// waitedAlone returns the rows for each of which a statement for this row alone has waited for
-// the lock in vain.
-func (p *plan) waitedAlone() []rowKey {
-	var rows []rowKey
-	for _, pass := range p.passes {
-		for _, g := range pass {
-			if g.alone && g.statement.Code == sqlstate.LockNotAvailable {
-				rows = append(rows, g.entries[0].id)
+	d.waiting = nil
+	if len(others) > 0 {
+		settings := d.settings
+		d.settings = shortWait(settings, int64(len(others)))
+		if err := d.decideRequests(others, true); err != nil {
+			return err
+		}
+		d.settings = settings
+		locked = append(locked, d.waiting...)
+		if len(d.waiting) > 0 {
+			if err := d.seeLocks(); err != nil {
+				return err
 			}
 		}
 	}
-	return rows
-}
-
-// busyAlone returns those rows of waitedAlone that are merely busy: they can be seen, and no
-// transaction has locked them any more. Other transactions lock them one after the other.
-func (p *plan) busyAlone(holders map[rowKey]int64, unseen map[rowKey]bool) map[rowKey]bool {
-	var busy map[rowKey]bool
-	for _, id := range p.waitedAlone() {
-		if holders[id] == 0 && !unseen[id] {
-			if busy == nil {
-				busy = map[rowKey]bool{}
-			}
-			busy[id] = true
+	for _, r := range locked {
+		if err := d.decideLocked(r); err != nil {
+			return err
 		}
 	}
-	return busy
+	return nil
 }
 
-// postponeBusy sets the requests on busy rows aside, and returns the others.
-func (d *decision) postponeBusy(requests []*request, busy map[rowKey]bool) []*request {
-	if len(busy) == 0 {
-		return requests
-	}
-	var left []*request
-	for _, r := range requests {
-		isBusy := false
-		for i := range r.call.Hits {
-			isBusy = isBusy || busy[rowOf(&r.call.Hits[i])]
-		}
-		if isBusy {
-			d.postponed = append(d.postponed, r)
-		} else {
-			left = append(left, r)
-		}
-	}
-	return left
-}
-
-// postpone sets the requests on locked rows aside, and returns the others.
-func (d *decision) postpone(requests []*request, holders map[rowKey]int64) []*request {
-	if len(holders) == 0 {
-		return requests
-	}
-	if d.holders == nil {
-		d.holders = map[rowKey]int64{}
-	}
-	for id, holder := range holders {
-		d.holders[id] = holder
-	}
-	var left []*request
-	for _, r := range requests {
-		if holderOf(r, holders) == 0 {
-			left = append(left, r)
-		} else {
-			d.postponed = append(d.postponed, r)
-		}
-	}
-	return left
-}
-
-// holderOf returns the transaction that holds the lock of a request's row, or 0.
-func holderOf(r *request, holders map[rowKey]int64) int64 {
+// hasLocked reports whether a known transaction held the lock of one of a request's rows at the
+// last look.
+func (d *decision) hasLocked(r *request) bool {
 	for i := range r.call.Hits {
-		if holder := holders[rowOf(&r.call.Hits[i])]; holder != 0 {
-			return holder
-		}
-	}
-	return 0
-}
-
-// rememberLocked remembers the rows of which a transaction holds the locks: it holds all of
-// them until it ends.
-func (d *decision) rememberLocked(holder int64) {
-	for id, other := range d.holders {
-		if other == holder {
-			d.engine.locks.add(id, holder, lockWait(batch.Timeout(d.queue)))
-		}
-	}
-}
-
-// rememberAlone remembers an unseen row as locked if a statement for this row alone has waited
-// for the lock in vain: another transaction has inserted the row and is still open. A row that
-// is seen and that no transaction has locked any more is merely busy.
-func (d *decision) rememberAlone(p *plan, unseen map[rowKey]bool) {
-	for _, id := range p.waitedAlone() {
-		if unseen[id] {
-			d.engine.locks.add(id, 0, lockWait(batch.Timeout(d.queue)))
-		}
-	}
-}
-
-// anyHeld reports whether one of the rows is locked.
-func anyHeld(rows []rowKey, holders map[rowKey]int64) bool {
-	for _, id := range rows {
-		if holders[id] != 0 {
+		if transaction, _ := d.engine.locks.has(rowOf(&r.call.Hits[i])); transaction != 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// undoSQL fails, which undoes its transaction.
-const undoSQL = `SELECT 1 / (SELECT 0)`
-
-// tryAlone runs the entries of a plan that have waited for a lock in vain, each in a transaction
-// of its own that is undone, to find those that wait again although their rows are unseen.
-func (d *decision) tryAlone(p *plan, unseen map[rowKey]bool) error {
-	var alone []*group
-	var statements []*Statement
-	for _, pass := range p.passes {
-		for _, g := range pass {
-			if g.statement.Code != sqlstate.LockNotAvailable {
-				continue
-			}
-			for _, e := range g.entries {
-				if !unseen[e.id] {
-					continue
-				}
-				one := nextGroup(p, g.statementKey)
-				one.alone = true
-				one.entries = append(one.entries, e)
-				one.write(d.engine.texts, d.settings)
-				one.statement.Joined = true
-				alone = append(alone, one)
-				statements = append(statements, &one.statement, &Statement{SQL: undoSQL, Unnamed: true})
-			}
+// decideLocked decides a request on a locked row, which may merely be busy.
+func (d *decision) decideLocked(r *request) error {
+	one := []*request{r}
+	for waits := 0; !r.finished; waits++ {
+		if locked, _ := d.engine.locks.find(r, d.lockWait); locked || waits == maxWaits {
+			d.finish(one, errLocked)
+			break
+		}
+		d.waiting = nil
+		if err := d.decideRequests(one, true); err != nil {
+			return err
+		}
+		if r.finished {
+			break
+		}
+		if err := d.seeLocks(); err != nil {
+			return err
 		}
 	}
-	if len(alone) == 0 {
-		return nil
-	}
-	p.passes = append(p.passes, alone)
-	err := d.execute(statements)
-	d.rememberAlone(p, unseen)
-	return err
-}
-
-// forgetHolders forgets what is known of a request's rows before it is decided again.
-func (d *decision) forgetHolders(r *request) {
-	for i := range r.call.Hits {
-		delete(d.holders, rowOf(&r.call.Hits[i]))
-	}
+	return nil
 }

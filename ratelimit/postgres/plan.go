@@ -26,6 +26,7 @@ type plan struct {
 	sync  bool
 
 	leases bool // something is charged for leases, or given back
+	single bool // each entry has a statement of its own
 
 	entries []*entry // those in use, then those that are free
 	used    int      // entries in use
@@ -64,6 +65,7 @@ func (p *plan) free() {
 	p.marks = false
 	p.sync = false
 	p.leases = false
+	p.single = false
 	for l := range p.recent {
 		delete(p.recent, l)
 	}
@@ -149,7 +151,7 @@ func add(p *plan, k kind, l *ratelimit.Limit, id rowKey, cost int64) position {
 	*e = entry{kind: k, id: id, pass: pass, n: 1, cost: cost, view: algorithm.View{Limit: l}}
 	p.latest[id] = e
 	g := groupOf(p, e)
-	if k == take && pass == 0 {
+	if k == take && pass == 0 && !p.single {
 		p.recent[l] = g
 	}
 	g.entries = append(g.entries, e)
@@ -198,7 +200,7 @@ func groupOf(p *plan, e *entry) *group {
 		}
 	}
 	for _, g := range p.passes[e.pass] {
-		if g.statementKey == key {
+		if g.statementKey == key && !p.single {
 			return g
 		}
 	}

@@ -105,23 +105,13 @@ func readRowsCarefully(g *group, width int) error {
 	step := g.definition.SQL
 	g.cells = g.cells[:0]
 	var arrays [][]byte // of each row the state, if it is an array
-	rest := g.statement.Result
-	for column := 0; len(rest) > 0; column++ {
-		if len(rest) < 4 {
-			return errColumns
-		}
-		size := int(int32(binary.BigEndian.Uint32(rest)))
-		rest = rest[4:]
-		var value []byte
-		if size >= 0 {
-			if size > len(rest) {
-				return errColumns
-			}
-			value = rest[:size]
-			rest = rest[size:]
-		}
+	columns, err := Columns(&g.statement)
+	if err != nil {
+		return err
+	}
+	for column, value := range columns {
 		c := algorithm.Cell{}
-		if size == 8 {
+		if len(value) == 8 {
 			c.Length = 8
 			c.Value = int64(binary.BigEndian.Uint64(value))
 		}
@@ -142,24 +132,44 @@ func readRowsCarefully(g *group, width int) error {
 	return nil
 }
 
-// bigints returns the columns of a result's first row, which are bigints or ints; NULL
-// is 0.
-func bigints(s *Statement) []int64 {
-	var all []int64
-	for rest := s.Result; len(rest) >= 4; {
+// Columns returns the columns of all rows of a result, which are parts of Statement.Result. NULL
+// is nil.
+func Columns(s *Statement) ([][]byte, error) {
+	var all [][]byte
+	for rest := s.Result; len(rest) > 0; {
+		if len(rest) < 4 {
+			return nil, errColumns
+		}
 		size := int(int32(binary.BigEndian.Uint32(rest)))
 		rest = rest[4:]
-		value := int64(0)
-		switch {
-		case size > len(rest):
-			return all
-		case size == 8:
-			value = int64(binary.BigEndian.Uint64(rest))
-		case size == 4:
-			value = int64(int32(binary.BigEndian.Uint32(rest)))
+		if size < 0 {
+			all = append(all, []byte(nil))
+			continue
 		}
-		if size > 0 {
-			rest = rest[size:]
+		if size > len(rest) {
+			return nil, errColumns
+		}
+		all = append(all, rest[:size:size])
+		rest = rest[size:]
+	}
+	return all, nil
+}
+
+// bigints returns the columns of a result, which are bigints or ints; NULL is 0. A result that
+// cannot be read has none.
+func bigints(s *Statement) []int64 {
+	columns, err := Columns(s)
+	if err != nil {
+		return nil
+	}
+	var all []int64
+	for _, column := range columns {
+		value := int64(0)
+		switch len(column) {
+		case 8:
+			value = int64(binary.BigEndian.Uint64(column))
+		case 4:
+			value = int64(int32(binary.BigEndian.Uint32(column)))
 		}
 		all = append(all, value)
 	}

@@ -44,16 +44,16 @@ type transaction struct {
 	sent     int64      // a time of the leases before the statements of the last round trip
 	plan     *plan
 	check    Statement // the last statement of takes
-
-	lockWaited bool // a statement has waited for a lock in vain
+	single   bool      // each entry has a statement of its own, so that its failure tells the locked row
 }
 
 // maxTrips bounds the round trips of a transaction. Each that fails means that another
 // transaction has succeeded, so it takes a very busy row to reach the bound.
 const maxTrips = 50
 
-// firstTransactions returns what the first round trip does for requests of several hits.
-func (d *decision) firstTransactions(requests []*request) []*transaction {
+// firstTransactions returns what the first round trip does for requests of several hits: one
+// transaction, or single ones.
+func (d *decision) firstTransactions(requests []*request, single bool) []*transaction {
 	if len(requests) == 0 {
 		return nil
 	}
@@ -63,7 +63,11 @@ func (d *decision) firstTransactions(requests []*request) []*transaction {
 		r.decisions = r.decisions[:0]
 		r.refusals = r.refusals[:0]
 	}
-	return []*transaction{{of: d, requests: requests, looks: looks || !onlyTakes(requests)}}
+	first := &transaction{of: d, requests: requests, looks: looks || !onlyTakes(requests), single: single}
+	if single && len(requests) > 1 {
+		return first.takeApart(nil)
+	}
+	return []*transaction{first}
 }
 
 // onlyTakes reports whether all hits of the requests are simply charged.
@@ -84,6 +88,7 @@ func onlyTakes(requests []*request) bool {
 func (t *transaction) write() []*Statement {
 	p := newPlan()
 	t.plan = p
+	p.single = t.single
 	t.sent = t.of.leaseTime()
 	if t.looks {
 		for _, r := range t.requests {
@@ -146,7 +151,7 @@ func addCharges(p *plan, r *request) {
 }
 
 // sortGroups sorts the statements of a pass in the order in which all processes lock: by
-// table and algorithm.
+// table and algorithm. Statements of one entry each come in the order of a statement of all of them.
 func sortGroups(groups []*group) {
 	sort.SliceStable(groups, func(i, j int) bool {
 		a, b := groups[i], groups[j]
@@ -156,7 +161,13 @@ func sortGroups(groups []*group) {
 		if a.definition != b.definition {
 			return a.definition.Name < b.definition.Name
 		}
-		return a.kind < b.kind
+		if a.kind != b.kind {
+			return a.kind < b.kind
+		}
+		if x, y := a.entries[0].id, b.entries[0].id; x.prefix != y.prefix {
+			return x.prefix < y.prefix
+		}
+		return a.entries[0].id.key < b.entries[0].id.key
 	})
 }
 
@@ -169,7 +180,11 @@ func (t *transaction) finish() []*transaction {
 	defer p.free()
 	p.read()
 	if err := t.failed(p); err != nil {
-		return t.retryFailed(p, err)
+		if d.noteWaits(p) {
+			d.waiting = append(d.waiting, t.requests...)
+			return nil
+		}
+		return t.takeApart(err)
 	}
 	if !t.looks && t.check.Err == nil {
 		d.noteLeases(p)
@@ -236,44 +251,6 @@ func (t *transaction) failed(p *plan) error {
 	return nil
 }
 
-// retryFailed returns what is to be done after an error: requests on locked rows wait, and
-// the others try again.
-func (t *transaction) retryFailed(p *plan, err error) []*transaction {
-	waited := p.waitedForLock()
-	if len(waited) == 0 {
-		return t.takeApart(err)
-	}
-	if t.lockWaited && len(t.requests) > 1 {
-		return t.takeApart(errLocked)
-	}
-	if t.lockWaited {
-		t.of.postponed = append(t.of.postponed, t.requests[0])
-		return nil
-	}
-	t.lockWaited = true
-	holders, unseen, failure := t.of.findLocked(rowsIn(p))
-	if failure == nil && !anyHeld(waited, holders) {
-		failure = t.of.tryAlone(p, unseen)
-	}
-	if failure != nil {
-		t.of.fail(t.requests, failure)
-		return nil
-	}
-	if t.requests = t.of.refuseHeld(t.of.postpone(t.requests, holders)); len(t.requests) == 0 {
-		return nil
-	}
-	return []*transaction{t}
-}
-
-// rowsIn returns the rows of a plan.
-func rowsIn(p *plan) []rowKey {
-	var rows []rowKey
-	for _, e := range p.entries[:p.used] {
-		rows = append(rows, e.id)
-	}
-	return rows
-}
-
 // takeApart handles the failure of the statements. If there are several requests, each gets a
 // transaction of its own, so that one of them does not fail the others. A single request gets
 // the error.
@@ -286,7 +263,7 @@ func (t *transaction) takeApart(err error) []*transaction {
 	var apart []*transaction
 	for i, r := range t.requests {
 		r.passes = true
-		apart = append(apart, &transaction{of: t.of, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), lockWaited: t.lockWaited})
+		apart = append(apart, &transaction{of: t.of, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), single: t.single})
 	}
 	return apart
 }

@@ -231,24 +231,13 @@ func query(ctx context.Context, db postgres.DB, columns int, sql string, args ..
 	if statement.Err != nil {
 		return nil, statement.Err
 	}
+	values, err := postgres.Columns(statement)
+	if err != nil {
+		return nil, err
+	}
 	var rows [][][]byte
-	var row [][]byte
-	for rest := statement.Result; len(rest) >= 4; {
-		size := int(int32(binary.BigEndian.Uint32(rest)))
-		rest = rest[4:]
-		var value []byte
-		if size >= 0 {
-			if size > len(rest) {
-				return nil, errors.New("the answer of the server is not complete")
-			}
-			value = rest[:size:size]
-			rest = rest[size:]
-		}
-		row = append(row, value)
-		if len(row) == columns {
-			rows = append(rows, row)
-			row = nil
-		}
+	for ; len(values) >= columns; values = values[columns:] {
+		rows = append(rows, values[:columns:columns])
 	}
 	return rows, nil
 }

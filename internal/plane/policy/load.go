@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -267,24 +266,13 @@ func runOne(ctx context.Context, db postgres.DB, statement *postgres.Statement, 
 
 // texts are the columns of all rows of a result.
 func texts(statement *postgres.Statement, width int) ([]string, error) {
-	all := make([]string, 0, statement.Rows*width)
-	for rest := statement.Result; len(rest) > 0; {
-		if len(rest) < 4 {
-			return nil, errColumns
-		}
-		size := int(int32(binary.BigEndian.Uint32(rest)))
-		rest = rest[4:]
-		if size > len(rest) {
-			return nil, errColumns
-		}
-		if size < 0 {
-			size = 0
-		}
-		all = append(all, string(rest[:size]))
-		rest = rest[size:]
-	}
-	if len(all) != statement.Rows*width {
+	columns, err := postgres.Columns(statement)
+	if err != nil || len(columns) != statement.Rows*width {
 		return nil, errColumns
+	}
+	all := make([]string, 0, len(columns))
+	for _, column := range columns {
+		all = append(all, string(column))
 	}
 	return all, nil
 }
