@@ -111,27 +111,3 @@ func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 		edge.AddShadows(f.writer, r, o, hits, decisions, said)
 	}
 }
-
-// recordByPolicy records a request that is answered, or passes, without a decision on a limit. It
-// does nothing without a history.
-func recordByPolicy(p *pendingRequest, o edge.Outcome) {
-	if p.hits.recorder != nil {
-		record(p, &o, nil, nil)
-	}
-}
-
-// recordAlone records a request that no batch has decided. It does nothing without a history.
-// failure is why the policy could not decide the request, or nil: what it would have said of a
-// request that passes is unknown.
-func recordAlone(p *pendingRequest, o edge.Outcome, failure error) {
-	if p.hits.recorder == nil {
-		return
-	}
-	if failure != nil && o.Status == 0 {
-		o.Err = failure
-	}
-	if o.Err != nil && failure == nil {
-		fill([]*batch.Call{p.call}) // its hits may be those of an earlier request
-	}
-	record(p, &o, p.call.Hits, p.call.Decisions)
-}
