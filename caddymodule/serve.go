@@ -49,8 +49,12 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 			return w, nil
 		}
 	}
+	if failure != nil && outcome.Status == 0 {
+		// The limits let the request pass. What the policy would have said is unknown.
+		outcome.Err = failure
+	}
 	if h.recording != nil {
-		h.recording.add(h, r, repl, hits, &outcome, asked, failure)
+		h.recording.add(h, r, repl, hits, &outcome, asked)
 	}
 	if outcome.Status != 0 {
 		h.setHeaders(w, &outcome)

@@ -14,8 +14,9 @@ import (
 )
 
 // recordAll records requests that the queue has decided, and forgets the keys of their hits. All
-// their limits are simple, and judged has no status yet. It is one loop, because a call takes long in
-// the interpreter.
+// their limits are simple, and judged has no status yet. It does what record does, in one loop: with record
+// for each request, a request takes 1.5 times the processor time or more, and 960 allocations instead of 520
+// (benchmark Interpreted/Postgres,_headers_both,_audit_denied in integration, in turns).
 func recordAll(calls []*batch.Call) {
 	now := time.Now()
 	r := &history.Record{Time: now}

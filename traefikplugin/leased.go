@@ -60,7 +60,9 @@ func withLeases(h *handler) http.Handler {
 
 // ServeHTTP lets a request pass and sets its headers, if the process holds its cost and need not
 // renew the lease. It is what lease.Take does, in one function, because each call takes long in the
-// interpreter, and so does each intermediate value of a function, even if it is not reached.
+// interpreter, and so does each intermediate value of a function, even if it is not reached. Through the
+// queue such a request takes 6 times the processor time (benchmark Interpreted/Postgres,_leased in
+// integration, in turns).
 func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	row := h.row
 	switch h.from {

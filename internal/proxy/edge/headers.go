@@ -71,8 +71,9 @@ type Response struct {
 }
 
 // SetAllHeaders does for many responses what SetHeaders and Refuse do for one, in one loop for the
-// interpreter. Text that is the same as in the response before is used again. Without SetAllHeaders an exact
-// request in Traefik takes MEASURED.
+// interpreter. Text that is the same as in the response before is used again. Without SetAllHeaders an
+// exact request in Traefik takes 1.1 times the processor time, and 510 allocations instead of 430 (go test
+// -run xxx -bench 'Interpreted$/Postgres$' -benchtime 20000x . in integration, in turns).
 func SetAllHeaders(responses []Response) {
 	limit, limitText := int64(-1), ""
 	reset, resetText := int64(-1), ""
