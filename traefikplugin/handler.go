@@ -46,9 +46,7 @@ var background = context.Background()
 // panic of the plugin.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.queue == nil {
-		if admitAtOnce(h, w, r) {
-			pass(h.upstream, w, r)
-		}
+		serveAtOnce(h, w, r)
 		return
 	}
 	p := <-h.free
@@ -57,11 +55,30 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.r = r
 	p.admitted = false
 	p.body = ""
-	if h.policy == nil || askPolicy(h, p) {
+	queued := h.policy == nil || askPolicy(h, p)
+	if queued {
 		batch.Enter(h.queue, p.call)
-		if !p.admitted {
-			finishUnadmitted(h, p)
-		}
+	}
+	if p.asked || !p.admitted {
+		serveOther(h, p, w, r, queued)
+		return
+	}
+	h.free <- p
+	pass(h.upstream, w, r)
+}
+
+// serveAtOnce is ServeHTTP without a queue.
+func serveAtOnce(h *handler, w http.ResponseWriter, r *http.Request) {
+	if admitAtOnce(h, w, r) {
+		pass(h.upstream, w, r)
+	}
+}
+
+// serveOther is the rest of ServeHTTP with a policy, or for a request that deliver has not admitted. It is
+// a function of its own because ServeHTTP would take longer for all requests.
+func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Request, queued bool) {
+	if queued && !p.admitted {
+		finishUnadmitted(h, p)
 	}
 	if p.asked {
 		if p.admitted && h.template.forward {

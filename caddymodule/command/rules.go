@@ -124,15 +124,15 @@ func bans(r *admin.Rule) string {
 	return span(*r.BanFor) + " after " + whole(*r.BanAfter) + " in " + span(*r.BanWithin)
 }
 
-// outcome is what a command that changes one thing prints as JSON.
-type outcome struct {
+// changed is what a command that changes one thing prints as JSON.
+type changed struct {
 	Name    string `json:"name"`
 	Outcome string `json:"outcome"`
 }
 
 // change prints that one thing was changed.
 func (t *tool) change(cmd *cobra.Command, kind, name, what string) error {
-	return t.done(cmd, outcome{name, what}, fmt.Sprintf("The %s %s is %s.", kind, text(name), what))
+	return t.done(cmd, changed{name, what}, fmt.Sprintf("The %s %s is %s.", kind, text(name), what))
 }
 
 func rulesSet(t *tool) *cobra.Command {

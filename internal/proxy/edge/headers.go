@@ -32,17 +32,23 @@ func SetHeaders(h http.Header, o *Outcome) OwnHeaders {
 		h["X-Ratelimit-Remaining"] = own[1:2:2]
 		h["X-Ratelimit-Reset"] = own[2:3:3]
 	}
-	SetOverage(h, o.Overage)
-	if o.Status == 0 {
-		return own
+	if o.Overage > 0 {
+		SetOverage(h, o.Overage)
 	}
+	if o.Status != 0 {
+		setRefusalHeaders(h, o)
+	}
+	return own
+}
+
+// setRefusalHeaders sets the headers of a refusal that do not describe a limit.
+func setRefusalHeaders(h http.Header, o *Outcome) {
 	if seconds := o.RetrySeconds(); seconds > 0 {
 		h["Retry-After"] = []string{strconv.FormatInt(seconds, 10)}
 	}
 	if o.Status == http.StatusUnauthorized {
 		h["Www-Authenticate"] = []string{"Bearer error=\"invalid_token\""}
 	}
-	return own
 }
 
 // SetOverage sets X-RateLimit-Overage if there is an overage.
