@@ -8,7 +8,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
@@ -66,12 +65,10 @@ type App struct {
 	// all handlers. Default: only for handlers with an `audit` of their own.
 	History *History `json:"history,omitempty"`
 
-	metrics   *metrics
-	used      map[edge.StoreSettings]*store
-	policies  map[policyUse]*livePolicy
-	histories map[historyUse]*liveHistory
-	longest   time.Duration       // the longest timeout of any handler
-	http      func() (any, error) // the app with the handlers, when all apps are set up
+	metrics *metrics
+	used    []use               // what the handlers share; what is on a store comes after the store
+	longest time.Duration       // the longest timeout of any handler
+	http    func() (any, error) // the app with the handlers, when all apps are set up
 }
 
 // CaddyModule returns the Caddy module information.
@@ -81,9 +78,6 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 
 // Provision sets up the app.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.used = map[edge.StoreSettings]*store{}
-	a.policies = map[policyUse]*livePolicy{}
-	a.histories = map[historyUse]*liveHistory{}
 	a.http = func() (any, error) { return ctx.AppIfConfigured("http") }
 	if _, err := a.settings(); err != nil {
 		return err
@@ -152,17 +146,13 @@ func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
 		return nil, err
 	}
 	a.longest = max(a.longest, timeout)
-	s := a.used[settings]
-	if s == nil {
-		value, _, err := stores.LoadOrNew(settings, func() (caddy.Destructor, error) { return openStore(settings, shown) })
-		if err != nil {
-			return nil, err
-		}
-		s = value.(*store)
-		a.used[settings] = s
-		if a.metrics != nil {
-			a.metrics.watch(s)
-		}
+	value, first, err := a.share(settings, func() (caddy.Destructor, error) { return openStore(settings, shown) })
+	if err != nil {
+		return nil, err
+	}
+	s := value.(*store)
+	if first && a.metrics != nil {
+		a.metrics.watch(s)
 	}
 	if withPassword && s.warned.CompareAndSwap(false, true) {
 		caddy.Log().Named(logName).Warn(edge.PasswordWarning)
@@ -174,14 +164,8 @@ func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
 // request twice. Provision does not connect, because a config that is only validated, or that
 // fails to load, must not touch a database.
 func (a *App) Start() error {
-	for _, s := range a.used {
-		edge.Prepare(s.Store)
-	}
-	for _, p := range a.policies {
-		p.Prepare()
-	}
-	for _, w := range a.histories {
-		w.prepare()
+	for _, u := range a.used {
+		u.value.prepare()
 	}
 	if a.http == nil {
 		return nil
@@ -209,38 +193,18 @@ const closeDelay = 30 * time.Second
 // config waits for a decision any more.
 func (a *App) Cleanup() error {
 	if caddy.Exiting() {
-		a.used, a.histories = nil, nil
+		a.used = nil
 		closeHistories()
-		stores.Range(func(_, value any) bool {
-			_ = value.(*store).Destruct() // it has no error
+		inUse.Range(func(_, value any) bool {
+			if s, ok := value.(*store); ok {
+				_ = s.Destruct() // it has no error
+			}
 			return true
 		})
 		return nil
 	}
 	a.release(closeDelay + a.longest)
 	return nil
-}
-
-func (a *App) release(after time.Duration) {
-	recorded, obeyed, used := a.histories, a.policies, a.used
-	a.histories, a.policies, a.used = nil, nil, nil
-	if len(used) == 0 {
-		return
-	}
-	time.AfterFunc(after, func() {
-		// A history and a policy use the driver of their store, so they are released first.
-		for use := range recorded {
-			_, _ = histories.Delete(use) // closing a history has no error
-		}
-		for use := range obeyed {
-			_, _ = policies.Delete(use) // closing a policy has no error
-		}
-		for settings := range used {
-			if _, err := stores.Delete(settings); err != nil {
-				caddy.Log().Named(logName).Error("closing a database", zap.Error(err))
-			}
-		}
-	})
 }
 
 // Interface guards

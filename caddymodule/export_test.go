@@ -9,8 +9,8 @@ import (
 
 // FlushHistories writes what is pending in the histories of a database.
 func FlushHistories(ctx context.Context, dsn string) (failure error) {
-	histories.Range(func(use, value any) bool {
-		if use.(historyUse).store.DSN == dsn {
+	inUse.Range(func(use, value any) bool {
+		if use, ok := use.(historyUse); ok && use.store.DSN == dsn {
 			failure = errors.Join(failure, value.(*liveHistory).Flush(ctx))
 		}
 		return true
@@ -20,8 +20,8 @@ func FlushHistories(ctx context.Context, dsn string) (failure error) {
 
 // HistoryStats are the stats of the histories of a database.
 func HistoryStats(dsn string) (stats []history.Stats) {
-	histories.Range(func(use, value any) bool {
-		if use.(historyUse).store.DSN == dsn {
+	inUse.Range(func(use, value any) bool {
+		if use, ok := use.(historyUse); ok && use.store.DSN == dsn {
 			stats = append(stats, value.(*liveHistory).Stats())
 		}
 		return true

@@ -135,7 +135,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	if h.store, err = app.store(h.DSN, h.decider.Timeout); err != nil {
 		return err
 	}
-	h.decider.Store = h.store.Store // edge.Decide asks it whether limits are paused
+	h.decider.Store = h.store.Store // Take asks it whether limits are paused
 	h.duration = app.metrics.duration
 	if h.policy != nil {
 		h.policy.counters = app.metrics.policy

@@ -106,10 +106,6 @@ func (h *History) check() error {
 
 func (r *Retention) check() error { return r.compile(&edge.HistorySettings{}) }
 
-// histories are the histories in use. As with stores, handlers of the next config share those of
-// this one, so that a reload loses no record.
-var histories = caddy.NewUsagePool()
-
 // historyUse tells histories apart.
 type historyUse struct {
 	store    edge.StoreSettings
@@ -134,8 +130,10 @@ func (w *liveHistory) Destruct() error {
 // closeHistories closes all histories, because the process ends.
 func closeHistories() {
 	var wg sync.WaitGroup
-	histories.Range(func(_, value any) bool {
-		wg.Go(func() { _ = value.(*liveHistory).Destruct() }) // it has no error
+	inUse.Range(func(_, value any) bool {
+		if w, ok := value.(*liveHistory); ok {
+			wg.Go(func() { _ = w.Destruct() }) // it has no error
+		}
 		return true
 	})
 	wg.Wait()
@@ -147,11 +145,7 @@ func (a *App) history(s *store) (*history.Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	use := historyUse{s.settings, settings}
-	if w := a.histories[use]; w != nil {
-		return w.Writer, nil
-	}
-	value, _, err := histories.LoadOrNew(use, func() (caddy.Destructor, error) {
+	value, first, err := a.share(historyUse{s.settings, settings}, func() (caddy.Destructor, error) {
 		opened, err := edge.OpenHistory(s.db, settings, edge.HistoryOptions{
 			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate, OnError: s.logHistoryFailure,
 		})
@@ -164,8 +158,9 @@ func (a *App) history(s *store) (*history.Writer, error) {
 		return nil, err
 	}
 	w := value.(*liveHistory)
-	a.histories[use] = w
-	a.metrics.watchHistory(w.Writer)
+	if first {
+		a.metrics.watchHistory(w.Writer)
+	}
 	return w.Writer, nil
 }
 

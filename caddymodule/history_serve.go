@@ -97,9 +97,8 @@ func (r *recording) auditOf(h *Handler, hits *requestHits) history.Audit {
 	return audit
 }
 
-// add records a request. It was asked about at a time, and the policy failed with an error, or
-// nil. The record is in hits, so that it needs no memory of its own.
-func (r *recording) add(h *Handler, req *http.Request, repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome, asked time.Time, failure error) {
+// add records a request that came at a time. The record is in hits, so that it needs no memory of its own.
+func (r *recording) add(h *Handler, req *http.Request, repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome, asked time.Time) {
 	record := &hits.record
 	record.Time = time.Now()
 	record.Duration = record.Time.Sub(asked)
@@ -126,12 +125,6 @@ func (r *recording) add(h *Handler, req *http.Request, repl *caddy.Replacer, hit
 	}
 	if r.hidesPath {
 		record.Path = ""
-	}
-	if failure != nil && outcome.Status == 0 {
-		// The limits let the request pass. What the policy would have said is unknown.
-		passed := *outcome
-		passed.Err = failure
-		outcome = &passed
 	}
 	edge.HideKeys(record, outcome, said, key)
 	edge.SetRecord(record, outcome, hits.hits, hits.decisions, said)

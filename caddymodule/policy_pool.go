@@ -15,10 +15,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// policies are the policies in use. As with stores, handlers of the next config share those
-// of this one.
-var policies = caddy.NewUsagePool()
-
 // policyUse tells policies apart.
 type policyUse struct {
 	store    edge.StoreSettings
@@ -28,6 +24,8 @@ type policyUse struct {
 // livePolicy is a policy that handlers share.
 type livePolicy struct{ *edge.Policy }
 
+func (p *livePolicy) prepare() { p.Prepare() }
+
 // Destruct implements caddy.Destructor.
 func (p *livePolicy) Destruct() error {
 	p.Close()
@@ -36,11 +34,7 @@ func (p *livePolicy) Destruct() error {
 
 // policy returns the policy in the database of a store.
 func (a *App) policy(ctx caddy.Context, s *store, settings edge.PolicySettings) (*edge.Policy, error) {
-	use := policyUse{s.settings, settings}
-	if p := a.policies[use]; p != nil {
-		return p.Policy, nil
-	}
-	value, _, err := policies.LoadOrNew(use, func() (caddy.Destructor, error) {
+	value, first, err := a.share(policyUse{s.settings, settings}, func() (caddy.Destructor, error) {
 		kept := &keptRules{storage: ctx.Storage(), key: keptRulesKey(s.settings.DSN)}
 		opened, err := edge.OpenPolicy(s.Store, s.db, settings, edge.PolicyOptions{
 			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate,
@@ -55,8 +49,9 @@ func (a *App) policy(ctx caddy.Context, s *store, settings edge.PolicySettings) 
 		return nil, err
 	}
 	p := value.(*livePolicy)
-	a.policies[use] = p
-	a.metrics.watchPolicy(p.Policy)
+	if first {
+		a.metrics.watchPolicy(p.Policy)
+	}
 	return p.Policy, nil
 }
 

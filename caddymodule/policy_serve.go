@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -17,9 +16,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// apply asks the policy about a request, and writes what it says to hits.policy. The outcome
+// ask asks the policy about a request, and writes what it says to hits.policy. The outcome
 // has the status of a refusal, or the error of a request that the policy could not decide.
-func (a *appliedPolicy) apply(h *Handler, r *http.Request, repl *caddy.Replacer, hits *requestHits) edge.Outcome {
+func (a *appliedPolicy) ask(h *Handler, r *http.Request, repl *caddy.Replacer, hits *requestHits) edge.Outcome {
 	f := &hits.facts
 	f.RejectUnknown = a.reject
 	f.Tier = a.tier.of(repl)
@@ -32,32 +31,29 @@ func (a *appliedPolicy) apply(h *Handler, r *http.Request, repl *caddy.Replacer,
 	f.Host = policy.NormalHost(r.Host)
 	f.Header = r.Header
 	f.KeyHeaders = a.headers
-	var err error
-	if f.Path, err = policy.NormalPath(r.URL.EscapedPath()); err != nil {
-		hits.policy.Reason = policy.AmbiguousPath
-		a.counters.decided(&hits.policy)
-		return edge.AmbiguousPath()
-	}
 	key, user := policy.Bearer(a.key.of(repl)), ""
 	if key == "" && a.user.text != "" {
 		user = a.user.of(repl)
 		a.warnOfOrder(h, repl, user)
 	}
-	if err := edge.Apply(context.Background(), a.live, h.decider.Timeout, key, user, f, &hits.policy); err != nil {
+	o := &hits.policy
+	var err error
+	if f.Path, err = policy.NormalPath(r.URL.EscapedPath()); err != nil {
+		policy.RefuseAmbiguous(o)
+	} else if err = a.live.Ask(context.Background(), h.decider.Timeout, key, user, f, o); err != nil {
 		outcome := edge.NoDecision(h.decider.OnError, err)
 		a.counters.failed(&outcome)
 		h.logNoDecision(&outcome)
 		return outcome
 	}
-	a.live.Lift(&hits.policy)
-	a.counters.decided(&hits.policy)
-	h.logShadow(&hits.policy)
-	if !hits.policy.Refused() {
+	a.live.Lift(o)
+	a.counters.decided(o)
+	h.logShadow(o)
+	if !o.Refused() {
 		return edge.Outcome{}
 	}
-	outcome := edge.RefusalOf(&hits.policy)
+	h.noteRefusal(hits)
 	if entry := h.logger.Check(zapcore.DebugLevel, "request refused by the policy"); entry != nil {
-		o := &hits.policy
 		fields := []zap.Field{zap.Stringer("reason", o.Reason), zap.Int("status", o.Status), zap.String("rule", o.Rule), zap.String("user", o.User),
 			zap.Int64("key_id", o.KeyID), zap.String("tier", o.Tier), zap.Duration("retry_after", o.RetryAfter)}
 		if o.Ban != nil {
@@ -65,7 +61,7 @@ func (a *appliedPolicy) apply(h *Handler, r *http.Request, repl *caddy.Replacer,
 		}
 		entry.Write(fields...)
 	}
-	return outcome
+	return edge.RefusalOf(o)
 }
 
 // clientAddress is the address of the client, as trusted_proxies says. The zero Addr is unknown, also
@@ -109,9 +105,9 @@ func setPolicyPlaceholders(repl *caddy.Replacer, o *policy.Outcome) {
 	repl.Set("http.pg_ratelimit.reason", o.Reason.String())
 }
 
-// recordPolicy counts and logs the decisions on the limits of the policy, which are the last
+// countPolicy counts and logs the decisions on the limits of the policy, which are the last
 // of a request, and notes refusals for bans.
-func (h *Handler) recordPolicy(hits *requestHits, outcome *edge.Outcome) {
+func (h *Handler) countPolicy(hits *requestHits, outcome *edge.Outcome) {
 	o := &hits.policy
 	if outcome.Err != nil {
 		h.policy.counters.undecided(o.Marks, outcome)
@@ -145,13 +141,4 @@ func (h *Handler) noteRefusal(hits *requestHits) {
 	}
 	o := &hits.policy
 	h.policy.live.NoteRefusals(&edge.Sender{KeyID: o.KeyID, User: o.User, Address: hits.facts.Address}, bans, hits.hits, hits.decisions, o)
-}
-
-// timeLeft is what is left of the timeout of a request that the policy was asked about.
-func timeLeft(timeout time.Duration, asked time.Time) time.Duration {
-	left := timeout - time.Since(asked)
-	if left < time.Millisecond {
-		return time.Millisecond // refusals that are known need no more
-	}
-	return left
 }

@@ -16,8 +16,8 @@ import (
 // have removed. There is at most one for a request. Several handlers share it.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	own     [3]string // what the module has set, see edge.OwnHeaders
-	overage int64     // X-RateLimit-Overage; 0 is none
+	own     edge.OwnHeaders
+	overage int64 // X-RateLimit-Overage; 0 is none
 	policy  edge.HeaderPolicy
 	informs bool // there was an informational response
 	wrote   bool // the final headers
@@ -41,7 +41,7 @@ func responseWriterIn(w http.ResponseWriter) *responseWriter {
 func (w *responseWriter) WriteHeader(status int) {
 	if !w.wrote {
 		if w.informs || w.policy != edge.BothHeaders {
-			edge.RestoreHeaders(w.Header(), w.own[:], w.policy)
+			edge.RestoreHeaders(w.Header(), w.own, w.policy)
 		}
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			edge.SetOverage(w.Header(), w.overage)

@@ -10,82 +10,51 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // ServeHTTP passes the request on, or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	w, err := h.decide(w, r)
+	w, err := h.admit(w, r)
 	if err != nil || w == nil {
 		return err
 	}
 	return next.ServeHTTP(w, r)
 }
 
-// decide returns the writer of the response if the request passes. If it does not, decide
+// admit returns the writer of the response if the request passes. If it does not, admit
 // has responded and returns nil, or returns an error for the site's error routes.
-func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, error) {
+func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, error) {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
 		repl = caddy.NewReplacer()
 	}
 	hits := freeRequestHits.Get().(*requestHits)
 	defer hits.release()
-	var asked time.Time
-	var failure error // of the policy
+	asked := time.Now()
+	var outcome edge.Outcome
 	if h.policy != nil {
-		asked = time.Now()
-		outcome := h.policy.apply(h, r, repl, hits)
-		failure = outcome.Err
+		outcome = h.policy.ask(h, r, repl, hits)
 		setPolicyPlaceholders(repl, &hits.policy)
-		if outcome.Status != 0 {
-			if outcome.Reason != policy.NotRefused {
-				h.noteRefusal(hits)
-			}
-			if h.recording != nil {
-				h.recording.add(h, r, repl, hits, &outcome, asked, failure)
-			}
-			h.setHeaders(w, &outcome)
-			return nil, h.refuse(w, r, repl, hits, &outcome)
-		}
 	}
-	for _, z := range h.zones {
-		matches, err := z.matchers.AnyMatchWithError(r)
-		if err != nil {
+	failure := outcome.Err // of the policy
+	if outcome.Status == 0 {
+		if err := h.addHits(r, repl, hits); err != nil {
 			return nil, err
 		}
-		if !matches {
-			continue
+		if len(hits.hits) > 0 {
+			outcome = h.take(hits, asked)
+		} else if h.policy == nil {
+			return w, nil
 		}
-		hit := z.hit(r, repl)
-		if hit.Key == "" && z.empty.CompareAndSwap(false, true) {
-			h.logger.Warn("the key of a request is empty: all such requests share one quota",
-				zap.String("prefix", z.limit.Prefix), zap.String("key", z.key.text))
-		}
-		hits.add(z, hit)
 	}
-	hits.addPolicy()
-	// The request's context is not used: a client that closes its connection must not
-	// fail the batch that its request is in. The timeout bounds the wait.
-	if len(hits.hits) == 0 {
-		if h.recording != nil && h.policy != nil {
-			h.recording.add(h, r, repl, hits, &edge.Outcome{}, asked, failure)
-		}
-		return w, nil
+	if failure != nil && outcome.Status == 0 {
+		// The limits let the request pass. What the policy would have said is unknown.
+		outcome.Err = failure
 	}
-	decider := h.decider
-	if h.policy == nil {
-		asked = time.Now()
-	} else {
-		decider.Timeout = timeLeft(decider.Timeout, asked)
-	}
-	outcome := edge.DecidePolicy(context.Background(), &decider, hits.hits, hits.decisions, &hits.policy)
-	h.duration.Observe(time.Since(asked).Seconds())
-	h.record(hits, &outcome)
 	if h.recording != nil {
-		h.recording.add(h, r, repl, hits, &outcome, asked, failure)
+		h.recording.add(h, r, repl, hits, &outcome, asked)
 	}
 	if outcome.Status != 0 {
 		h.setHeaders(w, &outcome)
@@ -103,11 +72,55 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (http.ResponseW
 	return w, nil
 }
 
+// addHits adds the hits of a request: those of the zones that match it, and those of the policy.
+func (h *Handler) addHits(r *http.Request, repl *caddy.Replacer, hits *requestHits) error {
+	for _, z := range h.zones {
+		matches, err := z.matchers.AnyMatchWithError(r)
+		if err != nil {
+			return err
+		}
+		if !matches {
+			continue
+		}
+		hit := z.hit(r, repl)
+		if hit.Key == "" && z.empty.CompareAndSwap(false, true) {
+			h.logger.Warn("the key of a request is empty: all such requests share one quota",
+				zap.String("prefix", z.limit.Prefix), zap.String("key", z.key.text))
+		}
+		hits.zones = append(hits.zones, z)
+		hits.hits = append(hits.hits, hit)
+	}
+	hits.hits = append(hits.hits, hits.policy.Hits...)
+	for range hits.hits {
+		hits.decisions = append(hits.decisions, ratelimit.Decision{})
+	}
+	return nil
+}
+
+// take takes the hits of a request that came at a time.
+func (h *Handler) take(hits *requestHits, asked time.Time) edge.Outcome {
+	decider := h.decider
+	if h.policy != nil {
+		decider.Timeout = timeLeft(decider.Timeout, asked)
+	}
+	// The request's context is not used: a client that closes its connection must not
+	// fail the batch that its request is in. The timeout bounds the wait.
+	outcome := decider.Take(context.Background(), hits.hits, hits.decisions, &hits.policy)
+	h.duration.Observe(time.Since(asked).Seconds())
+	h.count(hits, &outcome)
+	return outcome
+}
+
+// timeLeft is what is left of the timeout of a request that the policy was asked about.
+func timeLeft(timeout time.Duration, asked time.Time) time.Duration {
+	return max(timeout-time.Since(asked), time.Millisecond) // refusals that are known need no more
+}
+
 // setHeaders sets the headers of a response. It returns the writer for the rest of the
 // response, see Handler.Headers.
 func (h *Handler) setHeaders(w http.ResponseWriter, outcome *edge.Outcome) http.ResponseWriter {
-	if outcome.Decision == nil {
-		edge.SetHeaders(w.Header(), outcome)
+	own := edge.SetHeaders(w.Header(), outcome)
+	if own == nil {
 		return w
 	}
 	changes := responseWriterIn(w)
@@ -117,20 +130,19 @@ func (h *Handler) setHeaders(w http.ResponseWriter, outcome *edge.Outcome) http.
 			changes.policy = h.headers
 		}
 	case outcome.Status != 0:
-		edge.SetHeaders(w.Header(), outcome)
 		return w
 	default:
 		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, policy: h.headers}
 		w = changes
 	}
-	edge.SetHeadersIn(w.Header(), outcome, changes.own[:])
+	changes.own = own
 	return w
 }
 
-// record counts and logs an outcome.
-func (h *Handler) record(hits *requestHits, outcome *edge.Outcome) {
+// count counts and logs an outcome.
+func (h *Handler) count(hits *requestHits, outcome *edge.Outcome) {
 	if h.policy != nil {
-		h.recordPolicy(hits, outcome)
+		h.countPolicy(hits, outcome)
 	}
 	if outcome.Err != nil {
 		for _, z := range hits.zones {

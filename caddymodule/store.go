@@ -14,11 +14,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// stores are the open stores, by their resolved settings. All handlers with the same
-// settings share a store. A handler of the next config shares it too. The pool counts the
-// users of a store, and closes the store when the last user has released it.
-var stores = caddy.NewUsagePool()
-
 // logName is the name under which stores log. A store can outlive the config that opened
 // it, so it cannot use the logger of a config.
 const logName = "pg_ratelimit"
@@ -84,6 +79,8 @@ func (s *store) logFailure(err error) {
 		caddy.Log().Named(logName).Error("the database failed", zap.Error(err), zap.Int64("not_logged", dropped))
 	}
 }
+
+func (s *store) prepare() { edge.Prepare(s.Store) }
 
 // Destruct implements caddy.Destructor: it closes the store.
 func (s *store) Destruct() error {

@@ -22,7 +22,7 @@ import (
 )
 
 // newApp returns the app of a config that is being set up.
-func newApp() *App { return &App{used: map[edge.StoreSettings]*store{}} }
+func newApp() *App { return new(App) }
 
 // take asks a store about a request.
 func take(t *testing.T, s *store) error {
@@ -61,9 +61,7 @@ func TestAReloadKeepsTheConnections(t *testing.T) {
 	if err := take(t, s); err != nil {
 		t.Fatal(err)
 	}
-	var key edge.StoreSettings
-	for key = range first.used {
-	}
+	key := first.used[0].settings
 	for range 300 {
 		next := newApp()
 		if mustStore(t, next, dsn) != s {
@@ -72,7 +70,7 @@ func TestAReloadKeepsTheConnections(t *testing.T) {
 		first.release(0)
 		first = next
 	}
-	eventually(t, "one config uses the store", func() bool { n, _ := stores.References(key); return n == 1 })
+	eventually(t, "one config uses the store", func() bool { n, _ := inUse.References(key); return n == 1 })
 	if n := cluster.Connections(t, dsn); n < 1 || n > 4 {
 		t.Errorf("%d connections, want 1, or a few where the database is slow", n)
 	}
@@ -111,7 +109,6 @@ func TestOtherSettingsMakeAnotherStore(t *testing.T) {
 		"max_blocked_keys 5":     {MaxBlockedKeys: pointer(5)},
 		"max_leases 5":           {MaxLeases: pointer(5)},
 	} {
-		a.used = map[edge.StoreSettings]*store{}
 		defer a.release(0)
 		s := mustStore(t, a, "postgres://localhost/db")
 		if before, ok := seen[s]; ok {
@@ -133,7 +130,7 @@ func TestStoresStartAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range apps {
 		// With equal settings they would share a store.
-		apps[i] = &App{used: map[edge.StoreSettings]*store{}, MaxConns: pointer(i + 1)}
+		apps[i] = &App{MaxConns: pointer(i + 1)}
 		s := mustStore(t, apps[i], dsn)
 		wg.Go(func() {
 			if err := apps[i].Start(); err != nil {

@@ -88,21 +88,6 @@ type requestHits struct {
 // freeRequestHits holds memory for the next requests, to save allocations.
 var freeRequestHits = sync.Pool{New: func() any { return new(requestHits) }}
 
-// add adds a hit in a zone.
-func (h *requestHits) add(z *zone, hit ratelimit.Hit) {
-	h.zones = append(h.zones, z)
-	h.hits = append(h.hits, hit)
-	h.decisions = append(h.decisions, ratelimit.Decision{})
-}
-
-// addPolicy adds the hits of the policy.
-func (h *requestHits) addPolicy() {
-	for i := range h.policy.Hits {
-		h.hits = append(h.hits, h.policy.Hits[i])
-		h.decisions = append(h.decisions, ratelimit.Decision{})
-	}
-}
-
 // release makes the memory free for another request, without the keys: a key may be a part
 // of a long request.
 func (h *requestHits) release() {

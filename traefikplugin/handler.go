@@ -5,24 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// handler is the middleware on a store that decides each request at once. It does not
-// change after New.
+// handler is the middleware. It does not change after New.
 type handler struct {
 	upstream *upstream
 	name     string
 	registry *registry
 	pool     *pool
+	uses     []*sharing // of the pool, and of the policy and the history on it
 	decider  *edge.Decider
 	hits     *hitTemplate
 
-	policy         *edge.Policy // nil without
-	policyTemplate *policyTemplate
+	// Nil if the store decides at once.
+	queue *batch.Queue
+	free  chan *pendingRequest
+
+	// Nil without a policy.
+	policy   *edge.Policy
+	live     *policy.Policy // of policy
+	template *policyTemplate
 }
 
 // background is the context of all decisions. The context of a request is not used. It would
@@ -30,17 +38,79 @@ type handler struct {
 // failure of the database. The timeout bounds the wait.
 var background = context.Background()
 
-// ServeHTTP calls the upstream outside of contain, because a panic of the upstream is not a
+// ServeHTTP waits until a batch has decided the request. With a policy, it asks the policy first:
+// the hits of the policy go with those of the configuration through the queue. Traefik interprets
+// each step for each request, so there are few steps: fill and deliver do the work for all requests
+// of a batch. The upstream is called outside of contain, because a panic of the upstream is not a
 // panic of the plugin.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if decide(h, w, r) {
+	if h.queue == nil {
+		serveAtOnce(h, w, r)
+		return
+	}
+	p := <-h.free
+	p.hits = h.hits
+	p.w = w
+	p.r = r
+	p.admitted = false
+	p.body = ""
+	queued := h.policy == nil || askPolicy(h, p)
+	if queued {
+		batch.Enter(h.queue, p.call)
+	}
+	if p.asked || !p.admitted {
+		serveOther(h, p, w, r, queued)
+		return
+	}
+	h.free <- p
+	pass(h.upstream, w, r)
+}
+
+// serveAtOnce is ServeHTTP without a queue.
+func serveAtOnce(h *handler, w http.ResponseWriter, r *http.Request) {
+	if admitAtOnce(h, w, r) {
 		pass(h.upstream, w, r)
 	}
 }
 
-// decide reports whether a request passes. If the request does not pass, decide has sent the
-// response.
-func decide(h *handler, w http.ResponseWriter, r *http.Request) (passes bool) {
+// serveOther is the rest of ServeHTTP with a policy, or for a request that deliver has not admitted. It is
+// a function of its own because ServeHTTP would take longer for all requests.
+func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Request, queued bool) {
+	if queued && !p.admitted {
+		finishUnadmitted(h, p)
+	}
+	if p.asked {
+		if p.admitted && h.template.forward {
+			forward(r.Header, &p.outcome)
+		}
+		p.asked = false
+		p.facts = policy.Facts{} // a part of a long request must not be kept
+		p.outcome.User = ""
+		p.outcome.Tier = ""
+		for i := range p.outcome.Hits {
+			p.outcome.Hits[i].Key = ""
+		}
+	}
+	if p.r != nil {
+		forget(p)
+	}
+	if p.admitted {
+		h.free <- p
+		pass(h.upstream, w, r)
+		return
+	}
+	body := p.body
+	status := p.status
+	h.free <- p
+	if body != "" {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body)) // an error means that the client has closed the connection
+	}
+}
+
+// admitAtOnce reports whether a request passes, without a queue. If the request does not pass,
+// admitAtOnce has sent the response.
+func admitAtOnce(h *handler, w http.ResponseWriter, r *http.Request) (passes bool) {
 	defer contain(h, w, &passes)
 	p := newPendingRequest()
 	p.hits = h.hits
@@ -50,7 +120,7 @@ func decide(h *handler, w http.ResponseWriter, r *http.Request) (passes bool) {
 	if outcome.Err != nil {
 		outcome = noDecision(h, p, outcome.Err)
 	}
-	return respond(w, outcome)
+	return respond(w, &outcome)
 }
 
 // askStore decides a request without a queue.
@@ -59,17 +129,47 @@ func askStore(p *pendingRequest, d *edge.Decider) edge.Outcome {
 	hits := p.call.Hits
 	p.call.Decisions = append(p.call.Decisions[:0], make([]ratelimit.Decision, len(hits))...)
 	if p.asked {
-		return edge.DecidePolicy(background, d, hits, p.call.Decisions, &p.outcome)
+		return d.Take(background, hits, p.call.Decisions, &p.outcome)
 	}
-	return edge.Decide(background, d, hits, p.call.Decisions)
+	return d.Take(background, hits, p.call.Decisions, nil)
 }
 
-// respondWithoutDecision is decide for a request for which the queue has made no decision.
-func respondWithoutDecision(h *handler, p *pendingRequest, w http.ResponseWriter) (passes bool) {
-	defer contain(h, w, &passes)
+// decideLate decides a request without the queue, in what is left of its timeout. failure is why the
+// policy could not decide the request, or nil: what it would have said of a request that passes is
+// unknown.
+func decideLate(h *handler, p *pendingRequest, failure error) {
+	d := *h.decider
+	d.Timeout -= time.Since(p.began)
+	if d.Timeout < time.Millisecond {
+		d.Timeout = time.Millisecond // refusals that are known need no more
+	}
+	outcome := askStore(p, &d)
+	if outcome.Err != nil {
+		outcome = noDecision(h, p, outcome.Err)
+	} else if outcome.Status != 0 {
+		noteRefusal(h, p, p.call.Decisions)
+	}
+	if failure != nil && outcome.Status == 0 {
+		outcome.Err = failure
+	}
+	p.admitted = answer(p, &outcome, p.call.Hits, p.call.Decisions)
+}
+
+// finishUnadmitted does what is left for a request that the queue has not admitted.
+func finishUnadmitted(h *handler, p *pendingRequest) {
+	if p.body == "" {
+		p.admitted = withoutDecision(h, p)
+	} else if p.asked {
+		noteRefusal(h, p, p.call.Decisions)
+	}
+}
+
+// withoutDecision answers a request for which the queue has made no decision.
+func withoutDecision(h *handler, p *pendingRequest) (passes bool) {
+	defer contain(h, p.w, &passes)
+	fill([]*batch.Call{p.call}) // its hits may be those of an earlier request
 	outcome := noDecision(h, p, p.call.Err)
-	recordAlone(p, outcome, nil)
-	return respond(w, outcome)
+	return answer(p, &outcome, p.call.Hits, p.call.Decisions)
 }
 
 // noDecision returns the outcome of a request for which no decision was made, and logs the
@@ -85,7 +185,7 @@ func noDecision(h *handler, p *pendingRequest, err error) edge.Outcome {
 		if failure == nil {
 			d := edge.Decider{Store: pool.store, Timeout: h.decider.Timeout, OnError: h.decider.OnError}
 			outcome = askStore(p, &d)
-			h.registry.release(pool)
+			h.registry.release(pool, pool.use)
 		}
 	}
 	if outcome.Err != nil {
@@ -94,14 +194,23 @@ func noDecision(h *handler, p *pendingRequest, err error) edge.Outcome {
 	return outcome
 }
 
+// answer records and responds to a request that no batch has decided. It reports whether the
+// request passes.
+func answer(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
+	if p.hits.recorder != nil {
+		record(p, o, hits, decisions)
+	}
+	return respond(p.w, o)
+}
+
 // respond sets the headers, and refuses a request that does not pass. It reports whether
 // the request passes.
-func respond(w http.ResponseWriter, outcome edge.Outcome) bool {
-	edge.SetHeaders(w.Header(), &outcome)
-	if outcome.Status == 0 {
+func respond(w http.ResponseWriter, o *edge.Outcome) bool {
+	edge.SetHeaders(w.Header(), o)
+	if o.Status == 0 {
 		return true
 	}
-	outcome.Refuse(w)
+	o.Refuse(w)
 	return false
 }
 
@@ -115,5 +224,5 @@ func contain(h *handler, w http.ResponseWriter, passes *bool) {
 func panicked(h *handler, w http.ResponseWriter, passes *bool, p any) {
 	outcome := edge.NoDecision(h.decider.OnError, fmt.Errorf("panic: %v", p))
 	h.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.name, outcome.Consequence(), outcome.Err))
-	*passes = respond(w, outcome)
+	*passes = respond(w, &outcome)
 }

@@ -14,8 +14,9 @@ import (
 )
 
 // recordAll records requests that the queue has decided, and forgets the keys of their hits. All
-// their limits are simple, and judged has no status yet. It is one loop, because a call takes long in
-// the interpreter.
+// their limits are simple, and judged has no status yet. It does what record does, in one loop: with record
+// for each request, a request takes 1.5 times the processor time or more, and 960 allocations instead of 520
+// (benchmark Interpreted/Postgres,_headers_both,_audit_denied in integration, in turns).
 func recordAll(calls []*batch.Call) {
 	now := time.Now()
 	r := &history.Record{Time: now}
@@ -110,28 +111,4 @@ func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 	if said != nil && (!said.Simple || len(said.Would) > 0) {
 		edge.AddShadows(f.writer, r, o, hits, decisions, said)
 	}
-}
-
-// recordByPolicy records a request that is answered, or passes, without a decision on a limit. It
-// does nothing without a history.
-func recordByPolicy(p *pendingRequest, o edge.Outcome) {
-	if p.hits.recorder != nil {
-		record(p, &o, nil, nil)
-	}
-}
-
-// recordAlone records a request that no batch has decided. It does nothing without a history.
-// failure is why the policy could not decide the request, or nil: what it would have said of a
-// request that passes is unknown.
-func recordAlone(p *pendingRequest, o edge.Outcome, failure error) {
-	if p.hits.recorder == nil {
-		return
-	}
-	if failure != nil && o.Status == 0 {
-		o.Err = failure
-	}
-	if o.Err != nil && failure == nil {
-		fill([]*batch.Call{p.call}) // its hits may be those of an earlier request
-	}
-	record(p, &o, p.call.Hits, p.call.Decisions)
 }

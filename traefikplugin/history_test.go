@@ -23,7 +23,7 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 	for range reloads {
 		ctx, cancel := context.WithCancel(t.Context())
 		last = open(t, ctx, r, &next, c)
-		h := withQueue(last)
+		h := withLeases(last)
 		if _, leased := h.(*leasedHandler); leased {
 			t.Fatal("a handler that does not record serves the requests")
 		}

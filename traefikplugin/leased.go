@@ -18,7 +18,7 @@ import (
 // cost, and a key of one part that is not a secret. It does not change.
 type leasedHandler struct {
 	upstream *upstream
-	queued   http.Handler // decides the requests for which no units are held
+	queued   *handler // decides the requests for which no units are held
 	limit    *ratelimit.Limit
 	row      lease.Row // without the key, unless it is fixed
 	quota    string    // of the limit
@@ -36,20 +36,20 @@ type leasedHandler struct {
 }
 
 // withLeases returns the handler of a middleware: a leasedHandler if the middleware is of its
-// kind, else queued. For another kind of middleware, the queue decides by leases. So it does with a
+// kind, else h. For another kind of middleware, the queue decides by leases. So it does with a
 // history, because the queue records requests.
-func withLeases(h *handler, queued http.Handler) http.Handler {
+func withLeases(h *handler) http.Handler {
 	table := lease.TableOf(h.pool.store)
 	f := h.hits
-	if table == nil || f.recorder != nil || len(f.hits) != 1 || f.anyCost || len(f.keys[0]) != 1 {
-		return queued
+	if table == nil || h.policy != nil || f.recorder != nil || len(f.hits) != 1 || f.anyCost || len(f.keys[0]) != 1 {
+		return h
 	}
 	hit := f.hits[0]
 	part := f.keys[0][0]
 	if hit.Limit.Lease <= 0 || hit.Secret || part.from != fromRemoteIP && part.from != fromText && part.from != fromHeader {
-		return queued
+		return h
 	}
-	l := &leasedHandler{upstream: h.upstream, queued: queued, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
+	l := &leasedHandler{upstream: h.upstream, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
 		row:    lease.Row{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
 		shards: table.Shards, seed: table.Seed, born: table.Born,
 		from: part.from, text: part.text, ipv4: f.ipv4s[0], ipv6: f.ipv6s[0]}
@@ -61,7 +61,9 @@ func withLeases(h *handler, queued http.Handler) http.Handler {
 
 // ServeHTTP lets a request pass and sets its headers, if the process holds its cost and need not
 // renew the lease. It is what lease.Take does, in one function, because each call takes long in the
-// interpreter, and so does each intermediate value of a function, even if it is not reached.
+// interpreter, and so does each intermediate value of a function, even if it is not reached. Through the
+// queue such a request takes 6 times the processor time (benchmark Interpreted/Postgres,_leased in
+// integration, in turns).
 func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	row := h.row
 	switch h.from {

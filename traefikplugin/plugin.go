@@ -4,14 +4,14 @@
 //
 //   - config.go is the configuration, settings.go reads it, with template.go and
 //     placeholder.go for keys and costs, and address.go for {client_ip}.
-//   - plugin.go makes the middleware. pool.go shares the stores between middlewares.
-//   - policy.go reads the policy, and policy_pool.go shares it. policy_handler.go serves a
-//     request with it.
-//   - history.go reads what is recorded, and history_pool.go shares the history.
-//     history_serve.go records a request.
-//   - handler.go serves a request if the store decides at once, queued.go if it decides
-//     in batches, leased.go if the process holds a lease. response.go changes the headers of
-//     a response.
+//   - plugin.go makes the middleware. pool.go shares the stores, the policies and the histories
+//     between middlewares.
+//   - handler.go serves a request. queued.go is what the queue does for all requests of a batch.
+//     leased.go serves a request if the process holds a lease.
+//   - policy.go reads the policy. policy_serve.go asks it about a request, and forward.go tells the
+//     upstream what it says.
+//   - history.go reads what is recorded. history_serve.go records a request.
+//   - response.go changes the headers of a response.
 //
 // What a limit means is in package ratelimit. What both proxies do with a request is in
 // package edge.
@@ -33,7 +33,7 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	if err != nil {
 		return nil, fmt.Errorf("pg_ratelimit: %w", err)
 	}
-	return withQueue(h), nil
+	return withLeases(h), nil
 }
 
 // newHandler returns a handler on a pool of the registry.
@@ -73,28 +73,13 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		return nil, err
 	}
 	h := &handler{upstream: newUpstream(next, headers), name: name, registry: r, hits: newHitTemplate(rules, addresses)}
-	// This is the last step that can fail, so that no error leaves the pool acquired.
 	if h.pool, err = r.acquire(settings, timeout); err != nil {
 		return nil, err
 	}
-	if p != nil {
-		if h.policy, err = r.acquirePolicy(h.pool, p.settings); err != nil {
-			r.release(h.pool)
-			return nil, err
-		}
-		h.policyTemplate = p
-	}
-	if recorded != nil {
-		writer, err := r.acquireHistory(h.pool, recorded.settings)
-		if err != nil {
-			if p != nil {
-				r.releasePolicy(h.pool, p.settings)
-			}
-			r.release(h.pool)
-			return nil, err
-		}
-		h.hits.recorder = newRecorder(writer, recorded.audit, addresses, p, rules)
-		h.hits.recorder.registry = r
+	h.uses = append(h.uses, h.pool.use)
+	if err := h.acquire(p, recorded, rules); err != nil {
+		h.release()
+		return nil, err
 	}
 	r.shareLimits(h.pool, h.hits.hits)
 	if edge.HasPassword(config.DSN) {
@@ -107,32 +92,44 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		}
 	}
 	h.decider = &edge.Decider{Store: h.pool.store, Timeout: timeout, OnError: onError}
-	pool := h.pool
+	if q := r.queueOf(h.pool, timeout); q != nil {
+		h.queue = q.queue
+		h.free = q.free
+	}
 	context.AfterFunc(ctx, func() {
-		defer pool.logger.recovered()
-		if recorded != nil {
-			r.releaseHistory(pool, recorded.settings)
-		}
-		if p != nil {
-			r.releasePolicy(pool, p.settings)
-		}
-		r.release(pool)
+		defer h.pool.logger.recovered()
+		h.release()
 	})
 	return h, nil
 }
 
-// withQueue returns the handler that serves requests: h itself if its store decides at once,
-// else a handler that puts each request into a queue.
-func withQueue(h *handler) http.Handler {
-	q := h.registry.queueOf(h.pool, h.decider.Timeout)
-	if q == nil {
-		return h
-	}
-	if h.policy != nil {
-		return &policyHandler{
-			free: q.free, queue: q.queue, hits: h.hits, upstream: h.upstream, direct: h, policy: h.policy, live: h.policy.Live(), template: h.policyTemplate,
-			timeout: h.decider.Timeout, patience: h.decider.Timeout / 10,
+// acquire acquires what a handler shares on its pool: the policy and the history, if it has any.
+func (h *handler) acquire(p *policyTemplate, recorded *recordSettings, rules []*rule) error {
+	if p != nil {
+		used, err := h.registry.acquirePolicy(h.pool, p.settings)
+		if err != nil {
+			return err
 		}
+		h.uses = append(h.uses, used.use)
+		h.policy = used.policy
+		h.live = used.policy.Live()
+		h.template = p
 	}
-	return withLeases(h, &queuedHandler{free: q.free, queue: q.queue, hits: h.hits, upstream: h.upstream, direct: h})
+	if recorded != nil {
+		used, err := h.registry.acquireHistory(h.pool, recorded.settings)
+		if err != nil {
+			return err
+		}
+		h.uses = append(h.uses, used.use)
+		h.hits.recorder = newRecorder(used.writer, recorded.audit, h.hits.addresses, p, rules)
+		h.hits.recorder.registry = h.registry
+	}
+	return nil
+}
+
+// release releases what a handler shares. The history and the policy are released before their pool.
+func (h *handler) release() {
+	for i := len(h.uses) - 1; i >= 0; i-- {
+		h.registry.release(h.pool, h.uses[i])
+	}
 }

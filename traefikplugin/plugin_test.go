@@ -78,7 +78,7 @@ func awaitUsers(t *testing.T, r *registry, want int) {
 		users := 0
 		r.mu.Lock()
 		for _, p := range r.pools {
-			users += p.users
+			users += p.use.users
 		}
 		r.mu.Unlock()
 		if users == want {
@@ -153,7 +153,7 @@ func TestTheLogHasTheCauseOfAnOutage(t *testing.T) {
 		output := logged(t, func() {
 			c := valid()
 			c.DSN, c.OnError = "postgres://u@127.0.0.1:1/db?sslmode=disable", onError
-			h := withQueue(open(t, t.Context(), newRegistry(time.Minute), &served{}, c))
+			h := withLeases(open(t, t.Context(), newRegistry(time.Minute), &served{}, c))
 			for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 				ask(h)
 			}

@@ -66,8 +66,8 @@ func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 		}
 		fmt.Fprintf(w, "%s|%s|%s|%s|%d", r.Header.Get("X-RateLimit-User"), r.Header.Get("X-RateLimit-Tier"), r.Header.Get("X-RateLimit-Key-Id"), r.Header.Get("X-RateLimit-Rule"), len(told))
 	})
-	h := withQueue(open(t, t.Context(), newRegistry(time.Millisecond), next, c))
-	if _, ok := h.(*policyHandler); !ok {
+	h := withLeases(open(t, t.Context(), newRegistry(time.Millisecond), next, c))
+	if _, ok := h.(*handler); !ok {
 		t.Fatalf("the middleware is a %T", h)
 	}
 	return h
@@ -139,7 +139,7 @@ func TestAClientCannotHideFromTheUpstreamWhoARequestIs(t *testing.T) {
 
 // A request that fails in the middleware is not taken for an earlier one.
 func TestARequestThatPanicsHasNoUser(t *testing.T) {
-	h := governed(t, withPolicy(t, people), func(c *Config) { c.OnError = "allow" }).(*policyHandler)
+	h := governed(t, withPolicy(t, people), func(c *Config) { c.OnError = "allow" }).(*handler)
 	if w := send(h, "/", "X-User", "alice"); w.Body.String() != "alice|free|||2" {
 		t.Fatalf("the upstream is told %s", w.Body)
 	}

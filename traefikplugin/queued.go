@@ -12,15 +12,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// queuedHandler is the middleware on a store that decides in batches.
-type queuedHandler struct {
-	free     chan *pendingRequest
-	queue    *batch.Queue
-	hits     *hitTemplate
-	upstream *upstream
-	direct   *handler // responds to requests for which the queue has made no decision
-}
-
 // pendingRequest is a request that waits for its decision. It is used for one request after
 // another. ServeHTTP owns it, except while its call is in the queue. During that time the
 // queue's fill and deliver own it.
@@ -30,10 +21,10 @@ type pendingRequest struct {
 	w    http.ResponseWriter
 	r    *http.Request
 
-	// Set by deliver. If deliver sets neither of them, there is no decision.
+	// Set by deliver. If deliver sets neither of the first two, there is no decision.
 	admitted bool
 	body     string // of a refusal
-	status   int    // of a refusal with a policy; 0 is 429
+	status   int    // of a refusal
 
 	// Set if the policy has been asked about the request.
 	asked   bool
@@ -41,7 +32,6 @@ type pendingRequest struct {
 	outcome policy.Outcome
 	began   time.Time    // when the policy was asked, unless it knew all about the request and there is no history
 	judged  edge.Outcome // by deliver, if not all limits are simple, or with a history
-	failure error        // why the policy could not decide a request that is late
 }
 
 func newPendingRequest() *pendingRequest {
@@ -114,31 +104,13 @@ func newRequestQueue(store ratelimit.Store, timeout time.Duration) *requestQueue
 	return q
 }
 
-// ServeHTTP waits until a batch has decided the request. Traefik interprets each step of it
-// for each request, so it has few steps: fill and deliver do the work for all requests of a
-// batch.
-func (h *queuedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p := <-h.free
-	p.hits = h.hits
-	p.w = w
-	p.r = r
-	batch.Enter(h.queue, p.call)
-	if !p.admitted {
-		serveOther(h, p, w, r)
-		return
-	}
-	h.free <- p
-	pass(h.upstream, w, r)
-}
-
 // fill sets the hits of the calls of a batch. A worker of the queue calls it before the batch
 // is decided.
 func fill(calls []*batch.Call) {
 	for _, c := range calls {
 		p := c.Owner.(*pendingRequest)
 		f := p.hits
-		p.admitted = false
-		p.body = ""
+		p.status = http.StatusTooManyRequests
 		c.Hits = append(c.Hits[:0], f.hits...)
 		c.Apart = false
 		for i := range f.hits {
@@ -148,7 +120,7 @@ func fill(calls []*batch.Call) {
 				from = t[0].from
 			}
 			key := ""
-			switch { // the frequent keys are made here, without a call
+			switch { // the frequent keys are made here: with expand a request has 500 allocations instead of 430
 			case from == fromRemoteIP:
 				host, _, err := net.SplitHostPort(p.r.RemoteAddr)
 				if err != nil {
@@ -177,7 +149,6 @@ func fill(calls []*batch.Call) {
 			fillCosts(f, p.r, c.Hits)
 		}
 		if p.asked {
-			p.status = 0
 			c.Hits = append(c.Hits, p.outcome.Hits...)
 			c.Apart = len(c.Hits) > 0 && c.Hits[len(c.Hits)-1].Apart // those come last
 		}
@@ -249,22 +220,6 @@ func deliver(calls []*batch.Call) {
 		p.r = nil
 		p.body = responses[i].Body
 		p.admitted = p.body == ""
-	}
-}
-
-// serveOther is the rest of ServeHTTP for a request that deliver has not admitted.
-func serveOther(h *queuedHandler, p *pendingRequest, w http.ResponseWriter, r *http.Request) {
-	if body := p.body; body != "" {
-		h.free <- p
-		w.WriteHeader(http.StatusTooManyRequests)
-		_, _ = w.Write([]byte(body)) // an error means that the client has closed the connection
-		return
-	}
-	passes := respondWithoutDecision(h.direct, p, w)
-	forget(p)
-	h.free <- p
-	if passes {
-		pass(h.upstream, w, r)
 	}
 }
 

@@ -25,7 +25,7 @@ func proxied(t *testing.T, headers string, upstream http.HandlerFunc) *httptest.
 	c.Headers = headers
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.FlushInterval = 100 * time.Millisecond // Traefik's default
-	server := httptest.NewServer(withQueue(open(t, t.Context(), newRegistry(time.Minute), proxy, c)))
+	server := httptest.NewServer(withLeases(open(t, t.Context(), newRegistry(time.Minute), proxy, c)))
 	t.Cleanup(server.Close)
 	return server
 }
@@ -161,7 +161,7 @@ func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 	r := newRegistry(time.Minute)
 	inner, outer := valid(), valid()
 	inner.Prefix, inner.Limit = "inner", "1 1h"
-	h := withQueue(open(t, t.Context(), r, withQueue(open(t, t.Context(), r, http.NotFoundHandler(), inner)), outer))
+	h := withLeases(open(t, t.Context(), r, withLeases(open(t, t.Context(), r, http.NotFoundHandler(), inner)), outer))
 	for _, want := range []string{"404 [100] [99]", "429 [1] [0]"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
@@ -173,7 +173,7 @@ func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 
 // A handler that sends nothing gets status 200 from the server, with the headers of the limit.
 func TestHeadersOfAnEmptyResponse(t *testing.T) {
-	h := withQueue(open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := withLeases(open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-RateLimit-Limit", "7")
 	}), valid()))
 	w := httptest.NewRecorder()

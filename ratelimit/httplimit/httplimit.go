@@ -63,7 +63,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			hits := o.Hits(r)
-			outcome := edge.Decide(r.Context(), decider, hits, make([]ratelimit.Decision, len(hits)))
+			outcome := decider.Take(r.Context(), hits, make([]ratelimit.Decision, len(hits)), nil)
 			if outcome.Err != nil && o.OnError != nil {
 				o.OnError(r, outcome.Err)
 			}

@@ -12,11 +12,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// outcome is what became of an attempt to write a batch.
-type outcome int
+// result is what became of an attempt to write a batch.
+type result int
 
 const (
-	written outcome = iota
+	written result = iota
 	// unknown: it may be written. It is sent again under its number.
 	unknown
 	// refused: it is not written, and never will be as it is.
@@ -168,7 +168,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	within, cancel := context.WithTimeout(ctx, sendTimeout)
 	err := w.db.Run(within, statements)
 	cancel()
-	became, failed := outcomeOf(statements, err)
+	became, failed := resultOf(statements, err)
 	if became == written {
 		w.reported = dropped
 		w.done(p, false)
@@ -223,8 +223,8 @@ type failure struct {
 	code string
 }
 
-// outcomeOf reads the outcome of a transaction. err is that of DB.Run.
-func outcomeOf(statements []*postgres.Statement, err error) (outcome, failure) {
+// resultOf reads the result of a transaction. err is that of DB.Run.
+func resultOf(statements []*postgres.Statement, err error) (result, failure) {
 	first := statements[0]
 	if first.Err != nil && first.Code == uniqueViolation {
 		return written, failure{} // by an earlier attempt

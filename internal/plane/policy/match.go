@@ -126,7 +126,7 @@ func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 		apply(s.set, indexed(s.set, s.set.tiers[o.Tier], f, o), f, id, known, at, o)
 	}
 	if parameters && isAmbiguous(s.set, s.set.tiers[o.Tier], f, id, known, at, o) {
-		refuseAmbiguous(o)
+		RefuseAmbiguous(o)
 	}
 }
 

@@ -40,8 +40,8 @@ func sameLimits(a, b []*Mark) bool {
 	return j == len(b)
 }
 
-// refuseAmbiguous refuses a request in place of what has been decided.
-func refuseAmbiguous(o *Outcome) {
+// RefuseAmbiguous refuses a request in place of what has been decided.
+func RefuseAmbiguous(o *Outcome) {
 	o.Hits = o.Hits[:0]
 	o.Marks = nil
 	o.Simple = false

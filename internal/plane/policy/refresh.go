@@ -84,7 +84,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 		return p.others(ctx, err)
 	}
 	p.lookups.setTables(p.poller.tables)
-	p.apply(found)
+	p.obey(found)
 	defer p.forgetStale() // also if the rules cannot be read: the next poll does not return these changes
 	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
@@ -140,8 +140,8 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// apply notes which rules are to be read, and which identities to be forgotten.
-func (p *Policy) apply(found changes) {
+// obey notes which rules are to be read, and which identities to be forgotten.
+func (p *Policy) obey(found changes) {
 	p.due.rules = p.due.rules || found.rules || found.everything || found.unlogged
 	p.due.bans = p.due.bans || found.bans || found.everything || found.unlogged
 	banned, _ := p.banned.Load().(*bannedSenders)

@@ -43,7 +43,7 @@ func decideUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome
 	// For a ban, it matters who sends a request that is refused. An override may lift NoQuota.
 	o.certain = o.certain && o.Reason == Blocked && o.Mark.Ban == nil
 	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(s.set, anyTier, f, nil, nil, at, o) {
-		refuseAmbiguous(o)
+		RefuseAmbiguous(o)
 		o.certain = false
 	}
 }

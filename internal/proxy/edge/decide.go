@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Decider is what Decide needs besides the hits of a request.
+// Decider is what Take needs besides the hits of a request.
 type Decider struct {
 	Store   ratelimit.Store
 	Timeout time.Duration // for the decision on a request, all its hits together
@@ -50,10 +50,11 @@ type Outcome struct {
 	Err error
 }
 
-// Decide asks the store for the decisions on the hits of a request, and returns what happens
-// to the request. decisions is memory for the decisions, and must be as long as hits. Hits
-// that are Apart come last. A request without other hits passes.
-func Decide(ctx context.Context, d *Decider, hits []ratelimit.Hit, decisions []ratelimit.Decision) Outcome {
+// Take takes the hits of a request, and returns what happens to the request. decisions is memory
+// for the decisions, and must be as long as hits. p is what the policy says, or nil without a
+// policy: its hits are the last ones. Hits that are Apart come last of all. A request without other
+// hits passes.
+func (d *Decider) Take(ctx context.Context, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) Outcome {
 	if len(hits) == 0 {
 		return Outcome{}
 	}
@@ -63,24 +64,63 @@ func Decide(ctx context.Context, d *Decider, hits []ratelimit.Hit, decisions []r
 	if err := d.Store.Take(ctx, d.Timeout, hits, decisions); err != nil {
 		return NoDecision(d.OnError, err)
 	}
-	enforced := len(hits)
+	return Judge(hits, decisions, p)
+}
+
+// Judge is the outcome of a request with these decisions, see Take. A decision on a limit with
+// overage becomes one on its quota.
+func Judge(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) Outcome {
+	enforced := len(decisions)
 	for enforced > 0 && hits[enforced-1].Apart {
 		enforced--
 	}
-	return OutcomeOf(decisions[:enforced])
-}
-
-// OutcomeOf is the outcome of a request with these decisions.
-func OutcomeOf(decisions []ratelimit.Decision) Outcome {
-	if len(decisions) == 0 {
+	var marks []*policy.Mark
+	if p != nil {
+		marks = p.Marks
+	}
+	first := len(decisions) - len(marks)
+	overage := int64(0)
+	for i, m := range marks {
+		if m.Overage {
+			if beyond := countQuota(&decisions[first+i], m.Quota); beyond > overage && !m.Shadow {
+				overage = beyond
+			}
+		}
+	}
+	if enforced == 0 {
 		return Outcome{}
 	}
-	at := Tightest(decisions)
-	o := Outcome{Hit: at, Decision: &decisions[at]}
-	if !decisions[at].Allowed {
-		o.Status = http.StatusTooManyRequests
+	at := Tightest(decisions[:enforced])
+	out := Outcome{Hit: at, Decision: &decisions[at]}
+	switch {
+	case decisions[at].Allowed:
+		out.Overage = overage
+	case at >= first:
+		m := marks[at-first]
+		out.Status = m.Status
+		out.Message = m.Message
+		out.Wait = m.RetryAfter
+	default:
+		out.Status = http.StatusTooManyRequests
 	}
-	return o
+	return out
+}
+
+// countQuota makes a decision on a limit with overage one on its quota, and returns how much is
+// used beyond the quota.
+func countQuota(d *ratelimit.Decision, quota int64) int64 {
+	beyond := int64(0)
+	used := d.Limit - d.Remaining
+	d.Limit = quota
+	if d.Source == ratelimit.Undecided {
+		return 0
+	}
+	d.Remaining = quota - used
+	if d.Remaining < 0 {
+		beyond = -d.Remaining
+		d.Remaining = 0
+	}
+	return beyond
 }
 
 // Tightest returns the place of the decision that the headers describe, see Outcome.Hit.

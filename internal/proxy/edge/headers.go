@@ -8,22 +8,41 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// OwnHeaders are the limit, what is remaining and the reset as SetHeaders has set them, or nil.
+type OwnHeaders []string
+
 // SetHeaders sets the headers of a request's response: X-RateLimit-Limit,
 // X-RateLimit-Remaining and X-RateLimit-Reset (Unix seconds, rounded up). If the request is
 // refused and would pass later, SetHeaders also sets Retry-After. Without a decision on a
-// limit it sets none of the X-RateLimit headers. If a limit with overage is used beyond its
-// quota, SetHeaders sets X-RateLimit-Overage.
-func SetHeaders(h http.Header, o *Outcome) {
-	if o.Decision != nil {
-		SetHeadersIn(h, o, make([]string, ownValues))
-		SetOverage(h, o.Overage)
-		return
+// limit it sets none of the X-RateLimit headers, and returns nil. If a limit with overage is used
+// beyond its quota, SetHeaders sets X-RateLimit-Overage.
+func SetHeaders(h http.Header, o *Outcome) OwnHeaders {
+	var own []string
+	if d := o.Decision; d != nil {
+		// The values share one string and one slice, to save allocations. Each header's
+		// slice has no spare capacity, so that Header.Add allocates a new one.
+		text := strconv.AppendInt(make([]byte, 0, 64), d.Limit, 10)
+		limitEnd := len(text)
+		text = strconv.AppendInt(text, d.Remaining, 10)
+		remainingEnd := len(text)
+		text = strconv.AppendInt(text, d.Reset.Add(time.Second-1).Unix(), 10)
+		all := string(text)
+		own = []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]}
+		h["X-Ratelimit-Limit"] = own[0:1:1]
+		h["X-Ratelimit-Remaining"] = own[1:2:2]
+		h["X-Ratelimit-Reset"] = own[2:3:3]
 	}
-	setRetryAfter(h, o)
+	if o.Overage > 0 {
+		SetOverage(h, o.Overage)
+	}
+	if o.Status != 0 {
+		setRefusalHeaders(h, o)
+	}
+	return own
 }
 
-// setRetryAfter sets the headers of a refusal that do not describe a limit.
-func setRetryAfter(h http.Header, o *Outcome) {
+// setRefusalHeaders sets the headers of a refusal that do not describe a limit.
+func setRefusalHeaders(h http.Header, o *Outcome) {
 	if seconds := o.RetrySeconds(); seconds > 0 {
 		h["Retry-After"] = []string{strconv.FormatInt(seconds, 10)}
 	}
@@ -39,37 +58,14 @@ func SetOverage(h http.Header, overage int64) {
 	}
 }
 
-// SetHeadersIn does what SetHeaders does for an outcome with a decision. values is memory
-// for three texts.
-func SetHeadersIn(h http.Header, o *Outcome, values []string) {
-	d := o.Decision
-	// The values share one string and one slice, to save allocations. Each header's
-	// slice has no spare capacity, so that Header.Add allocates a new one.
-	text := strconv.AppendInt(make([]byte, 0, 64), d.Limit, 10)
-	limitEnd := len(text)
-	text = strconv.AppendInt(text, d.Remaining, 10)
-	remainingEnd := len(text)
-	text = strconv.AppendInt(text, d.Reset.Add(time.Second-1).Unix(), 10)
-	all := string(text)
-	values[0] = all[:limitEnd]
-	values[1] = all[limitEnd:remainingEnd]
-	values[2] = all[remainingEnd:]
-	h["X-Ratelimit-Limit"] = values[0:1:1]
-	h["X-Ratelimit-Remaining"] = values[1:2:2]
-	h["X-Ratelimit-Reset"] = values[2:3:3]
-	if o.Status != 0 {
-		setRetryAfter(h, o)
-	}
-}
-
-// HasLessRemaining reports whether the headers that an earlier handler has set describe a
-// limit with less remaining.
+// HasLessRemaining reports whether headers that something else has set describe a limit with less
+// remaining. If there are several, the last one counts.
 func HasLessRemaining(h http.Header, remaining int64) bool {
 	values := h["X-Ratelimit-Remaining"]
 	if len(values) == 0 {
 		return false
 	}
-	n, err := strconv.ParseInt(values[0], 10, 64)
+	n, err := strconv.ParseInt(values[len(values)-1], 10, 64)
 	return err == nil && n < remaining
 }
 
@@ -80,9 +76,10 @@ type Response struct {
 	Body     string // set for a refusal, which has status 429; else ""
 }
 
-// SetAllHeaders does for many responses what SetHeaders does for one. It also sets the
-// body of a refusal and the headers that go with a body. Text that is the same as in the
-// response before is used again.
+// SetAllHeaders does for many responses what SetHeaders and Refuse do for one, in one loop for the
+// interpreter. Text that is the same as in the response before is used again. Without SetAllHeaders an
+// exact request in Traefik takes 1.1 times the processor time, and 510 allocations instead of 430 (go test
+// -run xxx -bench 'Interpreted$/Postgres$' -benchtime 20000x . in integration, in turns).
 func SetAllHeaders(responses []Response) {
 	limit, limitText := int64(-1), ""
 	reset, resetText := int64(-1), ""

@@ -38,7 +38,7 @@ func TestHeadersOfARefusal(t *testing.T) {
 
 // A refusal that never ends has no Retry-After, and is told before one that does.
 func TestNoRetryAfterIfTheRequestCanNeverPass(t *testing.T) {
-	o := edge.OutcomeOf([]ratelimit.Decision{{Limit: 1, RetryAfter: time.Hour}, {Limit: 2, RetryAfter: ratelimit.Never}, {Limit: 3, RetryAfter: time.Minute}})
+	o := edge.Judge(make([]ratelimit.Hit, 3), []ratelimit.Decision{{Limit: 1, RetryAfter: time.Hour}, {Limit: 2, RetryAfter: ratelimit.Never}, {Limit: 3, RetryAfter: time.Minute}}, nil)
 	h := http.Header{}
 	edge.SetHeaders(h, &o)
 	if h.Get("X-RateLimit-Limit") != "2" || h.Get("Retry-After") != "" || o.Body() != `{"error":"Too many requests"}` {
@@ -64,7 +64,7 @@ func TestManyResponsesAreAsEach(t *testing.T) {
 		}
 		edge.SetAllHeaders(responses)
 		for i, r := range responses {
-			outcome := edge.OutcomeOf([]ratelimit.Decision{*r.Decision})
+			outcome := edge.Judge(make([]ratelimit.Hit, 1), []ratelimit.Decision{*r.Decision}, nil)
 			want := httptest.NewRecorder()
 			edge.SetHeaders(want.Header(), &outcome)
 			if outcome.Status != 0 {

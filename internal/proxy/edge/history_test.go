@@ -156,7 +156,7 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 		"unknown key": {edge.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},
 		"expired key": {edge.Outcome{Status: 401, Reason: policy.KeyExpired}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "key_expired", Tier: "anonymous", Status: 401}},
 		"revoked key": {edge.Outcome{Status: 401, Reason: policy.KeyRevoked}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "key_revoked", Tier: "anonymous", Status: 401}},
-		"ambiguous":   {edge.AmbiguousPath(), nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous", Status: 400}},
+		"ambiguous":   {edge.Outcome{Status: 400, Reason: policy.AmbiguousPath}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous", Status: 400}},
 		"too late, and it passes": {
 			edge.NoDecision(edge.Allow, ratelimit.ErrTimeout), hits[:1], decisions[:1], nil, all,
 			history.Record{Decision: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1", Cost: 2},

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"net/http"
 	"net/netip"
 	"time"
 
@@ -57,10 +56,10 @@ func (p *Policy) Close() { p.live.Close() }
 // Stats returns what is known of the policy.
 func (p *Policy) Stats() policy.Stats { return p.live.Stats() }
 
-// Apply asks the policy about a request, see policy.Policy.Decide. The hits of o that are
-// apart come last. With an error, o is what is known nevertheless: the request follows OnError, and
-// if it may pass, the hits of o are still taken.
-func Apply(ctx context.Context, p *Policy, timeout time.Duration, key, user string, f *policy.Facts, o *policy.Outcome) error {
+// Ask asks the policy about a request, see policy.Policy.Decide. The hits of o that are apart come
+// last. With an error, o is what is known nevertheless: the request follows OnError, and if it may
+// pass, the hits of o are still taken.
+func (p *Policy) Ask(ctx context.Context, timeout time.Duration, key, user string, f *policy.Facts, o *policy.Outcome) error {
 	err := p.live.Decide(ctx, timeout, key, user, f, o)
 	if !o.Simple && len(o.Hits) > 0 {
 		ShadowsLast(o)
@@ -69,7 +68,7 @@ func Apply(ctx context.Context, p *Policy, timeout time.Duration, key, user stri
 }
 
 // ShadowsLast moves the hits of shadow rules behind the others, and sets them apart. It is for
-// an outcome of policy.Recall: Apply does the same. The list of marks belongs to the rules, so
+// an outcome of policy.Recall: Ask does the same. The list of marks belongs to the rules, so
 // the outcome gets another list.
 func ShadowsLast(o *policy.Outcome) {
 	shadows := 0
@@ -104,72 +103,6 @@ func ShadowsLast(o *policy.Outcome) {
 // RefusalOf is the outcome of a request that the policy alone refuses.
 func RefusalOf(o *policy.Outcome) Outcome {
 	return Outcome{Status: o.Status, Reason: o.Reason, Message: o.Message, Wait: o.RetryAfter}
-}
-
-// Judge is the outcome of a request with these decisions. Those on the hits of the policy
-// come last. A decision on a limit with overage becomes one on its quota.
-func Judge(decisions []ratelimit.Decision, o *policy.Outcome) Outcome {
-	first := len(decisions) - len(o.Marks)
-	enforced := len(decisions)
-	overage := int64(0)
-	for i := len(o.Marks) - 1; i >= 0; i-- {
-		m := o.Marks[i]
-		if m.Overage {
-			if beyond := countQuota(&decisions[first+i], m.Quota); beyond > overage && !m.Shadow {
-				overage = beyond
-			}
-		}
-		if m.Shadow {
-			enforced = first + i
-		}
-	}
-	out := OutcomeOf(decisions[:enforced])
-	if out.Status == 0 {
-		out.Overage = overage
-	} else if out.Hit >= first {
-		m := o.Marks[out.Hit-first]
-		out.Status = m.Status
-		out.Message = m.Message
-		out.Wait = m.RetryAfter
-	}
-	return out
-}
-
-// countQuota makes a decision on a limit with overage one on its quota, and returns how much is
-// used beyond the quota.
-func countQuota(d *ratelimit.Decision, quota int64) int64 {
-	beyond := int64(0)
-	used := d.Limit - d.Remaining
-	d.Limit = quota
-	if d.Source == ratelimit.Undecided {
-		return 0
-	}
-	d.Remaining = quota - used
-	if d.Remaining < 0 {
-		beyond = -d.Remaining
-		d.Remaining = 0
-	}
-	return beyond
-}
-
-// DecidePolicy is Decide for a request with a policy. The last hits of the request are those of
-// o.
-func DecidePolicy(ctx context.Context, d *Decider, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Outcome) Outcome {
-	if len(hits) == 0 {
-		return Outcome{}
-	}
-	if Paused(d.Store) {
-		return PausedOutcome()
-	}
-	if err := d.Store.Take(ctx, d.Timeout, hits, decisions); err != nil {
-		return NoDecision(d.OnError, err)
-	}
-	return Judge(decisions, o)
-}
-
-// AmbiguousPath is the outcome of a request for policy.ErrAmbiguousPath.
-func AmbiguousPath() Outcome {
-	return Outcome{Status: http.StatusBadRequest, Reason: policy.AmbiguousPath}
 }
 
 // Sender is the sender of a request as bans see it: the API key, or else the user, or else the

@@ -69,12 +69,14 @@ func TestTheDecisionsOnAPolicyAreJudged(t *testing.T) {
 		"refused beside an overage":      {[]ratelimit.Decision{refused, used(7)}, []*policy.Mark{overage}, 429, 0, 0, 60},
 		"known refused, the rest is not": {[]ratelimit.Decision{refused, {Source: ratelimit.Undecided, Allowed: true}}, []*policy.Mark{overage}, 429, 0, 0, 60},
 	} {
-		o := edge.Judge(c.decisions, &policy.Outcome{Marks: c.marks})
+		hits := make([]ratelimit.Hit, len(c.decisions))
+		hits[len(hits)-1].Apart = c.marks[len(c.marks)-1].Shadow
+		o := edge.Judge(hits, c.decisions, &policy.Outcome{Marks: c.marks})
 		if o.Status != c.status || o.Decision.Remaining != c.remaining || o.Overage != c.overage || o.RetrySeconds() != c.retry {
 			t.Errorf("%s: %+v with %d left, Retry-After %d; want %+v", name, o, o.Decision.Remaining, o.RetrySeconds(), c)
 		}
 	}
-	if o := edge.Judge([]ratelimit.Decision{refused}, &policy.Outcome{Marks: []*policy.Mark{shadow}}); o.Status != 0 || o.Decision != nil {
+	if o := edge.Judge([]ratelimit.Hit{{Apart: true}}, []ratelimit.Decision{refused}, &policy.Outcome{Marks: []*policy.Mark{shadow}}); o.Status != 0 || o.Decision != nil {
 		t.Errorf("a shadow alone: %+v", o)
 	}
 }

@@ -27,8 +27,7 @@ func TestHeadersOfAnUpstream(t *testing.T) {
 	} {
 		d := ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Reset: time.Unix(1700000000, 0)}
 		h := http.Header{}
-		edge.SetHeaders(h, &edge.Outcome{Decision: &d})
-		own := edge.HeadersOf(h)
+		own := edge.SetHeaders(h, &edge.Outcome{Decision: &d})
 		for name, value := range map[string]string{"X-RateLimit-Limit": test.limit, "X-RateLimit-Remaining": test.remaining, "X-RateLimit-Reset": test.reset} {
 			if value != "" {
 				h.Add(name, value)

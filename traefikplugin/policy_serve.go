@@ -1,0 +1,156 @@
+package traefikplugin
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// askPolicy asks the policy about a request, and reports whether the queue decides the request.
+// Otherwise the request is admitted or answered. The frequent case is a known API key with limits that
+// are all Simple: without policy.Recall such a request takes 1.3 times the processor time, and 1,140
+// allocations instead of 860 (benchmark Interpreted/Postgres,_policy in integration, in turns).
+func askPolicy(h *handler, p *pendingRequest) (queued bool) {
+	defer containPolicy(h, p, &queued)
+	removeForwarded(p.r.Header)
+	if h.hits.recorder != nil {
+		p.began = time.Now()
+	}
+	p.asked = true
+	key, user, ok := setFacts(h.template, &p.facts, p.r)
+	if !ok {
+		p.outcome.Reset()
+		policy.RefuseAmbiguous(&p.outcome)
+		return follow(h, p)
+	}
+	if key == "" || !policy.Recall(h.live, key, &p.facts, &p.outcome) {
+		return askFully(h, p, key, user)
+	}
+	if p.outcome.Simple {
+		return true
+	}
+	edge.ShadowsLast(&p.outcome)
+	return follow(h, p)
+}
+
+// askFully is askPolicy for a request of which the policy may have to ask the database. If that took
+// a large part of the timeout, the queue is not used, because its timeout begins anew.
+func askFully(h *handler, p *pendingRequest, key, user string) bool {
+	p.began = time.Now()
+	timeout := h.decider.Timeout
+	err := h.policy.Ask(background, timeout, key, user, &p.facts, &p.outcome)
+	if err != nil && errors.Is(err, ratelimit.ErrClosed) {
+		err = askAgain(h, p, key, user, err)
+	}
+	if err != nil {
+		withoutPolicy(h, p, err)
+		return false
+	}
+	if !follow(h, p) {
+		return false
+	}
+	if time.Since(p.began) > timeout/10 {
+		decideLate(h, p, nil)
+		return false
+	}
+	return true
+}
+
+// askAgain asks the policy that has replaced a closed one, because the request came long after
+// a reload. Without such a policy it returns err.
+func askAgain(h *handler, p *pendingRequest, key, user string, err error) error {
+	registry := h.registry
+	timeout := h.decider.Timeout
+	pool, failure := registry.acquire(h.pool.settings, timeout)
+	if failure != nil {
+		return err
+	}
+	defer registry.release(pool, pool.use)
+	replaced, failure := registry.acquirePolicy(pool, h.template.settings)
+	if failure != nil {
+		return err
+	}
+	defer registry.release(pool, replaced.use)
+	return replaced.policy.Ask(background, timeout, key, user, &p.facts, &p.outcome)
+}
+
+// follow does what the outcome of the policy says, and reports whether the queue decides the request.
+func follow(h *handler, p *pendingRequest) bool {
+	if p.outcome.Reason != policy.NotRefused && !h.policy.Lift(&p.outcome) {
+		noteRefusal(h, p, nil)
+		refusal := edge.RefusalOf(&p.outcome)
+		p.admitted = answer(p, &refusal, nil, nil)
+		return false
+	}
+	if len(h.hits.hits) == 0 && len(p.outcome.Hits) == 0 {
+		p.admitted = answer(p, &edge.Outcome{}, nil, nil)
+		return false
+	}
+	return true
+}
+
+// withoutPolicy is what happens to a request that the policy could not decide as a whole. If it is
+// not refused, the limits of the configuration apply, and those of the policy that are known to.
+func withoutPolicy(h *handler, p *pendingRequest, err error) {
+	outcome := edge.NoDecision(h.decider.OnError, err)
+	h.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.name, outcome.Consequence(), err))
+	if outcome.Status != 0 || len(h.hits.hits) == 0 && len(p.outcome.Hits) == 0 {
+		p.admitted = answer(p, &outcome, nil, nil)
+		return
+	}
+	decideLate(h, p, err)
+}
+
+// containPolicy must be deferred. It turns a panic into an outcome without a decision.
+func containPolicy(h *handler, p *pendingRequest, queued *bool) {
+	if failure := recover(); failure != nil {
+		p.outcome.Reset() // it may be that of an earlier request
+		*queued = false
+		admitted := false
+		panicked(h, p.w, &admitted, failure)
+		p.admitted = admitted
+	}
+}
+
+// noteRefusal notes a refused request for bans.
+func noteRefusal(h *handler, p *pendingRequest, decisions []ratelimit.Decision) {
+	sender := &edge.Sender{KeyID: p.outcome.KeyID, User: p.outcome.User, Address: p.facts.Address}
+	h.policy.NoteRefusals(sender, h.hits.bans, p.call.Hits, decisions, &p.outcome)
+}
+
+// deliverPolicy is deliver for a request that the policy was asked about. It reports whether
+// nothing is left to do for it.
+func deliverPolicy(p *pendingRequest, c *batch.Call) (done bool) {
+	p.judged = edge.Judge(c.Hits, c.Decisions, &p.outcome)
+	o := &p.judged
+	if p.hits.recorder != nil {
+		record(p, o, c.Hits, c.Decisions)
+	}
+	h := p.w.Header()
+	for i := range c.Hits {
+		c.Hits[i].Key = ""
+	}
+	if o.Overage > 0 {
+		edge.SetOverage(h, o.Overage)
+	}
+	if o.Decision == nil {
+		p.admitted = true
+		return true
+	}
+	if o.Status == 0 || o.Status == http.StatusTooManyRequests && o.Message == "" && o.Wait == 0 {
+		return false
+	}
+	edge.SetHeaders(h, o)
+	p.body = o.Body()
+	p.status = o.Status
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.Itoa(len(p.body))}
+	return true
+}
