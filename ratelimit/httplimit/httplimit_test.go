@@ -211,7 +211,7 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 		{nil, httplimit.Options{Limit: limit}, "store"},
 		{store, httplimit.Options{}, "Limit"},
 		{store, httplimit.Options{Limit: &ratelimit.Limit{Events: 1, Window: time.Hour}}, "prefix"},
-		{store, httplimit.Options{Limit: &ratelimit.Limit{Prefix: "p", Window: time.Hour}}, "limit"},
+		{store, httplimit.Options{Limit: &ratelimit.Limit{Prefix: "p", Window: time.Hour}}, "events"},
 		{store, httplimit.Options{Limit: limit, Timeout: -1}, "Timeout"},
 	} {
 		_, err := httplimit.New(test.store, test.options)

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
@@ -21,7 +22,7 @@ const (
 const cellSize = 12
 
 var (
-	errColumns  = errors.New("ratelimit/postgres: the server's answer does not have the statement's columns")
+	errColumns  = results.ErrColumns
 	errNoAnswer = errors.New("ratelimit/postgres: the server gave no answer for a key")
 )
 
@@ -105,7 +106,7 @@ func readRowsCarefully(g *group, width int) error {
 	step := g.definition.SQL
 	g.cells = g.cells[:0]
 	var arrays [][]byte // of each row the state, if it is an array
-	columns, err := Columns(&g.statement)
+	columns, err := results.Columns(g.statement.Result)
 	if err != nil {
 		return err
 	}
@@ -132,33 +133,10 @@ func readRowsCarefully(g *group, width int) error {
 	return nil
 }
 
-// Columns returns the columns of all rows of a result, which are parts of Statement.Result. NULL
-// is nil.
-func Columns(s *Statement) ([][]byte, error) {
-	var all [][]byte
-	for rest := s.Result; len(rest) > 0; {
-		if len(rest) < 4 {
-			return nil, errColumns
-		}
-		size := int(int32(binary.BigEndian.Uint32(rest)))
-		rest = rest[4:]
-		if size < 0 {
-			all = append(all, []byte(nil))
-			continue
-		}
-		if size > len(rest) {
-			return nil, errColumns
-		}
-		all = append(all, rest[:size:size])
-		rest = rest[size:]
-	}
-	return all, nil
-}
-
 // bigints returns the columns of a result, which are bigints or ints; NULL is 0. A result that
 // cannot be read has none.
 func bigints(s *Statement) []int64 {
-	columns, err := Columns(s)
+	columns, err := results.Columns(s.Result)
 	if err != nil {
 		return nil
 	}

@@ -40,7 +40,7 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 	}
 	model.want("SELECT count(*) FROM rate_limit_users", "2")
 	for name, before := range map[string]string{
-		"empty": "", "counters": schema.Counters, "a table is gone": schema.File + "DROP TABLE rate_limit_bans CASCADE", "all but the last command": schema.File + "DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
+		"empty": "", "counters": schema.Counters, "a table is gone": schema.File + "DROP TABLE rate_limit_durable", "all but the last command": schema.File + "DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := empty(t)
@@ -141,8 +141,8 @@ func TestEverythingHasAComment(t *testing.T) {
 	s.want(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%' AND obj_description(p.oid, 'pg_proc') IS NULL`, "")
 }
 
-// A store that counts makes the two tables of counts and nothing else.
-func TestALimitAloneMakesTwoTables(t *testing.T) {
+// A store that counts makes the tables of counts and of the registry, and nothing else.
+func TestALimitAloneMakesNoPolicy(t *testing.T) {
 	s := empty(t)
 	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
 	if err != nil {
@@ -154,7 +154,7 @@ func TestALimitAloneMakesTwoTables(t *testing.T) {
 	}
 	takes(t, store)
 	store.Close()
-	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral")
+	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause")
 	s.want(`SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`, "0")
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -231,7 +232,7 @@ func query(ctx context.Context, db postgres.DB, columns int, sql string, args ..
 	if statement.Err != nil {
 		return nil, statement.Err
 	}
-	values, err := postgres.Columns(statement)
+	values, err := results.Columns(statement.Result)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -266,7 +267,7 @@ func runOne(ctx context.Context, db postgres.DB, statement *postgres.Statement, 
 
 // texts are the columns of all rows of a result.
 func texts(statement *postgres.Statement, width int) ([]string, error) {
-	columns, err := postgres.Columns(statement)
+	columns, err := results.Columns(statement.Result)
 	if err != nil || len(columns) != statement.Rows*width {
 		return nil, errColumns
 	}

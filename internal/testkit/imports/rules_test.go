@@ -42,19 +42,22 @@ var rules = []rule{
 		dir: "internal/core/hooks", ours: []string{"ratelimit"},
 		reason: "the store gives proxies here what Go programs do not need",
 	}, {
+		dir:    "internal/core/results",
+		reason: "the store, the policy and the history read the rows of every driver",
+	}, {
 		dir:    "internal/core/sqlstate",
 		reason: "the store and both drivers use this list of error codes",
 	}, {
 		dir:    "internal/core/schema",
 		reason: "it is SQL text, which every package may run",
 	}, {
-		dir: "ratelimit/postgres", ours: []string{"internal/core/batch", "internal/core/hooks", "internal/core/lease", "internal/core/sqlstate", "ratelimit", "internal/core/algorithm", "internal/core/schema"},
+		dir: "ratelimit/postgres", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/hooks", "internal/core/lease", "internal/core/sqlstate", "ratelimit", "internal/core/algorithm", "internal/core/schema"},
 		reason: "the store knows a driver only as a postgres.DB, and no proxy",
 	}, {
-		dir: "internal/plane/policy", ours: []string{"internal/core/batch", "internal/core/schema", "ratelimit", "ratelimit/postgres"},
+		dir: "internal/plane/policy", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "ratelimit", "ratelimit/postgres"},
 		reason: "decisions about rules are pure functions; what reads the rules knows a database as a postgres.DB",
 	}, {
-		dir: "internal/plane/history", ours: []string{"internal/core/batch", "internal/core/schema", "internal/core/sqlstate", "ratelimit", "ratelimit/postgres"},
+		dir: "internal/plane/history", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "ratelimit", "ratelimit/postgres"},
 		reason: "it writes what others decided, and knows a database as a postgres.DB",
 	}, {
 		dir: "internal/testkit/policytest", ours: []string{"ratelimit", "internal/plane/policy"},
@@ -284,7 +287,7 @@ func interpreted(t *testing.T) []string {
 // TestInterpretedPackages: the documentation of package batch names them.
 func TestInterpretedPackages(t *testing.T) {
 	want := []string{
-		"internal/core/algorithm", "internal/core/batch", "internal/core/hooks", "internal/core/lease", "internal/core/schema", "internal/core/sqlstate",
+		"internal/core/algorithm", "internal/core/batch", "internal/core/hooks", "internal/core/lease", "internal/core/results", "internal/core/schema", "internal/core/sqlstate",
 		"internal/plane/history", "internal/plane/policy", "internal/proxy/edge", "internal/proxy/pgwire",
 		"ratelimit", "ratelimit/memory", "ratelimit/postgres", "traefikplugin",
 	}
