@@ -74,6 +74,8 @@ type holder struct {
 // lock is to be looked at again: the first caller does, and all others count the row as locked
 // meanwhile.
 func (l *locks) find(r *request, wait time.Duration) (locked, due bool) {
+	locked = false
+	due = false
 	if atomic.LoadInt32(&l.any) == 0 {
 		return false, false
 	}

@@ -46,7 +46,10 @@ func (b evenTokens) has(l *ratelimit.Limit, tokens int64) int64 {
 }
 
 func (b evenTokens) store(r *Row) {
-	r.Tokens, r.HasTokens, r.Refill, r.Remainder = float64(b.tokens), true, b.refill, b.remainder
+	r.Tokens = float64(b.tokens)
+	r.HasTokens = true
+	r.Refill = b.refill
+	r.Remainder = b.remainder
 }
 
 func takeEven(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
@@ -71,7 +74,9 @@ func refundEven(l *ratelimit.Limit, r *Row, now, cost int64) {
 	}
 	b := fillEven(l, r, now)
 	if b.tokens += cost; b.tokens >= l.Capacity() {
-		b = evenTokens{l.Capacity(), larger(now, b.refill), 0} // what is full gains nothing
+		b.tokens = l.Capacity()
+		b.refill = larger(now, b.refill) // what is full gains nothing
+		b.remainder = 0
 	}
 	b.store(r)
 }

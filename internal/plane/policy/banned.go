@@ -74,7 +74,8 @@ func newBannedSenders(users, keys []string) (*bannedSenders, error) {
 		id := &Identity{Digest: digestOf(keys[i]), KeyID: number, User: keys[i+2]}
 		ban := Ban{KeyID: number, Reason: keys[i+5]}
 		if keys[i+3] == "user" {
-			ban = Ban{User: id.User, Reason: ban.Reason}
+			ban.User = id.User
+			ban.KeyID = 0
 		}
 		if err := b.add(id, ban, keys[i+4]); err != nil {
 			return nil, err

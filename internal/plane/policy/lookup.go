@@ -267,7 +267,8 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, tables string,
 		}
 		call.attempts++
 		if others && call.attempts > staleMost {
-			a = answer{err: errOtherTables}
+			a.identity = nil
+			a.err = errOtherTables
 		}
 		if a.err == nil && (others || l.cache.Add([]*Identity{a.identity}, generation, now) > 0) && call.attempts <= staleMost && !l.closed {
 			again = append(again, call)

@@ -97,7 +97,8 @@ type answer struct {
 // lookUp looks senders up in one statement, and returns in which tables. Senders that the database does not have are not in
 // the result. lookUp does not ask for a user with a name that no row can have: such a name would
 // make the statement fail for all.
-func lookUp(db postgres.DB, calls []*lookup) (found map[string]answer, tables string, err error) {
+func lookUp(db postgres.DB, calls []*lookup) (map[string]answer, string, error) {
+	tables := ""
 	digests := []string{}
 	users := []string{}
 	for _, call := range calls {
@@ -114,7 +115,7 @@ func lookUp(db postgres.DB, calls []*lookup) (found map[string]answer, tables st
 	if err != nil {
 		return nil, "", fmt.Errorf("looking up API keys and users: %w", err)
 	}
-	found = make(map[string]answer, len(rows)/3)
+	found := make(map[string]answer, len(rows)/3)
 	for i := 0; i < len(rows); i += 3 {
 		if rows[i] == "tables" {
 			tables = rows[i+1]

@@ -44,7 +44,8 @@ func SharedHits(s *policy.Snapshot, w *World, f *policy.Facts) map[string]int64 
 		hits := map[string]int64{}
 		for j := range o.Hits {
 			name := o.Hits[j].Limit.Prefix + " " + o.Hits[j].Key
-			events, known := shared[name]
+			_, known := shared[name]
+			events := shared[name]
 			if known && events > o.Hits[j].Limit.Events {
 				hits[name] = events
 			} else if known || i == 0 {
