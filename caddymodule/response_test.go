@@ -75,7 +75,8 @@ func TestHeadersStayAfterAnInformationalResponse(t *testing.T) {
 	c := start(t, ":PORT")
 	for headers, want := range map[string]string{"ours": "[1] [0] [1]", "tighter": "[1] [0] [1]", "both": "[1 7] [0 7] [1]"} {
 		site := strings.NewReplacer("DSN", dsn, "LIMITS", "headers "+headers).Replace(policySite)
-		c.load(site[:strings.Index(site, "respond")] + "reverse_proxy " + upstream.URL + "\n}")
+		before, _, _ := strings.Cut(site, "respond")
+		c.load(before + "reverse_proxy " + upstream.URL + "\n}")
 		c.expect(http.StatusOK, "/", "X-User", headers)
 		a := c.expect(http.StatusOK, "/", "X-User", headers)
 		if got := fmt.Sprint(a.header["X-Ratelimit-Limit"], a.header["X-Ratelimit-Remaining"], a.header["X-Ratelimit-Overage"]); got != want || a.body != "hello" {

@@ -25,12 +25,14 @@ const (
 // calendarUnits are the windows on the calendar in configurations, by Calendar.
 var calendarUnits = []string{"", "1d", "1w", "1mo", "1y"}
 
-// loadZone returns a time zone by its IANA name; "" is UTC. "Local" is refused.
-func loadZone(zone string) (*time.Location, error) {
+// checkZone returns an error for what is not the IANA name of a time zone; "" is UTC. "Local" is
+// refused.
+func checkZone(zone string) error {
 	if strings.EqualFold(zone, "local") {
-		return nil, errors.New("Local is another time zone on each machine")
+		return errors.New("the zone Local is another one on each machine")
 	}
-	return time.LoadLocation(zone)
+	_, err := time.LoadLocation(zone)
+	return err
 }
 
 // maxAnchor is the last day that an Anchor can be: 31 December 1972.

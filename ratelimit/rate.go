@@ -112,7 +112,7 @@ func parseCalendar(text string, fields []string) (Rate, error) {
 	}
 	if len(fields) == 4 {
 		rate.Zone = fields[3]
-		if _, err := loadZone(rate.Zone); err != nil {
+		if err := checkZone(rate.Zone); err != nil {
 			return Rate{}, &FieldError{"limit", text, wantZone}
 		}
 	}

@@ -84,7 +84,7 @@ func (l *Limit) validateCalendar() error {
 	if l.Window != 0 {
 		return &FieldError{"window", l.Window.String(), "0 for a limit on the calendar"}
 	}
-	if _, err := loadZone(l.Zone); err != nil {
+	if err := checkZone(l.Zone); err != nil {
 		return &FieldError{"zone", l.Zone, "a time zone of the IANA database, such as Europe/Berlin, that this machine knows"}
 	}
 	return nil

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -122,7 +123,7 @@ func (t *tables) finished(err error) {
 		return
 	}
 	t.pause *= 2
-	if t.pause < firstPause || err == schema.ErrRestoring {
+	if t.pause < firstPause || errors.Is(err, schema.ErrRestoring) {
 		t.pause = firstPause
 	}
 	if t.pause > longestPause {

@@ -33,9 +33,9 @@ func (s *site) wantNodes(want string) {
 	}
 }
 
-// node opens a store of a process, over one of the drivers.
-func (s *site) node(driver, name string, epoch int64) *postgres.Store {
-	store := s.storeOn(drivers[driver](s.t, s.dsn), postgres.Options{Node: &postgres.Node{Name: name, Version: "v1", Epoch: epoch}})
+// node opens a store of the process n, over one of the drivers.
+func (s *site) node(driver string, epoch int64) *postgres.Store {
+	store := s.storeOn(drivers[driver](s.t, s.dsn), postgres.Options{Node: &postgres.Node{Name: "n", Version: "v1", Epoch: epoch}})
 	store.Prepare()
 	return store
 }
@@ -57,7 +57,7 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 				if _, err := s.conn.PgConn().Exec(context.Background(), test.before).ReadAll(); err != nil {
 					t.Fatal(err)
 				}
-				store := s.node(driver, "n", 7)
+				store := s.node(driver, 7)
 				s.wantNodes("n 7 v1" + test.others)
 				hooks.NoteApplied(store, 12, "1", []string{"rule a: wrong", "rule b: wrong"})
 				s.wantNodes("n 7 v1 12 rule a: wrong;rule b: wrong" + test.others)
@@ -70,7 +70,7 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 					}
 				}
 				// Another store of the process has no policy, and takes nothing away.
-				other := s.node("pgxdb", "n", 7)
+				other := s.node("pgxdb", 7)
 				s.exec("UPDATE rate_limit_nodes SET version = '-' WHERE node = 'n'")
 				s.wantNodes("n 7 v1 12 rule a: wrong;rule b: wrong" + strings.Replace(test.others, " 5", " 6", 1))
 				other.Close()
@@ -86,10 +86,10 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 // The rows of processes that vanished are deleted after a day.
 func TestTwoProcessesOfOneName(t *testing.T) {
 	s := newSite(t)
-	first := s.node("pgxdb", "n", 1)
+	first := s.node("pgxdb", 1)
 	s.wantNodes("n 1 v1")
 	s.exec("INSERT INTO rate_limit_nodes (node, epoch, seen) VALUES ('n#2', 9, now()), ('vanished', 9, now() - interval '25 h'), ('away', 9, now() - interval '23 h')")
-	s.node("pgxdb", "n", 2)
+	s.node("pgxdb", 2)
 	s.wantNodes("away 9, n 1 v1, n#2 9, n#3 2 v1")
 	first.Close()
 	s.wantNodes("away 9, n 2 v1, n#2 9")
@@ -213,7 +213,7 @@ func TestPause(t *testing.T) {
 // row is there again a moment after the restore, and a pause is obeyed.
 func TestTheRegistryIsRestored(t *testing.T) {
 	s := newSite(t)
-	store := s.node("pgxdb", "n", 1)
+	store := s.node("pgxdb", 1)
 	s.wantNodes("n 1 v1")
 	s.exec("ALTER TABLE rate_limit_ephemeral DROP CONSTRAINT rate_limit_ephemeral_pkey")
 	s.exec("DROP TABLE rate_limit_nodes, rate_limit_pause")

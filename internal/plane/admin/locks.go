@@ -65,7 +65,7 @@ func (d *Database) holders(ctx context.Context, most time.Duration) []string {
 	if err != nil {
 		return nil // the statement waits on
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the server notices a lost connection by itself
+	defer conn.Close(context.WithoutCancel(ctx))
 	pid := int64(d.conn.PgConn().PID())
 	for {
 		// The wait may have begun some milliseconds after the statement.
