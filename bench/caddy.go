@@ -71,7 +71,8 @@ func (b *bench) startCaddy(p *proxy) *harness.Process {
 
 // askAdmin returns what a Caddy's admin endpoint answers.
 func (b *bench) askAdmin(p *proxy, path string) []byte {
-	response := must(http.DefaultClient.Do(harness.Get("http://" + p.admin + path).WithContext(b.ctx)))
+	response, err := http.DefaultClient.Do(harness.Get("http://" + p.admin + path).WithContext(b.ctx))
+	check(err)
 	defer response.Body.Close()
 	return must(io.ReadAll(response.Body))
 }
