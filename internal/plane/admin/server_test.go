@@ -62,10 +62,11 @@ func TestEveryServerHasCounters(t *testing.T) {
 	check("Top", err)
 	_, err = db.Changes(ctx, 1, 1)
 	check("Changes", err)
-	_, err = db.Nodes(ctx)
-	check("Nodes", err)
 	_, err = db.Bans(ctx)
 	check("Bans", err)
+	if _, err := db.Nodes(ctx); err != nil {
+		t.Errorf("Nodes on server %s: %v", conn.PgConn().ParameterStatus("server_version"), err)
+	}
 
 	if _, err := conn.Exec(ctx, "INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('web', 'x', 3, now(), now() + interval '1 h')"); err != nil {
 		t.Fatal(err)
