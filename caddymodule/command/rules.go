@@ -135,8 +135,8 @@ limit. The change is one transaction.
 
 Settings:
 ` + settingsHelp(admin.RuleSettings()),
-		Example: `  # 1,000 requests an hour for each user of the tier free
-  caddy pg-ratelimit rules set free family=plan tiers=free algorithm=token_bucket per_hour=1000 burst=20
+		Example: `  # 1,000 requests an hour for each user of the tier free, 20 at once
+  caddy pg-ratelimit rules set free_tier_limit family=plan tiers=free algorithm=token_bucket per_hour=1000 burst=20 priority=700
 
   # at most 100 a second from everybody together on /api/v1
   caddy pg-ratelimit rules set protect paths='/api/v1/*' count_by=all per_second=100
