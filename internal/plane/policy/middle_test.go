@@ -22,6 +22,7 @@ type middle struct {
 	held    int           // answers that wait, or have waited
 	lookups int           // statements about identities under way
 	most    int           // the most of them at once
+	asked   [][]string    // the digests that each look-up asks for
 }
 
 var errDown = errors.New("connection refused")
@@ -33,6 +34,9 @@ func (m *middle) Run(ctx context.Context, statements []*postgres.Statement) erro
 	if identities {
 		m.lookups++
 		m.most = max(m.most, m.lookups)
+		if args := statements[0].Args; len(args) == 2 {
+			m.asked = append(m.asked, args[0].([]string))
+		}
 	}
 	m.mu.Unlock()
 	defer func() {
