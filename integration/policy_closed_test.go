@@ -168,7 +168,7 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	}
 }
 
-// Random rules and bans: both proxies refuse what is closed to all, whoever asks, in every state
+// Random rules and bans: both proxies refuse what is closed to all, for every sender and in every state
 // of the database.
 func TestWhatIsClosedToAllIsClosed(t *testing.T) {
 	const worlds, requests = 2, 120

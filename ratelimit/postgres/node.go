@@ -57,7 +57,7 @@ const (
 	mostPause = 365 * 24 * 3600 * 1000000
 )
 
-// pauseSQL reads the pause: how long it lasts in microseconds, and whose it is.
+// pauseSQL reads the pause: how long it lasts in microseconds, and which role made it.
 const pauseSQL = `SELECT greatest(1, (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint)::text || ' by ' || paused_by || coalesce(': ' || reason, '')
 FROM rate_limit_pause WHERE until > clock_timestamp()`
 
@@ -99,7 +99,7 @@ type registration struct {
 	writeAt  time.Time
 	readIn   time.Duration // the time to readAt and to writeAt; 0 if the server has not refused
 	writeIn  time.Duration
-	pause    string // whose pause it is, for people
+	pause    string // until when limits are paused, and by which role, for people
 	told     bool   // that limits are paused
 	reminded time.Time
 	failures map[string]string // the last failure, by what failed

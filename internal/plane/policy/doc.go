@@ -31,7 +31,7 @@
 //
 // A Policy keeps a Snapshot of a database up to date, and looks identities up. Rules and
 // identities that are known hold while the database does not answer. What is known decides
-// first: a request is refused without a look-up if it is refused whoever sends it.
+// first: a request is refused without a look-up if it is refused for every sender.
 //
 // # Cost
 //

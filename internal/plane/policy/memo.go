@@ -27,7 +27,7 @@ type planKey struct{ tier, method, host, path string }
 
 // plan is what is known of the requests with one combination. It does not change.
 type plan struct {
-	found      []int32 // the rules that match, but for those that are filed under a network
+	found      []int32 // the rules that match, without those that are filed under a network
 	outside    []int32 // those without networks: all that match an address in no network
 	parameters bool    // the path has parameters
 	seen       bool    // what follows is known: from the second use on

@@ -51,7 +51,7 @@ func newNaive(w *policytest.World) *naive {
 	return n
 }
 
-// refusal is the outcome of a request that is refused whoever sends it, or "".
+// refusal is the outcome of a request that is refused for every sender, or "".
 func (n *naive) refusal(f *policy.Facts, now time.Time) string {
 	for _, b := range n.world.Bans {
 		if b.Network.IsValid() && in(b.Network, f.Address) && isValid(time.Time{}, b.Until, now) {

@@ -130,7 +130,7 @@ type Outcome struct {
 	// and exempt rules, and limits that let nothing pass.
 	Would []*Mark
 
-	// Of an outcome that is Unread. certain: the request is refused whoever sends it. depends:
+	// Of an outcome that is Unread. certain: the request is refused for every sender. depends:
 	// more rules, or another answer, may hold for the sender.
 	certain, depends bool
 

@@ -215,7 +215,7 @@ func (p *Policy) Wrong() []Wrong {
 // or a user that is not remembered takes half of it at most, so that limits can still be
 // counted. The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the database does
 // not answer. What is remembered is decided without the database. A request that is refused
-// whoever sends it is not looked up.
+// for every sender is not looked up.
 //
 // If a look-up fails, o is what can be decided without it, see Outcome.Unread. There is an
 // error only if more could hold for the sender, and the request is not refused. Without rules,

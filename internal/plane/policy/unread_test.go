@@ -148,7 +148,7 @@ func TestWhatMemoryKnowsDecidesFirst(t *testing.T) {
 	}
 }
 
-// A request that is refused whoever sends it costs the database nothing.
+// A request that is refused for every sender costs the database nothing.
 func TestWhatIsClosedIsNotLookedUp(t *testing.T) {
 	s := newSite(t)
 	s.exec(`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}')`)
