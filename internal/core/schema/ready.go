@@ -32,6 +32,8 @@ const PolicyWhole = `(SELECT count(*) >= 28 FROM pg_catalog.pg_trigger g
 // nothing to do, the version of the server as in 150004, and 1 if a restore is under way or
 // has failed: functions of the policy are there and its tables are not whole, or a table of
 // counts has no primary key. It reads the catalogue only, and takes no lock on the tables.
+// The tables and their keys come from one snapshot. to_regclass would find tables that another
+// process made after the snapshot, whose keys the query does not see.
 const Ready = `SELECT (SELECT bool_and(coalesce(
 	(SELECT count(*) = 12 FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND NOT a.attisdropped
 		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill', 'expires_at',
@@ -41,8 +43,8 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 ` + policyReady + `::int,
 current_setting('server_version_num')::int,
 (EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('rate_limit_ban', 'rate_limit_log_changes', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid)) AND NOT ` + PolicyWhole + `
-	OR EXISTS (SELECT FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name) WHERE to_regclass(t.name) IS NOT NULL
-		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = to_regclass(t.name) AND i.indisprimary)))::int`
+	OR EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable') AND pg_table_is_visible(c.oid)
+		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))::int`
 
 // policyReady is whether Policy has nothing to do.
 const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + ` AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `
