@@ -1,0 +1,37 @@
+package schema_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+// TestTablesOfAnotherProcessAreNoRestore if that process makes them while a query looks for
+// them. The snapshot of the query is older than the tables, but to_regclass finds them.
+func TestTablesOfAnotherProcessAreNoRestore(t *testing.T) {
+	s := empty(t)
+	reader := s.connect()
+	tx, err := reader.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	// looks returns what a proxy finds in the snapshot of the first call.
+	looks := func() (restoring int) {
+		var counters, policy *int
+		var version int
+		if err := tx.QueryRow(t.Context(), schema.Ready).Scan(&counters, &policy, &version, &restoring); err != nil {
+			t.Fatal(err)
+		}
+		return restoring
+	}
+	if looks() != 0 {
+		t.Error("an empty database is restored")
+	}
+	s.exec(schema.File)
+	if looks() != 0 {
+		t.Error("a database whose tables another process has just made is restored")
+	}
+}
