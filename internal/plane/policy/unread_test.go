@@ -34,6 +34,7 @@ func TestASenderThatIsNotKnownOpensNothing(t *testing.T) {
 		for i := range w.Overrides {
 			w.Overrides[i].From, w.Overrides[i].Until = time.Time{}, time.Time{}
 		}
+		w.Rules = append(w.Rules, policy.Rule{Name: "everybody", CountBy: []string{"all"}, Limits: []policy.RuleLimit{{Name: "minute", Limit: ratelimit.Limit{Events: 1000, Window: time.Minute}}}})
 		s := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{})
 		var f policy.Facts
 		var o policy.Outcome
