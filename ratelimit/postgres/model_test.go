@@ -122,6 +122,7 @@ func (b *bench) begin() {
 	*b.clock = *conformance.NewClock()
 	b.model = model{}
 	b.retryAfter = 0
+	b.store.TakeFirst()
 }
 
 // prefix returns a prefix that no schedule has used.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -118,6 +119,29 @@ func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 	})
 	if n := b.store.Stats().RolledBack; n == 0 {
 		t.Error("no transaction was undone: the test does not test")
+	}
+}
+
+// TestTwoLimitsOnOneRowBesideARefusal: one has 12 in an hour and the other 5 in a second. A transaction of both
+// is undone, so neither changes what the other is told.
+func TestTwoLimitsOnOneRowBesideARefusal(t *testing.T) {
+	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket, ratelimit.SlidingLog, ratelimit.GCRA} {
+		t.Run(a.String(), func(t *testing.T) {
+			b := newBench(t)
+			b.begin()
+			full := hitOn("full", 1, false)
+			long, short := hitOn("shared", 12, false), hitOn("shared", 5, false)
+			short.Limit.Window = time.Second
+			long.Limit.Algorithm, short.Limit.Algorithm = a, a
+			long.Cost = 4
+			b.decideBatch(t, []*batch.Call{callFor(false, full), callFor(false, long)})
+			b.clock.Micro += 3 * second
+			long.Cost = 1
+			b.decideBatch(t, []*batch.Call{callFor(false, short, full), callFor(false, long, full)})
+			if n := b.store.Stats().RolledBack; n == 0 {
+				t.Error("no transaction was undone")
+			}
+		})
 	}
 }
 

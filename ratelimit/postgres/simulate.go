@@ -22,8 +22,9 @@ func rowsOf(p *plan) map[rowKey]*snapshot {
 
 // rowsBefore returns the rows as they were before the takes of a plan that was undone: a
 // Refund at the same time undoes a Take. It returns nil if the plan does not say how all rows
-// of the requests were: a refund cannot be undone in memory, and a request that was not to
-// pass, or a hit that only asks, is not in the plan.
+// of the requests were: a refund cannot be undone in memory, and neither can a Take by a limit
+// with a shorter window or a smaller bucket than another limit on the row. A request that was not
+// to pass, or a hit that only asks, is not in the plan.
 func rowsBefore(p *plan, requests []*request) map[rowKey]*snapshot {
 	rows := map[rowKey]*snapshot{}
 	for i := p.used - 1; i >= 0; i-- {
@@ -41,9 +42,15 @@ func rowsBefore(p *plan, requests []*request) map[rowKey]*snapshot {
 			algorithm.Of(l).Refund(l, &s.row, s.now, e.granted*e.cost)
 		}
 	}
+	limits := map[rowKey]*ratelimit.Limit{}
 	for _, r := range requests {
 		for i := range r.call.Hits {
-			if rows[rowOf(&r.call.Hits[i])] == nil {
+			h := &r.call.Hits[i]
+			id := rowOf(h)
+			if limits[id] == nil {
+				limits[id] = h.Limit
+			}
+			if rows[id] == nil || !h.Limit.Equal(limits[id]) {
 				return nil
 			}
 		}

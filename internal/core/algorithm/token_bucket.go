@@ -93,16 +93,16 @@ func lookBucket(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 // charged. What was missing before the charge does not allow more: it may be units that another
 // process holds, and gives back before the refill.
 //
-// A refund after a refill would add to a full bucket what was not used before. So units are
-// used for three quarters of that time, and given back in the last. The claim is its end, in the
-// server's time; a refund after it has no effect.
+// A refund after a refill would add to a full bucket what was not used before. So units are used
+// for at most three quarters of the time until the refill, and given back before it. The claim is
+// last_refill: a refund after a refill or a reset has no effect.
 func leaseOfBucket(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
-	end := smaller(r.Refill+window(l)-now, most+most/3)
-	return end - end/4, now + end
+	end := r.Refill + window(l) - now
+	return smaller(most, end-end/4), r.Refill
 }
 
 func returnToBucket(l *ratelimit.Limit, r *Row, now, units, claim int64) {
-	if larger(now, r.Refill) < claim {
+	if r.Refill == claim && now < claim+window(l) {
 		refundBucket(l, r, now, units)
 	}
 }
@@ -133,7 +133,7 @@ var tokenBucketSQL = SQL{
 	Refund: `(tokens, last_refill) = (SELECT least({quota}, r.tokens + windows::float8 * {events} + {cost}),
 		r.last_refill + windows * {span} * interval '1 microsecond'
 	FROM (SELECT greatest(0, (date_part('epoch', {now} - r.last_refill) * 1000000)::bigint) / {span} AS windows OFFSET 0) a)`,
-	RefundWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND coalesce(greatest({now}, r.last_refill) < {claimed}, true)",
+	RefundWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND coalesce(r.last_refill = {claimed} AND {now} < {claimed} + {span} * interval '1 microsecond', true)",
 	Read:        readBucket,
 }
 

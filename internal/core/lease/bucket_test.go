@@ -59,3 +59,26 @@ func TestUnitsThatGoBackToABucketMakeNoOtherLeaseTooLong(t *testing.T) {
 		t.Error(w.oracle.wrong)
 	}
 }
+
+// TestUnitsThatGoBackToABucketLateAreNotLost: they end, and the process is too busy to send them for half a
+// minute. The next refill is far away, so the bucket has them again.
+func TestUnitsThatGoBackToABucketLateAreNotLost(t *testing.T) {
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.TokenBucket, Events: 1000, Window: time.Hour, Lease: 0.5}
+	w := newWorld(l, 1)
+	p := w.processes[0]
+	for range 5 {
+		p.decide(1)
+		f := p.send(0)
+		w.execute(p, f)
+		p.answer(f)
+	}
+	if w.held() == 0 {
+		t.Fatal("no units are held")
+	}
+	w.time += 30000000
+	lease.End(p.table)
+	w.execute(p, p.send(0))
+	if free, _ := algorithm.Of(l).Look(l, &w.row, w.server()); free != 995 {
+		t.Errorf("%d are left, want 995", free)
+	}
+}

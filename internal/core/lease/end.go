@@ -29,14 +29,16 @@ const atOnce = 0
 // microseconds.
 const mostGathering = 100000
 
-// end gives back units that have reached their end. They wait a little for the units of other
-// rows: a statement for a few of them would be as expensive as the decisions of its batch.
+// end gives back units that have reached their end, so they are left in the row. They wait a little for
+// the units of other rows: a statement for a few of them would be as expensive as the decisions of its
+// batch.
 func end(t *Table, l *Lease, u Units, now int64) {
 	wait := Horizon(t, l.Limit) / 8
 	if wait > mostGathering {
 		wait = mostGathering
 	}
 	addReturn(t, Return{l.row, l.Limit, u}, now+wait)
+	l.Free += u.N
 }
 
 // remove ends a lease. back is whether its units are given back. The caller holds the shard's

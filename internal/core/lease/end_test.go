@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -58,6 +59,38 @@ func TestAllUnitsGoBackAtTheEnd(t *testing.T) {
 	}
 	if back != leases {
 		t.Errorf("%d of %d leases were given back", back, leases)
+	}
+}
+
+// TestUnitsThatEndAreStillLeft: the first units of a lease end, and go back. The hits that later units
+// decide are told that they are left.
+func TestUnitsThatEndAreStillLeft(t *testing.T) {
+	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket} {
+		w := newWorld(&ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 30000, Window: time.Hour, Lease: 0.05}, 1)
+		p := w.processes[0]
+		renew := func() {
+			f := p.send(0)
+			w.execute(p, f)
+			p.answer(f)
+		}
+		for range 4 {
+			p.decide(1)
+			renew()
+		}
+		for !lease.Due(p.table) {
+			p.decide(1) // until a renewal is wanted, while some units are left
+		}
+		w.time += 1000000
+		renew()
+		w.time += 600000
+		before := w.held()
+		d := make([]ratelimit.Decision, 1)
+		if !lease.Take(p.table, []ratelimit.Hit{{Limit: w.limit, Key: "k", Cost: 1}}, d) || w.held() >= before-1 {
+			t.Fatalf("%v: of %d units, %d are held, %+v", a, before, w.held(), d[0])
+		}
+		if free, _ := algorithm.Of(w.limit).Look(w.limit, &w.row, w.server()); d[0].Remaining != free+before-1 {
+			t.Errorf("%v: %d are said to be left, want %d", a, d[0].Remaining, free+before-1)
+		}
 	}
 }
 

@@ -177,14 +177,18 @@ func TestQuestionsAboutManyRows(t *testing.T) {
 	}
 }
 
-// awaitCounts waits until the server has counted what an ended connection has read since before:
-// the counts have changed, and change no more.
+// awaitCounts waits until the server has counted what ended connections have read since before: no other
+// connection is left, and the counts have changed, and change no more.
 func awaitCounts(t *testing.T, conn *pgx.Conn, now time.Time, before scanned) scanned {
 	t.Helper()
 	latest := before
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		var others int
+		if err := conn.QueryRow(context.Background(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").Scan(&others); err != nil {
+			t.Fatal(err)
+		}
 		next := scannedSoFar(t, conn, now)
-		if next == latest && next != before {
+		if others == 0 && next == latest && next != before {
 			return next
 		}
 		latest = next
