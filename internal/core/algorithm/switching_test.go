@@ -191,6 +191,7 @@ func TestChangedEvents(t *testing.T) {
 			if isBucket(name) && charged && (after < min(held, quota) || alike && after != min(held, quota)) || after > quota {
 				t.Fatalf("%d were left, and %d of a quota of %d", held, after, quota)
 			}
+			held = after
 		}
 	})
 }
