@@ -173,8 +173,6 @@ func (b *bans) next() ([]refusal, []int64) {
 		}
 		refusals = append(refusals, r)
 		counts = append(counts, n)
-	}
-	for _, r := range refusals {
 		delete(b.pending, r)
 	}
 	b.counting = len(refusals) > 0

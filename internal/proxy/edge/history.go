@@ -130,18 +130,9 @@ func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Outcome) 
 	}
 	if first := len(hits) - len(p.Marks); at >= first {
 		m := p.Marks[at-first]
-		r.Prefix = rulePrefix(h.Limit.Prefix, m)
+		r.Prefix = ruleOf(h.Limit.Prefix)
 		r.Limit = m.Limit
 	}
-}
-
-// rulePrefix is RulePrefix and the name of the rule of a limit. The prefix of the limit begins with
-// it, so that no memory is needed.
-func rulePrefix(prefix string, m *policy.Mark) string {
-	if n := len(RulePrefix) + len(m.Rule); len(prefix) > n {
-		return prefix[:n]
-	}
-	return RulePrefix + m.Rule
 }
 
 // alsoOf are the prefixes and keys of the hits other than that at a place, which has that key; -1 is
