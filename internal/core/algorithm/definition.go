@@ -58,7 +58,8 @@ const (
 	calendarWindow = ratelimit.GCRA + 2 // a FixedWindow on the calendar
 )
 
-// define sets a definition.
+// define sets the definition of an algorithm, or one of those above. The init functions run before
+// any other code reads the table.
 func define(a ratelimit.Algorithm, name string, d Definition) {
 	d.Name = name
 	definitions[a] = &d

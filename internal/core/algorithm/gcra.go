@@ -138,6 +138,7 @@ func readGCRA(cells []Cell, width int, rows []*Row) {
 	readBucket(cells, width, rows)
 	at := 2
 	for _, r := range rows {
+		// Such a row is of GCRA itself.
 		if math.IsNaN(r.Tokens) {
 			r.Tokens = 0
 			r.HasTokens = false

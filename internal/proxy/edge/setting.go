@@ -81,6 +81,7 @@ func Read(table []Setting, from any, to *Settings) error {
 func (s *Setting) Check(text string) error { return s.read(&Settings{}, text) }
 
 func (s *Setting) read(to *Settings, text string) error {
+	// An error shows what the configuration has, and never Unset.
 	value := text
 	if value == "" {
 		value = s.Unset
