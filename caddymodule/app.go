@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -98,33 +97,14 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // settings are the app's settings, without a DSN.
 func (a *App) settings() (edge.StoreSettings, error) {
-	s := edge.StoreSettings{
-		AutoMigrate: a.AutoMigrate == nil || *a.AutoMigrate, CleanupProbability: edge.DefaultCleanupProbability,
-		InMemoryBlock: a.InMemoryBlock == nil || *a.InMemoryBlock,
-	}
+	expanded := *a
 	var err error
-	if s.NodeName, err = nodeText("node_name", a.NodeName); err != nil {
-		return s, err
+	if expanded.NodeName, err = nodeText("node_name", a.NodeName); err != nil {
+		return edge.StoreSettings{}, err
 	}
-	if a.MaxConns != nil {
-		if s.MaxConns, err = edge.MaxConns.Parse(strconv.Itoa(*a.MaxConns)); err != nil {
-			return s, err
-		}
-	}
-	if a.MaxBlockedKeys != nil {
-		if s.MaxBlockedKeys, err = edge.MaxBlockedKeys.Parse(strconv.Itoa(*a.MaxBlockedKeys)); err != nil {
-			return s, err
-		}
-	}
-	if a.MaxLeases != nil {
-		if s.MaxLeases, err = edge.MaxLeases.Parse(strconv.Itoa(*a.MaxLeases)); err != nil {
-			return s, err
-		}
-	}
-	if a.CleanupProbability != nil {
-		s.CleanupProbability = *a.CleanupProbability
-	}
-	return s, s.Check()
+	var read edge.Settings
+	err = edge.Read(edge.StoreTable, &expanded, &read)
+	return read.Store, err
 }
 
 // store returns the store for a handler's DSN. "" is the app's DSN.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -49,22 +48,4 @@ func setText(field reflect.Value, text string) (err error) {
 		field.SetInt(number)
 	}
 	return err
-}
-
-// text is what a field means in text. "" is a field that was left out.
-func text(field reflect.Value) string {
-	if field.IsZero() {
-		return ""
-	}
-	return fmt.Sprint(reflect.Indirect(field).Interface())
-}
-
-// settings are those of the limit in text.
-func (r *Rule) settings() edge.LimitSettings {
-	var s edge.LimitSettings
-	from, to := reflect.ValueOf(r).Elem(), reflect.ValueOf(&s).Elem()
-	for i := range from.NumField() {
-		to.FieldByName(from.Type().Field(i).Name).SetString(text(from.Field(i)))
-	}
-	return s
 }

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -158,20 +157,16 @@ func (h *Handler) provision(ctx caddy.Context) error {
 // compile checks the configuration, and sets up the fields that need nothing from Caddy.
 // The parser of the Caddyfile calls compile too, so that an error names the line.
 func (h *Handler) compile() error {
-	var err error
-	if h.decider.Timeout, err = edge.CheckTimeout(time.Duration(h.Timeout)); err != nil {
+	var read edge.Settings
+	if err := edge.Read(edge.HandlerTable, h, &read); err != nil {
 		return err
 	}
-	if h.decider.OnError, err = edge.ParseOnError(h.OnError); err != nil {
-		return err
-	}
-	if h.headers, err = edge.ParseHeaderPolicy(h.Headers, edge.OurHeaders); err != nil {
-		return err
-	}
+	h.decider.Timeout, h.decider.OnError, h.headers = read.Timeout, read.OnError, read.Headers
 	if _, err := edge.ParseAudit(h.Audit, history.Audit{}); err != nil {
 		return err
 	}
 	h.zones, h.policy = nil, nil
+	var err error
 	if h.Policy != nil {
 		if h.policy, err = h.Policy.compile(); err != nil {
 			return &policyError{err}

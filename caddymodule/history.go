@@ -56,38 +56,27 @@ type Retention struct {
 // compile checks the settings. Errors are *ratelimit.FieldError, with the names of the
 // Caddyfile's subdirectives. h may be nil.
 func (h *History) compile() (edge.HistorySettings, error) {
-	var s edge.HistorySettings
+	var read edge.Settings
 	if h == nil {
-		return s, nil
+		return read.History, nil
 	}
+	expanded := *h
 	var err error
-	if s.Node, err = nodeText("node", h.Node); err != nil {
-		return s, err
+	if expanded.Node, err = nodeText("node", h.Node); err != nil {
+		return read.History, err
 	}
-	if s.Region, err = nodeText("region", h.Region); err != nil {
-		return s, err
+	if expanded.Region, err = nodeText("region", h.Region); err != nil {
+		return read.History, err
 	}
-	if s.Address, err = edge.ParseAddressMode(h.AuditAddress); err != nil {
-		return s, err
+	if err := edge.Read(edge.HistoryTable, &expanded, &read); err != nil {
+		return read.History, err
 	}
-	err = h.Retention.compile(&s)
-	if err != nil {
-		err = fmt.Errorf("retention: %w", err)
-	}
-	return s, err
-}
-
-// compile sets what is kept for how long. r may be nil.
-func (r *Retention) compile(s *edge.HistorySettings) error {
-	if r == nil {
-		return nil
-	}
-	for i, text := range []string{r.Audit, r.MetricsMinute, r.MetricsHour, r.MetricsDay, r.Usage} {
-		if err := s.SetRetention(history.RetentionNames()[i], text); err != nil {
-			return err
+	if h.Retention != nil {
+		if err := edge.Read(edge.RetentionTable, h.Retention, &read); err != nil {
+			return read.History, fmt.Errorf("retention: %w", err)
 		}
 	}
-	return nil
+	return read.History, nil
 }
 
 // nodeText is the name of a node or a region without placeholders.
@@ -96,7 +85,7 @@ func nodeText(field, configured string) (string, error) {
 	if err != nil {
 		return "", &ratelimit.FieldError{Field: field, Value: configured, Want: "a name, or placeholders that give one: " + err.Error()}
 	}
-	return text, edge.CheckNodeName(field, text)
+	return text, nil
 }
 
 func (h *History) check() error {
@@ -104,7 +93,7 @@ func (h *History) check() error {
 	return err
 }
 
-func (r *Retention) check() error { return r.compile(&edge.HistorySettings{}) }
+func (r *Retention) check() error { return edge.Read(edge.RetentionTable, r, &edge.Settings{}) }
 
 // historyUse tells histories apart.
 type historyUse struct {

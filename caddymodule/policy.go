@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -94,19 +93,11 @@ func (p *Policy) compile() (*appliedPolicy, error) {
 	if a.route, err = newPolicyText("route", p.Route); err != nil {
 		return nil, err
 	}
-	if a.reject, err = edge.ParseUnknownKey(p.UnknownKey); err != nil {
+	var read edge.Settings
+	if err := edge.Read(edge.PolicyTable, p, &read); err != nil {
 		return nil, err
 	}
-	if a.settings.Refresh, err = edge.CheckRefresh(time.Duration(p.Refresh)); err != nil {
-		return nil, err
-	}
-	if err := edge.MaxIdentities.Check(p.MaxIdentities); err != nil {
-		return nil, err
-	}
-	a.settings.MaxIdentities = p.MaxIdentities
-	if a.settings.MaxIdentities == 0 {
-		a.settings.MaxIdentities = edge.DefaultMaxIdentities
-	}
+	a.settings, a.reject = read.Policy, read.RejectUnknown
 	return a, nil
 }
 

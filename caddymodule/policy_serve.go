@@ -140,5 +140,5 @@ func (h *Handler) noteRefusal(hits *requestHits) {
 		bans = append(bans, z.ban)
 	}
 	o := &hits.policy
-	h.policy.live.NoteRefusals(&edge.Sender{KeyID: o.KeyID, User: o.User, Address: hits.facts.Address}, bans, hits.hits, hits.decisions, o)
+	h.policy.live.AddRefusals(&edge.Sender{KeyID: o.KeyID, User: o.User, Address: hits.facts.Address}, bans, hits.hits, hits.decisions, o)
 }

@@ -104,7 +104,7 @@ func (r *Rule) isSet() bool {
 // compile checks the rule and returns a zone for it. Errors are *ratelimit.FieldError,
 // with the names of the Caddyfile's subdirectives.
 func (r *Rule) compile() (*zone, error) {
-	read, err := edge.ReadLimit(r.settings())
+	read, err := edge.ReadLimit(r)
 	if err != nil {
 		return nil, err
 	}

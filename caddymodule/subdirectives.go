@@ -75,7 +75,7 @@ func (b *block) set(field reflect.Value, s *edge.Setting, args []string) error {
 			return b.wrong(s.Name, text, s.WantArgs())
 		}
 	}
-	if s.Check != nil {
+	if field.CanInt() { // zero would be a setting that was left out, and 2m is 2m0s in the field
 		if err := s.Check(text); err != nil {
 			return b.locate(err)
 		}

@@ -16,14 +16,10 @@ type Limiter struct {
 	store Store
 	limit Limit
 
-	mu    sync.Mutex
-	lines map[string]*line // by key, of the keys on which Wait waits; guarded by mu
-}
-
-// line is the callers of Wait for one key, in the order of arrival. Each has a
-// channel, which is closed when the caller is first in line.
-type line struct {
-	turns []chan struct{}
+	mu sync.Mutex
+	// lines are the callers of Wait by key, in the order of arrival; guarded by mu. Each has a
+	// channel, which is closed when the caller is first in line.
+	lines map[string][]chan struct{}
 }
 
 // DefaultTimeout is the Timeout of a new Limiter.
@@ -38,7 +34,7 @@ func NewLimiter(store Store, limit Limit) (*Limiter, error) {
 	if err := limit.Validate(); err != nil {
 		return nil, err
 	}
-	return &Limiter{Timeout: DefaultTimeout, store: store, limit: limit, lines: map[string]*line{}}, nil
+	return &Limiter{Timeout: DefaultTimeout, store: store, limit: limit, lines: map[string][]chan struct{}{}}, nil
 }
 
 // Limit returns what is enforced.

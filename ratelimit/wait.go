@@ -91,13 +91,8 @@ func (l *Limiter) joinLine(key string) chan struct{} {
 	turn := make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	waiting := l.lines[key]
-	if waiting == nil {
-		waiting = &line{}
-		l.lines[key] = waiting
-	}
-	waiting.turns = append(waiting.turns, turn)
-	if len(waiting.turns) == 1 {
+	l.lines[key] = append(l.lines[key], turn)
+	if len(l.lines[key]) == 1 {
 		close(turn)
 	}
 	return turn
@@ -107,17 +102,18 @@ func (l *Limiter) joinLine(key string) chan struct{} {
 func (l *Limiter) leaveLine(key string, turn chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	waiting := l.lines[key]
-	for i := range waiting.turns {
-		if waiting.turns[i] == turn {
-			waiting.turns = append(waiting.turns[:i:i], waiting.turns[i+1:]...)
-			if i == 0 && len(waiting.turns) > 0 {
-				close(waiting.turns[0])
-			}
-			break
-		}
+	line := l.lines[key]
+	at := 0
+	for line[at] != turn {
+		at++
 	}
-	if len(waiting.turns) == 0 {
+	line = append(line[:at:at], line[at+1:]...)
+	if len(line) == 0 {
 		delete(l.lines, key)
+		return
+	}
+	l.lines[key] = line
+	if at == 0 {
+		close(line[0])
 	}
 }

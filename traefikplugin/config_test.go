@@ -161,9 +161,9 @@ func TestWarningsNameTheSetting(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://localhost/x")
 	c := CreateConfig()
-	timeout, onError, err := c.deciding()
-	if err != nil || timeout != 250*time.Millisecond || onError != edge.Allow {
-		t.Error(timeout, onError, err)
+	var read edge.Settings
+	if err := edge.Read(edge.HandlerTable, c, &read); err != nil || read.Timeout != 250*time.Millisecond || read.OnError != edge.Allow {
+		t.Error(read.Timeout, read.OnError, err)
 	}
 	settings, err := c.store()
 	if err != nil || settings != (edge.StoreSettings{DSN: "postgres://localhost/x", MaxConns: 8, AutoMigrate: true, CleanupProbability: 0.1, InMemoryBlock: true}) {

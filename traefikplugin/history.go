@@ -66,33 +66,19 @@ func (c *Config) history() (edge.HistorySettings, error) {
 
 // read reads the settings of a history. Errors have the names of package edge.
 func (c *History) read() (edge.HistorySettings, error) {
-	s := edge.HistorySettings{Node: "", Region: ""}
-	if err := edge.CheckNodeName("node", c.Node); err != nil {
-		return s, err
-	}
-	if err := edge.CheckNodeName("region", c.Region); err != nil {
-		return s, err
-	}
-	s.Node = c.Node
-	s.Region = c.Region
-	var err error
-	if s.Address, err = edge.ParseAddressMode(c.AuditAddress); err != nil {
-		return s, err
-	}
-	if len(c.Retention) == 0 {
-		return s, nil
+	var read edge.Settings
+	if err := edge.Read(edge.HistoryTable, c, &read); err != nil {
+		return read.History, err
 	}
 	if err := checkOne("retention", len(c.Retention)); err != nil {
-		return s, err
+		return read.History, err
 	}
-	keep := c.Retention[0]
-	names := history.RetentionNames()
-	for i, text := range []string{keep.Audit, keep.MetricsMinute, keep.MetricsHour, keep.MetricsDay, keep.Usage} {
-		if err := s.SetRetention(names[i], text); err != nil {
-			return s, named("retention.", err)
+	for i := range c.Retention {
+		if err := edge.Read(edge.RetentionTable, &c.Retention[i], &read); err != nil {
+			return read.History, named("retention.", err)
 		}
 	}
-	return s, nil
+	return read.History, nil
 }
 
 // recorder is how a middleware records its requests. It does not change.

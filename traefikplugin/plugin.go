@@ -49,13 +49,9 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	timeout, onError, err := config.deciding()
-	if err != nil {
-		return nil, err
-	}
-	headers, err := edge.ParseHeaderPolicy(config.Headers, edge.OurHeaders)
-	if err != nil {
-		return nil, err
+	var read edge.Settings
+	if err := edge.Read(edge.HandlerTable, config, &read); err != nil {
+		return nil, named("", err)
 	}
 	settings, err := config.store()
 	if err != nil {
@@ -72,8 +68,8 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{upstream: newUpstream(next, headers), name: name, registry: r, hits: newHitTemplate(rules, addresses)}
-	if h.pool, err = r.acquire(settings, timeout); err != nil {
+	h := &handler{upstream: newUpstream(next, read.Headers), name: name, registry: r, hits: newHitTemplate(rules, addresses)}
+	if h.pool, err = r.acquire(settings, read.Timeout); err != nil {
 		return nil, err
 	}
 	h.uses = append(h.uses, h.pool.use)
@@ -91,8 +87,8 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 			h.pool.logger.log("middleware " + name + ", prefix " + rule.limit.Prefix + ": " + camelCase(warning.Field) + " " + warning.Text)
 		}
 	}
-	h.decider = &edge.Decider{Store: h.pool.store, Timeout: timeout, OnError: onError}
-	if q := r.queueOf(h.pool, timeout); q != nil {
+	h.decider = &edge.Decider{Store: h.pool.store, Timeout: read.Timeout, OnError: read.OnError}
+	if q := r.queueOf(h.pool, read.Timeout); q != nil {
 		h.queue = q.queue
 		h.free = q.free
 	}

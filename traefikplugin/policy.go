@@ -77,18 +77,12 @@ func (c *Policy) read() (*policyTemplate, error) {
 		return nil, err
 	}
 	t.varies = t.fixedTier == "" || t.route != nil
-	if t.reject, err = edge.ParseUnknownKey(c.UnknownKey); err != nil {
+	var read edge.Settings
+	if err := edge.Read(edge.PolicyTable, c, &read); err != nil {
 		return nil, err
 	}
-	if t.settings.Refresh, err = edge.ParseRefresh(c.Refresh); err != nil {
-		return nil, err
-	}
-	t.settings.MaxIdentities = edge.DefaultMaxIdentities
-	if c.MaxIdentities != "" {
-		if t.settings.MaxIdentities, err = edge.MaxIdentities.Parse(c.MaxIdentities); err != nil {
-			return nil, err
-		}
-	}
+	t.reject = read.RejectUnknown
+	t.settings = read.Policy
 	t.forward, err = edge.ParseSwitch("forward_headers", c.ForwardHeaders, false)
 	return t, err
 }

@@ -122,7 +122,7 @@ func containPolicy(h *handler, p *pendingRequest, queued *bool) {
 // noteRefusal notes a refused request for bans.
 func noteRefusal(h *handler, p *pendingRequest, decisions []ratelimit.Decision) {
 	sender := &edge.Sender{KeyID: p.outcome.KeyID, User: p.outcome.User, Address: p.facts.Address}
-	h.policy.NoteRefusals(sender, h.hits.bans, p.call.Hits, decisions, &p.outcome)
+	h.policy.AddRefusals(sender, h.hits.bans, p.call.Hits, decisions, &p.outcome)
 }
 
 // deliverPolicy is deliver for a request that the policy was asked about. It reports whether

@@ -4,7 +4,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
@@ -105,62 +104,20 @@ func (z *namedZone) read(s *IPStrategy) (*rule, error) {
 	return r, nil
 }
 
-// deciding reads how long a request waits for its decision, and what happens without one.
-func (c *Config) deciding() (timeout time.Duration, onError edge.OnError, err error) {
-	if timeout, err = edge.ParseTimeout(c.Timeout); err != nil {
-		return 0, "", err
-	}
-	if onError, err = edge.ParseOnError(c.OnError); err != nil {
-		return 0, "", named("", err)
-	}
-	return timeout, onError, nil
-}
-
 // store reads where limits are counted.
 func (c *Config) store() (edge.StoreSettings, error) {
 	dsn, err := c.dsn()
 	if err != nil {
 		return edge.StoreSettings{}, err
 	}
-	s, err := c.storeSettings()
-	if err != nil {
-		return s, named("", err)
+	var read edge.Settings
+	if err := edge.Read(edge.StoreTable, c, &read); err != nil {
+		return edge.StoreSettings{}, named("", err)
 	}
+	s := read.Store
 	s.DSN = dsn
 	s, err = s.Resolve("here, in a file that dsnFile names,")
 	return s, named("", err)
-}
-
-// storeSettings reads the settings of a store, without the DSN.
-func (c *Config) storeSettings() (edge.StoreSettings, error) {
-	var s edge.StoreSettings
-	var err error
-	if c.MaxConns != "" {
-		if s.MaxConns, err = edge.MaxConns.Parse(c.MaxConns); err != nil {
-			return s, err
-		}
-	}
-	if s.AutoMigrate, err = edge.ParseSwitch("auto_migrate", c.AutoMigrate, true); err != nil {
-		return s, err
-	}
-	if s.CleanupProbability, err = edge.ParseProbability(c.CleanupProbability); err != nil {
-		return s, err
-	}
-	if s.InMemoryBlock, err = edge.ParseSwitch("in_memory_block", c.InMemoryBlock, true); err != nil {
-		return s, err
-	}
-	if c.MaxBlockedKeys != "" {
-		if s.MaxBlockedKeys, err = edge.MaxBlockedKeys.Parse(c.MaxBlockedKeys); err != nil {
-			return s, err
-		}
-	}
-	s.NodeName = c.NodeName
-	if c.MaxLeases != "" {
-		if s.MaxLeases, err = edge.MaxLeases.Parse(c.MaxLeases); err != nil {
-			return s, err
-		}
-	}
-	return s, nil
 }
 
 // dsn is the configured DSN, or that in the configured file.

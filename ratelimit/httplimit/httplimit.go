@@ -55,7 +55,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	}
 	decider := &edge.Decider{Store: store, Timeout: o.Timeout, OnError: edge.Allow}
 	if o.Timeout == 0 {
-		decider.Timeout = edge.DefaultTimeout
+		decider.Timeout = ratelimit.DefaultTimeout
 	}
 	if o.DenyOnError {
 		decider.OnError = edge.Deny

@@ -152,6 +152,9 @@ func (s *Store) lock(hits []ratelimit.Hit) ([]key, []*shard, error) {
 		keys[i] = key{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
 		at = append(at, s.shardAt(keys[i]))
 	}
+	if len(hits) == 0 {
+		at = []int{0} // it says whether the store is closed
+	}
 	sort.Ints(at)
 	var shards []*shard
 	var err error
@@ -166,9 +169,6 @@ func (s *Store) lock(hits []ratelimit.Hit) ([]key, []*shard, error) {
 			err = ratelimit.ErrClosed
 		}
 	}
-	if len(hits) == 0 {
-		err = s.closed()
-	}
 	return keys, shards, err
 }
 
@@ -178,17 +178,7 @@ func unlock(shards []*shard) {
 	}
 }
 
-// closed returns ErrClosed after Close.
-func (s *Store) closed() error {
-	s.shards[0].mu.Lock()
-	defer s.shards[0].mu.Unlock()
-	if s.shards[0].closed {
-		return ratelimit.ErrClosed
-	}
-	return nil
-}
-
-// shardAt is the place of a key's shard.
+// shardAt is the index of a key's shard.
 func (s *Store) shardAt(k key) int {
 	if len(s.shards) == 1 {
 		return 0

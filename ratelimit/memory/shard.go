@@ -27,7 +27,7 @@ type shard struct {
 	next    int // where the sweep continues
 }
 
-// entry is a row and its place in entries.
+// entry is a row and its index in entries.
 type entry struct {
 	key key
 	at  int

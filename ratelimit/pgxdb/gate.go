@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -68,11 +69,9 @@ func (g *gate) enter(ctx context.Context) error {
 func (g *gate) giveUp(e *entrant, cause error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i := range g.waiting {
-		if g.waiting[i] == e {
-			g.waiting = append(g.waiting[:i:i], g.waiting[i+1:]...)
-			return fmt.Errorf("pgxdb: none of the %d connections became free: %w", g.inside, cause)
-		}
+	if i := slices.Index(g.waiting, e); i >= 0 {
+		g.waiting = slices.Delete(g.waiting, i, i+1)
+		return fmt.Errorf("pgxdb: none of the %d connections became free: %w", g.inside, cause)
 	}
 	if <-e.ready == nil { // the call is in already
 		g.remove()

@@ -12,7 +12,7 @@ import (
 //
 // State: count, window_start. expires_at is exactly the end of the window.
 func init() {
-	defineCalendar(Definition{
+	define(calendarWindow, "calendar", Definition{
 		Take: takeCalendar, Refund: refundCalendar, Look: lookCalendar, Passes: passesCalendar, SQL: &calendarWindowSQL,
 	})
 }

@@ -48,36 +48,36 @@ type Definition struct {
 	lookAll func(views []*View)
 }
 
-// definitions are the definitions by ratelimit.Algorithm, then that of a TokenBucket that is
-// refilled evenly, and last that of FixedWindow on the calendar. The init function in each
-// algorithm's file sets one; they do not change after that.
-var definitions = make([]*Definition, len(ratelimit.Algorithms())+2)
+// definitions are the definitions by ratelimit.Algorithm, then those of evenBucket and of
+// calendarWindow. The init function in each algorithm's file sets one; they do not change after that.
+var definitions [calendarWindow + 1]*Definition
 
-// define sets the definition of an algorithm.
-func define(a ratelimit.Algorithm, d Definition) {
-	d.Name = a.String()
+// The definitions that have no ratelimit.Algorithm of their own.
+const (
+	evenBucket     = ratelimit.GCRA + 1 // a TokenBucket that is refilled evenly
+	calendarWindow = ratelimit.GCRA + 2 // a FixedWindow on the calendar
+)
+
+// define sets the definition of an algorithm, or one of those above. The init functions run before
+// any other code reads the table.
+func define(a ratelimit.Algorithm, name string, d Definition) {
+	d.Name = name
 	definitions[a] = &d
-}
-
-// defineCalendar sets the definition of windows that follow the calendar.
-func defineCalendar(d Definition) {
-	d.Name = "calendar"
-	definitions[len(definitions)-1] = &d
 }
 
 // Of returns the definition of how a limit counts.
 func Of(l *ratelimit.Limit) *Definition {
 	if l.Calendar != ratelimit.NoCalendar {
-		return definitions[len(definitions)-1]
+		return definitions[calendarWindow]
 	}
 	if l.Algorithm == ratelimit.TokenBucket && l.RefillsEvenly() {
-		return definitions[len(definitions)-2]
+		return definitions[evenBucket]
 	}
 	return definitions[l.Algorithm]
 }
 
 // All returns all definitions.
-func All() []*Definition { return append([]*Definition(nil), definitions...) }
+func All() []*Definition { return append([]*Definition(nil), definitions[:]...) }
 
 // LookAll looks at rows of limits that all have this definition. It is one loop over all rows,
 // because a call costs an interpreter far more than a round of a loop.

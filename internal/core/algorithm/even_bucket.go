@@ -15,9 +15,9 @@ import (
 // the refill, keeps the tokens. The last refill was at last_refill and remainder ÷ Events
 // microseconds: whole numbers, so no part of a token is ever lost. Limit.Validate bounds them by 2^62.
 func init() {
-	definitions[len(definitions)-2] = &Definition{
-		Name: "even_bucket", Take: takeEven, Refund: refundEven, Look: lookEven, Passes: passesEven, SQL: &evenBucketSQL,
-	}
+	define(evenBucket, "even_bucket", Definition{
+		Take: takeEven, Refund: refundEven, Look: lookEven, Passes: passesEven, SQL: &evenBucketSQL,
+	})
 }
 
 // evenTokens is the state of a bucket at a time. The last refill may lie ahead, if the clock was

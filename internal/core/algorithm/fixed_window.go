@@ -13,7 +13,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // State: count, window_start. expires_at is exactly the end of the window: the npm
 // library pg-ratelimit reads it as such.
 func init() {
-	define(ratelimit.FixedWindow, Definition{
+	define(ratelimit.FixedWindow, "fixed_window", Definition{
 		Take: takeFixed, Refund: refundFixed, Look: lookFixed, Passes: passesFixed, Lease: leaseInWindow, Return: returnFixed, SQL: &fixedWindowSQL,
 	})
 }

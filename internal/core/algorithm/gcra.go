@@ -17,7 +17,7 @@ import (
 // State: last_refill is the TAT in whole microseconds, rounded down; remainder is the
 // units above it. expires_at lies at or after the TAT, and changes rarely.
 func init() {
-	define(ratelimit.GCRA, Definition{
+	define(ratelimit.GCRA, "gcra", Definition{
 		Take: takeGCRA, Refund: refundGCRA, Look: lookGCRA, Passes: passesGCRA, SQL: &gcraSQL,
 	})
 }
@@ -101,9 +101,6 @@ func passesGCRA(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 	return now + mulDiv(excess, 1, l.Events, true)
 }
 
-// noTokens is Postgres's NaN, which stands for NULL in what a statement returns.
-const noTokens = 0x7FF8000000000000
-
 var gcraSQL = SQL{
 	Columns:  "tokens, last_refill, remainder",
 	Returned: "coalesce(tokens, 'NaN'), last_refill, remainder",
@@ -135,19 +132,18 @@ var gcraSQL = SQL{
 	Read:        readGCRA,
 }
 
-// readGCRA reads tokens, which are not NULL if a token bucket wrote the row, last_refill
-// and remainder.
+// readGCRA reads tokens, last_refill and remainder. Tokens are there if a token bucket wrote the
+// row; else a statement returns NaN.
 func readGCRA(cells []Cell, width int, rows []*Row) {
-	at := 0
+	readBucket(cells, width, rows)
+	at := 2
 	for _, r := range rows {
-		if cells[at].Length == 8 && cells[at].Value != noTokens {
-			r.Tokens = math.Float64frombits(uint64(cells[at].Value))
-			r.HasTokens = true
+		// Such a row is of GCRA itself.
+		if math.IsNaN(r.Tokens) {
+			r.Tokens = 0
+			r.HasTokens = false
 		}
-		if cells[at+1].Length == 8 {
-			r.Refill = cells[at+1].Value + PostgresEpoch
-		}
-		r.Remainder = cells[at+2].Value
+		r.Remainder = cells[at].Value
 		at += width
 	}
 }

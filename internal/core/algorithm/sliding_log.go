@@ -13,7 +13,7 @@ import (
 //
 // State: hits, oldest first. expires_at is when the newest hit is a Window old.
 func init() {
-	define(ratelimit.SlidingLog, Definition{
+	define(ratelimit.SlidingLog, "sliding_log", Definition{
 		Take: takeLog, Refund: refundLog, Look: lookLog, Passes: passesLog, SQL: &slidingLogSQL,
 	})
 }

@@ -16,7 +16,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //
 // State: count, prev_count, window_start. expires_at is window_start + 2·Window.
 func init() {
-	define(ratelimit.SlidingWindow, Definition{
+	define(ratelimit.SlidingWindow, "sliding_window", Definition{
 		Take: takeSliding, Refund: refundSliding, Look: lookSliding, lookAll: lookAllSliding, Passes: passesSliding, Lease: leaseInWindow, Return: returnSliding, SQL: &slidingWindowSQL,
 	})
 }

@@ -15,7 +15,7 @@ import (
 // after the time at which the bucket is full, and changes rarely: it is indexed, and an
 // update of an indexed column costs more.
 func init() {
-	define(ratelimit.TokenBucket, Definition{
+	define(ratelimit.TokenBucket, "token_bucket", Definition{
 		Take: takeBucket, Refund: refundBucket, Look: lookBucket, Passes: passesBucket, Lease: leaseOfBucket, Return: returnToBucket, SQL: &tokenBucketSQL,
 	})
 }

@@ -46,37 +46,37 @@ func newBans(store ratelimit.Store, db postgres.DB, live *policy.Policy, by stri
 	return &bans{store: store, db: db, live: live, by: by, onError: onError, pending: map[refusal]int64{}}
 }
 
-// NoteRefusals notes, for bans, a request that was not admitted, with its outcome and its
-// decisions. zones are the bans of the hits that are not of the policy, and may have nil. Nothing is
-// noted of an API key that could not be looked up: its network is not to be banned in its place.
-func (p *Policy) NoteRefusals(sender *Sender, zones []*policy.BanAfter, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Outcome) {
+// AddRefusals adds, for bans, the refusals of a request that was not admitted, with its outcome and its
+// decisions. limitBans are the bans of the hits that are not of the policy, and may have nil. Nothing is
+// added of an API key that could not be looked up: its network is not to be banned instead.
+func (p *Policy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Outcome) {
 	if o.Unread && o.User == "" {
 		return
 	}
 	if o.Mark != nil && o.Mark.Ban != nil {
-		p.bans.note(RulePrefix+o.Mark.Rule, o.Mark.Ban, sender)
+		p.bans.add(RulePrefix+o.Mark.Rule, o.Mark.Ban, sender)
 	}
-	noted := "" // a rule counts once, however many of its limits refuse
+	last := "" // a rule counts once, however many of its limits refuse
 	for i := range decisions {
 		if decisions[i].Allowed || decisions[i].Source == ratelimit.Undecided {
 			continue
 		}
-		if i < len(zones) {
-			if zones[i] != nil {
-				p.bans.note(hits[i].Limit.Prefix, zones[i], sender)
+		if i < len(limitBans) {
+			if limitBans[i] != nil {
+				p.bans.add(hits[i].Limit.Prefix, limitBans[i], sender)
 			}
 			continue
 		}
-		m := o.Marks[i-len(zones)]
-		if !m.Shadow && m.Ban != nil && m.Rule != noted {
-			noted = m.Rule
-			p.bans.note(RulePrefix+m.Rule, m.Ban, sender)
+		m := o.Marks[i-len(limitBans)]
+		if !m.Shadow && m.Ban != nil && m.Rule != last {
+			last = m.Rule
+			p.bans.add(RulePrefix+m.Rule, m.Ban, sender)
 		}
 	}
 }
 
-// note notes a refusal.
-func (b *bans) note(prefix string, ban *policy.BanAfter, sender *Sender) {
+// add adds a refusal to the pending ones.
+func (b *bans) add(prefix string, ban *policy.BanAfter, sender *Sender) {
 	key := keyOf(sender)
 	if key == "" {
 		return
@@ -130,7 +130,7 @@ func networkKey(address netip.Addr) string {
 	return ofNetwork + network.String()
 }
 
-// count counts the refusals that were noted, and bans. It ends when none is left.
+// count counts the pending refusals, and bans. It ends when none is left.
 func (b *bans) count() {
 	defer b.recovered()
 	for {
@@ -161,7 +161,7 @@ func (b *bans) report(err error) {
 	}
 }
 
-// next takes some of the refusals that were noted. After none, the caller ends.
+// next takes some of the pending refusals. After none, the caller ends.
 func (b *bans) next() ([]refusal, []int64) {
 	var refusals []refusal
 	var counts []int64
@@ -173,8 +173,6 @@ func (b *bans) next() ([]refusal, []int64) {
 		}
 		refusals = append(refusals, r)
 		counts = append(counts, n)
-	}
-	for _, r := range refusals {
 		delete(b.pending, r)
 	}
 	b.counting = len(refusals) > 0

@@ -55,7 +55,7 @@ func TestAFloodOfRefusalsIsBounded(t *testing.T) {
 	for i := range senders {
 		address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		for range 2 {
-			p.NoteRefusals(&Sender{Address: address}, ban, hits, decisions, &policy.Outcome{})
+			p.AddRefusals(&Sender{Address: address}, ban, hits, decisions, &policy.Outcome{})
 		}
 	}
 	p.bans.mu.Lock()

@@ -8,41 +8,30 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-const (
-	wantCost    = "a whole number from 1 to 9007199254740992, or a placeholder that gives one"
-	wantMinCost = "a whole number from 0 to 9007199254740992"
-)
-
-// ParseCost reads the cost of a configuration: "" is 1. Text with a placeholder (a brace)
-// is 0: each request gives its own cost, see SetCost.
-func ParseCost(text string) (int64, error) {
-	if text == "" {
-		return 1, nil
-	}
+// readCost reads the cost of a configuration. Text with a placeholder (a brace) is 0: each request
+// gives its own cost, see SetCost.
+func readCost(to *Settings, text string) error {
 	if strings.Contains(text, "{") {
-		return 0, nil
+		return nil
 	}
-	cost, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || cost < 1 || cost > ratelimit.MaxEvents {
-		return 0, &ratelimit.FieldError{Field: "cost", Value: text, Want: wantCost}
-	}
-	return cost, nil
+	cost, err := readEvents(text, 1)
+	to.Limit.Cost = cost
+	return err
 }
 
-// ParseMinCost reads the least cost of a request that gives its own: "" is 1. cost is the
-// result of ParseCost: a fixed cost has no least one.
-func ParseMinCost(text string, cost int64) (int64, error) {
+// readMinCost reads the least cost of a request that gives its own. It must come after the cost: a
+// fixed cost has no least one.
+func readMinCost(to *Settings, text string) error {
+	to.Limit.MinCost = 1
 	if text == "" {
-		return 1, nil
+		return nil
 	}
-	least, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || least < 0 || least > ratelimit.MaxEvents {
-		return 0, &ratelimit.FieldError{Field: "min_cost", Value: text, Want: wantMinCost}
+	least, err := readEvents(text, 0)
+	to.Limit.MinCost = least
+	if err == nil && to.Limit.Cost != 0 {
+		return &ratelimit.FieldError{Value: text, Want: "left out: cost is not a placeholder"}
 	}
-	if cost != 0 {
-		return 0, &ratelimit.FieldError{Field: "min_cost", Value: text, Want: "left out: cost is not a placeholder"}
-	}
-	return least, nil
+	return err
 }
 
 // maxRequestCost is more than any quota.

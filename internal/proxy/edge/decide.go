@@ -29,13 +29,13 @@ type Outcome struct {
 	// Message is the text of a refusal; "" is that of Status or Reason.
 	Message string
 
-	// Wait is for Retry-After in place of the time of Decision; 0 is none of its own.
+	// Wait is for Retry-After instead of the time of Decision; 0 is none of its own.
 	Wait time.Duration
 
 	// Overage is how much is used beyond the quota of a limit with overage.
 	Overage int64
 
-	// Hit is the place of the hit that the headers of the response describe. If all hits
+	// Hit is the index of the hit that the headers of the response describe. If all hits
 	// are allowed, it is the hit with the least remaining. Otherwise it is the refused hit
 	// with the longest RetryAfter.
 	Hit int
@@ -123,7 +123,7 @@ func countQuota(d *ratelimit.Decision, quota int64) int64 {
 	return beyond
 }
 
-// Tightest returns the place of the decision that the headers describe, see Outcome.Hit.
+// Tightest returns the index of the decision that the headers describe, see Outcome.Hit.
 func Tightest(decisions []ratelimit.Decision) int {
 	at := 0
 	for i := 1; i < len(decisions); i++ {

@@ -6,7 +6,7 @@
 //   - setting.go, limit_settings.go, tables.go: the settings, with their names, their values and their help.
 //   - limit.go, cost.go, rows.go, network.go, request.go, credentials.go: the limits of a configuration
 //     and the hits that a request makes on them.
-//   - store.go, password.go, timeout.go, bound.go, switch.go: where they are counted.
+//   - store.go, password.go: where they are counted.
 //   - node.go: this proxy in the registry of proxies, and a pause of all limits.
 //   - decide.go: a request is decided. onerror.go: no decision was possible.
 //   - headers.go, upstream.go, refusal.go: the response.

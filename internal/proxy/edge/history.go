@@ -130,21 +130,12 @@ func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Outcome) 
 	}
 	if first := len(hits) - len(p.Marks); at >= first {
 		m := p.Marks[at-first]
-		r.Prefix = rulePrefix(h.Limit.Prefix, m)
+		r.Prefix = ruleOf(h.Limit.Prefix)
 		r.Limit = m.Limit
 	}
 }
 
-// rulePrefix is RulePrefix and the name of the rule of a limit. The prefix of the limit begins with
-// it, so that no memory is needed.
-func rulePrefix(prefix string, m *policy.Mark) string {
-	if n := len(RulePrefix) + len(m.Rule); len(prefix) > n {
-		return prefix[:n]
-	}
-	return RulePrefix + m.Rule
-}
-
-// alsoOf are the prefixes and keys of the hits other than that at a place, which has that key; -1 is
+// alsoOf are the prefixes and keys of the hits other than that at an index, which has that key; -1 is
 // none. Limits of one rule that have the same key are there once, as rule/ and the name.
 func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
 	var also []string
@@ -222,11 +213,11 @@ func AddShadows(w *history.Writer, r *history.Record, o *Outcome, hits []ratelim
 	if first < 0 || len(decisions) < len(hits) || o.Paused {
 		return
 	}
-	noted := "" // the limits of a rule stand together
+	last := "" // the limits of a rule stand together
 	for i, m := range p.Marks {
 		d := &decisions[first+i]
-		if m.Shadow && !d.Allowed && d.Source != ratelimit.Undecided && m.Rule != noted {
-			noted = m.Rule
+		if m.Shadow && !d.Allowed && d.Source != ratelimit.Undecided && m.Rule != last {
+			last = m.Rule
 			addShadow(w, r, m, &hits[first+i], d)
 		}
 	}

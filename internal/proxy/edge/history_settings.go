@@ -24,10 +24,8 @@ type HistorySettings struct {
 }
 
 const (
-	wantAudit     = "off, denied, all, or sample and a percentage above 0% and up to 100%, as in sample 1%"
-	wantAddress   = "full, prefix or off"
-	wantRetention = "a duration from 1d to 100y, such as 90d, 12w or 7y"
-	wantNodeName  = "a name of 1 to 100 bytes of UTF-8 without control characters"
+	wantAudit    = "off, denied, all, or sample and a percentage above 0% and up to 100%, as in sample 1%"
+	wantNodeName = "a name of 1 to 100 bytes of UTF-8 without control characters"
 
 	// maxNodeName is the longest name of a node or a region, in bytes.
 	maxNodeName = 100
@@ -70,69 +68,49 @@ func MoreAudit(a, b history.Audit) history.Audit {
 	return a
 }
 
-// ParseAddressMode reads how much of the clients' addresses is in the audit log: full, prefix
-// (the network) or off; "" is full.
-func ParseAddressMode(text string) (history.AddressMode, error) {
-	switch text {
-	case "", "full":
-		return history.AddressFull, nil
-	case "prefix":
-		return history.AddressPrefix, nil
-	case "off":
-		return history.AddressOff, nil
+// readAddressMode reads how much of the clients' addresses is in the audit log.
+func readAddressMode(to *Settings, text string) error {
+	mode, known := map[string]history.AddressMode{"full": history.AddressFull, "prefix": history.AddressPrefix, "off": history.AddressOff}[text]
+	if !known {
+		return errWant
 	}
-	return history.AddressFull, &ratelimit.FieldError{Field: "audit_address", Value: text, Want: wantAddress}
-}
-
-// CheckNodeName checks the name of a node or of a region; "" is unset.
-func CheckNodeName(field, text string) error {
-	wrong := len(text) > maxNodeName || !utf8.ValidString(text)
-	for _, c := range text {
-		wrong = wrong || c < ' ' || c == 0x7f
-	}
-	if wrong {
-		return &ratelimit.FieldError{Field: field, Value: text, Want: wantNodeName}
-	}
+	to.History.Address = mode
 	return nil
 }
 
-// SetRetention reads how long a part of history.RetentionNames is kept, and sets it; "" is unset.
-func (s *HistorySettings) SetRetention(what, text string) error {
-	keep, err := ParseRetention(what, text)
-	if err != nil {
-		return err
-	}
-	switch what {
-	case "audit":
-		s.KeepAudit = keep
-	case "metrics_minute":
-		s.KeepMinutes = keep
-	case "metrics_hour":
-		s.KeepHours = keep
-	case "metrics_day":
-		s.KeepDays = keep
-	case "usage":
-		s.KeepUsage = keep
-	}
-	return nil
-}
-
-// ParseRetention reads how long a part of the history is kept: a duration as
-// ratelimit.ParseWindow takes it, or years, as in 7y; "" is 0, which is unset. A year is 366 days.
-// what is the name of the part.
-func ParseRetention(what, text string) (time.Duration, error) {
-	if text == "" {
-		return 0, nil
-	}
-	if strings.HasSuffix(text, "y") {
-		years, err := strconv.Atoi(strings.TrimSuffix(text, "y"))
-		if err == nil && years >= 1 && years <= maxYears {
-			return time.Duration(years) * retentionYear, nil
+// nodeName reads the name of a node or of a region.
+func nodeName(field func(*Settings) *string) func(*Settings, string) error {
+	return func(to *Settings, text string) error {
+		*field(to) = text
+		if len(text) > maxNodeName || !utf8.ValidString(text) {
+			return errWant
 		}
-	} else if d, err := ratelimit.ParseWindow(text); err == nil && d >= day && d <= maxYears*retentionYear {
-		return d, nil
+		for _, c := range text {
+			if c < ' ' || c == 0x7f {
+				return errWant
+			}
+		}
+		return nil
 	}
-	return 0, &ratelimit.FieldError{Field: what, Value: text, Want: wantRetention}
+}
+
+// retention reads how long a part of the history is kept: a duration as ratelimit.ParseWindow
+// takes it, or years, as in 7y. A year is 366 days.
+func retention(field func(*Settings) *time.Duration) func(*Settings, string) error {
+	return func(to *Settings, text string) error {
+		if text == "" {
+			return nil
+		}
+		if !strings.HasSuffix(text, "y") {
+			return duration(day, maxYears*retentionYear, field)(to, text)
+		}
+		years, err := strconv.Atoi(strings.TrimSuffix(text, "y"))
+		if err != nil || years < 1 || years > maxYears {
+			return errWant
+		}
+		*field(to) = time.Duration(years) * retentionYear
+		return nil
+	}
 }
 
 // HistoryNeedsPostgres is the error of a history with MemoryDSN.

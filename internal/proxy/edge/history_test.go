@@ -47,26 +47,26 @@ func TestTheAuditThatRecordsMostCounts(t *testing.T) {
 func TestParseRetention(t *testing.T) {
 	const day = 24 * time.Hour
 	for text, want := range map[string]time.Duration{"": 0, "1d": day, "90d": 90 * day, "12w": 84 * day, "36h": 36 * time.Hour, "1y": 366 * day, "7y": 7 * 366 * day, "100y": 36600 * day} {
-		if got, err := edge.ParseRetention("audit", text); err != nil || got != want {
-			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
+		if got, err := read(t, edge.RetentionTable, "audit", text); err != nil || got.History.KeepAudit != want {
+			t.Errorf("%q is %v, %v; want %v", text, got.History.KeepAudit, err, want)
 		}
 	}
 	for _, text := range []string{"0d", "23h", "0y", "101y", "-1y", "1.5y", "y", "7 years", "90", "1y6d", "forever"} {
 		var field *ratelimit.FieldError
-		if got, err := edge.ParseRetention("usage", text); !errors.As(err, &field) || field.Field != "usage" || field.Value != text {
-			t.Errorf("%q is %v, %v", text, got, err)
+		if got, err := read(t, edge.RetentionTable, "usage", text); !errors.As(err, &field) || field.Field != "usage" || field.Value != text {
+			t.Errorf("%q is %v, %v", text, got.History.KeepUsage, err)
 		}
 	}
 }
 
 func TestNamesOfNodesAreChecked(t *testing.T) {
 	for _, text := range []string{"", "edge-1", "Berlin Süd", strings.Repeat("n", 100)} {
-		if err := edge.CheckNodeName("node", text); err != nil {
+		if _, err := read(t, edge.HistoryTable, "node", text); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
 	for _, text := range []string{"a\nb", "a\x00b", "\xff", strings.Repeat("n", 101), "\x7f"} {
-		if err := edge.CheckNodeName("region", text); err == nil || !strings.HasPrefix(err.Error(), "region: ") {
+		if _, err := read(t, edge.HistoryTable, "region", text); err == nil || !strings.HasPrefix(err.Error(), "region: ") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

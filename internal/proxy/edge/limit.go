@@ -9,31 +9,37 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-const wantBurst = "a whole number from 1 to 9007199254740992"
-
-// ParseBurst reads the burst of a token bucket or of GCRA.
-func ParseBurst(text string) (int64, error) {
-	burst, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || burst < 1 || burst > ratelimit.MaxEvents {
-		return 0, &ratelimit.FieldError{Field: "burst", Value: text, Want: wantBurst}
+// readBurst reads the burst of a token bucket or of GCRA.
+func readBurst(to *Settings, text string) error {
+	if text == "" {
+		return nil
 	}
-	return burst, nil
+	burst, err := readEvents(text, 1)
+	to.Limit.Limit.Burst = burst
+	return err
 }
 
-// WantLease says what the lease of a limit must be.
-const WantLease = "a share of what is left from 0.1% to 50%, such as 5%"
+// readEvents reads a whole number from least to the largest quota.
+func readEvents(text string, least int64) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < least || n > ratelimit.MaxEvents {
+		return 0, errWant
+	}
+	return n, nil
+}
 
-// ParseLease reads the lease of a limit, such as "5%"; "" and "off" are none.
-func ParseLease(text string) (float64, error) {
-	if text == "" || text == "off" {
-		return 0, nil
+// readLease reads the lease of a limit, such as "5%", or "off".
+func readLease(to *Settings, text string) error {
+	if text == "off" {
+		return nil
 	}
 	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
 	share := percent / 100
 	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(share) || share < ratelimit.MinLease || share > ratelimit.MaxLease {
-		return 0, &ratelimit.FieldError{Field: "lease", Value: text, Want: WantLease}
+		return errWant
 	}
-	return share, nil
+	to.Limit.Limit.Lease = share
+	return nil
 }
 
 // LimitMissing is the error of a configuration that has zones and a setting of a limit of its

@@ -37,18 +37,13 @@ type ConfiguredLimit struct {
 	Ban        *policy.BanAfter
 }
 
-// ReadLimit reads and checks a limit. Errors are *ratelimit.FieldError, with the names of
-// LimitTable.
-func ReadLimit(s LimitSettings) (*ConfiguredLimit, error) {
-	l := &ConfiguredLimit{Limit: ratelimit.Limit{Prefix: s.Prefix}}
-	for i := range LimitTable {
-		if read := LimitTable[i].Read; read != nil {
-			if err := read(l, &s); err != nil {
-				return nil, err
-			}
-		}
+// ReadLimit reads and checks a limit from the fields of a struct, see Read.
+func ReadLimit(from any) (*ConfiguredLimit, error) {
+	var read Settings
+	if err := Read(LimitTable, from, &read); err != nil {
+		return nil, err
 	}
-	return l, l.Limit.Validate()
+	return &read.Limit, read.Limit.Limit.Validate()
 }
 
 // LimitTable has the settings of a limit. The first is Prefix, which a Caddyfile has as an
@@ -57,6 +52,10 @@ var LimitTable = []Setting{{
 	Name: "prefix", Args: "one name", Syntax: "<name>",
 	Help:    "The name of the limit. Limits with one prefix on one database share their counters, in all proxies.",
 	Default: "required if there is a `limit`",
+	Read: func(to *Settings, text string) error {
+		to.Limit.Limit.Prefix = text
+		return nil
+	},
 }, {
 	Name: "key", Args: "one text, with or without placeholders", Syntax: "<text with placeholders>",
 	Help:    "Which requests are counted together: requests with the same key share the quota. See [Keys](#keys).",
@@ -65,8 +64,8 @@ var LimitTable = []Setting{{
 	Name: "algorithm", Args: "the name of one algorithm", Syntax: "sliding_window | fixed_window | token_bucket | sliding_log | gcra",
 	Help:    "How requests are counted: `sliding_window`, `fixed_window`, `token_bucket`, `sliding_log` or `gcra`. See [algorithms](algorithms.md).",
 	Default: "`sliding_window`",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		l.Limit.Algorithm, err = ratelimit.ParseAlgorithm(s.Algorithm)
+	Read: func(to *Settings, text string) (err error) {
+		to.Limit.Limit.Algorithm, err = ratelimit.ParseAlgorithm(text)
 		return err
 	},
 }, {
@@ -74,106 +73,81 @@ var LimitTable = []Setting{{
 	Help: "How many events may pass in which time: `100 1m` or `100/1m`. The units are ms, s, m, h, d and w. A `fixed_window` may follow the " +
 		"[calendar](algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`.",
 	Default: "required, here or in a zone",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) error {
-		rate, err := ratelimit.ParseRate(s.Limit)
-		l.Limit.Events, l.Limit.Window, l.Limit.Calendar, l.Limit.Zone = rate.Events, rate.Window, rate.Calendar, rate.Zone
+	Read: func(to *Settings, text string) error {
+		rate, err := ratelimit.ParseRate(text)
+		l := &to.Limit.Limit
+		l.Events, l.Window, l.Calendar, l.Zone = rate.Events, rate.Window, rate.Calendar, rate.Zone
 		return err
 	},
 }, {
-	Name: "burst", Args: "one whole number", Want: wantBurst, Syntax: "<capacity>",
+	Name: "burst", Args: "one whole number", Want: "a whole number from 1 to 9007199254740992", Syntax: "<capacity>",
 	Help: "For `token_bucket`, the capacity of the bucket; below the events of `limit`, it is refilled evenly. For `gcra`, how many events may pass at once. " +
 		"Other algorithms do not have it.",
 	Default: "the events of `limit`",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		if s.Burst == "" {
-			return nil
-		}
-		l.Limit.Burst, err = ParseBurst(s.Burst)
-		return err
-	},
+	Read:    readBurst,
 }, {
 	Name: "cost", Args: "one whole number, or a placeholder that gives one", Syntax: "<whole number or placeholder>",
+	Want:    "a whole number from 1 to 9007199254740992, or a placeholder that gives one",
 	Help:    "How much of the quota a request takes: a whole number of 1 or more, or a placeholder. See [Cost](caddy.md#cost).",
 	Default: "1",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		l.Cost, err = ParseCost(s.Cost)
-		return err
-	},
+	Read:    readCost, Unset: "1",
 }, {
-	Name: "min_cost", Args: "one whole number", Want: wantMinCost, Syntax: "<whole number>",
+	Name: "min_cost", Args: "one whole number", Want: "a whole number from 0 to 9007199254740992", Syntax: "<whole number>",
 	Help:    "The least that a request takes if `cost` is a placeholder. See [Cost](caddy.md#cost).",
 	Default: "1",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		l.MinCost, err = ParseMinCost(s.MinCost, l.Cost)
-		return err
-	},
+	Read:    readMinCost,
 }, {
 	Name: "durable", Form: Switch,
 	Help:    "Count in the logged table, which survives a crash of the database server.",
 	Default: "off",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		l.Limit.Durable, err = ParseSwitch("durable", s.Durable, false)
-		return err
-	},
+	Read:    onOff(func(to *Settings) *bool { return &to.Limit.Limit.Durable }),
 }, {
 	Name: "synchronous_commit", Form: Switch,
 	Help:    "Wait until the decision is on the disk of the database server. It has an effect only together with `durable`.",
 	Default: "off",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		l.Limit.SynchronousCommit, err = ParseSwitch("synchronous_commit", s.SynchronousCommit, false)
-		return err
-	},
+	Read:    onOff(func(to *Settings) *bool { return &to.Limit.Limit.SynchronousCommit }),
 }, {
-	Name: "lease", Want: WantLease, Syntax: "<percentage>",
+	Name: "lease", Want: "a share of what is left from 0.1% to 50%, such as 5%", Syntax: "<percentage>",
 	Help: "Let the process charge a share of what is left in advance, and decide from it without asking the database: 0.1% to 50%. See " +
 		"[leases](leases.md).",
 	Default: "none",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		l.Limit.Lease, err = ParseLease(s.Lease)
-		return err
-	},
+	Read:    readLease, Unset: "off",
 }, {
 	Name: "hash_key", Form: Switch,
 	Help:    "Store keys as SHA-256 digests. Proxies that share counters must use the same setting. See [Keys](caddy.md#keys).",
 	Default: "on if the key contains a credential",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) error {
-		if s.HashKey == "" {
+	Read: func(to *Settings, text string) error {
+		if text == "" {
 			return nil
 		}
-		hash, err := ParseSwitch("hash_key", s.HashKey, false)
-		l.HashKey = &hash
+		hash, err := ParseSwitch("", text, false)
+		to.Limit.HashKey = &hash
 		return err
 	},
 }, {
-	Name: "ipv4_prefix", Want: IPv4Prefix.Want(), Syntax: "<bits>",
+	Name: "ipv4_prefix", Want: "a whole number from 1 to 32", Syntax: "<bits>",
 	Help:    "How many bits of an IPv4 address count, if a placeholder of the key gives one: 1 to 32. Addresses of one network then share the quota.",
 	Default: "all of them",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		l.IPv4, err = IPv4Prefix.bits(s.IPv4Prefix, allIPv4)
-		return err
-	},
+	Read:    number(allIPv4, func(to *Settings) *int { return &to.Limit.IPv4 }), Unset: "32",
 }, {
-	Name: "ipv6_prefix", Want: IPv6Prefix.Want(), Syntax: "<bits>",
+	Name: "ipv6_prefix", Want: WantIPv6Prefix, Syntax: "<bits>",
 	Help:    "The same for IPv6: 1 to 128. One client often has a whole /64 and can use any address of it. 128 counts each address on its own.",
 	Default: "64",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		l.IPv6, err = IPv6Prefix.bits(s.IPv6Prefix, defaultIPv6)
-		return err
-	},
+	Read:    number(128, func(to *Settings) *int { return &to.Limit.IPv6 }), Unset: "64",
 }, {
 	Name: "ban", Form: Words, Args: "a ban such as 1h after 10 refusals in 1m", Syntax: "<duration> after <n> refusals in <duration>",
 	Help:    "Ban the sender of refused requests, as in `1h after 10 refusals in 1m`. See [Bans](caddy.md#bans).",
 	Default: "never",
-	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
-		l.Ban, err = ParseBan(s.Ban, s.Prefix)
+	Read: func(to *Settings, text string) (err error) {
+		to.Limit.Ban, err = ParseBan(text, to.Limit.Limit.Prefix)
 		return err
 	},
 }, {
 	Name: "audit", Form: Words, Args: "off, denied, all, or sample and a percentage", Syntax: "off | denied | all | sample <percentage>",
 	Help:    "Which requests are in the audit log. See [The history](#the-history).",
 	Default: "`denied` with a `history`, else `off`",
-	Read: func(_ *ConfiguredLimit, s *LimitSettings) error {
-		_, err := ParseAudit(s.Audit, history.Audit{})
+	Read: func(_ *Settings, text string) error {
+		_, err := ParseAudit(text, history.Audit{})
 		return err
 	},
 }}

@@ -5,11 +5,8 @@ import (
 	"strings"
 )
 
-// The bounds of how many bits of an address count.
-var (
-	IPv4Prefix = Bound{"ipv4_prefix", allIPv4}
-	IPv6Prefix = Bound{"ipv6_prefix", 128}
-)
+// WantIPv6Prefix says what the number of bits of an IPv6 address must be.
+const WantIPv6Prefix = "a whole number from 1 to 128"
 
 const (
 	allIPv4 = 32
@@ -18,14 +15,6 @@ const (
 	// any address of it.
 	defaultIPv6 = 64
 )
-
-// bits reads how many bits of an address count; "" is unset.
-func (b Bound) bits(text string, unset int) (int, error) {
-	if text == "" {
-		return unset, nil
-	}
-	return b.Parse(text)
-}
 
 // MaybeAddress reports whether text may be an address that Network changes. It is cheap.
 func MaybeAddress(text string, v4 int) bool {

@@ -1,12 +1,6 @@
 package edge
 
-import (
-	"net/http"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-)
-
-const wantOnError = "allow or deny"
+import "net/http"
 
 // OnError is what happens to a request for which no decision was possible, because the
 // database did not answer in time.
@@ -18,15 +12,13 @@ const (
 	Deny  OnError = "deny"  // the request is refused with status 503
 )
 
-// ParseOnError reads an OnError; "" is Allow.
-func ParseOnError(text string) (OnError, error) {
-	switch text {
-	case "", string(Allow):
-		return Allow, nil
-	case string(Deny):
-		return Deny, nil
+// readOnError reads an OnError.
+func readOnError(to *Settings, text string) error {
+	to.OnError = OnError(text)
+	if to.OnError != Allow && to.OnError != Deny {
+		return errWant
 	}
-	return "", &ratelimit.FieldError{Field: "on_error", Value: text, Want: wantOnError}
+	return nil
 }
 
 // Consequence says, for the log, what happens to a request without a decision.

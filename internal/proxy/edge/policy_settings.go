@@ -9,19 +9,7 @@ import (
 const (
 	// DefaultTier is the tier of requests without another one.
 	DefaultTier = "anonymous"
-
-	// DefaultRefresh is how often a proxy asks the database for changes of the policy.
-	DefaultRefresh = 500 * time.Millisecond
-
-	// DefaultMaxIdentities is how many API keys and users a proxy remembers.
-	DefaultMaxIdentities = 100000
-
-	wantRefresh    = "a duration from 50ms to 1m"
-	wantUnknownKey = "reject or anonymous"
 )
-
-// MaxIdentities is the range of PolicySettings.MaxIdentities.
-var MaxIdentities = Bound{"max_identities", 10000000}
 
 // PolicySettings say how a proxy keeps up with the policy in its database. Handlers on one
 // database with equal settings share what they know of the policy.
@@ -30,41 +18,13 @@ type PolicySettings struct {
 	MaxIdentities int           // the most API keys and users to remember
 }
 
-// ParseRefresh reads PolicySettings.Refresh; "" is the default.
-func ParseRefresh(text string) (time.Duration, error) {
-	if text == "" {
-		return DefaultRefresh, nil
+// readUnknownKey reads what happens to a request with an API key that is not valid.
+func readUnknownKey(to *Settings, text string) error {
+	to.RejectUnknown = text == "reject"
+	if text != "reject" && text != "anonymous" {
+		return errWant
 	}
-	d, err := ratelimit.ParseWindow(text)
-	if err != nil || !isRefresh(d) {
-		return 0, &ratelimit.FieldError{Field: "refresh", Value: text, Want: wantRefresh}
-	}
-	return d, nil
-}
-
-// CheckRefresh returns a refresh that was set as a duration; 0 is the default.
-func CheckRefresh(d time.Duration) (time.Duration, error) {
-	if d == 0 {
-		return DefaultRefresh, nil
-	}
-	if !isRefresh(d) {
-		return 0, &ratelimit.FieldError{Field: "refresh", Value: d.String(), Want: wantRefresh}
-	}
-	return d, nil
-}
-
-func isRefresh(d time.Duration) bool { return d >= 50*time.Millisecond && d <= time.Minute }
-
-// ParseUnknownKey reads what happens to a request with an API key that is not valid: reject
-// refuses it, which is the default, and anonymous treats it as one without a key.
-func ParseUnknownKey(text string) (reject bool, err error) {
-	switch text {
-	case "", "reject":
-		return true, nil
-	case "anonymous":
-		return false, nil
-	}
-	return false, &ratelimit.FieldError{Field: "unknown_key", Value: text, Want: wantUnknownKey}
+	return nil
 }
 
 // CheckPolicyRows returns an error for a limit of a configuration that could have a row in

@@ -12,7 +12,7 @@ type Row struct {
 // CheckRows returns an error if two hits of one request could be on the same row, which
 // ratelimit.Store does not allow. Two limits with one prefix and one table could be, unless
 // both keys are fixed and differ: a client often chooses the value of a placeholder. at is
-// the place of the second of the two limits.
+// the index of the second of the two limits.
 func CheckRows(rows []Row) (at int, err error) {
 	for i := range rows {
 		for j := range rows[:i] {

@@ -1,17 +1,30 @@
 package edge
 
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
 // Setting is one setting of a configuration: what the Caddyfile, the JSON of Caddy, the
 // configuration of Traefik and the documentation have in common.
 type Setting struct {
 	Name     string // in a Caddyfile and in JSON; Traefik has it in camel case
 	Form     Form
-	Args     string                  // what the arguments in a Caddyfile must be; "" is Want
-	Want     string                  // what the value must be
-	Check    func(text string) error // checks text that differs from what a field in JSON holds, such as 2m from 2m0s; may be nil
-	Settings []Setting               // of a block
+	Args     string    // what the arguments in a Caddyfile must be; "" is Want
+	Want     string    // what the value must be
+	Settings []Setting // of a block
 
-	// Read reads a setting of a limit; nil if the adapters read it.
-	Read func(l *ConfiguredLimit, s *LimitSettings) error
+	// Read reads the value, or Unset if the setting was left out. An error that is no
+	// *ratelimit.FieldError means that the value is not what Want says. The Field of an error is Name if
+	// it is "". Nil if the adapters read the setting.
+	Read  func(to *Settings, text string) error
+	Unset string
 
 	// The documentation: how a Caddyfile has the arguments, what the setting means, and what holds
 	// without it. Names are those of Caddy, and links are from the folder docs.
@@ -29,10 +42,127 @@ const (
 	Block        // of the Setting's Settings
 )
 
+// Settings are what the tables read. Each table sets its part.
+type Settings struct {
+	Limit         ConfiguredLimit
+	Timeout       time.Duration // for the decision on a request
+	OnError       OnError
+	Headers       HeaderPolicy
+	Policy        PolicySettings
+	RejectUnknown bool // refuse a request with an API key that is not valid; else it is one without a key
+	Store         StoreSettings
+	History       HistorySettings
+}
+
 // WantArgs says what the arguments in a Caddyfile must be.
 func (s *Setting) WantArgs() string {
 	if s.Args != "" {
 		return s.Args
 	}
 	return s.Want
+}
+
+// Read reads the settings of a table from the fields of a struct, and checks them. The name of a
+// field in JSON is that of the setting, in any case. A field with its zero value was left out.
+// Errors are *ratelimit.FieldError, with the names of the table.
+func Read(table []Setting, from any, to *Settings) error {
+	fields := reflect.Indirect(reflect.ValueOf(from))
+	for i := range table {
+		if table[i].Read != nil {
+			if err := table[i].read(to, textOf(fields, table[i].Name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Check returns an error for text that a setting must not have, whatever the other settings are.
+func (s *Setting) Check(text string) error { return s.read(&Settings{}, text) }
+
+func (s *Setting) read(to *Settings, text string) error {
+	// An error shows what the configuration has, and never Unset.
+	value := text
+	if value == "" {
+		value = s.Unset
+	}
+	err := s.Read(to, value)
+	if err == nil {
+		return nil
+	}
+	wrong, ok := err.(*ratelimit.FieldError)
+	if !ok {
+		return &ratelimit.FieldError{Field: s.Name, Value: text, Want: s.Want}
+	}
+	if wrong.Field == "" {
+		wrong.Field = s.Name
+	}
+	return wrong
+}
+
+// textOf is the text of the field with the name of a setting; "" if it was left out.
+func textOf(fields reflect.Value, name string) string {
+	for i := 0; i < fields.NumField(); i++ {
+		tag := strings.Split(fields.Type().Field(i).Tag.Get("json"), ",")[0]
+		if !strings.EqualFold(strings.Replace(tag, "_", "", -1), strings.Replace(name, "_", "", -1)) || fields.Field(i).IsZero() {
+			continue
+		}
+		value := reflect.Indirect(fields.Field(i))
+		if value.Type().Name() == "Duration" { // that of Caddy prints as a number
+			return time.Duration(value.Int()).String()
+		}
+		return fmt.Sprint(value.Interface())
+	}
+	return ""
+}
+
+// errWant is the error of a value that is not what Setting.Want says.
+var errWant = errors.New("not what the setting must be")
+
+// number reads a whole number from 1 to most. A number that was left out stays as it is.
+func number(most int, field func(*Settings) *int) func(*Settings, string) error {
+	return func(to *Settings, text string) error {
+		if text == "" {
+			return nil
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > most {
+			return errWant
+		}
+		*field(to) = n
+		return nil
+	}
+}
+
+// duration reads a duration as ratelimit.ParseWindow takes it.
+func duration(least, most time.Duration, field func(*Settings) *time.Duration) func(*Settings, string) error {
+	return func(to *Settings, text string) error {
+		d, err := ratelimit.ParseWindow(text)
+		if err != nil || d < least || d > most {
+			return errWant
+		}
+		*field(to) = d
+		return nil
+	}
+}
+
+// onOff reads a setting that is on or off.
+func onOff(field func(*Settings) *bool) func(*Settings, string) error {
+	return func(to *Settings, text string) (err error) {
+		*field(to), err = ParseSwitch("", text, false)
+		return err
+	}
+}
+
+// ParseSwitch reads a setting that is on or off; "" is unset.
+func ParseSwitch(name, text string, unset bool) (bool, error) {
+	switch text {
+	case "":
+		return unset, nil
+	case "on", "true", "1":
+		return true, nil
+	case "off", "false", "0":
+		return false, nil
+	}
+	return false, &ratelimit.FieldError{Field: name, Value: text, Want: "on or off, or true or false"}
 }

@@ -2,7 +2,7 @@ package edge_test
 
 import (
 	"errors"
-	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -20,41 +20,56 @@ func checkField(t *testing.T, err error, field, value string) {
 	}
 }
 
-func TestBurst(t *testing.T) {
-	for text, want := range map[string]int64{"1": 1, "9007199254740992": ratelimit.MaxEvents} {
-		if got, err := edge.ParseBurst(text); got != want || err != nil {
-			t.Errorf("%q is %d, %v; want %d", text, got, err, want)
+// read reads one setting of a table.
+func read(t *testing.T, table []edge.Setting, name, text string) (got edge.Settings, err error) {
+	t.Helper()
+	from := reflect.New(reflect.StructOf([]reflect.StructField{{Name: "Setting", Type: reflect.TypeFor[string](), Tag: reflect.StructTag(`json:"` + name + `"`)}}))
+	from.Elem().Field(0).SetString(text)
+	for i := range table {
+		if table[i].Name == name {
+			err = edge.Read(table[i:i+1], from.Interface(), &got)
+			return got, err
 		}
 	}
-	for _, text := range []string{"", "0", "-1", "1.5", "9007199254740993", "many"} {
-		_, err := edge.ParseBurst(text)
+	t.Fatalf("no setting %s", name)
+	return got, nil
+}
+
+func TestBurst(t *testing.T) {
+	for text, want := range map[string]int64{"1": 1, "9007199254740992": ratelimit.MaxEvents} {
+		if got, err := read(t, edge.LimitTable, "burst", text); got.Limit.Limit.Burst != want || err != nil {
+			t.Errorf("%q is %d, %v; want %d", text, got.Limit.Limit.Burst, err, want)
+		}
+	}
+	for _, text := range []string{"0", "-1", "1.5", "9007199254740993", "many"} {
+		_, err := read(t, edge.LimitTable, "burst", text)
 		checkField(t, err, "burst", text)
 	}
 }
 
 func TestTimeout(t *testing.T) {
 	for text, want := range map[string]time.Duration{"": 250 * time.Millisecond, "1ms": time.Millisecond, "1m": time.Minute, "1.5s": 1500 * time.Millisecond} {
-		if got, err := edge.ParseTimeout(text); got != want || err != nil {
-			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
+		if got, err := read(t, edge.HandlerTable, "timeout", text); got.Timeout != want || err != nil {
+			t.Errorf("%q is %v, %v; want %v", text, got.Timeout, err, want)
 		}
 	}
 	for _, text := range []string{"0", "0s", "-1s", "999us", "61s", "soon", "250"} {
-		_, err := edge.ParseTimeout(text)
+		_, err := read(t, edge.HandlerTable, "timeout", text)
 		checkField(t, err, "timeout", text)
 	}
 }
 
 func TestMinCost(t *testing.T) {
 	for text, want := range map[string]int64{"": 1, "0": 0, "7": 7} {
-		if got, err := edge.ParseMinCost(text, 0); got != want || err != nil {
-			t.Errorf("%q is %d, %v; want %d", text, got, err, want)
+		if got, err := read(t, edge.LimitTable, "min_cost", text); got.Limit.MinCost != want || err != nil {
+			t.Errorf("%q is %d, %v; want %d", text, got.Limit.MinCost, err, want)
 		}
 	}
 	for _, text := range []string{"-1", "1.5", "9007199254740993", "many"} {
-		_, err := edge.ParseMinCost(text, 0)
+		_, err := read(t, edge.LimitTable, "min_cost", text)
 		checkField(t, err, "min_cost", text)
 	}
-	_, err := edge.ParseMinCost("1", 5) // a fixed cost
+	_, err := edge.ReadLimit(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Cost: "5", MinCost: "1"}) // a fixed cost
 	checkField(t, err, "min_cost", "1")
 }
 
@@ -195,24 +210,16 @@ func TestStoreSettings(t *testing.T) {
 
 func TestWrongStoreSettingsAreRefused(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
-	for _, test := range []struct {
-		field, value string
-		change       func(s *edge.StoreSettings)
-	}{
-		{"max_conns", "-1", func(s *edge.StoreSettings) { s.MaxConns = -1 }},
-		{"max_conns", "1001", func(s *edge.StoreSettings) { s.MaxConns = 1001 }},
-		{"cleanup_probability", "1.5", func(s *edge.StoreSettings) { s.CleanupProbability = 1.5 }},
-		{"cleanup_probability", "-0.1", func(s *edge.StoreSettings) { s.CleanupProbability = -0.1 }},
-		{"cleanup_probability", "NaN", func(s *edge.StoreSettings) { s.CleanupProbability = math.NaN() }},
-		{"max_blocked_keys", "10000001", func(s *edge.StoreSettings) { s.MaxBlockedKeys = 10000001 }},
-		{"max_leases", "1000001", func(s *edge.StoreSettings) { s.MaxLeases = 1000001 }},
-		{"dsn", "", func(s *edge.StoreSettings) { s.DSN = "" }},
+	for field, values := range map[string][]string{
+		"max_conns": {"-1", "0", "1001"}, "cleanup_probability": {"1.5", "-0.1", "NaN"}, "max_blocked_keys": {"10000001"}, "max_leases": {"1000001"},
 	} {
-		s := edge.StoreSettings{DSN: "memory"}
-		test.change(&s)
-		_, err := s.Resolve("here,")
-		checkField(t, err, test.field, test.value)
+		for _, value := range values {
+			_, err := read(t, edge.StoreTable, field, value)
+			checkField(t, err, field, value)
+		}
 	}
+	_, err := edge.StoreSettings{}.Resolve("here,")
+	checkField(t, err, "dsn", "")
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
 	if _, err := (edge.StoreSettings{DSN: "memory"}).Resolve("here,"); err == nil || !strings.Contains(err.Error(), "PG_RATELIMIT_DISABLE_AUTO_MIGRATE") {
 		t.Errorf("a wrong switch in the environment: %v", err)

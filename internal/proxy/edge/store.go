@@ -22,12 +22,6 @@ const (
 	// WantDSN says what a DSN must be.
 	WantDSN = "a Postgres URL or key=value pairs, or memory"
 
-	// wantCleanupProbability says what StoreSettings.CleanupProbability must be.
-	wantCleanupProbability = "a number from 0 to 1"
-
-	// DefaultCleanupProbability is for a configuration that does not set it.
-	DefaultCleanupProbability = 0.1
-
 	// EnvDSN is the environment variable for a configuration without a DSN.
 	EnvDSN = "DATABASE_URL"
 
@@ -36,13 +30,6 @@ const (
 
 	// defaultMaxConns is that of both drivers.
 	defaultMaxConns = 8
-)
-
-// The bounds of StoreSettings.
-var (
-	MaxConns       = Bound{"max_conns", 1000}
-	MaxBlockedKeys = Bound{"max_blocked_keys", 10000000}
-	MaxLeases      = Bound{"max_leases", 1000000}
 )
 
 // StoreSettings say where limits are counted, and how.
@@ -60,43 +47,20 @@ type StoreSettings struct {
 	LeaseHorizon time.Duration
 }
 
-// ParseProbability reads StoreSettings.CleanupProbability; "" is the default.
-func ParseProbability(text string) (float64, error) {
-	if text == "" {
-		return DefaultCleanupProbability, nil
-	}
+// readProbability reads StoreSettings.CleanupProbability.
+func readProbability(to *Settings, text string) error {
 	p, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return 0, &ratelimit.FieldError{Field: "cleanup_probability", Value: text, Want: wantCleanupProbability}
+	if err != nil || math.IsNaN(p) || p < 0 || p > 1 {
+		return errWant
 	}
-	return p, nil
+	to.Store.CleanupProbability = p
+	return nil
 }
 
-// Check returns a *ratelimit.FieldError for the first value out of its range, with the
-// names max_conns, cleanup_probability, max_leases, max_blocked_keys and node_name.
-func (s StoreSettings) Check() error {
-	if err := MaxConns.Check(s.MaxConns); err != nil {
-		return err
-	}
-	if p := s.CleanupProbability; math.IsNaN(p) || p < 0 || p > 1 {
-		return &ratelimit.FieldError{Field: "cleanup_probability", Value: strconv.FormatFloat(p, 'g', -1, 64), Want: wantCleanupProbability}
-	}
-	if err := MaxLeases.Check(s.MaxLeases); err != nil {
-		return err
-	}
-	if err := MaxBlockedKeys.Check(s.MaxBlockedKeys); err != nil {
-		return err
-	}
-	return CheckNodeName("node_name", s.NodeName)
-}
-
-// Resolve checks the settings, and fills in those that the environment and defaults give.
+// Resolve fills in the settings that the environment and defaults give.
 // Resolved settings that are equal are for the same store. places says, for an error,
 // where a DSN can be set other than in the environment.
 func (s StoreSettings) Resolve(places string) (StoreSettings, error) {
-	if err := s.Check(); err != nil {
-		return s, err
-	}
 	noMigration, err := migrationDisabled()
 	if err != nil {
 		return s, err

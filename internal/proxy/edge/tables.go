@@ -1,6 +1,6 @@
 package edge
 
-import "github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+import "time"
 
 // HandlerTable has the settings of a handler or a middleware that are not of one limit. Adapters
 // have further ones, such as zones.
@@ -8,18 +8,16 @@ var HandlerTable = []Setting{
 	dsnSetting,
 	{
 		Name: "timeout", Args: "one duration, such as 250ms", Syntax: "<duration>",
-		Check: func(text string) error {
-			_, err := ParseTimeout(text)
-			return err
-		},
+		Want: "a duration from 1ms to 1m",
+		Read: duration(time.Millisecond, time.Minute, func(to *Settings) *time.Duration { return &to.Timeout }), Unset: "250ms",
 		Help:    "How long the decision on a request may take, with all of its limits: 1ms to 1m.",
 		Default: "250ms",
 	}, {
-		Name: "on_error", Want: wantOnError, Syntax: "allow | deny",
+		Name: "on_error", Want: "allow or deny", Read: readOnError, Unset: "allow", Syntax: "allow | deny",
 		Help:    "What happens to a request without a decision: `allow` lets it pass, `deny` answers 503.",
 		Default: "`allow`",
 	}, {
-		Name: "headers", Want: wantHeaders, Syntax: "ours | tighter | both",
+		Name: "headers", Want: "ours, tighter or both", Read: readHeaderPolicy, Unset: "ours", Syntax: "ours | tighter | both",
 		Help: "Which `X-RateLimit-*` headers an answer has if the upstream sends some too: those of the limit (`ours`), those with less remaining " +
 			"(`tighter`), or all of them (`both`).",
 		Default: "`ours`",
@@ -48,7 +46,7 @@ var PolicyTable = []Setting{{
 	Help:    "The tier of requests that have no other one. It may be a placeholder; an empty value is the default.",
 	Default: "`anonymous`",
 }, {
-	Name: "unknown_key", Want: wantUnknownKey, Syntax: "reject | anonymous",
+	Name: "unknown_key", Want: "reject or anonymous", Read: readUnknownKey, Unset: "reject", Syntax: "reject | anonymous",
 	Help: "What happens to a request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` treats it as one without a " +
 		"key.",
 	Default: "`reject`",
@@ -58,18 +56,13 @@ var PolicyTable = []Setting{{
 	Default: "none",
 }, {
 	Name: "refresh", Args: "one duration, such as 500ms", Syntax: "<duration>",
-	Check: func(text string) error {
-		_, err := ParseRefresh(text)
-		return err
-	},
+	Want: "a duration from 50ms to 1m",
+	Read: duration(50*time.Millisecond, time.Minute, func(to *Settings) *time.Duration { return &to.Policy.Refresh }), Unset: "500ms",
 	Help:    "How often to ask the database for changes: 50ms to 1m.",
 	Default: "500ms",
 }, {
-	Name: "max_identities", Want: MaxIdentities.Want(), Syntax: "<number>",
-	Check: func(text string) error {
-		_, err := MaxIdentities.Parse(text)
-		return err
-	},
+	Name: "max_identities", Want: "a whole number from 1 to 10000000", Syntax: "<number>",
+	Read: number(10000000, func(to *Settings) *int { return &to.Policy.MaxIdentities }), Unset: "100000",
 	Help:    "How many API keys and users to remember at most: 1 to 10,000,000.",
 	Default: "100,000",
 }}
@@ -78,33 +71,39 @@ var PolicyTable = []Setting{{
 var StoreTable = []Setting{
 	dsnSetting,
 	{
-		Name: "max_conns", Want: MaxConns.Want(),
+		Name: "max_conns", Want: "a whole number from 1 to 1000",
+		Read:    number(1000, func(to *Settings) *int { return &to.Store.MaxConns }),
 		Help:    "The largest number of connections to each database, 1 to 1000.",
 		Default: "the DSN's `pool_max_conns`, else 8",
 	}, {
 		Name: "auto_migrate", Form: Switch,
+		Read: onOff(func(to *Settings) *bool { return &to.Store.AutoMigrate }), Unset: "on",
 		Help: "`off` means that you create the tables yourself. The environment variable `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` has the same " +
 			"effect.",
 		Default: "on",
 	}, {
-		Name: "cleanup_probability", Want: wantCleanupProbability,
+		Name: "cleanup_probability", Want: "a number from 0 to 1", Read: readProbability, Unset: "0.1",
 		Help: "How likely a statement is followed by a cleanup: 0 is never, 1 is always. A cleanup deletes up to 1,000 expired rows in the " +
 			"background.",
 		Default: "0.1",
 	}, {
 		Name: "in_memory_block", Form: Switch,
+		Read: onOff(func(to *Settings) *bool { return &to.Store.InMemoryBlock }), Unset: "on",
 		Help:    "Refuse requests without asking the database if their key is known to be used up. `off` asks every time.",
 		Default: "on",
 	}, {
-		Name: "max_blocked_keys", Want: MaxBlockedKeys.Want(),
+		Name: "max_blocked_keys", Want: "a whole number from 1 to 10000000",
+		Read:    number(10000000, func(to *Settings) *int { return &to.Store.MaxBlockedKeys }),
 		Help:    "How many used-up keys a store remembers, 1 to 10,000,000.",
 		Default: "10000",
 	}, {
-		Name: "max_leases", Want: MaxLeases.Want(),
+		Name: "max_leases", Want: "a whole number from 1 to 1000000",
+		Read:    number(1000000, func(to *Settings) *int { return &to.Store.MaxLeases }),
 		Help:    "The largest number of keys with a [lease](leases.md) in a process, 1 to 1,000,000.",
 		Default: "10000",
 	}, {
 		Name: "node_name", Args: "one name, or a placeholder that gives one",
+		Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.Store.NodeName }),
 		Help: "The name of this proxy in the [list of proxies](policy.md#commands). In Caddy it may contain placeholders. Several proxies on one host " +
 			"should each have one; otherwise `#2` is added.",
 		Default: "the host name and `/caddy` or `/traefik`",
@@ -118,26 +117,33 @@ var StoreTable = []Setting{
 // HistoryTable has the settings of a history.
 var HistoryTable = []Setting{{
 	Name: "node", Args: "one name, or a placeholder that gives one",
+	Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.History.Node }),
 	Help:    "The name of this proxy in the tables, up to 100 bytes. In Caddy it may contain placeholders.",
 	Default: "the `node_name`",
 }, {
 	Name: "region", Args: "one name, or a placeholder that gives one",
+	Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.History.Region }),
 	Help:    "Where this proxy runs, up to 100 bytes. In Caddy it may contain placeholders.",
 	Default: "none",
 }, {
-	Name: "audit_address", Want: wantAddress,
+	Name: "audit_address", Want: "full, prefix or off", Read: readAddressMode, Unset: "full",
 	Help: "How much of a client's address is in the audit log: `full`, `prefix` (the /24 of an IPv4 address, the /48 of an IPv6 address) or `off`. " +
 		"It applies to addresses in keys too.",
 	Default: "`full`",
 }, {
-	Name: "retention", Form: Block, Args: "a block", Settings: retentionTable(),
+	Name: "retention", Form: Block, Args: "a block", Settings: RetentionTable,
 }}
 
-// retentionTable has a setting for each part of the history.
-func retentionTable() []Setting {
-	var table []Setting
-	for _, name := range history.RetentionNames() {
-		table = append(table, Setting{Name: name, Args: "one duration, such as 90d or 7y"})
-	}
-	return table
+// RetentionTable has a setting for each part of the history.
+var RetentionTable = []Setting{
+	kept("audit", func(to *Settings) *time.Duration { return &to.History.KeepAudit }),
+	kept("metrics_minute", func(to *Settings) *time.Duration { return &to.History.KeepMinutes }),
+	kept("metrics_hour", func(to *Settings) *time.Duration { return &to.History.KeepHours }),
+	kept("metrics_day", func(to *Settings) *time.Duration { return &to.History.KeepDays }),
+	kept("usage", func(to *Settings) *time.Duration { return &to.History.KeepUsage }),
+}
+
+// kept is the setting of how long a part of the history is kept.
+func kept(name string, field func(*Settings) *time.Duration) Setting {
+	return Setting{Name: name, Args: "one duration, such as 90d or 7y", Want: "a duration from 1d to 100y, such as 90d, 12w or 7y", Read: retention(field)}
 }

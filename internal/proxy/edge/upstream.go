@@ -3,8 +3,6 @@ package edge
 import (
 	"net/http"
 	"strconv"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // HeaderPolicy says which X-RateLimit headers a response has if the upstream sends some of
@@ -19,17 +17,13 @@ const (
 	BothHeaders    HeaderPolicy = "both"    // the upstream's stand beside those of the limit
 )
 
-const wantHeaders = "ours, tighter or both"
-
-// ParseHeaderPolicy reads a HeaderPolicy; "" is unset.
-func ParseHeaderPolicy(text string, unset HeaderPolicy) (HeaderPolicy, error) {
-	switch text {
-	case "":
-		return unset, nil
-	case string(OurHeaders), string(TighterHeaders), string(BothHeaders):
-		return HeaderPolicy(text), nil
+// readHeaderPolicy reads a HeaderPolicy.
+func readHeaderPolicy(to *Settings, text string) error {
+	to.Headers = HeaderPolicy(text)
+	if to.Headers != OurHeaders && to.Headers != TighterHeaders && to.Headers != BothHeaders {
+		return errWant
 	}
-	return "", &ratelimit.FieldError{Field: "headers", Value: text, Want: wantHeaders}
+	return nil
 }
 
 // ownNames are the names of OwnHeaders.

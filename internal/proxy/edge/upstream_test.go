@@ -38,7 +38,7 @@ func TestHeadersOfAnUpstream(t *testing.T) {
 			t.Errorf("%+v: %s", test, got)
 		}
 	}
-	if _, err := edge.ParseHeaderPolicy("theirs", edge.OurHeaders); err == nil {
+	if _, err := read(t, edge.HandlerTable, "headers", "theirs"); err == nil {
 		t.Error("a wrong policy is accepted")
 	}
 }
