@@ -333,23 +333,6 @@ func refuse(o *Outcome, reason Reason, m *Mark) {
 	o.written = true
 }
 
-// banOf returns the ban of an identity that holds at a time and ends last, or nil.
-func banOf(id *Identity, at int64) *Ban {
-	var ban *Ban
-	last := at
-	for i := range id.Bans {
-		b := &id.Bans[i]
-		if b.KeyID != 0 && b.KeyID != id.KeyID || b.User != "" && b.User != id.User || b.Network.IsValid() {
-			continue
-		}
-		if end := endOf(b.Until); end > last {
-			last = end
-			ban = b
-		}
-	}
-	return ban
-}
-
 // contains reports whether a network of the rule contains the request's address.
 func contains(r *rule, f *Facts) bool {
 	address := f.Address.Unmap().WithZone("")

@@ -20,11 +20,7 @@ func decideUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome
 	byKey := id.Digest != [32]byte{}
 	o.Unread = true
 	o.written = true
-	ban := findBan(s.bans, f.Address, id.User, id.KeyID, at)
-	if ban == nil {
-		ban = banOf(id, at)
-	}
-	if ban != nil {
+	if ban := findBan(s, f, id, at); ban != nil {
 		o.User = id.User
 		o.KeyID = id.KeyID
 		o.certain = ban.Network.IsValid() // else the sender is looked up once, and remembered
