@@ -36,9 +36,11 @@ var keyBansSQL = `(SELECT json_agg(` + banSQL + ` ORDER BY b.id) FROM rate_limit
 
 // decodeIdentity is a row of identitiesSQL: the sender and its identity.
 func decodeIdentity(kind, name, text string) (sender, *Identity, error) {
-	s := sender{user: name}
+	s := sender{}
 	if kind == "key" {
-		s = sender{digest: digestOf(name)}
+		s.digest = digestOf(name)
+	} else {
+		s.user = name
 	}
 	id := &Identity{Digest: s.digest, User: s.user}
 	err := json.Unmarshal([]byte(text), id)
