@@ -31,7 +31,7 @@ const (
 	// statement at most.
 	crowdMost = lookUpMost
 	// staleMost is how many times an identity is looked up again because it was changed
-	// during the look-up. After that the last answer counts, and is not kept.
+	// during the look-up. After that the last answer counts, and is not cached.
 	staleMost = 3
 )
 

@@ -258,7 +258,7 @@ func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user st
 		case id == nil && key != "" && strings.HasPrefix(key, KeyPrefix) && !Check(key):
 			id = &Identity{Digest: s.digest} // no such key can exist
 		case id == nil && len(s.user) > ratelimit.MaxKey:
-			id = &Identity{User: user} // no such user can be in the database, and none of them is kept
+			id = &Identity{User: user} // no such user can be in the database, and none of them is cached
 		case id == nil:
 			return p.lookUp(ctx, timeout/2, s, f, o)
 		case now.UnixMicro()-read >= reloadMicros:
