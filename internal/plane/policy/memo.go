@@ -79,14 +79,14 @@ func planOf(s *Snapshot, f *Facts, tier string, at int64) *plan {
 		return p
 	}
 	// They may be parts of a long request.
-	key = planKey{strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path)}
+	stored := planKey{strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path)}
 	m.mu.Lock()
 	if len(m.newer) >= m.most || m.places >= m.most*64 {
 		m.older = m.newer
 		m.newer = make(map[planKey]*plan)
 		m.places = 0
 	}
-	m.newer[key] = p
+	m.newer[stored] = p
 	m.places += len(p.found) + len(p.outside) + len(p.hits)
 	m.mu.Unlock()
 	return p
