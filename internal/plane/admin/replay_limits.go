@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -103,19 +102,23 @@ func (l *replayLimits) read(ctx context.Context, d *Database, rule string, perso
 		return &ratelimit.FieldError{Field: "rule", Value: rule, Want: "left with a limit"}
 	}
 	slices.SortFunc(l.listed, func(a, b RuleLimit) int { return strings.Compare(a.Name, b.Name) })
-	cost, err := values[int64](ctx, d, "SELECT cost FROM rate_limit_rules WHERE name = $1", rule)
+	type charge struct {
+		Cost   int64
+		Limits []policy.RuleLimit
+	}
+	charges, err := rows[charge](ctx, d, "SELECT r.cost, "+policy.LimitsSQL+" FROM rate_limit_rules r WHERE r.name = $1", rule)
 	if err != nil {
 		return err
 	}
-	if err := d.oneRule(ctx, rule, int64(len(cost)), nil); err != nil {
+	if err := d.oneRule(ctx, rule, int64(len(charges)), nil); err != nil {
 		return err // another session has deleted the rule
 	}
-	l.cost = cost[0]
+	l.cost = charges[0].Cost
 	tiers, err := d.replayOverrides(ctx, rule, l)
 	if err != nil {
 		return err
 	}
-	if err := l.compile(rule, person, tiers); err != nil {
+	if err := l.compile(rule, person, charges[0].Limits, tiers); err != nil {
 		return err
 	}
 	if person && l.isPeriodic() {
@@ -140,18 +143,13 @@ func parseReplay(settings []string) (ruleChange, error) {
 
 // compile makes the snapshot. The count by user, or by all, only says whether billing periods
 // are those of users: the counters come from the audit log.
-func (l *replayLimits) compile(rule string, person bool, tiers []policy.Override) error {
-	r := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost}
+func (l *replayLimits) compile(rule string, person bool, limits []policy.RuleLimit, tiers []policy.Override) error {
+	r := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost, Limits: limits}
 	if person {
 		r.CountBy = []string{"user"}
 	}
 	for i := range l.listed {
-		limit, err := l.listed[i].ofPolicy()
-		if err != nil {
-			return err
-		}
-		l.place[limit.Name] = i
-		r.Limits = append(r.Limits, limit)
+		l.place[l.listed[i].Name] = i
 	}
 	l.snapshot = policy.Compile([]policy.Rule{r}, tiers, nil, policyOptions)
 	for _, wrong := range l.snapshot.Wrong() {
@@ -160,32 +158,6 @@ func (l *replayLimits) compile(rule string, person bool, tiers []policy.Override
 		}
 	}
 	return nil
-}
-
-// ofPolicy is the limit as proxies have it.
-func (l *RuleLimit) ofPolicy() (policy.RuleLimit, error) {
-	limit := policy.RuleLimit{Name: l.Name, Unlimited: l.Events == nil, Overage: l.OnExceed == "overage"}
-	kind, err := ratelimit.ParseAlgorithm(l.Algorithm)
-	if err != nil {
-		return limit, err
-	}
-	limit.Limit = ratelimit.Limit{Algorithm: kind, Durable: l.Durable}
-	if l.Events != nil {
-		limit.Limit.Events = *l.Events
-	}
-	if l.Seconds != nil {
-		limit.Limit.Window = time.Duration(math.Round(*l.Seconds*1e6)) * time.Microsecond
-	}
-	if l.Calendar != nil {
-		limit.Limit.Calendar = ratelimit.Calendar(slices.Index(calendarNames, *l.Calendar))
-	}
-	if l.TimeZone != nil {
-		limit.Limit.Zone = *l.TimeZone
-	}
-	if l.Burst != nil {
-		limit.Limit.Burst = *l.Burst
-	}
-	return limit, nil
 }
 
 // replayOverrides reads the overrides of a rule that are in force. It returns those of tiers.

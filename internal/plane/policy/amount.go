@@ -85,12 +85,12 @@ type amounts struct {
 
 	tierUntil, expiresAt, revokedAt int64
 
-	// plain is true if the identity has no bans, no overrides and no billing period, if no ban
-	// names its user or key, and if neither its key nor its tier ends before plainUntil.
+	// plain is true if the identity has no bans, no overrides and no billing period, and if
+	// neither its key nor its tier ends before plainUntil.
 	plain      bool
 	plainUntil int64
 	timed      bool      // plainUntil is a time
-	banned     bool      // the identity has bans, or one names the user or the key
+	banned     bool      // the identity has bans
 	plainFor   *Snapshot // the snapshot, if plain and it has a memo
 
 	own      []*choice // in the order of their limits; a key's before a user's, then as in limit.tiers
@@ -138,9 +138,7 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 		return own[i].from > own[j].from
 	})
 	a.adjusted = a.period || len(own) > 0
-	_, userBanned := s.bans.users[id.User]
-	_, keyBanned := s.bans.keys[id.KeyID]
-	a.banned = len(id.Bans) > 0 || userBanned || keyBanned
+	a.banned = len(id.Bans) > 0
 	a.plain = !a.adjusted && !a.banned && (id.Known || !a.byKey) && id.Tier != "" && a.user != ""
 	a.plainUntil = a.tierUntil
 	if a.byKey && a.expiresAt < a.plainUntil {

@@ -28,86 +28,71 @@ func beginOf(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// banSet holds compiled bans. Of several bans of one sender, the one that ends last counts.
+// banSet holds the bans of networks, compiled.
 type banSet struct {
-	bans     []Ban
-	ends     []int64 // by place in bans
 	networks *networks
-	byNode   []int32          // by node of networks: of the bans that hold there, the one that ends last
-	users    map[string]int32 // place in bans
-	keys     map[int64]int32
+	byNode   []*Ban // of the bans that hold for a network, the one that ends last
 }
 
 func newBanSet(bans []Ban) *banSet {
-	b := &banSet{bans: bans, ends: make([]int64, len(bans)), users: make(map[string]int32), keys: make(map[int64]int32)}
 	var prefixes []netip.Prefix
-	var places []int32
 	for i := range bans {
-		b.ends[i] = endOf(bans[i].Until)
-		place := int32(i)
 		if bans[i].Network.IsValid() {
 			prefixes = append(prefixes, bans[i].Network)
-			places = append(places, place)
-		}
-		if user := bans[i].User; user != "" {
-			if _, known := b.users[user]; !known || b.ends[b.users[user]] < b.ends[i] {
-				b.users[user] = place
-			}
-		}
-		if key := bans[i].KeyID; key != 0 {
-			if _, known := b.keys[key]; !known || b.ends[b.keys[key]] < b.ends[i] {
-				b.keys[key] = place
-			}
 		}
 	}
-	b.networks = newNetworks(prefixes)
-	b.byNode = make([]int32, len(prefixes))
-	for i := range places {
-		b.byNode[i] = -1
-	}
-	for i, place := range places {
-		node := b.networks.nodes[i]
-		if old := b.byNode[node]; old < 0 || b.ends[old] < b.ends[place] {
-			b.byNode[node] = place
+	b := &banSet{networks: newNetworks(prefixes)}
+	b.byNode = make([]*Ban, len(b.networks.nodes))
+	for i := range bans {
+		if bans[i].Network.IsValid() {
+			node := nodeOf(b.networks, bans[i].Network)
+			b.byNode[node] = lastBan(b.byNode[node], &bans[i])
 		}
 	}
-	for _, node := range b.networks.downwards {
-		parent := b.networks.parents[node]
-		if parent >= 0 && b.ends[b.byNode[parent]] > b.ends[b.byNode[node]] {
-			b.byNode[node] = b.byNode[parent]
+	for node, parent := range b.networks.parents {
+		if parent >= 0 {
+			b.byNode[node] = lastBan(b.byNode[node], b.byNode[parent])
 		}
 	}
 	return b
 }
 
-// findBan returns the ban that holds for a sender at a time, or nil. user is "" and key is 0
-// if the sender has none.
-func findBan(b *banSet, address netip.Addr, user string, key, at int64) *Ban {
-	if node := findNetwork(b.networks, address); node >= 0 {
-		if place := b.byNode[node]; at < b.ends[place] {
-			return &b.bans[place]
+// lastBan is the ban that ends last, of two. Either may be nil.
+func lastBan(a, b *Ban) *Ban {
+	if a == nil || b != nil && endOf(b.Until) > endOf(a.Until) {
+		return b
+	}
+	return a
+}
+
+// findBan returns the ban that holds for a request at a time and ends last, or nil: a ban of the
+// network, else one of the identity. The identity may be nil.
+func findBan(s *Snapshot, f *Facts, id *Identity, at int64) *Ban {
+	if node := findNetwork(s.bans.networks, f.Address); node >= 0 {
+		if ban := s.bans.byNode[node]; at < endOf(ban.Until) {
+			return ban
 		}
 	}
-	if user != "" && len(b.users) > 0 {
-		if place, banned := b.users[user]; banned && at < b.ends[place] {
-			return &b.bans[place]
+	if id == nil {
+		return nil
+	}
+	var last *Ban
+	for i := range id.Bans {
+		b := &id.Bans[i]
+		// A key's ban does not count for another key of its user.
+		if (b.KeyID == 0 || b.KeyID == id.KeyID) && (b.User == "" || b.User == id.User) && at < endOf(b.Until) {
+			last = lastBan(last, b)
 		}
 	}
-	if key != 0 && len(b.keys) > 0 {
-		if place, banned := b.keys[key]; banned && at < b.ends[place] {
-			return &b.bans[place]
-		}
-	}
-	return nil
+	return last
 }
 
 // isBanned reports whether the sender of a request is banned. It then refuses the request.
 func isBanned(s *Snapshot, f *Facts, id *Identity, known *amounts, now time.Time, o *Outcome) bool {
-	at := now.UnixMicro()
-	ban := findBan(s.bans, f.Address, o.User, o.KeyID, at)
-	if ban == nil && known != nil {
-		ban = banOf(id, at)
+	if known == nil {
+		id = nil // the key has ended or is unknown
 	}
+	ban := findBan(s, f, id, now.UnixMicro())
 	if ban == nil {
 		return false
 	}

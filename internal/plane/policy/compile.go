@@ -39,12 +39,13 @@ type Snapshot struct {
 	set  *ruleSet
 	bans *banSet
 	memo *memo // nil without
-	// banned: a ban names a network. Bans of users and keys are in amounts.
+	// banned: a ban names a network. Bans of users and keys are in identities.
 	banned bool
 }
 
 // Compile makes a snapshot. overrides are those for tiers; those for users and keys belong to
-// identities. The snapshot keeps the lists, which must not change afterwards.
+// identities, and so do bans of users and keys, which are ignored here. The snapshot keeps the
+// lists, which must not change afterwards.
 func Compile(rules []Rule, overrides []Override, bans []Ban, options Options) *Snapshot {
 	return newSnapshot(newRuleSet(rules, overrides, options), bans)
 }

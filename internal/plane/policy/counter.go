@@ -139,18 +139,29 @@ func addressText(address netip.Addr) string {
 	return address.Unmap().WithZone("").String()
 }
 
-// networkText is an IPv4 address, or the /64 of an IPv6 address.
-func networkText(address netip.Addr) string {
-	if !address.IsValid() {
-		return ""
-	}
-	address = address.Unmap().WithZone("")
+// NetworkOf is the network that counts as one client: an IPv4 address, or the /64 of an IPv6
+// address. It is the zero Prefix if the address is unknown.
+func NetworkOf(address netip.Addr) netip.Prefix {
+	bits := 64
+	address = address.Unmap()
 	if address.Is4() {
-		return address.String()
+		bits = 32
 	}
-	network, err := address.Prefix(64)
+	network, err := address.WithZone("").Prefix(bits)
 	if err != nil {
+		return netip.Prefix{}
+	}
+	return network
+}
+
+// networkText is an IPv4 address, or the /64 of an IPv6 address; "" if it is unknown.
+func networkText(address netip.Addr) string {
+	network := NetworkOf(address)
+	switch {
+	case !network.IsValid():
 		return ""
+	case network.Addr().Is4():
+		return network.Addr().String()
 	}
 	return network.String()
 }

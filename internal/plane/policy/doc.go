@@ -36,9 +36,9 @@
 // # Cost
 //
 // The index of a Snapshot has each rule once: under one of its paths, hosts, networks or tiers,
-// the one that the fewest other rules have. So a decision looks at few of many selective rules.
+// the one that the fewest other rules have. So Decide looks at few of many selective rules.
 // With Options.Remember, a Snapshot also remembers which rules match by tier, method, host and
-// path. A decision allocates nothing where counters are of users. Measure it:
+// path. Decide allocates nothing where counters are of users. Measure it:
 //
 //	go test -run xxx -bench . ./internal/plane/policy
 //	cd integration && go test -run xxx -bench InterpretedPolicy .

@@ -26,27 +26,44 @@ type index struct {
 	anywhere  bool      // a rule is filed under its networks
 }
 
+// filing is a value that a rule may be filed under.
+type filing struct {
+	kind string // path, host, network or tier
+	text string
+}
+
+// filings are the values of a rule, those of one kind together.
+func filings(r *rule) [][]filing {
+	kinds := make([][]filing, 4)
+	for _, p := range r.paths {
+		kinds[0] = append(kinds[0], filing{"path", p.literal})
+	}
+	for _, p := range r.hosts {
+		kinds[1] = append(kinds[1], filing{"host", p.name})
+	}
+	for _, network := range r.networks {
+		kinds[2] = append(kinds[2], filing{"network", network.String()})
+	}
+	for _, tier := range r.row.Tiers {
+		kinds[3] = append(kinds[3], filing{"tier", tier})
+	}
+	return kinds
+}
+
 // newIndex files the rules of a set.
 func newIndex(set *ruleSet) index {
 	x := index{
 		paths: make(map[string][]int32), hosts: make(map[string][]int32), below: make(map[string][]int32),
 		tiers: make([][]int32, len(set.tiers)+1),
 	}
-	paths, hosts := make(map[string]int), make(map[string]int)
-	tiers, nets := make(map[string]int), make(map[netip.Prefix]int)
+	all := make([][][]filing, len(set.rules))
+	count := make(map[filing]int)
 	for i := range set.rules {
-		r := set.rules[i]
-		for j := range r.paths {
-			paths[r.paths[j].literal]++
-		}
-		for j := range r.hosts {
-			hosts[r.hosts[j].name]++
-		}
-		for _, tier := range r.row.Tiers {
-			tiers[tier]++
-		}
-		for _, network := range r.networks {
-			nets[network]++
+		all[i] = filings(set.rules[i])
+		for _, values := range all[i] {
+			for _, value := range values {
+				count[value]++
+			}
 		}
 	}
 	var filed []netip.Prefix
@@ -56,50 +73,30 @@ func newIndex(set *ruleSet) index {
 		place := int32(i)
 		// A kind of bucket is as full as its fullest bucket that this rule is in.
 		fewest, kind := len(set.rules)+1, ""
-		most := 0
-		for j := range r.paths {
-			most = larger(most, paths[r.paths[j].literal])
-		}
-		if len(r.paths) > 0 && most < fewest {
-			fewest, kind = most, "path"
-		}
-		most = 0
-		for j := range r.hosts {
-			most = larger(most, hosts[r.hosts[j].name])
-		}
-		if len(r.hosts) > 0 && most < fewest {
-			fewest, kind = most, "host"
-		}
-		most = 0
-		for _, network := range r.networks {
-			most = larger(most, nets[network])
-		}
-		if len(r.networks) > 0 && most <= fewest {
-			fewest, kind = most, "network" // most addresses are in no network
-		}
-		most = 0
-		for _, tier := range r.row.Tiers {
-			most = larger(most, tiers[tier])
-		}
-		if len(r.row.Tiers) > 0 && most < fewest {
-			kind = "tier"
+		for _, values := range all[i] {
+			most := 0
+			for _, value := range values {
+				most = larger(most, count[value])
+			}
+			// Most addresses are in no network, so a network comes before a path or host as full.
+			if most > 0 && (most < fewest || most == fewest && values[0].kind == "network") {
+				fewest, kind = most, values[0].kind
+			}
 		}
 		switch kind {
 		case "path":
-			for j := range r.paths {
-				literal := r.paths[j].literal
-				x.paths[literal] = file(x.paths[literal], place)
-				x.depth = larger(x.depth, strings.Count(literal, "/"))
+			for _, p := range r.paths {
+				x.paths[p.literal] = file(x.paths[p.literal], place)
+				x.depth = larger(x.depth, strings.Count(p.literal, "/"))
 			}
 			r.pathFiled = len(r.paths) == 1 && r.paths[0].rest && len(r.paths[0].segments) == 0
 		case "host":
-			for j := range r.hosts {
-				name := r.hosts[j].name
-				if r.hosts[j].below {
-					x.below[name] = file(x.below[name], place)
-					x.labels = larger(x.labels, strings.Count(name, "."))
+			for _, p := range r.hosts {
+				if p.below {
+					x.below[p.name] = file(x.below[p.name], place)
+					x.labels = larger(x.labels, strings.Count(p.name, "."))
 				} else {
-					x.hosts[name] = file(x.hosts[name], place)
+					x.hosts[p.name] = file(x.hosts[p.name], place)
 				}
 			}
 			r.hostFiled = true
@@ -119,9 +116,9 @@ func newIndex(set *ruleSet) index {
 	}
 	x.anywhere = len(filed) > 0
 	x.networks = newNetworks(filed)
-	x.byNetwork = make([][]int32, len(filed))
+	x.byNetwork = make([][]int32, len(x.networks.nodes))
 	for i := range filed {
-		node := x.networks.nodes[i]
+		node := nodeOf(x.networks, filed[i])
 		x.byNetwork[node] = file(x.byNetwork[node], filedRules[i])
 	}
 	return x

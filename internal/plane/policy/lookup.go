@@ -26,12 +26,12 @@ const (
 	lookUpTimeout = 2 * time.Second
 	// waitingMost bounds each of the two queues.
 	waitingMost = 20000
-	// crowdMost bounds the first look-ups for the clients of one network: an IPv4 address, or the
-	// /64 of an IPv6 address. So many fit into one statement, so that a client that sends invented keys
-	// delays the others by one statement at most.
+	// crowdMost bounds the first look-ups for the clients of one network, see NetworkOf. So many fit
+	// into one statement, so that a client that sends invented keys delays the others by one
+	// statement at most.
 	crowdMost = lookUpMost
 	// staleMost is how many times an identity is looked up again because it was changed
-	// during the look-up. After that the last answer counts, and is not kept.
+	// during the look-up. After that the last answer counts, and is not cached.
 	staleMost = 3
 )
 
@@ -47,7 +47,7 @@ var errCrowd = fmt.Errorf("%w: too many API keys and users of one network wait t
 type lookup struct {
 	sender   sender
 	first    bool            // the sender is not remembered, and the look-up is in a crowd
-	network  netip.Addr      // of the client, if first; see networkOf
+	network  netip.Prefix    // of the client, if first; see NetworkOf
 	done     context.Context // ends when the look-up is done
 	finish   context.CancelFunc
 	attempts int // used by the worker alone
@@ -80,29 +80,29 @@ type lookups struct {
 	cache *Identities
 	now   func() time.Time
 
-	mu       sync.Mutex         // guards all that follows
-	waiting  []*lookup          // of senders that are not remembered
-	renewals []*lookup          // of senders that are remembered: a flood of others must not delay them
-	byName   map[string]*lookup // those that wait or are in flight
-	crowds   map[netip.Addr]int // how many of them are first, by network
-	urgent   bool               // callers may wait for look-ups that wait
-	working  bool               // a worker runs
-	started  time.Time          // the last statement
-	down     error              // why the database does not answer; nil if it does
-	tables   string             // those that were polled last; "" before the first poll
+	mu       sync.Mutex           // guards all that follows
+	waiting  []*lookup            // of senders that are not remembered
+	renewals []*lookup            // of senders that are remembered: a flood of others must not delay them
+	byName   map[string]*lookup   // those that wait or are in flight
+	crowds   map[netip.Prefix]int // how many of them are first, by network
+	urgent   bool                 // callers may wait for look-ups that wait
+	working  bool                 // a worker runs
+	started  time.Time            // the last statement
+	down     error                // why the database does not answer; nil if it does
+	tables   string               // those that were polled last; "" before the first poll
 	closed   bool
 	sent     int64 // statements
 }
 
 func newLookups(db postgres.DB, cache *Identities, now func() time.Time) *lookups {
-	return &lookups{db: db, cache: cache, now: now, byName: make(map[string]*lookup), crowds: make(map[netip.Addr]int)}
+	return &lookups{db: db, cache: cache, now: now, byName: make(map[string]*lookup), crowds: make(map[netip.Prefix]int)}
 }
 
-// get looks up the sender of a request from an address. The error is ratelimit.ErrUnavailable while the database does not
-// answer, and ratelimit.ErrTimeout if it does not answer within the timeout; the look-up then
-// goes on, for the next request.
+// get looks up the sender of a request from an address. The error is ratelimit.ErrUnavailable
+// while the database does not answer, and ratelimit.ErrTimeout if it does not answer within the
+// timeout; the look-up then goes on, for the next request.
 func (l *lookups) get(ctx context.Context, timeout time.Duration, s sender, address netip.Addr) (*Identity, error) {
-	call, err := l.enter(s, true, networkOf(address))
+	call, err := l.enter(s, true, NetworkOf(address))
 	if err != nil {
 		return nil, err
 	}
@@ -129,24 +129,11 @@ func waitFor(ctx, done context.Context, timeout time.Duration) error {
 }
 
 // renew looks up a sender that is remembered, for later requests.
-func (l *lookups) renew(s sender) { _, _ = l.enter(s, false, netip.Addr{}) }
-
-// networkOf is an IPv4 address, or the first address of the /64 of an IPv6 address.
-func networkOf(address netip.Addr) netip.Addr {
-	address = address.Unmap().WithZone("")
-	if !address.Is6() {
-		return address
-	}
-	network, err := address.Prefix(64)
-	if err != nil {
-		return address
-	}
-	return network.Addr()
-}
+func (l *lookups) renew(s sender) { _, _ = l.enter(s, false, netip.Prefix{}) }
 
 // enter adds a sender to those that wait, unless the sender waits already or is in flight. network
 // matters for a first look-up alone.
-func (l *lookups) enter(s sender, first bool, network netip.Addr) (*lookup, error) {
+func (l *lookups) enter(s sender, first bool, network netip.Prefix) (*lookup, error) {
 	name := s.name()
 	l.mu.Lock()
 	defer l.mu.Unlock()

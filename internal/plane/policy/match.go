@@ -18,27 +18,27 @@ func methodBit(set *ruleSet, name string) uint64 {
 }
 
 // Decide says what the policy does with a request of an identity at a time. id is nil for a
-// request with neither an API key nor a user. What o held before is lost.
+// request with neither an API key nor a user. What o was before is lost.
 //
 // The frequent case is here, for the interpreter: a plan that is known, for an identity and
 // an address without anything of their own. See package batch.
 func Decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 	if id == nil || o.written {
-		decide(s, f, id, now, o)
+		decideInFull(s, f, id, now, o)
 		return
 	}
 	known, _ := id.amounts.Load().(*amounts)
 	if known == nil || known.plainFor != s {
-		decide(s, f, id, now, o)
+		decideInFull(s, f, id, now, o)
 		return
 	}
 	m := s.memo
 	m.mu.RLock()
 	p := m.newer[planKey{id.Tier, f.Method, f.Host, f.Path}]
-	apart := m.open || m.apart[f.Address]
+	outside := m.open || m.outside[f.Address]
 	m.mu.RUnlock()
-	if p == nil || !p.direct || !apart || (p.timed || known.timed) && !isTimely(p, known, now) {
-		decide(s, f, id, now, o)
+	if p == nil || !p.direct || !outside || (p.timed || known.timed) && !isTimely(p, known, now) {
+		decideInFull(s, f, id, now, o)
 		return
 	}
 	o.User = id.User
@@ -60,8 +60,7 @@ func isTimely(p *plan, known *amounts, now time.Time) bool {
 	return at >= p.begin && at < p.end && at < known.plainUntil
 }
 
-// clearOutcome resets the fields that few decisions set. A decision that sets one of them also
-// sets written.
+// clearOutcome resets the fields that few outcomes have. Code that sets one of them also sets written.
 func clearOutcome(o *Outcome) {
 	o.Reason = NotRefused
 	o.Status = 0
@@ -76,8 +75,8 @@ func clearOutcome(o *Outcome) {
 	o.written = false
 }
 
-// decide decides in all cases.
-func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
+// decideInFull is Decide in all cases.
+func decideInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 	at := now.UnixMicro()
 	if o.written {
 		clearOutcome(o)
@@ -120,10 +119,10 @@ func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 	if s.memo != nil {
 		p := planOf(s, f, o.Tier, at)
 		parameters = p.parameters
-		apply(s.set, recalled(s, p, f, o), f, id, known, at, o)
+		tryRules(s.set, recalled(s, p, f, o), f, id, known, at, o)
 	} else {
 		parameters = strings.IndexByte(f.Path, ';') >= 0
-		apply(s.set, indexed(s.set, s.set.tiers[o.Tier], f, o), f, id, known, at, o)
+		tryRules(s.set, indexed(s.set, s.set.tiers[o.Tier], f, o), f, id, known, at, o)
 	}
 	if parameters && isAmbiguous(s.set, s.set.tiers[o.Tier], f, id, known, at, o) {
 		RefuseAmbiguous(o)
@@ -175,7 +174,7 @@ func indexed(set *ruleSet, number int32, f *Facts, o *Outcome) []int32 {
 
 // recalled does what indexed does, with the plan for the request.
 func recalled(s *Snapshot, p *plan, f *Facts, o *Outcome) []int32 {
-	if s.memo.open || isApart(s, f.Address) {
+	if s.memo.open || isOutside(s, f.Address) {
 		return p.outside
 	}
 	o.found = append(o.found[:0], p.found...)
@@ -190,26 +189,26 @@ func addNetworks(set *ruleSet, f *Facts, o *Outcome) {
 	}
 }
 
-// isApart reports whether an address is in no network that a rule or a ban names.
-func isApart(s *Snapshot, address netip.Addr) bool {
+// isOutside reports whether an address is in no network that a rule or a ban names.
+func isOutside(s *Snapshot, address netip.Addr) bool {
 	m := s.memo
 	m.mu.RLock()
-	apart := m.apart[address] || m.before[address]
+	outside := m.outside[address] || m.outsideBefore[address]
 	m.mu.RUnlock()
-	return apart || learnApart(s, address)
+	return outside || learnOutside(s, address)
 }
 
-// learnApart remembers an address that is in no network.
-func learnApart(s *Snapshot, address netip.Addr) bool {
-	apart := findNetwork(s.bans.networks, address) < 0 && findNetwork(s.set.networks, address) < 0
-	if apart {
-		s.memo.remember(address)
+// learnOutside remembers an address that is in no network.
+func learnOutside(s *Snapshot, address netip.Addr) bool {
+	outside := findNetwork(s.bans.networks, address) < 0 && findNetwork(s.set.networks, address) < 0
+	if outside {
+		s.memo.addOutside(address)
 	}
-	return apart
+	return outside
 }
 
-// apply goes through rules that may match.
-func apply(set *ruleSet, found []int32, f *Facts, id *Identity, known *amounts, at int64, o *Outcome) {
+// tryRules goes through rules that may match.
+func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, known *amounts, at int64, o *Outcome) {
 	o.marks = o.marks[:0]
 	o.would = o.would[:0]
 	o.families = o.families[:0]
@@ -295,7 +294,7 @@ func apply(set *ruleSet, found []int32, f *Facts, id *Identity, known *amounts, 
 	o.Simple = simple && len(o.marks) > 0
 }
 
-// end ends the decision with a rule that exempts or blocks, unless it is a shadow.
+// end lets a rule that exempts or blocks be the outcome, unless it is a shadow.
 func end(o *Outcome, r *rule) bool {
 	if r.row.Mode == Shadow {
 		o.would = append(o.would, r.mark)
@@ -311,7 +310,7 @@ func end(o *Outcome, r *rule) bool {
 	return true
 }
 
-// deny ends the decision with a limit that lets nothing pass, unless its rule is a shadow.
+// deny refuses because of a limit that lets nothing pass, unless its rule is a shadow.
 func deny(o *Outcome, r *rule, a *amount) bool {
 	if r.row.Mode == Shadow {
 		o.would = append(o.would, a.mark)
@@ -331,23 +330,6 @@ func refuse(o *Outcome, reason Reason, m *Mark) {
 	o.Message = m.Message
 	o.RetryAfter = m.RetryAfter
 	o.written = true
-}
-
-// banOf returns the ban of an identity that holds at a time and ends last, or nil.
-func banOf(id *Identity, at int64) *Ban {
-	var ban *Ban
-	last := at
-	for i := range id.Bans {
-		b := &id.Bans[i]
-		if b.KeyID != 0 && b.KeyID != id.KeyID || b.User != "" && b.User != id.User || b.Network.IsValid() {
-			continue
-		}
-		if end := endOf(b.Until); end > last {
-			last = end
-			ban = b
-		}
-	}
-	return ban
 }
 
 // contains reports whether a network of the rule contains the request's address.

@@ -19,7 +19,7 @@ type memo struct {
 	newer, older map[planKey]*plan
 	places       int // of rules in the plans that were added to the newer half
 
-	apart, before map[netip.Addr]bool // addresses in no network: the newer and the older half
+	outside, outsideBefore map[netip.Addr]bool // addresses in no network: the newer and the older half
 }
 
 // planKey is a combination.
@@ -51,7 +51,7 @@ type plan struct {
 func newMemo(remember int) *memo {
 	return &memo{
 		most: remember/2 + 1, newer: make(map[planKey]*plan), older: make(map[planKey]*plan),
-		apart: make(map[netip.Addr]bool), before: make(map[netip.Addr]bool),
+		outside: make(map[netip.Addr]bool), outsideBefore: make(map[netip.Addr]bool),
 	}
 }
 
@@ -79,14 +79,14 @@ func planOf(s *Snapshot, f *Facts, tier string, at int64) *plan {
 		return p
 	}
 	// They may be parts of a long request.
-	kept := planKey{strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path)}
+	stored := planKey{strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path)}
 	m.mu.Lock()
 	if len(m.newer) >= m.most || m.places >= m.most*64 {
 		m.older = m.newer
 		m.newer = make(map[planKey]*plan)
 		m.places = 0
 	}
-	m.newer[kept] = p
+	m.newer[stored] = p
 	m.places += len(p.found) + len(p.outside) + len(p.hits)
 	m.mu.Unlock()
 	return p
@@ -96,14 +96,14 @@ func planOf(s *Snapshot, f *Facts, tier string, at int64) *plan {
 // remembers: a client chooses them.
 const longestRemembered = 512
 
-// remember notes that an address is in no network.
-func (m *memo) remember(address netip.Addr) {
+// addOutside remembers that an address is in no network.
+func (m *memo) addOutside(address netip.Addr) {
 	m.mu.Lock()
-	if len(m.apart) >= m.most {
-		m.before = m.apart
-		m.apart = make(map[netip.Addr]bool)
+	if len(m.outside) >= m.most {
+		m.outsideBefore = m.outside
+		m.outside = make(map[netip.Addr]bool)
 	}
-	m.apart[address] = true
+	m.outside[address] = true
 	m.mu.Unlock()
 }
 

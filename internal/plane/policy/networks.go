@@ -1,33 +1,16 @@
 package policy
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"sort"
 )
 
-// networks finds the smallest of many networks that contains an address. A network is a
-// node, by its place in the list that newNetworks was given; networks of equal value are the
-// first of them.
+// networks finds the smallest of many networks that contains an address. Different networks are
+// nodes, in the order of their addresses, so each comes after those around it.
 type networks struct {
-	four, six ranges
-	parents   []int32 // by node: the smallest network around it, or -1
-	nodes     []int32 // by place: the node
-	downwards []int32 // the nodes, each after those around it
-}
-
-// ranges divides all addresses into ranges with one smallest network each. Range i begins at
-// starts[i] and ends before the next. An address is two numbers; an IPv4 address has only low.
-type ranges struct {
-	high, low []uint64
-	nodes     []int32 // -1: in no network
-}
-
-// span is a network as its first and last address.
-type span struct {
-	high, low, endHigh, endLow uint64
-	bits                       int
-	node                       int32
+	nodes   []netip.Prefix
+	starts  []netip.Addr // by node: the first address
+	parents []int32      // by node: the smallest network around it, or -1
 }
 
 // normalNetwork is a network without bits beyond its length, and as IPv4 if it is of IPv4
@@ -40,151 +23,67 @@ func normalNetwork(p netip.Prefix) netip.Prefix {
 }
 
 func newNetworks(all []netip.Prefix) *networks {
-	n := &networks{parents: make([]int32, len(all)), nodes: make([]int32, len(all))}
-	first := make(map[netip.Prefix]int32, len(all))
-	var four, six []span
+	n := &networks{}
+	known := make(map[netip.Prefix]bool, len(all))
+	nodes := make([]netip.Prefix, 0, len(all))
 	for i := range all {
-		p := normalNetwork(all[i])
-		_, known := first[p]
-		if !known {
-			first[p] = int32(i)
-		}
-		node := first[p]
-		n.nodes[i] = node
-		n.parents[i] = -1
-		if known {
-			continue
-		}
-		s := spanOf(p)
-		s.node = node
-		if p.Addr().Is4() {
-			four = append(four, s)
-		} else {
-			six = append(six, s)
+		if p := normalNetwork(all[i]); !known[p] {
+			known[p] = true
+			nodes = append(nodes, p)
 		}
 	}
-	n.four = n.divide(four)
-	n.six = n.divide(six)
-	return n
-}
-
-func spanOf(p netip.Prefix) span {
-	var s span
-	s.bits = p.Bits()
-	s.high, s.low = numbersOf(p.Addr())
-	free := uint(p.Addr().BitLen() - p.Bits())
-	s.endHigh = s.high
-	s.endLow = s.low
-	if free >= 64 {
-		s.endLow = ^uint64(0)
-		s.endHigh |= uint64(1)<<(free-64) - 1
-	} else {
-		s.endLow |= uint64(1)<<free - 1
-	}
-	return s
-}
-
-// numbersOf are the bits of an address.
-func numbersOf(a netip.Addr) (high, low uint64) {
-	if a.Is4() {
-		four := a.As4()
-		return 0, uint64(binary.BigEndian.Uint32(four[:]))
-	}
-	six := a.As16()
-	return binary.BigEndian.Uint64(six[:8]), binary.BigEndian.Uint64(six[8:])
-}
-
-// divide turns sorted networks into ranges. Of two networks, one contains the other, or they
-// have no address in common.
-func (n *networks) divide(spans []span) ranges {
-	sort.Slice(spans, func(i, j int) bool {
-		a, b := &spans[i], &spans[j]
-		if a.high != b.high {
-			return a.high < b.high
+	sort.Slice(nodes, func(i, j int) bool {
+		if order := nodes[i].Addr().Compare(nodes[j].Addr()); order != 0 {
+			return order < 0
 		}
-		if a.low != b.low {
-			return a.low < b.low
-		}
-		return a.bits < b.bits
+		return nodes[i].Bits() < nodes[j].Bits()
 	})
-	var r ranges
-	var open []span // networks around the current address, the smallest last
-	for i := range spans {
-		s := spans[i]
-		for len(open) > 0 && (open[len(open)-1].endHigh < s.high || open[len(open)-1].endHigh == s.high && open[len(open)-1].endLow < s.low) {
-			open = r.end(open)
-		}
-		n.downwards = append(n.downwards, s.node)
-		if len(open) > 0 {
-			n.parents[s.node] = open[len(open)-1].node
-		}
-		r.begin(s.high, s.low, s.node)
-		open = append(open, s)
+	n.nodes = nodes
+	for i := range nodes {
+		start := nodes[i].Addr()
+		n.starts = append(n.starts, start)
+		n.parents = append(n.parents, around(n, int32(i-1), start))
 	}
-	for len(open) > 0 {
-		open = r.end(open)
-	}
-	return r
-}
-
-// end closes the smallest open network.
-func (r *ranges) end(open []span) []span {
-	last := open[len(open)-1]
-	open = open[:len(open)-1]
-	node := int32(-1)
-	if len(open) > 0 {
-		node = open[len(open)-1].node
-	}
-	low := last.endLow + 1
-	high := last.endHigh
-	if low == 0 {
-		high++
-	}
-	if low != 0 || high != 0 {
-		r.begin(high, low, node)
-	}
-	return open
-}
-
-func (r *ranges) begin(high, low uint64, node int32) {
-	if last := len(r.nodes) - 1; last >= 0 && r.high[last] == high && r.low[last] == low {
-		r.nodes[last] = node
-		return
-	}
-	r.high = append(r.high, high)
-	r.low = append(r.low, low)
-	r.nodes = append(r.nodes, node)
+	return n
 }
 
 // findNetwork is the node of the smallest network that contains an address, or -1. The networks
 // around it are its parents.
 func findNetwork(n *networks, a netip.Addr) int32 {
-	if !a.IsValid() {
+	if !a.IsValid() || len(n.starts) == 0 {
 		return -1
 	}
-	a = a.Unmap()
-	r := &n.six
-	if a.Is4() {
-		r = &n.four
-	}
-	if len(r.nodes) == 0 {
-		return -1
-	}
-	high, low := numbersOf(a)
-	highs := r.high
-	lows := r.low
+	a = a.Unmap().WithZone("")
+	starts := n.starts
 	from := 0
-	to := len(highs)
+	to := len(starts)
 	for from < to {
 		middle := (from + to) / 2
-		if highs[middle] < high || highs[middle] == high && lows[middle] <= low {
+		if starts[middle].Compare(a) <= 0 {
 			from = middle + 1
 		} else {
 			to = middle
 		}
 	}
-	if from == 0 {
-		return -1
+	return around(n, int32(from-1), a)
+}
+
+// around returns the smallest network that contains an address, of a node and those around it. The
+// node is the last one that does not begin after the address. Of two networks one contains the
+// other, or they have no address in common: so no other node contains the address.
+func around(n *networks, node int32, a netip.Addr) int32 {
+	for node >= 0 && !n.nodes[node].Contains(a) {
+		node = n.parents[node]
 	}
-	return r.nodes[from-1]
+	return node
+}
+
+// nodeOf is the node of a network that newNetworks was given.
+func nodeOf(n *networks, p netip.Prefix) int32 {
+	p = normalNetwork(p)
+	node := findNetwork(n, p.Addr())
+	for n.nodes[node] != p {
+		node = n.parents[node]
+	}
+	return node
 }

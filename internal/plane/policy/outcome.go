@@ -134,7 +134,7 @@ type Outcome struct {
 	// more rules, or another answer, may hold for the sender.
 	certain, depends bool
 
-	// Memory for decide, and whether it has set fields that Decide does not.
+	// Memory for decideInFull, and whether it has set fields that Decide does not.
 	found, families []int32
 	marks, would    []*Mark
 	written         bool

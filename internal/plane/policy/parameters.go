@@ -11,7 +11,7 @@ func isAmbiguous(set *ruleSet, tier int32, f *Facts, id *Identity, known *amount
 		without.Path = path
 		without.trace = nil
 		other := Outcome{User: o.User, Tier: o.Tier, KeyID: o.KeyID, Unread: o.Unread}
-		apply(set, indexed(set, tier, &without, &other), &without, id, known, at, &other)
+		tryRules(set, indexed(set, tier, &without, &other), &without, id, known, at, &other)
 		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt || !sameLimits(other.Marks, o.Marks) {
 			return true
 		}
@@ -19,7 +19,7 @@ func isAmbiguous(set *ruleSet, tier int32, f *Facts, id *Identity, known *amount
 	return false
 }
 
-// sameLimits reports whether two lists have the same marks, apart from those of shadow rules.
+// sameLimits reports whether two lists have the same marks, except for those of shadow rules.
 func sameLimits(a, b []*Mark) bool {
 	j := 0
 	for i := range a {
@@ -67,17 +67,17 @@ func withoutParameters(text string) []string {
 
 // cutParameters removes the parameters of all segments, which any of the bytes in ends ends.
 func cutParameters(text, ends string) string {
-	kept := make([]byte, 0, len(text))
+	rest := make([]byte, 0, len(text))
 	inside := false
 	for i := 0; i < len(text); i++ {
 		c := text[i]
 		inside = c == ';' || inside && strings.IndexByte(ends, c) < 0
-		if !inside && !(c == '/' && len(kept) > 0 && kept[len(kept)-1] == '/') {
-			kept = append(kept, c)
+		if !inside && !(c == '/' && len(rest) > 0 && rest[len(rest)-1] == '/') {
+			rest = append(rest, c)
 		}
 	}
-	if last := len(kept) - 1; last > 0 && kept[last] == '/' {
-		kept = kept[:last]
+	if last := len(rest) - 1; last > 0 && rest[last] == '/' {
+		rest = rest[:last]
 	}
-	return string(kept)
+	return string(rest)
 }

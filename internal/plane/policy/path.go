@@ -74,7 +74,7 @@ func normalDoubtful(escaped string) (string, error) {
 // slashed is the reading of a path of NormalPath in which a backslash divides segments.
 func slashed(text string) string { return path.Clean(strings.ReplaceAll(text, "\\", "/")) }
 
-// hasDotSegment reports whether a segment is a dot segment, apart from its parameters.
+// hasDotSegment reports whether a segment is a dot segment, its parameters left out.
 func hasDotSegment(text string) bool {
 	for _, segment := range strings.Split(text, "/") {
 		if at := strings.IndexByte(segment, ';'); at >= 0 {

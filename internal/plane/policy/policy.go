@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand"
 	"strings"
@@ -124,6 +125,7 @@ type Policy struct {
 
 // savedRows are the rules and bans as the database returned them.
 type savedRows struct {
+	Form  int      `json:"form"` // savedForm; others are of a program of another version
 	Rules []string `json:"rules"`
 	Bans  []string `json:"bans"` // of networks
 	Users []string `json:"users"`
@@ -131,6 +133,9 @@ type savedRows struct {
 	// Usable are the versions that replace rules which cannot be used, by name.
 	Usable map[string]string `json:"usable,omitempty"`
 }
+
+// savedForm changes whenever the rows of the statements do.
+const savedForm = 2
 
 // New returns a policy on db. It does not touch the network yet, and does not close db. The
 // error is a *ratelimit.FieldError.
@@ -151,7 +156,7 @@ func New(db postgres.DB, s Settings) (*Policy, error) {
 		s.Now = time.Now
 	}
 	p := &Policy{
-		db: db, settings: s, known: NewIdentities(s.MaxIdentities),
+		db: db, settings: s, known: NewIdentities(s.MaxIdentities), rows: savedRows{Form: savedForm},
 		poller: poller{db: db}, reported: make(map[string]string),
 	}
 	p.lookups = newLookups(db, p.known, s.Now)
@@ -160,9 +165,14 @@ func New(db postgres.DB, s Settings) (*Policy, error) {
 	p.forgotten = s.Now().Add(-time.Duration(rand.Int63n(int64(forgetPause))))
 	if len(s.Saved) > 0 {
 		var rows savedRows
-		if err := json.Unmarshal(s.Saved, &rows); err != nil {
-			p.report("saved", fmt.Errorf("reading the saved rules: %w", err))
-		} else if err := p.compile(rows); err != nil {
+		err := json.Unmarshal(s.Saved, &rows)
+		if err == nil && rows.Form != savedForm {
+			err = errors.New("another version of this program has saved them")
+		}
+		if err == nil {
+			err = p.compile(rows)
+		}
+		if err != nil {
 			p.report("saved", fmt.Errorf("reading the saved rules: %w", err))
 		}
 	}
@@ -248,7 +258,7 @@ func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user st
 		case id == nil && key != "" && strings.HasPrefix(key, KeyPrefix) && !Check(key):
 			id = &Identity{Digest: s.digest} // no such key can exist
 		case id == nil && len(s.user) > ratelimit.MaxKey:
-			id = &Identity{User: user} // no such user can be in the database, and none of them is kept
+			id = &Identity{User: user} // no such user can be in the database, and none of them is cached
 		case id == nil:
 			return p.lookUp(ctx, timeout/2, s, f, o)
 		case now.UnixMicro()-read >= reloadMicros:

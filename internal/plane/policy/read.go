@@ -17,15 +17,12 @@ func ReadRules(ctx context.Context, db postgres.DB) ([]Rule, []Override, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	return decodeRules(rows)
+	return DecodeRules(rows)
 }
 
 // RulesSQL is the statement of ReadRules, for programs that run it in a transaction of their own.
 // Its rows have three texts.
 func RulesSQL() string { return rulesSQL }
-
-// DecodeRules turns the texts of all rows of RulesSQL into what ReadRules returns.
-func DecodeRules(texts []string) ([]Rule, []Override, error) { return decodeRules(texts) }
 
 // ReadBans reads the bans of networks that are in force.
 func ReadBans(ctx context.Context, db postgres.DB) ([]Ban, error) {

@@ -140,7 +140,7 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// obey notes which rules are to be read, and which identities to be forgotten.
+// obey records which rules are to be read, and which identities to be forgotten.
 func (p *Policy) obey(found changes) {
 	p.due.rules = p.due.rules || found.rules || found.everything || found.unlogged
 	p.due.bans = p.due.bans || found.bans || found.everything || found.unlogged

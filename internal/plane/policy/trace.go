@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Trace is what a decision made of each rule, for people.
+// Trace is what became of each rule, for people.
 type Trace struct {
 	// Key is what is wrong with the API key of the request, or NotRefused.
 	Key Reason
@@ -26,12 +26,12 @@ type TracedRule struct {
 	Why     string
 }
 
-// Explain decides as Decide does, and returns what the decision made of each rule.
+// Explain decides as Decide does, and returns what became of each rule.
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Outcome, *Trace) {
 	o, t := &Outcome{}, &Trace{}
 	traced := *f
 	traced.trace = t
-	decide(s, &traced, id, now, o)
+	decideInFull(s, &traced, id, now, o)
 	at := now.UnixMicro()
 	user, key := "", ""
 	if id != nil {
@@ -55,7 +55,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Outcome, *Tra
 			x.Why = "the rule " + o.Rule + " comes first"
 		case r.family != 0 && families[r.family] != "" && !applied[x.Name]:
 			x.Why = "family " + r.row.Family + ": the rule " + families[r.family] + " comes first"
-		default: // a limit that lets nothing pass ends the decision, and the rules after it match nevertheless
+		default: // a limit that lets nothing pass refuses, and the rules after it match nevertheless
 			x.Applies = true
 			x.Why = "matches"
 			if r.row.Mode == Shadow {
@@ -87,7 +87,7 @@ func appliedRules(o *Outcome, t *Trace) map[string]bool {
 	return applied
 }
 
-// traceUnlimited notes a limit without an amount.
+// traceUnlimited records a limit without an amount.
 func traceUnlimited(t *Trace, r *rule, a *amount, counter string, secret bool) {
 	t.Unlimited = append(t.Unlimited, ratelimit.Hit{Limit: a.limit, Key: counter, Cost: r.cost, Secret: secret})
 	t.Marks = append(t.Marks, a.mark)

@@ -20,11 +20,7 @@ func decideUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome
 	byKey := id.Digest != [32]byte{}
 	o.Unread = true
 	o.written = true
-	ban := findBan(s.bans, f.Address, id.User, id.KeyID, at)
-	if ban == nil {
-		ban = banOf(id, at)
-	}
-	if ban != nil {
+	if ban := findBan(s, f, id, at); ban != nil {
 		o.User = id.User
 		o.KeyID = id.KeyID
 		o.certain = ban.Network.IsValid() // else the sender is looked up once, and remembered
@@ -35,7 +31,7 @@ func decideUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome
 		o.User = id.User
 	}
 	o.certain = true
-	apply(s.set, indexed(s.set, anyTier, f, o), f, nil, nil, at, o)
+	tryRules(s.set, indexed(s.set, anyTier, f, o), f, nil, nil, at, o)
 	if o.Exempt {
 		o.depends = false
 	}
@@ -73,12 +69,8 @@ func rejectKey(s *Snapshot, f *Facts, now time.Time, o *Outcome) {
 	if o.certain {
 		return
 	}
-	clearOutcome(o)
-	o.Rule = ""
-	o.Hits = o.Hits[:0]
-	o.Marks = nil
-	o.Would = nil
-	o.Simple = false
+	o.Reset()
+	o.Tier = f.Tier
 	o.Reason = reason
 	o.Status = 401
 	o.written = true

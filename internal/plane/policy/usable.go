@@ -9,7 +9,7 @@ import "sort"
 // be used, also those that are replaced. usable are the last usable versions of rules, by name, as
 // rulesSQL delivers them. It returns those of the rules in rows.
 func compileRows(rows []string, usable map[string]string, options Options) (*ruleSet, map[string]string, error) {
-	rules, overrides, err := decodeRules(rows)
+	rules, overrides, err := DecodeRules(rows)
 	if err != nil {
 		return nil, nil, err
 	}

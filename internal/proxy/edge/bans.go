@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -110,24 +109,10 @@ func keyOf(s *Sender) string {
 	case s.User != "" && len(s.User) <= ratelimit.MaxKey:
 		return ofUser + s.User
 	}
-	return networkKey(s.Address)
-}
-
-// networkKey is the key of an IPv4 address, or of the /64 of an IPv6 address.
-func networkKey(address netip.Addr) string {
-	if !address.IsValid() {
-		return ""
+	if network := policy.NetworkOf(s.Address); network.IsValid() {
+		return ofNetwork + network.String()
 	}
-	address = address.Unmap().WithZone("")
-	bits := allIPv4
-	if address.Is6() {
-		bits = defaultIPv6
-	}
-	network, err := address.Prefix(bits)
-	if err != nil {
-		return ""
-	}
-	return ofNetwork + network.String()
+	return ""
 }
 
 // count counts the pending refusals, and bans. It ends when none is left.

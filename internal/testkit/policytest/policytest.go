@@ -23,7 +23,7 @@ var Now = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
 type World struct {
 	Rules      []policy.Rule
 	Overrides  []policy.Override // for tiers
-	Bans       []policy.Ban
+	Bans       []policy.Ban      // those of users and keys are also in Identities
 	Identities []*policy.Identity
 }
 
@@ -70,7 +70,13 @@ func New(pick Pick, n int, selective bool) *World {
 		w.Bans = append(w.Bans, b)
 	}
 	for i := 0; i < 8; i++ {
-		w.Identities = append(w.Identities, newIdentity(pick, w, i))
+		id := newIdentity(pick, w, i)
+		for _, b := range w.Bans {
+			if b.User == id.User && b.User != "" || b.KeyID != 0 && b.KeyID == id.KeyID {
+				id.Bans = append(id.Bans, b)
+			}
+		}
+		w.Identities = append(w.Identities, id)
 	}
 	return w
 }
