@@ -152,20 +152,20 @@ func (d *decision) refuseKnown(requests []*request) []*request {
 	for _, r := range requests {
 		calls = append(calls, r.call)
 	}
-	if refuseAll(d.engine.blocked, calls) == 0 {
+	refused := d.engine.refuseKnown(calls, nil)
+	if refused == 0 {
 		return requests
 	}
-	var left, refused []*request
+	var left, decided []*request
 	for _, r := range requests {
 		if len(r.call.Decisions) > 0 {
-			refused = append(refused, r)
+			decided = append(decided, r)
 		} else {
 			left = append(left, r)
 		}
 	}
-	d.stats.Blocked += int64(len(refused))
-	d.stats.Requests -= int64(len(refused))
-	d.finish(refused, nil)
+	d.stats.Requests -= int64(refused)
+	d.finish(decided, nil)
 	return left
 }
 

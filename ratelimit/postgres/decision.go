@@ -184,23 +184,6 @@ func (d *decision) fail(requests []*request, err error) {
 	d.engine.failCalls(d.queue, calls, err)
 }
 
-// failCalls ends the wait of calls for which no decision can be had. A known refusal is one.
-func (e *engine) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
-	var refused, failed []*batch.Call
-	for _, c := range calls {
-		decisions := make([]ratelimit.Decision, len(c.Hits))
-		if !c.Reset && !errors.Is(err, ratelimit.ErrClosed) && refusesAny(e.blocked, c.Hits, decisions, true) {
-			c.Decisions = append(c.Decisions[:0], decisions...)
-			refused = append(refused, c)
-		} else {
-			failed = append(failed, c)
-		}
-	}
-	e.counts.add(Stats{Blocked: int64(len(refused))})
-	batch.Finish(q, refused, nil)
-	batch.Finish(q, failed, err)
-}
-
 // errUndecided is the error of a request that a batch has left undecided.
 var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 

@@ -12,9 +12,7 @@ import (
 // DecideBatch decides calls as one batch: a test cannot arrange thousands of batches by
 // the timing of its calls.
 func (s *Store) DecideBatch(calls []*batch.Call) {
-	for _, c := range calls {
-		storeKeys(c)
-	}
+	storeKeys(calls)
 	s.engine.decide(batch.NewQueue(batch.Options{Timeout: time.Minute}), append([]*batch.Call(nil), calls...), time.Now().Add(time.Minute))
 }
 

@@ -60,10 +60,7 @@ func keepLeases(s *Store) {
 
 // sendLeases decides a batch without requests, unless the database does not answer.
 func sendLeases(s *Store, call *batch.Call) {
-	s.mu.Lock()
-	unavailable := s.unavailable()
-	s.mu.Unlock()
-	if unavailable == nil {
+	if s.unavailable() == nil {
 		call.Prepare(nil, false)
 		batch.Enter(s.leasing, call)
 	}
@@ -221,31 +218,6 @@ func (e *engine) believed(l *ratelimit.Limit) int64 {
 		}
 	}
 	return trust
-}
-
-// takeLeased does for the calls of a batch what ask does before a call enters a queue: it
-// finishes those that are decided by leases, and returns the others.
-func takeLeased(s *Store, q *batch.Queue, calls []*batch.Call) []*batch.Call {
-	table := s.engine.leases
-	if table == nil {
-		return calls
-	}
-	var passed []*batch.Call
-	n := 0
-	for _, c := range calls {
-		if len(c.Hits) > 0 && c.Hits[0].Limit.Lease > 0 && !c.Reset {
-			decisions := make([]ratelimit.Decision, len(c.Hits))
-			if lease.Take(table, c.Hits, decisions) {
-				c.Decisions = append(c.Decisions, decisions...)
-				passed = append(passed, c)
-				continue
-			}
-		}
-		calls[n] = c
-		n++
-	}
-	batch.Finish(q, passed, nil)
-	return calls[:n]
 }
 
 // endLeases gives all units back, before the store is closed.
