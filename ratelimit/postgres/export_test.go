@@ -19,7 +19,7 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 // GiveBack gives leased units of a hit's row back.
 func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
 	q := batch.NewQueue(batch.Options{Timeout: time.Minute})
-	d := newDecision(s.engine, q, context.Background(), nil)
+	d := newDispatch(s.engine, q, context.Background(), nil)
 	p := newPlan()
 	row := lease.Row{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()}
 	addReturn(p, &lease.Return{Row: row, Limit: h.Limit, Units: lease.Units{N: units, Claim: claim}})

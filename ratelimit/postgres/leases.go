@@ -69,10 +69,10 @@ func sendLeases(s *Store, call *batch.Call) {
 // planReturns plans the refunds of leased units, before all else in a plan, and returns the
 // charges that are to be made for leases. It skips a row that another transaction has locked, so
 // that no request has to wait for the row: the units of this row are lost. It ends the leases of
-// the rows on which the batch has refunds or resets.
-func (d *decision) planReturns(p *plan, requests []*request) []lease.Ask {
+// the rows on which the batch has refunds or resets. A plan of single hits gets neither.
+func (d *dispatch) planReturns(p *plan, requests []*request) []lease.Ask {
 	table := d.engine.leases
-	if table == nil || !lease.Any(table) {
+	if table == nil || p.single || !lease.Any(table) {
 		return nil
 	}
 	gives := false
@@ -103,7 +103,7 @@ func (d *decision) planReturns(p *plan, requests []*request) []lease.Ask {
 
 // dropLease ends the lease of a row that is reset, or to which a hit gives something back. The units
 // go back before that: a refund that finds them charged would give back more than was used.
-func (d *decision) dropLease(reset bool, h *ratelimit.Hit) {
+func (d *dispatch) dropLease(reset bool, h *ratelimit.Hit) {
 	if d.engine.leases != nil {
 		lease.Drop(d.engine.leases, leaseRow(rowOf(h)), !reset)
 	}
@@ -131,9 +131,9 @@ func addAsks(p *plan, asks []lease.Ask) {
 	}
 }
 
-// noteLeases takes the answers to a plan into the leases. The statements were sent after the
+// updateLeases takes the answers to a plan into the leases. The statements were sent after the
 // lease's time sent.
-func (d *decision) noteLeases(p *plan) {
+func (d *dispatch) updateLeases(p *plan) {
 	table := d.engine.leases
 	if table == nil || lease.Count(table) == 0 && !p.leases {
 		return
@@ -174,7 +174,7 @@ func leased(table *lease.Table, e *entry, n, sent int64) lease.Units {
 }
 
 // leaseTime is a time of the leases, or 0 if there are none.
-func (d *decision) leaseTime() int64 {
+func (d *dispatch) leaseTime() int64 {
 	if d.engine.leases == nil {
 		return 0
 	}
@@ -182,13 +182,13 @@ func (d *decision) leaseTime() int64 {
 }
 
 // holdsLeases reports whether the store may hold units.
-func (d *decision) holdsLeases() bool {
+func (d *dispatch) holdsLeases() bool {
 	return d.engine.leases != nil && lease.Count(d.engine.leases) > 0
 }
 
-// addHeld adds what is held of the rows to what decisions say is left of them. Their statements were
+// addLeased adds what is held of the rows to what decisions say is left of them. Their statements were
 // sent at the lease's time sent: units that came later may be in what is left already.
-func (d *decision) addHeld(r *request, sent int64) {
+func (d *dispatch) addLeased(r *request, sent int64) {
 	c := r.call
 	for i := range c.Decisions {
 		h := &c.Hits[i]
@@ -203,7 +203,7 @@ func (d *decision) addHeld(r *request, sent int64) {
 
 // dropRefused gives back what is held of the rows that refused a request of several limits: the
 // request may pass then.
-func (d *decision) dropRefused(r *request) {
+func (d *dispatch) dropRefused(r *request) {
 	for i := range r.refusals {
 		lease.Drop(d.engine.leases, leaseRow(r.refusals[i].id), true)
 	}

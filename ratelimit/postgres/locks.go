@@ -14,7 +14,7 @@ import (
 // Another transaction may hold the lock of a row for a long time: an operator's open
 // session, or a program that hangs. One locked row must not delay the decisions on all
 // others. A statement waits for a lock for lockWait and then fails as a whole. The requests of
-// its entries wait in decision.waiting until the rest of the batch is finished. decideWaiting
+// its entries wait in dispatch.waiting until the rest of the batch is finished. decideWaiting
 // then asks which rows are locked, and by which transaction. It sends the requests on all other
 // rows again, each by itself, and after them those on locked rows, one after the other. A
 // transaction that still holds a lock after another lockWait is remembered, and the requests on
@@ -161,7 +161,7 @@ func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[r
 
 // refuseLocked fails the requests on rows that are known to be locked, and returns the others. A
 // request with which a lock is to be looked at again waits for the end of the batch.
-func (d *decision) refuseLocked(requests []*request) []*request {
+func (d *dispatch) refuseLocked(requests []*request) []*request {
 	if atomic.LoadInt32(&d.engine.locks.any) == 0 {
 		return requests
 	}
@@ -180,9 +180,9 @@ func (d *decision) refuseLocked(requests []*request) []*request {
 	return left
 }
 
-// noteWaits notes the rows of the statements that have waited for a lock in vain, and reports
+// lookAtWaits notes the rows of the statements that have waited for a lock in vain, and reports
 // whether there are some.
-func (d *decision) noteWaits(p *plan) bool {
+func (d *dispatch) lookAtWaits(p *plan) bool {
 	waited := false
 	for _, pass := range p.passes {
 		for _, g := range pass {
@@ -199,7 +199,7 @@ func (d *decision) noteWaits(p *plan) bool {
 }
 
 // look makes seeLocks look at a row. alone is whether a statement for this row alone has waited.
-func (d *decision) look(id rowKey, alone bool) {
+func (d *dispatch) look(id rowKey, alone bool) {
 	if d.looking == nil {
 		d.looking = map[rowKey]bool{}
 	}
@@ -216,7 +216,7 @@ WHERE NOT EXISTS (SELECT FROM unlocked WHERE unlocked.slot = u.slot)`
 
 // seeLocks asks the server which rows are locked: those of the waiting requests, and those of the
 // statements that have waited. It does not wait for them.
-func (d *decision) seeLocks() error {
+func (d *dispatch) seeLocks() error {
 	for _, r := range d.waiting {
 		for i := range r.call.Hits {
 			d.look(rowOf(&r.call.Hits[i]), false)
@@ -262,7 +262,7 @@ func (d *decision) seeLocks() error {
 
 // decideWaiting decides the requests that have waited for a lock in vain, or are to look at one
 // again.
-func (d *decision) decideWaiting() error {
+func (d *dispatch) decideWaiting() error {
 	if err := d.seeLocks(); err != nil {
 		return err
 	}
@@ -299,7 +299,7 @@ func (d *decision) decideWaiting() error {
 
 // hasLocked reports whether a known transaction held the lock of one of a request's rows at the
 // last look.
-func (d *decision) hasLocked(r *request) bool {
+func (d *dispatch) hasLocked(r *request) bool {
 	for i := range r.call.Hits {
 		if transaction, _ := d.engine.locks.has(rowOf(&r.call.Hits[i])); transaction != 0 {
 			return true
@@ -309,7 +309,7 @@ func (d *decision) hasLocked(r *request) bool {
 }
 
 // decideLocked decides a request on a locked row, which may merely be busy.
-func (d *decision) decideLocked(r *request) error {
+func (d *dispatch) decideLocked(r *request) error {
 	one := []*request{r}
 	for waits := 0; !r.finished; waits++ {
 		if locked, _ := d.engine.locks.find(r, d.lockWait); locked || waits == maxWaits {

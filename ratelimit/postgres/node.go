@@ -117,8 +117,8 @@ type applied struct {
 	log string
 }
 
-// noteApplied is hooks.NoteApplied.
-func noteApplied(store ratelimit.Store, seq int64, log string, problems []string) {
+// setApplied is hooks.NoteApplied.
+func setApplied(store ratelimit.Store, seq int64, log string, problems []string) {
 	s, ok := store.(*Store)
 	if !ok || s.registered == nil {
 		return
@@ -186,10 +186,10 @@ func (r *registration) beat(now time.Time) {
 		return // requests notice that the database does not answer
 	}
 	if read != nil {
-		r.noteRead(read, now)
+		r.readPause(read, now)
 	}
 	if len(writes) > 0 {
-		r.noteWrites(writes, now)
+		r.readRenewals(writes, now)
 	}
 }
 
@@ -274,8 +274,8 @@ func (r *registration) renewals(now time.Time, obeyed applied, problems []string
 	return all
 }
 
-// noteWrites takes in the outcome of renewals.
-func (r *registration) noteWrites(writes []*Statement, now time.Time) {
+// readRenewals takes in the outcome of renewals.
+func (r *registration) readRenewals(writes []*Statement, now time.Time) {
 	first, last := writes[0], writes[len(writes)-1]
 	if last.SQL == sweepSQL {
 		r.fail("sweep", last.Err)
@@ -308,8 +308,8 @@ func (r *registration) noteWrites(writes []*Statement, now time.Time) {
 	}
 }
 
-// noteRead takes in the pause. After a refusal of the server a pause holds until its time.
-func (r *registration) noteRead(read *Statement, now time.Time) {
+// readPause takes in the pause. After a refusal of the server a pause holds until its time.
+func (r *registration) readPause(read *Statement, now time.Time) {
 	r.fail("read", read.Err)
 	if read.Err != nil {
 		r.readIn = nextRetry(r.readIn)

@@ -78,11 +78,11 @@ func (s *server) run(ctx context.Context, statements []*Statement) (bool, error)
 		if err != nil {
 			s.counts.countErrors(statements, err)
 			deadline, _ := ctx.Deadline()
-			return true, s.noteFailure(err, deadline.Sub(sent), answers)
+			return true, s.onFailure(err, deadline.Sub(sent), answers)
 		}
 		atomic.AddInt64(&s.answers, 1)
 		if atomic.LoadInt32(&s.isDown) != 0 {
-			s.noteAnswer()
+			s.onAnswer()
 		}
 		fails := false
 		for _, statement := range statements {
@@ -123,8 +123,8 @@ func lostTransactions(statements []*Statement) []*Statement {
 	return lost
 }
 
-// noteAnswer notes that the database answered.
-func (s *server) noteAnswer() {
+// onAnswer takes in that the database has answered.
+func (s *server) onAnswer() {
 	s.mu.Lock()
 	s.setDown(nil)
 	s.mu.Unlock()
@@ -140,10 +140,10 @@ func (s *server) setDown(err error) {
 	atomic.StoreInt32(&s.isDown, isDown)
 }
 
-// noteFailure notes an error of DB.Run, or of the wait for a migration. had is the time that the
-// call had, and answers is s.answers from before the call. noteFailure returns the error for the
+// onFailure takes in an error of DB.Run, or of the wait for a migration. had is the time that the
+// call had, and answers is s.answers from before the call. onFailure returns the error for the
 // caller: the error of an unavailable database, if err shows that the database is down.
-func (s *server) noteFailure(err error, had time.Duration, answers int64) error {
+func (s *server) onFailure(err error, had time.Duration, answers int64) error {
 	late := errors.Is(err, context.DeadlineExceeded)
 	if late && had < fairTime || atomic.LoadInt64(&s.answers) != answers {
 		return err

@@ -37,7 +37,7 @@ import (
 
 // transaction is some requests of several hits on their way to a decision.
 type transaction struct {
-	of       *decision
+	of       *dispatch
 	requests []*request // without an answer, in the order of arrival
 	looks    bool       // the next round trip only reads the rows
 	trips    int        // round trips so far
@@ -53,7 +53,7 @@ const maxTrips = 50
 
 // firstTransactions returns what the first round trip does for requests of several hits: one
 // transaction, or single ones.
-func (d *decision) firstTransactions(requests []*request, single bool) []*transaction {
+func (d *dispatch) firstTransactions(requests []*request, single bool) []*transaction {
 	if len(requests) == 0 {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (d *decision) firstTransactions(requests []*request, single bool) []*transa
 	}
 	first := &transaction{of: d, requests: requests, looks: looks || !onlyTakes(requests), single: single}
 	if single && len(requests) > 1 {
-		return first.takeApart(nil)
+		return first.divide(nil)
 	}
 	return []*transaction{first}
 }
@@ -180,14 +180,14 @@ func (t *transaction) finish() []*transaction {
 	defer p.free()
 	p.read()
 	if err := t.failed(p); err != nil {
-		if d.noteWaits(p) {
+		if d.lookAtWaits(p) {
 			d.waiting = append(d.waiting, t.requests...)
 			return nil
 		}
-		return t.takeApart(err)
+		return t.divide(err)
 	}
 	if !t.looks && t.check.Err == nil {
-		d.noteLeases(p)
+		d.updateLeases(p)
 		if rand.Float64() < d.engine.cleaner.probability {
 			d.engine.cleaner.after(p)
 		}
@@ -195,7 +195,7 @@ func (t *transaction) finish() []*transaction {
 	}
 	t.trips++
 	if t.trips == maxTrips || sharedRow(p) {
-		return t.takeApart(ratelimit.ErrTimeout)
+		return t.divide(ratelimit.ErrTimeout)
 	}
 	var rows map[rowKey]*snapshot
 	if t.looks {
@@ -251,10 +251,10 @@ func (t *transaction) failed(p *plan) error {
 	return nil
 }
 
-// takeApart handles the failure of the statements. If there are several requests, each gets a
+// divide handles the failure of the statements. If there are several requests, each gets a
 // transaction of its own, so that one of them does not fail the others. A single request gets
 // the error.
-func (t *transaction) takeApart(err error) []*transaction {
+func (t *transaction) divide(err error) []*transaction {
 	if len(t.requests) == 1 {
 		t.of.clearRefunded(t.requests[0])
 		t.of.finish(t.requests, err)
@@ -278,7 +278,7 @@ func (t *transaction) committed() []*transaction {
 				r.call.Err = errNoAnswer // the server granted less and did not fail
 			}
 			if held {
-				t.of.addHeld(r, t.sent)
+				t.of.addLeased(r, t.sent)
 			}
 		}
 		t.of.finish(t.requests, nil)
@@ -304,7 +304,7 @@ func (t *transaction) committed() []*transaction {
 
 // answer finishes requests with the decisions that they have, from statements that were sent at the
 // lease's time sent.
-func (d *decision) answer(requests []*request, sent int64) {
+func (d *dispatch) answer(requests []*request, sent int64) {
 	held := d.holdsLeases()
 	for _, r := range requests {
 		for i := range r.refusals {
@@ -313,7 +313,7 @@ func (d *decision) answer(requests []*request, sent int64) {
 		}
 		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
 		if held {
-			d.addHeld(r, sent)
+			d.addLeased(r, sent)
 			d.dropRefused(r)
 		}
 	}
@@ -321,7 +321,7 @@ func (d *decision) answer(requests []*request, sent int64) {
 }
 
 // lookNext sets whether the next transaction looks first.
-func (d *decision) lookNext(looks bool) {
+func (d *dispatch) lookNext(looks bool) {
 	value := int32(0)
 	if looks {
 		value = 1

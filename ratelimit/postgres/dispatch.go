@@ -27,8 +27,8 @@ type engine struct {
 	looks   int32 // 1 if transactions look before they take; atomic, see transaction.go
 }
 
-// decision is the work on one batch. The worker owns it.
-type decision struct {
+// dispatch is the work on one batch. The worker owns it.
+type dispatch struct {
 	engine   *engine
 	queue    *batch.Queue
 	ctx      context.Context // ends at the batch's deadline
@@ -46,12 +46,12 @@ type decision struct {
 	memory    []*request      // for requests
 }
 
-// decisions are free for the next batch.
-var decisions = sync.Pool{New: func() any { return &decision{} }}
+// dispatches are free for the next batch.
+var dispatches = sync.Pool{New: func() any { return &dispatch{} }}
 
-// newDecision returns the work on a batch. It ends with end.
-func newDecision(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.Call) *decision {
-	d := decisions.Get().(*decision)
+// newDispatch returns the work on a batch. It ends with end.
+func newDispatch(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.Call) *dispatch {
+	d := dispatches.Get().(*dispatch)
 	d.engine = e
 	d.queue = q
 	d.ctx = ctx
@@ -82,7 +82,7 @@ func newDecision(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.
 }
 
 // execute runs statements, and sets failed.
-func (d *decision) execute(statements []*Statement) error {
+func (d *dispatch) execute(statements []*Statement) error {
 	d.stats.Statements += int64(len(statements))
 	var err error
 	d.failed, err = d.engine.server.run(d.ctx, statements)
@@ -100,7 +100,7 @@ func (d *decision) execute(statements []*Statement) error {
 
 // count adds what the batch has done so far to the counts: before callers go on, which may
 // look at the counts.
-func (d *decision) count() {
+func (d *dispatch) count() {
 	d.engine.counts.add(d.stats)
 	d.stats = Stats{}
 }
@@ -138,7 +138,7 @@ func decideGranted(requests []*request) {
 
 // clearRefunded forgets that rows were used up to which a request gave, or may have given,
 // quota back.
-func (d *decision) clearRefunded(r *request) {
+func (d *dispatch) clearRefunded(r *request) {
 	c := r.call
 	for i := range c.Hits {
 		if c.Reset || c.Hits[i].Cost < 0 {
@@ -149,7 +149,7 @@ func (d *decision) clearRefunded(r *request) {
 }
 
 // finish ends the wait of requests, with their decisions or with an error.
-func (d *decision) finish(requests []*request, err error) {
+func (d *dispatch) finish(requests []*request, err error) {
 	if len(requests) == 0 {
 		return
 	}
@@ -167,7 +167,7 @@ func (d *decision) finish(requests []*request, err error) {
 }
 
 // fail ends the wait of requests that have no outcome.
-func (d *decision) fail(requests []*request, err error) {
+func (d *dispatch) fail(requests []*request, err error) {
 	if d.ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 		err = ratelimit.ErrTimeout
 	}
@@ -187,9 +187,9 @@ func (d *decision) fail(requests []*request, err error) {
 // errUndecided is the error of a request that a batch has left undecided.
 var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
-// end ends the wait of all requests that are left, after a panic, and makes the decision
+// end ends the wait of all requests that are left, after a panic, and makes the dispatch
 // free for the next batch.
-func (d *decision) end(err error) {
+func (d *dispatch) end(err error) {
 	if err == nil {
 		err = errUndecided
 	}
@@ -203,5 +203,5 @@ func (d *decision) end(err error) {
 	d.count()
 	d.engine = nil
 	d.queue = nil
-	decisions.Put(d)
+	dispatches.Put(d)
 }
