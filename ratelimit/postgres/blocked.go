@@ -148,7 +148,7 @@ func refuses(b *blocked, row *blockedRow, h *ratelimit.Hit, now int64, believe b
 	return true
 }
 
-// slot is the place of a row in cleared.
+// slot is the index of a row in cleared.
 func (b *blocked) slot(id rowKey) int {
 	return int(maphash.String(b.seed, id.key) % uint64(len(b.cleared)))
 }

@@ -243,7 +243,7 @@ func decideOne(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
 // of one of them: one client's key must not fail the decisions on all others.
 func (p *plan) divide(texts *statements, settings []int64) []*Statement {
 	var all []*Statement
-	var apart []*group
+	var divided []*group
 	for _, pass := range p.passes {
 		for _, g := range pass {
 			code := g.statement.Code
@@ -255,14 +255,14 @@ func (p *plan) divide(texts *statements, settings []int64) []*Statement {
 				one.entries = append(one.entries, e)
 				one.write(texts, settings)
 				all = one.appendTo(all)
-				apart = append(apart, one)
+				divided = append(divided, one)
 			}
 			g.entries = g.entries[:0]
 			g.statement = Statement{}
 		}
 	}
-	if len(apart) > 0 {
-		p.passes = append(p.passes, apart)
+	if len(divided) > 0 {
+		p.passes = append(p.passes, divided)
 	}
 	return all
 }

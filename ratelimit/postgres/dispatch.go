@@ -33,7 +33,7 @@ type dispatch struct {
 	queue    *batch.Queue
 	ctx      context.Context // ends at the batch's deadline
 	began    int64           // the batch's step, see blocked
-	sent     int64           // a time of the leases before any statement of the batch
+	sent     int64           // the lease clock, read before the first statement was sent
 	settings []int64         // the first parameter of statements, see clockSQL
 	requests []*request
 

@@ -40,7 +40,7 @@ type entry struct {
 	ask   *lease.Ask
 	claim int64
 
-	// Of a look that only refunds share: the entry before it, which further refunds join.
+	// The refund entry before this look; later refunds of the row are added to it.
 	refund *entry
 
 	// Of the result. A failed statement leaves err, and grants nothing.
@@ -74,7 +74,7 @@ type request struct {
 type refusal struct {
 	id   rowKey
 	view algorithm.View
-	hit  int // the place of the hit
+	hit  int // the index of the hit
 }
 
 // failure is the first error among what decides a request's hits.

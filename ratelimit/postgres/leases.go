@@ -131,8 +131,8 @@ func addAsks(p *plan, asks []lease.Ask) {
 	}
 }
 
-// updateLeases takes the answers to a plan into the leases. The statements were sent after the
-// lease's time sent.
+// updateLeases takes the answers to a plan into the leases. d.sent was read before its statements
+// were sent.
 func (d *dispatch) updateLeases(p *plan) {
 	table := d.engine.leases
 	if table == nil || lease.Count(table) == 0 && !p.leases {
@@ -162,7 +162,7 @@ func (d *dispatch) updateLeases(p *plan) {
 			}
 		}
 		a.Refused = e.granted < waited
-		lease.Note(table, &a)
+		lease.Update(table, &a)
 	}
 }
 
@@ -173,7 +173,7 @@ func leased(table *lease.Table, e *entry, n, sent int64) lease.Units {
 	return lease.Units{N: n, Ends: sent + life, Claim: claim}
 }
 
-// leaseTime is a time of the leases, or 0 if there are none.
+// leaseTime is the lease clock, or 0 without leases.
 func (d *dispatch) leaseTime() int64 {
 	if d.engine.leases == nil {
 		return 0
@@ -186,8 +186,8 @@ func (d *dispatch) holdsLeases() bool {
 	return d.engine.leases != nil && lease.Count(d.engine.leases) > 0
 }
 
-// addLeased adds what is held of the rows to what decisions say is left of them. Their statements were
-// sent at the lease's time sent: units that came later may be in what is left already.
+// addLeased adds what is held of the rows to what decisions say is left of them. sent is the lease
+// clock from before their statements: units that came later may be in what is left already.
 func (d *dispatch) addLeased(r *request, sent int64) {
 	c := r.call
 	for i := range c.Decisions {

@@ -26,7 +26,7 @@ import (
 // it ends, so that one wait tells of all rows that it has locked (TestLockedRowsDelayNoOthers).
 //
 // If another transaction has inserted the row, no query shows the row. Such a row counts as
-// locked if statements for this row alone have waited for the lock in vain for lockWait.
+// locked if statements for this row only have waited for the lock in vain for lockWait.
 
 // lockWait is a fifth of the timeout, so that a batch has time to go on after it.
 func lockWait(timeout time.Duration) time.Duration {
@@ -119,7 +119,7 @@ func (l *locks) has(id rowKey) (transaction int64, known bool) {
 }
 
 // see takes in a look at the locks of rows: the transactions that hold them, and which rows no
-// query shows. The value of a row is whether a statement for this row alone has waited for the
+// query shows. The value of a row is whether a statement for this row only has waited for the
 // lock in vain.
 func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[rowKey]bool) {
 	l.mu.Lock()
@@ -129,7 +129,7 @@ func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[r
 	for _, h := range l.rows {
 		byTransaction[h.transaction] = h
 	}
-	for id, alone := range rows {
+	for id, only := range rows {
 		h := l.rows[id]
 		transaction := holders[id]
 		if h != nil && (h.transaction != transaction || transaction == 0 && !unseen[id]) {
@@ -138,7 +138,7 @@ func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[r
 			delete(l.rows, id)
 			h = nil
 		}
-		if transaction == 0 && !alone || transaction == 0 && !unseen[id] {
+		if transaction == 0 && !only || transaction == 0 && !unseen[id] {
 			continue
 		}
 		if h == nil && transaction != 0 {
@@ -180,8 +180,8 @@ func (d *dispatch) refuseLocked(requests []*request) []*request {
 	return left
 }
 
-// lookAtWaits notes the rows of the statements that have waited for a lock in vain, and reports
-// whether there are some.
+// lookAtWaits makes seeLocks look at the rows of the statements that have waited for a lock in vain,
+// and reports whether there are some.
 func (d *dispatch) lookAtWaits(p *plan) bool {
 	waited := false
 	for _, pass := range p.passes {
@@ -198,15 +198,15 @@ func (d *dispatch) lookAtWaits(p *plan) bool {
 	return waited
 }
 
-// look makes seeLocks look at a row. alone is whether a statement for this row alone has waited.
-func (d *dispatch) look(id rowKey, alone bool) {
+// look makes seeLocks look at a row. only is whether a statement for this row only has waited.
+func (d *dispatch) look(id rowKey, only bool) {
 	if d.looking == nil {
 		d.looking = map[rowKey]bool{}
 	}
-	d.looking[id] = d.looking[id] || alone
+	d.looking[id] = d.looking[id] || only
 }
 
-// lockedSQL returns the places of the keys with locked rows, each with the transaction that
+// lockedSQL returns the indexes of the keys with locked rows, each with the transaction that
 // holds the lock. For a key without a row the transaction is NULL: an open transaction may have
 // inserted the row.
 const lockedSQL = `WITH unlocked AS MATERIALIZED (

@@ -27,7 +27,7 @@ type tables struct {
 	mu        sync.Mutex      // guards all that follows
 	migration context.Context // ends with the migration that is under way
 	failure   error
-	had       bool // they have been as they must be; written by the migration alone
+	had       bool // they have been as they must be; only the migration writes it
 	pause     time.Duration
 	next      time.Time
 }

@@ -45,7 +45,7 @@ var plans = sync.Pool{New: func() any {
 func newPlan() *plan { return plans.Get().(*plan) }
 
 func (p *plan) free() {
-	// Keys may be parts of long requests, so none of them is kept.
+	// Keys may be parts of long requests, so none of them stays.
 	for i := range p.passes {
 		for _, g := range p.passes[i] {
 			for j := range g.keys {

@@ -41,7 +41,7 @@ type transaction struct {
 	requests []*request // without an answer, in the order of arrival
 	looks    bool       // the next round trip only reads the rows
 	trips    int        // round trips so far
-	sent     int64      // a time of the leases before the statements of the last round trip
+	sent     int64      // the lease clock, read before the last round trip
 	plan     *plan
 	check    Statement // the last statement of takes
 	single   bool      // each entry has a statement of its own, so that its failure tells the locked row
@@ -260,12 +260,12 @@ func (t *transaction) divide(err error) []*transaction {
 		t.of.finish(t.requests, err)
 		return nil
 	}
-	var apart []*transaction
+	var divided []*transaction
 	for i, r := range t.requests {
 		r.passes = true
-		apart = append(apart, &transaction{of: t.of, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), single: t.single})
+		divided = append(divided, &transaction{of: t.of, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), single: t.single})
 	}
-	return apart
+	return divided
 }
 
 // committed answers the requests after the takes of the transaction have taken effect.
@@ -302,8 +302,8 @@ func (t *transaction) committed() []*transaction {
 	return nil
 }
 
-// answer finishes requests with the decisions that they have, from statements that were sent at the
-// lease's time sent.
+// answer finishes requests with the decisions that they have. sent is the lease clock from before
+// their statements.
 func (d *dispatch) answer(requests []*request, sent int64) {
 	held := d.holdsLeases()
 	for _, r := range requests {

@@ -20,13 +20,12 @@
 // explains once:
 //
 //   - Work that each request needs is done for all calls of a batch in one loop, not for
-//     each request in a function of its own: Queue's fill and deliver, postgres's addCalls
-//     and readCells, edge.SetAllHeaders beside edge.SetHeaders, algorithm.LookAll. Requests
-//     that leases decide need none of them; the others still gain. Without SetAllHeaders an
-//     exact request takes 1.45 times the processor time, and 290 allocations instead of 185.
-//     Without LookAll's loop for sliding_window it takes 1.1 times, and 1.4 times if all keys
-//     differ (go test -run xxx -bench 'Interpreted/Postgres(,_many_keys)?$' -benchtime 20000x
-//     . in integration, in turns).
+//     each request in a function of its own: Queue's fill and deliver, postgres's addRequests,
+//     storeKeys, refuse and readCells, edge.SetAllHeaders beside edge.SetHeaders,
+//     algorithm.LookAll. The comments of storeKeys and of SetAllHeaders say what a request takes
+//     without them. Without LookAll's loop for sliding_window it takes 1.1 times the processor time,
+//     and 1.4 times if all keys differ (go test -run xxx -bench 'Interpreted/Postgres(,_many_keys)?$'
+//     -benchtime 20000x . in integration, in turns). Requests that leases decide need none of them.
 //   - Functions on the path of each request take their subject as an argument and are not
 //     methods (Send, Finish).
 //   - The frequent case is written inline in a loop. The rare case is a function.

@@ -10,7 +10,7 @@ import (
 )
 
 // Take decides a request from leases, if all of its hits have their units: it then uses them
-// all, writes the decisions, and returns true. Otherwise it uses none, and notes the demand.
+// all, writes the decisions, and returns true. Otherwise it uses none, and counts the demand.
 // Keys are as they are stored.
 func Take(t *Table, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if len(hits) == 0 {
@@ -163,7 +163,7 @@ func use(t *Table, l *Lease, h *ratelimit.Hit, now int64, d *ratelimit.Decision)
 	*d = ratelimit.Decision{Allowed: true, Limit: quota, Remaining: remaining, Reset: l.Reset, Source: ratelimit.FromLease}
 }
 
-// demand notes that a hit has to be asked about. If its key has shown demand, it begins a
+// demand counts a hit that has to be asked about. If its key has shown demand, it begins a
 // lease without units, and returns true. The caller holds the shard's mutex.
 func demand(t *Table, s *Shard, l *Lease, h *ratelimit.Hit, hash uint64, now int64) bool {
 	if l != nil && l.First.N > 0 && l.Free-h.Cost < leastLeft {
