@@ -76,6 +76,15 @@ func clearOutcome(o *Outcome) {
 	o.written = false
 }
 
+// clearRules forgets what rules have decided.
+func clearRules(o *Outcome) {
+	o.Rule = ""
+	o.Hits = o.Hits[:0]
+	o.Marks = nil
+	o.Would = nil
+	o.Simple = false
+}
+
 // decide decides in all cases.
 func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 	at := now.UnixMicro()
@@ -85,11 +94,7 @@ func decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 	o.User = ""
 	o.Tier = f.Tier
 	o.KeyID = 0
-	o.Rule = ""
-	o.Hits = o.Hits[:0]
-	o.Marks = nil
-	o.Would = nil
-	o.Simple = false
+	clearRules(o)
 	if id != nil && id.Unread {
 		decideUnread(s, f, id, now, o)
 		return

@@ -74,11 +74,7 @@ func rejectKey(s *Snapshot, f *Facts, now time.Time, o *Outcome) {
 		return
 	}
 	clearOutcome(o)
-	o.Rule = ""
-	o.Hits = o.Hits[:0]
-	o.Marks = nil
-	o.Would = nil
-	o.Simple = false
+	clearRules(o)
 	o.Reason = reason
 	o.Status = 401
 	o.written = true
