@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -28,7 +29,7 @@ type blocked struct {
 	seed maphash.Seed
 
 	mu   sync.Mutex // guards all that follows
-	rows map[rowKey]*blockedRow
+	rows map[lease.Row]*blockedRow
 	last int64 // when the last of the rows ends
 
 	// A refusal may be on its way to be remembered while the row is cleared. So each
@@ -54,7 +55,7 @@ type blockedRow struct {
 const trust = int64(time.Second / time.Microsecond)
 
 func newBlocked(max int) *blocked {
-	return &blocked{max: max, born: time.Now(), seed: maphash.MakeSeed(), rows: map[rowKey]*blockedRow{}}
+	return &blocked{max: max, born: time.Now(), seed: maphash.MakeSeed(), rows: map[lease.Row]*blockedRow{}}
 }
 
 // clock is the time since b was made, in microseconds.
@@ -82,7 +83,7 @@ func (b *blocked) refuse(calls []*batch.Call, believe bool) int {
 		}
 		for i := range c.Hits {
 			h := &c.Hits[i]
-			row := b.rows[rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}]
+			row := b.rows[lease.Row{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}]
 			if row == nil {
 				continue
 			}
@@ -149,13 +150,13 @@ func refuses(b *blocked, row *blockedRow, h *ratelimit.Hit, now int64, believe b
 }
 
 // slot is the index of a row in cleared.
-func (b *blocked) slot(id rowKey) int {
-	return int(maphash.String(b.seed, id.key) % uint64(len(b.cleared)))
+func (b *blocked) slot(id lease.Row) int {
+	return int(maphash.String(b.seed, id.Key) % uint64(len(b.cleared)))
 }
 
 // remember adds a row that refused a cost with RetryAfter wait, in a batch that began at
 // that step. The refusal is believed for up to so many microseconds.
-func (b *blocked) remember(id rowKey, view *algorithm.View, cost int64, wait time.Duration, began, believed int64) {
+func (b *blocked) remember(id lease.Row, view *algorithm.View, cost int64, wait time.Duration, began, believed int64) {
 	if b == nil || wait <= 0 || wait == ratelimit.Never {
 		return
 	}
@@ -173,7 +174,7 @@ func (b *blocked) remember(id rowKey, view *algorithm.View, cost int64, wait tim
 	if len(b.rows) >= b.max {
 		b.makeRoom(now)
 	}
-	id.key = strings.Clone(id.key) // the key may be a part of a long request
+	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
 	b.rows[id] = r
 	if end := r.end(); end > b.last {
 		b.last = end
@@ -201,7 +202,7 @@ func (b *blocked) makeRoom(now int64) {
 }
 
 // clear forgets a row to which quota was given back.
-func (b *blocked) clear(id rowKey) {
+func (b *blocked) clear(id lease.Row) {
 	if b == nil {
 		return
 	}
@@ -216,7 +217,7 @@ func (b *blocked) size() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.rows) > 0 && b.clock() >= b.last {
-		b.rows = map[rowKey]*blockedRow{}
+		b.rows = map[lease.Row]*blockedRow{}
 	}
 	return len(b.rows)
 }

@@ -37,13 +37,13 @@ type dispatch struct {
 	settings []int64         // the first parameter of statements, see clockSQL
 	requests []*request
 
-	lockWait  time.Duration   // the longest wait of a statement for a lock
-	waiting   []*request      // those that have waited for a lock in vain, see locks.go
-	looking   map[rowKey]bool // the rows at whose locks seeLocks is to look
-	failed    bool            // a statement of the last execute has failed
-	stats     Stats           // what the batch adds to the counts
-	finishing []*batch.Call   // memory for finishAlone
-	memory    []*request      // for requests
+	lockWait  time.Duration      // the longest wait of a statement for a lock
+	waiting   []*request         // those that have waited for a lock in vain, see locks.go
+	looking   map[lease.Row]bool // the rows at whose locks seeLocks is to look
+	failed    bool               // a statement of the last execute has failed
+	stats     Stats              // what the batch adds to the counts
+	finishing []*batch.Call      // memory for finishSingles
+	memory    []*request         // for requests
 }
 
 // dispatches are free for the next batch.

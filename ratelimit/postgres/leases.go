@@ -31,13 +31,6 @@ func tableOf(store ratelimit.Store) *lease.Table {
 	return nil
 }
 
-// leaseRow is a row in the words of package lease.
-func leaseRow(id rowKey) lease.Row {
-	return lease.Row{Durable: id.durable, Prefix: id.prefix, Key: id.key}
-}
-
-func idOf(row lease.Row) rowKey { return rowKey{row.Durable, row.Prefix, row.Key} }
-
 // newLeases returns the leases of a store, or nil if it has none.
 func newLeases(s *Store, o Options) *lease.Table {
 	if o.MaxLeases < 0 {
@@ -87,13 +80,13 @@ func (d *dispatch) planReturns(p *plan, requests []*request) []lease.Ask {
 	}
 	asks, returns := lease.Work(table, gives)
 	for i := range returns {
-		if _, locked := d.engine.locks.has(idOf(returns[i].Row)); !locked {
+		if _, locked := d.engine.locks.has(returns[i].Row); !locked {
 			addReturn(p, &returns[i])
 		}
 	}
 	n := 0
 	for i := range asks {
-		if _, locked := d.engine.locks.has(idOf(asks[i].Row)); !locked {
+		if _, locked := d.engine.locks.has(asks[i].Row); !locked {
 			asks[n] = asks[i]
 			n++
 		}
@@ -105,14 +98,14 @@ func (d *dispatch) planReturns(p *plan, requests []*request) []lease.Ask {
 // go back before that: a refund that finds them charged would give back more than was used.
 func (d *dispatch) dropLease(reset bool, h *ratelimit.Hit) {
 	if d.engine.leases != nil {
-		lease.Drop(d.engine.leases, leaseRow(rowOf(h)), !reset)
+		lease.Drop(d.engine.leases, rowOf(h), !reset)
 	}
 }
 
 // addReturn plans a refund of leased units.
 func addReturn(p *plan, back *lease.Return) {
 	p.leases = true
-	id := idOf(back.Row)
+	id := back.Row
 	if before := p.latest[id]; before != nil && before.claim == back.Units.Claim {
 		before.cost += back.Units.N
 		return
@@ -125,7 +118,7 @@ func addAsks(p *plan, asks []lease.Ask) {
 	for i := range asks {
 		p.leases = true // also if all leases end before the answer
 		ask := &asks[i]
-		e := add(p, take, ask.Limit, idOf(ask.Row), 1).entry
+		e := add(p, take, ask.Limit, ask.Row, 1).entry
 		e.n += ask.N - 1
 		e.ask = ask
 	}
@@ -148,13 +141,13 @@ func (d *dispatch) updateLeases(p *plan) {
 			d.engine.blocked.clear(e.id) // the row has more again
 			continue
 		case e.ask != nil && e.err != nil:
-			lease.Postpone(table, leaseRow(e.id))
+			lease.Postpone(table, e.id)
 			continue
 		case e.kind != take || l.Lease <= 0 || e.err != nil || !e.answered:
 			continue
 		}
 		waited := e.n
-		a := lease.Answer{Row: leaseRow(e.id), Limit: l, Free: e.view.Free, Reset: time.UnixMicro(e.view.Reset), Now: e.view.Now, Ask: e.ask}
+		a := lease.Answer{Row: e.id, Limit: l, Free: e.view.Free, Reset: time.UnixMicro(e.view.Reset), Now: e.view.Now, Ask: e.ask}
 		if e.ask != nil {
 			waited -= e.ask.N
 			if e.granted > waited {
@@ -195,7 +188,7 @@ func (d *dispatch) addLeased(r *request, sent int64) {
 		if h.Limit.Lease <= 0 {
 			continue
 		}
-		if held := lease.HeldSince(d.engine.leases, leaseRow(rowOf(h)), sent); held > 0 {
+		if held := lease.HeldSince(d.engine.leases, rowOf(h), sent); held > 0 {
 			c.Decisions[i].Remaining = algorithm.Remaining(c.Decisions[i].Limit, c.Decisions[i].Remaining+held)
 		}
 	}
@@ -205,7 +198,7 @@ func (d *dispatch) addLeased(r *request, sent int64) {
 // request may pass then.
 func (d *dispatch) dropRefused(r *request) {
 	for i := range r.refusals {
-		lease.Drop(d.engine.leases, leaseRow(r.refusals[i].id), true)
+		lease.Drop(d.engine.leases, r.refusals[i].id, true)
 	}
 }
 

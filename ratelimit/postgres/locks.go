@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -59,8 +60,8 @@ const (
 type locks struct {
 	any  int32 // 1 if there may be rows; atomic, so that the usual batch takes no lock
 	mu   sync.Mutex
-	rows map[rowKey]*holder // guarded by mu
-	last time.Time          // when one of the rows was seen locked; guarded by mu
+	rows map[lease.Row]*holder // guarded by mu
+	last time.Time             // when one of the rows was seen locked; guarded by mu
 }
 
 // holder is a transaction that holds the locks of rows, or the unknown transaction, 0, that has
@@ -105,7 +106,7 @@ func (l *locks) find(r *request, wait time.Duration) (locked, due bool) {
 }
 
 // has reports whether a row was seen locked lately, and by which transaction.
-func (l *locks) has(id rowKey) (transaction int64, known bool) {
+func (l *locks) has(id lease.Row) (transaction int64, known bool) {
 	if atomic.LoadInt32(&l.any) == 0 {
 		return 0, false
 	}
@@ -121,7 +122,7 @@ func (l *locks) has(id rowKey) (transaction int64, known bool) {
 // see takes in a look at the locks of rows: the transactions that hold them, and which rows no
 // query shows. The value of a row is whether a statement for this row only has waited for the
 // lock in vain.
-func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[rowKey]bool) {
+func (l *locks) see(rows map[lease.Row]bool, holders map[lease.Row]int64, unseen map[lease.Row]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -150,9 +151,9 @@ func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[r
 		}
 		h.last = now
 		if l.rows == nil || len(l.rows) >= maxLocks {
-			l.rows = map[rowKey]*holder{}
+			l.rows = map[lease.Row]*holder{}
 		}
-		id.key = strings.Clone(id.key) // the key may be a part of a long request
+		id.Key = strings.Clone(id.Key) // the key may be a part of a long request
 		l.rows[id] = h
 		l.last = now
 		atomic.StoreInt32(&l.any, 1)
@@ -199,9 +200,9 @@ func (d *dispatch) lookAtWaits(p *plan) bool {
 }
 
 // look makes seeLocks look at a row. only is whether a statement for this row only has waited.
-func (d *dispatch) look(id rowKey, only bool) {
+func (d *dispatch) look(id lease.Row, only bool) {
 	if d.looking == nil {
-		d.looking = map[rowKey]bool{}
+		d.looking = map[lease.Row]bool{}
 	}
 	d.looking[id] = d.looking[id] || only
 }
@@ -224,16 +225,16 @@ func (d *dispatch) seeLocks() error {
 	}
 	rows := d.looking
 	d.looking = nil
-	holders := map[rowKey]int64{}
-	unseen := map[rowKey]bool{}
+	holders := map[lease.Row]int64{}
+	unseen := map[lease.Row]bool{}
 	for _, durable := range []bool{false, true} {
 		var prefixes, keys []string
-		var ids []rowKey
+		var ids []lease.Row
 		for id := range rows {
-			if id.durable == durable {
+			if id.Durable == durable {
 				ids = append(ids, id)
-				prefixes = append(prefixes, id.prefix)
-				keys = append(keys, id.key)
+				prefixes = append(prefixes, id.Prefix)
+				keys = append(keys, id.Key)
 			}
 		}
 		if len(ids) == 0 {

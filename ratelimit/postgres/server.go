@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -82,7 +83,9 @@ func (s *server) run(ctx context.Context, statements []*Statement) (bool, error)
 		}
 		atomic.AddInt64(&s.answers, 1)
 		if atomic.LoadInt32(&s.isDown) != 0 {
-			s.onAnswer()
+			s.mu.Lock()
+			s.setDown(nil)
+			s.mu.Unlock()
 		}
 		fails := false
 		for _, statement := range statements {
@@ -121,13 +124,6 @@ func lostTransactions(statements []*Statement) []*Statement {
 		from = to
 	}
 	return lost
-}
-
-// onAnswer takes in that the database has answered.
-func (s *server) onAnswer() {
-	s.mu.Lock()
-	s.setDown(nil)
-	s.mu.Unlock()
 }
 
 // setDown sets what calls return. The caller holds the mutex.
@@ -200,14 +196,13 @@ func (s *server) probe(patience time.Duration) {
 }
 
 // ping asks the database for a sign of life.
-func (s *server) ping(ctx context.Context) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("ratelimit: panic: %v", p)
-		}
-	}()
+func (s *server) ping(ctx context.Context) error {
 	statements := []*Statement{{SQL: "SELECT 1"}}
-	if err = s.db.Run(ctx, statements); err != nil && s.closing.Err() == nil {
+	var err error
+	if failure := batch.PanicError(func() { err = s.db.Run(ctx, statements) }); failure != nil {
+		return failure
+	}
+	if err != nil && s.closing.Err() == nil {
 		s.counts.countErrors(statements, err)
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -164,10 +165,10 @@ func sortGroups(groups []*group) {
 		if a.kind != b.kind {
 			return a.kind < b.kind
 		}
-		if x, y := a.entries[0].id, b.entries[0].id; x.prefix != y.prefix {
-			return x.prefix < y.prefix
+		if x, y := a.entries[0].id, b.entries[0].id; x.Prefix != y.Prefix {
+			return x.Prefix < y.Prefix
 		}
-		return a.entries[0].id.key < b.entries[0].id.key
+		return a.entries[0].id.Key < b.entries[0].id.Key
 	})
 }
 
@@ -197,7 +198,7 @@ func (t *transaction) finish() []*transaction {
 	if t.trips == maxTrips || sharedRow(p) {
 		return t.divide(ratelimit.ErrTimeout)
 	}
-	var rows map[rowKey]*snapshot
+	var rows map[lease.Row]*snapshot
 	if t.looks {
 		rows = rowsOf(p)
 	} else {
@@ -209,7 +210,13 @@ func (t *transaction) finish() []*transaction {
 		return []*transaction{t}
 	}
 	charges := simulate(t.requests, rows)
-	d.lookNext(!allPass(t.requests))
+	looks := int32(0)
+	for _, r := range t.requests {
+		if !r.passes {
+			looks = 1
+		}
+	}
+	atomic.StoreInt32(&d.engine.looks, looks)
 	if !charges {
 		d.answer(t.requests, t.sent)
 		return nil
@@ -221,7 +228,7 @@ func (t *transaction) finish() []*transaction {
 // sharedRow reports whether limits of different algorithms are on one row of a plan. Each
 // reads columns of its own, so the simulation cannot decide them together.
 func sharedRow(p *plan) bool {
-	algorithms := make(map[rowKey]*algorithm.Definition, p.used)
+	algorithms := make(map[lease.Row]*algorithm.Definition, p.used)
 	for _, e := range p.entries[:p.used] {
 		d := algorithm.Of(e.view.Limit)
 		if other := algorithms[e.id]; other != nil && other != d {
@@ -318,13 +325,4 @@ func (d *dispatch) answer(requests []*request, sent int64) {
 		}
 	}
 	d.finish(requests, nil)
-}
-
-// lookNext sets whether the next transaction looks first.
-func (d *dispatch) lookNext(looks bool) {
-	value := int32(0)
-	if looks {
-		value = 1
-	}
-	atomic.StoreInt32(&d.engine.looks, value)
 }
