@@ -117,9 +117,10 @@ func (d *dispatch) finishTransactions(transactions []*transaction) error {
 	return nil
 }
 
-// split separates the requests that are decided by themselves: of one hit, of none, and
-// resets. The others are all or nothing.
-func split(requests []*request) (singles, several []*request) {
+// split returns the requests that are decided by themselves, which are those of one hit, of none, and
+// resets, and the others, which are all or nothing.
+func split(requests []*request) ([]*request, []*request) {
+	var singles, several []*request
 	for i, r := range requests {
 		switch {
 		case len(r.call.Hits) < 2 || r.call.Reset:

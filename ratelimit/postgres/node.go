@@ -167,8 +167,7 @@ func (r *registration) beat(now time.Time) {
 		return
 	}
 	var statements, writes []*Statement
-	reads := !now.Before(r.readAt)
-	if reads {
+	if !now.Before(r.readAt) {
 		statements = append(statements, &Statement{SQL: pauseSQL})
 	}
 	r.mu.Lock()
@@ -183,7 +182,7 @@ func (r *registration) beat(now time.Time) {
 	if len(statements) == 0 || server.db.Run(ctx, statements) != nil {
 		return // requests notice that the database does not answer
 	}
-	if reads {
+	if len(statements) > len(writes) {
 		r.readPause(statements[0], now)
 	}
 	if len(writes) > 0 {
