@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -28,7 +29,7 @@ type blocked struct {
 	seed maphash.Seed
 
 	mu   sync.Mutex // guards all that follows
-	rows map[rowKey]*blockedRow
+	rows map[lease.Row]*blockedRow
 	last int64 // when the last of the rows ends
 
 	// A refusal may be on its way to be remembered while the row is cleared. So each
@@ -54,7 +55,7 @@ type blockedRow struct {
 const trust = int64(time.Second / time.Microsecond)
 
 func newBlocked(max int) *blocked {
-	return &blocked{max: max, born: time.Now(), seed: maphash.MakeSeed(), rows: map[rowKey]*blockedRow{}}
+	return &blocked{max: max, born: time.Now(), seed: maphash.MakeSeed(), rows: map[lease.Row]*blockedRow{}}
 }
 
 // clock is the time since b was made, in microseconds.
@@ -63,147 +64,99 @@ func (b *blocked) clock() int64 { return int64(time.Since(b.born) / time.Microse
 // end is when a row refuses nothing any more, by blocked's own clock.
 func (r *blockedRow) end() int64 { return r.at + r.passes - r.view.Now }
 
-// anyBlocked reports whether a row is remembered.
-func anyBlocked(b *blocked) bool { return b != nil && b.size() > 0 }
-
-// refusesAny reports whether one of a request's hits is known not to fit, and then writes
-// the decisions. A request with a refund is not refused, because the refund is made in any
-// case. believe is whether refusals are believed until they end.
-func refusesAny(b *blocked, hits []ratelimit.Hit, decisions []ratelimit.Decision, believe bool) bool {
-	if !anyBlocked(b) {
-		return false
-	}
-	for i := range hits {
-		if hits[i].Cost < 0 {
-			return false
-		}
-	}
-	now := b.clock()
-	for i := range hits {
-		h := &hits[i]
-		if h.Peek || h.Apart {
-			continue
-		}
-		d, known := refuses(b, h, now, believe)
-		if !known {
-			continue
-		}
-		for j := range decisions {
-			decisions[j] = ratelimit.Decision{Allowed: true, Limit: hits[j].Limit.Capacity(), Source: ratelimit.Undecided}
-		}
-		decisions[i] = d
-		return true
-	}
-	return false
-}
-
-// refuseAll does what refusesAny does, for many calls without decisions: it writes the
-// decisions of those that are known not to fit, and returns how many these are. The frequent
-// cases are decided in one loop: a call without a remembered row, and a call of one hit of
-// the cost that the row refused.
-func refuseAll(b *blocked, calls []*batch.Call) int {
-	if !anyBlocked(b) {
+// refuse decides the calls with a hit that is known not to fit, and returns how many these are.
+// It does not refuse a call that has decisions, a reset, or a call with a refund, because the
+// refund is made in any case. believe is whether no decision can be had: then refusals are
+// believed until they end. Otherwise hits apart are charged in any case, so that a call with
+// such hits is not refused. The frequent case is inline: one hit, equal to the one before.
+func (b *blocked) refuse(calls []*batch.Call, believe bool) int {
+	if b == nil || b.size() == 0 {
 		return 0
 	}
 	now := b.clock()
-	var refused, unusual []*batch.Call
-	var last *blockedRow
-	var views []*algorithm.View // of the rows that refused
-	var waits []int64           // of each view
-	var at []int                // of each refused call, the place of its view
+	n := 0
+	var last refusedHit
 	b.mu.Lock()
 	for _, c := range calls {
-		if c.Apart {
-			continue // its hits apart are charged in any case
+		if c.Apart && !believe {
+			continue
 		}
-		var row *blockedRow
 		for i := range c.Hits {
 			h := &c.Hits[i]
-			if row = b.rows[rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}]; row != nil {
+			row := b.rows[lease.Row{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}]
+			if row == nil {
+				continue
+			}
+			if row == last.row && h.Limit == last.limit && h.Cost == last.cost && len(c.Hits) == 1 && !h.Peek && !c.Reset && len(c.Decisions) == 0 {
+				c.Decisions = append(c.Decisions, last.decision)
+				n++
+				break
+			}
+			if refusable(c, h) && refuses(b, row, h, now, believe, &last) {
+				for range c.Hits {
+					c.Decisions = append(c.Decisions, ratelimit.Decision{Allowed: true, Limit: c.Hits[len(c.Decisions)].Limit.Capacity(), Source: ratelimit.Undecided})
+				}
+				c.Decisions[i] = last.decision
+				n++
 				break
 			}
 		}
-		if row == nil {
-			continue
-		}
-		h := &c.Hits[0]
-		same := h.Limit == row.view.Limit || h.Limit.Equal(row.view.Limit) // a reload makes new limits
-		if len(c.Hits) > 1 || c.Reset || h.Peek || h.Cost != row.cost || !same || now >= row.trusted {
-			unusual = append(unusual, c)
-			continue
-		}
-		if row != last {
-			last = row
-			views = append(views, &algorithm.View{Limit: h.Limit, Row: row.view.Row, Now: row.view.Now + now - row.at})
-			waits = append(waits, row.at+row.passes-row.view.Now-now)
-		}
-		refused = append(refused, c)
-		at = append(at, len(views)-1)
 	}
 	b.mu.Unlock()
-	decisions := refusals(views, waits)
-	for i, c := range refused {
-		c.Decisions = append(c.Decisions, decisions[at[i]])
-	}
-	n := len(refused)
-	for _, c := range unusual {
-		decisions := make([]ratelimit.Decision, len(c.Hits))
-		if !c.Reset && refusesAny(b, c.Hits, decisions, false) {
-			c.Decisions = append(c.Decisions, decisions...)
-			n++
-		}
-	}
 	return n
 }
 
-// refusals returns the decisions of rows that refuse a hit for that long.
-func refusals(views []*algorithm.View, waits []int64) []ratelimit.Decision {
-	for from, to := 0, 0; from < len(views); from = to {
-		for to < len(views) && views[to].Limit == views[from].Limit {
-			to++
+// refusable reports whether a hit can be refused, and its call with it.
+func refusable(c *batch.Call, h *ratelimit.Hit) bool {
+	if len(c.Decisions) > 0 || c.Reset || h.Peek || h.Apart {
+		return false
+	}
+	for i := range c.Hits {
+		if c.Hits[i].Cost < 0 {
+			return false
 		}
-		algorithm.LookAll(views[from:to])
 	}
-	var decisions []ratelimit.Decision
-	for i, v := range views {
-		decisions = append(decisions, ratelimit.Decision{
-			Limit: v.Quota, Remaining: algorithm.Remaining(v.Quota, v.Free), Reset: time.UnixMicro(v.Reset),
-			RetryAfter: algorithm.RetryAfter(waits[i]), Source: ratelimit.FromBlocked,
-		})
-	}
-	return decisions
+	return true
 }
 
-// refuses reports whether a hit is known not to fit, and the decision then.
-func refuses(b *blocked, h *ratelimit.Hit, now int64, believe bool) (ratelimit.Decision, bool) {
-	id := rowOf(h)
-	b.mu.Lock()
-	known := b.rows[id]
-	if known != nil && now >= known.end() {
-		delete(b.rows, id)
-		known = nil
-	}
-	b.mu.Unlock()
-	if known == nil || now >= known.trusted && !believe || !h.Limit.Equal(known.view.Limit) {
-		return ratelimit.Decision{}, false
-	}
-	serverNow := known.view.Now + now - known.at
-	if algorithm.Fits(h.Limit, &known.view.Row, serverNow, h.Cost) {
-		return ratelimit.Decision{}, false
-	}
-	d := algorithm.Refused(h.Limit, &known.view.Row, serverNow, h.Cost)
-	d.Source = ratelimit.FromBlocked
-	return d, true
+// refusedHit is a hit that is known not to fit: its row, limit and cost, and the decision.
+type refusedHit struct {
+	row      *blockedRow
+	limit    *ratelimit.Limit
+	cost     int64
+	decision ratelimit.Decision
 }
 
-// slot is the place of a row in cleared.
-func (b *blocked) slot(id rowKey) int {
-	return int(maphash.String(b.seed, id.key) % uint64(len(b.cleared)))
+// refuses reports whether a hit on a remembered row is known not to fit, and then sets the refused
+// hit. The caller holds the mutex.
+func refuses(b *blocked, row *blockedRow, h *ratelimit.Hit, now int64, believe bool, refused *refusedHit) bool {
+	if now >= row.end() {
+		delete(b.rows, rowOf(h))
+		return false
+	}
+	if now >= row.trusted && !believe || !h.Limit.Equal(row.view.Limit) { // a reload makes new limits
+		return false
+	}
+	serverNow := row.view.Now + now - row.at
+	if h.Cost < row.cost && algorithm.Fits(h.Limit, &row.view.Row, serverNow, h.Cost) {
+		return false
+	}
+	refused.row = row
+	refused.limit = h.Limit
+	refused.cost = h.Cost
+	refused.decision = algorithm.Refused(h.Limit, &row.view.Row, serverNow, h.Cost)
+	refused.decision.Source = ratelimit.FromBlocked
+	return true
+}
+
+// slot is the index of a row in cleared.
+func (b *blocked) slot(id lease.Row) int {
+	return int(maphash.String(b.seed, id.Key) % uint64(len(b.cleared)))
 }
 
 // remember adds a row that refused a cost with RetryAfter wait, in a batch that began at
 // that step. The refusal is believed for up to so many microseconds.
-func (b *blocked) remember(id rowKey, view *algorithm.View, cost int64, wait time.Duration, began, believed int64) {
+func (b *blocked) remember(id lease.Row, view *algorithm.View, cost int64, wait time.Duration, began, believed int64) {
 	if b == nil || wait <= 0 || wait == ratelimit.Never {
 		return
 	}
@@ -221,7 +174,7 @@ func (b *blocked) remember(id rowKey, view *algorithm.View, cost int64, wait tim
 	if len(b.rows) >= b.max {
 		b.makeRoom(now)
 	}
-	id.key = strings.Clone(id.key) // the key may be a part of a long request
+	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
 	b.rows[id] = r
 	if end := r.end(); end > b.last {
 		b.last = end
@@ -249,7 +202,7 @@ func (b *blocked) makeRoom(now int64) {
 }
 
 // clear forgets a row to which quota was given back.
-func (b *blocked) clear(id rowKey) {
+func (b *blocked) clear(id lease.Row) {
 	if b == nil {
 		return
 	}
@@ -264,7 +217,7 @@ func (b *blocked) size() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.rows) > 0 && b.clock() >= b.last {
-		b.rows = map[rowKey]*blockedRow{}
+		b.rows = map[lease.Row]*blockedRow{}
 	}
 	return len(b.rows)
 }

@@ -79,9 +79,9 @@ func (g *group) cleanup(texts *statements) []*Statement {
 	var all []*Statement
 	seen := map[string]bool{}
 	for _, e := range g.entries {
-		if !seen[e.id.prefix] && e.view.Now != 0 {
-			seen[e.id.prefix] = true
-			all = append(all, &Statement{SQL: texts.cleanup[g.durable], Args: []any{[]int64{e.view.Now, 0}, e.id.prefix}, Unnamed: true})
+		if !seen[e.id.Prefix] && e.view.Now != 0 {
+			seen[e.id.Prefix] = true
+			all = append(all, &Statement{SQL: texts.cleanup[g.durable], Args: []any{[]int64{e.view.Now, 0}, e.id.Prefix}, Unnamed: true})
 		}
 	}
 	return all

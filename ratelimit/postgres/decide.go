@@ -21,7 +21,7 @@ func (e *engine) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time)
 	size := len(calls)
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	d := newDecision(e, q, ctx, batch.Split(calls))
+	d := newDispatch(e, q, ctx, batch.Split(calls))
 	d.stats.Requests = int64(len(calls))
 	err := batch.PanicError(func() { run(d) })
 	d.end(err)
@@ -29,7 +29,7 @@ func (e *engine) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time)
 }
 
 // run decides the requests, and finishes those with a known outcome. The others are left to end.
-func run(d *decision) {
+func run(d *dispatch) {
 	if atomic.LoadInt32(&d.engine.tables.ready) == 0 {
 		if err := d.engine.tables.wait(d.ctx); err != nil {
 			d.fail(d.requests, err)
@@ -45,45 +45,43 @@ func run(d *decision) {
 	}
 }
 
-// decideRequests decides requests together, and finishes those with a known outcome. Those that
-// have waited for a lock in vain are in d.waiting after it. The charges and refunds of leases travel
-// with them, unless single is set: then each hit has a statement of its own, which is for requests
-// that have failed with others.
-func (d *decision) decideRequests(requests []*request, single bool) error {
-	alone, several := split(requests)
+// decideRequests decides requests in one round trip, or a few, and finishes those with a known
+// outcome. Those that have waited for a lock in vain are in d.waiting after it. With single, which is
+// for requests that have failed with others, each hit has a statement of its own, and nothing of
+// leases travels with them.
+func (d *dispatch) decideRequests(requests []*request, single bool) error {
+	singles, several := split(requests)
+	if !single {
+		several = d.refuseKnown(several)
+	}
 	p := newPlan()
 	p.single = single
-	var surplus *plan // what is charged for leases after the transactions
-	if !single {
-		asks := d.planReturns(p, requests)
-		addRequests(p, alone)
-		if len(several) == 0 {
-			addAsks(p, asks)
-		} else if len(asks) > 0 {
-			surplus = newPlan()
-			addAsks(surplus, asks)
-		}
-		several = d.refuseKnown(several)
-	} else {
-		addRequests(p, alone)
-	}
-	statements := p.write(d.engine.texts, d.settings)
+	asks := d.planReturns(p, requests)
+	addRequests(p, singles)
 	transactions := d.firstTransactions(several, single)
+	surplus := p // what is charged for leases: after the transactions, if there are some
+	if len(asks) > 0 && len(transactions) > 0 {
+		surplus = newPlan()
+	}
+	addAsks(surplus, asks)
+
+	statements := p.write(d.engine.texts, d.settings)
 	for _, t := range transactions {
 		statements = append(statements, t.write()...)
 	}
-	if surplus != nil {
+	if surplus != p {
 		statements = append(statements, surplus.write(d.engine.texts, d.settings)...)
 	}
 	if err := d.execute(statements); err != nil {
 		return err
 	}
-	if err := d.finishAlone(p, alone); err != nil {
+
+	if err := d.finishSingles(p, singles); err != nil {
 		return err
 	}
-	if surplus != nil {
+	if surplus != p {
 		surplus.read()
-		d.noteLeases(surplus)
+		d.updateLeases(surplus)
 		surplus.free()
 	}
 	if err := d.finishTransactions(transactions); err != nil {
@@ -98,7 +96,7 @@ func (d *decision) decideRequests(requests []*request, single bool) error {
 
 // finishTransactions takes in the results of transactions that were sent, and sends what is to be
 // done after them.
-func (d *decision) finishTransactions(transactions []*transaction) error {
+func (d *dispatch) finishTransactions(transactions []*transaction) error {
 	for len(transactions) > 0 {
 		var next []*transaction
 		for _, t := range transactions {
@@ -119,32 +117,33 @@ func (d *decision) finishTransactions(transactions []*transaction) error {
 	return nil
 }
 
-// split separates the requests that are decided by themselves: of one hit, of none, and
-// resets. The others are all or nothing.
-func split(requests []*request) (alone, several []*request) {
+// split returns the requests that are decided by themselves, which are those of one hit, of none, and
+// resets, and the others, which are all or nothing.
+func split(requests []*request) ([]*request, []*request) {
+	var singles, several []*request
 	for i, r := range requests {
-		if len(r.call.Hits) < 2 || r.call.Reset {
-			continue
-		}
-		// Most batches have none of these.
-		alone = append([]*request(nil), requests[:i]...)
-		several = []*request{}
-		for _, r := range requests[i:] {
-			if len(r.call.Hits) < 2 || r.call.Reset {
-				alone = append(alone, r)
-			} else {
-				several = append(several, r)
+		switch {
+		case len(r.call.Hits) < 2 || r.call.Reset:
+			if several != nil {
+				singles = append(singles, r)
 			}
+		case several == nil: // most batches have none of these
+			singles = append(singles, requests[:i]...)
+			several = append(several, r)
+		default:
+			several = append(several, r)
 		}
-		return alone, several
 	}
-	return requests, nil
+	if several == nil {
+		return requests, nil
+	}
+	return singles, several
 }
 
 // refuseKnown refuses the requests of several hits that are known not to fit since they
 // entered the queue, and returns the others: a request that cannot pass would make its
 // transaction fail.
-func (d *decision) refuseKnown(requests []*request) []*request {
+func (d *dispatch) refuseKnown(requests []*request) []*request {
 	if len(requests) == 0 {
 		return nil
 	}
@@ -152,30 +151,30 @@ func (d *decision) refuseKnown(requests []*request) []*request {
 	for _, r := range requests {
 		calls = append(calls, r.call)
 	}
-	if refuseAll(d.engine.blocked, calls) == 0 {
+	refused := d.engine.refuseKnown(calls, nil)
+	if refused == 0 {
 		return requests
 	}
-	var left, refused []*request
+	var left, decided []*request
 	for _, r := range requests {
 		if len(r.call.Decisions) > 0 {
-			refused = append(refused, r)
+			decided = append(decided, r)
 		} else {
 			left = append(left, r)
 		}
 	}
-	d.stats.Blocked += int64(len(refused))
-	d.stats.Requests -= int64(len(refused))
-	d.finish(refused, nil)
+	d.stats.Requests -= int64(refused)
+	d.finish(decided, nil)
 	return left
 }
 
-// finishAlone finishes the requests that are decided by themselves.
-func (d *decision) finishAlone(p *plan, requests []*request) error {
+// finishSingles finishes the requests that are decided by themselves.
+func (d *dispatch) finishSingles(p *plan, requests []*request) error {
 	if d.failed {
-		if err := d.execute(p.takeApart(d.engine.texts, d.settings)); err != nil {
+		if err := d.execute(p.divide(d.engine.texts, d.settings)); err != nil {
 			return err
 		}
-		d.noteWaits(p)
+		d.lookAtWaits(p)
 	}
 	p.read()
 	decideGranted(requests)
@@ -193,11 +192,11 @@ func (d *decision) finishAlone(p *plan, requests []*request) error {
 			}
 		}
 		if held {
-			d.addHeld(r, d.sent)
+			d.addLeased(r, d.sent)
 		}
 		finishing = append(finishing, c)
 	}
-	d.noteLeases(p)
+	d.updateLeases(p)
 	d.finishing = finishing
 	// Not before: after a panic, end finishes what is not finished.
 	for _, r := range requests {
@@ -213,7 +212,7 @@ func (d *decision) finishAlone(p *plan, requests []*request) error {
 
 // decideUnusual decides a request that was not simply granted: a refusal, a reset or a failed
 // statement. The error is that of its statement.
-func (d *decision) decideUnusual(r *request) error {
+func (d *dispatch) decideUnusual(r *request) error {
 	c := r.call
 	c.Decisions = c.Decisions[:0]
 	d.clearRefunded(r)
@@ -241,11 +240,11 @@ func decideOne(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
 	return algorithm.Refused(v.Limit, &v.Row, v.Now, h.Cost)
 }
 
-// takeApart returns a statement for each entry of the statements that failed because of a value
+// divide returns a statement for each entry of the statements that failed because of a value
 // of one of them: one client's key must not fail the decisions on all others.
-func (p *plan) takeApart(texts *statements, settings []int64) []*Statement {
+func (p *plan) divide(texts *statements, settings []int64) []*Statement {
 	var all []*Statement
-	var apart []*group
+	var divided []*group
 	for _, pass := range p.passes {
 		for _, g := range pass {
 			code := g.statement.Code
@@ -257,14 +256,14 @@ func (p *plan) takeApart(texts *statements, settings []int64) []*Statement {
 				one.entries = append(one.entries, e)
 				one.write(texts, settings)
 				all = one.appendTo(all)
-				apart = append(apart, one)
+				divided = append(divided, one)
 			}
 			g.entries = g.entries[:0]
 			g.statement = Statement{}
 		}
 	}
-	if len(apart) > 0 {
-		p.passes = append(p.passes, apart)
+	if len(divided) > 0 {
+		p.passes = append(p.passes, divided)
 	}
 	return all
 }

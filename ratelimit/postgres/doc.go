@@ -11,9 +11,10 @@ package postgres
 // A call of Store.Take waits in a queue (package internal/core/batch). A worker collects the
 // calls of a batch and has them decided here:
 //
-//   - store.go: Take and Reset, and what needs no database: units that are charged in advance
-//     (leases.go), known refusals (blocked.go) and a database that does not answer (server.go).
-//   - decide.go: the batch. Requests of one hit are planned together. decision.go: what a
+//   - store.go: Take and Reset. known.go: what needs no database, of one call or of a batch: units
+//     that are charged in advance (leases.go) and known refusals (blocked.go). server.go: a
+//     database that does not answer.
+//   - decide.go: the batch. Requests of one hit are planned together. dispatch.go: what a
 //     batch needs, and how its calls are finished.
 //   - transaction.go: requests of several hits, all or nothing, in one transaction.
 //     simulate.go: the same decision in memory.

@@ -17,20 +17,16 @@ const (
 	reset
 )
 
-// rowKey names a row of either table.
-type rowKey struct {
-	durable     bool
-	prefix, key string
-}
-
 // rowOf is the row of a hit. The hit has its key as it is stored.
-func rowOf(h *ratelimit.Hit) rowKey { return rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key} }
+func rowOf(h *ratelimit.Hit) lease.Row {
+	return lease.Row{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
+}
 
 // entry is what one statement does to one row: n hits of equal cost, a look, a refund or
 // a reset.
 type entry struct {
 	kind kind
-	id   rowKey
+	id   lease.Row
 	pass int
 	n    int64
 	cost int64
@@ -40,7 +36,7 @@ type entry struct {
 	ask   *lease.Ask
 	claim int64
 
-	// Of a look that only refunds share: the entry before it, which further refunds join.
+	// The refund entry before this look; later refunds of the row are added to it.
 	refund *entry
 
 	// Of the result. A failed statement leaves err, and grants nothing.
@@ -72,9 +68,9 @@ type request struct {
 
 // refusal is a row that refused a hit.
 type refusal struct {
-	id   rowKey
+	id   lease.Row
 	view algorithm.View
-	hit  int // the place of the hit
+	hit  int // the index of the hit
 }
 
 // failure is the first error among what decides a request's hits.

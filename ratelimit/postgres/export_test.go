@@ -2,9 +2,12 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -13,9 +16,7 @@ import (
 // DecideBatch decides calls as one batch: a test cannot arrange thousands of batches by
 // the timing of its calls.
 func (s *Store) DecideBatch(calls []*batch.Call) {
-	for _, c := range calls {
-		storeKeys(c)
-	}
+	storeKeys(calls)
 	s.engine.decide(batch.NewQueue(batch.Options{Timeout: time.Minute}), append([]*batch.Call(nil), calls...), time.Now().Add(time.Minute))
 }
 
@@ -23,10 +24,74 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 // the same outcome whatever came before it.
 func (s *Store) TakeFirst() { atomic.StoreInt32(&s.engine.looks, 0) }
 
+// DecideKnown decides the calls that need no database, and returns how many these are.
+func (s *Store) DecideKnown(calls []*batch.Call) int {
+	n, _ := decideKnown(s, time.Minute, calls)
+	return n
+}
+
+// PlanOf plans calls and returns the entries and what decides each hit. With inline the frequent hits
+// are planned in addRequests, else each hit by the function for it.
+func PlanOf(calls []*batch.Call, inline bool) string {
+	p := newPlan()
+	defer p.free()
+	text := ""
+	for _, c := range calls {
+		r := &request{call: c}
+		if inline {
+			addRequests(p, []*request{r})
+		} else {
+			for i := range c.Hits {
+				h := &c.Hits[i]
+				if c.Reset || h.Peek || h.Cost < 1 || h.Cost > h.Limit.Capacity() {
+					r.positions = append(r.positions, addUnusual(p, c, h))
+				} else {
+					r.positions = append(r.positions, add(p, take, h.Limit, rowOf(h), h.Cost))
+				}
+			}
+		}
+		for _, at := range r.positions {
+			text += fmt.Sprint(at.entry.id, at.entry.kind, at.entry.pass, at.entry.cost, at.nth, at.refund != nil, ";")
+		}
+	}
+	for _, pass := range p.passes {
+		for _, g := range pass {
+			text += fmt.Sprint("\n", g.kind, g.definition.Name)
+			for _, e := range g.entries {
+				text += fmt.Sprint(" ", e.id, e.n, e.cost)
+			}
+		}
+	}
+	return text
+}
+
+// ReadBothWays reads the result of a take on so many rows: all columns by one call, and one after the
+// other.
+func ReadBothWays(l *ratelimit.Limit, rows int, result []byte) (together, single string, err error) {
+	read := func(how func(g *group) error) string {
+		g := newGroup()
+		g.begin(statementKey{kind: take, definition: algorithm.Of(l)})
+		g.statement = Statement{Result: result, Rows: rows}
+		text := ""
+		for i := 0; i < rows; i++ {
+			g.entries = append(g.entries, &entry{kind: take, view: algorithm.View{Limit: l}})
+		}
+		err = errors.Join(err, how(g))
+		for _, e := range g.entries {
+			text += fmt.Sprintln(e.answered, e.granted, e.view.Now, e.view.Row)
+		}
+		return text
+	}
+	width := stateColumn + algorithm.Of(l).SQL.Width()
+	together = read(readRows)
+	single = read(func(g *group) error { return readRowsCarefully(g, width) })
+	return together, single, err
+}
+
 // GiveBack gives leased units of a hit's row back.
 func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
 	q := batch.NewQueue(batch.Options{Timeout: time.Minute})
-	d := newDecision(s.engine, q, context.Background(), nil)
+	d := newDispatch(s.engine, q, context.Background(), nil)
 	p := newPlan()
 	row := lease.Row{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()}
 	addReturn(p, &lease.Return{Row: row, Limit: h.Limit, Units: lease.Units{N: units, Claim: claim}})

@@ -48,7 +48,7 @@ func (g *group) write(texts *statements, settings []int64) {
 	cost := entries[0].cost
 	alike := g.kind == take
 	for _, e := range entries {
-		keys = append(keys, e.id.key)
+		keys = append(keys, e.id.Key)
 		if e.view.Limit != l || e.cost != cost {
 			alike = false
 		}
@@ -59,7 +59,7 @@ func (g *group) write(texts *statements, settings []int64) {
 		sorted := g.sorted[:0]
 		sorted = append(sorted, entries...)
 		for _, e := range entries {
-			sorted[sort.SearchStrings(keys, e.id.key)] = e
+			sorted[sort.SearchStrings(keys, e.id.Key)] = e
 		}
 		g.sorted = entries
 		g.entries = sorted

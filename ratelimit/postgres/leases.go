@@ -31,13 +31,6 @@ func tableOf(store ratelimit.Store) *lease.Table {
 	return nil
 }
 
-// leaseRow is a row in the words of package lease.
-func leaseRow(id rowKey) lease.Row {
-	return lease.Row{Durable: id.durable, Prefix: id.prefix, Key: id.key}
-}
-
-func idOf(row lease.Row) rowKey { return rowKey{row.Durable, row.Prefix, row.Key} }
-
 // newLeases returns the leases of a store, or nil if it has none.
 func newLeases(s *Store, o Options) *lease.Table {
 	if o.MaxLeases < 0 {
@@ -60,10 +53,7 @@ func keepLeases(s *Store) {
 
 // sendLeases decides a batch without requests, unless the database does not answer.
 func sendLeases(s *Store, call *batch.Call) {
-	s.mu.Lock()
-	unavailable := s.unavailable()
-	s.mu.Unlock()
-	if unavailable == nil {
+	if s.unavailable() == nil {
 		call.Prepare(nil, false)
 		batch.Enter(s.leasing, call)
 	}
@@ -72,10 +62,10 @@ func sendLeases(s *Store, call *batch.Call) {
 // planReturns plans the refunds of leased units, before all else in a plan, and returns the
 // charges that are to be made for leases. It skips a row that another transaction has locked, so
 // that no request has to wait for the row: the units of this row are lost. It ends the leases of
-// the rows on which the batch has refunds or resets.
-func (d *decision) planReturns(p *plan, requests []*request) []lease.Ask {
+// the rows on which the batch has refunds or resets. A plan of single hits gets neither.
+func (d *dispatch) planReturns(p *plan, requests []*request) []lease.Ask {
 	table := d.engine.leases
-	if table == nil || !lease.Any(table) {
+	if table == nil || p.single || !lease.Any(table) {
 		return nil
 	}
 	gives := false
@@ -90,13 +80,13 @@ func (d *decision) planReturns(p *plan, requests []*request) []lease.Ask {
 	}
 	asks, returns := lease.Work(table, gives)
 	for i := range returns {
-		if _, locked := d.engine.locks.has(idOf(returns[i].Row)); !locked {
+		if _, locked := d.engine.locks.has(returns[i].Row); !locked {
 			addReturn(p, &returns[i])
 		}
 	}
 	n := 0
 	for i := range asks {
-		if _, locked := d.engine.locks.has(idOf(asks[i].Row)); !locked {
+		if _, locked := d.engine.locks.has(asks[i].Row); !locked {
 			asks[n] = asks[i]
 			n++
 		}
@@ -106,16 +96,16 @@ func (d *decision) planReturns(p *plan, requests []*request) []lease.Ask {
 
 // dropLease ends the lease of a row that is reset, or to which a hit gives something back. The units
 // go back before that: a refund that finds them charged would give back more than was used.
-func (d *decision) dropLease(reset bool, h *ratelimit.Hit) {
+func (d *dispatch) dropLease(reset bool, h *ratelimit.Hit) {
 	if d.engine.leases != nil {
-		lease.Drop(d.engine.leases, leaseRow(rowOf(h)), !reset)
+		lease.Drop(d.engine.leases, rowOf(h), !reset)
 	}
 }
 
 // addReturn plans a refund of leased units.
 func addReturn(p *plan, back *lease.Return) {
 	p.leases = true
-	id := idOf(back.Row)
+	id := back.Row
 	if before := p.latest[id]; before != nil && before.claim == back.Units.Claim {
 		before.cost += back.Units.N
 		return
@@ -128,15 +118,15 @@ func addAsks(p *plan, asks []lease.Ask) {
 	for i := range asks {
 		p.leases = true // also if all leases end before the answer
 		ask := &asks[i]
-		e := add(p, take, ask.Limit, idOf(ask.Row), 1).entry
+		e := add(p, take, ask.Limit, ask.Row, 1).entry
 		e.n += ask.N - 1
 		e.ask = ask
 	}
 }
 
-// noteLeases takes the answers to a plan into the leases. The statements were sent after the
-// lease's time sent.
-func (d *decision) noteLeases(p *plan) {
+// updateLeases takes the answers to a plan into the leases. d.sent was read before its statements
+// were sent.
+func (d *dispatch) updateLeases(p *plan) {
 	table := d.engine.leases
 	if table == nil || lease.Count(table) == 0 && !p.leases {
 		return
@@ -151,13 +141,13 @@ func (d *decision) noteLeases(p *plan) {
 			d.engine.blocked.clear(e.id) // the row has more again
 			continue
 		case e.ask != nil && e.err != nil:
-			lease.Postpone(table, leaseRow(e.id))
+			lease.Postpone(table, e.id)
 			continue
 		case e.kind != take || l.Lease <= 0 || e.err != nil || !e.answered:
 			continue
 		}
 		waited := e.n
-		a := lease.Answer{Row: leaseRow(e.id), Limit: l, Free: e.view.Free, Reset: time.UnixMicro(e.view.Reset), Now: e.view.Now, Ask: e.ask}
+		a := lease.Answer{Row: e.id, Limit: l, Free: e.view.Free, Reset: time.UnixMicro(e.view.Reset), Now: e.view.Now, Ask: e.ask}
 		if e.ask != nil {
 			waited -= e.ask.N
 			if e.granted > waited {
@@ -165,7 +155,7 @@ func (d *decision) noteLeases(p *plan) {
 			}
 		}
 		a.Refused = e.granted < waited
-		lease.Note(table, &a)
+		lease.Update(table, &a)
 	}
 }
 
@@ -176,8 +166,8 @@ func leased(table *lease.Table, e *entry, n, sent int64) lease.Units {
 	return lease.Units{N: n, Ends: sent + life, Claim: claim}
 }
 
-// leaseTime is a time of the leases, or 0 if there are none.
-func (d *decision) leaseTime() int64 {
+// leaseTime is the lease clock, or 0 without leases.
+func (d *dispatch) leaseTime() int64 {
 	if d.engine.leases == nil {
 		return 0
 	}
@@ -185,20 +175,20 @@ func (d *decision) leaseTime() int64 {
 }
 
 // holdsLeases reports whether the store may hold units.
-func (d *decision) holdsLeases() bool {
+func (d *dispatch) holdsLeases() bool {
 	return d.engine.leases != nil && lease.Count(d.engine.leases) > 0
 }
 
-// addHeld adds what is held of the rows to what decisions say is left of them. Their statements were
-// sent at the lease's time sent: units that came later may be in what is left already.
-func (d *decision) addHeld(r *request, sent int64) {
+// addLeased adds what is held of the rows to what decisions say is left of them. sent is the lease
+// clock from before their statements: units that came later may be in what is left already.
+func (d *dispatch) addLeased(r *request, sent int64) {
 	c := r.call
 	for i := range c.Decisions {
 		h := &c.Hits[i]
 		if h.Limit.Lease <= 0 {
 			continue
 		}
-		if held := lease.HeldSince(d.engine.leases, leaseRow(rowOf(h)), sent); held > 0 {
+		if held := lease.HeldSince(d.engine.leases, rowOf(h), sent); held > 0 {
 			c.Decisions[i].Remaining = algorithm.Remaining(c.Decisions[i].Limit, c.Decisions[i].Remaining+held)
 		}
 	}
@@ -206,9 +196,9 @@ func (d *decision) addHeld(r *request, sent int64) {
 
 // dropRefused gives back what is held of the rows that refused a request of several limits: the
 // request may pass then.
-func (d *decision) dropRefused(r *request) {
+func (d *dispatch) dropRefused(r *request) {
 	for i := range r.refusals {
-		lease.Drop(d.engine.leases, leaseRow(r.refusals[i].id), true)
+		lease.Drop(d.engine.leases, r.refusals[i].id, true)
 	}
 }
 
@@ -221,31 +211,6 @@ func (e *engine) believed(l *ratelimit.Limit) int64 {
 		}
 	}
 	return trust
-}
-
-// takeLeased does for the calls of a batch what ask does before a call enters a queue: it
-// finishes those that are decided by leases, and returns the others.
-func takeLeased(s *Store, q *batch.Queue, calls []*batch.Call) []*batch.Call {
-	table := s.engine.leases
-	if table == nil {
-		return calls
-	}
-	var passed []*batch.Call
-	n := 0
-	for _, c := range calls {
-		if len(c.Hits) > 0 && c.Hits[0].Limit.Lease > 0 && !c.Reset {
-			decisions := make([]ratelimit.Decision, len(c.Hits))
-			if lease.Take(table, c.Hits, decisions) {
-				c.Decisions = append(c.Decisions, decisions...)
-				passed = append(passed, c)
-				continue
-			}
-		}
-		calls[n] = c
-		n++
-	}
-	batch.Finish(q, passed, nil)
-	return calls[:n]
 }
 
 // endLeases gives all units back, before the store is closed.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -14,7 +15,7 @@ import (
 // Another transaction may hold the lock of a row for a long time: an operator's open
 // session, or a program that hangs. One locked row must not delay the decisions on all
 // others. A statement waits for a lock for lockWait and then fails as a whole. The requests of
-// its entries wait in decision.waiting until the rest of the batch is finished. decideWaiting
+// its entries wait in dispatch.waiting until the rest of the batch is finished. decideWaiting
 // then asks which rows are locked, and by which transaction. It sends the requests on all other
 // rows again, each by itself, and after them those on locked rows, one after the other. A
 // transaction that still holds a lock after another lockWait is remembered, and the requests on
@@ -26,7 +27,7 @@ import (
 // it ends, so that one wait tells of all rows that it has locked (TestLockedRowsDelayNoOthers).
 //
 // If another transaction has inserted the row, no query shows the row. Such a row counts as
-// locked if statements for this row alone have waited for the lock in vain for lockWait.
+// locked if statements for this row only have waited for the lock in vain for lockWait.
 
 // lockWait is a fifth of the timeout, so that a batch has time to go on after it.
 func lockWait(timeout time.Duration) time.Duration {
@@ -59,8 +60,8 @@ const (
 type locks struct {
 	any  int32 // 1 if there may be rows; atomic, so that the usual batch takes no lock
 	mu   sync.Mutex
-	rows map[rowKey]*holder // guarded by mu
-	last time.Time          // when one of the rows was seen locked; guarded by mu
+	rows map[lease.Row]*holder // guarded by mu
+	last time.Time             // when one of the rows was seen locked; guarded by mu
 }
 
 // holder is a transaction that holds the locks of rows, or the unknown transaction, 0, that has
@@ -105,7 +106,7 @@ func (l *locks) find(r *request, wait time.Duration) (locked, due bool) {
 }
 
 // has reports whether a row was seen locked lately, and by which transaction.
-func (l *locks) has(id rowKey) (transaction int64, known bool) {
+func (l *locks) has(id lease.Row) (transaction int64, known bool) {
 	if atomic.LoadInt32(&l.any) == 0 {
 		return 0, false
 	}
@@ -119,9 +120,9 @@ func (l *locks) has(id rowKey) (transaction int64, known bool) {
 }
 
 // see takes in a look at the locks of rows: the transactions that hold them, and which rows no
-// query shows. The value of a row is whether a statement for this row alone has waited for the
+// query shows. The value of a row is whether a statement for this row only has waited for the
 // lock in vain.
-func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[rowKey]bool) {
+func (l *locks) see(rows map[lease.Row]bool, holders map[lease.Row]int64, unseen map[lease.Row]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -129,7 +130,7 @@ func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[r
 	for _, h := range l.rows {
 		byTransaction[h.transaction] = h
 	}
-	for id, alone := range rows {
+	for id, only := range rows {
 		h := l.rows[id]
 		transaction := holders[id]
 		if h != nil && (h.transaction != transaction || transaction == 0 && !unseen[id]) {
@@ -138,7 +139,7 @@ func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[r
 			delete(l.rows, id)
 			h = nil
 		}
-		if transaction == 0 && !alone || transaction == 0 && !unseen[id] {
+		if transaction == 0 && !only || transaction == 0 && !unseen[id] {
 			continue
 		}
 		if h == nil && transaction != 0 {
@@ -150,9 +151,9 @@ func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[r
 		}
 		h.last = now
 		if l.rows == nil || len(l.rows) >= maxLocks {
-			l.rows = map[rowKey]*holder{}
+			l.rows = map[lease.Row]*holder{}
 		}
-		id.key = strings.Clone(id.key) // the key may be a part of a long request
+		id.Key = strings.Clone(id.Key) // the key may be a part of a long request
 		l.rows[id] = h
 		l.last = now
 		atomic.StoreInt32(&l.any, 1)
@@ -161,7 +162,7 @@ func (l *locks) see(rows map[rowKey]bool, holders map[rowKey]int64, unseen map[r
 
 // refuseLocked fails the requests on rows that are known to be locked, and returns the others. A
 // request with which a lock is to be looked at again waits for the end of the batch.
-func (d *decision) refuseLocked(requests []*request) []*request {
+func (d *dispatch) refuseLocked(requests []*request) []*request {
 	if atomic.LoadInt32(&d.engine.locks.any) == 0 {
 		return requests
 	}
@@ -180,9 +181,9 @@ func (d *decision) refuseLocked(requests []*request) []*request {
 	return left
 }
 
-// noteWaits notes the rows of the statements that have waited for a lock in vain, and reports
-// whether there are some.
-func (d *decision) noteWaits(p *plan) bool {
+// lookAtWaits makes seeLocks look at the rows of the statements that have waited for a lock in vain,
+// and reports whether there are some.
+func (d *dispatch) lookAtWaits(p *plan) bool {
 	waited := false
 	for _, pass := range p.passes {
 		for _, g := range pass {
@@ -198,15 +199,15 @@ func (d *decision) noteWaits(p *plan) bool {
 	return waited
 }
 
-// look makes seeLocks look at a row. alone is whether a statement for this row alone has waited.
-func (d *decision) look(id rowKey, alone bool) {
+// look makes seeLocks look at a row. only is whether a statement for this row only has waited.
+func (d *dispatch) look(id lease.Row, only bool) {
 	if d.looking == nil {
-		d.looking = map[rowKey]bool{}
+		d.looking = map[lease.Row]bool{}
 	}
-	d.looking[id] = d.looking[id] || alone
+	d.looking[id] = d.looking[id] || only
 }
 
-// lockedSQL returns the places of the keys with locked rows, each with the transaction that
+// lockedSQL returns the indexes of the keys with locked rows, each with the transaction that
 // holds the lock. For a key without a row the transaction is NULL: an open transaction may have
 // inserted the row.
 const lockedSQL = `WITH unlocked AS MATERIALIZED (
@@ -216,7 +217,7 @@ WHERE NOT EXISTS (SELECT FROM unlocked WHERE unlocked.slot = u.slot)`
 
 // seeLocks asks the server which rows are locked: those of the waiting requests, and those of the
 // statements that have waited. It does not wait for them.
-func (d *decision) seeLocks() error {
+func (d *dispatch) seeLocks() error {
 	for _, r := range d.waiting {
 		for i := range r.call.Hits {
 			d.look(rowOf(&r.call.Hits[i]), false)
@@ -224,16 +225,16 @@ func (d *decision) seeLocks() error {
 	}
 	rows := d.looking
 	d.looking = nil
-	holders := map[rowKey]int64{}
-	unseen := map[rowKey]bool{}
+	holders := map[lease.Row]int64{}
+	unseen := map[lease.Row]bool{}
 	for _, durable := range []bool{false, true} {
 		var prefixes, keys []string
-		var ids []rowKey
+		var ids []lease.Row
 		for id := range rows {
-			if id.durable == durable {
+			if id.Durable == durable {
 				ids = append(ids, id)
-				prefixes = append(prefixes, id.prefix)
-				keys = append(keys, id.key)
+				prefixes = append(prefixes, id.Prefix)
+				keys = append(keys, id.Key)
 			}
 		}
 		if len(ids) == 0 {
@@ -262,7 +263,7 @@ func (d *decision) seeLocks() error {
 
 // decideWaiting decides the requests that have waited for a lock in vain, or are to look at one
 // again.
-func (d *decision) decideWaiting() error {
+func (d *dispatch) decideWaiting() error {
 	if err := d.seeLocks(); err != nil {
 		return err
 	}
@@ -299,7 +300,7 @@ func (d *decision) decideWaiting() error {
 
 // hasLocked reports whether a known transaction held the lock of one of a request's rows at the
 // last look.
-func (d *decision) hasLocked(r *request) bool {
+func (d *dispatch) hasLocked(r *request) bool {
 	for i := range r.call.Hits {
 		if transaction, _ := d.engine.locks.has(rowOf(&r.call.Hits[i])); transaction != 0 {
 			return true
@@ -309,7 +310,7 @@ func (d *decision) hasLocked(r *request) bool {
 }
 
 // decideLocked decides a request on a locked row, which may merely be busy.
-func (d *decision) decideLocked(r *request) error {
+func (d *dispatch) decideLocked(r *request) error {
 	one := []*request{r}
 	for waits := 0; !r.finished; waits++ {
 		if locked, _ := d.engine.locks.find(r, d.lockWait); locked || waits == maxWaits {

@@ -27,7 +27,7 @@ type tables struct {
 	mu        sync.Mutex      // guards all that follows
 	migration context.Context // ends with the migration that is under way
 	failure   error
-	had       bool // they have been as they must be; written by the migration alone
+	had       bool // they have been as they must be; only the migration writes it
 	pause     time.Duration
 	next      time.Time
 }
@@ -81,7 +81,7 @@ func (t *tables) wait(ctx context.Context) error {
 	<-either.Done()
 	stop()
 	if err := ctx.Err(); err != nil {
-		return t.server.noteFailure(err, time.Since(began), answers)
+		return t.server.onFailure(err, time.Since(began), answers)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,7 +167,7 @@ func (t *tables) look(ctx context.Context) (tablesFound, error) {
 	answers := atomic.LoadInt64(&t.server.answers)
 	now, failed, err := lookForTables(ctx, t.server.db)
 	if failed {
-		err = t.server.noteFailure(err, time.Since(sent), answers)
+		err = t.server.onFailure(err, time.Since(sent), answers)
 	}
 	return now, err
 }

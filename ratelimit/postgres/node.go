@@ -62,7 +62,7 @@ const pauseSQL = `SELECT greatest(1, (extract(epoch FROM until - clock_timestamp
 FROM rate_limit_pause WHERE until > clock_timestamp()`
 
 // nodeSQL renews the row. It returns a row unless the name is that of another process which is not
-// gone. What the policy has applied is kept if this store has no policy: another store of the process
+// gone. What the policy has applied stays if this store has no policy: another store of the process
 // may have one.
 const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, paused, applied_seq, problems, log, seen)
 VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text[], '{}'), $7::text::oid, now())
@@ -90,7 +90,7 @@ type registration struct {
 
 	migrated bool
 	suffix   int       // of the name; 0 is none
-	held     bool      // there is a row of the name
+	listed   bool      // there is a row of the name
 	renewed  time.Time // when the row was renewed
 	shown    applied   // what it says is applied, and whether limits are paused
 	paused   bool
@@ -117,8 +117,8 @@ type applied struct {
 	log string
 }
 
-// noteApplied is hooks.NoteApplied.
-func noteApplied(store ratelimit.Store, seq int64, log string, problems []string) {
+// setApplied is hooks.SetApplied.
+func setApplied(store ratelimit.Store, seq int64, log string, problems []string) {
 	s, ok := store.(*Store)
 	if !ok || s.registered == nil {
 		return
@@ -166,18 +166,15 @@ func (r *registration) beat(now time.Time) {
 	if !r.migrate(ctx, now) {
 		return
 	}
-	var read *Statement
-	var statements []*Statement
+	var statements, writes []*Statement
 	if !now.Before(r.readAt) {
-		read = &Statement{SQL: pauseSQL}
-		statements = append(statements, read)
+		statements = append(statements, &Statement{SQL: pauseSQL})
 	}
 	r.mu.Lock()
 	obeyed, problems := r.applied, r.problems
 	r.mu.Unlock()
 	age := now.Sub(r.renewed)
-	news := !r.held || obeyed != r.shown || r.store.Paused() != r.paused
-	var writes []*Statement
+	news := !r.listed || obeyed != r.shown || r.store.Paused() != r.paused
 	if !now.Before(r.writeAt) && (age >= heartbeat || news && age >= heartbeatPause) {
 		writes = r.renewals(now, obeyed, problems)
 		statements = append(statements, writes...)
@@ -185,11 +182,11 @@ func (r *registration) beat(now time.Time) {
 	if len(statements) == 0 || server.db.Run(ctx, statements) != nil {
 		return // requests notice that the database does not answer
 	}
-	if read != nil {
-		r.noteRead(read, now)
+	if len(statements) > len(writes) {
+		r.readPause(statements[0], now)
 	}
 	if len(writes) > 0 {
-		r.noteWrites(writes, now)
+		r.readRenewals(writes, now)
 	}
 }
 
@@ -214,8 +211,7 @@ func (r *registration) migrate(ctx context.Context, now time.Time) bool {
 	r.fail("tables", err)
 	r.migrated = err == nil
 	if err != nil {
-		r.writeIn = nextRetry(r.writeIn)
-		r.writeAt = now.Add(r.writeIn)
+		r.writeAt = retryAt(now, &r.writeIn)
 	}
 	return r.migrated
 }
@@ -274,8 +270,8 @@ func (r *registration) renewals(now time.Time, obeyed applied, problems []string
 	return all
 }
 
-// noteWrites takes in the outcome of renewals.
-func (r *registration) noteWrites(writes []*Statement, now time.Time) {
+// readRenewals reads the results of renewals.
+func (r *registration) readRenewals(writes []*Statement, now time.Time) {
 	first, last := writes[0], writes[len(writes)-1]
 	if last.SQL == sweepSQL {
 		r.fail("sweep", last.Err)
@@ -286,20 +282,19 @@ func (r *registration) noteWrites(writes []*Statement, now time.Time) {
 	}
 	switch {
 	case first.Err != nil:
-		r.held = false
-		r.writeIn = nextRetry(r.writeIn)
-		r.writeAt = now.Add(r.writeIn)
+		r.listed = false
+		r.writeAt = retryAt(now, &r.writeIn)
 		r.migrated = first.Code != "42P01" && first.Code != "42703" // a table or a column is missing
 	case first.Rows == 1:
 		if r.suffix > 0 {
 			r.leave(r.name())
 		}
 		r.suffix = 0
-		r.held = true
+		r.listed = true
 	case r.suffix > 0 && writes[1].Err == nil && writes[1].Rows == 1:
-		r.held = true
+		r.listed = true
 	default:
-		r.held = false
+		r.listed = false
 		r.renewed = time.Time{} // try the next name at once
 		r.suffix++
 		if r.suffix == 1 {
@@ -308,12 +303,11 @@ func (r *registration) noteWrites(writes []*Statement, now time.Time) {
 	}
 }
 
-// noteRead takes in the pause. After a refusal of the server a pause holds until its time.
-func (r *registration) noteRead(read *Statement, now time.Time) {
+// readPause reads the pause. After a refusal of the server a pause lasts until its time.
+func (r *registration) readPause(read *Statement, now time.Time) {
 	r.fail("read", read.Err)
 	if read.Err != nil {
-		r.readIn = nextRetry(r.readIn)
-		r.readAt = now.Add(r.readIn)
+		r.readAt = retryAt(now, &r.readIn)
 		return
 	}
 	r.readIn = 0
@@ -329,15 +323,17 @@ func (r *registration) noteRead(read *Statement, now time.Time) {
 	r.store.pauseFor(time.Duration(left) * time.Microsecond)
 }
 
-// nextRetry is the time to the next attempt after another refusal of the server.
-func nextRetry(last time.Duration) time.Duration {
-	switch {
-	case last == 0:
-		return nodeRetry
-	case last*2 > longestRetry:
-		return longestRetry
+// retryAt is when to try again after another refusal of the server. wait is the time to the last
+// attempt, and then to this one.
+func retryAt(now time.Time, wait *time.Duration) time.Time {
+	*wait *= 2
+	if *wait == 0 {
+		*wait = nodeRetry
 	}
-	return last * 2
+	if *wait > longestRetry {
+		*wait = longestRetry
+	}
+	return now.Add(*wait)
 }
 
 // notify tells of a pause.
@@ -357,7 +353,7 @@ func (r *registration) notify(now time.Time) {
 	}
 }
 
-// fail notes a failure, or that there is none any more.
+// fail sets the last failure, or that there is none any more.
 func (r *registration) fail(what string, err error) {
 	delete(r.failures, what)
 	if err != nil {
@@ -367,15 +363,13 @@ func (r *registration) fail(what string, err error) {
 
 // report reports what fails in one line, once.
 func (r *registration) report() {
-	text := ""
+	var failures []string
 	for _, what := range []string{"beat", "tables", "write", "read", "sweep"} {
 		if failure := r.failures[what]; failure != "" {
-			if text != "" {
-				text += "; "
-			}
-			text += failure
+			failures = append(failures, failure)
 		}
 	}
+	text := strings.Join(failures, "; ")
 	if text == r.reported {
 		return
 	}
@@ -398,7 +392,7 @@ func (r *registration) end() {
 	last := r.node.Leave == nil || r.node.Leave()
 	if !atomic.CompareAndSwapInt32(&r.started, 0, 1) {
 		<-r.running
-		if last && r.held && r.store.engine.server.unavailable() == nil {
+		if last && r.listed && r.store.engine.server.unavailable() == nil {
 			r.leave(r.name())
 		}
 	}

@@ -59,7 +59,7 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 				}
 				store := s.node(driver, 7)
 				s.wantNodes("n 7 v1" + test.others)
-				hooks.NoteApplied(store, 12, "1", []string{"rule a: wrong", "rule b: wrong"})
+				hooks.SetApplied(store, 12, "1", []string{"rule a: wrong", "rule b: wrong"})
 				s.wantNodes("n 7 v1 12 rule a: wrong;rule b: wrong" + test.others)
 				if test.others != "" { // a proxy of the version before
 					s.exec(`INSERT INTO rate_limit_nodes AS n (node, region, version, applied_seq, seen, problems) VALUES ('old/caddy/7', null, 'v0', 6, now(), '{}')

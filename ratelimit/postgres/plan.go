@@ -5,6 +5,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -17,7 +18,7 @@ import (
 // A plan and all that it points to are used for one batch after another.
 type plan struct {
 	passes     [][]*group
-	latest     map[rowKey]*entry
+	latest     map[lease.Row]*entry
 	statements []*Statement
 
 	// Of a plan for a transaction (see transaction.go): takes mark it, and sync is
@@ -37,7 +38,7 @@ type plan struct {
 
 // plans are free for the next batch.
 var plans = sync.Pool{New: func() any {
-	return &plan{latest: map[rowKey]*entry{}, recent: map[*ratelimit.Limit]*group{}}
+	return &plan{latest: map[lease.Row]*entry{}, recent: map[*ratelimit.Limit]*group{}}
 }}
 
 // newPlan returns an empty plan. Its user calls free when nothing refers to the plan any
@@ -45,7 +46,7 @@ var plans = sync.Pool{New: func() any {
 func newPlan() *plan { return plans.Get().(*plan) }
 
 func (p *plan) free() {
-	// Keys may be parts of long requests, so none of them is kept.
+	// Keys may be parts of long requests, so none of them stays.
 	for i := range p.passes {
 		for _, g := range p.passes[i] {
 			for j := range g.keys {
@@ -56,7 +57,7 @@ func (p *plan) free() {
 	}
 	for _, e := range p.entries[:p.used] {
 		delete(p.latest, e.id) // an interpreter pays more to range over a map
-		e.id.key = ""
+		e.id.Key = ""
 	}
 	p.passes = p.passes[:0]
 	p.statements = p.statements[:0]
@@ -72,7 +73,9 @@ func (p *plan) free() {
 	plans.Put(p)
 }
 
-// addRequests plans the requests. What most hits are is done here, in one loop.
+// addRequests plans the requests. What most hits are is done here, in one loop: with a call of add for
+// each hit, an exact request in Traefik takes 1.2 times the processor time, and 620 allocations instead
+// of 460 (go test -run xxx -bench 'Interpreted$/Postgres$' -benchtime 5000x . in integration, in turns).
 func addRequests(p *plan, requests []*request) {
 	var limit *ratelimit.Limit // of the hit before
 	var g *group               // the takes of limit in the first pass, if there are some
@@ -85,7 +88,7 @@ func addRequests(p *plan, requests []*request) {
 				r.positions = append(r.positions, addUnusual(p, c, h))
 				continue
 			}
-			id := rowKey{h.Limit.Durable, h.Limit.Prefix, h.Key}
+			id := lease.Row{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
 			e := p.latest[id]
 			if e != nil && e.view.Limit == h.Limit && e.cost == h.Cost && e.kind == take {
 				e.n++
@@ -134,7 +137,7 @@ func addUnusual(p *plan, c *batch.Call, h *ratelimit.Hit) position {
 }
 
 // add finds or makes the entry for a hit.
-func add(p *plan, k kind, l *ratelimit.Limit, id rowKey, cost int64) position {
+func add(p *plan, k kind, l *ratelimit.Limit, id lease.Row, cost int64) position {
 	before := p.latest[id]
 	pass := 0
 	if before != nil {

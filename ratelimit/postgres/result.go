@@ -58,7 +58,10 @@ func readRows(g *group) error {
 	if step.ReadArray != nil || len(g.statement.Result) != g.statement.Rows*width*cellSize {
 		return readRowsCarefully(g, width)
 	}
-	// No column is NULL, so all of them are decoded by one call.
+	// No column is NULL, so all of them are decoded by one call. One after the other, a request in
+	// Traefik with a key of its own takes 1.1 times the processor time, and 625 allocations instead of
+	// 510 (go test -run xxx -bench 'Interpreted$/Postgres,_many_keys' -benchtime 5000x . in
+	// integration, in turns).
 	n := g.statement.Rows * width
 	if n > cap(g.cells) {
 		g.cells = make([]algorithm.Cell, n)

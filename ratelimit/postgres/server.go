@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -78,11 +79,13 @@ func (s *server) run(ctx context.Context, statements []*Statement) (bool, error)
 		if err != nil {
 			s.counts.countErrors(statements, err)
 			deadline, _ := ctx.Deadline()
-			return true, s.noteFailure(err, deadline.Sub(sent), answers)
+			return true, s.onFailure(err, deadline.Sub(sent), answers)
 		}
 		atomic.AddInt64(&s.answers, 1)
 		if atomic.LoadInt32(&s.isDown) != 0 {
-			s.noteAnswer()
+			s.mu.Lock()
+			s.setDown(nil)
+			s.mu.Unlock()
 		}
 		fails := false
 		for _, statement := range statements {
@@ -123,13 +126,6 @@ func lostTransactions(statements []*Statement) []*Statement {
 	return lost
 }
 
-// noteAnswer notes that the database answered.
-func (s *server) noteAnswer() {
-	s.mu.Lock()
-	s.setDown(nil)
-	s.mu.Unlock()
-}
-
 // setDown sets what calls return. The caller holds the mutex.
 func (s *server) setDown(err error) {
 	s.down = err
@@ -140,10 +136,10 @@ func (s *server) setDown(err error) {
 	atomic.StoreInt32(&s.isDown, isDown)
 }
 
-// noteFailure notes an error of DB.Run, or of the wait for a migration. had is the time that the
-// call had, and answers is s.answers from before the call. noteFailure returns the error for the
+// onFailure takes in an error of DB.Run, or of the wait for a migration. had is the time that the
+// call had, and answers is s.answers from before the call. onFailure returns the error for the
 // caller: the error of an unavailable database, if err shows that the database is down.
-func (s *server) noteFailure(err error, had time.Duration, answers int64) error {
+func (s *server) onFailure(err error, had time.Duration, answers int64) error {
 	late := errors.Is(err, context.DeadlineExceeded)
 	if late && had < fairTime || atomic.LoadInt64(&s.answers) != answers {
 		return err
@@ -200,14 +196,13 @@ func (s *server) probe(patience time.Duration) {
 }
 
 // ping asks the database for a sign of life.
-func (s *server) ping(ctx context.Context) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("ratelimit: panic: %v", p)
-		}
-	}()
+func (s *server) ping(ctx context.Context) error {
 	statements := []*Statement{{SQL: "SELECT 1"}}
-	if err = s.db.Run(ctx, statements); err != nil && s.closing.Err() == nil {
+	var err error
+	if failure := batch.PanicError(func() { err = s.db.Run(ctx, statements) }); failure != nil {
+		return failure
+	}
+	if err != nil && s.closing.Err() == nil {
 		s.counts.countErrors(statements, err)
 	}
 	return err

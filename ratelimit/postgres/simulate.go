@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -12,8 +13,8 @@ type snapshot struct {
 }
 
 // rowsOf returns the rows that a plan has looked at.
-func rowsOf(p *plan) map[rowKey]*snapshot {
-	rows := map[rowKey]*snapshot{}
+func rowsOf(p *plan) map[lease.Row]*snapshot {
+	rows := map[lease.Row]*snapshot{}
 	for _, e := range p.entries[:p.used] {
 		rows[e.id] = &snapshot{row: e.view.Row, now: e.view.Now}
 	}
@@ -25,8 +26,8 @@ func rowsOf(p *plan) map[rowKey]*snapshot {
 // of the requests were: a refund cannot be undone in memory, and neither can a Take by a limit
 // with a shorter window or a smaller bucket than another limit on the row. A request that was not
 // to pass, or a hit that only asks, is not in the plan.
-func rowsBefore(p *plan, requests []*request) map[rowKey]*snapshot {
-	rows := map[rowKey]*snapshot{}
+func rowsBefore(p *plan, requests []*request) map[lease.Row]*snapshot {
+	rows := map[lease.Row]*snapshot{}
 	for i := p.used - 1; i >= 0; i-- {
 		e := p.entries[i]
 		if e.kind != take {
@@ -42,7 +43,7 @@ func rowsBefore(p *plan, requests []*request) map[rowKey]*snapshot {
 			algorithm.Of(l).Refund(l, &s.row, s.now, e.granted*e.cost)
 		}
 	}
-	limits := map[rowKey]*ratelimit.Limit{}
+	limits := map[lease.Row]*ratelimit.Limit{}
 	for _, r := range requests {
 		for i := range r.call.Hits {
 			h := &r.call.Hits[i]
@@ -60,7 +61,7 @@ func rowsBefore(p *plan, requests []*request) map[rowKey]*snapshot {
 
 // simulate decides the requests in memory, one after the other, and reports whether one of
 // them charges anything or gives anything back.
-func simulate(requests []*request, rows map[rowKey]*snapshot) bool {
+func simulate(requests []*request, rows map[lease.Row]*snapshot) bool {
 	charges := false
 	var at []*algorithm.Row
 	var nows []int64
@@ -85,13 +86,4 @@ func simulate(requests []*request, rows map[rowKey]*snapshot) bool {
 		}
 	}
 	return charges
-}
-
-func allPass(requests []*request) bool {
-	for _, r := range requests {
-		if !r.passes {
-			return false
-		}
-	}
-	return true
 }

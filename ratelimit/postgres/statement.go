@@ -30,7 +30,7 @@ const (
 // may differ beyond ASCII; if two statements then wait for each other, the server ends one of
 // them, which had no effect, and server.run sends it again.
 //
-// For a row that exists, excluded.slot is the place of its entry in the parameters. The arrays
+// For a row that exists, excluded.slot is the index of its entry in the parameters. The arrays
 // are unnested in the SELECT list, where they advance together, because in FROM their elements
 // would be stored first.
 const takeSQL = clockSQL + `

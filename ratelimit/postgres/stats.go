@@ -12,7 +12,7 @@ import (
 
 func init() {
 	hooks.BatchesOf = batchesOf
-	hooks.NoteApplied = noteApplied
+	hooks.SetApplied = setApplied
 }
 
 // Stats counts what a Store has done since it was made.

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"math"
 	"strconv"
 	"sync"
@@ -190,32 +189,23 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	return ask(s, ctx, timeout, hits, nil, true)
 }
 
-// ask decides hits by leases, by known refusals, or by a batch.
+// ask decides hits by what the process knows, or by a batch.
 func ask(s *Store, ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision, reset bool) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // nothing is charged
 	}
 	c := s.idle.Get().(*batch.Call)
 	c.Prepare(hits, reset)
-	storeKeys(c)
-	if !reset && s.engine.leases != nil && lease.Take(s.engine.leases, c.Hits, decisions) {
-		s.putIdle(c)
-		return nil
+	if decided, unavailable := decideKnown(s, timeout, []*batch.Call{c}); decided > 0 || unavailable != nil {
+		if decided == 0 {
+			c.Err = unavailable
+		}
+		return s.answer(c, decisions)
 	}
-	q, unavailable := s.queueFor(timeout)
-	// While the database answers, hits apart are charged in any case.
-	if !reset && (!c.Apart || unavailable != nil) && !errors.Is(unavailable, ratelimit.ErrClosed) && refusesAny(s.engine.blocked, c.Hits, decisions, unavailable != nil) {
-		s.engine.counts.add(Stats{Blocked: 1})
-		s.putIdle(c)
-		return nil
-	}
-	if unavailable != nil {
-		s.putIdle(c)
-		return unavailable
-	}
+	q := s.queueFor(timeout)
 	if ctx.Done() == nil {
 		batch.Enter(q, c)
-		return s.outcome(c, decisions)
+		return s.answer(c, decisions)
 	}
 	return askUntil(s, ctx, q, c, decisions)
 }
@@ -227,7 +217,7 @@ func askUntil(s *Store, ctx context.Context, q *batch.Queue, c *batch.Call, deci
 	batch.Send(q, c)
 	batch.Wait(c)
 	if stop() {
-		return s.outcome(c, decisions)
+		return s.answer(c, decisions)
 	}
 	// ctx has ended the wait, or tried to. The call may still be in a batch, so it is
 	// not used again.
@@ -237,40 +227,29 @@ func askUntil(s *Store, ctx context.Context, q *batch.Queue, c *batch.Call, deci
 	return c.Err
 }
 
-// outcome returns what became of a call, which is free for the next request after that.
-func (s *Store) outcome(c *batch.Call, decisions []ratelimit.Decision) error {
+// answer returns what a finished call has. The call is free for the next request after that, without
+// the keys: a key may be a part of a long request.
+func (s *Store) answer(c *batch.Call, decisions []ratelimit.Decision) error {
 	err := c.Err
 	if err == nil {
 		copy(decisions, c.Decisions)
 	}
-	s.putIdle(c)
-	return err
-}
-
-// putIdle makes a call free for the next request, without the keys: a key may be a part of a long
-// request.
-func (s *Store) putIdle(c *batch.Call) {
 	for i := range c.Hits {
 		c.Hits[i].Key = ""
 	}
 	s.idle.Put(c)
+	return err
 }
 
 // maxQueues is how many timeouts have a queue of their own. A program has one or two, unless
 // it computes each timeout from a deadline.
 const maxQueues = 16
 
-// queueFor returns the queue for a timeout, or why no decision can be had. With many
-// different timeouts, a call may get the queue of a timeout that is up to a fifth shorter.
-func (s *Store) queueFor(timeout time.Duration) (*batch.Queue, error) {
+// queueFor returns the queue for a timeout. With many different timeouts, a call may get the queue of
+// a timeout that is up to a fifth shorter.
+func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.unavailable(); err != nil {
-		return nil, err
-	}
-	if timeout <= 0 {
-		return nil, ratelimit.ErrTimeout // it may be computed from a deadline that has passed
-	}
 	q := s.queues[timeout]
 	if q == nil && len(s.queues) >= maxQueues {
 		timeout = roundDown(timeout)
@@ -280,7 +259,7 @@ func (s *Store) queueFor(timeout time.Duration) (*batch.Queue, error) {
 		q = s.newQueue(timeout)
 		s.queues[timeout] = q
 	}
-	return q, nil
+	return q
 }
 
 // roundDown keeps the three highest bits of a duration, so there are few different results.
@@ -303,9 +282,12 @@ func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 	return q
 }
 
-// unavailable returns why no decision can be had, or nil. The caller holds the mutex.
+// unavailable returns why no decision can be had, or nil.
 func (s *Store) unavailable() error {
-	if s.closed {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
 		return ratelimit.ErrClosed
 	}
 	return s.engine.server.unavailable()

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -37,11 +38,11 @@ import (
 
 // transaction is some requests of several hits on their way to a decision.
 type transaction struct {
-	of       *decision
+	of       *dispatch
 	requests []*request // without an answer, in the order of arrival
 	looks    bool       // the next round trip only reads the rows
 	trips    int        // round trips so far
-	sent     int64      // a time of the leases before the statements of the last round trip
+	sent     int64      // the lease clock, read before the last round trip
 	plan     *plan
 	check    Statement // the last statement of takes
 	single   bool      // each entry has a statement of its own, so that its failure tells the locked row
@@ -53,7 +54,7 @@ const maxTrips = 50
 
 // firstTransactions returns what the first round trip does for requests of several hits: one
 // transaction, or single ones.
-func (d *decision) firstTransactions(requests []*request, single bool) []*transaction {
+func (d *dispatch) firstTransactions(requests []*request, single bool) []*transaction {
 	if len(requests) == 0 {
 		return nil
 	}
@@ -65,7 +66,7 @@ func (d *decision) firstTransactions(requests []*request, single bool) []*transa
 	}
 	first := &transaction{of: d, requests: requests, looks: looks || !onlyTakes(requests), single: single}
 	if single && len(requests) > 1 {
-		return first.takeApart(nil)
+		return first.divide(nil)
 	}
 	return []*transaction{first}
 }
@@ -164,10 +165,10 @@ func sortGroups(groups []*group) {
 		if a.kind != b.kind {
 			return a.kind < b.kind
 		}
-		if x, y := a.entries[0].id, b.entries[0].id; x.prefix != y.prefix {
-			return x.prefix < y.prefix
+		if x, y := a.entries[0].id, b.entries[0].id; x.Prefix != y.Prefix {
+			return x.Prefix < y.Prefix
 		}
-		return a.entries[0].id.key < b.entries[0].id.key
+		return a.entries[0].id.Key < b.entries[0].id.Key
 	})
 }
 
@@ -180,14 +181,14 @@ func (t *transaction) finish() []*transaction {
 	defer p.free()
 	p.read()
 	if err := t.failed(p); err != nil {
-		if d.noteWaits(p) {
+		if d.lookAtWaits(p) {
 			d.waiting = append(d.waiting, t.requests...)
 			return nil
 		}
-		return t.takeApart(err)
+		return t.divide(err)
 	}
 	if !t.looks && t.check.Err == nil {
-		d.noteLeases(p)
+		d.updateLeases(p)
 		if rand.Float64() < d.engine.cleaner.probability {
 			d.engine.cleaner.after(p)
 		}
@@ -195,9 +196,9 @@ func (t *transaction) finish() []*transaction {
 	}
 	t.trips++
 	if t.trips == maxTrips || sharedRow(p) {
-		return t.takeApart(ratelimit.ErrTimeout)
+		return t.divide(ratelimit.ErrTimeout)
 	}
-	var rows map[rowKey]*snapshot
+	var rows map[lease.Row]*snapshot
 	if t.looks {
 		rows = rowsOf(p)
 	} else {
@@ -209,7 +210,13 @@ func (t *transaction) finish() []*transaction {
 		return []*transaction{t}
 	}
 	charges := simulate(t.requests, rows)
-	d.lookNext(!allPass(t.requests))
+	looks := int32(0)
+	for _, r := range t.requests {
+		if !r.passes {
+			looks = 1
+		}
+	}
+	atomic.StoreInt32(&d.engine.looks, looks)
 	if !charges {
 		d.answer(t.requests, t.sent)
 		return nil
@@ -221,7 +228,7 @@ func (t *transaction) finish() []*transaction {
 // sharedRow reports whether limits of different algorithms are on one row of a plan. Each
 // reads columns of its own, so the simulation cannot decide them together.
 func sharedRow(p *plan) bool {
-	algorithms := make(map[rowKey]*algorithm.Definition, p.used)
+	algorithms := make(map[lease.Row]*algorithm.Definition, p.used)
 	for _, e := range p.entries[:p.used] {
 		d := algorithm.Of(e.view.Limit)
 		if other := algorithms[e.id]; other != nil && other != d {
@@ -251,21 +258,21 @@ func (t *transaction) failed(p *plan) error {
 	return nil
 }
 
-// takeApart handles the failure of the statements. If there are several requests, each gets a
+// divide handles the failure of the statements. If there are several requests, each gets a
 // transaction of its own, so that one of them does not fail the others. A single request gets
 // the error.
-func (t *transaction) takeApart(err error) []*transaction {
+func (t *transaction) divide(err error) []*transaction {
 	if len(t.requests) == 1 {
 		t.of.clearRefunded(t.requests[0])
 		t.of.finish(t.requests, err)
 		return nil
 	}
-	var apart []*transaction
+	var divided []*transaction
 	for i, r := range t.requests {
 		r.passes = true
-		apart = append(apart, &transaction{of: t.of, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), single: t.single})
+		divided = append(divided, &transaction{of: t.of, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), single: t.single})
 	}
-	return apart
+	return divided
 }
 
 // committed answers the requests after the takes of the transaction have taken effect.
@@ -278,7 +285,7 @@ func (t *transaction) committed() []*transaction {
 				r.call.Err = errNoAnswer // the server granted less and did not fail
 			}
 			if held {
-				t.of.addHeld(r, t.sent)
+				t.of.addLeased(r, t.sent)
 			}
 		}
 		t.of.finish(t.requests, nil)
@@ -302,9 +309,9 @@ func (t *transaction) committed() []*transaction {
 	return nil
 }
 
-// answer finishes requests with the decisions that they have, from statements that were sent at the
-// lease's time sent.
-func (d *decision) answer(requests []*request, sent int64) {
+// answer finishes requests with the decisions that they have. sent is the lease clock from before
+// their statements.
+func (d *dispatch) answer(requests []*request, sent int64) {
 	held := d.holdsLeases()
 	for _, r := range requests {
 		for i := range r.refusals {
@@ -313,18 +320,9 @@ func (d *decision) answer(requests []*request, sent int64) {
 		}
 		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
 		if held {
-			d.addHeld(r, sent)
+			d.addLeased(r, sent)
 			d.dropRefused(r)
 		}
 	}
 	d.finish(requests, nil)
-}
-
-// lookNext sets whether the next transaction looks first.
-func (d *decision) lookNext(looks bool) {
-	value := int32(0)
-	if looks {
-		value = 1
-	}
-	atomic.StoreInt32(&d.engine.looks, value)
 }

@@ -20,21 +20,20 @@
 // explains once:
 //
 //   - Work that each request needs is done for all calls of a batch in one loop, not for
-//     each request in a function of its own: Queue's fill and deliver, postgres's addCalls
-//     and readCells, edge.SetAllHeaders beside edge.SetHeaders, algorithm.LookAll. Requests
-//     that leases decide need none of them; the others still gain. Without SetAllHeaders an
-//     exact request takes 1.45 times the processor time, and 290 allocations instead of 185.
-//     Without LookAll's loop for sliding_window it takes 1.1 times, and 1.4 times if all keys
-//     differ (go test -run xxx -bench 'Interpreted/Postgres(,_many_keys)?$' -benchtime 20000x
-//     . in integration, in turns).
+//     each request in a function of its own: Queue's fill and deliver, postgres's addRequests,
+//     storeKeys, refuse and readCells, edge.SetAllHeaders beside edge.SetHeaders,
+//     algorithm.LookAll. The comments of storeKeys and of SetAllHeaders say what a request takes
+//     without them. Without LookAll's loop for sliding_window it takes 1.1 times the processor time,
+//     and 1.4 times if all keys differ (go test -run xxx -bench 'Interpreted/Postgres(,_many_keys)?$'
+//     -benchtime 20000x . in integration, in turns). Requests that leases decide need none of them.
 //   - Functions on the path of each request take their subject as an argument and are not
-//     methods (Enter, Send, Finish).
+//     methods (Send, Finish).
 //   - The frequent case is written inline in a loop. The rare case is a function.
 //   - A local variable holds what a loop would otherwise compute again.
 //   - Loop variables that a closure keeps are copied (x := x); there are no generics, no
 //     min, max or clear, and no range over an integer or a function.
 //   - No select waits in several goroutines at once: they would share its cases. A context
-//     that ends with either of two events takes its place (see postgres, migrate.go).
+//     that ends with either of two events replaces it (see postgres, migrate.go).
 //   - No struct type refers back to itself through several other types: Yaegi then takes
 //     one type for two.
 //   - append(x, nil) is not understood; a typed nil is.
@@ -54,7 +53,7 @@
 //     value, and of a variable that was assigned to an interface of ours: they are not set again.
 //   - A struct literal makes a new variable, or sets a field or an element. No variable is set to
 //     one: its caller, its closures and its pointers would not see it.
-//   - No function literal in a loop is for another goroutine: an earlier one may run in its place.
+//   - No function literal in a loop is for another goroutine: an earlier one may run instead.
 //   - Two values of an interface of ours are not compared: they differ even if they are one
 //     pointer. A range over a string has no index: it would count characters.
 //   - integration/yaegi_hazards_test.go has the other constructs, with a proof of each.

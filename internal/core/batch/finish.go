@@ -41,15 +41,15 @@ func Finish(q *Queue, calls []*Call, err error) {
 	}
 }
 
-// callEach calls f with all calls. If f panics, callEach calls it with each call alone, sets
+// callEach calls f with all calls. If f panics, callEach calls it with one call after the other, sets
 // Err in those with which it panics again, and returns false.
 func callEach(f func(calls []*Call), calls []*Call) bool {
 	if PanicError(func() { f(calls) }) == nil {
 		return true
 	}
 	for i, c := range calls {
-		alone := calls[i : i+1]
-		if err := PanicError(func() { f(alone) }); err != nil {
+		one := calls[i : i+1]
+		if err := PanicError(func() { f(one) }); err != nil {
 			c.Err = err
 		}
 	}

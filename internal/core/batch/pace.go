@@ -23,17 +23,17 @@ type pace struct {
 	full      int           // how many batches had that many hits
 }
 
-// outcome is how a batch went.
-type outcome struct {
-	took  time.Duration
-	late  bool // its deadline has passed
-	hits  int
-	most  int  // what pace.most was when it set out
-	alone bool // no other batch was in flight then
+// sample is how a batch went.
+type sample struct {
+	took time.Duration
+	late bool // its deadline has passed
+	hits int
+	most int  // what pace.most was when it set out
+	only bool // no other batch was in flight then
 }
 
-// notePace takes in the outcome of a batch.
-func notePace(p *pace, o outcome, timeout time.Duration, workers int) {
+// learn takes in how a batch went.
+func (p *pace) learn(o sample, timeout time.Duration, workers int) {
 	if o.took > p.batchTime {
 		p.batchTime = (p.batchTime + o.took) / 2
 	} else {
@@ -43,7 +43,7 @@ func notePace(p *pace, o outcome, timeout time.Duration, workers int) {
 		switch {
 		case p.latency == 0 || o.took < p.latency:
 			p.latency = o.took // no batch is faster than the connection
-		case o.alone && o.hits <= smallBatch && o.hits <= o.most/4 || o.most == leastHits:
+		case o.only && o.hits <= smallBatch && o.hits <= o.most/4 || o.most == leastHits:
 			p.latency = (7*p.latency + o.took) / 8 // other hits took no time
 		}
 	}

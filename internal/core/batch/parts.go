@@ -5,7 +5,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // part is what a call knows of the call that Split made it from.
 type part struct {
 	whole *Call
-	at    []int // of each hit, its place in whole.Hits
+	at    []int // of each hit, its index in whole.Hits
 	apart bool  // the hit is decided by itself
 }
 

@@ -33,8 +33,8 @@ type Queue struct {
 // flight for longer than patience, another worker collects the next batch, up to the maximum
 // number of workers. The first worker then ends after its batch.
 type worker struct {
-	calls   []*Call // memory for a batch
-	outcome outcome // of the batch
+	calls  []*Call // memory for a batch
+	sample sample  // of the batch
 
 	// Guarded by the queue's mutex.
 	watch    *time.Timer // runs overdue
@@ -61,8 +61,8 @@ type Options struct {
 
 	// Fill is called with calls that were just collected, and sets their Hits. Deliver
 	// is called with calls that are finished, before their callers continue. If one of
-	// them panics, it is called again with each call alone; calls with which it panics
-	// again fail. Nil does nothing.
+	// them panics, it is called again with one call after the other; calls with which
+	// it panics again fail. Nil does nothing.
 	Fill    func(calls []*Call)
 	Deliver func(calls []*Call)
 }
@@ -83,6 +83,28 @@ var OpenQueue func(store ratelimit.Store, timeout time.Duration, fill, deliver f
 // ErrPaused is the error of the calls of a queue of OpenQueue while the limits of the database are
 // paused.
 var ErrPaused = errors.New("ratelimit/postgres: limits are paused")
+
+// Send puts a call into the queue. Wait must follow.
+func Send(q *Queue, c *Call) {
+	c.Arrived = time.Now()
+	q.mu.Lock()
+	q.pending = append(q.pending, c)
+	start := !q.collecting
+	q.collecting = true
+	q.mu.Unlock()
+	if start {
+		go startWorker(q)
+	}
+}
+
+// Wait waits until a call that was sent is finished.
+func Wait(c *Call) { <-c.done }
+
+// Enter is Send and Wait.
+func Enter(q *Queue, c *Call) {
+	Send(q, c)
+	<-c.done
+}
 
 // Timeout is for the whole wait of a call in the queue.
 func Timeout(q *Queue) time.Duration { return q.timeout }

@@ -108,7 +108,7 @@ func collect(q *Queue, w *worker) ([]*Call, []*Call) {
 		return nil, expired
 	}
 	w.inFlight = true
-	w.outcome = outcome{hits: hits, most: q.pace.most, alone: q.inFlight == 0}
+	w.sample = sample{hits: hits, most: q.pace.most, only: q.inFlight == 0}
 	q.inFlight++
 	if w.watch == nil {
 		w.watch = time.AfterFunc(patience, func() { overdue(q, w) })
@@ -130,7 +130,7 @@ func stopCollecting(q *Queue) bool {
 	return true
 }
 
-// finishBatch notes how long a batch took, and reports whether another worker collects now.
+// finishBatch takes in how long a batch took, and reports whether another worker collects now.
 func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	now := time.Now()
 	q.mu.Lock()
@@ -138,9 +138,9 @@ func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	w.inFlight = false
 	w.watch.Stop()
 	q.inFlight--
-	w.outcome.took = now.Sub(started)
-	w.outcome.late = !now.Before(deadline)
-	notePace(&q.pace, w.outcome, q.timeout, q.maxWorkers)
+	w.sample.took = now.Sub(started)
+	w.sample.late = !now.Before(deadline)
+	q.pace.learn(w.sample, q.timeout, q.maxWorkers)
 	return w.replaced
 }
 

@@ -25,7 +25,7 @@ type Batches struct {
 // BatchesOf returns what a store has counted since it was made.
 var BatchesOf func(store ratelimit.Store) Batches
 
-// NoteApplied says for the registry of proxies which change of the policy the process obeys, in which
+// SetApplied says for the registry of proxies which change of the policy the process obeys, in which
 // log of changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot
 // use. It does nothing without postgres.Options.Node.
-var NoteApplied func(store ratelimit.Store, seq int64, log string, problems []string)
+var SetApplied func(store ratelimit.Store, seq int64, log string, problems []string)

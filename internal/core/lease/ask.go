@@ -98,7 +98,7 @@ func Work(t *Table, all bool) ([]Ask, []Return) {
 // another transaction has locked would delay each batch.
 const longPatience = 10000000
 
-// Postpone notes that a charge for a lease failed.
+// Postpone delays the next charge for a lease after one that failed.
 func Postpone(t *Table, row Row) {
 	_, s := shardOf(t, row.Key)
 	s.Mu.Lock()
@@ -157,9 +157,9 @@ type Answer struct {
 	Leased Units // what it has got
 }
 
-// Note takes in an answer: the lease has its units, as far as they are no more than the share of
+// Update takes in an answer: the lease has its units, as far as they are no more than the share of
 // what was really left.
-func Note(t *Table, a *Answer) {
+func Update(t *Table, a *Answer) {
 	_, s := shardOf(t, a.Row.Key)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

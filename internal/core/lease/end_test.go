@@ -22,7 +22,7 @@ func TestAllUnitsGoBackAtTheEnd(t *testing.T) {
 			a.Ask = ask
 			a.Leased = lease.Units{N: ask.N, Ends: now + 1000000, Claim: 1}
 		}
-		lease.Note(table, &a)
+		lease.Update(table, &a)
 	}
 	work := func() (int, int) {
 		asks, returns := lease.Work(table, false)
@@ -106,7 +106,7 @@ func TestTheHeaderForResetFollowsTheRow(t *testing.T) {
 	for i, now := range []int64{1, 3, 2} {
 		reset := []int64{1000, 2000, 2000}[i]
 		said := []int64{1000, 2000, 1500}[i]
-		lease.Note(table, &lease.Answer{Row: row, Limit: l, Free: 20000, Reset: time.Unix(said, 1), Now: now})
+		lease.Update(table, &lease.Answer{Row: row, Limit: l, Free: 20000, Reset: time.Unix(said, 1), Now: now})
 		for _, s := range table.Shards {
 			if got := s.Rows[row]; got != nil && got.ResetText != fmt.Sprint(reset+1) {
 				t.Errorf("the text is %q after an answer with %d.000000001", got.ResetText, reset)

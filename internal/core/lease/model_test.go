@@ -139,7 +139,7 @@ func (w *world) execute(p *process, f *flight) {
 // answer gives a process the answer to a batch.
 func (p *process) answer(f *flight) {
 	for i := range f.answers {
-		lease.Note(p.table, &f.answers[i])
+		lease.Update(p.table, &f.answers[i])
 	}
 	p.forget(f)
 }

@@ -19,7 +19,7 @@ func twoEnded(t *testing.T, now *int64) *lease.Table {
 		answer := lease.Answer{Row: lease.Row{Prefix: "p", Key: key}, Limit: l, Free: 900}
 		for range 5 {
 			lease.Take(table, hit, make([]ratelimit.Decision, 1))
-			lease.Note(table, &answer)
+			lease.Update(table, &answer)
 		}
 		asks, _ := lease.Work(table, false)
 		if len(asks) != 1 {
@@ -27,7 +27,7 @@ func twoEnded(t *testing.T, now *int64) *lease.Table {
 		}
 		answer.Ask = &asks[0]
 		answer.Leased = lease.Units{N: asks[0].N, Ends: *now + 1500000, Claim: 1}
-		lease.Note(table, &answer)
+		lease.Update(table, &answer)
 	}
 	charge("a")
 	*now += 50000

@@ -57,7 +57,7 @@ func TestMostRequestsOfThePluginUseSpareUnits(t *testing.T) {
 			if ask != nil {
 				a.Leased = lease.Units{N: ask.N, Ends: now + lease.MostLife(table, l), Claim: 1}
 			}
-			lease.Note(table, &a)
+			lease.Update(table, &a)
 		}
 	}
 	share := float64(spare) / float64(requests)

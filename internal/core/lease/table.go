@@ -27,7 +27,7 @@ type Units struct {
 // Lease is what a process holds of a row. The mutex of its shard guards it.
 type Lease struct {
 	Limit *ratelimit.Limit
-	First Units // used before Second
+	First Units // used before Then
 	Then  Units
 
 	// The row as the last answer said: what was left without the units that are held, and

@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"hash/maphash"
+	"math/bits"
 	"strings"
 	"sync/atomic"
 
@@ -8,7 +10,7 @@ import (
 )
 
 // Take decides a request from leases, if all of its hits have their units: it then uses them
-// all, writes the decisions, and returns true. Otherwise it uses none, and notes the demand.
+// all, writes the decisions, and returns true. Otherwise it uses none, and counts the demand.
 // Keys are as they are stored.
 func Take(t *Table, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if len(hits) == 0 {
@@ -19,48 +21,22 @@ func Take(t *Table, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 			return false
 		}
 	}
-	if len(hits) > 1 {
-		return takeSeveral(t, hits, decisions)
-	}
-	h := &hits[0]
-	now := Now(t)
-	hash, s := shardOf(t, h.Key)
-	s.Mu.Lock()
-	l := find(t, s, h, now)
-	if l != nil && l.First.N+l.Then.N >= h.Cost {
-		use(t, l, h, now, &decisions[0])
-		s.Taken++
-		s.Mu.Unlock()
-		return true
-	}
-	begun := demand(t, s, l, h, hash, now)
-	s.Mu.Unlock()
-	if begun {
-		Start(t)
-	}
-	return false
-}
-
-// takeSeveral is Take for several hits. It locks their shards in the order of the table.
-func takeSeveral(t *Table, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
-	hashes := make([]uint64, len(hits))
-	var needed [ShardCount]bool
+	hashes := make([]uint64, 0, 4)
+	leases := make([]*Lease, 0, 4)
+	shards := uint32(0) // a bit for each shard, which are locked in the order of the table
 	for i := range hits {
-		hash, _ := shardOf(t, hits[i].Key)
-		hashes[i] = hash
-		needed[hash%ShardCount] = true
+		hash := maphash.String(t.Seed, hits[i].Key)
+		hashes = append(hashes, hash)
+		shards |= uint32(1) << (hash % ShardCount)
 	}
 	now := Now(t)
-	for i := range needed {
-		if needed[i] {
-			t.Shards[i].Mu.Lock()
-		}
+	for rest := shards; rest != 0; rest &= rest - 1 {
+		t.Shards[bits.TrailingZeros32(rest)].Mu.Lock()
 	}
 	all := true
-	leases := make([]*Lease, len(hits))
 	for i := range hits {
 		l := find(t, t.Shards[hashes[i]%ShardCount], &hits[i], now)
-		leases[i] = l
+		leases = append(leases, l)
 		all = all && l != nil && l.First.N+l.Then.N >= hits[i].Cost
 	}
 	if all {
@@ -74,10 +50,8 @@ func takeSeveral(t *Table, hits []ratelimit.Hit, decisions []ratelimit.Decision)
 			begun = true
 		}
 	}
-	for i := range needed {
-		if needed[i] {
-			t.Shards[i].Mu.Unlock()
-		}
+	for rest := shards; rest != 0; rest &= rest - 1 {
+		t.Shards[bits.TrailingZeros32(rest)].Mu.Unlock()
 	}
 	if begun {
 		Start(t)
@@ -189,7 +163,7 @@ func use(t *Table, l *Lease, h *ratelimit.Hit, now int64, d *ratelimit.Decision)
 	*d = ratelimit.Decision{Allowed: true, Limit: quota, Remaining: remaining, Reset: l.Reset, Source: ratelimit.FromLease}
 }
 
-// demand notes that a hit has to be asked about. If its key has shown demand, it begins a
+// demand counts a hit that has to be asked about. If its key has shown demand, it begins a
 // lease without units, and returns true. The caller holds the shard's mutex.
 func demand(t *Table, s *Shard, l *Lease, h *ratelimit.Hit, hash uint64, now int64) bool {
 	if l != nil && l.First.N > 0 && l.Free-h.Cost < leastLeft {

@@ -53,7 +53,7 @@ func TestHalfOfAZipfLoadIsDecidedInMemory(t *testing.T) {
 			if ask != nil {
 				a.Leased = lease.Units{N: ask.N, Ends: now + lease.MostLife(table, l), Claim: 1}
 			}
-			lease.Note(table, &a)
+			lease.Update(table, &a)
 		}
 	}
 	share, cost := float64(leased)/float64(requests), float64(rows)/float64(requests)

@@ -70,7 +70,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	}
 	defer store.Close()
 	store.Prepare()
-	p, err := policy.New(db, policy.Settings{Refresh: -1, OnApplied: func(seq int64, log string, problems []string) { hooks.NoteApplied(store, seq, log, problems) }, OnError: func(err error) { reported = append(reported, err.Error()) }})
+	p, err := policy.New(db, policy.Settings{Refresh: -1, OnApplied: func(seq int64, log string, problems []string) { hooks.SetApplied(store, seq, log, problems) }, OnError: func(err error) { reported = append(reported, err.Error()) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func OpenPolicy(store ratelimit.Store, db postgres.DB, s PolicySettings, o Polic
 	live, err := policy.New(db, policy.Settings{
 		Options: policy.Options{Remember: o.Remember, SecretHeader: CredentialHeader},
 		Refresh: s.Refresh, MaxIdentities: s.MaxIdentities, DisableMigration: !o.AutoMigrate,
-		OnApplied: func(seq int64, log string, problems []string) { hooks.NoteApplied(store, seq, log, problems) }, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError,
+		OnApplied: func(seq int64, log string, problems []string) { hooks.SetApplied(store, seq, log, problems) }, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError,
 	})
 	if err != nil {
 		return nil, err

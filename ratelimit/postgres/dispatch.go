@@ -27,31 +27,31 @@ type engine struct {
 	looks   int32 // 1 if transactions look before they take; atomic, see transaction.go
 }
 
-// decision is the work on one batch. The worker owns it.
-type decision struct {
+// dispatch is the work on one batch. The worker owns it.
+type dispatch struct {
 	engine   *engine
 	queue    *batch.Queue
 	ctx      context.Context // ends at the batch's deadline
 	began    int64           // the batch's step, see blocked
-	sent     int64           // a time of the leases before any statement of the batch
+	sent     int64           // the lease clock, read before the first statement was sent
 	settings []int64         // the first parameter of statements, see clockSQL
 	requests []*request
 
-	lockWait  time.Duration   // the longest wait of a statement for a lock
-	waiting   []*request      // those that have waited for a lock in vain, see locks.go
-	looking   map[rowKey]bool // the rows at whose locks seeLocks is to look
-	failed    bool            // a statement of the last execute has failed
-	stats     Stats           // what the batch adds to the counts
-	finishing []*batch.Call   // memory for finishAlone
-	memory    []*request      // for requests
+	lockWait  time.Duration      // the longest wait of a statement for a lock
+	waiting   []*request         // those that have waited for a lock in vain, see locks.go
+	looking   map[lease.Row]bool // the rows at whose locks seeLocks is to look
+	failed    bool               // a statement of the last execute has failed
+	stats     Stats              // what the batch adds to the counts
+	finishing []*batch.Call      // memory for finishSingles
+	memory    []*request         // for requests
 }
 
-// decisions are free for the next batch.
-var decisions = sync.Pool{New: func() any { return &decision{} }}
+// dispatches are free for the next batch.
+var dispatches = sync.Pool{New: func() any { return &dispatch{} }}
 
-// newDecision returns the work on a batch. It ends with end.
-func newDecision(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.Call) *decision {
-	d := decisions.Get().(*decision)
+// newDispatch returns the work on a batch. It ends with end.
+func newDispatch(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.Call) *dispatch {
+	d := dispatches.Get().(*dispatch)
 	d.engine = e
 	d.queue = q
 	d.ctx = ctx
@@ -82,7 +82,7 @@ func newDecision(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.
 }
 
 // execute runs statements, and sets failed.
-func (d *decision) execute(statements []*Statement) error {
+func (d *dispatch) execute(statements []*Statement) error {
 	d.stats.Statements += int64(len(statements))
 	var err error
 	d.failed, err = d.engine.server.run(d.ctx, statements)
@@ -100,7 +100,7 @@ func (d *decision) execute(statements []*Statement) error {
 
 // count adds what the batch has done so far to the counts: before callers go on, which may
 // look at the counts.
-func (d *decision) count() {
+func (d *dispatch) count() {
 	d.engine.counts.add(d.stats)
 	d.stats = Stats{}
 }
@@ -138,7 +138,7 @@ func decideGranted(requests []*request) {
 
 // clearRefunded forgets that rows were used up to which a request gave, or may have given,
 // quota back.
-func (d *decision) clearRefunded(r *request) {
+func (d *dispatch) clearRefunded(r *request) {
 	c := r.call
 	for i := range c.Hits {
 		if c.Reset || c.Hits[i].Cost < 0 {
@@ -149,7 +149,7 @@ func (d *decision) clearRefunded(r *request) {
 }
 
 // finish ends the wait of requests, with their decisions or with an error.
-func (d *decision) finish(requests []*request, err error) {
+func (d *dispatch) finish(requests []*request, err error) {
 	if len(requests) == 0 {
 		return
 	}
@@ -167,7 +167,7 @@ func (d *decision) finish(requests []*request, err error) {
 }
 
 // fail ends the wait of requests that have no outcome.
-func (d *decision) fail(requests []*request, err error) {
+func (d *dispatch) fail(requests []*request, err error) {
 	if d.ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 		err = ratelimit.ErrTimeout
 	}
@@ -184,29 +184,12 @@ func (d *decision) fail(requests []*request, err error) {
 	d.engine.failCalls(d.queue, calls, err)
 }
 
-// failCalls ends the wait of calls for which no decision can be had. A known refusal is one.
-func (e *engine) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
-	var refused, failed []*batch.Call
-	for _, c := range calls {
-		decisions := make([]ratelimit.Decision, len(c.Hits))
-		if !c.Reset && !errors.Is(err, ratelimit.ErrClosed) && refusesAny(e.blocked, c.Hits, decisions, true) {
-			c.Decisions = append(c.Decisions[:0], decisions...)
-			refused = append(refused, c)
-		} else {
-			failed = append(failed, c)
-		}
-	}
-	e.counts.add(Stats{Blocked: int64(len(refused))})
-	batch.Finish(q, refused, nil)
-	batch.Finish(q, failed, err)
-}
-
 // errUndecided is the error of a request that a batch has left undecided.
 var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
 
-// end ends the wait of all requests that are left, after a panic, and makes the decision
+// end ends the wait of all requests that are left, after a panic, and makes the dispatch
 // free for the next batch.
-func (d *decision) end(err error) {
+func (d *dispatch) end(err error) {
 	if err == nil {
 		err = errUndecided
 	}
@@ -220,5 +203,5 @@ func (d *decision) end(err error) {
 	d.count()
 	d.engine = nil
 	d.queue = nil
-	decisions.Put(d)
+	dispatches.Put(d)
 }
