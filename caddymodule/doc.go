@@ -8,7 +8,7 @@
 //   - app.go, store.go, dsn.go: where handlers count. same_path.go: a warning.
 //   - history.go: what is recorded of requests, and where. history_serve.go records a request.
 //   - caddyfile.go, subdirectives.go, fields.go: reading a Caddyfile.
-//   - metrics.go, policy_metrics.go, store_metrics.go, history_metrics.go: metrics for Prometheus.
+//   - metrics.go, policy_metrics.go, state_metrics.go: metrics for Prometheus.
 //   - package command: caddy pg-ratelimit …
 //
 // What a limit means is in package ratelimit. What both proxies do with a request is in

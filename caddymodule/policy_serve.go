@@ -42,7 +42,7 @@ func (a *appliedPolicy) ask(h *Handler, r *http.Request, repl *caddy.Replacer, h
 		policy.RefuseAmbiguous(o)
 	} else if err = a.live.Ask(context.Background(), h.decider.Timeout, key, user, f, o); err != nil {
 		outcome := edge.NoDecision(h.decider.OnError, err)
-		a.counters.failed(&outcome)
+		a.counters.requests.WithLabelValues(withoutDecision(&outcome)).Inc()
 		h.logNoDecision(&outcome)
 		return outcome
 	}
@@ -110,11 +110,11 @@ func setPolicyPlaceholders(repl *caddy.Replacer, o *policy.Outcome) {
 func (h *Handler) countPolicy(hits *requestHits, outcome *edge.Outcome) {
 	o := &hits.policy
 	if outcome.Err != nil {
-		h.policy.counters.undecided(o.Marks, outcome)
+		h.policy.counters.undecided(o.Marks, withoutDecision(outcome))
 		return
 	}
 	if outcome.Paused {
-		h.policy.counters.paused(o.Marks)
+		h.policy.counters.undecided(o.Marks, "paused")
 		return
 	}
 	first := len(hits.decisions) - len(o.Marks)
