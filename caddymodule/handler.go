@@ -88,8 +88,8 @@ type Handler struct {
 	decider        edge.Decider
 	store          *store
 	zones          []*zone
-	policy         *appliedPolicy // nil without
-	recording      *recording     // nil without
+	policy         *compiledPolicy // nil without
+	recording      *recording      // nil without
 	duration       prometheus.Observer
 	headers        edge.HeaderPolicy
 	hasErrorRoutes bool // of a subroute around the handler
@@ -214,7 +214,7 @@ func (h *Handler) compile() error {
 // that contains the API key of the policy is a secret.
 func (h *Handler) checkBesidePolicy(r *Rule, z *zone) error {
 	if h.policy != nil {
-		if r.HashKey == nil && h.policy.hasKey(&z.key) {
+		if r.HashKey == nil && h.policy.hasKey(z.key.text) {
 			z.secret = true
 		}
 		return edge.CheckPolicyRows(z.limit)

@@ -18,7 +18,7 @@ import (
 
 // ask asks the policy about a request, and writes what it says to hits.policy. The outcome
 // has the status of a refusal, or the error of a request that the policy could not decide.
-func (a *appliedPolicy) ask(h *Handler, r *http.Request, repl *caddy.Replacer, hits *requestHits) edge.Outcome {
+func (a *compiledPolicy) ask(h *Handler, r *http.Request, repl *caddy.Replacer, hits *requestHits) edge.Outcome {
 	f := &hits.facts
 	f.RejectUnknown = a.reject
 	f.Tier = a.tier.of(repl)
@@ -82,7 +82,7 @@ func (h *Handler) logShadow(o *policy.Outcome) {
 }
 
 // warnOfOrder warns once if the user is a placeholder of an authentication that has not run.
-func (a *appliedPolicy) warnOfOrder(h *Handler, repl *caddy.Replacer, user string) {
+func (a *compiledPolicy) warnOfOrder(h *Handler, repl *caddy.Replacer, user string) {
 	if user != "" || !strings.HasPrefix(a.user.single, "http.auth.") {
 		return
 	}

@@ -108,11 +108,11 @@ func (r *Rule) compile() (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
-	z := &zone{limit: &read.Limit, cost: read.Cost, costText: expandShorthands(r.Cost), minCost: read.MinCost, ban: read.Ban}
+	z := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ban: read.Ban}
 	if z.key, err = newKey(r.Key); err != nil {
 		return nil, err
 	}
-	if err := checkPlaceholders("cost", z.costText, r.Cost); err != nil {
+	if z.costText, err = parseTemplate("cost", r.Cost); err != nil {
 		return nil, err
 	}
 	z.key.ipv4, z.key.ipv6 = read.IPv4, read.IPv6

@@ -80,11 +80,11 @@ func (s *store) logFailure(err error) {
 	}
 }
 
-func (s *store) prepare() { edge.Prepare(s.Store) }
+// Prepare connects, in the background.
+func (s *store) Prepare() { edge.Prepare(s.Store) }
 
-// Destruct implements caddy.Destructor: it closes the store.
-func (s *store) Destruct() error {
+// Close closes the store. From then on, the store logs nothing.
+func (s *store) Close() {
 	s.closed.Store(true)
-	s.Close()
-	return nil
+	s.Store.Close()
 }

@@ -49,9 +49,9 @@ type zone struct {
 	limit    *ratelimit.Limit
 	matchers caddyhttp.MatcherSets
 	key      key
-	cost     int64  // 0 if costText gives it
-	costText string // with placeholders
-	minCost  int64  // the least that costText gives
+	cost     int64 // 0 if costText gives it
+	costText template
+	minCost  int64 // the least that costText gives
 	secret   bool
 	ban      *policy.BanAfter // nil if refusals lead to none
 	audit    history.Audit
@@ -61,14 +61,14 @@ type zone struct {
 
 // row is for edge.CheckRows.
 func (z *zone) row() edge.Row {
-	return edge.Row{Limit: z.limit, Fixed: z.key.fixed(), Key: z.key.text}
+	return edge.Row{Limit: z.limit, Fixed: z.key.fixed, Key: z.key.text}
 }
 
 // hit is what a request is charged in the zone.
 func (z *zone) hit(r *http.Request, repl *caddy.Replacer) ratelimit.Hit {
 	hit := ratelimit.Hit{Limit: z.limit, Key: z.key.of(r, repl), Cost: z.cost, Secret: z.secret}
 	if hit.Cost == 0 {
-		edge.SetCost(&hit, repl.ReplaceAll(z.costText, ""), z.minCost)
+		edge.SetCost(&hit, z.costText.of(repl), z.minCost)
 	}
 	return hit
 }
