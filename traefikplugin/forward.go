@@ -21,15 +21,9 @@ const (
 // are written with underscores, which many upstreams take for the same.
 func removeForwarded(h http.Header) {
 	for name := range h {
-		if n := len(name); n == len(userHeader) || n == len(keyHeader) {
-			removeIfForwarded(h, name)
+		if n := len(name); (n == len(userHeader) || n == len(keyHeader)) && isForwarded(name) {
+			delete(h, name)
 		}
-	}
-}
-
-func removeIfForwarded(h http.Header, name string) {
-	if isForwarded(name) {
-		delete(h, name)
 	}
 }
 

@@ -110,7 +110,7 @@ func (h *handler) acquire(p *policyTemplate, recorded *recordSettings, rules []*
 		if err != nil {
 			return err
 		}
-		h.uses = append(h.uses, used.use)
+		h.uses = append(h.uses, used)
 		h.policy = used.policy
 		h.live = used.policy.Live()
 		h.template = p
@@ -120,7 +120,7 @@ func (h *handler) acquire(p *policyTemplate, recorded *recordSettings, rules []*
 		if err != nil {
 			return err
 		}
-		h.uses = append(h.uses, used.use)
+		h.uses = append(h.uses, used)
 		h.hits.recorder = newRecorder(used.writer, recorded.audit, h.hits.addresses, p, rules)
 		h.hits.recorder.registry = h.registry
 	}
