@@ -170,7 +170,7 @@ func (a *App) Start() error {
 	loaded, err := a.http()
 	if app, ok := loaded.(*caddyhttp.App); ok && err == nil { // without it there are no handlers
 		for _, server := range app.Servers {
-			warnOfDoubleCharges(placedHandlers(server.Routes, nil))
+			warnOfDoubleCharges(routedHandlers(server.Routes, nil))
 		}
 	}
 	return nil

@@ -2,7 +2,7 @@
 // http.handlers.pg_ratelimit, and the app module pg_ratelimit, which has its defaults.
 // Handler and App document the settings, in JSON and in a Caddyfile.
 //
-//   - handler.go, zone.go, rule.go, key.go, placeholder.go: the handler's settings, and the hits of a
+//   - handler.go, zone.go, limit.go, key.go, placeholder.go: the handler's settings, and the hits of a
 //     request. serve.go serves a request, refusal.go refuses it, response.go
 //     changes the headers of its response.
 //   - app.go, store.go, dsn.go: where handlers count. same_path.go: a warning.

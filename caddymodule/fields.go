@@ -60,7 +60,7 @@ func text(field reflect.Value) string {
 }
 
 // settings are those of the limit in text.
-func (r *Rule) settings() edge.LimitSettings {
+func (r *LimitSettings) settings() edge.LimitSettings {
 	var s edge.LimitSettings
 	from, to := reflect.ValueOf(r).Elem(), reflect.ValueOf(&s).Elem()
 	for i := range from.NumField() {

@@ -53,7 +53,7 @@ func init() {
 //
 // A handler with zones may have no limit of its own.
 type Handler struct {
-	Rule
+	LimitSettings
 
 	// Where to count: a Postgres address, as a URL
 	// (`postgres://user@host/database`) or as `key=value` pairs, or `memory`
@@ -89,7 +89,7 @@ type Handler struct {
 	store          *store
 	zones          []*zone
 	policy         *compiledPolicy // nil without
-	recording      *recording      // nil without
+	recorder       *recorder       // nil without
 	duration       prometheus.Observer
 	headers        edge.HeaderPolicy
 	hasErrorRoutes bool // of a subroute around the handler
@@ -181,9 +181,9 @@ func (h *Handler) compile() error {
 		return edge.LimitMissing(h.Prefix, h.Key)
 	}
 	if h.isSet() || len(h.Zones) == 0 && h.Policy == nil {
-		own, err := h.Rule.compile()
+		own, err := h.LimitSettings.compile()
 		if err == nil {
-			err = h.checkBesidePolicy(&h.Rule, own)
+			err = h.checkBesidePolicy(&h.LimitSettings, own)
 		}
 		if err != nil {
 			return err
@@ -194,9 +194,9 @@ func (h *Handler) compile() error {
 		if z == nil {
 			return fmt.Errorf("zone %d: null: must be an object", i+1)
 		}
-		compiled, err := z.Rule.compile()
+		compiled, err := z.LimitSettings.compile()
 		if err == nil {
-			err = h.checkBesidePolicy(&z.Rule, compiled)
+			err = h.checkBesidePolicy(&z.LimitSettings, compiled)
 		}
 		if err != nil {
 			return &zoneError{i, z.name(i), err}
@@ -212,7 +212,7 @@ func (h *Handler) compile() error {
 
 // checkBesidePolicy checks what a limit may have only with a policy, or only without. A key
 // that contains the API key of the policy is a secret.
-func (h *Handler) checkBesidePolicy(r *Rule, z *zone) error {
+func (h *Handler) checkBesidePolicy(r *LimitSettings, z *zone) error {
 	if h.policy != nil {
 		if r.HashKey == nil && h.policy.hasKey(z.key.text) {
 			z.secret = true

@@ -105,7 +105,7 @@ func (h *History) check() error {
 
 func (r *Retention) check() error { return r.compile(&edge.HistorySettings{}) }
 
-// historyUse tells histories apart.
+// historyUse identifies a history.
 type historyUse struct {
 	store    edge.StoreSettings
 	settings edge.HistorySettings

@@ -15,7 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// policyUse tells policies apart.
+// policyUse identifies a policy.
 type policyUse struct {
 	store    edge.StoreSettings
 	settings edge.PolicySettings
@@ -43,7 +43,7 @@ func (s *store) logPolicyFailure(err error) {
 	if s.closed.Load() {
 		return
 	}
-	s.noteFailure(err)
+	s.setFailing(err)
 	caddy.Log().Named(logName).Error("the policy", zap.Error(err))
 }
 

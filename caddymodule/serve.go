@@ -35,7 +35,7 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 	asked := time.Now()
 	var outcome edge.Outcome
 	if h.policy != nil {
-		outcome = h.policy.ask(h, r, repl, hits)
+		outcome = h.policy.askPolicy(h, r, repl, hits)
 		setPolicyPlaceholders(repl, &hits.policy)
 	}
 	failure := outcome.Err // of the policy
@@ -53,8 +53,8 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 		// The limits let the request pass. What the policy would have said is unknown.
 		outcome.Err = failure
 	}
-	if h.recording != nil {
-		h.recording.add(h, r, repl, hits, &outcome, asked)
+	if h.recorder != nil {
+		h.recorder.record(h, r, repl, hits, &outcome, asked)
 	}
 	if outcome.Status != 0 {
 		h.setHeaders(w, &outcome)
@@ -201,7 +201,7 @@ func decidedByPostgres(decisions []ratelimit.Decision) bool {
 // logNoDecision logs that no decision was made. All handlers on the store together log this
 // at most once a second.
 func (h *Handler) logNoDecision(outcome *edge.Outcome) {
-	h.store.noteFailure(outcome.Err)
+	h.store.setFailing(outcome.Err)
 	dropped, ok := h.store.failures.Next(time.Now())
 	if !ok {
 		return

@@ -54,9 +54,9 @@ func openStore(settings edge.StoreSettings, shown string) (*store, error) {
 	return s, nil
 }
 
-// noteFailure notes that the database does not answer, if err is that. It is not if a
+// setFailing remembers that the database does not answer, if err is that. It is not if a
 // single row is locked, or if a decision came too late.
-func (s *store) noteFailure(err error) {
+func (s *store) setFailing(err error) {
 	if errors.Is(err, ratelimit.ErrUnavailable) && !s.failing.Load() {
 		s.failing.Store(true)
 	}
@@ -74,7 +74,7 @@ func (s *store) logFailure(err error) {
 	if s.closed.Load() {
 		return
 	}
-	s.noteFailure(err)
+	s.setFailing(err)
 	if dropped, ok := s.failures.Next(time.Now()); ok {
 		caddy.Log().Named(logName).Error("the database failed", zap.Error(err), zap.Int64("not_logged", dropped))
 	}

@@ -22,10 +22,10 @@ type Zone struct {
 	// matcher sets matches. Default: all.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
-	Rule
+	LimitSettings
 }
 
-// name returns the name of the zone in errors. i is the zone's place in Handler.Zones.
+// name returns the name of the zone in errors. i is the index in Handler.Zones.
 func (z *Zone) name(i int) string {
 	if z.Prefix == "" {
 		return "zone " + strconv.Itoa(i+1)
@@ -35,7 +35,7 @@ func (z *Zone) name(i int) string {
 
 // zoneError is an error about a zone.
 type zoneError struct {
-	at   int // the zone's place in Handler.Zones
+	at   int // its index in Handler.Zones
 	name string
 	err  error
 }
@@ -44,7 +44,7 @@ func (e *zoneError) Error() string { return e.name + ": " + e.err.Error() }
 
 func (e *zoneError) Unwrap() error { return e.err }
 
-// zone is a rule that was compiled.
+// zone is a limit of a configuration that was compiled.
 type zone struct {
 	limit    *ratelimit.Limit
 	matchers caddyhttp.MatcherSets

@@ -30,7 +30,7 @@ type handler struct {
 	// Nil without a policy.
 	policy   *edge.Policy
 	live     *policy.Policy // of policy
-	template *policyTemplate
+	template *compiledPolicy
 }
 
 // background is the context of all decisions. The context of a request is not used. It would
@@ -91,7 +91,7 @@ func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Re
 		if p.body == "" {
 			withoutDecision(h, p)
 		} else if p.asked {
-			noteRefusal(h, p, p.call.Decisions)
+			countRefusal(h, p, p.call.Decisions)
 		}
 	}
 	if p.asked {
@@ -147,7 +147,7 @@ func decideLate(h *handler, p *pendingRequest, failure error) {
 	if outcome.Err != nil {
 		outcome = noDecision(h, p, outcome.Err)
 	} else if outcome.Status != 0 && p.asked {
-		noteRefusal(h, p, p.call.Decisions)
+		countRefusal(h, p, p.call.Decisions)
 	}
 	if failure != nil && outcome.Status == 0 {
 		outcome.Err = failure

@@ -45,7 +45,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	rules, err := config.rules()
+	zones, err := config.compile()
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +72,12 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{upstream: newUpstream(next, headers), name: name, registry: r, hits: newHitTemplate(rules, addresses)}
+	h := &handler{upstream: newUpstream(next, headers), name: name, registry: r, hits: newHitTemplate(zones, addresses)}
 	if h.pool, err = r.acquire(settings, timeout); err != nil {
 		return nil, err
 	}
 	h.uses = append(h.uses, h.pool.use)
-	if err := h.acquire(p, recorded, rules); err != nil {
+	if err := h.acquire(p, recorded, zones); err != nil {
 		h.release()
 		return nil, err
 	}
@@ -86,9 +86,9 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		r.warnOfPassword(h.pool)
 	}
 	h.hits.warnings = &emptyKeys{logger: h.pool.logger, name: name, logged: map[string]bool{}}
-	for _, rule := range rules {
-		for _, warning := range edge.Warnings(rule.limit, rule.cost) {
-			h.pool.logger.log("middleware " + name + ", prefix " + rule.limit.Prefix + ": " + camelCase(warning.Field) + " " + warning.Text)
+	for _, z := range zones {
+		for _, warning := range edge.Warnings(z.limit, z.cost) {
+			h.pool.logger.log("middleware " + name + ", prefix " + z.limit.Prefix + ": " + camelCase(warning.Field) + " " + warning.Text)
 		}
 	}
 	h.decider = &edge.Decider{Store: h.pool.store, Timeout: timeout, OnError: onError}
@@ -104,7 +104,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 }
 
 // acquire acquires what a handler shares on its pool: the policy and the history, if it has any.
-func (h *handler) acquire(p *policyTemplate, recorded *recordSettings, rules []*rule) error {
+func (h *handler) acquire(p *compiledPolicy, recorded *recordSettings, zones []*zone) error {
 	if p != nil {
 		used, err := h.registry.acquirePolicy(h.pool, p.settings)
 		if err != nil {
@@ -121,7 +121,7 @@ func (h *handler) acquire(p *policyTemplate, recorded *recordSettings, rules []*
 			return err
 		}
 		h.uses = append(h.uses, used)
-		h.hits.recorder = newRecorder(used.writer, recorded.audit, h.hits.addresses, p, rules)
+		h.hits.recorder = newRecorder(used.writer, recorded.audit, h.hits.addresses, p, zones)
 		h.hits.recorder.registry = h.registry
 	}
 	return nil

@@ -85,7 +85,7 @@ func askAgain(h *handler, p *pendingRequest, key, user string, err error) error 
 // follow does what the outcome of the policy says, and reports whether the queue decides the request.
 func follow(h *handler, p *pendingRequest) bool {
 	if p.outcome.Reason != policy.NotRefused && !h.policy.Lift(&p.outcome) {
-		noteRefusal(h, p, nil)
+		countRefusal(h, p, nil)
 		refusal := edge.RefusalOf(&p.outcome)
 		answer(p, &refusal, nil, nil)
 		return false
@@ -109,8 +109,8 @@ func withoutPolicy(h *handler, p *pendingRequest, err error) {
 	decideLate(h, p, err)
 }
 
-// noteRefusal notes a refused request for bans.
-func noteRefusal(h *handler, p *pendingRequest, decisions []ratelimit.Decision) {
+// countRefusal counts a refused request for bans.
+func countRefusal(h *handler, p *pendingRequest, decisions []ratelimit.Decision) {
 	sender := &edge.Sender{KeyID: p.outcome.KeyID, User: p.outcome.User, Address: p.facts.Address}
 	h.policy.NoteRefusals(sender, h.hits.bans, p.call.Hits, decisions, &p.outcome)
 }
