@@ -174,34 +174,24 @@ func (h *Handler) compile() error {
 	h.zones, h.policy = nil, nil
 	if h.Policy != nil {
 		if h.policy, err = h.Policy.compile(); err != nil {
-			return &policyError{err}
+			return fmt.Errorf("policy: %w", err)
 		}
 	}
 	if len(h.Zones) > 0 && h.isSet() && h.Limit == "" {
 		return edge.LimitMissing(h.Prefix, h.Key)
 	}
 	if h.isSet() || len(h.Zones) == 0 && h.Policy == nil {
-		own, err := h.LimitSettings.compile()
-		if err == nil {
-			err = h.checkBesidePolicy(&h.LimitSettings, own)
-		}
-		if err != nil {
+		if err := h.addZone(&h.LimitSettings); err != nil {
 			return err
 		}
-		h.zones = append(h.zones, own)
 	}
 	for i, z := range h.Zones {
 		if z == nil {
 			return fmt.Errorf("zone %d: null: must be an object", i+1)
 		}
-		compiled, err := z.LimitSettings.compile()
-		if err == nil {
-			err = h.checkBesidePolicy(&z.LimitSettings, compiled)
-		}
-		if err != nil {
+		if err := h.addZone(&z.LimitSettings); err != nil {
 			return &zoneError{i, z.name(i), err}
 		}
-		h.zones = append(h.zones, compiled)
 	}
 	if at, err := checkRows(h.zones); err != nil {
 		i := at - (len(h.zones) - len(h.Zones))
@@ -210,27 +200,22 @@ func (h *Handler) compile() error {
 	return nil
 }
 
-// checkBesidePolicy checks what a limit may have only with a policy, or only without. A key
-// that contains the API key of the policy is a secret.
-func (h *Handler) checkBesidePolicy(r *LimitSettings, z *zone) error {
-	if h.policy != nil {
-		if r.HashKey == nil && h.policy.hasKey(z.key.text) {
-			z.secret = true
-		}
-		return edge.CheckPolicyRows(z.limit)
+// addZone compiles a limit, and checks what it may have only with a policy, or only without. A key that
+// contains the API key of the policy is a secret.
+func (h *Handler) addZone(s *LimitSettings) error {
+	z, err := s.compile()
+	switch {
+	case err != nil:
+		return err
+	case h.policy != nil:
+		z.secret = z.secret || s.HashKey == nil && h.policy.hasKey(z.key.text)
+		err = edge.CheckPolicyRows(z.limit)
+	case z.ban != nil:
+		err = edge.BanNeedsPolicy(s.Ban)
 	}
-	if z.ban != nil {
-		return edge.BanNeedsPolicy(r.Ban)
-	}
-	return nil
+	h.zones = append(h.zones, z)
+	return err
 }
-
-// policyError is an error about Handler.Policy.
-type policyError struct{ err error }
-
-func (e *policyError) Error() string { return "policy: " + e.err.Error() }
-
-func (e *policyError) Unwrap() error { return e.err }
 
 // Interface guards
 var (

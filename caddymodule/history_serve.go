@@ -69,10 +69,8 @@ func (r *recorder) hide(h *Handler) {
 	}
 	for _, rule := range rules {
 		if rule.HashKey != nil && *rule.HashKey {
-			eachPlaceholder(expandShorthands(rule.Key), func(name string) bool {
-				names = append(names, name)
-				return true
-			})
+			hidden, _ := placeholdersIn(expandShorthands(rule.Key))
+			names = append(names, hidden...)
 		}
 	}
 	has := func(prefix string) bool {

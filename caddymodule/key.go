@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -84,12 +85,8 @@ func valueFor(r *http.Request, u *url.URL, placeholder string) string {
 
 // hasCredential reports whether a placeholder of the key gives a secret.
 func (k *key) hasCredential() bool {
-	found := false
-	eachPlaceholder(k.text, func(name string) bool {
-		found = isCredential(name)
-		return !found
-	})
-	return found
+	names, _ := placeholdersIn(k.text)
+	return slices.ContainsFunc(names, isCredential)
 }
 
 // isCredential reports whether a placeholder gives a secret.

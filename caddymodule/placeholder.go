@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -71,13 +72,13 @@ func (t *template) of(repl *caddy.Replacer) string {
 	return repl.ReplaceAll(t.text, "")
 }
 
-// eachPlaceholder calls do with the name of each placeholder in text, until do returns
-// false. It returns what follows a brace that is not closed.
-func eachPlaceholder(text string, do func(name string) bool) (unclosed string) {
+// placeholdersIn returns the names of the placeholders in a text, and what follows a brace that is not
+// closed.
+func placeholdersIn(text string) (names []string, unclosed string) {
 	for {
 		at := strings.IndexByte(text, '{')
 		if at < 0 {
-			return ""
+			return names, ""
 		}
 		escaped := at > 0 && text[at-1] == '\\'
 		text = text[at+1:]
@@ -86,11 +87,9 @@ func eachPlaceholder(text string, do func(name string) bool) (unclosed string) {
 		}
 		name, after, closed := strings.Cut(text, "}")
 		if !closed {
-			return "{" + text
+			return names, "{" + text
 		}
-		if !do(name) {
-			return ""
-		}
+		names = append(names, name)
 		text = after
 	}
 }
@@ -99,15 +98,9 @@ func eachPlaceholder(text string, do func(name string) bool) (unclosed string) {
 // would be empty for all requests. Shorthands are expanded already. configured is the text
 // as the user wrote it.
 func checkPlaceholders(field, text, configured string) error {
-	wrong := ""
-	unclosed := eachPlaceholder(text, func(name string) bool {
-		if !mayExist(name) {
-			wrong = "{" + name + "}"
-		}
-		return wrong == ""
-	})
-	if wrong == "" {
-		wrong = unclosed
+	names, wrong := placeholdersIn(text)
+	if at := slices.IndexFunc(names, func(name string) bool { return !mayExist(name) }); at >= 0 {
+		wrong = "{" + names[at] + "}"
 	}
 	if wrong == "" {
 		return nil

@@ -75,13 +75,12 @@ func (p *Policy) compile() (*compiledPolicy, error) {
 	if a.key, err = parseSender("api_key", p.APIKey, "{header.X-Api-Key}"); err != nil {
 		return nil, err
 	}
-	eachPlaceholder(a.key.text, func(name string) bool {
-		a.keys = append(a.keys, name)
+	a.keys, _ = placeholdersIn(a.key.text)
+	for _, name := range a.keys {
 		if header, ok := strings.CutPrefix(name, "http.request.header."); ok {
 			a.headers = append(a.headers, http.CanonicalHeaderKey(header))
 		}
-		return true
-	})
+	}
 	if a.user, err = parseSender("user", p.User, "{http.auth.user.id}"); err != nil {
 		return nil, err
 	}
@@ -114,10 +113,8 @@ func (p *Policy) check() error {
 
 // hasKey reports whether the text of a limit's key contains a part of the API key.
 func (a *compiledPolicy) hasKey(text string) bool {
-	found := false
-	eachPlaceholder(text, func(name string) bool {
-		found = slices.ContainsFunc(a.keys, func(of string) bool { return strings.EqualFold(of, name) })
-		return !found
+	names, _ := placeholdersIn(text)
+	return slices.ContainsFunc(names, func(name string) bool {
+		return slices.ContainsFunc(a.keys, func(of string) bool { return strings.EqualFold(of, name) })
 	})
-	return found
 }
