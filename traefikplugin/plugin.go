@@ -28,6 +28,9 @@ import (
 
 // New returns the middleware. It does not wait for the database. ctx ends at the next reload.
 // The middleware then releases its pool. It still serves requests that arrive later.
+//
+// An error names the setting as Config has it, such as zones[0].limit, what it holds (never a DSN),
+// and what it must be.
 func New(ctx context.Context, next http.Handler, config *Config, name string) (http.Handler, error) {
 	h, err := newHandler(ctx, next, config, name, shared)
 	if err != nil {
