@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -126,13 +127,9 @@ func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
 		return nil, err
 	}
 	a.longest = max(a.longest, timeout)
-	value, first, err := a.share(settings, func() (caddy.Destructor, error) { return openStore(settings, shown) })
+	s, err := share(a, settings, func() (*store, error) { return openStore(settings, shown) }, a.metrics.watch)
 	if err != nil {
 		return nil, err
-	}
-	s := value.(*store)
-	if first && a.metrics != nil {
-		a.metrics.watch(s)
 	}
 	if withPassword && s.warned.CompareAndSwap(false, true) {
 		caddy.Log().Named(logName).Warn(edge.PasswordWarning)
@@ -145,7 +142,7 @@ func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
 // fails to load, must not touch a database.
 func (a *App) Start() error {
 	for _, u := range a.used {
-		u.value.prepare()
+		u.Prepare()
 	}
 	if a.http == nil {
 		return nil
@@ -153,7 +150,7 @@ func (a *App) Start() error {
 	loaded, err := a.http()
 	if app, ok := loaded.(*caddyhttp.App); ok && err == nil { // without it there are no handlers
 		for _, server := range app.Servers {
-			warnOfDoubleCharges(placedHandlers(server.Routes, nil))
+			warnOfDoubleCharges(routedHandlers(server.Routes, nil))
 		}
 	}
 	return nil
@@ -174,13 +171,8 @@ const closeDelay = 30 * time.Second
 func (a *App) Cleanup() error {
 	if caddy.Exiting() {
 		a.used = nil
-		closeHistories()
-		inUse.Range(func(_, value any) bool {
-			if s, ok := value.(*store); ok {
-				_ = s.Destruct() // it has no error
-			}
-			return true
-		})
+		closeAll[*history.Writer]()
+		closeAll[*store]()
 		return nil
 	}
 	a.release(closeDelay + a.longest)

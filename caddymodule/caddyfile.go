@@ -78,7 +78,7 @@ func (h *Handler) readZone(d *caddyfile.Dispenser) error {
 	if len(args) != 1 {
 		return b.wrong("zone", strings.Join(args, " "), "one name, the zone's prefix, and a block")
 	}
-	z := &Zone{Rule: Rule{Prefix: args[0]}}
+	z := &Zone{LimitSettings: LimitSettings{Prefix: args[0]}}
 	b.title = z.name(len(h.Zones)) + ": "
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		var err error

@@ -2,13 +2,13 @@
 // http.handlers.pg_ratelimit, and the app module pg_ratelimit, which has its defaults.
 // Handler and App document the settings, in JSON and in a Caddyfile.
 //
-//   - handler.go, zone.go, rule.go, key.go, placeholder.go: the handler's settings, and the hits of a
+//   - handler.go, zone.go, limit.go, key.go, placeholder.go: the handler's settings, and the hits of a
 //     request. serve.go serves a request, refusal.go refuses it, response.go
 //     changes the headers of its response.
 //   - app.go, store.go, dsn.go: where handlers count. same_path.go: a warning.
 //   - history.go: what is recorded of requests, and where. history_serve.go records a request.
 //   - caddyfile.go, subdirectives.go, fields.go: reading a Caddyfile.
-//   - metrics.go, policy_metrics.go, store_metrics.go, history_metrics.go: metrics for Prometheus.
+//   - metrics.go, policy_metrics.go, state_metrics.go: metrics for Prometheus.
 //   - package command: caddy pg-ratelimit …
 //
 // What a limit means is in package ratelimit. What both proxies do with a request is in

@@ -11,7 +11,7 @@ import (
 func FlushHistories(ctx context.Context, dsn string) (failure error) {
 	inUse.Range(func(use, value any) bool {
 		if use, ok := use.(historyUse); ok && use.store.DSN == dsn {
-			failure = errors.Join(failure, value.(*liveHistory).Flush(ctx))
+			failure = errors.Join(failure, value.(shared).resource.(*history.Writer).Flush(ctx))
 		}
 		return true
 	})
@@ -22,7 +22,7 @@ func FlushHistories(ctx context.Context, dsn string) (failure error) {
 func HistoryStats(dsn string) (stats []history.Stats) {
 	inUse.Range(func(use, value any) bool {
 		if use, ok := use.(historyUse); ok && use.store.DSN == dsn {
-			stats = append(stats, value.(*liveHistory).Stats())
+			stats = append(stats, value.(shared).resource.(*history.Writer).Stats())
 		}
 		return true
 	})
@@ -30,4 +30,4 @@ func HistoryStats(dsn string) (stats []history.Stats) {
 }
 
 // CloseHistories is what the module does when the process ends, before it closes the stores.
-func CloseHistories() { closeHistories() }
+func CloseHistories() { closeAll[*history.Writer]() }

@@ -52,7 +52,7 @@ func init() {
 //
 // A handler with zones may have no limit of its own.
 type Handler struct {
-	Rule
+	LimitSettings
 
 	// Where to count: a Postgres address, as a URL
 	// (`postgres://user@host/database`) or as `key=value` pairs, or `memory`
@@ -87,8 +87,8 @@ type Handler struct {
 	decider        edge.Decider
 	store          *store
 	zones          []*zone
-	policy         *appliedPolicy // nil without
-	recording      *recording     // nil without
+	policy         *compiledPolicy // nil without
+	recorder       *recorder       // nil without
 	duration       prometheus.Observer
 	headers        edge.HeaderPolicy
 	hasErrorRoutes bool // of a subroute around the handler
@@ -169,34 +169,24 @@ func (h *Handler) compile() error {
 	var err error
 	if h.Policy != nil {
 		if h.policy, err = h.Policy.compile(); err != nil {
-			return &policyError{err}
+			return fmt.Errorf("policy: %w", err)
 		}
 	}
 	if len(h.Zones) > 0 && h.isSet() && h.Limit == "" {
 		return edge.LimitMissing(h.Prefix, h.Key)
 	}
 	if h.isSet() || len(h.Zones) == 0 && h.Policy == nil {
-		own, err := h.Rule.compile()
-		if err == nil {
-			err = h.checkBesidePolicy(&h.Rule, own)
-		}
-		if err != nil {
+		if err := h.addZone(&h.LimitSettings); err != nil {
 			return err
 		}
-		h.zones = append(h.zones, own)
 	}
 	for i, z := range h.Zones {
 		if z == nil {
 			return fmt.Errorf("zone %d: null: must be an object", i+1)
 		}
-		compiled, err := z.Rule.compile()
-		if err == nil {
-			err = h.checkBesidePolicy(&z.Rule, compiled)
-		}
-		if err != nil {
+		if err := h.addZone(&z.LimitSettings); err != nil {
 			return &zoneError{i, z.name(i), err}
 		}
-		h.zones = append(h.zones, compiled)
 	}
 	if at, err := checkRows(h.zones); err != nil {
 		i := at - (len(h.zones) - len(h.Zones))
@@ -205,27 +195,22 @@ func (h *Handler) compile() error {
 	return nil
 }
 
-// checkBesidePolicy checks what a limit may have only with a policy, or only without. A key
-// that contains the API key of the policy is a secret.
-func (h *Handler) checkBesidePolicy(r *Rule, z *zone) error {
-	if h.policy != nil {
-		if r.HashKey == nil && h.policy.hasKey(&z.key) {
-			z.secret = true
-		}
-		return edge.CheckPolicyRows(z.limit)
+// addZone compiles a limit, and checks what it may have only with a policy, or only without. A key that
+// contains the API key of the policy is a secret.
+func (h *Handler) addZone(s *LimitSettings) error {
+	z, err := s.compile()
+	switch {
+	case err != nil:
+		return err
+	case h.policy != nil:
+		z.secret = z.secret || s.HashKey == nil && h.policy.hasKey(z.key.text)
+		err = edge.CheckPolicyRows(z.limit)
+	case z.ban != nil:
+		err = edge.BanNeedsPolicy(s.Ban)
 	}
-	if z.ban != nil {
-		return edge.BanNeedsPolicy(r.Ban)
-	}
-	return nil
+	h.zones = append(h.zones, z)
+	return err
 }
-
-// policyError is an error about Handler.Policy.
-type policyError struct{ err error }
-
-func (e *policyError) Error() string { return "policy: " + e.err.Error() }
-
-func (e *policyError) Unwrap() error { return e.err }
 
 // Interface guards
 var (

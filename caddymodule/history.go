@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -95,37 +94,10 @@ func (h *History) check() error {
 
 func (r *Retention) check() error { return edge.Read(edge.RetentionTable, r, &edge.Settings{}) }
 
-// historyUse tells histories apart.
+// historyUse identifies a history.
 type historyUse struct {
 	store    edge.StoreSettings
 	settings edge.HistorySettings
-}
-
-// liveHistory is a history that handlers share.
-type liveHistory struct {
-	*history.Writer
-	prepared, closed sync.Once
-}
-
-// prepare starts to write.
-func (w *liveHistory) prepare() { w.prepared.Do(w.Prepare) }
-
-// Destruct implements caddy.Destructor: it writes what is pending. It may be called twice.
-func (w *liveHistory) Destruct() error {
-	w.closed.Do(w.Close)
-	return nil
-}
-
-// closeHistories closes all histories, because the process ends.
-func closeHistories() {
-	var wg sync.WaitGroup
-	inUse.Range(func(_, value any) bool {
-		if w, ok := value.(*liveHistory); ok {
-			wg.Go(func() { _ = w.Destruct() }) // it has no error
-		}
-		return true
-	})
-	wg.Wait()
 }
 
 // history returns what writes the history into the database of a store.
@@ -134,23 +106,11 @@ func (a *App) history(s *store) (*history.Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	value, first, err := a.share(historyUse{s.settings, settings}, func() (caddy.Destructor, error) {
-		opened, err := edge.OpenHistory(s.db, settings, edge.HistoryOptions{
+	return share(a, historyUse{s.settings, settings}, func() (*history.Writer, error) {
+		return edge.OpenHistory(s.db, settings, edge.HistoryOptions{
 			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate, OnError: s.logHistoryFailure,
 		})
-		if err != nil {
-			return nil, err
-		}
-		return &liveHistory{Writer: opened}, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	w := value.(*liveHistory)
-	if first {
-		a.metrics.watchHistory(w.Writer)
-	}
-	return w.Writer, nil
+	}, a.metrics.watchHistory)
 }
 
 // logHistoryFailure logs that the history could not be written.

@@ -25,7 +25,7 @@ func recordTo(tb testing.TB, h *Handler, audit string) {
 	for _, z := range h.zones {
 		z.audit = level
 	}
-	h.recording = &recording{writer: w, audit: level}
+	h.recorder = &recorder{writer: w, audit: level}
 }
 
 // BenchmarkServeHTTPWithHistory serves requests without a database, with and without a history.
@@ -33,7 +33,7 @@ func BenchmarkServeHTTPWithHistory(b *testing.B) {
 	for name, limit := range map[string]string{"allowed": fmt.Sprint(int64(ratelimit.MaxEvents)), "refused": "1"} {
 		for _, audit := range []string{"none", "off", "denied", "sample 1%", "all"} {
 			b.Run(name+"/"+audit, func(b *testing.B) {
-				h := newHandler(b, Rule{Prefix: "a", Limit: limit + " 1h"})
+				h := newHandler(b, LimitSettings{Prefix: "a", Limit: limit + " 1h"})
 				if audit != "none" {
 					recordTo(b, h, audit)
 				}
@@ -56,7 +56,7 @@ func BenchmarkServeHTTPWithHistory(b *testing.B) {
 func TestTheMetricsOfTheHistoryNeedNoAllocations(t *testing.T) {
 	least := map[string]float64{}
 	for _, audit := range []string{"none", "denied"} {
-		h := newHandler(t, Rule{Prefix: "a", Limit: "1000000000 1h"})
+		h := newHandler(t, LimitSettings{Prefix: "a", Limit: "1000000000 1h"})
 		if audit != "none" {
 			recordTo(t, h, audit)
 		}

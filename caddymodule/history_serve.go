@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// recording is how a handler records its requests.
-type recording struct {
+// recorder is how a handler records its requests.
+type recorder struct {
 	writer *history.Writer
 	audit  history.Audit // of the handler, for what the policy says
 
@@ -25,7 +25,7 @@ type recording struct {
 // openHistory sets where the handler records its requests, if it does, and which of them are in
 // the audit log.
 func (h *Handler) openHistory(app *App) error {
-	h.recording = nil
+	h.recorder = nil
 	unset := history.Audit{Level: history.AuditOff}
 	if app.History != nil {
 		unset.Level = history.AuditDenied
@@ -47,32 +47,30 @@ func (h *Handler) openHistory(app *App) error {
 	if most.Level == history.AuditOff && (app.History == nil || h.store.db == nil) {
 		return nil
 	}
-	r := &recording{audit: own}
+	r := &recorder{audit: own}
 	if r.writer, err = app.history(h.store); err != nil {
 		return err
 	}
 	r.hide(h)
-	h.recording = r
+	h.recorder = r
 	return nil
 }
 
 // hide finds out what is not recorded, because the API key of the policy, or a key that is hashed
 // by the configuration, has a placeholder of it.
-func (r *recording) hide(h *Handler) {
+func (r *recorder) hide(h *Handler) {
 	var names []string
 	if h.policy != nil {
 		names = append(names, h.policy.keys...)
 	}
-	rules := []*Rule{&h.Rule}
+	rules := []*LimitSettings{&h.LimitSettings}
 	for _, z := range h.Zones {
-		rules = append(rules, &z.Rule)
+		rules = append(rules, &z.LimitSettings)
 	}
 	for _, rule := range rules {
 		if rule.HashKey != nil && *rule.HashKey {
-			eachPlaceholder(expandShorthands(rule.Key), func(name string) bool {
-				names = append(names, name)
-				return true
-			})
+			hidden, _ := placeholdersIn(expandShorthands(rule.Key))
+			names = append(names, hidden...)
 		}
 	}
 	has := func(prefix string) bool {
@@ -86,7 +84,7 @@ func (r *recording) hide(h *Handler) {
 }
 
 // auditOf is the audit of a request with these hits.
-func (r *recording) auditOf(h *Handler, hits *requestHits) history.Audit {
+func (r *recorder) auditOf(h *Handler, hits *requestHits) history.Audit {
 	audit := history.Audit{}
 	if h.policy != nil {
 		audit = r.audit
@@ -97,8 +95,8 @@ func (r *recording) auditOf(h *Handler, hits *requestHits) history.Audit {
 	return audit
 }
 
-// add records a request that came at a time. The record is in hits, so that it needs no memory of its own.
-func (r *recording) add(h *Handler, req *http.Request, repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome, asked time.Time) {
+// record records a request that came at a time. The record is in hits, so that it needs no memory of its own.
+func (r *recorder) record(h *Handler, req *http.Request, repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome, asked time.Time) {
 	record := &hits.record
 	record.Time = time.Now()
 	record.Duration = record.Time.Sub(asked)

@@ -1,8 +1,10 @@
 package caddymodule
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -14,61 +16,33 @@ import (
 // clientIP is the long form of the Caddyfile's {client_ip}.
 const clientIP = "{http.vars." + caddyhttp.ClientIPVarKey + "}"
 
-// key is text with placeholders.
+// key is what a limit counts together.
 type key struct {
-	text string
-	kind keyKind
-	name string // the placeholder of a singleKey
-	ipv4 int    // how many bits of an address count
+	template
+	ipv4 int // how many bits of an address count
 	ipv6 int
 }
 
-type keyKind uint8
-
-const (
-	fixedKey    keyKind = iota // no placeholder
-	clientIPKey                // the client's address and nothing else
-	singleKey                  // one placeholder and nothing else
-	mixedKey                   // any other text
-)
-
 // newKey reads text. "" is the client's address. Errors are *ratelimit.FieldError.
 func newKey(configured string) (key, error) {
-	text := expandShorthands(configured)
-	if text == "" {
-		text = clientIP
-	}
-	if err := checkPlaceholders("key", text, configured); err != nil {
-		return key{}, err
-	}
-	k := key{text: text, kind: mixedKey}
-	switch {
-	case text == clientIP:
-		k.kind = clientIPKey
-	case !strings.ContainsAny(text, "{}"):
-		k.kind = fixedKey
-	case strings.HasPrefix(text, "{") && strings.HasSuffix(text, "}") && !strings.ContainsAny(text[1:len(text)-1], `{}\`):
-		k.kind, k.name = singleKey, text[1:len(text)-1]
-	}
-	return k, nil
+	t, err := parseTemplate("key", cmp.Or(configured, clientIP))
+	return key{template: t}, err
 }
-
-// fixed reports whether the key is the same for all requests.
-func (k *key) fixed() bool { return k.kind == fixedKey }
 
 // of returns the key of a request. A client's address and a single placeholder are looked up
 // directly, because a lookup is faster than replacing text.
 func (k *key) of(r *http.Request, repl *caddy.Replacer) string {
-	switch k.kind {
-	case fixedKey:
+	if k.fixed {
 		return k.text
-	case clientIPKey:
+	}
+	if k.text == clientIP {
 		if address, ok := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string); ok {
 			return edge.Network(address, k.ipv4, k.ipv6)
 		}
-	case singleKey:
-		value, _ := repl.GetString(k.name)
-		return k.value(r, k.name, value)
+	}
+	if k.single != "" {
+		value, _ := repl.GetString(k.single)
+		return k.value(r, k.single, value)
 	}
 	// ReplaceFunc returns only errors of the function, and the function returns none.
 	text, _ := repl.ReplaceFunc(k.text, func(name string, value any) (any, error) {
@@ -111,12 +85,8 @@ func valueFor(r *http.Request, u *url.URL, placeholder string) string {
 
 // hasCredential reports whether a placeholder of the key gives a secret.
 func (k *key) hasCredential() bool {
-	found := false
-	eachPlaceholder(k.text, func(name string) bool {
-		found = isCredential(name)
-		return !found
-	})
-	return found
+	names, _ := placeholdersIn(k.text)
+	return slices.ContainsFunc(names, isCredential)
 }
 
 // isCredential reports whether a placeholder gives a secret.

@@ -23,29 +23,29 @@ import (
 // of a network are one client, also if the key has more than that.
 func TestAHostOrNetworkIsOneClient(t *testing.T) {
 	for i, test := range []struct {
-		rule     Rule
+		rule     LimitSettings
 		one, two string // a host, or an address, or a path and a query
 		same     bool
 	}{
-		{Rule{Key: "{http.request.host}"}, "example.test", "Example.TEST", true},
-		{Rule{Key: "{host}"}, "example.test", "example.test.", true},
-		{Rule{Key: "{header.Host}"}, "example.test", "EXAMPLE.test:8080", true},
-		{Rule{Key: "{header.Host}"}, "a.test", "b.test", false},
-		{Rule{Key: "{http.request.host}|login"}, "example.test", "EXAMPLE.test", true},
-		{Rule{Key: "{http.request.host}|login"}, "a.test", "b.test", false},
-		{Rule{Key: "{http.request.header.X-Who}"}, "ann", "Ann", false},
-		{Rule{Key: "{http.vars.client_ip}"}, "2001:db8::1", "2001:db8::2", true},
-		{Rule{Key: "{http.vars.client_ip}"}, "2001:db8::1", "2001:db8:0:1::1", false},
-		{Rule{Key: "{http.vars.client_ip}"}, "192.0.2.1", "::ffff:192.0.2.1", true},
-		{Rule{Key: "{http.vars.client_ip}"}, "192.0.2.1", "192.0.2.2", false},
-		{Rule{Key: "{http.vars.client_ip}|x"}, "2001:db8::1", "2001:db8::2", true},
-		{Rule{Key: "{http.request.header.X-Who}"}, "2001:db8::1", "2001:DB8::2", true},
-		{Rule{Key: "{http.vars.client_ip}", IPv6Prefix: pointer(128)}, "2001:db8::1", "2001:db8::2", false},
-		{Rule{Key: "{http.vars.client_ip}", IPv6Prefix: pointer(48)}, "2001:db8::1", "2001:db8:0:1::2", true},
-		{Rule{Key: "{http.vars.client_ip}|login", IPv6Prefix: pointer(64)}, "2001:db8::1", "2001:db8::2", true},
-		{Rule{Key: "{http.vars.client_ip}|login", IPv6Prefix: pointer(64)}, "2001:db8::1", "2001:db8:0:1::1", false},
-		{Rule{Key: "login:{http.vars.client_ip}", IPv4Prefix: pointer(24)}, "192.0.2.1", "192.0.2.77", true},
-		{Rule{Key: "login:{http.vars.client_ip}"}, "192.0.2.1", "192.0.2.77", false},
+		{LimitSettings{Key: "{http.request.host}"}, "example.test", "Example.TEST", true},
+		{LimitSettings{Key: "{host}"}, "example.test", "example.test.", true},
+		{LimitSettings{Key: "{header.Host}"}, "example.test", "EXAMPLE.test:8080", true},
+		{LimitSettings{Key: "{header.Host}"}, "a.test", "b.test", false},
+		{LimitSettings{Key: "{http.request.host}|login"}, "example.test", "EXAMPLE.test", true},
+		{LimitSettings{Key: "{http.request.host}|login"}, "a.test", "b.test", false},
+		{LimitSettings{Key: "{http.request.header.X-Who}"}, "ann", "Ann", false},
+		{LimitSettings{Key: "{http.vars.client_ip}"}, "2001:db8::1", "2001:db8::2", true},
+		{LimitSettings{Key: "{http.vars.client_ip}"}, "2001:db8::1", "2001:db8:0:1::1", false},
+		{LimitSettings{Key: "{http.vars.client_ip}"}, "192.0.2.1", "::ffff:192.0.2.1", true},
+		{LimitSettings{Key: "{http.vars.client_ip}"}, "192.0.2.1", "192.0.2.2", false},
+		{LimitSettings{Key: "{http.vars.client_ip}|x"}, "2001:db8::1", "2001:db8::2", true},
+		{LimitSettings{Key: "{http.request.header.X-Who}"}, "2001:db8::1", "2001:DB8::2", true},
+		{LimitSettings{Key: "{http.vars.client_ip}", IPv6Prefix: pointer(128)}, "2001:db8::1", "2001:db8::2", false},
+		{LimitSettings{Key: "{http.vars.client_ip}", IPv6Prefix: pointer(48)}, "2001:db8::1", "2001:db8:0:1::2", true},
+		{LimitSettings{Key: "{http.vars.client_ip}|login", IPv6Prefix: pointer(64)}, "2001:db8::1", "2001:db8::2", true},
+		{LimitSettings{Key: "{http.vars.client_ip}|login", IPv6Prefix: pointer(64)}, "2001:db8::1", "2001:db8:0:1::1", false},
+		{LimitSettings{Key: "login:{http.vars.client_ip}", IPv4Prefix: pointer(24)}, "192.0.2.1", "192.0.2.77", true},
+		{LimitSettings{Key: "login:{http.vars.client_ip}"}, "192.0.2.1", "192.0.2.77", false},
 	} {
 		test.rule.Prefix, test.rule.Limit = "one"+strconv.Itoa(i), "1 1h"
 		h := newHandler(t, test.rule)
@@ -97,7 +97,7 @@ func TestKeysOfPathsAndQueries(t *testing.T) {
 		"{query.b}": {"/?q=a&b=c", "/?q=a;b=d", false},
 	} {
 		for _, text := range []string{key, key + "|"} {
-			h := newHandler(t, Rule{Prefix: "page", Limit: "1 1h", Key: text})
+			h := newHandler(t, LimitSettings{Prefix: "page", Limit: "1 1h", Key: text})
 			second := 0
 			for _, url := range []string{test.one, test.two} {
 				second = statusOf(t, h, caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, url, nil), caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{}))
@@ -125,7 +125,7 @@ func TestKnownPlaceholders(t *testing.T) {
 
 // The log warns once if a key is empty, because all such requests share a quota.
 func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
-	h := newHandler(t, Rule{Prefix: "a", Limit: "9 1h", Key: "{http.auth.user.id}"}, Rule{Prefix: "b", Limit: "9 1h", Key: "{header.X-User}"}, Rule{Prefix: "c", Limit: "9 1h", Key: "all"})
+	h := newHandler(t, LimitSettings{Prefix: "a", Limit: "9 1h", Key: "{http.auth.user.id}"}, LimitSettings{Prefix: "b", Limit: "9 1h", Key: "{header.X-User}"}, LimitSettings{Prefix: "c", Limit: "9 1h", Key: "all"})
 	core, logs := observer.New(zap.WarnLevel)
 	h.logger = zap.New(core)
 	for _, user := range []string{"ann", "", ""} {
@@ -149,7 +149,7 @@ func TestAClientCannotPassForFree(t *testing.T) {
 		least  *int64
 		passed int
 	}{{nil, 6}, {&three, 2}} {
-		h := newHandler(t, Rule{Prefix: "free", Limit: "6 1h", Cost: "{http.request.header.X-Files}", MinCost: test.least})
+		h := newHandler(t, LimitSettings{Prefix: "free", Limit: "6 1h", Cost: "{http.request.header.X-Files}", MinCost: test.least})
 		passed := 0
 		for range 10 {
 			r := request()
@@ -167,7 +167,7 @@ func TestAClientCannotPassForFree(t *testing.T) {
 // TestACostOfZeroChargesNothing with min_cost 0: such a request passes while something is
 // left.
 func TestACostOfZeroChargesNothing(t *testing.T) {
-	h := newHandler(t, Rule{Prefix: "free", Limit: "2 1h", Cost: "{http.request.header.X-Cost}", MinCost: new(int64)})
+	h := newHandler(t, LimitSettings{Prefix: "free", Limit: "2 1h", Cost: "{http.request.header.X-Cost}", MinCost: new(int64)})
 	for i, step := range []struct {
 		cost string
 		want int
@@ -216,7 +216,7 @@ func (f *flaky) Take(_ context.Context, _ time.Duration, _ []ratelimit.Hit, deci
 // TestTheLogSaysThatTheDatabaseAnswersAgain, but not after a refusal that needs no
 // database.
 func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
-	h := newHandler(t, Rule{Prefix: "again", Limit: "1 1h"})
+	h := newHandler(t, LimitSettings{Prefix: "again", Limit: "1 1h"})
 	core, logs := observer.New(zap.InfoLevel)
 	h.logger = zap.New(core)
 	h.store = &store{Store: &flaky{}}
@@ -245,7 +245,7 @@ func (l *locked) Take(_ context.Context, _ time.Duration, _ []ratelimit.Hit, dec
 
 // While one row is locked, the database answers.
 func TestALockedRowIsNoOutage(t *testing.T) {
-	h := newHandler(t, Rule{Prefix: "locked", Limit: "1 1h"})
+	h := newHandler(t, LimitSettings{Prefix: "locked", Limit: "1 1h"})
 	core, logs := observer.New(zap.InfoLevel)
 	h.logger = zap.New(core)
 	h.store = &store{Store: &locked{}}

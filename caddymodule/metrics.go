@@ -20,48 +20,44 @@ type metrics struct {
 	blocked   *prometheus.CounterVec
 	leased    *prometheus.CounterVec
 	duration  prometheus.Histogram
+	policy    *policyCounters
 
-	policy *policyCounters
-
-	mu        sync.Mutex        // guards all that follows
-	stores    []watchedStore    // that handlers use
-	policies  []watchedPolicy   // that handlers use
-	histories []*history.Writer // that handlers use
+	// What the handlers of the config use, for state.
+	mu        sync.Mutex // guards all that follows
+	stores    []watchedStore
+	policies  []watchedPolicy
+	histories []*history.Writer
 }
 
 // newMetrics registers the metrics. Each config has its own registry.
 func newMetrics(registry *prometheus.Registry) (*metrics, error) {
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+	}
 	m := &metrics{
-		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
-			Help: "Requests by limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused by this limit), " +
-				"error_passed and error_refused (no decision was possible, and the request passed or was refused), paused (limits are paused). " +
-				"source: postgres, blocked (known to be used up), lease (units charged in advance), memory (dsn memory) or none (no decision).",
-		}, []string{"prefix", "outcome", "source"}),
-		blocked: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "blocked_total",
-			Help: "Requests of those denied that were refused without asking the database.",
-		}, []string{"prefix"}),
-		leased: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "leased_total",
-			Help: "Requests of those allowed that passed without asking the database, from units that were charged in advance.",
-		}, []string{"prefix"}),
+		decisions: vec("decisions_total", "Requests by limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused "+
+			"by this limit), error_passed and error_refused (no decision was possible, and the request passed or was refused), paused (limits are paused). "+
+			"source: postgres, blocked (known to be used up), lease (units charged in advance), memory (dsn memory) or none (no decision).",
+			"prefix", "outcome", "source"),
+		blocked: vec("blocked_total", "Requests of those denied that were refused without asking the database.", "prefix"),
+		leased:  vec("leased_total", "Requests of those allowed that passed without asking the database, from units that were charged in advance.", "prefix"),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "decision_duration_seconds",
 			Help:    "How long requests waited for their decision, or for the error that there is none.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
 		}),
+		policy: &policyCounters{
+			requests: vec("policy_requests_total", "Requests by what the policy says: limited, free (no rule matches), exempt, unknown_key, key_expired, "+
+				"key_revoked, banned, blocked, no_quota, error_passed and error_refused (no decision was possible).", "outcome"),
+			limits: vec("policy_decisions_total", "Requests by rule, limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied "+
+				"(refused by this limit), overage (charged beyond the quota), would_allow and would_deny (of a shadow rule), "+
+				"error_passed and error_refused (no decision was possible), paused (limits are paused). "+
+				"source: postgres, blocked (known to be used up), lease (units charged in advance) or none (no decision).",
+				"rule", "limit", "outcome", "source"),
+		},
 	}
-	up := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: "database_up",
-		Help: "1 if the databases of all limits answer, 0 if one does not.",
-	}, m.databaseUp)
-	paused := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: "paused",
-		Help: "1 if the limits of a database are paused, else 0.",
-	}, m.anyPaused)
 	return m, errors.Join(registry.Register(m.decisions), registry.Register(m.blocked), registry.Register(m.leased), registry.Register(m.duration),
-		registry.Register(up), registry.Register(paused), registry.Register(newStoreMetrics(m)), newPolicyMetrics(m, registry), newHistoryMetrics(m, registry))
+		registry.Register(m.policy.requests), registry.Register(m.policy.limits), registry.Register(state{m}))
 }
 
 // noSource is the source of requests without a decision.

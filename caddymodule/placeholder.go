@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -30,13 +31,54 @@ func expandShorthands(text string) string {
 	return text
 }
 
-// eachPlaceholder calls do with the name of each placeholder in text, until do returns
-// false. It returns what follows a brace that is not closed.
-func eachPlaceholder(text string, do func(name string) bool) (unclosed string) {
+// template is text with placeholders.
+type template struct {
+	text   string // "" is no text
+	single string // the placeholder, if the text is one and nothing else
+	fixed  bool   // no placeholder
+}
+
+// parseTemplate reads text, with shorthands. Errors are *ratelimit.FieldError and name the field.
+func parseTemplate(field, configured string) (template, error) {
+	t := template{text: expandShorthands(configured)}
+	if err := checkPlaceholders(field, t.text, configured); err != nil {
+		return template{}, err
+	}
+	t.fixed = !strings.ContainsAny(t.text, "{}")
+	if strings.HasPrefix(t.text, "{") && strings.HasSuffix(t.text, "}") && !strings.ContainsAny(t.text[1:len(t.text)-1], `{}\`) {
+		t.single = t.text[1 : len(t.text)-1]
+	}
+	return t, nil
+}
+
+// parseSender reads text that says which sender a request is of, and so must have a placeholder.
+func parseSender(field, configured, example string) (template, error) {
+	t, err := parseTemplate(field, configured)
+	if err == nil && t.fixed && configured != "" {
+		err = &ratelimit.FieldError{Field: field, Value: configured, Want: "text with a placeholder, such as " + example + ": all requests would have the same"}
+	}
+	return t, err
+}
+
+// of returns the text for a request. Unlike in a key of a limit, the values are not changed.
+func (t *template) of(repl *caddy.Replacer) string {
+	switch {
+	case t.fixed:
+		return t.text
+	case t.single != "":
+		value, _ := repl.GetString(t.single)
+		return value
+	}
+	return repl.ReplaceAll(t.text, "")
+}
+
+// placeholdersIn returns the names of the placeholders in a text, and what follows a brace that is not
+// closed.
+func placeholdersIn(text string) (names []string, unclosed string) {
 	for {
 		at := strings.IndexByte(text, '{')
 		if at < 0 {
-			return ""
+			return names, ""
 		}
 		escaped := at > 0 && text[at-1] == '\\'
 		text = text[at+1:]
@@ -45,11 +87,9 @@ func eachPlaceholder(text string, do func(name string) bool) (unclosed string) {
 		}
 		name, after, closed := strings.Cut(text, "}")
 		if !closed {
-			return "{" + text
+			return names, "{" + text
 		}
-		if !do(name) {
-			return ""
-		}
+		names = append(names, name)
 		text = after
 	}
 }
@@ -58,15 +98,9 @@ func eachPlaceholder(text string, do func(name string) bool) (unclosed string) {
 // would be empty for all requests. Shorthands are expanded already. configured is the text
 // as the user wrote it.
 func checkPlaceholders(field, text, configured string) error {
-	wrong := ""
-	unclosed := eachPlaceholder(text, func(name string) bool {
-		if !mayExist(name) {
-			wrong = "{" + name + "}"
-		}
-		return wrong == ""
-	})
-	if wrong == "" {
-		wrong = unclosed
+	names, wrong := placeholdersIn(text)
+	if at := slices.IndexFunc(names, func(name string) bool { return !mayExist(name) }); at >= 0 {
+		wrong = "{" + names[at] + "}"
 	}
 	if wrong == "" {
 		return nil

@@ -9,7 +9,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Policy applies the rules in the database: which limits apply to whom is data there, and
@@ -54,43 +53,40 @@ type Policy struct {
 	MaxIdentities int `json:"max_identities,omitempty"`
 }
 
-// appliedPolicy is a Policy that was compiled, and the policy of its database.
-type appliedPolicy struct {
+// compiledPolicy is a Policy that was compiled, and the policy of its database.
+type compiledPolicy struct {
 	live     *edge.Policy
 	counters *policyCounters
 
-	settings  edge.PolicySettings
-	key, user policyText
-	tier      policyText
-	route     policyText
-	reject    bool        // requests with keys that are not valid
-	keys      []string    // the placeholders in key
-	headers   []string    // the request headers among them
-	noUser    atomic.Bool // the log has a warning that no authentication came before
+	settings               edge.PolicySettings
+	key, user, tier, route template
+	reject                 bool        // requests with keys that are not valid
+	keys                   []string    // the placeholders in key
+	headers                []string    // the request headers among them
+	noUser                 atomic.Bool // the log has a warning that no authentication came before
 }
 
 // compile checks the settings. Errors are *ratelimit.FieldError, with the names of the
 // Caddyfile's subdirectives.
-func (p *Policy) compile() (*appliedPolicy, error) {
-	a := &appliedPolicy{}
+func (p *Policy) compile() (*compiledPolicy, error) {
+	a := &compiledPolicy{}
 	var err error
-	if a.key, err = newSenderText("api_key", p.APIKey, "{header.X-Api-Key}"); err != nil {
+	if a.key, err = parseSender("api_key", p.APIKey, "{header.X-Api-Key}"); err != nil {
 		return nil, err
 	}
-	eachPlaceholder(a.key.text, func(name string) bool {
-		a.keys = append(a.keys, name)
+	a.keys, _ = placeholdersIn(a.key.text)
+	for _, name := range a.keys {
 		if header, ok := strings.CutPrefix(name, "http.request.header."); ok {
 			a.headers = append(a.headers, http.CanonicalHeaderKey(header))
 		}
-		return true
-	})
-	if a.user, err = newSenderText("user", p.User, "{http.auth.user.id}"); err != nil {
+	}
+	if a.user, err = parseSender("user", p.User, "{http.auth.user.id}"); err != nil {
 		return nil, err
 	}
-	if a.tier, err = newPolicyText("tier", p.Tier); err != nil {
+	if a.tier, err = parseTemplate("tier", p.Tier); err != nil {
 		return nil, err
 	}
-	if a.route, err = newPolicyText("route", p.Route); err != nil {
+	if a.route, err = parseTemplate("route", p.Route); err != nil {
 		return nil, err
 	}
 	var read edge.Settings
@@ -106,53 +102,10 @@ func (p *Policy) check() error {
 	return err
 }
 
-// hasKey reports whether the key of a limit contains a part of the API key.
-func (a *appliedPolicy) hasKey(k *key) bool {
-	found := false
-	eachPlaceholder(k.text, func(name string) bool {
-		found = slices.ContainsFunc(a.keys, func(of string) bool { return strings.EqualFold(of, name) })
-		return !found
+// hasKey reports whether the text of a limit's key contains a part of the API key.
+func (a *compiledPolicy) hasKey(text string) bool {
+	names, _ := placeholdersIn(text)
+	return slices.ContainsFunc(names, func(name string) bool {
+		return slices.ContainsFunc(a.keys, func(of string) bool { return strings.EqualFold(of, name) })
 	})
-	return found
-}
-
-// policyText is text with placeholders. Unlike that of a key of a limit, a value is not
-// changed.
-type policyText struct {
-	text   string // "" is no text
-	single string // the placeholder, if the text is one and nothing else
-	fixed  bool
-}
-
-func newPolicyText(field, configured string) (policyText, error) {
-	text := expandShorthands(configured)
-	if err := checkPlaceholders(field, text, configured); err != nil {
-		return policyText{}, err
-	}
-	t := policyText{text: text, fixed: !strings.ContainsAny(text, "{}")}
-	if strings.HasPrefix(text, "{") && strings.HasSuffix(text, "}") && !strings.ContainsAny(text[1:len(text)-1], `{}\`) {
-		t.single = text[1 : len(text)-1]
-	}
-	return t, nil
-}
-
-// newSenderText reads text that tells senders apart.
-func newSenderText(field, configured, example string) (policyText, error) {
-	t, err := newPolicyText(field, configured)
-	if err == nil && t.fixed && configured != "" {
-		err = &ratelimit.FieldError{Field: field, Value: configured, Want: "text with a placeholder, such as " + example + ": all requests would have the same"}
-	}
-	return t, err
-}
-
-// of returns the text for a request.
-func (t *policyText) of(repl *caddy.Replacer) string {
-	switch {
-	case t.fixed:
-		return t.text
-	case t.single != "":
-		value, _ := repl.GetString(t.single)
-		return value
-	}
-	return repl.ReplaceAll(t.text, "")
 }

@@ -15,44 +15,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// policyUse tells policies apart.
+// policyUse identifies a policy.
 type policyUse struct {
 	store    edge.StoreSettings
 	settings edge.PolicySettings
 }
 
-// livePolicy is a policy that handlers share.
-type livePolicy struct{ *edge.Policy }
-
-func (p *livePolicy) prepare() { p.Prepare() }
-
-// Destruct implements caddy.Destructor.
-func (p *livePolicy) Destruct() error {
-	p.Close()
-	return nil
-}
-
 // policy returns the policy in the database of a store.
 func (a *App) policy(ctx caddy.Context, s *store, settings edge.PolicySettings) (*edge.Policy, error) {
-	value, first, err := a.share(policyUse{s.settings, settings}, func() (caddy.Destructor, error) {
-		kept := &keptRules{storage: ctx.Storage(), key: keptRulesKey(s.settings.DSN)}
-		opened, err := edge.OpenPolicy(s.Store, s.db, settings, edge.PolicyOptions{
+	return share(a, policyUse{s.settings, settings}, func() (*edge.Policy, error) {
+		saved := &savedRules{storage: ctx.Storage(), key: savedRulesKey(s.settings.DSN)}
+		return edge.OpenPolicy(s.Store, s.db, settings, edge.PolicyOptions{
 			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate,
-			Saved: kept.load(), Save: kept.save, OnError: s.logPolicyFailure,
+			Saved: saved.load(), Save: saved.save, OnError: s.logPolicyFailure,
 		})
-		if err != nil {
-			return nil, err
-		}
-		return &livePolicy{opened}, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	p := value.(*livePolicy)
-	if first {
-		a.metrics.watchPolicy(p.Policy)
-	}
-	return p.Policy, nil
+	}, a.metrics.watchPolicy)
 }
 
 func version() string {
@@ -66,13 +43,13 @@ func (s *store) logPolicyFailure(err error) {
 	if s.closed.Load() {
 		return
 	}
-	s.noteFailure(err)
+	s.setFailing(err)
 	caddy.Log().Named(logName).Error("the policy", zap.Error(err))
 }
 
-// keptRules keeps the last good rules in Caddy's storage, so that a Caddy that starts while
+// savedRules saves the last good rules in Caddy's storage, so that a Caddy that starts while
 // the database is down has them. They contain no API key.
-type keptRules struct {
+type savedRules struct {
 	storage interface {
 		Load(ctx context.Context, key string) ([]byte, error)
 		Store(ctx context.Context, key string, value []byte) error
@@ -84,8 +61,8 @@ type keptRules struct {
 	saving bool   // a goroutine writes; guarded by mu
 }
 
-// keptRulesKey is the place of the rules of a database. The DSN may hold a password.
-func keptRulesKey(dsn string) string {
+// savedRulesKey is the name of the rules of a database in the storage. The DSN may hold a password.
+func savedRulesKey(dsn string) string {
 	digest := sha256.Sum256([]byte(dsn))
 	return "pg_ratelimit/rules-" + hex.EncodeToString(digest[:8]) + ".json"
 }
@@ -93,42 +70,42 @@ func keptRulesKey(dsn string) string {
 // storageTimeout is for reading or writing the rules.
 const storageTimeout = 5 * time.Second
 
-// load returns the rules that were kept, or nil.
-func (k *keptRules) load() []byte {
+// load returns the rules that were saved, or nil.
+func (r *savedRules) load() []byte {
 	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
 	defer cancel()
-	rules, err := k.storage.Load(ctx, k.key)
+	rules, err := r.storage.Load(ctx, r.key)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		caddy.Log().Named(logName).Warn("the kept rules of the policy cannot be read from Caddy's storage", zap.String("key", k.key), zap.Error(err))
+		caddy.Log().Named(logName).Warn("the saved rules of the policy cannot be read from Caddy's storage", zap.String("key", r.key), zap.Error(err))
 	}
 	return rules
 }
 
-// save keeps rules, in the background. Of rules that come while others are written, only the
+// save saves rules, in the background. Of rules that come while others are written, only the
 // last are written.
-func (k *keptRules) save(rules []byte) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.latest = rules
-	if !k.saving {
-		k.saving = true
-		go k.write()
+func (r *savedRules) save(rules []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.latest = rules
+	if !r.saving {
+		r.saving = true
+		go r.write()
 	}
 }
 
-func (k *keptRules) write() {
+func (r *savedRules) write() {
 	for {
-		k.mu.Lock()
-		rules := k.latest
-		k.latest = nil
-		k.saving = rules != nil
-		k.mu.Unlock()
+		r.mu.Lock()
+		rules := r.latest
+		r.latest = nil
+		r.saving = rules != nil
+		r.mu.Unlock()
 		if rules == nil {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
-		if err := k.storage.Store(ctx, k.key, rules); err != nil {
-			caddy.Log().Named(logName).Warn("the rules of the policy cannot be kept in Caddy's storage", zap.String("key", k.key), zap.Error(err))
+		if err := r.storage.Store(ctx, r.key, rules); err != nil {
+			caddy.Log().Named(logName).Warn("the rules of the policy cannot be saved in Caddy's storage", zap.String("key", r.key), zap.Error(err))
 		}
 		cancel()
 	}

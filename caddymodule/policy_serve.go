@@ -16,9 +16,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// ask asks the policy about a request, and writes what it says to hits.policy. The outcome
+// askPolicy asks the policy about a request, and writes what it says to hits.policy. The outcome
 // has the status of a refusal, or the error of a request that the policy could not decide.
-func (a *appliedPolicy) ask(h *Handler, r *http.Request, repl *caddy.Replacer, hits *requestHits) edge.Outcome {
+func (a *compiledPolicy) askPolicy(h *Handler, r *http.Request, repl *caddy.Replacer, hits *requestHits) edge.Outcome {
 	f := &hits.facts
 	f.RejectUnknown = a.reject
 	f.Tier = a.tier.of(repl)
@@ -42,7 +42,7 @@ func (a *appliedPolicy) ask(h *Handler, r *http.Request, repl *caddy.Replacer, h
 		policy.RefuseAmbiguous(o)
 	} else if err = a.live.Ask(context.Background(), h.decider.Timeout, key, user, f, o); err != nil {
 		outcome := edge.NoDecision(h.decider.OnError, err)
-		a.counters.failed(&outcome)
+		a.counters.requests.WithLabelValues(withoutDecision(&outcome)).Inc()
 		h.logNoDecision(&outcome)
 		return outcome
 	}
@@ -52,7 +52,7 @@ func (a *appliedPolicy) ask(h *Handler, r *http.Request, repl *caddy.Replacer, h
 	if !o.Refused() {
 		return edge.Outcome{}
 	}
-	h.noteRefusal(hits)
+	h.countRefusal(hits)
 	if entry := h.logger.Check(zapcore.DebugLevel, "request refused by the policy"); entry != nil {
 		fields := []zap.Field{zap.Stringer("reason", o.Reason), zap.Int("status", o.Status), zap.String("rule", o.Rule), zap.String("user", o.User),
 			zap.Int64("key_id", o.KeyID), zap.String("tier", o.Tier), zap.Duration("retry_after", o.RetryAfter)}
@@ -82,7 +82,7 @@ func (h *Handler) logShadow(o *policy.Outcome) {
 }
 
 // warnOfOrder warns once if the user is a placeholder of an authentication that has not run.
-func (a *appliedPolicy) warnOfOrder(h *Handler, repl *caddy.Replacer, user string) {
+func (a *compiledPolicy) warnOfOrder(h *Handler, repl *caddy.Replacer, user string) {
 	if user != "" || !strings.HasPrefix(a.user.single, "http.auth.") {
 		return
 	}
@@ -106,15 +106,15 @@ func setPolicyPlaceholders(repl *caddy.Replacer, o *policy.Outcome) {
 }
 
 // countPolicy counts and logs the decisions on the limits of the policy, which are the last
-// of a request, and notes refusals for bans.
+// of a request, and counts refusals for bans.
 func (h *Handler) countPolicy(hits *requestHits, outcome *edge.Outcome) {
 	o := &hits.policy
 	if outcome.Err != nil {
-		h.policy.counters.undecided(o.Marks, outcome)
+		h.policy.counters.undecided(o.Marks, withoutDecision(outcome))
 		return
 	}
 	if outcome.Paused {
-		h.policy.counters.paused(o.Marks)
+		h.policy.counters.undecided(o.Marks, "paused")
 		return
 	}
 	first := len(hits.decisions) - len(o.Marks)
@@ -129,12 +129,12 @@ func (h *Handler) countPolicy(hits *requestHits, outcome *edge.Outcome) {
 		}
 	}
 	if outcome.Status != 0 {
-		h.noteRefusal(hits)
+		h.countRefusal(hits)
 	}
 }
 
-// noteRefusal notes a refused request for bans.
-func (h *Handler) noteRefusal(hits *requestHits) {
+// countRefusal counts a refused request for bans.
+func (h *Handler) countRefusal(hits *requestHits) {
 	var bans []*policy.BanAfter
 	for _, z := range hits.zones {
 		bans = append(bans, z.ban)

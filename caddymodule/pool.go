@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -14,33 +15,50 @@ import (
 // configs that use it, and closes it when the last one has released it.
 var inUse = caddy.NewUsagePool()
 
-// use is something that the handlers of a config share.
+// resource is what handlers share: a *store, an *edge.Policy or a *history.Writer. Both methods may be
+// called again.
+type resource interface {
+	Prepare() // connects, in the background
+	Close()
+}
+
+// shared is a resource in the pool.
+type shared struct{ resource }
+
+// Destruct implements caddy.Destructor.
+func (s shared) Destruct() error {
+	s.Close()
+	return nil
+}
+
+// use is a resource that a config uses.
 type use struct {
 	settings any
-	value    shared
+	resource
 }
 
-// shared is a store, a policy or a history.
-type shared interface {
-	caddy.Destructor
-	prepare() // connects, in the background; it may be called again
-}
-
-// share returns what is shared with these settings, and opens it if there is none. first reports
-// whether the config has not used it yet.
-func (a *App) share(settings any, open caddy.Constructor) (value shared, first bool, err error) {
+// share returns the resource with these settings, and opens it if there is none. If the config has not
+// used the resource yet, share adds it to the metrics of the config with watch.
+func share[T resource](a *App, settings any, open func() (T, error), watch func(T)) (T, error) {
 	for _, u := range a.used {
 		if u.settings == settings {
-			return u.value, false, nil
+			return u.resource.(T), nil
 		}
 	}
-	loaded, _, err := inUse.LoadOrNew(settings, open)
+	loaded, _, err := inUse.LoadOrNew(settings, func() (caddy.Destructor, error) {
+		opened, err := open()
+		return shared{opened}, err
+	})
 	if err != nil {
-		return nil, false, err
+		var none T
+		return none, err
 	}
-	value = loaded.(shared)
+	value := loaded.(shared).resource.(T)
 	a.used = append(a.used, use{settings, value})
-	return value, true, nil
+	if a.metrics != nil {
+		watch(value)
+	}
+	return value, nil
 }
 
 // release releases all that a config uses, after a time. A history and a policy use the driver of their
@@ -58,4 +76,16 @@ func (a *App) release(after time.Duration) {
 			}
 		}
 	})
+}
+
+// closeAll closes all resources of a kind, because the process ends.
+func closeAll[T resource]() {
+	var wg sync.WaitGroup
+	inUse.Range(func(_, value any) bool {
+		if r, ok := value.(shared).resource.(T); ok {
+			wg.Go(r.Close)
+		}
+		return true
+	})
+	wg.Wait()
 }

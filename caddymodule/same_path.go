@@ -9,31 +9,31 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// placedHandler is a handler of a server, and the routes around it: first the route of the
+// routedHandler is a handler of a server, and the routes around it: first the route of the
 // server, then those of the subroutes, from the outside to the inside.
-type placedHandler struct {
+type routedHandler struct {
 	handler *Handler
-	routes  []placedRoute
+	routes  []outerRoute
 }
 
-// placedRoute is a route around a handler. place is its place in its list of routes. inwards is
-// the place, in this route, of the subroute with the next route, or of the handler itself.
-type placedRoute struct {
+// outerRoute is a route around a handler. index is that in its list of routes. inwards is
+// the index, in this route, of the subroute with the next route, or of the handler itself.
+type outerRoute struct {
 	*caddyhttp.Route
-	place, inwards int
+	index, inwards int
 }
 
-// placedHandlers returns the handlers in a list of routes, in the order of requests. around
+// routedHandlers returns the handlers in a list of routes, in the order of requests. around
 // are the routes around the list.
-func placedHandlers(list caddyhttp.RouteList, around []placedRoute) (found []placedHandler) {
+func routedHandlers(list caddyhttp.RouteList, around []outerRoute) (found []routedHandler) {
 	for i := range list {
 		for at, handler := range list[i].Handlers {
-			routes := append(slices.Clone(around), placedRoute{&list[i], i, at})
+			routes := append(slices.Clone(around), outerRoute{&list[i], i, at})
 			switch handler := handler.(type) {
 			case *Handler:
-				found = append(found, placedHandler{handler, routes})
+				found = append(found, routedHandler{handler, routes})
 			case *caddyhttp.Subroute:
-				found = append(found, placedHandlers(handler.Routes, routes)...)
+				found = append(found, routedHandlers(handler.Routes, routes)...)
 			}
 		}
 	}
@@ -42,7 +42,7 @@ func placedHandlers(list caddyhttp.RouteList, around []placedRoute) (found []pla
 
 // warnOfDoubleCharges warns of each prefix under which two handlers charge the same request, if
 // it can be told that there are such requests.
-func warnOfDoubleCharges(handlers []placedHandler) {
+func warnOfDoubleCharges(handlers []routedHandler) {
 	for i, second := range handlers {
 		var warned []string
 		for _, first := range handlers[:i] {
@@ -66,7 +66,7 @@ func warnOfDoubleCharges(handlers []placedHandler) {
 
 // doubleCharges returns the prefixes under which two handlers charge one request, and whether
 // both charge the limits of a policy.
-func doubleCharges(first, second placedHandler) (prefixes []string, policies bool) {
+func doubleCharges(first, second routedHandler) (prefixes []string, policies bool) {
 	exclusive, firstMatches, secondMatches := compare(first.routes, second.routes)
 	if exclusive {
 		return nil, false
@@ -90,11 +90,11 @@ func doubleCharges(first, second placedHandler) (prefixes []string, policies boo
 // compare compares the routes around two handlers of a server. It reports whether no
 // request reaches both, and which of the handlers have matchers around them that are not
 // around the other one.
-func compare(first, second []placedRoute) (exclusive, firstMatches, secondMatches bool) {
+func compare(first, second []outerRoute) (exclusive, firstMatches, secondMatches bool) {
 	for first[0] == second[0] { // a subroute around both
 		first, second = first[1:], second[1:]
 	}
-	if first[0].place == second[0].place { // a route around both
+	if first[0].index == second[0].index { // a route around both
 		first, second = first[1:], second[1:]
 	} else if group := first[0].Group; group != "" && group == second[0].Group {
 		return true, false, false

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -35,7 +36,7 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 	asked := time.Now()
 	var outcome edge.Outcome
 	if h.policy != nil {
-		outcome = h.policy.ask(h, r, repl, hits)
+		outcome = h.policy.askPolicy(h, r, repl, hits)
 		setPolicyPlaceholders(repl, &hits.policy)
 	}
 	failure := outcome.Err // of the policy
@@ -53,8 +54,8 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 		// The limits let the request pass. What the policy would have said is unknown.
 		outcome.Err = failure
 	}
-	if h.recording != nil {
-		h.recording.add(h, r, repl, hits, &outcome, asked)
+	if h.recorder != nil {
+		h.recorder.record(h, r, repl, hits, &outcome, asked)
 	}
 	if outcome.Status != 0 {
 		h.setHeaders(w, &outcome)
@@ -101,7 +102,7 @@ func (h *Handler) addHits(r *http.Request, repl *caddy.Replacer, hits *requestHi
 func (h *Handler) take(hits *requestHits, asked time.Time) edge.Outcome {
 	decider := h.decider
 	if h.policy != nil {
-		decider.Timeout = timeLeft(decider.Timeout, asked)
+		decider.Timeout = max(decider.Timeout-time.Since(asked), time.Millisecond) // refusals that are known need no more
 	}
 	// The request's context is not used: a client that closes its connection must not
 	// fail the batch that its request is in. The timeout bounds the wait.
@@ -109,11 +110,6 @@ func (h *Handler) take(hits *requestHits, asked time.Time) edge.Outcome {
 	h.duration.Observe(time.Since(asked).Seconds())
 	h.count(hits, &outcome)
 	return outcome
-}
-
-// timeLeft is what is left of the timeout of a request that the policy was asked about.
-func timeLeft(timeout time.Duration, asked time.Time) time.Duration {
-	return max(timeout-time.Since(asked), time.Millisecond) // refusals that are known need no more
 }
 
 // setHeaders sets the headers of a response. It returns the writer for the rest of the
@@ -190,18 +186,13 @@ func (h *Handler) count(hits *requestHits, outcome *edge.Outcome) {
 // decidedByPostgres reports whether the database made one of the decisions. A refusal from
 // the memory of the store does not show that the database answers.
 func decidedByPostgres(decisions []ratelimit.Decision) bool {
-	for i := range decisions {
-		if decisions[i].Source == ratelimit.FromPostgres {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(decisions, func(d ratelimit.Decision) bool { return d.Source == ratelimit.FromPostgres })
 }
 
 // logNoDecision logs that no decision was made. All handlers on the store together log this
 // at most once a second.
 func (h *Handler) logNoDecision(outcome *edge.Outcome) {
-	h.store.noteFailure(outcome.Err)
+	h.store.setFailing(outcome.Err)
 	dropped, ok := h.store.failures.Next(time.Now())
 	if !ok {
 		return

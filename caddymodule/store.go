@@ -54,9 +54,9 @@ func openStore(settings edge.StoreSettings, shown string) (*store, error) {
 	return s, nil
 }
 
-// noteFailure notes that the database does not answer, if err is that. It is not if a
+// setFailing remembers that the database does not answer, if err is that. It is not if a
 // single row is locked, or if a decision came too late.
-func (s *store) noteFailure(err error) {
+func (s *store) setFailing(err error) {
 	if errors.Is(err, ratelimit.ErrUnavailable) && !s.failing.Load() {
 		s.failing.Store(true)
 	}
@@ -74,17 +74,17 @@ func (s *store) logFailure(err error) {
 	if s.closed.Load() {
 		return
 	}
-	s.noteFailure(err)
+	s.setFailing(err)
 	if dropped, ok := s.failures.Next(time.Now()); ok {
 		caddy.Log().Named(logName).Error("the database failed", zap.Error(err), zap.Int64("not_logged", dropped))
 	}
 }
 
-func (s *store) prepare() { edge.Prepare(s.Store) }
+// Prepare connects, in the background.
+func (s *store) Prepare() { edge.Prepare(s.Store) }
 
-// Destruct implements caddy.Destructor: it closes the store.
-func (s *store) Destruct() error {
+// Close closes the store. From then on, the store logs nothing.
+func (s *store) Close() {
 	s.closed.Store(true)
-	s.Close()
-	return nil
+	s.Store.Close()
 }

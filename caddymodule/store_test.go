@@ -208,7 +208,7 @@ func TestPlaceholdersInADSN(t *testing.T) {
 var emptyPage = caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 
 // newHandler returns a handler without a Caddy, which counts in memory.
-func newHandler(tb testing.TB, rules ...Rule) *Handler {
+func newHandler(tb testing.TB, rules ...LimitSettings) *Handler {
 	tb.Helper()
 	inMemory, err := memory.New(memory.Options{})
 	if err != nil {
@@ -216,7 +216,7 @@ func newHandler(tb testing.TB, rules ...Rule) *Handler {
 	}
 	h := &Handler{logger: zap.NewNop(), store: &store{Store: inMemory}}
 	for _, r := range rules {
-		h.Zones = append(h.Zones, &Zone{Rule: r})
+		h.Zones = append(h.Zones, &Zone{LimitSettings: r})
 	}
 	if err := h.compile(); err != nil {
 		tb.Fatal(err)
@@ -251,7 +251,7 @@ func (header) WriteHeader(int)             {}
 
 func BenchmarkServeHTTP(b *testing.B) {
 	many := fmt.Sprint(int64(ratelimit.MaxEvents))
-	for name, rules := range map[string][]Rule{
+	for name, rules := range map[string][]LimitSettings{
 		"address":      {{Prefix: "a", Limit: many + " 1h"}},
 		"header":       {{Prefix: "a", Limit: many + " 1h", Key: "{http.request.header.X-User}"}},
 		"secret":       {{Prefix: "a", Limit: many + " 1h", Key: "{http.request.header.Authorization}"}},
@@ -281,7 +281,7 @@ func TestARequestNeedsFewAllocations(t *testing.T) {
 	if raced {
 		t.Skip("the race detector allocates memory itself; make test runs this test without it")
 	}
-	h := newHandler(t, Rule{Prefix: "a", Limit: "1000000000 1h"})
+	h := newHandler(t, LimitSettings{Prefix: "a", Limit: "1000000000 1h"})
 	r, w := request(), header{http.Header{}}
 	least := 100.0
 	for range 5 { // goroutines of other tests allocate, too

@@ -19,7 +19,6 @@ type block struct {
 	d     *caddyfile.Dispenser
 	title string // the beginning of errors about a zone; or ""
 	start caddyfile.Token
-	name  string                     // the subdirective that is being read
 	seen  map[string]caddyfile.Token // the subdirectives that were read
 }
 
@@ -28,32 +27,25 @@ func newBlock(d *caddyfile.Dispenser) *block {
 	return &block{d: d, start: d.Token(), seen: map[string]caddyfile.Token{}}
 }
 
-// next reads the subdirective at which the dispenser is, and returns its arguments.
-func (b *block) next() (args []string, err error) {
-	token := b.d.Token()
-	b.name = token.Text
-	if before, ok := b.seen[b.name]; ok {
-		return nil, errorAt(token, fmt.Errorf("%s%s: given twice: must be given once, and is on line %d already", b.title, b.name, before.Line))
-	}
-	b.seen[b.name] = token
-	return b.d.RemainingArgs(), nil
-}
-
 // read reads the subdirective at which the dispenser is into the field of a struct that has its
 // name in JSON. others are the names of subdirectives that are in no table.
 func (b *block) read(into any, table []edge.Setting, others ...string) error {
-	args, err := b.next()
-	if err != nil {
-		return err
+	token := b.d.Token()
+	name := token.Text
+	if before, ok := b.seen[name]; ok {
+		return errorAt(token, fmt.Errorf("%s%s: given twice: must be given once, and is on line %d already", b.title, name, before.Line))
 	}
+	b.seen[name] = token
 	names := others
 	for i := range table {
-		if table[i].Name == b.name {
-			return b.set(field(into, b.name), &table[i], args)
+		if table[i].Name == name {
+			return b.set(field(into, name), &table[i], b.d.RemainingArgs())
 		}
 		names = append(names, table[i].Name)
 	}
-	return b.unknown(names)
+	slices.Sort(names)
+	err := &ratelimit.FieldError{Field: "subdirective", Value: name, Want: "one of " + strings.Join(names, ", ")}
+	return errorAt(token, fmt.Errorf("%s%w", b.title, err))
 }
 
 // set sets the field of a setting to its arguments. It checks only what the field cannot hold if
@@ -107,14 +99,6 @@ func (b *block) wrong(field, value, want string) error {
 	return b.locate(&ratelimit.FieldError{Field: field, Value: value, Want: want})
 }
 
-// unknown returns an error about a subdirective that does not exist. names are the
-// subdirectives that do.
-func (b *block) unknown(names []string) error {
-	slices.Sort(names)
-	err := &ratelimit.FieldError{Field: "subdirective", Value: b.name, Want: "one of " + strings.Join(names, ", ")}
-	return errorAt(b.seen[b.name], fmt.Errorf("%s%w", b.title, err))
-}
-
 // locate adds a line to an error: that of the subdirective that the error names, or else
 // that of the beginning of the block.
 func (b *block) locate(err error) error {
@@ -122,8 +106,11 @@ func (b *block) locate(err error) error {
 		return nil
 	}
 	token := b.start
-	if at, ok := b.seen[fieldOf(err)]; ok {
-		token = at
+	var named *ratelimit.FieldError
+	if errors.As(err, &named) {
+		if at, ok := b.seen[named.Field]; ok {
+			token = at
+		}
 	}
 	return errorAt(token, fmt.Errorf("%s%w", b.title, err))
 }
@@ -133,13 +120,4 @@ func errorAt(token caddyfile.Token, err error) error {
 	d := caddyfile.NewDispenser([]caddyfile.Token{token})
 	d.Next()
 	return d.WrapErr(err)
-}
-
-// fieldOf is the name of the field that an error is about, or "".
-func fieldOf(err error) string {
-	var field *ratelimit.FieldError
-	if errors.As(err, &field) {
-		return field.Field
-	}
-	return ""
 }

@@ -22,10 +22,10 @@ type Zone struct {
 	// matcher sets matches. Default: all.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
-	Rule
+	LimitSettings
 }
 
-// name returns the name of the zone in errors. i is the zone's place in Handler.Zones.
+// name returns the name of the zone in errors. i is the index in Handler.Zones.
 func (z *Zone) name(i int) string {
 	if z.Prefix == "" {
 		return "zone " + strconv.Itoa(i+1)
@@ -35,7 +35,7 @@ func (z *Zone) name(i int) string {
 
 // zoneError is an error about a zone.
 type zoneError struct {
-	at   int // the zone's place in Handler.Zones
+	at   int // its index in Handler.Zones
 	name string
 	err  error
 }
@@ -44,14 +44,14 @@ func (e *zoneError) Error() string { return e.name + ": " + e.err.Error() }
 
 func (e *zoneError) Unwrap() error { return e.err }
 
-// zone is a rule that was compiled.
+// zone is a limit of a configuration that was compiled.
 type zone struct {
 	limit    *ratelimit.Limit
 	matchers caddyhttp.MatcherSets
 	key      key
-	cost     int64  // 0 if costText gives it
-	costText string // with placeholders
-	minCost  int64  // the least that costText gives
+	cost     int64 // 0 if costText gives it
+	costText template
+	minCost  int64 // the least that costText gives
 	secret   bool
 	ban      *policy.BanAfter // nil if refusals lead to none
 	audit    history.Audit
@@ -61,14 +61,14 @@ type zone struct {
 
 // row is for edge.CheckRows.
 func (z *zone) row() edge.Row {
-	return edge.Row{Limit: z.limit, Fixed: z.key.fixed(), Key: z.key.text}
+	return edge.Row{Limit: z.limit, Fixed: z.key.fixed, Key: z.key.text}
 }
 
 // hit is what a request is charged in the zone.
 func (z *zone) hit(r *http.Request, repl *caddy.Replacer) ratelimit.Hit {
 	hit := ratelimit.Hit{Limit: z.limit, Key: z.key.of(r, repl), Cost: z.cost, Secret: z.secret}
 	if hit.Cost == 0 {
-		edge.SetCost(&hit, repl.ReplaceAll(z.costText, ""), z.minCost)
+		edge.SetCost(&hit, z.costText.of(repl), z.minCost)
 	}
 	return hit
 }

@@ -80,7 +80,9 @@ type Config struct {
 	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
 }
 
-// Zone is one limit.
+// Zone is one limit, in text: prefix, key, algorithm, limit, burst, cost, minCost, durable,
+// synchronousCommit, lease, hashKey, ipv4Prefix, ipv6Prefix, ban and audit. edge.LimitTable says
+// what each of them means, which values and units it has, and what holds without it.
 type Zone = edge.LimitSettings
 
 // History is what is recorded of requests, and for how long. Requests do not wait for it.
@@ -169,7 +171,8 @@ type IPStrategy struct {
 	IPv6Subnet *int `json:"ipv6Subnet,omitempty"`
 }
 
-// CreateConfig returns the defaults.
+// CreateConfig returns a configuration in which nothing is set. Traefik decodes its dynamic
+// configuration into it. What is still "" after that has the default that its field documents.
 func CreateConfig() *Config {
 	return &Config{}
 }

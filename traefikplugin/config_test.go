@@ -123,12 +123,12 @@ func TestZonesAloneAreEnough(t *testing.T) {
 	c := CreateConfig()
 	c.DSN = "memory"
 	c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Key: "x"}, {Prefix: "a", Limit: "5 1m", Key: "y"}, {Prefix: "a", Limit: "5 1m", Durable: "on", HashKey: "true"}}
-	rules, err := c.rules()
+	zones, err := c.compile()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rules) != 3 || !rules[2].secret || rules[2].cost != 1 || expand(rules[1].key, nil, nil, 0, 0) != "y" {
-		t.Errorf("%+v", rules)
+	if len(zones) != 3 || !zones[2].secret || zones[2].cost != 1 || expand(zones[1].key, nil, nil, 0, 0) != "y" {
+		t.Errorf("%+v", zones)
 	}
 }
 
@@ -138,9 +138,9 @@ func TestSettingsAreAsInCaddy(t *testing.T) {
 	c.DSN = "postgres://localhost/x"
 	c.Durable, c.SynchronousCommit, c.HashKey = "on", "1", "off"
 	c.AutoMigrate, c.InMemoryBlock, c.CleanupProbability, c.MaxConns, c.MaxBlockedKeys = "off", "false", "0", "3", "7"
-	rules, err := c.rules()
-	if err != nil || !rules[0].limit.Durable || !rules[0].limit.SynchronousCommit || rules[0].secret {
-		t.Errorf("%+v, %v", rules, err)
+	zones, err := c.compile()
+	if err != nil || !zones[0].limit.Durable || !zones[0].limit.SynchronousCommit || zones[0].secret {
+		t.Errorf("%+v, %v", zones, err)
 	}
 	settings, err := c.store()
 	if want := (edge.StoreSettings{DSN: c.DSN, MaxConns: 3}); err != nil || settings != want {

@@ -21,15 +21,9 @@ const (
 // are written with underscores, which many upstreams take for the same.
 func removeForwarded(h http.Header) {
 	for name := range h {
-		if n := len(name); n == len(userHeader) || n == len(keyHeader) {
-			removeIfForwarded(h, name)
+		if n := len(name); (n == len(userHeader) || n == len(keyHeader)) && isForwarded(name) {
+			delete(h, name)
 		}
-	}
-}
-
-func removeIfForwarded(h http.Header, name string) {
-	if isForwarded(name) {
-		delete(h, name)
 	}
 }
 
@@ -41,29 +35,29 @@ func isForwarded(name string) bool {
 	return false
 }
 
-// keepForwarded removes the names that forward sets from Connection: a proxy does not pass on
+// unlistForwarded removes the names that forward sets from Connection: a proxy does not pass on
 // the headers that Connection names, and a client could so hide them from the upstream.
-func keepForwarded(h http.Header) {
-	var kept []string
+func unlistForwarded(h http.Header) {
+	var others []string
 	for _, value := range h["Connection"] {
 		for _, name := range strings.Split(value, ",") {
 			if name = strings.TrimSpace(name); name != "" && !isForwarded(name) {
-				kept = append(kept, name)
+				others = append(others, name)
 			}
 		}
 	}
-	if kept == nil {
+	if others == nil {
 		delete(h, "Connection")
 		return
 	}
-	h["Connection"] = []string{strings.Join(kept, ", ")}
+	h["Connection"] = []string{strings.Join(others, ", ")}
 }
 
 // forward sets the headers that tell the upstream what the policy knows. What is unknown has
 // no header.
 func forward(h http.Header, o *policy.Outcome) {
 	if h["Connection"] != nil {
-		keepForwarded(h)
+		unlistForwarded(h)
 	}
 	if o.User != "" {
 		h[userHeader] = []string{headerText(o.User)}

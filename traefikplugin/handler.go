@@ -30,7 +30,7 @@ type handler struct {
 	// Nil without a policy.
 	policy   *edge.Policy
 	live     *policy.Policy // of policy
-	template *policyTemplate
+	template *compiledPolicy
 }
 
 // background is the context of all decisions. The context of a request is not used. It would
@@ -68,16 +68,31 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serveAtOnce is ServeHTTP without a queue.
 func serveAtOnce(h *handler, w http.ResponseWriter, r *http.Request) {
-	if admitAtOnce(h, w, r) {
+	p := newPendingRequest()
+	p.hits = h.hits
+	p.w = w
+	p.r = r
+	p.began = time.Now()
+	admitAtOnce(h, p)
+	if p.admitted {
 		pass(h.upstream, w, r)
 	}
+}
+
+func admitAtOnce(h *handler, p *pendingRequest) {
+	defer contain(h, p)
+	decideLate(h, p, nil)
 }
 
 // serveOther is the rest of ServeHTTP with a policy, or for a request that deliver has not admitted. It is
 // a function of its own because ServeHTTP would take longer for all requests.
 func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Request, queued bool) {
 	if queued && !p.admitted {
-		finishUnadmitted(h, p)
+		if p.body == "" {
+			withoutDecision(h, p)
+		} else if p.asked {
+			countRefusal(h, p, p.call.Decisions)
+		}
 	}
 	if p.asked {
 		if p.admitted && h.template.forward {
@@ -108,21 +123,6 @@ func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Re
 	}
 }
 
-// admitAtOnce reports whether a request passes, without a queue. If the request does not pass,
-// admitAtOnce has sent the response.
-func admitAtOnce(h *handler, w http.ResponseWriter, r *http.Request) (passes bool) {
-	defer contain(h, w, &passes)
-	p := newPendingRequest()
-	p.hits = h.hits
-	p.w = w
-	p.r = r
-	outcome := askStore(p, h.decider)
-	if outcome.Err != nil {
-		outcome = noDecision(h, p, outcome.Err)
-	}
-	return respond(w, &outcome)
-}
-
 // askStore decides a request without a queue.
 func askStore(p *pendingRequest, d *edge.Decider) edge.Outcome {
 	fill([]*batch.Call{p.call})
@@ -146,30 +146,21 @@ func decideLate(h *handler, p *pendingRequest, failure error) {
 	outcome := askStore(p, &d)
 	if outcome.Err != nil {
 		outcome = noDecision(h, p, outcome.Err)
-	} else if outcome.Status != 0 {
-		noteRefusal(h, p, p.call.Decisions)
+	} else if outcome.Status != 0 && p.asked {
+		countRefusal(h, p, p.call.Decisions)
 	}
 	if failure != nil && outcome.Status == 0 {
 		outcome.Err = failure
 	}
-	p.admitted = answer(p, &outcome, p.call.Hits, p.call.Decisions)
-}
-
-// finishUnadmitted does what is left for a request that the queue has not admitted.
-func finishUnadmitted(h *handler, p *pendingRequest) {
-	if p.body == "" {
-		p.admitted = withoutDecision(h, p)
-	} else if p.asked {
-		noteRefusal(h, p, p.call.Decisions)
-	}
+	answer(p, &outcome, p.call.Hits, p.call.Decisions)
 }
 
 // withoutDecision answers a request for which the queue has made no decision.
-func withoutDecision(h *handler, p *pendingRequest) (passes bool) {
-	defer contain(h, p.w, &passes)
+func withoutDecision(h *handler, p *pendingRequest) {
+	defer contain(h, p)
 	fill([]*batch.Call{p.call}) // its hits may be those of an earlier request
 	outcome := noDecision(h, p, p.call.Err)
-	return answer(p, &outcome, p.call.Hits, p.call.Decisions)
+	answer(p, &outcome, p.call.Hits, p.call.Decisions)
 }
 
 // noDecision returns the outcome of a request for which no decision was made, and logs the
@@ -194,35 +185,33 @@ func noDecision(h *handler, p *pendingRequest, err error) edge.Outcome {
 	return outcome
 }
 
-// answer records and responds to a request that no batch has decided. It reports whether the
-// request passes.
-func answer(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
+// answer records and responds to a request that no batch has decided: it sets the headers, and refuses a
+// request that does not pass.
+func answer(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	if p.hits.recorder != nil {
 		record(p, o, hits, decisions)
 	}
-	return respond(p.w, o)
+	respond(p, o)
 }
 
-// respond sets the headers, and refuses a request that does not pass. It reports whether
-// the request passes.
-func respond(w http.ResponseWriter, o *edge.Outcome) bool {
-	edge.SetHeaders(w.Header(), o)
-	if o.Status == 0 {
-		return true
+func respond(p *pendingRequest, o *edge.Outcome) {
+	edge.SetHeaders(p.w.Header(), o)
+	p.admitted = o.Status == 0
+	if !p.admitted {
+		o.Refuse(p.w)
 	}
-	o.Refuse(w)
-	return false
 }
 
 // contain must be deferred. It turns a panic of the plugin into an outcome without a decision.
-func contain(h *handler, w http.ResponseWriter, passes *bool) {
-	if p := recover(); p != nil {
-		panicked(h, w, passes, p)
+func contain(h *handler, p *pendingRequest) {
+	if failure := recover(); failure != nil {
+		panicked(h, p, failure)
 	}
 }
 
-func panicked(h *handler, w http.ResponseWriter, passes *bool, p any) {
-	outcome := edge.NoDecision(h.decider.OnError, fmt.Errorf("panic: %v", p))
+func panicked(h *handler, p *pendingRequest, failure any) {
+	p.outcome.Reset() // it may be that of an earlier request
+	outcome := edge.NoDecision(h.decider.OnError, fmt.Errorf("panic: %v", failure))
 	h.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.name, outcome.Consequence(), outcome.Err))
-	*passes = respond(w, &outcome)
+	respond(p, &outcome)
 }

@@ -88,7 +88,7 @@ type recorder struct {
 	audit     history.Audit
 	counts    bool // requests that pass are in the metrics and the usage, and never in the audit log
 	addresses *addresses
-	policy    *policyTemplate // nil without a policy
+	policy    *compiledPolicy // nil without a policy
 
 	// The API key of the policy, or a key that is hashed by the configuration, has a placeholder
 	// of the host, or of the path, which is then not recorded.
@@ -96,14 +96,14 @@ type recorder struct {
 }
 
 // newRecorder returns a recorder. p may be nil.
-func newRecorder(w *history.Writer, audit history.Audit, a *addresses, p *policyTemplate, rules []*rule) *recorder {
+func newRecorder(w *history.Writer, audit history.Audit, a *addresses, p *compiledPolicy, zones []*zone) *recorder {
 	r := &recorder{writer: w, audit: audit, counts: audit.Level < history.AuditSample, addresses: a, policy: p}
 	if p != nil {
 		hide(r, p.keyText)
 	}
-	for _, rule := range rules {
-		if rule.hashed {
-			hide(r, rule.key)
+	for _, z := range zones {
+		if z.hashed {
+			hide(r, z.key)
 		}
 	}
 	return r

@@ -70,7 +70,7 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 		zone := c.zone
 		zone.Prefix, zone.Limit = "a", "5 1m"
 		config := &Config{Zones: []Zone{zone}}
-		var policy *policyTemplate
+		var policy *compiledPolicy
 		if c.apiKey != "" {
 			config.Policy = []Policy{{APIKey: c.apiKey}}
 			var err error
@@ -78,11 +78,11 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		rules, err := config.rules()
+		zones, err := config.compile()
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := newRecorder(nil, history.Audit{}, nil, policy, rules)
+		r := newRecorder(nil, history.Audit{}, nil, policy, zones)
 		if r.hidesHost != c.host || r.hidesPath != c.path {
 			t.Errorf("%s: hides the host %v and the path %v, want %v and %v", name, r.hidesHost, r.hidesPath, c.host, c.path)
 		}

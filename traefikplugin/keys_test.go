@@ -23,7 +23,7 @@ func TestFrequentKeysAreAsAll(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := newHitTemplate([]*rule{{
+		f := newHitTemplate([]*zone{{
 			limit: &ratelimit.Limit{Prefix: "p"}, key: key, cost: 1,
 			ipv4: rapid.SampledFrom([]int{32, 24, 8}).Draw(t, "ipv4"), ipv6: rapid.SampledFrom([]int{128, 64, 48}).Draw(t, "ipv6"),
 		}}, addresses)

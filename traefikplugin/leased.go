@@ -18,7 +18,7 @@ import (
 // cost, and a key of one part that is not a secret. It does not change.
 type leasedHandler struct {
 	upstream *upstream
-	queued   *handler // decides the requests for which no units are held
+	queued   *handler // decides the requests for which the lease has too few units
 	limit    *ratelimit.Limit
 	row      lease.Row // without the key, unless it is fixed
 	quota    string    // of the limit
@@ -63,7 +63,7 @@ func withLeases(h *handler) http.Handler {
 // renew the lease. It is what lease.Take does, in one function, because each call takes long in the
 // interpreter, and so does each intermediate value of a function, even if it is not reached. Through the
 // queue such a request takes 6 times the processor time (benchmark Interpreted/Postgres,_leased in
-// integration, in turns).
+// integration, in turns). TestALeaseDecidesAsTheQueue runs both forms on the same requests.
 func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	row := h.row
 	switch h.from {

@@ -28,6 +28,9 @@ import (
 
 // New returns the middleware. It does not wait for the database. ctx ends at the next reload.
 // The middleware then releases its pool. It still serves requests that arrive later.
+//
+// An error names the setting as Config has it, such as zones[0].limit, what it holds (never a DSN),
+// and what it must be.
 func New(ctx context.Context, next http.Handler, config *Config, name string) (http.Handler, error) {
 	h, err := newHandler(ctx, next, config, name, shared)
 	if err != nil {
@@ -45,7 +48,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	rules, err := config.rules()
+	zones, err := config.compile()
 	if err != nil {
 		return nil, err
 	}
@@ -68,12 +71,12 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{upstream: newUpstream(next, read.Headers), name: name, registry: r, hits: newHitTemplate(rules, addresses)}
+	h := &handler{upstream: newUpstream(next, read.Headers), name: name, registry: r, hits: newHitTemplate(zones, addresses)}
 	if h.pool, err = r.acquire(settings, read.Timeout); err != nil {
 		return nil, err
 	}
 	h.uses = append(h.uses, h.pool.use)
-	if err := h.acquire(p, recorded, rules); err != nil {
+	if err := h.acquire(p, recorded, zones); err != nil {
 		h.release()
 		return nil, err
 	}
@@ -82,9 +85,9 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		r.warnOfPassword(h.pool)
 	}
 	h.hits.warnings = &emptyKeys{logger: h.pool.logger, name: name, logged: map[string]bool{}}
-	for _, rule := range rules {
-		for _, warning := range edge.Warnings(rule.limit, rule.cost) {
-			h.pool.logger.log("middleware " + name + ", prefix " + rule.limit.Prefix + ": " + camelCase(warning.Field) + " " + warning.Text)
+	for _, z := range zones {
+		for _, warning := range edge.Warnings(z.limit, z.cost) {
+			h.pool.logger.log("middleware " + name + ", prefix " + z.limit.Prefix + ": " + camelCase(warning.Field) + " " + warning.Text)
 		}
 	}
 	h.decider = &edge.Decider{Store: h.pool.store, Timeout: read.Timeout, OnError: read.OnError}
@@ -100,13 +103,13 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 }
 
 // acquire acquires what a handler shares on its pool: the policy and the history, if it has any.
-func (h *handler) acquire(p *policyTemplate, recorded *recordSettings, rules []*rule) error {
+func (h *handler) acquire(p *compiledPolicy, recorded *recordSettings, zones []*zone) error {
 	if p != nil {
 		used, err := h.registry.acquirePolicy(h.pool, p.settings)
 		if err != nil {
 			return err
 		}
-		h.uses = append(h.uses, used.use)
+		h.uses = append(h.uses, used)
 		h.policy = used.policy
 		h.live = used.policy.Live()
 		h.template = p
@@ -116,8 +119,8 @@ func (h *handler) acquire(p *policyTemplate, recorded *recordSettings, rules []*
 		if err != nil {
 			return err
 		}
-		h.uses = append(h.uses, used.use)
-		h.hits.recorder = newRecorder(used.writer, recorded.audit, h.hits.addresses, p, rules)
+		h.uses = append(h.uses, used)
+		h.hits.recorder = newRecorder(used.writer, recorded.audit, h.hits.addresses, p, zones)
 		h.hits.recorder.registry = h.registry
 	}
 	return nil

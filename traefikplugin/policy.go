@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// policyTemplate is a Policy, read and checked.
-type policyTemplate struct {
+// compiledPolicy is a Policy that was compiled.
+type compiledPolicy struct {
 	settings  edge.PolicySettings
 	addresses *addresses
 
@@ -27,7 +27,7 @@ type policyTemplate struct {
 }
 
 // policy reads the policy of a configuration, or returns nil.
-func (c *Config) policy(a *addresses) (*policyTemplate, error) {
+func (c *Config) policy(a *addresses) (*compiledPolicy, error) {
 	if c.Policy == nil {
 		return nil, nil
 	}
@@ -47,8 +47,8 @@ func (c *Config) policy(a *addresses) (*policyTemplate, error) {
 }
 
 // read reads a policy. Errors have the names of package edge.
-func (c *Policy) read() (*policyTemplate, error) {
-	t := &policyTemplate{}
+func (c *Policy) read() (*compiledPolicy, error) {
+	t := &compiledPolicy{}
 	var err error
 	if t.keyText, err = parseSender("api_key", c.APIKey, "{header.X-Api-Key}"); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (c *Policy) read() (*policyTemplate, error) {
 	return t, err
 }
 
-// parseSender reads text that tells senders apart.
+// parseSender reads text that says which sender a request is of, and so must have a placeholder.
 func parseSender(field, text, example string) (template, error) {
 	t, err := parseTemplate(field, text)
 	if err == nil && text != "" && t.fixed() {
@@ -108,7 +108,7 @@ func textOf(t template, r *http.Request, a *addresses) string {
 
 // checkBesidePolicy checks what a limit may have only with a policy, or only without. A key
 // that contains the API key of the policy is a secret.
-func (c *Config) checkBesidePolicy(z *Zone, r *rule) error {
+func (c *Config) checkBesidePolicy(z *Zone, r *zone) error {
 	if c.Policy != nil {
 		if z.HashKey == "" && len(c.Policy) > 0 && hasPieceOf(r.key, c.Policy[0].APIKey) {
 			r.secret = true
@@ -144,7 +144,7 @@ const plainHost = "abcdefghijklmnopqrstuvwxyz0123456789-_."
 // setFacts sets what the policy is to know of a request, and returns its API key and its
 // user. It reports false for a path that has two meanings. The frequent forms are taken as they
 // are, and all others are for functions: see package batch.
-func setFacts(t *policyTemplate, f *policy.Facts, r *http.Request) (key, user string, ok bool) {
+func setFacts(t *compiledPolicy, f *policy.Facts, r *http.Request) (key, user string, ok bool) {
 	key = ""
 	user = ""
 	if values := r.Header[t.key]; len(values) == 1 { // no header has the name ""
@@ -174,7 +174,7 @@ func setFacts(t *policyTemplate, f *policy.Facts, r *http.Request) (key, user st
 }
 
 // senderOf is the API key and the user of a request.
-func senderOf(t *policyTemplate, r *http.Request) (key, user string) {
+func senderOf(t *compiledPolicy, r *http.Request) (key, user string) {
 	key = ""
 	user = ""
 	if t.keyText != nil {
@@ -187,7 +187,7 @@ func senderOf(t *policyTemplate, r *http.Request) (key, user string) {
 }
 
 // setVarying sets what is fixed in most configurations.
-func setVarying(t *policyTemplate, f *policy.Facts, r *http.Request) {
+func setVarying(t *compiledPolicy, f *policy.Facts, r *http.Request) {
 	f.Route = textOf(t.route, r, t.addresses)
 	if f.Tier == "" {
 		f.Tier = textOf(t.tier, r, t.addresses)

@@ -18,7 +18,8 @@ import (
 // are all Simple: without policy.Recall such a request takes 1.3 times the processor time, and 1,140
 // allocations instead of 860 (benchmark Interpreted/Postgres,_policy in integration, in turns).
 func askPolicy(h *handler, p *pendingRequest) (queued bool) {
-	defer containPolicy(h, p, &queued)
+	queued = false // after a panic, too
+	defer contain(h, p)
 	removeForwarded(p.r.Header)
 	if h.hits.recorder != nil {
 		p.began = time.Now()
@@ -77,20 +78,20 @@ func askAgain(h *handler, p *pendingRequest, key, user string, err error) error 
 	if failure != nil {
 		return err
 	}
-	defer registry.release(pool, replaced.use)
+	defer registry.release(pool, replaced)
 	return replaced.policy.Ask(background, timeout, key, user, &p.facts, &p.outcome)
 }
 
 // follow does what the outcome of the policy says, and reports whether the queue decides the request.
 func follow(h *handler, p *pendingRequest) bool {
 	if p.outcome.Reason != policy.NotRefused && !h.policy.Lift(&p.outcome) {
-		noteRefusal(h, p, nil)
+		countRefusal(h, p, nil)
 		refusal := edge.RefusalOf(&p.outcome)
-		p.admitted = answer(p, &refusal, nil, nil)
+		answer(p, &refusal, nil, nil)
 		return false
 	}
 	if len(h.hits.hits) == 0 && len(p.outcome.Hits) == 0 {
-		p.admitted = answer(p, &edge.Outcome{}, nil, nil)
+		answer(p, &edge.Outcome{}, nil, nil)
 		return false
 	}
 	return true
@@ -102,25 +103,14 @@ func withoutPolicy(h *handler, p *pendingRequest, err error) {
 	outcome := edge.NoDecision(h.decider.OnError, err)
 	h.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.name, outcome.Consequence(), err))
 	if outcome.Status != 0 || len(h.hits.hits) == 0 && len(p.outcome.Hits) == 0 {
-		p.admitted = answer(p, &outcome, nil, nil)
+		answer(p, &outcome, nil, nil)
 		return
 	}
 	decideLate(h, p, err)
 }
 
-// containPolicy must be deferred. It turns a panic into an outcome without a decision.
-func containPolicy(h *handler, p *pendingRequest, queued *bool) {
-	if failure := recover(); failure != nil {
-		p.outcome.Reset() // it may be that of an earlier request
-		*queued = false
-		admitted := false
-		panicked(h, p.w, &admitted, failure)
-		p.admitted = admitted
-	}
-}
-
-// noteRefusal notes a refused request for bans.
-func noteRefusal(h *handler, p *pendingRequest, decisions []ratelimit.Decision) {
+// countRefusal counts a refused request for bans.
+func countRefusal(h *handler, p *pendingRequest, decisions []ratelimit.Decision) {
 	sender := &edge.Sender{KeyID: p.outcome.KeyID, User: p.outcome.User, Address: p.facts.Address}
 	h.policy.AddRefusals(sender, h.hits.bans, p.call.Hits, decisions, &p.outcome)
 }

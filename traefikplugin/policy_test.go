@@ -281,13 +281,13 @@ func TestAPolicyIsShared(t *testing.T) {
 		c.DSN, c.Timeout, c.Policy = dsn, "1ms", []Policy{{Refresh: refresh}}
 		pool = open(t, ctx, r, &served{}, c).pool
 	}
-	if len(r.pools) != 1 || len(pool.policies) != 2 {
-		t.Errorf("%d pools and %d policies, want 1 and 2", len(r.pools), len(pool.policies))
+	if len(r.pools) != 1 || len(pool.shared) != 2 {
+		t.Errorf("%d pools and %d policies, want 1 and 2", len(r.pools), len(pool.shared))
 	}
 	cancel()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		r.mu.Lock()
-		left := len(pool.policies)
+		left := len(pool.shared)
 		r.mu.Unlock()
 		if left == 0 {
 			break

@@ -12,12 +12,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// sharing counts the middlewares that share something. It is guarded by the registry's mutex.
+// sharing is a pool, or a policy or a history on a pool, that middlewares share. users and closing are
+// guarded by the registry's mutex. All else does not change.
 type sharing struct {
 	users   int
 	closing *time.Timer // closes what is shared; nil while there are users
 	forget  func()      // removes it from the registry
 	close   func()
+
+	policy *edge.Policy    // nil if it is none
+	writer *history.Writer // of a history; nil if it is none
 }
 
 // pool is a store that middlewares with the same settings share.
@@ -28,13 +32,12 @@ type pool struct {
 	logger   *logger
 
 	// Guarded by the registry's mutex.
-	use       *sharing
-	longest   time.Duration                   // the longest timeout of any user
-	queues    map[time.Duration]*requestQueue // by timeout
-	limits    map[ratelimit.Limit]*ratelimit.Limit
-	policies  map[edge.PolicySettings]*sharedPolicy
-	histories map[edge.HistorySettings]*sharedHistory
-	warned    bool // that a DSN in the configuration holds a password
+	use     *sharing
+	longest time.Duration                   // the longest timeout of any user
+	queues  map[time.Duration]*requestQueue // by timeout
+	limits  map[ratelimit.Limit]*ratelimit.Limit
+	shared  map[string]*sharing // policies and histories, by kind and settings
+	warned  bool                // that a DSN in the configuration holds a password
 }
 
 // registry holds the pools of this interpreter. A Traefik process has one interpreter for
@@ -66,8 +69,7 @@ func (r *registry) acquire(s edge.StoreSettings, timeout time.Duration) (*pool, 
 	if p == nil {
 		p = &pool{
 			settings: s, logger: &logger{}, queues: map[time.Duration]*requestQueue{},
-			limits: map[ratelimit.Limit]*ratelimit.Limit{}, policies: map[edge.PolicySettings]*sharedPolicy{},
-			histories: map[edge.HistorySettings]*sharedHistory{},
+			limits: map[ratelimit.Limit]*ratelimit.Limit{}, shared: map[string]*sharing{},
 		}
 		store, db, err := openStore(s, p.logger)
 		if err != nil {
@@ -90,61 +92,58 @@ func (r *registry) acquire(s edge.StoreSettings, timeout time.Duration) (*pool, 
 // request of a known API key takes 1.6 times the processor time, and 1,570 allocations instead of 860.
 const remembered = 16384
 
-// sharedPolicy is a policy in the database of a pool.
-type sharedPolicy struct {
-	policy *edge.Policy
-	use    *sharing
-}
-
-// acquirePolicy is acquire for the policy in the database of a pool.
-func (r *registry) acquirePolicy(p *pool, s edge.PolicySettings) (*sharedPolicy, error) {
+// acquireShared is acquire for a policy or a history on a pool. what is its kind and its settings. open
+// sets the rest of its sharing.
+func (r *registry) acquireShared(p *pool, what string, open func(s *sharing) error) (*sharing, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	used := p.policies[s]
-	if used == nil {
-		opened, err := edge.OpenPolicy(p.store, p.db, s, edge.PolicyOptions{
+	s := p.shared[what]
+	if s == nil {
+		s = &sharing{forget: func() { delete(p.shared, what) }}
+		if err := open(s); err != nil {
+			return nil, err
+		}
+		p.shared[what] = s
+	}
+	s.add()
+	return s, nil
+}
+
+// acquirePolicy acquires the policy in the database of a pool.
+func (r *registry) acquirePolicy(p *pool, settings edge.PolicySettings) (*sharing, error) {
+	return r.acquireShared(p, fmt.Sprintf("policy %#v", settings), func(s *sharing) error {
+		opened, err := edge.OpenPolicy(p.store, p.db, settings, edge.PolicyOptions{
 			Node: p.settings.NodeNameOf(proxyKind), AutoMigrate: p.settings.AutoMigrate, Remember: remembered, OnError: p.logger.failure,
 		})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		opened.Prepare()
-		used = &sharedPolicy{policy: opened, use: &sharing{forget: func() { delete(p.policies, s) }, close: func() { opened.Close() }}}
-		p.policies[s] = used
-	}
-	used.use.add()
-	return used, nil
+		s.policy = opened
+		s.close = func() { opened.Close() }
+		return nil
+	})
 }
 
-// sharedHistory is a history in the database of a pool.
-type sharedHistory struct {
-	writer *history.Writer
-	use    *sharing
-}
-
-// acquireHistory is acquire for the history in the database of a pool. A history is a user of its
-// pool, so that it can write what is pending when it is closed.
-func (r *registry) acquireHistory(p *pool, s edge.HistorySettings) (*sharedHistory, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	used := p.histories[s]
-	if used == nil {
-		opened, err := edge.OpenHistory(p.db, s, edge.HistoryOptions{
+// acquireHistory acquires the history in the database of a pool. A history is a user of its pool, so
+// that it can write what is pending when it is closed.
+func (r *registry) acquireHistory(p *pool, settings edge.HistorySettings) (*sharing, error) {
+	return r.acquireShared(p, fmt.Sprintf("history %#v", settings), func(s *sharing) error {
+		opened, err := edge.OpenHistory(p.db, settings, edge.HistoryOptions{
 			Node: p.settings.NodeNameOf(proxyKind), AutoMigrate: p.settings.AutoMigrate, OnError: func(err error) { p.logger.log(err.Error()) },
 		})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		opened.Prepare()
-		used = &sharedHistory{writer: opened, use: &sharing{forget: func() { delete(p.histories, s) }, close: func() {
+		s.writer = opened
+		s.close = func() {
 			opened.Close()
 			r.release(p, p.use)
-		}}}
-		p.histories[s] = used
+		}
 		p.use.add()
-	}
-	used.use.add()
-	return used, nil
+		return nil
+	})
 }
 
 // add adds a user. The caller holds the registry's mutex.

@@ -45,7 +45,7 @@ func newPendingRequest() *pendingRequest {
 type hitTemplate struct {
 	addresses *addresses
 
-	// One element for each rule.
+	// One element for each zone.
 	hits  []ratelimit.Hit // without the key
 	keys  []template
 	ipv4s []int // how many bits of an address in keys count
@@ -61,21 +61,21 @@ type hitTemplate struct {
 	recorder *recorder // nil without a history
 }
 
-func newHitTemplate(rules []*rule, a *addresses) *hitTemplate {
+func newHitTemplate(zones []*zone, a *addresses) *hitTemplate {
 	t := &hitTemplate{addresses: a}
-	for _, rule := range rules {
+	for _, z := range zones {
 		if a.plain {
-			rule.key.useRemoteIP()
-			rule.costText.useRemoteIP()
+			z.key.useRemoteIP()
+			z.costText.useRemoteIP()
 		}
-		t.hits = append(t.hits, ratelimit.Hit{Limit: rule.limit, Cost: rule.cost, Secret: rule.secret})
-		t.keys = append(t.keys, rule.key)
-		t.ipv4s = append(t.ipv4s, rule.ipv4)
-		t.ipv6s = append(t.ipv6s, rule.ipv6)
-		t.costs = append(t.costs, rule.costText)
-		t.least = append(t.least, rule.minCost)
-		t.bans = append(t.bans, rule.ban)
-		t.anyCost = t.anyCost || rule.costText != nil
+		t.hits = append(t.hits, ratelimit.Hit{Limit: z.limit, Cost: z.cost, Secret: z.secret})
+		t.keys = append(t.keys, z.key)
+		t.ipv4s = append(t.ipv4s, z.ipv4)
+		t.ipv6s = append(t.ipv6s, z.ipv6)
+		t.costs = append(t.costs, z.costText)
+		t.least = append(t.least, z.minCost)
+		t.bans = append(t.bans, z.ban)
+		t.anyCost = t.anyCost || z.costText != nil
 	}
 	return t
 }

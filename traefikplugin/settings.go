@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// rule is a limit of a configuration, read and checked.
-type rule struct {
+// zone is a limit of a configuration that was compiled.
+type zone struct {
 	limit    *ratelimit.Limit
 	key      template
 	cost     int64    // 0 if costText gives it
@@ -24,7 +24,7 @@ type rule struct {
 	ban      *policy.BanAfter // nil if refusals lead to none
 }
 
-// namedZone is a zone and the beginning of its fields' names in errors.
+// namedZone is the settings of a zone and the beginning of its fields' names in errors.
 type namedZone struct {
 	path string
 	zone Zone
@@ -44,37 +44,37 @@ func (c *Config) zones() []namedZone {
 	return all
 }
 
-// rules reads all limits of a configuration.
-func (c *Config) rules() ([]*rule, error) {
-	var rules []*rule
+// compile checks all limits of a configuration.
+func (c *Config) compile() ([]*zone, error) {
+	var zones []*zone
 	var rows []edge.Row
-	zones := c.zones()
-	if len(c.Zones) > 0 && len(zones) > len(c.Zones) && c.Limit == "" {
+	all := c.zones()
+	if len(c.Zones) > 0 && len(all) > len(c.Zones) && c.Limit == "" {
 		return nil, edge.LimitMissing(c.Prefix, c.Key)
 	}
-	for i := range zones {
-		r, err := zones[i].read(c.IPStrategy)
+	for i := range all {
+		z, err := all[i].compile(c.IPStrategy)
 		if err == nil {
-			err = c.checkBesidePolicy(&zones[i].zone, r)
+			err = c.checkBesidePolicy(&all[i].zone, z)
 		}
 		if err != nil {
-			return nil, named(zones[i].path, err)
+			return nil, named(all[i].path, err)
 		}
-		row := edge.Row{Limit: r.limit, Fixed: r.key.fixed()}
+		row := edge.Row{Limit: z.limit, Fixed: z.key.fixed()}
 		if row.Fixed {
-			row.Key = expand(r.key, nil, nil, 0, 0)
+			row.Key = expand(z.key, nil, nil, 0, 0)
 		}
-		rules = append(rules, r)
+		zones = append(zones, z)
 		rows = append(rows, row)
 	}
 	if at, err := edge.CheckRows(rows); err != nil {
-		return nil, named(zones[at].path, err)
+		return nil, named(all[at].path, err)
 	}
-	return rules, nil
+	return zones, nil
 }
 
-// read reads a zone. Errors have the names of package edge.
-func (z *namedZone) read(s *IPStrategy) (*rule, error) {
+// compile checks a zone. Errors have the names of package edge.
+func (z *namedZone) compile(s *IPStrategy) (*zone, error) {
 	settings := z.zone
 	if settings.IPv6Prefix == "" && s != nil && s.IPv6Subnet != nil {
 		settings.IPv6Prefix = strconv.Itoa(*s.IPv6Subnet)
@@ -83,7 +83,7 @@ func (z *namedZone) read(s *IPStrategy) (*rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rule{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban}
+	r := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban}
 	key := settings.Key
 	if key == "" {
 		key = defaultKey

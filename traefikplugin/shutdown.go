@@ -47,8 +47,10 @@ func (r *registry) writers() []*history.Writer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.pools {
-		for _, h := range p.histories {
-			all = append(all, h.writer)
+		for _, s := range p.shared {
+			if s.writer != nil {
+				all = append(all, s.writer)
+			}
 		}
 	}
 	return all

@@ -3,7 +3,6 @@ package command
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -40,7 +39,6 @@ a failed run leaves could be lost.
 The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 		Example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
   caddy pg-ratelimit archive --before 60d --to s3://logs/limits --drop`,
-		Args: arguments(),
 	}
 	cmd.Flags().StringVar(&before, "before", "", "archive days that ended before: an age such as 60d, or a time such as 2026-08-01")
 	cmd.Flags().StringVar(&to, "to", "", "a folder, or s3://BUCKET/PREFIX")
@@ -93,14 +91,11 @@ func (c *call) archive(o archive.Options) error {
 	if c.json && days == nil {
 		days = []archive.Day{}
 	}
-	shown := c.show(days, func(to io.Writer) error {
-		if len(days) > 0 || err != nil {
-			return nil
+	return errors.Join(err, show(c, days, nil, func(p *page, days []archive.Day) {
+		if len(days) == 0 && err == nil {
+			p.print("No day of the audit log ended before %s.\n", moment(o.Before))
 		}
-		_, err := fmt.Fprintf(to, "No day of the audit log ended before %s.\n", moment(o.Before))
-		return err
-	})
-	return errors.Join(err, shown)
+	}))
 }
 
 // dayLine is a line about a partition, for people.

@@ -16,23 +16,29 @@ import (
 // Cobra's own checks of arguments repeat the arguments in their errors. One of them may be an
 // API key.
 
-// arguments checks the number of the arguments of a command. names are for the error. A last
-// name with "…" stands for one or more arguments.
-func arguments(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		more := len(names) > 0 && strings.HasSuffix(names[len(names)-1], "…")
-		if len(args) == len(names) || more && len(args) > len(names) {
-			return nil
-		}
-		if len(names) == 0 {
-			return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
-		}
-		return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(), strings.Join(names, " "), len(args))
+// arguments checks the number of the arguments of a command. Its Use has their names after that of
+// the command and before all flags. If the Use has "...", there may be more of them.
+func arguments(cmd *cobra.Command, args []string) error {
+	line, _, _ := strings.Cut(strings.ReplaceAll(cmd.Use, " ...", "…")+" ", " [")
+	line, _, _ = strings.Cut(line, " --")
+	names := strings.Fields(line)[1:]
+	if len(args) == len(names) || len(args) > len(names) && strings.Contains(cmd.Use, "...") {
+		return nil
 	}
+	if len(names) == 0 {
+		return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
+	}
+	return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(), strings.Join(names, " "), len(args))
 }
 
-// group sets up a command that only has subcommands.
-func group(cmd *cobra.Command) {
+// group returns a command that only has subcommands. Those that are no groups check their arguments.
+func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
+	for _, c := range subcommands {
+		if c.Args == nil {
+			c.Args = arguments
+		}
+	}
+	cmd.AddCommand(subcommands...)
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -47,6 +53,7 @@ func group(cmd *cobra.Command) {
 		return withoutKeys(fmt.Errorf("%s: %q: must be one of %s", cmd.CommandPath(), args[0], strings.Join(names, ", ")))
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withoutKeys(err) })
+	return cmd
 }
 
 // secret reads an argument that may be a secret. "-" reads it from standard input, so that it

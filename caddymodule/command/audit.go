@@ -87,7 +87,6 @@ with the least left.
   caddy pg-ratelimit audit --user acme --decision limited --since 24h
   caddy pg-ratelimit audit --rule free --address 192.0.2.0/24 -n 200
   caddy pg-ratelimit audit --prefix web --host api.example.com --since 2026-11-27 --until 2026-11-28 --json`,
-		Args: arguments(),
 		RunE: t.on(func(c *call) error {
 			q, err := f.query(c)
 			if err != nil {
@@ -112,9 +111,9 @@ with the least left.
 	f.flags(cmd, "1h", "decided")
 	f.most.flag(cmd)
 	cmd.MarkFlagsMutuallyExclusive("prefix", "rule")
-	t.mayComplete(cmd, "user", t.completeUser)
+	t.mayComplete(cmd, "user", t.completeOne(userNames))
 	t.mayComplete(cmd, "rule", t.completeOne(ruleNames))
-	t.mayComplete(cmd, "prefix", t.completePrefix)
+	t.mayComplete(cmd, "prefix", t.completeOne(prefixes))
 	t.mayComplete(cmd, "decision", func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return beginning(admin.Decisions(), begun), cobra.ShellCompDirectiveNoFileComp
 	})

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,14 +39,13 @@ func (c *call) ban(terms *banTerms, make func(until time.Time) (*admin.Ban, erro
 		return err
 	}
 	ban, err := make(until)
-	if err != nil {
-		return err
-	}
-	lasts := "for ever"
-	if ban.Until != nil {
-		lasts = "until " + moment(*ban.Until)
-	}
-	return c.done(ban, fmt.Sprintf("The %s %s is banned %s.", ban.Kind, text(ban.Banned), lasts))
+	return show(c, ban, err, func(p *page, ban *admin.Ban) {
+		lasts := "for ever"
+		if ban.Until != nil {
+			lasts = "until " + moment(*ban.Until)
+		}
+		p.print("The %s %s is banned %s.\n", ban.Kind, text(ban.Banned), lasts)
+	})
 }
 
 func banRow(b *admin.Ban) row {
@@ -59,7 +57,6 @@ func bansCommand(t *tool) *cobra.Command {
 		Use:     "bans",
 		Short:   "Lists the networks, users and keys that are shut out",
 		Example: "  caddy pg-ratelimit bans",
-		Args:    arguments(),
 		RunE: t.on(func(c *call) error {
 			bans, err := c.db.Bans(c.ctx)
 			return showList(c, bans, err, banRow, "There are no bans.")
@@ -77,7 +74,6 @@ func banCommand(t *tool) *cobra.Command {
 which is more than any one organisation holds, needs --yes.`,
 		Example: `  caddy pg-ratelimit ban 192.0.2.0/24 --for 1h --reason scraping
   caddy pg-ratelimit ban 2001:db8::1`,
-		Args: arguments("NETWORK"),
 		RunE: t.on(func(c *call) error {
 			network, err := admin.ParseNetwork("NETWORK", c.args[0])
 			if err != nil {
@@ -101,7 +97,6 @@ func unbanCommand(t *tool) *cobra.Command {
 		Use:               "unban NETWORK",
 		Short:             "Lifts the ban of a network or an address",
 		Example:           "  caddy pg-ratelimit unban 192.0.2.0/24",
-		Args:              arguments("NETWORK"),
 		ValidArgsFunction: t.completeOne(banned("network")),
 		RunE: t.on(func(c *call) error {
 			network, err := admin.ParseNetwork("NETWORK", c.args[0])

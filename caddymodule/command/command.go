@@ -7,7 +7,8 @@
 //   - output.go, cells.go: JSON for programs, tables for people
 //   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, migrate.go, uninstall.go:
 //     the commands on the policy and the proxies
-//   - audit.go, top_since.go, usage.go, replay.go, upkeep.go, archive.go: those on the history
+//   - settings.go: the settings of a configuration
+//   - audit.go, usage.go, replay.go, upkeep.go, archive.go: those on the history
 //
 // No error contains an API key.
 package command
@@ -64,10 +65,9 @@ func build(root *cobra.Command, expand ExpandDSN) {
   caddy pg-ratelimit users set acme tier=free
   caddy pg-ratelimit keys create --user acme
   caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`
-	group(root)
-	root.AddCommand(
+	group(root,
 		migrateCommand(t), rulesCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
-		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), pauseCommand(t), resumeCommand(t),
+		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), settingsCommand(t), pauseCommand(t), resumeCommand(t),
 		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), uninstallCommand(t),
 	)
 }
@@ -81,7 +81,8 @@ type call struct {
 	args []string
 }
 
-// on returns a function for a command that does something on the database.
+// on returns a function for a command that does something on the database. It connects to the database,
+// and hides API keys in the error.
 func (t *tool) on(do func(c *call) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()

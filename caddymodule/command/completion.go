@@ -21,8 +21,8 @@ const (
 // suggest suggests arguments.
 type suggest = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// names reads names from a database.
-type names func(c *call) ([]string, error)
+// names reads names from a database, at least those that begin with begun.
+type names func(c *call, begun string) ([]string, error)
 
 // ask asks the database for suggestions. There are none if the database does not answer.
 func (t *tool) ask(begun string, read names) ([]string, cobra.ShellCompDirective) {
@@ -30,7 +30,7 @@ func (t *tool) ask(begun string, read names) ([]string, cobra.ShellCompDirective
 	defer cancel()
 	var all []string
 	err := (&call{tool: t, ctx: ctx}).run(func(c *call) (err error) {
-		all, err = read(c)
+		all, err = read(c, begun)
 		return err
 	})
 	if err != nil {
@@ -51,44 +51,37 @@ func beginning(all []string, begun string) []string {
 	return found
 }
 
-// completeOne suggests names for the first argument, or for a flag.
+// completeOne suggests names for the first argument only, or for a flag.
 func (t *tool) completeOne(read names) suggest {
-	return t.completeOneOf(func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return t.ask(begun, read)
-	})
-}
-
-// completeOneOf suggests for the first argument only.
-func (t *tool) completeOneOf(first suggest) suggest {
-	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return first(cmd, args, begun)
+		return t.ask(begun, read)
 	}
 }
 
-func (t *tool) completeUser(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return t.ask(begun, func(c *call) ([]string, error) {
-		return c.db.UserNames(c.ctx, begun, mostSuggestions)
-	})
-}
-
-// completePrefix suggests the prefixes of the limits of rules.
-func (t *tool) completePrefix(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-	return t.ask(begun, func(c *call) ([]string, error) {
-		rules, err := c.db.Rules(c.ctx)
-		var all []string
-		for i := range rules {
-			for _, l := range rules[i].Limits {
-				all = append(all, "rule/"+rules[i].Name+"/"+l.Name)
-			}
+// completeSettings suggests names for the first argument, and settings for the others. tier is the
+// setting that has tiers.
+func (t *tool) completeSettings(first names, settings []admin.Setting, tier string) suggest {
+	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return t.ask(begun, first)
 		}
-		return all, err
-	})
+		return t.completeSetting(settings, tier, begun)
+	}
+}
+
+// prefixes are those of the limits of rules.
+func prefixes(c *call, _ string) ([]string, error) {
+	rules, err := c.db.Rules(c.ctx)
+	var all []string
+	for i := range rules {
+		for _, l := range rules[i].Limits {
+			all = append(all, "rule/"+rules[i].Name+"/"+l.Name)
+		}
+	}
+	return all, err
 }
 
 // choices are the values of the settings that have few values.
@@ -102,20 +95,6 @@ func choices() map[string][]string {
 		"on_exceed": {"refuse", "overage"}, "without_header": {"share", "skip"}, "durable": {"true", "false"},
 		"count_by": {"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"},
 	}
-}
-
-func (t *tool) completeRuleSet(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		return t.ask(begun, ruleNames)
-	}
-	return t.completeSetting(admin.RuleSettings(), "tiers", begun)
-}
-
-func (t *tool) completeUserSet(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		return t.completeUser(cmd, nil, begun)
-	}
-	return t.completeSetting(admin.UserSettings(), "tier", begun)
 }
 
 // completeSetting suggests name=, and after it values. tier is the setting that has tiers.
@@ -142,12 +121,16 @@ func (t *tool) completeSetting(settings []admin.Setting, tier, begun string) ([]
 	return all, directive
 }
 
-func ruleNames(c *call) ([]string, error) { return c.db.RuleNames(c.ctx) }
+func ruleNames(c *call, _ string) ([]string, error) { return c.db.RuleNames(c.ctx) }
 
-func tierNames(c *call) ([]string, error) { return c.db.Tiers(c.ctx) }
+func tierNames(c *call, _ string) ([]string, error) { return c.db.Tiers(c.ctx) }
+
+func userNames(c *call, begun string) ([]string, error) {
+	return c.db.UserNames(c.ctx, begun, mostSuggestions)
+}
 
 // validKeys are the ids of keys, with what they are for.
-func validKeys(c *call) ([]string, error) {
+func validKeys(c *call, _ string) ([]string, error) {
 	keys, err := c.db.Keys(c.ctx, "")
 	var all []string
 	for _, k := range keys {
@@ -160,7 +143,7 @@ func validKeys(c *call) ([]string, error) {
 
 // banned are the networks, the users or the keys that are banned.
 func banned(kind string) names {
-	return func(c *call) ([]string, error) {
+	return func(c *call, _ string) ([]string, error) {
 		bans, err := c.db.Bans(c.ctx)
 		var all []string
 		for _, b := range bans {
@@ -174,10 +157,14 @@ func banned(kind string) names {
 
 // mayComplete gives a flag suggestions.
 func (t *tool) mayComplete(cmd *cobra.Command, flag string, s suggest) {
-	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	must(cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return s(cmd, nil, begun)
-	})
+	}))
+}
+
+// must panics if a command has no such flag.
+func must(err error) {
 	if err != nil {
-		panic(err) // there is no such flag
+		panic(err)
 	}
 }

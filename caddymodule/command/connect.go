@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,28 +34,23 @@ func (t *tool) database() (string, error) {
 	return dsn, nil
 }
 
+// chosen is the DSN of a flag, else of the configuration that a flag names, else of the environment, else
+// of the default configuration. A configuration without a DSN leaves it to the environment.
 func (t *tool) chosen() (string, error) {
+	environment := os.Getenv(edge.EnvDSN)
+	if t.dsn != "" || t.config == "" && environment != "" {
+		return cmp.Or(t.dsn, environment), nil
+	}
+	dsn, err := t.configured(cmp.Or(t.config, defaultConfig))
 	switch {
-	case t.dsn != "":
-		return t.dsn, nil
-	case t.config != "":
-		dsn, err := t.configured(t.config)
-		if err == nil && dsn == "" {
-			dsn = os.Getenv(edge.EnvDSN)
-		}
-		if err == nil && dsn == "" {
-			err = &ratelimit.FieldError{Field: "dsn", Want: "in " + t.config + " or in the environment variable " + edge.EnvDSN}
-		}
-		return dsn, err
-	}
-	if dsn := os.Getenv(edge.EnvDSN); dsn != "" {
-		return dsn, nil
-	}
-	dsn, err := t.configured(defaultConfig)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && dsn == "" {
+	case t.config == "" && (errors.Is(err, fs.ErrNotExist) || err == nil && dsn == ""):
 		return "", &ratelimit.FieldError{Field: "dsn", Want: wantDatabase}
+	case err != nil:
+		return "", err
+	case dsn == "" && environment == "":
+		return "", &ratelimit.FieldError{Field: "dsn", Want: "in " + t.config + " or in the environment variable " + edge.EnvDSN}
 	}
-	return dsn, err
+	return cmp.Or(dsn, environment), nil
 }
 
 // configured is the DSN in a configuration, without its placeholders. It is "" if there is

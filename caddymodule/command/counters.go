@@ -54,7 +54,6 @@ So REQUESTS are then refusals only.`,
   caddy pg-ratelimit top --since 1h
   caddy pg-ratelimit top --prefix rule/free/ -n 5
   caddy pg-ratelimit top --prefix web`,
-		Args: arguments(),
 		RunE: t.on(func(c *call) error {
 			if err := most.check(); err != nil {
 				return err
@@ -76,8 +75,23 @@ So REQUESTS are then refusals only.`,
 	cmd.Flags().StringVar(&prefix, "prefix", "", "counters of this prefix only")
 	in.flags(cmd, "", "requests")
 	most.flag(cmd)
-	t.mayComplete(cmd, "prefix", t.completePrefix)
+	t.mayComplete(cmd, "prefix", t.completeOne(prefixes))
 	return cmd
+}
+
+// topSince lists the senders of the most requests in a period.
+func (c *call) topSince(in *times, prefix string, most int) error {
+	p, err := in.period(c)
+	if err != nil {
+		return err
+	}
+	senders, err := c.db.TopSince(c.ctx, p, prefix, most)
+	for i := range senders {
+		hideIn(senders[i].Key, senders[i].User)
+	}
+	return showList(c, senders, err, func(s *admin.Sender) row {
+		return row{"PREFIX", s.Prefix, "KEY", s.Key, "USER", s.User, "REQUESTS", s.Requests, "REFUSED", s.Refused, "LAST", s.Last}
+	}, noneRecorded("request", p))
 }
 
 // onCounter makes an action on one counter the work of a command with the arguments PREFIX and
@@ -101,8 +115,7 @@ key may be one that is stored as a digest. KEY may be "-", to read it from stand
 		Example: `  caddy pg-ratelimit get rule/free/per_hour acme
   caddy pg-ratelimit get web 192.0.2.1
   caddy pg-ratelimit get per-key - < key.txt`,
-		Args:              arguments("PREFIX", "KEY"),
-		ValidArgsFunction: t.completeOneOf(t.completePrefix),
+		ValidArgsFunction: t.completeOne(prefixes),
 		RunE: t.onCounter(func(c *call, prefix, key string) error {
 			counters, err := c.db.Counters(c.ctx, prefix, key)
 			return showList(c, counters, err, counterRow, "There are no counters.")
@@ -118,8 +131,7 @@ func resetCommand(t *tool) *cobra.Command {
 proxy that has refused the key within the last second may refuse it for up to a second more.`,
 		Example: `  caddy pg-ratelimit reset rule/free/per_hour acme
   caddy pg-ratelimit reset per-key - < key.txt`,
-		Args:              arguments("PREFIX", "KEY"),
-		ValidArgsFunction: t.completeOneOf(t.completePrefix),
+		ValidArgsFunction: t.completeOne(prefixes),
 		RunE: t.onCounter(func(c *call, prefix, key string) error {
 			return c.changed(c.db.Reset(c.ctx, prefix, key), "counter of", prefix, "reset")
 		}),

@@ -2,7 +2,6 @@ package command
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -37,17 +36,13 @@ configurations of proxies are not part of the policy.`,
 
   # what will be on Black Friday
   caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
-		Args: arguments(),
 		RunE: t.on(func(c *call) error {
 			r, err := f.request(c)
 			if err != nil {
 				return err
 			}
 			e, err := c.db.Explain(c.ctx, r)
-			if err != nil {
-				return err
-			}
-			return c.show(e, func(to io.Writer) error { return writeExplanation(to, e) })
+			return show(c, e, err, addExplanation)
 		}),
 	}
 	flags := cmd.Flags()
@@ -64,7 +59,7 @@ configurations of proxies are not part of the policy.`,
 	flags.StringArrayVar(&f.headers, "header", nil, `header of the request, as in "X-Tenant: blue"`)
 	flags.StringVar(&f.at, "at", "", "when the request comes (default now)")
 	cmd.MarkFlagsMutuallyExclusive("key", "key-id", "user")
-	t.mayComplete(cmd, "user", t.completeUser)
+	t.mayComplete(cmd, "user", t.completeOne(userNames))
 	t.mayComplete(cmd, "tier", t.completeOne(tierNames))
 	t.mayComplete(cmd, "key-id", t.completeOne(validKeys))
 	return cmd
@@ -111,8 +106,8 @@ func (f *explainFlags) request(c *call) (*admin.Request, error) {
 	return r, nil
 }
 
-func writeExplanation(to io.Writer, e *admin.Explanation) error {
-	facts := table{}
+func addExplanation(p *page, e *admin.Explanation) {
+	var facts table
 	facts.add("result", result(e))
 	facts.add("at", e.At)
 	if e.Key != nil {
@@ -130,14 +125,13 @@ func writeExplanation(to io.Writer, e *admin.Explanation) error {
 	}
 	facts.add("address", address)
 	facts.add("path", e.Path)
-	if err := facts.write(to); err != nil {
-		return err
-	}
-	rules := tableOf(e.Rules, func(r *admin.ExplainedRule) row {
+	p.table(facts)
+	addSection(p, "Bans", e.Bans, banRow)
+	p.print("\nRules\n")
+	addList(p, e.Rules, func(r *admin.ExplainedRule) row {
 		return row{"RULE", r.Name, "ACTION", r.Action, "FAMILY", r.Family, "PRIORITY", r.Priority, "APPLIES", r.Applies, "WHY", r.Why}
 	}, "There are no rules.")
-	return writeSections(to, section{title: "Bans", table: tableOf(e.Bans, banRow, "")}, section{title: "Rules", table: rules, always: true},
-		section{title: "Limits", table: tableOf(e.Limits, explainedRow, "")})
+	addSection(p, "Limits", e.Limits, explainedRow)
 }
 
 func explainedRow(l *admin.ExplainedLimit) row {

@@ -3,7 +3,6 @@ package command
 import (
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -12,15 +11,12 @@ import (
 )
 
 func keysCommand(t *tool) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "keys",
 		Short: "Makes, lists, revokes and rotates API keys",
 		Example: `  caddy pg-ratelimit keys create --user acme
   caddy pg-ratelimit keys list --user acme`,
-	}
-	group(cmd)
-	cmd.AddCommand(keysCreate(t), keysList(t), keysRevoke(t), keysRotate(t))
-	return cmd
+	}, keysCreate(t), keysList(t), keysRevoke(t), keysRotate(t))
 }
 
 func keysCreate(t *tool) *cobra.Command {
@@ -32,39 +28,32 @@ func keysCreate(t *tool) *cobra.Command {
 error. The database has only a digest of the key, so nothing can print it again.`,
 		Example: `  caddy pg-ratelimit keys create --user acme --name production
   caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
-		Args: arguments(),
 		RunE: t.on(func(c *call) error {
 			ends, err := c.end("--expires", expires)
 			if err != nil {
 				return err
 			}
 			key, err := c.db.CreateKey(c.ctx, user, name, ends)
-			if err != nil {
-				return err
-			}
-			return c.newKey(&key)
+			return c.newKey(key, err)
 		}),
 	}
 	cmd.Flags().StringVar(&user, "user", "", "the user that gets the key")
 	cmd.Flags().StringVar(&name, "name", "", "what the key is for")
 	cmd.Flags().StringVar(&expires, "expires", "", "when the key ends: 90d, 2026-12-31 or never (default never)")
-	if err := cmd.MarkFlagRequired("user"); err != nil {
-		panic(err) // there is no such flag
-	}
-	t.mayComplete(cmd, "user", t.completeUser)
+	must(cmd.MarkFlagRequired("user"))
+	t.mayComplete(cmd, "user", t.completeOne(userNames))
 	return cmd
 }
 
-// newKey prints a new key. No other command prints a key.
-func (c *call) newKey(key *admin.NewKey) error {
-	said := fmt.Sprintf("This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.ID, text(key.User), or(key.ExpiresAt, "never"))
-	if key.Replaces != nil {
-		said += fmt.Sprintf("The key %d, which it replaces, ends: %s.\n", *key.Replaces, cell(key.ReplacedAt))
-	}
-	return c.show(key, func(to io.Writer) error {
-		fmt.Fprint(c.cmd.ErrOrStderr(), said)
-		_, err := io.WriteString(to, key.Key+"\n")
-		return err
+// newKey prints a new key, unless err says that there is none. No other command prints a key.
+func (c *call) newKey(key admin.NewKey, err error) error {
+	return show(c, key, err, func(p *page, key admin.NewKey) {
+		said := c.cmd.ErrOrStderr()
+		fmt.Fprintf(said, "This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.ID, text(key.User), or(key.ExpiresAt, "never"))
+		if key.Replaces != nil {
+			fmt.Fprintf(said, "The key %d, which it replaces, ends: %s.\n", *key.Replaces, cell(key.ReplacedAt))
+		}
+		p.print("%s\n", key.Key)
 	})
 }
 
@@ -82,14 +71,13 @@ func keysList(t *tool) *cobra.Command {
 		Short: "Lists the API keys, by their first characters",
 		Example: `  caddy pg-ratelimit keys list
   caddy pg-ratelimit keys list --user acme --json`,
-		Args: arguments(),
 		RunE: t.on(func(c *call) error {
 			keys, err := c.db.Keys(c.ctx, user)
 			return showList(c, keys, err, keyRow, "There are no keys.")
 		}),
 	}
 	cmd.Flags().StringVar(&user, "user", "", "keys of this user only")
-	t.mayComplete(cmd, "user", t.completeUser)
+	t.mayComplete(cmd, "user", t.completeOne(userNames))
 	return cmd
 }
 
@@ -109,14 +97,12 @@ func keysRevoke(t *tool) *cobra.Command {
 		Use:               "revoke ID",
 		Short:             "Ends an API key now",
 		Example:           "  caddy pg-ratelimit keys revoke 7",
-		Args:              arguments("ID"),
 		ValidArgsFunction: t.completeOne(validKeys),
 		RunE: t.onKey(func(c *call, id int64) error {
 			key, err := c.db.RevokeKey(c.ctx, id)
-			if err != nil {
-				return err
-			}
-			return c.done(key, fmt.Sprintf("The key %d of the user %s is revoked since %s.", key.ID, text(key.User), cell(key.RevokedAt)))
+			return show(c, key, err, func(p *page, key *admin.Key) {
+				p.print("The key %d of the user %s is revoked since %s.\n", key.ID, text(key.User), cell(key.RevokedAt))
+			})
 		}),
 	}
 }
@@ -134,7 +120,6 @@ count by user go on.`,
 
   # the key has leaked
   caddy pg-ratelimit keys rotate 7 --grace 0s`,
-		Args:              arguments("ID"),
 		ValidArgsFunction: t.completeOne(validKeys),
 		RunE: t.onKey(func(c *call, id int64) error {
 			d, err := duration("--grace", grace)
@@ -142,10 +127,7 @@ count by user go on.`,
 				return err
 			}
 			key, err := c.db.RotateKey(c.ctx, id, d)
-			if err != nil {
-				return err
-			}
-			return c.newKey(&key)
+			return c.newKey(key, err)
 		}),
 	}
 	cmd.Flags().StringVar(&grace, "grace", "24h", "how long the old key stays valid")

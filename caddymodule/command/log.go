@@ -17,7 +17,6 @@ func changesCommand(t *tool) *cobra.Command {
 keeps changes for 30 days. --json has the rows before and after.`,
 		Example: `  caddy pg-ratelimit changes
   caddy pg-ratelimit changes --since 7d -n 1000 --json`,
-		Args: arguments(),
 		RunE: t.on(func(c *call) error {
 			d, err := duration("--since", since)
 			if err != nil {

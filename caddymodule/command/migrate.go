@@ -1,6 +1,7 @@
 package command
 
 import (
+	"errors"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,6 @@ place and keeps their rows. The command may run any number of times, also while 
 tables. The role must be able to create tables. --print only prints the SQL, for psql.`,
 		Example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
   caddy pg-ratelimit migrate --print > schema.sql`,
-		Args: arguments(),
 	}
 	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL and change nothing")
 	run := t.on(func(c *call) error {
@@ -27,14 +27,9 @@ tables. The role must be able to create tables. --print only prints the SQL, for
 			return err
 		}
 		// On a server that is too old, the policy is an error, and the others are made.
-		shown := c.show(m, func(to io.Writer) error {
-			_, err := io.WriteString(to, "tables of the counters: "+m.Counters+"\ntables of the history: "+m.History+"\ntables of the policy: "+m.Policy+"\n")
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return shown
+		return errors.Join(err, show(c, m, nil, func(p *page, m admin.Migration) {
+			p.print("tables of the counters: %s\ntables of the history: %s\ntables of the policy: %s\n", m.Counters, m.History, m.Policy)
+		}))
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if printOnly {

@@ -1,8 +1,6 @@
 package command
 
 import (
-	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,22 +17,17 @@ pause of the limits. A proxy that stops in order is not in the list any more. On
 is gone, and is deleted from the list after a day.`,
 		Example: `  caddy pg-ratelimit nodes
   caddy pg-ratelimit nodes --json`,
-		Args: arguments(),
 		RunE: t.on(func(c *call) error {
 			nodes, err := c.db.Nodes(c.ctx)
 			if err != nil {
 				return err
 			}
 			pause, err := c.db.Paused(c.ctx)
-			if err != nil {
-				return err
-			}
-			return c.show(nodes, func(to io.Writer) error {
+			return show(c, nodes, err, func(p *page, nodes []admin.Node) {
 				if pause != nil {
-					fmt.Fprintln(to, pauseText(pause))
+					addPause(p, pause)
 				}
-				list := tableOf(nodes, nodeRow, "No proxy counts here.")
-				return list.write(to)
+				addList(p, nodes, nodeRow, "No proxy counts here.")
 			})
 		}),
 	}
@@ -54,12 +47,12 @@ func nodeRow(n *admin.Node) row {
 	}
 }
 
-func pauseText(p *admin.Pause) string {
-	line := "All limits of this database are paused until " + moment(p.Until) + " by " + text(p.PausedBy)
-	if p.Reason != nil {
-		line += ": " + text(*p.Reason)
+func addPause(p *page, pause *admin.Pause) {
+	p.print("All limits of this database are paused until %s by %s", moment(pause.Until), text(pause.PausedBy))
+	if pause.Reason != nil {
+		p.print(": %s", text(*pause.Reason))
 	}
-	return line + ". Bans and block rules hold."
+	p.print(". Bans and block rules hold.\n")
 }
 
 func pauseCommand(t *tool) *cobra.Command {
@@ -72,17 +65,13 @@ X-RateLimit headers. Bans and block rules hold. All proxies obey within a second
 caddy pg-ratelimit resume. A proxy that cannot reach the database meanwhile keeps the pause until its end.`,
 		Example: `  caddy pg-ratelimit pause
   caddy pg-ratelimit pause --for 20m --reason outage`,
-		Args: arguments(),
 		RunE: t.on(func(c *call) error {
 			d, err := lasting("--for", lasts)
 			if err != nil {
 				return err
 			}
 			pause, err := c.db.Pause(c.ctx, d, reason)
-			if err != nil {
-				return err
-			}
-			return c.done(pause, pauseText(pause))
+			return show(c, pause, err, addPause)
 		}),
 	}
 	cmd.Flags().StringVar(&lasts, "for", "1h", "how long, such as 20m or 2h")
@@ -95,12 +84,8 @@ func resumeCommand(t *tool) *cobra.Command {
 		Use:     "resume",
 		Short:   "Ends a pause of the limits",
 		Example: "  caddy pg-ratelimit resume",
-		Args:    arguments(),
 		RunE: t.on(func(c *call) error {
-			if err := c.db.Resume(c.ctx); err != nil {
-				return err
-			}
-			return c.done(map[string]bool{"resumed": true}, "The limits apply again.")
+			return show(c, map[string]bool{"resumed": true}, c.db.Resume(c.ctx), func(p *page, _ map[string]bool) { p.print("The limits apply again.\n") })
 		}),
 	}
 }

@@ -11,21 +11,8 @@ import (
 // row has the columns of a table, each as its header and its value: "USER", k.User, "NAME", k.Name.
 type row []any
 
-// table is what people see of a list: lines of cells. The first line may be the header.
-type table struct {
-	lines [][]string
-	// empty is printed instead of a table without lines.
-	empty string
-}
-
-// tableOf is the table of a list.
-func tableOf[T any](list []T, columns func(*T) row, empty string) table {
-	t := table{empty: empty}
-	for i := range list {
-		t.addRow(columns(&list[i]))
-	}
-	return t
-}
+// table has lines of cells. The first line may be the header.
+type table [][]string
 
 // addRow adds a row, and the header before the first one.
 func (t *table) addRow(r row) {
@@ -34,10 +21,10 @@ func (t *table) addRow(r row) {
 		header = append(header, r[i].(string))
 		cells = append(cells, cell(r[i+1]))
 	}
-	if len(t.lines) == 0 {
-		t.lines = append(t.lines, header)
+	if len(*t) == 0 {
+		*t = append(*t, header)
 	}
-	t.lines = append(t.lines, cells)
+	*t = append(*t, cells)
 }
 
 // add adds a line of a table without a header.
@@ -46,74 +33,66 @@ func (t *table) add(values ...any) {
 	for _, value := range values {
 		cells = append(cells, cell(value))
 	}
-	t.lines = append(t.lines, cells)
+	*t = append(*t, cells)
 }
 
-// write writes the table, with aligned columns.
-func (t *table) write(to io.Writer) error {
-	if len(t.lines) == 0 {
-		_, err := io.WriteString(to, t.empty+"\n")
-		return err
+// page is what people see of a result. Writing to a page does not fail.
+type page struct{ strings.Builder }
+
+// print adds a formatted text.
+func (p *page) print(format string, args ...any) { fmt.Fprintf(p, format, args...) }
+
+// table adds a table, with aligned columns.
+func (p *page) table(t table) {
+	w := tabwriter.NewWriter(p, 0, 0, 2, ' ', 0)
+	for _, line := range t {
+		fmt.Fprintln(w, strings.TrimRight(strings.Join(line, "\t"), "\t"))
 	}
-	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	for _, line := range t.lines {
-		if _, err := io.WriteString(w, strings.TrimRight(strings.Join(line, "\t"), "\t")+"\n"); err != nil {
-			return err
-		}
-	}
-	return w.Flush()
+	_ = w.Flush() // its error is that of the page
 }
 
-// show prints a value as JSON, or for people.
-func (c *call) show(value any, forPeople func(to io.Writer) error) error {
-	to := c.cmd.OutOrStdout()
-	if !c.json {
-		return forPeople(to)
+// addList adds the table of a list, or a text if the list is empty.
+func addList[T any](p *page, list []T, columns func(*T) row, empty string) {
+	if len(list) == 0 {
+		p.print("%s\n", empty)
+		return
 	}
-	encoder := json.NewEncoder(to)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
+	var t table
+	for i := range list {
+		t.addRow(columns(&list[i]))
+	}
+	p.table(t)
 }
 
-// showList prints a list as JSON, or as a table for people. err is that of reading the list.
-func showList[T any](c *call, list []T, err error, columns func(*T) row, empty string) error {
+// addSection adds the table of a list below a title, unless the list is empty.
+func addSection[T any](p *page, title string, list []T, columns func(*T) row) {
+	if len(list) > 0 {
+		p.print("\n%s\n", title)
+		addList(p, list, columns, "")
+	}
+}
+
+// show prints a value as JSON, or as a page for people, unless err says that there is no value.
+func show[T any](c *call, value T, err error, forPeople func(p *page, value T)) error {
 	if err != nil {
 		return err
 	}
-	people := tableOf(list, columns, empty)
-	return c.show(list, people.write)
-}
-
-// section is a table below a title. It is left out if the table has no lines, unless always is
-// set.
-type section struct {
-	title  string
-	table  table
-	always bool
-}
-
-func writeSections(to io.Writer, sections ...section) error {
-	for _, s := range sections {
-		if len(s.table.lines) == 0 && !s.always {
-			continue
-		}
-		if _, err := fmt.Fprintf(to, "\n%s\n", s.title); err != nil {
-			return err
-		}
-		if err := s.table.write(to); err != nil {
-			return err
-		}
+	to := c.cmd.OutOrStdout()
+	if c.json {
+		encoder := json.NewEncoder(to)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(value)
 	}
-	return nil
+	var p page
+	forPeople(&p, value)
+	_, err = io.WriteString(to, p.String())
+	return err
 }
 
-// done prints what a command has done.
-func (c *call) done(value any, text string) error {
-	return c.show(value, func(to io.Writer) error {
-		_, err := io.WriteString(to, text+"\n")
-		return err
-	})
+// showList is show for a list, which people see as a table, or as a text if the list is empty.
+func showList[T any](c *call, list []T, err error, columns func(*T) row, empty string) error {
+	return show(c, list, err, func(p *page, list []T) { addList(p, list, columns, empty) })
 }
 
 // outcome is what a command that changes one thing prints as JSON.
@@ -124,8 +103,5 @@ type outcome struct {
 
 // changed prints that one thing was changed, unless err says that it was not.
 func (c *call) changed(err error, kind, name, what string) error {
-	if err != nil {
-		return err
-	}
-	return c.done(outcome{name, what}, fmt.Sprintf("The %s %s is %s.", kind, text(name), what))
+	return show(c, outcome{name, what}, err, func(p *page, o outcome) { p.print("The %s %s is %s.\n", kind, text(name), what) })
 }

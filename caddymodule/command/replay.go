@@ -1,8 +1,6 @@
 package command
 
 import (
-	"fmt"
-	"io"
 	"math"
 	"strings"
 
@@ -42,7 +40,6 @@ Settings:
 		Example: `  caddy pg-ratelimit replay --rule free per_hour=500
   caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
   caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27 --json`,
-		Args: cobra.ArbitraryArgs,
 		ValidArgsFunction: func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 			return t.completeSetting(admin.ReplaySettings(), "", begun)
 		},
@@ -62,42 +59,33 @@ Settings:
 			for i := range r.Changed {
 				hideIn(&r.Changed[i].Key, r.Changed[i].User)
 			}
-			return c.show(r, func(to io.Writer) error { return writeReplay(to, r) })
+			return show(c, r, nil, addReplay)
 		}),
 	}
 	cmd.Flags().StringVar(&q.Rule, "rule", "", "the rule")
 	in.flags(cmd, "7d", "requests")
 	most.flag(cmd)
-	if err := cmd.MarkFlagRequired("rule"); err != nil {
-		panic(err) // there is no such flag
-	}
+	must(cmd.MarkFlagRequired("rule"))
 	t.mayComplete(cmd, "rule", t.completeOne(ruleNames))
 	return cmd
 }
 
-// writeReplay writes a replay for people: the limits, the numbers, what they do not say, and the
-// counters of which most changes.
-func writeReplay(to io.Writer, r *admin.Replay) error {
-	if _, err := fmt.Fprintf(to, "rule    %s\nlimits  %s\nfrom    %s\nuntil   %s\n\n", text(r.Rule), limits(&admin.Rule{Limits: r.Limits}), moment(r.From), moment(r.Until)); err != nil {
-		return err
-	}
-	list := table{}
+// addReplay adds a replay: the limits, the numbers, what they do not say, and the counters of which
+// most changes.
+func addReplay(p *page, r *admin.Replay) {
+	p.print("rule    %s\nlimits  %s\nfrom    %s\nuntil   %s\n\n", text(r.Rule), limits(&admin.Rule{Limits: r.Limits}), moment(r.From), moment(r.Until))
+	var list table
 	for _, o := range []struct {
 		name string
 		admin.ReplayOutcome
 	}{{"what happened", r.Happened}, {"with these limits", r.Replayed}} {
 		list.addRow(row{"", o.name, "REQUESTS", r.Requests, "PASSED", o.Passed, "REFUSED", o.Refused, "COUNTERS REFUSED", o.Counters, "USERS REFUSED", o.Users})
 	}
-	if err := list.write(to); err != nil {
-		return err
-	}
-	if _, err := io.WriteString(to, "\n"+strings.Join(caveats(r), "\n")+"\n"); err != nil {
-		return err
-	}
-	changed := tableOf(r.Changed, func(c *admin.ReplayedCounter) row {
+	p.table(list)
+	p.print("\n%s\n", strings.Join(caveats(r), "\n"))
+	addSection(p, "The counters that change most:", r.Changed, func(c *admin.ReplayedCounter) row {
 		return row{"KEY", c.Key, "USER", c.User, "REQUESTS", c.Requests, "REFUSED", c.Refused, "WITH THESE LIMITS", c.Replayed}
-	}, "")
-	return writeSections(to, section{title: "The counters that change most:", table: changed})
+	})
 }
 
 // caveats say what is to be known about the numbers.

@@ -2,7 +2,6 @@ package command
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,15 +10,12 @@ import (
 )
 
 func rulesCommand(t *tool) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "rules",
 		Short: "Lists and changes rules",
 		Example: `  caddy pg-ratelimit rules list
   caddy pg-ratelimit rules set free family=plan tiers=free per_hour=1000`,
-	}
-	group(cmd)
-	cmd.AddCommand(rulesList(t), rulesSet(t), rulesMode(t, "enable", "enforce", "on: its limits apply"), rulesMode(t, "disable", "off", "off: it is ignored"), rulesDelete(t))
-	return cmd
+	}, rulesList(t), rulesSet(t), rulesMode(t, "enable", "enforce", "on: its limits apply"), rulesMode(t, "disable", "off", "off: it is ignored"), rulesDelete(t))
 }
 
 func rulesList(t *tool) *cobra.Command {
@@ -31,19 +27,15 @@ cannot be used are named below the list, with what they should be, and rules for
 are not in rate_limit_tiers.`,
 		Example: `  caddy pg-ratelimit rules list
   caddy pg-ratelimit rules list --json`,
-		Args: arguments(),
 		RunE: t.on(func(c *call) error {
 			rules, err := c.db.Rules(c.ctx)
-			if err != nil {
-				return err
-			}
-			return c.show(rules, func(to io.Writer) error { return writeRules(to, rules) })
+			return show(c, rules, err, addRules)
 		}),
 	}
 }
 
-func writeRules(to io.Writer, rules []admin.Rule) error {
-	list := tableOf(rules, ruleRow, "There are no rules.")
+func addRules(p *page, rules []admin.Rule) {
+	addList(p, rules, ruleRow, "There are no rules.")
 	problems := ""
 	for i := range rules {
 		r := &rules[i]
@@ -54,11 +46,9 @@ func writeRules(to io.Writer, rules []admin.Rule) error {
 			problems += fmt.Sprintf("%s: %s\n", text(r.Name), text(warning))
 		}
 	}
-	if err := list.write(to); err != nil || problems == "" {
-		return err
+	if problems != "" {
+		p.print("\n%s", problems)
 	}
-	_, err := io.WriteString(to, "\n"+problems)
-	return err
 }
 
 func ruleRow(r *admin.Rule) row {
@@ -149,8 +139,7 @@ Settings:
 
   # match all paths again
   caddy pg-ratelimit rules set protect paths=`,
-		Args:              arguments("NAME", "SETTING=VALUE…"),
-		ValidArgsFunction: t.completeRuleSet,
+		ValidArgsFunction: t.completeSettings(ruleNames, admin.RuleSettings(), "tiers"),
 		RunE: t.on(func(c *call) error {
 			isNew, err := c.db.SetRule(c.ctx, c.args[0], c.args[1:])
 			return c.changed(err, "rule", c.args[0], createdOrChanged(isNew))
@@ -179,7 +168,6 @@ func rulesMode(t *tool, name, mode, help string) *cobra.Command {
 		Use:               name + " NAME",
 		Short:             "Turns a rule " + help,
 		Example:           "  caddy pg-ratelimit rules " + name + " free",
-		Args:              arguments("NAME"),
 		ValidArgsFunction: t.completeOne(ruleNames),
 		RunE: t.on(func(c *call) error {
 			return c.changed(c.db.SetRuleMode(c.ctx, c.args[0], mode), "rule", c.args[0], name+"d")
@@ -192,7 +180,6 @@ func rulesDelete(t *tool) *cobra.Command {
 		Use:               "delete NAME",
 		Short:             "Deletes a rule with its limits and overrides",
 		Example:           "  caddy pg-ratelimit rules delete free",
-		Args:              arguments("NAME"),
 		ValidArgsFunction: t.completeOne(ruleNames),
 		RunE: t.on(func(c *call) error {
 			return c.changed(c.db.DeleteRule(c.ctx, c.args[0]), "rule", c.args[0], "deleted")

@@ -20,7 +20,6 @@ func uninstallCommand(t *tool) *cobra.Command {
 rows. The command refuses while a proxy uses the policy, and if something else in the database
 depends on one of them. Roles and schemas stay.`,
 		Example: `  caddy pg-ratelimit uninstall --dsn postgres://admin@db/limits`,
-		Args:    arguments(),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.RunE = t.on(func(c *call) error {

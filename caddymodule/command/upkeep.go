@@ -1,7 +1,7 @@
 package command
 
 import (
-	"io"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -20,28 +20,23 @@ time. If another process does the upkeep, it does nothing.
 
 A partition that is past its retention and in use is skipped, and goes the next time.`,
 		Example: "  caddy pg-ratelimit upkeep\n  caddy pg-ratelimit upkeep --json",
-		Args:    arguments(),
 		RunE: t.on(func(c *call) error {
 			u, err := c.db.Upkeep(c.ctx)
 			if err != nil && u.IsNothing() {
 				return err
 			}
 			// After a failure, the rest was done nevertheless.
-			shown := c.show(u, func(to io.Writer) error { return writeUpkept(to, &u) })
-			if err != nil {
-				return err
-			}
-			return shown
+			return errors.Join(err, show(c, u, nil, addUpkept))
 		}),
 	}
 }
 
-func writeUpkept(to io.Writer, u *admin.Upkept) error {
+func addUpkept(p *page, u admin.Upkept) {
 	if u.Busy {
-		_, err := io.WriteString(to, "Another process does the upkeep.\n")
-		return err
+		p.print("Another process does the upkeep.\n")
+		return
 	}
-	list := table{}
+	var list table
 	for _, partitions := range []struct {
 		what  string
 		names []string
@@ -52,5 +47,5 @@ func writeUpkept(to io.Writer, u *admin.Upkept) error {
 	}
 	list.add("rows of hours and days written", u.RolledUp)
 	list.add("rows deleted", u.Deleted)
-	return list.write(to)
+	p.table(list)
 }

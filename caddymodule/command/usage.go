@@ -1,8 +1,6 @@
 package command
 
 import (
-	"io"
-
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
@@ -22,8 +20,7 @@ Proxies with a history count every request of a user, whatever is in the audit l
 		Example: `  caddy pg-ratelimit usage acme
   caddy pg-ratelimit usage acme --month 2026-11
   caddy pg-ratelimit usage acme --since 7d --json`,
-		Args:              arguments("USER"),
-		ValidArgsFunction: t.completeUser,
+		ValidArgsFunction: t.completeOne(userNames),
 		RunE: t.on(func(c *call) error {
 			now, err := c.db.Now(c.ctx)
 			if err != nil {
@@ -41,11 +38,8 @@ Proxies with a history count every request of a user, whatever is in the audit l
 				return err
 			}
 			usage, err := c.db.UsageOf(c.ctx, c.args[0], p)
-			if err != nil {
-				return err
-			}
 			usage.User = hideKeys(usage.User)
-			return c.show(usage, func(to io.Writer) error { return writeUsage(to, &usage) })
+			return show(c, usage, err, addUsage)
 		}),
 	}
 	cmd.Flags().StringVar(&month, "month", "", "a month such as 2026-11 (default the current one)")
@@ -55,22 +49,19 @@ Proxies with a history count every request of a user, whatever is in the audit l
 	return cmd
 }
 
-func writeUsage(to io.Writer, u *admin.UserUsage) error {
-	days := tableOf(u.Days, func(d *admin.UsedOnDay) row { return usedRow("DAY", d.Day, &d.Used) },
+func addUsage(p *page, u admin.UserUsage) {
+	days := u.Days
+	if len(days) > 0 {
+		days = append(days, admin.UsedOnDay{Day: "total", Used: u.Total})
+	}
+	addList(p, days, func(d *admin.UsedOnDay) row { return usedRow("DAY", d.Day, &d.Used) },
 		"No request of the user "+text(u.User)+" was counted from "+u.First+" to "+u.Last+".")
-	if len(u.Days) > 0 {
-		days.addRow(usedRow("DAY", "total", &u.Total))
-	}
-	if err := days.write(to); err != nil {
-		return err
-	}
-	keys := tableOf(u.Keys, func(k *admin.UsedByKey) row {
+	addSection(p, "By API key:", u.Keys, func(k *admin.UsedByKey) row {
 		if k.KeyID == 0 {
 			return usedRow("KEY ID", "no key", &k.Used)
 		}
 		return usedRow("KEY ID", k.KeyID, &k.Used)
-	}, "")
-	return writeSections(to, section{title: "By API key:", table: keys})
+	})
 }
 
 func usedRow(kind string, which any, u *admin.Used) row {

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,15 +9,12 @@ import (
 )
 
 func usersCommand(t *tool) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "users",
 		Short: "Shows, changes and bans users",
 		Example: `  caddy pg-ratelimit users get acme
   caddy pg-ratelimit users set acme tier=pro`,
-	}
-	group(cmd)
-	cmd.AddCommand(usersGet(t), usersSet(t), usersBan(t), usersUnban(t))
-	return cmd
+	}, usersGet(t), usersSet(t), usersBan(t), usersUnban(t))
 }
 
 func usersGet(t *tool) *cobra.Command {
@@ -26,20 +22,16 @@ func usersGet(t *tool) *cobra.Command {
 		Use:               "get USER",
 		Short:             "Shows a user: tier, keys, overrides, bans, and what is used",
 		Example:           "  caddy pg-ratelimit users get acme",
-		Args:              arguments("USER"),
-		ValidArgsFunction: t.completeUser,
+		ValidArgsFunction: t.completeOne(userNames),
 		RunE: t.on(func(c *call) error {
 			user, err := c.db.User(c.ctx, c.args[0])
-			if err != nil {
-				return err
-			}
-			return c.show(user, func(to io.Writer) error { return writeUser(to, &user) })
+			return show(c, user, err, addUser)
 		}),
 	}
 }
 
-func writeUser(to io.Writer, u *admin.User) error {
-	facts := table{}
+func addUser(p *page, u admin.User) {
+	var facts table
 	facts.add("user", u.User)
 	if u.Tier == nil {
 		facts.add("tier", "- (not in the table of users)")
@@ -50,18 +42,17 @@ func writeUser(to io.Writer, u *admin.User) error {
 		facts.add("created", u.CreatedAt)
 		facts.add("changed", u.UpdatedAt)
 	}
-	if err := facts.write(to); err != nil {
-		return err
-	}
-	overrides := tableOf(u.Overrides, func(o *admin.Override) row {
+	p.table(facts)
+	addSection(p, "Keys", u.Keys, keyRow)
+	addSection(p, "Overrides", u.Overrides, func(o *admin.Override) row {
 		holder := "the user"
 		if o.KeyID != nil {
 			holder = "key " + cell(o.KeyID)
 		}
 		return row{"LIMIT", o.Rule + "/" + o.Limit, "AMOUNT", or(o.Events, "unlimited"), "FOR", holder, "FROM", o.ValidFrom, "UNTIL", or(o.ValidUntil, "never"), "REASON", o.Reason}
-	}, "")
-	return writeSections(to, section{title: "Keys", table: tableOf(u.Keys, keyRow, "")}, section{title: "Overrides", table: overrides},
-		section{title: "Bans", table: tableOf(u.Bans, banRow, "")}, section{title: "Used", table: tableOf(u.Usage, usageRow, "")})
+	})
+	addSection(p, "Bans", u.Bans, banRow)
+	addSection(p, "Used", u.Usage, usageRow)
 }
 
 func usersSet(t *tool) *cobra.Command {
@@ -81,8 +72,7 @@ Settings:
   # one user with more, and without it again
   caddy pg-ratelimit users set acme free/per_hour=5000
   caddy pg-ratelimit users set acme free/per_hour=`,
-		Args:              arguments("USER", "SETTING=VALUE…"),
-		ValidArgsFunction: t.completeUserSet,
+		ValidArgsFunction: t.completeSettings(userNames, admin.UserSettings(), "tier"),
 		RunE: t.on(func(c *call) error {
 			isNew, err := c.db.SetUser(c.ctx, c.args[0], c.args[1:])
 			return c.changed(err, "user", c.args[0], createdOrChanged(isNew))
@@ -97,8 +87,7 @@ func usersBan(t *tool) *cobra.Command {
 		Short: "Shuts a user out, with all its keys",
 		Example: `  caddy pg-ratelimit users ban acme --for 24h --reason 'ticket 4711'
   caddy pg-ratelimit users ban acme`,
-		Args:              arguments("USER"),
-		ValidArgsFunction: t.completeUser,
+		ValidArgsFunction: t.completeOne(userNames),
 		RunE: t.on(func(c *call) error {
 			return c.ban(&terms, func(until time.Time) (*admin.Ban, error) {
 				return c.db.BanUser(c.ctx, c.args[0], until, terms.reason)
@@ -114,7 +103,6 @@ func usersUnban(t *tool) *cobra.Command {
 		Use:               "unban USER",
 		Short:             "Lifts the ban of a user",
 		Example:           "  caddy pg-ratelimit users unban acme",
-		Args:              arguments("USER"),
 		ValidArgsFunction: t.completeOne(banned("user")),
 		RunE: t.on(func(c *call) error {
 			return c.changed(c.db.UnbanUser(c.ctx, c.args[0]), "user", c.args[0], "unbanned")

@@ -4,8 +4,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// Rule is one limit: what it allows, and what is counted together.
-type Rule struct {
+// LimitSettings are one limit: what it allows, and what is counted together.
+type LimitSettings struct {
 	// The limit's name, and the namespace of its keys: limits with the same
 	// prefix on the same database share their counters, in all proxies. 1 to
 	// 255 bytes of UTF-8. Required.
@@ -93,26 +93,26 @@ type Rule struct {
 	Audit string `json:"audit,omitempty"`
 }
 
-// isSet reports whether the rule has any setting of a limit. A handler with zones may have no
+// isSet reports whether there is any setting of a limit. A handler with zones may have no
 // limit of its own, and its Audit is for the zones and the policy.
-func (r *Rule) isSet() bool {
+func (r *LimitSettings) isSet() bool {
 	limit := *r
 	limit.Audit = ""
-	return limit != Rule{}
+	return limit != LimitSettings{}
 }
 
-// compile checks the rule and returns a zone for it. Errors are *ratelimit.FieldError,
+// compile checks the settings and returns a zone for it. Errors are *ratelimit.FieldError,
 // with the names of the Caddyfile's subdirectives.
-func (r *Rule) compile() (*zone, error) {
+func (r *LimitSettings) compile() (*zone, error) {
 	read, err := edge.ReadLimit(r)
 	if err != nil {
 		return nil, err
 	}
-	z := &zone{limit: &read.Limit, cost: read.Cost, costText: expandShorthands(r.Cost), minCost: read.MinCost, ban: read.Ban}
+	z := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ban: read.Ban}
 	if z.key, err = newKey(r.Key); err != nil {
 		return nil, err
 	}
-	if err := checkPlaceholders("cost", z.costText, r.Cost); err != nil {
+	if z.costText, err = parseTemplate("cost", r.Cost); err != nil {
 		return nil, err
 	}
 	z.key.ipv4, z.key.ipv6 = read.IPv4, read.IPv6

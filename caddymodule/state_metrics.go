@@ -1,0 +1,199 @@
+package caddymodule
+
+import (
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// state reads the stores, the policies and the histories of a config when the metrics are read, so
+// that these metrics cost a request nothing.
+type state struct{ of *metrics }
+
+// Describe implements prometheus.Collector.
+func (s state) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, to) }
+
+// Collect implements prometheus.Collector. The metrics are always the same ones, whatever there is.
+func (s state) Collect(to chan<- prometheus.Metric) {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	collectStores(to, s.of.stores)
+	collectPolicies(to, s.of.policies)
+	collectHistories(to, s.of.histories)
+}
+
+// describe describes a metric without variable labels.
+func describe(name, help string, labels prometheus.Labels) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, nil, labels)
+}
+
+func counter(to chan<- prometheus.Metric, name string, value int64, help string, labels prometheus.Labels) {
+	to <- prometheus.MustNewConstMetric(describe(name, help, labels), prometheus.CounterValue, float64(value))
+}
+
+func gauge(to chan<- prometheus.Metric, name string, value float64, help string) {
+	to <- prometheus.MustNewConstMetric(describe(name, help, nil), prometheus.GaugeValue, value)
+}
+
+// watchedStore is a store, and what it had counted when this config began to use it. A store can
+// outlive the config that opened it, and the counters of a config start at 0.
+type watchedStore struct {
+	*store
+	stats   postgres.Stats
+	batches hooks.Batches
+}
+
+// watch adds a store to those of the metrics.
+func (m *metrics) watch(s *store) {
+	watched := watchedStore{s, edge.Stats(s.Store), hooks.BatchesOf(s.Store)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stores = append(m.stores, watched)
+}
+
+// collectStores adds up what the stores have counted for a config.
+func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
+	sum, batches := postgres.Stats{Errors: map[string]int64{}}, hooks.Batches{}
+	up, paused := 1.0, 0.0
+	for _, s := range stores {
+		now, before := edge.Stats(s.Store), s.stats
+		sum.Requests += now.Requests - before.Requests
+		sum.Batches += now.Batches - before.Batches
+		sum.Statements += now.Statements - before.Statements
+		sum.RolledBack += now.RolledBack - before.RolledBack
+		sum.Failures += now.Failures - before.Failures
+		for class, n := range now.Errors {
+			sum.Errors[class] += n - before.Errors[class]
+		}
+		sum.BlockedKeys += now.BlockedKeys
+		sum.LeasedUnits += now.LeasedUnits
+		counted := hooks.BatchesOf(s.Store)
+		addHistogram(&batches.Sizes, counted.Sizes, s.batches.Sizes)
+		addHistogram(&batches.Waits, counted.Waits, s.batches.Waits)
+		addHistogram(&batches.Times, counted.Times, s.batches.Times)
+		if !edge.Answers(s.Store) {
+			up = 0
+		}
+		if edge.Paused(s.Store) {
+			paused = 1
+		}
+	}
+	gauge(to, "database_up", up, "1 if the databases of all limits answer, 0 if one does not.")
+	gauge(to, "paused", paused, "1 if the limits of a database are paused, else 0.")
+	counter(to, "batches_total", sum.Batches, "Batches of requests that the databases were asked about.", nil)
+	counter(to, "batched_requests_total", sum.Requests, "Requests in these batches.", nil)
+	counter(to, "statements_total", sum.Statements, "Statements that these batches sent, retries included.", nil)
+	counter(to, "rolled_back_total", sum.RolledBack, "Transactions that were undone because a request with several limits did not fit.", nil)
+	counter(to, "failed_batches_total", sum.Failures, "Batches for which no decision came.", nil)
+	for _, class := range sqlstate.Classes {
+		counter(to, "errors_total", sum.Errors[class], "Errors of the databases by the class of their SQLSTATE: its first two characters, "+
+			"timeout (no answer in time), connection (a connection failed without an SQLSTATE) or other.", prometheus.Labels{"class": class})
+	}
+	// Batches have from 1 to 1<<12 requests, and wait or take from 1<<7 µs (128 µs) to 1<<23 µs (8.4 s).
+	const microsecond = 1e-6
+	histogram(to, "batch_size", batches.Sizes, 0, 12, 1, "How many requests a batch has.")
+	histogram(to, "batch_wait_seconds", batches.Waits, 7, 23, microsecond, "How long the first request of a batch waited until the batch was sent.")
+	histogram(to, "batch_duration_seconds", batches.Times, 7, 23, microsecond, "How long the databases took for a batch, retries included.")
+	gauge(to, "blocked_keys", float64(sum.BlockedKeys), "Keys that are known to be used up, and are refused without asking the database.")
+	gauge(to, "leased_units", float64(sum.LeasedUnits), "Units of all limits that are charged in advance now, and not used yet.")
+}
+
+// addHistogram adds what was counted since before.
+func addHistogram(sum *hooks.Histogram, now, before hooks.Histogram) {
+	for len(sum.Counts) < len(now.Counts) {
+		sum.Counts = append(sum.Counts, 0)
+	}
+	for i, n := range now.Counts {
+		sum.Counts[i] += n - before.Counts[i]
+	}
+	sum.Sum += now.Sum - before.Sum
+}
+
+// histogram sends a histogram with the buckets from 1<<least to 1<<most units.
+func histogram(to chan<- prometheus.Metric, name string, h hooks.Histogram, least, most int, unit float64, help string) {
+	buckets := make(map[float64]uint64, most-least+1)
+	total := int64(0)
+	for i, n := range h.Counts {
+		total += n
+		if i >= least && i <= most {
+			buckets[math.Ldexp(1, i)*unit] = uint64(total)
+		}
+	}
+	to <- prometheus.MustNewConstHistogram(describe(name, help, nil), uint64(total), float64(h.Sum)*unit, buckets)
+}
+
+// watchedPolicy is a policy, since when this config uses it, and how many statements it had sent
+// then. A policy can outlive the config that opened it, and the counters of a config start at 0.
+type watchedPolicy struct {
+	*edge.Policy
+	since   time.Time
+	lookUps int64
+}
+
+// watchPolicy adds a policy to those of the metrics.
+func (m *metrics) watchPolicy(p *edge.Policy) {
+	lookUps := p.Stats().LookUps
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.policies = append(m.policies, watchedPolicy{p, time.Now(), lookUps})
+}
+
+// collectPolicies adds up the statements of the policies. Of all else, the highest value counts.
+func collectPolicies(to chan<- prometheus.Metric, policies []watchedPolicy) {
+	var most policy.Stats
+	age := time.Duration(0)
+	for _, p := range policies {
+		s := p.Stats()
+		most.Rules = max(most.Rules, s.Rules)
+		most.Wrong = max(most.Wrong, s.Wrong)
+		most.Identities = max(most.Identities, s.Identities)
+		most.Applied = max(most.Applied, s.Applied)
+		most.LookUps += s.LookUps - p.lookUps
+		if s.Polled.IsZero() {
+			s.Polled = p.since
+		}
+		age = max(age, time.Since(s.Polled))
+	}
+	gauge(to, "policy_rules", float64(most.Rules), "Rules that have an effect.")
+	gauge(to, "policy_wrong_rules", float64(most.Wrong), "Rules and overrides that cannot be used.")
+	gauge(to, "policy_identities", float64(most.Identities), "API keys and users that are remembered.")
+	counter(to, "policy_lookups_total", most.LookUps, "Statements that looked up API keys and users.", nil)
+	gauge(to, "policy_version", float64(most.Applied), "The number of the last change of the policy that is obeyed.")
+	gauge(to, "policy_age_seconds", age.Seconds(), "How long ago the database last answered whether the policy has changed.")
+}
+
+// watchHistory adds a history to those of the metrics.
+func (m *metrics) watchHistory(w *history.Writer) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.histories = append(m.histories, w)
+}
+
+// collectHistories adds up what the histories have counted. A history outlives a config, and its
+// counters go on.
+func collectHistories(to chan<- prometheus.Metric, histories []*history.Writer) {
+	var sum history.Stats
+	for _, w := range histories {
+		s := w.Stats()
+		sum.Written += s.Written
+		sum.Pending += s.Pending
+		sum.Dropped += s.Dropped
+		sum.DroppedMetrics += s.DroppedMetrics
+		sum.DroppedUsage += s.DroppedUsage
+	}
+	const dropped = "Decisions that could not be written to the history, because the database was slow or down for too long, by what lacks them: " +
+		"audit (the audit log), metrics or usage."
+	counter(to, "history_written_total", sum.Written, "Decisions that were written to the audit log.", nil)
+	counter(to, "history_dropped_total", sum.Dropped, dropped, prometheus.Labels{"kind": "audit"})
+	counter(to, "history_dropped_total", sum.DroppedMetrics, dropped, prometheus.Labels{"kind": "metrics"})
+	counter(to, "history_dropped_total", sum.DroppedUsage, dropped, prometheus.Labels{"kind": "usage"})
+	gauge(to, "history_pending", float64(sum.Pending), "Decisions for the audit log that are not written yet.")
+}

@@ -1,0 +1,77 @@
+package traefikplugin
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// TestALeaseDecidesAsTheQueue: a middleware that decides by leases and one that leaves all to the queue
+// give the same random requests the same responses. Each has a row of its own. The quota is not used up,
+// because a leasedHandler leaves refusals to the queue.
+func TestALeaseDecidesAsTheQueue(t *testing.T) {
+	dsn := cluster.Open(t)
+	random := rand.New(rand.NewPCG(1, rand.Uint64()))
+	values := []string{"a", "A", "x:y", "192.0.2.1", "192.0.2.77", "2001:db8::1", "2001:DB8::2", "::ffff:192.0.2.1", "sha256:" + strings.Repeat("0", 64), ""}
+	for _, key := range []string{"{header.X-Key}", "{remote_ip}", "{client_ip}", "all"} {
+		for _, ipv4 := range []string{"32", "24"} {
+			t.Run(key+"/"+ipv4, func(t *testing.T) {
+				var byQueue, byLease atomic.Int64
+				counting := func(n *atomic.Int64) http.Handler {
+					return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { n.Add(1) })
+				}
+				made := func(form string) *handler {
+					c := &Config{DSN: dsn, Timeout: "30s", OnError: "deny"}
+					c.Zone = Zone{Prefix: t.Name() + form, Key: key, IPv4Prefix: ipv4, Limit: "1000000 1h", Algorithm: "fixed_window", Lease: "5%", Cost: "3"}
+					return open(t, t.Context(), shared, counting(&byQueue), c)
+				}
+				queued, other := made("queued"), made("leased")
+				leased, ok := withLeases(other).(*leasedHandler)
+				if !ok {
+					t.Fatal("no leases")
+				}
+				leased.upstream = newUpstream(counting(&byLease), edge.OurHeaders)
+				for n := 0; byLease.Load() < 200; n++ {
+					if n == 20000 {
+						t.Fatalf("%d requests were decided by leases, and %d by the queue", byLease.Load(), byQueue.Load())
+					}
+					host := values[3+random.IntN(5)]
+					address := host + ":80"
+					if strings.Contains(host, ":") {
+						address = "[" + host + "]:80"
+					}
+					header := []string{values[random.IntN(len(values))], values[random.IntN(len(values))]}[:min(2, 1+random.IntN(20)/19)]
+					var responses []*httptest.ResponseRecorder
+					for _, h := range []http.Handler{queued, leased} {
+						r := httptest.NewRequest(http.MethodGet, "/", nil)
+						r.RemoteAddr, r.Header["X-Key"] = address, header
+						w := httptest.NewRecorder()
+						h.ServeHTTP(w, r)
+						responses = append(responses, w)
+					}
+					want, got := responses[0], responses[1]
+					if got.Code != http.StatusOK || want.Code != http.StatusOK {
+						t.Fatalf("request %d of %s, %q: %d, want %d", n, address, header, got.Code, want.Code)
+					}
+					for _, name := range []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining"} {
+						if got.Header().Get(name) != want.Header().Get(name) {
+							t.Fatalf("request %d of %s, %q: %s is %s, want %s", n, address, header, name, got.Header().Get(name), want.Header().Get(name))
+						}
+					}
+					reset, _ := strconv.Atoi(got.Header().Get("X-Ratelimit-Reset"))
+					wantReset, _ := strconv.Atoi(want.Header().Get("X-Ratelimit-Reset"))
+					if difference := reset - wantReset; difference < -1 || difference > 1 { // the first hits of the rows are not at the same time
+						t.Fatalf("request %d of %s, %q: the reset is at %d, want %d", n, address, header, reset, wantReset)
+					}
+				}
+			})
+		}
+	}
+}
