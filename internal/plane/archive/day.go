@@ -160,7 +160,7 @@ func (w *work) found(outcome Outcome, name string, rows, bytes int64) {
 func (w *work) write(ctx context.Context, to *os.File) (Fingerprint, error) {
 	writer := newFileWriter(to, w.partition.day, w.partition.name)
 	err := reading(ctx, w.conn, w.partition, func() error {
-		return readTable(ctx, w.conn, w.partition.table, writer.write)
+		return readTable(ctx, w.conn, w.partition.table, writer.add)
 	})
 	if err != nil {
 		return Fingerprint{}, err

@@ -140,12 +140,8 @@ func reading(ctx context.Context, conn *pgx.Conn, p partition, do func() error) 
 	if err := lock(ctx, tx, p, "ACCESS SHARE"); err != nil {
 		return err
 	}
-	names, types := make([]string, len(columns)), make([]string, len(columns))
-	for i, c := range columns {
-		names[i], types[i] = c.name, c.kind.postgresType()
-	}
 	var differ string
-	if err := tx.QueryRow(ctx, columnsOf, p.oid, names, types).Scan(&differ); err != nil {
+	if err := tx.QueryRow(ctx, columnsOf, p.oid, columnNames, columnTypes).Scan(&differ); err != nil {
 		return err
 	}
 	if differ != "" {
