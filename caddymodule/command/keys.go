@@ -38,11 +38,7 @@ error. The database has only a digest of the key, so nothing can print it again.
 			if err != nil {
 				return err
 			}
-			key, err := c.db.CreateKey(c.ctx, user, name, ends)
-			if err != nil {
-				return err
-			}
-			return c.newKey(&key)
+			return c.newKey(c.db.CreateKey(c.ctx, user, name, ends))
 		}),
 	}
 	cmd.Flags().StringVar(&user, "user", "", "the user that gets the key")
@@ -56,7 +52,10 @@ error. The database has only a digest of the key, so nothing can print it again.
 }
 
 // newKey prints a new key. No other command prints a key.
-func (c *call) newKey(key *admin.NewKey) error {
+func (c *call) newKey(key *admin.NewKey, err error) error {
+	if err != nil {
+		return err
+	}
 	said := fmt.Sprintf("This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.ID, text(key.User), or(key.ExpiresAt, "never"))
 	if key.Replaces != nil {
 		said += fmt.Sprintf("The key %d, which it replaces, ends: %s.\n", *key.Replaces, cell(key.ReplacedAt))
@@ -141,11 +140,7 @@ count by user go on.`,
 			if err != nil {
 				return err
 			}
-			key, err := c.db.RotateKey(c.ctx, id, d)
-			if err != nil {
-				return err
-			}
-			return c.newKey(&key)
+			return c.newKey(c.db.RotateKey(c.ctx, id, d))
 		}),
 	}
 	cmd.Flags().StringVar(&grace, "grace", "24h", "how long the old key stays valid")

@@ -84,7 +84,7 @@ func writeReplay(to io.Writer, r *admin.Replay) error {
 	list := table{}
 	for _, o := range []struct {
 		name string
-		admin.ReplayOutcome
+		admin.ReplayCounts
 	}{{"what happened", r.Happened}, {"with these limits", r.Replayed}} {
 		list.addRow(row{"", o.name, "REQUESTS", r.Requests, "PASSED", o.Passed, "REFUSED", o.Refused, "COUNTERS REFUSED", o.Counters, "USERS REFUSED", o.Users})
 	}

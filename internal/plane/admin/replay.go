@@ -33,8 +33,8 @@ type Replay struct {
 	// Requests that count. A sample is counted as what it stands for.
 	Requests int64 `json:"requests"`
 	// Happened is what happened to them, and Replayed what would have happened.
-	Happened ReplayOutcome `json:"happened"`
-	Replayed ReplayOutcome `json:"replayed"`
+	Happened ReplayCounts `json:"happened"`
+	Replayed ReplayCounts `json:"replayed"`
 	// Shadow is how many requests the rule would have refused while it was a shadow rule.
 	Shadow int64 `json:"shadow"`
 
@@ -50,8 +50,8 @@ type Replay struct {
 	Changed []ReplayedCounter `json:"changed"`
 }
 
-// ReplayOutcome counts requests, and the counters and users with a request that was refused.
-type ReplayOutcome struct {
+// ReplayCounts counts requests, and the counters and users with a request that was refused.
+type ReplayCounts struct {
 	Passed   int64 `json:"passed"`
 	Refused  int64 `json:"refused"`
 	Counters int64 `json:"counters_refused"`
