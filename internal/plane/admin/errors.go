@@ -9,15 +9,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The SQLSTATEs that mean something else to people than the server says, beside those of package sqlstate.
+// The SQLSTATEs that mean something else to people than the server says.
 const (
 	insufficientPrivilege = "42501"
 	undefinedFunction     = "42883"
+	undefinedTable        = "42P01"
+	undefinedColumn       = "42703"
+	featureNotSupported   = "0A000"
+	readOnlyTransaction   = "25006"
 	dependentObjects      = "2BP01"
+	lockNotAvailable      = "55P03"
 	classIntegrity        = "23"
 	checkViolation        = "23514"
 )
@@ -44,7 +48,7 @@ func (d *Database) failure(err error) error {
 	major := d.major()
 	isOld := major > 0 && major < oldestServer
 	switch failed.Code {
-	case sqlstate.UndefinedTable, sqlstate.UndefinedColumn, undefinedFunction:
+	case undefinedTable, undefinedColumn, undefinedFunction:
 		var others *string
 		if d.conn.QueryRow(context.Background(), schema.Others).Scan(&others) == nil && others != nil {
 			return fmt.Errorf("%s: %s", *others, schema.OthersHint)
@@ -58,11 +62,11 @@ func (d *Database) failure(err error) error {
 		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md", d.conn.Config().User, failed.Message)
 	case dependentObjects:
 		return fmt.Errorf("something of another program depends on the tables: %s", failed.Detail)
-	case sqlstate.LockNotAvailable:
+	case lockNotAvailable:
 		return &lockError{}
-	case sqlstate.ReadOnlyTransaction:
+	case readOnlyTransaction:
 		return fmt.Errorf("the server is read-only: %s: use the primary", failed.Message)
-	case sqlstate.FeatureNotSupported:
+	case featureNotSupported:
 		if isOld {
 			return tooOld(major)
 		}
