@@ -100,7 +100,7 @@ func (c *call) archive(o archive.Options) error {
 
 // dayLine is a line about a partition, for people.
 func dayLine(d archive.Day) string {
-	line := d.Day + " " + string(d.Outcome)
+	line := d.Day + " " + string(d.Result)
 	if d.File != "" {
 		line += fmt.Sprintf(": %d rows, %s, %s", d.Rows, size(d.Bytes), d.File)
 	}

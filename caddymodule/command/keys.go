@@ -33,8 +33,7 @@ error. The database has only a digest of the key, so nothing can print it again.
 			if err != nil {
 				return err
 			}
-			key, err := c.db.CreateKey(c.ctx, user, name, ends)
-			return c.newKey(key, err)
+			return c.newKey(c.db.CreateKey(c.ctx, user, name, ends))
 		}),
 	}
 	cmd.Flags().StringVar(&user, "user", "", "the user that gets the key")
@@ -46,8 +45,8 @@ error. The database has only a digest of the key, so nothing can print it again.
 }
 
 // newKey prints a new key, unless err says that there is none. No other command prints a key.
-func (c *call) newKey(key admin.NewKey, err error) error {
-	return show(c, key, err, func(p *page, key admin.NewKey) {
+func (c *call) newKey(key *admin.NewKey, err error) error {
+	return show(c, key, err, func(p *page, key *admin.NewKey) {
 		said := c.cmd.ErrOrStderr()
 		fmt.Fprintf(said, "This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.ID, text(key.User), or(key.ExpiresAt, "never"))
 		if key.Replaces != nil {
@@ -126,8 +125,7 @@ count by user go on.`,
 			if err != nil {
 				return err
 			}
-			key, err := c.db.RotateKey(c.ctx, id, d)
-			return c.newKey(key, err)
+			return c.newKey(c.db.RotateKey(c.ctx, id, d))
 		}),
 	}
 	cmd.Flags().StringVar(&grace, "grace", "24h", "how long the old key stays valid")

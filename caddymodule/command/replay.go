@@ -77,7 +77,7 @@ func addReplay(p *page, r *admin.Replay) {
 	var list table
 	for _, o := range []struct {
 		name string
-		admin.ReplayOutcome
+		admin.ReplayCounts
 	}{{"what happened", r.Happened}, {"with these limits", r.Replayed}} {
 		list.addRow(row{"", o.name, "REQUESTS", r.Requests, "PASSED", o.Passed, "REFUSED", o.Refused, "COUNTERS REFUSED", o.Counters, "USERS REFUSED", o.Users})
 	}

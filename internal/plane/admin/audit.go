@@ -54,7 +54,7 @@ type AuditQuery struct {
 	User  string
 	KeyID int64
 	// Prefix is that of a limit in a configuration. For a rule it is rule/ and the name, and
-	// may have a slash and the name of a limit; rule/ alone is all rules.
+	// may have a slash and the name of a limit; rule/ without a name is all rules.
 	Prefix    string
 	Decisions []string
 	// Address finds the rows whose address is in this network, or whose network overlaps it.
@@ -103,6 +103,13 @@ func (w *where) add(condition string, arg any) {
 	w.sql = append(w.sql, fmt.Sprintf(condition, len(w.args)))
 }
 
+// text adds a condition about a text, unless the text is empty.
+func (w *where) text(condition, text string) {
+	if text != "" {
+		w.add(condition, text)
+	}
+}
+
 // period adds a period. Its ends are parameters, so that the server looks only at the partitions
 // of these days.
 func (w *where) period(p Period) {
@@ -115,13 +122,11 @@ func (w *where) prefix(prefix string) {
 	name, isRule := strings.CutPrefix(prefix, rulePrefix)
 	if rule, limit, found := strings.Cut(name, "/"); isRule && found {
 		w.add("prefix = $%d::text", rulePrefix+rule)
-		if limit != "" {
-			w.add("limit_name = $%d::text", limit)
-		}
+		w.text("limit_name = $%d::text", limit)
 	} else if isRule && name == "" {
 		w.add("starts_with(prefix, $%d::text)", prefix)
-	} else if prefix != "" {
-		w.add("prefix = $%d::text", prefix)
+	} else {
+		w.text("prefix = $%d::text", prefix)
 	}
 }
 
@@ -132,9 +137,9 @@ func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) 
 	var w where
 	w.period(q.Period)
 	w.prefix(q.Prefix)
-	if q.User != "" {
-		w.add("user_id = $%d::text", q.User)
-	}
+	w.text("user_id = $%d::text", q.User)
+	w.text("host = $%d::text", q.Host)
+	w.text("node = $%d::text", q.Node)
 	if q.KeyID != 0 {
 		w.add("key_id = $%d::bigint", q.KeyID)
 	}
@@ -144,15 +149,43 @@ func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) 
 	if q.Address.IsValid() {
 		w.add("address && $%d::text::inet", q.Address.String())
 	}
-	if q.Host != "" {
-		w.add("host = $%d::text", q.Host)
-	}
-	if q.Node != "" {
-		w.add("node = $%d::text", q.Node)
-	}
 	w.args = append(w.args, int64(q.Most))
 	return rows[Audited](ctx, d, fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
-	CASE WHEN masklen(address) = CASE family(address) WHEN 4 THEN 32 ELSE 128 END THEN host(address) ELSE address::text END,
-	host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also
+	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also
 FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT $%d::bigint`, &w, len(w.args)), w.args...)
+}
+
+// Sender is a counter and a user, and what they did in a period.
+type Sender struct {
+	// Prefix is that of a limit in a configuration, or rule/ and the name of a rule, and ""
+	// if no limit applied.
+	Prefix string `json:"prefix"`
+	// Key is that of the counter. Of requests without a counter, it is the address of the
+	// client. It is nil if neither is known.
+	Key *string `json:"key"`
+	// User is nil for nobody.
+	User *string `json:"user"`
+	// Requests are all requests, and Refused those of them that were refused. A sample is
+	// counted as what it stands for.
+	Requests int64     `json:"requests"`
+	Refused  int64     `json:"refused"`
+	Last     time.Time `json:"last"`
+}
+
+// refusedSQL is the condition for a row of refused requests in the audit log. Requests without a
+// decision are not among them.
+const refusedSQL = "decision IN ('limited', 'blocked', 'rejected')"
+
+// TopSince returns the senders with the most requests in a period, by the audit log, at most so
+// many. prefix is as in AuditQuery; "" is all.
+func (d *Database) TopSince(ctx context.Context, p Period, prefix string, most int) ([]Sender, error) {
+	var w where
+	w.period(p)
+	w.prefix(prefix)
+	w.args = append(w.args, int64(most))
+	// A row of decision shadow stands beside the row of its request.
+	return rows[Sender](ctx, d, fmt.Sprintf(`SELECT prefix, coalesce(key, host(address)), user_id, round(sum(count * weight))::bigint,
+	round(coalesce(sum(count * weight) FILTER (WHERE `+refusedSQL+`), 0))::bigint, max(time)
+FROM rate_limit_audit WHERE %s AND decision <> 'shadow' GROUP BY 1, 2, 3
+ORDER BY 4 DESC, 5 DESC, 6 DESC, 1, 2, 3 LIMIT $%d::bigint`, &w, len(w.args)), w.args...)
 }

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sort"
 	"time"
@@ -39,11 +40,8 @@ func (c *Change) what() ([]string, error) {
 		return []string{"more than 1,000 rows, or all"}, nil
 	}
 	var before, after map[string]json.RawMessage
-	if err := unmarshalRow(c.Before, &before); err != nil {
-		return nil, err
-	}
-	if err := unmarshalRow(c.After, &after); err != nil {
-		return nil, err
+	if err := errors.Join(unmarshalRow(c.Before, &before), unmarshalRow(c.After, &after)); err != nil {
+		return nil, fmt.Errorf("a line of rate_limit_changes: %w", err)
 	}
 	switch {
 	case before == nil && after == nil:
@@ -63,12 +61,10 @@ func (c *Change) what() ([]string, error) {
 	return what, nil
 }
 
+// unmarshalRow leaves row as it is if there is no text.
 func unmarshalRow(text json.RawMessage, row *map[string]json.RawMessage) error {
 	if text == nil {
 		return nil
 	}
-	if err := json.Unmarshal(text, row); err != nil {
-		return fmt.Errorf("a line of rate_limit_changes: %w", err)
-	}
-	return nil
+	return json.Unmarshal(text, row)
 }

@@ -127,7 +127,7 @@ func (d *Database) TopCounters(ctx context.Context, prefix string, most int) ([]
 ORDER BY coalesce(c.count, cardinality(c.hits)) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key LIMIT $2::bigint`, prefix, int64(most))
 }
 
-// userUsage returns the counters that count a user alone, and those of one of its keys.
+// userUsage returns the counters that count by user, and those of one of its keys.
 func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) {
 	key, err := userCounter(user)
 	if err != nil {

@@ -74,6 +74,12 @@ func (d *Database) Now(ctx context.Context) (time.Time, error) {
 	return *now, nil
 }
 
+// hasTable reports whether there is a table of this name.
+func (d *Database) hasTable(ctx context.Context, name string) (bool, error) {
+	found, err := value[bool](ctx, d, "SELECT to_regclass($1::text) IS NOT NULL", name)
+	return err == nil && *found, err
+}
+
 // major is the major version of the server; 0 if it is unknown.
 func (d *Database) major() int {
 	version := d.conn.PgConn().ParameterStatus("server_version")

@@ -4,16 +4,16 @@
 //
 //   - database.go, errors.go: the connection, and what its errors mean for people
 //   - locks.go: which sessions hold a lock that a statement waits for
-//   - assignment.go, values.go: settings of the form name=value
+//   - values.go: settings of the form name=value
 //   - migrate.go: the tables
 //   - rules.go, rule_set.go, rule_limits.go: rules and their limits
 //   - users.go, user_set.go, keys.go, bans.go: users, API keys, bans
-//   - explain.go, identity.go, conditions.go, left.go: what the policy does with a request
+//   - explain.go, left.go: what the policy does with a request
 //   - counters.go: counters
 //   - changes.go, nodes.go, pause.go: the log of changes, the proxies, and the pause of all limits
-//   - period.go, audit.go, top_since.go, usage.go: what the history says
+//   - period.go, audit.go, usage.go: what the history says
 //   - upkeep.go: the upkeep of the history
-//   - replay.go, replay_limits.go, replay_change.go, replay_trial.go: what other limits would have
+//   - replay.go, replay_limits.go, replay_trial.go: what other limits would have
 //     done to the recorded requests
 //
 // An API key leaves this package only as the result of CreateKey and RotateKey. Errors contain

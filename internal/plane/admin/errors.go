@@ -33,7 +33,7 @@ const oldestServer = 15
 // the database.
 var ErrNotFound = errors.New("not found")
 
-// notFound is an error that wraps ErrNotFound. Its text is the given one alone.
+// notFound is an error that wraps ErrNotFound. Its text is only the given one.
 type notFound string
 
 func (e notFound) Error() string        { return string(e) }
@@ -45,32 +45,21 @@ func (d *Database) failure(err error) error {
 	if !errors.As(err, &failed) { // nil, or not of the server
 		return err
 	}
+	major := d.major()
+	isOld := major > 0 && major < oldestServer
 	switch failed.Code {
-	case undefinedTable, undefinedFunction, undefinedColumn:
+	case undefinedTable, undefinedColumn, undefinedFunction:
 		var others *string
 		if d.conn.QueryRow(context.Background(), schema.Others).Scan(&others) == nil && others != nil {
 			return fmt.Errorf("%s: %s", *others, schema.OthersHint)
 		}
-	}
-	return explained(failed, d.major(), d.conn.Config().User)
-}
-
-// explained is failure for a server of that major version and a role.
-func explained(failed *pgconn.PgError, major int, role string) error {
-	switch failed.Code {
-	case undefinedTable, undefinedFunction, undefinedColumn:
-		if strings.Contains(failed.Message, "rate_limit_nodes") || strings.Contains(failed.Message, "rate_limit_pause") || strings.Contains(failed.Message, "n.epoch") {
-			return fmt.Errorf("the registry of proxies is missing, or older than this program (%s): make it with: caddy pg-ratelimit migrate", failed.Message)
-		}
-		if isOfHistory(failed.Message) {
-			return fmt.Errorf("the tables of the history are missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", failed.Message)
-		}
-		if major > 0 && major < oldestServer {
+		missing := missingPart(failed.Message)
+		if missing == policyTables && isOld {
 			return tooOld(major)
 		}
-		return fmt.Errorf("the tables of the policy are missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", failed.Message)
+		return fmt.Errorf("%s missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", missing, failed.Message)
 	case insufficientPrivilege:
-		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md", role, failed.Message)
+		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md", d.conn.Config().User, failed.Message)
 	case dependentObjects:
 		return fmt.Errorf("something of another program depends on the tables: %s", failed.Detail)
 	case lockNotAvailable:
@@ -78,7 +67,7 @@ func explained(failed *pgconn.PgError, major int, role string) error {
 	case readOnlyTransaction:
 		return fmt.Errorf("the server is read-only: %s: use the primary", failed.Message)
 	case featureNotSupported:
-		if major > 0 && major < oldestServer {
+		if isOld {
 			return tooOld(major)
 		}
 	}
@@ -90,22 +79,28 @@ func explained(failed *pgconn.PgError, major int, role string) error {
 		}
 		return broken
 	}
-	text := failed.Message
 	if failed.Hint != "" {
-		text += " (" + failed.Hint + ")"
+		return fmt.Errorf("%s (%s)", failed.Message, failed.Hint)
 	}
-	return errors.New(text)
+	return errors.New(failed.Message)
 }
 
-// isOfHistory reports whether a message of the server names a table or a function of the history,
-// which older servers have as well.
-func isOfHistory(message string) bool {
-	for _, name := range []string{"rate_limit_audit", "rate_limit_usage", "rate_limit_upkeep"} {
+const policyTables = "the tables of the policy are"
+
+// missingPart says what is missing by a message of the server. Servers that are too old for the policy can have the
+// other parts.
+func missingPart(message string) string {
+	for _, name := range []string{"rate_limit_nodes", "rate_limit_pause", "n.epoch"} {
 		if strings.Contains(message, name) {
-			return true
+			return "the tables of the registry of proxies are"
 		}
 	}
-	return false
+	for _, name := range []string{"rate_limit_audit", "rate_limit_usage", "rate_limit_upkeep"} {
+		if strings.Contains(message, name) {
+			return "the tables of the history are"
+		}
+	}
+	return policyTables
 }
 
 // constraintError is a constraint that a row would break. The name of the constraint says what

@@ -27,15 +27,15 @@ type Key struct {
 
 // NewKey is a key that was just made. Key is the key itself, which nothing can show again.
 type NewKey struct {
-	Key       string     `json:"key"`
+	Key       string     `json:"key" db:"-"`
 	ID        int64      `json:"id"`
 	Hint      string     `json:"hint"`
 	Name      *string    `json:"name"`
 	User      string     `json:"user"`
 	ExpiresAt *time.Time `json:"expires_at"`
 	// Replaces is the key that the new one replaces, which is valid until ReplacedAt.
-	Replaces   *int64     `json:"replaces,omitempty"`
-	ReplacedAt *time.Time `json:"replaced_at,omitempty"`
+	Replaces   *int64     `json:"replaces,omitempty" db:"-"`
+	ReplacedAt *time.Time `json:"replaced_at,omitempty" db:"-"`
 }
 
 var keyColumns = `id, hint, name, user_id, CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired' ELSE 'valid' END,
@@ -47,38 +47,29 @@ func (d *Database) Keys(ctx context.Context, user string) ([]Key, error) {
 }
 
 // CreateKey makes a key. name may be "", and the zero time is never.
-func (d *Database) CreateKey(ctx context.Context, user, name string, expires time.Time) (NewKey, error) {
-	found, err := value[bool](ctx, d, "SELECT true FROM rate_limit_users WHERE user_id = $1", user)
-	if err != nil {
-		return NewKey{}, err
+func (d *Database) CreateKey(ctx context.Context, user, name string, expires time.Time) (*NewKey, error) {
+	made, err := d.insertKey(ctx, `SELECT $1, $2, user_id, nullif($4::text, ''), $5::timestamptz FROM rate_limit_users WHERE user_id = $3`,
+		user, name, timeOrInfinity(expires))
+	if err == nil && made == nil {
+		err = noUser(user)
 	}
-	if found == nil {
-		return NewKey{}, noUser(user)
-	}
-	return d.insertKey(ctx, `INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at)
-VALUES ($1, $2, $3, nullif($4::text, ''), $5::timestamptz)`, user, name, timeOrInfinity(expires))
+	return made, err
 }
 
-// insertKey makes a key, and stores it with an INSERT. $1 is the key's digest and $2 its hint.
-// args are the other parameters.
-func (d *Database) insertKey(ctx context.Context, sql string, args ...any) (NewKey, error) {
+// insertKey makes a key, and stores the row that a SELECT returns, if it returns one. $1 is the key's digest and
+// $2 its hint. args are the other parameters.
+func (d *Database) insertKey(ctx context.Context, sql string, args ...any) (*NewKey, error) {
 	key, err := policy.NewKey()
 	if err != nil {
-		return NewKey{}, err
+		return nil, err
 	}
-	digest := policy.Digest(key)
-	type inserted struct {
-		ID        int64
-		Name      *string
-		User      string
-		ExpiresAt *time.Time
+	digest, hint := policy.Digest(key), policy.Hint(key)
+	made, err := row[NewKey](ctx, d, "INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at) "+sql+
+		" RETURNING id, hint, name, user_id, "+endSQL("expires_at"), append([]any{digest[:], hint}, args...)...)
+	if made != nil {
+		made.Key = key
 	}
-	made, err := row[inserted](ctx, d, sql+" RETURNING id, name, user_id, "+endSQL("expires_at"),
-		append([]any{digest[:], policy.Hint(key)}, args...)...)
-	if err != nil {
-		return NewKey{}, err
-	}
-	return NewKey{Key: key, ID: made.ID, Hint: policy.Hint(key), Name: made.Name, User: made.User, ExpiresAt: made.ExpiresAt}, nil
+	return made, err
 }
 
 // RevokeKey ends a key now.
@@ -106,9 +97,8 @@ func noKey(id int64) error {
 
 // RotateKey makes a key in place of a valid one, with its name, end, overrides and bans, and
 // ends the old key after the grace.
-func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration) (NewKey, error) {
-	var made NewKey
-	err := d.together(ctx, func() error {
+func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration) (made *NewKey, err error) {
+	err = d.together(ctx, func() error {
 		if _, err := d.execute(ctx, "SELECT FROM rate_limit_api_keys WHERE id = $1 FOR UPDATE", id); err != nil {
 			return err
 		}
@@ -122,8 +112,7 @@ func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration)
 		case old.State != "valid":
 			return fmt.Errorf("key: %d: it is %s: make a new one with: caddy pg-ratelimit keys create", id, old.State)
 		}
-		if made, err = d.insertKey(ctx, `INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at)
-SELECT $1, $2, user_id, name, expires_at FROM rate_limit_api_keys WHERE id = $3`, id); err != nil {
+		if made, err = d.insertKey(ctx, `SELECT $1, $2, user_id, name, expires_at FROM rate_limit_api_keys WHERE id = $3`, id); err != nil {
 			return err
 		}
 		for _, sql := range []string{
@@ -141,12 +130,8 @@ SELECT $1, $2, user_id, name, expires_at FROM rate_limit_api_keys WHERE id = $3`
 		if err != nil {
 			return err
 		}
-		made.Replaces = &id
-		made.ReplacedAt = *ends
+		made.Replaces, made.ReplacedAt = &id, *ends
 		return nil
 	})
-	if err != nil {
-		return NewKey{}, err
-	}
-	return made, nil
+	return made, err
 }

@@ -17,7 +17,7 @@ type Migration struct {
 	Policy   string `json:"policy"`
 }
 
-// The outcomes of a Migration.
+// The results of a Migration.
 const (
 	created     = "created"
 	upgraded    = "upgraded"
@@ -32,29 +32,23 @@ func MigrationSQL() string { return schema.File }
 // to date in place and keeps their rows. On a server that is too old for the policy it makes the
 // others and returns an error.
 func (d *Database) Migrate(ctx context.Context) (Migration, error) {
-	var counters, policy, version, nodes, history, restoring int32
-	if err := d.conn.QueryRow(ctx, schema.Ready).Scan(&counters, &policy, &version, &restoring); err != nil {
-		return Migration{}, d.failure(err)
-	}
-	if err := d.conn.QueryRow(ctx, schema.NodesReady).Scan(&nodes); err != nil {
-		return Migration{}, d.failure(err)
-	}
-	if err := d.conn.QueryRow(ctx, schema.HistoryReady).Scan(&history); err != nil {
-		return Migration{}, d.failure(err)
+	ready, err := row[struct{ Counters, Policy, Version, Restoring, Nodes, History int32 }](ctx, d,
+		"SELECT * FROM ("+schema.Ready+") AS a, ("+schema.NodesReady+") AS b, ("+schema.HistoryReady+") AS c")
+	if err != nil {
+		return Migration{}, err
 	}
 	var m Migration
-	var err error
-	if m.Counters, err = d.makeTables(ctx, counters == 1 && nodes == 1, "rate_limit_ephemeral", schema.Counters); err != nil {
+	if m.Counters, err = d.makeTables(ctx, ready.Counters == 1 && ready.Nodes == 1, "rate_limit_ephemeral", schema.Counters); err != nil {
 		return m, err
 	}
-	if m.History, err = d.makeTables(ctx, history == 1, "rate_limit_audit", schema.History); err != nil {
+	if m.History, err = d.makeTables(ctx, ready.History == 1, "rate_limit_audit", schema.History); err != nil {
 		return m, err
 	}
-	if version < schema.OldestPolicyServer {
+	if ready.Version < schema.OldestPolicyServer {
 		m.Policy = notPossible
 		return m, tooOld(d.major())
 	}
-	m.Policy, err = d.makeTables(ctx, policy == 1, "rate_limit_rules", schema.Policy)
+	m.Policy, err = d.makeTables(ctx, ready.Policy == 1, "rate_limit_rules", schema.Policy)
 	return m, err
 }
 
@@ -68,15 +62,15 @@ func (d *Database) makeTables(ctx context.Context, ready bool, first, sql string
 	if ready {
 		return upToDate, nil
 	}
-	var exists bool
-	if err := d.conn.QueryRow(ctx, "SELECT to_regclass($1::text) IS NOT NULL", first).Scan(&exists); err != nil {
-		return "", d.failure(err)
+	exists, err := d.hasTable(ctx, first)
+	if err != nil {
+		return "", err
 	}
 	// A text of several commands without parameters is one transaction.
 	// A session that waits for the lock of a table makes all others wait behind it, so each attempt
 	// is short.
 	for started := time.Now(); ; {
-		err := d.patiently(ctx, lockAttempt, func() error {
+		err = d.patiently(ctx, lockAttempt, func() error {
 			_, err := d.conn.PgConn().Exec(ctx, schema.Lock+sql).ReadAll()
 			return err
 		})

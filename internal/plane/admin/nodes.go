@@ -32,12 +32,12 @@ type Node struct {
 
 // Nodes returns the proxies in the order of their names.
 func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
-	policy, err := value[bool](ctx, d, "SELECT to_regclass('rate_limit_changes') IS NOT NULL")
+	hasPolicy, err := d.hasTable(ctx, "rate_limit_changes")
 	if err != nil {
 		return nil, err
 	}
 	behind := "NULL::bigint"
-	if *policy {
+	if hasPolicy {
 		behind = `CASE WHEN n.applied_seq IS NOT NULL AND coalesce(n.log = 'rate_limit_changes'::regclass, true)
 		THEN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > n.applied_seq) END`
 	}

@@ -1,9 +1,11 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"sort"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,8 +35,8 @@ type Replay struct {
 	// Requests that count. A sample is counted as what it stands for.
 	Requests int64 `json:"requests"`
 	// Happened is what happened to them, and Replayed what would have happened.
-	Happened ReplayOutcome `json:"happened"`
-	Replayed ReplayOutcome `json:"replayed"`
+	Happened ReplayCounts `json:"happened"`
+	Replayed ReplayCounts `json:"replayed"`
 	// Shadow is how many requests the rule would have refused while it was a shadow rule.
 	Shadow int64 `json:"shadow"`
 
@@ -50,8 +52,8 @@ type Replay struct {
 	Changed []ReplayedCounter `json:"changed"`
 }
 
-// ReplayOutcome counts requests, and the counters and users with a request that was refused.
-type ReplayOutcome struct {
+// ReplayCounts counts requests, and the counters and users with a request that was refused.
+type ReplayCounts struct {
 	Passed   int64 `json:"passed"`
 	Refused  int64 `json:"refused"`
 	Counters int64 `json:"counters_refused"`
@@ -186,12 +188,8 @@ func (t *trial) conclude(most int) {
 			r.Replayed.Users++
 		}
 	}
-	sort.Slice(r.Changed, func(i, j int) bool {
-		a, b := &r.Changed[i], &r.Changed[j]
-		if x, y := a.difference(), b.difference(); x != y {
-			return x > y
-		}
-		return a.Key < b.Key
+	slices.SortFunc(r.Changed, func(a, b ReplayedCounter) int {
+		return cmp.Or(cmp.Compare(b.difference(), a.difference()), strings.Compare(a.Key, b.Key))
 	})
 	if len(r.Changed) > most {
 		r.Changed = r.Changed[:most]
@@ -199,9 +197,4 @@ func (t *trial) conclude(most int) {
 }
 
 // difference is by how much the number of refusals changes.
-func (c *ReplayedCounter) difference() int64 {
-	if c.Replayed < c.Refused {
-		return c.Refused - c.Replayed
-	}
-	return c.Replayed - c.Refused
-}
+func (c *ReplayedCounter) difference() int64 { return max(c.Replayed-c.Refused, c.Refused-c.Replayed) }

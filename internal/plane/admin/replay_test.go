@@ -37,19 +37,19 @@ func TestTheWorkedExampleOfReplay(t *testing.T) {
 		log = append(log, request{at: noon.Add(30 * time.Minute), decision: "allowed", prefix: "rule/r", key: "bob", user: "bob", cost: 1})
 	}
 	p.record(log...)
-	happened := admin.ReplayOutcome{Passed: 11, Refused: 4, Counters: 1, Users: 1}
+	happened := admin.ReplayCounts{Passed: 11, Refused: 4, Counters: 1, Users: 1}
 	for _, c := range []struct {
 		setting string
-		want    admin.ReplayOutcome
+		want    admin.ReplayCounts
 		changed []admin.ReplayedCounter
 	}{
 		{"per_hour=4", happened, nil},
-		{"per_hour=2", admin.ReplayOutcome{Passed: 6, Refused: 9, Counters: 2, Users: 2}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4, Replayed: 8}, {Key: "bob", Requests: 3, Replayed: 1}}},
-		{"per_hour=6", admin.ReplayOutcome{Passed: 15}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4}}},
-		{"per_hour=0", admin.ReplayOutcome{Refused: 15, Counters: 2, Users: 2}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4, Replayed: 12}, {Key: "bob", Requests: 3, Replayed: 3}}},
-		{"per_hour=unlimited", admin.ReplayOutcome{Passed: 15}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4}}},
-		{"cost=2", admin.ReplayOutcome{Passed: 6, Refused: 9, Counters: 2, Users: 2}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4, Replayed: 8}, {Key: "bob", Requests: 3, Replayed: 1}}},
-		{"on_exceed=overage", admin.ReplayOutcome{Passed: 15}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4}}},
+		{"per_hour=2", admin.ReplayCounts{Passed: 6, Refused: 9, Counters: 2, Users: 2}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4, Replayed: 8}, {Key: "bob", Requests: 3, Replayed: 1}}},
+		{"per_hour=6", admin.ReplayCounts{Passed: 15}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4}}},
+		{"per_hour=0", admin.ReplayCounts{Refused: 15, Counters: 2, Users: 2}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4, Replayed: 12}, {Key: "bob", Requests: 3, Replayed: 3}}},
+		{"per_hour=unlimited", admin.ReplayCounts{Passed: 15}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4}}},
+		{"cost=2", admin.ReplayCounts{Passed: 6, Refused: 9, Counters: 2, Users: 2}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4, Replayed: 8}, {Key: "bob", Requests: 3, Replayed: 1}}},
+		{"on_exceed=overage", admin.ReplayCounts{Passed: 15}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4}}},
 	} {
 		r := p.replay(c.setting)
 		if r.Requests != 15 || r.Happened != happened || r.Replayed != c.want {
@@ -193,7 +193,7 @@ func TestAReplayIsWhatTheLimitsDo(t *testing.T) {
 		underA, underB := a.decider(t), b.decider(t)
 		at := began
 		var log []request
-		var want struct{ happened, replayed admin.ReplayOutcome }
+		var want struct{ happened, replayed admin.ReplayCounts }
 		for i := range rapid.IntRange(1, 120).Draw(t, "requests") {
 			at = at.Add(rapid.SampledFrom(waits(a, b)).Draw(t, "wait"))
 			key := rapid.SampledFrom([]string{"ann", "bob", "10.0.0.1"}).Draw(t, "key")

@@ -27,7 +27,7 @@ type trial struct {
 	decisions []ratelimit.Decision
 }
 
-// trialCounter is a counter: its rows by place in replayLimits.listed, and what was counted.
+// trialCounter is a counter: its rows by index in replayLimits.listed, and what was counted.
 type trialCounter struct {
 	rows                        []algorithm.Row
 	carry                       float64 // of a sample: the part of a request that is not counted yet
@@ -119,11 +119,11 @@ func (t *trial) add(row *replayRow, prefix string) {
 		c.refused += n
 		r.Happened.Refused += n
 	}
-	t.note(row.user, row.decision != "allowed" && n > 0, passed < n)
+	t.markUser(row.user, row.decision != "allowed" && n > 0, passed < n)
 }
 
-// note notes whether a request of a user was, or would have been, refused.
-func (t *trial) note(user string, refused, replayed bool) {
+// markUser records whether a request of a user was, or would have been, refused.
+func (t *trial) markUser(user string, refused, replayed bool) {
 	if user == "" || !refused && !replayed {
 		return
 	}

@@ -75,19 +75,15 @@ func (l *ruleLimit) setWindow(window time.Duration) {
 	l.per = &per
 }
 
+// windows are the windows of the settings that are named by them. That of per_month is on the calendar.
+var windows = map[string]time.Duration{"per_second": time.Second, "per_minute": time.Minute, "per_hour": time.Hour, "per_day": 24 * time.Hour}
+
 // unlimitedPer is the limit of a setting per_second … per_month, without an amount.
 func unlimitedPer(setting string) ruleLimit {
 	l := ruleLimit{name: setting}
-	switch setting {
-	case "per_second":
-		l.setWindow(time.Second)
-	case "per_minute":
-		l.setWindow(time.Minute)
-	case "per_hour":
-		l.setWindow(time.Hour)
-	case "per_day":
-		l.setWindow(24 * time.Hour)
-	default:
+	if window, found := windows[setting]; found {
+		l.setWindow(window)
+	} else {
 		l.calendar = &calendarNames[ratelimit.Month]
 	}
 	return l

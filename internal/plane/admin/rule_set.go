@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -279,44 +280,29 @@ func parseRuleChange(texts []string) (ruleChange, error) {
 	return change, nil
 }
 
-// resetBan takes all settings of a ban back, unless they are taken back already.
-func (c *ruleChange) resetBan() {
-	for _, name := range c.resets[resetRule] {
-		if strings.HasPrefix(name, banPrefix) {
-			return
-		}
-	}
-	for i := range ruleSettings {
-		if strings.HasPrefix(ruleSettings[i].name, banPrefix) {
-			c.resets[resetRule] = append(c.resets[resetRule], ruleSettings[i].name)
-		}
-	}
-}
-
 // addSetting adds the assignment of a ruleSetting.
 func (c *ruleChange) addSetting(a assignment) error {
-	for i := range ruleSettings {
-		s := &ruleSettings[i]
-		if s.name != a.name {
-			continue
-		}
-		switch {
-		case a.value == "" && s.reset == noReset:
-			return &ratelimit.FieldError{Field: s.name, Want: s.help}
-		case a.value == "" && strings.HasPrefix(s.name, banPrefix):
-			c.resetBan()
-		case a.value == "":
-			c.resets[s.reset] = append(c.resets[s.reset], s.name)
-		case a.value == unlimited && s.reset == resetWindow:
-			c.limits = append(c.limits, unlimitedPer(s.name))
-		default:
-			value, err := s.parameter(a.value)
-			if err != nil {
-				return err
+	s := &ruleSettings[slices.IndexFunc(ruleSettings, func(s ruleSetting) bool { return s.name == a.name })]
+	switch {
+	case a.value == "" && s.reset == noReset:
+		return &ratelimit.FieldError{Field: s.name, Want: s.help}
+	case a.value == "" && strings.HasPrefix(s.name, banPrefix):
+		for _, other := range ruleSettings {
+			if strings.HasPrefix(other.name, banPrefix) && !slices.Contains(c.resets[s.reset], other.name) {
+				c.resets[s.reset] = append(c.resets[s.reset], other.name)
 			}
-			c.names = append(c.names, s.name+" "+s.kind)
-			c.values = append(c.values, value)
 		}
+	case a.value == "":
+		c.resets[s.reset] = append(c.resets[s.reset], s.name)
+	case a.value == unlimited && s.reset == resetWindow:
+		c.limits = append(c.limits, unlimitedPer(s.name))
+	default:
+		value, err := s.parameter(a.value)
+		if err != nil {
+			return err
+		}
+		c.names = append(c.names, s.name+" "+s.kind)
+		c.values = append(c.values, value)
 	}
 	return nil
 }

@@ -82,19 +82,19 @@ func (d *Database) Rules(ctx context.Context) ([]Rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	place := map[string]*Rule{}
+	byName := map[string]*Rule{}
 	for i := range all {
-		place[all[i].Name] = &all[i]
+		byName[all[i].Name] = &all[i]
 		all[i].Limits = []RuleLimit{}
 		all[i].Problems = []string{}
 		all[i].Warnings = []string{}
 	}
 	for _, l := range limits {
-		if r := place[l.Rule]; r != nil {
+		if r := byName[l.Rule]; r != nil {
 			r.Limits = append(r.Limits, l)
 		}
 	}
-	return all, d.findProblems(ctx, place)
+	return all, d.findProblems(ctx, byName)
 }
 
 // findProblems finds out which rules cannot be used: as the proxies do, by compiling them, and

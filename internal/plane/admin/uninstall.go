@@ -30,16 +30,16 @@ func (d *Database) Parts(ctx context.Context) ([]Part, error) {
 	for _, found := range made.FindAllStringSubmatch(schema.File, -1) {
 		names = append(names, found[1])
 	}
-	var others *string
-	if err := d.conn.QueryRow(ctx, schema.Others).Scan(&others); err != nil {
-		return nil, d.failure(err)
+	others, err := value[*string](ctx, d, schema.Others)
+	if err != nil {
+		return nil, err
 	}
-	if others != nil {
-		return nil, fmt.Errorf("%s: it would be dropped, too; rename it first", *others)
+	if *others != nil {
+		return nil, fmt.Errorf("%s: it would be dropped, too; rename it first", **others)
 	}
 	// A partition whose drop was interrupted has no parent.
 	return rows[Part](ctx, d, `SELECT kind, name FROM (
-	SELECT CASE c.relkind WHEN 'v' THEN 1 ELSE 2 END AS place, CASE c.relkind WHEN 'v' THEN 'view' ELSE 'table' END AS kind, format('%I.%I', n.nspname, c.relname) AS name
+	SELECT CASE c.relkind WHEN 'v' THEN 1 ELSE 2 END AS step, CASE c.relkind WHEN 'v' THEN 'view' ELSE 'table' END AS kind, format('%I.%I', n.nspname, c.relname) AS name
 	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 	WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
 		AND (c.relname = ANY ($1) OR c.relname ~ '^rate_limit_audit_[0-9]{8}$')
@@ -47,13 +47,12 @@ func (d *Database) Parts(ctx context.Context) ([]Part, error) {
 	SELECT CASE p.prokind WHEN 'a' THEN 3 ELSE 4 END, CASE p.prokind WHEN 'a' THEN 'aggregate' ELSE 'function' END,
 		format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
 	FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE pg_function_is_visible(p.oid) AND p.proname = ANY ($1)
-	) AS parts ORDER BY place, name`, names)
+	) AS parts ORDER BY step, name`, names)
 }
 
 // LiveProxies returns the names of the proxies that run.
 func (d *Database) LiveProxies(ctx context.Context) ([]string, error) {
-	var exists bool
-	if err := d.conn.QueryRow(ctx, "SELECT to_regclass('rate_limit_nodes') IS NOT NULL").Scan(&exists); err != nil || !exists {
+	if exists, err := d.hasTable(ctx, "rate_limit_nodes"); err != nil || !exists {
 		return nil, err
 	}
 	return values[string](ctx, d, "SELECT n.node FROM rate_limit_nodes n WHERE "+schema.NodeIsLive+" ORDER BY n.node")

@@ -16,15 +16,6 @@ type Used struct {
 	LastRequest *time.Time `json:"last_request"`
 }
 
-func (u *Used) add(more *Used) {
-	u.Requests += more.Requests
-	u.Cost += more.Cost
-	u.Refused += more.Refused
-	if more.LastRequest != nil && (u.LastRequest == nil || more.LastRequest.After(*u.LastRequest)) {
-		u.LastRequest = more.LastRequest
-	}
-}
-
 // UsedOnDay is what a user did on a day in UTC, such as 2026-11-20.
 type UsedOnDay struct {
 	Day string `json:"day"`
@@ -55,25 +46,24 @@ func (d *Database) UsageOf(ctx context.Context, user string, p Period) (UserUsag
 		User: user, First: p.From.UTC().Format(time.DateOnly), Last: p.Until.Add(-time.Microsecond).UTC().Format(time.DateOnly),
 		Days: []UsedOnDay{}, Keys: []UsedByKey{},
 	}
-	// One row for each day, and one for each key: its day is "".
+	// One row for each day, one for each key, whose day is "", and one for the total, whose key is -1 as well.
 	found, err := rows[struct {
 		Day   string
 		KeyID int64
 		Used
-	}](ctx, d, `SELECT coalesce(day::text, ''), coalesce(key_id, 0), sum(requests)::bigint, sum(cost)::bigint, sum(refused)::bigint, max(last_request)
+	}](ctx, d, `SELECT coalesce(day::text, ''), coalesce(key_id, -1), coalesce(sum(requests), 0)::bigint, least(coalesce(sum(cost), 0), 9223372036854775807)::bigint,
+	coalesce(sum(refused), 0)::bigint, max(last_request)
 FROM rate_limit_usage WHERE user_id = $1 AND day BETWEEN $2::text::date AND $3::text::date
-GROUP BY GROUPING SETS ((day), (key_id)) ORDER BY 1, 2`, user, u.First, u.Last)
-	if err != nil {
-		return u, err
-	}
-	for i := range found {
-		r := &found[i]
-		if r.Day == "" {
+GROUP BY GROUPING SETS ((day), (key_id), ()) ORDER BY 1, 2`, user, u.First, u.Last)
+	for _, r := range found {
+		switch {
+		case r.Day != "":
+			u.Days = append(u.Days, UsedOnDay{r.Day, r.Used})
+		case r.KeyID >= 0:
 			u.Keys = append(u.Keys, UsedByKey{r.KeyID, r.Used})
-			continue
+		default:
+			u.Total = r.Used
 		}
-		u.Days = append(u.Days, UsedOnDay{r.Day, r.Used})
-		u.Total.add(&r.Used)
 	}
-	return u, nil
+	return u, err
 }

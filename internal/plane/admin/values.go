@@ -1,7 +1,10 @@
 package admin
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +35,7 @@ func parseList(field, text string) ([]string, error) {
 
 const wantNetwork = "a network or an address, such as 192.0.2.0/24, 192.0.2.1 or 2001:db8::/32"
 
-// ParseNetwork reads a network, or an address as the network of this address alone. A network
+// ParseNetwork reads a network, or an address as the network of this one address. A network
 // of IPv4 addresses in IPv6 form becomes one of IPv4. The error is a *ratelimit.FieldError
 // about the field.
 func ParseNetwork(field, text string) (netip.Prefix, error) {
@@ -139,4 +142,32 @@ func parseDuration(field, text string) (string, error) {
 // months, because their lengths vary.
 func intervalOf(d time.Duration) string {
 	return strconv.FormatInt(d.Microseconds(), 10) + " microseconds"
+}
+
+// assignment is name=value. An empty value takes the setting back.
+type assignment struct{ name, value string }
+
+// parseAssignments splits texts of the form name=value. known are the names that are allowed;
+// isKnown allows others.
+func parseAssignments(texts, known []string, isKnown func(name string) bool) ([]assignment, error) {
+	var all []assignment
+	seen := map[string]bool{}
+	for _, text := range texts {
+		name, value, found := strings.Cut(text, "=")
+		if !found {
+			return nil, fmt.Errorf("%q: must be name=value, where the name is one of %s", text, strings.Join(known, ", "))
+		}
+		if !isKnown(name) && !slices.Contains(known, name) {
+			return nil, fmt.Errorf("%s: unknown: must be one of %s", name, strings.Join(known, ", "))
+		}
+		if seen[name] {
+			return nil, fmt.Errorf("%s: must be given once; lists have commas, as in paths=/a/*,/b", name)
+		}
+		seen[name] = true
+		all = append(all, assignment{name, value})
+	}
+	if len(all) == 0 {
+		return nil, errors.New("nothing to set: give one or more of " + strings.Join(known, ", ") + ", each as name=value")
+	}
+	return all, nil
 }

@@ -34,23 +34,23 @@ type Options struct {
 	Warn func(error)
 }
 
-// Outcome is what became of a partition.
-type Outcome string
+// Result is what became of a partition.
+type Result string
 
-// The outcomes.
+// The results.
 const (
-	Archived  Outcome = "archived"  // it was written to a new file
-	Replaced  Outcome = "replaced"  // it has more rows than its file had, and the file was replaced
-	Unchanged Outcome = "unchanged" // the file was there already
-	Empty     Outcome = "empty"     // it has no rows, so there is no file
-	Skipped   Outcome = "skipped"   // see Problem
+	Archived  Result = "archived"  // it was written to a new file
+	Replaced  Result = "replaced"  // it has more rows than its file had, and the file was replaced
+	Unchanged Result = "unchanged" // the file was there already
+	Empty     Result = "empty"     // it has no rows, so there is no file
+	Skipped   Result = "skipped"   // see Problem
 )
 
 // Day is a partition that Run looked at.
 type Day struct {
 	Day       string  `json:"day"` // such as 2026-08-01, in UTC
 	Partition string  `json:"partition"`
-	Outcome   Outcome `json:"outcome"`
+	Result    Result  `json:"outcome"`
 	Dropped   bool    `json:"dropped"`
 	File      string  `json:"file,omitempty"` // its name in the destination
 	Rows      int64   `json:"rows"`
@@ -109,7 +109,7 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 		if p.day.Add(dayLength).After(o.Before) {
 			continue
 		}
-		w := work{conn: conn, options: o, partition: p, blocked: blocked, day: Day{Day: dayName(p.day), Partition: p.name, Outcome: Skipped}}
+		w := work{conn: conn, options: o, partition: p, blocked: blocked, day: Day{Day: dayName(p.day), Partition: p.name, Result: Skipped}}
 		day, err := w.run(ctx)
 		blocked = w.blocked
 		days = append(days, day)

@@ -28,7 +28,7 @@ func TestDaysBecomeFiles(t *testing.T) {
 		t.Fatalf("archived %+v, told of %q, want the 3 days before the 4th of August", days, told)
 	}
 	for _, d := range days {
-		if d.Outcome != archive.Archived || d.Rows != 3000 || d.Bytes == 0 || d.Dropped || d.Problem != "" {
+		if d.Result != archive.Archived || d.Rows != 3000 || d.Bytes == 0 || d.Dropped || d.Problem != "" {
 			t.Errorf("%+v, want 3000 rows archived and nothing dropped", d)
 		}
 	}
@@ -45,11 +45,11 @@ func TestDaysBecomeFiles(t *testing.T) {
 	}
 }
 
-// outcomes are what became of the partitions.
-func outcomes(days []archive.Day) []archive.Outcome {
-	var all []archive.Outcome
+// resultsOf are what became of the partitions.
+func resultsOf(days []archive.Day) []archive.Result {
+	var all []archive.Result
 	for _, d := range days {
-		all = append(all, d.Outcome)
+		all = append(all, d.Result)
 	}
 	return all
 }
@@ -74,7 +74,7 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 	o := options(t, dir, 3)
 	o.Drop = true
 	for _, d := range run(t, conn, o) {
-		if d.Outcome != archive.Archived || !d.Dropped {
+		if d.Result != archive.Archived || !d.Dropped {
 			t.Errorf("%+v, want it archived and dropped", d)
 		}
 	}
@@ -86,7 +86,7 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 	}
 	o = options(t, dir, 5)
 	o.Drop = true
-	if got := outcomes(run(t, conn, o)); !slices.Equal(got, []archive.Outcome{archive.Archived, archive.Empty}) {
+	if got := resultsOf(run(t, conn, o)); !slices.Equal(got, []archive.Result{archive.Archived, archive.Empty}) {
 		t.Errorf("the later days: %q, want one archived and one empty", got)
 	}
 	if got := len(files(t, dir)); got != 4 {
@@ -108,13 +108,13 @@ func TestASecondRunChangesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := outcomes(run(t, conn, options(t, dir, 2))); !slices.Equal(got, []archive.Outcome{archive.Unchanged, archive.Unchanged}) {
+	if got := resultsOf(run(t, conn, options(t, dir, 2))); !slices.Equal(got, []archive.Result{archive.Unchanged, archive.Unchanged}) {
 		t.Errorf("the second run: %q, want nothing changed", got)
 	}
 	o := options(t, dir, 2)
 	o.Drop = true
 	for _, d := range run(t, conn, o) {
-		if d.Outcome != archive.Unchanged || !d.Dropped || d.Rows != 1000 {
+		if d.Result != archive.Unchanged || !d.Dropped || d.Rows != 1000 {
 			t.Errorf("with Drop: %+v, want it dropped, and its file unchanged", d)
 		}
 	}
@@ -134,7 +134,7 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 	want := inDatabase(t, conn, "rate_limit_audit")
 	o := options(t, dir, 1)
 	o.Drop = true
-	if days := run(t, conn, o); days[0].Outcome != archive.Replaced || days[0].Rows != 1007 {
+	if days := run(t, conn, o); days[0].Result != archive.Replaced || days[0].Rows != 1007 {
 		t.Errorf("%+v, want the file replaced by one with 1007 rows", days)
 	}
 	if got := inFiles(t, dir); got != want {
@@ -151,7 +151,7 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 	}
 	for range 2 {
 		for _, d := range run(t, conn, o) {
-			if d.Outcome != archive.Archived || !d.Dropped {
+			if d.Result != archive.Archived || !d.Dropped {
 				t.Errorf("%+v, want a late row in a file of its own", d)
 			}
 		}
@@ -179,7 +179,7 @@ func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "2 of 3") {
 		t.Errorf("%v, want that 2 of 3 partitions could not be archived", err)
 	}
-	if got := outcomes(days); !slices.Equal(got, []archive.Outcome{archive.Archived, archive.Skipped, archive.Skipped}) {
+	if got := resultsOf(days); !slices.Equal(got, []archive.Result{archive.Archived, archive.Skipped, archive.Skipped}) {
 		t.Errorf("%q, want the detached day archived", got)
 	}
 	if len(days) == 3 && !strings.Contains(days[2].Problem, partitionName(day(1))) {
@@ -335,7 +335,7 @@ func TestRetentionShouldLeaveAWeek(t *testing.T) {
 		var warning error
 		o.Warn = func(err error) { warning = err }
 		days, err := archive.Run(t.Context(), conn, o)
-		if err != nil || (warning != nil) != c.wrong || len(days) != 1 || days[0].Outcome != archive.Archived {
+		if err != nil || (warning != nil) != c.wrong || len(days) != 1 || days[0].Result != archive.Archived {
 			t.Errorf("kept for %s: %+v, %v, %v, want the day archived, and a warning: %v", c.keep, days, err, warning, c.wrong)
 		}
 		if warning != nil && !strings.Contains(warning.Error(), "rate_limit_retention") {

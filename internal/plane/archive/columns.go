@@ -1,94 +1,49 @@
 package archive
 
 import (
+	"reflect"
+	"strings"
+	"time"
+
 	"github.com/parquet-go/parquet-go"
-	"github.com/parquet-go/parquet-go/encoding"
 )
 
-// kind is the type of a column.
-type kind int
-
-const (
-	timestamp kind = iota // timestamptz: microseconds since 1970 in UTC
-	bigint
-	integer
-	double
-	text
-	inet // an address or a network, as text
-	texts
-)
-
-// column is a column of rate_limit_audit.
-type column struct {
-	name     string
-	kind     kind
-	nullable bool
+// auditRow is a row of rate_limit_audit: a field for each column, in their order, with the column's type in a
+// file and in Postgres. A partition with other columns is not archived: values would be lost.
+type auditRow struct {
+	auditValues
+	Also []*string `parquet:"also,optional,list" parquet-element:",optional,dict" sql:"text[]"`
 }
 
-// columns are those of rate_limit_audit, in their order. A partition with other columns is not
-// archived: values would be lost.
-var columns = []column{
-	{"time", timestamp, false},
-	{"cost", bigint, false},
-	{"count", bigint, false},
-	{"quota", bigint, true},
-	{"remaining", bigint, true},
-	{"key_id", bigint, true},
-	{"retry_after_ms", bigint, true},
-	{"duration_us", bigint, false},
-	{"weight", double, false},
-	{"status", integer, true},
-	{"decision", text, false},
-	{"reason", text, true},
-	{"prefix", text, false},
-	{"limit_name", text, true},
-	{"key", text, true},
-	{"user_id", text, true},
-	{"tier", text, true},
-	{"address", inet, true},
-	{"host", text, true},
-	{"method", text, true},
-	{"path", text, true},
-	{"node", text, false},
-	{"region", text, true},
-	{"also", texts, true},
+// auditValues are the columns with one value.
+type auditValues struct {
+	Time         time.Time `parquet:"time,timestamp(microsecond),delta" sql:"timestamp with time zone"`
+	Cost         int64     `parquet:"cost,dict" sql:"bigint"`
+	Count        int64     `parquet:"count,dict" sql:"bigint"`
+	Quota        *int64    `parquet:"quota,optional,dict" sql:"bigint"`
+	Remaining    *int64    `parquet:"remaining,optional,dict" sql:"bigint"`
+	KeyID        *int64    `parquet:"key_id,optional,dict" sql:"bigint"`
+	RetryAfterMS *int64    `parquet:"retry_after_ms,optional,dict" sql:"bigint"`
+	DurationUS   int64     `parquet:"duration_us,dict" sql:"bigint"`
+	Weight       float64   `parquet:"weight,dict" sql:"double precision"`
+	Status       *int32    `parquet:"status,optional,dict" sql:"integer"`
+	Decision     string    `parquet:"decision,dict" sql:"text"`
+	Reason       *string   `parquet:"reason,optional,dict" sql:"text"`
+	Prefix       string    `parquet:"prefix,dict" sql:"text"`
+	LimitName    *string   `parquet:"limit_name,optional,dict" sql:"text"`
+	Key          *string   `parquet:"key,optional,dict" sql:"text"`
+	UserID       *string   `parquet:"user_id,optional,dict" sql:"text"`
+	Tier         *string   `parquet:"tier,optional,dict" sql:"text"`
+	Address      *string   `parquet:"address,optional,dict" sql:"inet"`
+	Host         *string   `parquet:"host,optional,dict" sql:"text"`
+	Method       *string   `parquet:"method,optional,dict" sql:"text"`
+	Path         *string   `parquet:"path,optional,dict" sql:"text"`
+	Node         string    `parquet:"node,dict" sql:"text"`
+	Region       *string   `parquet:"region,optional,dict" sql:"text"`
 }
 
-// postgresType is the name of the type in Postgres.
-func (k kind) postgresType() string {
-	return [...]string{"timestamp with time zone", "bigint", "integer", "double precision", "text", "inet", "text[]"}[k]
-}
-
-// bytes is the length of a value of a fixed length, as Postgres sends it; 0 for others.
-func (k kind) bytes() int {
-	return [...]int{8, 8, 4, 8, 0, 0, 0}[k]
-}
-
-// node is the type of the column in a file.
-func (c column) node() parquet.Node {
-	var n parquet.Node
-	var e encoding.Encoding = &parquet.RLEDictionary
-	switch c.kind {
-	case timestamp:
-		n, e = parquet.Timestamp(parquet.Microsecond), &parquet.DeltaBinaryPacked
-	case bigint:
-		n = parquet.Int(64)
-	case integer:
-		n = parquet.Int(32)
-	case double:
-		n = parquet.Leaf(parquet.DoubleType)
-	default:
-		n = parquet.String()
-	}
-	n = parquet.Encoded(n, e)
-	if c.kind == texts {
-		n = parquet.List(parquet.Optional(n))
-	}
-	if c.nullable {
-		n = parquet.Optional(n)
-	}
-	return n
-}
+// schema is the schema of the files.
+var schema = parquet.NewSchema("rate_limit_audit", parquet.SchemaOf(auditRow{}))
 
 // Definition levels of a nullable list of nullable elements. The level of any other value is 1
 // if its column is nullable, else 0. The level of NULL is 0.
@@ -98,27 +53,38 @@ const (
 	levelElement     = 3
 )
 
-// schema is the schema of the files.
-func schema() *parquet.Schema {
-	group := ordered{Group: parquet.Group{}}
-	for _, c := range columns {
-		group.Group[c.name] = c.node()
+// appendTo appends the values of the row. Schema.Deconstruct cannot do so for a list that has NULL.
+func (r *auditRow) appendTo(row parquet.Row) parquet.Row {
+	row = valuesSchema.Deconstruct(row, &r.auditValues)
+	also := len(columnNames) - 1
+	switch {
+	case r.Also == nil:
+		return append(row, parquet.NullValue().Level(0, 0, also))
+	case len(r.Also) == 0:
+		return append(row, parquet.NullValue().Level(0, levelEmptyList, also))
 	}
-	return parquet.NewSchema("rate_limit_audit", group)
+	for i, element := range r.Also {
+		value, level := parquet.NullValue(), levelNullElement
+		if element != nil {
+			value, level = parquet.ValueOf(*element), levelElement
+		}
+		row = append(row, value.Level(min(i, 1), level, also))
+	}
+	return row
 }
 
-// ordered is a group whose fields are in the order of columns. A parquet.Group sorts them by
-// name.
-type ordered struct{ parquet.Group }
+var valuesSchema = parquet.SchemaOf(auditValues{})
 
-func (o ordered) Fields() []parquet.Field {
-	byName := make(map[string]parquet.Field, len(columns))
-	for _, f := range o.Group.Fields() {
-		byName[f.Name()] = f
+// columnNames and columnTypes are the columns as Postgres has them.
+var columnNames, columnTypes = columns()
+
+func columns() (names, types []string) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[auditRow]()) {
+		if field.Anonymous {
+			continue
+		}
+		name, _, _ := strings.Cut(field.Tag.Get("parquet"), ",")
+		names, types = append(names, name), append(types, field.Tag.Get("sql"))
 	}
-	fields := make([]parquet.Field, len(columns))
-	for i, c := range columns {
-		fields[i] = byName[c.name]
-	}
-	return fields
+	return names, types
 }

@@ -87,7 +87,7 @@ func (w *work) unchanged(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if f.Rows == 0 {
-		w.day.Outcome = Empty
+		w.day.Result = Empty
 		return true, nil
 	}
 	files, err := w.files(ctx)
@@ -120,7 +120,7 @@ func (w *work) archive(ctx context.Context) error {
 		return err
 	}
 	if written.Rows == 0 {
-		w.day.Outcome = Empty
+		w.day.Result = Empty
 		return nil
 	}
 	for _, file := range files.there {
@@ -133,7 +133,7 @@ func (w *work) archive(ctx context.Context) error {
 		w.found(Unchanged, file.name, written.Rows, file.size)
 		return nil
 	}
-	outcome := Archived
+	result := Archived
 	local, err := fileSource(temporary)
 	if err != nil {
 		return err
@@ -143,24 +143,24 @@ func (w *work) archive(ctx context.Context) error {
 		return err
 	}
 	if older != "" {
-		name, outcome = older, Replaced
+		name, result = older, Replaced
 	}
 	if err := w.options.To.publish(ctx, temporary, name, func(s source) error { return check(s, written) }); err != nil {
 		return err
 	}
-	w.found(outcome, name, written.Rows, local.size)
+	w.found(result, name, written.Rows, local.size)
 	return nil
 }
 
-func (w *work) found(outcome Outcome, name string, rows, bytes int64) {
-	w.day.Outcome, w.day.File, w.day.Rows, w.day.Bytes = outcome, name, rows, bytes
+func (w *work) found(result Result, name string, rows, bytes int64) {
+	w.day.Result, w.day.File, w.day.Rows, w.day.Bytes = result, name, rows, bytes
 }
 
 // write writes the rows of the partition to a file.
 func (w *work) write(ctx context.Context, to *os.File) (Fingerprint, error) {
 	writer := newFileWriter(to, w.partition.day, w.partition.name)
 	err := reading(ctx, w.conn, w.partition, func() error {
-		return readTable(ctx, w.conn, w.partition.table, writer.write)
+		return readTable(ctx, w.conn, w.partition.table, writer.add)
 	})
 	if err != nil {
 		return Fingerprint{}, err

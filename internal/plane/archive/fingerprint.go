@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/parquet-go/parquet-go"
@@ -38,9 +37,9 @@ func (f Fingerprint) difference(other Fingerprint) string {
 	case f.First != other.First || f.Last != other.Last:
 		return "its first or last row has another time"
 	}
-	for _, c := range columns {
-		if f.Columns[c.name] != other.Columns[c.name] {
-			return "the checksum of its column " + c.name + " differs"
+	for _, name := range columnNames {
+		if f.Columns[name] != other.Columns[name] {
+			return "the checksum of its column " + name + " differs"
 		}
 	}
 	return "the checksum of its rows differs"
@@ -56,7 +55,7 @@ type hasher struct {
 	value, hashes []byte
 }
 
-func newHasher() *hasher { return &hasher{columns: make([]uint64, len(columns))} }
+func newHasher() *hasher { return &hasher{columns: make([]uint64, len(columnNames))} }
 
 // add adds a row.
 func (h *hasher) add(row parquet.Row) {
@@ -114,13 +113,11 @@ func appendValue(to []byte, v parquet.Value) []byte {
 func rowTime(row parquet.Row) int64 { return row[0].Int64() }
 
 func (h *hasher) fingerprint() Fingerprint {
-	f := Fingerprint{Rows: h.rows, First: h.first, Last: h.last, Row: hex(h.row), Columns: make(map[string]string, len(columns))}
-	for i, c := range columns {
-		f.Columns[c.name] = hex(h.columns[i])
+	f := Fingerprint{Rows: h.rows, First: h.first, Last: h.last, Row: hex(h.row), Columns: make(map[string]string, len(columnNames))}
+	for i, name := range columnNames {
+		f.Columns[name] = hex(h.columns[i])
 	}
 	return f
 }
 
 func hex(sum uint64) string { return fmt.Sprintf("%016x", sum) }
-
-func fromMicroseconds(t int64) time.Time { return time.UnixMicro(t).UTC() }

@@ -14,6 +14,7 @@ import (
 const (
 	groupRows       = 50_000
 	pageBytes       = 256 << 10
+	batchRows       = 256     // that are written at once
 	dictionaryBytes = 1 << 20 // a column with more different values is not stored as a dictionary
 )
 
@@ -29,14 +30,16 @@ type Footer struct {
 
 // fileWriter writes a file.
 type fileWriter struct {
-	parquet *parquet.GenericWriter[any]
+	parquet *parquet.GenericWriter[auditRow]
+	batch   []parquet.Row // of which the first waiting rows are not written yet
+	waiting int
 	hasher  *hasher
 	day     time.Time
 	table   string
 }
 
 func newFileWriter(to io.Writer, day time.Time, table string) *fileWriter {
-	w := parquet.NewGenericWriter[any](to, schema(),
+	w := parquet.NewGenericWriter[auditRow](to, schema,
 		parquet.Compression(&parquet.Zstd),
 		parquet.MaxRowsPerRowGroup(groupRows),
 		parquet.PageBufferSize(pageBytes),
@@ -45,19 +48,26 @@ func newFileWriter(to io.Writer, day time.Time, table string) *fileWriter {
 		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending("time"))),
 		parquet.CreatedBy("pg_ratelimit", "", ""),
 	)
-	return &fileWriter{w, newHasher(), day, table}
+	return &fileWriter{parquet: w, batch: make([]parquet.Row, batchRows), hasher: newHasher(), day: day, table: table}
 }
 
-// write writes rows. A row of another day is an error.
-func (w *fileWriter) write(rows []parquet.Row) error {
-	begin, end := w.day.UnixMicro(), w.day.Add(dayLength).UnixMicro()
-	for _, row := range rows {
-		if t := rowTime(row); t < begin || t >= end {
-			return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only", fromMicroseconds(t).Format(time.RFC3339), dayName(w.day))}
-		}
-		w.hasher.add(row)
+// add writes a row. A row of another day is an error.
+func (w *fileWriter) add(r *auditRow) error {
+	if r.Time.Before(w.day) || !r.Time.Before(w.day.Add(dayLength)) {
+		return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only", r.Time.UTC().Format(time.RFC3339), dayName(w.day))}
 	}
-	_, err := w.parquet.WriteRows(rows)
+	row := &w.batch[w.waiting]
+	*row = r.appendTo((*row)[:0])
+	w.hasher.add(*row)
+	if w.waiting++; w.waiting == batchRows {
+		return w.flush()
+	}
+	return nil
+}
+
+func (w *fileWriter) flush() error {
+	_, err := w.parquet.WriteRows(w.batch[:w.waiting])
+	w.waiting = 0
 	return err
 }
 
@@ -69,7 +79,7 @@ func (w *fileWriter) close() (Fingerprint, error) {
 		return f, err
 	}
 	w.parquet.SetKeyValueMetadata(footerKey, string(footer))
-	return f, w.parquet.Close()
+	return f, errors.Join(w.flush(), w.parquet.Close())
 }
 
 // source is a file that can be read.
@@ -92,62 +102,36 @@ func readFooter(s source) (Footer, error) {
 	return footer, json.Unmarshal([]byte(value), &footer)
 }
 
-// fileReader reads the rows of a file in their order.
-type fileReader struct {
-	reader *parquet.GenericReader[any]
-	buffer []parquet.Row
-	rows   []parquet.Row // of buffer, not returned yet
-	ended  bool
-}
-
-func openRows(s source) (*fileReader, error) {
+// readFile calls read for each row of a file, in their order. The row is valid until read returns.
+func readFile(s source, read func(parquet.Row) error) error {
 	f, err := parquet.OpenFile(s, s.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(pageBytes))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if !parquet.EqualNodes(f.Schema(), schema()) {
-		return nil, errors.New("it has other columns than this version writes")
+	if !parquet.EqualNodes(f.Schema(), schema) {
+		return errors.New("it has other columns than this version writes")
 	}
-	return &fileReader{reader: parquet.NewGenericReader[any](f), buffer: make([]parquet.Row, batchRows)}, nil
-}
-
-// next returns the next row, and io.EOF at the end. The row is valid until the next call.
-func (r *fileReader) next() (parquet.Row, error) {
-	for len(r.rows) == 0 {
-		if r.ended {
-			return nil, io.EOF
+	reader := parquet.NewGenericReader[auditRow](f)
+	defer reader.Close() //nolint:errcheck // it was only read
+	_, err = parquet.CopyRows(parquet.RowWriterFunc(func(rows []parquet.Row) (int, error) {
+		for _, row := range rows {
+			if err := read(row); err != nil {
+				return 0, err
+			}
 		}
-		n, err := r.reader.ReadRows(r.buffer)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, err
-		}
-		r.rows, r.ended = r.buffer[:n], err != nil
-	}
-	row := r.rows[0]
-	r.rows = r.rows[1:]
-	return row, nil
+		return len(rows), nil
+	}), reader)
+	return err
 }
-
-func (r *fileReader) close() { _ = r.reader.Close() } // it was only read
 
 // fingerprintOf reads all rows of a file.
 func fingerprintOf(s source) (Fingerprint, error) {
-	r, err := openRows(s)
-	if err != nil {
-		return Fingerprint{}, err
-	}
-	defer r.close()
 	h := newHasher()
-	for {
-		row, err := r.next()
-		if errors.Is(err, io.EOF) {
-			return h.fingerprint(), nil
-		}
-		if err != nil {
-			return Fingerprint{}, err
-		}
+	err := readFile(s, func(row parquet.Row) error {
 		h.add(row)
-	}
+		return nil
+	})
+	return h.fingerprint(), err
 }
 
 // check reads a file and compares its rows, and what it says about itself, with those that it

@@ -29,41 +29,33 @@ func (p *problem) Error() string { return p.text }
 // partitions returns those of the audit log, the oldest first. Tables that were detached from it
 // are known by their names.
 func partitions(ctx context.Context, conn *pgx.Conn) ([]partition, error) {
-	var there bool
-	if err := conn.QueryRow(ctx, "SELECT to_regclass('rate_limit_audit') IS NOT NULL").Scan(&there); err != nil {
-		return nil, err
-	}
-	if !there {
-		return nil, errors.New("there is no table rate_limit_audit: run caddy pg-ratelimit migrate")
-	}
 	rows, err := conn.Query(ctx, `
 SELECT c.oid, c.relname::text, format('%I.%I', n.nspname, c.relname), format('%I.%I', n.nspname, parent.relname),
-	i.inhrelid IS NOT NULL, coalesce(i.inhdetachpending, false)
+	to_date(substring(c.relname FROM 18 FOR 8), 'YYYYMMDD'), i.inhrelid IS NOT NULL, coalesce(i.inhdetachpending, false)
 FROM pg_class parent JOIN pg_namespace n ON n.oid = parent.relnamespace
 	JOIN pg_class c ON c.relnamespace = n.oid AND c.relowner = parent.relowner AND c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
 	LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = parent.oid
-WHERE parent.oid = to_regclass('rate_limit_audit')
+WHERE parent.oid = 'rate_limit_audit'::regclass
 ORDER BY c.relname`)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (partition, error) {
-		var p partition
-		if err := row.Scan(&p.oid, &p.name, &p.table, &p.parent, &p.attached, &p.pending); err != nil {
+	var all []partition
+	if err == nil {
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
+			err = row.Scan(&p.oid, &p.name, &p.table, &p.parent, &p.day, &p.attached, &p.pending)
 			return p, err
-		}
-		const prefix = len("rate_limit_audit_")
-		var err error
-		p.day, err = time.Parse("20060102", p.name[prefix:prefix+8])
-		return p, err
-	})
+		})
+	}
+	if missing(err) {
+		err = errors.New("there is no table rate_limit_audit: run caddy pg-ratelimit migrate")
+	}
+	return all, err
 }
 
 // detach detaches a partition. Readers and writers of other days go on meanwhile.
 //
-// The upkeep of the history detaches in the same two steps. This package has steps of its own,
-// because all statements of a run need the session with the lock of the run. And drop compares the
-// rows with the file, so it cannot be rate_limit_drop_expired.
+// The upkeep of the history detaches in the same two steps. No function of the database can hold them for both:
+// DETACH … CONCURRENTLY cannot run in a transaction. This package has steps of its own, because all statements of a
+// run need the session with the lock of the run. And drop compares the rows with the file, so it cannot be
+// rate_limit_drop_expired.
 func detach(ctx context.Context, conn *pgx.Conn, p partition) error {
 	// Only one partition at a time can be pending.
 	if err := finalize(ctx, conn); err != nil {
@@ -140,12 +132,8 @@ func reading(ctx context.Context, conn *pgx.Conn, p partition, do func() error) 
 	if err := lock(ctx, tx, p, "ACCESS SHARE"); err != nil {
 		return err
 	}
-	names, types := make([]string, len(columns)), make([]string, len(columns))
-	for i, c := range columns {
-		names[i], types[i] = c.name, c.kind.postgresType()
-	}
 	var differ string
-	if err := tx.QueryRow(ctx, columnsOf, p.oid, names, types).Scan(&differ); err != nil {
+	if err := tx.QueryRow(ctx, columnsOf, p.oid, columnNames, columnTypes).Scan(&differ); err != nil {
 		return err
 	}
 	if differ != "" {

@@ -12,7 +12,8 @@ import (
 const latest = 7258118400 * 1000000
 
 // Add records what happened to a request. It copies the record, never waits for the database, and
-// is safe for concurrent use.
+// is safe for concurrent use. It is a function, not a method, because Traefik calls it for each
+// request: see package batch for what an interpreted call of a method costs.
 func Add(w *Writer, r *Record) {
 	micros := r.Time.UnixMicro()
 	if micros <= 0 || micros > latest {
@@ -80,39 +81,28 @@ func Add(w *Writer, r *Record) {
 
 // addToCell adds a record to the metrics.
 func addToCell(c *cell, r *Record, bucket int) {
-	switch r.Decision {
-	case Allowed:
-		c.allowed++
+	d := r.Decision
+	if d > Failed {
+		d = Failed
+	}
+	c.counts[d]++
+	if d == Shadow {
+		return
+	}
+	if d == Allowed || d == Failed && r.Status == 0 {
 		c.cost += r.Cost
 		if c.cost < 0 {
 			c.cost = math.MaxInt64 // clients can choose costs
 		}
-	case Limited:
-		c.limited++
-		if r.Source == ratelimit.FromBlocked || r.Source == ratelimit.FromMemory {
-			c.fromMemory++
-		}
-	case Blocked:
-		c.blocked++
-	case Rejected:
-		c.rejected++
-	case Shadow:
-		c.shadow++
-		return
-	default:
-		c.failed++
-		if r.Status == 0 {
-			c.cost += r.Cost
-			if c.cost < 0 {
-				c.cost = math.MaxInt64
-			}
-		}
+	} else if d == Limited && (r.Source == ratelimit.FromBlocked || r.Source == ratelimit.FromMemory) {
+		c.fromMemory++
 	}
-	if bucket < len(c.latency) {
-		c.latency[bucket]++
-	} else {
-		c.count(bucket)
+	if bucket >= len(c.latency) {
+		longer := make([]int64, bucket+16)
+		copy(longer, c.latency)
+		c.latency = longer
 	}
+	c.latency[bucket]++
 }
 
 // addToUsage adds a record to the usage of its user.
@@ -143,21 +133,17 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 		if merge(p, &k, micros/1000000) {
 			return nil
 		}
-		x := appendRow(p)
-		x.fill(r, micros, weight, w.settings.Address)
-		p.bytes += x.bytes
+		appendRow(p, r, micros, weight, w.settings.Address)
 		if len(r.Key) <= maxKey && len(r.User) <= maxKey {
 			remember(p, &k)
 		}
 	} else {
-		x := appendRow(p)
-		x.fill(r, micros, weight, w.settings.Address)
-		p.bytes += x.bytes
+		appendRow(p, r, micros, weight, w.settings.Address)
 	}
-	for p.len() > 0 && (p.len()+w.sendingRows > w.settings.MaxPending || p.bytes+w.sendingBytes > int64(w.settings.MaxPending)*pendingRowBytes) {
-		w.stats.Dropped += p.dropOldest()
+	for len(p.rows) > 0 && (len(p.rows)+w.sent.rows > w.settings.MaxPending || p.bytes+w.sent.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
+		w.stats.Dropped += p.take(1)[0].count
 	}
-	if p.len() == w.batchRows && !w.failing {
+	if len(p.rows) == w.batchRows && !w.failing {
 		return w.wake
 	}
 	return nil

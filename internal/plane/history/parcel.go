@@ -12,7 +12,7 @@ const (
 	batchUsage = 2000
 )
 
-// parcel is what one batch writes. It does not change while its outcome is unknown.
+// parcel is what one batch writes. It does not change until its result is known.
 type parcel struct {
 	number int64 // 0 until it is sent
 	rows   []row
@@ -20,52 +20,40 @@ type parcel struct {
 	usage  []*usage
 }
 
-// decisions is how many decisions the rows stand for.
-func (p *parcel) decisions() int64 {
-	n := int64(0)
-	for i := range p.rows {
-		n += p.rows[i].count
-	}
-	return n
+// load is how much parcels hold.
+type load struct {
+	rows           int
+	bytes          int64 // text of the rows
+	decisions      int64 // that the rows stand for
+	requests, uses int64 // of the metrics, and of the usage
 }
 
-// bytes is how much text the rows have.
-func (p *parcel) bytes() int64 {
-	n := int64(0)
+// add adds the load of a parcel, or takes it off: sign is 1 or -1.
+func (l *load) add(p *parcel, sign int64) {
+	l.rows += int(sign) * len(p.rows)
 	for i := range p.rows {
-		n += p.rows[i].bytes
+		l.bytes += sign * p.rows[i].bytes
+		l.decisions += sign * p.rows[i].count
 	}
-	return n
+	l.requests += sign * requestsOf(p.cells)
+	for _, u := range p.usage {
+		l.uses += sign * u.requests
+	}
 }
 
 // parts splits a batch: by kind, and then in halves. It returns nil if there is one thing only.
 func (p *parcel) parts() []*parcel {
-	var all []*parcel
-	if len(p.rows) > 0 {
-		all = append(all, &parcel{rows: p.rows})
+	if len(p.rows) > 0 && len(p.cells)+len(p.usage) > 0 {
+		return []*parcel{{rows: p.rows}, {cells: p.cells, usage: p.usage}}
 	}
-	if len(p.cells) > 0 {
-		all = append(all, &parcel{cells: p.cells})
+	if len(p.cells) > 0 && len(p.usage) > 0 {
+		return []*parcel{{cells: p.cells}, {usage: p.usage}}
 	}
-	if len(p.usage) > 0 {
-		all = append(all, &parcel{usage: p.usage})
+	r, c, u := len(p.rows)/2, len(p.cells)/2, len(p.usage)/2
+	if r+c+u == 0 {
+		return nil
 	}
-	if len(all) > 1 {
-		return all
-	}
-	half := len(p.rows) / 2
-	if half > 0 {
-		return []*parcel{{rows: p.rows[:half]}, {rows: p.rows[half:]}}
-	}
-	half = len(p.cells) / 2
-	if half > 0 {
-		return []*parcel{{cells: p.cells[:half]}, {cells: p.cells[half:]}}
-	}
-	half = len(p.usage) / 2
-	if half > 0 {
-		return []*parcel{{usage: p.usage[:half]}, {usage: p.usage[half:]}}
-	}
-	return nil
+	return []*parcel{{rows: p.rows[:r], cells: p.cells[:c], usage: p.usage[:u]}, {rows: p.rows[r:], cells: p.cells[c:], usage: p.usage[u:]}}
 }
 
 const (
@@ -139,6 +127,9 @@ func auditArgs(rows []row, node, region string) []any {
 	return append(args, texts[12])
 }
 
+// decisionArgs are the numbers of the parameters of metricsSQL with the counts, by Decision.
+var decisionArgs = []int{1, 2, 3, 4, 6, 5}
+
 // metricsArgs are the parameters of metricsSQL.
 func metricsArgs(cells []*cell, region string) []any {
 	n := len(cells)
@@ -156,12 +147,9 @@ func metricsArgs(cells []*cell, region string) []any {
 		hosts[i] = c.of.host
 		routes[i] = c.of.route
 		numbers[0][i] = c.of.minute
-		numbers[1][i] = c.allowed
-		numbers[2][i] = c.limited
-		numbers[3][i] = c.blocked
-		numbers[4][i] = c.rejected
-		numbers[5][i] = c.failed
-		numbers[6][i] = c.shadow
+		for d, at := range decisionArgs {
+			numbers[at][i] = c.counts[d]
+		}
 		numbers[7][i] = c.cost
 		numbers[8][i] = c.fromMemory
 		text = append(text[:0], '{')

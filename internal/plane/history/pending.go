@@ -16,19 +16,15 @@ type mergeKey struct {
 // pending are the rows of the audit log that wait for the next batch, the oldest first. The
 // Writer's mutex guards it.
 type pending struct {
-	rows      []row // from head on
-	head      int
+	rows      []row
 	first     int64 // the number of rows[0] since the start
 	decisions int64 // the sum of the rows' counts
 	bytes     int64
 
-	// merged are the numbers of the rows of refusals in one second. Rows before head are gone.
+	// merged are the numbers of the rows of refusals in one second. Rows before first are gone.
 	second int64
 	merged map[mergeKey]int64
 }
-
-// len is how many rows there are.
-func (p *pending) len() int { return len(p.rows) - p.head }
 
 // end is the number of the next row.
 func (p *pending) end() int64 { return p.first + int64(len(p.rows)) }
@@ -42,7 +38,7 @@ func merge(p *pending, k *mergeKey, second int64) bool {
 		return false
 	}
 	number, ok := p.merged[*k]
-	if !ok || number < p.first+int64(p.head) {
+	if !ok || number < p.first {
 		return false
 	}
 	p.rows[number-p.first].count++
@@ -50,7 +46,7 @@ func merge(p *pending, k *mergeKey, second int64) bool {
 	return true
 }
 
-// remember notes that the last row is that of k. The texts of k are those of a request, and the
+// remember adds k, the key of the last row, to merged. The texts of k are those of a request, and the
 // row has its own.
 func remember(p *pending, k *mergeKey) {
 	x := &p.rows[len(p.rows)-1]
@@ -73,92 +69,37 @@ func own(ofRow, ofRequest string) string {
 	return strings.Clone(ofRequest)
 }
 
-// appendRow makes room for a row, which the caller fills.
-func appendRow(p *pending) *row {
-	if p.head > 0 && len(p.rows) == cap(p.rows) && p.head*2 >= len(p.rows) {
-		n := copy(p.rows, p.rows[p.head:])
-		forgetRows(p.rows[n:])
-		p.rows = p.rows[:n]
-		p.first += int64(p.head)
-		p.head = 0
-	}
+// appendRow appends the row of a record.
+func appendRow(p *pending, r *Record, micros int64, weight string, mode AddressMode) {
 	p.rows = append(p.rows, row{})
+	x := &p.rows[len(p.rows)-1]
+	x.fill(r, micros, weight, mode)
 	p.decisions++
-	return &p.rows[len(p.rows)-1]
+	p.bytes += x.bytes
 }
 
-// forgetRows lets go of the texts of rows.
-func forgetRows(rows []row) {
-	for i := range rows {
-		rows[i] = row{}
-	}
-}
-
-// dropOldest removes the oldest row, and returns how many decisions it stands for.
-func (p *pending) dropOldest() int64 {
-	x := &p.rows[p.head]
-	count := x.count
-	p.decisions -= count
-	p.bytes -= x.bytes
-	p.rows[p.head] = row{}
-	p.head++
-	p.settle()
-	return count
-}
-
-// take removes up to most rows of those before the number until, and returns them.
-func (p *pending) take(most int, until int64) []row {
-	n := p.len()
-	if n > most {
-		n = most
-	}
-	if before := until - p.first - int64(p.head); before < int64(n) {
-		n = int(before)
-	}
-	if n <= 0 {
-		return nil
-	}
-	from := p.rows[p.head : p.head+n]
-	rows := make([]row, n)
-	copy(rows, from)
-	forgetRows(from)
+// take removes the oldest n rows, and returns them.
+func (p *pending) take(n int) []row {
+	rows := append([]row(nil), p.rows[:n]...)
 	for i := range rows {
 		p.decisions -= rows[i].count
 		p.bytes -= rows[i].bytes
+		p.rows[i] = row{} // lets go of the texts
 	}
-	p.head += n
-	p.settle()
-	return rows
-}
-
-// settle begins at the front again when no row is left. Memory for many rows is given back.
-func (p *pending) settle() {
-	if p.head < len(p.rows) {
-		return
-	}
-	p.first += int64(p.head)
-	p.head = 0
-	p.rows = p.rows[:0]
-	if cap(p.rows) > 4*batchRows {
+	p.rows = p.rows[n:]
+	p.first += int64(n)
+	if len(p.rows) == 0 {
 		p.rows = nil
 	}
+	return rows
 }
 
 // before returns the number of the first row that is of this second, or end.
 func (p *pending) before(second int64) int64 {
-	for i := p.head; i < len(p.rows); i++ {
-		if floorDiv(p.rows[i].micros, 1000000) == second {
+	for i := range p.rows {
+		if p.rows[i].micros/1000000 == second {
 			return p.first + int64(i)
 		}
 	}
 	return p.end()
-}
-
-// floorDiv is a / b, rounded down; b is above 0.
-func floorDiv(a, b int64) int64 {
-	q := a / b
-	if a%b < 0 {
-		q--
-	}
-	return q
 }

@@ -37,11 +37,11 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 	}
 	w.mu.Lock()
 	until := w.pending.end()
-	now := floorDiv(w.settings.Now().UnixMicro(), 1000000)
-	if !all && now != w.held && w.pending.len() < w.batchRows {
+	now := w.settings.Now().Unix()
+	if !all && now != w.delayed && len(w.pending.rows) < w.batchRows {
 		// Equal refusals of this second can still become one row.
 		until = w.pending.before(now)
-		w.held = now
+		w.delayed = now
 	}
 	due := all || time.Since(w.totalled) >= totalsPause
 	if due {
@@ -81,16 +81,22 @@ func (w *Writer) next(until int64) *parcel {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := &parcel{rows: w.pending.take(w.batchRows, until)}
+	n := len(w.pending.rows)
+	if n > w.batchRows {
+		n = w.batchRows
+	}
+	if due := int(until - w.pending.first); n > due {
+		n = due
+	}
+	p := &parcel{}
+	if n > 0 {
+		p.rows = w.pending.take(n)
+	}
 	p.cells, p.usage = w.totals.take()
 	if len(p.rows) == 0 && len(p.cells) == 0 && len(p.usage) == 0 && w.stats.Dropped == w.reported {
 		return nil
 	}
-	w.sendingRows += len(p.rows)
-	w.sendingBytes += p.bytes()
-	w.sendingCount += p.decisions()
-	w.sendingMetrics += requestsOf(p.cells)
-	w.sendingUsage += usesOf(p.usage)
+	w.sent.add(p, 1)
 	w.sending = append(w.sending, p)
 	return p
 }
@@ -162,23 +168,24 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	}
 	w.mu.Lock()
 	dropped := w.stats.Dropped
-	total := w.stats.Written + p.decisions()
+	total := load{decisions: w.stats.Written}
 	w.mu.Unlock()
-	statements := w.statements(p, total, dropped)
+	total.add(p, 1)
+	statements := w.statements(p, total.decisions, dropped)
 	within, cancel := context.WithTimeout(ctx, sendTimeout)
 	err := w.db.Run(within, statements)
 	cancel()
-	became, failed := resultOf(statements, err)
+	became, code, failure := resultOf(statements, err)
 	if became == written {
 		w.reported = dropped
 		w.done(p, false)
 		return nil
 	}
-	if isMissing(failed.code) {
+	if isMissing(code) {
 		w.ready = false
 		w.retained = false
 	}
-	text := fmt.Errorf("writing the history: %w", failed.err)
+	text := fmt.Errorf("writing the history: %w", failure)
 	if became == unknown {
 		return text
 	}
@@ -201,51 +208,44 @@ func (w *Writer) done(p *parcel, isDropped bool) {
 	w.sending = w.sending[1:]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	count := p.decisions()
-	w.sendingRows -= len(p.rows)
-	w.sendingBytes -= p.bytes()
-	w.sendingCount -= count
-	w.sendingMetrics -= requestsOf(p.cells)
-	w.sendingUsage -= usesOf(p.usage)
-	if !isDropped {
-		w.stats.Written += count
-		w.stats.Batches++
+	w.sent.add(p, -1)
+	var l load
+	l.add(p, 1)
+	if isDropped {
+		w.lose(l)
 		return
 	}
-	w.stats.Dropped += count
-	w.stats.DroppedMetrics += requestsOf(p.cells)
-	w.stats.DroppedUsage += usesOf(p.usage)
+	w.stats.Written += l.decisions
+	w.stats.Batches++
 }
 
-// failure is why a batch is not written.
-type failure struct {
-	err  error
-	code string
+// lose counts what will never be written. The caller has the mutex.
+func (w *Writer) lose(l load) {
+	w.stats.Dropped += l.decisions
+	w.stats.DroppedMetrics += l.requests
+	w.stats.DroppedUsage += l.uses
 }
 
-// resultOf reads the result of a transaction. err is that of DB.Run.
-func resultOf(statements []*postgres.Statement, err error) (result, failure) {
+// resultOf reads the result of a transaction. err is that of DB.Run. The failure, and its code, say why the
+// batch is not written.
+func resultOf(statements []*postgres.Statement, err error) (became result, code string, failure error) {
 	first := statements[0]
 	if first.Err != nil && first.Code == uniqueViolation {
-		return written, failure{} // by an earlier attempt
+		return written, "", nil // by an earlier attempt
 	}
-	var failed *postgres.Statement
 	for _, s := range statements {
-		if s.Err != nil && !errors.Is(s.Err, postgres.ErrRolledBack) {
-			failed = s
-			break
+		if s.Err == nil || errors.Is(s.Err, postgres.ErrRolledBack) {
+			continue
 		}
+		if err == nil && isFinal(s.Code) {
+			return refused, s.Code, s.Err
+		}
+		return unknown, s.Code, s.Err
 	}
-	if failed == nil && first.Err == nil {
-		return written, failure{}
+	if first.Err != nil {
+		return unknown, "", first.Err
 	}
-	if failed == nil {
-		return unknown, failure{err: first.Err}
-	}
-	if err == nil && isFinal(failed.Code) {
-		return refused, failure{failed.Err, failed.Code}
-	}
-	return unknown, failure{failed.Err, failed.Code}
+	return written, "", nil
 }
 
 const uniqueViolation = "23505"

@@ -30,7 +30,7 @@ func (w *Writer) upkeepLoop() {
 			return
 		}
 		pause = upkeepPause
-		w.noteUpkeep(w.keepUp())
+		w.reportUpkeep(w.keepUp())
 	}
 }
 
@@ -46,9 +46,9 @@ func (w *Writer) keepUp() error {
 	return failure
 }
 
-// noteUpkeep passes a failure to OnError, once until it is over. That the database does not answer
+// reportUpkeep passes a failure to OnError, once until it is over. That the database does not answer
 // is reported by the flushes.
-func (w *Writer) noteUpkeep(err error) {
+func (w *Writer) reportUpkeep(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()

@@ -8,7 +8,7 @@ const (
 
 	maxHosts  = 100    // of a minute
 	maxRoutes = 100    // of a minute
-	maxCells  = 1000   // of a minute, until hosts are not told apart any more
+	maxCells  = 1000   // of a minute, then all further hosts are one
 	mostCells = 4000   // of all minutes that wait
 	mostUsage = 100000 // entries that wait
 )
@@ -23,43 +23,34 @@ type cellKey struct {
 type cell struct {
 	of cellKey
 
-	allowed, limited, blocked, rejected, failed, shadow int64
-	cost, fromMemory                                    int64
-	latency                                             []int64
+	counts           []int64 // by Decision
+	cost, fromMemory int64
+	latency          []int64 // by bucket
 }
-
-// requests is how many requests there are.
-func (c *cell) requests() int64 { return c.allowed + c.limited + c.blocked + c.rejected + c.failed }
 
 // requestsOf is how many requests cells have.
 func requestsOf(cells []*cell) int64 {
 	n := int64(0)
 	for _, c := range cells {
-		n += c.requests()
+		for d, count := range c.counts {
+			if Decision(d) != Shadow {
+				n += count
+			}
+		}
 	}
 	return n
 }
 
-// usesOf is how many requests entries have.
-func usesOf(entries []*usage) int64 {
-	n := int64(0)
-	for _, u := range entries {
-		n += u.requests
-	}
-	return n
-}
-
-// left is how many requests wait, for the metrics and for the usage.
-func (t *totals) left() (metrics, uses int64) {
-	metrics = requestsOf(t.cellsLeft)
-	uses = usesOf(t.usageLeft)
+// all returns all that waits, for a Writer that is closed: the totals are of no use afterwards.
+func (t *totals) all() *parcel {
+	p := &parcel{cells: t.cellsLeft, usage: t.usageLeft}
 	for _, c := range t.cells {
-		metrics += c.requests()
+		p.cells = append(p.cells, c)
 	}
 	for _, u := range t.usage {
-		uses += u.requests
+		p.usage = append(p.usage, u)
 	}
-	return metrics, uses
+	return p
 }
 
 // minute is what one minute's bounds count.
@@ -139,7 +130,7 @@ func (t *totals) cellOf(at int64, r *Record) *cell {
 	k.host = strings.Clone(k.host)
 	k.prefix = strings.Clone(k.prefix)
 	k.route = strings.Clone(k.route)
-	c = &cell{of: k}
+	c = &cell{of: k, counts: make([]int64, len(decisions))}
 	t.cells[k] = c
 	if k.host != otherHost {
 		m.hosts[k.host] = true
@@ -160,16 +151,6 @@ func (t *totals) forgetMinutes(at int64) {
 			delete(t.minutes, m)
 		}
 	}
-}
-
-// count counts a latency.
-func (c *cell) count(bucket int) {
-	if bucket >= len(c.latency) {
-		longer := make([]int64, bucket+16)
-		copy(longer, c.latency)
-		c.latency = longer
-	}
-	c.latency[bucket]++
 }
 
 // usageOf returns the entry of a user on a day, or nil if there are too many.

@@ -80,8 +80,7 @@ type upkeep struct {
 
 // The queries of an upkeep. Time $1 is text, so that any driver can send it.
 const (
-	upkeepSQL  = `SELECT what, name, rows FROM rate_limit_upkeep($1::text::timestamptz)`
-	dueSQL     = `SELECT what, name, rows FROM rate_limit_upkeep($1::text::timestamptz, $2::text::interval)`
+	upkeepSQL  = `SELECT what, name, rows FROM rate_limit_upkeep($1::text::timestamptz, $2::text::interval)`
 	expiredSQL = `SELECT name FROM rate_limit_expired($1::text::timestamptz) WHERE state = 'attached' AND held_by IS NULL`
 	dropSQL    = `SELECT name, held_by FROM rate_limit_drop_expired($1::text::timestamptz)`
 
@@ -95,13 +94,7 @@ const (
 )
 
 func (u *upkeep) run(ctx context.Context) error {
-	sql := upkeepSQL
-	args := []string{u.now}
-	if u.pause > 0 {
-		sql = dueSQL
-		args = append(args, intervalText(u.pause))
-	}
-	did, err := query(ctx, u.db, 3, sql, args...)
+	did, err := query(ctx, u.db, 3, upkeepSQL, u.now, intervalText(u.pause))
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ const (
 	flushPause = time.Second
 	// totalsPause is the time between two writes of metrics and usage.
 	totalsPause = 5 * time.Second
-	// sendTimeout is for one batch. Its outcome is unknown afterwards.
+	// sendTimeout is for one batch. Its result is unknown afterwards.
 	sendTimeout = 5 * time.Second
 	// migrateTimeout is for making the tables.
 	migrateTimeout = 30 * time.Second
@@ -60,18 +60,15 @@ type Writer struct {
 	started sync.Once
 	loops   sync.WaitGroup
 
-	mu                           sync.Mutex // guards all that follows
-	pending                      pending
-	totals                       totals
-	sendingRows                  int   // rows of batches that are being sent, or will be sent again
-	sendingBytes                 int64 // text of these rows
-	sendingCount                 int64 // decisions of these rows
-	sendingMetrics, sendingUsage int64 // requests of these batches
-	failing                      bool  // the last attempt failed
-	closed                       bool
-	stats                        Stats
-	wake                         context.CancelFunc // ends the pause between two flushes
-	busy                         context.Context    // ends with the flush that is under way; nil if there is none
+	mu      sync.Mutex // guards all that follows
+	pending pending
+	totals  totals
+	sent    load // of the batches that are being sent, or will be sent again
+	failing bool // the last attempt failed
+	closed  bool
+	stats   Stats
+	wake    context.CancelFunc // ends the pause between two flushes
+	busy    context.Context    // ends with the flush that is under way; nil if there is none
 
 	// Only the flush that is under way uses these.
 	sending    []*parcel // batches that are to be sent, the first one maybe again
@@ -82,7 +79,7 @@ type Writer struct {
 	migrated   time.Time // when the tables were last looked at
 	retained   bool      // the retention is written
 	retainedAt time.Time // when writing the retention was last tried
-	held       int64     // the second of which rows were held back
+	delayed    int64     // the second whose rows were left for the next flush
 	totalled   time.Time // when metrics and usage were last written
 	told       time.Time // when OnError was last called
 	toldOf     int64     // how many drops OnError has been told of
@@ -141,7 +138,7 @@ func (w *Writer) writeLoop() {
 		pause, wake := context.WithTimeout(w.closing, flushPause)
 		w.mu.Lock()
 		w.wake = wake
-		full := w.pending.len() >= w.batchRows && !w.failing
+		full := len(w.pending.rows) >= w.batchRows && !w.failing
 		w.mu.Unlock()
 		if !full {
 			<-pause.Done()
@@ -245,12 +242,12 @@ func (w *Writer) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stats := w.stats
-	stats.Pending = w.pending.decisions + w.sendingCount
+	stats.Pending = w.pending.decisions + w.sent.decisions
 	return stats
 }
 
 // Close writes what is pending, for up to 2 s, and ends the background work. What is pending
-// afterwards counts as dropped, also a batch with an unknown outcome. Later records are dropped.
+// afterwards counts as dropped, also a batch with an unknown result. Later records are dropped.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	if w.closed {
@@ -269,16 +266,11 @@ func (w *Writer) Close() {
 	w.kill()
 	w.loops.Wait()
 	w.mu.Lock()
-	w.stats.Dropped += w.pending.decisions + w.sendingCount
-	metrics, uses := w.totals.left()
-	w.stats.DroppedMetrics += metrics + w.sendingMetrics
-	w.stats.DroppedUsage += uses + w.sendingUsage
+	w.sent.decisions += w.pending.decisions
+	w.sent.add(w.totals.all(), 1)
+	w.lose(w.sent)
+	w.sent = load{}
 	w.pending = pending{}
 	w.totals = newTotals()
-	w.sendingRows = 0
-	w.sendingBytes = 0
-	w.sendingCount = 0
-	w.sendingMetrics = 0
-	w.sendingUsage = 0
 	w.mu.Unlock()
 }
