@@ -83,16 +83,20 @@ test-postgres-versions: need-go ## run the tests of the core on Postgres 14 to 1
 		$(patsubst %,./%/...,$(wildcard ratelimit internal/core/algorithm internal/core/schema internal/plane/admin internal/plane/history internal/plane/policy \
 		internal/proxy/pgwire internal/testkit/conformance))
 
+# The tests keep their databases in memory, where the machine has a folder for that and TMPDIR
+# is not set. These databases are too large.
+ON_DISK = TMPDIR="$${TMPDIR:-/tmp}"
+
 # versitygw is a server for S3.
 .PHONY: test-archive
 test-archive: need-go ## archive 5,000,000 rows of the audit log, to a folder and to S3, killed ten times on the way
 	GOBIN='$(CURDIR)/integration/.cache/bin' $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
-	cd integration && $(GO) test -count=1 -v -timeout 60m -run '^(TestDuckDBReadsTheArchive|TestAnArchiveThatIsKilledLosesNothing)$$' . \
+	cd integration && $(ON_DISK) $(GO) test -count=1 -v -timeout 60m -run '^(TestDuckDBReadsTheArchive|TestAnArchiveThatIsKilledLosesNothing)$$' . \
 		-archive-rows 5000000 -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
 
 .PHONY: test-history
 test-history: test-archive ## the same, and ask about 50,000,000 rows of the audit log (about 15 GB in the temporary folder)
-	$(GO) test -count=1 -v -timeout 60m -run '^TestQuestionsAboutManyRows$$' ./internal/plane/admin -audit-rows 50000000
+	$(ON_DISK) $(GO) test -count=1 -v -timeout 60m -run '^TestQuestionsAboutManyRows$$' ./internal/plane/admin -audit-rows 50000000
 
 .PHONY: lint
 lint: need-go ## run go vet and golangci-lint

@@ -36,6 +36,7 @@ var shared = sync.OnceValues(func() (*Cluster, error) {
 		"fsync":            "off",
 		"full_page_writes": "off",
 		"max_connections":  "300",
+		"max_wal_size":     "128MB", // of memory, see inMemory
 	}}, untilEnd)
 })
 
