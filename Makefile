@@ -60,8 +60,8 @@ run: need-go ## run Postgres, an upstream and Caddy on port 8080 (PORT: another 
 		-build '$(IN_XCADDY) build -v $(CADDY_FLAGS) -o ../bin/caddy .'
 
 # The race detector allocates memory itself, and takes time. These tests count
-# allocations, or need decisions in time, and run without it.
-UNRACED = ^(Test[A-Za-z]*Allocations|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota)$$
+# allocations, need decisions in time, or send 600,000 requests, and run without it.
+UNRACED = ^(Test[A-Za-z]*Allocations|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota|TestOverloadKeepsTheThroughput)$$
 
 # These packages start no goroutine, and neither do their tests, which check millions of
 # random steps: the race detector would find nothing, and take four times as long.

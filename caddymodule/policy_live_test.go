@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
@@ -241,7 +242,7 @@ func TestAChangeIsObeyedWithoutAReload(t *testing.T) {
 		execute(t, dsn, step.sql)
 		began := time.Now()
 		var a answer
-		eventually(t, step.sql, func() bool {
+		await.Within(t, 10*time.Second, step.sql, func() bool {
 			a = c.get("/", "X-User", "alice")
 			return a.status == step.status
 		})

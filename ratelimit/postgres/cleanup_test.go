@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -52,7 +53,7 @@ func TestCleanup(t *testing.T) {
 		}
 		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
 			if test.probability > 0 {
-				eventually(t, "expired rows to go", func() bool {
+				await.Within(t, 20*time.Second, "expired rows to go", func() bool {
 					passes(t, store, hitOn("p", 100_000, false), hitOn("p", 100_000, true))
 					return s.left(table, "p", "dead") == "0" && s.left(table, "other", "dead") == "0"
 				})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -145,7 +146,7 @@ func TestMigrationTakesNoLock(t *testing.T) {
 	done := make(chan error)
 	go func() { _, _, err := tryOne(store, longTime, fakeHits("k")[0]); done <- err }()
 	other := s.connect()
-	eventually(t, "a statement to wait for the table", func() (waits bool) {
+	await.Within(t, 20*time.Second, "a statement to wait for the table", func() (waits bool) {
 		err := other.QueryRow(context.Background(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
 			AND query LIKE '%INSERT INTO rate_limit_ephemeral%' AND pid <> pg_backend_pid()`).Scan(&waits)
 		return waits && err == nil
@@ -188,7 +189,7 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 		t.Errorf("a statement of another program waited for %v", longest)
 	}
 	s.exec("COMMIT")
-	eventually(t, "a decision", func() bool {
+	await.Within(t, 20*time.Second, "a decision", func() bool {
 		_, _, err := tryOne(store, longTime, fakeHits("k")[0])
 		return err == nil
 	})

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -92,7 +93,7 @@ func lockedRow(n *network) {
 		}
 	}))
 	n.exec("COMMIT")
-	eventually(n.t, "a decision on the row", func() bool { _, err := n.ask(store, locked); return err == nil })
+	await.Within(n.t, 20*time.Second, "a decision on the row", func() bool { _, err := n.ask(store, locked); return err == nil })
 }
 
 func burstAfterOutage(n *network) {
@@ -136,7 +137,7 @@ func refusesWhileHanging(n *network) {
 	store := n.away(postgres.Options{})
 	used, free := hitOn("used", 1, false), hitOn("free", 1000, false)
 	takeOne(n.t, n.near(), used)
-	eventually(n.t, "a refusal", func() bool { d, err := n.ask(store, used); return err == nil && !d[0].Allowed })
+	await.Within(n.t, 20*time.Second, "a refusal", func() bool { d, err := n.ask(store, used); return err == nil && !d[0].Allowed })
 	n.proxy.SetHanging(true)
 	var undecided int
 	for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(pace) {
@@ -151,7 +152,7 @@ func refusesWhileHanging(n *network) {
 		n.t.Errorf("the network does not hang: %d without a decision", undecided)
 	}
 	n.proxy.SetHanging(false)
-	eventually(n.t, "a decision", func() bool { _, err := n.ask(store, free); return err == nil })
+	await.Within(n.t, 20*time.Second, "a decision", func() bool { _, err := n.ask(store, free); return err == nil })
 }
 
 func alteredTables(n *network) {
@@ -190,5 +191,5 @@ func patientMigration(n *network) {
 		time.Sleep(time.Millisecond)
 	}
 	n.exec("COMMIT")
-	eventually(n.t, "a decision", func() bool { _, err := n.ask(store, hitOn("a", 1000, false)); return err == nil })
+	await.Within(n.t, 20*time.Second, "a decision", func() bool { _, err := n.ask(store, hitOn("a", 1000, false)); return err == nil })
 }

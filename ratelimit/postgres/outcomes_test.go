@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -177,7 +178,7 @@ func chargesNoRefused(n *network) {
 		time.Sleep(pace)
 	}
 	n.most("refusals", &count)
-	eventually(n.t, "all transactions to end", func() bool {
+	await.Within(n.t, 20*time.Second, "all transactions to end", func() bool {
 		return n.text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid() AND backend_type = 'client backend'") == "0"
 	})
 	if remaining := left(n.t, near, user); remaining != 1000 {

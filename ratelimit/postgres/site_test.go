@@ -194,13 +194,3 @@ func hitOn(prefix string, events int64, durable bool) ratelimit.Hit {
 // lateness is how much later than its timeout a call may return on a machine that is busy
 // with other tests.
 const lateness = 2 * time.Second
-
-// eventually waits for something that happens in the background.
-func eventually(t testing.TB, what string, happened func() bool) {
-	t.Helper()
-	for until := time.Now().Add(20 * time.Second); !happened(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("waited in vain for " + what)
-		}
-	}
-}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -118,7 +119,7 @@ func exactlyTheQuota(t *testing.T, s *site, stores int, user, all *ratelimit.Lim
 // noLocks fails if a transaction is open or holds a lock on the tables.
 func (s *site) noLocks() {
 	s.t.Helper()
-	eventually(s.t, "all locks to be released", func() bool {
+	await.Within(s.t, 20*time.Second, "all locks to be released", func() bool {
 		return s.text(`SELECT count(*)::text FROM pg_locks WHERE pid <> pg_backend_pid() AND (locktype = 'transactionid' OR relation::regclass::text LIKE 'rate_limit%')
 			AND (database = (SELECT oid FROM pg_database WHERE datname = current_database()) OR database IS NULL AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database()))`) == "0"
 	})

@@ -200,16 +200,6 @@ func same(t testing.TB, what, got, want string) {
 	}
 }
 
-// eventually waits for something that happens in the background.
-func eventually(t testing.TB, what string, happened func() bool) {
-	t.Helper()
-	for until := time.Now().Add(20 * time.Second); !happened(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("waited in vain for " + what)
-		}
-	}
-}
-
 // drivers open a DB each.
 var drivers = map[string]func(dsn string) (postgres.DB, error){
 	"pgwire": func(dsn string) (postgres.DB, error) { return pgwire.Open(dsn, pgwire.Options{}) },

@@ -95,6 +95,9 @@ var rules = []rule{
 		others: []string{"github.com/caddyserver/caddy/v2", "go.uber.org/zap", "github.com/prometheus/client_golang"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type",
 	}, {
+		dir:    "internal/testkit/await",
+		reason: "the tests of all packages wait with it, so it can use none of those packages",
+	}, {
 		dir: "internal/testkit/cluster", ours: []string{"internal/testkit/cluster/leash"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "the tests of all packages use its databases, so it can use none of those packages",
 	}, {
