@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -110,7 +111,7 @@ func TestInsertedRow(t *testing.T) {
 // soon after its return they are answered again, with what was counted before.
 func TestServerStopsAndStarts(t *testing.T) {
 	c := cluster.Private(t, cluster.Options{})
-	store := newStore(t, drivers["pgwire"](t, c.DSN("postgres")), postgres.Options{CleanupProbability: -1})
+	store := newStore(t, drivers.All["pgwire"](t, c.DSN("postgres")), postgres.Options{CleanupProbability: -1})
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Hour, Durable: true, SynchronousCommit: true}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 	if d := takeOne(t, store, h); d.Remaining != 2 {
@@ -158,7 +159,7 @@ func TestServerStopsAndStarts(t *testing.T) {
 // timeout, then at once; and it is noticed when the server goes on.
 func TestServerHangs(t *testing.T) {
 	c := cluster.Private(t, cluster.Options{})
-	store := newStore(t, drivers["pgwire"](t, c.DSN("postgres")), postgres.Options{CleanupProbability: -1})
+	store := newStore(t, drivers.All["pgwire"](t, c.DSN("postgres")), postgres.Options{CleanupProbability: -1})
 	takeOne(t, store, fakeHits("k")[0])
 	if err := c.Pause(); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -351,7 +352,7 @@ func TestUnitsThatComeBackLateUndoNothing(t *testing.T) {
 func TestALeaseThroughASlowNetworkIsShorter(t *testing.T) {
 	s := newSite(t)
 	_, proxy := slownet.ListenFor(t, s.dsn, 30*time.Millisecond)
-	slow := s.storeOn(drivers["pgxdb"](t, proxy), postgres.Options{CleanupProbability: -1})
+	slow := s.storeOn(drivers.All["pgxdb"](t, proxy), postgres.Options{CleanupProbability: -1})
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Second, Lease: 0.5}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 	var mu sync.Mutex
@@ -430,6 +431,6 @@ func (s *leasing) Reset(ctx context.Context, timeout time.Duration, hits []ratel
 func TestConformanceWithLeases(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store {
 		o := postgres.Options{OnError: func(err error) { t.Errorf("reported: %v", err) }}
-		return &leasing{Store: newStore(t, drivers["pgwire"](t, cluster.Open(t)), o), limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
+		return &leasing{Store: newStore(t, drivers.All["pgwire"](t, cluster.Open(t)), o), limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -36,7 +37,7 @@ func (s *site) wantNodes(want string) {
 
 // node opens a store of the process n, over one of the drivers.
 func (s *site) node(driver string, epoch int64) *postgres.Store {
-	store := s.storeOn(drivers[driver](s.t, s.dsn), postgres.Options{Node: &postgres.Node{Name: "n", Version: "v1", Epoch: epoch}})
+	store := s.storeOn(drivers.All[driver](s.t, s.dsn), postgres.Options{Node: &postgres.Node{Name: "n", Version: "v1", Epoch: epoch}})
 	store.Prepare()
 	return store
 }
@@ -52,7 +53,7 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 		"the tables of counts":             {before: postgres.TableSQL + "DROP TABLE rate_limit_nodes, rate_limit_pause"},
 		"the tables of the version before": {before: postgres.TableSQL + "DROP TABLE rate_limit_nodes, rate_limit_pause;" + old, others: ", old/caddy/7 0 v0 5"},
 	} {
-		for driver := range drivers {
+		for driver := range drivers.All {
 			t.Run(name+", "+driver, func(t *testing.T) {
 				s := newSite(t)
 				if _, err := s.conn.PgConn().Exec(context.Background(), test.before).ReadAll(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -22,7 +23,7 @@ func TestOutcomesOverANetwork(t *testing.T) {
 	if raced {
 		t.Skip("with the race detector, decisions on a busy machine take longer than the timeout; make test runs this without it, too")
 	}
-	for driver, open := range drivers {
+	for driver, open := range drivers.All {
 		for name, faults := range map[string]*slownet.Faults{
 			"50 ms":              nil,
 			"broken connections": {Seed: 1, Bytes: 30_000, Piece: 300},

@@ -8,10 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -68,24 +67,6 @@ func (s *site) text(sql string, args ...any) string {
 	return *text
 }
 
-// drivers open a DB each.
-var drivers = map[string]func(t testing.TB, dsn string) postgres.DB{
-	"pgwire": func(t testing.TB, dsn string) postgres.DB {
-		db, err := pgwire.Open(dsn, pgwire.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return db
-	},
-	"pgxdb": func(t testing.TB, dsn string) postgres.DB {
-		db, err := pgxdb.Open(dsn, pgxdb.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return db
-	},
-}
-
 // db connects to the database, with settings added to the DSN.
 func (s *site) db(settings string) postgres.DB {
 	s.t.Helper()
@@ -93,7 +74,7 @@ func (s *site) db(settings string) postgres.DB {
 	if settings != "" {
 		dsn += "&" + settings
 	}
-	return drivers["pgxdb"](s.t, dsn)
+	return drivers.All["pgxdb"](s.t, dsn)
 }
 
 // store opens a store.

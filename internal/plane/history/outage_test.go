@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -106,14 +107,11 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 // TestBatchesAreWrittenOnceOverABadNetwork: connections break in the middle of what is sent, so that
 // nobody knows which batches were written.
 func TestBatchesAreWrittenOnceOverABadNetwork(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			proxy, dsn := slownet.ListenFor(t, s.dsn, 0)
-			db, err := open(dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			db := open(t, dsn)
 			defer db.Close()
 			w := s.writerOn(db, history.Settings{})
 			flush(t, w)

@@ -108,6 +108,9 @@ var rules = []rule{
 		others: []string{"pgregory.net/rapid"},
 		reason: "the tests of every store and driver run it, so it knows only their interfaces",
 	}, {
+		dir: "internal/testkit/drivers", ours: []string{"internal/proxy/pgwire", "ratelimit/pgxdb", "ratelimit/postgres"},
+		reason: "it opens the drivers for tests of what is above them",
+	}, {
 		dir:    "internal/testkit/slownet",
 		reason: "it delays any connection",
 	}, {
