@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // After as many refusals as a zone allows its clients, the client is banned from everything,
@@ -32,7 +33,7 @@ func TestRefusalsLeadToABan(t *testing.T) {
 		if retry := a.number(t, "Retry-After"); retry < 595 || retry > 600 {
 			t.Errorf("%s: Retry-After %d, want about 600", sender.ref, retry)
 		}
-		execute(t, dsn, "DELETE FROM rate_limit_bans WHERE "+sender.ref)
+		cluster.Execute(t, dsn, "DELETE FROM rate_limit_bans WHERE "+sender.ref)
 		await.Within(t, 10*time.Second, "the ban is lifted", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusOK })
 	}
 }
@@ -52,7 +53,7 @@ func TestTheNextBanIsLonger(t *testing.T) {
 		if want := fmt.Sprintf("%d 2 refusals in 1m0s by rule/trap %s", times+1, lasts); row != want {
 			t.Errorf("the row of the ban is %q, want %q", row, want)
 		}
-		execute(t, dsn, "UPDATE rate_limit_bans SET until = now() - interval '1 s'")
+		cluster.Execute(t, dsn, "UPDATE rate_limit_bans SET until = now() - interval '1 s'")
 		await.Within(t, 10*time.Second, "the end of the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusOK })
 	}
 }

@@ -38,7 +38,7 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 	migratePolicy(t, dsn)
 	known, insert := insertKey(t, 1, "alice")
 	other, insertOther := insertKey(t, 2, "bob")
-	execute(t, dsn, people+insert+insertOther+`
+	cluster.Execute(t, dsn, people+insert+insertOther+`
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
 		SELECT rate_limit_rule('counted', paths => '{/counted}', per_hour => 10);
 		SELECT rate_limit_rule('open', action => 'exempt', paths => '{/open}');`)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // Commands wait for a lock that another session holds for about 10 seconds. Then they say which
@@ -27,7 +29,7 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 		s.sql("DROP FUNCTION rate_limit_policy_version")
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			t.Parallel()
-			conn := s.connect()
+			conn := cluster.Connect(s.t, s.dsn)
 			defer conn.Close(ctx)
 			if _, err := conn.Exec(ctx, "SET application_name = 'the holder'; BEGIN; "+c.held); err != nil {
 				t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -175,7 +176,7 @@ func patientMigration(n *network) {
 	n.proxy.SetFaults(n.faults)
 	var failures atomic.Int64
 	store := n.storeOn(n.open(n.t, n.slow), postgres.Options{OnError: func(error) { failures.Add(1) }})
-	node := n.connect()
+	node := cluster.Connect(n.t, n.dsn)
 	for i := 0; failures.Load() < 2; i++ { // the migration has given way twice
 		if i == 20_000 {
 			n.t.Fatal("the migration does not give way")

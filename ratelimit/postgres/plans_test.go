@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -186,10 +187,10 @@ func TestPlansUseTheIndexes(t *testing.T) {
 				FROM generate_series(1, %d) n ON CONFLICT DO NOTHING`, table, rows))
 		}
 	}
-	conn := s.connect() // keeps its plans
+	conn := cluster.Connect(s.t, s.dsn) // keeps its plans
 	explain := func(when, mode string, fresh bool) {
 		if fresh {
-			conn = s.connect()
+			conn = cluster.Connect(s.t, s.dsn)
 		}
 		for _, statement := range seen {
 			mode := mode

@@ -33,18 +33,8 @@ type site struct {
 func newSite(t testing.TB) *site {
 	t.Helper()
 	s := &site{t: t, dsn: cluster.Open(t)}
-	s.conn = s.connect()
+	s.conn = cluster.Connect(s.t, s.dsn)
 	return s
-}
-
-func (s *site) connect() *pgx.Conn {
-	s.t.Helper()
-	conn, err := pgx.Connect(context.Background(), s.dsn)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { conn.Close(context.Background()) })
-	return conn
 }
 
 func (s *site) exec(sql string, args ...any) {

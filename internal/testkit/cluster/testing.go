@@ -130,6 +130,31 @@ func Connections(t testing.TB, dsn string) int {
 	return n
 }
 
+// Connect connects to a database until the test's end.
+func Connect(t testing.TB, dsn string) *pgx.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// Execute runs SQL text without parameters, on a connection that Connections does not count.
+func Execute(t testing.TB, dsn, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn := Watch(t, ctx, dsn)
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
 // execute runs one statement on a connection of its own.
 func execute(dsn, sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
