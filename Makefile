@@ -69,12 +69,11 @@ SINGLE = internal/core/algorithm internal/core/lease
 RACED_PACKAGES = $$($(GO) list ./... | grep -v $(SINGLE:%=-e /%$$))
 
 # The tests of caddymodule run with the oldest Caddy first, and then, in xcaddy,
-# with the newest. The package that takes longest comes first. Tests that run in parallel
-# mostly wait, so more of them run at once than there are processors.
+# with the newest. The package that takes longest comes first.
 .PHONY: test
 test: need-go ## run all tests, on the machine's Postgres or an installed one (PG_RATELIMIT_TEST_DSN: another server)
 	@[ -n '$(RACE)' ] || echo 'Without a C compiler, or with CGO_ENABLED=0, the race detector is off.'
-	$(GO) test $(RACE) -timeout 30m -parallel 8 ./ratelimit/postgres $(RACED_PACKAGES)
+	$(GO) test $(RACE) -timeout 30m ./ratelimit/postgres $(RACED_PACKAGES)
 	$(GO) test $(SINGLE:%=./%)
 	$(GO) test -run '$(UNRACED)' ./ratelimit/postgres ./caddymodule
 	cd xcaddy && $(GO) test github.com/pgratelimit/pg-ratelimit/caddymodule

@@ -15,6 +15,10 @@ import (
 // Commands wait for a lock that another session holds for about 10 seconds. Then they say which
 // session it is, and have changed nothing, also when the lock becomes free later.
 func TestCommandsSayWhoHoldsALock(t *testing.T) {
+	s := newShell(t)
+	s.must("migrate")
+	s.must("rules", "set", "plan", "per_hour=7")
+	s.sql("DROP FUNCTION rate_limit_policy_version")
 	ctx := context.Background()
 	for _, c := range []struct {
 		held string // by the other session
@@ -23,13 +27,8 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 		{"UPDATE rate_limit_rules SET comment = 'x'", []string{"rules", "set", "plan", "per_hour=9"}},
 		{"LOCK TABLE rate_limit_rules IN ROW EXCLUSIVE MODE", []string{"migrate"}},
 	} {
-		s := newShell(t)
-		s.must("migrate")
-		s.must("rules", "set", "plan", "per_hour=7")
-		s.sql("DROP FUNCTION rate_limit_policy_version")
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			t.Parallel()
-			conn := cluster.Connect(s.t, s.dsn)
+			conn := cluster.Connect(t, s.dsn)
 			defer conn.Close(ctx)
 			if _, err := conn.Exec(ctx, "SET application_name = 'the holder'; BEGIN; "+c.held); err != nil {
 				t.Fatal(err)
@@ -47,10 +46,10 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 			if _, err := conn.Exec(ctx, "COMMIT"); err != nil {
 				t.Fatal(err)
 			}
-			if got := s.must("rules", "list"); !strings.Contains(got, "per_hour 7/1h") {
-				t.Errorf("afterwards there are %q", got)
-			}
 		})
+	}
+	if got := s.must("rules", "list"); !strings.Contains(got, "per_hour 7/1h") {
+		t.Errorf("afterwards there are %q", got)
 	}
 }
 
