@@ -145,7 +145,7 @@ func TestDashboardUsesMetricsThatExist(t *testing.T) {
 // graph have a time first.
 func TestDashboardAsksTheDatabase(t *testing.T) {
 	dsn := cluster.Open(t)
-	execute(t, dsn, schema.History)
+	cluster.Execute(t, dsn, schema.History)
 	values := strings.NewReplacer("$__timeFilter(time)", "time BETWEEN now() - interval '1 hour' AND now()", "${granularity}", "minute")
 	asked := 0
 	for _, p := range readDashboard(t).Panels {
@@ -161,7 +161,7 @@ func TestDashboardAsksTheDatabase(t *testing.T) {
 			if q.Format == "time_series" && !strings.HasPrefix(text, "SELECT time, ") {
 				t.Errorf("%s: a graph needs a time: %s", p.Title, text)
 			}
-			execute(t, dsn, text)
+			cluster.Execute(t, dsn, text)
 		}
 	}
 	if asked < 4 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -190,7 +191,7 @@ func TestTheHistoryHasRequestsWithoutAPolicy(t *testing.T) {
 				}
 			}
 		}`, "DSN", dsn))
-	eventually(t, "the rules are known", func() bool { return measured(t)["policy_version"] > 0 })
+	await.Within(t, 10*time.Second, "the rules are known", func() bool { return measured(t)["policy_version"] > 0 })
 	lock := cluster.Watch(t, t.Context(), dsn)
 	defer lock.Close(t.Context())
 	if _, err := lock.Exec(t.Context(), "BEGIN; LOCK TABLE rate_limit_users"); err != nil {

@@ -8,8 +8,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -59,7 +61,7 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 	}
 	more := func() {
 		before := sent.Load()
-		eventually(t, "requests", func() bool { return t.Failed() || sent.Load() >= before+5 })
+		await.Within(t, 10*time.Second, "requests", func() bool { return t.Failed() || sent.Load() >= before+5 })
 	}
 	for i := 1; i <= reloads; i++ {
 		more()

@@ -18,6 +18,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
 // live is a Caddy in this process, on a port of the loopback interface.
@@ -132,7 +134,7 @@ func (c *live) loadJSON(config []byte) {
 // awaitListeners waits until so many listeners are open.
 func (c *live) awaitListeners(n int64) {
 	c.t.Helper()
-	eventually(c.t, strconv.FormatInt(n, 10)+" listeners are open", func() bool { return listening.Load() == n })
+	await.Within(c.t, 10*time.Second, strconv.FormatInt(n, 10)+" listeners are open", func() bool { return listening.Load() == n })
 }
 
 // prefix is different for each test and each run of it.
@@ -246,15 +248,4 @@ func (c *live) lines(message string) []map[string]any {
 		}
 	}
 	return found
-}
-
-// eventually waits until something holds, and fails the test if that takes more than ten
-// seconds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within ten seconds: %s", what)
-		}
-	}
 }

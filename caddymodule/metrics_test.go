@@ -4,9 +4,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -97,7 +99,7 @@ func TestMetricsOfADatabase(t *testing.T) {
 	for range 5 {
 		c.get("/")
 	}
-	eventually(t, "the end of the last batch is noted", func() bool { return measured(t)["batch_duration_seconds"] == 3 })
+	await.Within(t, 10*time.Second, "the end of the last batch is noted", func() bool { return measured(t)["batch_duration_seconds"] == 3 })
 	checkMetrics(t, map[string]float64{
 		"decisions_total allowed " + p + " from postgres": 2, "decisions_total denied " + p + " from postgres": 1, "decisions_total denied " + p + " from blocked": 2,
 		"blocked_total " + p: 2, "batches_total": 3, "batched_requests_total": 3, "batch_size": 3, "batch_wait_seconds": 3, "statements_total": 3,
@@ -127,7 +129,7 @@ func TestMetricsOfAnOutage(t *testing.T) {
 		}`)
 	c.expect(http.StatusOK, "/open")
 	c.expect(http.StatusServiceUnavailable, "/closed")
-	eventually(t, "database_up is 0, and an error of a connection is counted", func() bool {
+	await.Within(t, 10*time.Second, "database_up is 0, and an error of a connection is counted", func() bool {
 		m := measured(t)
 		return m["database_up"] == 0 && m["errors_total connection"] > 0
 	})
@@ -166,12 +168,12 @@ func TestMetricsOfLeases(t *testing.T) {
 		c.expect(http.StatusOK, "/")
 		requests++
 	}
-	eventually(t, "units are held", func() bool { get(); return measured(t)["leased_units"] > 0 })
-	eventually(t, "a request passes without the database", func() bool { get(); return measured(t)["leased_total "+p] > 0 })
+	await.Within(t, 10*time.Second, "units are held", func() bool { get(); return measured(t)["leased_units"] > 0 })
+	await.Within(t, 10*time.Second, "a request passes without the database", func() bool { get(); return measured(t)["leased_total "+p] > 0 })
 	leased := measured(t)["leased_total "+p]
 	c.expect(http.StatusOK, "/both") // has a limit that the database has to decide
 	checkMetrics(t, map[string]float64{
 		"leased_total " + p: leased, "leased_total " + p + "_exact": 0, "decisions_total allowed " + p: requests + 1,
 	})
-	eventually(t, "the units are given back", func() bool { return measured(t)["leased_units"] == 0 })
+	await.Within(t, 10*time.Second, "the units are given back", func() bool { return measured(t)["leased_units"] == 0 })
 }

@@ -5,6 +5,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // After as many refusals as a zone allows its clients, the client is banned from everything,
@@ -20,7 +24,7 @@ func TestRefusalsLeadToABan(t *testing.T) {
 		for range 3 {
 			c.expect(http.StatusTooManyRequests, "/login", sender.header, sender.value)
 		}
-		eventually(t, "a ban", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusForbidden })
+		await.Within(t, 10*time.Second, "a ban", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusForbidden })
 		row := query[string](t, dsn, "SELECT concat(times, ' ', reason, ' ', banned_by LIKE '% (%/caddy)', ' ', until - banned_at) FROM rate_limit_bans WHERE "+sender.ref)
 		if want := "1 3 refusals in 1m0s by " + c.prefix() + " t 00:10:00"; row != want {
 			t.Errorf("%s: the row of the ban is %q, want %q", sender.ref, row, want)
@@ -29,8 +33,8 @@ func TestRefusalsLeadToABan(t *testing.T) {
 		if retry := a.number(t, "Retry-After"); retry < 595 || retry > 600 {
 			t.Errorf("%s: Retry-After %d, want about 600", sender.ref, retry)
 		}
-		execute(t, dsn, "DELETE FROM rate_limit_bans WHERE "+sender.ref)
-		eventually(t, "the ban is lifted", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusOK })
+		cluster.Execute(t, dsn, "DELETE FROM rate_limit_bans WHERE "+sender.ref)
+		await.Within(t, 10*time.Second, "the ban is lifted", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusOK })
 	}
 }
 
@@ -44,13 +48,13 @@ func TestTheNextBanIsLonger(t *testing.T) {
 		for range 2 {
 			c.expect(http.StatusForbidden, "/wp-admin/x", "X-User", "alice")
 		}
-		eventually(t, "a ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
+		await.Within(t, 10*time.Second, "a ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
 		row := query[string](t, dsn, "SELECT concat(times, ' ', reason, ' ', until - banned_at) FROM rate_limit_bans WHERE user_id = 'alice'")
 		if want := fmt.Sprintf("%d 2 refusals in 1m0s by rule/trap %s", times+1, lasts); row != want {
 			t.Errorf("the row of the ban is %q, want %q", row, want)
 		}
-		execute(t, dsn, "UPDATE rate_limit_bans SET until = now() - interval '1 s'")
-		eventually(t, "the end of the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusOK })
+		cluster.Execute(t, dsn, "UPDATE rate_limit_bans SET until = now() - interval '1 s'")
+		await.Within(t, 10*time.Second, "the end of the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusOK })
 	}
 }
 
@@ -63,7 +67,7 @@ func TestRefusalsOfARuleAreCountedOnce(t *testing.T) {
 	c.expect(http.StatusOK, "/", "X-User", "alice")
 	for i := range 2 {
 		c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
-		eventually(t, "the refusal to be counted", func() bool {
+		await.Within(t, 10*time.Second, "the refusal to be counted", func() bool {
 			return query[int](t, dsn, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = 'ban/rule/plan' AND key = 'user/alice'") == i+1
 		})
 	}
@@ -71,7 +75,7 @@ func TestRefusalsOfARuleAreCountedOnce(t *testing.T) {
 		t.Errorf("%d bans after 2 refusals, want none before the third", n)
 	}
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
-	eventually(t, "a ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
+	await.Within(t, 10*time.Second, "a ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
 }
 
 // Two handlers with a policy on one path charge a request twice, which the log says.

@@ -10,28 +10,17 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
-
-// execute runs SQL text without parameters.
-func execute(t *testing.T, dsn, sql string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	conn := cluster.Watch(t, ctx, dsn)
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
 
 // withPolicy returns a database that has the tables of the policy, and rows of sql.
 func withPolicy(t *testing.T, sql string) (dsn string) {
 	t.Helper()
 	dsn = cluster.Open(t)
 	migratePolicy(t, dsn)
-	execute(t, dsn, sql)
+	cluster.Execute(t, dsn, sql)
 	return dsn
 }
 
@@ -238,10 +227,10 @@ func TestAChangeIsObeyedWithoutAReload(t *testing.T) {
 		{"SELECT rate_limit_rule('plan', per_hour => 0)", 429},
 		{"DELETE FROM rate_limit_rules", 200},
 	} {
-		execute(t, dsn, step.sql)
+		cluster.Execute(t, dsn, step.sql)
 		began := time.Now()
 		var a answer
-		eventually(t, step.sql, func() bool {
+		await.Within(t, 10*time.Second, step.sql, func() bool {
 			a = c.get("/", "X-User", "alice")
 			return a.status == step.status
 		})

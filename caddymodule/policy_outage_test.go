@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -36,7 +38,7 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 	migratePolicy(t, dsn)
 	known, insert := insertKey(t, 1, "alice")
 	other, insertOther := insertKey(t, 2, "bob")
-	execute(t, dsn, people+insert+insertOther+`
+	cluster.Execute(t, dsn, people+insert+insertOther+`
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
 		SELECT rate_limit_rule('counted', paths => '{/counted}', per_hour => 10);
 		SELECT rate_limit_rule('open', action => 'exempt', paths => '{/open}');`)
@@ -47,7 +49,7 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the outage is noticed", func() bool { return measured(t)["policy_age_seconds"] > 0.5 })
+	await.Within(t, 10*time.Second, "the outage is noticed", func() bool { return measured(t)["policy_age_seconds"] > 0.5 })
 	check := func() {
 		t.Helper()
 		c.expect(http.StatusServiceUnavailable, "/open", "Host", "deny.test", "X-Api-Key", other)
@@ -72,7 +74,7 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 	if err := server.Restart(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the other key is known", func() bool {
+	await.Within(t, 10*time.Second, "the other key is known", func() bool {
 		return c.get("/open", "Host", "deny.test", "X-Api-Key", other).status == http.StatusOK
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -60,7 +61,7 @@ func TestCountsAreInPostgres(t *testing.T) {
 				}
 			}
 		}`)
-	eventually(t, "the tables are made without a request", func() bool { return tables(t, dsn) == 2 })
+	await.Within(t, 10*time.Second, "the tables are made without a request", func() bool { return tables(t, dsn) == 2 })
 	for range 3 {
 		c.expect(http.StatusOK, "/", "X-User", "ann", "Authorization", "hunter2")
 	}
@@ -184,7 +185,7 @@ func TestDatabaseDownAtLoad(t *testing.T) {
 func TestDatabaseFailsWhileServing(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	c := start(t, fmt.Sprintf(twoPolicies, server.DSN("postgres")))
-	eventually(t, "a decision", func() bool { return c.get("/", "Host", "deny.test").status == http.StatusOK })
+	await.Within(t, 10*time.Second, "a decision", func() bool { return c.get("/", "Host", "deny.test").status == http.StatusOK })
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +236,7 @@ func checkPolicies(t *testing.T, c *live) {
 func checkRecovery(t *testing.T, c *live) {
 	t.Helper()
 	began := time.Now()
-	eventually(t, "limits hold again", func() bool {
+	await.Within(t, 10*time.Second, "limits hold again", func() bool {
 		return c.get("/", "Host", "deny.test").status == http.StatusTooManyRequests && c.get("/", "Host", "allow.test").status == http.StatusTooManyRequests
 	})
 	if took := time.Since(began); took > 2*time.Second {
@@ -293,7 +294,7 @@ func TestManyReloads(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	eventually(t, "as many goroutines as before", func() bool {
+	await.Within(t, 10*time.Second, "as many goroutines as before", func() bool {
 		client.CloseIdleConnections()
 		return runtime.NumGoroutine() <= before+5
 	})

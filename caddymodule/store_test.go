@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
@@ -40,15 +41,6 @@ func mustStore(t *testing.T, a *App, dsn string) *store {
 	return s
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // Configs that follow each other share a store. It is closed some time after the last
 // config, and so are its connections.
 func TestAReloadKeepsTheConnections(t *testing.T) {
@@ -70,7 +62,7 @@ func TestAReloadKeepsTheConnections(t *testing.T) {
 		first.release(0)
 		first = next
 	}
-	eventually(t, "one config uses the store", func() bool { n, _ := inUse.References(key); return n == 1 })
+	await.Within(t, 10*time.Second, "one config uses the store", func() bool { n, _ := inUse.References(key); return n == 1 })
 	if n := cluster.Connections(t, dsn); n < 1 || n > 4 {
 		t.Errorf("%d connections, want 1, or a few where the database is slow", n)
 	}
@@ -84,7 +76,7 @@ func TestAReloadKeepsTheConnections(t *testing.T) {
 			t.Fatalf("a request in flight: %v", err)
 		}
 	}
-	eventually(t, "no connection is left", func() bool { return cluster.Connections(t, dsn) == 0 })
+	await.Within(t, 10*time.Second, "no connection is left", func() bool { return cluster.Connections(t, dsn) == 0 })
 	if waited := time.Since(released); waited < delay {
 		t.Errorf("closed after %v, want %v", waited, delay)
 	}
@@ -148,7 +140,7 @@ func TestStoresStartAtOnce(t *testing.T) {
 	for _, a := range apps {
 		a.release(0)
 	}
-	eventually(t, "no connection is left", func() bool { return cluster.Connections(t, dsn) == 0 })
+	await.Within(t, 10*time.Second, "no connection is left", func() bool { return cluster.Connections(t, dsn) == 0 })
 }
 
 func TestWhatErrorsShowOfADSN(t *testing.T) {

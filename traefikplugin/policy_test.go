@@ -30,19 +30,8 @@ func withPolicy(t *testing.T, sql string) (dsn string) {
 	if err := policy.Migrate(ctx, db); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, dsn, sql)
+	cluster.Execute(t, dsn, sql)
 	return dsn
-}
-
-func execute(t *testing.T, dsn, sql string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	conn := cluster.Watch(t, ctx, dsn)
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
 }
 
 const people = `
@@ -251,7 +240,7 @@ func TestRefusalsLeadToABan(t *testing.T) {
 		}
 	}
 	await(http.StatusForbidden, "alice")
-	execute(t, dsn, "DELETE FROM rate_limit_bans WHERE user_id = 'alice'")
+	cluster.Execute(t, dsn, "DELETE FROM rate_limit_bans WHERE user_id = 'alice'")
 	await(http.StatusTooManyRequests, "alice")
 }
 

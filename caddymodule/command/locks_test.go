@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // Commands wait for a lock that another session holds for about 10 seconds. Then they say which
@@ -26,7 +28,7 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 		{"LOCK TABLE rate_limit_rules IN ROW EXCLUSIVE MODE", []string{"migrate"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			conn := s.connect()
+			conn := cluster.Connect(t, s.dsn)
 			defer conn.Close(ctx)
 			if _, err := conn.Exec(ctx, "SET application_name = 'the holder'; BEGIN; "+c.held); err != nil {
 				t.Fatal(err)

@@ -9,12 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // everything is the text of all rows of all tables in the database.
 func (s *shell) everything() string {
 	s.t.Helper()
-	conn := s.connect()
+	conn := cluster.Connect(s.t, s.dsn)
 	defer conn.Close(context.Background())
 	ctx := context.Background()
 	result, err := conn.Query(ctx, "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")

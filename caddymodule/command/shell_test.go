@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
@@ -84,26 +83,13 @@ func (s *shell) fails(wants []string, args ...string) {
 // sql runs a command of SQL as the owner of the database.
 func (s *shell) sql(sql string) {
 	s.t.Helper()
-	conn := s.connect()
-	defer conn.Close(context.Background())
-	if _, err := conn.Exec(context.Background(), sql); err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func (s *shell) connect() *pgx.Conn {
-	s.t.Helper()
-	conn, err := pgx.Connect(context.Background(), s.dsn)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return conn
+	cluster.Execute(s.t, s.dsn, sql)
 }
 
 // one returns the only value of a query.
 func one[T any](s *shell, sql string, args ...any) T {
 	s.t.Helper()
-	conn := s.connect()
+	conn := cluster.Connect(s.t, s.dsn)
 	defer conn.Close(context.Background())
 	var value T
 	if err := conn.QueryRow(context.Background(), sql, args...).Scan(&value); err != nil {

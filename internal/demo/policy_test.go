@@ -31,19 +31,6 @@ func userOf(t *testing.T, dsn, key string) string {
 	return user
 }
 
-func execute(t *testing.T, dsn, sql string) {
-	t.Helper()
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // end ends the demo.
 func (d *demo) end(t *testing.T) {
 	t.Helper()
@@ -83,8 +70,8 @@ func TestEachStartPrintsNewKeys(t *testing.T) {
 func TestAPolicyOfSomebodyElseStaysAsItIs(t *testing.T) {
 	dsn := cluster.Open(t)
 	start(t, t.TempDir(), dsn).end(t)
-	execute(t, dsn, "SELECT rate_limit_rule('mine', per_hour => 1)")
-	execute(t, dsn, "UPDATE rate_limit_users SET tier = 'enterprise'")
+	cluster.Execute(t, dsn, "SELECT rate_limit_rule('mine', per_hour => 1)")
+	cluster.Execute(t, dsn, "UPDATE rate_limit_users SET tier = 'enterprise'")
 	d := start(t, t.TempDir(), dsn)
 	if !strings.Contains(d.said, "Without a policy to try: the database has rules or users of its own") || strings.Contains(d.said, "ANN=") {
 		t.Errorf("it says\n%s", d.said)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -52,7 +54,7 @@ func TestCleanup(t *testing.T) {
 		}
 		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
 			if test.probability > 0 {
-				eventually(t, "expired rows to go", func() bool {
+				await.Within(t, 20*time.Second, "expired rows to go", func() bool {
 					passes(t, store, hitOn("p", 100_000, false), hitOn("p", 100_000, true))
 					return s.left(table, "p", "dead") == "0" && s.left(table, "other", "dead") == "0"
 				})
@@ -97,7 +99,7 @@ func TestCleanupIsBounded(t *testing.T) {
 	}
 	s.exec("DELETE FROM rate_limit_ephemeral")
 	s.expire("rate_limit_ephemeral", "p", 3)
-	tx, err := s.connect().Begin(context.Background())
+	tx, err := cluster.Connect(s.t, s.dsn).Begin(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +185,7 @@ func TestStricterIsolation(t *testing.T) {
 	for _, level := range []string{"serializable", "repeatable read"} {
 		s := newSite(t)
 		s.exec("ALTER DATABASE " + s.text("SELECT current_database()") + " SET default_transaction_isolation = '" + level + "'")
-		s.conn = s.connect()
+		s.conn = cluster.Connect(s.t, s.dsn)
 		var mu sync.Mutex
 		admitted := map[string]int{}
 		failed := 0
@@ -238,7 +240,7 @@ func TestCleanupOfTheLibrary(t *testing.T) {
 	until := time.Now().Add(time.Duration(conformance.Long()) * 2 * time.Second)
 	var group sync.WaitGroup
 	deleted := int64(0)
-	library := s.connect()
+	library := cluster.Connect(s.t, s.dsn)
 	group.Add(1)
 	go func() {
 		defer group.Done()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -94,7 +95,7 @@ func TestLostTransactionsRunAgain(t *testing.T) {
 // TestRefusedValuesFailTheirOwnRequest: the server refuses a value, such as a key in
 // characters that its encoding lacks. Only the request with that value fails.
 func TestRefusedValuesFailTheirOwnRequest(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			conformance.StoreInLatin1(t, open, func(t testing.TB, dsn string) ratelimit.Store {
 				return newStore(t, open(t, dsn), postgres.Options{CleanupProbability: -1})

@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -60,7 +62,7 @@ func TestLockedRow(t *testing.T) {
 		}()
 	}
 	group.Wait()
-	eventually(t, "a call to return within 50 ms of its timeout", func() bool {
+	await.Within(t, 20*time.Second, "a call to return within 50 ms of its timeout", func() bool {
 		_, took, err := tryOne(store, 150*time.Millisecond, hit("locked"))
 		return errors.Is(err, ratelimit.ErrTimeout) && took < 200*time.Millisecond
 	})
@@ -68,7 +70,7 @@ func TestLockedRow(t *testing.T) {
 		t.Errorf("of other rows' %d calls, only %d were served", asked, served)
 	}
 	s.exec("COMMIT")
-	eventually(t, "the store to recover", func() bool {
+	await.Within(t, 20*time.Second, "the store to recover", func() bool {
 		_, _, err := tryOne(store, 5*time.Second, hit("locked"))
 		return err == nil
 	})
@@ -90,7 +92,7 @@ func TestInsertedRow(t *testing.T) {
 	takeOne(t, store, hit("free"))
 	s.exec("BEGIN; INSERT INTO rate_limit_ephemeral SELECT (jsonb_populate_record(r, '{\"key\": \"young\"}')).* FROM rate_limit_ephemeral r")
 	const limit = 2 * time.Second
-	eventually(t, "a request on the row to fail long before its timeout", func() bool {
+	await.Within(t, 20*time.Second, "a request on the row to fail long before its timeout", func() bool {
 		_, took, err := tryOne(store, limit, hit("young"))
 		if !errors.Is(err, ratelimit.ErrTimeout) {
 			t.Errorf("while the transaction is open: %v", err)
@@ -99,7 +101,7 @@ func TestInsertedRow(t *testing.T) {
 	})
 	takeOne(t, store, hit("free"))
 	s.exec("COMMIT")
-	eventually(t, "the row to be decided", func() bool {
+	await.Within(t, 20*time.Second, "the row to be decided", func() bool {
 		_, _, err := tryOne(store, limit, hit("young"))
 		return err == nil
 	})
@@ -109,7 +111,7 @@ func TestInsertedRow(t *testing.T) {
 // soon after its return they are answered again, with what was counted before.
 func TestServerStopsAndStarts(t *testing.T) {
 	c := cluster.Private(t, cluster.Options{})
-	store := newStore(t, drivers["pgwire"](t, c.DSN("postgres")), postgres.Options{CleanupProbability: -1})
+	store := newStore(t, drivers.All["pgwire"](t, c.DSN("postgres")), postgres.Options{CleanupProbability: -1})
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Hour, Durable: true, SynchronousCommit: true}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 	if d := takeOne(t, store, h); d.Remaining != 2 {
@@ -140,7 +142,7 @@ func TestServerStopsAndStarts(t *testing.T) {
 		}
 		returned := time.Now()
 		h.Peek = true
-		eventually(t, "the store to notice the server's return", func() bool {
+		await.Within(t, 20*time.Second, "the store to notice the server's return", func() bool {
 			d, _, err := tryOne(store, 5*time.Second, h)
 			if err == nil && d.Remaining != 2 {
 				t.Fatalf("%s: what was counted is gone: %+v", name, d)
@@ -157,7 +159,7 @@ func TestServerStopsAndStarts(t *testing.T) {
 // timeout, then at once; and it is noticed when the server goes on.
 func TestServerHangs(t *testing.T) {
 	c := cluster.Private(t, cluster.Options{})
-	store := newStore(t, drivers["pgwire"](t, c.DSN("postgres")), postgres.Options{CleanupProbability: -1})
+	store := newStore(t, drivers.All["pgwire"](t, c.DSN("postgres")), postgres.Options{CleanupProbability: -1})
 	takeOne(t, store, fakeHits("k")[0])
 	if err := c.Pause(); err != nil {
 		t.Fatal(err)
@@ -184,7 +186,7 @@ func TestServerHangs(t *testing.T) {
 	if err := c.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the store to notice that the server goes on", func() bool {
+	await.Within(t, 20*time.Second, "the store to notice that the server goes on", func() bool {
 		_, _, err := tryOne(store, 5*time.Second, fakeHits("k")[0])
 		return err == nil
 	})
@@ -267,7 +269,7 @@ func TestCloseDuringCalls(t *testing.T) {
 // own connection.
 func goroutines(t *testing.T, before int) {
 	t.Helper()
-	eventually(t, "goroutines to end", func() bool {
+	await.Within(t, 20*time.Second, "goroutines to end", func() bool {
 		if runtime.NumGoroutine() <= before+2 {
 			return true
 		}

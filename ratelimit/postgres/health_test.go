@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -247,7 +248,7 @@ func TestMigrationFails(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 		if test.want != "" {
-			eventually(t, "a report", func() bool { mu.Lock(); defer mu.Unlock(); return len(reported) > 0 })
+			await.Within(t, 20*time.Second, "a report", func() bool { mu.Lock(); defer mu.Unlock(); return len(reported) > 0 })
 		}
 		mu.Lock()
 		if len(reported) > 0 && (test.want == "" || !strings.Contains(reported[0].Error(), test.want)) {
@@ -308,7 +309,7 @@ func TestFailedCleanupsAreReported(t *testing.T) {
 			return errors.New("no line")
 		}}, postgres.Options{CleanupProbability: 1, OnError: func(err error) { reported <- err; panic("a listener must not end the program") }})
 		for i := range 4 {
-			eventually(t, "a report", func() bool {
+			await.Within(t, 20*time.Second, "a report", func() bool {
 				passes(t, store, fakeHits("k", "l")[:1+i%2]...)
 				select {
 				case err := <-reported:

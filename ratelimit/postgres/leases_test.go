@@ -11,8 +11,10 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -74,7 +76,7 @@ func used(t *testing.T, s *site, h ratelimit.Hit) int64 {
 // units end. awaitUnits returns how many are held.
 func awaitUnits(t *testing.T, s *site, store *postgres.Store, passed int64, hits ...ratelimit.Hit) (held int64) {
 	t.Helper()
-	eventually(t, "the units on their way to arrive", func() bool {
+	await.Within(t, 20*time.Second, "the units on their way to arrive", func() bool {
 		held = store.Stats().LeasedUnits
 		charged := int64(0)
 		for _, h := range hits {
@@ -130,7 +132,7 @@ func TestABusyKeyIsDecidedInMemory(t *testing.T) {
 		peek := h
 		peek.Peek = true
 		// While units go back, a look can say that less is left.
-		eventually(t, "a peek to tell what is left", func() bool {
+		await.Within(t, 20*time.Second, "a peek to tell what is left", func() bool {
 			d := takeOne(t, store, peek)
 			return d.Allowed && d.Remaining == before.Remaining
 		})
@@ -147,7 +149,7 @@ func TestUnusedUnitsGoBack(t *testing.T) {
 		store, other := s.store(quick), s.store(without)
 		passed := hammerLeased(t, store, 500, h)
 		idle := time.Now()
-		eventually(t, "the units to go back", func() bool { return store.Stats().LeasedUnits == 0 && left(t, other, h) == 30000-passed })
+		await.Within(t, 20*time.Second, "the units to go back", func() bool { return store.Stats().LeasedUnits == 0 && left(t, other, h) == 30000-passed })
 		if took := time.Since(idle); took > 2*quick.LeaseHorizon+lateness {
 			t.Errorf("it took %v", took)
 		}
@@ -188,7 +190,7 @@ func TestARefundOrAResetEndsTheLease(t *testing.T) {
 		takeOne(t, store, refund)
 		admitted := int64(0)
 		// A request can be refused while the last units are on their way to the store.
-		eventually(t, "the whole quota to pass", func() bool {
+		await.Within(t, 20*time.Second, "the whole quota to pass", func() bool {
 			for takeOne(t, store, h).Allowed {
 				admitted++
 			}
@@ -228,7 +230,7 @@ func TestSeveralLimitsAreDecidedInMemory(t *testing.T) {
 	other := leasedHit(ratelimit.SlidingWindow, true)
 	other.Limit.Events = 40
 	full := passed + other.Limit.Events
-	eventually(t, "the whole quota to pass", func() bool {
+	await.Within(t, 20*time.Second, "the whole quota to pass", func() bool {
 		for passes(t, store, hits[0], hits[1], other) {
 			passed++
 		}
@@ -378,7 +380,7 @@ func TestUnitsThatComeBackLateUndoNothing(t *testing.T) {
 func TestALeaseThroughASlowNetworkIsShorter(t *testing.T) {
 	s := newSite(t)
 	_, proxy := slownet.ListenFor(t, s.dsn, 30*time.Millisecond)
-	slow := s.storeOn(drivers["pgxdb"](t, proxy), postgres.Options{CleanupProbability: -1})
+	slow := s.storeOn(drivers.All["pgxdb"](t, proxy), postgres.Options{CleanupProbability: -1})
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Second, Lease: 0.5}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 	var mu sync.Mutex
@@ -453,13 +455,10 @@ func (s *leasing) Reset(ctx context.Context, timeout time.Duration, hits []ratel
 	return s.Store.Reset(ctx, timeout, s.leased(hits))
 }
 
+// TestConformanceWithLeases needs one driver: leases are decided above it.
 func TestConformanceWithLeases(t *testing.T) {
-	for name, open := range drivers {
-		t.Run(name, func(t *testing.T) {
-			conformance.Store(t, func(t testing.TB) ratelimit.Store {
-				o := postgres.Options{OnError: func(err error) { t.Errorf("reported: %v", err) }}
-				return &leasing{Store: newStore(t, open(t, cluster.Open(t)), o), limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
-			})
-		})
-	}
+	conformance.Store(t, func(t testing.TB) ratelimit.Store {
+		o := postgres.Options{OnError: func(err error) { t.Errorf("reported: %v", err) }}
+		return &leasing{Store: newStore(t, drivers.All["pgwire"](t, cluster.Open(t)), o), limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -77,7 +78,7 @@ func TestUnitsUnderWayGoBackToo(t *testing.T) {
 			passed += end(store, h)
 			<-db.release
 			other := s.store(without)
-			eventually(t, "the row to say what was admitted", func() bool { return left(t, other, h) == 30000-passed })
+			await.Within(t, 20*time.Second, "the row to say what was admitted", func() bool { return left(t, other, h) == 30000-passed })
 		})
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -144,8 +146,8 @@ func TestMigrationTakesNoLock(t *testing.T) {
 	// With the tables known to be right, the call waits for the lock, not for a migration.
 	done := make(chan error)
 	go func() { _, _, err := tryOne(store, longTime, fakeHits("k")[0]); done <- err }()
-	other := s.connect()
-	eventually(t, "a statement to wait for the table", func() (waits bool) {
+	other := cluster.Connect(s.t, s.dsn)
+	await.Within(t, 20*time.Second, "a statement to wait for the table", func() (waits bool) {
 		err := other.QueryRow(context.Background(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
 			AND query LIKE '%INSERT INTO rate_limit_ephemeral%' AND pid <> pg_backend_pid()`).Scan(&waits)
 		return waits && err == nil
@@ -167,7 +169,7 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	var failures atomic.Int64
 	store := s.storeOn(s.db(""), postgres.Options{OnError: func(error) { failures.Add(1) }})
 	store.Prepare()
-	node := s.connect()
+	node := cluster.Connect(s.t, s.dsn)
 	longest := time.Duration(0)
 	for n := 0; failures.Load() < 2; n++ { // the migration has given way twice
 		began := time.Now()
@@ -188,7 +190,7 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 		t.Errorf("a statement of another program waited for %v", longest)
 	}
 	s.exec("COMMIT")
-	eventually(t, "a decision", func() bool {
+	await.Within(t, 20*time.Second, "a decision", func() bool {
 		_, _, err := tryOne(store, longTime, fakeHits("k")[0])
 		return err == nil
 	})

@@ -6,11 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -19,19 +18,12 @@ import (
 // 50 ms, and of one limit over 80 ms. That includes the first request on each algorithm, when no
 // connection knows its statement, and a request after a pause.
 func TestEveryRequestIsDecidedOverAWideNetwork(t *testing.T) {
-	drivers := map[string]func(dsn string) (postgres.DB, error){
-		"pgx":  func(dsn string) (postgres.DB, error) { return pgxdb.Open(dsn, pgxdb.Options{}) },
-		"wire": func(dsn string) (postgres.DB, error) { return pgwire.Open(dsn, pgwire.Options{}) },
-	}
-	for name, open := range drivers {
+	for name, open := range drivers.All {
 		for _, roundTrip := range []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 80 * time.Millisecond} {
 			t.Run(fmt.Sprint(name, " over ", roundTrip), func(t *testing.T) {
 				t.Parallel()
 				_, dsn := slownet.ListenFor(t, cluster.Open(t), roundTrip)
-				db, err := open(dsn)
-				if err != nil {
-					t.Fatal(err)
-				}
+				db := open(t, dsn)
 				// A cleanup would use the connection, and a login takes four round trips.
 				store, err := postgres.New(db, postgres.Options{CleanupProbability: -1})
 				if err != nil {

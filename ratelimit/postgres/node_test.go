@@ -11,6 +11,8 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -19,7 +21,7 @@ const nodesSQL = `SELECT coalesce(string_agg(concat_ws(' ', node, epoch, version
 
 func (s *site) wantNodes(want string) {
 	s.t.Helper()
-	eventually(s.t, "the tables of the registry", func() bool {
+	await.Within(s.t, 20*time.Second, "the tables of the registry", func() bool {
 		return s.text("SELECT count(*)::text FROM pg_attribute WHERE attrelid = to_regclass('rate_limit_nodes') AND attname = 'epoch'") == "1"
 	})
 	got := ""
@@ -35,7 +37,7 @@ func (s *site) wantNodes(want string) {
 
 // node opens a store of the process n, over one of the drivers.
 func (s *site) node(driver string, epoch int64) *postgres.Store {
-	store := s.storeOn(drivers[driver](s.t, s.dsn), postgres.Options{Node: &postgres.Node{Name: "n", Version: "v1", Epoch: epoch}})
+	store := s.storeOn(drivers.All[driver](s.t, s.dsn), postgres.Options{Node: &postgres.Node{Name: "n", Version: "v1", Epoch: epoch}})
 	store.Prepare()
 	return store
 }
@@ -51,7 +53,7 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 		"the tables of counts":             {before: postgres.TableSQL + "DROP TABLE rate_limit_nodes, rate_limit_pause"},
 		"the tables of the version before": {before: postgres.TableSQL + "DROP TABLE rate_limit_nodes, rate_limit_pause;" + old, others: ", old/caddy/7 0 v0 5"},
 	} {
-		for driver := range drivers {
+		for driver := range drivers.All {
 			t.Run(name+", "+driver, func(t *testing.T) {
 				s := newSite(t)
 				if _, err := s.conn.PgConn().Exec(context.Background(), test.before).ReadAll(); err != nil {
@@ -119,7 +121,7 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 				defer s.mu.Unlock()
 				return s.reported
 			}
-			eventually(t, "the report", func() bool { return len(reports()) > 0 })
+			await.Within(t, 20*time.Second, "the report", func() bool { return len(reports()) > 0 })
 			if !takeOne(t, store, hitOn("p", 5, false)).Allowed || store.Paused() {
 				t.Error("a hit was refused, or limits are paused")
 			}
@@ -168,19 +170,19 @@ func TestPause(t *testing.T) {
 	s.wantNodes("n 1")
 	h := hitOn("p", 100000, false)
 	h.Limit.Lease = 0.1
-	eventually(t, "a lease", func() bool {
+	await.Within(t, 20*time.Second, "a lease", func() bool {
 		takeOne(t, store, h)
 		return store.Stats().LeasedUnits > 0
 	})
 	pause := func(lasts string) {
 		s.exec("INSERT INTO rate_limit_pause (until, reason) VALUES (now() + $1::interval, 'a test') ON CONFLICT (id) DO UPDATE SET until = excluded.until", lasts)
-		eventually(t, "the pause", store.Paused)
+		await.Within(t, 20*time.Second, "the pause", store.Paused)
 	}
 	pause("1 h")
 	if units := store.Stats().LeasedUnits; units != 0 {
 		t.Errorf("%d units are held in the pause", units)
 	}
-	eventually(t, "the registry", func() bool { return s.text("SELECT paused::text FROM rate_limit_nodes") == "true" })
+	await.Within(t, 20*time.Second, "the registry", func() bool { return s.text("SELECT paused::text FROM rate_limit_nodes") == "true" })
 	for range 100 { // of callers that do not ask whether limits are paused, such as those that count for bans
 		takeOne(t, store, h)
 	}
@@ -188,8 +190,8 @@ func TestPause(t *testing.T) {
 		t.Errorf("%d units are held in the pause", units)
 	}
 	s.exec("DELETE FROM rate_limit_pause")
-	eventually(t, "the end of the pause", func() bool { return !store.Paused() })
-	eventually(t, "a lease after the pause", func() bool {
+	await.Within(t, 20*time.Second, "the end of the pause", func() bool { return !store.Paused() })
+	await.Within(t, 20*time.Second, "a lease after the pause", func() bool {
 		takeOne(t, store, h)
 		return store.Stats().LeasedUnits > 0
 	})
@@ -201,7 +203,7 @@ func TestPause(t *testing.T) {
 	if !store.Paused() {
 		t.Error("the pause ended with the connection")
 	}
-	eventually(t, "the end of the pause by itself", func() bool { return !store.Paused() })
+	await.Within(t, 20*time.Second, "the end of the pause by itself", func() bool { return !store.Paused() })
 	mu.Lock()
 	defer mu.Unlock()
 	if len(notices) < 3 || !strings.HasPrefix(notices[0], "limits are paused until ") || !strings.Contains(notices[0], ": a test. Bans") || notices[1] != "limits apply again" {
@@ -217,7 +219,7 @@ func TestTheRegistryIsRestored(t *testing.T) {
 	s.wantNodes("n 1 v1")
 	s.exec("ALTER TABLE rate_limit_ephemeral DROP CONSTRAINT rate_limit_ephemeral_pkey")
 	s.exec("DROP TABLE rate_limit_nodes, rate_limit_pause")
-	eventually(t, "the report", func() bool {
+	await.Within(t, 20*time.Second, "the report", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return strings.Contains(fmt.Sprint(s.reported), `"rate_limit_nodes" does not exist`) && strings.Contains(fmt.Sprint(s.reported), `"rate_limit_pause" does not exist`)
@@ -227,5 +229,5 @@ func TestTheRegistryIsRestored(t *testing.T) {
 	}
 	s.wantNodes("n 1 v1")
 	s.exec("INSERT INTO rate_limit_pause (until) VALUES ('294000-01-01')")
-	eventually(t, "the pause", store.Paused)
+	await.Within(t, 20*time.Second, "the pause", store.Paused)
 }

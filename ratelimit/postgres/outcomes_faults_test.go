@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -92,7 +94,7 @@ func lockedRow(n *network) {
 		}
 	}))
 	n.exec("COMMIT")
-	eventually(n.t, "a decision on the row", func() bool { _, err := n.ask(store, locked); return err == nil })
+	await.Within(n.t, 20*time.Second, "a decision on the row", func() bool { _, err := n.ask(store, locked); return err == nil })
 }
 
 func burstAfterOutage(n *network) {
@@ -136,7 +138,7 @@ func refusesWhileHanging(n *network) {
 	store := n.away(postgres.Options{})
 	used, free := hitOn("used", 1, false), hitOn("free", 1000, false)
 	takeOne(n.t, n.near(), used)
-	eventually(n.t, "a refusal", func() bool { d, err := n.ask(store, used); return err == nil && !d[0].Allowed })
+	await.Within(n.t, 20*time.Second, "a refusal", func() bool { d, err := n.ask(store, used); return err == nil && !d[0].Allowed })
 	n.proxy.SetHanging(true)
 	var undecided int
 	for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(pace) {
@@ -151,7 +153,7 @@ func refusesWhileHanging(n *network) {
 		n.t.Errorf("the network does not hang: %d without a decision", undecided)
 	}
 	n.proxy.SetHanging(false)
-	eventually(n.t, "a decision", func() bool { _, err := n.ask(store, free); return err == nil })
+	await.Within(n.t, 20*time.Second, "a decision", func() bool { _, err := n.ask(store, free); return err == nil })
 }
 
 func alteredTables(n *network) {
@@ -174,7 +176,7 @@ func patientMigration(n *network) {
 	n.proxy.SetFaults(n.faults)
 	var failures atomic.Int64
 	store := n.storeOn(n.open(n.t, n.slow), postgres.Options{OnError: func(error) { failures.Add(1) }})
-	node := n.connect()
+	node := cluster.Connect(n.t, n.dsn)
 	for i := 0; failures.Load() < 2; i++ { // the migration has given way twice
 		if i == 20_000 {
 			n.t.Fatal("the migration does not give way")
@@ -190,5 +192,5 @@ func patientMigration(n *network) {
 		time.Sleep(time.Millisecond)
 	}
 	n.exec("COMMIT")
-	eventually(n.t, "a decision", func() bool { _, err := n.ask(store, hitOn("a", 1000, false)); return err == nil })
+	await.Within(n.t, 20*time.Second, "a decision", func() bool { _, err := n.ask(store, hitOn("a", 1000, false)); return err == nil })
 }

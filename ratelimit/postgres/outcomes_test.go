@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -21,7 +23,7 @@ func TestOutcomesOverANetwork(t *testing.T) {
 	if raced {
 		t.Skip("with the race detector, decisions on a busy machine take longer than the timeout; make test runs this without it, too")
 	}
-	for driver, open := range drivers {
+	for driver, open := range drivers.All {
 		for name, faults := range map[string]*slownet.Faults{
 			"50 ms":              nil,
 			"broken connections": {Seed: 1, Bytes: 30_000, Piece: 300},
@@ -177,7 +179,7 @@ func chargesNoRefused(n *network) {
 		time.Sleep(pace)
 	}
 	n.most("refusals", &count)
-	eventually(n.t, "all transactions to end", func() bool {
+	await.Within(n.t, 20*time.Second, "all transactions to end", func() bool {
 		return n.text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid() AND backend_type = 'client backend'") == "0"
 	})
 	if remaining := left(n.t, near, user); remaining != 1000 {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
@@ -216,7 +217,7 @@ func TestProcesses(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	var others sync.WaitGroup
 	for other := range 4 {
-		conn := s.connect()
+		conn := cluster.Connect(s.t, s.dsn)
 		others.Add(1)
 		go func() {
 			defer others.Done()

@@ -8,10 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -34,18 +33,8 @@ type site struct {
 func newSite(t testing.TB) *site {
 	t.Helper()
 	s := &site{t: t, dsn: cluster.Open(t)}
-	s.conn = s.connect()
+	s.conn = cluster.Connect(s.t, s.dsn)
 	return s
-}
-
-func (s *site) connect() *pgx.Conn {
-	s.t.Helper()
-	conn, err := pgx.Connect(context.Background(), s.dsn)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { conn.Close(context.Background()) })
-	return conn
 }
 
 func (s *site) exec(sql string, args ...any) {
@@ -68,24 +57,6 @@ func (s *site) text(sql string, args ...any) string {
 	return *text
 }
 
-// drivers open a DB each.
-var drivers = map[string]func(t testing.TB, dsn string) postgres.DB{
-	"pgwire": func(t testing.TB, dsn string) postgres.DB {
-		db, err := pgwire.Open(dsn, pgwire.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return db
-	},
-	"pgxdb": func(t testing.TB, dsn string) postgres.DB {
-		db, err := pgxdb.Open(dsn, pgxdb.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return db
-	},
-}
-
 // db connects to the database, with settings added to the DSN.
 func (s *site) db(settings string) postgres.DB {
 	s.t.Helper()
@@ -93,7 +64,7 @@ func (s *site) db(settings string) postgres.DB {
 	if settings != "" {
 		dsn += "&" + settings
 	}
-	return drivers["pgxdb"](s.t, dsn)
+	return drivers.All["pgxdb"](s.t, dsn)
 }
 
 // store opens a store.
@@ -194,13 +165,3 @@ func hitOn(prefix string, events int64, durable bool) ratelimit.Hit {
 // lateness is how much later than its timeout a call may return on a machine that is busy
 // with other tests.
 const lateness = 2 * time.Second
-
-// eventually waits for something that happens in the background.
-func eventually(t testing.TB, what string, happened func() bool) {
-	t.Helper()
-	for until := time.Now().Add(20 * time.Second); !happened(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("waited in vain for " + what)
-		}
-	}
-}

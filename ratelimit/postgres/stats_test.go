@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -149,7 +150,7 @@ func TestStatsOfErrors(t *testing.T) {
 // TestStatsOfAnOutage: a database that cannot be reached adds errors of connections while the
 // outage lasts, also without requests.
 func TestStatsOfAnOutage(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range drivers.All {
 		store := newStore(t, open(t, "postgres://u@127.0.0.1:1/db?sslmode=disable"), without)
 		hit := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 10, Window: time.Hour}, Key: "k", Cost: 1}
 		if _, _, err := tryOne(store, time.Second, hit); err == nil {
@@ -166,7 +167,7 @@ func TestStatsOfAnOutage(t *testing.T) {
 
 // TestStatsOfARealError: both drivers tell its class.
 func TestStatsOfARealError(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range drivers.All {
 		dsn := cluster.Open(t)
 		store := newStore(t, open(t, dsn), postgres.Options{CleanupProbability: -1, DisableMigration: true})
 		hit := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 10, Window: time.Hour}, Key: "k", Cost: 1}

@@ -7,12 +7,13 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 func TestConformance(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
 				return newStore(t, open(t, cluster.Open(t)), postgres.Options{OnError: func(err error) { t.Errorf("reported: %v", err) }})

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -68,7 +70,7 @@ func exactlyTheQuota(t *testing.T, s *site, stores int, user, all *ratelimit.Lim
 	var all3 []*postgres.Store
 	for range stores {
 		o := postgres.Options{CleanupProbability: -1, DisableMigration: true, Workers: 1 + rand.IntN(4), MaxBlockedKeys: rand.IntN(2) - 1}
-		all3 = append(all3, s.storeOn(slowDB{drivers[[]string{"pgwire", "pgxdb"}[rand.IntN(2)]](t, s.dsn), 10 * time.Millisecond}, o))
+		all3 = append(all3, s.storeOn(slowDB{drivers.All[[]string{"pgwire", "pgxdb"}[rand.IntN(2)]](t, s.dsn), 10 * time.Millisecond}, o))
 	}
 	var mu sync.Mutex
 	charged := map[string]int64{}
@@ -118,7 +120,7 @@ func exactlyTheQuota(t *testing.T, s *site, stores int, user, all *ratelimit.Lim
 // noLocks fails if a transaction is open or holds a lock on the tables.
 func (s *site) noLocks() {
 	s.t.Helper()
-	eventually(s.t, "all locks to be released", func() bool {
+	await.Within(s.t, 20*time.Second, "all locks to be released", func() bool {
 		return s.text(`SELECT count(*)::text FROM pg_locks WHERE pid <> pg_backend_pid() AND (locktype = 'transactionid' OR relation::regclass::text LIKE 'rate_limit%')
 			AND (database = (SELECT oid FROM pg_database WHERE datname = current_database()) OR database IS NULL AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database()))`) == "0"
 	})
@@ -137,7 +139,7 @@ func TestRefusedRequestsAreNeverVisible(t *testing.T) {
 	var refused atomic.Int64
 	var group sync.WaitGroup
 	until := time.Now().Add(time.Duration(conformance.Long()) * 2 * time.Second)
-	for _, store := range []*postgres.Store{first, s.storeOn(drivers["pgwire"](t, s.dsn), o)} {
+	for _, store := range []*postgres.Store{first, s.storeOn(drivers.All["pgwire"](t, s.dsn), o)} {
 		for i := range 8 {
 			group.Go(func() {
 				for time.Now().Before(until) {
@@ -181,7 +183,7 @@ func TestRefusedClientsDoNotStarveOthers(t *testing.T) {
 			var all []*postgres.Store
 			for range stores {
 				_, dsn := slownet.ListenFor(t, s.dsn, 30*time.Millisecond)
-				all = append(all, s.storeOn(drivers["pgxdb"](t, dsn), postgres.Options{DisableMigration: true, MaxBlockedKeys: 100}))
+				all = append(all, s.storeOn(drivers.All["pgxdb"](t, dsn), postgres.Options{DisableMigration: true, MaxBlockedKeys: 100}))
 			}
 			var refused atomic.Int64
 			var group sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // newHistory makes a database with the tables of the history alone.
@@ -58,7 +59,7 @@ func TestPartitionsAreMadeOnceByManyAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	made := make([]string, 9)
 	for i := range made {
-		conn := s.connect()
+		conn := cluster.Connect(s.t, s.dsn)
 		group.Add(1)
 		go func() {
 			defer group.Done()
@@ -89,7 +90,7 @@ func TestPartitionsAreMadeOnceByManyAtOnce(t *testing.T) {
 func TestAnOldSnapshotNeedsNoSecondPartition(t *testing.T) {
 	s := newHistory(t)
 	s.exec("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM rate_limit_audit")
-	other := s.connect()
+	other := cluster.Connect(s.t, s.dsn)
 	if _, err := other.Exec(context.Background(), "SELECT rate_limit_make_partition('2026-11-21')"); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func TestAnOldSnapshotNeedsNoSecondPartition(t *testing.T) {
 func TestMakingAPartitionStopsNobody(t *testing.T) {
 	s := newHistory(t)
 	s.exec("SELECT rate_limit_make_partition('2026-11-21')")
-	writer := &site{t: t, dsn: s.dsn, conn: s.connect()}
+	writer := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
 	writer.exec("SET lock_timeout = '5 s'; BEGIN;" + row("2026-11-21 10:00Z"))
 	s.exec("SET lock_timeout = '5 s'; BEGIN; SELECT rate_limit_make_partition('2026-11-22')")
 	writer.exec(row("2026-11-21 11:00Z") + "SELECT count(*) FROM rate_limit_audit; COMMIT;" + row("2026-11-21 12:00Z"))
@@ -155,7 +156,7 @@ func TestADayWhosePartitionIsPendingDetach(t *testing.T) {
 // leavePending has the detaching of a partition interrupted, as a process that is killed would.
 func (s *site) leavePending(partition string) {
 	s.t.Helper()
-	reader := &site{t: s.t, dsn: s.dsn, conn: s.connect()}
+	reader := &site{t: s.t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
 	reader.exec("BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
 	s.exec("SET statement_timeout = '200ms'")
 	if failure := s.fails("ALTER TABLE rate_limit_audit DETACH PARTITION " + partition + " CONCURRENTLY"); failure.Code != "57014" {

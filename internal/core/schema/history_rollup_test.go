@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // bucket is the bucket of a latency in microseconds, as the documentation of rate_limit_percentile
@@ -112,7 +114,7 @@ func TestHoursAndDaysAreAddedUp(t *testing.T) {
 // A transaction that was open during a roll-up counts in the next one.
 func TestATransactionThatWasOpenCountsLater(t *testing.T) {
 	s := newHistory(t)
-	writer := &site{t: t, dsn: s.dsn, conn: s.connect()}
+	writer := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
 	writer.exec("BEGIN;" + minuteSQL("2026-11-21 10:00Z", "late", "", []float64{5}))
 	s.exec(minuteSQL("2026-11-21 10:00Z", "web", "", []float64{5, 6}))
 	s.want("SELECT * FROM rate_limit_rollup()", "1 1")

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 const dropped = "SELECT name, coalesce(held_by, 'dropped') FROM rate_limit_drop_expired('2026-11-21 12:00Z')"
@@ -44,7 +45,7 @@ func TestDetachedPartitionsGoToo(t *testing.T) {
 func TestDroppingSkipsWhatIsInUse(t *testing.T) {
 	s := newHistory(t)
 	s.exec("SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2026-08-01', '2026-08-04', '1 day') d;" + row("2026-08-01 10:00Z"))
-	reader := &site{t: t, dsn: s.dsn, conn: s.connect()}
+	reader := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
 	pid := reader.text("SELECT pg_backend_pid()")
 	reader.exec("BEGIN; SELECT * FROM rate_limit_audit_20260801")
 	s.exec("CREATE VIEW mine AS SELECT * FROM rate_limit_audit_20260803")
@@ -79,7 +80,7 @@ func TestOldUsageAndWritersAreDeleted(t *testing.T) {
 func TestUpkeepWaitsForNobody(t *testing.T) {
 	s := newHistory(t)
 	s.exec("SELECT rate_limit_upkeep('2026-11-01');" + minuteSQL("2026-11-01 10:00Z", "held", "", []float64{5}) + minuteSQL("2026-11-01 10:00Z", "web", "", []float64{5}))
-	other := &site{t: t, dsn: s.dsn, conn: s.connect()}
+	other := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
 	other.exec("BEGIN; SELECT * FROM rate_limit_metrics WHERE prefix = 'held' FOR UPDATE")
 	s.exec("SET lock_timeout = '5 s'")
 	s.want("SELECT rows FROM rate_limit_upkeep('2026-11-21') WHERE name = 'metrics_minute'", "1")
@@ -96,7 +97,7 @@ func TestUpkeepDoesNotWaitForLocks(t *testing.T) {
 	s := newHistory(t)
 	s.exec(minuteSQL("2026-11-01 10:00Z", "web", "", []float64{5}) + "SELECT rate_limit_rollup();" + minuteSQL("2026-11-01 10:01Z", "web", "", []float64{5}) +
 		"INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2001-01-01', 'ann', '2001-01-01')")
-	other := &site{t: t, dsn: s.dsn, conn: s.connect()}
+	other := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
 	other.exec("BEGIN; LOCK TABLE ONLY rate_limit_audit IN SHARE UPDATE EXCLUSIVE MODE; SELECT FROM rate_limit_metrics WHERE granularity = 'hour' FOR UPDATE")
 	s.exec("SET statement_timeout = '60 s'")
 	s.want("SELECT * FROM rate_limit_upkeep('2026-11-21')", "skipped rate_limit_audit -\nskipped rate_limit_metrics -\ndeleted usage 1\ndeleted writers 0")

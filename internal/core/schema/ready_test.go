@@ -6,13 +6,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // TestTablesOfAnotherProcessAreNoRestore if that process makes them while a query looks for
 // them. The snapshot of the query is older than the tables, but to_regclass finds them.
 func TestTablesOfAnotherProcessAreNoRestore(t *testing.T) {
 	s := empty(t)
-	reader := s.connect()
+	reader := cluster.Connect(t, s.dsn)
 	tx, err := reader.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)

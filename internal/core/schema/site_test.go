@@ -34,7 +34,7 @@ func empty(t testing.TB) *site {
 func open(t testing.TB) *site {
 	t.Helper()
 	s := &site{t: t, dsn: cluster.Open(t)}
-	s.conn = s.connect()
+	s.conn = cluster.Connect(s.t, s.dsn)
 	return s
 }
 
@@ -47,16 +47,6 @@ func newSite(t testing.TB) *site {
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('bob', 'pro');
 		INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('ann'), 'ann'), (sha256('bob'), 'bob')`)
 	return s
-}
-
-func (s *site) connect() *pgx.Conn {
-	s.t.Helper()
-	conn, err := pgx.Connect(context.Background(), s.dsn)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
 }
 
 // try runs commands.

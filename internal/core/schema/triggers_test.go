@@ -71,14 +71,14 @@ func TestAStatementThatChangesManyRows(t *testing.T) {
 	}
 }
 
-// A million users move to another tier in one statement: one line, in a time that is not much
+// 200,000 users move to another tier in one statement: one line, in a time that is not much
 // more than without the log.
-func TestAMillionUsersChange(t *testing.T) {
+func TestManyUsersChange(t *testing.T) {
 	if testing.Short() {
-		t.Skip("a million rows take half a minute")
+		t.Skip("so many rows take seconds")
 	}
 	s := newSite(t)
-	s.exec("INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, 1000000) AS i")
+	s.exec("INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, 200000) AS i")
 	s.lines()
 	began := time.Now()
 	s.exec("UPDATE rate_limit_users SET tier = 'pro'")
@@ -92,7 +92,7 @@ func TestAMillionUsersChange(t *testing.T) {
 	s.exec("UPDATE rate_limit_users SET tier = 'free'")
 	without := time.Since(began)
 	t.Logf("%v with the log, %v without", with, without)
-	if with > 4*without+20*time.Second {
+	if with > 4*without+4*time.Second {
 		t.Errorf("%v with the log, %v without", with, without)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -51,7 +52,7 @@ func TestRulesThatNoProxyCanUseAreRefused(t *testing.T) {
 func TestTheLastLimitStays(t *testing.T) {
 	s := newSite(t)
 	s.exec("SELECT rate_limit_rule('two', per_hour => 1, per_day => 2)")
-	other := s.connect()
+	other := cluster.Connect(s.t, s.dsn)
 	ctx := context.Background()
 	run := func(sql string) error { _, err := other.Exec(ctx, sql); return err }
 	s.exec("BEGIN; DELETE FROM rate_limit_rule_limits WHERE name = 'per_hour'; SET CONSTRAINTS ALL IMMEDIATE")
@@ -61,7 +62,7 @@ func TestTheLastLimitStays(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- run("COMMIT") }()
 	watcher := &site{t: t, dsn: s.dsn}
-	watcher.conn = watcher.connect()
+	watcher.conn = cluster.Connect(watcher.t, watcher.dsn)
 	until := time.Now().Add(20 * time.Second)
 	for watcher.text("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database()") == "0" {
 		if time.Now().After(until) {
@@ -144,7 +145,7 @@ func TestARuleIsMadeByManyAtOnce(t *testing.T) {
 	ended := make(chan string, 12)
 	begin := make(chan struct{})
 	for n := 0; n < 12; n++ {
-		conn := s.connect()
+		conn := cluster.Connect(s.t, s.dsn)
 		go func() {
 			var done string
 			<-begin

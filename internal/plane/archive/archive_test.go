@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 func TestDaysBecomeFiles(t *testing.T) {
@@ -170,7 +171,7 @@ func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
 	makeDays(t, conn, 3, 100)
 	// The first day was detached by a run that ended.
 	execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
-	reader := connect(t, dsn)
+	reader := cluster.Connect(t, dsn)
 	execute(t, reader, "BEGIN")
 	execute(t, reader, "SELECT 1 FROM "+partitionName(day(1))+" LIMIT 1")
 	o := options(t, t.TempDir(), 3)
@@ -196,7 +197,7 @@ func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
 func TestTwoRunsAtOnce(t *testing.T) {
 	dsn, conn := open(t)
 	makeDays(t, conn, 1, 100)
-	locker, second := connect(t, dsn), connect(t, dsn)
+	locker, second := cluster.Connect(t, dsn), cluster.Connect(t, dsn)
 	execute(t, locker, "BEGIN")
 	execute(t, locker, "LOCK TABLE "+partitionName(day(0))+" IN ACCESS EXCLUSIVE MODE")
 	dir := t.TempDir()
@@ -351,7 +352,7 @@ func TestAnInterruptedRunCleansUp(t *testing.T) {
 	dir := t.TempDir()
 	for n := range 6 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n*n)*5*time.Millisecond)
-		interrupted := connect(t, dsn)
+		interrupted := cluster.Connect(t, dsn)
 		o := options(t, dir, 1)
 		days, err := archive.Run(ctx, interrupted, o)
 		cancel()
@@ -366,7 +367,7 @@ func TestAnInterruptedRunCleansUp(t *testing.T) {
 		}
 	}
 	o := options(t, dir, 1)
-	run(t, connect(t, dsn), o)
+	run(t, cluster.Connect(t, dsn), o)
 	if got := inFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v", got, want)
 	}
@@ -380,7 +381,7 @@ func TestThereMustBeAnAuditLogAndATimeInThePast(t *testing.T) {
 		t.Errorf("a time to come: %v, want an error of --before", err)
 	}
 	execute(t, conn, "DROP TABLE rate_limit_audit")
-	if _, err := archive.Run(t.Context(), connect(t, dsn), options(t, t.TempDir(), 1)); err == nil || !strings.Contains(err.Error(), "migrate") {
+	if _, err := archive.Run(t.Context(), cluster.Connect(t, dsn), options(t, t.TempDir(), 1)); err == nil || !strings.Contains(err.Error(), "migrate") {
 		t.Errorf("without the table: %v, want that it must be made", err)
 	}
 }

@@ -1,7 +1,6 @@
 package archive_test
 
 import (
-	"context"
 	"crypto/md5"
 	"encoding/binary"
 	"fmt"
@@ -28,21 +27,10 @@ var (
 
 func day(n int) time.Time { return firstDay.AddDate(0, 0, n) }
 
-// connect opens a database with the history's tables.
-func connect(t testing.TB, dsn string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 func open(t testing.TB) (dsn string, conn *pgx.Conn) {
 	t.Helper()
 	dsn = cluster.Open(t)
-	conn = connect(t, dsn)
+	conn = cluster.Connect(t, dsn)
 	execute(t, conn, schema.History)
 	return dsn, conn
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -208,7 +209,7 @@ func TestCloseEndsThoughTheDatabaseHangs(t *testing.T) {
 		t.Errorf("Flush after Close: %v", err)
 	}
 	w.Prepare()
-	eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
+	await.Within(t, time.Minute, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // TestCloseWritesWhatIsPending also if Prepare was never called.
@@ -234,8 +235,8 @@ func TestTheBackgroundWrites(t *testing.T) {
 	for i := 0; i < 2500; i++ {
 		history.Add(w, &history.Record{Time: time.Now(), Decision: history.Allowed, Audit: auditAll})
 	}
-	eventually(t, "rows", func() bool { return w.Stats().Written == 2500 })
-	eventually(t, "metrics", func() bool {
+	await.Within(t, time.Minute, "rows", func() bool { return w.Stats().Written == 2500 })
+	await.Within(t, time.Minute, "metrics", func() bool {
 		return s.number("SELECT coalesce(sum(allowed), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'") == 2500
 	})
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -77,12 +79,12 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 			w := s.writer(history.Settings{MaxPending: most})
 			w.Prepare()
 			l := startLoad(w)
-			eventually(t, "rows before the outage", func() bool { return w.Stats().Written > 1000 })
+			await.Within(t, time.Minute, "rows before the outage", func() bool { return w.Stats().Written > 1000 })
 			before := w.Stats().Dropped
 			if err := outage.begin(c); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "drops", func() bool { return w.Stats().Dropped > before+2000 })
+			await.Within(t, time.Minute, "drops", func() bool { return w.Stats().Dropped > before+2000 })
 			if stats := w.Stats(); stats.Pending > most*100 {
 				t.Errorf("%d decisions wait", stats.Pending)
 			}
@@ -90,9 +92,9 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			after := w.Stats().Written
-			eventually(t, "rows after the outage", func() bool { return w.Stats().Written > after+1000 })
+			await.Within(t, time.Minute, "rows after the outage", func() bool { return w.Stats().Written > after+1000 })
 			added := l.end()
-			eventually(t, "a flush", func() bool { return w.Flush(context.Background()) == nil })
+			await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 			s.pool.Reset()
 			exact(t, s, w, added)
 			if all := s.reports(); len(all) == 0 || len(all) > 3 {
@@ -105,14 +107,11 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 // TestBatchesAreWrittenOnceOverABadNetwork: connections break in the middle of what is sent, so that
 // nobody knows which batches were written.
 func TestBatchesAreWrittenOnceOverABadNetwork(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			proxy, dsn := slownet.ListenFor(t, s.dsn, 0)
-			db, err := open(dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			db := open(t, dsn)
 			defer db.Close()
 			w := s.writerOn(db, history.Settings{})
 			flush(t, w)
@@ -129,7 +128,7 @@ func TestBatchesAreWrittenOnceOverABadNetwork(t *testing.T) {
 			failures := w.Stats().Failures
 			proxy.SetFaults(nil)
 			proxy.CloseConnections()
-			eventually(t, "a flush", func() bool { return w.Flush(context.Background()) == nil })
+			await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 			exact(t, s, w, added)
 			if failures < 5 {
 				t.Errorf("only %d attempts failed: the network is too good", failures)
@@ -174,7 +173,7 @@ func TestABatchWithAnUnknownOutcomeIsWrittenOnce(t *testing.T) {
 		}
 		_ = w.Flush(context.Background())
 	}
-	eventually(t, "a flush", func() bool { return w.Flush(context.Background()) == nil })
+	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 	exact(t, s, w, added)
 	if w.Stats().Failures < 10 {
 		t.Errorf("only %d attempts failed", w.Stats().Failures)
@@ -248,7 +247,7 @@ func TestDroppedTablesAreMadeAgain(t *testing.T) {
 	for i := 0; i < 10; i++ {
 		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: "anna", Audit: auditAll})
 	}
-	eventually(t, "a flush", func() bool { return w.Flush(context.Background()) == nil })
+	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 	exact(t, s, w, 10)
 	same(t, "the retention", s.text("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = 'audit'"), "true")
 }

@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 )
 
 // TestSettingsOfADatabaseChangeNothing: days are those of UTC, also at the end of a year, and all
 // texts and times are understood.
 func TestSettingsOfADatabaseChangeNothing(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			for _, setting := range []string{
@@ -23,10 +24,7 @@ func TestSettingsOfADatabaseChangeNothing(t *testing.T) {
 				s.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET " + strings.ReplaceAll(setting, "'", "''") + "', current_database()); END $$")
 			}
 			s.pool.Reset()
-			db, err := open(s.dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			db := open(t, s.dsn)
 			defer db.Close()
 			w := s.writerOn(db, history.Settings{Retention: []history.Retention{{What: "audit", Keep: 36 * time.Hour}}})
 			year := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -11,9 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -85,10 +84,7 @@ func (s *site) text(sql string) string {
 
 func (s *site) db() postgres.DB {
 	s.t.Helper()
-	db, err := drivers["pgxdb"](s.dsn)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	db := drivers.All["pgxdb"](s.t, s.dsn)
 	s.t.Cleanup(db.Close)
 	return db
 }
@@ -137,20 +133,4 @@ func same(t testing.TB, what, got, want string) {
 	if got != want {
 		t.Errorf("%s:\n%s\nwant\n%s", what, got, want)
 	}
-}
-
-// eventually waits for something that happens in the background.
-func eventually(t testing.TB, what string, happened func() bool) {
-	t.Helper()
-	for until := time.Now().Add(60 * time.Second); !happened(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("waited in vain for " + what)
-		}
-	}
-}
-
-// drivers open a DB each.
-var drivers = map[string]func(dsn string) (postgres.DB, error){
-	"pgwire": func(dsn string) (postgres.DB, error) { return pgwire.Open(dsn, pgwire.Options{}) },
-	"pgxdb":  func(dsn string) (postgres.DB, error) { return pgxdb.Open(dsn, pgxdb.Options{}) },
 }

@@ -30,7 +30,7 @@ func newUpkeepSite(t testing.TB) *upkeepSite {
 	t.Helper()
 	s := &upkeepSite{t: t, dsn: cluster.Open(t)}
 	s.db = s.open("")
-	s.conn = s.connect()
+	s.conn = cluster.Connect(s.t, s.dsn)
 	if err := history.Migrate(context.Background(), s.db); err != nil {
 		t.Fatal(err)
 	}
@@ -45,16 +45,6 @@ func (s *upkeepSite) open(more string) postgres.DB {
 	}
 	s.t.Cleanup(db.Close)
 	return db
-}
-
-func (s *upkeepSite) connect() *pgx.Conn {
-	s.t.Helper()
-	conn, err := pgx.Connect(context.Background(), s.dsn)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
 }
 
 // run runs commands on a connection, and returns the first column of the last one, lines
@@ -164,12 +154,12 @@ func TestAReaderOfAPartitionStopsNothingElse(t *testing.T) {
 			s := newUpkeepSite(t)
 			s.days("2026-08-01", 4)
 			s.upkeep("2026-10-01T12:00:00Z")
-			reader := s.connect()
+			reader := cluster.Connect(s.t, s.dsn)
 			pid := reader.PgConn().PID()
 			s.run(reader, begin)
 
 			// A writer goes on all the time.
-			writer := s.connect()
+			writer := cluster.Connect(s.t, s.dsn)
 			stop := make(chan struct{})
 			var group sync.WaitGroup
 			group.Add(1)
@@ -228,7 +218,7 @@ func TestAReaderOfAPartitionStopsNothingElse(t *testing.T) {
 // leavePending has the detaching of a partition interrupted, as a process that is killed would.
 func (s *upkeepSite) leavePending(partition string) {
 	s.t.Helper()
-	reader := s.connect()
+	reader := cluster.Connect(s.t, s.dsn)
 	s.run(reader, "BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
 	s.run(s.conn, "SET statement_timeout = '200ms'")
 	if _, err := s.conn.Exec(context.Background(), "ALTER TABLE rate_limit_audit DETACH PARTITION "+partition+" CONCURRENTLY"); err == nil {
@@ -266,7 +256,7 @@ func TestAPendingPartitionThatIsHeldStopsNothing(t *testing.T) {
 	s := newUpkeepSite(t)
 	s.days("2026-08-01", 3)
 	s.leavePending("rate_limit_audit_20260802")
-	reader := s.connect()
+	reader := cluster.Connect(s.t, s.dsn)
 	s.run(reader, "BEGIN; SELECT * FROM rate_limit_audit_20260802")
 	report := s.upkeep("2026-11-21T12:00:00Z")
 	if want := fmt.Sprintf("public.rate_limit_audit_20260802: held by pid %d", reader.PgConn().PID()); len(report.Skipped) != 1 || report.Skipped[0] != want {
@@ -313,7 +303,7 @@ func TestUpkeepByARoleThatOwnsNothing(t *testing.T) {
 		t.Errorf("without a GRANT: %v", err)
 	}
 	s.run(s.conn, "GRANT EXECUTE ON FUNCTION rate_limit_upkeep, rate_limit_drop_expired TO "+role)
-	reader := s.connect()
+	reader := cluster.Connect(s.t, s.dsn)
 	s.run(reader, "BEGIN; SELECT * FROM rate_limit_audit_20200102")
 	report, err := history.Upkeep(context.Background(), db, time.Now())
 	if err != nil || len(report.Made) != 8 || short(report.Dropped) != "20200101 20200103" || len(report.Skipped) != 1 ||
@@ -331,7 +321,7 @@ func TestUpkeepWithTheOtherDriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	reader := s.connect()
+	reader := cluster.Connect(s.t, s.dsn)
 	s.run(reader, "BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
 	report, err := history.Upkeep(context.Background(), db, at(t, "2026-11-21T12:00:00Z"))
 	if err != nil || len(report.Made) != 8 || short(report.Dropped) != "20260801 20260802" {

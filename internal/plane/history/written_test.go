@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -13,13 +14,10 @@ var auditAll = history.Audit{Level: history.AuditAll}
 
 // TestWhatHappenedIsInTheTables: each column has what the record has.
 func TestWhatHappenedIsInTheTables(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
-			db, err := open(s.dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			db := open(t, s.dsn)
 			defer db.Close()
 			w := s.writerOn(db, history.Settings{Region: "eu", Retention: []history.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
 			history.Add(w, &history.Record{

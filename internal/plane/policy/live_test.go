@@ -8,20 +8,18 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // A change of any kind is obeyed with the next poll.
 func TestChangesAreObeyed(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			s.user("ann", "free")
 			s.exec("SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000)")
-			db, err := open(s.dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			db := open(t, s.dsn)
 			applied := int64(0)
 			p := s.policyOn(db, policy.Settings{OnApplied: func(seq int64, _ string, _ []string) { applied = seq }})
 			refresh(t, p)

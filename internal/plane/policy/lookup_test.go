@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -37,7 +38,7 @@ func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
 			text, err := tryDecide(p, "key of ann", "")
 			answer <- fmt.Sprint(text, err)
 		}()
-		eventually(t, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
+		await.Within(t, 20*time.Second, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
 		s.exec(change.sql)
 		refresh(t, p)
 		m.set(func() { m.hold = nil })
@@ -148,7 +149,7 @@ func TestPollsInTheBackground(t *testing.T) {
 	p := s.policy(policy.Settings{Refresh: 20 * time.Millisecond})
 	same(t, "the first request, which waits for the rules", decided(t, p, "key of ann", ""), "ann free")
 	s.exec("UPDATE rate_limit_api_keys SET revoked_at = now()")
-	eventually(t, "the revocation", func() bool { return decided(t, p, "key of ann", "") == " anonymous 401 key_revoked" })
+	await.Within(t, 20*time.Second, "the revocation", func() bool { return decided(t, p, "key of ann", "") == " anonymous 401 key_revoked" })
 	p.Close()
 	if _, err := tryDecide(p, "another key", ""); !errors.Is(err, ratelimit.ErrClosed) {
 		t.Errorf("after Close: %v", err)
@@ -172,7 +173,7 @@ func TestEverythingIsReadAnewOnceAMinute(t *testing.T) {
 	same(t, "after 59 seconds", decided(t, p, "key of ann", ""), "ann free")
 	s.after(2 * time.Second)
 	refresh(t, p)
-	eventually(t, "the identity", func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
+	await.Within(t, 20*time.Second, "the identity", func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
 }
 
 // Changes and bans that are older than 30 days are deleted.
@@ -254,6 +255,6 @@ func TestOldIdentitiesShareStatements(t *testing.T) {
 	hold := make(chan struct{})
 	m.set(func() { m.hold, m.held = hold, 0 })
 	all() // although no look-up ends
-	eventually(t, "a look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
+	await.Within(t, 20*time.Second, "a look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
 	close(hold)
 }

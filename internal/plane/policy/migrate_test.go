@@ -3,11 +3,13 @@ package policy_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -36,7 +38,7 @@ func TestTheLastOfManyMigrationsDoesNothing(t *testing.T) {
 	defer db.Close()
 	done := make(chan error, 1)
 	go func() { done <- policy.Migrate(context.Background(), db) }()
-	eventually(t, "the second migration to wait for the first", func() bool {
+	await.Within(t, 20*time.Second, "the second migration to wait for the first", func() bool {
 		return s.number(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
 	})

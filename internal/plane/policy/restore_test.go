@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -131,7 +132,7 @@ func TestRowsThatAreWrittenWithoutTriggers(t *testing.T) {
 	} {
 		s.exec("SET session_replication_role = replica; " + sql + "; RESET session_replication_role")
 		want := []string{"ann pro rule/plan/per_hour=20", "ann free rule/plan/per_hour=10"}[i]
-		eventually(t, want, func() bool {
+		await.Within(t, 20*time.Second, want, func() bool {
 			refresh(t, p)
 			return decided(t, p, "key of ann", "") == want
 		})

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -198,20 +197,4 @@ func same(t testing.TB, what, got, want string) {
 	if got != want {
 		t.Errorf("%s: %q, want %q", what, got, want)
 	}
-}
-
-// eventually waits for something that happens in the background.
-func eventually(t testing.TB, what string, happened func() bool) {
-	t.Helper()
-	for until := time.Now().Add(20 * time.Second); !happened(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("waited in vain for " + what)
-		}
-	}
-}
-
-// drivers open a DB each.
-var drivers = map[string]func(dsn string) (postgres.DB, error){
-	"pgwire": func(dsn string) (postgres.DB, error) { return pgwire.Open(dsn, pgwire.Options{}) },
-	"pgxdb":  func(dsn string) (postgres.DB, error) { return pgxdb.Open(dsn, pgxdb.Options{}) },
 }

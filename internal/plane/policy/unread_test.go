@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -235,7 +236,7 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 	s.exec("SELECT rate_limit_rule('own', per_hour => 7)") // so that it matters who sends a request
 	refresh(t, p)
 	_ = ask("the first", "2001:db8:1::1") // its answer is kept back
-	eventually(t, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
+	await.Within(t, 20*time.Second, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
 	var clients sync.WaitGroup
 	for c := range 50 {
 		clients.Go(func() {
@@ -259,7 +260,7 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 	}
 	m.set(func() { m.hold, m.asked = nil, nil })
 	close(hold)
-	eventually(t, "the renewal", func() bool {
+	await.Within(t, 20*time.Second, "the renewal", func() bool {
 		got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1")
 		return got == "ann pro rule/own/per_hour=7" && err == nil
 	})
@@ -268,7 +269,7 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 			t.Error("the renewal is not in the first statement")
 		}
 	})
-	eventually(t, "the crowd to end", func() bool { return !crowded(ask("yet another", "2001:db8::ffff")) })
+	await.Within(t, 20*time.Second, "the crowd to end", func() bool { return !crowded(ask("yet another", "2001:db8::ffff")) })
 }
 
 // More bans than are remembered are reported, and are found by a look-up.

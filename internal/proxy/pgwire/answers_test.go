@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -63,7 +64,7 @@ func TestInvalidAnswers(t *testing.T) {
 			if n := f.accepted.Load(); n != 1 {
 				t.Errorf("%d connections: it was run again", n)
 			}
-			eventually(t, "the connection is closed", func() bool { return f.open.Load() == 0 })
+			await.Within(t, 5*time.Second, "the connection is closed", func() bool { return f.open.Load() == 0 })
 		})
 	}
 }

@@ -308,16 +308,6 @@ func succeeds(t testing.TB, p *Pool, statements ...*postgres.Statement) bool {
 	return true
 }
 
-// eventually waits for what other goroutines do.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for start := time.Now(); !ok(); time.Sleep(time.Millisecond) {
-		if time.Since(start) > 5*time.Second {
-			t.Fatal("never: " + what)
-		}
-	}
-}
-
 // cells are the columns of a result, row after row. NULL is "NULL".
 func cells(t testing.TB, st *postgres.Statement) []string {
 	t.Helper()

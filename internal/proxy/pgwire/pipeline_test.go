@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -147,7 +148,7 @@ func TestConnectionEndsWhileIdle(t *testing.T) {
 			p := open(t, dsn, Options{MaxConns: 1})
 			for i := 1; i <= 5; i++ {
 				run(t, p, stmt("A"))
-				eventually(t, "the end is seen", func() bool {
+				await.Within(t, 5*time.Second, "the end is seen", func() bool {
 					p.mu.Lock()
 					defer p.mu.Unlock()
 					return len(p.idle) == 0 || len(p.idle[0].readDone) == 1

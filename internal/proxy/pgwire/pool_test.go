@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -69,7 +70,7 @@ func TestWaitForAConnection(t *testing.T) {
 	p := open(t, dsn, Options{MaxConns: 1})
 	done := make(chan error)
 	go func() { done <- p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")}) }()
-	eventually(t, "the connection is in use", func() bool {
+	await.Within(t, 5*time.Second, "the connection is in use", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.open == 1 && len(p.dials) == 0 && len(p.idle) == 0
@@ -119,7 +120,7 @@ func TestConnectionUsedLastIsUsedNext(t *testing.T) {
 	if a != 1 && b != 1 || a+b < 11 {
 		t.Errorf("used %d and %d times", a, b)
 	}
-	eventually(t, "the other one ended", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.open == 1 })
+	await.Within(t, 5*time.Second, "the other one ended", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.open == 1 })
 }
 
 // TestIdleTimeout: idle connections are closed with a Terminate, except for one. When the
@@ -156,13 +157,13 @@ func TestIdleTimeout(t *testing.T) {
 		group.Go(func() { succeeds(t, p, stmt("A")) })
 	}
 	group.Wait()
-	eventually(t, "one is closed", func() bool { return f.open.Load() == 1 && terminates.Load() == 1 })
+	await.Within(t, 5*time.Second, "one is closed", func() bool { return f.open.Load() == 1 && terminates.Load() == 1 })
 	time.Sleep(150 * time.Millisecond)
 	if n := f.open.Load(); n != 1 || f.accepted.Load() != 2 {
 		t.Errorf("%d connections are kept", n)
 	}
 	close(end)
-	eventually(t, "another is opened", func() bool { return f.open.Load() == 1 && f.accepted.Load() == 3 })
+	await.Within(t, 5*time.Second, "another is opened", func() bool { return f.open.Load() == 1 && f.accepted.Load() == 3 })
 	run(t, p, stmt("A"))
 	if n := f.accepted.Load(); n != 3 {
 		t.Errorf("the call opened a connection: %d", n)
@@ -173,11 +174,11 @@ func TestMaxLifetime(t *testing.T) {
 	f, dsn := newFake(t, serveAll)
 	p := open(t, dsn+"&pool_max_conn_lifetime=100ms", Options{})
 	start := time.Now()
-	eventually(t, "the fifth connection", func() bool { run(t, p, stmt("A")); return f.accepted.Load() == 5 })
+	await.Within(t, 5*time.Second, "the fifth connection", func() bool { run(t, p, stmt("A")); return f.accepted.Load() == 5 })
 	if took := time.Since(start); took < 300*time.Millisecond {
 		t.Errorf("the fifth connection after %v", took)
 	}
-	eventually(t, "the old ones are closed", func() bool { return f.open.Load() == 1 })
+	await.Within(t, 5*time.Second, "the old ones are closed", func() bool { return f.open.Load() == 1 })
 }
 
 // TestClose: idle connections are closed, waiting calls fail, and calls under way
@@ -194,13 +195,13 @@ func TestClose(t *testing.T) {
 	p := open(t, dsn, Options{MaxConns: 1})
 	busy, waits := make(chan error), make(chan error)
 	go func() { busy <- p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")}) }()
-	eventually(t, "the connection is in use", func() bool {
+	await.Within(t, 5*time.Second, "the connection is in use", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.open == 1 && len(p.dials) == 0
 	})
 	go func() { waits <- p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")}) }()
-	eventually(t, "one waits", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.waiting) == 1 })
+	await.Within(t, 5*time.Second, "one waits", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.waiting) == 1 })
 	p.Close()
 	p.Close()
 	if err := <-waits; err == nil || !strings.Contains(err.Error(), "the pool is closed") {
@@ -217,8 +218,8 @@ func TestClose(t *testing.T) {
 	if err := p.Exec(context.Background(), "A"); err == nil {
 		t.Error("Exec after Close")
 	}
-	eventually(t, "all connections are closed", func() bool { return f.open.Load() == 0 && p.open == 0 })
-	eventually(t, "all goroutines ended", func() bool { return runtime.NumGoroutine() <= before+1 })
+	await.Within(t, 5*time.Second, "all connections are closed", func() bool { return f.open.Load() == 0 && p.open == 0 })
+	await.Within(t, 5*time.Second, "all goroutines ended", func() bool { return runtime.NumGoroutine() <= before+1 })
 }
 
 // TestCloseWhileConnecting leaves nothing behind.
@@ -227,12 +228,12 @@ func TestCloseWhileConnecting(t *testing.T) {
 	p := open(t, dsn, Options{})
 	done := make(chan error)
 	go func() { done <- p.Run(context.Background(), []*postgres.Statement{stmt("A")}) }()
-	eventually(t, "it connects", func() bool { return f.open.Load() == 1 })
+	await.Within(t, 5*time.Second, "it connects", func() bool { return f.open.Load() == 1 })
 	p.Close()
 	if err := <-done; err == nil {
 		t.Error("no error")
 	}
-	eventually(t, "it is closed", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })
+	await.Within(t, 5*time.Second, "it is closed", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })
 }
 
 // TestTooManyConnections: if the server refuses more connections, those that exist
@@ -313,7 +314,7 @@ func TestConnectionsEndAtAllTimes(t *testing.T) {
 		t.Errorf("%d good, %d bad", good.Load(), bad.Load())
 	}
 	p.Close()
-	eventually(t, "all is closed", func() bool {
+	await.Within(t, 5*time.Second, "all is closed", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return f.open.Load() == 0 && p.open == 0 && p.cancels == 0 && len(p.dials) == 0

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -138,7 +139,7 @@ hostnossl all only_plain 127.0.0.1/32 trust
 		if err := p.Run(within(t, 500*time.Millisecond), []*postgres.Statement{st}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		eventually(t, "it ends on the server", func() bool {
+		await.Within(t, 5*time.Second, "it ends on the server", func() bool {
 			return number(t, admin, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' AND pid <> pg_backend_pid()") == 0
 		})
 	})

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -103,7 +104,7 @@ func TestInvalidRows(t *testing.T) {
 						t.Errorf("column %d is %q", i, got)
 					}
 				}
-				eventually(t, "the connection is closed", func() bool { return f.open.Load() == 0 })
+				await.Within(t, 5*time.Second, "the connection is closed", func() bool { return f.open.Load() == 0 })
 			})
 		}
 	}

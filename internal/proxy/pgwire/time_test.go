@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -59,7 +60,7 @@ func TestContextEndsAtAnyMoment(t *testing.T) {
 		}
 		<-done
 	}
-	eventually(t, "all is in order", func() bool {
+	await.Within(t, 5*time.Second, "all is in order", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.open == len(p.idle) && len(p.waiting) == 0 && int(f.open.Load()) == p.open

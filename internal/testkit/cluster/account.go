@@ -140,12 +140,27 @@ func (c *Cluster) placeTemporary() error {
 	if err != nil {
 		return err
 	}
-	dir, err := a.temporaryFolder("pgrl-")
+	var parents []string
+	if c.life == untilEnd {
+		parents = inMemory()
+	}
+	dir, err := a.temporaryFolder("pgrl-", parents...)
 	if err != nil {
 		return err
 	}
 	c.dir, c.account = dir, a
 	return nil
+}
+
+// inMemory is a folder whose files are in memory, if this machine has one with room for the
+// data of several test processes. TMPDIR, if it is set, says where data goes instead.
+func inMemory() []string {
+	const folder, room = "/dev/shm", 4 << 30
+	var fs syscall.Statfs_t
+	if os.Getenv("TMPDIR") != "" || syscall.Statfs(folder, &fs) != nil || uint64(fs.Bavail)*uint64(fs.Bsize) < room {
+		return nil
+	}
+	return []string{folder}
 }
 
 // makeSocketDir makes the folder for the server's Unix socket. A socket's
@@ -164,10 +179,11 @@ func (c *Cluster) makeSocketDir() error {
 // that macOS has for a socket's path, the fewest.
 const maxTemporaryPath = 80
 
-// temporaryFolder makes a folder with a short path that the account can use.
-func (a account) temporaryFolder(prefix string) (string, error) {
+// temporaryFolder makes a folder with a short path that the account can use, in the first of
+// the parents, or else in the machine's temporary folder.
+func (a account) temporaryFolder(prefix string, parents ...string) (string, error) {
 	var tried []error
-	for _, parent := range []string{os.TempDir(), "/tmp"} {
+	for _, parent := range append(parents, os.TempDir(), "/tmp") {
 		dir, err := os.MkdirTemp(parent, prefix)
 		if err != nil {
 			tried = append(tried, err)

@@ -16,18 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-func connect(t *testing.T, dsn string) *pgx.Conn {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 func mustExec(t *testing.T, conn *pgx.Conn, sql string) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), sql); err != nil {
@@ -53,7 +41,7 @@ func exists(path string) bool {
 func TestStopKeepsTheDataAndRestartTheAddress(t *testing.T) {
 	c := Private(t, Options{})
 	dsn := c.DSN("postgres")
-	mustExec(t, connect(t, dsn), "CREATE TABLE kept AS SELECT 42 AS n")
+	mustExec(t, Connect(t, dsn), "CREATE TABLE kept AS SELECT 42 AS n")
 
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
@@ -70,14 +58,14 @@ func TestStopKeepsTheDataAndRestartTheAddress(t *testing.T) {
 	if c.DSN("postgres") != dsn {
 		t.Fatalf("after Restart the address is %s, was %s", c.DSN("postgres"), dsn)
 	}
-	if n := queryText(t, connect(t, dsn), "SELECT n::text FROM kept"); n != "42" {
+	if n := queryText(t, Connect(t, dsn), "SELECT n::text FROM kept"); n != "42" {
 		t.Fatalf("the table holds %s, want 42", n)
 	}
 }
 
 func TestKillIsACrash(t *testing.T) {
 	c := Private(t, Options{})
-	conn := connect(t, c.DSN("postgres"))
+	conn := Connect(t, c.DSN("postgres"))
 	mustExec(t, conn, "CREATE TABLE logged AS SELECT 1 AS n")
 	mustExec(t, conn, "CREATE UNLOGGED TABLE unlogged AS SELECT 1 AS n")
 	children, err := descendants(c.run.pid())
@@ -103,7 +91,7 @@ func TestKillIsACrash(t *testing.T) {
 	if err := c.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	conn = connect(t, c.DSN("postgres"))
+	conn = Connect(t, c.DSN("postgres"))
 	if n := queryText(t, conn, "SELECT count(*)::text FROM logged"); n != "1" {
 		t.Errorf("after a crash the logged table has %s rows, want 1", n)
 	}
@@ -114,7 +102,7 @@ func TestKillIsACrash(t *testing.T) {
 
 func TestPauseHangsAndResumeGoesOn(t *testing.T) {
 	c := Private(t, Options{})
-	conn := connect(t, c.DSN("postgres"))
+	conn := Connect(t, c.DSN("postgres"))
 	if err := c.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +148,7 @@ func TestDirIsUsedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		sockets := c.SocketDir()
-		conn := connect(t, c.DSN("postgres"))
+		conn := Connect(t, c.DSN("postgres"))
 		if i == 0 {
 			mustExec(t, conn, "CREATE TABLE kept ()")
 		}
@@ -212,7 +200,7 @@ func TestOptions(t *testing.T) {
 		Files:  map[string][]byte{"extra.txt": []byte("read me")},
 		Log:    &log,
 	})
-	conn := connect(t, c.DSN("postgres"))
+	conn := Connect(t, c.DSN("postgres"))
 	for sql, want := range map[string]string{
 		"SHOW max_connections": "17",
 		"SHOW fsync":           "on",
@@ -233,8 +221,8 @@ func TestOptions(t *testing.T) {
 	if _, err := pgx.Connect(t.Context(), fmt.Sprintf(address, "wrong")); !errors.As(err, &refused) || refused.Code != "28P01" {
 		t.Errorf("a wrong password: %v, want SQLSTATE 28P01", err)
 	}
-	connect(t, fmt.Sprintf(address, "right"))
-	connect(t, fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres", c.SocketDir(), c.Port()))
+	Connect(t, fmt.Sprintf(address, "right"))
+	Connect(t, fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres", c.SocketDir(), c.Port()))
 
 	if !strings.Contains(log.String(), "CREATE ROLE someone") {
 		t.Errorf("Options.Log has not got what the server logs: %q", log.String())

@@ -36,6 +36,7 @@ var shared = sync.OnceValues(func() (*Cluster, error) {
 		"fsync":            "off",
 		"full_page_writes": "off",
 		"max_connections":  "300",
+		"max_wal_size":     "128MB", // of memory, see inMemory
 	}}, untilEnd)
 })
 
@@ -127,6 +128,31 @@ func Connections(t testing.TB, dsn string) int {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// Connect connects to a database until the test's end.
+func Connect(t testing.TB, dsn string) *pgx.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// Execute runs SQL text without parameters, on a connection that Connections does not count.
+func Execute(t testing.TB, dsn, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn := Watch(t, ctx, dsn)
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
 }
 
 // execute runs one statement on a connection of its own.

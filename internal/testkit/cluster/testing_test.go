@@ -106,7 +106,7 @@ func TestOpenGivesEachTestItsDatabase(t *testing.T) {
 		for i := range 8 {
 			t.Run(fmt.Sprintf("Name with spaces, ünïcode & more %d", i), func(t *testing.T) {
 				t.Parallel()
-				conn := connect(t, Open(t))
+				conn := Connect(t, Open(t))
 				if n := queryText(t, conn, "SELECT count(*)::text FROM pg_tables WHERE schemaname = 'public'"); n != "0" {
 					t.Errorf("a fresh database has %s tables, want 0", n)
 				}
@@ -124,7 +124,7 @@ func TestOpenGivesEachTestItsDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := connect(t, c.DSN("postgres"))
+	conn := Connect(t, c.DSN("postgres"))
 	for name := range names {
 		if n := queryText(t, conn, "SELECT count(*)::text FROM pg_database WHERE datname = '"+name+"'"); n != "0" {
 			t.Errorf("%s is there after its test", name)
@@ -153,7 +153,7 @@ func TestOpenDropsADatabaseInUse(t *testing.T) {
 func TestOpenUsesTheServerThatIsNamed(t *testing.T) {
 	c := Private(t, Options{Config: map[string]string{"cluster_name": "the named one"}})
 	t.Setenv(TestDSN, c.DSN("postgres")+"&application_name=kept")
-	conn := connect(t, Open(t))
+	conn := Connect(t, Open(t))
 	if got := queryText(t, conn, "SELECT current_setting('cluster_name') || ', ' || current_setting('application_name')"); got != "the named one, kept" {
 		t.Errorf("the database is on %q, want the server that %s names, with the address's options", got, TestDSN)
 	}

@@ -56,6 +56,7 @@ func Store(t *testing.T, open func(t testing.TB) ratelimit.Store) {
 		{"closed", testClosed},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			s := &store{t: t, Store: open(t)}
 			defer s.Close()
 			test.run(t, s)

@@ -95,6 +95,9 @@ var rules = []rule{
 		others: []string{"github.com/caddyserver/caddy/v2", "go.uber.org/zap", "github.com/prometheus/client_golang"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type",
 	}, {
+		dir:    "internal/testkit/await",
+		reason: "the tests of all packages wait with it, so it can use none of those packages",
+	}, {
 		dir: "internal/testkit/cluster", ours: []string{"internal/testkit/cluster/leash"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "the tests of all packages use its databases, so it can use none of those packages",
 	}, {
@@ -104,6 +107,9 @@ var rules = []rule{
 		dir: "internal/testkit/conformance", ours: []string{"internal/testkit/cluster", "internal/testkit/slownet", "ratelimit", "internal/core/algorithm", "ratelimit/postgres"},
 		others: []string{"pgregory.net/rapid"},
 		reason: "the tests of every store and driver run it, so it knows only their interfaces",
+	}, {
+		dir: "internal/testkit/drivers", ours: []string{"internal/proxy/pgwire", "ratelimit/pgxdb", "ratelimit/postgres"},
+		reason: "it opens the drivers for tests of what is above them",
 	}, {
 		dir:    "internal/testkit/slownet",
 		reason: "it delays any connection",
