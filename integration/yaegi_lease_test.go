@@ -14,9 +14,6 @@ import (
 // TestInterpretedLeases: with a lease, most requests do not ask the database, the headers say
 // what they would say without, and when the key is idle the row says what was admitted.
 func TestInterpretedLeases(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	p := loadPlugin(t)
 	for _, algorithm := range []string{"sliding_window", "fixed_window", "token_bucket"} {
 		for _, key := range []string{"{header.X-Key}", "{remote_ip}", "text", "{header.X-Key}-{method}"} {
@@ -70,9 +67,6 @@ func TestInterpretedLeases(t *testing.T) {
 // TestInterpretedLeasesAreNeverMoreThanTheLimit: two plugins that lease from one row admit the
 // quota, and not more.
 func TestInterpretedLeasesAreNeverMoreThanTheLimit(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	dsn := cluster.Open(t)
 	const limit = 2000
 	config := object{"dsn": dsn, "prefix": "leased", "limit": strconv.Itoa(limit) + " 1h", "algorithm": "fixed_window", "lease": "50%"}
