@@ -205,7 +205,7 @@ func TestInterpretedPluginDoesNotWrap(t *testing.T) {
 func TestInterpretedPluginWithoutADatabase(t *testing.T) {
 	p := loadPlugin(t)
 	for onError, want := range map[string]int{"allow": http.StatusOK, "deny": http.StatusServiceUnavailable} {
-		h := p.mustHandler(t, ok, object{"dsn": "postgres://u:hunter2@" + blackHole(t) + "/x", "prefix": "a", "limit": "5 1m", "key": "{header.X-Secret}", "timeout": "20ms", "onError": onError})
+		h := p.mustHandler(t, ok, object{"dsn": "postgres://u:hunter2@" + startBlackHole(t).address + "/x", "prefix": "a", "limit": "5 1m", "key": "{header.X-Secret}", "timeout": "20ms", "onError": onError})
 		if w := ask(h, "X-Secret", "hunter2"); w.Code != want || w.Header().Get("X-RateLimit-Limit") != "" {
 			t.Errorf("%s: %d %v", onError, w.Code, w.Header())
 		}
