@@ -48,6 +48,7 @@ func dripsFor(t *testing.T, urls []string, long time.Duration) {
 // TestASmallBucketDrips: 1,000 an hour with a burst of 20, as in the help of the command. A lease
 // does not change what passes. Both buckets are watched at the same time.
 func TestASmallBucketDrips(t *testing.T) {
+	t.Parallel()
 	dsn := policyDatabase(t, people+`
 		SELECT rate_limit_rule('free', family => 'plan', tiers => '{free}', algorithm => 'token_bucket', per_hour => 1000, burst => 20);`)
 	byRule := governedProxies(t, dsn)
@@ -67,7 +68,7 @@ func TestASmallBucketDrips(t *testing.T) {
 	for name, urls := range map[string][]string{"of a rule": byRule, "with a lease": leased} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dripsFor(t, urls, 15*time.Second)
+			dripsFor(t, urls, 16*time.Second) // of 3.6 s each, with more than a second to spare
 		})
 	}
 }

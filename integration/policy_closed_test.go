@@ -173,6 +173,7 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 // Random rules and bans: both proxies refuse what is closed to all, for every sender and in every state
 // of the database.
 func TestWhatIsClosedToAllIsClosed(t *testing.T) {
+	t.Parallel()
 	const worlds, requests = 2, 120
 	for seed := range worlds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -55,6 +55,7 @@ func Open(dsn string) (decide func(key, user string) string, refresh func() stri
 
 // Interpreted, a policy obeys changes as it does compiled.
 func TestAnInterpretedPolicyIsLive(t *testing.T) {
+	t.Parallel()
 	dsn := cluster.Open(t)
 	i := interp.New(interp.Options{GoPath: goPath(t, t.TempDir()), Env: os.Environ()})
 	if err := i.Use(stdlib.Symbols); err != nil {

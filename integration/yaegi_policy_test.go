@@ -30,6 +30,7 @@ func interpretedPolicy(t testing.TB) *interp.Interpreter {
 // interpreted, with and without the memo. Tests of package policy compare the compiled
 // decisions with a loop over all rules.
 func TestInterpretedRulesDecideAsCompiledOnesDo(t *testing.T) {
+	t.Parallel()
 	v, err := interpretedPolicy(t).Eval("policytest.Run")
 	if err != nil {
 		t.Fatal(err)
@@ -61,6 +62,7 @@ func TestInterpretedRulesDecideAsCompiledOnesDo(t *testing.T) {
 
 // TestInterpretedKeysAndCachesAreAsCompiled: see policytest.RunCache and RunText.
 func TestInterpretedKeysAndCachesAreAsCompiled(t *testing.T) {
+	t.Parallel()
 	i := interpretedPolicy(t)
 	v, err := i.Eval("policytest.RunCache")
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 
 func TestInterpretedPluginIsExact(t *testing.T) {
+	t.Parallel()
 	p := loadPlugin(t)
 	dsn := cluster.Open(t)
 	forEachKind(t, func(t *testing.T, algorithm, limit string, durable bool) {
@@ -106,6 +107,7 @@ func TestInterpretedKeys(t *testing.T) {
 }
 
 func TestInterpretedZonesAreAllOrNothing(t *testing.T) {
+	t.Parallel()
 	p := loadPlugin(t)
 	for _, dsn := range []string{cluster.Open(t), "memory"} {
 		h := p.mustHandler(t, ok, decideAlways(object{"dsn": dsn, "zones": []object{
@@ -132,6 +134,7 @@ func TestInterpretedZonesAreAllOrNothing(t *testing.T) {
 // TestInterpretedRefusedRequestHoldsNoQuota: of two requests on the last unit of a
 // quota, the first is refused by another limit, so the second passes.
 func TestInterpretedRefusedRequestHoldsNoQuota(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	dsn := cluster.Open(t)
 	h := loadPlugin(t).mustHandler(t, ok, decideAlways(object{"dsn": dsn, "inMemoryBlock": false, "zones": []object{
