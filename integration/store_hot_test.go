@@ -102,10 +102,10 @@ func execute(t *testing.T, dsn, sql string) {
 	}
 }
 
-// queryInt runs a query for one number.
+// queryInt runs a query for one number. cluster.Connections does not count its connection.
 func queryInt(t *testing.T, dsn, sql string, args ...any) int64 {
 	t.Helper()
-	conn := connect(t, dsn)
+	conn := cluster.Watch(t, t.Context(), dsn)
 	defer conn.Close(t.Context())
 	var n int64
 	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
