@@ -40,7 +40,6 @@ func sortedLines(t *testing.T, dsn, sql string) string {
 // TestInterpretedHistoryHasWhatCompiledHas sends the same requests to the compiled and to the
 // interpreted plugin, each with a database of its own that has the same rows.
 func TestInterpretedHistoryHasWhatCompiledHas(t *testing.T) {
-	t.Parallel()
 	p := loadPlugin(t)
 	key, insert := newKey(t, 7, "alice")
 	revoked, insertRevoked := newKey(t, 8, "bob")
