@@ -129,6 +129,7 @@ func fillDays(t *testing.T, conn *pgx.Conn) {
 }
 
 func TestDuckDBReadsTheArchive(t *testing.T) {
+	t.Parallel()
 	dsn, conn := auditLog(t)
 	want := postgresSums(t, conn, "rate_limit_audit")
 	for _, target := range archiveTargets(t) {
@@ -178,6 +179,7 @@ func tableSize(t *testing.T, conn *pgx.Conn, function string) int64 {
 // A program is killed after a random part of the time that all of the work takes. If it ends
 // before, it gets new rows for the same days: they become second files.
 func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
+	t.Parallel()
 	work := time.Second + time.Duration(*archiveRows)*15*time.Microsecond
 	for _, target := range archiveTargets(t) {
 		dsn, conn := auditLog(t)
@@ -231,6 +233,7 @@ func killAfter(t *testing.T, cmd *exec.Cmd, after time.Duration) (killed bool, s
 }
 
 func TestCtrlCEndsAnArchive(t *testing.T) {
+	t.Parallel()
 	dsn, conn := auditLog(t)
 	dir := t.TempDir()
 	cmd := archiveCommand(t, dsn, archiveTarget{to: dir, dir: dir})

@@ -51,6 +51,7 @@ func checkCaddy(t *testing.T, program, version string) {
 // line, and each other module in the version that Caddy and pg-ratelimit require.
 // If this version is the one in go.mod, these are the modules of go.mod.
 func TestTheOldestCaddyBuildsWithTheModule(t *testing.T) {
+	t.Parallel()
 	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)

@@ -75,8 +75,8 @@ func heapAt(t *testing.T, admin string) int64 {
 func TestLongRequestsDoNotStayInMemory(t *testing.T) {
 	const (
 		length = 900 << 10
-		each   = 120 // requests of each kind
-		most   = 80 << 20
+		each   = 60       // requests of each kind
+		most   = 40 << 20 // less than those of one kind
 	)
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,11 +29,18 @@ func TestTheHistoryHasEveryRequest(t *testing.T) {
 	proxies := startGoverned(t, dsn, []string{"timeout 30s", "on_error deny", "audit all"}, decideAlways(object{"audit": "all"}))
 	awaitObeyed(t, dsn, len(proxies))
 
+	// A tenth of the requests go to the Traefik, whose plugin is interpreted.
+	proxyOf := func(i int) proxy {
+		if i/20%10 == 9 {
+			return proxies[2]
+		}
+		return proxies[i/20%2]
+	}
 	// The sender and the path of request i. Of twenty requests, one is blocked, and one has an API
 	// key that nobody has.
 	sender := func(i int) string { return fmt.Sprint("u", i%users) }
 	request := func(i int) *http.Request {
-		url := proxies[i%len(proxies)].url
+		url := proxyOf(i).url
 		switch i % 20 {
 		case 7:
 			return harness.Get(url+"/closed?secret=1", "X-User", sender(i))
@@ -111,30 +119,32 @@ func TestTheHistoryHasEveryRequest(t *testing.T) {
 	}
 }
 
-// TestTheHistoryOverAnOutage stops Postgres for 20 seconds under load. The requests are answered
+// TestTheHistoryOverAnOutage stops Postgres under load, for longer than the proxy can keep all rows. The requests are answered
 // as on_error says, the memory stays bounded, and exactly the dropped decisions are missing.
 func TestTheHistoryOverAnOutage(t *testing.T) {
-	const (
-		outage  = 20 * time.Second
-		pending = 20000 // rows that a proxy keeps, see history.Settings
-	)
+	const pending = 20000 // rows that a proxy keeps, see history.Settings
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
 	execute(t, dsn, schema.File)
 	c := startCaddy(t, dsn, caddyRoute{"/*", []string{limit("web", "limit 1000000 1h", "key {header.X-Key}", "on_error allow", "audit all")}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan *harness.Result, 1)
+	var answered atomic.Int64
 	go func() {
-		done <- harness.Run(ctx, harness.Load{Clients: 64, Every: 500 * time.Microsecond, Request: func(i int) *http.Request {
-			return harness.Get(c.url+"/", "X-Key", fmt.Sprint("key-", i))
-		}})
+		done <- harness.Run(ctx, harness.Load{Clients: 64, Every: 250 * time.Microsecond,
+			Request:  func(i int) *http.Request { return harness.Get(c.url+"/", "X-Key", fmt.Sprint("key-", i)) },
+			Answered: func(int, harness.Reply) { answered.Add(1) },
+		})
 	}()
 	await(t, "the first rows", func() bool { return queryInt(t, dsn, "SELECT count(*) FROM rate_limit_audit") > 1000 })
 	before, _ := memory(t, c.Process)
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(outage)
+	down := answered.Load()
+	for answered.Load() <= down+pending*5/4 { // a request without an answer ends, too
+		time.Sleep(10 * time.Millisecond)
+	}
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +170,7 @@ func TestTheHistoryOverAnOutage(t *testing.T) {
 	if rows+dropped != int64(r.Sent) {
 		t.Errorf("of %d requests, the audit log has %d, and %d were dropped", r.Sent, rows, dropped)
 	}
-	if dropped == 0 && r.Sent > 2*pending {
+	if dropped == 0 {
 		t.Error("nothing was dropped, so the memory has no bound")
 	}
 	if n := queryInt(t, dsn, "SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = 'minute'"); n != int64(r.Sent) {

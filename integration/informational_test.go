@@ -13,6 +13,7 @@ import (
 // TestHeadersStayAfterAnInformationalResponse has an upstream send 103 before its response. A
 // reverse proxy then clears the headers of the response.
 func TestHeadersStayAfterAnInformationalResponse(t *testing.T) {
+	t.Parallel()
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
 		h.Set("Link", "</style.css>; rel=preload")

@@ -41,6 +41,7 @@ func guideSQL(t *testing.T) []string {
 // TestNpmGuide follows the guide there and back, statement by statement, with
 // an account for the proxies that does not own the tables.
 func TestNpmGuide(t *testing.T) {
+	t.Parallel()
 	blocks := guideSQL(t)
 	marks := []string{"pg_tables", "ADD COLUMN", "GRANT", "slot IS NOT NULL", "DROP COLUMN", "DELETE"}
 	if len(blocks) != len(marks) {

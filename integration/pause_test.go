@@ -113,6 +113,7 @@ func TestPauseSuspendsLimitsAlone(t *testing.T) {
 // Without a policy, proxies are in the registry and obey the commands pause and resume. A proxy that
 // starts again has its name again.
 func TestProxiesWithoutAPolicyAreRegistered(t *testing.T) {
+	t.Parallel()
 	dsn := cluster.Open(t)
 	c, tr := pausable(t, dsn, false)
 	names := func() string {

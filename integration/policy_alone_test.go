@@ -9,6 +9,7 @@ import (
 
 // TestAPolicyAloneInTraefik: a middleware may have a policy and no limit.
 func TestAPolicyAloneInTraefik(t *testing.T) {
+	t.Parallel()
 	dsn := policyDatabase(t, `SELECT rate_limit_rule('closed', action => 'block', paths => '{/alone/closed}');`)
 	backend := startBackend(t)
 	tr := startTraefik(t, []route{

@@ -118,8 +118,7 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 			}
 		}
 	}
-	flood := func(state, url string) {
-		t.Helper()
+	floodOne := func(state, url string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		r := harness.Run(ctx, harness.Load{Clients: 1000, Requests: 15000, Request: func(int) *http.Request {
@@ -130,15 +129,18 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 		}
 		t.Logf("%s, %s: %v", state, url, r)
 	}
-	for _, url := range urls {
-		flood("with the database", url)
+	flood := func(state string) {
+		var group sync.WaitGroup
+		defer group.Wait()
+		for _, url := range urls {
+			group.Go(func() { floodOne(state, url) })
+		}
 	}
+	flood("with the database")
 
 	unlock := lockKeys(t, dsn)
 	check("keys locked")
-	for _, url := range urls {
-		flood("keys locked", url)
-	}
+	flood("keys locked")
 	// The limit of all does not depend on the sender, and its counter can be reached.
 	var passed atomic.Int64
 	var group sync.WaitGroup
@@ -159,8 +161,8 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("no database")
+	flood("no database")
 	for _, url := range urls {
-		flood("no database", url)
 		// What depends on the sender follows on_error.
 		if got := statusOf(t, plain, harness.Get(url+"/members", "X-Api-Key", randomKey(t))); got != http.StatusOK {
 			t.Errorf("%s: a path that is closed to one tier answers %d, want 200", url, got)
@@ -171,6 +173,7 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 // Random rules and bans: both proxies refuse what is closed to all, for every sender and in every state
 // of the database.
 func TestWhatIsClosedToAllIsClosed(t *testing.T) {
+	t.Parallel()
 	const worlds, requests = 2, 120
 	for seed := range worlds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 // TestPathParametersDoNotPassABlockRule: many upstreams read /admin;x=1 as /admin.
 func TestPathParametersDoNotPassABlockRule(t *testing.T) {
+	t.Parallel()
 	dsn := policyDatabase(t, `
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/pol/admin/*,/admin}', priority => 900);
 		SELECT rate_limit_rule('tried', action => 'block', mode => 'shadow', paths => '{/tried}');
@@ -75,6 +76,7 @@ func TestPathParametersDoNotPassABlockRule(t *testing.T) {
 // TestALimitByAHeaderHoldsWithoutTheHeader: requests without the header share one counter, which is
 // nobody else's, unless the rule says skip.
 func TestALimitByAHeaderHoldsWithoutTheHeader(t *testing.T) {
+	t.Parallel()
 	dsn := policyDatabase(t, `
 		SELECT rate_limit_rule('tenant', paths => '{/tenant}', count_by => '{header:X-Tenant}', algorithm => 'fixed_window', per_hour => 3);
 		SELECT rate_limit_rule('both', paths => '{/both}', count_by => '{header:X-Tenant,header:X-Other}', algorithm => 'fixed_window', per_hour => 3);
@@ -118,6 +120,7 @@ func TestALimitByAHeaderHoldsWithoutTheHeader(t *testing.T) {
 // TestAHugeCostBeyondAQuotaRefusesNothing: a limit with overage counts all requests, however much
 // each of them costs.
 func TestAHugeCostBeyondAQuotaRefusesNothing(t *testing.T) {
+	t.Parallel()
 	dsn := policyDatabase(t, `
 		SELECT rate_limit_rule('fixed', paths => '{/fixed}', count_by => '{all}', cost => 9007199254740992, algorithm => 'fixed_window', per_hour => 5, on_exceed => 'overage');
 		SELECT rate_limit_rule('sliding', paths => '{/sliding}', count_by => '{all}', cost => 9007199254740991, per_hour => 5, on_exceed => 'overage');`)
@@ -138,6 +141,7 @@ func TestAHugeCostBeyondAQuotaRefusesNothing(t *testing.T) {
 
 // TestAKeyInAPathIsNotRecorded: a client writes its API key into the path or the host, too.
 func TestAKeyInAPathIsNotRecorded(t *testing.T) {
+	t.Parallel()
 	key, insert := newKey(t, 1, "alice")
 	other, _ := newKey(t, 2, "alice")
 	const imported = "sk+live/51Hx8aQ2eZvK+Ylo2CwqB7rT9uVb3=="

@@ -158,6 +158,7 @@ func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 // database, with its files and its log of all statements, nor the proxies' logs, metrics, files
 // and answers have one of them.
 func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
+	t.Parallel()
 	server := cluster.Private(t, cluster.Options{Config: map[string]string{"log_statement": "all", "log_min_duration_statement": "0"}})
 	dsn := server.DSN("postgres")
 	search := &secretSearch{t: t, keys: map[string]string{}}

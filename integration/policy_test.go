@@ -62,14 +62,14 @@ func governedBy(t *testing.T, dsn string, caddy []string, traefik object) (urls 
 	return urls
 }
 
-// governed is a proxy with a policy.
-type governed struct {
+// proxy is a Caddy or a Traefik that runs.
+type proxy struct {
 	*harness.Process
 	url string
 }
 
 // startGoverned is governedBy that returns the processes, too.
-func startGoverned(t *testing.T, dsn string, caddy []string, traefik object) (all []governed) {
+func startGoverned(t *testing.T, dsn string, caddy []string, traefik object) (all []proxy) {
 	t.Helper()
 	traefik["dsn"] = dsn
 	traefik["policy"] = object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"}
@@ -86,8 +86,8 @@ func startGoverned(t *testing.T, dsn string, caddy []string, traefik object) (al
 	}
 }`
 	for _, c := range startCaddies(t, 2, dsn, caddyRoute{"/*", []string{directive}}) {
-		all = append(all, governed{c.Process, c.url})
+		all = append(all, proxy{c.Process, c.url})
 	}
 	tr := startTraefik(t, []route{{"/", startBackend(t), traefik}})
-	return append(all, governed{tr.Process, tr.url})
+	return append(all, proxy{tr.Process, tr.url})
 }

@@ -21,6 +21,7 @@ func expectAll(t *testing.T, what string, urls []string, status int, path string
 // A change that no proxy can use, by a program that goes around the checks, leaves a blocked path
 // blocked and a limit in force. The rows of the proxies name the rules.
 func TestAWrongChangeOpensNothing(t *testing.T) {
+	t.Parallel()
 	dsn := policyDatabase(t, people+`
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/admin}');
 		SELECT rate_limit_rule('none', count_by => '{all}', paths => '{/none}', per_hour => 0);`)

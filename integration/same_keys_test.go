@@ -13,6 +13,7 @@ import (
 // TestTheProxiesMakeTheSameKeys of one request, as docs/traefik.md says. A wrong setting of the
 // plugin removes its route.
 func TestTheProxiesMakeTheSameKeys(t *testing.T) {
+	t.Parallel()
 	dsn := cluster.Open(t)
 	keys := []struct{ key, want string }{
 		{"{client_ip}", "127.0.0.1"}, {"{remote_ip}", "127.0.0.1"}, {"{remote_host}", "127.0.0.1"},

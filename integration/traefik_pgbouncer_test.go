@@ -26,6 +26,7 @@ const bouncerPool = 3
 // TestBothAdaptersThroughPgBouncer has a Caddy and a Traefik count together
 // through a PgBouncer in transaction mode.
 func TestBothAdaptersThroughPgBouncer(t *testing.T) {
+	t.Parallel()
 	backend, direct := startBackend(t), cluster.Open(t)
 	dsn := startPgBouncer(t, direct)
 	path := func(algorithm string, durable bool) string {

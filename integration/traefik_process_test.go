@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"gopkg.in/yaml.v3"
@@ -173,13 +174,19 @@ func startBackend(t testing.TB) string {
 }
 
 // blackHole is a server that accepts connections, reads all data, and never answers.
-func blackHole(t testing.TB) (address string) {
+type blackHole struct {
+	address string
+	left    atomic.Int64 // connections that the client has given up
+}
+
+func startBlackHole(t testing.TB) *blackHole {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
+	h := &blackHole{address: l.Addr().String()}
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -187,10 +194,11 @@ func blackHole(t testing.TB) (address string) {
 				return
 			}
 			go func() {
-				_, _ = io.Copy(io.Discard, conn) // it ends as the client gives up
+				_, _ = io.Copy(io.Discard, conn)
+				h.left.Add(1)
 				conn.Close()
 			}()
 		}
 	}()
-	return l.Addr().String()
+	return h
 }

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -147,44 +146,4 @@ func abs(n int64) int64 {
 		return -n
 	}
 	return n
-}
-
-func TestTraefikWithoutADatabase(t *testing.T) {
-	backend := startBackend(t)
-	server := cluster.Private(t, cluster.Options{})
-	dsn := server.DSN("postgres")
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	limit := func(prefix, onError string) object {
-		return object{"prefix": prefix, "limit": "5 1h", "onError": onError}
-	}
-	tr := startTraefik(t, []route{{"/allow", backend, limit("a", "allow")}, {"/deny", backend, limit("d", "deny")}}, "DATABASE_URL="+dsn)
-	for path, status := range map[string]int{"/allow": http.StatusOK, "/deny": http.StatusServiceUnavailable} {
-		if a := harness.Ask(t, harness.Get(tr.url+path)); a.Status != status || a.Header.Get("X-RateLimit-Limit") != "" {
-			t.Errorf("%s without a database: %d %v", path, a.Status, a.Header)
-		}
-	}
-	if err := server.Restart(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	awaitLimits(t, tr.url+"/allow", 2*time.Second)
-	for i := range 10 {
-		if a := harness.Ask(t, harness.Get(tr.url+"/deny")); (a.Status == http.StatusOK) != (i < 5) {
-			t.Errorf("request %d of a limit of 5: %d", i+1, a.Status)
-		}
-	}
-}
-
-// awaitLimits waits until answers have the headers of a limit, at most for that long.
-func awaitLimits(t *testing.T, url string, most time.Duration) {
-	t.Helper()
-	began := time.Now()
-	for harness.Ask(t, harness.Get(url)).Header.Get("X-RateLimit-Limit") == "" {
-		if time.Since(began) > most {
-			t.Fatalf("limits do not hold %v after the database is up", most)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Logf("limits hold %v after the database is up", time.Since(began).Round(time.Millisecond))
 }

@@ -22,6 +22,7 @@ func statuses(t *testing.T, url string, forwarded ...string) []int {
 // Without trusted_proxies_strict a client chooses its key. With both, each client has its
 // own quota.
 func TestCaddyBehindAProxy(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		options             string
 		otherClient, forged int
@@ -44,6 +45,7 @@ func TestCaddyBehindAProxy(t *testing.T) {
 // TestTraefikBehindAProxy: without forwardedHeaders.trustedIPs Traefik drops the header, and
 // all clients behind a proxy are one client.
 func TestTraefikBehindAProxy(t *testing.T) {
+	t.Parallel()
 	backend := startBackend(t)
 	limit := object{"dsn": "memory", "prefix": "web", "limit": "1 1h", "ipStrategy": object{"depth": 1}}
 	for _, test := range []struct {

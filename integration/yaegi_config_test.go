@@ -73,9 +73,7 @@ var fullLabels = map[string]string{
 // TestConfigurationComesThroughEveryProvider gives the plugin one configuration
 // in the types that Traefik's providers give it.
 func TestConfigurationComesThroughEveryProvider(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	var byFile, byKubernetes map[string]any
 	if err := yaml.Unmarshal([]byte(fullYAML), &byFile); err != nil {
 		t.Fatal(err)
@@ -127,9 +125,7 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 // TestEmptyMapsAreTheDefaults gives the plugin empty maps as Traefik's providers give them: those of
 // files and of labels give "".
 func TestEmptyMapsAreTheDefaults(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	dsn := policyDatabase(t, "SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 5)")
 	text := "HTTP:\n  Middlewares:\n    limit:\n      Plugin:\n        pg_ratelimit:\n          dsn: " + dsn + "\n          timeout: 30s\n          policy: {}\n          history: {}\n"
 	var byFile, byLabels pluginConfigurations
@@ -178,9 +174,7 @@ func prefixed(config map[string]any, zone int, name string) {
 // must be, whichever way it was given. What each field takes is tested in the
 // plugin's own folder.
 func TestConfigurationErrors(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	p := loadPlugin(t, "DATABASE_URL=")
 	for want, config := range map[string]object{
 		`pg_ratelimit: prefix: missing: must be`:                                 {"dsn": "memory", "limit": "5 1m"},
@@ -203,9 +197,7 @@ func TestConfigurationErrors(t *testing.T) {
 }
 
 func TestDSNComesFromTheEnvironment(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	h := loadPlugin(t, "DATABASE_URL="+cluster.Open(t)).mustHandler(t, ok, decideAlways(object{"prefix": "env", "limit": "1 1h"}))
 	if a, b := ask(h).Code, ask(h).Code; a != http.StatusOK || b != http.StatusTooManyRequests {
 		t.Errorf("%d and %d, with a limit of 1", a, b)
@@ -213,9 +205,7 @@ func TestDSNComesFromTheEnvironment(t *testing.T) {
 }
 
 func TestDSNComesFromAFile(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "dsn")
 	if err := os.WriteFile(path, []byte(cluster.Open(t)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -229,9 +219,7 @@ func TestDSNComesFromAFile(t *testing.T) {
 // TestManifest holds .traefik.yml to what Traefik and the catalogue want of it,
 // and its test data to work where no database is.
 func TestManifest(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	m := readManifest(t)
 	if m.DisplayName == "" || m.Summary == "" || m.Type != "middleware" || (m.Runtime != "" && m.Runtime != "yaegi") || !strings.HasPrefix(m.Import, modulePath) {
 		t.Errorf("%+v", m)

@@ -20,9 +20,6 @@ var telling = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 // TestInterpretedPolicyDoesWhatCompiledDoes sends the same requests to the compiled and to the
 // interpreted plugin, each with a database of its own that has the same rows.
 func TestInterpretedPolicyDoesWhatCompiledDoes(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	p := loadPlugin(t)
 	key, insert := newKey(t, 7, "alice")
 	revoked, insertRevoked := newKey(t, 8, "bob")

@@ -17,9 +17,6 @@ import (
 // reverse proxy to an upstream that has limits of its own: an event stream, and one that
 // changes the protocol.
 func TestInterpretedHeadersOfAnUpstream(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	proceed := make(chan struct{}, 1)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {

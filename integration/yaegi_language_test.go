@@ -22,9 +22,6 @@ var interpretedFolders = []string{
 // TestYaegiStillGetsThisWrong fails if Yaegi runs a hazard correctly: its rule is then not
 // needed any more.
 func TestYaegiStillGetsThisWrong(t *testing.T) {
-	if runWithoutRace(t) { // some proofs are races
-		return
-	}
 	for _, h := range hazards {
 		if h.proof == "" {
 			continue

@@ -14,9 +14,6 @@ import (
 // TestInterpretedLeases: with a lease, most requests do not ask the database, the headers say
 // what they would say without, and when the key is idle the row says what was admitted.
 func TestInterpretedLeases(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	p := loadPlugin(t)
 	const requests = 1500
 	idle := map[string]func(t *testing.T){}
@@ -77,9 +74,6 @@ func TestInterpretedLeases(t *testing.T) {
 // TestInterpretedLeasesAreNeverMoreThanTheLimit: two plugins that lease from one row admit the
 // quota, and not more.
 func TestInterpretedLeasesAreNeverMoreThanTheLimit(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	dsn := cluster.Open(t)
 	const limit = 2000
 	config := object{"dsn": dsn, "prefix": "leased", "limit": strconv.Itoa(limit) + " 1h", "algorithm": "fixed_window", "lease": "50%"}

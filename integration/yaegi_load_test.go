@@ -96,15 +96,23 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
+// newInterpreter is an interpreter that finds this repository.
+func newInterpreter(t testing.TB, o interp.Options) *interp.Interpreter {
+	t.Helper()
+	o.GoPath = goPath(t, t.TempDir())
+	i := interp.New(o)
+	if err := i.Use(stdlib.Symbols); err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
 // loadPlugin interprets the plugin as Traefik v3.6 does in pkg/plugins.
 func loadPlugin(t testing.TB, env ...string) *plugin {
 	t.Helper()
 	m := readManifest(t)
 	p := &plugin{out: &output{}, err: &output{}}
-	p.interpreter = interp.New(interp.Options{GoPath: goPath(t, t.TempDir()), Env: append(os.Environ(), env...), Stdout: p.out, Stderr: p.err})
-	if err := p.interpreter.Use(stdlib.Symbols); err != nil {
-		t.Fatal(err)
-	}
+	p.interpreter = newInterpreter(t, interp.Options{Env: append(os.Environ(), env...), Stdout: p.out, Stderr: p.err})
 	if _, err := p.interpreter.Eval(fmt.Sprintf("import %q", m.Import)); err != nil {
 		t.Fatal(err)
 	}

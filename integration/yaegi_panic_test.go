@@ -13,9 +13,6 @@ import (
 // TestInterpretedPanicFailsOneRequest: the requests of a batch are read in one loop. A
 // request that makes the plugin panic is answered by onError, and the others are decided.
 func TestInterpretedPanicFailsOneRequest(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	dsn := cluster.Open(t)
 	compiled := traefikplugin.CreateConfig()
 	compiled.DSN, compiled.Prefix, compiled.Key, compiled.Limit, compiled.Timeout, compiled.OnError = dsn, "go", "{path}", "1000 1h", "30s", "deny"

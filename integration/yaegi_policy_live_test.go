@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/traefik/yaegi/interp"
-	"github.com/traefik/yaegi/stdlib"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
@@ -55,11 +54,9 @@ func Open(dsn string) (decide func(key, user string) string, refresh func() stri
 
 // Interpreted, a policy obeys changes as it does compiled.
 func TestAnInterpretedPolicyIsLive(t *testing.T) {
+	t.Parallel()
 	dsn := cluster.Open(t)
-	i := interp.New(interp.Options{GoPath: goPath(t, t.TempDir()), Env: os.Environ()})
-	if err := i.Use(stdlib.Symbols); err != nil {
-		t.Fatal(err)
-	}
+	i := newInterpreter(t, interp.Options{Env: os.Environ()})
 	if _, err := i.Eval(livePolicy); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/traefik/yaegi/interp"
-	"github.com/traefik/yaegi/stdlib"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
@@ -16,10 +15,7 @@ import (
 // interpretedPolicy is package policytest in an interpreter.
 func interpretedPolicy(t testing.TB) *interp.Interpreter {
 	t.Helper()
-	i := interp.New(interp.Options{GoPath: goPath(t, t.TempDir()), Env: os.Environ()})
-	if err := i.Use(stdlib.Symbols); err != nil {
-		t.Fatal(err)
-	}
+	i := newInterpreter(t, interp.Options{Env: os.Environ()})
 	if _, err := i.Eval(fmt.Sprintf("import %q", modulePath+"/internal/testkit/policytest")); err != nil {
 		t.Fatal(err)
 	}
@@ -30,9 +26,7 @@ func interpretedPolicy(t testing.TB) *interp.Interpreter {
 // interpreted, with and without the memo. Tests of package policy compare the compiled
 // decisions with a loop over all rules.
 func TestInterpretedRulesDecideAsCompiledOnesDo(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	v, err := interpretedPolicy(t).Eval("policytest.Run")
 	if err != nil {
 		t.Fatal(err)
@@ -64,9 +58,7 @@ func TestInterpretedRulesDecideAsCompiledOnesDo(t *testing.T) {
 
 // TestInterpretedKeysAndCachesAreAsCompiled: see policytest.RunCache and RunText.
 func TestInterpretedKeysAndCachesAreAsCompiled(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	i := interpretedPolicy(t)
 	v, err := i.Eval("policytest.RunCache")
 	if err != nil {

@@ -16,9 +16,7 @@ import (
 // interpreted plugin. It compares the answers, and the keys that are in the tables
 // afterwards: Yaegi runs some constructs of Go wrongly without an error.
 func TestInterpretedDoesWhatCompiledDoes(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	dsn := cluster.Open(t)
 	p := loadPlugin(t)
 	six := 64

@@ -91,9 +91,7 @@ func randomScript(random *rand.Rand, requests int, smooth bool) string {
 // TestInterpretedCoreDecidesAsCompiled has random requests decided by the compiled and by
 // the interpreted stores, in memory and in Postgres.
 func TestInterpretedCoreDecidesAsCompiled(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	p := loadPlugin(t)
 	if _, err := p.interpreter.Eval(`import "` + modulePath + `/integration/internal/script"`); err != nil {
 		t.Fatal(err)

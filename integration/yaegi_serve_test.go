@@ -16,9 +16,7 @@ import (
 var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 
 func TestInterpretedPluginIsExact(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	p := loadPlugin(t)
 	dsn := cluster.Open(t)
 	forEachKind(t, func(t *testing.T, algorithm, limit string, durable bool) {
@@ -73,9 +71,6 @@ func askPath(h http.Handler, path string, headers ...string) *httptest.ResponseR
 
 // TestInterpretedKeys shows which requests share a quota: each of them leaves one less.
 func TestInterpretedKeys(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	p := loadPlugin(t)
 	for i, c := range []struct {
 		key          string
@@ -112,9 +107,7 @@ func TestInterpretedKeys(t *testing.T) {
 }
 
 func TestInterpretedZonesAreAllOrNothing(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	p := loadPlugin(t)
 	for _, dsn := range []string{cluster.Open(t), "memory"} {
 		h := p.mustHandler(t, ok, decideAlways(object{"dsn": dsn, "zones": []object{
@@ -141,9 +134,7 @@ func TestInterpretedZonesAreAllOrNothing(t *testing.T) {
 // TestInterpretedRefusedRequestHoldsNoQuota: of two requests on the last unit of a
 // quota, the first is refused by another limit, so the second passes.
 func TestInterpretedRefusedRequestHoldsNoQuota(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
+	t.Parallel()
 	ctx := context.Background()
 	dsn := cluster.Open(t)
 	h := loadPlugin(t).mustHandler(t, ok, decideAlways(object{"dsn": dsn, "inMemoryBlock": false, "zones": []object{
@@ -181,9 +172,6 @@ func TestInterpretedRefusedRequestHoldsNoQuota(t *testing.T) {
 }
 
 func TestInterpretedPanicOfNextGoesThrough(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	h := loadPlugin(t).mustHandler(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), object{"dsn": "memory", "prefix": "a", "limit": "5 1m"})
 	defer func() {
 		if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // it is this very value
@@ -205,9 +193,6 @@ func (w *writer) Flush() { w.flushed = true }
 // TestInterpretedPluginDoesNotWrap: if the plugin leaves the headers of a response alone, the
 // next handler gets the writer of the response as it is.
 func TestInterpretedPluginDoesNotWrap(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	w := &writer{ResponseWriter: httptest.NewRecorder()}
 	h := loadPlugin(t).mustHandler(t, http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
 		if f, ok := got.(http.Flusher); ok {
@@ -221,12 +206,9 @@ func TestInterpretedPluginDoesNotWrap(t *testing.T) {
 }
 
 func TestInterpretedPluginWithoutADatabase(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	p := loadPlugin(t)
 	for onError, want := range map[string]int{"allow": http.StatusOK, "deny": http.StatusServiceUnavailable} {
-		h := p.mustHandler(t, ok, object{"dsn": "postgres://u:hunter2@" + blackHole(t) + "/x", "prefix": "a", "limit": "5 1m", "key": "{header.X-Secret}", "timeout": "20ms", "onError": onError})
+		h := p.mustHandler(t, ok, object{"dsn": "postgres://u:hunter2@" + startBlackHole(t).address + "/x", "prefix": "a", "limit": "5 1m", "key": "{header.X-Secret}", "timeout": "20ms", "onError": onError})
 		if w := ask(h, "X-Secret", "hunter2"); w.Code != want || w.Header().Get("X-RateLimit-Limit") != "" {
 			t.Errorf("%s: %d %v", onError, w.Code, w.Header())
 		}
@@ -238,9 +220,6 @@ func TestInterpretedPluginWithoutADatabase(t *testing.T) {
 
 // The keys of a URI do not depend on how the client writes it.
 func TestInterpretedKeysOfAURI(t *testing.T) {
-	if runWithoutRace(t) {
-		return
-	}
 	h := loadPlugin(t).mustHandler(t, ok, object{"dsn": "memory", "prefix": "uri", "limit": "10 1h", "key": "{uri} {dir} {file} {path.0} {query}"})
 	for i, url := range []string{"/a/b?q=x&y", "//a/./b?q=x;y"} {
 		w := httptest.NewRecorder()
