@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -104,7 +105,7 @@ func (a *App) settings() (edge.StoreSettings, error) {
 		return edge.StoreSettings{}, err
 	}
 	var read edge.Settings
-	err = edge.Read(edge.StoreTable, &expanded, &read)
+	err = edge.Read(edge.StoreTable, reflect.ValueOf(&expanded), &read)
 	return read.Store, err
 }
 

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -158,7 +159,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 // The parser of the Caddyfile calls compile too, so that an error names the line.
 func (h *Handler) compile() error {
 	var read edge.Settings
-	if err := edge.Read(edge.HandlerTable, h, &read); err != nil {
+	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(h), &read); err != nil {
 		return err
 	}
 	h.decider.Timeout, h.decider.OnError, h.headers = read.Timeout, read.OnError, read.Headers

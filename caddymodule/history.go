@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -67,11 +68,11 @@ func (h *History) compile() (edge.HistorySettings, error) {
 	if expanded.Region, err = nodeText("region", h.Region); err != nil {
 		return read.History, err
 	}
-	if err := edge.Read(edge.HistoryTable, &expanded, &read); err != nil {
+	if err := edge.Read(edge.HistoryTable, reflect.ValueOf(&expanded), &read); err != nil {
 		return read.History, err
 	}
 	if h.Retention != nil {
-		if err := edge.Read(edge.RetentionTable, h.Retention, &read); err != nil {
+		if err := edge.Read(edge.RetentionTable, reflect.ValueOf(h.Retention), &read); err != nil {
 			return read.History, fmt.Errorf("retention: %w", err)
 		}
 	}
@@ -92,7 +93,9 @@ func (h *History) check() error {
 	return err
 }
 
-func (r *Retention) check() error { return edge.Read(edge.RetentionTable, r, &edge.Settings{}) }
+func (r *Retention) check() error {
+	return edge.Read(edge.RetentionTable, reflect.ValueOf(r), &edge.Settings{})
+}
 
 // historyUse identifies a history.
 type historyUse struct {

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"reflect"
 )
 
 // LimitSettings are one limit: what it allows, and what is counted together.
@@ -104,7 +105,7 @@ func (r *LimitSettings) isSet() bool {
 // compile checks the settings and returns a zone for it. Errors are *ratelimit.FieldError,
 // with the names of the Caddyfile's subdirectives.
 func (r *LimitSettings) compile() (*zone, error) {
-	read, err := edge.ReadLimit(r)
+	read, err := edge.ReadLimit(reflect.ValueOf(r))
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -90,7 +91,7 @@ func (p *Policy) compile() (*compiledPolicy, error) {
 		return nil, err
 	}
 	var read edge.Settings
-	if err := edge.Read(edge.PolicyTable, p, &read); err != nil {
+	if err := edge.Read(edge.PolicyTable, reflect.ValueOf(p), &read); err != nil {
 		return nil, err
 	}
 	a.settings, a.reject = read.Policy, read.RejectUnknown

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"reflect"
 	"strconv"
 	"sync"
 	"testing"
@@ -102,7 +103,7 @@ func TestStoresShareALimit(t *testing.T) {
 	}
 	forEachKind(t, func(t *testing.T, algorithm, limit string, durable bool) {
 		dsn := cluster.Open(t)
-		read, err := edge.ReadLimit(edge.LimitSettings{Prefix: "shared", Algorithm: algorithm, Limit: limit, Durable: strconv.FormatBool(durable)})
+		read, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "shared", Algorithm: algorithm, Limit: limit, Durable: strconv.FormatBool(durable)}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -245,3 +245,28 @@ func TestManifest(t *testing.T) {
 		t.Errorf("%d %v", w.Code, w.Header())
 	}
 }
+
+// TestInterpretedSettingsAreChecked looks at one setting of each table: Yaegi reads the fields of a
+// configuration in its own way.
+func TestInterpretedSettingsAreChecked(t *testing.T) {
+	t.Parallel()
+	p := loadPlugin(t, "DATABASE_URL=postgres://nobody@127.0.0.1:1/nothing")
+	for want, config := range map[string]map[string]any{
+		`algorithm: "leaky"`:    {"prefix": "a", "limit": "5 1m", "algorithm": "leaky"},
+		`burst: "0"`:            {"zones": []any{object{"prefix": "a", "limit": "5 1m", "algorithm": "token_bucket", "burst": "0"}}},
+		`timeout: "2m"`:         {"prefix": "a", "limit": "5 1m", "timeout": "2m"},
+		`maxConns: "0"`:         {"prefix": "a", "limit": "5 1m", "maxConns": "0"},
+		`unknownKey: "perhaps"`: {"policy": []any{object{"unknownKey": "perhaps"}}},
+		`auditAddress: "some"`:  {"prefix": "a", "limit": "5 1m", "history": []any{object{"auditAddress": "some"}}},
+		`audit: "1h"`:           {"prefix": "a", "limit": "5 1m", "history": []any{object{"retention": []any{object{"audit": "1h"}}}}},
+	} {
+		if _, err := p.handler(t.Context(), ok, config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", config, err, want)
+		}
+	}
+	for onError, status := range map[string]int{"": http.StatusOK, "allow": http.StatusOK, "deny": http.StatusServiceUnavailable} {
+		if w := ask(p.mustHandler(t, ok, object{"prefix": "a", "limit": "5 1m", "onError": onError})); w.Code != status {
+			t.Errorf("onError %q without a database: %d", onError, w.Code)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package traefikplugin
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -162,7 +163,7 @@ func TestDefaults(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://localhost/x")
 	c := CreateConfig()
 	var read edge.Settings
-	if err := edge.Read(edge.HandlerTable, c, &read); err != nil || read.Timeout != 250*time.Millisecond || read.OnError != edge.Allow {
+	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(c), &read); err != nil || read.Timeout != 250*time.Millisecond || read.OnError != edge.Allow {
 		t.Error(read.Timeout, read.OnError, err)
 	}
 	settings, err := c.store()

@@ -1,6 +1,7 @@
 package traefikplugin
 
 import (
+	"reflect"
 	"strconv"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
@@ -67,14 +68,14 @@ func (c *Config) history() (edge.HistorySettings, error) {
 // read reads the settings of a history. Errors have the names of package edge.
 func (c *History) read() (edge.HistorySettings, error) {
 	var read edge.Settings
-	if err := edge.Read(edge.HistoryTable, c, &read); err != nil {
+	if err := edge.Read(edge.HistoryTable, reflect.ValueOf(c), &read); err != nil {
 		return read.History, err
 	}
 	if err := checkOne("retention", len(c.Retention)); err != nil {
 		return read.History, err
 	}
 	for i := range c.Retention {
-		if err := edge.Read(edge.RetentionTable, &c.Retention[i], &read); err != nil {
+		if err := edge.Read(edge.RetentionTable, reflect.ValueOf(&c.Retention[i]), &read); err != nil {
 			return read.History, named("retention.", err)
 		}
 	}

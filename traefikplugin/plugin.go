@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
@@ -53,7 +54,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		return nil, err
 	}
 	var read edge.Settings
-	if err := edge.Read(edge.HandlerTable, config, &read); err != nil {
+	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(config), &read); err != nil {
 		return nil, named("", err)
 	}
 	settings, err := config.store()

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path"
+	"reflect"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -78,7 +79,7 @@ func (c *Policy) read() (*compiledPolicy, error) {
 	}
 	t.varies = t.fixedTier == "" || t.route != nil
 	var read edge.Settings
-	if err := edge.Read(edge.PolicyTable, c, &read); err != nil {
+	if err := edge.Read(edge.PolicyTable, reflect.ValueOf(c), &read); err != nil {
 		return nil, err
 	}
 	t.reject = read.RejectUnknown

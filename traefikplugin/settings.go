@@ -2,6 +2,7 @@ package traefikplugin
 
 import (
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -79,7 +80,7 @@ func (z *namedZone) compile(s *IPStrategy) (*zone, error) {
 	if settings.IPv6Prefix == "" && s != nil && s.IPv6Subnet != nil {
 		settings.IPv6Prefix = strconv.Itoa(*s.IPv6Subnet)
 	}
-	read, err := edge.ReadLimit(settings)
+	read, err := edge.ReadLimit(reflect.ValueOf(settings))
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +112,7 @@ func (c *Config) store() (edge.StoreSettings, error) {
 		return edge.StoreSettings{}, err
 	}
 	var read edge.Settings
-	if err := edge.Read(edge.StoreTable, c, &read); err != nil {
+	if err := edge.Read(edge.StoreTable, reflect.ValueOf(c), &read); err != nil {
 		return edge.StoreSettings{}, named("", err)
 	}
 	s := read.Store

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"reflect"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -67,8 +68,8 @@ func main() {
 const timeout = time.Minute
 
 func run(o options) (*Outcome, error) {
-	read, err := edge.ReadLimit(edge.LimitSettings{Prefix: o.prefix, Algorithm: o.algorithm, Limit: o.limit, Burst: o.burst,
-		Durable: strconv.FormatBool(o.durable), SynchronousCommit: strconv.FormatBool(o.sync)})
+	read, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: o.prefix, Algorithm: o.algorithm, Limit: o.limit, Burst: o.burst,
+		Durable: strconv.FormatBool(o.durable), SynchronousCommit: strconv.FormatBool(o.sync)}))
 	if err != nil {
 		return nil, err
 	}

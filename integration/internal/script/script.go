@@ -6,6 +6,7 @@ package script
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -70,7 +71,7 @@ func parseLimit(line string) (*ratelimit.Limit, error) {
 	if c.Burst == "-" {
 		c.Burst = ""
 	}
-	read, err := edge.ReadLimit(c)
+	read, err := edge.ReadLimit(reflect.ValueOf(c))
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"reflect"
 )
 
 // LimitSettings are one limit as a configuration has it, in text. "" is a setting that was left
@@ -38,7 +39,7 @@ type ConfiguredLimit struct {
 }
 
 // ReadLimit reads and checks a limit from the fields of a struct, see Read.
-func ReadLimit(from any) (*ConfiguredLimit, error) {
+func ReadLimit(from reflect.Value) (*ConfiguredLimit, error) {
 	var read Settings
 	if err := Read(LimitTable, from, &read); err != nil {
 		return nil, err

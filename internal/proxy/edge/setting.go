@@ -64,9 +64,10 @@ func (s *Setting) WantArgs() string {
 
 // Read reads the settings of a table from the fields of a struct, and checks them. The name of a
 // field in JSON is that of the setting, in any case. A field with its zero value was left out.
-// Errors are *ratelimit.FieldError, with the names of the table.
-func Read(table []Setting, from any, to *Settings) error {
-	fields := reflect.Indirect(reflect.ValueOf(from))
+// Errors are *ratelimit.FieldError, with the names of the table. from is no any, because Yaegi wraps a
+// value with methods that an interpreted function takes as any.
+func Read(table []Setting, from reflect.Value, to *Settings) error {
+	fields := reflect.Indirect(from)
 	for i := range table {
 		if table[i].Read != nil {
 			if err := table[i].read(to, textOf(fields, table[i].Name)); err != nil {

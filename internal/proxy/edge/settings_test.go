@@ -27,7 +27,7 @@ func read(t *testing.T, table []edge.Setting, name, text string) (got edge.Setti
 	from.Elem().Field(0).SetString(text)
 	for i := range table {
 		if table[i].Name == name {
-			err = edge.Read(table[i:i+1], from.Interface(), &got)
+			err = edge.Read(table[i:i+1], from, &got)
 			return got, err
 		}
 	}
@@ -69,7 +69,7 @@ func TestMinCost(t *testing.T) {
 		_, err := read(t, edge.LimitTable, "min_cost", text)
 		checkField(t, err, "min_cost", text)
 	}
-	_, err := edge.ReadLimit(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Cost: "5", MinCost: "1"}) // a fixed cost
+	_, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Cost: "5", MinCost: "1"})) // a fixed cost
 	checkField(t, err, "min_cost", "1")
 }
 
