@@ -9,10 +9,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// raced is the environment variable that names this package's tests with the race detector,
-// if go test has built them so. See TestMain.
-const raced = "PG_RATELIMIT_RACED"
-
 // quota is the full quota of every limit in algorithms.
 const quota = 100
 

@@ -111,9 +111,6 @@ func columnsOf(t *testing.T, dsn, table string) int64 {
 // eight columns. They are upgraded while it runs, and then it, a store and a
 // Caddy use the quotas up together, to the last unit.
 func TestNodeProgramSharesRows(t *testing.T) {
-	if runWithRace(t) {
-		return
-	}
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)
 	node.tables(t)

@@ -34,9 +34,6 @@ type state struct{ at, count, previous, start, expires int64 }
 // can. The windows of the rows turn many times, and either side may turn one. The Node program's
 // clock is the server's, or runs behind or ahead of it.
 func TestNodeProgramSharesWindows(t *testing.T) {
-	if runWithRace(t) {
-		return
-	}
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)
 	node.tables(t)

@@ -98,9 +98,6 @@ func TestProcessesShareALimit(t *testing.T) {
 // TestStoresShareALimit does the same from two stores of one process: many
 // callers, one key, under the race detector.
 func TestStoresShareALimit(t *testing.T) {
-	if runWithRace(t) {
-		return
-	}
 	forEachKind(t, func(t *testing.T, algorithm, limit string, durable bool) {
 		dsn := cluster.Open(t)
 		read, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "shared", Algorithm: algorithm, Limit: limit, Durable: strconv.FormatBool(durable)}))
