@@ -12,11 +12,11 @@ import (
 )
 
 // A rule that is renamed while requests come counts on, exactly. A new rule with its old name
-// counts from zero. A proxy of an older version takes the name of a rule for that of its counters: it
+// counts from zero. The history goes on as the counters do. A proxy of an older version takes the name of a rule for that of its counters: it
 // counts together with the others until the rule is renamed, and for itself from then on.
 func TestARenamedRuleCountsOn(t *testing.T) {
 	dsn := policyDatabase(t, people+`SELECT rate_limit_rule('plan', algorithm => 'fixed_window', per_hour => 200);`)
-	urls := governedProxies(t, dsn)
+	urls := governedBy(t, dsn, []string{"timeout 30s", "on_error deny", "audit denied"}, decideAlways(object{"audit": "denied"}))
 	awaitObeyed(t, dsn, len(urls))
 	db, err := pgxdb.Open(dsn, pgxdb.Options{})
 	if err != nil {
@@ -86,4 +86,12 @@ func TestARenamedRuleCountsOn(t *testing.T) {
 	}
 	check("with a new rule", "rule/plan/per_hour", 200)
 	check("with a new rule", "rule/plan-2/per_hour", 10)
+
+	// The history has the name of the counters, too, whatever the rule is called.
+	for prefix, want := range map[string][2]int64{"rule/plan": {240, 60}, "rule/plan-2": {60, 50}, "rule/plans": {}} {
+		await(t, "the history of "+prefix, func() bool {
+			return queryInt(t, dsn, "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute' AND prefix = $1", prefix) == want[0] &&
+				queryInt(t, dsn, "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_audit WHERE decision = 'limited' AND prefix = $1", prefix) == want[1]
+		})
+	}
 }
