@@ -188,7 +188,7 @@ COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the
 COMMENT ON COLUMN rate_limit_audit.decision IS
 	'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
 COMMENT ON COLUMN rate_limit_audit.reason IS 'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout or unavailable.';
-COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the name of a rule; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
+COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that it had first; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
 COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
 COMMENT ON COLUMN rate_limit_audit.key IS 'The key of the counter, as it is stored: a digest if it is a secret.';
 COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: nobody.';
@@ -689,7 +689,7 @@ END $$;
 
 -- The number grows with every change of the history, so that proxies of different versions on one
 -- database leave the newest schema as it is.
-CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
+CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2';
 COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables of the history. The last command of the migration makes it.';
 
 COMMIT;
@@ -854,8 +854,11 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 );
 ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS without_header text NOT NULL DEFAULT 'share'
 	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip'));
+ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS counter text
+	CONSTRAINT the_counter_must_be_like_the_name_of_a_rule CHECK (counter ~ '^[A-Za-z0-9._-]{1,100}$')
+	CONSTRAINT rate_limit_rules_counter_must_be_of_one_rule UNIQUE DEFERRABLE;
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
-COMMENT ON COLUMN rate_limit_rules.name IS 'The name, which is part of the names of the counters: a renamed rule counts from zero.';
+COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
 COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
 COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
@@ -868,6 +871,8 @@ COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the requ
 COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME; or all, which is one counter for everybody.';
 COMMENT ON COLUMN rate_limit_rules.without_header IS
 	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
+COMMENT ON COLUMN rate_limit_rules.counter IS
+	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number. NULL: the name.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
@@ -916,7 +921,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 );
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the name of the counter, which is rule/<rule>/<name>.';
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the counter of the rule, a slash and this name.';
 COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log or gcra.';
 COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. 0: nothing. NULL: the limit holds only where an override has an amount.';
 COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours.';
@@ -1159,6 +1164,25 @@ BEGIN
 		END IF;
 	END LOOP;
 END $$;
+
+-- rate_limit_name_counter gives a new rule a counter that no other rule has, so that it does not share
+-- the counters of a rule that was renamed and had its name before.
+
+CREATE OR REPLACE FUNCTION rate_limit_name_counter() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	NEW.counter := NEW.name;
+	IF TG_OP = 'UPDATE' AND OLD.counter IS NULL THEN
+		NEW.counter := OLD.name;
+	END IF;
+	FOR n IN 2..1000 LOOP
+		EXIT WHEN NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.counter = NEW.counter);
+		NEW.counter := left(NEW.name, 95) || '-' || n;
+	END LOOP;
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_name_counter() IS 'Sets rate_limit_rules.counter to the name, or to the name with a number if another rule has that counter.';
+CREATE OR REPLACE TRIGGER rate_limit_name_counter BEFORE INSERT OR UPDATE ON rate_limit_rules FOR EACH ROW WHEN (NEW.counter IS NULL) EXECUTE FUNCTION rate_limit_name_counter();
+UPDATE rate_limit_rules SET counter = name WHERE counter IS NULL; -- rules of an older version
 
 -- rate_limit_rename gives a new name to what refers to a user or a tier without a foreign key: a
 -- ban can be of a user that the table does not have, and the tiers of a rule are a list.
@@ -1444,7 +1468,7 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_rows('rule/' || l.rule || '/' || l.name, l.durable) c
+		CROSS JOIN LATERAL rate_limit_rows('rule/' || coalesce(r.counter, r.name) || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
 			SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
 			LEFT JOIN rate_limit_api_keys k ON r.count_by = '{key}' AND k.id::text = c.key
@@ -1502,10 +1526,10 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_check_complete', 'rate_limit_rename',
+	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_name_counter',
 			'rate_limit_ban', 'rate_limit_forget') AS of_owner
 		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_rule', 'rate_limit_ban', 'rate_limit_forget',
+		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_name_counter', 'rate_limit_rule', 'rate_limit_ban', 'rate_limit_forget',
 			'rate_limit_rows')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
@@ -1518,7 +1542,7 @@ END $$;
 
 -- The number grows with every change of the policy, so that proxies of different versions on one
 -- database leave the newest schema as it is.
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 4';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 5';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
 
 COMMIT;

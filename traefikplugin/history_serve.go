@@ -41,7 +41,7 @@ func recordAll(calls []*batch.Call) {
 				r.User = p.outcome.User
 				r.KeyID = p.outcome.KeyID
 				if first := len(c.Hits) - len(p.outcome.Marks); o.Hit >= first {
-					r.Prefix = r.Prefix[:len(edge.RulePrefix)+len(p.outcome.Marks[o.Hit-first].Rule)] // rule/NAME/LIMIT
+					r.Prefix = r.Prefix[:len(edge.RulePrefix)+len(p.outcome.Marks[o.Hit-first].Counter)] // rule/COUNTER/LIMIT
 				}
 			} else {
 				r.Duration = now.Sub(c.Arrived)

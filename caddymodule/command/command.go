@@ -8,7 +8,7 @@
 //   - rules.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, migrate.go, uninstall.go:
 //     the commands on the policy and the proxies
 //   - settings.go: the settings of a configuration
-//   - audit.go, usage.go, replay.go, upkeep.go, archive.go: those on the history
+//   - audit.go, usage.go, replay.go, upkeep.go, archive.go, forget.go: those on the history
 //
 // No error contains an API key.
 package command
@@ -68,7 +68,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
 	group(root,
 		migrateCommand(t), rulesCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
 		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), settingsCommand(t), pauseCommand(t), resumeCommand(t),
-		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), uninstallCommand(t),
+		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), forgetCommand(t), uninstallCommand(t),
 	)
 }
 

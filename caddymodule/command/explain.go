@@ -3,7 +3,6 @@ package command
 import (
 	"fmt"
 	"net/http"
-	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -87,8 +86,8 @@ func (f *explainFlags) request(c *call) (*admin.Request, error) {
 	}
 	r.Path, _, _ = strings.Cut(f.path, "?")
 	if f.ip != "" {
-		if r.Address, err = netip.ParseAddr(f.ip); err != nil {
-			return nil, &ratelimit.FieldError{Field: "--ip", Value: f.ip, Want: "an address such as 192.0.2.1 or 2001:db8::1"}
+		if r.Address, err = admin.ParseAddress("--ip", f.ip); err != nil {
+			return nil, err
 		}
 	}
 	for _, header := range f.headers {

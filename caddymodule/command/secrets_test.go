@@ -71,7 +71,7 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 		{"users", "unban", key}, {"explain", key}, {key}, {"explain", "--ip", key}, {"explain", "--path", key}, {"top", "-n", key},
 		{"audit", "--user", key}, {"audit", "--user", key, "--json"}, {"audit", "--decision", key}, {"audit", "--address", key}, {"audit", key}, {"audit", "--since", key},
 		{"usage", key}, {"usage", key, "--json"}, {"usage", "acme", "--month", key}, {"top", "--since", "1h", "--prefix", key}, {"replay", "--rule", key},
-		{"replay", "--rule", "x", key}, {"replay", "--rule", "x", "per_hour=" + key}, {"upkeep", key},
+		{"replay", "--rule", "x", key}, {"replay", "--rule", "x", "per_hour=" + key}, {"upkeep", key}, {"forget", key}, {"forget", "--ip", key}, {"forget", "--key-id", key},
 	} {
 		out := s.run(args...)
 		printed += out.stdout + out.stderr

@@ -140,7 +140,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	for _, args := range [][]string{
 		{"migrate"}, {"rules", "set", "plan", "per_hour=7", "limit.ten=3/10s", "paths="}, {"rules", "list"}, {"users", "set", "acme", "tier=anonymous", "plan/per_hour=9"},
 		{"users", "get", "acme"}, {"keys", "create", "--user", "acme"}, {"keys", "list"}, {"keys", "rotate", "1"}, {"explain", "--key-id", "2", "--ip", "192.0.2.1"},
-		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"}, {"replay", "--rule", "plan", "per_hour=3"}, {"upkeep"},
+		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"}, {"replay", "--rule", "plan", "per_hour=3"}, {"upkeep"}, {"forget", "--user", "acme", "--dry-run"},
 		{"top"}, {"get", "rule/plan/per_hour", "acme"}, {"reset", "rule/plan/per_hour", "acme"}, {"keys", "revoke", "2"}, {"ban", "192.0.2.0/24"}, {"bans"}, {"unban", "192.0.2.0/24"},
 		{"users", "ban", "acme"}, {"users", "unban", "acme"}, {"rules", "disable", "plan"}, {"rules", "enable", "plan"}, {"changes"}, {"nodes"}, {"pause", "--for", "1h"}, {"resume"}, {"rules", "delete", "plan"},
 	} {
@@ -153,7 +153,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	for _, args := range [][]string{
 		{"rules", "set", "plan", "per_hour=7"}, {"rules", "set", "plan", "limit.ten=3/10s"}, {"rules", "delete", "plan"}, {"users", "set", "acme", "tier=free"}, {"keys", "create", "--user", "acme"},
 		{"keys", "revoke", "1"}, {"ban", "192.0.2.0/24"}, {"unban", "192.0.2.0/24"}, {"changes"}, {"pause"}, {"resume"},
-		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"},
+		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"}, {"forget", "--user", "acme"},
 	} {
 		p.fails([]string{"the role ", "may not do this: permission denied for", "see Roles in docs/policy.md"}, args...)
 	}

@@ -46,7 +46,7 @@ COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the
 COMMENT ON COLUMN rate_limit_audit.decision IS
 	'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
 COMMENT ON COLUMN rate_limit_audit.reason IS 'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout or unavailable.';
-COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the name of a rule; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
+COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that it had first; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
 COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
 COMMENT ON COLUMN rate_limit_audit.key IS 'The key of the counter, as it is stored: a digest if it is a secret.';
 COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: nobody.';

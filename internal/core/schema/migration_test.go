@@ -93,13 +93,13 @@ func TestANewerSchemaStays(t *testing.T) {
 	s.want("SELECT rate_limit_policy_version()", "1000")
 }
 
-// Tables of the version before get the column without_header, and the function rate_limit_rule its
+// Tables of an older version get the column counter, which is the name, and the column without_header, and the function rate_limit_rule its
 // parameter. Rows stay, and calls that name other parameters mean one function. Functions that are not
 // needed any more are dropped, unless a view of the operator uses them.
 func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 	s := newSite(t)
 	s.exec("SELECT rate_limit_rule('kept', count_by => '{header:X-Tenant}', per_hour => 5)")
-	s.exec(`ALTER TABLE rate_limit_rules DROP COLUMN without_header;
+	s.exec(`ALTER TABLE rate_limit_rules DROP COLUMN without_header, DROP COLUMN counter CASCADE;
 		DROP FUNCTION rate_limit_rule;
 		CREATE FUNCTION rate_limit_rule(name text, family text DEFAULT NULL, per_hour bigint DEFAULT NULL) RETURNS text LANGUAGE sql AS 'SELECT NULL::text';
 		CREATE FUNCTION rate_limit_explain(user_id text) RETURNS int LANGUAGE sql AS 'SELECT 1';
@@ -116,7 +116,9 @@ func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.want("SELECT rate_limit_rule('kept', without_header => 'skip')", "changed")
-	s.want("SELECT name, count_by, without_header FROM rate_limit_rules WHERE name = 'kept'", "kept {header:X-Tenant} skip")
+	s.want("SELECT name, counter, count_by, without_header FROM rate_limit_rules WHERE name = 'kept'", "kept kept {header:X-Tenant} skip")
+	s.exec("UPDATE rate_limit_rules SET name = 'other' WHERE name = 'kept'; SELECT rate_limit_rule('kept', per_hour => 1)")
+	s.want("SELECT name, counter FROM rate_limit_rules ORDER BY name", "kept kept-2\nother kept")
 	s.want("SELECT count(*) FROM pg_proc WHERE proname = 'rate_limit_rule'", "1")
 	s.want("SELECT proname FROM pg_proc WHERE proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches')", "rate_limit_host_matches")
 	_ = s.fails("UPDATE rate_limit_rules SET without_header = 'refuse'")

@@ -54,8 +54,11 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 );
 ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS without_header text NOT NULL DEFAULT 'share'
 	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip'));
+ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS counter text
+	CONSTRAINT the_counter_must_be_like_the_name_of_a_rule CHECK (counter ~ '^[A-Za-z0-9._-]{1,100}$')
+	CONSTRAINT rate_limit_rules_counter_must_be_of_one_rule UNIQUE DEFERRABLE;
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
-COMMENT ON COLUMN rate_limit_rules.name IS 'The name, which is part of the names of the counters: a renamed rule counts from zero.';
+COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
 COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
 COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
@@ -68,6 +71,8 @@ COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the requ
 COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME; or all, which is one counter for everybody.';
 COMMENT ON COLUMN rate_limit_rules.without_header IS
 	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
+COMMENT ON COLUMN rate_limit_rules.counter IS
+	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number. NULL: the name.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
@@ -116,7 +121,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 );
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the name of the counter, which is rule/<rule>/<name>.';
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the counter of the rule, a slash and this name.';
 COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log or gcra.';
 COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. 0: nothing. NULL: the limit holds only where an override has an amount.';
 COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours.';

@@ -37,7 +37,7 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_rows('rule/' || l.rule || '/' || l.name, l.durable) c
+		CROSS JOIN LATERAL rate_limit_rows('rule/' || coalesce(r.counter, r.name) || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
 			SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
 			LEFT JOIN rate_limit_api_keys k ON r.count_by = '{key}' AND k.id::text = c.key

@@ -134,9 +134,13 @@ func (w *where) String() string { return strings.Join(w.sql, " AND ") }
 
 // Audit returns rows of the audit log, the newest first.
 func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) {
+	names, err := d.renamedRules(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var w where
 	w.period(q.Period)
-	w.prefix(q.Prefix)
+	w.prefix(names.stored(q.Prefix))
 	w.text("user_id = $%d::text", q.User)
 	w.text("host = $%d::text", q.Host)
 	w.text("node = $%d::text", q.Node)
@@ -150,9 +154,16 @@ func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) 
 		w.add("address && $%d::text::inet", q.Address.String())
 	}
 	w.args = append(w.args, int64(q.Most))
-	return rows[Audited](ctx, d, fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
+	found, err := rows[Audited](ctx, d, fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
 	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also
 FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT $%d::bigint`, &w, len(w.args)), w.args...)
+	for i := range found {
+		found[i].Prefix = names.shown(found[i].Prefix)
+		for j := 0; j < len(found[i].Also); j += 2 {
+			found[i].Also[j] = names.shown(found[i].Also[j])
+		}
+	}
+	return found, err
 }
 
 // Sender is a counter and a user, and what they did in a period.
@@ -179,13 +190,21 @@ const refusedSQL = "decision IN ('limited', 'blocked', 'rejected')"
 // TopSince returns the senders with the most requests in a period, by the audit log, at most so
 // many. prefix is as in AuditQuery; "" is all.
 func (d *Database) TopSince(ctx context.Context, p Period, prefix string, most int) ([]Sender, error) {
+	names, err := d.renamedRules(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var w where
 	w.period(p)
-	w.prefix(prefix)
+	w.prefix(names.stored(prefix))
 	w.args = append(w.args, int64(most))
 	// A row of decision shadow stands beside the row of its request.
-	return rows[Sender](ctx, d, fmt.Sprintf(`SELECT prefix, coalesce(key, host(address)), user_id, round(sum(count * weight))::bigint,
+	found, err := rows[Sender](ctx, d, fmt.Sprintf(`SELECT prefix, coalesce(key, host(address)), user_id, round(sum(count * weight))::bigint,
 	round(coalesce(sum(count * weight) FILTER (WHERE `+refusedSQL+`), 0))::bigint, max(time)
 FROM rate_limit_audit WHERE %s AND decision <> 'shadow' GROUP BY 1, 2, 3
 ORDER BY 4 DESC, 5 DESC, 6 DESC, 1, 2, 3 LIMIT $%d::bigint`, &w, len(w.args)), w.args...)
+	for i := range found {
+		found[i].Prefix = names.shown(found[i].Prefix)
+	}
+	return found, err
 }

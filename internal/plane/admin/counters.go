@@ -75,10 +75,18 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 	if key == "" {
 		return nil, errors.New("key: missing: must be the key of a counter")
 	}
-	keys := storedKeys(key)
-	all, err := rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+bothTables+" WHERE c.prefix = $1 AND c.key = ANY ($2::text[])", prefix, keys)
+	names, err := d.renamedRules(ctx)
 	if err != nil {
 		return nil, err
+	}
+	keys := storedKeys(key)
+	all, err := rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+bothTables+" WHERE c.prefix = $1 AND c.key = ANY ($2::text[])", names.stored(prefix), keys)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		all[i].Prefix = names.shown(all[i].Prefix)
+		prefix = all[i].Prefix
 	}
 	if len(all) == 0 {
 		return nil, errNoCounter
@@ -103,9 +111,13 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 
 // Reset deletes the counters of a prefix and a key, so that the full quota is back.
 func (d *Database) Reset(ctx context.Context, prefix, key string) error {
+	names, err := d.renamedRules(ctx)
+	if err != nil {
+		return err
+	}
 	deleted, err := value[bool](ctx, d, `WITH e AS (DELETE FROM rate_limit_ephemeral WHERE prefix = $1 AND key = ANY ($2::text[]) RETURNING 1),
 	d AS (DELETE FROM rate_limit_durable WHERE prefix = $1 AND key = ANY ($2::text[]) RETURNING 1)
-SELECT EXISTS (SELECT FROM e UNION ALL SELECT FROM d)`, prefix, storedKeys(key))
+SELECT EXISTS (SELECT FROM e UNION ALL SELECT FROM d)`, names.stored(prefix), storedKeys(key))
 	if err == nil && !*deleted {
 		err = errNoCounter
 	}

@@ -9,10 +9,11 @@
 //   - rules.go, rule_set.go, rule_limits.go: rules and their limits
 //   - users.go, user_set.go, keys.go, bans.go: users, API keys, bans
 //   - explain.go, left.go: what the policy does with a request
-//   - counters.go: counters
+//   - counters.go, renamed.go: counters
 //   - changes.go, nodes.go, pause.go: the log of changes, the proxies, and the pause of all limits
 //   - period.go, audit.go, usage.go: what the history says
 //   - upkeep.go: the upkeep of the history
+//   - forget.go: what is stored about a person
 //   - replay.go, replay_limits.go, replay_trial.go: what other limits would have
 //     done to the recorded requests
 //

@@ -107,6 +107,11 @@ func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) 
 	if err != nil {
 		return nil, err
 	}
+	names, err := d.renamedRules(ctx)
+	if err != nil {
+		return nil, err
+	}
+	prefix := names.stored(rulePrefix + q.Rule)
 	t := newTrial(limits)
 	// Each day is a statement of its own, so that the server never sorts more than a partition.
 	for from := q.From.UTC(); from.Before(q.Until); {
@@ -114,7 +119,7 @@ func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) 
 		if until.After(q.Until) {
 			until = q.Until
 		}
-		if err := d.replayDay(ctx, t, q.Rule, Period{from, until}); err != nil {
+		if err := d.replayDay(ctx, t, prefix, Period{from, until}); err != nil {
 			return nil, err
 		}
 		from = until
@@ -126,8 +131,8 @@ func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) 
 	return r, t.check(q)
 }
 
-func (d *Database) replayDay(ctx context.Context, t *trial, rule string, p Period) error {
-	result, err := d.conn.Query(ctx, replaySQL, p.From, p.Until, rulePrefix+rule)
+func (d *Database) replayDay(ctx context.Context, t *trial, prefix string, p Period) error {
+	result, err := d.conn.Query(ctx, replaySQL, p.From, p.Until, prefix)
 	if err != nil {
 		return d.failure(err)
 	}
@@ -135,7 +140,7 @@ func (d *Database) replayDay(ctx context.Context, t *trial, rule string, p Perio
 	_, err = pgx.ForEachRow(result, []any{
 		&row.time, &row.decision, &row.prefix, &row.key, &row.user, &row.keyID, &row.tier, &row.cost, &row.count, &row.weight, &row.also,
 	}, func() error {
-		t.add(&row, rulePrefix+rule)
+		t.add(&row, prefix)
 		return nil
 	})
 	if err != nil {

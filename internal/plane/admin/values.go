@@ -56,6 +56,15 @@ func ParseNetwork(field, text string) (netip.Prefix, error) {
 	return network, nil
 }
 
+// ParseAddress reads the address of a client. The error is a *ratelimit.FieldError about the field.
+func ParseAddress(field, text string) (netip.Addr, error) {
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return address, &ratelimit.FieldError{Field: field, Value: text, Want: "an address such as 192.0.2.1 or 2001:db8::1"}
+	}
+	return address, nil
+}
+
 // parseNetworks reads networks with commas between them, as Postgres writes them.
 func parseNetworks(field, text string) ([]string, error) {
 	list, err := parseList(field, text)

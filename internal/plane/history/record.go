@@ -44,7 +44,7 @@ type Record struct {
 	Decision Decision
 	Reason   string // more about a refusal, such as banned; "" is none
 
-	// Prefix is the prefix of a limit in a configuration, or "rule/" and the name of a rule; ""
+	// Prefix is the prefix of a limit in a configuration, or "rule/" and the counter of a rule; ""
 	// is none. Limit is the name of the rule's limit. Of several limits they are the one that
 	// refused, or that with the least remaining.
 	Prefix, Limit string

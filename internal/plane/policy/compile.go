@@ -110,6 +110,14 @@ type rule struct {
 	first, end           int32 // its limits
 }
 
+// counterOf is the rule's name in its counters.
+func counterOf(row *Rule) string {
+	if row.Counter == "" {
+		return row.Name
+	}
+	return row.Counter
+}
+
 func limitName(rule, limit string) string { return rule + "/" + limit }
 
 func newRuleSet(rows []Rule, overrides []Override, options Options) *ruleSet {
@@ -126,10 +134,14 @@ func newRuleSet(rows []Rule, overrides []Override, options Options) *ruleSet {
 	sort.SliceStable(sorted, func(i, j int) bool { return isBefore(sorted[i], sorted[j]) })
 	set.number(sorted, overrides)
 	names := make(map[string]bool, len(sorted))
+	counters := make(map[string]bool, len(sorted))
 	for _, row := range sorted {
 		err := row.Err
 		if err == nil && names[row.Name] {
 			err = &ratelimit.FieldError{Field: "name", Value: row.Name, Want: "a name that no other rule has"}
+		}
+		if err == nil && counters[counterOf(row)] {
+			err = &ratelimit.FieldError{Field: "counter", Value: counterOf(row), Want: "one that no other rule has"}
 		}
 		if err == nil {
 			err = set.add(row, options)
@@ -138,6 +150,7 @@ func newRuleSet(rows []Rule, overrides []Override, options Options) *ruleSet {
 			set.wrong = append(set.wrong, Wrong{Rule: row.Name, Err: err})
 		} else {
 			names[row.Name] = true
+			counters[counterOf(row)] = true
 		}
 	}
 	for i := range overrides {
@@ -261,7 +274,7 @@ func (set *ruleSet) add(row *Rule, options Options) error {
 	case row.Status != 0:
 		status = row.Status
 	}
-	r.mark = &Mark{Rule: row.Name, Shadow: row.Mode == Shadow, From: "rule", Status: status, Message: row.Message, RetryAfter: row.RetryAfter, Ban: row.Ban}
+	r.mark = &Mark{Rule: row.Name, Counter: counterOf(row), Shadow: row.Mode == Shadow, From: "rule", Status: status, Message: row.Message, RetryAfter: row.RetryAfter, Ban: row.Ban}
 	if row.Family != "" {
 		if set.families[row.Family] == 0 {
 			set.families[row.Family] = int32(len(set.families) + 1)
@@ -327,7 +340,7 @@ func (r *rule) compileLimits(place int32) ([]*limit, error) {
 			return nil, &ratelimit.FieldError{Field: "limit", Value: row.Name, Want: "a name without a slash that no other limit of the rule has"}
 		}
 		names[row.Name] = true
-		row.Limit.Prefix = "rule/" + r.row.Name + "/" + row.Name
+		row.Limit.Prefix = "rule/" + counterOf(&r.row) + "/" + row.Name
 		if row.Overage && row.Limit.Algorithm != ratelimit.FixedWindow && row.Limit.Algorithm != ratelimit.SlidingWindow {
 			return nil, &ratelimit.FieldError{Field: "algorithm", Value: row.Limit.Algorithm.String(), Want: "fixed_window or sliding_window for a limit with overage"}
 		}

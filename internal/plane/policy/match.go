@@ -45,6 +45,7 @@ func Decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
 	o.Tier = id.Tier
 	o.KeyID = id.KeyID
 	o.Rule = p.rule
+	o.Counter = p.counter
 	o.Marks = p.marks
 	o.Would = p.would
 	o.Simple = p.simple
@@ -85,6 +86,7 @@ func decideInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome
 	o.Tier = f.Tier
 	o.KeyID = 0
 	o.Rule = ""
+	o.Counter = ""
 	o.Hits = o.Hits[:0]
 	o.Marks = nil
 	o.Would = nil
@@ -258,6 +260,7 @@ func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, known *amount
 			}
 			if o.Rule == "" {
 				o.Rule = r.row.Name
+				o.Counter = r.mark.Counter
 			}
 		}
 		for i := r.first; i < r.end; i++ {
@@ -303,6 +306,7 @@ func end(o *Outcome, r *rule) bool {
 	if r.row.Action == Exempt {
 		o.Exempt = true
 		o.Rule = r.row.Name
+		o.Counter = r.mark.Counter
 		o.written = true
 	} else {
 		refuse(o, Blocked, r.mark)
@@ -324,6 +328,7 @@ func deny(o *Outcome, r *rule, a *amount) bool {
 func refuse(o *Outcome, reason Reason, m *Mark) {
 	o.Hits = o.Hits[:0]
 	o.Rule = m.Rule
+	o.Counter = m.Counter
 	o.Reason = reason
 	o.Mark = m
 	o.Status = m.Status

@@ -39,13 +39,14 @@ type plan struct {
 	// direct is true if an address in no network and a plain identity have no influence. The
 	// fields below are then the outcome, except for the keys of the hits in byUser: these keys
 	// are the users.
-	direct bool
-	simple bool // see Outcome.Simple
-	rule   string
-	hits   []ratelimit.Hit
-	byUser []int
-	marks  []*Mark
-	would  []*Mark
+	direct  bool
+	simple  bool // see Outcome.Simple
+	rule    string
+	counter string
+	hits    []ratelimit.Hit
+	byUser  []int
+	marks   []*Mark
+	would   []*Mark
 }
 
 func newMemo(remember int) *memo {
@@ -148,6 +149,7 @@ func secondPlan(set *ruleSet, first *plan, tier string, at int64) *plan {
 			families = append(families, r.family)
 			if p.rule == "" {
 				p.rule = r.row.Name
+				p.counter = r.mark.Counter
 			}
 		}
 		for i := r.first; i < r.end; i++ {

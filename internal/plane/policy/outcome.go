@@ -63,7 +63,8 @@ func (r Reason) String() string { return nameOf(reasons, int(r), "Reason") }
 // Mark says which limit a hit of an Outcome is of, and what its refusal means. It is
 // part of the snapshot and does not change.
 type Mark struct {
-	Rule, Limit string
+	// Counter is the rule's name in its counters, see Rule.Counter.
+	Rule, Counter, Limit string
 	// Shadow: the hit is counted and reported, and refuses nothing.
 	Shadow bool
 	// Overage: the hit never refuses. Its ratelimit.Limit has more Events than are ever used;
@@ -94,8 +95,8 @@ type Outcome struct {
 	KeyID      int64
 
 	// Rule is the rule that refused or exempted the request, else the first that charges
-	// it.
-	Rule string
+	// it. Counter is its name in its counters, see Rule.Counter.
+	Rule, Counter string
 
 	// Reason is why the request is refused. Status, Message and RetryAfter are of the
 	// answer. Message is "" for the proxy's own text, and RetryAfter is 0 for none.

@@ -47,6 +47,7 @@ func RefuseAmbiguous(o *Outcome) {
 	o.Simple = false
 	o.Exempt = false
 	o.Rule = ""
+	o.Counter = ""
 	o.Mark = nil
 	o.Reason = AmbiguousPath
 	o.Status = 400

@@ -82,6 +82,9 @@ func parseName(names []string, field, name string) (int, error) {
 type Rule struct {
 	// Name tells the rules apart. Required.
 	Name string
+	// Counter is the rule's name in its counters and in the history: a rule that is renamed keeps
+	// it. "" is Name.
+	Counter string
 	// Family is the group of rules of which one applies; "" is none.
 	Family string
 	// Priority puts rules in order: the higher one comes first.

@@ -53,7 +53,7 @@ func (p *Policy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, hits 
 		return
 	}
 	if o.Mark != nil && o.Mark.Ban != nil {
-		p.bans.add(RulePrefix+o.Mark.Rule, o.Mark.Ban, sender)
+		p.bans.add(RulePrefix+o.Mark.Counter, o.Mark.Ban, sender)
 	}
 	last := "" // a rule counts once, however many of its limits refuse
 	for i := range decisions {
@@ -69,7 +69,7 @@ func (p *Policy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, hits 
 		m := o.Marks[i-len(limitBans)]
 		if !m.Shadow && m.Ban != nil && m.Rule != last {
 			last = m.Rule
-			p.bans.add(RulePrefix+m.Rule, m.Ban, sender)
+			p.bans.add(RulePrefix+m.Counter, m.Ban, sender)
 		}
 	}
 }

@@ -111,7 +111,7 @@ func setRule(r *history.Record, p *policy.Outcome) {
 	if p == nil || p.Rule == "" {
 		return
 	}
-	r.Prefix = RulePrefix + p.Rule
+	r.Prefix = RulePrefix + p.Counter
 	if p.Mark != nil {
 		r.Limit = p.Mark.Limit
 	}
@@ -136,7 +136,7 @@ func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Outcome) 
 }
 
 // alsoOf are the prefixes and keys of the hits other than that at an index, which has that key; -1 is
-// none. Limits of one rule that have the same key are there once, as rule/ and the name.
+// none. Limits of one rule that have the same key are there once, as rule/ and its counter.
 func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
 	var also []string
 	prefix := ""
@@ -159,8 +159,8 @@ func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
 	return also
 }
 
-// ruleOf is the prefix of a limit in the history: that of a limit of a rule ends with the name of
-// the rule. The name of a rule has no slash.
+// ruleOf is the prefix of a limit in the history: that of a limit of a rule ends with the counter of
+// the rule, which has no slash.
 func ruleOf(prefix string) string {
 	if len(prefix) <= len(RulePrefix) || prefix[:len(RulePrefix)] != RulePrefix {
 		return prefix
@@ -229,7 +229,7 @@ func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimi
 	shadow := *r
 	shadow.Decision = history.Shadow
 	shadow.Reason = ""
-	shadow.Prefix = RulePrefix + m.Rule
+	shadow.Prefix = RulePrefix + m.Counter
 	shadow.Limit = m.Limit
 	shadow.Key = ""
 	shadow.Cost = 0

@@ -96,7 +96,7 @@ func limited() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Outcome) {
 		decisions[i] = ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Source: ratelimit.FromLease}
 	}
 	o := &policy.Outcome{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Marks: []*policy.Mark{
-		{Rule: "plan", Limit: "per_hour", Status: 429}, {Rule: "plan", Limit: "per_day", Status: 402}, {Rule: "trial", Limit: "per_hour", Shadow: true, Status: 429},
+		{Rule: "plan", Counter: "plan", Limit: "per_hour", Status: 429}, {Rule: "plan", Counter: "plan", Limit: "per_day", Status: 402}, {Rule: "trial now", Counter: "trial", Limit: "per_hour", Shadow: true, Status: 429},
 	}}
 	return hits, decisions, o
 }
@@ -140,17 +140,17 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 			User: "alice", Also: []string{"rule/trial", "alice"},
 		}},
 		"free":   {edge.Outcome{}, nil, nil, nobody, all, history.Record{Tier: "anonymous"}},
-		"exempt": {edge.Outcome{}, nil, nil, &policy.Outcome{Exempt: true, Rule: "health"}, all, history.Record{Prefix: "rule/health"}},
+		"exempt": {edge.Outcome{}, nil, nil, &policy.Outcome{Exempt: true, Rule: "well", Counter: "health"}, all, history.Record{Prefix: "rule/health"}},
 		"banned": {
 			edge.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour}, nil, nil, &policy.Outcome{User: "mallory"}, all,
 			history.Record{Decision: history.Blocked, Reason: "banned", User: "mallory", Status: 403, RetryAfter: time.Hour},
 		},
 		"blocked": {
-			edge.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil, &policy.Outcome{Rule: "closed", Mark: &policy.Mark{Rule: "closed"}}, all,
+			edge.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil, &policy.Outcome{Rule: "shut", Counter: "closed", Mark: &policy.Mark{Rule: "shut", Counter: "closed"}}, all,
 			history.Record{Decision: history.Blocked, Reason: "blocked", Prefix: "rule/closed", Status: 451},
 		},
 		"no quota": {
-			edge.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil, &policy.Outcome{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}}, all,
+			edge.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil, &policy.Outcome{Rule: "plan", Counter: "plan", Mark: &policy.Mark{Rule: "plan", Counter: "plan", Limit: "per_day"}}, all,
 			history.Record{Decision: history.Limited, Reason: "no_quota", Prefix: "rule/plan", Limit: "per_day", Status: 429, RetryAfter: ratelimit.Never},
 		},
 		"unknown key": {edge.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},

@@ -1,0 +1,241 @@
+package admin
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+)
+
+// Person is whom Forget is about. One field is set.
+type Person struct {
+	User string
+	// Address is that of a client. Of IPv6, all addresses of its /64 are one client.
+	Address netip.Addr
+	// Key is an API key, or the key of a counter. It is not stored.
+	Key   string
+	KeyID int64 // an API key by its id
+}
+
+// Forgetting is what Forget has deleted, or would delete.
+type Forgetting struct {
+	DryRun bool        `json:"dry_run"`
+	Tables []Forgotten `json:"tables"`
+	// Notes are about what is left.
+	Notes []string `json:"notes"`
+}
+
+// Forgotten is how many rows of a table are of the person.
+type Forgotten struct {
+	Table string `json:"table"`
+	Rows  int64  `json:"rows"`
+}
+
+// traces are what a person is called in the tables.
+type traces struct {
+	users    []string
+	keys     []string // the ids of API keys
+	texts    []string // the keys of counters, and their parts
+	networks []string
+	refs     []string // in the log of changes
+}
+
+// Forget deletes all rows that are about a person, in one transaction: of the counters, the
+// audit log, the usage, the overrides and the bans, and with account also of the users and the
+// API keys. A dry run only counts them. Rows of the counters are deleted last, since proxies wait
+// for them until the end of the transaction.
+func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) (*Forgetting, error) {
+	f := &Forgetting{DryRun: dryRun, Tables: []Forgotten{}, Notes: []string{}}
+	hasPolicy, err := d.hasTable(ctx, "rate_limit_rules")
+	if err != nil {
+		return nil, err
+	}
+	t, err := d.tracesOf(ctx, p, hasPolicy)
+	if err != nil {
+		return nil, err
+	}
+	err = d.together(ctx, func() error {
+		if err := d.forgetHistory(ctx, f, t, p.User != ""); err != nil {
+			return err
+		}
+		if hasPolicy {
+			if err := d.forgetPolicy(ctx, f, t, account); err != nil {
+				return err
+			}
+		}
+		for _, table := range []string{"rate_limit_durable", "rate_limit_ephemeral"} {
+			if err := d.forgetCounters(ctx, f, t, table, hasPolicy); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	live, err := d.LiveProxies(ctx)
+	if err == nil && len(live) > 0 {
+		f.Notes = append(f.Notes, "Proxies run: "+strings.Join(live, ", ")+". They may write what they have in memory, which are the records of some seconds and leased units: run the command again after a minute.")
+	}
+	return f, err
+}
+
+// tracesOf reads what a person is called in the tables.
+func (d *Database) tracesOf(ctx context.Context, p *Person, hasPolicy bool) (*traces, error) {
+	t := &traces{}
+	which, arg := "", any(nil)
+	switch {
+	case p.User != "":
+		key, err := userCounter(p.User)
+		if err != nil {
+			return nil, err
+		}
+		t.users = []string{p.User}
+		t.texts = append(storedKeys(p.User), key, "user/"+p.User) // the last one counts refusals for bans
+		t.refs = []string{p.User, "user/" + p.User}
+		which, arg = "k.user_id = $1::text", p.User
+	case p.Key != "":
+		digest := policy.Digest(p.Key)
+		t.texts = storedKeys(p.Key)
+		which, arg = "k.digest = $1::bytea", digest[:]
+	case p.KeyID > 0:
+		t.keys = []string{strconv.FormatInt(p.KeyID, 10)}
+		which, arg = "k.id = $1::bigint", p.KeyID
+	case p.Address.IsValid():
+		address := p.Address.Unmap().WithZone("")
+		network := policy.NetworkOf(address).String()
+		client := strings.TrimSuffix(network, "/32") // as counters have it
+		t.texts = []string{address.String(), client, "ip:" + client, "network/" + network}
+		t.networks = []string{network}
+		t.refs = []string{"network/" + network}
+		return t, nil
+	default:
+		return nil, errors.New("--user, --ip, --key or --key-id: missing: one of them must say who is to be forgotten")
+	}
+	if !hasPolicy {
+		return t, nil
+	}
+	found, err := rows[struct {
+		ID     int64
+		Digest []byte
+	}](ctx, d, "SELECT k.id, k.digest FROM rate_limit_api_keys k WHERE "+which, arg)
+	for _, k := range found {
+		id, digest := strconv.FormatInt(k.ID, 10), hex.EncodeToString(k.Digest)
+		t.keys = append(t.keys, id)
+		// A zone that counts by a header has the digest of the API key.
+		t.texts = append(t.texts, "key/"+id, "sha256:"+digest)
+		t.refs = append(t.refs, digest, "key/"+digest)
+	}
+	return t, err
+}
+
+// delete deletes the rows of a table for which a condition holds, or counts them.
+func (d *Database) delete(ctx context.Context, f *Forgetting, table, condition string, args ...any) error {
+	var n int64
+	var err error
+	if f.DryRun {
+		var count *int64
+		if count, err = value[int64](ctx, d, "SELECT count(*) FROM "+table+" WHERE "+condition, args...); err == nil {
+			n = *count
+		}
+	} else {
+		n, err = d.execute(ctx, "DELETE FROM "+table+" WHERE "+condition, args...)
+	}
+	f.Tables = append(f.Tables, Forgotten{table, n})
+	return err
+}
+
+// detachedSQL are the partitions of the audit log that a statement on the log does not reach: they
+// are detached, and still there.
+const detachedSQL = `SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname) FROM pg_class c
+	JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
+	LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY c.relname`
+
+// forgetHistory deletes the rows of the history, if there is one. A row of a known user is not of
+// another one whose name is somewhere in the key of its counter.
+func (d *Database) forgetHistory(ctx context.Context, f *Forgetting, t *traces, isUser bool) error {
+	exists, err := d.hasTable(ctx, "rate_limit_audit")
+	if err != nil || !exists {
+		return err
+	}
+	detached, err := values[string](ctx, d, detachedSQL)
+	if err != nil {
+		return err
+	}
+	for _, table := range append([]string{"rate_limit_audit"}, detached...) {
+		err := d.delete(ctx, f, table, `user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[]) OR address <<= ANY ($3::inet[])
+	OR (user_id IS NULL OR NOT $5::boolean) AND (key = ANY ($4::text[]) OR string_to_array(key, ' ') && $4::text[] OR also && $4::text[])`,
+			t.users, t.keys, t.networks, t.texts, isUser)
+		if err != nil {
+			return err
+		}
+	}
+	return d.delete(ctx, f, "rate_limit_usage", "user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[])", t.users, t.keys)
+}
+
+// forgetPolicy deletes the rows of the policy, those that refer to others first.
+func (d *Database) forgetPolicy(ctx context.Context, f *Forgetting, t *traces, account bool) error {
+	const holder = "user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[])"
+	if err := d.delete(ctx, f, "rate_limit_overrides", holder, t.users, t.keys); err != nil {
+		return err
+	}
+	if err := d.delete(ctx, f, "rate_limit_bans", holder+" OR network <<= ANY ($3::inet[])", t.users, t.keys, t.networks); err != nil {
+		return err
+	}
+	if account {
+		if err := d.delete(ctx, f, "rate_limit_api_keys", "id = ANY ($1::bigint[])", t.keys); err != nil {
+			return err
+		}
+		if err := d.delete(ctx, f, "rate_limit_users", "user_id = ANY ($1::text[])", t.users); err != nil {
+			return err
+		}
+	}
+	lines, err := value[int64](ctx, d, "SELECT count(*) FROM rate_limit_changes WHERE ref = ANY ($1::text[])", t.refs)
+	if err == nil && *lines > 0 {
+		f.Notes = append(f.Notes, fmt.Sprintf("%d lines of rate_limit_changes have the user, the API key or the network. Proxies need them, and delete them after 30 days.", *lines))
+	}
+	return err
+}
+
+// A key can be the values of several things with spaces between them. At the place of an API key in the
+// key of a rule's counter, only the id of a key counts: a user may have a number for a name.
+const (
+	tracedSQL = `SELECT c.prefix, c.key FROM %s c LEFT JOIN %s r ON c.prefix LIKE 'rule/%%' AND split_part(c.prefix, '/', 2) = coalesce(r.counter, r.name)
+WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, ' ')) WITH ORDINALITY AS p(part, place)
+		WHERE part = ANY (CASE WHEN r.count_by[place] = 'key' THEN $1::text[] ELSE $2::text[] END))
+	OR r.name IS NULL AND c.key = ANY ($2::text[])`
+	// noRules takes the place of the table of rules.
+	noRules = `(SELECT NULL::text AS name, NULL::text AS counter, NULL::text[] AS count_by WHERE false)`
+	// Proxies lock rows in this order, too.
+	deleteCountersSQL = `WITH locked AS MATERIALIZED (SELECT c.prefix, c.key FROM %[1]s c JOIN unnest($1::text[], $2::text[]) AS u(prefix, key) USING (prefix, key)
+	ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
+DELETE FROM %[1]s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key`
+)
+
+// forgetCounters deletes the rows of a table of counts. It finds them before it locks one.
+func (d *Database) forgetCounters(ctx context.Context, f *Forgetting, t *traces, table string, hasPolicy bool) error {
+	rules := noRules
+	if hasPolicy {
+		rules = "rate_limit_rules"
+	}
+	found, err := rows[struct{ Prefix, Key string }](ctx, d, fmt.Sprintf(tracedSQL, table, rules), t.keys, t.texts)
+	if err != nil {
+		return err
+	}
+	n := int64(len(found))
+	if !f.DryRun && n > 0 {
+		var prefixes, keys []string
+		for _, c := range found {
+			prefixes, keys = append(prefixes, c.Prefix), append(keys, c.Key)
+		}
+		n, err = d.execute(ctx, fmt.Sprintf(deleteCountersSQL, table), prefixes, keys)
+	}
+	f.Tables = append(f.Tables, Forgotten{table, n})
+	return err
+}
