@@ -342,7 +342,7 @@ CREATE OR REPLACE VIEW rate_limit_usage_now AS
 	SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today, sum(u.requests)::bigint AS this_month,
 		least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused, sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
 		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends, date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends
-	FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date
+	FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date AND u.day < date_trunc('month', t.today + interval '1 month')::date
 	GROUP BY u.user_id, u.key_id, t.today;
 COMMENT ON VIEW rate_limit_usage_now IS 'What users and API keys did today and in this month, in UTC: a row for each user and key with a request in this month. The limits are in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_usage_now.user_id IS 'The user.';
