@@ -69,7 +69,7 @@ the requests of today and of this month in UTC, how many of this month a limit r
 how many were refused with 401 or 403, the last request, and when all limits have their full
 quota again, at the latest.`
 
-// recentRow has the columns of what a user or a key did; none without a history.
+// recentRow has the columns of what a user or a key did; none if no usage was recorded.
 func recentRow(r *admin.Recent) row {
 	if r == nil {
 		return nil

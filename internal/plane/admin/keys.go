@@ -24,7 +24,7 @@ type Key struct {
 	ReplacedBy *int64     `json:"replaced_by"`
 	CreatedAt  time.Time  `json:"created_at"`
 
-	// Recent is nil if the database has no history, and where it was not asked for.
+	// Recent is nil if no usage was recorded, and where it was not asked for.
 	Recent *Recent `json:"recent,omitempty" db:"-"`
 }
 

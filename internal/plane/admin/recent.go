@@ -21,7 +21,7 @@ type Recent struct {
 	Resets *time.Time `json:"resets"`
 }
 
-// ListedUser is a user in a list. Recent is nil if the database has no history.
+// ListedUser is a user in a list. Recent is nil if no usage was recorded.
 type ListedUser struct {
 	User   string  `json:"user"`
 	Tier   string  `json:"tier"`
@@ -51,9 +51,14 @@ ORDER BY w.number`
 // allKeys stands for all requests of a user in recentSQL.
 const allKeys = -1
 
-// recent returns what users and keys did recently, and nil if the database has no history.
+// recent returns what users and keys did recently, and nil if no usage was recorded: zeros would say
+// that there was no request.
 func (d *Database) recent(ctx context.Context, users []string, keys []int64) ([]Recent, error) {
 	if exists, err := d.hasTable(ctx, "rate_limit_usage_now"); err != nil || !exists {
+		return nil, err
+	}
+	recorded, err := value[bool](ctx, d, "SELECT EXISTS (SELECT FROM rate_limit_usage)")
+	if err != nil || !*recorded {
 		return nil, err
 	}
 	return rows[Recent](ctx, d, recentSQL, users, keys)

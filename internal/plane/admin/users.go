@@ -23,7 +23,7 @@ type User struct {
 	Overrides []Override `json:"overrides" db:"-"`
 	Bans      []Ban      `json:"bans" db:"-"`
 	Usage     []Usage    `json:"usage" db:"-"`
-	// Recent is nil if the database has no history.
+	// Recent is nil if no usage was recorded.
 	Recent *Recent `json:"recent" db:"-"`
 }
 
