@@ -106,8 +106,9 @@ test-archive: need-go ## archive 5,000,000 rows of the audit log, to a folder an
 		-archive-rows 5000000 -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
 
 .PHONY: test-history
-test-history: test-archive ## the same, and ask about 50,000,000 rows of the audit log (about 15 GB in the temporary folder)
+test-history: test-archive ## the same, ask about 50,000,000 rows of the audit log, and upgrade a database with 10,000,000 (about 15 GB in the temporary folder)
 	$(ON_DISK) $(GO) test -count=1 -v -timeout 60m -run '^TestQuestionsAboutManyRows$$' ./internal/plane/admin -audit-rows 50000000
+	$(ON_DISK) $(GO) test -count=1 -v -timeout 60m -run '^TestAnUpgradeUnderLoadStopsNoDecision$$' ./internal/plane/history -upgrade-rows 10000000
 
 .PHONY: lint
 lint: need-go ## run go vet and golangci-lint

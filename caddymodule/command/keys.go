@@ -57,21 +57,22 @@ func (c *call) newKey(key *admin.NewKey, err error) error {
 }
 
 func keyRow(k *admin.Key) row {
-	return row{
+	return append(row{
 		"ID", k.ID, "KEY", k.Hint, "USER", k.User, "NAME", k.Name, "STATE", k.State, "EXPIRES", or(k.ExpiresAt, "never"),
 		"REVOKED", k.RevokedAt, "REPLACED BY", k.ReplacedBy, "CREATED", k.CreatedAt,
-	}
+	}, recentRow(k.Recent)...)
 }
 
 func keysList(t *tool) *cobra.Command {
 	user := ""
 	cmd := &cobra.Command{
 		Use:   "list [--user USER]",
-		Short: "Lists the API keys, by their first characters",
+		Short: "Lists the API keys, by their first characters, and what they did",
+		Long:  `Lists the API keys, by their first characters. ` + recentHelp,
 		Example: `  caddy pg-ratelimit keys list
   caddy pg-ratelimit keys list --user acme --json`,
 		RunE: t.on(func(c *call) error {
-			keys, err := c.db.Keys(c.ctx, user)
+			keys, err := c.db.KeysWithUsage(c.ctx, user)
 			return showList(c, keys, err, keyRow, "There are no keys.")
 		}),
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,13 +15,13 @@ func usersCommand(t *tool) *cobra.Command {
 		Short: "Shows, changes and bans users",
 		Example: `  caddy pg-ratelimit users get acme
   caddy pg-ratelimit users set acme tier=pro`,
-	}, usersGet(t), usersSet(t), usersBan(t), usersUnban(t))
+	}, usersGet(t), usersList(t), usersSet(t), usersBan(t), usersUnban(t))
 }
 
 func usersGet(t *tool) *cobra.Command {
 	return &cobra.Command{
 		Use:               "get USER",
-		Short:             "Shows a user: tier, keys, overrides, bans, and what is used",
+		Short:             "Shows a user: tier, keys, overrides, bans, usage, and what is used of the limits",
 		Example:           "  caddy pg-ratelimit users get acme",
 		ValidArgsFunction: t.completeOne(userNames),
 		RunE: t.on(func(c *call) error {
@@ -42,6 +43,13 @@ func addUser(p *page, u admin.User) {
 		facts.add("created", u.CreatedAt)
 		facts.add("changed", u.UpdatedAt)
 	}
+	if r := u.Recent; r != nil {
+		facts.add("requests today", r.Today)
+		facts.add("this month", r.ThisMonth)
+		facts.add("refused", r.Refused, fmt.Sprintf("%d by a limit (429)", r.Limited), fmt.Sprintf("%d with 401 or 403", r.Denied))
+		facts.add("last request", r.LastRequest)
+		facts.add("resets", r.Resets)
+	}
 	p.table(facts)
 	addSection(p, "Keys", u.Keys, keyRow)
 	addSection(p, "Overrides", u.Overrides, func(o *admin.Override) row {
@@ -53,6 +61,44 @@ func addUser(p *page, u admin.User) {
 	})
 	addSection(p, "Bans", u.Bans, banRow)
 	addSection(p, "Used", u.Usage, usageRow)
+}
+
+// recentHelp says what the columns of recentRow are.
+const recentHelp = `With a history, the list has
+the requests of today and of this month in UTC, how many of this month a limit refused (429),
+how many were refused with 401 or 403, the last request, and when all limits have their full
+quota again, at the latest.`
+
+// recentRow has the columns of what a user or a key did; none if no usage was recorded.
+func recentRow(r *admin.Recent) row {
+	if r == nil {
+		return nil
+	}
+	return row{"TODAY", r.Today, "MONTH", r.ThisMonth, "429", r.Limited, "401/403", r.Denied, "LAST", r.LastRequest, "RESETS", r.Resets}
+}
+
+func usersList(t *tool) *cobra.Command {
+	tier, most := "", number(100)
+	cmd := &cobra.Command{
+		Use:   "list [--tier TIER] [-n 100]",
+		Short: "Lists the users, and what they did",
+		Long:  `Lists the users in the order of their names. ` + recentHelp,
+		Example: `  caddy pg-ratelimit users list
+  caddy pg-ratelimit users list --tier free -n 1000 --json`,
+		RunE: t.on(func(c *call) error {
+			if err := most.check(); err != nil {
+				return err
+			}
+			users, err := c.db.Users(c.ctx, tier, int(most))
+			return showList(c, users, err, func(u *admin.ListedUser) row {
+				return append(row{"USER", u.User, "TIER", u.Tier}, recentRow(u.Recent)...)
+			}, "There are no users.")
+		}),
+	}
+	cmd.Flags().StringVar(&tier, "tier", "", "users of this tier only")
+	most.flag(cmd)
+	t.mayComplete(cmd, "tier", t.completeOne(tierNames))
+	return cmd
 }
 
 func usersSet(t *tool) *cobra.Command {

@@ -65,11 +65,12 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
-			'rate_limit_partitions', 'rate_limit_make_partition', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired')
+			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, %I, pg_temp', function.signature, current_schema());
 		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
 	END LOOP;
+	EXECUTE coalesce(current_setting('rate_limit.grants', true), '');
 END $$;
 
 -- The number grows with every change of the history, so that proxies of different versions on one
@@ -83,29 +84,36 @@ const historyVersion = "2"
 
 // historyPartitions is history_partitions.sql.
 const historyPartitions = `
--- The functions about the partitions of rate_limit_audit: one for each day in UTC, from midnight to
--- midnight, whatever the TimeZone of the session is.
+-- The functions about the partitions of rate_limit_audit, rate_limit_usage_hours and the minutes of
+-- rate_limit_metrics: one for each day in UTC, from midnight to midnight, whatever the TimeZone of the
+-- session is.
 --
 -- A new partition is made as a table of its own and attached then. That takes a lock on
--- rate_limit_audit which writers do not wait for: CREATE TABLE … PARTITION OF would stop them. The
+-- the whole table which writers do not wait for: CREATE TABLE … PARTITION OF would stop them. The
 -- same lock keeps other processes from making the same partition. There is no DEFAULT partition,
--- because DETACH … CONCURRENTLY does not work with one.
+-- because DETACH … CONCURRENTLY does not work with one, and a new partition would have to wait until
+-- all of its rows are read.
 
-CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending,
-			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(]''?([^'')]+)') AS last
+			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(](?:''minute'', )?''?([^'',)]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(](?:''minute'', )?''?([^'',)]+)') AS last
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE i.inhparent = 'rate_limit_audit'::regclass) AS p
+		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
+COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of rate_limit_metrics, the bounds are those of the minutes.';
+
+CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+	LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions() IS
 	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the partition is pending detach, so that ALTER TABLE … DETACH PARTITION … FINALIZE is still to come.';
 
-CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
 DECLARE
-	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = 'rate_limit_audit'::regclass);
+	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
+	kind CONSTANT text := CASE $1 WHEN 'rate_limit_metrics' THEN '''minute'', ' ELSE '' END;
 	name text;
 	same record;
 BEGIN
@@ -113,22 +121,22 @@ BEGIN
 		RAISE EXCEPTION 'day: %: must be a day from 0001-01-01 to 9999-12-31', coalesce(day::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR attempt IN 1..2 LOOP
-		SELECT * INTO same FROM rate_limit_partitions() p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
+		SELECT * INTO same FROM rate_limit_partitions_of($1) p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
 		IF same.pending THEN
 			RAISE EXCEPTION 'the partition % is about to be detached: the day can have another one afterwards', same.name USING ERRCODE = 'object_in_use';
 		ELSIF same.name IS NOT NULL THEN
 			RETURN NULL;
 		END IF;
 		-- Another process may have made it before this one gets the lock.
-		LOCK TABLE ONLY rate_limit_audit IN SHARE UPDATE EXCLUSIVE MODE;
+		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', $1::regclass);
 	END LOOP;
 	-- A table of the name that is not attached was detached by an archive or an interrupted upkeep.
 	FOR n IN 1..1000 LOOP
-		name := to_char(day, '"rate_limit_audit_"YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
+		name := $1 || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
 	END LOOP;
-	EXECUTE format('CREATE TABLE %s.%s (LIKE rate_limit_audit INCLUDING ALL)', space, name);
-	EXECUTE format('ALTER TABLE rate_limit_audit ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', space, name, day::timestamptz, (day + 1)::timestamptz);
+	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, $1::regclass);
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass, space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	-- The snapshot of a transaction that is REPEATABLE READ does not show the other's partition.
@@ -137,8 +145,33 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
+COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for rate_limit_audit.';
+
+CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
+
+-- Partitions of the version before lack the comments on new columns. Those without rows get the index
+-- that a new partition has.
+DO $$
+DECLARE
+	part record;
+BEGIN
+	FOR part IN SELECT p.name, a.attname, col_description(a.attrelid, a.attnum) AS description
+		FROM (VALUES ('rate_limit_audit'), ('rate_limit_metrics')) t(parent) CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
+			JOIN pg_attribute a ON a.attrelid = t.parent::regclass AND a.attnum > 0 AND NOT a.attisdropped
+			JOIN pg_attribute o ON o.attrelid = p.id AND o.attname = a.attname
+		WHERE NOT p.pending AND col_description(p.id, o.attnum) IS DISTINCT FROM col_description(a.attrelid, a.attnum)
+	LOOP
+		EXECUTE format('COMMENT ON COLUMN %s.%I IS %L', part.name, part.attname, part.description);
+	END LOOP;
+	FOR part IN SELECT p.name FROM rate_limit_partitions() p JOIN pg_class c ON c.oid = p.id WHERE NOT p.pending AND c.relkind = 'r' AND pg_relation_size(p.id) = 0
+		AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_inherits h ON h.inhrelid = i.indexrelid WHERE i.indrelid = p.id AND h.inhparent = 'rate_limit_audit_decision'::regclass)
+	LOOP
+		EXECUTE format('CREATE INDEX ON %s (decision, time)', part.name);
+		EXECUTE format('ALTER INDEX rate_limit_audit_decision ATTACH PARTITION %s', (SELECT max(i.indexrelid)::regclass FROM pg_index i WHERE i.indrelid = part.name::regclass));
+	END LOOP;
+END $$;
 `
 
 // historyRecord is history_record.sql.
@@ -149,6 +182,25 @@ const historyRecord = `
 --
 -- Arrays have no NULL: a driver sends text[] and bigint[] without. An empty text is NULL, and so is
 -- a number that cannot be: 0 of quota, key_id and status, below 0 of retry_after_ms.
+--
+-- Parameters of newer versions come last and have a default, so that proxies of older versions call the
+-- same functions. history_end.sql gives a function the grants of the one that it replaces.
+
+DO $$
+DECLARE
+	old regprocedure;
+	grants text := '';
+BEGIN
+	FOREACH old IN ARRAY array_remove(ARRAY[
+		to_regprocedure('rate_limit_record_metrics(text, bigint[], text[], text[], text[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], text[])'),
+		to_regprocedure('rate_limit_record_usage(bigint[], text[], bigint[], bigint[], bigint[], bigint[], bigint[])')], NULL)
+	LOOP
+		grants := grants || coalesce((SELECT string_agg(format('GRANT EXECUTE ON FUNCTION %I TO %s;', p.proname, a.grantee::regrole), '')
+			FROM pg_proc p, aclexplode(p.proacl) a WHERE p.oid = old AND a.grantee NOT IN (0, p.proowner)), '');
+		EXECUTE format('DROP FUNCTION %s', old);
+	END LOOP;
+	PERFORM set_config('rate_limit.grants', grants, true);
+END $$;
 
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -173,11 +225,11 @@ BEGIN
 	FOR attempt IN 1..2 LOOP
 		BEGIN
 			INSERT INTO rate_limit_audit (time, cost, count, quota, remaining, key_id, retry_after_ms, duration_us, weight, status, decision, reason, prefix, limit_name, key,
-				user_id, tier, address, host, method, path, node, region, also)
+				user_id, tier, address, host, method, path, node, region, also, id)
 			SELECT timestamptz 'epoch' + r.t * interval '1 microsecond', r.cost, r.n, nullif(r.quota, 0), CASE WHEN r.quota <> 0 THEN r.remaining END, nullif(r.key_id, 0),
 				CASE WHEN r.retry >= 0 THEN r.retry END, r.duration, r.weight::double precision, nullif(r.status, 0), r.decision, nullif(r.reason, ''), r.prefix,
 				nullif(r.limit_name, ''), nullif(r.key, ''), nullif(r.user_id, ''), nullif(r.tier, ''), nullif(r.address, '')::inet, nullif(r.host, ''),
-				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[]
+				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[], nextval('rate_limit_audit_id')
 			FROM unnest($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
 				AS r(t, decision, reason, prefix, limit_name, key, user_id, tier, address, host, method, path, also, cost, n, quota, remaining, key_id, retry, duration, status, weight);
 			RETURN;
@@ -193,34 +245,71 @@ END $$;
 COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970.';
 
 CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
-	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[]) RETURNS void LANGUAGE plpgsql AS $$
+	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[],
+	leases bigint[] DEFAULT '{}', asked bigint[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-	INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency, updated_at)
-	SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
-		r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now()
-	FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
-		AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency)
-	ORDER BY 2, 3, 4, 5
-	ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = m.requests + excluded.requests, allowed = m.allowed + excluded.allowed,
-		limited = m.limited + excluded.limited, blocked = m.blocked + excluded.blocked, rejected = m.rejected + excluded.rejected, errors = m.errors + excluded.errors,
-		shadow = m.shadow + excluded.shadow, cost = least(m.cost::numeric + excluded.cost, 9223372036854775807), from_memory = m.from_memory + excluded.from_memory,
-		latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at;
+	FOR attempt IN 1..2 LOOP
+		BEGIN
+			INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
+				latency, updated_at, from_lease, from_database)
+			SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
+				r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now(), coalesce(r.lease, 0), coalesce(r.asked, 0)
+			FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+				AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency, lease, asked)
+			ORDER BY 2, 3, 4, 5
+			ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = m.requests + excluded.requests, allowed = m.allowed + excluded.allowed,
+				limited = m.limited + excluded.limited, blocked = m.blocked + excluded.blocked, rejected = m.rejected + excluded.rejected, errors = m.errors + excluded.errors,
+				shadow = m.shadow + excluded.shadow, cost = least(m.cost::numeric + excluded.cost, 9223372036854775807), from_memory = m.from_memory + excluded.from_memory,
+				latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at,
+				from_lease = m.from_lease + excluded.from_lease, from_database = m.from_database + excluded.from_database;
+			RETURN;
+		EXCEPTION WHEN check_violation THEN
+			IF attempt = 2 THEN
+				RAISE;
+			END IF;
+			PERFORM rate_limit_make_partition_of('rate_limit_metrics', d.day) FROM (
+				SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 minute') AT TIME ZONE 'UTC')::date AS day FROM unnest($2) AS t ORDER BY day) d;
+		END;
+	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics. Times are minutes since 1970. No minute is there twice.';
+COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics, and makes the partitions that they need. Times are minutes since 1970. No minute is there twice.';
 
-CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[])
-	RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
+	hours bigint[] DEFAULT '{}', limiteds bigint[] DEFAULT '{}', denials bigint[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+	most CONSTANT bigint := 9223372036854775807;
 BEGIN
-	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request)
-	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, r.requests, r.cost, r.refused, timestamptz 'epoch' + r.last * interval '1 microsecond'
-	FROM unnest($1, $2, $3, $4, $5, $6, $7) AS r(day, user_id, key_id, requests, cost, refused, last)
+	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request, limited, denied)
+	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), least(sum(r.cost), most), sum(r.refused), timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
+		coalesce(sum(r.limited), 0), coalesce(sum(r.denied), 0)
+	FROM unnest($1, $2, $3, $4, $5, $6, $7, $9, $10) AS r(day, user_id, key_id, requests, cost, refused, last, limited, denied)
+	GROUP BY 1, 2, 3
 	ORDER BY 2, 1, 3
-	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, 9223372036854775807), refused = u.refused + excluded.refused,
-		last_request = greatest(u.last_request, excluded.last_request);
+	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, most), refused = u.refused + excluded.refused,
+		last_request = greatest(u.last_request, excluded.last_request), limited = u.limited + excluded.limited, denied = u.denied + excluded.denied;
+	FOR attempt IN 1..2 LOOP
+		BEGIN
+			INSERT INTO rate_limit_usage_hours AS u (hour, user_id, key_id, requests, cost, refused, limited, denied)
+			SELECT timestamptz 'epoch' + r.hour * interval '1 hour', r.user_id, r.key_id, r.requests, r.cost, r.refused, r.limited, r.denied
+			FROM unnest($8, $2, $3, $4, $5, $6, $9, $10) AS r(hour, user_id, key_id, requests, cost, refused, limited, denied)
+			WHERE r.hour IS NOT NULL
+			ORDER BY 2, 1, 3
+			ON CONFLICT (user_id, hour, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, most), refused = u.refused + excluded.refused,
+				limited = u.limited + excluded.limited, denied = u.denied + excluded.denied;
+			RETURN;
+		EXCEPTION WHEN check_violation THEN
+			IF attempt = 2 THEN
+				RAISE;
+			END IF;
+			PERFORM rate_limit_make_partition_of('rate_limit_usage_hours', d.day) FROM (
+				SELECT DISTINCT ((timestamptz 'epoch' + h * interval '1 hour') AT TIME ZONE 'UTC')::date AS day FROM unnest($8) AS h ORDER BY day) d;
+		END;
+	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_record_usage IS 'Adds to the rows of rate_limit_usage. Days are days since 1970, times are microseconds since 1970. No user, day and key is there twice.';
+COMMENT ON FUNCTION rate_limit_record_usage IS
+	'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they need. Days and hours are since 1970, times are microseconds since 1970. No hour (of older versions: no day) of a user and a key is there twice.';
 
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -254,7 +343,9 @@ COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
 	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, wrong by 2 % at most; NULL: there are no decisions. Element 1 of the buckets counts decisions of up to 1 µs, element i + 1 those from 1.04^(i-1) to 1.04^i µs, up to element 512. Buckets of several rows can be added with rate_limit_sum.';
 
 CREATE OR REPLACE VIEW rate_limit_traffic AS
-	SELECT m.*, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms FROM rate_limit_metrics m;
+	SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,
+		m.updated_at, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms,
+		m.from_lease, m.from_database FROM rate_limit_metrics m;
 COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
 DO $$
 DECLARE
@@ -275,9 +366,11 @@ DECLARE
 BEGIN
 	PERFORM pg_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int);
 	FOR step IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day')) AS s(source, target) LOOP
-		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency)
+		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency,
+			from_lease, from_database)
 		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region, sum(s.requests), sum(s.allowed), sum(s.limited), sum(s.blocked), sum(s.rejected),
-			sum(s.errors), sum(s.shadow), least(sum(s.cost), 9223372036854775807), sum(s.from_memory), rate_limit_sum(s.latency)
+			sum(s.errors), sum(s.shadow), least(sum(s.cost), 9223372036854775807), sum(s.from_memory), rate_limit_sum(s.latency),
+			sum(s.from_lease), sum(s.from_database)
 		FROM (SELECT DISTINCT date_trunc(step.target, c.time) AS time, c.prefix, c.host, c.route, c.region FROM rate_limit_metrics c
 				WHERE c.granularity = step.source
 				AND c.updated_at >= coalesce((SELECT max(o.updated_at) FROM rate_limit_metrics o WHERE o.granularity = step.target) - overlap, '-infinity')
@@ -288,9 +381,10 @@ BEGIN
 		ORDER BY 2, 3, 4, 5, 6
 		ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = excluded.requests, allowed = excluded.allowed, limited = excluded.limited,
 			blocked = excluded.blocked, rejected = excluded.rejected, errors = excluded.errors, shadow = excluded.shadow, cost = excluded.cost, from_memory = excluded.from_memory,
-			latency = excluded.latency, updated_at = now()
-		WHERE (m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency)
-			IS DISTINCT FROM (excluded.requests, excluded.allowed, excluded.limited, excluded.blocked, excluded.rejected, excluded.errors, excluded.shadow, excluded.cost, excluded.from_memory, excluded.latency);
+			latency = excluded.latency, updated_at = now(), from_lease = excluded.from_lease, from_database = excluded.from_database
+		WHERE (m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency, m.from_lease, m.from_database)
+			IS DISTINCT FROM (excluded.requests, excluded.allowed, excluded.limited, excluded.blocked, excluded.rejected, excluded.errors, excluded.shadow, excluded.cost, excluded.from_memory, excluded.latency, excluded.from_lease,
+				excluded.from_database);
 		GET DIAGNOSTICS changed = ROW_COUNT;
 		IF step.target = 'hour' THEN
 			hours := changed;
@@ -334,11 +428,17 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	node           text NOT NULL,
 	region         text,
 	also           text[],
+	id             bigint,
 	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
 		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
 ) PARTITION BY RANGE (time);
+-- Tables of the version before. No row is rewritten, and no partition with rows gets the index on decisions.
+ALTER TABLE rate_limit_audit ADD COLUMN IF NOT EXISTS id bigint;
+CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
+COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON ONLY rate_limit_audit (decision, time);
 COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
@@ -361,11 +461,26 @@ COMMENT ON COLUMN rate_limit_audit.tier IS 'The tier of the user, with a policy.
 COMMENT ON COLUMN rate_limit_audit.address IS 'The address of the client, or its network, as audit_address says.';
 COMMENT ON COLUMN rate_limit_audit.host IS 'The host of the request.';
 COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
-COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 200 characters.';
+COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 500 characters.';
 COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
 COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
+COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has. NULL: a proxy wrote the row before the tables had the column.';
 
+-- rate_limit_metrics has one partition for the minutes of each day in UTC, and one for all hours and
+-- days and for the minutes before the first of these partitions. In a database of the version before,
+-- that one is the table that was there.
+DO $$
+DECLARE
+	old CONSTANT oid := (SELECT c.oid FROM pg_class c WHERE c.oid = to_regclass('rate_limit_metrics') AND c.relkind = 'r');
+BEGIN
+	IF old IS NOT NULL THEN
+		ALTER TABLE rate_limit_metrics RENAME TO rate_limit_metrics_sums;
+		ALTER INDEX rate_limit_metrics_pkey RENAME TO rate_limit_metrics_sums_pkey;
+		ALTER INDEX rate_limit_metrics_updated RENAME TO rate_limit_metrics_sums_granularity_updated_at_idx;
+		ALTER TABLE rate_limit_metrics_sums ADD COLUMN IF NOT EXISTS from_lease bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS from_database bigint NOT NULL DEFAULT 0;
+	END IF;
+END $$;
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	granularity text NOT NULL,
 	time        timestamptz NOT NULL,
@@ -384,9 +499,11 @@ CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	from_memory bigint NOT NULL DEFAULT 0,
 	latency     bigint[] NOT NULL DEFAULT '{}',
 	updated_at  timestamptz NOT NULL DEFAULT now(),
+	from_lease    bigint NOT NULL DEFAULT 0,
+	from_database bigint NOT NULL DEFAULT 0,
 	CONSTRAINT rate_limit_metrics_pkey PRIMARY KEY (granularity, time, prefix, host, route, region),
 	CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
-);
+) PARTITION BY RANGE (granularity, time);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
 COMMENT ON TABLE rate_limit_metrics IS 'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
 COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
@@ -406,6 +523,33 @@ COMMENT ON COLUMN rate_limit_metrics.cost IS 'The costs of the requests that pas
 COMMENT ON COLUMN rate_limit_metrics.from_memory IS 'Requests of those limited that a proxy refused without asking the database.';
 COMMENT ON COLUMN rate_limit_metrics.latency IS 'How many decisions took how long, in buckets: see rate_limit_percentile.';
 COMMENT ON COLUMN rate_limit_metrics.updated_at IS 'When the row was last written.';
+COMMENT ON COLUMN rate_limit_metrics.from_lease IS 'Requests of those allowed that a proxy let pass with units of a lease, without asking the database.';
+COMMENT ON COLUMN rate_limit_metrics.from_database IS 'Requests that the database decided: neither the memory of the proxy nor a lease could.';
+DO $$
+DECLARE
+	first timestamptz := date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h';
+	sums oid;
+	allowed record;
+BEGIN
+	IF EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'rate_limit_metrics'::regclass) THEN
+		RETURN;
+	END IF;
+	IF to_regclass('rate_limit_metrics_sums') IS NULL THEN
+		CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
+	END IF;
+	sums := 'rate_limit_metrics_sums'::regclass;
+	-- A proxy whose clock is ahead has written minutes that are still to come.
+	first := greatest(first, (SELECT date_trunc('day', max(m.time) AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h' FROM rate_limit_metrics_sums m WHERE m.granularity = 'minute'));
+	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)', first);
+	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
+	-- Who could read the table of the version before can read the new one.
+	FOR allowed IN SELECT a.privilege_type AS privilege, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS role, c.relowner
+		FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = sums AND a.grantee <> c.relowner
+	LOOP
+		EXECUTE format('GRANT %s ON rate_limit_metrics TO %s', allowed.privilege, allowed.role);
+	END LOOP;
+	EXECUTE format('ALTER TABLE rate_limit_metrics OWNER TO %s', (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = sums));
+END $$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_usage (
 	day          date NOT NULL,
@@ -415,8 +559,11 @@ CREATE TABLE IF NOT EXISTS rate_limit_usage (
 	cost         bigint NOT NULL DEFAULT 0,
 	refused      bigint NOT NULL DEFAULT 0,
 	last_request timestamptz NOT NULL,
+	limited      bigint NOT NULL DEFAULT 0,
+	denied       bigint NOT NULL DEFAULT 0,
 	CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id)
 );
+ALTER TABLE rate_limit_usage ADD COLUMN IF NOT EXISTS limited bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS denied bigint NOT NULL DEFAULT 0;
 CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
 COMMENT ON TABLE rate_limit_usage IS 'What users and API keys did on a day. The sum over the keys is what the user did.';
 COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
@@ -426,6 +573,48 @@ COMMENT ON COLUMN rate_limit_usage.requests IS 'All requests, also those that we
 COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passed.';
 COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
 COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
+COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one. Proxies of older versions count them in refused only.';
+COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400. Proxies of older versions count them in refused only.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
+	hour     timestamptz NOT NULL,
+	user_id  text NOT NULL,
+	key_id   bigint NOT NULL DEFAULT 0,
+	requests bigint NOT NULL DEFAULT 0,
+	cost     bigint NOT NULL DEFAULT 0,
+	refused  bigint NOT NULL DEFAULT 0,
+	limited  bigint NOT NULL DEFAULT 0,
+	denied   bigint NOT NULL DEFAULT 0,
+	CONSTRAINT rate_limit_usage_hours_pkey PRIMARY KEY (user_id, hour, key_id)
+) PARTITION BY RANGE (hour);
+COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says. Proxies of older versions write rate_limit_usage only.';
+COMMENT ON COLUMN rate_limit_usage_hours.hour IS 'When the hour begins.';
+COMMENT ON COLUMN rate_limit_usage_hours.user_id IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.key_id IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.requests IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.cost IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.refused IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.limited IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.denied IS 'As in rate_limit_usage.';
+
+CREATE OR REPLACE VIEW rate_limit_usage_now AS
+	SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today, sum(u.requests)::bigint AS this_month,
+		least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused, sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
+		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends, date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends
+	FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date AND u.day < date_trunc('month', t.today + interval '1 month')::date
+	GROUP BY u.user_id, u.key_id, t.today;
+COMMENT ON VIEW rate_limit_usage_now IS 'What users and API keys did today and in this month, in UTC: a row for each user and key with a request in this month. The limits are in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_usage_now.user_id IS 'The user.';
+COMMENT ON COLUMN rate_limit_usage_now.key_id IS 'The id of the API key; 0 for requests without one.';
+COMMENT ON COLUMN rate_limit_usage_now.today IS 'All requests of today.';
+COMMENT ON COLUMN rate_limit_usage_now.this_month IS 'All requests of this month.';
+COMMENT ON COLUMN rate_limit_usage_now.cost IS 'The costs of the requests of this month that passed.';
+COMMENT ON COLUMN rate_limit_usage_now.refused IS 'Requests of this month that were refused.';
+COMMENT ON COLUMN rate_limit_usage_now.limited IS 'Those of them that a limit refused, with status 429.';
+COMMENT ON COLUMN rate_limit_usage_now.denied IS 'Those of them that were refused with status 401 or 403.';
+COMMENT ON COLUMN rate_limit_usage_now.last_request IS 'When the last request came.';
+COMMENT ON COLUMN rate_limit_usage_now.day_ends IS 'When today counts from 0 again.';
+COMMENT ON COLUMN rate_limit_usage_now.month_ends IS 'When the month counts from 0 again.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_writers (
 	writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY,
@@ -512,26 +701,31 @@ CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()
 #variable_conflict use_column
 DECLARE
 	expired record;
-	busy text;
-	locked boolean := false;
+	busy jsonb := '{}';
 BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
 		RETURN;
 	END IF;
-	FOR expired IN SELECT e.* FROM rate_limit_expired($1) e LOOP
+	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by FROM rate_limit_expired($1) e
+		UNION ALL SELECT t.parent, p.name, 'attached', rate_limit_holders(p.id)
+			FROM (SELECT 'rate_limit_metrics', r.deleted_before FROM rate_limit_retention r WHERE r.what = 'metrics_minute'
+				UNION ALL SELECT 'rate_limit_usage_hours', rate_limit_cutoff('metrics_hour', $1)) t(parent, before)
+			CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
+			WHERE p.begins > '-infinity' AND p.ends <= t.before
+	LOOP
 		name := expired.name;
 		held_by := expired.held_by;
-		IF held_by IS NULL AND expired.state <> 'detached' AND NOT locked THEN
+		IF held_by IS NULL AND expired.state <> 'detached' THEN
 			BEGIN
 				-- Writers wait behind this lock, hence for a short time only, and once.
-				IF busy IS NULL THEN
-					LOCK TABLE ONLY rate_limit_audit IN ACCESS EXCLUSIVE MODE;
-					locked := true;
+				IF NOT busy ? expired.parent THEN
+					EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', expired.parent::regclass);
+					busy := busy || jsonb_build_object(expired.parent, NULL);
 				END IF;
 			EXCEPTION WHEN lock_not_available THEN
-				busy := coalesce(rate_limit_holders('rate_limit_audit'::regclass), 'another session') || ' by way of rate_limit_audit';
+				busy := busy || jsonb_build_object(expired.parent, coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of ' || expired.parent);
 			END;
-			held_by := busy;
+			held_by := busy ->> expired.parent;
 		END IF;
 		IF held_by IS NULL THEN
 			BEGIN
@@ -549,12 +743,13 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
-	'Drops the partitions of rate_limit_audit that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
+	'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
+	parent text;
 	part record;
 	cutoff timestamptz;
 	rolled record;
@@ -565,21 +760,23 @@ BEGIN
 		RETURN NEXT;
 		RETURN;
 	END IF;
-	FOR ahead IN 0..7 LOOP
-		BEGIN
-			name := rate_limit_make_partition($1::date + ahead);
-		EXCEPTION WHEN object_in_use THEN
-			CONTINUE; -- pending detach, and made by a later run
-		WHEN lock_not_available THEN
-			what := 'skipped';
-			name := 'rate_limit_audit';
-			RETURN NEXT;
-			EXIT;
-		END;
-		IF name IS NOT NULL THEN
-			what := 'made';
-			RETURN NEXT;
-		END IF;
+	FOREACH parent IN ARRAY ARRAY['rate_limit_audit', 'rate_limit_metrics', 'rate_limit_usage_hours'] LOOP
+		FOR ahead IN 0..7 LOOP
+			BEGIN
+				name := rate_limit_make_partition_of(parent, $1::date + ahead);
+			EXCEPTION WHEN object_in_use THEN
+				CONTINUE; -- pending detach, and made by a later run
+			WHEN lock_not_available THEN
+				what := 'skipped';
+				name := parent;
+				RETURN NEXT;
+				EXIT;
+			END;
+			IF name IS NOT NULL THEN
+				what := 'made';
+				RETURN NEXT;
+			END IF;
+		END LOOP;
 	END LOOP;
 
 	BEGIN
@@ -599,7 +796,8 @@ BEGIN
 		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
 		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' || part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
 			AND EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = part.granularity AND m.time < cutoff);
-		DELETE FROM rate_limit_metrics d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region FROM rate_limit_metrics m
+		-- The partitions of minutes are dropped as a whole, by rate_limit_drop_expired.
+		DELETE FROM rate_limit_metrics_sums d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region FROM rate_limit_metrics_sums m
 				WHERE m.granularity = part.granularity AND m.time < cutoff ORDER BY m.time, m.prefix, m.host, m.route, m.region LIMIT most FOR UPDATE SKIP LOCKED) AS old
 			WHERE (d.granularity, d.time, d.prefix, d.host, d.route, d.region) = (old.granularity, old.time, old.prefix, old.host, old.route, old.region);
 		GET DIAGNOSTICS rows = ROW_COUNT;
@@ -623,7 +821,7 @@ BEGIN
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
-	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 `
 
 // nodes is nodes.sql.

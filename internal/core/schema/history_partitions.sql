@@ -1,26 +1,33 @@
--- The functions about the partitions of rate_limit_audit: one for each day in UTC, from midnight to
--- midnight, whatever the TimeZone of the session is.
+-- The functions about the partitions of rate_limit_audit, rate_limit_usage_hours and the minutes of
+-- rate_limit_metrics: one for each day in UTC, from midnight to midnight, whatever the TimeZone of the
+-- session is.
 --
 -- A new partition is made as a table of its own and attached then. That takes a lock on
--- rate_limit_audit which writers do not wait for: CREATE TABLE … PARTITION OF would stop them. The
+-- the whole table which writers do not wait for: CREATE TABLE … PARTITION OF would stop them. The
 -- same lock keeps other processes from making the same partition. There is no DEFAULT partition,
--- because DETACH … CONCURRENTLY does not work with one.
+-- because DETACH … CONCURRENTLY does not work with one, and a new partition would have to wait until
+-- all of its rows are read.
 
-CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending,
-			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(]''?([^'')]+)') AS last
+			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(](?:''minute'', )?''?([^'',)]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(](?:''minute'', )?''?([^'',)]+)') AS last
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE i.inhparent = 'rate_limit_audit'::regclass) AS p
+		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
+COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of rate_limit_metrics, the bounds are those of the minutes.';
+
+CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+	LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions() IS
 	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the partition is pending detach, so that ALTER TABLE … DETACH PARTITION … FINALIZE is still to come.';
 
-CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
 DECLARE
-	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = 'rate_limit_audit'::regclass);
+	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
+	kind CONSTANT text := CASE $1 WHEN 'rate_limit_metrics' THEN '''minute'', ' ELSE '' END;
 	name text;
 	same record;
 BEGIN
@@ -28,22 +35,22 @@ BEGIN
 		RAISE EXCEPTION 'day: %: must be a day from 0001-01-01 to 9999-12-31', coalesce(day::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR attempt IN 1..2 LOOP
-		SELECT * INTO same FROM rate_limit_partitions() p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
+		SELECT * INTO same FROM rate_limit_partitions_of($1) p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
 		IF same.pending THEN
 			RAISE EXCEPTION 'the partition % is about to be detached: the day can have another one afterwards', same.name USING ERRCODE = 'object_in_use';
 		ELSIF same.name IS NOT NULL THEN
 			RETURN NULL;
 		END IF;
 		-- Another process may have made it before this one gets the lock.
-		LOCK TABLE ONLY rate_limit_audit IN SHARE UPDATE EXCLUSIVE MODE;
+		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', $1::regclass);
 	END LOOP;
 	-- A table of the name that is not attached was detached by an archive or an interrupted upkeep.
 	FOR n IN 1..1000 LOOP
-		name := to_char(day, '"rate_limit_audit_"YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
+		name := $1 || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
 	END LOOP;
-	EXECUTE format('CREATE TABLE %s.%s (LIKE rate_limit_audit INCLUDING ALL)', space, name);
-	EXECUTE format('ALTER TABLE rate_limit_audit ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', space, name, day::timestamptz, (day + 1)::timestamptz);
+	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, $1::regclass);
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass, space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	-- The snapshot of a transaction that is REPEATABLE READ does not show the other's partition.
@@ -52,5 +59,30 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
+COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for rate_limit_audit.';
+
+CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
+
+-- Partitions of the version before lack the comments on new columns. Those without rows get the index
+-- that a new partition has.
+DO $$
+DECLARE
+	part record;
+BEGIN
+	FOR part IN SELECT p.name, a.attname, col_description(a.attrelid, a.attnum) AS description
+		FROM (VALUES ('rate_limit_audit'), ('rate_limit_metrics')) t(parent) CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
+			JOIN pg_attribute a ON a.attrelid = t.parent::regclass AND a.attnum > 0 AND NOT a.attisdropped
+			JOIN pg_attribute o ON o.attrelid = p.id AND o.attname = a.attname
+		WHERE NOT p.pending AND col_description(p.id, o.attnum) IS DISTINCT FROM col_description(a.attrelid, a.attnum)
+	LOOP
+		EXECUTE format('COMMENT ON COLUMN %s.%I IS %L', part.name, part.attname, part.description);
+	END LOOP;
+	FOR part IN SELECT p.name FROM rate_limit_partitions() p JOIN pg_class c ON c.oid = p.id WHERE NOT p.pending AND c.relkind = 'r' AND pg_relation_size(p.id) = 0
+		AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_inherits h ON h.inhrelid = i.indexrelid WHERE i.indrelid = p.id AND h.inhparent = 'rate_limit_audit_decision'::regclass)
+	LOOP
+		EXECUTE format('CREATE INDEX ON %s (decision, time)', part.name);
+		EXECUTE format('ALTER INDEX rate_limit_audit_decision ATTACH PARTITION %s', (SELECT max(i.indexrelid)::regclass FROM pg_index i WHERE i.indrelid = part.name::regclass));
+	END LOOP;
+END $$;

@@ -4,6 +4,25 @@
 --
 -- Arrays have no NULL: a driver sends text[] and bigint[] without. An empty text is NULL, and so is
 -- a number that cannot be: 0 of quota, key_id and status, below 0 of retry_after_ms.
+--
+-- Parameters of newer versions come last and have a default, so that proxies of older versions call the
+-- same functions. history_end.sql gives a function the grants of the one that it replaces.
+
+DO $$
+DECLARE
+	old regprocedure;
+	grants text := '';
+BEGIN
+	FOREACH old IN ARRAY array_remove(ARRAY[
+		to_regprocedure('rate_limit_record_metrics(text, bigint[], text[], text[], text[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], text[])'),
+		to_regprocedure('rate_limit_record_usage(bigint[], text[], bigint[], bigint[], bigint[], bigint[], bigint[])')], NULL)
+	LOOP
+		grants := grants || coalesce((SELECT string_agg(format('GRANT EXECUTE ON FUNCTION %I TO %s;', p.proname, a.grantee::regrole), '')
+			FROM pg_proc p, aclexplode(p.proacl) a WHERE p.oid = old AND a.grantee NOT IN (0, p.proowner)), '');
+		EXECUTE format('DROP FUNCTION %s', old);
+	END LOOP;
+	PERFORM set_config('rate_limit.grants', grants, true);
+END $$;
 
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -28,11 +47,11 @@ BEGIN
 	FOR attempt IN 1..2 LOOP
 		BEGIN
 			INSERT INTO rate_limit_audit (time, cost, count, quota, remaining, key_id, retry_after_ms, duration_us, weight, status, decision, reason, prefix, limit_name, key,
-				user_id, tier, address, host, method, path, node, region, also)
+				user_id, tier, address, host, method, path, node, region, also, id)
 			SELECT timestamptz 'epoch' + r.t * interval '1 microsecond', r.cost, r.n, nullif(r.quota, 0), CASE WHEN r.quota <> 0 THEN r.remaining END, nullif(r.key_id, 0),
 				CASE WHEN r.retry >= 0 THEN r.retry END, r.duration, r.weight::double precision, nullif(r.status, 0), r.decision, nullif(r.reason, ''), r.prefix,
 				nullif(r.limit_name, ''), nullif(r.key, ''), nullif(r.user_id, ''), nullif(r.tier, ''), nullif(r.address, '')::inet, nullif(r.host, ''),
-				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[]
+				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[], nextval('rate_limit_audit_id')
 			FROM unnest($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
 				AS r(t, decision, reason, prefix, limit_name, key, user_id, tier, address, host, method, path, also, cost, n, quota, remaining, key_id, retry, duration, status, weight);
 			RETURN;
@@ -48,34 +67,71 @@ END $$;
 COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970.';
 
 CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
-	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[]) RETURNS void LANGUAGE plpgsql AS $$
+	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[],
+	leases bigint[] DEFAULT '{}', asked bigint[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-	INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency, updated_at)
-	SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
-		r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now()
-	FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
-		AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency)
-	ORDER BY 2, 3, 4, 5
-	ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = m.requests + excluded.requests, allowed = m.allowed + excluded.allowed,
-		limited = m.limited + excluded.limited, blocked = m.blocked + excluded.blocked, rejected = m.rejected + excluded.rejected, errors = m.errors + excluded.errors,
-		shadow = m.shadow + excluded.shadow, cost = least(m.cost::numeric + excluded.cost, 9223372036854775807), from_memory = m.from_memory + excluded.from_memory,
-		latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at;
+	FOR attempt IN 1..2 LOOP
+		BEGIN
+			INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
+				latency, updated_at, from_lease, from_database)
+			SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
+				r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now(), coalesce(r.lease, 0), coalesce(r.asked, 0)
+			FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+				AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency, lease, asked)
+			ORDER BY 2, 3, 4, 5
+			ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = m.requests + excluded.requests, allowed = m.allowed + excluded.allowed,
+				limited = m.limited + excluded.limited, blocked = m.blocked + excluded.blocked, rejected = m.rejected + excluded.rejected, errors = m.errors + excluded.errors,
+				shadow = m.shadow + excluded.shadow, cost = least(m.cost::numeric + excluded.cost, 9223372036854775807), from_memory = m.from_memory + excluded.from_memory,
+				latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at,
+				from_lease = m.from_lease + excluded.from_lease, from_database = m.from_database + excluded.from_database;
+			RETURN;
+		EXCEPTION WHEN check_violation THEN
+			IF attempt = 2 THEN
+				RAISE;
+			END IF;
+			PERFORM rate_limit_make_partition_of('rate_limit_metrics', d.day) FROM (
+				SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 minute') AT TIME ZONE 'UTC')::date AS day FROM unnest($2) AS t ORDER BY day) d;
+		END;
+	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics. Times are minutes since 1970. No minute is there twice.';
+COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics, and makes the partitions that they need. Times are minutes since 1970. No minute is there twice.';
 
-CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[])
-	RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
+	hours bigint[] DEFAULT '{}', limiteds bigint[] DEFAULT '{}', denials bigint[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+	most CONSTANT bigint := 9223372036854775807;
 BEGIN
-	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request)
-	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, r.requests, r.cost, r.refused, timestamptz 'epoch' + r.last * interval '1 microsecond'
-	FROM unnest($1, $2, $3, $4, $5, $6, $7) AS r(day, user_id, key_id, requests, cost, refused, last)
+	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request, limited, denied)
+	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), least(sum(r.cost), most), sum(r.refused), timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
+		coalesce(sum(r.limited), 0), coalesce(sum(r.denied), 0)
+	FROM unnest($1, $2, $3, $4, $5, $6, $7, $9, $10) AS r(day, user_id, key_id, requests, cost, refused, last, limited, denied)
+	GROUP BY 1, 2, 3
 	ORDER BY 2, 1, 3
-	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, 9223372036854775807), refused = u.refused + excluded.refused,
-		last_request = greatest(u.last_request, excluded.last_request);
+	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, most), refused = u.refused + excluded.refused,
+		last_request = greatest(u.last_request, excluded.last_request), limited = u.limited + excluded.limited, denied = u.denied + excluded.denied;
+	FOR attempt IN 1..2 LOOP
+		BEGIN
+			INSERT INTO rate_limit_usage_hours AS u (hour, user_id, key_id, requests, cost, refused, limited, denied)
+			SELECT timestamptz 'epoch' + r.hour * interval '1 hour', r.user_id, r.key_id, r.requests, r.cost, r.refused, r.limited, r.denied
+			FROM unnest($8, $2, $3, $4, $5, $6, $9, $10) AS r(hour, user_id, key_id, requests, cost, refused, limited, denied)
+			WHERE r.hour IS NOT NULL
+			ORDER BY 2, 1, 3
+			ON CONFLICT (user_id, hour, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, most), refused = u.refused + excluded.refused,
+				limited = u.limited + excluded.limited, denied = u.denied + excluded.denied;
+			RETURN;
+		EXCEPTION WHEN check_violation THEN
+			IF attempt = 2 THEN
+				RAISE;
+			END IF;
+			PERFORM rate_limit_make_partition_of('rate_limit_usage_hours', d.day) FROM (
+				SELECT DISTINCT ((timestamptz 'epoch' + h * interval '1 hour') AT TIME ZONE 'UTC')::date AS day FROM unnest($8) AS h ORDER BY day) d;
+		END;
+	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_record_usage IS 'Adds to the rows of rate_limit_usage. Days are days since 1970, times are microseconds since 1970. No user, day and key is there twice.';
+COMMENT ON FUNCTION rate_limit_record_usage IS
+	'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they need. Days and hours are since 1970, times are microseconds since 1970. No hour (of older versions: no day) of a user and a key is there twice.';
 
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column

@@ -19,7 +19,9 @@ COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
 	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, wrong by 2 % at most; NULL: there are no decisions. Element 1 of the buckets counts decisions of up to 1 µs, element i + 1 those from 1.04^(i-1) to 1.04^i µs, up to element 512. Buckets of several rows can be added with rate_limit_sum.';
 
 CREATE OR REPLACE VIEW rate_limit_traffic AS
-	SELECT m.*, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms FROM rate_limit_metrics m;
+	SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,
+		m.updated_at, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms,
+		m.from_lease, m.from_database FROM rate_limit_metrics m;
 COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
 DO $$
 DECLARE
@@ -40,9 +42,11 @@ DECLARE
 BEGIN
 	PERFORM pg_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int);
 	FOR step IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day')) AS s(source, target) LOOP
-		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency)
+		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency,
+			from_lease, from_database)
 		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region, sum(s.requests), sum(s.allowed), sum(s.limited), sum(s.blocked), sum(s.rejected),
-			sum(s.errors), sum(s.shadow), least(sum(s.cost), 9223372036854775807), sum(s.from_memory), rate_limit_sum(s.latency)
+			sum(s.errors), sum(s.shadow), least(sum(s.cost), 9223372036854775807), sum(s.from_memory), rate_limit_sum(s.latency),
+			sum(s.from_lease), sum(s.from_database)
 		FROM (SELECT DISTINCT date_trunc(step.target, c.time) AS time, c.prefix, c.host, c.route, c.region FROM rate_limit_metrics c
 				WHERE c.granularity = step.source
 				AND c.updated_at >= coalesce((SELECT max(o.updated_at) FROM rate_limit_metrics o WHERE o.granularity = step.target) - overlap, '-infinity')
@@ -53,9 +57,10 @@ BEGIN
 		ORDER BY 2, 3, 4, 5, 6
 		ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = excluded.requests, allowed = excluded.allowed, limited = excluded.limited,
 			blocked = excluded.blocked, rejected = excluded.rejected, errors = excluded.errors, shadow = excluded.shadow, cost = excluded.cost, from_memory = excluded.from_memory,
-			latency = excluded.latency, updated_at = now()
-		WHERE (m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency)
-			IS DISTINCT FROM (excluded.requests, excluded.allowed, excluded.limited, excluded.blocked, excluded.rejected, excluded.errors, excluded.shadow, excluded.cost, excluded.from_memory, excluded.latency);
+			latency = excluded.latency, updated_at = now(), from_lease = excluded.from_lease, from_database = excluded.from_database
+		WHERE (m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency, m.from_lease, m.from_database)
+			IS DISTINCT FROM (excluded.requests, excluded.allowed, excluded.limited, excluded.blocked, excluded.rejected, excluded.errors, excluded.shadow, excluded.cost, excluded.from_memory, excluded.latency, excluded.from_lease,
+				excluded.from_database);
 		GET DIAGNOSTICS changed = ROW_COUNT;
 		IF step.target = 'hour' THEN
 			hours := changed;

@@ -94,7 +94,7 @@ func TestPercentilesOfAMillionLatencies(t *testing.T) {
 // Hours and days are those in UTC, series stay apart, and all columns are added.
 func TestHoursAndDaysAreAddedUp(t *testing.T) {
 	s := newHistory(t)
-	s.exec("SET TimeZone = 'Asia/Kolkata'") // half an hour beside UTC
+	s.exec("SET TimeZone = 'Asia/Kolkata'; SELECT rate_limit_make_partition_of('rate_limit_metrics', '2026-11-22')") // half an hour beside UTC
 	s.exec(`INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency)
 		SELECT 'minute', t::timestamptz, p, '', '', '', 15, 1, 2, 3, 4, 5, 6, 7, 8, l::bigint[] FROM (VALUES
 		('2026-11-21 00:00Z', 'a', '{1,2}'), ('2026-11-21 00:59Z', 'a', '{10,20,30}'), ('2026-11-21 01:00Z', 'a', '{}'), ('2026-11-21 23:59Z', 'a', '{0,0,0,1}'),

@@ -27,11 +27,17 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	node           text NOT NULL,
 	region         text,
 	also           text[],
+	id             bigint,
 	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
 		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
 ) PARTITION BY RANGE (time);
+-- Tables of the version before. No row is rewritten, and no partition with rows gets the index on decisions.
+ALTER TABLE rate_limit_audit ADD COLUMN IF NOT EXISTS id bigint;
+CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
+COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON ONLY rate_limit_audit (decision, time);
 COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
@@ -54,11 +60,26 @@ COMMENT ON COLUMN rate_limit_audit.tier IS 'The tier of the user, with a policy.
 COMMENT ON COLUMN rate_limit_audit.address IS 'The address of the client, or its network, as audit_address says.';
 COMMENT ON COLUMN rate_limit_audit.host IS 'The host of the request.';
 COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
-COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 200 characters.';
+COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 500 characters.';
 COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
 COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
+COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has. NULL: a proxy wrote the row before the tables had the column.';
 
+-- rate_limit_metrics has one partition for the minutes of each day in UTC, and one for all hours and
+-- days and for the minutes before the first of these partitions. In a database of the version before,
+-- that one is the table that was there.
+DO $$
+DECLARE
+	old CONSTANT oid := (SELECT c.oid FROM pg_class c WHERE c.oid = to_regclass('rate_limit_metrics') AND c.relkind = 'r');
+BEGIN
+	IF old IS NOT NULL THEN
+		ALTER TABLE rate_limit_metrics RENAME TO rate_limit_metrics_sums;
+		ALTER INDEX rate_limit_metrics_pkey RENAME TO rate_limit_metrics_sums_pkey;
+		ALTER INDEX rate_limit_metrics_updated RENAME TO rate_limit_metrics_sums_granularity_updated_at_idx;
+		ALTER TABLE rate_limit_metrics_sums ADD COLUMN IF NOT EXISTS from_lease bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS from_database bigint NOT NULL DEFAULT 0;
+	END IF;
+END $$;
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	granularity text NOT NULL,
 	time        timestamptz NOT NULL,
@@ -77,9 +98,11 @@ CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	from_memory bigint NOT NULL DEFAULT 0,
 	latency     bigint[] NOT NULL DEFAULT '{}',
 	updated_at  timestamptz NOT NULL DEFAULT now(),
+	from_lease    bigint NOT NULL DEFAULT 0,
+	from_database bigint NOT NULL DEFAULT 0,
 	CONSTRAINT rate_limit_metrics_pkey PRIMARY KEY (granularity, time, prefix, host, route, region),
 	CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
-);
+) PARTITION BY RANGE (granularity, time);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
 COMMENT ON TABLE rate_limit_metrics IS 'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
 COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
@@ -99,6 +122,33 @@ COMMENT ON COLUMN rate_limit_metrics.cost IS 'The costs of the requests that pas
 COMMENT ON COLUMN rate_limit_metrics.from_memory IS 'Requests of those limited that a proxy refused without asking the database.';
 COMMENT ON COLUMN rate_limit_metrics.latency IS 'How many decisions took how long, in buckets: see rate_limit_percentile.';
 COMMENT ON COLUMN rate_limit_metrics.updated_at IS 'When the row was last written.';
+COMMENT ON COLUMN rate_limit_metrics.from_lease IS 'Requests of those allowed that a proxy let pass with units of a lease, without asking the database.';
+COMMENT ON COLUMN rate_limit_metrics.from_database IS 'Requests that the database decided: neither the memory of the proxy nor a lease could.';
+DO $$
+DECLARE
+	first timestamptz := date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h';
+	sums oid;
+	allowed record;
+BEGIN
+	IF EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'rate_limit_metrics'::regclass) THEN
+		RETURN;
+	END IF;
+	IF to_regclass('rate_limit_metrics_sums') IS NULL THEN
+		CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
+	END IF;
+	sums := 'rate_limit_metrics_sums'::regclass;
+	-- A proxy whose clock is ahead has written minutes that are still to come.
+	first := greatest(first, (SELECT date_trunc('day', max(m.time) AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h' FROM rate_limit_metrics_sums m WHERE m.granularity = 'minute'));
+	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)', first);
+	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
+	-- Who could read the table of the version before can read the new one.
+	FOR allowed IN SELECT a.privilege_type AS privilege, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS role, c.relowner
+		FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = sums AND a.grantee <> c.relowner
+	LOOP
+		EXECUTE format('GRANT %s ON rate_limit_metrics TO %s', allowed.privilege, allowed.role);
+	END LOOP;
+	EXECUTE format('ALTER TABLE rate_limit_metrics OWNER TO %s', (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = sums));
+END $$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_usage (
 	day          date NOT NULL,
@@ -108,8 +158,11 @@ CREATE TABLE IF NOT EXISTS rate_limit_usage (
 	cost         bigint NOT NULL DEFAULT 0,
 	refused      bigint NOT NULL DEFAULT 0,
 	last_request timestamptz NOT NULL,
+	limited      bigint NOT NULL DEFAULT 0,
+	denied       bigint NOT NULL DEFAULT 0,
 	CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id)
 );
+ALTER TABLE rate_limit_usage ADD COLUMN IF NOT EXISTS limited bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS denied bigint NOT NULL DEFAULT 0;
 CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
 COMMENT ON TABLE rate_limit_usage IS 'What users and API keys did on a day. The sum over the keys is what the user did.';
 COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
@@ -119,6 +172,48 @@ COMMENT ON COLUMN rate_limit_usage.requests IS 'All requests, also those that we
 COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passed.';
 COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
 COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
+COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one. Proxies of older versions count them in refused only.';
+COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400. Proxies of older versions count them in refused only.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
+	hour     timestamptz NOT NULL,
+	user_id  text NOT NULL,
+	key_id   bigint NOT NULL DEFAULT 0,
+	requests bigint NOT NULL DEFAULT 0,
+	cost     bigint NOT NULL DEFAULT 0,
+	refused  bigint NOT NULL DEFAULT 0,
+	limited  bigint NOT NULL DEFAULT 0,
+	denied   bigint NOT NULL DEFAULT 0,
+	CONSTRAINT rate_limit_usage_hours_pkey PRIMARY KEY (user_id, hour, key_id)
+) PARTITION BY RANGE (hour);
+COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says. Proxies of older versions write rate_limit_usage only.';
+COMMENT ON COLUMN rate_limit_usage_hours.hour IS 'When the hour begins.';
+COMMENT ON COLUMN rate_limit_usage_hours.user_id IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.key_id IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.requests IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.cost IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.refused IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.limited IS 'As in rate_limit_usage.';
+COMMENT ON COLUMN rate_limit_usage_hours.denied IS 'As in rate_limit_usage.';
+
+CREATE OR REPLACE VIEW rate_limit_usage_now AS
+	SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today, sum(u.requests)::bigint AS this_month,
+		least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused, sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
+		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends, date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends
+	FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date AND u.day < date_trunc('month', t.today + interval '1 month')::date
+	GROUP BY u.user_id, u.key_id, t.today;
+COMMENT ON VIEW rate_limit_usage_now IS 'What users and API keys did today and in this month, in UTC: a row for each user and key with a request in this month. The limits are in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_usage_now.user_id IS 'The user.';
+COMMENT ON COLUMN rate_limit_usage_now.key_id IS 'The id of the API key; 0 for requests without one.';
+COMMENT ON COLUMN rate_limit_usage_now.today IS 'All requests of today.';
+COMMENT ON COLUMN rate_limit_usage_now.this_month IS 'All requests of this month.';
+COMMENT ON COLUMN rate_limit_usage_now.cost IS 'The costs of the requests of this month that passed.';
+COMMENT ON COLUMN rate_limit_usage_now.refused IS 'Requests of this month that were refused.';
+COMMENT ON COLUMN rate_limit_usage_now.limited IS 'Those of them that a limit refused, with status 429.';
+COMMENT ON COLUMN rate_limit_usage_now.denied IS 'Those of them that were refused with status 401 or 403.';
+COMMENT ON COLUMN rate_limit_usage_now.last_request IS 'When the last request came.';
+COMMENT ON COLUMN rate_limit_usage_now.day_ends IS 'When today counts from 0 again.';
+COMMENT ON COLUMN rate_limit_usage_now.month_ends IS 'When the month counts from 0 again.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_writers (
 	writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY,

@@ -41,26 +41,31 @@ CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()
 #variable_conflict use_column
 DECLARE
 	expired record;
-	busy text;
-	locked boolean := false;
+	busy jsonb := '{}';
 BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
 		RETURN;
 	END IF;
-	FOR expired IN SELECT e.* FROM rate_limit_expired($1) e LOOP
+	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by FROM rate_limit_expired($1) e
+		UNION ALL SELECT t.parent, p.name, 'attached', rate_limit_holders(p.id)
+			FROM (SELECT 'rate_limit_metrics', r.deleted_before FROM rate_limit_retention r WHERE r.what = 'metrics_minute'
+				UNION ALL SELECT 'rate_limit_usage_hours', rate_limit_cutoff('metrics_hour', $1)) t(parent, before)
+			CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
+			WHERE p.begins > '-infinity' AND p.ends <= t.before
+	LOOP
 		name := expired.name;
 		held_by := expired.held_by;
-		IF held_by IS NULL AND expired.state <> 'detached' AND NOT locked THEN
+		IF held_by IS NULL AND expired.state <> 'detached' THEN
 			BEGIN
 				-- Writers wait behind this lock, hence for a short time only, and once.
-				IF busy IS NULL THEN
-					LOCK TABLE ONLY rate_limit_audit IN ACCESS EXCLUSIVE MODE;
-					locked := true;
+				IF NOT busy ? expired.parent THEN
+					EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', expired.parent::regclass);
+					busy := busy || jsonb_build_object(expired.parent, NULL);
 				END IF;
 			EXCEPTION WHEN lock_not_available THEN
-				busy := coalesce(rate_limit_holders('rate_limit_audit'::regclass), 'another session') || ' by way of rate_limit_audit';
+				busy := busy || jsonb_build_object(expired.parent, coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of ' || expired.parent);
 			END;
-			held_by := busy;
+			held_by := busy ->> expired.parent;
 		END IF;
 		IF held_by IS NULL THEN
 			BEGIN
@@ -78,12 +83,13 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
-	'Drops the partitions of rate_limit_audit that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
+	'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
+	parent text;
 	part record;
 	cutoff timestamptz;
 	rolled record;
@@ -94,21 +100,23 @@ BEGIN
 		RETURN NEXT;
 		RETURN;
 	END IF;
-	FOR ahead IN 0..7 LOOP
-		BEGIN
-			name := rate_limit_make_partition($1::date + ahead);
-		EXCEPTION WHEN object_in_use THEN
-			CONTINUE; -- pending detach, and made by a later run
-		WHEN lock_not_available THEN
-			what := 'skipped';
-			name := 'rate_limit_audit';
-			RETURN NEXT;
-			EXIT;
-		END;
-		IF name IS NOT NULL THEN
-			what := 'made';
-			RETURN NEXT;
-		END IF;
+	FOREACH parent IN ARRAY ARRAY['rate_limit_audit', 'rate_limit_metrics', 'rate_limit_usage_hours'] LOOP
+		FOR ahead IN 0..7 LOOP
+			BEGIN
+				name := rate_limit_make_partition_of(parent, $1::date + ahead);
+			EXCEPTION WHEN object_in_use THEN
+				CONTINUE; -- pending detach, and made by a later run
+			WHEN lock_not_available THEN
+				what := 'skipped';
+				name := parent;
+				RETURN NEXT;
+				EXIT;
+			END;
+			IF name IS NOT NULL THEN
+				what := 'made';
+				RETURN NEXT;
+			END IF;
+		END LOOP;
 	END LOOP;
 
 	BEGIN
@@ -128,7 +136,8 @@ BEGIN
 		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
 		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' || part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
 			AND EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = part.granularity AND m.time < cutoff);
-		DELETE FROM rate_limit_metrics d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region FROM rate_limit_metrics m
+		-- The partitions of minutes are dropped as a whole, by rate_limit_drop_expired.
+		DELETE FROM rate_limit_metrics_sums d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region FROM rate_limit_metrics_sums m
 				WHERE m.granularity = part.granularity AND m.time < cutoff ORDER BY m.time, m.prefix, m.host, m.route, m.region LIMIT most FOR UPDATE SKIP LOCKED) AS old
 			WHERE (d.granularity, d.time, d.prefix, d.host, d.route, d.region) = (old.granularity, old.time, old.prefix, old.host, old.route, old.region);
 		GET DIAGNOSTICS rows = ROW_COUNT;
@@ -152,4 +161,4 @@ BEGIN
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
-	'Makes the partitions of rate_limit_audit for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';

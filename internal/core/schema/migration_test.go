@@ -2,6 +2,8 @@ package schema_test
 
 import (
 	"context"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +126,33 @@ func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 	_ = s.fails("UPDATE rate_limit_rules SET without_header = 'refuse'")
 }
 
+// The history of the version before becomes what a new database has: columns, indexes, functions and
+// comments, also those of partitions.
+func TestTheHistoryOfAnOlderVersionIsUpgraded(t *testing.T) {
+	const days = "SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2126-11-20', '2126-11-22', '1 day') d;"
+	old, err := os.ReadFile("testdata/history_1.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := newHistory(t), open(t)
+	want.exec(days)
+	got.exec(string(old) + days)
+	got.exec(schema.HistoryOnce)
+	made, wanted := strings.Split(got.text(everything), "\n"), strings.Split(want.text(everything), "\n")
+	for _, line := range wanted {
+		if !slices.Contains(made, line) {
+			t.Errorf("the upgrade has not made %s", line)
+		}
+	}
+	for _, line := range made {
+		if !slices.Contains(wanted, line) {
+			t.Errorf("the upgrade has left %s", line)
+		}
+	}
+	got.want("SELECT 1 WHERE 1 = ("+schema.HistoryReady+")", "1")
+	got.exec(schema.History) // it can run again
+}
+
 // The tables lie in the first schema of the search_path, and their functions find them from
 // anywhere.
 func TestTablesInAnotherSchema(t *testing.T) {
@@ -136,8 +165,9 @@ func TestTablesInAnotherSchema(t *testing.T) {
 // Every table, column, view and function says what it is for.
 func TestEverythingHasAComment(t *testing.T) {
 	s := newSite(t)
+	s.exec("SELECT rate_limit_upkeep()")
 	const counters = "('rate_limit_ephemeral', 'rate_limit_durable')"
-	s.want(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v') AND c.relname NOT IN `+counters+` AND obj_description(c.oid, 'pg_class') IS NULL`, "")
+	s.want(`SELECT c.oid::regclass FROM pg_class c WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND c.relname NOT IN `+counters+` AND obj_description(c.oid, 'pg_class') IS NULL`, "")
 	s.want(`SELECT a.attrelid::regclass || '.' || a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p', 'v')
 		AND c.relname NOT IN `+counters+` AND a.attnum > 0 AND NOT a.attisdropped AND col_description(a.attrelid, a.attnum) IS NULL`, "")
 	s.want(`SELECT p.oid::regprocedure FROM pg_proc p WHERE p.proname LIKE 'rate\_limit\_%' AND obj_description(p.oid, 'pg_proc') IS NULL`, "")

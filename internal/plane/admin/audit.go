@@ -46,6 +46,8 @@ type Audited struct {
 	Duration   float64  `json:"duration"`
 	// Also are the other limits that were asked: prefix, key, prefix, key and so on.
 	Also []string `json:"also"`
+	// ID is a number that no other row has. It is nil in rows of older versions.
+	ID *int64 `json:"id"`
 }
 
 // AuditQuery says which rows of the audit log are wanted. Its zero fields restrict nothing.
@@ -155,7 +157,7 @@ func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) 
 	}
 	w.args = append(w.args, int64(q.Most))
 	found, err := rows[Audited](ctx, d, fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
-	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also
+	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also, id
 FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT $%d::bigint`, &w, len(w.args)), w.args...)
 	for i := range found {
 		found[i].Prefix = names.shown(found[i].Prefix)

@@ -23,6 +23,9 @@ type Key struct {
 	RevokedBy  *string    `json:"revoked_by"`
 	ReplacedBy *int64     `json:"replaced_by"`
 	CreatedAt  time.Time  `json:"created_at"`
+
+	// Recent is nil if no usage was recorded, and where it was not asked for.
+	Recent *Recent `json:"recent,omitempty" db:"-"`
 }
 
 // NewKey is a key that was just made. Key is the key itself, which nothing can show again.
@@ -44,6 +47,23 @@ var keyColumns = `id, hint, name, user_id, CASE WHEN revoked_at <= now() THEN 'r
 // Keys returns the keys of a user, or of all users for "", the oldest first.
 func (d *Database) Keys(ctx context.Context, user string) ([]Key, error) {
 	return rows[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys WHERE $1::text IN ('', user_id) ORDER BY id", user)
+}
+
+// KeysWithUsage is Keys with what each key did recently.
+func (d *Database) KeysWithUsage(ctx context.Context, user string) ([]Key, error) {
+	all, err := d.Keys(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	users, ids := make([]string, len(all)), make([]int64, len(all))
+	for i := range all {
+		users[i], ids[i] = all[i].User, all[i].ID
+	}
+	recent, err := d.recent(ctx, users, ids)
+	for i := range recent {
+		all[i].Recent = &recent[i]
+	}
+	return all, err
 }
 
 // CreateKey makes a key. name may be "", and the zero time is never.

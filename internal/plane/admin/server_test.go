@@ -83,7 +83,7 @@ func TestEveryServerHasCounters(t *testing.T) {
 	}
 
 	// The history needs no policy.
-	if u, err := db.Upkeep(ctx); err != nil || len(u.Made) != 8 {
+	if u, err := db.Upkeep(ctx); err != nil || len(u.Made) < 8 {
 		t.Errorf("Upkeep returned %+v, %v", u, err)
 	}
 	for _, sql := range []string{

@@ -23,6 +23,8 @@ type User struct {
 	Overrides []Override `json:"overrides" db:"-"`
 	Bans      []Ban      `json:"bans" db:"-"`
 	Usage     []Usage    `json:"usage" db:"-"`
+	// Recent is nil if no usage was recorded.
+	Recent *Recent `json:"recent" db:"-"`
 }
 
 // Override is another amount of a limit, for a user or one of its keys.
@@ -59,7 +61,7 @@ func (d *Database) User(ctx context.Context, name string) (User, error) {
 	if found != nil {
 		u = *found
 	}
-	if u.Keys, err = d.Keys(ctx, name); err != nil {
+	if u.Keys, err = d.KeysWithUsage(ctx, name); err != nil {
 		return u, err
 	}
 	if u.Overrides, err = rows[Override](ctx, d, userOverridesSQL, name); err != nil {
@@ -71,7 +73,13 @@ func (d *Database) User(ctx context.Context, name string) (User, error) {
 	if found == nil && len(u.Bans) == 0 {
 		return u, noUser(name)
 	}
-	u.Usage, err = d.userUsage(ctx, name)
+	if u.Usage, err = d.userUsage(ctx, name); err != nil {
+		return u, err
+	}
+	recent, err := d.recent(ctx, []string{name}, []int64{allKeys})
+	if len(recent) == 1 {
+		u.Recent = &recent[0]
+	}
 	return u, err
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// auditRow is a row of rate_limit_audit: a field for each column, in their order, with the column's type in a
+// auditRow is a row of rate_limit_audit: a field for each column but id, in their order, with the column's type in a
 // file and in Postgres. A partition with other columns is not archived: values would be lost.
 type auditRow struct {
 	auditValues

@@ -7,8 +7,8 @@
 //
 // A day can have more than one partition: rows that come after the partition of their day was
 // detached get a new one. Each becomes a file with a number, audit/2026/08/2026-08-01-2.parquet.
-// The columns are those of rate_limit_audit, with the same names and in the same order. Rows are
-// sorted by time.
+// The columns are those of rate_limit_audit, with the same names and in the same order, but
+// for id, which older tables and files do not have. Rows are sorted by time.
 //
 // A partition goes through these steps, and the program may end at any of them:
 //

@@ -117,7 +117,7 @@ func missing(err error) bool {
 // columnsOf are the names of the columns of a table that differ from those of the files.
 const columnsOf = `
 SELECT coalesce(string_agg(coalesce(a.name, w.name), ', ' ORDER BY coalesce(a.name, w.name)), '')
-FROM (SELECT attname::text AS name, format_type(atttypid, atttypmod) AS type FROM pg_attribute WHERE attrelid = $1::oid AND attnum > 0 AND NOT attisdropped) a
+FROM (SELECT attname::text AS name, format_type(atttypid, atttypmod) AS type FROM pg_attribute WHERE attrelid = $1::oid AND attnum > 0 AND NOT attisdropped AND attname <> 'id') a
 	FULL JOIN unnest($2::text[], $3::text[]) w (name, type) ON a.name = w.name AND a.type = w.type
 WHERE a.name IS NULL OR w.name IS NULL`
 

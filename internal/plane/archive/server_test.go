@@ -192,6 +192,7 @@ func list(v []*string) string {
 // inDatabase is the sum of the rows of a table.
 func inDatabase(t testing.TB, conn *pgx.Conn, table string) sum {
 	t.Helper()
+	// The number of a row is not in the archive.
 	rows, err := conn.Query(t.Context(), "SELECT * FROM "+table)
 	if err != nil {
 		t.Fatal(err)
@@ -199,9 +200,10 @@ func inDatabase(t testing.TB, conn *pgx.Conn, table string) sum {
 	var s sum
 	var r auditRow
 	var address *netip.Prefix
+	var id *int64
 	_, err = pgx.ForEachRow(rows, []any{
 		&r.Time, &r.Cost, &r.Count, &r.Quota, &r.Remaining, &r.KeyID, &r.RetryAfterMS, &r.DurationUS, &r.Weight, &r.Status, &r.Decision, &r.Reason, &r.Prefix,
-		&r.LimitName, &r.Key, &r.UserID, &r.Tier, &address, &r.Host, &r.Method, &r.Path, &r.Node, &r.Region, &r.Also,
+		&r.LimitName, &r.Key, &r.UserID, &r.Tier, &address, &r.Host, &r.Method, &r.Path, &r.Node, &r.Region, &r.Also, &id,
 	}, func() error {
 		r.Address = nil
 		if address != nil {

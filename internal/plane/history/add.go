@@ -63,7 +63,7 @@ func Add(w *Writer, r *Record) {
 		addToCell(c, r, bucket)
 	}
 	if r.User != "" && r.Decision != Shadow {
-		if u := w.totals.usageOf(micros/86400000000, r); u == nil {
+		if u := w.totals.usageOf(micros/3600000000, r); u == nil {
 			w.stats.DroppedUsage++
 		} else {
 			addToUsage(u, r, micros)
@@ -94,8 +94,14 @@ func addToCell(c *cell, r *Record, bucket int) {
 		if c.cost < 0 {
 			c.cost = math.MaxInt64 // clients can choose costs
 		}
+		if r.Source == ratelimit.FromLease {
+			c.fromLease++
+		}
 	} else if d == Limited && (r.Source == ratelimit.FromBlocked || r.Source == ratelimit.FromMemory) {
 		c.fromMemory++
+	}
+	if r.Source == ratelimit.FromPostgres && r.Quota > 0 {
+		c.fromDatabase++
 	}
 	if bucket >= len(c.latency) {
 		longer := make([]int64, bucket+16)
@@ -115,6 +121,11 @@ func addToUsage(u *usage, r *Record, micros int64) {
 		}
 	} else {
 		u.refused++
+		if r.Decision == Limited {
+			u.limited++
+		} else if r.Decision == Blocked || r.Decision == Rejected {
+			u.denied++
+		}
 	}
 	if micros > u.last {
 		u.last = micros

@@ -134,7 +134,7 @@ func (downDB) Close()                             {}
 func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 	s := &site{t: t}
 	w := s.writerOn(downDB{}, history.Settings{DisableMigration: true})
-	key, path := strings.Repeat("k", 500), strings.Repeat("ä", 200)
+	key, path := strings.Repeat("k", 500), strings.Repeat("ä", 500)
 	before := heap()
 	const records = 400000
 	for i := 0; i < records; i++ {

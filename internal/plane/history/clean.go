@@ -10,7 +10,7 @@ const (
 	maxText    = 255 // bytes of a host, a prefix and other names
 	maxKey     = 512 // bytes of a key and of a user, as the other tables have them
 	maxMethod  = 32  // bytes
-	maxPath    = 200 // characters
+	maxPath    = 500 // characters
 	maxAlso    = 16  // texts: 8 limits
 	hiddenText = "(address)"
 )

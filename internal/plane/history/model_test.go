@@ -17,12 +17,12 @@ import (
 
 // model is what the tables must add up to.
 type model struct {
-	audit, metrics, usage map[string][]int64
-	decisions             int64
+	audit, metrics, usage, hours map[string][]int64
+	decisions                    int64
 }
 
 func newModel() *model {
-	return &model{audit: map[string][]int64{}, metrics: map[string][]int64{}, usage: map[string][]int64{}}
+	return &model{audit: map[string][]int64{}, metrics: map[string][]int64{}, usage: map[string][]int64{}, hours: map[string][]int64{}}
 }
 
 func addTo(sums map[string][]int64, key string, amounts ...int64) {
@@ -55,9 +55,12 @@ func (m *model) add(r *history.Record) {
 	of := func(d history.Decision) int64 { return oneIf(r.Decision == d) }
 	addTo(m.metrics, fmt.Sprint(at.Format("200601021504"), " ", r.Prefix, " ", r.Host, " ", r.Route),
 		oneIf(!shadow), of(history.Allowed), of(history.Limited), of(history.Blocked), of(history.Rejected), of(history.Failed), of(history.Shadow), cost,
-		oneIf(r.Decision == history.Limited && r.Source == ratelimit.FromBlocked), oneIf(!shadow))
+		oneIf(r.Decision == history.Limited && r.Source == ratelimit.FromBlocked), oneIf(passed && r.Source == ratelimit.FromLease),
+		oneIf(!shadow && r.Quota > 0 && r.Source == ratelimit.FromPostgres), oneIf(!shadow))
 	if !shadow && r.User != "-" {
-		addTo(m.usage, fmt.Sprint(at.Format("20060102"), " ", r.User, " ", r.KeyID), 1, cost, oneIf(!passed))
+		for layout, sums := range map[string]map[string][]int64{"20060102": m.usage, "2006010215": m.hours} {
+			addTo(sums, fmt.Sprint(at.Format(layout), " ", r.User, " ", r.KeyID), 1, cost, oneIf(!passed), oneIf(!passed)*of(history.Limited), of(history.Blocked)+of(history.Rejected))
+		}
 	}
 }
 
@@ -81,14 +84,15 @@ func sorted(text string) string {
 func (m *model) check(t testing.TB, s *site) {
 	t.Helper()
 	same(t, "audit", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), decision, prefix, key, coalesce(user_id, '-'), cost, sum(count)::bigint FROM rate_limit_audit GROUP BY 1, 2, 3, 4, 5, 6`)), lines(m.audit))
-	same(t, "metrics", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MI'), prefix, host, route, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
+	same(t, "metrics", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MI'), prefix, host, route, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, from_lease, from_database,
 		coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'`)), lines(m.metrics))
-	same(t, "usage", sorted(s.text(`SELECT to_char(day, 'YYYYMMDD'), user_id, key_id, requests, cost, refused FROM rate_limit_usage`)), lines(m.usage))
+	same(t, "usage", sorted(s.text(`SELECT to_char(day, 'YYYYMMDD'), user_id, key_id, requests, cost, refused, limited, denied FROM rate_limit_usage`)), lines(m.usage))
+	same(t, "hours", sorted(s.text(`SELECT to_char(hour, 'YYYYMMDDHH24'), user_id, key_id, requests, cost, refused, limited, denied FROM rate_limit_usage_hours`)), lines(m.hours))
 }
 
 func (s *site) empty() {
 	s.t.Helper()
-	s.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_writers")
+	s.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_usage_hours, rate_limit_writers")
 }
 
 // someRecord draws a record near the end of a day.
@@ -103,6 +107,7 @@ func someRecord(t *rapid.T) history.Record {
 		Host:     rapid.SampledFrom([]string{"a", "b"}).Draw(t, "host"),
 		Route:    rapid.SampledFrom([]string{"r", "s"}).Draw(t, "route"),
 		Cost:     int64(rapid.IntRange(0, 2).Draw(t, "cost")),
+		Quota:    int64(rapid.IntRange(0, 1).Draw(t, "quota")),
 		Duration: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "duration")),
 		Source:   rapid.SampledFrom([]ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked, ratelimit.FromLease}).Draw(t, "source"),
 		Audit:    history.Audit{Level: rapid.SampledFrom([]history.Level{history.AuditOff, history.AuditDenied, history.AuditAll}).Draw(t, "level")},

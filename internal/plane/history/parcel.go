@@ -59,8 +59,8 @@ func (p *parcel) parts() []*parcel {
 const (
 	beginSQL   = "SELECT rate_limit_begin_batch($1, $2, $3, $4, $5, $6)"
 	auditSQL   = "SELECT rate_limit_record_audit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)"
-	metricsSQL = "SELECT rate_limit_record_metrics($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
-	usageSQL   = "SELECT rate_limit_record_usage($1, $2, $3, $4, $5, $6, $7)"
+	metricsSQL = "SELECT rate_limit_record_metrics($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+	usageSQL   = "SELECT rate_limit_record_usage($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 )
 
 // statements are the transaction of a batch. written and dropped are the totals with it.
@@ -137,7 +137,7 @@ func metricsArgs(cells []*cell, region string) []any {
 	hosts := make([]string, n)
 	routes := make([]string, n)
 	latencies := make([]string, n)
-	numbers := make([][]int64, 9)
+	numbers := make([][]int64, 11)
 	for i := range numbers {
 		numbers[i] = make([]int64, n)
 	}
@@ -152,6 +152,8 @@ func metricsArgs(cells []*cell, region string) []any {
 		}
 		numbers[7][i] = c.cost
 		numbers[8][i] = c.fromMemory
+		numbers[9][i] = c.fromLease
+		numbers[10][i] = c.fromDatabase
 		text = append(text[:0], '{')
 		for b, count := range usedBuckets(c.latency) {
 			if b > 0 {
@@ -165,7 +167,7 @@ func metricsArgs(cells []*cell, region string) []any {
 	for i := 1; i < 9; i++ {
 		args = append(args, numbers[i])
 	}
-	return append(args, latencies)
+	return append(args, latencies, numbers[9], numbers[10])
 }
 
 // usedBuckets are the buckets up to the last one that is not empty.
@@ -181,18 +183,21 @@ func usedBuckets(buckets []int64) []int64 {
 func usageArgs(entries []*usage) []any {
 	n := len(entries)
 	users := make([]string, n)
-	numbers := make([][]int64, 6)
+	numbers := make([][]int64, 9)
 	for i := range numbers {
 		numbers[i] = make([]int64, n)
 	}
 	for i, u := range entries {
 		users[i] = u.of.user
-		numbers[0][i] = u.of.day
+		numbers[0][i] = u.of.hour / 24
 		numbers[1][i] = u.of.keyID
 		numbers[2][i] = u.requests
 		numbers[3][i] = u.cost
 		numbers[4][i] = u.refused
 		numbers[5][i] = u.last
+		numbers[6][i] = u.of.hour
+		numbers[7][i] = u.limited
+		numbers[8][i] = u.denied
 	}
-	return []any{numbers[0], users, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]}
+	return []any{numbers[0], users, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], numbers[8]}
 }

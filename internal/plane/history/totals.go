@@ -23,9 +23,10 @@ type cellKey struct {
 type cell struct {
 	of cellKey
 
-	counts           []int64 // by Decision
-	cost, fromMemory int64
-	latency          []int64 // by bucket
+	counts                                    []int64 // by Decision
+	cost, fromMemory, fromLease, fromDatabase int64
+
+	latency []int64 // by bucket
 }
 
 // requestsOf is how many requests cells have.
@@ -60,19 +61,21 @@ type minute struct {
 	cells  map[cellKey]bool // up to maxCells, also those that are written already
 }
 
-// usageKey names a row of rate_limit_usage.
+// usageKey names a row of rate_limit_usage_hours. What it has is added to the row of the day in
+// rate_limit_usage, too.
 type usageKey struct {
-	day   int64 // since 1970
+	hour  int64 // since 1970
 	user  string
 	keyID int64
 }
 
-// usage is what is added to a row of rate_limit_usage.
+// usage is what is added to these rows.
 type usage struct {
 	of usageKey
 
-	requests, cost, refused int64
-	last                    int64 // in microseconds since 1970
+	requests, cost           int64
+	refused, limited, denied int64
+	last                     int64 // in microseconds since 1970
 }
 
 // totals are the metrics and the usage that wait for the next batch. The Writer's mutex guards
@@ -153,7 +156,7 @@ func (t *totals) forgetMinutes(at int64) {
 	}
 }
 
-// usageOf returns the entry of a user on a day, or nil if there are too many.
+// usageOf returns the entry of a user in an hour, or nil if there are too many.
 func (t *totals) usageOf(at int64, r *Record) *usage {
 	k := usageKey{at, r.User, r.KeyID}
 	if u := t.usage[k]; u != nil {

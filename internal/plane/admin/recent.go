@@ -1,0 +1,84 @@
+package admin
+
+import (
+	"context"
+	"time"
+)
+
+// Recent is what a user, or one of its keys, did today and in this month, in UTC.
+type Recent struct {
+	Today     int64 `json:"today"`
+	ThisMonth int64 `json:"this_month"`
+	// Refused are all requests of this month that were refused. Limited are those of them that a limit
+	// refused, with status 429, and Denied those that were refused with status 401 or 403.
+	Refused int64 `json:"refused"`
+	Limited int64 `json:"limited"`
+	Denied  int64 `json:"denied"`
+	// LastRequest is nil if there was none.
+	LastRequest *time.Time `json:"last_request"`
+	// Resets is when all limits that count by user, or by key, have their full quota again. It is nil
+	// if they have it.
+	Resets *time.Time `json:"resets"`
+}
+
+// ListedUser is a user in a list. Recent is nil if no usage was recorded.
+type ListedUser struct {
+	User   string  `json:"user"`
+	Tier   string  `json:"tier"`
+	Recent *Recent `json:"recent,omitempty" db:"-"`
+}
+
+// resetsSQL is when a counter c of an algorithm has its full quota again, at the latest.
+func resetsSQL(algorithm string) string {
+	return "max(CASE " + algorithm + " WHEN 'gcra' THEN c.last_refill ELSE c.expires_at END)"
+}
+
+// recentSQL has a row for each user of $1 and key of $2, in their order. The key -1 is all requests
+// of the user.
+var recentSQL = `SELECT n.today, n.this_month, n.refused, n.limited, n.denied,
+	(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = w.name AND w.key IN (-1, h.key_id) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
+	(SELECT ` + resetsSQL("l.algorithm") + ` FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name
+		JOIN ` + bothTables + ` ON c.prefix = 'rule/' || l.rule || '/' || l.name AND c.durable = l.durable AND c.expires_at > now()
+			-- As proxies write the key of a counter.
+			AND c.key = CASE w.key WHEN -1 THEN regexp_replace(replace(replace(w.name, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A') ELSE w.key::text END
+		WHERE r.count_by = CASE w.key WHEN -1 THEN '{user}' ELSE '{key}' END::text[])
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS w(name, key, number) CROSS JOIN LATERAL (
+	SELECT coalesce(sum(n.today), 0)::bigint AS today, coalesce(sum(n.this_month), 0)::bigint AS this_month, coalesce(sum(n.refused), 0)::bigint AS refused,
+		coalesce(sum(n.limited), 0)::bigint AS limited, coalesce(sum(n.denied), 0)::bigint AS denied
+	FROM rate_limit_usage_now n WHERE n.user_id = w.name AND w.key IN (-1, n.key_id)) n
+ORDER BY w.number`
+
+// allKeys stands for all requests of a user in recentSQL.
+const allKeys = -1
+
+// recent returns what users and keys did recently, and nil if no usage was recorded: zeros would say
+// that there was no request.
+func (d *Database) recent(ctx context.Context, users []string, keys []int64) ([]Recent, error) {
+	if exists, err := d.hasTable(ctx, "rate_limit_usage_now"); err != nil || !exists {
+		return nil, err
+	}
+	recorded, err := value[bool](ctx, d, "SELECT EXISTS (SELECT FROM rate_limit_usage)")
+	if err != nil || !*recorded {
+		return nil, err
+	}
+	return rows[Recent](ctx, d, recentSQL, users, keys)
+}
+
+// Users returns the users of a tier, or of all tiers for "", in the order of their names, at most so
+// many.
+func (d *Database) Users(ctx context.Context, tier string, most int) ([]ListedUser, error) {
+	all, err := rows[ListedUser](ctx, d, `SELECT user_id, tier FROM rate_limit_users
+WHERE $1::text IN ('', tier) ORDER BY user_id LIMIT $2::bigint`, tier, int64(most))
+	if err != nil {
+		return nil, err
+	}
+	names, keys := make([]string, len(all)), make([]int64, len(all))
+	for i := range all {
+		names[i], keys[i] = all[i].User, allKeys
+	}
+	recent, err := d.recent(ctx, names, keys)
+	for i := range recent {
+		all[i].Recent = &recent[i]
+	}
+	return all, err
+}
