@@ -98,6 +98,9 @@ func TestANewerSchemaStays(t *testing.T) {
 // needed any more are dropped, unless a view of the operator uses them.
 func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 	s := newSite(t)
+	role := "page_" + s.text("SELECT current_database()")
+	s.exec("CREATE ROLE " + role + "; GRANT SELECT (id, user_id) ON rate_limit_api_keys TO " + role)
+	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
 	s.exec("SELECT rate_limit_rule('kept', count_by => '{header:X-Tenant}', per_hour => 5)")
 	s.exec(`ALTER TABLE rate_limit_rules DROP COLUMN without_header;
 		ALTER TABLE rate_limit_api_keys DROP COLUMN tier CASCADE;
@@ -126,6 +129,7 @@ func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 		t.Error(failure)
 	}
 	s.want("SELECT count(*) FROM rate_limit_near", "0")
+	s.want("SELECT has_column_privilege('"+role+"', 'rate_limit_api_keys', 'tier', 'SELECT'), has_column_privilege('"+role+"', 'rate_limit_api_keys', 'digest', 'SELECT')", "true false")
 }
 
 // The tables lie in the first schema of the search_path, and their functions find them from

@@ -134,7 +134,13 @@ func (w *where) String() string { return strings.Join(w.sql, " AND ") }
 
 // Audit returns rows of the audit log, the newest first.
 func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) {
-	var w where
+	w := q.where()
+	return rows[Audited](ctx, d, w.auditSQL("", q.Most), w.args...)
+}
+
+// where are the conditions of a query.
+func (q *AuditQuery) where() *where {
+	w := &where{}
 	w.period(q.Period)
 	w.prefix(q.Prefix)
 	w.text("user_id = $%d::text", q.User)
@@ -149,10 +155,15 @@ func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) 
 	if q.Address.IsValid() {
 		w.add("address && $%d::text::inet", q.Address.String())
 	}
-	w.args = append(w.args, int64(q.Most))
-	return rows[Audited](ctx, d, fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
-	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also
-FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT $%d::bigint`, &w, len(w.args)), w.args...)
+	return w
+}
+
+// auditSQL is the query of the newest rows of the audit log, at most so many, with further columns.
+func (w *where) auditSQL(further string, most int) string {
+	w.args = append(w.args, int64(most))
+	return fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
+	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also%s
+FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT $%d::bigint`, further, w, len(w.args))
 }
 
 // Sender is a counter and a user, and what they did in a period.
