@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"net/http/httptest"
 	"os"
 	"strconv"
@@ -55,5 +56,12 @@ func TestExampleCaddyfile(t *testing.T) {
 		answer.Header.Get("Content-Type") != "application/json" ||
 		answer.Body != `{"error":"Too many requests","retryAfter":`+strconv.Itoa(retry)+`}` {
 		t.Errorf("request %d: %d %v %q", quota+1, answer.Status, answer.Header, answer.Body)
+	}
+	// The zones count the same requests, the quota in the table that survives a crash.
+	conn := cluster.Connect(t, dsn)
+	defer conn.Close(context.Background())
+	var daily, bursts int
+	if err := conn.QueryRow(context.Background(), "SELECT (SELECT count::int FROM rate_limit_durable WHERE prefix = 'demo-day'), (SELECT count(*)::int FROM rate_limit_ephemeral WHERE prefix = 'demo-burst')").Scan(&daily, &bursts); err != nil || daily != quota || bursts != 1 {
+		t.Errorf("the zone demo-day has counted %d requests, and demo-burst has %d rows, %v", daily, bursts, err)
 	}
 }

@@ -77,6 +77,8 @@ func TestTheMostSpecificAmountHolds(t *testing.T) {
 		{override("user_id", "'alice'", 40000), 30000, 40000},
 		{"DELETE FROM rate_limit_overrides WHERE key_id = 1", 40000, 40000},
 		{"DELETE FROM rate_limit_overrides WHERE user_id = 'alice'", 10000, 10000},
+		{"UPDATE rate_limit_api_keys SET tier = 'pro' WHERE id = 1", 60000, 10000}, // the key has a tier of its own
+		{"UPDATE rate_limit_api_keys SET tier = NULL", 10000, 10000},
 		{"UPDATE rate_limit_users SET tier = 'pro' WHERE user_id = 'alice'", 60000, 60000}, // an upgrade
 		{"DELETE FROM rate_limit_overrides WHERE tier = 'pro'", 20000, 20000},
 	} {

@@ -10,20 +10,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Cobra's own checks of arguments repeat the arguments in their errors. One of them may be an
 // API key.
 
-// arguments checks the number of the arguments of a command. Its Use has their names after that of
+// arguments checks the number of the arguments of a command, and its flags. Its Use has their names after that of
 // the command and before all flags. If the Use has "...", there may be more of them.
 func arguments(cmd *cobra.Command, args []string) error {
 	line, _, _ := strings.Cut(strings.ReplaceAll(cmd.Use, " ...", "…")+" ", " [")
 	line, _, _ = strings.Cut(line, " --")
 	names := strings.Fields(line)[1:]
 	if len(args) == len(names) || len(args) > len(names) && strings.Contains(cmd.Use, "...") {
-		return nil
+		return checkFlags(cmd)
 	}
 	if len(names) == 0 {
 		return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
@@ -50,9 +51,9 @@ func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
 				names = append(names, c.Name())
 			}
 		}
-		return withoutKeys(fmt.Errorf("%s: %q: must be one of %s", cmd.CommandPath(), args[0], strings.Join(names, ", ")))
+		return withoutKeys(fmt.Errorf("%s: %q: must be %s", cmd.CommandPath(), args[0], edge.Among(args[0], names)))
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withoutKeys(err) })
+	cmd.SetFlagErrorFunc(flagError)
 	return cmd
 }
 

@@ -45,6 +45,7 @@ type auditFlags struct {
 	times
 	rule, decision, address string
 	most                    number
+	follow                  bool
 }
 
 func (f *auditFlags) query(c *call) (*admin.AuditQuery, error) {
@@ -75,15 +76,19 @@ func (f *auditFlags) query(c *call) (*admin.AuditQuery, error) {
 func auditCommand(t *tool) *cobra.Command {
 	f := auditFlags{most: 50}
 	cmd := &cobra.Command{
-		Use:   "audit [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
+		Use:   "audit [-f] [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
 		Short: "Lists what happened to requests, the newest first",
 		Long: `Lists rows of the audit log, the newest first: of the last hour, unless --since says
 otherwise. Flags that are given together must all hold. A row with a count above 1 stands for
 as many equal refusals within a second. LIMIT is the limit that refused the request, or the one
 with the least left.
 
+With -f the newest is the last, and what proxies write from then on follows until Ctrl-C: with
+--json, one object a line.
+
 ` + recording,
 		Example: `  caddy pg-ratelimit audit
+  caddy pg-ratelimit audit -f --rule free
   caddy pg-ratelimit audit --user acme --decision limited --since 24h
   caddy pg-ratelimit audit --rule free --address 192.0.2.0/24 -n 200
   caddy pg-ratelimit audit --prefix web --host api.example.com --since 2026-11-27 --until 2026-11-28 --json`,
@@ -92,10 +97,11 @@ with the least left.
 			if err != nil {
 				return err
 			}
-			found, err := c.db.Audit(c.ctx, q)
-			for i := range found {
-				hideIn(found[i].Key, found[i].User, found[i].Host, found[i].Path)
+			if f.follow {
+				return c.follow(q)
 			}
+			found, err := c.db.Audit(c.ctx, q)
+			hideInAll(found)
 			return showList(c, found, err, auditRow, noneRecorded("decision", q.Period))
 		}),
 	}
@@ -109,6 +115,8 @@ with the least left.
 	flags.StringVar(&f.Host, "host", "", "to this host")
 	flags.StringVar(&f.Node, "node", "", "decided by this proxy")
 	f.flags(cmd, "1h", "decided")
+	flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new rows, until Ctrl-C")
+	cmd.MarkFlagsMutuallyExclusive("follow", "until")
 	f.most.flag(cmd)
 	cmd.MarkFlagsMutuallyExclusive("prefix", "rule")
 	t.mayComplete(cmd, "user", t.completeOne(userNames))
@@ -118,6 +126,13 @@ with the least left.
 		return beginning(admin.Decisions(), begun), cobra.ShellCompDirectiveNoFileComp
 	})
 	return cmd
+}
+
+// hideInAll hides the API keys in rows.
+func hideInAll(all []admin.Audited) {
+	for i := range all {
+		hideIn(all[i].Key, all[i].User, all[i].Host, all[i].Path)
+	}
 }
 
 // hideIn hides the API keys in texts. A client may have put one into a wrong place.

@@ -123,7 +123,7 @@ func (t *tool) completeSetting(settings []admin.Setting, tier, begun string) ([]
 
 func ruleNames(c *call, _ string) ([]string, error) { return c.db.RuleNames(c.ctx) }
 
-func tierNames(c *call, _ string) ([]string, error) { return c.db.Tiers(c.ctx) }
+func tierNames(c *call, _ string) ([]string, error) { return c.db.TierNames(c.ctx) }
 
 func userNames(c *call, begun string) ([]string, error) {
 	return c.db.UserNames(c.ctx, begun, mostSuggestions)

@@ -117,7 +117,11 @@ func addExplanation(p *page, e *admin.Explanation) {
 		facts.add("key", key, e.Key.State)
 	}
 	facts.add("user", or(e.User, "nobody"))
-	facts.add("tier", e.Tier)
+	if e.Key != nil && e.Key.Tier != nil && *e.Key.Tier == e.Tier {
+		facts.add("tier", e.Tier, "of the key")
+	} else {
+		facts.add("tier", e.Tier)
+	}
 	address := e.Address
 	if e.AddressAssumed {
 		address += " (assumed, because --ip is not given)"

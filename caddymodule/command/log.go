@@ -27,7 +27,7 @@ keeps changes for 30 days. --json has the rows before and after.`,
 			}
 			changes, err := c.db.Changes(c.ctx, d, int(most))
 			return showList(c, changes, err, func(change *admin.Change) row {
-				return row{"AT", change.At, "BY", change.By, "KIND", change.Kind, "WHICH", which(change.Ref), "WHAT", strings.Join(change.What, ", ")}
+				return row{"AT", change.At, "BY", change.By, "KIND", change.Kind, "WHICH", which(change), "WHAT", strings.Join(change.What, ", ")}
 			}, "Nothing was changed.")
 		}),
 	}
@@ -39,10 +39,17 @@ keeps changes for 30 days. --json has the rows before and after.`,
 // digestShown is how much of a digest people see.
 const digestShown = 12
 
-// which is what was changed. The digest of a key is shortened.
-func which(ref *string) string {
+// which is what was changed. A key has its id, or, if the line is too old to tell it, the begin of its digest.
+func which(change *admin.Change) string {
+	ref := change.Ref
 	if ref == nil {
 		return "all"
+	}
+	if change.KeyID != nil {
+		if change.Kind == "key" {
+			return cell(change.KeyID)
+		}
+		return "key/" + cell(change.KeyID)
 	}
 	at := strings.LastIndexByte(*ref, '/') + 1
 	digest := (*ref)[at:]

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
 )
@@ -147,6 +148,11 @@ func TestTheProgramSuggests(t *testing.T) {
 		{[]string{"rules", "set", "plan", "tiers="}, []string{"tiers=anonymous", "tiers=free", "tiers=pro"}},
 		{[]string{"users", "get", "a"}, []string{"acme"}},
 		{[]string{"users", "set", "acme", "tier=p"}, []string{"tier=pro"}},
+		{[]string{"users", "delete", "b"}, []string{"blue"}},
+		{[]string{"keys", "set", "1", "tier=f"}, []string{"tier=free"}},
+		{[]string{"keys", "create", "--tier", "p"}, []string{"pro"}},
+		{[]string{"tiers", "set", "pro", "ra"}, []string{"rank=\tthe order of tiers in lists, lowest first"}},
+		{[]string{"tiers", "rename", "f"}, []string{"free"}},
 		{[]string{"users", "unban", ""}, []string{"blue"}},
 		{[]string{"keys", "create", "--user", ""}, []string{"acme", "blue"}},
 		{[]string{"unban", ""}, []string{"192.0.2.0/24"}},
@@ -205,6 +211,7 @@ func TestTheExamplesAreCommands(t *testing.T) {
 			if err != nil || found.HasSubCommands() {
 				t.Errorf("%q: %v", line, err)
 			}
+			found.Flags().VisitAll(func(flag *pflag.Flag) { flag.Changed = false })
 			seen++
 		}
 		for _, c := range cmd.Commands() {

@@ -72,6 +72,8 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 		{"audit", "--user", key}, {"audit", "--user", key, "--json"}, {"audit", "--decision", key}, {"audit", "--address", key}, {"audit", key}, {"audit", "--since", key},
 		{"usage", key}, {"usage", key, "--json"}, {"usage", "acme", "--month", key}, {"top", "--since", "1h", "--prefix", key}, {"replay", "--rule", key},
 		{"replay", "--rule", "x", key}, {"replay", "--rule", "x", "per_hour=" + key}, {"upkeep", key}, {"forget", key}, {"forget", "--ip", key}, {"forget", "--key-id", key},
+		{"keys", "create", "--user", "acme", "--tier", key}, {"keys", "set", "1", key + "=1"}, {"keys", "set", "1", "x/" + key + "=1"}, {"keys", "set", key, "tier="},
+		{"tiers", "delete", key}, {"tiers", "rename", key, "x"}, {"users", "delete", key}, {"keys", "list", "--" + key}, {"keys", "list", "-" + key}, {"keys", "list", "--=" + key}, {"audit", "-n", key},
 	} {
 		out := s.run(args...)
 		printed += out.stdout + out.stderr

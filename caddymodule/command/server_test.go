@@ -139,10 +139,10 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, key, node) VALUES (now(), 1, 1, 'allowed', 'rule/plan', 'acme', 'n')")
 	for _, args := range [][]string{
 		{"migrate"}, {"rules", "set", "plan", "per_hour=7", "limit.ten=3/10s", "paths="}, {"rules", "list"}, {"users", "set", "acme", "tier=anonymous", "plan/per_hour=9"},
-		{"users", "get", "acme"}, {"keys", "create", "--user", "acme"}, {"keys", "list"}, {"keys", "rotate", "1"}, {"explain", "--key-id", "2", "--ip", "192.0.2.1"},
+		{"users", "get", "acme"}, {"keys", "create", "--user", "acme"}, {"keys", "list"}, {"keys", "rotate", "1"}, {"keys", "set", "2", "plan/per_hour=5", "tier=anonymous"}, {"tiers", "list"}, {"tiers", "set", "spare"}, {"tiers", "rename", "spare", "rest"}, {"tiers", "delete", "rest"}, {"explain", "--key-id", "2", "--ip", "192.0.2.1"},
 		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"}, {"replay", "--rule", "plan", "per_hour=3"}, {"upkeep"}, {"forget", "--user", "acme", "--dry-run"},
 		{"top"}, {"get", "rule/plan/per_hour", "acme"}, {"reset", "rule/plan/per_hour", "acme"}, {"keys", "revoke", "2"}, {"ban", "192.0.2.0/24"}, {"bans"}, {"unban", "192.0.2.0/24"},
-		{"users", "ban", "acme"}, {"users", "unban", "acme"}, {"rules", "disable", "plan"}, {"rules", "enable", "plan"}, {"changes"}, {"nodes"}, {"pause", "--for", "1h"}, {"resume"}, {"rules", "delete", "plan"},
+		{"users", "ban", "acme"}, {"users", "unban", "acme"}, {"rules", "disable", "plan"}, {"rules", "enable", "plan"}, {"changes"}, {"users", "delete", "acme"}, {"nodes"}, {"pause", "--for", "1h"}, {"resume"}, {"rules", "delete", "plan"},
 	} {
 		if out := a.run(args...); out.err != nil {
 			t.Errorf("the administrator's %q: %v", args, out.err)
@@ -151,8 +151,8 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 
 	p := s.as(proxy)
 	for _, args := range [][]string{
-		{"rules", "set", "plan", "per_hour=7"}, {"rules", "set", "plan", "limit.ten=3/10s"}, {"rules", "delete", "plan"}, {"users", "set", "acme", "tier=free"}, {"keys", "create", "--user", "acme"},
-		{"keys", "revoke", "1"}, {"ban", "192.0.2.0/24"}, {"unban", "192.0.2.0/24"}, {"changes"}, {"pause"}, {"resume"},
+		{"rules", "set", "plan", "per_hour=7"}, {"rules", "set", "plan", "limit.ten=3/10s"}, {"rules", "delete", "plan"}, {"users", "set", "acme", "tier=anonymous"}, {"keys", "create", "--user", "acme"},
+		{"keys", "revoke", "1"}, {"keys", "set", "1", "tier="}, {"tiers", "set", "new"}, {"users", "delete", "acme"}, {"ban", "192.0.2.0/24"}, {"unban", "192.0.2.0/24"}, {"changes"}, {"pause"}, {"resume"},
 		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"}, {"forget", "--user", "acme"},
 	} {
 		p.fails([]string{"the role ", "may not do this: permission denied for", "see Roles in docs/policy.md"}, args...)

@@ -12,10 +12,10 @@ import (
 func usersCommand(t *tool) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "users",
-		Short: "Shows, changes and bans users",
+		Short: "Shows, changes, bans and deletes users",
 		Example: `  caddy pg-ratelimit users get acme
   caddy pg-ratelimit users set acme tier=pro`,
-	}, usersGet(t), usersList(t), usersSet(t), usersBan(t), usersUnban(t))
+	}, usersGet(t), usersList(t), usersSet(t), usersDelete(t), usersBan(t), usersUnban(t))
 }
 
 func usersGet(t *tool) *cobra.Command {
@@ -51,6 +51,12 @@ func addUser(p *page, u admin.User) {
 		facts.add("resets", r.Resets)
 	}
 	p.table(facts)
+	addOwned(p, u)
+	addSection(p, "Used", u.Usage, usageRow)
+}
+
+// addOwned adds the keys, overrides and bans of a user.
+func addOwned(p *page, u admin.User) {
 	addSection(p, "Keys", u.Keys, keyRow)
 	addSection(p, "Overrides", u.Overrides, func(o *admin.Override) row {
 		holder := "the user"
@@ -60,7 +66,6 @@ func addUser(p *page, u admin.User) {
 		return row{"LIMIT", o.Rule + "/" + o.Limit, "AMOUNT", or(o.Events, "unlimited"), "FOR", holder, "FROM", o.ValidFrom, "UNTIL", or(o.ValidUntil, "never"), "REASON", o.Reason}
 	})
 	addSection(p, "Bans", u.Bans, banRow)
-	addSection(p, "Used", u.Usage, usageRow)
 }
 
 // recentHelp says what the columns of recentRow are.
@@ -122,6 +127,31 @@ Settings:
 		RunE: t.on(func(c *call) error {
 			isNew, err := c.db.SetUser(c.ctx, c.args[0], c.args[1:])
 			return c.changed(err, "user", c.args[0], createdOrChanged(isNew))
+		}),
+	}
+}
+
+func usersDelete(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete USER",
+		Short: "Deletes a user with its keys and overrides",
+		Long: `Deletes a user with its API keys, its overrides and the bans of its keys, asks nothing, and
+prints what went. Proxies refuse the keys within a second. A ban of the user stays, and so
+does the history. To shut a user out and keep the keys, see users ban.`,
+		Example:           "  caddy pg-ratelimit users delete acme",
+		ValidArgsFunction: t.completeOne(userNames),
+		RunE: t.on(func(c *call) error {
+			gone, err := c.db.DeleteUser(c.ctx, c.args[0])
+			return show(c, gone, err, func(p *page, gone admin.DeletedUser) {
+				p.print("The user %s is deleted. The tier was %s.\n", text(gone.User.User), cell(gone.Tier))
+				if len(gone.Keys)+len(gone.Overrides) > 0 {
+					p.print("With the user went:\n")
+				}
+				addOwned(p, gone.User)
+				if gone.StillBanned {
+					p.print("\nThe user is still banned. To lift that: caddy pg-ratelimit users unban %s\n", text(gone.User.User))
+				}
+			})
 		}),
 	}
 }

@@ -84,7 +84,7 @@ func makePolicy(ctx context.Context, dsn string, own bool) (demoKeys, error) {
 		if _, err := db.SetUser(ctx, u.name, []string{"tier=" + u.tier, "tier_until=", "comment=" + madeByDemo}); err != nil {
 			return demoKeys{}, err
 		}
-		key, err := db.CreateKey(ctx, u.name, madeByDemo, time.Time{})
+		key, err := db.CreateKey(ctx, u.name, madeByDemo, "", time.Time{})
 		if err != nil {
 			return demoKeys{}, err
 		}

@@ -28,6 +28,7 @@ var refusals = []struct{ constraint, sql string }{
 	{"rate_limit_api_keys:revoked_by_needs_revoked_at", "UPDATE rate_limit_api_keys SET revoked_by = 'me'"},
 	{"rate_limit_api_keys:replaced_by_must_be_another_key", "UPDATE rate_limit_api_keys SET replaced_by = id"},
 	{"rate_limit_api_keys:replaced_by_must_be_the_id_of_a_key", "UPDATE rate_limit_api_keys SET replaced_by = 99"},
+	{"rate_limit_api_keys:tier_must_be_in_rate_limit_tiers", "UPDATE rate_limit_api_keys SET tier = 'fre'"},
 
 	{"rate_limit_rules_pkey", "INSERT INTO rate_limit_rules (name) VALUES ('r')"},
 	{"rate_limit_rules_of_a_family_must_have_different_priorities", "INSERT INTO rate_limit_rules (name, family) VALUES ('a', 'f'), ('b', 'f')"},

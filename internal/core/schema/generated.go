@@ -1136,19 +1136,37 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 	CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL),
 	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id)
 );
+DO $$
+DECLARE
+	reader record;
+BEGIN
+	IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'rate_limit_api_keys'::regclass AND attname = 'tier' AND NOT attisdropped) THEN
+		RETURN;
+	END IF;
+	-- The column is NULL in all rows, so that the server checks the foreign key of none.
+	ALTER TABLE rate_limit_api_keys ADD COLUMN tier text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE;
+	-- The view rate_limit_used reads the column with the rights of its reader, who may have rights to some columns alone.
+	FOR reader IN SELECT DISTINCT CASE p.grantee WHEN 0 THEN 'PUBLIC' ELSE p.grantee::regrole::text END AS name FROM pg_attribute a CROSS JOIN aclexplode(a.attacl) p
+		WHERE a.attrelid = 'rate_limit_api_keys'::regclass AND a.attname = 'user_id' AND p.privilege_type = 'SELECT'
+	LOOP
+		EXECUTE 'GRANT SELECT (tier) ON rate_limit_api_keys TO ' || reader.name;
+	END LOOP;
+END $$;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by) WHERE replaced_by IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
 COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. The keys themselves are not stored, only their digests.';
 COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number by which people and limits name the key. Limits that count by key count by this.';
 COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
 COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, by which people recognise it.';
 COMMENT ON COLUMN rate_limit_api_keys.name IS 'What the key is for.';
-COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. The user has the tier, and all keys of the user share the limits that count by user.';
+COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. All keys of the user share the limits that count by user.';
 COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key ends by itself. infinity: never.';
 COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
 COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
 COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
 COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
+COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key, in place of that of the user. NULL: that of the user.';
 `
 
 // policyProxyFunctions is policy_proxy_functions.sql.
@@ -1712,7 +1730,7 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN r.count_by = '{user}'
 				THEN replace(replace(replace(c.key, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
 			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
-				AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = u.tier AND u.tier_until > now())
+				AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END))
 			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 		) o ON true
 	), used AS (

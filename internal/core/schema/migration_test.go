@@ -95,13 +95,17 @@ func TestANewerSchemaStays(t *testing.T) {
 	s.want("SELECT rate_limit_policy_version()", "1000")
 }
 
-// Tables of an older version get the column counter, which is the name, and the column without_header, and the function rate_limit_rule its
+// Tables of the version before get the columns counter of rules, which is the name, without_header and tier of API keys, and the function rate_limit_rule its
 // parameter. Rows stay, and calls that name other parameters mean one function. Functions that are not
 // needed any more are dropped, unless a view of the operator uses them.
 func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 	s := newSite(t)
+	role := "page_" + s.text("SELECT current_database()")
+	s.exec("CREATE ROLE " + role + "; GRANT SELECT (id, user_id) ON rate_limit_api_keys TO " + role)
+	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
 	s.exec("SELECT rate_limit_rule('kept', count_by => '{header:X-Tenant}', per_hour => 5)")
 	s.exec(`ALTER TABLE rate_limit_rules DROP COLUMN without_header, DROP COLUMN counter CASCADE;
+		ALTER TABLE rate_limit_api_keys DROP COLUMN tier CASCADE;
 		DROP FUNCTION rate_limit_rule;
 		CREATE FUNCTION rate_limit_rule(name text, family text DEFAULT NULL, per_hour bigint DEFAULT NULL) RETURNS text LANGUAGE sql AS 'SELECT NULL::text';
 		CREATE FUNCTION rate_limit_explain(user_id text) RETURNS int LANGUAGE sql AS 'SELECT 1';
@@ -124,6 +128,12 @@ func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 	s.want("SELECT count(*) FROM pg_proc WHERE proname = 'rate_limit_rule'", "1")
 	s.want("SELECT proname FROM pg_proc WHERE proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches')", "rate_limit_host_matches")
 	_ = s.fails("UPDATE rate_limit_rules SET without_header = 'refuse'")
+	s.want("SELECT count(*) FROM rate_limit_api_keys WHERE tier IS NULL", s.text("SELECT count(*) FROM rate_limit_api_keys"))
+	if failure := s.fails("UPDATE rate_limit_api_keys SET tier = 'gold'"); failure.ConstraintName != "tier_must_be_in_rate_limit_tiers" {
+		t.Error(failure)
+	}
+	s.want("SELECT count(*) FROM rate_limit_near", "0")
+	s.want("SELECT has_column_privilege('"+role+"', 'rate_limit_api_keys', 'tier', 'SELECT'), has_column_privilege('"+role+"', 'rate_limit_api_keys', 'digest', 'SELECT')", "true false")
 }
 
 // The history of the version before becomes what a new database has: columns, indexes, functions and

@@ -45,7 +45,7 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN r.count_by = '{user}'
 				THEN replace(replace(replace(c.key, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
 			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
-				AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = u.tier AND u.tier_until > now())
+				AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END))
 			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 		) o ON true
 	), used AS (

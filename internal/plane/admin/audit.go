@@ -140,7 +140,15 @@ func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) 
 	if err != nil {
 		return nil, err
 	}
-	var w where
+	w := q.where(names)
+	found, err := rows[Audited](ctx, d, w.auditSQL("", q.Most), w.args...)
+	names.show(found)
+	return found, err
+}
+
+// where are the conditions of a query.
+func (q *AuditQuery) where(names renamed) *where {
+	w := &where{}
 	w.period(q.Period)
 	w.prefix(names.stored(q.Prefix))
 	w.text("user_id = $%d::text", q.User)
@@ -155,17 +163,15 @@ func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) 
 	if q.Address.IsValid() {
 		w.add("address && $%d::text::inet", q.Address.String())
 	}
-	w.args = append(w.args, int64(q.Most))
-	found, err := rows[Audited](ctx, d, fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
-	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also, id
-FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT $%d::bigint`, &w, len(w.args)), w.args...)
-	for i := range found {
-		found[i].Prefix = names.shown(found[i].Prefix)
-		for j := 0; j < len(found[i].Also); j += 2 {
-			found[i].Also[j] = names.shown(found[i].Also[j])
-		}
-	}
-	return found, err
+	return w
+}
+
+// auditSQL is the query of the newest rows of the audit log, at most so many, with further columns.
+func (w *where) auditSQL(further string, most int) string {
+	w.args = append(w.args, int64(most))
+	return fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
+	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also, id%s
+FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT $%d::bigint`, further, w, len(w.args))
 }
 
 // Sender is a counter and a user, and what they did in a period.

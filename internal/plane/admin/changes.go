@@ -16,7 +16,9 @@ type Change struct {
 	By   string    `json:"by"`
 	Kind string    `json:"kind"`
 	// Ref is what was changed; nil is all of this kind.
-	Ref    *string         `json:"ref"`
+	Ref *string `json:"ref"`
+	// KeyID is the id of the API key that was changed, or whose override or ban was; nil for another change.
+	KeyID  *int64          `json:"key_id" db:"-"`
 	Before json.RawMessage `json:"before"`
 	After  json.RawMessage `json:"after"`
 	// What says what the change did: "created", "deleted", "changed", or the columns that differ.
@@ -28,28 +30,44 @@ func (d *Database) Changes(ctx context.Context, since time.Duration, most int) (
 	changes, err := rows[Change](ctx, d, `SELECT seq, at, by, kind, ref, before::text::json, after::text::json FROM rate_limit_changes
 WHERE at >= now() - $1::interval ORDER BY at DESC, seq DESC LIMIT $2::bigint`, intervalOf(since), int64(most))
 	for i := range changes {
-		if changes[i].What, err = changes[i].what(); err != nil {
+		if err := changes[i].read(); err != nil {
 			return nil, err
 		}
 	}
 	return changes, err
 }
 
-func (c *Change) what() ([]string, error) {
-	if c.Ref == nil && c.Before == nil && c.After == nil {
-		return []string{"more than 1,000 rows, or all"}, nil
-	}
+// read sets the fields that the rows before and after tell.
+func (c *Change) read() error {
 	var before, after map[string]json.RawMessage
 	if err := errors.Join(unmarshalRow(c.Before, &before), unmarshalRow(c.After, &after)); err != nil {
-		return nil, fmt.Errorf("a line of rate_limit_changes: %w", err)
+		return fmt.Errorf("a line of rate_limit_changes: %w", err)
 	}
+	column := "key_id"
+	if c.Kind == "key" {
+		column = "id"
+	}
+	for _, row := range []map[string]json.RawMessage{before, after} {
+		if id, found := row[column]; found {
+			if err := json.Unmarshal(id, &c.KeyID); err != nil {
+				return fmt.Errorf("a line of rate_limit_changes: %w", err)
+			}
+		}
+	}
+	c.What = c.what(before, after)
+	return nil
+}
+
+func (c *Change) what(before, after map[string]json.RawMessage) []string {
 	switch {
+	case c.Ref == nil && before == nil && after == nil:
+		return []string{"more than 1,000 rows, or all"}
 	case before == nil && after == nil:
-		return []string{"changed"}, nil
+		return []string{"changed"}
 	case before == nil:
-		return []string{created}, nil
+		return []string{created}
 	case after == nil:
-		return []string{"deleted"}, nil
+		return []string{"deleted"}
 	}
 	var what []string
 	for column, value := range after {
@@ -58,7 +76,7 @@ func (c *Change) what() ([]string, error) {
 		}
 	}
 	sort.Strings(what)
-	return what, nil
+	return what
 }
 
 // unmarshalRow leaves row as it is if there is no text.

@@ -72,6 +72,8 @@ type ExplainedKey struct {
 	Hint *string `json:"hint"`
 	// State is valid, expired, revoked or unknown.
 	State string `json:"state"`
+	// Tier is the key's own; nil is that of the user.
+	Tier *string `json:"tier"`
 }
 
 // ExplainedRule says whether a rule applies to a request.
@@ -139,6 +141,15 @@ func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error
 
 	e := &Explanation{At: now, Tier: o.Tier, Reason: o.Reason.String(), Status: o.Status, Rule: o.Rule, Address: address.Unmap().String(), AddressAssumed: !r.Address.IsValid(), Path: path, Host: facts.Host,
 		Key: explainKey(r, id, trace), Bans: []Ban{}, Rules: []ExplainedRule{}, Limits: []ExplainedLimit{}}
+	if e.Key != nil {
+		found, err := value[*string](ctx, d, "SELECT tier FROM rate_limit_api_keys WHERE id = $1", e.Key.ID)
+		if err != nil {
+			return nil, err
+		}
+		if found != nil {
+			e.Key.Tier = *found
+		}
+	}
 	if o.User != "" {
 		e.User = &o.User
 	}

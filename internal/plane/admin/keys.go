@@ -14,6 +14,8 @@ type Key struct {
 	Hint *string `json:"hint"`
 	Name *string `json:"name"`
 	User string  `json:"user"`
+	// Tier is the key's own; nil is that of the user.
+	Tier *string `json:"tier"`
 	// State is valid, expired or revoked.
 	State string `json:"state"`
 	// ExpiresAt is nil for never, and RevokedAt for a key that is not revoked. Both may lie
@@ -35,13 +37,14 @@ type NewKey struct {
 	Hint      string     `json:"hint"`
 	Name      *string    `json:"name"`
 	User      string     `json:"user"`
+	Tier      *string    `json:"tier"`
 	ExpiresAt *time.Time `json:"expires_at"`
 	// Replaces is the key that the new one replaces, which is valid until ReplacedAt.
 	Replaces   *int64     `json:"replaces,omitempty" db:"-"`
 	ReplacedAt *time.Time `json:"replaced_at,omitempty" db:"-"`
 }
 
-var keyColumns = `id, hint, name, user_id, CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired' ELSE 'valid' END,
+var keyColumns = `id, hint, name, user_id, tier, CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired' ELSE 'valid' END,
 	` + endSQL("expires_at") + `, ` + endSQL("revoked_at") + `, revoked_by, replaced_by, created_at`
 
 // Keys returns the keys of a user, or of all users for "", the oldest first.
@@ -66,12 +69,15 @@ func (d *Database) KeysWithUsage(ctx context.Context, user string) ([]Key, error
 	return all, err
 }
 
-// CreateKey makes a key. name may be "", and the zero time is never.
-func (d *Database) CreateKey(ctx context.Context, user, name string, expires time.Time) (*NewKey, error) {
-	made, err := d.insertKey(ctx, `SELECT $1, $2, user_id, nullif($4::text, ''), $5::timestamptz FROM rate_limit_users WHERE user_id = $3`,
-		user, name, timeOrInfinity(expires))
+// CreateKey makes a key. name may be "", a tier of "" is that of the user, and the zero time is never.
+func (d *Database) CreateKey(ctx context.Context, user, name, tier string, expires time.Time) (*NewKey, error) {
+	if err := d.checkTier(ctx, "--tier", tier); err != nil {
+		return nil, err
+	}
+	made, err := d.insertKey(ctx, `SELECT $1, $2, user_id, nullif($4::text, ''), $5::timestamptz, nullif($6::text, '') FROM rate_limit_users WHERE user_id = $3`,
+		user, name, timeOrInfinity(expires), tier)
 	if err == nil && made == nil {
-		err = noUser(user)
+		err = d.noUser(ctx, user)
 	}
 	return made, err
 }
@@ -84,12 +90,46 @@ func (d *Database) insertKey(ctx context.Context, sql string, args ...any) (*New
 		return nil, err
 	}
 	digest, hint := policy.Digest(key), policy.Hint(key)
-	made, err := row[NewKey](ctx, d, "INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at) "+sql+
-		" RETURNING id, hint, name, user_id, "+endSQL("expires_at"), append([]any{digest[:], hint}, args...)...)
+	made, err := row[NewKey](ctx, d, "INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at, tier) "+sql+
+		" RETURNING id, hint, name, user_id, tier, "+endSQL("expires_at"), append([]any{digest[:], hint}, args...)...)
 	if made != nil {
 		made.Key = key
 	}
 	return made, err
+}
+
+var keySettable = []column{
+	{"tier", "text", "the tier of requests with the key; empty: that of the user"},
+	{"name", "text", "what the key is for"},
+	{"expires_at", "timestamptz", "when the key ends: 90d, 2026-12-31 or never"},
+}
+
+// KeySettings are the settings that SetKey knows.
+func KeySettings() []Setting { return append(settings(keySettable), overrideSetting("key")) }
+
+// SetKey changes the settings of an API key that are named, as SetUser does for a user.
+func (d *Database) SetKey(ctx context.Context, id int64, texts []string) (err error) {
+	assignments, err := parseAssignments(texts, settingNames(KeySettings()), isOverride)
+	if err != nil {
+		return err
+	}
+	change, err := d.parseRowChange(ctx, keySettable, assignments)
+	if err != nil {
+		return err
+	}
+	defer func() { err = withValue(err, texts) }()
+	return d.together(ctx, func() error {
+		if _, err := d.execute(ctx, "SELECT FROM rate_limit_api_keys WHERE id = $1 FOR UPDATE", id); err != nil {
+			return err
+		}
+		if _, err := d.key(ctx, id); err != nil {
+			return err
+		}
+		if err := d.changeRow(ctx, "rate_limit_api_keys", "id", id, &change); err != nil {
+			return err
+		}
+		return d.setOverrides(ctx, "key_id", id, &change)
+	})
 }
 
 // RevokeKey ends a key now.
@@ -115,7 +155,7 @@ func noKey(id int64) error {
 	return notFound(fmt.Sprintf("key: %d: no key has this id, see: caddy pg-ratelimit keys list", id))
 }
 
-// RotateKey makes a key in place of a valid one, with its name, end, overrides and bans, and
+// RotateKey makes a key in place of a valid one, with its name, tier, end, overrides and bans, and
 // ends the old key after the grace.
 func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration) (made *NewKey, err error) {
 	err = d.together(ctx, func() error {
@@ -132,7 +172,7 @@ func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration)
 		case old.State != "valid":
 			return fmt.Errorf("key: %d: it is %s: make a new one with: caddy pg-ratelimit keys create", id, old.State)
 		}
-		if made, err = d.insertKey(ctx, `SELECT $1, $2, user_id, name, expires_at FROM rate_limit_api_keys WHERE id = $3`, id); err != nil {
+		if made, err = d.insertKey(ctx, `SELECT $1, $2, user_id, name, expires_at, tier FROM rate_limit_api_keys WHERE id = $3`, id); err != nil {
 			return err
 		}
 		for _, sql := range []string{

@@ -41,3 +41,13 @@ func exchange(names map[string]string, prefix string) string {
 	}
 	return rulePrefix + other
 }
+
+// show exchanges the names in rows of the audit log.
+func (r *renamed) show(all []Audited) {
+	for i := range all {
+		all[i].Prefix = r.shown(all[i].Prefix)
+		for j := 0; j < len(all[i].Also); j += 2 {
+			all[i].Also[j] = r.shown(all[i].Also[j])
+		}
+	}
+}

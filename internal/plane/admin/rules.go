@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // Rule is a rule with its limits. nil lists match everything.
@@ -174,6 +176,16 @@ func (d *Database) DeleteRule(ctx context.Context, name string) error {
 	return d.oneRule(ctx, name, n, err)
 }
 
+// amongSome is edge.Among for names of which there may be many.
+func amongSome(name string, names []string) string {
+	const most = 20
+	question := edge.DidYouMean(name, names)
+	if len(names) > most {
+		names = append(names[:most:most], "…")
+	}
+	return "one of " + strings.Join(names, ", ") + question
+}
+
 // oneRule returns an error if a command has changed no rule.
 func (d *Database) oneRule(ctx context.Context, name string, changed int64, err error) error {
 	if err != nil || changed > 0 {
@@ -186,9 +198,5 @@ func (d *Database) oneRule(ctx context.Context, name string, changed int64, err 
 	if len(names) == 0 {
 		return notFound(fmt.Sprintf("rule: %q: there are no rules", name))
 	}
-	const most = 20
-	if len(names) > most {
-		names = append(names[:most], "…")
-	}
-	return notFound(fmt.Sprintf("rule: %q: must be one of %s", name, strings.Join(names, ", ")))
+	return notFound(fmt.Sprintf("rule: %q: must be %s", name, amongSome(name, names)))
 }

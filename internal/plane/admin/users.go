@@ -3,7 +3,10 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // User is a user with all that the policy knows of it.
@@ -53,6 +56,25 @@ ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`
 
 // User returns a user. A user that only has a ban is found too.
 func (d *Database) User(ctx context.Context, name string) (User, error) {
+	u, err := d.user(ctx, name)
+	if err == nil && u.Tier == nil && len(u.Bans) == 0 {
+		err = d.noUser(ctx, name)
+	}
+	if err != nil {
+		return u, err
+	}
+	if u.Usage, err = d.userUsage(ctx, name); err != nil {
+		return u, err
+	}
+	recent, err := d.recent(ctx, []string{name}, []int64{allKeys})
+	if len(recent) == 1 {
+		u.Recent = &recent[0]
+	}
+	return u, err
+}
+
+// user returns a user without its Usage and Recent. The Tier is nil if the database has no row of the user.
+func (d *Database) user(ctx context.Context, name string) (User, error) {
 	found, err := row[User](ctx, d, userSQL, name)
 	if err != nil {
 		return User{}, err
@@ -67,33 +89,55 @@ func (d *Database) User(ctx context.Context, name string) (User, error) {
 	if u.Overrides, err = rows[Override](ctx, d, userOverridesSQL, name); err != nil {
 		return u, err
 	}
-	if u.Bans, err = d.bans(ctx, "b.user_id = $1 OR b.key_id IN (SELECT id FROM rate_limit_api_keys WHERE user_id = $1)", name); err != nil {
-		return u, err
-	}
-	if found == nil && len(u.Bans) == 0 {
-		return u, noUser(name)
-	}
-	if u.Usage, err = d.userUsage(ctx, name); err != nil {
-		return u, err
-	}
-	recent, err := d.recent(ctx, []string{name}, []int64{allKeys})
-	if len(recent) == 1 {
-		u.Recent = &recent[0]
-	}
+	u.Bans, err = d.bans(ctx, "b.user_id = $1 OR b.key_id IN (SELECT id FROM rate_limit_api_keys WHERE user_id = $1)", name)
 	return u, err
 }
 
-// noUser is the error about a user that is not in the database.
-func noUser(name string) error {
-	return notFound(fmt.Sprintf("user: %q: not in the database: make it with: caddy pg-ratelimit users set USER tier=TIER", name))
+// DeletedUser is a user that was deleted, with the keys, the overrides and the bans of keys that went
+// along.
+type DeletedUser struct {
+	User
+	// StillBanned: the name of the user is banned, as it was before.
+	StillBanned bool `json:"still_banned"`
+}
+
+// DeleteUser deletes a user with its keys and overrides. A ban of the user stays: proxies may know the
+// user from elsewhere. So do the counters, which end by themselves, and the history.
+func (d *Database) DeleteUser(ctx context.Context, name string) (gone DeletedUser, err error) {
+	err = d.together(ctx, func() error {
+		// No key of the user can be made from here on.
+		if _, err := d.execute(ctx, "SELECT FROM rate_limit_users WHERE user_id = $1 FOR UPDATE", name); err != nil {
+			return err
+		}
+		u, err := d.user(ctx, name)
+		if err == nil && u.Tier == nil {
+			err = d.noUser(ctx, name)
+		}
+		if err != nil {
+			return err
+		}
+		gone.User = u
+		gone.Bans = slices.DeleteFunc(u.Bans, func(b Ban) bool { return b.Kind == "user" })
+		gone.StillBanned = len(gone.Bans) < len(u.Bans)
+		gone.Usage = []Usage{}
+		_, err = d.execute(ctx, "DELETE FROM rate_limit_users WHERE user_id = $1", name)
+		return err
+	})
+	return gone, err
+}
+
+// noUser is the error about a user that is not in the database. It asks for a user whose name begins alike.
+func (d *Database) noUser(ctx context.Context, name string) error {
+	const begun, most = 2, 1000
+	letters := []rune(name)
+	others, err := d.UserNames(ctx, string(letters[:min(begun, len(letters))]), most)
+	if err != nil {
+		return err
+	}
+	return notFound(fmt.Sprintf("user: %q: not in the database%s: make it with: caddy pg-ratelimit users set USER tier=TIER", name, edge.DidYouMean(name, others)))
 }
 
 // UserNames are the names of users that begin with a text, at most so many.
 func (d *Database) UserNames(ctx context.Context, prefix string, most int) ([]string, error) {
 	return values[string](ctx, d, "SELECT user_id FROM rate_limit_users WHERE starts_with(user_id, $1::text) ORDER BY user_id LIMIT $2::bigint", prefix, int64(most))
-}
-
-// Tiers are the names of all tiers, in the order of their ranks.
-func (d *Database) Tiers(ctx context.Context) ([]string, error) {
-	return values[string](ctx, d, "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier")
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -167,7 +168,7 @@ func parseAssignments(texts, known []string, isKnown func(name string) bool) ([]
 			return nil, fmt.Errorf("%q: must be name=value, where the name is one of %s", text, strings.Join(known, ", "))
 		}
 		if !isKnown(name) && !slices.Contains(known, name) {
-			return nil, fmt.Errorf("%s: unknown: must be one of %s", name, strings.Join(known, ", "))
+			return nil, fmt.Errorf("%s: unknown: must be %s", name, edge.Among(name, known))
 		}
 		if seen[name] {
 			return nil, fmt.Errorf("%s: must be given once; lists have commas, as in paths=/a/*,/b", name)

@@ -7,7 +7,8 @@
 //
 // # How a request is decided
 //
-//  1. Identity. A request with an API key is of the key's user, and has the user's tier.
+//  1. Identity. A request with an API key is of the key's user, and has the key's own tier,
+//     or else the user's.
 //     A request without a key is of the user that the proxy authenticated. A request
 //     without either is nobody's: its tier is Facts.Tier, and where a rule counts by user,
 //     its network counts instead.

@@ -16,20 +16,24 @@ import (
 // overrides and bans. It is planned each time, since the tables grow by orders of magnitude.
 // The last row has the numbers of the tables. The server finds them after it has locked the
 // tables, so they are those that were read.
-var identitiesSQL = `SELECT 'key', a.digest, json_build_object('KeyID', k.id, 'ExpiresAt', ` + endSQL("k.expires_at") + `, 'RevokedAt', ` + endSQL("k.revoked_at") + `, ` + userSQL + `,
+var identitiesSQL = `SELECT 'key', a.digest, json_build_object('KeyID', k.id, 'ExpiresAt', ` + endSQL("k.expires_at") + `, 'RevokedAt', ` + endSQL("k.revoked_at") + `, ` + keyTierSQL + `, ` + userSQL + `,
 	'Overrides', (SELECT json_agg(` + overrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `),
 	'Bans', ` + keyBansSQL + `)::text
 FROM unnest($1::text[]) AS a(digest) JOIN rate_limit_api_keys k ON k.digest = decode(a.digest, 'hex') JOIN rate_limit_users u ON u.user_id = k.user_id
 UNION ALL
-SELECT 'user', a.user_id, json_build_object(` + userSQL + `,
+SELECT 'user', a.user_id, json_build_object('Tier', u.tier, 'TierUntil', ` + endSQL("u.tier_until") + `, ` + userSQL + `,
 	'Overrides', (SELECT json_agg(` + overrideSQL + `) FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND ` + overrideDueSQL + `),
 	'Bans', (SELECT json_agg(` + banSQL + `) FROM rate_limit_bans b WHERE b.user_id = a.user_id AND b.until > now()))::text
 FROM unnest($2::text[]) AS a(user_id) LEFT JOIN rate_limit_users u ON u.user_id = a.user_id
 UNION ALL
 SELECT 'tables', ` + numbersSQL + `, ''`
 
-var userSQL = `'User', u.user_id, 'Known', u.user_id IS NOT NULL, 'Tier', u.tier, 'TierUntil', ` + endSQL("u.tier_until") + `,
+var userSQL = `'User', u.user_id, 'Known', u.user_id IS NOT NULL,
 	'PeriodStart', u.period_start::text || 'T00:00:00Z', 'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END`
+
+// keyTierSQL is the tier of an API key k, else that of its user. That of the key lasts as long as
+// the key. Tables of an older version may lack the column.
+var keyTierSQL = `'Tier', coalesce(to_jsonb(k)->>'tier', u.tier), 'TierUntil', CASE WHEN to_jsonb(k)->>'tier' IS NULL THEN ` + endSQL("u.tier_until") + ` END`
 
 // keyBansSQL are the bans of an API key k and of its user.
 var keyBansSQL = `(SELECT json_agg(` + banSQL + ` ORDER BY b.id) FROM rate_limit_bans b WHERE (b.key_id = k.id OR b.user_id = k.user_id) AND b.until > now())`

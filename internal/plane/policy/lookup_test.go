@@ -48,6 +48,29 @@ func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
 	}
 }
 
+// The tier of a key counts before that of its user, also after that has ended, and a tier that is
+// renamed keeps its keys. Tables of the version before lack the column.
+func TestAKeyHasATierOfItsOwn(t *testing.T) {
+	s := newSite(t)
+	s.user("ann", "free")
+	s.exec("SELECT rate_limit_rule('test', tiers => '{pro}', per_hour => 7)")
+	p := s.policy(policy.Settings{})
+	for _, change := range []struct{ sql, want string }{
+		{"SELECT", "ann free"},
+		{"UPDATE rate_limit_api_keys SET tier = 'pro'", "ann pro rule/test/per_hour=7"},
+		{"UPDATE rate_limit_users SET tier_until = now() - interval '1 h'", "ann pro rule/test/per_hour=7"},
+		{"UPDATE rate_limit_tiers SET tier = 'best' WHERE tier = 'pro'", "ann best rule/test/per_hour=7"},
+		{"UPDATE rate_limit_api_keys SET tier = NULL", "ann anonymous"},
+		{"UPDATE rate_limit_users SET tier_until = 'infinity'", "ann free"},
+		{"ALTER TABLE rate_limit_api_keys DROP COLUMN tier CASCADE; UPDATE rate_limit_users SET tier = 'best'", "ann best rule/test/per_hour=7"},
+	} {
+		s.exec(change.sql)
+		refresh(t, p)
+		same(t, change.sql, decided(t, p, "key of ann", ""), change.want)
+	}
+	same(t, "a request without a key", decided(t, p, "", "ann"), "ann best rule/test/per_hour=7")
+}
+
 // However many unknown keys arrive, their look-ups share statements. One statement at a time is
 // under way, and at most one begins in 5 ms.
 func TestAFloodOfInventedKeys(t *testing.T) {

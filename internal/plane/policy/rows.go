@@ -228,7 +228,7 @@ type Identity struct {
 	KeyID int64
 
 	User string
-	// Tier is the user's; "" is Facts.Tier.
+	// Tier is the key's own, else the user's; "" is Facts.Tier.
 	Tier string
 	// TierUntil is when Tier ends and Facts.Tier counts; the zero time is never.
 	TierUntil time.Time

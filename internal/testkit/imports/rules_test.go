@@ -87,7 +87,7 @@ var rules = []rule{
 		reason: "it moves rows from a table to files, and knows neither what they mean nor a proxy",
 	}, {
 		dir: "caddymodule/command", ours: []string{"internal/plane/admin", "internal/plane/archive", "internal/proxy/edge", "ratelimit", "internal/plane/policy"},
-		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra"},
+		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra", "github.com/spf13/pflag"},
 		reason: "it prints what admin and archive return; policy is for the form of keys",
 	}, {
 		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/hooks", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres"},

@@ -1,0 +1,142 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Tier is a tier, with what is on it.
+type Tier struct {
+	Tier string `json:"tier"`
+	Rank int64  `json:"rank"`
+	// Users and Keys are how many users are on the tier, and how many API keys have it as their own.
+	Users int64 `json:"users"`
+	Keys  int64 `json:"keys"`
+	// Rules are the rules for the tier, and maybe for others.
+	Rules   []string `json:"rules"`
+	Comment *string  `json:"comment"`
+}
+
+// Tiers returns all tiers, in the order of their ranks.
+func (d *Database) Tiers(ctx context.Context) ([]Tier, error) {
+	return rows[Tier](ctx, d, `SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier), (SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier),
+	ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name), t.comment
+FROM rate_limit_tiers t ORDER BY t.rank, t.tier`)
+}
+
+// TierNames are the names of all tiers, in the order of their ranks.
+func (d *Database) TierNames(ctx context.Context) ([]string, error) {
+	return values[string](ctx, d, "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier")
+}
+
+var tierColumns = []column{
+	{"rank", "bigint", "the order of tiers in lists, lowest first"},
+	{"comment", "text", "for people"},
+}
+
+// TierSettings are the settings that SetTier knows.
+func TierSettings() []Setting { return settings(tierColumns) }
+
+// SetTier makes a tier, or changes the settings that are named, as SetUser does for a user. A new tier
+// needs none. It reports whether the tier is new.
+func (d *Database) SetTier(ctx context.Context, name string, texts []string) (isNew bool, err error) {
+	var assignments []assignment
+	if len(texts) > 0 {
+		if assignments, err = parseAssignments(texts, settingNames(TierSettings()), func(string) bool { return false }); err != nil {
+			return false, err
+		}
+	}
+	change, err := d.parseRowChange(ctx, tierColumns, assignments)
+	if err != nil {
+		return false, err
+	}
+	err = d.together(ctx, func() error {
+		isNew, err = d.makeOrChange(ctx, "rate_limit_tiers", "tier", name, &change, func() error { return nil })
+		return err
+	})
+	return isNew, withValue(err, []string{"tier=" + name})
+}
+
+// RenameTier gives a tier another name, which its users, keys, overrides and rules then have.
+func (d *Database) RenameTier(ctx context.Context, name, to string) error {
+	err := d.together(ctx, func() error {
+		taken, err := value[bool](ctx, d, "SELECT true FROM rate_limit_tiers WHERE tier = $1", to)
+		if err == nil && taken != nil {
+			err = &ratelimit.FieldError{Field: "tier", Value: to, Want: "a name that no tier has"}
+		}
+		if err != nil {
+			return err
+		}
+		changed, err := d.execute(ctx, "UPDATE rate_limit_tiers SET tier = $2 WHERE tier = $1", name, to)
+		if err == nil && changed == 0 {
+			err = d.noTier(ctx, name)
+		}
+		return err
+	})
+	return withValue(err, []string{"tier=" + to})
+}
+
+// DeleteTier deletes a tier that nothing uses. The error names what uses it.
+func (d *Database) DeleteTier(ctx context.Context, name string) error {
+	if name == edge.DefaultTier {
+		return fmt.Errorf("tier: %q: must stay: it is the tier of requests without a user", name)
+	}
+	return d.together(ctx, func() error {
+		// No user and no key can get the tier from here on.
+		if _, err := d.execute(ctx, "SELECT FROM rate_limit_tiers WHERE tier = $1 FOR UPDATE", name); err != nil {
+			return err
+		}
+		all, err := d.Tiers(ctx)
+		if err != nil {
+			return err
+		}
+		overrides, err := value[int64](ctx, d, "SELECT count(*) FROM rate_limit_overrides WHERE tier = $1", name)
+		if err != nil {
+			return err
+		}
+		for i := range all {
+			if t := &all[i]; t.Tier == name {
+				if uses := t.uses(*overrides); len(uses) > 0 {
+					return fmt.Errorf("tier: %q: is used by %s: change or delete these first, or see: caddy pg-ratelimit tiers rename", name, strings.Join(uses, ", "))
+				}
+			}
+		}
+		deleted, err := d.execute(ctx, "DELETE FROM rate_limit_tiers WHERE tier = $1", name)
+		if err == nil && deleted == 0 {
+			err = d.noTier(ctx, name)
+		}
+		return err
+	})
+}
+
+// uses names what uses a tier.
+func (t *Tier) uses(overrides int64) []string {
+	var all []string
+	for _, u := range []struct {
+		n    int64
+		what string
+	}{{t.Users, "user"}, {t.Keys, "API key"}, {overrides, "override"}} {
+		if u.n == 1 {
+			all = append(all, "1 "+u.what)
+		} else if u.n > 1 {
+			all = append(all, fmt.Sprintf("%d %ss", u.n, u.what))
+		}
+	}
+	for _, rule := range t.Rules {
+		all = append(all, fmt.Sprintf("the rule %q", rule))
+	}
+	return all
+}
+
+// noTier is the error about a tier that is not in the database.
+func (d *Database) noTier(ctx context.Context, name string) error {
+	tiers, err := d.TierNames(ctx)
+	if err != nil {
+		return err
+	}
+	return notFound(fmt.Sprintf("tier: %q: must be %s", name, amongSome(name, tiers)))
+}
