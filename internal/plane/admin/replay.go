@@ -107,6 +107,15 @@ func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) 
 	if err != nil {
 		return nil, err
 	}
+	t, err := d.replay(ctx, q, limits)
+	if err != nil {
+		return nil, err
+	}
+	return &t.replay, t.check(q)
+}
+
+// replay decides the recorded requests of a rule with limits.
+func (d *Database) replay(ctx context.Context, q *ReplayQuery, limits *replayLimits) (*trial, error) {
 	t := newTrial(limits)
 	// Each day is a statement of its own, so that the server never sorts more than a partition.
 	for from := q.From.UTC(); from.Before(q.Until); {
@@ -123,7 +132,7 @@ func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) 
 	r.Rule, r.From, r.Until, r.Limits = q.Rule, q.From, q.Until, limits.listed
 	r.WarmUntil = q.From.Add(limits.window())
 	t.conclude(q.Most)
-	return r, t.check(q)
+	return t, nil
 }
 
 func (d *Database) replayDay(ctx context.Context, t *trial, rule string, p Period) error {
