@@ -182,7 +182,9 @@ func (d *Database) makeChanges(ctx context.Context, plan *PolicyPlan) error {
 	rules := map[string]*policyfile.Change{}
 	for i := range plan.Changes {
 		if c := &plan.Changes[i]; c.Outcome != policyfile.Kept && (c.Table == policyfile.Limits || c.Table == policyfile.Rules) {
-			rules[c.Row.Values[0].(string)] = c
+			if rule := c.Row.Values[0].(string); rules[rule] == nil { // the rule itself comes first
+				rules[rule] = c
+			}
 		}
 	}
 	unknown, err := d.unknownTiers(ctx)

@@ -26,7 +26,7 @@ var columnSQLs = map[policyfile.Kind]columnSQL{
 	policyfile.Networks: {"%[1]s::text[]", "(" + listSQL + ")::cidr[]"},
 	policyfile.Duration: {"(extract(epoch FROM %[1]s) * 1000000)::bigint || 'us'", durationSQL},
 	policyfile.Moment:   {momentSQL(endSQL("%[1]s")), "replace(r->>%[2]d, 'never', 'infinity')::timestamptz"},
-	policyfile.Range:    {"coalesce(" + momentSQL("lower(" + boundedSQL + ")") + ", '') || '..' || coalesce(" + momentSQL("upper("+boundedSQL+")") + ", '')", "tstzrange(nullif(split_part(r->>%[2]d, '..', 1), '')::timestamptz, nullif(split_part(r->>%[2]d, '..', 2), '')::timestamptz)"},
+	policyfile.Range:    {"coalesce(" + momentSQL("lower("+boundedSQL+")") + ", '') || '..' || coalesce(" + momentSQL("upper("+boundedSQL+")") + ", '')", "tstzrange(nullif(split_part(r->>%[2]d, '..', 1), '')::timestamptz, nullif(split_part(r->>%[2]d, '..', 2), '')::timestamptz)"},
 	policyfile.Day:      {"%[1]s::text", "(r->>%[2]d)::date"},
 	policyfile.Digest:   {"encode(%[1]s, 'hex')", "decode(r->>%[2]d, 'hex')"},
 	// No key has the id 0, so a constraint refuses a digest that no key has.
