@@ -59,7 +59,7 @@ limit  spare/per_day
 		t.Errorf("%+v, %v", plan, err)
 	}
 	s.stdin = "rules:\n- name: plan\n  mode: of\n"
-	s.fails([]string{"standard input:\n", `line 2: rule "plan": `, `line 3: mode: "of": must be`}, "policy", "apply", "-")
+	s.fails([]string{"standard input:\n", `line 3: rule "plan": mode: "of": must be`}, "policy", "apply", "-")
 	s.fails([]string{"--replay", "--dry-run"}, "policy", "apply", "policy.yaml", "--replay", "7d")
 	s.fails([]string{"reading the policy", "nothing.yaml"}, "policy", "apply", "nothing.yaml")
 }

@@ -5,7 +5,7 @@
 //   - tables.go: which columns of which tables the file has
 //   - values.go: the values of columns, each in one form
 //   - policy.go: the rows of a file or of a database
-//   - parse.go, near.go: a file becomes rows, or errors that say where and what
+//   - parse.go: a file becomes rows, or errors that say where and what
 //   - write.go: rows become a file. Equal rows become equal files.
 //   - diff.go: what differs
 package policyfile

@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -32,12 +33,9 @@ func Parse(text []byte) (*Policy, error) {
 		return nil, errors.Join(errors.New("the file must be one document of YAML"), err)
 	}
 	p := &parser{seen: map[string]int{}}
-	err := p.fields(document.Content[0], sections(), func(name string, value *yaml.Node) {
+	fields(document.Content[0], sections(), func(name string, value *yaml.Node) {
 		p.section(slices.IndexFunc(Tables[:], func(t Table) bool { return t.Section == name }), value, nil)
-	})
-	if err != nil {
-		p.errs = append(p.errs, err)
-	}
+	}, func(line int, err error) { p.errs = append(p.errs, fmt.Errorf("line %d: %w", line, err)) })
 	p.checkRules()
 	return &p.policy, errors.Join(p.errs...)
 }
@@ -63,22 +61,22 @@ func resolve(n *yaml.Node) *yaml.Node {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// fields calls each for the fields of a mapping that have a value. The error is that of all fields
-// that are unknown, or there twice.
-func (p *parser) fields(n *yaml.Node, known []string, each func(name string, value *yaml.Node)) error {
+// fields calls each for the fields of a mapping that have a value, and wrong for those that are unknown
+// or there twice.
+func fields(n *yaml.Node, known []string, each func(name string, value *yaml.Node), wrong func(line int, err error)) {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {
-		return fmt.Errorf("line %d: must be fields, each as NAME: VALUE", n.Line)
+		wrong(n.Line, errors.New("must be fields, each as NAME: VALUE"))
+		return
 	}
-	var errs []error
 	lines := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name := n.Content[i]
 		switch {
 		case !slices.Contains(known, name.Value):
-			errs = append(errs, fmt.Errorf("line %d: %w", name.Line, unknownField(name.Value, known)))
+			wrong(name.Line, fmt.Errorf("%s: unknown: must be %s", name.Value, edge.Among(name.Value, known)))
 		case lines[name.Value] > 0:
-			errs = append(errs, fmt.Errorf("line %d: %s: must be given once, and is on line %d as well", name.Line, name.Value, lines[name.Value]))
+			wrong(name.Line, fmt.Errorf("%s: must be given once, and is on line %d as well", name.Value, lines[name.Value]))
 		default:
 			lines[name.Value] = name.Line
 			if value := resolve(n.Content[i+1]); !isNull(value) {
@@ -86,7 +84,6 @@ func (p *parser) fields(n *yaml.Node, known []string, each func(name string, val
 			}
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // section reads the list of the rows of a table. rule is that of limits.
@@ -123,8 +120,11 @@ func (p *parser) row(table int, n *yaml.Node, rule any) {
 		known = known[1:]
 	}
 	given := map[string]bool{}
-	var errs []error
-	err := p.fields(n, known, func(name string, value *yaml.Node) {
+	var wrong []func() error // until the row has its name
+	isWrong := func(line int, err error) {
+		wrong = append(wrong, func() error { return t.aboutLine(line, &row, err) })
+	}
+	fields(n, known, func(name string, value *yaml.Node) {
 		given[name] = true
 		if table == Rules && name == Tables[Limits].Section {
 			limits = value
@@ -133,24 +133,21 @@ func (p *parser) row(table int, n *yaml.Node, rule any) {
 		at := t.place(name)
 		var err error
 		if row.Values[at], err = t.Columns[at].read(value); err != nil {
-			errs = append(errs, fmt.Errorf("line %d: %w", value.Line, err))
+			isWrong(value.Line, err)
 		}
-	})
-	if err != nil {
-		errs = append(errs, err)
-	}
+	}, isWrong)
 	for i := range t.Columns {
 		if c := &t.Columns[i]; c.Needed && !given[c.Field] && !(table == Limits && i == 0) {
-			errs = append(errs, &ratelimit.FieldError{Field: c.Field, Want: "given, as " + kinds[c.Kind].want})
+			isWrong(n.Line, &ratelimit.FieldError{Field: c.Field, Want: "given, as " + kinds[c.Kind].want})
 		}
 	}
 	key := t.Kind + "\x00" + t.key(&row)
-	if p.seen[key] > 0 && errs == nil {
-		errs = append(errs, fmt.Errorf("must be there once, and is on line %d as well", p.seen[key]))
+	if p.seen[key] > 0 && wrong == nil {
+		isWrong(n.Line, fmt.Errorf("must be there once, and is on line %d as well", p.seen[key]))
 	}
 	p.seen[key] = n.Line
-	if errs != nil {
-		p.errs = append(p.errs, t.About(&row, errors.Join(errs...)))
+	for _, err := range wrong {
+		p.errs = append(p.errs, err())
 	}
 	p.policy.Rows[table] = append(p.policy.Rows[table], row)
 	if limits != nil {

@@ -177,11 +177,13 @@ func shortDigest(name string) string {
 	return name
 }
 
-// About is an error about a row of the file, with its line.
-func (t *Table) About(r *Row, err error) error {
+// About is an error about a row, with its line if it is of the file.
+func (t *Table) About(r *Row, err error) error { return t.aboutLine(r.Line, r, err) }
+
+func (t *Table) aboutLine(line int, r *Row, err error) error {
 	name := fmt.Sprintf("%s %q", t.Kind, t.RowName(r))
-	if r.Line == 0 {
+	if line == 0 {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return fmt.Errorf("line %d: %s: %w", r.Line, name, err)
+	return fmt.Errorf("line %d: %s: %w", line, name, err)
 }

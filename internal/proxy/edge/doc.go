@@ -4,6 +4,7 @@
 // driver of the database.
 //
 //   - setting.go, limit_settings.go, tables.go: the settings, with their names, their values and their help.
+//   - misspelt.go: which name a misspelt one may be.
 //   - limit.go, cost.go, rows.go, network.go, request.go, credentials.go: the limits of a configuration
 //     and the hits that a request makes on them.
 //   - store.go, password.go: where they are counted.
