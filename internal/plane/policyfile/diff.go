@@ -41,21 +41,21 @@ func Diff(have, want *Policy, prune bool) []Change {
 			continue
 		}
 		t := &Tables[table]
+		there := have.sorted(table)
 		old := map[string]*Row{}
-		for _, row := range have.sorted(table) {
-			old[t.key(&row)] = &row
+		for i := range there {
+			old[there[i].key] = &there[i]
 		}
 		named := map[string]bool{}
 		for _, row := range want.sorted(table) {
-			key := t.key(&row)
-			named[key] = true
-			if c := t.change(old[key], &row); c != nil {
+			named[row.key] = true
+			if c := t.change(old[row.key], &row); c != nil {
 				c.Table = table
 				changes = append(changes, *c)
 			}
 		}
-		for _, row := range have.sorted(table) {
-			if named[t.key(&row)] {
+		for _, row := range there {
+			if named[row.key] {
 				continue
 			}
 			c := Change{Kind: t.Kind, Name: t.RowName(&row), Outcome: Kept, Before: t.fields(&row), Table: table, Row: &row}

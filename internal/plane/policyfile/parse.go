@@ -149,7 +149,7 @@ func (p *parser) row(table int, n *yaml.Node, rule any) {
 	for _, err := range wrong {
 		p.errs = append(p.errs, err())
 	}
-	p.policy.Rows[table] = append(p.policy.Rows[table], row)
+	p.policy.add(table, row)
 	if limits != nil {
 		p.section(Limits, limits, row.Values[0])
 	}

@@ -13,6 +13,8 @@ type Row struct {
 	Values []any
 	// Line is that of the file; 0 for a row of the database.
 	Line int
+
+	key string // the fields that name the row
 }
 
 // Policy is what a file or a database has.
@@ -45,8 +47,13 @@ func (p *Policy) AddRow(table int, values []any) error {
 			return fmt.Errorf("a row of %s: %w", t.Name, err)
 		}
 	}
-	p.Rows[table] = append(p.Rows[table], row)
+	p.add(table, row)
 	return nil
+}
+
+func (p *Policy) add(table int, row Row) {
+	row.key = Tables[table].key(&row)
+	p.Rows[table] = append(p.Rows[table], row)
 }
 
 // key has the fields that name a row.
@@ -63,6 +70,5 @@ func (t *Table) key(r *Row) string {
 
 // sorted are the rows of a table in the order of their keys.
 func (p *Policy) sorted(table int) []Row {
-	t := &Tables[table]
-	return slices.SortedFunc(slices.Values(p.Rows[table]), func(a, b Row) int { return cmp.Compare(t.key(&a), t.key(&b)) })
+	return slices.SortedFunc(slices.Values(p.Rows[table]), func(a, b Row) int { return cmp.Compare(a.key, b.key) })
 }
