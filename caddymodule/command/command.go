@@ -5,7 +5,7 @@
 //   - connect.go: which database
 //   - arguments.go, flags.go, completion.go: arguments and flags, and what a shell suggests for them
 //   - output.go, cells.go: JSON for programs, tables for people
-//   - rules.go, tiers.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, migrate.go, uninstall.go:
+//   - policy.go, rules.go, tiers.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, migrate.go, uninstall.go:
 //     the commands on the policy and the proxies
 //   - settings.go: the settings of a configuration
 //   - audit.go, follow.go, usage.go, replay.go, upkeep.go, archive.go, forget.go: those on the history
@@ -66,7 +66,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
   caddy pg-ratelimit keys create --user acme
   caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`
 	group(root,
-		migrateCommand(t), rulesCommand(t), tiersCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
+		migrateCommand(t), policyCommand(t), rulesCommand(t), tiersCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
 		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), settingsCommand(t), pauseCommand(t), resumeCommand(t),
 		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), forgetCommand(t), uninstallCommand(t),
 	)

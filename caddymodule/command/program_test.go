@@ -166,6 +166,7 @@ func TestTheProgramSuggests(t *testing.T) {
 		{[]string{"replay", "--rule", "plan", "per_h"}, []string{"per_hour=\tthe same for an hour"}},
 		{[]string{"replay", "--rule", "plan", "algorithm=g"}, []string{"algorithm=gcra"}},
 		{[]string{"replay", "--rule", "plan", "ti"}, nil},
+		{[]string{"policy", "apply", ""}, []string{"yaml", "yml"}}, // the ends of files
 	} {
 		out := s.caddy(append([]string{"__complete", "pg-ratelimit", "--dsn", s.dsn}, c.args...)...)
 		lines := strings.Split(strings.TrimSpace(out.stdout), "\n")

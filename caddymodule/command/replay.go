@@ -56,9 +56,7 @@ Settings:
 			if err != nil {
 				return err
 			}
-			for i := range r.Changed {
-				hideIn(&r.Changed[i].Key, r.Changed[i].User)
-			}
+			hideReplay(r)
 			return show(c, r, nil, addReplay)
 		}),
 	}
@@ -68,6 +66,16 @@ Settings:
 	must(cmd.MarkFlagRequired("rule"))
 	t.mayComplete(cmd, "rule", t.completeOne(ruleNames))
 	return cmd
+}
+
+// hideReplay hides the API keys in a replay. nil has none.
+func hideReplay(r *admin.Replay) {
+	if r == nil {
+		return
+	}
+	for i := range r.Changed {
+		hideIn(&r.Changed[i].Key, r.Changed[i].User)
+	}
 }
 
 // addReplay adds a replay: the limits, the numbers, what they do not say, and the counters of which

@@ -143,16 +143,19 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"}, {"replay", "--rule", "plan", "per_hour=3"}, {"upkeep"}, {"forget", "--user", "acme", "--dry-run"},
 		{"top"}, {"get", "rule/plan/per_hour", "acme"}, {"reset", "rule/plan/per_hour", "acme"}, {"keys", "revoke", "2"}, {"ban", "192.0.2.0/24"}, {"bans"}, {"unban", "192.0.2.0/24"},
 		{"users", "ban", "acme"}, {"users", "unban", "acme"}, {"rules", "disable", "plan"}, {"rules", "enable", "plan"}, {"changes"}, {"users", "delete", "acme"}, {"nodes"}, {"pause", "--for", "1h"}, {"resume"}, {"rules", "delete", "plan"},
+		{"policy", "export", "--users"}, {"policy", "diff", "--users", "-"}, {"policy", "apply", "--users", "-"},
 	} {
+		a.stdin = "tiers: []\nusers: []\nrules: [{name: plan, action: block}]\n"
 		if out := a.run(args...); out.err != nil {
 			t.Errorf("the administrator's %q: %v", args, out.err)
 		}
 	}
 
 	p := s.as(proxy)
+	p.stdin = a.stdin
 	for _, args := range [][]string{
 		{"rules", "set", "plan", "per_hour=7"}, {"rules", "set", "plan", "limit.ten=3/10s"}, {"rules", "delete", "plan"}, {"users", "set", "acme", "tier=anonymous"}, {"keys", "create", "--user", "acme"},
-		{"keys", "revoke", "1"}, {"keys", "set", "1", "tier="}, {"tiers", "set", "new"}, {"users", "delete", "acme"}, {"ban", "192.0.2.0/24"}, {"unban", "192.0.2.0/24"}, {"changes"}, {"pause"}, {"resume"},
+		{"keys", "revoke", "1"}, {"keys", "set", "1", "tier="}, {"tiers", "set", "new"}, {"users", "delete", "acme"}, {"ban", "192.0.2.0/24"}, {"unban", "192.0.2.0/24"}, {"changes"}, {"pause"}, {"resume"}, {"policy", "apply", "--users", "-"},
 		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"}, {"forget", "--user", "acme"},
 	} {
 		p.fails([]string{"the role ", "may not do this: permission denied for", "see Roles in docs/policy.md"}, args...)

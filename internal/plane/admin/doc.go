@@ -7,6 +7,7 @@
 //   - values.go: settings of the form name=value
 //   - migrate.go: the tables
 //   - rules.go, rule_set.go, rule_limits.go: rules and their limits
+//   - policy_file.go, policy_rows.go, policy_replay.go: the policy as a file
 //   - users.go, user_set.go, keys.go, bans.go: users, API keys, bans
 //   - explain.go, left.go: what the policy does with a request
 //   - counters.go, renamed.go: counters

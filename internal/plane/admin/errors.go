@@ -71,8 +71,8 @@ func (d *Database) failure(err error) error {
 			return tooOld(major)
 		}
 	}
-	if strings.HasPrefix(failed.Code, classIntegrity) && strings.Contains(failed.ConstraintName, "_must_") {
-		broken := &constraintError{name: failed.ConstraintName}
+	if name := failed.ConstraintName; strings.HasPrefix(failed.Code, classIntegrity) && (strings.Contains(name, "_must_") || strings.Contains(name, "_needs_")) {
+		broken := &constraintError{name: name}
 		// Of a check, the detail is the whole row.
 		if failed.Code != checkViolation {
 			broken.detail = failed.Detail

@@ -107,6 +107,15 @@ func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) 
 	if err != nil {
 		return nil, err
 	}
+	t, err := d.replay(ctx, q, limits)
+	if err != nil {
+		return nil, err
+	}
+	return &t.replay, t.check(q)
+}
+
+// replay decides the recorded requests of a rule with limits.
+func (d *Database) replay(ctx context.Context, q *ReplayQuery, limits *replayLimits) (*trial, error) {
 	names, err := d.renamedRules(ctx)
 	if err != nil {
 		return nil, err
@@ -128,7 +137,7 @@ func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) 
 	r.Rule, r.From, r.Until, r.Limits = q.Rule, q.From, q.Until, limits.listed
 	r.WarmUntil = q.From.Add(limits.window())
 	t.conclude(q.Most)
-	return r, t.check(q)
+	return t, nil
 }
 
 func (d *Database) replayDay(ctx context.Context, t *trial, prefix string, p Period) error {

@@ -51,40 +51,46 @@ func ReplaySettings() []Setting {
 
 // replayLimits reads the limits of a rule as SetRule would make them, in a transaction that is
 // rolled back.
-func (d *Database) replayLimits(ctx context.Context, rule string, settings []string) (*replayLimits, error) {
+func (d *Database) replayLimits(ctx context.Context, rule string, settings []string) (l *replayLimits, err error) {
 	change, err := parseReplay(settings)
 	if err != nil {
 		return nil, err
 	}
-	l := &replayLimits{place: map[string]int{}, own: map[string][]policy.Override{}, byKey: map[int64][]policy.Override{}}
-	l.costIsSet = slices.ContainsFunc(settings, func(setting string) bool { return strings.HasPrefix(setting, "cost=") })
 	err = d.undone(ctx, func() error {
-		type head struct {
-			Action  string
-			CountBy []string
-		}
-		found, err := rows[head](ctx, d, "SELECT action, count_by FROM rate_limit_rules WHERE name = $1", rule)
-		if err != nil {
-			return err
-		}
-		if err := d.oneRule(ctx, rule, int64(len(found)), nil); err != nil {
-			return err
-		}
-		if action := found[0].Action; action != policy.Charge.String() {
-			return &ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action}
-		}
 		if len(settings) > 0 {
 			// A rule that is off may lack limits: the error about that is this function's.
-			if _, err := d.execute(ctx, "UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule); err != nil {
+			n, err := d.execute(ctx, "UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule)
+			if err := d.oneRule(ctx, rule, n, err); err != nil {
 				return err
 			}
 			if _, err := d.changeRule(ctx, rule, &change); err != nil {
 				return withValue(err, settings)
 			}
 		}
-		return l.read(ctx, d, rule, slices.Contains(found[0].CountBy, "user") || slices.Contains(found[0].CountBy, "key"))
+		l, err = d.limitsOf(ctx, rule)
+		return err
 	})
+	if err == nil {
+		l.costIsSet = slices.ContainsFunc(settings, func(setting string) bool { return strings.HasPrefix(setting, "cost=") })
+	}
 	return l, err
+}
+
+// limitsOf reads the limits of a rule, for a replay.
+func (d *Database) limitsOf(ctx context.Context, rule string) (*replayLimits, error) {
+	l := &replayLimits{place: map[string]int{}, own: map[string][]policy.Override{}, byKey: map[int64][]policy.Override{}}
+	type head struct {
+		Action  string
+		CountBy []string
+	}
+	found, err := rows[head](ctx, d, "SELECT action, count_by FROM rate_limit_rules WHERE name = $1", rule)
+	if err := d.oneRule(ctx, rule, int64(len(found)), err); err != nil {
+		return nil, err
+	}
+	if action := found[0].Action; action != policy.Charge.String() {
+		return nil, &ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action}
+	}
+	return l, l.read(ctx, d, rule, slices.Contains(found[0].CountBy, "user") || slices.Contains(found[0].CountBy, "key"))
 }
 
 // read reads the limits, the overrides and the billing periods. person: the rule counts by user or key.

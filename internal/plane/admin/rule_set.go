@@ -187,32 +187,46 @@ func (d *Database) changeRule(ctx context.Context, name string, change *ruleChan
 // could then not use the rule, or another rule that they can use now.
 func (d *Database) usably(ctx context.Context, name string, commands func() error) error {
 	return d.together(ctx, func() error {
-		before, err := d.wrongRules(ctx)
-		if err != nil {
-			return err
-		}
-		was := map[string]bool{}
-		for _, w := range before {
-			was[w.Rule] = was[w.Rule] || w.Override == ""
-		}
-		if err := commands(); err != nil {
-			return err
-		}
-		after, err := d.wrongRules(ctx)
-		if err != nil {
-			return err
-		}
-		for _, w := range after {
-			switch {
-			case w.Override != "":
-			case w.Rule == name:
+		return d.stillUsable(ctx, func(w policy.Wrong) error {
+			if w.Rule == name {
 				return w.Err
-			case !was[w.Rule]:
-				err = fmt.Errorf("the rule %q could no longer be used: %w", w.Rule, w.Err)
 			}
-		}
-		return err
+			return nil
+		}, commands)
 	})
+}
+
+// stillUsable runs commands that change rules, in the transaction of the caller. It fails if proxies
+// could then not use one of these rules, for which own returns an error, or another rule that they can
+// use now.
+func (d *Database) stillUsable(ctx context.Context, own func(policy.Wrong) error, commands func() error) error {
+	before, err := d.wrongRules(ctx)
+	if err != nil {
+		return err
+	}
+	was := map[string]bool{}
+	for _, w := range before {
+		was[w.Rule] = was[w.Rule] || w.Override == ""
+	}
+	if err := commands(); err != nil {
+		return err
+	}
+	after, err := d.wrongRules(ctx)
+	if err != nil {
+		return err
+	}
+	for _, w := range after {
+		if w.Override != "" {
+			continue
+		}
+		if err := own(w); err != nil {
+			return err
+		}
+		if !was[w.Rule] {
+			err = fmt.Errorf("the rule %q could no longer be used: %w", w.Rule, w.Err)
+		}
+	}
+	return err
 }
 
 // wrongRules says which rules and overrides proxies cannot use, and why: by compiling them as proxies do.

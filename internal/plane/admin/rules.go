@@ -144,17 +144,24 @@ func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) err
 // or renamed or deleted after the rule was made. Proxies use such a rule, since a setting of
 // their own can name any tier.
 func (d *Database) findUnknownTiers(ctx context.Context, rules map[string]*Rule) error {
-	found, err := rows[struct{ Rule, Tiers string }](ctx, d, `SELECT r.name, string_agg(quote_literal(t), ', ' ORDER BY t) FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t
-WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name`)
-	if err != nil {
-		return err
-	}
-	for _, f := range found {
-		if r := rules[f.Rule]; r != nil {
-			r.Warnings = append(r.Warnings, "tiers: "+f.Tiers+": not in rate_limit_tiers, so no user has them")
+	unknown, err := d.unknownTiers(ctx)
+	for rule, tiers := range unknown {
+		if r := rules[rule]; r != nil {
+			r.Warnings = append(r.Warnings, "tiers: "+tiers+": not in rate_limit_tiers, so no user has them")
 		}
 	}
-	return nil
+	return err
+}
+
+// unknownTiers are the tiers that rules name and that are not in rate_limit_tiers, by rule.
+func (d *Database) unknownTiers(ctx context.Context) (map[string]string, error) {
+	found, err := rows[struct{ Rule, Tiers string }](ctx, d, `SELECT r.name, string_agg(quote_literal(t), ', ' ORDER BY t) FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t
+WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name`)
+	unknown := map[string]string{}
+	for _, f := range found {
+		unknown[f.Rule] = f.Tiers
+	}
+	return unknown, err
 }
 
 // RuleNames are the names of all rules, in their order.

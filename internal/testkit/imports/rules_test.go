@@ -57,6 +57,9 @@ var rules = []rule{
 		dir: "internal/plane/policy", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "ratelimit", "ratelimit/postgres"},
 		reason: "decisions about rules are pure functions; what reads the rules knows a database as a postgres.DB",
 	}, {
+		dir: "internal/plane/policyfile", ours: []string{"internal/plane/policy", "internal/proxy/edge", "ratelimit"}, others: []string{"go.yaml.in/yaml/v3"},
+		reason: "it is the form of a file, and knows no database; edge is for names that are misspelt",
+	}, {
 		dir: "internal/plane/history", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "ratelimit", "ratelimit/postgres"},
 		reason: "it writes what others decided, and knows a database as a postgres.DB",
 	}, {
@@ -78,7 +81,7 @@ var rules = []rule{
 		dir: "traefikplugin", ours: []string{"internal/core/batch", "internal/proxy/edge", "internal/core/lease", "internal/proxy/pgwire", "ratelimit", "internal/plane/history", "internal/plane/policy", "ratelimit/postgres"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type, batch for the interpreter",
 	}, {
-		dir: "internal/plane/admin", ours: []string{"internal/proxy/edge", "ratelimit", "internal/core/algorithm", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres", "internal/core/schema"},
+		dir: "internal/plane/admin", ours: []string{"internal/proxy/edge", "ratelimit", "internal/core/algorithm", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "internal/plane/policyfile", "ratelimit/postgres", "internal/core/schema"},
 		others: []string{"github.com/jackc/pgx/v5"},
 		reason: "it is what administrators do with the database, and knows no proxy; edge is for which headers are secret, algorithm for deciding requests again",
 	}, {
@@ -86,7 +89,7 @@ var rules = []rule{
 		others: []string{"github.com/cespare/xxhash/v2", "github.com/jackc/pgx/v5", "github.com/minio/minio-go/v7", "github.com/parquet-go/parquet-go"},
 		reason: "it moves rows from a table to files, and knows neither what they mean nor a proxy",
 	}, {
-		dir: "caddymodule/command", ours: []string{"internal/plane/admin", "internal/plane/archive", "internal/proxy/edge", "ratelimit", "internal/plane/policy"},
+		dir: "caddymodule/command", ours: []string{"internal/plane/admin", "internal/plane/archive", "internal/proxy/edge", "ratelimit", "internal/plane/policy", "internal/plane/policyfile"},
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra", "github.com/spf13/pflag"},
 		reason: "it prints what admin and archive return; policy is for the form of keys",
 	}, {

@@ -1,0 +1,128 @@
+package policyfile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// What becomes of a row.
+const (
+	Created = "created"
+	Changed = "changed"
+	Deleted = "deleted"
+	Kept    = "kept" // it is in the database and not in the file
+)
+
+// Change is what becomes of a row.
+type Change struct {
+	Kind    string         `json:"kind"`
+	Name    string         `json:"name"`
+	Outcome string         `json:"outcome"`
+	Before  map[string]any `json:"before"`
+	After   map[string]any `json:"after"`
+	// What says what the change does, for people.
+	What []string `json:"-"`
+
+	// Table is the place of its table, and Row the row of the file, or, if that has none, of the database.
+	Table int  `json:"-"`
+	Row   *Row `json:"-"`
+}
+
+// Diff returns what a policy must change to be as a file wants it. Rows that the file does not name
+// are deleted with prune, and kept without. Sections that the file does not have are left alone.
+func Diff(have, want *Policy, prune bool) []Change {
+	changes := []Change{}
+	for table := range Tables {
+		if !want.Has[table] {
+			continue
+		}
+		t := &Tables[table]
+		there := have.sorted(table)
+		old := map[string]*Row{}
+		for i := range there {
+			old[there[i].key] = &there[i]
+		}
+		named := map[string]bool{}
+		for _, row := range want.sorted(table) {
+			named[row.key] = true
+			if c := t.change(old[row.key], &row); c != nil {
+				c.Table = table
+				changes = append(changes, *c)
+			}
+		}
+		for _, row := range there {
+			if named[row.key] {
+				continue
+			}
+			c := Change{Kind: t.Kind, Name: t.RowName(&row), Outcome: Kept, Before: t.fields(&row), Table: table, Row: &row}
+			c.After = c.Before
+			// The tier of requests without a user is always there.
+			if prune && !(table == Tiers && c.Name == "anonymous") {
+				c.Outcome, c.After = Deleted, nil
+				if t.Takes != "" {
+					c.What = []string{"with " + t.Takes}
+				}
+			}
+			changes = append(changes, c)
+		}
+	}
+	return changes
+}
+
+// change is what makes a row as the file has it; nil if it is so. old is nil for a new row.
+func (t *Table) change(old, row *Row) *Change {
+	c := &Change{Kind: t.Kind, Name: t.RowName(row), Outcome: Created, After: t.fields(row), Row: row}
+	if old != nil {
+		c.Outcome, c.Before = Changed, t.fields(old)
+	}
+	for i := range t.Columns {
+		switch column := &t.Columns[i]; {
+		case column.Key:
+		case old != nil && !reflect.DeepEqual(old.Values[i], row.Values[i]):
+			c.What = append(c.What, fmt.Sprintf("%s: %s → %s", column.Field, shown(old.Values[i]), shown(row.Values[i])))
+		case old == nil && !reflect.DeepEqual(row.Values[i], column.Default):
+			c.What = append(c.What, column.Field+": "+shown(row.Values[i]))
+		}
+	}
+	if old != nil && c.What == nil {
+		return nil
+	}
+	return c
+}
+
+// fields are the values of a row by their fields.
+func (t *Table) fields(r *Row) map[string]any {
+	all := map[string]any{}
+	for i := range t.Columns {
+		all[t.Columns[i].Field] = r.Values[i]
+	}
+	return all
+}
+
+// shown is a value for people.
+func shown(value any) string {
+	switch value := value.(type) {
+	case string:
+		return shortDigest(value)
+	case []string:
+		return "[" + strings.Join(value, ", ") + "]"
+	}
+	return "none"
+}
+
+// Fingerprint names changes: other changes have another one.
+func Fingerprint(changes []Change) (string, error) {
+	var made []Change
+	for i := range changes {
+		if changes[i].Outcome != Kept {
+			made = append(made, changes[i])
+		}
+	}
+	text, err := json.Marshal(made)
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8]), err
+}

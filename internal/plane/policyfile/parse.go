@@ -1,0 +1,203 @@
+package policyfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// parser reads a file. It collects all errors.
+type parser struct {
+	policy Policy
+	errs   []error
+	seen   map[string]int // the lines of rows, by table and key
+}
+
+// Parse reads a file. The error names each line that is wrong, and what it must be.
+func Parse(text []byte) (*Policy, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document, more yaml.Node
+	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+		return nil, errors.New("the file is empty: must have one or more of the sections " + fmt.Sprint(sections()))
+	} else if err != nil {
+		return nil, err
+	}
+	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+		return nil, errors.Join(errors.New("the file must be one document of YAML"), err)
+	}
+	p := &parser{seen: map[string]int{}}
+	fields(document.Content[0], sections(), func(name string, value *yaml.Node) {
+		p.section(slices.IndexFunc(Tables[:], func(t Table) bool { return t.Section == name }), value, nil)
+	}, func(line int, err error) { p.errs = append(p.errs, fmt.Errorf("line %d: %w", line, err)) })
+	p.checkRules()
+	return &p.policy, errors.Join(p.errs...)
+}
+
+// sections are the names of the sections of a file.
+func sections() []string {
+	var all []string
+	for i := range Tables {
+		if i != Limits {
+			all = append(all, Tables[i].Section)
+		}
+	}
+	return all
+}
+
+// resolve follows an alias to its anchor.
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// fields calls each for the fields of a mapping that have a value, and wrong for those that are unknown
+// or there twice.
+func fields(n *yaml.Node, known []string, each func(name string, value *yaml.Node), wrong func(line int, err error)) {
+	n = resolve(n)
+	if n.Kind != yaml.MappingNode {
+		wrong(n.Line, errors.New("must be fields, each as NAME: VALUE"))
+		return
+	}
+	lines := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name := n.Content[i]
+		switch {
+		case !slices.Contains(known, name.Value):
+			wrong(name.Line, fmt.Errorf("%s: unknown: must be %s", name.Value, edge.Among(name.Value, known)))
+		case lines[name.Value] > 0:
+			wrong(name.Line, fmt.Errorf("%s: must be given once, and is on line %d as well", name.Value, lines[name.Value]))
+		default:
+			lines[name.Value] = name.Line
+			if value := resolve(n.Content[i+1]); !isNull(value) {
+				each(name.Value, value)
+			}
+		}
+	}
+}
+
+// section reads the list of the rows of a table. rule is that of limits.
+func (p *parser) section(table int, n *yaml.Node, rule any) {
+	t := &Tables[table]
+	p.policy.Has[table] = true
+	if table == Rules {
+		p.policy.Has[Limits] = true
+	}
+	if n.Kind != yaml.SequenceNode {
+		p.errs = append(p.errs, fmt.Errorf("line %d: %s: must be a list, each item as - FIELD: VALUE", n.Line, t.Section))
+		return
+	}
+	for _, item := range n.Content {
+		p.row(table, item, rule)
+	}
+}
+
+// row reads a row of a table.
+func (p *parser) row(table int, n *yaml.Node, rule any) {
+	t := &Tables[table]
+	row := Row{Values: make([]any, len(t.Columns)), Line: n.Line}
+	var known []string
+	for i := range t.Columns {
+		row.Values[i] = t.Columns[i].Default
+		known = append(known, t.Columns[i].Field)
+	}
+	var limits *yaml.Node
+	switch table {
+	case Rules:
+		known = append(known, Tables[Limits].Section)
+	case Limits:
+		row.Values[0] = rule
+		known = known[1:]
+	}
+	given := map[string]bool{}
+	var wrong []func() error // until the row has its name
+	isWrong := func(line int, err error) {
+		wrong = append(wrong, func() error { return t.aboutLine(line, &row, err) })
+	}
+	fields(n, known, func(name string, value *yaml.Node) {
+		given[name] = true
+		if table == Rules && name == Tables[Limits].Section {
+			limits = value
+			return
+		}
+		at := t.place(name)
+		var err error
+		if row.Values[at], err = t.Columns[at].read(value); err != nil {
+			isWrong(value.Line, err)
+		}
+	}, isWrong)
+	for i := range t.Columns {
+		if c := &t.Columns[i]; c.Needed && !given[c.Field] && !(table == Limits && i == 0) {
+			isWrong(n.Line, &ratelimit.FieldError{Field: c.Field, Want: "given, as " + kinds[c.Kind].want})
+		}
+	}
+	key := t.Kind + "\x00" + t.key(&row)
+	if p.seen[key] > 0 && wrong == nil {
+		isWrong(n.Line, fmt.Errorf("must be there once, and is on line %d as well", p.seen[key]))
+	}
+	p.seen[key] = n.Line
+	for _, err := range wrong {
+		p.errs = append(p.errs, err())
+	}
+	p.policy.add(table, row)
+	if limits != nil {
+		p.section(Limits, limits, row.Values[0])
+	}
+}
+
+// read reads the value of a field.
+func (c *Column) read(n *yaml.Node) (any, error) {
+	items := []*yaml.Node{n}
+	if c.Kind.isList() {
+		if n.Kind != yaml.SequenceNode {
+			return nil, &ratelimit.FieldError{Field: c.Field, Value: n.Value, Want: "a list, as in [a, b]"}
+		}
+		items = n.Content
+	}
+	var texts []string
+	for _, item := range items {
+		item = resolve(item)
+		if item.Kind != yaml.ScalarNode || isNull(item) {
+			return nil, fmt.Errorf("%s: must be %s", c.Field, kinds[c.Kind].want)
+		}
+		texts = append(texts, item.Value)
+	}
+	return c.value(texts)
+}
+
+// checkRules finds rules that do not go together with their limits, or with each other. The database
+// would find them too, and not name them.
+func (p *parser) checkRules() {
+	t := &Tables[Rules]
+	limited, places := map[string]bool{}, map[string]string{}
+	for i := range p.policy.Rows[Limits] {
+		limited[Tables[Limits].Text(&p.policy.Rows[Limits][i], "rule")] = true
+	}
+	for i := range p.policy.Rows[Rules] {
+		r := &p.policy.Rows[Rules][i]
+		name, action, family, priority := t.RowName(r), t.Text(r, "action"), t.Text(r, "family"), t.Text(r, "priority")
+		var err error
+		switch isOff := t.Text(r, "mode") == "off"; {
+		case !isOff && action == actionLimit && !limited[name]:
+			err = &ratelimit.FieldError{Field: "limits", Want: "one or more limits for a rule with the action limit"}
+		case !isOff && action != actionLimit && limited[name]:
+			err = &ratelimit.FieldError{Field: "action", Value: action, Want: "limit for a rule with limits"}
+		case family != "" && places[family+"/"+priority] != "":
+			err = &ratelimit.FieldError{Field: "priority", Value: priority, Want: fmt.Sprintf("another than that of the rule %q, which is of the same family", places[family+"/"+priority])}
+		}
+		places[family+"/"+priority] = name
+		if err != nil {
+			p.errs = append(p.errs, t.About(r, err))
+		}
+	}
+}

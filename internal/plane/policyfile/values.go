@@ -1,0 +1,201 @@
+package policyfile
+
+import (
+	"encoding/hex"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Kind is the kind of the values of a column. A value is nil, or a text; of List and Networks a
+// []string. Each value has one form, so that equal values are equal texts.
+type Kind uint8
+
+// The kinds.
+const (
+	Text      Kind = iota
+	Whole          // a whole number
+	Small          // a whole number of 32 bits
+	Amount         // a whole number, or unlimited, which the database has as NULL
+	Flag           // true or false
+	List           // texts
+	Networks       // networks as Go writes them
+	Duration       // such as 90s, in the largest unit of which it is a multiple
+	Moment         // a time in UTC, or never
+	Range          // FROM..UNTIL, in UTC; either may be missing
+	Day            // such as 2026-11-27
+	Digest         // the SHA-256 of an API key, in hexadecimal
+	KeyDigest      // that of the API key whose id the column has
+)
+
+// Unlimited is the amount of a limit that holds only where an override has an amount.
+const Unlimited = "unlimited"
+
+const (
+	never  = "never"
+	always = ".." // the Range without bounds
+)
+
+// kinds are what a value must be, and how a text becomes one.
+var kinds = map[Kind]struct {
+	want  string
+	parse func(text string) (value string, ok bool)
+}{
+	Text:      {"a text", func(text string) (string, bool) { return text, !strings.Contains(text, "\x00") }},
+	List:      {"a text without a zero byte", func(text string) (string, bool) { return text, !strings.Contains(text, "\x00") }},
+	Whole:     {"a whole number", parseWhole},
+	Small:     {"a whole number", parseWhole},
+	Amount:    {"a whole number from 0 to 9007199254740992, or unlimited", parseAmount},
+	Flag:      {"true or false", func(text string) (string, bool) { return text, text == "true" || text == "false" }},
+	Networks:  {"the first address and the size of a network, such as 192.0.2.0/24 or 2001:db8::/32, or an address", parseNetwork},
+	Duration:  {"a duration such as 30s, 5m, 1h or 1d, in whole microseconds", parseDuration},
+	Moment:    {"a time such as 2026-11-27T18:00:00Z, 2026-11-27T18:00:00+01:00 or 2026-11-27, or never", parseMoment},
+	Range:     {"FROM..UNTIL, where either may be missing, a time is such as 2026-11-27 or 2026-11-27T18:00:00Z, and the end is after the begin", parseRange},
+	Day:       {"a day such as 2026-11-27", parseDay},
+	Digest:    {"the SHA-256 of a key, as 64 hexadecimal digits", parseDigest},
+	KeyDigest: {"the SHA-256 of a key, as 64 hexadecimal digits", parseDigest},
+}
+
+func (k Kind) isList() bool { return k == List || k == Networks }
+
+// value makes a value of texts: of one text, unless the column has lists.
+func (c *Column) value(texts []string) (any, error) {
+	if c.Kind.isList() && len(texts) == 0 {
+		return nil, &ratelimit.FieldError{Field: c.Field, Value: "[]", Want: "one or more values; leave the field out for its default"}
+	}
+	kind := kinds[c.Kind]
+	list := make([]string, len(texts))
+	for i, text := range texts {
+		ok := false
+		if list[i], ok = kind.parse(text); !ok {
+			wrong := &ratelimit.FieldError{Field: c.Field, Value: text, Want: kind.want}
+			if c.Kind == Digest || c.Kind == KeyDigest {
+				wrong.Value = "…" // it may be a key
+			}
+			return nil, wrong
+		}
+		if c.check != nil {
+			if err := c.check(text); err != nil {
+				return nil, err
+			}
+		}
+	}
+	switch {
+	case c.Kind.isList():
+		return list, nil
+	case c.Kind == Moment && list[0] == never:
+		return c.Default, nil // of a column that may be NULL, this is never
+	}
+	return list[0], nil
+}
+
+func parseWhole(text string) (string, bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return strconv.FormatInt(n, 10), err == nil
+}
+
+func parseAmount(text string) (string, bool) {
+	if text == Unlimited {
+		return text, true
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return strconv.FormatInt(n, 10), err == nil && n >= 0 && n <= ratelimit.MaxEvents
+}
+
+func parseNetwork(text string) (string, bool) {
+	if address, err := netip.ParseAddr(text); err == nil && address.Zone() == "" {
+		return netip.PrefixFrom(address, address.BitLen()).String(), true
+	}
+	network, err := netip.ParsePrefix(text)
+	return network.String(), err == nil && network == network.Masked()
+}
+
+// units are those of durations.
+var units = []struct {
+	name string
+	size time.Duration
+}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}, {"ms", time.Millisecond}, {"us", time.Microsecond}}
+
+func parseDuration(text string) (string, bool) {
+	d, err := ratelimit.ParseWindow(text)
+	if err != nil || d == 0 {
+		return "0s", err == nil
+	}
+	for _, unit := range units {
+		if d%unit.size == 0 {
+			return strconv.FormatInt(int64(d/unit.size), 10) + unit.name, true
+		}
+	}
+	return "", false
+}
+
+// first and last are the bounds of times. What begins before, or ends later, has no bound.
+var (
+	first = time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC)
+	last  = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+)
+
+func parseTime(text string) (time.Time, bool) {
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t.UTC().Truncate(time.Microsecond), true // the database has no more digits
+		}
+	}
+	return time.Time{}, false
+}
+
+func parseMoment(text string) (string, bool) {
+	if text == never {
+		return text, true
+	}
+	t, ok := parseTime(text)
+	if !t.Before(last) {
+		return never, ok
+	}
+	return t.Format(time.RFC3339Nano), ok && t.After(first)
+}
+
+func parseRange(text string) (string, bool) {
+	from, until, found := strings.Cut(text, "..")
+	if !found {
+		return "", false
+	}
+	begin, end := first, last
+	if from != "" {
+		if begin, found = parseTime(from); !found {
+			return "", false
+		}
+		from = begin.Format(time.RFC3339Nano)
+	}
+	if until != "" {
+		if end, found = parseTime(until); !found {
+			return "", false
+		}
+		until = end.Format(time.RFC3339Nano)
+	}
+	if !begin.After(first) {
+		from = ""
+	}
+	if !end.Before(last) {
+		until = ""
+	}
+	return from + ".." + until, begin.Before(end) && begin.Before(last) && end.After(first)
+}
+
+func parseDay(text string) (string, bool) {
+	_, err := time.Parse(time.DateOnly, text)
+	return text, err == nil
+}
+
+func parseDigest(text string) (string, bool) {
+	text = strings.ToLower(text)
+	return text, isDigest(text)
+}
+
+func isDigest(text string) bool {
+	bytes, err := hex.DecodeString(text)
+	return err == nil && len(bytes) == 32
+}
