@@ -8,11 +8,13 @@ import (
 	"runtime/debug"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -53,11 +55,11 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 			return err
 		}
 		o := archive.Options{Drop: drop}
-		if o.Before, err = admin.ParseAgo("--before", before, now); err != nil {
+		if o.Before, err = ago("--before", before, now); err != nil {
 			return err
 		}
 		if expire != "" {
-			if o.Expire, err = admin.ParseAgo("--expire", expire, now); err != nil {
+			if o.Expire, err = ago("--expire", expire, now); err != nil {
 				return err
 			}
 		}
@@ -76,6 +78,14 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 		return run(cmd, args)
 	}
 	return cmd
+}
+
+// ago is a time that a flag names: an age, which may be in years, or a time.
+func ago(flag, text string, now time.Time) (time.Time, error) {
+	if age, err := edge.ParseAge(text); err == nil {
+		return now.Add(-age), nil
+	}
+	return admin.ParseAgo(flag, text, now)
 }
 
 // archiveMemory is the soft limit of Go's memory while it archives, in bytes.

@@ -34,7 +34,7 @@
 //
 // The parts of the package:
 //
-//   - archive.go: a run; day.go: one partition; expire.go: files that have expired
+//   - daily.go: a run each day, of one process of all; archive.go: a run; day.go: one partition; expire.go: files that have expired
 //   - partitions.go: finding, detaching and dropping partitions; parts.go: the days of the other parts
 //   - columns.go, rows.go: the columns, and reading them from Postgres
 //   - fingerprint.go: the checksums
