@@ -172,6 +172,7 @@ const closeDelay = 30 * time.Second
 func (a *App) Cleanup() error {
 	if caddy.Exiting() {
 		a.used = nil
+		closeAll[*archiver]()
 		closeAll[*history.Writer]()
 		closeAll[*store]()
 		return nil

@@ -27,6 +27,13 @@ type History struct {
 	// /24 of an IPv4 address, the /48 of an IPv6 address) or `off`. Default: `full`.
 	AuditAddress string `json:"audit_address,omitempty"`
 
+	// Where to archive the history to daily, as Parquet files: a folder or
+	// `s3://BUCKET/PREFIX`, then `daily`, and if need be `before 60d` (the age from
+	// which days are archived), `expire 7y` (that from which files are deleted) or
+	// `expire never`, and `drop`, which removes the days of the audit log from the
+	// database. One Caddy of all does it. Default: no archive.
+	Archive string `json:"archive,omitempty"`
+
 	// How long the history is kept. Upkeep deletes what is older. Default: what the
 	// database has. A new database has 90 days for the audit log, 7 days, 90 days and
 	// 7 years for the metrics by minute, hour and day, and 7 years for the usage.
@@ -109,11 +116,15 @@ func (a *App) history(s *store) (*history.Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return share(a, historyUse{s.settings, settings}, func() (*history.Writer, error) {
+	w, err := share(a, historyUse{s.settings, settings}, func() (*history.Writer, error) {
 		return edge.OpenHistory(s.db, settings, edge.HistoryOptions{
 			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate, OnError: s.logHistoryFailure,
 		})
 	}, a.metrics.watchHistory)
+	if err == nil && settings.Archive.To != "" {
+		_, err = share(a, archiveUse{s.settings, settings.Archive}, func() (*archiver, error) { return newArchiver(s, settings.Archive), nil }, a.metrics.watchArchiver)
+	}
+	return w, err
 }
 
 // logHistoryFailure logs that the history could not be written.

@@ -10,12 +10,12 @@ import (
 )
 
 // inUse are the open stores, and the policies and histories on them, by their resolved settings: a
-// edge.StoreSettings, policyUse or historyUse. All handlers with the same settings share one. A handler of
+// edge.StoreSettings, policyUse, historyUse or archiveUse. All handlers with the same settings share one. A handler of
 // the next config shares it too, so that a reload loses no connection and no record. The pool counts the
 // configs that use it, and closes it when the last one has released it.
 var inUse = caddy.NewUsagePool()
 
-// resource is what handlers share: a *store, an *edge.Policy or a *history.Writer. Both methods may be
+// resource is what handlers share: a *store, an *edge.Policy, a *history.Writer or an *archiver. Both methods may be
 // called again.
 type resource interface {
 	Prepare() // connects, in the background

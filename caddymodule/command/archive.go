@@ -8,49 +8,60 @@ import (
 	"runtime/debug"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func archiveCommand(t *tool) *cobra.Command {
-	var before, to string
+	var before, to, expire string
 	var drop bool
 	cmd := &cobra.Command{
-		Use:   "archive --before AGE --to DESTINATION [--drop]",
-		Short: "Copies old days of the audit log to Parquet files",
-		Long: `Copies the days of the audit log that ended before --before to Parquet files, one for each
-day in UTC, such as audit/2026/08/2026-08-01.parquet. Each file is read back and compared with
-the table: the number of rows, and a checksum of each column. With --drop the day is then
-removed from the database. Interrupted and started again, the command goes on where it was.
+		Use:   "archive --before AGE --to DESTINATION [--drop] [--expire AGE]",
+		Short: "Copies old days of the history to Parquet files",
+		Long: `Copies the days of the history that ended before --before to Parquet files, one for each day in UTC,
+such as audit/2026/08/2026-08-01.parquet: the audit log, the hours of the metrics (metrics/…) and the
+usage of users and API keys (usage/…). Each file is read back and compared with the table: the number
+of rows, and a checksum of each column. With --drop the day of the audit log is then removed from the
+database. Interrupted and started again, the command goes on where it was.
+
+With --expire 7y the command deletes the files of days that ended more than 7 years ago. It deletes only
+files that it wrote: the name and the metadata of the file must say so.
 
 --to is a folder that exists, or s3://BUCKET/PREFIX. The credentials for S3 are in
 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN), or in the profile AWS_PROFILE
 of ~/.aws/credentials, or are those of the machine's role. AWS_REGION is the region, and
 AWS_ENDPOINT_URL the address of a server other than Amazon's.
 
-Upkeep deletes days that are past the retention of the audit log, archived or not. The command
-prints a warning if the retention is not at least 7 days longer than --before: days that
-a failed run leaves could be lost.
+Upkeep deletes days that are past their retention, archived or not. The command prints a warning if
+a retention is not at least 7 days longer than --before: days that a failed run leaves could be lost.
 
 The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 		Example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
-  caddy pg-ratelimit archive --before 60d --to s3://logs/limits --drop`,
+  caddy pg-ratelimit archive --before 60d --to s3://logs/limits --drop --expire 7y`,
 	}
 	cmd.Flags().StringVar(&before, "before", "", "archive days that ended before: an age such as 60d, or a time such as 2026-08-01")
 	cmd.Flags().StringVar(&to, "to", "", "a folder, or s3://BUCKET/PREFIX")
-	cmd.Flags().BoolVar(&drop, "drop", false, "remove the days from the database when they are archived")
+	cmd.Flags().BoolVar(&drop, "drop", false, "remove the days of the audit log from the database when they are archived")
+	cmd.Flags().StringVar(&expire, "expire", "", "delete the files of days that ended before: an age such as 7y, or a time")
 	run := t.on(func(c *call) error {
 		now, err := c.db.Now(c.ctx)
 		if err != nil {
 			return err
 		}
 		o := archive.Options{Drop: drop}
-		if o.Before, err = admin.ParseAgo("--before", before, now); err != nil {
+		if o.Before, err = ago("--before", before, now); err != nil {
 			return err
+		}
+		if expire != "" {
+			if o.Expire, err = ago("--expire", expire, now); err != nil {
+				return err
+			}
 		}
 		if o.To, err = archive.NewDestination(to); err != nil {
 			return err
@@ -60,13 +71,21 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case before == "":
-			return &ratelimit.FieldError{Field: "--before", Want: "given, such as 60d: days of the audit log that ended before are archived"}
+			return &ratelimit.FieldError{Field: "--before", Want: "given, such as 60d: days of the history that ended before are archived"}
 		case to == "":
 			return &ratelimit.FieldError{Field: "--to", Want: "given: a folder, or s3://BUCKET/PREFIX"}
 		}
 		return run(cmd, args)
 	}
 	return cmd
+}
+
+// ago is a time that a flag names: an age, which may be in years, or a time.
+func ago(flag, text string, now time.Time) (time.Time, error) {
+	if age, err := edge.ParseAge(text); err == nil {
+		return now.Add(-age), nil
+	}
+	return admin.ParseAgo(flag, text, now)
 }
 
 // archiveMemory is the soft limit of Go's memory while it archives, in bytes.
@@ -93,7 +112,7 @@ func (c *call) archive(o archive.Options) error {
 	}
 	return errors.Join(err, show(c, days, nil, func(p *page, days []archive.Day) {
 		if len(days) == 0 && err == nil {
-			p.print("No day of the audit log ended before %s.\n", moment(o.Before))
+			p.print("No day of the history that is not archived yet ended before %s.\n", moment(o.Before))
 		}
 	}))
 }

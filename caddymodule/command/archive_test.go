@@ -13,7 +13,7 @@ func TestArchive(t *testing.T) {
 	s := newShell(t)
 	s.must("migrate")
 	dir := t.TempDir()
-	if got := s.must("archive", "--before", "60d", "--to", dir); !strings.HasPrefix(got, "No day of the audit log ended before 20") {
+	if got := s.must("archive", "--before", "60d", "--to", dir); !strings.HasPrefix(got, "No day of the history that is not archived yet ended before 20") {
 		t.Errorf("without rows it printed %q", got)
 	}
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - n) FROM generate_series(1, 70) n WHERE n IN (61, 62, 10)")
@@ -41,6 +41,17 @@ func TestArchive(t *testing.T) {
 	if n := one[int64](s, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
 		t.Errorf("%d rows are left, want 1", n)
 	}
+	s.sql("INSERT INTO rate_limit_usage (day, user_id, requests, last_request) SELECT (now() AT TIME ZONE 'UTC')::date - 65, 'ada', 5, now()")
+	if got := s.must("archive", "--before", "60d", "--to", dir); !strings.Contains(got, " archived: 1 rows, ") || !strings.Contains(got, " usage/") {
+		t.Errorf("it printed %q, want the usage archived", got)
+	}
+	got = s.must("archive", "--before", "60d", "--to", dir, "--expire", "61d")
+	if !strings.Contains(got, days[0].Day+" expired: 2 rows, ") || strings.Contains(got, days[1].Day+" expired") || !strings.Contains(got, " usage/") {
+		t.Errorf("with --expire it printed %q, want the first file and that of the usage deleted", got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, days[0].File)); err == nil {
+		t.Errorf("%s is there still", days[0].File)
+	}
 }
 
 func TestArchiveIsToldWhatIsWrong(t *testing.T) {
@@ -57,6 +68,8 @@ func TestArchiveIsToldWhatIsWrong(t *testing.T) {
 		{"--before: \"soon\"", []string{"--before", "soon", "--to", dir}},
 		{"in the past", []string{"--before", tomorrow, "--to", dir}},
 		{"a folder that exists", []string{"--before", "60d", "--to", filepath.Join(dir, "missing")}},
+		{"--expire", []string{"--before", "60d", "--to", dir, "--expire", "60d"}},
+		{"--expire: \"soon\"", []string{"--before", "60d", "--to", dir, "--expire", "soon"}},
 		{"has no arguments", []string{"--before", "60d", "--to", dir, "more"}},
 	} {
 		s.fails([]string{c.want}, append([]string{"archive"}, c.args...)...)

@@ -14,11 +14,16 @@ func nodesCommand(t *tool) *cobra.Command {
 		Short: "Lists the proxies, and whether each has applied all changes",
 		Long: `Lists the proxies that count in the database, and whether each has applied all changes of the policy and obeys a
 pause of the limits. A proxy that stops in order is not in the list any more. One that has not been seen for 10 seconds
-is gone, and is deleted from the list after a day.`,
+is gone, and is deleted from the list after a day. Below the list: when a proxy last archived the history, if a
+configuration says so (history { archive … daily }).`,
 		Example: `  caddy pg-ratelimit nodes
   caddy pg-ratelimit nodes --json`,
 		RunE: t.on(func(c *call) error {
 			nodes, err := c.db.Nodes(c.ctx)
+			if err != nil {
+				return err
+			}
+			archives, err := c.db.Archives(c.ctx)
 			if err != nil {
 				return err
 			}
@@ -28,6 +33,9 @@ is gone, and is deleted from the list after a day.`,
 					addPause(p, pause)
 				}
 				addList(p, nodes, nodeRow, "No proxy counts here.")
+				for i := range archives {
+					addArchive(p, &archives[i])
+				}
 			})
 		}),
 	}
@@ -45,6 +53,19 @@ func nodeRow(n *admin.Node) row {
 		"NODE", n.Node, "REGION", n.Region, "VERSION", n.Version, "STATE", state, "EPOCH", n.Epoch, "CHANGES BEHIND", or(n.Behind, behind),
 		"PAUSED", n.Paused, "SEEN", span(n.SecondsAgo) + " ago", "PROBLEMS", strings.Join(n.Problems, "; "),
 	}
+}
+
+func addArchive(p *page, a *admin.Archive) {
+	p.print("Archive to %s: begun by %s at %s, last success ", text(a.Target), text(a.Node), moment(a.Began))
+	if a.Succeeded == nil {
+		p.print("never")
+	} else {
+		p.print("at %s (%d files)", moment(*a.Succeeded), a.Files)
+	}
+	if a.Failed != nil {
+		p.print(", FAILED at %s: %s", moment(*a.Failed), text(or(a.Problem, "")))
+	}
+	p.print("\n")
 }
 
 func addPause(p *page, pause *admin.Pause) {

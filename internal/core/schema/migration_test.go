@@ -133,7 +133,7 @@ func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 		t.Error(failure)
 	}
 	s.want("SELECT count(*) FROM rate_limit_near", "0")
-	s.want("SELECT has_column_privilege('"+role+"', 'rate_limit_api_keys', 'tier', 'SELECT'), has_column_privilege('"+role+"', 'rate_limit_api_keys', 'digest', 'SELECT')", "true false")
+	s.want("SELECT has_column_privilege('"+role+"', 'rate_limit_api_keys', 'tier', 'SELECT'), has_column_privilege('"+role+"', 'rate_limit_api_keys', 'digest', 'SELECT')", "t f")
 }
 
 // The history of the version before becomes what a new database has: columns, indexes, functions and

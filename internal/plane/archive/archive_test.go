@@ -3,6 +3,7 @@ package archive_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/parquet-go/parquet-go"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -281,17 +283,39 @@ func TestRowsThatWereDeletedSinceAreToldOf(t *testing.T) {
 	}
 }
 
-func TestAColumnThatIsNotKnownKeepsTheDays(t *testing.T) {
+// A newer version, or an administrator, adds a column. The file has it too, in place of a file of the days before.
+func TestAColumnThatIsAddedIsArchived(t *testing.T) {
 	_, conn := open(t)
-	makeDays(t, conn, 1, 10)
-	execute(t, conn, "ALTER TABLE rate_limit_audit ADD COLUMN colour text")
-	o := options(t, t.TempDir(), 1)
+	makeDays(t, conn, 2, 1000)
+	dir := t.TempDir()
+	run(t, conn, options(t, dir, 1))
+	want := inDatabase(t, conn, "rate_limit_audit")
+	execute(t, conn, "ALTER TABLE rate_limit_audit ADD COLUMN number bigint, ADD COLUMN colour varchar(9), ADD COLUMN price numeric")
+	execute(t, conn, "UPDATE rate_limit_audit SET number = cost * 7, colour = 'red', price = 1.50 WHERE time >= $1", day(1))
+	o := options(t, dir, 2)
 	o.Drop = true
-	if said := problem(t, conn, o); !strings.Contains(said, "colour") {
-		t.Errorf("%q, want the column named", said)
+	if got := resultsOf(run(t, conn, o)); !slices.Equal(got, []archive.Result{archive.Replaced, archive.Archived}) {
+		t.Errorf("%q, want the first file replaced by one with the columns", got)
 	}
-	if n := number(t, conn, "SELECT count(*) FROM "+partitionName(day(0))); n != 10 {
-		t.Errorf("%d rows are left, want 10", n)
+	if got := inFiles(t, dir); got != want {
+		t.Errorf("the files have %+v, want %+v as the database", got, want)
+	}
+	type added struct {
+		Cost   int64   `parquet:"cost"`
+		Number *int64  `parquet:"number,optional"`
+		Colour *string `parquet:"colour,optional"`
+		Price  *string `parquet:"price,optional"`
+	}
+	for n := range 2 {
+		rows, err := parquet.ReadFile[added](filepath.Join(dir, "audit/2026/08", day(n).Format(time.DateOnly)+".parquet"))
+		if err != nil || len(rows) != 1000 {
+			t.Fatalf("%d rows, %v, want 1000", len(rows), err)
+		}
+		for _, r := range rows {
+			if n == 0 && (r.Number != nil || r.Colour != nil || r.Price != nil) || n == 1 && (whole(r.Number) != fmt.Sprint(r.Cost*7) || str(r.Colour) != `"red"` || str(r.Price) != `"1.50"`) {
+				t.Fatalf("day %d has %s, %s, %s, want NULL before and the values since", n, whole(r.Number), str(r.Colour), str(r.Price))
+			}
+		}
 	}
 }
 

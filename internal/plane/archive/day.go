@@ -42,8 +42,9 @@ func (w *work) run(ctx context.Context) (Day, error) {
 // partition.
 func (w *work) do(ctx context.Context) error {
 	p := w.partition
+	drop := w.options.Drop && p.oid != 0
 	switch {
-	case p.attached && w.blocked != nil && (w.options.Drop || p.pending):
+	case p.attached && w.blocked != nil && (drop || p.pending):
 		return w.blocked
 	case p.pending:
 		// Writers that began before may still write to it.
@@ -51,13 +52,13 @@ func (w *work) do(ctx context.Context) error {
 			errors.As(err, &w.blocked)
 			return err
 		}
-	case p.attached && w.options.Drop:
+	case p.attached && drop:
 		if err := detach(ctx, w.conn, p); err != nil {
 			errors.As(err, &w.blocked)
 			return err
 		}
 	}
-	if !w.options.Drop {
+	if !drop {
 		if done, err := w.unchanged(ctx); done || err != nil {
 			return err
 		}
@@ -65,10 +66,10 @@ func (w *work) do(ctx context.Context) error {
 	if err := w.archive(ctx); err != nil {
 		return err
 	}
-	if !w.options.Drop {
+	if !drop {
 		return nil
 	}
-	if err := drop(ctx, w.conn, p, w.day.Rows); err != nil {
+	if err := dropTable(ctx, w.conn, p, w.day.Rows); err != nil {
 		return err // the next run finds the file
 	}
 	w.day.Dropped = true
@@ -76,12 +77,16 @@ func (w *work) do(ctx context.Context) error {
 }
 
 // unchanged tells whether there is nothing to do without Drop: the partition is empty, or has as
-// many rows as one of its day's files, from the same first to the same last.
+// many rows as one of its day's files, from the same first to the same last, in the same state.
 func (w *work) unchanged(ctx context.Context) (bool, error) {
-	var f Fingerprint
-	err := reading(ctx, w.conn, w.partition, func() error {
-		return w.conn.QueryRow(ctx, "SELECT count(*), coalesce((extract(epoch FROM min(time)) * 1000000)::bigint, 0), coalesce((extract(epoch FROM max(time)) * 1000000)::bigint, 0) FROM ONLY "+
-			w.partition.table).Scan(&f.Rows, &f.First, &f.Last)
+	var f Footer
+	p := w.partition
+	err := reading(ctx, w.conn, p, func(tx pgx.Tx) (err error) {
+		if f.State, err = stateOf(ctx, tx, p); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, fmt.Sprintf("SELECT count(*), coalesce((extract(epoch FROM min(%s)) * 1000000)::bigint, 0), coalesce((extract(epoch FROM max(%s)) * 1000000)::bigint, 0) FROM %s",
+			p.time, p.time, p.from)).Scan(&f.Rows, &f.First, &f.Last)
 	})
 	if err != nil {
 		return false, err
@@ -95,7 +100,7 @@ func (w *work) unchanged(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	for _, file := range files.there {
-		if file.Rows == f.Rows && file.First == f.First && file.Last == f.Last {
+		if file.Rows == f.Rows && file.First == f.First && file.Last == f.Last && file.State == f.State {
 			w.found(Unchanged, file.name, f.Rows, file.size)
 			return true, nil
 		}
@@ -109,7 +114,7 @@ func (w *work) archive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	name := fileOf(w.partition.day, files.free)
+	name := fileOf(w.partition.folder, w.partition.day, files.free)
 	temporary, err := w.options.To.temporary(name)
 	if err != nil {
 		return err
@@ -138,7 +143,7 @@ func (w *work) archive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	older, err := w.contained(ctx, local, files)
+	older, err := w.older(ctx, local, written, files)
 	if err != nil {
 		return err
 	}
@@ -158,14 +163,30 @@ func (w *work) found(result Result, name string, rows, bytes int64) {
 
 // write writes the rows of the partition to a file.
 func (w *work) write(ctx context.Context, to *os.File) (Fingerprint, error) {
-	writer := newFileWriter(to, w.partition.day, w.partition.name)
-	err := reading(ctx, w.conn, w.partition, func() error {
-		return readTable(ctx, w.conn, w.partition.table, writer.add)
+	var writer *fileWriter
+	err := reading(ctx, w.conn, w.partition, func(tx pgx.Tx) error {
+		columns, err := columnsOf(ctx, tx, w.partition.table)
+		if err != nil {
+			return err
+		}
+		writer = newFileWriter(to, w.partition, columns)
+		if writer.footer.State, err = stateOf(ctx, tx, w.partition); err != nil {
+			return err
+		}
+		return readTable(ctx, w.conn, w.partition, columns, writer.add)
 	})
 	if err != nil {
 		return Fingerprint{}, err
 	}
 	return writer.close()
+}
+
+// stateOf is the state of the rows, if rows of the part are changed.
+func stateOf(ctx context.Context, tx pgx.Tx, p partition) (state string, err error) {
+	if p.state != "" {
+		err = tx.QueryRow(ctx, "SELECT coalesce("+p.state+"::text, '') FROM "+p.from).Scan(&state)
+	}
+	return state, err
 }
 
 // dayFiles are the files of a day.
@@ -182,7 +203,7 @@ type dayFile struct {
 
 // files reads what the files of the day say about themselves.
 func (w *work) files(ctx context.Context) (dayFiles, error) {
-	names, free, err := filesOf(ctx, w.options.To, w.partition.day)
+	names, free, err := filesOf(ctx, w.options.To, w.partition.folder, w.partition.day)
 	if err != nil {
 		return dayFiles{}, err
 	}
@@ -217,6 +238,21 @@ func (w *work) with(ctx context.Context, name string, whole bool, do func(source
 // verify reads a file that an earlier run wrote.
 func (w *work) verify(ctx context.Context, name string, want Fingerprint) error {
 	return w.with(ctx, name, true, func(s sourceCloser) error { return check(s, want) })
+}
+
+// older returns the file that the new one can replace, or "" if there is none.
+func (w *work) older(ctx context.Context, local source, written Fingerprint, files dayFiles) (string, error) {
+	if w.partition.state == "" {
+		return w.contained(ctx, local, files)
+	}
+	for _, file := range files.there {
+		if file.Rows > written.Rows {
+			return "", &problem{fmt.Sprintf("%s has %d rows, and the table has only %d: rows were deleted since it was written. Move the file away, and the next run writes the day anew",
+				file.name, file.Rows, written.Rows)}
+		}
+		return file.name, nil
+	}
+	return "", nil
 }
 
 // contained returns the file whose rows are all among those of the new file, so that the new one

@@ -28,8 +28,10 @@ type Destination interface {
 	// publish puts the temporary file in its place, as a whole, in place of a file of that
 	// name. Then the file is what verify accepts, or publish returns an error and removes it.
 	publish(ctx context.Context, f *os.File, name string, verify func(source) error) error
-	// list returns the names in a folder that begin with prefix.
-	list(ctx context.Context, folder, prefix string) ([]string, error)
+	// list returns the names that begin with prefix, which has the folder of a part at least.
+	list(ctx context.Context, prefix string) ([]string, error)
+	// remove removes a file.
+	remove(ctx context.Context, name string) error
 	// open opens a file. A file that is read as a whole may be copied to this machine first.
 	open(ctx context.Context, name string, whole bool) (sourceCloser, error)
 }
@@ -59,45 +61,48 @@ const dayLength = 24 * time.Hour
 
 func dayName(day time.Time) string { return day.Format(time.DateOnly) }
 
-const (
-	topFolder = "audit"
-	extension = ".parquet"
-)
+const extension = ".parquet"
 
-// folderOf is the folder for the files of a day.
-func folderOf(day time.Time) string { return path.Join(topFolder, day.Format("2006/01")) }
-
-// fileOf is the name of the nth file of a day, from 1.
-func fileOf(day time.Time, n int) string {
+// fileOf is the name of the nth file of a day, from 1, of the part with that folder.
+func fileOf(folder string, day time.Time, n int) string {
 	number := ""
 	if n > 1 {
 		number = "-" + strconv.Itoa(n)
 	}
-	return path.Join(folderOf(day), dayName(day)+number+extension)
+	return path.Join(folder, day.Format("2006/01"), dayName(day)+number+extension)
+}
+
+// dayOf is the inverse of fileOf. A name that fileOf does not give is not ok.
+func dayOf(folder, name string) (day time.Time, n int, ok bool) {
+	base := strings.TrimSuffix(path.Base(name), extension)
+	if len(base) < len(time.DateOnly) {
+		return day, 0, false
+	}
+	day, err := time.Parse(time.DateOnly, base[:len(time.DateOnly)])
+	n = 1
+	if number := base[len(time.DateOnly):]; err == nil && number != "" {
+		n, err = strconv.Atoi(strings.TrimPrefix(number, "-"))
+	}
+	return day, n, err == nil && fileOf(folder, day, n) == name
 }
 
 // filesOf returns the files of a day that are there, in the order of their numbers, and the
 // first free number.
-func filesOf(ctx context.Context, d Destination, day time.Time) (names []string, free int, err error) {
-	all, err := d.list(ctx, folderOf(day), dayName(day))
+func filesOf(ctx context.Context, d Destination, folder string, day time.Time) (names []string, free int, err error) {
+	all, err := d.list(ctx, strings.TrimSuffix(fileOf(folder, day, 1), extension))
 	if err != nil {
 		return nil, 0, fmt.Errorf("listing the files of %s: %w", dayName(day), err)
 	}
 	numbers := make([]int, 0, len(all))
 	for _, name := range all {
-		number, ok := strings.CutSuffix(strings.TrimPrefix(path.Base(name), dayName(day)), extension)
-		n := 1
-		if number != "" {
-			n, err = strconv.Atoi(strings.TrimPrefix(number, "-"))
-		}
-		if ok && err == nil && fileOf(day, n) == path.Join(folderOf(day), path.Base(name)) {
+		if _, n, ok := dayOf(folder, name); ok {
 			numbers = append(numbers, n)
 		}
 	}
 	slices.Sort(numbers)
 	free = 1
 	for _, n := range numbers {
-		names = append(names, fileOf(day, n))
+		names = append(names, fileOf(folder, day, n))
 		free = n + 1
 	}
 	return names, free, nil

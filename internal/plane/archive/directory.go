@@ -40,9 +40,13 @@ func (d *directory) path(name string) string { return filepath.Join(d.root, file
 
 // prepare removes temporary files.
 func (d *directory) prepare(context.Context) error {
-	left, err := filepath.Glob(filepath.Join(d.path(topFolder), "*", "*", "*"+extension+temporaryExtension))
-	if err != nil {
-		return err
+	var left []string
+	for _, p := range append([]part{audit}, sums...) {
+		names, err := filepath.Glob(filepath.Join(d.path(p.folder), "*", "*", "*"+extension+temporaryExtension))
+		if err != nil {
+			return err
+		}
+		left = append(left, names...)
 	}
 	for _, name := range left {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -98,19 +102,25 @@ func syncFolder(folder string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-func (d *directory) list(_ context.Context, folder, prefix string) ([]string, error) {
-	entries, err := os.ReadDir(d.path(folder))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+func (d *directory) list(_ context.Context, prefix string) ([]string, error) {
 	var names []string
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), prefix) {
-			names = append(names, path.Join(folder, e.Name()))
+	err := filepath.WalkDir(d.path(path.Dir(prefix)), func(p string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
 		}
+		name, err := filepath.Rel(d.root, p)
+		if name = filepath.ToSlash(name); strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
 	return names, err
 }
+
+func (d *directory) remove(_ context.Context, name string) error { return os.Remove(d.path(name)) }
 
 func (d *directory) open(_ context.Context, name string, _ bool) (sourceCloser, error) {
 	f, err := os.Open(d.path(name))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/parquet-go/parquet-go"
@@ -37,7 +38,7 @@ func (f Fingerprint) difference(other Fingerprint) string {
 	case f.First != other.First || f.Last != other.Last:
 		return "its first or last row has another time"
 	}
-	for _, name := range columnNames {
+	for _, name := range slices.Sorted(maps.Keys(other.Columns)) {
 		if f.Columns[name] != other.Columns[name] {
 			return "the checksum of its column " + name + " differs"
 		}
@@ -50,17 +51,33 @@ type hasher struct {
 	rows, first, last int64
 	row               uint64
 	columns           []uint64
+	names             []string // of the columns
+	order             []int    // the columns of which the hash of a row is made
+	time              int      // the column with the time
 
-	// scratch holds a value, or the hashes of a row's columns.
-	value, hashes []byte
+	// scratch holds a value, the hashes of a row's columns, or those in their order.
+	value, bytes []byte
+	hashes       []uint64
 }
 
-func newHasher() *hasher { return &hasher{columns: make([]uint64, len(columnNames))} }
+// timeNames are the names of the column with the time of a row. A table has one of them.
+var timeNames = []string{"time", "hour", "day"}
+
+func newHasher(names []string) *hasher {
+	h := &hasher{names: names, columns: make([]uint64, len(names)), hashes: make([]uint64, len(names))}
+	for i, name := range names {
+		h.order = append(h.order, i)
+		if slices.Contains(timeNames, name) {
+			h.time = i
+		}
+	}
+	return h
+}
 
 // add adds a row.
 func (h *hasher) add(row parquet.Row) {
 	digest := h.digest(row, h.columns)
-	t := rowTime(row)
+	t := h.rowTime(row)
 	if h.rows == 0 || t < h.first {
 		h.first = t
 	}
@@ -73,7 +90,6 @@ func (h *hasher) add(row parquet.Row) {
 
 // digest is the hash of a row. The hashes of its columns are added to sums, if that is not nil.
 func (h *hasher) digest(row parquet.Row, sums []uint64) uint64 {
-	h.hashes = h.hashes[:0]
 	for len(row) > 0 {
 		i := row[0].Column()
 		h.value = h.value[:0]
@@ -85,9 +101,13 @@ func (h *hasher) digest(row parquet.Row, sums []uint64) uint64 {
 		if sums != nil {
 			sums[i] += sum
 		}
-		h.hashes = binary.LittleEndian.AppendUint64(h.hashes, sum)
+		h.hashes[i] = sum
 	}
-	return xxhash.Sum64(h.hashes)
+	h.bytes = h.bytes[:0]
+	for _, i := range h.order {
+		h.bytes = binary.LittleEndian.AppendUint64(h.bytes, h.hashes[i])
+	}
+	return xxhash.Sum64(h.bytes)
 }
 
 // appendValue appends a value in a form that no other value has.
@@ -110,11 +130,22 @@ func appendValue(to []byte, v parquet.Value) []byte {
 }
 
 // rowTime is the time of a row in microseconds since 1970.
-func rowTime(row parquet.Row) int64 { return row[0].Int64() }
+func (h *hasher) rowTime(row parquet.Row) int64 {
+	for _, v := range row {
+		if v.Column() != h.time {
+			continue
+		}
+		if v.Kind() == parquet.Int32 { // a day
+			return int64(v.Int32()) * dayLength.Microseconds()
+		}
+		return v.Int64()
+	}
+	return 0
+}
 
 func (h *hasher) fingerprint() Fingerprint {
-	f := Fingerprint{Rows: h.rows, First: h.first, Last: h.last, Row: hex(h.row), Columns: make(map[string]string, len(columnNames))}
-	for i, name := range columnNames {
+	f := Fingerprint{Rows: h.rows, First: h.first, Last: h.last, Row: hex(h.row), Columns: make(map[string]string, len(h.names))}
+	for i, name := range h.names {
 		f.Columns[name] = hex(h.columns[i])
 	}
 	return f

@@ -3,16 +3,33 @@ package archive
 import (
 	"errors"
 	"iter"
+	"slices"
 
 	"github.com/parquet-go/parquet-go"
 )
 
-// overlap returns how many rows two files have in common. Both must be sorted by time. The
-// memory that it takes grows with the number of rows at the same microsecond.
+// overlap returns how many rows two files have in common. Only the columns that both have are compared: a newer
+// version may have added one. Both files must be sorted by time. The memory that it takes grows with the number
+// of rows at the same microsecond.
 func overlap(a, b source) (common int64, err error) {
-	next, stopLeft := iter.Pull2(moments(a))
+	fileA, err := openFile(a)
+	if err != nil {
+		return 0, err
+	}
+	fileB, err := openFile(b)
+	if err != nil {
+		return 0, err
+	}
+	ofA, ofB := newHasher(namesOf(fileA)), newHasher(namesOf(fileB))
+	ofA.order, ofB.order = nil, nil
+	for i, name := range ofA.names {
+		if j := slices.Index(ofB.names, name); j >= 0 {
+			ofA.order, ofB.order = append(ofA.order, i), append(ofB.order, j)
+		}
+	}
+	next, stopLeft := iter.Pull2(moments(fileA, ofA))
 	defer stopLeft()
-	nextRight, stopRight := iter.Pull2(moments(b))
+	nextRight, stopRight := iter.Pull2(moments(fileB, ofB))
 	defer stopRight()
 	left, err, more := next()
 	right, wrong, moreRight := nextRight()
@@ -40,12 +57,12 @@ type moment struct {
 }
 
 // moments returns the rows of a file by their times. Each moment is valid until the next one.
-func moments(s source) iter.Seq2[moment, error] {
+func moments(f *parquet.File, hasher *hasher) iter.Seq2[moment, error] {
 	return func(yield func(moment, error) bool) {
-		now, hasher := moment{digests: map[uint64]int64{}}, newHasher()
+		now := moment{digests: map[uint64]int64{}}
 		stopped := errors.New("the reader has seen enough")
-		err := readFile(s, func(row parquet.Row) error {
-			t := rowTime(row)
+		err := readRows(f, func(row parquet.Row) error {
+			t := hasher.rowTime(row)
 			if t != now.time && len(now.digests) > 0 {
 				if t < now.time {
 					return errors.New("its rows are not sorted by time")

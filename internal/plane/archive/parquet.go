@@ -25,39 +25,46 @@ const footerKey = "pg_ratelimit"
 type Footer struct {
 	Day       string `json:"day"`       // such as 2026-08-01, in UTC
 	Partition string `json:"partition"` // the name of the table
+	// State changes if a row of the table is changed. It is empty if rows are only ever added.
+	State string `json:"state,omitempty"`
 	Fingerprint
 }
 
 // fileWriter writes a file.
 type fileWriter struct {
-	parquet *parquet.GenericWriter[auditRow]
+	parquet *parquet.GenericWriter[any]
 	batch   []parquet.Row // of which the first waiting rows are not written yet
 	waiting int
 	hasher  *hasher
 	day     time.Time
-	table   string
+	footer  Footer
 }
 
-func newFileWriter(to io.Writer, day time.Time, table string) *fileWriter {
-	w := parquet.NewGenericWriter[auditRow](to, schema,
+func newFileWriter(to io.Writer, p partition, columns []column) *fileWriter {
+	schema := schemaOf(p.part.table, columns)
+	w := parquet.NewGenericWriter[any](to, schema,
 		parquet.Compression(&parquet.Zstd),
 		parquet.MaxRowsPerRowGroup(groupRows),
 		parquet.PageBufferSize(pageBytes),
 		parquet.DictionaryMaxBytes(dictionaryBytes),
 		parquet.DataPageStatistics(true),
-		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending("time"))),
+		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending(p.time))),
 		parquet.CreatedBy("pg_ratelimit", "", ""),
 	)
-	return &fileWriter{parquet: w, batch: make([]parquet.Row, batchRows), hasher: newHasher(), day: day, table: table}
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.name
+	}
+	return &fileWriter{parquet: w, batch: make([]parquet.Row, batchRows), hasher: newHasher(names), day: p.day, footer: Footer{Day: dayName(p.day), Partition: p.name}}
 }
 
 // add writes a row. A row of another day is an error.
-func (w *fileWriter) add(r *auditRow) error {
-	if r.Time.Before(w.day) || !r.Time.Before(w.day.Add(dayLength)) {
-		return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only", r.Time.UTC().Format(time.RFC3339), dayName(w.day))}
+func (w *fileWriter) add(r parquet.Row) error {
+	if t := time.UnixMicro(w.hasher.rowTime(r)).UTC(); t.Before(w.day) || !t.Before(w.day.Add(dayLength)) {
+		return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only", t.Format(time.RFC3339), dayName(w.day))}
 	}
 	row := &w.batch[w.waiting]
-	*row = r.appendTo((*row)[:0])
+	*row = append((*row)[:0], r...)
 	w.hasher.add(*row)
 	if w.waiting++; w.waiting == batchRows {
 		return w.flush()
@@ -74,7 +81,8 @@ func (w *fileWriter) flush() error {
 // close completes the file.
 func (w *fileWriter) close() (Fingerprint, error) {
 	f := w.hasher.fingerprint()
-	footer, err := json.Marshal(Footer{dayName(w.day), w.table, f})
+	w.footer.Fingerprint = f
+	footer, err := json.Marshal(w.footer)
 	if err != nil {
 		return f, err
 	}
@@ -102,18 +110,24 @@ func readFooter(s source) (Footer, error) {
 	return footer, json.Unmarshal([]byte(value), &footer)
 }
 
-// readFile calls read for each row of a file, in their order. The row is valid until read returns.
-func readFile(s source, read func(parquet.Row) error) error {
-	f, err := parquet.OpenFile(s, s.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(pageBytes))
-	if err != nil {
-		return err
+func openFile(s source) (*parquet.File, error) {
+	return parquet.OpenFile(s, s.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(pageBytes))
+}
+
+// namesOf are the names of the columns of a file.
+func namesOf(f *parquet.File) []string {
+	var names []string
+	for _, path := range f.Schema().Columns() {
+		names = append(names, path[0])
 	}
-	if !parquet.EqualNodes(f.Schema(), schema) {
-		return errors.New("it has other columns than this version writes")
-	}
-	reader := parquet.NewGenericReader[auditRow](f)
+	return names
+}
+
+// readRows calls read for each row of a file, in their order. The row is valid until read returns.
+func readRows(f *parquet.File, read func(parquet.Row) error) error {
+	reader := parquet.NewGenericReader[any](f, f.Schema())
 	defer reader.Close() //nolint:errcheck // it was only read
-	_, err = parquet.CopyRows(parquet.RowWriterFunc(func(rows []parquet.Row) (int, error) {
+	_, err := parquet.CopyRows(parquet.RowWriterFunc(func(rows []parquet.Row) (int, error) {
 		for _, row := range rows {
 			if err := read(row); err != nil {
 				return 0, err
@@ -126,8 +140,12 @@ func readFile(s source, read func(parquet.Row) error) error {
 
 // fingerprintOf reads all rows of a file.
 func fingerprintOf(s source) (Fingerprint, error) {
-	h := newHasher()
-	err := readFile(s, func(row parquet.Row) error {
+	f, err := openFile(s)
+	if err != nil {
+		return Fingerprint{}, err
+	}
+	h := newHasher(namesOf(f))
+	err = readRows(f, func(row parquet.Row) error {
 		h.add(row)
 		return nil
 	})

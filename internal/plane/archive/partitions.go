@@ -10,11 +10,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// partition is a table with rows of a day: a partition of rate_limit_audit, or one that was.
+// partition is what becomes a file: a table with rows of a day, which is a partition of rate_limit_audit or
+// was one, or a day of a part that is added up.
 type partition struct {
-	oid      uint32
+	part
+	oid      uint32 // 0 of a part that is added up
 	name     string
 	table    string // with its schema, for SQL
+	from     string // for SQL: the rows
 	parent   string // rate_limit_audit with its schema, for SQL
 	day      time.Time
 	attached bool
@@ -40,7 +43,9 @@ ORDER BY c.relname`)
 	var all []partition
 	if err == nil {
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
+			p.part = audit
 			err = row.Scan(&p.oid, &p.name, &p.table, &p.parent, &p.day, &p.attached, &p.pending)
+			p.from = "ONLY " + p.table
 			return p, err
 		})
 	}
@@ -54,7 +59,7 @@ ORDER BY c.relname`)
 //
 // The upkeep of the history detaches in the same two steps. No function of the database can hold them for both:
 // DETACH … CONCURRENTLY cannot run in a transaction. This package has steps of its own, because all statements of a
-// run need the session with the lock of the run. And drop compares the rows with the file, so it cannot be
+// run need the session with the lock of the run. And dropTable compares the rows with the file, so it cannot be
 // rate_limit_drop_expired.
 func detach(ctx context.Context, conn *pgx.Conn, p partition) error {
 	// Only one partition at a time can be pending.
@@ -114,32 +119,20 @@ func missing(err error) bool {
 	return errors.As(err, &e) && e.Code == "42P01"
 }
 
-// columnsOf are the names of the columns of a table that differ from those of the files.
-const columnsOf = `
-SELECT coalesce(string_agg(coalesce(a.name, w.name), ', ' ORDER BY coalesce(a.name, w.name)), '')
-FROM (SELECT attname::text AS name, format_type(atttypid, atttypmod) AS type FROM pg_attribute WHERE attrelid = $1::oid AND attnum > 0 AND NOT attisdropped AND attname <> 'id') a
-	FULL JOIN unnest($2::text[], $3::text[]) w (name, type) ON a.name = w.name AND a.type = w.type
-WHERE a.name IS NULL OR w.name IS NULL`
-
-// reading runs a function in a transaction that reads the partition. The partition stays the
-// same table as long as the transaction runs.
-func reading(ctx context.Context, conn *pgx.Conn, p partition, do func() error) error {
+// reading runs a function in a transaction that reads the partition. A table stays the same table as long as
+// the transaction runs.
+func reading(ctx context.Context, conn *pgx.Conn, p partition, do func(pgx.Tx) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it only read
-	if err := lock(ctx, tx, p, "ACCESS SHARE"); err != nil {
-		return err
+	if p.oid != 0 {
+		if err := lock(ctx, tx, p, "ACCESS SHARE"); err != nil {
+			return err
+		}
 	}
-	var differ string
-	if err := tx.QueryRow(ctx, columnsOf, p.oid, columnNames, columnTypes).Scan(&differ); err != nil {
-		return err
-	}
-	if differ != "" {
-		return &problem{"the table has other columns than this version of pg-ratelimit knows: " + differ}
-	}
-	return do()
+	return do(tx)
 }
 
 // lock locks the table of the partition for the transaction, and makes sure that it is the same
@@ -164,8 +157,8 @@ func lock(ctx context.Context, tx pgx.Tx, p partition, mode string) error {
 	return nil
 }
 
-// drop drops a detached partition that has exactly so many rows.
-func drop(ctx context.Context, conn *pgx.Conn, p partition, rows int64) error {
+// dropTable drops a detached partition that has exactly so many rows.
+func dropTable(ctx context.Context, conn *pgx.Conn, p partition, rows int64) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err

@@ -1,3 +1,5 @@
+//go:build !nos3
+
 package archive
 
 import (
@@ -105,29 +107,22 @@ func (s *s3) prepare(ctx context.Context) error {
 	if !there {
 		return &ratelimit.FieldError{Field: "--to", Value: s.String(), Want: "a bucket that exists, in the region of AWS_REGION"}
 	}
-	for upload := range s.client.ListIncompleteUploads(ctx, s.bucket, s.key(topFolder)+"/", true) {
-		if upload.Err != nil {
-			// The credentials need not allow this. What is left takes space and does no harm.
-			return ctx.Err()
-		}
-		if err := s.client.RemoveIncompleteUpload(ctx, s.bucket, upload.Key); err != nil {
-			return ctx.Err()
+	for _, p := range append([]part{audit}, sums...) {
+		for upload := range s.client.ListIncompleteUploads(ctx, s.bucket, s.key(p.folder)+"/", true) {
+			if upload.Err != nil {
+				// The credentials need not allow this. What is left takes space and does no harm.
+				return ctx.Err()
+			}
+			if err := s.client.RemoveIncompleteUpload(ctx, s.bucket, upload.Key); err != nil {
+				return ctx.Err()
+			}
 		}
 	}
 	return nil
 }
 
-// temporary makes a file that disappears when the process ends, however it ends.
+// temporary makes a file of this machine.
 func (s *s3) temporary(string) (*os.File, error) { return disappearing() }
-
-func disappearing() (*os.File, error) {
-	f, err := os.CreateTemp("", "pg-ratelimit-archive-*"+extension)
-	if err != nil {
-		return nil, err
-	}
-	_ = os.Remove(f.Name()) // Windows cannot do that while the file is open
-	return f, nil
-}
 
 func (s *s3) publish(ctx context.Context, f *os.File, name string, verify func(source) error) error {
 	local, err := fileSource(f)
@@ -150,9 +145,7 @@ func (s *s3) publish(ctx context.Context, f *os.File, name string, verify func(s
 	}
 	defer back.Close()
 	if err := verify(back); err != nil {
-		s.cleanup(ctx, func(ctx context.Context) error {
-			return s.client.RemoveObject(ctx, s.bucket, s.key(name), minio.RemoveObjectOptions{})
-		})
+		s.cleanup(ctx, func(ctx context.Context) error { return s.remove(ctx, name) })
 		return fmt.Errorf("%s was read back: %w", name, err)
 	}
 	return nil
@@ -166,15 +159,23 @@ func (s *s3) cleanup(ctx context.Context, do func(context.Context) error) {
 	_ = do(ctx)
 }
 
-func (s *s3) list(ctx context.Context, folder, prefix string) ([]string, error) {
+func (s *s3) list(ctx context.Context, prefix string) ([]string, error) {
+	top := ""
+	if s.prefix != "" {
+		top = s.prefix + "/"
+	}
 	var names []string
-	for object := range s.client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{Prefix: s.key(path.Join(folder, prefix))}) {
+	for object := range s.client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{Prefix: top + prefix, Recursive: true}) {
 		if object.Err != nil {
 			return nil, object.Err
 		}
-		names = append(names, path.Join(folder, path.Base(object.Key)))
+		names = append(names, strings.TrimPrefix(object.Key, top))
 	}
 	return names, ctx.Err()
+}
+
+func (s *s3) remove(ctx context.Context, name string) error {
+	return s.client.RemoveObject(ctx, s.bucket, s.key(name), minio.RemoveObjectOptions{})
 }
 
 func (s *s3) open(ctx context.Context, name string, whole bool) (sourceCloser, error) {
@@ -218,9 +219,3 @@ func (r remote) Size() int64 { return r.size }
 type temporaryFile struct{ file }
 
 func (t temporaryFile) Close() error { return closeTemporary(t.File) }
-
-func closeTemporary(f *os.File) error {
-	err := f.Close()
-	_ = os.Remove(f.Name()) // it is gone already, but on Windows
-	return err
-}

@@ -59,6 +59,33 @@ func TestParseRetention(t *testing.T) {
 	}
 }
 
+func TestReadArchive(t *testing.T) {
+	read := func(text string) (edge.ArchiveSettings, error) {
+		var s edge.Settings
+		err := edge.Read(edge.HistoryTable, struct {
+			Archive string `json:"archive"`
+		}{text}, &s)
+		return s.History.Archive, err
+	}
+	const day = 24 * time.Hour
+	for text, want := range map[string]edge.ArchiveSettings{
+		"":                   {},
+		"/srv/archive daily": {To: "/srv/archive", Before: 60 * day, Expire: 7 * 366 * day},
+		"s3://logs/limits daily before 30d expire 2y drop": {To: "s3://logs/limits", Before: 30 * day, Expire: 2 * 366 * day, Drop: true},
+		"/srv/archive daily drop expire never":             {To: "/srv/archive", Before: 60 * day, Drop: true},
+	} {
+		if got, err := read(text); err != nil || got != want {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"/srv/archive", "daily", "/srv/archive weekly", "/srv/archive daily before", "/srv/archive daily before soon", "/srv/archive daily expire 60d",
+		"/srv/archive daily drop drop", "/srv/archive daily before never", "/srv/archive daily more", "s3://id:hunter2@logs daily", "https://id:hunter2@host daily"} {
+		if got, err := read(text); err == nil || !strings.HasPrefix(err.Error(), "archive: ") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %+v, %v, want an error of archive without a secret", text, got, err)
+		}
+	}
+}
+
 func TestNamesOfNodesAreChecked(t *testing.T) {
 	for _, text := range []string{"", "edge-1", "Berlin Süd", strings.Repeat("n", 100)} {
 		if _, err := read(t, edge.HistoryTable, "node", text); err != nil {

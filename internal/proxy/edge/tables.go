@@ -131,6 +131,8 @@ var HistoryTable = []Setting{{
 		"It applies to addresses in keys too.",
 	Default: "`full`",
 }, {
+	Name: "archive", Form: Words, Want: wantArchive, Read: readArchive,
+}, {
 	Name: "retention", Form: Block, Args: "a block", Settings: RetentionTable,
 }}
 

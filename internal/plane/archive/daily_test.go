@@ -1,0 +1,74 @@
+package archive_test
+
+import (
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+const aDay = 24 * time.Hour
+
+func TestOneProxyOfAllArchivesOnceADay(t *testing.T) {
+	dsn, conn := open(t)
+	keepLong(t, conn)
+	execute(t, conn, "INSERT INTO rate_limit_usage (day, user_id, requests, last_request) SELECT (now() AT TIME ZONE 'UTC')::date - n, 'ada', n, now() FROM generate_series(1, 40) n")
+	dir := t.TempDir()
+	s := archive.Schedule{Node: "n1", To: dir, Before: 30 * aDay, Expire: 7 * 366 * aDay}
+	var ran atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		other := cluster.Connect(t, dsn)
+		all.Go(func() {
+			for range 3 {
+				_, did, err := archive.Daily(t.Context(), other, s)
+				if err != nil {
+					t.Error(err)
+				}
+				if did {
+					ran.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := ran.Load(); n != 1 {
+		t.Errorf("%d proxies archived, want one", n)
+	}
+	// The days 31 to 40 before today have ended 30 days before now.
+	state, did, err := archive.Daily(t.Context(), conn, s)
+	if n := len(files(t, dir)); err != nil || did || n != 10 || state.Files != 10 || state.Succeeded == nil || state.Failed != nil || state.Node != "n1" {
+		t.Errorf("%d files, %+v, %v, %v, want 10 files, and that the run of today is known", n, state, did, err)
+	}
+	// The next day, after a restart, from another proxy.
+	execute(t, conn, "UPDATE rate_limit_archives SET began_at = began_at - interval '1 day', succeeded_at = succeeded_at - interval '1 day'")
+	s.Node, s.Before = "n2", 29*aDay
+	if state, did, err = archive.Daily(t.Context(), cluster.Connect(t, dsn), s); err != nil || !did || state.Files != 1 || state.Node != "n2" {
+		t.Errorf("the next day: %+v, %v, %v, want one file of n2", state, did, err)
+	}
+}
+
+func TestADailyArchiveThatFailsIsTriedAgainAfterAnHour(t *testing.T) {
+	_, conn := open(t)
+	keepLong(t, conn)
+	dir := filepath.Join(t.TempDir(), "not-mounted")
+	s := archive.Schedule{Node: "n1", To: dir, Before: 30 * aDay}
+	state, did, err := archive.Daily(t.Context(), conn, s)
+	if err == nil || !did || state.Failed == nil || state.Succeeded != nil || state.Problem == nil || !strings.Contains(*state.Problem, "a folder that exists") {
+		t.Errorf("%+v, %v, %v, want the failure, in the database too", state, did, err)
+	}
+	if _, did, err := archive.Daily(t.Context(), conn, s); did || err != nil {
+		t.Errorf("at once: %v, %v, want no run", did, err)
+	}
+	execute(t, conn, "UPDATE rate_limit_archives SET began_at = began_at - interval '61 min'")
+	s.To = t.TempDir()
+	execute(t, conn, "UPDATE rate_limit_archives SET target = $1", s.To) // the folder is there now
+	if state, did, err = archive.Daily(t.Context(), conn, s); err != nil || !did || state.Failed != nil || state.Problem != nil || state.Succeeded == nil {
+		t.Errorf("an hour later: %+v, %v, %v, want a success", state, did, err)
+	}
+}
