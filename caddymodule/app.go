@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
@@ -138,10 +139,11 @@ func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
 	return s, nil
 }
 
-// Start connects to the databases, in the background, and warns of handlers that charge a
+// Start logs the version, connects to the databases, in the background, and warns of handlers that charge a
 // request twice. Provision does not connect, because a config that is only validated, or that
 // fails to load, must not touch a database.
 func (a *App) Start() error {
+	caddy.Log().Named(logName).Info("rate limits are enforced", zap.String("version", version()))
 	for _, u := range a.used {
 		u.Prepare()
 	}

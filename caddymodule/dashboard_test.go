@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -120,14 +121,13 @@ func TestDashboardUsesMetricsThatExist(t *testing.T) {
 		}
 	}
 	// promtool reads the expressions as recording rules.
-	values := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$prefix", ".*")
 	rules := "groups:\n- name: dashboard\n  rules:\n"
 	for _, p := range readDashboard(t).Panels {
 		for _, q := range p.Targets {
 			if q.Expr == "" {
 				continue
 			}
-			expr := values.Replace(q.Expr)
+			expr := promQL.Replace(q.Expr)
 			if strings.Contains(expr, "$") {
 				t.Errorf("%s uses a variable that is not there: %s", p.Title, q.Expr)
 			}
@@ -139,6 +139,40 @@ func TestDashboardUsesMetricsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, "", "check", "rules", path)
+}
+
+// promQL replaces the variables of the dashboard.
+var promQL = strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$prefix", ".*")
+
+// TestDashboardShowsAPolicyAlone: each panel of the first row shows a Caddy that has a policy and no
+// other limit.
+func TestDashboardShowsAPolicyAlone(t *testing.T) {
+	dsn := withPolicy(t, people+"SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1);")
+	c := startPolicy(t, dsn)
+	c.expect(http.StatusOK, "/", "X-User", "alice")
+	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
+	_, metrics := metricsOfCaddy(t)
+	tests := "rule_files: []\ntests:\n- interval: 1m\n  input_series:\n"
+	for line := range strings.Lines(metrics) {
+		if strings.HasPrefix(line, "caddy_") {
+			series, _, _ := strings.Cut(line, " ")
+			tests += fmt.Sprintf("  - series: '%s'\n    values: '1+1x20'\n", series)
+		}
+	}
+	tests += "  promql_expr_test:\n"
+	for _, p := range readDashboard(t).Panels[1:] {
+		if p.Type == "row" {
+			break
+		}
+		for _, q := range p.Targets {
+			tests += fmt.Sprintf("  - expr: 'count(%s) > bool 0'\n    eval_time: 10m\n    exp_samples: [{value: 1}]\n", promQL.Replace(q.Expr))
+		}
+	}
+	path := filepath.Join(t.TempDir(), "dashboard.yml")
+	if err := os.WriteFile(path, []byte(tests), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check(t, "", "test", "rules", path)
 }
 
 // TestDashboardAsksTheDatabase: Postgres understands the queries of the dashboard, and those for a

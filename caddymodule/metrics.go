@@ -48,7 +48,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
 		}),
 		policy: &policyCounters{
-			requests: vec("policy_requests_total", "Requests by what the policy says: limited, free (no rule matches), exempt, unknown_key, key_expired, "+
+			requests: vec("policy_requests_total", "Requests by what the policy says: charged (to limits of rules, which may refuse it), free (no rule matches), exempt, unknown_key, key_expired, "+
 				"key_revoked, banned, blocked, no_quota, error_passed and error_refused (no decision was possible).", "outcome"),
 			limits: vec("policy_decisions_total", "Requests by rule, limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied "+
 				"(refused by this limit), overage (charged beyond the quota), would_allow and would_deny (of a shadow rule), "+

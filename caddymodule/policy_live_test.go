@@ -103,7 +103,7 @@ func TestAPolicySaysWhoARequestIs(t *testing.T) {
 		t.Errorf("without a rule: %s, %v", a.body, a.header)
 	}
 	checkMetrics(t, map[string]float64{
-		"policy_requests_total limited": 5, "policy_requests_total free": 1, "policy_decisions_total per_hour allowed plan": 3,
+		"policy_requests_total charged": 5, "policy_requests_total free": 1, "policy_decisions_total per_hour allowed plan": 3,
 		"policy_rules": 2, "policy_wrong_rules": 0, "policy_identities": 4,
 	})
 	if strings.Contains(c.logged(), key) {

@@ -25,7 +25,7 @@ func (c *policyCounters) decided(o *policy.Outcome) {
 	case o.Exempt:
 		outcome = "exempt"
 	case len(o.Hits) > 0:
-		outcome = "limited"
+		outcome = "charged"
 	}
 	c.requests.WithLabelValues(outcome).Inc()
 }

@@ -32,11 +32,6 @@ func (a *App) policy(ctx caddy.Context, s *store, settings edge.PolicySettings) 
 	}, a.metrics.watchPolicy)
 }
 
-func version() string {
-	simple, _ := caddy.Version()
-	return "Caddy " + simple
-}
-
 // logPolicyFailure logs what the policy reports: that the database does not answer, or rules
 // that cannot be used. It reports each failure once until it is over.
 func (s *store) logPolicyFailure(err error) {

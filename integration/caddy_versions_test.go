@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -36,11 +37,11 @@ func caddyRequired(t *testing.T, folder string) string {
 	return ""
 }
 
-// checkCaddy checks that a Caddy has the version and the module.
+// checkCaddy checks that a Caddy has the version, and the module in this version.
 func checkCaddy(t *testing.T, program, version string) {
 	t.Helper()
-	for command, want := range map[string]string{"version": version + " ", "list-modules": "\nhttp.handlers.pg_ratelimit\n"} {
-		said, err := exec.Command(program, command).Output()
+	for command, want := range map[string]string{"version": version + " ", "list-modules --versions": "\nhttp.handlers.pg_ratelimit " + edge.Version + "\n"} {
+		said, err := exec.Command(program, strings.Fields(command)...).Output()
 		if err != nil || !strings.Contains("\n"+string(said), want) {
 			t.Errorf("caddy %s says %q, %v; want %q", command, said, err, want)
 		}
@@ -66,7 +67,7 @@ func TestTheOldestCaddyBuildsWithTheModule(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	edit := exec.Command("go", "mod", "edit", "-module=caddy", "-require=github.com/pgratelimit/pg-ratelimit@v0.0.0",
+	edit := exec.Command("go", "mod", "edit", "-module=caddy", "-require=github.com/pgratelimit/pg-ratelimit@"+edge.Version,
 		"-replace=github.com/pgratelimit/pg-ratelimit="+root)
 	edit.Dir = folder
 	if text, err := edit.CombinedOutput(); err != nil {

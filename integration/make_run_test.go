@@ -78,6 +78,9 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 		}
 		shows(typed(upgrade), "The user ann is changed.")
 		await(t, "the plan pro of ann", func() bool { return strings.Contains(typed(ann, annAsksAgain), "X-Ratelimit-Limit: 50\r") })
+		metrics := "http://localhost:" + port + "/metrics"
+		shows(p.Log(), "\n  metrics   "+metrics+"\n")
+		shows(harness.Ask(t, harness.Get(metrics)).Body, "\ncaddy_pg_ratelimit_policy_decisions_total{")
 		// A proxy writes the history in the background.
 		await(t, "the history of the requests", func() bool {
 			return showsAll(typed(audit), "ann", "acme", "rule/pro", "/api/hello", "allowed", "limited", "demo", "127.0.0.1") &&

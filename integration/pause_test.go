@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -122,6 +123,15 @@ func TestProxiesWithoutAPolicyAreRegistered(t *testing.T) {
 	await(t, "both proxies in the registry", func() bool {
 		return queryInt(t, dsn, "SELECT count(to_regclass('rate_limit_nodes'))") == 1 && names() == "caddy traefik"
 	})
+	// Operators see here whether every proxy is current, as in the logs.
+	for program, log := range map[string]func(testing.TB, string){
+		"Caddy " + caddyRequired(t, "../xcaddy") + ", pg-ratelimit " + edge.Version: c.AwaitLog, "Traefik, pg-ratelimit " + edge.Version: tr.AwaitLog,
+	} {
+		if n := strings.Count(command(t, dsn, "nodes"), "  "+program+"  "); n != 1 {
+			t.Errorf("nodes prints %q %d times:\n%s", program, n, command(t, dsn, "nodes"))
+		}
+		log(t, program)
+	}
 	epoch := queryInt(t, dsn, "SELECT epoch FROM rate_limit_nodes WHERE node LIKE '%/caddy'")
 	for range 2 { // one of them pauses, and one is paused again
 		if out := command(t, dsn, "pause", "--for", "20m", "--reason", "a test"); !strings.Contains(out, "All limits of this database are paused until ") || !strings.Contains(out, ": a test.") {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -74,6 +73,7 @@ func (a *asker) take() map[int]int {
 // backup has.
 func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	const limit = 5
+	cluster.Tool(t, "pg_dump")
 	dsn := policyDatabase(t, people+fmt.Sprintf(`
 		INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, %d) AS i;
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
@@ -81,14 +81,10 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 		INSERT INTO rate_limit_bans (network) VALUES ('127.0.0.9');`, *restoreUsers, limit))
 	urls := governedBy(t, dsn, []string{"on_error deny"}, object{"onError": "deny"})
 	awaitObeyed(t, dsn, len(urls))
-	bin, err := cluster.Binaries(context.Background(), "", os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
 	folder := t.TempDir()
 	run := func(name string, args ...string) {
 		t.Helper()
-		command := exec.Command(filepath.Join(bin, name), args...)
+		command := exec.Command(cluster.Tool(t, name), args...)
 		if out, err := command.CombinedOutput(); err != nil {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}

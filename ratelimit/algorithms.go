@@ -78,7 +78,7 @@ func checkBucket(l *Limit) error {
 func checkGCRA(l *Limit) error {
 	window := int64(l.Window / 1000)
 	if most := maxSpan / window; l.Capacity() > most || l.Events > most {
-		return &FieldError{"limit", strconv.FormatInt(l.Capacity(), 10) + " in " + l.Window.String(),
+		return &FieldError{"events", strconv.FormatInt(l.Capacity(), 10) + " in " + l.Window.String(),
 			"smaller for gcra: burst (or events) times the window in microseconds must not exceed 2^62"}
 	}
 	if drained := (l.Capacity()*window + l.Events - 1) / l.Events; drained > int64(MaxWindow/1000) {

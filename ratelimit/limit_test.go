@@ -147,10 +147,11 @@ func TestErrorsNameTheField(t *testing.T) {
 		{func(l *ratelimit.Limit) { l.Burst = 2 }, "burst: "},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, -1 }, `burst: "-1": must be`},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, ratelimit.MaxEvents+1 }, `burst: "9007199254740993": must be`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Events = ratelimit.SlidingLog, 1001 }, `limit: "1001": must be`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Events = ratelimit.SlidingLog, 1001 }, `events: "1001": must be at most 1000 for sliding_log`},
 		{func(l *ratelimit.Limit) {
 			l.Algorithm, l.Events, l.Window = ratelimit.GCRA, ratelimit.MaxEvents, time.Hour
-		}, "limit: "},
+		}, "events: "},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.GCRA, 0.05 }, `lease: "0.05": must be left out for gcra`},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst, l.Window = ratelimit.GCRA, 2, ratelimit.MaxWindow }, "burst: "},
 		{func(l *ratelimit.Limit) { l.Calendar, l.Window = ratelimit.Day, 0 }, "algorithm: "},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar = ratelimit.FixedWindow, ratelimit.Day }, `window: "1s": must be 0`},

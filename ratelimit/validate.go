@@ -35,8 +35,8 @@ func (l *Limit) Validate() error {
 		return &FieldError{"burst", strconv.FormatInt(l.Burst, 10), "a whole number from 1 to " + strconv.Itoa(MaxEvents)}
 	}
 	if l.Events > algorithm.maxEvents {
-		return &FieldError{"limit", strconv.FormatInt(l.Events, 10),
-			"at most " + strconv.FormatInt(algorithm.maxEvents, 10) + " events for " + algorithm.name + ", which keeps the time of each"}
+		return &FieldError{"events", strconv.FormatInt(l.Events, 10),
+			"at most " + strconv.FormatInt(algorithm.maxEvents, 10) + " for " + algorithm.name + ", which keeps the time of each"}
 	}
 	if err := l.validateLease(); err != nil {
 		return err
@@ -64,8 +64,7 @@ func (l *Limit) validateLease() error {
 		if l.Calendar != NoCalendar {
 			name += " on the calendar"
 		}
-		share := strconv.FormatFloat(l.Lease*100, 'g', 6, 64) + "%"
-		return &FieldError{"lease", share, "left out for " + name + ": " + reason}
+		return &FieldError{"lease", strconv.FormatFloat(l.Lease, 'g', -1, 64), "left out for " + name + ": " + reason}
 	}
 	return nil
 }

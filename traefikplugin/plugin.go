@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
@@ -37,8 +38,14 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 	if err != nil {
 		return nil, fmt.Errorf("pg_ratelimit: %w", err)
 	}
+	if atomic.CompareAndSwapInt32(&started, 0, 1) {
+		h.pool.logger.log("rate limits are enforced by " + program)
+	}
 	return withLeases(h), nil
 }
+
+// started is 1 once the log has the version; atomic.
+var started int32
 
 // newHandler returns a handler on a pool of the registry.
 func newHandler(ctx context.Context, next http.Handler, config *Config, name string, r *registry) (*handler, error) {

@@ -226,6 +226,9 @@ const leaseHorizon = 4 * time.Second
 // proxyKind is the end of the name of this proxy, if the configuration has no nodeName.
 const proxyKind = "traefik"
 
+// program names this program. Traefik does not tell plugins its version.
+var program = edge.Program("Traefik", edge.Version)
+
 // openStore opens the store of a pool.
 func openStore(s edge.StoreSettings, l *logger) (ratelimit.Store, postgres.DB, error) {
 	if s.DSN == edge.MemoryDSN {
@@ -238,7 +241,7 @@ func openStore(s edge.StoreSettings, l *logger) (ratelimit.Store, postgres.DB, e
 			return nil, fmt.Errorf("dsn: %w", err)
 		}
 		return db, nil
-	}, edge.NodeOptions{Kind: proxyKind, Version: "Traefik", Notice: l.log}, l.failure)
+	}, edge.NodeOptions{Kind: proxyKind, Version: program, Notice: l.log}, l.failure)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -148,6 +148,7 @@ Caddy with pg_ratelimit answers on http://localhost:%[1]s
   database  %[2]s
   config    %[3]s
   log       %[4]s
+  metrics   http://localhost:%[1]s/metrics
 
 Try it, more often than the limit allows:
 

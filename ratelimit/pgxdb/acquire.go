@@ -21,6 +21,13 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		}
 		conn, err := d.pool.Acquire(ctx)
 		if err == nil {
+			if d.shared {
+				if ok, err := d.usable(ctx, conn); err != nil {
+					return nil, err
+				} else if !ok {
+					continue
+				}
+			}
 			if first {
 				d.used.Store(true)
 			}
@@ -34,6 +41,21 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			return nil, err
 		}
 	}
+}
+
+// usable does for a connection of the program's pool what the settings of an own pool do: it finds
+// out whether the server has ended the connection, which is then released, and compares the encoding.
+func (d *DB) usable(ctx context.Context, conn *pgxpool.Conn) (bool, error) {
+	if shouldPing(pgxpool.ShouldPingParams{Conn: conn.Conn()}) && conn.Ping(ctx) != nil {
+		closeConn(conn)
+		d.release(conn)
+		return false, nil
+	}
+	if encoding := conn.Conn().PgConn().ParameterStatus("client_encoding"); encoding != "UTF8" {
+		d.release(conn)
+		return false, fmt.Errorf("pgxdb: the pool's connections have the client_encoding %s, must have UTF8", encoding)
+	}
+	return true, nil
 }
 
 // release returns a connection to the pool.

@@ -54,6 +54,7 @@ var _ postgres.DB = (*DB)(nil)
 // DB is a postgres.DB over a pgx pool.
 type DB struct {
 	pool   *pgxpool.Pool
+	shared bool // the program made the pool, and closes it
 	gate   gate
 	logins logins
 	used   atomic.Bool  // a call has had a connection
@@ -106,9 +107,29 @@ func Open(dsn string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.pool = pool
-	d.gate = gate{most: int(config.MaxConns), idle: func() int { return int(pool.Stat().IdleConns()) }}
+	d.use(pool)
 	return d, nil
+}
+
+// New returns a DB on a pool that the program has, for statements of its own too. The pool keeps its
+// settings: its connections are at most its MaxConns, and New has no Options. The program closes the
+// pool, after it has closed the store: Close of a store and of the DB leave the pool open.
+//
+// The text of the connections must be in UTF-8, as it is unless the database or the DSN says otherwise.
+// Calls on other connections fail.
+func New(pool *pgxpool.Pool) (*DB, error) {
+	if pool == nil {
+		return nil, &ratelimit.FieldError{Field: "pool", Want: "a pool, such as pgxpool.New returns"}
+	}
+	d := &DB{shared: true}
+	d.use(pool)
+	return d, nil
+}
+
+// use sets the pool.
+func (d *DB) use(pool *pgxpool.Pool) {
+	d.pool = pool
+	d.gate = gate{most: int(pool.Config().MaxConns), idle: func() int { return int(pool.Stat().IdleConns()) }}
 }
 
 // MaxConns is how many connections there are at most.
@@ -150,9 +171,12 @@ func check(config *pgconn.Config) error {
 const closeTimeout = time.Second
 
 // Close implements postgres.DB. It waits up to a second for the calls under way. The
-// connections of those that take longer are closed when they end.
+// connections of those that take longer are closed when they end. The pool of New stays open.
 func (d *DB) Close() {
 	d.gate.close()
+	if d.shared {
+		return
+	}
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

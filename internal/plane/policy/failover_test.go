@@ -114,13 +114,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 func replica(t *testing.T, primary *cluster.Cluster) string {
 	t.Helper()
 	ctx := context.Background()
-	bin, err := cluster.Binaries(ctx, "", os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(bin, "pg_basebackup")); err != nil {
-		t.Skip("this server comes without pg_basebackup")
-	}
+	backup := cluster.Tool(t, "pg_basebackup")
 	// Its files are those of the account that runs the primary.
 	owner, err := os.Stat(primary.DataDir())
 	if err != nil {
@@ -129,7 +123,7 @@ func replica(t *testing.T, primary *cluster.Cluster) string {
 	system := owner.Sys().(*syscall.Stat_t)
 	data := filepath.Join(filepath.Dir(primary.DataDir()), "replica")
 	run := func(name string, args ...string) *exec.Cmd {
-		cmd := exec.Command(filepath.Join(bin, name), args...)
+		cmd := exec.Command(name, args...)
 		cmd.Dir = "/"
 		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 		if os.Geteuid() == 0 {
@@ -137,7 +131,7 @@ func replica(t *testing.T, primary *cluster.Cluster) string {
 		}
 		return cmd
 	}
-	if err := run("pg_basebackup", "-D", data, "-d", primary.DSN("postgres"), "-R", "-X", "stream", "-c", "fast").Run(); err != nil {
+	if err := run(backup, "-D", data, "-d", primary.DSN("postgres"), "-R", "-X", "stream", "-c", "fast").Run(); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -148,7 +142,7 @@ func replica(t *testing.T, primary *cluster.Cluster) string {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	server := run("postgres", "-D", data, "-p", fmt.Sprint(port), "-c", "unix_socket_directories=", "-c", "logging_collector=off", "-c", "log_min_messages=fatal")
+	server := run(cluster.Tool(t, "postgres"), "-D", data, "-p", fmt.Sprint(port), "-c", "unix_socket_directories=", "-c", "logging_collector=off", "-c", "log_min_messages=fatal")
 	server.Stdout, server.Stderr = nil, nil
 	if err := server.Start(); err != nil {
 		t.Fatal(err)

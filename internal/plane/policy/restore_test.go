@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,11 +18,7 @@ import (
 // dump returns the commands that restore the database of a site over itself, one by one.
 func dump(t *testing.T, s *site) []string {
 	t.Helper()
-	bin, err := cluster.Binaries(context.Background(), "", os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command(filepath.Join(bin, "pg_dump"), "--clean", "--inserts", "-d", s.dsn).Output()
+	out, err := exec.Command(cluster.Tool(t, "pg_dump"), "--clean", "--inserts", "-d", s.dsn).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

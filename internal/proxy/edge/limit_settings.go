@@ -1,10 +1,11 @@
 package edge
 
 import (
+	"reflect"
+
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"reflect"
 )
 
 // LimitSettings are one limit as a configuration has it, in text. "" is a setting that was left
@@ -44,7 +45,24 @@ func ReadLimit(from reflect.Value) (*ConfiguredLimit, error) {
 	if err := Read(LimitTable, from, &read); err != nil {
 		return nil, err
 	}
-	return &read.Limit, read.Limit.Limit.Validate()
+	return &read.Limit, configured(read.Limit.Limit.Validate(), from)
+}
+
+// configured returns the error of a limit in the words of the configuration: with the name and the text
+// of the setting instead of the field of ratelimit.Limit and its value.
+func configured(err error, from reflect.Value) error {
+	wrong, ok := err.(*ratelimit.FieldError)
+	if !ok {
+		return err
+	}
+	switch wrong.Field {
+	case "events", "window", "calendar", "zone":
+		wrong.Field = "limit"
+	}
+	if text := textOf(reflect.Indirect(from), wrong.Field); text != "" {
+		wrong.Value = text
+	}
+	return wrong
 }
 
 // LimitTable has the settings of a limit. The first is Prefix, which a Caddyfile has as an

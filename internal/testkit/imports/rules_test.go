@@ -101,7 +101,7 @@ var rules = []rule{
 		dir:    "internal/testkit/await",
 		reason: "the tests of all packages wait with it, so it can use none of those packages",
 	}, {
-		dir: "internal/testkit/cluster", ours: []string{"internal/testkit/cluster/leash"}, others: []string{"github.com/jackc/pgx/v5"},
+		dir: "internal/testkit/cluster", ours: []string{"internal/testkit/cluster/download", "internal/testkit/cluster/leash", "internal/testkit/npm"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "the tests of all packages use its databases, so it can use none of those packages",
 	}, {
 		dir:    "internal/testkit/cluster/leash",
@@ -117,8 +117,11 @@ var rules = []rule{
 		dir:    "internal/testkit/slownet",
 		reason: "it delays any connection",
 	}, {
-		dir: "internal/testkit/cluster/versions", ours: []string{"internal/testkit/npm"},
-		reason: "it fetches servers and runs any command against them",
+		dir: "internal/testkit/cluster/download", ours: []string{"internal/testkit/npm"},
+		reason: "it fetches servers for tests and for the demo",
+	}, {
+		dir: "internal/testkit/cluster/versions", ours: []string{"internal/testkit/cluster/download"},
+		reason: "it runs any command against servers",
 	}, {
 		dir:    "internal/testkit/promtool",
 		reason: "it fetches a program that checks files of any kind",

@@ -16,11 +16,12 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/download"
 )
 
 // testDSN names a server for tests to use in place of one of their own.
@@ -38,9 +39,8 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	syscall.Umask(0o022) // the server's account reads what is unpacked
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	folder, err := place(*cache)
+	folder, err := download.Place(*cache)
 	if err == nil {
 		err = run(ctx, *only, folder, flag.Args())
 	}
@@ -58,25 +58,21 @@ func run(ctx context.Context, only, folder string, command []string) error {
 	if err != nil {
 		return err
 	}
-	platform, ok := platforms[runtime.GOOS+"/"+runtime.GOARCH]
-	if !ok {
-		return fmt.Errorf("there are no binaries for %s/%s, only for linux and darwin on amd64 and arm64", runtime.GOOS, runtime.GOARCH)
-	}
-	servers := make([]string, len(chosen))
+	bins := make([]string, len(chosen))
 	for i, r := range chosen {
-		if servers[i], err = r.fetch(ctx, folder, platform); err != nil {
-			return fmt.Errorf("postgres %s: %w", r.major, err)
+		if bins[i], err = r.Fetch(ctx, folder, os.Stdout); err != nil {
+			return fmt.Errorf("postgres %s: %w", r.Major, err)
 		}
 	}
 	var report, failed []string
 	for i, r := range chosen {
-		fmt.Printf("\n-- Postgres %s\n", r.major)
+		fmt.Printf("\n-- Postgres %s\n", r.Major)
 		began, result := time.Now(), "ok"
-		if err := runOn(ctx, servers[i], command); err != nil {
+		if err := runOn(ctx, bins[i], command); err != nil {
 			result = "FAILED: " + err.Error()
-			failed = append(failed, r.major)
+			failed = append(failed, r.Major)
 		}
-		report = append(report, fmt.Sprintf("-- Postgres %s: %s after %.0f s", r.major, result, time.Since(began).Seconds()))
+		report = append(report, fmt.Sprintf("-- Postgres %s: %s after %.0f s", r.Major, result, time.Since(began).Seconds()))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -89,28 +85,28 @@ func run(ctx context.Context, only, folder string, command []string) error {
 }
 
 // choose is the releases of some major versions, "14,18"; "" is all.
-func choose(only string) ([]release, error) {
+func choose(only string) ([]download.Release, error) {
 	if only == "" {
-		return releases, nil
+		return download.Releases, nil
 	}
-	var chosen []release
+	var chosen []download.Release
 	for major := range strings.SplitSeq(only, ",") {
-		at := slices.IndexFunc(releases, func(r release) bool { return r.major == major })
+		at := slices.IndexFunc(download.Releases, func(r download.Release) bool { return r.Major == major })
 		if at < 0 {
 			var known []string
-			for _, r := range releases {
-				known = append(known, r.major)
+			for _, r := range download.Releases {
+				known = append(known, r.Major)
 			}
 			return nil, fmt.Errorf("-only has %q, must be major versions out of %s", major, strings.Join(known, ","))
 		}
-		chosen = append(chosen, releases[at])
+		chosen = append(chosen, download.Releases[at])
 	}
 	return chosen, nil
 }
 
 // runOn runs the command on a server. Ctrl-C reaches the command from the terminal. A signal
 // that ends this process alone ends the command, too.
-func runOn(ctx context.Context, server string, command []string) error {
+func runOn(ctx context.Context, bin string, command []string) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
@@ -120,6 +116,6 @@ func runOn(ctx context.Context, server string, command []string) error {
 			cmd.Env = append(cmd.Env, variable)
 		}
 	}
-	cmd.Env = append(cmd.Env, "PG_BINDIR="+filepath.Join(server, "bin"))
+	cmd.Env = append(cmd.Env, "PG_BINDIR="+bin)
 	return cmd.Run()
 }

