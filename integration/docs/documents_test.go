@@ -260,6 +260,9 @@ func section(t *testing.T, path, title string) string {
 	return ""
 }
 
+// settingsPage has the tables of all settings.
+const settingsPage = "docs/settings.md"
+
 var firstCell = regexp.MustCompile("(?m)^\\| `([^`]+)`")
 
 // tableNames returns the names in code font in the first column of a section's

@@ -59,11 +59,11 @@ var LimitTable = []Setting{{
 	Default: "required if there is a `limit`",
 }, {
 	Name: "key", Args: "one text, with or without placeholders", Syntax: "<text with placeholders>",
-	Help:    "Which requests are counted together: requests with the same key share the quota. See [Keys](#keys).",
+	Help:    "Which requests are counted together: requests with the same key share the quota. See [Keys](caddy.md#keys).",
 	Default: "`{client_ip}`",
 }, {
 	Name: "algorithm", Args: "the name of one algorithm", Syntax: "sliding_window | fixed_window | token_bucket | sliding_log | gcra",
-	Help:    "How requests are counted: `sliding_window`, `fixed_window`, `token_bucket`, `sliding_log` or `gcra`. See [algorithms](algorithms.md).",
+	Help:    "`sliding_window`, `fixed_window`, `token_bucket`, `sliding_log` or `gcra`. See [algorithms](algorithms.md).",
 	Default: "`sliding_window`",
 	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
 		l.Limit.Algorithm, err = ratelimit.ParseAlgorithm(s.Algorithm)
@@ -81,8 +81,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "burst", Args: "one whole number", Want: wantBurst, Syntax: "<capacity>",
-	Help: "For `token_bucket`, the capacity of the bucket; below the events of `limit`, it is refilled evenly. For `gcra`, how many events may pass at once. " +
-		"Other algorithms do not have it.",
+	Help:    "For `token_bucket`, the capacity; below the events of `limit`, the bucket is refilled evenly. For `gcra`, how many events may pass at once.",
 	Default: "the events of `limit`",
 	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
 		if s.Burst == "" {
@@ -117,7 +116,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "synchronous_commit", Form: Switch,
-	Help:    "Wait until the decision is on the disk of the database server. It has an effect only together with `durable`.",
+	Help:    "With `durable`: wait until the decision is on the disk of the database server.",
 	Default: "off",
 	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
 		l.Limit.SynchronousCommit, err = ParseSwitch("synchronous_commit", s.SynchronousCommit, false)
@@ -125,8 +124,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "lease", Want: WantLease, Syntax: "<percentage>",
-	Help: "Let the process charge a share of what is left in advance, and decide from it without asking the database: 0.1% to 50%. See " +
-		"[leases](leases.md).",
+	Help:    "Let the process charge this share of what is left in advance: 0.1% to 50%. See [leases](leases.md).",
 	Default: "none",
 	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
 		l.Limit.Lease, err = ParseLease(s.Lease)
@@ -146,7 +144,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "ipv4_prefix", Want: IPv4Prefix.Want(), Syntax: "<bits>",
-	Help:    "How many bits of an IPv4 address count, if a placeholder of the key gives one: 1 to 32. Addresses of one network then share the quota.",
+	Help:    "How many bits of an IPv4 address in the key count: 1 to 32. Addresses of one network then share the quota.",
 	Default: "all of them",
 	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
 		l.IPv4, err = IPv4Prefix.bits(s.IPv4Prefix, allIPv4)
@@ -154,7 +152,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "ipv6_prefix", Want: IPv6Prefix.Want(), Syntax: "<bits>",
-	Help:    "The same for IPv6: 1 to 128. One client often has a whole /64 and can use any address of it. 128 counts each address on its own.",
+	Help:    "The same for IPv6: 1 to 128. One client often has a whole /64.",
 	Default: "64",
 	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
 		l.IPv6, err = IPv6Prefix.bits(s.IPv6Prefix, defaultIPv6)
@@ -170,7 +168,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "audit", Form: Words, Args: "off, denied, all, or sample and a percentage", Syntax: "off | denied | all | sample <percentage>",
-	Help:    "Which requests are in the audit log. See [The history](#the-history).",
+	Help:    "Which requests are in the audit log. See [Audit](caddy.md#audit).",
 	Default: "`denied` with a `history`, else `off`",
 	Read: func(_ *ConfiguredLimit, s *LimitSettings) error {
 		_, err := ParseAudit(s.Audit, history.Audit{})
