@@ -186,7 +186,7 @@ func hasItsFlags(t *testing.T, command string) {
 			t.Errorf("there is no flag %s:\n%s", match[1], out)
 		}
 	}
-	sameNames(t, "docs/performance.md, How to measure,", tableNames(t, "docs/performance.md", "How to measure"), flags)
+	sameNames(t, "bench/README.md, How to measure,", tableNames(t, "bench/README.md", "How to measure"), flags)
 }
 
 // findsBenchmarks checks that the command finds a benchmark.

@@ -39,7 +39,7 @@ func documents(t *testing.T) []document {
 	if err != nil || len(paths) < 7 {
 		t.Fatalf("%d pages in docs: %v", len(paths), err)
 	}
-	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md"} {
 		paths = append(paths, filepath.Join(root, name))
 	}
 	var all []document
