@@ -26,8 +26,8 @@ var commands = map[string]func(t *testing.T, command string){
 	"xcaddy build v2.10.2 --with github.com/pgratelimit/pg-ratelimit/caddymodule":                                                      isWhatXcaddyBuilds,
 	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule --replace github.com/pgratelimit/pg-ratelimit=/path/to/clone": isWhatXcaddyBuilds,
 
-	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit":          runs,
-	`psql "$DATABASE_URL" -f schema.sql`:                            createsTheTables,
+	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit": runs,
+	`psql "$DATABASE_URL" -f schema.sql`:                   createsTheTables,
 
 	"make bench":        isMakeTarget,
 	"make test-rules":   isMakeTarget,

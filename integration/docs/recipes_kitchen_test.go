@@ -159,11 +159,11 @@ func (k *kitchen) value(t *testing.T, conn *pgx.Conn, query string) string {
 	return string(last.Rows[0][0])
 }
 
-// asCustomer is the only value of a query by the customers' page for a customer.
-func (k *kitchen) asCustomer(t *testing.T, user, query string) string {
+// asCustomer is the only value of a query by the customers' page.
+func (k *kitchen) asCustomer(t *testing.T, query string) string {
 	t.Helper()
-	k.execute(t, k.owner, k.real("SET ROLE customer_page; SET app.user_id = '"+user+"'"))
-	defer k.execute(t, k.owner, "RESET ROLE; RESET app.user_id")
+	k.execute(t, k.owner, k.real("SET ROLE customer_page"))
+	defer k.execute(t, k.owner, "RESET ROLE")
 	return k.value(t, k.owner, query)
 }
 
