@@ -59,7 +59,7 @@ var LimitTable = []Setting{{
 	Default: "required if there is a `limit`",
 }, {
 	Name: "key", Args: "one text, with or without placeholders", Syntax: "<text with placeholders>",
-	Help:    "Which requests are counted together: requests with the same key share the quota. See [Keys](caddy.md#keys).",
+	Help:    "Requests with the same key share the quota. See [Keys](caddy.md#keys).",
 	Default: "`{client_ip}`",
 }, {
 	Name: "algorithm", Args: "the name of one algorithm", Syntax: "sliding_window | fixed_window | token_bucket | sliding_log | gcra",
@@ -71,7 +71,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "limit", Form: Words, Syntax: "<events> <window> [calendar [<time zone>]]",
-	Help: "How many events may pass in which time: `100 1m` or `100/1m`. The units are ms, s, m, h, d and w. A `fixed_window` may follow the " +
+	Help: "`100 1m` or `100/1m`: 100 events a minute. The units are ms, s, m, h, d and w. A `fixed_window` may follow the " +
 		"[calendar](algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`.",
 	Default: "required, here or in a zone",
 	Read: func(l *ConfiguredLimit, s *LimitSettings) error {
@@ -92,7 +92,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "cost", Args: "one whole number, or a placeholder that gives one", Syntax: "<whole number or placeholder>",
-	Help:    "How much of the quota a request takes: a whole number of 1 or more, or a placeholder. See [Cost](caddy.md#cost).",
+	Help:    "What a request takes of the quota: a whole number of 1 or more, or a placeholder. See [Cost](caddy.md#cost).",
 	Default: "1",
 	Read: func(l *ConfiguredLimit, s *LimitSettings) (err error) {
 		l.Cost, err = ParseCost(s.Cost)
@@ -132,7 +132,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "hash_key", Form: Switch,
-	Help:    "Store keys as SHA-256 digests. Proxies that share counters must use the same setting. See [Keys](caddy.md#keys).",
+	Help:    "Store keys as SHA-256 digests. Proxies that share counters must agree. See [Keys](caddy.md#keys).",
 	Default: "on if the key contains a credential",
 	Read: func(l *ConfiguredLimit, s *LimitSettings) error {
 		if s.HashKey == "" {

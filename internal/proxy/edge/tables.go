@@ -12,7 +12,7 @@ var HandlerTable = []Setting{
 			_, err := ParseTimeout(text)
 			return err
 		},
-		Help:    "How long the decision on a request may take, with all of its limits: 1ms to 1m.",
+		Help:    "How long a decision may take: 1ms to 1m.",
 		Default: "250ms",
 	}, {
 		Name: "on_error", Want: wantOnError, Syntax: "allow | deny",
@@ -20,7 +20,7 @@ var HandlerTable = []Setting{
 		Default: "`allow`",
 	}, {
 		Name: "headers", Want: wantHeaders, Syntax: "ours | tighter | both",
-		Help:    "If the upstream sends `X-RateLimit-*` headers too, the answer has those of the limit (`ours`), those with less remaining (`tighter`), or all (`both`).",
+		Help:    "If the upstream sends `X-RateLimit-*` too: those of the limit (`ours`), those with less remaining (`tighter`), or all (`both`).",
 		Default: "`ours`",
 	}, {
 		Name: "policy", Form: Block, Args: "a block, or nothing", Settings: PolicyTable,
@@ -39,8 +39,7 @@ var PolicyTable = []Setting{{
 	Default: "requests have no key",
 }, {
 	Name: "user", Args: "one text with a placeholder", Syntax: "<text with placeholders>",
-	Help: "The user of a request without an API key: text with a placeholder. In Caddy `{http.auth.user.id}`, in Traefik a header that a client " +
-		"cannot set. See Keys: [Caddy](caddy.md#keys), [Traefik](traefik.md#keys).",
+	Help:    "The user of a request without an API key: text with a placeholder that clients cannot set, such as Caddy's `{http.auth.user.id}`.",
 	Default: "nobody",
 }, {
 	Name: "tier", Args: "one name, or a placeholder that gives one", Syntax: "<name or placeholder>",
