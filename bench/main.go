@@ -1,5 +1,5 @@
 // Command bench measures Caddy and Traefik with and without limits, and the core
-// without a proxy. `make bench` runs it. docs/performance.md explains its rows and
+// without a proxy. `make bench` runs it. bench/README.md explains its rows and
 // columns, and the rules that make its figures comparable.
 //
 // The files, in the order of a run: main.go prepares it. rows.go lists what is
@@ -84,7 +84,7 @@ func (b *bench) run(only, svg string) (err error) {
 	unwanted := func(r *row) bool { return !b.wants(r.name) }
 	b.proxyRows, b.coreRows = slices.DeleteFunc(proxyRows(), unwanted), slices.DeleteFunc(coreRows(), unwanted)
 	if len(b.proxyRows)+len(b.coreRows) == 0 && !slices.ContainsFunc(figureNames, b.wants) {
-		return fmt.Errorf("-only %s matches no row of docs/performance.md", only)
+		return fmt.Errorf("-only %s matches no row of bench/README.md", only)
 	}
 	b.dir = must(os.MkdirTemp("", "pgrl-bench-"))
 	guard := must(leash.New(syscall.SIGTERM, b.dir)) // removes the folder if this process is killed

@@ -117,17 +117,16 @@ func checkSyntax(t *testing.T, b block) {
 }
 
 func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
-	sameNames(t, "docs/caddy.md, The directive,", tableNames(t, "docs/caddy.md", "The directive"),
-		accepted(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n"))
-	tables := tableNames(t, "docs/caddy.md", "The policy")
-	sameNames(t, "docs/caddy.md, The policy,", tables[:slices.Index(tables, "max_identities")+1],
+	handler := append(tableNames(t, settingsPage, "A limit"), tableNames(t, settingsPage, "The handler")...)
+	sameNames(t, "docs/settings.md, A limit and The handler,", handler, accepted(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n"))
+	sameNames(t, "docs/settings.md, The policy,", tableNames(t, settingsPage, "The policy"),
 		accepted(t, ":80 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
-	sameNames(t, "docs/caddy.md, The global option,", tableNames(t, "docs/caddy.md", "The global option"),
+	sameNames(t, "docs/settings.md, The database,", append(tableNames(t, settingsPage, "The database"), "dsn"),
 		accepted(t, "{\n\tpg_ratelimit {\n\t\tunknown\n\t}\n}\n"))
-	tables = tableNames(t, "docs/caddy.md", "The history")
-	at, end := slices.Index(tables, "retention")+1, slices.Index(tables, "usage")+1
-	sameNames(t, "docs/caddy.md, The history,", tables[:at], accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
-	sameNames(t, "docs/caddy.md, The history, retention,", tables[at:end],
+	history := tableNames(t, settingsPage, "The history")
+	at := slices.Index(history, "retention") + 1
+	sameNames(t, "docs/settings.md, The history,", history[:at], accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
+	sameNames(t, "docs/settings.md, The history, retention,", history[at:],
 		accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tretention {\n\t\t\t\tunknown\n\t\t\t}\n\t\t}\n\t}\n}\n"))
 }
 

@@ -22,14 +22,12 @@ var commands = map[string]func(t *testing.T, command string){
 	"make run": ranBy("internal/demo", "TestThePrivateClusterIsKept"),
 	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE '^HTTP|ratelimit|retry|error'; done`: ranBy("integration", "TestExampleCaddyfile"),
 
-	"make build": ranBy("integration", "TestExampleCaddyfile"), // builds as make build does
 	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule":                                                              isWhatXcaddyBuilds,
 	"xcaddy build v2.10.2 --with github.com/pgratelimit/pg-ratelimit/caddymodule":                                                      isWhatXcaddyBuilds,
 	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule --replace github.com/pgratelimit/pg-ratelimit=/path/to/clone": isWhatXcaddyBuilds,
 
-	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit":          runs,
-	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit/postgres": runs,
-	`psql "$DATABASE_URL" -f schema.sql`:                            createsTheTables,
+	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit": runs,
+	`psql "$DATABASE_URL" -f schema.sql`:                   createsTheTables,
 
 	"make bench":        isMakeTarget,
 	"make test-rules":   isMakeTarget,
@@ -186,7 +184,7 @@ func hasItsFlags(t *testing.T, command string) {
 			t.Errorf("there is no flag %s:\n%s", match[1], out)
 		}
 	}
-	sameNames(t, "docs/performance.md, How to measure,", tableNames(t, "docs/performance.md", "How to measure"), flags)
+	sameNames(t, "bench/README.md, How to measure,", tableNames(t, "bench/README.md", "How to measure"), flags)
 }
 
 // findsBenchmarks checks that the command finds a benchmark.

@@ -39,7 +39,7 @@ func documents(t *testing.T) []document {
 	if err != nil || len(paths) < 7 {
 		t.Fatalf("%d pages in docs: %v", len(paths), err)
 	}
-	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md"} {
 		paths = append(paths, filepath.Join(root, name))
 	}
 	var all []document
@@ -164,7 +164,10 @@ func hasTest(t *testing.T, folder, name string) bool {
 
 var testName = regexp.MustCompile("`((?:Test|Benchmark)[A-Z]\\w+)`")
 
-func TestNamedTestsExist(t *testing.T) {
+// promisesPage has the promises and their tests. Other pages name no tests.
+const promisesPage = "docs/promises.md"
+
+func TestEachPromiseHasATest(t *testing.T) {
 	folders := []string{"integration", "integration/docs"}
 	for _, parent := range []string{"ratelimit", "internal", "caddymodule", "traefikplugin"} {
 		err := filepath.WalkDir(filepath.Join(root, parent), func(path string, entry os.DirEntry, err error) error {
@@ -180,9 +183,21 @@ func TestNamedTestsExist(t *testing.T) {
 		}
 	}
 	for _, d := range documents(t) {
-		for _, match := range testName.FindAllStringSubmatch(d.text, -1) {
+		names := testName.FindAllStringSubmatch(d.text, -1)
+		if d.path != promisesPage && len(names) > 0 {
+			t.Errorf("%s names %s: tests are named in %s only", d.path, names[0][1], promisesPage)
+		}
+		for _, match := range names {
 			if !slices.ContainsFunc(folders, func(folder string) bool { return hasTest(t, folder, match[1]) }) {
 				t.Errorf("%s names %s, which does not exist", d.path, match[1])
+			}
+		}
+		if d.path != promisesPage {
+			continue
+		}
+		for _, row := range regexp.MustCompile(`(?m)^\| .*$`).FindAllString(d.text, -1)[1:] {
+			if !testName.MatchString(row) {
+				t.Errorf("%s: no test in %q", d.path, row)
 			}
 		}
 	}
@@ -259,6 +274,9 @@ func section(t *testing.T, path, title string) string {
 	t.Fatalf("no document %s", path)
 	return ""
 }
+
+// settingsPage has the tables of all settings.
+const settingsPage = "docs/settings.md"
 
 var firstCell = regexp.MustCompile("(?m)^\\| `([^`]+)`")
 

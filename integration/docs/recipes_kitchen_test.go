@@ -58,6 +58,9 @@ func newKitchen(t *testing.T, first []block) *kitchen {
 		if b.document == policyPage && b.chapter == "Roles" {
 			k.execute(t, k.owner, k.real(b.text))
 		}
+		if b.document == "docs/operating.md" && b.chapter == "Privileges" {
+			k.execute(t, k.owner, strings.ReplaceAll(b.text, " TO caddy;", " TO "+k.renamed["proxy"]+";"))
+		}
 	}
 	as := func(role string) string { return dsn + "&options=-c%20role%3D" + k.renamed[role] }
 	k.administrator = k.connect(t, as("administrator"))
@@ -88,7 +91,7 @@ func (k *kitchen) startCaddy(t *testing.T, config, dsn string) {
 	for _, change := range [][2]string{
 		{"{\n", "{\n\tauto_https off\n\tpersist_config off\n\tadmin " + admin + "\n"},
 		{":8080 {", "http://" + k.proxy + " {\n\tbind 127.0.0.1"},
-		{"pg_ratelimit {\n", "pg_ratelimit {\n\t\ttimeout 30s\n\t\ton_error deny\n"},
+		{"pg_ratelimit {\n\t\tpolicy", "pg_ratelimit {\n\t\ttimeout 30s\n\t\ton_error deny\n\t\tpolicy"},
 		{"policy {\n", "policy {\n\t\t\trefresh 50ms\n"},
 		{"127.0.0.1:9000", strings.TrimPrefix(upstream.URL, "http://")},
 	} {
@@ -156,11 +159,11 @@ func (k *kitchen) value(t *testing.T, conn *pgx.Conn, query string) string {
 	return string(last.Rows[0][0])
 }
 
-// asCustomer is the only value of a query by the customers' page for a customer.
-func (k *kitchen) asCustomer(t *testing.T, user, query string) string {
+// asCustomer is the only value of a query by the customers' page.
+func (k *kitchen) asCustomer(t *testing.T, query string) string {
 	t.Helper()
-	k.execute(t, k.owner, k.real("SET ROLE customer_page; SET app.user_id = '"+user+"'"))
-	defer k.execute(t, k.owner, "RESET ROLE; RESET app.user_id")
+	k.execute(t, k.owner, k.real("SET ROLE customer_page"))
+	defer k.execute(t, k.owner, "RESET ROLE")
 	return k.value(t, k.owner, query)
 }
 
@@ -187,6 +190,15 @@ func (k *kitchen) obeyed(t *testing.T) {
 			}
 		}
 		return match != nil && fmt.Sprint(int64(applied)) == last
+	})
+}
+
+// recorded waits until the history has all requests that the proxy has decided.
+func (k *kitchen) recorded(t *testing.T) {
+	t.Helper()
+	k.await(t, "the history", func() bool {
+		return k.text(t, `SELECT (SELECT sum(count) FROM rate_limit_audit) > 0 AND
+			(SELECT sum(count) FROM rate_limit_audit) = (SELECT sum(requests) FROM rate_limit_usage)`) == "t"
 	})
 }
 

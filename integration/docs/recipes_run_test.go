@@ -112,6 +112,9 @@ func (s *shell) must(t *testing.T, command string) []string {
 	return lines
 }
 
+// ofHistory are the commands that ask the history. Proxies write it in the background.
+var ofHistory = regexp.MustCompile(`^caddy pg-ratelimit (audit --user|top --since|usage|replay) `)
+
 // runConsole runs the commands of a block.
 func (k *kitchen) runConsole(t *testing.T, b block) {
 	t.Helper()
@@ -126,6 +129,9 @@ func (k *kitchen) runConsole(t *testing.T, b block) {
 			shown = append(shown, strings.TrimRight(lines[i], " "))
 		}
 		command = strings.NewReplacer("localhost:8080", k.proxy, "http://localhost:2019/metrics", k.metrics).Replace(command)
+		if ofHistory.MatchString(command) {
+			k.recorded(t)
+		}
 		printed, status := k.shell.run(t, command)
 		if status != "0" || !said(printed, shown) {
 			t.Errorf("%s: %s\nends with status %s and prints\n%s\nand the page shows\n%s", b, command, status, asText(printed), asText(shown))

@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/traefik/paerser/parser"
 	"gopkg.in/yaml.v3"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
@@ -32,9 +34,15 @@ type traefikYAML struct {
 			TrustedIPs []string `yaml:"trustedIPs"`
 		} `yaml:"forwardedHeaders"`
 	} `yaml:"entryPoints"`
-	HTTP       *traefikHTTP
-	Labels     []string
-	APIVersion string `yaml:"apiVersion"`
+	HTTP   *traefikHTTP
+	Labels []string
+	// The configuration of Prometheus is the only other YAML.
+	ScrapeConfigs []struct {
+		JobName       string                       `yaml:"job_name"`
+		StaticConfigs []struct{ Targets []string } `yaml:"static_configs"`
+	} `yaml:"scrape_configs"`
+	RuleFiles  []string `yaml:"rule_files"`
+	APIVersion string   `yaml:"apiVersion"`
 	Kind       string
 	Metadata   map[string]string
 	Spec       *traefikMiddleware
@@ -85,6 +93,8 @@ func TestTraefikConfigurations(t *testing.T) {
 				checkMiddlewares(t, c.HTTP)
 			case c.Labels != nil:
 				checkMiddlewares(t, fromLabels(t, c.Labels))
+			case c.ScrapeConfigs != nil:
+				checkScraped(t, c)
 			case c.Kind == "Middleware":
 				if c.APIVersion != "traefik.io/v1alpha1" || c.Metadata["name"] == "" || c.Spec == nil {
 					t.Fatalf("not a Middleware of Traefik: %+v", c)
@@ -94,6 +104,38 @@ func TestTraefikConfigurations(t *testing.T) {
 				t.Error("it is no part of Traefik's configuration that this test knows")
 			}
 		})
+	}
+}
+
+// checkScraped runs the Caddyfile of the page, asks its address in the configuration of
+// Prometheus for metrics, and finds the rules in docs.
+func checkScraped(t *testing.T, c traefikYAML) {
+	t.Helper()
+	var page string
+	for _, b := range blocksIn(t, "caddyfile") {
+		if b.document == "docs/metrics.md" {
+			page = b.text
+		}
+	}
+	target := c.ScrapeConfigs[0].StaticConfigs[0].Targets[0]
+	if !strings.Contains(page, "http://"+target+" {") {
+		t.Fatalf("the Caddyfile does not serve %s", target)
+	}
+	for _, file := range c.RuleFiles {
+		if _, err := os.Stat(filepath.Join(root, "docs", file)); err != nil {
+			t.Error(err)
+		}
+	}
+	address, dir := harness.FreeAddress(t), t.TempDir()
+	config := "{\n\tadmin off\n\tauto_https off\n\tpersist_config off\n}\n" +
+		strings.NewReplacer(target, address, "example.com {", "http://"+harness.FreeAddress(t)+" {").Replace(page)
+	caddy := harness.Start(t, harness.Program{
+		Path: harness.Caddy(t, root), Args: []string{"run", "--config", written(t, "Caddyfile", config), "--adapter", "caddyfile"}, Dir: dir,
+		Env: []string{"DATABASE_URL=" + unreachable, "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir},
+	})
+	caddy.AwaitAddress(t, address)
+	if answer := harness.Ask(t, harness.Get("http://"+address+"/metrics")); !strings.Contains(string(answer.Body), "caddy_pg_ratelimit_database_up") {
+		t.Errorf("/metrics is answered %d %s", answer.Status, answer.Body)
 	}
 }
 
@@ -239,21 +281,28 @@ func fieldNames(of any) []string {
 	return names
 }
 
+// lastOfCell is the last name in the first column of a row: Traefik's, if Caddy has another one.
+var lastOfCell = regexp.MustCompile("(?m)^\\|[^|]*`([^`|]+)` \\|")
+
+// traefikNames are Traefik's names of the settings in a section's tables.
+func traefikNames(t *testing.T, title string) []string {
+	t.Helper()
+	var names []string
+	for _, match := range lastOfCell.FindAllStringSubmatch(section(t, settingsPage, title), -1) {
+		names = append(names, match[1])
+	}
+	return names
+}
+
 func TestTablesOfTraefikSettingsAreComplete(t *testing.T) {
-	settings := tableNames(t, "docs/traefik.md", "Settings")
-	sameNames(t, "docs/traefik.md, Settings,", settings, fieldNames(traefikplugin.Config{}))
+	limit := traefikNames(t, "A limit")
+	all := slices.Concat(limit, traefikNames(t, "The handler"), traefikNames(t, "The database"))
+	sameNames(t, "docs/settings.md", all, fieldNames(traefikplugin.Config{}))
+	sameNames(t, "docs/settings.md, A limit,", limit, fieldNames(traefikplugin.Zone{}))
 	sameNames(t, "docs/traefik.md, The client's address,", tableNames(t, "docs/traefik.md", "The client's address"), fieldNames(traefikplugin.IPStrategy{}))
-	policy := tableNames(t, "docs/traefik.md", "The policy")
-	headers := slices.IndexFunc(policy, func(name string) bool { return strings.HasPrefix(name, "X-") })
-	if headers < 0 {
-		t.Fatalf("the tables of the policy name no headers: %q", policy)
-	}
-	sameNames(t, "docs/traefik.md, The policy,", policy[:headers], fieldNames(traefikplugin.Policy{}))
-	sameNames(t, "docs/traefik.md, The history,", tableNames(t, "docs/traefik.md", "The history"), fieldNames(traefikplugin.History{}))
-	// "A zone has the settings prefix to audit of this table."
-	first, last := slices.Index(settings, "prefix"), slices.Index(settings, "audit")
-	if first < 0 || last < first {
-		t.Fatalf("the table has no settings from prefix to audit: %q", settings)
-	}
-	sameNames(t, "docs/traefik.md, prefix to audit,", settings[first:last+1], fieldNames(traefikplugin.Zone{}))
+	sameNames(t, "docs/settings.md, The policy,", traefikNames(t, "The policy"), fieldNames(traefikplugin.Policy{}))
+	history := traefikNames(t, "The history")
+	at := slices.Index(history, "retention") + 1
+	sameNames(t, "docs/settings.md, The history,", history[:at], fieldNames(traefikplugin.History{}))
+	sameNames(t, "docs/settings.md, The history, retention,", history[at:], fieldNames(traefikplugin.Retention{}))
 }

@@ -50,30 +50,24 @@ func TestMiddleware(t *testing.T) {
 	}
 }
 
-func TestConfiguration(t *testing.T) {
-	if err := fromConfiguration(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestTableOfOptionsIsComplete(t *testing.T) {
+func TestTheListOfOptionsIsComplete(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/go.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, found := strings.Cut(string(text), "\n## Options of the Postgres store\n")
-	table, _, _ = strings.Cut(table, "\n## ")
+	_, list, found := strings.Cut(string(text), "\n## Options of the Postgres store\n")
+	list, _, _ = strings.Cut(list, "\n## ")
 	if !found {
-		t.Fatal("docs/go.md has no such table")
+		t.Fatal("docs/go.md has no such list")
 	}
 	fields := reflect.VisibleFields(reflect.TypeFor[postgres.Options]())
 	for _, field := range fields {
-		if !strings.Contains(table, "\n| `"+field.Name+"` |") {
+		if !strings.Contains(list, "\n- `"+field.Name+"`") {
 			t.Errorf("docs/go.md does not have postgres.Options.%s", field.Name)
 		}
 	}
-	if rows := strings.Count(table, "\n| `"); rows != len(fields) {
-		t.Errorf("docs/go.md has %d rows for %d options", rows, len(fields))
+	if items := strings.Count(list, "\n- `"); items != len(fields) {
+		t.Errorf("docs/go.md has %d items for %d options", items, len(fields))
 	}
 }
 
@@ -109,7 +103,7 @@ func Example_peek() {
 func Example_refundAndReset() {
 	limiter := newLimiter()
 	report(refund(context.Background(), limiter))
-	report(reset(context.Background(), limiter))
+	report(limiter.Reset(context.Background(), "user:123"))
 	report(peek(context.Background(), limiter))
 	// Output:
 	// 50

@@ -18,7 +18,7 @@ import (
 // Each function is one Go block of the documentation, with the values that the
 // block takes for granted as its parameters.
 
-// README.md, and docs/go.md: One limit.
+// docs/go.md: One limit.
 func oneLimit(ctx context.Context) error {
 	db, err := pgxdb.Open(os.Getenv("DATABASE_URL"), pgxdb.Options{})
 	if err != nil {
@@ -44,7 +44,7 @@ func oneLimit(ctx context.Context) error {
 	return nil
 }
 
-// docs/go.md: Ask without charging.
+// docs/go.md: One limit, Peek.
 func peek(ctx context.Context, limiter *ratelimit.Limiter) error {
 	decision, err := limiter.Peek(ctx, "user:123", 5)
 	if err != nil {
@@ -64,14 +64,6 @@ func refund(ctx context.Context, limiter *ratelimit.Limiter) error {
 		return err
 	}
 	fmt.Println(decision.Remaining)
-	return nil
-}
-
-// docs/go.md: Reset.
-func reset(ctx context.Context, limiter *ratelimit.Limiter) error {
-	if err := limiter.Reset(ctx, "user:123"); err != nil {
-		return err
-	}
 	return nil
 }
 
@@ -100,23 +92,6 @@ func severalLimits(ctx context.Context, store ratelimit.Store) error {
 	}
 	allowed := decisions[0].Allowed && decisions[1].Allowed
 	fmt.Println(allowed)
-	return nil
-}
-
-// docs/go.md: Limits from a configuration.
-func fromConfiguration() error {
-	rate, err := ratelimit.ParseRate("10000 1mo calendar Europe/Berlin")
-	if err != nil {
-		return err
-	}
-	quota := ratelimit.Limit{
-		Prefix: "quota", Algorithm: ratelimit.FixedWindow,
-		Events: rate.Events, Window: rate.Window, Calendar: rate.Calendar, Zone: rate.Zone,
-		Durable: true,
-	}
-	if err := quota.Validate(); err != nil {
-		return err
-	}
 	return nil
 }
 

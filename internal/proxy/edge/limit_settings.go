@@ -77,11 +77,11 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "key", Args: "one text, with or without placeholders", Syntax: "<text with placeholders>",
-	Help:    "Which requests are counted together: requests with the same key share the quota. See [Keys](#keys).",
+	Help:    "Requests with the same key share the quota. See [Keys](caddy.md#keys).",
 	Default: "`{client_ip}`",
 }, {
 	Name: "algorithm", Args: "the name of one algorithm", Syntax: "sliding_window | fixed_window | token_bucket | sliding_log | gcra",
-	Help:    "How requests are counted: `sliding_window`, `fixed_window`, `token_bucket`, `sliding_log` or `gcra`. See [algorithms](algorithms.md).",
+	Help:    "`sliding_window`, `fixed_window`, `token_bucket`, `sliding_log` or `gcra`. See [algorithms](algorithms.md).",
 	Default: "`sliding_window`",
 	Read: func(to *Settings, text string) (err error) {
 		to.Limit.Limit.Algorithm, err = ratelimit.ParseAlgorithm(text)
@@ -89,7 +89,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "limit", Form: Words, Syntax: "<events> <window> [calendar [<time zone>]]",
-	Help: "How many events may pass in which time: `100 1m` or `100/1m`. The units are ms, s, m, h, d and w. A `fixed_window` may follow the " +
+	Help: "`100 1m` or `100/1m`: 100 events a minute. The units are ms, s, m, h, d and w. A `fixed_window` may follow the " +
 		"[calendar](algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`.",
 	Default: "required, here or in a zone",
 	Read: func(to *Settings, text string) error {
@@ -100,14 +100,13 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "burst", Args: "one whole number", Want: "a whole number from 1 to 9007199254740992", Syntax: "<capacity>",
-	Help: "For `token_bucket`, the capacity of the bucket; below the events of `limit`, it is refilled evenly. For `gcra`, how many events may pass at once. " +
-		"Other algorithms do not have it.",
+	Help:    "For `token_bucket`, the capacity; below the events of `limit`, the bucket is refilled evenly. For `gcra`, how many events may pass at once.",
 	Default: "the events of `limit`",
 	Read:    readBurst,
 }, {
 	Name: "cost", Args: "one whole number, or a placeholder that gives one", Syntax: "<whole number or placeholder>",
 	Want:    "a whole number from 1 to 9007199254740992, or a placeholder that gives one",
-	Help:    "How much of the quota a request takes: a whole number of 1 or more, or a placeholder. See [Cost](caddy.md#cost).",
+	Help:    "What a request takes of the quota: a whole number of 1 or more, or a placeholder. See [Cost](caddy.md#cost).",
 	Default: "1",
 	Read:    readCost, Unset: "1",
 }, {
@@ -122,18 +121,17 @@ var LimitTable = []Setting{{
 	Read:    onOff(func(to *Settings) *bool { return &to.Limit.Limit.Durable }),
 }, {
 	Name: "synchronous_commit", Form: Switch,
-	Help:    "Wait until the decision is on the disk of the database server. It has an effect only together with `durable`.",
+	Help:    "With `durable`: wait until the decision is on the disk of the database server.",
 	Default: "off",
 	Read:    onOff(func(to *Settings) *bool { return &to.Limit.Limit.SynchronousCommit }),
 }, {
 	Name: "lease", Want: "a share of what is left from 0.1% to 50%, such as 5%", Syntax: "<percentage>",
-	Help: "Let the process charge a share of what is left in advance, and decide from it without asking the database: 0.1% to 50%. See " +
-		"[leases](leases.md).",
+	Help:    "Let the process charge this share of what is left in advance: 0.1% to 50%. See [leases](leases.md).",
 	Default: "none",
 	Read:    readLease, Unset: "off",
 }, {
 	Name: "hash_key", Form: Switch,
-	Help:    "Store keys as SHA-256 digests. Proxies that share counters must use the same setting. See [Keys](caddy.md#keys).",
+	Help:    "Store keys as SHA-256 digests. Proxies that share counters must agree. See [Keys](caddy.md#keys).",
 	Default: "on if the key contains a credential",
 	Read: func(to *Settings, text string) error {
 		if text == "" {
@@ -145,12 +143,12 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "ipv4_prefix", Want: "a whole number from 1 to 32", Syntax: "<bits>",
-	Help:    "How many bits of an IPv4 address count, if a placeholder of the key gives one: 1 to 32. Addresses of one network then share the quota.",
+	Help:    "How many bits of an IPv4 address in the key count: 1 to 32. Addresses of one network then share the quota.",
 	Default: "all of them",
 	Read:    number(allIPv4, func(to *Settings) *int { return &to.Limit.IPv4 }), Unset: "32",
 }, {
 	Name: "ipv6_prefix", Want: WantIPv6Prefix, Syntax: "<bits>",
-	Help:    "The same for IPv6: 1 to 128. One client often has a whole /64 and can use any address of it. 128 counts each address on its own.",
+	Help:    "The same for IPv6: 1 to 128. One client often has a whole /64.",
 	Default: "64",
 	Read:    number(128, func(to *Settings) *int { return &to.Limit.IPv6 }), Unset: "64",
 }, {
@@ -163,7 +161,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "audit", Form: Words, Args: "off, denied, all, or sample and a percentage", Syntax: "off | denied | all | sample <percentage>",
-	Help:    "Which requests are in the audit log. See [The history](#the-history).",
+	Help:    "Which requests are in the audit log. See [Audit](caddy.md#audit).",
 	Default: "`denied` with a `history`, else `off`",
 	Read: func(_ *Settings, text string) error {
 		_, err := ParseAudit(text, history.Audit{})

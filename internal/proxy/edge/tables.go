@@ -10,7 +10,7 @@ var HandlerTable = []Setting{
 		Name: "timeout", Args: "one duration, such as 250ms", Syntax: "<duration>",
 		Want: "a duration from 1ms to 1m",
 		Read: duration(time.Millisecond, time.Minute, func(to *Settings) *time.Duration { return &to.Timeout }), Unset: "250ms",
-		Help:    "How long the decision on a request may take, with all of its limits: 1ms to 1m.",
+		Help:    "How long a decision may take: 1ms to 1m.",
 		Default: "250ms",
 	}, {
 		Name: "on_error", Want: "allow or deny", Read: readOnError, Unset: "allow", Syntax: "allow | deny",
@@ -18,12 +18,11 @@ var HandlerTable = []Setting{
 		Default: "`allow`",
 	}, {
 		Name: "headers", Want: "ours, tighter or both", Read: readHeaderPolicy, Unset: "ours", Syntax: "ours | tighter | both",
-		Help: "Which `X-RateLimit-*` headers an answer has if the upstream sends some too: those of the limit (`ours`), those with less remaining " +
-			"(`tighter`), or all of them (`both`).",
+		Help:    "If the upstream sends `X-RateLimit-*` too: those of the limit (`ours`), those with less remaining (`tighter`), or all (`both`).",
 		Default: "`ours`",
 	}, {
 		Name: "policy", Form: Block, Args: "a block, or nothing", Settings: PolicyTable,
-		Help:    "Apply the rules in the database. See [The policy](#the-policy).",
+		Help:    "Apply the rules in the database. See [policy](policy.md).",
 		Default: "none",
 	},
 }
@@ -38,8 +37,7 @@ var PolicyTable = []Setting{{
 	Default: "requests have no key",
 }, {
 	Name: "user", Args: "one text with a placeholder", Syntax: "<text with placeholders>",
-	Help: "The user of a request without an API key, if users are authenticated before: text with a placeholder. In Caddy that is `{http.auth.user.id}`, " +
-		"in Traefik a header that a client cannot set. See [Keys](#keys).",
+	Help:    "The user of a request without an API key: text with a placeholder that clients cannot set, such as Caddy's `{http.auth.user.id}`.",
 	Default: "nobody",
 }, {
 	Name: "tier", Args: "one name, or a placeholder that gives one", Syntax: "<name or placeholder>",
@@ -47,8 +45,7 @@ var PolicyTable = []Setting{{
 	Default: "`anonymous`",
 }, {
 	Name: "unknown_key", Want: "reject or anonymous", Read: readUnknownKey, Unset: "reject", Syntax: "reject | anonymous",
-	Help: "What happens to a request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` treats it as one without a " +
-		"key.",
+	Help:    "A request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` treats it as one without a key.",
 	Default: "`reject`",
 }, {
 	Name: "route", Args: "one name, or a placeholder that gives one", Syntax: "<name or placeholder>",
@@ -78,13 +75,11 @@ var StoreTable = []Setting{
 	}, {
 		Name: "auto_migrate", Form: Switch,
 		Read: onOff(func(to *Settings) *bool { return &to.Store.AutoMigrate }), Unset: "on",
-		Help: "`off` means that you create the tables yourself. The environment variable `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` has the same " +
-			"effect.",
+		Help:    "`off`: you create the tables yourself. `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` in the environment does the same.",
 		Default: "on",
 	}, {
 		Name: "cleanup_probability", Want: "a number from 0 to 1", Read: readProbability, Unset: "0.1",
-		Help: "How likely a statement is followed by a cleanup: 0 is never, 1 is always. A cleanup deletes up to 1,000 expired rows in the " +
-			"background.",
+		Help:    "How likely a statement is followed by a [cleanup](operating.md#cleanup-and-vacuum): 0 to 1.",
 		Default: "0.1",
 	}, {
 		Name: "in_memory_block", Form: Switch,
@@ -104,12 +99,12 @@ var StoreTable = []Setting{
 	}, {
 		Name: "node_name", Args: "one name, or a placeholder that gives one",
 		Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.Store.NodeName }),
-		Help: "The name of this proxy in the [list of proxies](policy.md#commands). In Caddy it may contain placeholders. Several proxies on one host " +
-			"should each have one; otherwise `#2` is added.",
+		Help: "The name of this proxy in the [registry](operating.md#the-registry-of-proxies). In Caddy with placeholders. Give each of several proxies on one " +
+			"host its own.",
 		Default: "the host name and `/caddy` or `/traefik`",
 	}, {
 		Name: "history", Form: Block, Args: "a block, or nothing", Settings: HistoryTable,
-		Help:    "Record what happens to requests. See [The history](#the-history).",
+		Help:    "Record what happens to requests. See [history](operating.md#audit-log).",
 		Default: "off",
 	},
 }
@@ -118,12 +113,12 @@ var StoreTable = []Setting{
 var HistoryTable = []Setting{{
 	Name: "node", Args: "one name, or a placeholder that gives one",
 	Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.History.Node }),
-	Help:    "The name of this proxy in the tables, up to 100 bytes. In Caddy it may contain placeholders.",
+	Help:    "The name of this proxy in the history, up to 100 bytes. In Caddy with placeholders.",
 	Default: "the `node_name`",
 }, {
 	Name: "region", Args: "one name, or a placeholder that gives one",
 	Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.History.Region }),
-	Help:    "Where this proxy runs, up to 100 bytes. In Caddy it may contain placeholders.",
+	Help:    "Where this proxy runs, up to 100 bytes. In Caddy with placeholders.",
 	Default: "none",
 }, {
 	Name: "audit_address", Want: "full, prefix or off", Read: readAddressMode, Unset: "full",

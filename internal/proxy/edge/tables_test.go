@@ -13,32 +13,29 @@ import (
 
 var update = flag.Bool("update", false, "write the settings into the documentation")
 
-// The documentation of the settings comes from the tables: rows in docs/caddy.md and in
-// docs/traefik.md, and the syntax of the directive.
+// The documentation of the settings comes from the tables: the rows in docs/settings.md, and the
+// syntax of the directive in docs/caddy.md.
 func TestTheDocumentationHasTheTablesOfSettings(t *testing.T) {
+	settings := page{t: t, path: "../../../docs/settings.md"}
+	settings.read()
+	settings.has("## A limit", row, edge.LimitTable)
+	settings.has("## The handler", row, edge.HandlerTable)
+	settings.has("## The database", row, edge.StoreTable)
+	settings.has("## The policy", row, edge.PolicyTable)
+	settings.has("## The history", row, edge.HistoryTable)
+	settings.compare()
+
 	caddy := page{t: t, path: "../../../docs/caddy.md"}
 	caddy.read()
-	caddy.has("## The directive", row, edge.LimitTable, edge.HandlerTable)
 	caddy.has("## The directive", syntaxLine(1), edge.LimitTable, edge.HandlerTable)
 	caddy.has("\tpolicy {", syntaxLine(2), edge.PolicyTable)
-	caddy.has("## The policy", row, edge.PolicyTable)
-	caddy.has("## The global option", row, edge.StoreTable)
-	caddy.has("## The history", row, edge.HistoryTable)
 	caddy.compare()
-
-	traefik := page{t: t, path: "../../../docs/traefik.md", traefik: true}
-	traefik.read()
-	traefik.has("## Settings", row, edge.LimitTable, edge.HandlerTable, edge.StoreTable)
-	traefik.has("### The policy", row, edge.PolicyTable)
-	traefik.has("### The history", row, edge.HistoryTable)
-	traefik.compare()
 }
 
 // page is a page of the documentation, and what it has to be.
 type page struct {
 	t         *testing.T
 	path      string
-	traefik   bool
 	was, text string
 }
 
@@ -50,17 +47,26 @@ func (p *page) read() {
 	p.was, p.text = string(text), string(text)
 }
 
+const tableHead = "|---|---|---|\n"
+
 // has puts the line of each setting below a heading: in the place of the line that the setting has, or
-// else after that of the setting before.
+// else after that of the setting before. The first row comes after the head of the table.
 func (p *page) has(heading string, line func(s edge.Setting) (begin, all string), tables ...[]edge.Setting) {
 	before, after, found := strings.Cut(p.text, heading+"\n")
 	if !found {
 		p.t.Fatalf("%s has no %q", p.path, heading)
 	}
-	last := 0
+	after, rest, more := strings.Cut(after, "\n## ")
+	if more {
+		rest = "\n## " + rest
+	}
+	last := max(strings.Index(after, tableHead), 0)
+	if strings.HasPrefix(after[last:], tableHead) {
+		last += len(tableHead)
+	}
 	for _, table := range tables {
 		for _, s := range table {
-			begin, all := line(p.named(s))
+			begin, all := line(s)
 			if all == "" {
 				continue
 			}
@@ -72,7 +78,7 @@ func (p *page) has(heading string, line func(s edge.Setting) (begin, all string)
 			last = at[0] + len(all) + 1
 		}
 	}
-	p.text = before + heading + "\n" + after
+	p.text = before + heading + "\n" + after + rest
 }
 
 func (p *page) compare() {
@@ -88,33 +94,20 @@ func (p *page) compare() {
 	}
 }
 
-// named returns a setting with the names and the links of a page.
-func (p *page) named(s edge.Setting) edge.Setting {
-	if !p.traefik {
-		s.Help = strings.ReplaceAll(s.Help, "(caddy.md#", "(#")
-		return s
-	}
-	camelCase := func(name string) string {
-		return regexp.MustCompile(`_[a-z]`).ReplaceAllStringFunc(name, func(part string) string { return strings.ToUpper(part[1:]) })
-	}
-	for _, table := range [][]edge.Setting{edge.LimitTable, edge.HandlerTable, edge.StoreTable, edge.PolicyTable, edge.HistoryTable} {
-		for _, other := range table {
-			s.Help = strings.ReplaceAll(s.Help, "`"+other.Name+"`", "`"+camelCase(other.Name)+"`")
-			s.Default = strings.ReplaceAll(s.Default, "`"+other.Name+"`", "`"+camelCase(other.Name)+"`")
-		}
-	}
-	s.Name = camelCase(s.Name)
-	return s
-}
-
-// row is the row of a setting in a table.
+// row is the row of a setting in a table, with Traefik's name if that differs.
 func row(s edge.Setting) (begin, all string) {
-	begin = "| `" + s.Name + "` |"
+	begin = "| `" + s.Name + "`"
+	if camelCase := wordAfter.ReplaceAllStringFunc(s.Name, func(part string) string { return strings.ToUpper(part[1:]) }); camelCase != s.Name {
+		begin += ", `" + camelCase + "`"
+	}
+	begin += " |"
 	if s.Help == "" {
 		return begin, "" // the page has its own
 	}
 	return begin, begin + " " + s.Help + " | " + s.Default + " |"
 }
+
+var wordAfter = regexp.MustCompile(`_[a-z]`)
 
 // syntaxLine is the line of a setting in the syntax of the directive.
 func syntaxLine(depth int) func(s edge.Setting) (begin, all string) {
