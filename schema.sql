@@ -1714,7 +1714,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 		) o ON true
 	), used AS (
-		SELECT a.rule, a.limit_name, a.key, a.algorithm, coalesce(a.burst, a.events) AS quota, CASE a.algorithm
+		SELECT a.rule, a.limit_name, a.key, a.algorithm, CASE a.algorithm WHEN 'gcra' THEN a.last_refill ELSE a.expires_at END AS resets_at,
+			coalesce(a.burst, a.events) AS quota, CASE a.algorithm
 			WHEN 'fixed_window' THEN CASE WHEN a.expires_at > now() THEN a.count ELSE 0 END
 			WHEN 'sliding_window' THEN CASE
 				WHEN now() < a.window_start + a.span * interval '1 s' THEN a.count + coalesce(a.prev_count, 0) * least(1, 1 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
@@ -1728,7 +1729,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			END::float8 AS used
 		FROM amounts a
 	)
-	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used::bigint AS used, u.quota, (100 * u.used / greatest(u.quota, 1))::numeric(20, 1) AS percent
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used::bigint AS used, u.quota, (100 * u.used / greatest(u.quota, 1))::numeric(20, 1) AS percent,
+		u.resets_at
 	FROM used u;
 COMMENT ON VIEW rate_limit_used IS
 	'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
@@ -1739,6 +1741,7 @@ COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
 COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
 COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
+COMMENT ON COLUMN rate_limit_used.resets_at IS 'When the full quota is back, at the latest. A time in the past: it is.';
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;

@@ -111,12 +111,8 @@ func Open(dsn string, o Options) (*DB, error) {
 	return d, nil
 }
 
-// New returns a DB on a pool that the program has, for statements of its own too. The pool keeps its
-// settings: its connections are at most its MaxConns, and New has no Options. The program closes the
-// pool, after it has closed the store: Close of a store and of the DB leave the pool open.
-//
-// The text of the connections must be in UTF-8, as it is unless the database or the DSN says otherwise.
-// Calls on other connections fail.
+// New returns a DB on a pool of the program. The pool keeps its settings, such as MaxConns. The program
+// closes it, after the store. Its connections must be in UTF-8, as they are by default.
 func New(pool *pgxpool.Pool) (*DB, error) {
 	if pool == nil {
 		return nil, &ratelimit.FieldError{Field: "pool", Want: "a pool, such as pgxpool.New returns"}
@@ -171,7 +167,7 @@ func check(config *pgconn.Config) error {
 const closeTimeout = time.Second
 
 // Close implements postgres.DB. It waits up to a second for the calls under way. The
-// connections of those that take longer are closed when they end. The pool of New stays open.
+// connections of those that take longer are closed when they end. A pool of New stays open.
 func (d *DB) Close() {
 	d.gate.close()
 	if d.shared {

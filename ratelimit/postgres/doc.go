@@ -1,8 +1,6 @@
 // Package postgres is a ratelimit.Store. All processes on one Postgres database share its
 // counts. It is exact: the server decides, one statement for many hits.
 //
-// The statements run over a DB (db.go): package pgxdb, or the wire client of the plugin.
-//
 // There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for
 // limits that are Durable. Both are shared with the npm library pg-ratelimit, so a Node
 // program and this package can share the rows of fixed_window and sliding_window limits.

@@ -56,8 +56,7 @@ const counterColumns = `c.prefix, c.key, c.durable, c.count, c.prev_count, c.win
 const bothTables = `(SELECT false AS durable, prefix, key, count, prev_count, window_start, tokens, last_refill, hits, expires_at FROM rate_limit_ephemeral
 	UNION ALL SELECT true, prefix, key, count, prev_count, window_start, tokens, last_refill, hits, expires_at FROM rate_limit_durable) AS c`
 
-var usageColumns = `u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8,
-	(SELECT ` + resetsSQL("u.algorithm") + ` FROM ` + bothTables + ` WHERE c.prefix = 'rule/' || u.rule || '/' || u.limit_name AND c.key = u.key AND c.expires_at > now())`
+const usageColumns = `u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8, CASE WHEN u.resets_at > now() THEN u.resets_at END`
 
 // errNoCounter does not name the key, which may be a secret.
 const errNoCounter = notFound("there is no counter of this prefix and key, so its full quota is left")

@@ -179,8 +179,8 @@ func randomPolicy(t *rapid.T) []statement {
 			draw(users...), draw(tiers...), draw(times...), maybe("2026-01-31", "1900-01-01"), draw("UTC", "Europe/Berlin"), prose())
 	}
 	for i := range count(4) {
-		add(`INSERT INTO rate_limit_api_keys (digest, hint, name, user_id, expires_at, revoked_at, replaced_by) VALUES (sha256($1::text::bytea), $2, $3, $4, $5::text::timestamptz, $6::text::timestamptz,
-			(SELECT max(id) FROM rate_limit_api_keys))`, fmt.Sprint(i), maybe("prl_4cQx"), maybe("production", "123", "null"), draw(users...), draw(times...), maybe(times[:3]...))
+		add(`INSERT INTO rate_limit_api_keys (digest, hint, name, user_id, expires_at, revoked_at, tier, replaced_by) VALUES (sha256($1::text::bytea), $2, $3, $4, $5::text::timestamptz, $6::text::timestamptz, $7,
+			(SELECT max(id) FROM rate_limit_api_keys))`, fmt.Sprint(i), maybe("prl_4cQx"), maybe("production", "123", "null"), draw(users...), draw(times...), maybe(times[:3]...), maybe(tiers...))
 	}
 	for i := range count(6) {
 		rule := []string{"plan", "1", "null", "a.b-c_d", "true", "-"}[i]
@@ -237,7 +237,7 @@ func TestAFileHasEveryColumn(t *testing.T) {
 	b := newPolicyBench(t)
 	about := map[string][]string{
 		"rate_limit_users": {"created_at", "updated_at"}, "rate_limit_api_keys": {"id", "created_at"},
-		"rate_limit_rules": {"created_at", "created_by", "updated_at"}, "rate_limit_overrides": {"id", "created_at", "created_by"},
+		"rate_limit_rules": {"counter", "created_at", "created_by", "updated_at"}, "rate_limit_overrides": {"id", "created_at", "created_by"},
 	}
 	for i := range policyfile.Tables {
 		table := &policyfile.Tables[i]

@@ -28,20 +28,14 @@ type ListedUser struct {
 	Recent *Recent `json:"recent,omitempty" db:"-"`
 }
 
-// resetsSQL is when a counter c of an algorithm has its full quota again, at the latest.
-func resetsSQL(algorithm string) string {
-	return "max(CASE " + algorithm + " WHEN 'gcra' THEN c.last_refill ELSE c.expires_at END)"
-}
-
 // recentSQL has a row for each user of $1 and key of $2, in their order. The key -1 is all requests
 // of the user.
-var recentSQL = `SELECT n.today, n.this_month, n.refused, n.limited, n.denied,
+const recentSQL = `SELECT n.today, n.this_month, n.refused, n.limited, n.denied,
 	(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = w.name AND w.key IN (-1, h.key_id) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
-	(SELECT ` + resetsSQL("l.algorithm") + ` FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name
-		JOIN ` + bothTables + ` ON c.prefix = 'rule/' || l.rule || '/' || l.name AND c.durable = l.durable AND c.expires_at > now()
-			-- As proxies write the key of a counter.
-			AND c.key = CASE w.key WHEN -1 THEN regexp_replace(replace(replace(w.name, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A') ELSE w.key::text END
-		WHERE r.count_by = CASE w.key WHEN -1 THEN '{user}' ELSE '{key}' END::text[])
+	(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
+		-- As proxies write the key of a counter.
+		WHERE u.key = CASE w.key WHEN -1 THEN regexp_replace(replace(replace(w.name, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A') ELSE w.key::text END
+			AND r.count_by = CASE w.key WHEN -1 THEN '{user}' ELSE '{key}' END::text[] AND u.resets_at > now())
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS w(name, key, number) CROSS JOIN LATERAL (
 	SELECT coalesce(sum(n.today), 0)::bigint AS today, coalesce(sum(n.this_month), 0)::bigint AS this_month, coalesce(sum(n.refused), 0)::bigint AS refused,
 		coalesce(sum(n.limited), 0)::bigint AS limited, coalesce(sum(n.denied), 0)::bigint AS denied
@@ -51,10 +45,12 @@ ORDER BY w.number`
 // allKeys stands for all requests of a user in recentSQL.
 const allKeys = -1
 
-// recent returns what users and keys did recently, and nil if no usage was recorded: zeros would say
-// that there was no request.
+// recent returns what users and keys did recently, and nil if no usage was recorded, where zeros would say
+// that there was no request, or if the role may not read it.
 func (d *Database) recent(ctx context.Context, users []string, keys []int64) ([]Recent, error) {
-	if exists, err := d.hasTable(ctx, "rate_limit_usage_now"); err != nil || !exists {
+	readable, err := value[bool](ctx, d, `SELECT to_regclass('rate_limit_usage_now') IS NOT NULL
+	AND has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT')`)
+	if err != nil || !*readable {
 		return nil, err
 	}
 	recorded, err := value[bool](ctx, d, "SELECT EXISTS (SELECT FROM rate_limit_usage)")

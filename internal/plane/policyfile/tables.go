@@ -52,7 +52,7 @@ const (
 )
 
 // Tables are all tables. A column that is not here is not about the policy, but about the row, such as
-// created_at. A test names those.
+// created_at, and the counter of a rule, which is about rows of counters. A test names those.
 var Tables = [tables]Table{
 	Tiers: {Kind: "tier", Section: "tiers", Name: "rate_limit_tiers", Takes: "its overrides", Columns: []Column{
 		{Field: "tier", Name: "tier", Needed: true, Key: true},
@@ -70,6 +70,7 @@ var Tables = [tables]Table{
 	Keys: {Kind: "key", Section: "keys", Name: "rate_limit_api_keys", Users: true, Takes: "its overrides and bans", Columns: []Column{
 		{Field: "digest", Name: "digest", Kind: Digest, Needed: true, Key: true},
 		{Field: "user", Name: "user_id", Needed: true},
+		{Field: "tier", Name: "tier"},
 		{Field: "hint", Name: "hint"},
 		{Field: "name", Name: "name"},
 		{Field: "expires_at", Name: "expires_at", Kind: Moment, Default: never},

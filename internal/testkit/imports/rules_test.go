@@ -93,10 +93,10 @@ var rules = []rule{
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra", "github.com/spf13/pflag"},
 		reason: "it prints what admin and archive return; policy is for the form of keys",
 	}, {
-		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/hooks", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres"},
+		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/hooks", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/admin", "internal/plane/archive", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres"},
 		// Prometheus: Caddy's registry of metrics has a type of that module.
 		others: []string{"github.com/caddyserver/caddy/v2", "go.uber.org/zap", "github.com/prometheus/client_golang"},
-		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type",
+		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type, and admin and archive for the daily archive",
 	}, {
 		dir:    "internal/testkit/await",
 		reason: "the tests of all packages wait with it, so it can use none of those packages",
