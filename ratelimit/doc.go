@@ -27,14 +27,12 @@
 // no other hit comes. Limiter.Peek, or Hit.Peek, asks without charging.
 //
 // Several limits on one request (Store.Take with several hits) are charged all
-// together or not at all, in one transaction. A refused request holds no quota, not
-// even for a moment.
+// together or not at all, in one transaction.
 //
 // # Time
 //
-// The database server's clock decides, read once in each statement, and exact to the microsecond. A
-// row's time never runs backwards, also if the clock is set back. A memory store uses this machine's
-// clock.
+// The database server's clock decides, read once in each statement, to the microsecond. The time of a
+// row never runs backwards. A memory store uses this machine's clock.
 //
 // # Failure
 //

@@ -166,8 +166,8 @@ func check(config *pgconn.Config) error {
 // closeTimeout is how long Close waits for connections in use.
 const closeTimeout = time.Second
 
-// Close implements postgres.DB. It waits up to a second for the calls under way. The
-// connections of those that take longer are closed when they end. A pool of New stays open.
+// Close implements postgres.DB. It waits up to a second for calls under way. The
+// connections of longer ones are closed later. A pool of New stays open.
 func (d *DB) Close() {
 	d.gate.close()
 	if d.shared {
