@@ -1,8 +1,9 @@
 package caddymodule
 
 import (
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"reflect"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // LimitSettings are one limit: what it allows, and what is counted together.

@@ -81,7 +81,7 @@ func Work(t *Table, all bool) ([]Ask, []Return) {
 	t.mu.Unlock()
 	var asks []Ask
 	for _, row := range wants {
-		_, s := shardOf(t, row.Key)
+		s := shardOf(t, row.Key)
 		s.Mu.Lock()
 		if l := s.Rows[row]; l != nil {
 			if n := size(t, s, l, now); n > 0 {
@@ -100,7 +100,7 @@ const longPatience = 10000000
 
 // Postpone delays the next charge for a lease after one that failed.
 func Postpone(t *Table, row Row) {
-	_, s := shardOf(t, row.Key)
+	s := shardOf(t, row.Key)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if l := s.Rows[row]; l != nil {
@@ -160,7 +160,7 @@ type Answer struct {
 // Update takes in an answer: the lease has its units, as far as they are no more than the share of
 // what was really left.
 func Update(t *Table, a *Answer) {
-	_, s := shardOf(t, a.Row.Key)
+	s := shardOf(t, a.Row.Key)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	l := s.Rows[a.Row]

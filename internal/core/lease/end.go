@@ -58,7 +58,7 @@ func remove(t *Table, s *Shard, l *Lease, back bool) {
 // Drop ends the lease of a row. back is whether its units are given back: after a reset of the row
 // they are void.
 func Drop(t *Table, row Row, back bool) {
-	_, s := shardOf(t, row.Key)
+	s := shardOf(t, row.Key)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if l := s.Rows[row]; l != nil {

@@ -172,10 +172,9 @@ func Horizon(t *Table, l *ratelimit.Limit) int64 {
 // MostLife is the longest that units may be used after their charge, in microseconds.
 func MostLife(t *Table, l *ratelimit.Limit) int64 { return Horizon(t, l) * 3 / 2 }
 
-// shardOf returns the hash of a key, and its shard.
-func shardOf(t *Table, key string) (uint64, *Shard) {
-	hash := maphash.String(t.Seed, key)
-	return hash, t.Shards[hash%ShardCount]
+// shardOf returns the shard of a key.
+func shardOf(t *Table, key string) *Shard {
+	return t.Shards[maphash.String(t.Seed, key)%ShardCount]
 }
 
 // Count is how many leases there are, those included that hold nothing now.
@@ -196,7 +195,7 @@ func Any(t *Table) bool {
 // that came later.
 func HeldSince(t *Table, row Row, since int64) int64 {
 	now := Now(t)
-	_, s := shardOf(t, row.Key)
+	s := shardOf(t, row.Key)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	l := s.Rows[row]

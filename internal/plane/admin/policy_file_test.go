@@ -39,9 +39,9 @@ func newPolicyBench(t testing.TB) *policyBench {
 	return &policyBench{t, db, conn}
 }
 
-func (b *policyBench) sql(sql string, args ...any) {
+func (b *policyBench) sql(sql string) {
 	b.Helper()
-	if _, err := b.conn.Exec(context.Background(), sql, args...); err != nil {
+	if _, err := b.conn.Exec(context.Background(), sql); err != nil {
 		b.Fatalf("%s: %v", sql, err)
 	}
 }

@@ -245,14 +245,15 @@ func (w *work) older(ctx context.Context, local source, written Fingerprint, fil
 	if w.partition.state == "" {
 		return w.contained(ctx, local, files)
 	}
-	for _, file := range files.there {
-		if file.Rows > written.Rows {
-			return "", &problem{fmt.Sprintf("%s has %d rows, and the table has only %d: rows were deleted since it was written. Move the file away, and the next run writes the day anew",
-				file.name, file.Rows, written.Rows)}
-		}
-		return file.name, nil
+	if len(files.there) == 0 {
+		return "", nil
 	}
-	return "", nil
+	file := files.there[0]
+	if file.Rows > written.Rows {
+		return "", &problem{fmt.Sprintf("%s has %d rows, and the table has only %d: rows were deleted since it was written. Move the file away, and the next run writes the day anew",
+			file.name, file.Rows, written.Rows)}
+	}
+	return file.name, nil
 }
 
 // contained returns the file whose rows are all among those of the new file, so that the new one

@@ -78,7 +78,7 @@ func moments(f *parquet.File, hasher *hasher) iter.Seq2[moment, error] {
 		})
 		if err == nil && len(now.digests) > 0 {
 			yield(now, nil)
-		} else if err != nil && err != stopped {
+		} else if err != nil && !errors.Is(err, stopped) {
 			yield(moment{}, err)
 		}
 	}

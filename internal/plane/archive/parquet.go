@@ -126,7 +126,7 @@ func namesOf(f *parquet.File) []string {
 // readRows calls read for each row of a file, in their order. The row is valid until read returns.
 func readRows(f *parquet.File, read func(parquet.Row) error) error {
 	reader := parquet.NewGenericReader[any](f, f.Schema())
-	defer reader.Close() //nolint:errcheck // it was only read
+	defer reader.Close()
 	_, err := parquet.CopyRows(parquet.RowWriterFunc(func(rows []parquet.Row) (int, error) {
 		for _, row := range rows {
 			if err := read(row); err != nil {

@@ -8,13 +8,7 @@ import (
 // WantIPv6Prefix says what the number of bits of an IPv6 address must be.
 const WantIPv6Prefix = "a whole number from 1 to 128"
 
-const (
-	allIPv4 = 32
-
-	// defaultIPv6 is what a provider gives to one customer at least. A client can choose
-	// any address of it.
-	defaultIPv6 = 64
-)
+const allIPv4 = 32
 
 // MaybeAddress reports whether text may be an address that Network changes. It is cheap.
 func MaybeAddress(text string, v4 int) bool {
