@@ -28,7 +28,7 @@ type handler struct {
 	free  chan *pendingRequest
 
 	// Nil without a policy.
-	policy   *edge.Policy
+	policy   *edge.ProxyPolicy
 	live     *policy.Policy // of policy
 	template *compiledPolicy
 }

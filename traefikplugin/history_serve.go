@@ -78,7 +78,7 @@ func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 		f.registry.flushAtShutdown(p.r)
 	}
 	r := &history.Record{Time: time.Now(), Method: p.r.Method, Audit: f.audit}
-	var said *policy.Outcome
+	var said *policy.Verdict
 	key := ""
 	if p.asked {
 		said = &p.outcome

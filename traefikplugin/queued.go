@@ -29,7 +29,7 @@ type pendingRequest struct {
 	// Set if the policy has been asked about the request.
 	asked   bool
 	facts   policy.Facts
-	outcome policy.Outcome
+	outcome policy.Verdict
 	began   time.Time    // when the policy was asked, unless it knew all about the request and there is no history
 	judged  edge.Outcome // by deliver, if not all limits are simple, or with a history
 }

@@ -76,7 +76,7 @@ func (d *DB) withCause(ctx context.Context, err error) error {
 	return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failed).Error(), err)
 }
 
-// logins notes how the latest login ended. It is a tracer of pgx, which calls the tracer for
+// logins records how the latest login ended. It is a tracer of pgx, which calls the tracer for
 // each login, also if no call waits for the login any more.
 type logins struct {
 	failed atomic.Pointer[error] // nil after a login that succeeded

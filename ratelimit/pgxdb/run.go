@@ -56,7 +56,7 @@ func (d *DB) attempt(ctx context.Context, statements []*postgres.Statement, unna
 		return attemptResult{err: err}
 	}
 	defer d.release(conn)
-	b := batches.Get().(*batch)
+	b := pipelines.Get().(*pipeline)
 	defer b.free()
 	b.prepared = preparedOn(conn)
 	b.add(statements, unnamed)

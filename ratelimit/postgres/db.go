@@ -14,8 +14,8 @@ import (
 type DB interface {
 	// Run sends the statements in one pipeline over one connection, in order, and
 	// reads their results. Each statement is a transaction of its own unless
-	// Statement.Joined says otherwise, so a statement that fails leaves those of
-	// other transactions alone: its Err is set and Run goes on.
+	// Statement.Joined says otherwise, so a statement that fails does not undo those
+	// of other transactions: its Err is set and Run goes on.
 	//
 	// Run returns an error only if the connection failed or ctx ended. Err is then set in every
 	// statement with an unknown outcome. A DB sends a transaction again by itself only if the

@@ -32,7 +32,7 @@ func (g *group) read() {
 	if g.statement.Code == sqlstate.LockNotAvailable {
 		err = errLocked
 	}
-	if g.marks && errors.Is(err, ErrRolledBack) {
+	if g.allOrNothing && errors.Is(err, ErrRolledBack) {
 		err = nil // the rows say how much each row had room for
 	}
 	asks := g.kind == take || g.kind == look

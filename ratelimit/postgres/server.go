@@ -173,7 +173,7 @@ func (s *server) probe(patience time.Duration) {
 	if patience > mostProbeTime {
 		patience = mostProbeTime
 	}
-	pause := firstProbe
+	interval := firstProbe
 	for {
 		ctx, cancel := context.WithTimeout(s.closing, patience)
 		answers := atomic.LoadInt64(&s.answers)
@@ -188,9 +188,9 @@ func (s *server) probe(patience time.Duration) {
 		}
 		s.setDown(unavailableError(err))
 		s.mu.Unlock()
-		sleep(s.closing, pause/2+time.Duration(rand.Int63n(int64(pause))))
-		if pause *= 2; pause > longestProbe {
-			pause = longestProbe
+		sleep(s.closing, interval/2+time.Duration(rand.Int63n(int64(interval))))
+		if interval *= 2; interval > longestProbe {
+			interval = longestProbe
 		}
 	}
 }

@@ -135,7 +135,7 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	}
 	p.migrated = err == nil
 	p.lacking = err
-	p.migrateAt = now.Add(migratePause)
+	p.migrateAt = now.Add(migrateInterval)
 	p.report("migration", err)
 	return err
 }
