@@ -228,7 +228,7 @@ func (set *ruleSet) anchor(a *amount, start time.Time, timeZone string) *amount 
 	}
 	changed := &amount{limit: &l, mark: a.mark}
 	if a.mark.From == "user" || a.mark.From == "key" {
-		return changed // of one identity alone
+		return changed // only of one identity
 	}
 	key := anchorKey{a, l.Anchor, l.Zone}
 	set.mu.Lock()

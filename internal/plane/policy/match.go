@@ -27,8 +27,8 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 		evaluateInFull(s, f, id, now, o)
 		return
 	}
-	known, _ := id.amounts.Load().(*amounts)
-	if known == nil || known.plainFor != s {
+	idAmounts, _ := id.amounts.Load().(*amounts)
+	if idAmounts == nil || idAmounts.plainFor != s {
 		evaluateInFull(s, f, id, now, o)
 		return
 	}
@@ -37,7 +37,7 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	m := remembered.newer[combination{id.Tier, f.Method, f.Host, f.Path}]
 	outside := remembered.open || remembered.outside[f.Address]
 	remembered.mu.RUnlock()
-	if m == nil || !m.direct || !outside || (m.timed || known.timed) && !isTimely(m, known, now) {
+	if m == nil || !m.direct || !outside || (m.timed || idAmounts.timed) && !isTimely(m, idAmounts, now) {
 		evaluateInFull(s, f, id, now, o)
 		return
 	}
@@ -51,14 +51,14 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	o.Simple = m.simple
 	o.Hits = append(o.Hits[:0], m.hits...)
 	for _, i := range m.byUser {
-		o.Hits[i].Key = known.user
+		o.Hits[i].Key = idAmounts.user
 	}
 }
 
 // isTimely reports whether matches and a plain identity hold at a time.
-func isTimely(m *matches, known *amounts, now time.Time) bool {
+func isTimely(m *matches, idAmounts *amounts, now time.Time) bool {
 	at := now.UnixMicro()
-	return at >= m.begin && at < m.end && at < known.plainUntil
+	return at >= m.begin && at < m.end && at < idAmounts.plainUntil
 }
 
 // clearVerdict resets the fields that few verdicts have. Code that sets one of them also sets written.
@@ -95,15 +95,15 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 		evaluateUnread(s, f, id, now, o)
 		return
 	}
-	var known *amounts
+	var idAmounts *amounts
 	if id != nil {
 		cached, _ := id.amounts.Load().(*amounts)
-		known = cached
-		if known == nil || known.snapshot != s {
-			known = amountsOf(s, id)
+		idAmounts = cached
+		if idAmounts == nil || idAmounts.snapshot != s {
+			idAmounts = amountsOf(s, id)
 		}
-		if !known.plain || known.timed {
-			known = identify(f, id, known, at, o)
+		if !idAmounts.plain || idAmounts.timed {
+			idAmounts = identify(f, id, idAmounts, at, o)
 			if o.written {
 				rejectKey(s, f, now, o)
 				return
@@ -114,34 +114,34 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 			o.KeyID = id.KeyID
 		}
 	}
-	if (s.banned || known != nil && known.banned) && isBanned(s, f, id, known, now, o) {
+	if (s.banned || idAmounts != nil && idAmounts.banned) && isBanned(s, f, id, idAmounts, now, o) {
 		return
 	}
 	parameters := false
 	if s.memo != nil {
 		m := matchesOf(s, f, o.Tier, at)
 		parameters = m.parameters
-		tryRules(s.set, recalled(s, m, f, o), f, id, known, at, o)
+		tryRules(s.set, recalled(s, m, f, o), f, id, idAmounts, at, o)
 	} else {
 		parameters = strings.IndexByte(f.Path, ';') >= 0
-		tryRules(s.set, indexed(s.set, s.set.tiers[o.Tier], f, o), f, id, known, at, o)
+		tryRules(s.set, indexed(s.set, s.set.tiers[o.Tier], f, o), f, id, idAmounts, at, o)
 	}
-	if parameters && isAmbiguous(s.set, s.set.tiers[o.Tier], f, id, known, at, o) {
+	if parameters && isAmbiguous(s.set, s.set.tiers[o.Tier], f, id, idAmounts, at, o) {
 		RefuseAmbiguous(o)
 	}
 }
 
 // identify sets the user and the tier, and returns the amounts of the identity. If its key has
 // ended or is unknown, the request is refused, or is nobody's: then it returns nil.
-func identify(f *Facts, id *Identity, known *amounts, at int64, o *Verdict) *amounts {
-	if known.byKey {
+func identify(f *Facts, id *Identity, idAmounts *amounts, at int64, o *Verdict) *amounts {
+	if idAmounts.byKey {
 		reason := NotRefused
 		switch {
 		case !id.Known:
 			reason = UnknownKey
-		case at >= known.revokedAt:
+		case at >= idAmounts.revokedAt:
 			reason = KeyRevoked
-		case at >= known.expiresAt:
+		case at >= idAmounts.expiresAt:
 			reason = KeyExpired
 		}
 		if reason != NotRefused {
@@ -155,10 +155,10 @@ func identify(f *Facts, id *Identity, known *amounts, at int64, o *Verdict) *amo
 	}
 	o.User = id.User
 	o.KeyID = id.KeyID
-	if id.Tier != "" && at < known.tierUntil {
+	if id.Tier != "" && at < idAmounts.tierUntil {
 		o.Tier = id.Tier
 	}
-	return known
+	return idAmounts
 }
 
 // indexed returns the rules that match by the number of a tier, method, host and path, in order.
@@ -210,16 +210,16 @@ func learnOutside(s *Snapshot, address netip.Addr) bool {
 }
 
 // tryRules goes through rules that may match.
-func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, known *amounts, at int64, o *Verdict) {
+func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, idAmounts *amounts, at int64, o *Verdict) {
 	o.marks = o.marks[:0]
 	o.would = o.would[:0]
 	o.families = o.families[:0]
 	simple := true
 	unread := o.Unread
 	user, key := "", "" // parts of counters' keys
-	if known != nil {
-		user = known.user
-		key = known.key
+	if idAmounts != nil {
+		user = idAmounts.user
+		key = idAmounts.key
 	}
 	for _, ruleIndex := range found {
 		r := set.rules[ruleIndex]
@@ -271,8 +271,8 @@ func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, known *amount
 			} else if l.tiers != nil {
 				a = tierAmount(l, set.tiers[o.Tier], at)
 			}
-			if known != nil && known.adjusted {
-				a = adjust(known, id, i, a, at)
+			if idAmounts != nil && idAmounts.adjusted {
+				a = adjust(idAmounts, id, i, a, at)
 			}
 			if a.unlimited {
 				if f.trace != nil {

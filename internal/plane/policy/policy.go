@@ -93,19 +93,19 @@ type Stats struct {
 // Policy evaluates the rules in a database, and obeys a change of them within Refresh. It
 // is safe for concurrent use.
 type Policy struct {
-	db       postgres.DB
-	settings Settings
-	lookups  *lookups
-	known    *Identities
-	current  atomic.Value    // a *Snapshot, once there are rules
-	banned   atomic.Value    // a *bannedSenders, then too
-	ready    context.Context // ends when current is set, or the policy is closed
-	setReady context.CancelFunc
-	closing  context.Context
-	close    context.CancelFunc
-	started  sync.Once
+	db         postgres.DB
+	settings   Settings
+	lookups    *lookups
+	identities *Identities
+	current    atomic.Value    // a *Snapshot, once there are rules
+	banned     atomic.Value    // a *bannedSenders, then too
+	ready      context.Context // ends when current is set, or the policy is closed
+	setReady   context.CancelFunc
+	closing    context.Context
+	close      context.CancelFunc
+	started    sync.Once
 
-	refreshing sync.Mutex // held during a refresh; guards all that follows
+	refreshing sync.Mutex // locked during a refresh; guards all that follows
 	poller     poller
 	migrated   bool
 	lacking    error     // the last failure of the migration
@@ -156,10 +156,10 @@ func New(db postgres.DB, s Settings) (*Policy, error) {
 		s.Now = time.Now
 	}
 	p := &Policy{
-		db: db, settings: s, known: NewIdentities(s.MaxIdentities), rows: savedRows{Form: savedForm},
+		db: db, settings: s, identities: NewIdentities(s.MaxIdentities), rows: savedRows{Form: savedForm},
 		poller: poller{db: db}, reported: make(map[string]string),
 	}
-	p.lookups = newLookups(db, p.known, s.Now)
+	p.lookups = newLookups(db, p.identities, s.Now)
 	p.closing, p.close = context.WithCancel(context.Background())
 	p.ready, p.setReady = context.WithCancel(p.closing)
 	p.forgotten = s.Now().Add(-time.Duration(rand.Int63n(int64(forgetInterval))))
@@ -204,7 +204,7 @@ func (p *Policy) Stats() Stats {
 		stats.Rules = set.Rules()
 		stats.Wrong = len(set.Wrong())
 	}
-	stats.Identities, stats.Unknown = p.known.Len()
+	stats.Identities, stats.Unknown = p.identities.Len()
 	stats.LookUps = p.lookups.statements()
 	return stats
 }
@@ -250,9 +250,9 @@ func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user 
 		}
 		var read int64
 		name := s.name()
-		id, read = FindIdentity(p.known, name, now)
+		id, read = FindIdentity(p.identities, name, now)
 		if key != "" && p.settings.Options.Remember > 0 {
-			rememberKey(p.known, name, key)
+			rememberKey(p.identities, name, key)
 		}
 		switch {
 		case id == nil && key != "" && strings.HasPrefix(key, KeyPrefix) && !Check(key):

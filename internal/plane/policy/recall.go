@@ -30,7 +30,7 @@ func rememberKey(c *Identities, name, key string) {
 // benchmark. It reports false if p.Evaluate has to be called, and then leaves o as it is. It remembers
 // keys only with Options.Remember.
 func Recall(p *Policy, key string, f *Facts, o *Verdict) bool {
-	c := p.known
+	c := p.identities
 	c.mu.RLock()
 	e := c.texts[key]
 	c.mu.RUnlock()

@@ -155,14 +155,14 @@ func (p *Policy) forgetStale() {
 	found := p.stale
 	p.stale = changes{}
 	if found.identities || found.everything || found.unlogged {
-		p.known.EvictAll()
+		p.identities.EvictAll()
 		return
 	}
 	for _, user := range found.users {
-		p.known.EvictUser(user)
+		p.identities.EvictUser(user)
 	}
 	for _, digest := range found.digests {
-		p.known.EvictKey(digestOf(digest))
+		p.identities.EvictKey(digestOf(digest))
 	}
 }
 

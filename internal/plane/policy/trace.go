@@ -36,11 +36,11 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	user, key := "", ""
 	if id != nil {
 		var identified Verdict
-		known := identify(&Facts{RejectUnknown: true}, id, amountsOf(s, id), at, &identified)
+		idAmounts := identify(&Facts{RejectUnknown: true}, id, amountsOf(s, id), at, &identified)
 		t.Key = identified.Reason
-		if known != nil {
-			user = known.user
-			key = known.key
+		if idAmounts != nil {
+			user = idAmounts.user
+			key = idAmounts.key
 		}
 	}
 	applied := appliedRules(o, t)
