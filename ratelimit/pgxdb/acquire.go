@@ -96,7 +96,7 @@ func (l *logins) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData
 	l.failed.Store(&data.Err)
 }
 
-// A tracer of pgx has to trace queries, too. Nothing is to be noted of them.
+// A tracer of pgx has to trace queries, too. They change nothing here.
 func (l *logins) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }

@@ -92,7 +92,7 @@ func (b *pipeline) statements() []*postgres.Statement {
 	return all
 }
 
-// add takes in the transactions that can be sent. A statement that cannot be sent
+// add adds the transactions that can be sent. A statement that cannot be sent
 // gets its error, and its transaction is rolled back.
 func (b *pipeline) add(statements []*postgres.Statement, unnamed bool) {
 	first := 0 // of the transaction

@@ -28,7 +28,7 @@ func (e *engine) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time)
 	addBatch(e.counts, size, wait, time.Since(began))
 }
 
-// run decides the requests, and finishes those with a known outcome. The others are left to end.
+// run decides the requests, and finishes those that are decided. end finishes the others.
 func run(d *dispatch) {
 	if atomic.LoadInt32(&d.engine.tables.ready) == 0 {
 		if err := d.engine.tables.wait(d.ctx); err != nil {
@@ -45,10 +45,10 @@ func run(d *dispatch) {
 	}
 }
 
-// decideRequests decides requests in one round trip, or a few, and finishes those with a known
-// outcome. Those that have waited for a lock in vain are in d.waiting after it. With oneByOne, which is
-// for requests that have failed with others, each hit has a statement of its own, and nothing of
-// leases travels with them.
+// decideRequests decides requests in one round trip, or a few, and finishes those that are decided.
+// Afterwards d.waiting has those that have waited for a lock in vain. With oneByOne, which is for
+// requests that have failed with others, each hit has a statement of its own, and nothing is charged
+// or given back for leases.
 func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	singles, several := singlesAndSeveral(requests)
 	if !oneByOne {
@@ -94,8 +94,8 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	return nil
 }
 
-// finishTransactions takes in the results of transactions that were sent, and sends what is to be
-// done after them.
+// finishTransactions reads the results of transactions that were sent, and sends what they need
+// after that.
 func (d *dispatch) finishTransactions(transactions []*transaction) error {
 	for len(transactions) > 0 {
 		var next []*transaction

@@ -166,7 +166,7 @@ func (d *dispatch) finish(requests []*request, err error) {
 	batch.Finish(d.queue, calls, nil)
 }
 
-// fail ends the wait of requests that have no outcome.
+// fail ends the wait of the requests that are not decided, with an error.
 func (d *dispatch) fail(requests []*request, err error) {
 	if d.ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 		err = ratelimit.ErrTimeout

@@ -124,8 +124,8 @@ func addAsks(p *plan, asks []lease.Ask) {
 	}
 }
 
-// updateLeases takes the answers to a plan into the leases. d.sent was read before its statements
-// were sent.
+// updateLeases updates the leases with the results of a plan. d.sent was read before the plan's
+// statements were sent.
 func (d *dispatch) updateLeases(p *plan) {
 	leases := d.engine.leases
 	if leases == nil || lease.Count(leases) == 0 && !p.leases {
@@ -179,8 +179,8 @@ func (d *dispatch) holdsLeases() bool {
 	return d.engine.leases != nil && lease.Count(d.engine.leases) > 0
 }
 
-// addLeased adds what is held of the rows to what decisions say is left of them. sent is the lease
-// clock from before their statements: units that came later may be in what is left already.
+// addLeased adds the units that are held to the Remaining of the decisions on a request. sent is the
+// lease clock, read before the statements were sent: Remaining may have later units already.
 func (d *dispatch) addLeased(r *request, sent int64) {
 	c := r.call
 	for i := range c.Decisions {
@@ -194,7 +194,7 @@ func (d *dispatch) addLeased(r *request, sent int64) {
 	}
 }
 
-// dropRefused gives back what is held of the rows that refused a request of several limits: the
+// dropRefused gives back the units that are held of the rows that refused a request of several limits: the
 // request may pass then.
 func (d *dispatch) dropRefused(r *request) {
 	for i := range r.refusals {

@@ -112,7 +112,7 @@ func (t *tables) startLocked() {
 	}()
 }
 
-// finished takes in the outcome of a migration. The caller holds the mutex.
+// finished records how a migration has ended. The caller holds the mutex.
 func (t *tables) finished(err error) {
 	t.migration = nil
 	t.failure = err

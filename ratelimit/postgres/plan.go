@@ -249,7 +249,7 @@ func shortWait(settings []int64, times int64) []int64 {
 	return []int64{settings[0], wait}
 }
 
-// read takes the results of the statements into the entries.
+// read copies the results of the statements into the entries.
 func (p *plan) read() {
 	for _, stage := range p.stages {
 		for _, g := range stage {

@@ -26,7 +26,7 @@ var (
 	errNoAnswer = errors.New("ratelimit/postgres: the server gave no answer for a key")
 )
 
-// read takes the statement's result, or its error, into the entries.
+// read copies the statement's result, or its error, into the entries.
 func (g *group) read() {
 	err := g.statement.Err
 	if g.statement.Code == sqlstate.LockNotAvailable {

@@ -136,7 +136,7 @@ func (s *server) setDown(err error) {
 	atomic.StoreInt32(&s.isDown, isDown)
 }
 
-// onFailure takes in an error of DB.Run, or of the wait for a migration. had is the time that the
+// onFailure handles an error of DB.Run, or of the wait for a migration. had is the time that the
 // call had, and answers is s.answers from before the call. onFailure returns the error for the
 // caller: the error of an unavailable database, if err shows that the database is down.
 func (s *server) onFailure(err error, had time.Duration, answers int64) error {

@@ -309,8 +309,8 @@ func (t *transaction) committed() []*transaction {
 	return nil
 }
 
-// answer finishes requests with the decisions that they have. sent is the lease clock from before
-// their statements.
+// answer finishes requests with the decisions that they have. sent is the lease clock, read before
+// their statements were sent.
 func (d *dispatch) answer(requests []*request, sent int64) {
 	leasing := d.holdsLeases()
 	for _, r := range requests {

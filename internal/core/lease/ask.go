@@ -24,7 +24,7 @@ type Return struct {
 }
 
 // patience is how long the answer to a charge is waited for, in microseconds. If it comes
-// later, both charges are taken in.
+// later, the lease gets the units of both charges.
 const patience = 2000000
 
 // want asks for the renewal of a lease with the next batch, unless that was asked for already.
@@ -157,8 +157,8 @@ type Answer struct {
 	Leased Units // what it has got
 }
 
-// Update takes in an answer: the lease has its units, as far as they are no more than the share of
-// what was really left.
+// Update updates a lease with an answer. Of the units in it, the lease gets no more than the share of
+// what was left. The others are given back.
 func Update(t *Set, a *Answer) {
 	_, s := shardOf(t, a.Row.Key)
 	s.Mu.Lock()

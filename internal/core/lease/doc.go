@@ -21,5 +21,5 @@
 // refills: at most the share of what was left, for each process and key.
 //
 // The files: set.go has the leases and the demand of keys without one. take.go decides
-// hits. ask.go says what to charge, and takes in the answers. end.go ends leases.
+// hits. ask.go says what to charge, and updates the leases with the answers. end.go ends leases.
 package lease

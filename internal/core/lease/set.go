@@ -19,9 +19,9 @@ type RowID struct {
 // Units are units of a row that were charged together.
 type Units struct {
 	N     int64 // how many are left
-	Ends  int64 // the lease clock from which they are not used
+	Ends  int64 // the time of the lease clock from which on they are not used
 	Claim int64 // see algorithm.Definition.Lease
-	Since int64 // the lease clock when the lease got them
+	Since int64 // the time of the lease clock when the lease got them
 }
 
 // Lease is what a process holds of a row. The mutex of its shard guards it.
@@ -30,8 +30,8 @@ type Lease struct {
 	First Units // used before Then
 	Then  Units
 
-	// The row as the last answer said: what was left without the units that are held, and
-	// when the full quota is back.
+	// The row in the last answer: what was left, the held units not included, and when the
+	// full quota is back.
 	Free  int64
 	Reset time.Time
 	// ResetText is Reset in Unix seconds, rounded up, as a response header has it.

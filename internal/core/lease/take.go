@@ -167,7 +167,7 @@ func use(t *Set, l *Lease, h *ratelimit.Hit, now int64, d *ratelimit.Decision) {
 // lease without units, and returns true. The caller holds the shard's mutex.
 func demand(t *Set, s *Shard, l *Lease, h *ratelimit.Hit, hash uint64, now int64) bool {
 	if l != nil && l.First.N > 0 && l.Free-h.Cost < leastLeft {
-		// Near the limit the database decides, and what is held is to be there for the hit.
+		// Near the limit the database decides. The units are given back for the hit.
 		remove(t, s, l, true)
 		return false
 	}

@@ -45,7 +45,7 @@ func newBans(store ratelimit.Store, db postgres.DB, live *policy.Policy, by stri
 	return &bans{store: store, db: db, live: live, by: by, onError: onError, pending: map[refusalCounter]int64{}}
 }
 
-// AddRefusals adds, for bans, the refusals of a request that was not admitted, with its outcome and its
+// AddRefusals adds, for bans, the refusals of a request that was not admitted, with its verdict and its
 // decisions. limitBans are the bans of the hits that are not of the policy, and may have nil. Nothing is
 // added of an API key that could not be looked up: its network is not to be banned instead.
 func (p *ProxyPolicy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Verdict) {

@@ -151,8 +151,8 @@ func send(c *conn, kind byte, body string) error {
 	return err
 }
 
-// putLength writes the length of a message that begins before i and ends with b. i is the place
-// of its length field.
+// putLength writes the length of a message that begins before i and ends with b. i is where
+// its length field begins.
 func putLength(b []byte, i int) { binary.BigEndian.PutUint32(b[i:], uint32(len(b)-i)) }
 
 // startWatching gives the reading side to the watcher.
