@@ -239,9 +239,9 @@ func TestPolicyRows(t *testing.T) {
 	live := must(policy.New(must(pgxdb.Open(dsn, pgxdb.Options{})), policy.Settings{DisableMigration: true}))
 	defer live.Close()
 	for n, want := range map[int]string{0: "user-0 free", 1: "user-1 pro", 65539: "user-65539 pro", 69999: "user-69999 free", 70000: " anonymous"} {
-		var o policy.Outcome
+		var o policy.Verdict
 		facts := policy.Facts{Tier: "anonymous", Path: "/"}
-		if err := live.Decide(ctx, time.Minute, keyName(n), "", &facts, &o); err != nil || o.User+" "+o.Tier != want || (len(o.Hits) == 1) != (o.User != "") {
+		if err := live.Evaluate(ctx, time.Minute, keyName(n), "", &facts, &o); err != nil || o.User+" "+o.Tier != want || (len(o.Hits) == 1) != (o.User != "") {
 			t.Errorf("key %d: %+v, %v, want %s", n, o, err, want)
 		}
 	}

@@ -134,13 +134,13 @@ func histogram(to chan<- prometheus.Metric, name string, h hooks.Histogram, leas
 // watchedPolicy is a policy, since when this config uses it, and how many statements it had sent
 // then. A policy can outlive the config that opened it, and the counters of a config start at 0.
 type watchedPolicy struct {
-	*edge.Policy
+	*edge.ProxyPolicy
 	since   time.Time
 	lookUps int64
 }
 
 // watchPolicy adds a policy to those of the metrics.
-func (m *metrics) watchPolicy(p *edge.Policy) {
+func (m *metrics) watchPolicy(p *edge.ProxyPolicy) {
 	lookUps := p.Stats().LookUps
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -20,8 +20,8 @@ type leasedHandler struct {
 	upstream *upstream
 	queued   *handler // decides the requests for which the lease has too few units
 	limit    *ratelimit.Limit
-	row      lease.Row // without the key, unless it is fixed
-	quota    string    // of the limit
+	row      lease.RowID // without the key, unless it is fixed
+	quota    string      // of the limit
 	cost     int64
 
 	// Of the leases.
@@ -39,7 +39,7 @@ type leasedHandler struct {
 // kind, else h. For another kind of middleware, the queue decides by leases. So it does with a
 // history, because the queue records requests.
 func withLeases(h *handler) http.Handler {
-	table := lease.TableOf(h.pool.store)
+	table := lease.SetOf(h.pool.store)
 	f := h.hits
 	if table == nil || h.policy != nil || f.recorder != nil || len(f.hits) != 1 || f.anyCost || len(f.keys[0]) != 1 {
 		return h
@@ -50,7 +50,7 @@ func withLeases(h *handler) http.Handler {
 		return h
 	}
 	l := &leasedHandler{upstream: h.upstream, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
-		row:    lease.Row{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
+		row:    lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
 		shards: table.Shards, seed: table.Seed, born: table.Born,
 		from: part.from, text: part.text, ipv4: f.ipv4s[0], ipv6: f.ipv6s[0]}
 	if part.from == fromText {

@@ -11,7 +11,7 @@ import (
 // overlap returns how many rows two files have in common. Only the columns that both have are compared: a newer
 // version may have added one. Both files must be sorted by time. The memory that it takes grows with the number
 // of rows at the same microsecond.
-func overlap(a, b source) (common int64, err error) {
+func overlap(a, b readableFile) (common int64, err error) {
 	fileA, err := openFile(a)
 	if err != nil {
 		return 0, err

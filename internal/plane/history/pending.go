@@ -7,7 +7,7 @@ const mostMerged = 20000
 
 // mergeKey is what equal refusals have in common, besides their second.
 type mergeKey struct {
-	decision                         Decision
+	outcome                          OutcomeKind
 	cost                             int64
 	status                           int
 	prefix, key, user, limit, reason string
@@ -16,7 +16,7 @@ type mergeKey struct {
 // pending are the rows of the audit log that wait for the next batch, the oldest first. The
 // Writer's mutex guards it.
 type pending struct {
-	rows      []row
+	rows      []auditRow
 	first     int64 // the number of rows[0] since the start
 	decisions int64 // the sum of the rows' counts
 	bytes     int64
@@ -71,7 +71,7 @@ func own(ofRow, ofRequest string) string {
 
 // appendRow appends the row of a record.
 func appendRow(p *pending, r *Record, micros int64, weight string, mode AddressMode) {
-	p.rows = append(p.rows, row{})
+	p.rows = append(p.rows, auditRow{})
 	x := &p.rows[len(p.rows)-1]
 	x.fill(r, micros, weight, mode)
 	p.decisions++
@@ -79,12 +79,12 @@ func appendRow(p *pending, r *Record, micros int64, weight string, mode AddressM
 }
 
 // take removes the oldest n rows, and returns them.
-func (p *pending) take(n int) []row {
-	rows := append([]row(nil), p.rows[:n]...)
+func (p *pending) take(n int) []auditRow {
+	rows := append([]auditRow(nil), p.rows[:n]...)
 	for i := range rows {
 		p.decisions -= rows[i].count
 		p.bytes -= rows[i].bytes
-		p.rows[i] = row{} // lets go of the texts
+		p.rows[i] = auditRow{} // lets go of the texts
 	}
 	p.rows = p.rows[n:]
 	p.first += int64(n)

@@ -17,7 +17,7 @@ func MaybeAddress(text string, v4 int) bool {
 
 // Network returns the network of an address, "2001:db8::/64": the first v4 bits of an IPv4
 // address, or the first v6 bits of an IPv6 address. If all bits count, it is the address
-// alone. An address has one form: IPv6 in lower case and without a zone, and an IPv4
+// without the length. An address has one form: IPv6 in lower case and without a zone, and an IPv4
 // address in IPv6 form as IPv4. Text that is not an address is unchanged.
 func Network(text string, v4, v6 int) string {
 	if !MaybeAddress(text, v4) {

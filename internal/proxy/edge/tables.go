@@ -133,14 +133,14 @@ var HistoryTable = []Setting{{
 
 // RetentionTable has a setting for each part of the history.
 var RetentionTable = []Setting{
-	kept("audit", func(to *Settings) *time.Duration { return &to.History.KeepAudit }),
-	kept("metrics_minute", func(to *Settings) *time.Duration { return &to.History.KeepMinutes }),
-	kept("metrics_hour", func(to *Settings) *time.Duration { return &to.History.KeepHours }),
-	kept("metrics_day", func(to *Settings) *time.Duration { return &to.History.KeepDays }),
-	kept("usage", func(to *Settings) *time.Duration { return &to.History.KeepUsage }),
+	retentionSetting("audit", func(to *Settings) *time.Duration { return &to.History.KeepAudit }),
+	retentionSetting("metrics_minute", func(to *Settings) *time.Duration { return &to.History.KeepMinutes }),
+	retentionSetting("metrics_hour", func(to *Settings) *time.Duration { return &to.History.KeepHours }),
+	retentionSetting("metrics_day", func(to *Settings) *time.Duration { return &to.History.KeepDays }),
+	retentionSetting("usage", func(to *Settings) *time.Duration { return &to.History.KeepUsage }),
 }
 
-// kept is the setting of how long a part of the history is kept.
-func kept(name string, field func(*Settings) *time.Duration) Setting {
+// retentionSetting is the setting of how long a part of the history is kept.
+func retentionSetting(name string, field func(*Settings) *time.Duration) Setting {
 	return Setting{Name: name, Args: "one duration, such as 90d or 7y", Want: "a duration from 1d to 100y, such as 90d, 12w or 7y", Read: retention(field)}
 }
