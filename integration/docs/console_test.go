@@ -24,6 +24,7 @@ var commands = map[string]func(t *testing.T, command string){
 
 	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule":                                                              isWhatXcaddyBuilds,
 	"xcaddy build v2.10.2 --with github.com/pgratelimit/pg-ratelimit/caddymodule":                                                      isWhatXcaddyBuilds,
+	`XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '-w -s' -tags nobadger,nomysql,nopgx,nos3" xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule`: isWhatXcaddyBuilds,
 	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule --replace github.com/pgratelimit/pg-ratelimit=/path/to/clone": isWhatXcaddyBuilds,
 
 	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit": runs,
