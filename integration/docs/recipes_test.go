@@ -74,7 +74,7 @@ var recipes = map[string]recipe{
 	"Exempt monitoring":                           {after: monitoringIsNotCharged},
 	"Pause all limits":                            {},
 	"Upgrade":                                     {},
-	"Backup":                                      {owner: true, tool: "pg_dump"},
+	"Backup":                                      {owner: true, tool: "pg_dump", after: goesOnAfterARestore},
 }
 
 // TestRecipes does what each recipe of docs/policy.md and docs/runbook.md says, with the Caddy of the page. The recipes
@@ -250,6 +250,16 @@ func monitoringIsNotCharged(t *testing.T, k *kitchen) {
 	if limit := k.ask(t, "/", "X-Forwarded-For", "192.0.2.10").Header.Get("X-RateLimit-Limit"); limit != "60" {
 		t.Errorf("beside /health its limit is %q", limit)
 	}
+}
+
+// goesOnAfterARestore: keys, limits and the history work with the restored tables. The first requests may have no decision.
+func goesOnAfterARestore(t *testing.T, k *kitchen) {
+	ann := k.shell.must(t, "echo $ANN")[0]
+	k.await(t, "the limit of ann", func() bool { return k.ask(t, "/", "X-Api-Key", ann).Header.Get("X-RateLimit-Limit") == "1000" })
+	k.await(t, "the history", func() bool {
+		return k.text(t, `SELECT EXISTS (SELECT FROM rate_limit_audit WHERE user_id = 'ann' AND decision = 'allowed')
+			AND EXISTS (SELECT FROM rate_limit_usage_hours) AND EXISTS (SELECT FROM rate_limit_traffic)`) == "t"
+	})
 }
 
 // asText is a block without its fence, for messages.
