@@ -27,7 +27,7 @@ var pageRoles = []string{"proxy", "administrator", "customer_page"}
 
 // kitchen is a database and a Caddy on which a recipe runs, as the page describes them.
 type kitchen struct {
-	owner, reader *pgx.Conn // sessions of the owner of the tables, and of who does the recipe
+	owner, reader *pgx.Conn // sessions of the owner of the tables, and of the role that runs the recipe
 	rename        *regexp.Regexp
 	renamed       map[string]string
 	proxy         string // Caddy's address
