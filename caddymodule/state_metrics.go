@@ -190,7 +190,7 @@ func collectHistories(to chan<- prometheus.Metric, histories []*history.Writer) 
 		sum.DroppedMetrics += s.DroppedMetrics
 		sum.DroppedUsage += s.DroppedUsage
 	}
-	const dropped = "Decisions that could not be written to the history, because the database was slow or down for too long, by what lacks them: " +
+	const dropped = "Decisions that could not be written to the history, because the database was slow or down for too long, by the part of the history without them: " +
 		"audit (the audit log), metrics or usage."
 	counter(to, "history_written_total", sum.Written, "Decisions that were written to the audit log.", nil)
 	counter(to, "history_dropped_total", sum.Dropped, dropped, prometheus.Labels{"kind": "audit"})
