@@ -34,7 +34,7 @@ func (b *bench) writeDocs(folder string, args []string) error {
 // results are one table of all rows, as Markdown, after the command that measured them.
 func (b *bench) results(args []string) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "`%s` on %s\n", command(args), strings.ReplaceAll(b.describeMachine(), "\n", " "))
+	fmt.Fprintf(&out, "`%s` on %s\n", command(args), b.describeMachine())
 	table := [][]string{{"", perSecond, "÷ plain, or ÷ bare upsert", "÷ the limiter on Redis", "÷ another row"}}
 	for _, rows := range [][]*row{b.proxyRows, b.coreRows} {
 		for _, r := range rows {
@@ -51,7 +51,7 @@ func (b *bench) results(args []string) string {
 		first, _, _ := strings.Cut(complaint, "\n")
 		fmt.Fprintf(&out, "\n%s\n", first)
 	}
-	return out.String()
+	return regexp.MustCompile(`  +(\|)`).ReplaceAllString(out.String(), " $1") // a page needs no aligned columns
 }
 
 // ratioTo is the row's ratio to another one in a table, "" without one.

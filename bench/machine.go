@@ -3,7 +3,6 @@ package main
 import (
 	"debug/buildinfo"
 	"fmt"
-	"math"
 	"os/exec"
 	"regexp"
 	"runtime"
@@ -40,5 +39,5 @@ func (b *bench) describeMachine() string {
 	return fmt.Sprintf(`%d cores of %s, %d MB of memory. %s.
 Load, proxy and database share the cores. 64 connections if the row says no other number. Caddy answers by itself, Traefik has an upstream.
 Medians of %d rounds of %d s, with the lowest and the highest, between which the true median is with a probability of %.0f %%. A ratio is of two rows in the same round.`,
-		runtime.NumCPU(), must(fs.CPUInfo())[0].ModelName, *must(fs.Meminfo()).MemTotal>>10, strings.Join(programs, ", "), b.rounds, b.seconds, 100*(1-math.Pow(0.5, float64(b.rounds-1))))
+		runtime.NumCPU(), must(fs.CPUInfo())[0].ModelName, *must(fs.Meminfo()).MemTotal>>10, strings.Join(programs, ", "), b.rounds, b.seconds, 100*confidence(b.rounds))
 }

@@ -4,15 +4,16 @@ import (
 	"bytes"
 	"fmt"
 	"html"
+	"slices"
 	"strings"
 )
 
 // Sizes in the picture, in pixels. A README shows it about as wide as it is.
 const (
 	pictureWidth = 900
-	labelWidth   = 175 // left of the bars
+	labelWidth   = 205 // left of the bars
 	panelWidth   = (pictureWidth - labelWidth) / 2
-	longestBar   = 190 // of the highest ratio in the picture
+	longestBar   = 185 // of the highest ratio in the picture
 	barStep      = 26
 	barHeight    = 17
 	panelTop     = 34 // above the bars of a panel
@@ -32,40 +33,41 @@ const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d 
 <rect class="page" width="%[1]d" height="%[2]d" rx="8"/>
 `
 
-// picture draws the rows that have bars as SVG: a panel for each proxy and number of connections.
-// A bar is the median of a row's requests a second ÷ those without a limit. A line goes from the
-// lowest round to the highest.
+// picture draws the rows that have bars as SVG: for each proxy a panel with 64 connections and one
+// with more. A bar is the median of a row's requests a second ÷ those without a limit. A line goes
+// from the lowest round to the highest.
 func (b *bench) picture() []byte {
-	var panels [2][2][]*row // of Caddy and Traefik, with 64 connections and with more
+	var out bytes.Buffer
 	longest := 1.0
 	for _, r := range b.proxyRows {
-		if r.bar != "" {
-			panel := &panels[index(r.proxy.traefik)][index(r.load.connections > thousand.connections)]
-			*panel = append(*panel, r)
-			if s := r.than(r.baseline); s.measured() {
-				longest = max(longest, s.high)
-			}
+		if s := r.than(r.baseline); r.bar != "" && s.measured() {
+			longest = max(longest, s.high)
 		}
 	}
-	var out bytes.Buffer
 	top := 8
-	for i, proxy := range panels {
-		for j, rows := range proxy {
-			left := labelWidth + j*panelWidth
-			if len(rows) > 0 {
-				fmt.Fprintf(&out, `<text x="%d" y="%d" font-size="14" font-weight="600">%s, %d connections</text>`+"\n",
-					left, top+22, []string{"Caddy", "Traefik"}[i], rows[0].load.connections)
+	for _, proxy := range []string{"Caddy", "Traefik"} {
+		var names []string // of the bars
+		for _, r := range b.proxyRows {
+			if r.bar == "" || r.proxy.traefik != (proxy == "Traefik") {
+				continue
 			}
-			for k, r := range rows {
-				y := top + panelTop + k*barStep
-				if j == 0 || len(proxy[0]) == 0 {
-					fmt.Fprintf(&out, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", labelWidth-10, y+13, html.EscapeString(r.bar))
-				}
-				drawBar(&out, r, left, y, longestBar/longest)
+			left := labelWidth
+			if r.load.connections > thousand.connections {
+				left += panelWidth
 			}
+			if r.baseline == nil {
+				fmt.Fprintf(&out, `<text x="%d" y="%d" font-size="14" font-weight="600">%s, %d connections</text>`+"\n", left, top+22, proxy, r.load.connections)
+			}
+			place := slices.Index(names, r.bar)
+			if place < 0 {
+				place = len(names)
+				names = append(names, r.bar)
+				fmt.Fprintf(&out, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", labelWidth-10, top+panelTop+place*barStep+13, html.EscapeString(r.bar))
+			}
+			drawBar(&out, r, left, top+panelTop+place*barStep, longestBar/longest)
 		}
-		if n := max(len(proxy[0]), len(proxy[1])); n > 0 {
-			top += panelTop + n*barStep + 8
+		if len(names) > 0 {
+			top += panelTop + len(names)*barStep + 8
 		}
 	}
 	for i, line := range []string{
@@ -107,11 +109,4 @@ func (r *row) class() string {
 		return "leased"
 	}
 	return "exact"
-}
-
-func index(second bool) int {
-	if second {
-		return 1
-	}
-	return 0
 }

@@ -32,7 +32,7 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 		"services": object{"ok": object{"loadBalancer": object{"servers": []object{{"url": b.upstream}}}}},
 	}
 	args := []string{
-		"--global.checkNewVersion=false", "--global.sendAnonymousUsage=false", "--log.level=ERROR",
+		"--global.checkNewVersion=false", "--global.sendAnonymousUsage=false", "--log.level=ERROR", "--log.noColor=true",
 		"--entryPoints.web.address=" + p.address, "--providers.file.watch=false",
 	}
 	if middleware := traefikLimit(p); middleware != nil {
