@@ -169,19 +169,26 @@ func (d *Database) forgetHistory(ctx context.Context, f *Forgetting, t *traces, 
 		return err
 	}
 	for _, table := range append([]string{"rate_limit_audit"}, detached...) {
-		err := d.delete(ctx, f, table, `user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[]) OR address <<= ANY ($3::inet[])
+		err := d.delete(ctx, f, table, holder+` OR address <<= ANY ($3::inet[])
 	OR (user_id IS NULL OR NOT $5::boolean) AND (key = ANY ($4::text[]) OR string_to_array(key, ' ') && $4::text[] OR also && $4::text[])`,
 			t.users, t.keys, t.networks, t.texts, isUser)
 		if err != nil {
 			return err
 		}
 	}
-	return d.delete(ctx, f, "rate_limit_usage", "user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[])", t.users, t.keys)
+	for _, table := range []string{"rate_limit_usage", "rate_limit_usage_hours"} {
+		if err := d.delete(ctx, f, table, holder, t.users, t.keys); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// holder holds for the rows of a table that are of the users $1 or of the API keys $2.
+const holder = "user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[])"
 
 // forgetPolicy deletes the rows of the policy, those that refer to others first.
 func (d *Database) forgetPolicy(ctx context.Context, f *Forgetting, t *traces, account bool) error {
-	const holder = "user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[])"
 	if err := d.delete(ctx, f, "rate_limit_overrides", holder, t.users, t.keys); err != nil {
 		return err
 	}

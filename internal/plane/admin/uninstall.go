@@ -42,7 +42,7 @@ func (d *Database) Parts(ctx context.Context) ([]Part, error) {
 	SELECT CASE c.relkind WHEN 'v' THEN 1 ELSE 2 END AS step, CASE c.relkind WHEN 'v' THEN 'view' ELSE 'table' END AS kind, format('%I.%I', n.nspname, c.relname) AS name
 	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 	WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
-		AND (c.relname = ANY ($1) OR c.relname ~ '^rate_limit_audit_[0-9]{8}$')
+		AND (c.relname = ANY ($1) OR c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$')
 	UNION ALL
 	SELECT CASE p.prokind WHEN 'a' THEN 3 ELSE 4 END, CASE p.prokind WHEN 'a' THEN 'aggregate' ELSE 'function' END,
 		format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
