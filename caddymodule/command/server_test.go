@@ -53,6 +53,9 @@ func TestUninstall(t *testing.T) {
 	const left = `SELECT count(*) FROM (SELECT relname AS name FROM pg_class UNION ALL SELECT proname FROM pg_proc) AS a WHERE name LIKE 'rate\_limit\_%'`
 	s.must("migrate")
 	s.must("upkeep")
+	for _, name := range []string{"rate_limit_audit_20260101", "rate_limit_audit_20260101_2"} {
+		s.sql("SELECT rate_limit_make_partition('2026-01-01'); ALTER TABLE rate_limit_audit DETACH PARTITION " + name)
+	}
 	s.sql("CREATE TABLE rate_limit_mine (x int); CREATE VIEW mine AS SELECT * FROM rate_limit_tiers")
 	all := one[int64](s, left)
 	s.fails([]string{"nothing was dropped"}, "uninstall")

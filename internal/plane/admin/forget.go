@@ -155,7 +155,7 @@ func (d *Database) delete(ctx context.Context, f *Forgetting, table, condition s
 const detachedSQL = `SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname) FROM pg_class c
 	JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
 	LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY c.relname`
+WHERE c.relkind = 'r' AND ` + isAuditPartition + ` AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY c.relname`
 
 // forgetHistory deletes the rows of the history, if there is one. A row of a known user is not of
 // another one whose name is somewhere in the key of its counter.
