@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// Person is whom Forget is about. One field is set.
+// Person names the user, the client or the key whose rows Forget deletes. One field is set.
 type Person struct {
 	User string
 	// Address is that of a client. Of IPv6, all addresses of its /64 are one client.
@@ -36,7 +36,7 @@ type Forgotten struct {
 	Rows  int64  `json:"rows"`
 }
 
-// traces are what a person is called in the tables.
+// traces are the names of a person in the tables.
 type traces struct {
 	users    []string
 	keys     []string // the ids of API keys
@@ -85,7 +85,7 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 	return f, err
 }
 
-// tracesOf reads what a person is called in the tables.
+// tracesOf reads the names of a person in the tables.
 func (d *Database) tracesOf(ctx context.Context, p *Person, hasPolicy bool) (*traces, error) {
 	t := &traces{}
 	which, arg := "", any(nil)
