@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +21,7 @@ import (
 type archiver struct {
 	store    *store
 	schedule archive.Schedule
-	state    atomic.Pointer[archive.State] // what the database said last
+	state    atomic.Pointer[admin.Archive] // what the database said last
 
 	once   sync.Once
 	cancel context.CancelFunc
@@ -43,7 +44,7 @@ func newArchiver(s *store, settings edge.ArchiveSettings) *archiver {
 		Node: s.settings.NodeNameOf(proxyKind), To: settings.To, Before: settings.Before, Expire: settings.Expire, Drop: settings.Drop,
 		Warn: func(err error) { a.log().Warn("archiving the history", zap.Error(err)) },
 	}
-	a.state.Store(new(archive.State))
+	a.state.Store(new(admin.Archive))
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
@@ -97,12 +98,15 @@ func (a *archiver) check() error {
 	}
 	defer db.Close()
 	begin := time.Now()
-	state, ran, err := archive.Daily(a.ctx, db.Conn(), a.schedule)
-	if !state.Began.IsZero() {
-		a.state.Store(&state)
+	ran, failure := archive.Daily(a.ctx, db.Conn(), a.schedule)
+	all, err := db.Archives(a.ctx)
+	for i := range all {
+		if all[i].Target == a.schedule.To {
+			a.state.Store(&all[i])
+		}
 	}
-	if ran && err == nil {
-		a.log().Info("archived the history", zap.Int64("files", state.Files), zap.Duration("took", time.Since(begin)))
+	if ran && failure == nil {
+		a.log().Info("archived the history", zap.Int64("files", a.state.Load().Files), zap.Duration("took", time.Since(begin)))
 	}
-	return err
+	return errors.Join(failure, err)
 }

@@ -206,7 +206,7 @@ func (m *metrics) watchArchiver(a *archiver) {
 	m.archivers = append(m.archivers, a)
 }
 
-// collectArchivers says when the history was archived by whichever proxy. Of several targets, the one counts that has
+// collectArchivers says when the history was last archived, by any proxy. Of several targets, the one counts that has
 // waited longest for a success, and the latest failure.
 func collectArchivers(to chan<- prometheus.Metric, archivers []*archiver) {
 	seconds := func(t *time.Time) float64 {

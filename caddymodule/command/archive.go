@@ -8,13 +8,11 @@ import (
 	"runtime/debug"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -25,8 +23,8 @@ func archiveCommand(t *tool) *cobra.Command {
 		Use:   "archive --before AGE --to DESTINATION [--drop] [--expire AGE]",
 		Short: "Copies old days of the history to Parquet files",
 		Long: `Copies the days of the history that ended before --before to Parquet files, one for each day in UTC,
-such as audit/2026/08/2026-08-01.parquet: the audit log, the hours of the metrics (metrics/…) and the
-usage of users and API keys (usage/…). Each file is read back and compared with the table: the number
+such as audit/2026/08/2026-08-01.parquet: the audit log, the hours of the metrics (metrics/…), and the usage
+of users and API keys by day (usage/…) and by hour (usage_hours/…). Each file is read back and compared with the table: the number
 of rows, and a checksum of each column. With --drop the day of the audit log is then removed from the
 database. Interrupted and started again, the command goes on where it was.
 
@@ -55,11 +53,11 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 			return err
 		}
 		o := archive.Options{Drop: drop}
-		if o.Before, err = ago("--before", before, now); err != nil {
+		if o.Before, err = admin.ParseAgo("--before", before, now); err != nil {
 			return err
 		}
 		if expire != "" {
-			if o.Expire, err = ago("--expire", expire, now); err != nil {
+			if o.Expire, err = admin.ParseAgo("--expire", expire, now); err != nil {
 				return err
 			}
 		}
@@ -78,14 +76,6 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 		return run(cmd, args)
 	}
 	return cmd
-}
-
-// ago is a time that a flag names: an age, which may be in years, or a time.
-func ago(flag, text string, now time.Time) (time.Time, error) {
-	if age, err := edge.ParseAge(text); err == nil {
-		return now.Add(-age), nil
-	}
-	return admin.ParseAgo(flag, text, now)
 }
 
 // archiveMemory is the soft limit of Go's memory while it archives, in bytes.

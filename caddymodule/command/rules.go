@@ -15,7 +15,7 @@ func rulesCommand(t *tool) *cobra.Command {
 		Short: "Lists and changes rules",
 		Example: `  caddy pg-ratelimit rules list
   caddy pg-ratelimit rules set free family=plan tiers=free per_hour=1000`,
-	}, rulesList(t), rulesSet(t), rulesMode(t, "enable", "enforce", "on: its limits apply"), rulesMode(t, "disable", "off", "off: it is ignored"), rulesDelete(t))
+	}, rulesList(t), rulesSet(t), rulesMode(t, "enable", "enforce", "on: its limits apply"), rulesMode(t, "disable", "off", "off: it is ignored"), rulesRename(t), rulesDelete(t))
 }
 
 func rulesList(t *tool) *cobra.Command {
@@ -171,6 +171,20 @@ func rulesMode(t *tool, name, mode, help string) *cobra.Command {
 		ValidArgsFunction: t.completeOne(ruleNames),
 		RunE: t.on(func(c *call) error {
 			return c.changed(c.db.SetRuleMode(c.ctx, c.args[0], mode), "rule", c.args[0], name+"d")
+		}),
+	}
+}
+
+func rulesRename(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rename NAME NEW",
+		Short: "Gives a rule another name",
+		Long: `Gives a rule another name. Its limits and overrides go with it, and it keeps its counters and its
+history. Proxies of a version without this command begin new counters for it.`,
+		Example:           "  caddy pg-ratelimit rules rename free basic",
+		ValidArgsFunction: t.completeOne(ruleNames),
+		RunE: t.on(func(c *call) error {
+			return c.changed(c.db.RenameRule(c.ctx, c.args[0], c.args[1]), "rule", c.args[0], "renamed to "+text(c.args[1]))
 		}),
 	}
 }

@@ -53,6 +53,9 @@ func TestUninstall(t *testing.T) {
 	const left = `SELECT count(*) FROM (SELECT relname AS name FROM pg_class UNION ALL SELECT proname FROM pg_proc) AS a WHERE name LIKE 'rate\_limit\_%'`
 	s.must("migrate")
 	s.must("upkeep")
+	for _, name := range []string{"rate_limit_audit_20260101", "rate_limit_audit_20260101_2"} {
+		s.sql("SELECT rate_limit_make_partition('2026-01-01'); ALTER TABLE rate_limit_audit DETACH PARTITION " + name)
+	}
 	s.sql("CREATE TABLE rate_limit_mine (x int); CREATE VIEW mine AS SELECT * FROM rate_limit_tiers")
 	all := one[int64](s, left)
 	s.fails([]string{"nothing was dropped"}, "uninstall")
@@ -142,7 +145,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		{"users", "get", "acme"}, {"keys", "create", "--user", "acme"}, {"keys", "list"}, {"keys", "rotate", "1"}, {"keys", "set", "2", "plan/per_hour=5", "tier=anonymous"}, {"tiers", "list"}, {"tiers", "set", "spare"}, {"tiers", "rename", "spare", "rest"}, {"tiers", "delete", "rest"}, {"explain", "--key-id", "2", "--ip", "192.0.2.1"},
 		{"audit"}, {"top", "--since", "1h"}, {"usage", "acme"}, {"replay", "--rule", "plan", "per_hour=3"}, {"upkeep"}, {"forget", "--user", "acme", "--dry-run"},
 		{"top"}, {"get", "rule/plan/per_hour", "acme"}, {"reset", "rule/plan/per_hour", "acme"}, {"keys", "revoke", "2"}, {"ban", "192.0.2.0/24"}, {"bans"}, {"unban", "192.0.2.0/24"},
-		{"users", "ban", "acme"}, {"users", "unban", "acme"}, {"rules", "disable", "plan"}, {"rules", "enable", "plan"}, {"changes"}, {"users", "delete", "acme"}, {"nodes"}, {"pause", "--for", "1h"}, {"resume"}, {"rules", "delete", "plan"},
+		{"users", "ban", "acme"}, {"users", "unban", "acme"}, {"rules", "disable", "plan"}, {"rules", "enable", "plan"}, {"rules", "rename", "plan", "plans"}, {"rules", "rename", "plans", "plan"}, {"changes"}, {"users", "delete", "acme"}, {"nodes"}, {"pause", "--for", "1h"}, {"resume"}, {"rules", "delete", "plan"},
 		{"policy", "export", "--users"}, {"policy", "diff", "--users", "-"}, {"policy", "apply", "--users", "-"},
 	} {
 		a.stdin = "tiers: []\nusers: []\nrules: [{name: plan, action: block}]\n"

@@ -542,7 +542,7 @@ BEGIN
 	first := greatest(first, (SELECT date_trunc('day', max(m.time) AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h' FROM rate_limit_metrics_sums m WHERE m.granularity = 'minute'));
 	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)', first);
 	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
-	-- Who could read the table of the version before can read the new one.
+	-- A role that could read the table of the version before can read the new one.
 	FOR allowed IN SELECT a.privilege_type AS privilege, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS role, c.relowner
 		FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = sums AND a.grantee <> c.relowner
 	LOOP
@@ -1163,7 +1163,7 @@ BEGIN
 	END IF;
 	-- The column is NULL in all rows, so that the server checks the foreign key of none.
 	ALTER TABLE rate_limit_api_keys ADD COLUMN tier text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE;
-	-- The view rate_limit_used reads the column with the rights of its reader, who may have rights to some columns alone.
+	-- The view rate_limit_used reads the column with the rights of the role that asks, which may have rights to some columns alone.
 	FOR reader IN SELECT DISTINCT CASE p.grantee WHEN 0 THEN 'PUBLIC' ELSE p.grantee::regrole::text END AS name FROM pg_attribute a CROSS JOIN aclexplode(a.attacl) p
 		WHERE a.attrelid = 'rate_limit_api_keys'::regclass AND a.attname = 'user_id' AND p.privilege_type = 'SELECT'
 	LOOP

@@ -136,31 +136,41 @@ func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 	s.want("SELECT has_column_privilege('"+role+"', 'rate_limit_api_keys', 'tier', 'SELECT'), has_column_privilege('"+role+"', 'rate_limit_api_keys', 'digest', 'SELECT')", "t f")
 }
 
-// The history of the version before becomes what a new database has: columns, indexes, functions and
-// comments, also those of partitions.
-func TestTheHistoryOfAnOlderVersionIsUpgraded(t *testing.T) {
+// The history and the policy of the version before become what a new database has: columns, indexes,
+// functions, triggers, views and comments, also those of partitions.
+func TestTablesOfTheVersionBeforeBecomeThoseOfANewDatabase(t *testing.T) {
 	const days = "SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2126-11-20', '2126-11-22', '1 day') d;"
-	old, err := os.ReadFile("testdata/history_1.sql")
-	if err != nil {
-		t.Fatal(err)
+	for _, c := range []struct{ file, first, further, once, again, ready string }{
+		{"history_1.sql", "", days, schema.HistoryOnce, schema.History, "SELECT 1 = (" + schema.HistoryReady + ")"},
+		{"policy_4.sql", schema.Counters, "", schema.PolicyOnce, schema.Policy, "SELECT policy = 1 FROM (" + schema.Ready + ") AS r(counters, policy, server, restoring)"},
+	} {
+		t.Run(c.file, func(t *testing.T) {
+			old, err := os.ReadFile("testdata/" + c.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := open(t), open(t)
+			if c.first != "" {
+				want, got = empty(t), empty(t)
+			}
+			want.exec(c.first + c.again + c.further)
+			got.exec(c.first + string(old) + c.further)
+			got.exec(c.once)
+			made, wanted := strings.Split(got.text(everything), "\n"), strings.Split(want.text(everything), "\n")
+			for _, line := range wanted {
+				if !slices.Contains(made, line) {
+					t.Errorf("the upgrade has not made %s", line)
+				}
+			}
+			for _, line := range made {
+				if !slices.Contains(wanted, line) {
+					t.Errorf("the upgrade has left %s", line)
+				}
+			}
+			got.want(c.ready, "t")
+			got.exec(c.again) // it can run again
+		})
 	}
-	want, got := newHistory(t), open(t)
-	want.exec(days)
-	got.exec(string(old) + days)
-	got.exec(schema.HistoryOnce)
-	made, wanted := strings.Split(got.text(everything), "\n"), strings.Split(want.text(everything), "\n")
-	for _, line := range wanted {
-		if !slices.Contains(made, line) {
-			t.Errorf("the upgrade has not made %s", line)
-		}
-	}
-	for _, line := range made {
-		if !slices.Contains(wanted, line) {
-			t.Errorf("the upgrade has left %s", line)
-		}
-	}
-	got.want("SELECT 1 WHERE 1 = ("+schema.HistoryReady+")", "1")
-	got.exec(schema.History) // it can run again
 }
 
 // The tables lie in the first schema of the search_path, and their functions find them from

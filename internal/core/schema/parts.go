@@ -25,9 +25,9 @@ const Policy = policyServer + refusePolicy + policyLists + policyPeople + policy
 
 // Lock makes one process at a time run the rest of a migration. The number of the lock is
 // arbitrary. A lock on a table that is in use is not waited for longer than lock_timeout,
-// because all other users of the table wait behind it.
+// because all other users of the table wait behind it, and so do decisions.
 const Lock = `SELECT pg_advisory_xact_lock(1885827692);
-SELECT set_config('lock_timeout', '500ms', true);`
+SELECT set_config('lock_timeout', '200ms', true);`
 
 // NodesOnce is Nodes for several processes at once.
 const NodesOnce = Lock + Nodes

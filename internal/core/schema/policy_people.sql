@@ -65,7 +65,7 @@ BEGIN
 	END IF;
 	-- The column is NULL in all rows, so that the server checks the foreign key of none.
 	ALTER TABLE rate_limit_api_keys ADD COLUMN tier text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE;
-	-- The view rate_limit_used reads the column with the rights of its reader, who may have rights to some columns alone.
+	-- The view rate_limit_used reads the column with the rights of the role that asks, which may have rights to some columns alone.
 	FOR reader IN SELECT DISTINCT CASE p.grantee WHEN 0 THEN 'PUBLIC' ELSE p.grantee::regrole::text END AS name FROM pg_attribute a CROSS JOIN aclexplode(a.attacl) p
 		WHERE a.attrelid = 'rate_limit_api_keys'::regclass AND a.attname = 'user_id' AND p.privilege_type = 'SELECT'
 	LOOP

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// Person is whom Forget is about. One field is set.
+// Person names the user, the client or the key whose rows Forget deletes. One field is set.
 type Person struct {
 	User string
 	// Address is that of a client. Of IPv6, all addresses of its /64 are one client.
@@ -36,7 +36,7 @@ type Forgotten struct {
 	Rows  int64  `json:"rows"`
 }
 
-// traces are what a person is called in the tables.
+// traces are the names of a person in the tables.
 type traces struct {
 	users    []string
 	keys     []string // the ids of API keys
@@ -85,7 +85,7 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 	return f, err
 }
 
-// tracesOf reads what a person is called in the tables.
+// tracesOf reads the names of a person in the tables.
 func (d *Database) tracesOf(ctx context.Context, p *Person, hasPolicy bool) (*traces, error) {
 	t := &traces{}
 	which, arg := "", any(nil)
@@ -155,7 +155,7 @@ func (d *Database) delete(ctx context.Context, f *Forgetting, table, condition s
 const detachedSQL = `SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname) FROM pg_class c
 	JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
 	LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY c.relname`
+WHERE c.relkind = 'r' AND ` + isAuditPartition + ` AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY c.relname`
 
 // forgetHistory deletes the rows of the history, if there is one. A row of a known user is not of
 // another one whose name is somewhere in the key of its counter.
@@ -169,19 +169,26 @@ func (d *Database) forgetHistory(ctx context.Context, f *Forgetting, t *traces, 
 		return err
 	}
 	for _, table := range append([]string{"rate_limit_audit"}, detached...) {
-		err := d.delete(ctx, f, table, `user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[]) OR address <<= ANY ($3::inet[])
+		err := d.delete(ctx, f, table, holder+` OR address <<= ANY ($3::inet[])
 	OR (user_id IS NULL OR NOT $5::boolean) AND (key = ANY ($4::text[]) OR string_to_array(key, ' ') && $4::text[] OR also && $4::text[])`,
 			t.users, t.keys, t.networks, t.texts, isUser)
 		if err != nil {
 			return err
 		}
 	}
-	return d.delete(ctx, f, "rate_limit_usage", "user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[])", t.users, t.keys)
+	for _, table := range []string{"rate_limit_usage", "rate_limit_usage_hours"} {
+		if err := d.delete(ctx, f, table, holder, t.users, t.keys); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// holder holds for the rows of a table that are of the users $1 or of the API keys $2.
+const holder = "user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[])"
 
 // forgetPolicy deletes the rows of the policy, those that refer to others first.
 func (d *Database) forgetPolicy(ctx context.Context, f *Forgetting, t *traces, account bool) error {
-	const holder = "user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[])"
 	if err := d.delete(ctx, f, "rate_limit_overrides", holder, t.users, t.keys); err != nil {
 		return err
 	}

@@ -41,6 +41,8 @@ var persons = `
 			('web', 'acme', NULL, NULL, '192.0.2.0/24', NULL), ('zone', 'x', NULL, NULL, NULL, '{web,acme}'), ('rule/basic', '1', '1', NULL, '192.0.2.1', NULL),
 			('zone', 'x', 'blue', NULL, '2001:db8:0:1::/64', '{web,acme}')) AS v(p, k, u, i, a, o);
 	ALTER TABLE rate_limit_audit DETACH PARTITION rate_limit_audit_20260102;
+	SELECT rate_limit_make_partition_of('rate_limit_usage_hours', date '2026-01-01');
+	INSERT INTO rate_limit_usage_hours (hour, user_id, key_id, requests) VALUES ('2026-01-01 12:00Z', 'acme', 1, 1), ('2026-01-01 12:00Z', 'blue', 2, 1);
 	INSERT INTO rate_limit_usage (day, user_id, key_id, requests, last_request) VALUES ('2026-01-01', 'acme', 0, 1, now()), ('2026-01-01', 'acme', 1, 1, now()), ('2026-01-01', 'blue', 2, 1, now())`
 
 // forgets is a database with persons.
@@ -78,8 +80,12 @@ const allCounters = `SELECT string_agg(prefix || ' ' || left(key, 30), E'\n' ORD
 
 // everyRow counts the rows of all tables that Forget changes, and says which are there.
 const everyRow = `SELECT md5(string_agg(r, ' ' ORDER BY r)) FROM (SELECT t::text AS r FROM rate_limit_ephemeral t UNION ALL SELECT t::text FROM rate_limit_durable t UNION ALL SELECT t::text FROM rate_limit_audit t
-	UNION ALL SELECT t::text FROM rate_limit_audit_20260102 t UNION ALL SELECT t::text FROM rate_limit_usage t UNION ALL SELECT t::text FROM rate_limit_overrides t UNION ALL SELECT t::text FROM rate_limit_bans t
+	UNION ALL SELECT t::text FROM rate_limit_audit_20260102 t UNION ALL SELECT t::text FROM rate_limit_usage t UNION ALL SELECT t::text FROM rate_limit_usage_hours t UNION ALL SELECT t::text FROM rate_limit_overrides t UNION ALL SELECT t::text FROM rate_limit_bans t
 	UNION ALL SELECT t::text FROM rate_limit_users t UNION ALL SELECT t::text FROM rate_limit_api_keys t) AS a`
+
+// tablesWithAcme are all tables with a row that has the word acme.
+const tablesWithAcme = `SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition AND relname LIKE 'rate\_limit\_%'
+	AND (xpath('//n/text()', query_to_xml(format('SELECT count(*) AS n FROM %I t WHERE t::text ~ ''\macme\M''', relname), false, true, '')))[1]::text <> '0'`
 
 // forget forgets a person after a dry run, which must change nothing and count the same. want has
 // the tables with rows that went, and gone the counters.
@@ -134,13 +140,17 @@ func (f *forgets) forget(p *admin.Person, account bool, want, gone string) *admi
 // the id of a key.
 func TestForgetAUser(t *testing.T) {
 	f := newForgets(t)
-	done := f.forget(&admin.Person{User: "acme"}, false, "audit 4, audit_20260102 4, usage 2, overrides 2, bans 2, durable 1, ephemeral 7",
+	done := f.forget(&admin.Person{User: "acme"}, false, "audit 4, audit_20260102 4, usage 2, usage_hours 1, overrides 2, bans 2, durable 1, ephemeral 7",
 		"ban/rule/basic key/1, ban/rule/basic user/acme, header sha256:"+f.text("SELECT left(encode(sha256('key of acme'), 'hex'), 23)")+
 			", rule/basic/per_hour acme, rule/by_ip/per_hour 192.0.2.9 acme, rule/by_key/per_hour api.example.com 1, rule/gone/per_hour x acme, web acme")
 	if len(done.Notes) != 1 || !strings.Contains(done.Notes[0], "rate_limit_changes") {
 		t.Errorf("the notes are %q", done.Notes)
 	}
 	f.forget(&admin.Person{User: "acme"}, true, "api_keys 1, users 1", "")
+	// Rows of blue are left, whose counters have such a key, and lines that proxies need.
+	if left := f.text(tablesWithAcme); left != "rate_limit_audit rate_limit_audit_20260102 rate_limit_changes" {
+		t.Errorf("the tables that still name the user are %s", left)
+	}
 	f.forget(&admin.Person{User: "1"}, true, "audit 1, audit_20260102 1, bans 1, users 1, ephemeral 1", "rule/basic/per_hour 1")
 	if left := f.text("SELECT string_agg(user_id, ' ') FROM rate_limit_users"); left != "blue" {
 		t.Errorf("the users that are left are %s", left)
@@ -166,9 +176,9 @@ func TestForgetAKey(t *testing.T) {
 	digest := func(key string) string {
 		return "sha256:" + f.text("SELECT left(encode(sha256('"+key+"'), 'hex'), 23)")
 	}
-	f.forget(&admin.Person{KeyID: 1}, false, "audit 1, audit_20260102 1, usage 1, overrides 1, bans 1, ephemeral 3",
+	f.forget(&admin.Person{KeyID: 1}, false, "audit 1, audit_20260102 1, usage 1, usage_hours 1, overrides 1, bans 1, ephemeral 3",
 		"ban/rule/basic key/1, header "+digest("key of acme")+", rule/by_key/per_hour api.example.com 1")
-	f.forget(&admin.Person{Key: "key of blue"}, true, "usage 1, bans 1, api_keys 1, ephemeral 2", "header "+digest("key of blue")+", rule/by_key/per_hour api.example.com 2")
+	f.forget(&admin.Person{Key: "key of blue"}, true, "usage 1, usage_hours 1, bans 1, api_keys 1, ephemeral 2", "header "+digest("key of blue")+", rule/by_key/per_hour api.example.com 2")
 	f.forget(&admin.Person{Key: longKey}, true, "ephemeral 1", "long "+ratelimit.DigestKey(longKey)[:30])
 	f.forget(&admin.Person{Key: "192.0.2.10"}, false, "ephemeral 1", "web 192.0.2.10")
 	if _, err := f.db.Forget(context.Background(), &admin.Person{}, false, false); err == nil || !strings.Contains(err.Error(), "who is to be forgotten") {

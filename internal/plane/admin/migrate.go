@@ -52,9 +52,12 @@ func (d *Database) Migrate(ctx context.Context) (Migration, error) {
 	return m, err
 }
 
-// lockAttempt is for how long a migration waits for a lock at once. It is shorter than the
-// lock_timeout of schema.Lock.
-const lockAttempt = 300 * time.Millisecond
+// lockAttempt is for how long a migration waits for a lock at once. longerAttempt is the lock_timeout: until
+// then the server knows which sessions hold the lock.
+const (
+	lockAttempt   = 200 * time.Millisecond
+	longerAttempt = "SET LOCAL lock_timeout = '500ms';"
+)
 
 // makeTables runs the SQL of a migration in one transaction, unless the tables are ready. first
 // is a table that exists if an older version of the tables does.
@@ -69,9 +72,10 @@ func (d *Database) makeTables(ctx context.Context, ready bool, first, sql string
 	// A text of several commands without parameters is one transaction.
 	// A session that waits for the lock of a table makes all others wait behind it, so each attempt
 	// is short.
+	var holders []string // on a busy server, an attempt can end before they are found
 	for started := time.Now(); ; {
 		err = d.patiently(ctx, lockAttempt, func() error {
-			_, err := d.conn.PgConn().Exec(ctx, schema.Lock+sql).ReadAll()
+			_, err := d.conn.PgConn().Exec(ctx, schema.Lock+longerAttempt+sql).ReadAll()
 			return err
 		})
 		var locked *lockError
@@ -81,7 +85,10 @@ func (d *Database) makeTables(ctx context.Context, ready bool, first, sql string
 			}
 			break
 		}
-		locked.waited = time.Since(started)
+		if len(locked.holders) > 0 {
+			holders = locked.holders
+		}
+		locked.waited, locked.holders = time.Since(started), holders
 		if locked.waited >= patience || !sleep(ctx, lockAttempt) {
 			return "", err
 		}

@@ -3,6 +3,7 @@ package admin
 import (
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -11,11 +12,11 @@ type Period struct{ From, Until time.Time }
 
 const wantAgo = "a duration before now such as 30m, 24h or 7d, or " + wantTime
 
-// ParseAgo reads a point in time of the past: a duration before now, or a time as ParseTime
-// reads it. The error is a *ratelimit.FieldError about the field.
+// ParseAgo reads a point in time of the past: a duration before now, which may be in years, or a time
+// as ParseTime reads it. The error is a *ratelimit.FieldError about the field.
 func ParseAgo(field, text string, now time.Time) (time.Time, error) {
-	if d, err := ratelimit.ParseWindow(text); err == nil {
-		return now.Add(-d), nil
+	if age, err := edge.ParseAge(text); err == nil {
+		return now.Add(-age), nil
 	}
 	t, err := ParseTime(field, text)
 	if err != nil {

@@ -137,6 +137,26 @@ func (d *Database) changeRow(ctx context.Context, table, key string, id any, cha
 	return err
 }
 
+// rename gives a row another name, which all that refers to it then has. kind is what the row is, and
+// missing makes the error about a name that no row has.
+func (d *Database) rename(ctx context.Context, kind, table, column, name, to string, missing func(context.Context, string) error) error {
+	err := d.together(ctx, func() error {
+		taken, err := value[bool](ctx, d, "SELECT true FROM "+table+" WHERE "+column+" = $1", to)
+		if err == nil && taken != nil {
+			err = &ratelimit.FieldError{Field: kind, Value: to, Want: "a name that no " + kind + " has"}
+		}
+		if err != nil {
+			return err
+		}
+		changed, err := d.execute(ctx, "UPDATE "+table+" SET "+column+" = $2 WHERE "+column+" = $1", name, to)
+		if err == nil && changed == 0 {
+			err = missing(ctx, name)
+		}
+		return err
+	})
+	return withValue(err, []string{column + "=" + to})
+}
+
 // setOverrides makes, changes or deletes the overrides of a user (holder "user_id") or of an API key ("key_id") that
 // are always valid. The row of the holder is locked, so that two commands do not both insert.
 func (d *Database) setOverrides(ctx context.Context, holder string, id any, change *rowChange) error {

@@ -177,6 +177,12 @@ func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
 	})
 }
 
+// RenameRule gives a rule another name. Its limits and overrides go with it, and it keeps its counters
+// and its history.
+func (d *Database) RenameRule(ctx context.Context, name, to string) error {
+	return d.rename(ctx, "rule", "rate_limit_rules", "name", name, to, d.noRule)
+}
+
 // DeleteRule deletes a rule with its limits and overrides. Its counters expire by themselves.
 func (d *Database) DeleteRule(ctx context.Context, name string) error {
 	n, err := d.execute(ctx, "DELETE FROM rate_limit_rules WHERE name = $1", name)
@@ -198,6 +204,11 @@ func (d *Database) oneRule(ctx context.Context, name string, changed int64, err 
 	if err != nil || changed > 0 {
 		return err
 	}
+	return d.noRule(ctx, name)
+}
+
+// noRule is the error about a rule that is not in the database.
+func (d *Database) noRule(ctx context.Context, name string) error {
 	names, err := d.RuleNames(ctx)
 	if err != nil {
 		return err

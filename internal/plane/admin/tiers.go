@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Tier is a tier, with what is on it.
@@ -63,21 +62,7 @@ func (d *Database) SetTier(ctx context.Context, name string, texts []string) (is
 
 // RenameTier gives a tier another name, which its users, keys, overrides and rules then have.
 func (d *Database) RenameTier(ctx context.Context, name, to string) error {
-	err := d.together(ctx, func() error {
-		taken, err := value[bool](ctx, d, "SELECT true FROM rate_limit_tiers WHERE tier = $1", to)
-		if err == nil && taken != nil {
-			err = &ratelimit.FieldError{Field: "tier", Value: to, Want: "a name that no tier has"}
-		}
-		if err != nil {
-			return err
-		}
-		changed, err := d.execute(ctx, "UPDATE rate_limit_tiers SET tier = $2 WHERE tier = $1", name, to)
-		if err == nil && changed == 0 {
-			err = d.noTier(ctx, name)
-		}
-		return err
-	})
-	return withValue(err, []string{"tier=" + to})
+	return d.rename(ctx, "tier", "rate_limit_tiers", "tier", name, to, d.noTier)
 }
 
 // DeleteTier deletes a tier that nothing uses. The error names what uses it.

@@ -23,6 +23,10 @@ type Part struct {
 // made matches what the SQL of the migration makes.
 var made = regexp.MustCompile(`CREATE (?:UNLOGGED |OR REPLACE )?(?:TABLE|VIEW|FUNCTION|AGGREGATE) (?:IF NOT EXISTS )?(rate_limit_[a-z0-9_]+)`)
 
+// isAuditPartition is whether the table c has the name of a partition of the audit log: it is one, or was
+// detached.
+const isAuditPartition = "c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'"
+
 // Parts returns what Uninstall drops, in that order. Partitions go with their table, and triggers
 // and indexes as well.
 func (d *Database) Parts(ctx context.Context) ([]Part, error) {
@@ -42,7 +46,7 @@ func (d *Database) Parts(ctx context.Context) ([]Part, error) {
 	SELECT CASE c.relkind WHEN 'v' THEN 1 ELSE 2 END AS step, CASE c.relkind WHEN 'v' THEN 'view' ELSE 'table' END AS kind, format('%I.%I', n.nspname, c.relname) AS name
 	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 	WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
-		AND (c.relname = ANY ($1) OR c.relname ~ '^rate_limit_audit_[0-9]{8}$')
+		AND (c.relname = ANY ($1) OR `+isAuditPartition+`)
 	UNION ALL
 	SELECT CASE p.prokind WHEN 'a' THEN 3 ELSE 4 END, CASE p.prokind WHEN 'a' THEN 'aggregate' ELSE 'function' END,
 		format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))

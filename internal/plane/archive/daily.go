@@ -8,16 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// State is what the database says about the runs of Daily to a target.
-type State struct {
-	Node      string
-	Began     time.Time
-	Succeeded *time.Time // nil: never
-	Failed    *time.Time // nil: not since the last success
-	Problem   *string
-	Files     int64
-}
-
 // retryAfter is how long after the begin of a run that failed the next one may begin.
 const retryAfter = "1 hour"
 
@@ -31,21 +21,20 @@ type Schedule struct {
 }
 
 // Daily archives as Run does, unless a process has done so today (in UTC), has begun and not succeeded less than an
-// hour ago, or is at it. It returns what is known then, and whether it ran. The error is that of the run, or says that the
-// database could not be asked.
-func Daily(ctx context.Context, conn *pgx.Conn, s Schedule) (state State, ran bool, err error) {
+// hour ago, or is at it. It reports whether it ran, and rate_limit_archives has what became of the run. The error is that of
+// the run, or says that the database could not be asked.
+func Daily(ctx context.Context, conn *pgx.Conn, s Schedule) (ran bool, err error) {
 	// The lock of the run, which the session can take twice, keeps others from beginning one.
 	err = prepareSession(ctx, conn, defaultPatience)
 	if errors.Is(err, ErrRunning) {
-		state, err = stateFor(ctx, conn, s.To)
-		return state, false, err
+		return false, nil
 	}
 	if err != nil {
-		return state, false, err
+		return false, err
 	}
 	defer unlock(ctx, conn)
 	if err := checkOwner(ctx, conn); err != nil {
-		return state, false, err
+		return false, err
 	}
 	err = conn.QueryRow(ctx, `INSERT INTO rate_limit_archives AS a (target, node) VALUES ($1, $2)
 ON CONFLICT (target) DO UPDATE SET node = excluded.node, began_at = now()
@@ -54,18 +43,15 @@ WHERE date_trunc('day', coalesce(a.succeeded_at, '-infinity')) < date_trunc('day
 	if missing(err) {
 		err = errors.New("there is no table rate_limit_archives: run caddy pg-ratelimit migrate")
 	}
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return state, false, err
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
 	}
-	var failure error
-	if ran {
-		var days []Day
-		days, failure = s.run(ctx, conn)
-		// What was done is recorded also if the process ends.
-		failure = errors.Join(failure, record(context.WithoutCancel(ctx), conn, s.To, days, failure))
+	if err != nil {
+		return false, err
 	}
-	state, err = stateFor(context.WithoutCancel(ctx), conn, s.To)
-	return state, ran, errors.Join(failure, err)
+	days, failure := s.run(ctx, conn)
+	// What was done is recorded also if the process ends.
+	return true, errors.Join(failure, record(context.WithoutCancel(ctx), conn, s.To, days, failure))
 }
 
 func (s Schedule) run(ctx context.Context, conn *pgx.Conn) ([]Day, error) {
@@ -107,15 +93,4 @@ func record(ctx context.Context, conn *pgx.Conn, target string, days []Day, fail
 	_, err := conn.Exec(ctx, `UPDATE rate_limit_archives SET succeeded_at = CASE WHEN $2::text IS NULL THEN clock_timestamp() ELSE succeeded_at END,
 failed_at = CASE WHEN $2::text IS NOT NULL THEN clock_timestamp() END, problem = left($2, 2000), files = $3 WHERE target = $1`, target, problem, files)
 	return err
-}
-
-func stateFor(ctx context.Context, conn *pgx.Conn, target string) (s State, err error) {
-	ctx, cancel := context.WithTimeout(ctx, defaultPatience)
-	defer cancel()
-	err = conn.QueryRow(ctx, "SELECT node, began_at, succeeded_at, failed_at, problem, files FROM rate_limit_archives WHERE target = $1", target).
-		Scan(&s.Node, &s.Began, &s.Succeeded, &s.Failed, &s.Problem, &s.Files)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = nil // another process is about to write it
-	}
-	return s, err
 }

@@ -41,7 +41,7 @@ func (d *directory) path(name string) string { return filepath.Join(d.root, file
 // prepare removes temporary files.
 func (d *directory) prepare(context.Context) error {
 	var left []string
-	for _, p := range append([]part{audit}, sums...) {
+	for _, p := range parts {
 		names, err := filepath.Glob(filepath.Join(d.path(p.folder), "*", "*", "*"+extension+temporaryExtension))
 		if err != nil {
 			return err

@@ -2,11 +2,12 @@
 // copied, and deletes files that have expired. Run does all of it.
 //
 // A day in UTC of each part of the history becomes one file: the audit log, the hours of the metrics, and the
-// usage.
+// usage by day and by hour.
 //
 //	audit/2026/08/2026-08-01.parquet
 //	metrics/2026/08/2026-08-01.parquet
 //	usage/2026/08/2026-08-01.parquet
+//	usage_hours/2026/08/2026-08-01.parquet
 //
 // The columns are those of the table, with the same names and in the same order. The catalogue of the database
 // says which they are. A file of an older version, with fewer columns, is replaced.

@@ -12,7 +12,7 @@ func expire(ctx context.Context, o Options) ([]Day, error) {
 		return nil, nil
 	}
 	var expired []Day
-	for _, p := range append([]part{audit}, sums...) {
+	for _, p := range parts {
 		names, err := o.To.list(ctx, p.folder+"/")
 		if err != nil {
 			return expired, fmt.Errorf("listing the files of %s: %w", p.folder, err)

@@ -31,6 +31,9 @@ var sums = []part{
 	{"rate_limit_usage_hours", "usage_hours", "hour", "metrics_hour", "", "sum(requests)"},
 }
 
+// parts are all of them.
+var parts = append([]part{audit}, sums...)
+
 // settled is how long after a day a proxy may still write to its sums, because it could not reach the
 // database before. Then its file is not compared any more.
 const settled = 30 * dayLength

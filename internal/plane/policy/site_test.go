@@ -32,14 +32,20 @@ type site struct {
 	reported []string
 }
 
-// newSite makes a database with the tables of the policy. TestOldServer is about servers that
-// have none.
-func newSite(t testing.TB) *site {
+// newEmptySite makes a database without tables. TestOldServer is about servers that can have no policy.
+func newEmptySite(t testing.TB) *site {
 	t.Helper()
 	s := siteOn(t, cluster.Open(t))
 	if s.number("SELECT current_setting('server_version_num')::bigint") < 150000 {
 		t.Skip("this server is older than Postgres 15, see TestOldServer")
 	}
+	return s
+}
+
+// newSite makes a database with the tables of the policy.
+func newSite(t testing.TB) *site {
+	t.Helper()
+	s := newEmptySite(t)
 	db := s.db()
 	defer db.Close()
 	if err := policy.Migrate(context.Background(), db); err != nil {

@@ -112,24 +112,26 @@ func retention(field func(*Settings) *time.Duration) func(*Settings, string) err
 		if text == "" {
 			return nil
 		}
-		if !strings.HasSuffix(text, "y") {
-			return duration(day, maxYears*retentionYear, field)(to, text)
-		}
-		years, err := strconv.Atoi(strings.TrimSuffix(text, "y"))
-		if err != nil || years < 1 || years > maxYears {
+		age, err := ParseAge(text)
+		if err != nil || age < day || age > maxYears*retentionYear {
 			return errWant
 		}
-		*field(to) = time.Duration(years) * retentionYear
+		*field(to) = age
 		return nil
 	}
 }
 
-// ParseAge reads a duration as ratelimit.ParseWindow takes it, or years, as in 7y, that is the age of something
-// in the history.
+// ParseAge reads a duration as ratelimit.ParseWindow takes it, or years, as in 7y.
 func ParseAge(text string) (time.Duration, error) {
-	age := time.Duration(0)
-	err := retention(func(*Settings) *time.Duration { return &age })(nil, text)
-	return age, err
+	number, isYears := strings.CutSuffix(text, "y")
+	if !isYears {
+		return ratelimit.ParseWindow(text)
+	}
+	years, err := strconv.Atoi(number)
+	if err != nil || years < 1 || years > maxYears {
+		return 0, errWant
+	}
+	return time.Duration(years) * retentionYear, nil
 }
 
 // The archive's defaults.
@@ -165,7 +167,7 @@ func readArchive(to *Settings, text string) error {
 		age := time.Duration(0)
 		if word != "expire" || rest[0] != "never" {
 			var err error
-			if age, err = ParseAge(rest[0]); err != nil {
+			if age, err = ParseAge(rest[0]); err != nil || age < day {
 				return errWant
 			}
 		}

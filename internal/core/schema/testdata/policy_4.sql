@@ -1,0 +1,823 @@
+-- A server that is too old is refused. TestOldServer checks the text.
+
+DO $$ BEGIN
+	IF current_setting('server_version_num')::int < 150000 THEN
+		RAISE EXCEPTION 'the policy tables of pg-ratelimit need PostgreSQL 15 or newer, and this server is %; the counters work without them',
+			current_setting('server_version') USING ERRCODE = 'feature_not_supported';
+	END IF;
+END $$;
+
+DO $others$
+DECLARE
+	others CONSTANT text := (SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")', c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
+	FROM (VALUES ('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'), ('rate_limit_api_keys', 'digest'), ('rate_limit_rules', 'count_by'),
+	('rate_limit_rule_limits', 'on_exceed'), ('rate_limit_overrides', 'limit_name'), ('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid')) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
+	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark AND NOT a.attisdropped));
+BEGIN
+	IF others IS NOT NULL THEN
+		RAISE EXCEPTION '%: rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in the DSN of all proxies and commands', others USING ERRCODE = 'duplicate_table';
+	END IF;
+END $others$;
+
+-- The function that checks the elements of lists, since a CHECK cannot have a subquery. The body is
+-- parsed once, so it depends on no search_path.
+
+CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false) FROM unnest(list) AS item);
+COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
+	'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
+
+-- The tables of tiers, users and API keys.
+
+CREATE TABLE IF NOT EXISTS rate_limit_tiers (
+	tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY,
+	rank    bigint NOT NULL DEFAULT 0,
+	comment text,
+	CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$')
+);
+COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
+COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
+COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
+COMMENT ON COLUMN rate_limit_tiers.comment IS 'For people.';
+INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
+
+CREATE TABLE IF NOT EXISTS rate_limit_users (
+	user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY,
+	tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
+	tier_until   timestamptz NOT NULL DEFAULT 'infinity',
+	period_start date,
+	time_zone    text NOT NULL DEFAULT 'UTC',
+	comment      text,
+	created_at   timestamptz NOT NULL DEFAULT now(),
+	updated_at   timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
+	CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31'),
+	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
+	CONSTRAINT time_zone_must_be_known_to_the_server CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL)
+);
+CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
+COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
+COMMENT ON COLUMN rate_limit_users.user_id IS 'The user, as the application or the proxy names it. Limits that count by user count by this.';
+COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
+COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. After it the user has the tier of requests without a user. infinity: never.';
+COMMENT ON COLUMN rate_limit_users.period_start IS
+	'A day on which a billing period begins. Months and years that are counted for this user or one of its keys begin on such days. NULL: with the month and the year of the calendar.';
+COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the billing periods begin at midnight.';
+COMMENT ON COLUMN rate_limit_users.comment IS 'For people.';
+COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was made.';
+COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was changed last.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
+	id          bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_api_keys_pkey PRIMARY KEY,
+	digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE,
+	hint        text,
+	name        text,
+	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
+	expires_at  timestamptz NOT NULL DEFAULT 'infinity',
+	revoked_at  timestamptz,
+	revoked_by  text,
+	replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key REFERENCES rate_limit_api_keys ON DELETE SET NULL,
+	created_at  timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT id_must_be_above_0 CHECK (id > 0),
+	CONSTRAINT digest_must_be_a_sha256_of_32_bytes CHECK (octet_length(digest) = 32),
+	CONSTRAINT hint_must_not_be_long_enough_to_be_a_key CHECK (length(hint) <= 16),
+	CONSTRAINT name_must_have_1_to_200_characters CHECK (length(name) BETWEEN 1 AND 200),
+	CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL),
+	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id)
+);
+CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
+CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by) WHERE replaced_by IS NOT NULL;
+COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. The keys themselves are not stored, only their digests.';
+COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number by which people and limits name the key. Limits that count by key count by this.';
+COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
+COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, by which people recognise it.';
+COMMENT ON COLUMN rate_limit_api_keys.name IS 'What the key is for.';
+COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. The user has the tier, and all keys of the user share the limits that count by user.';
+COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key ends by itself. infinity: never.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
+COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
+COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
+
+-- The tables of rules and their limits. What the constraints demand of a limit is what
+-- ratelimit.Limit.Validate demands.
+
+CREATE TABLE IF NOT EXISTS rate_limit_rules (
+	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
+	family      text,
+	priority    bigint NOT NULL DEFAULT 100,
+	mode        text NOT NULL DEFAULT 'enforce',
+	action      text NOT NULL DEFAULT 'limit',
+	hosts       text[],
+	paths       text[],
+	methods     text[],
+	networks    cidr[],
+	tiers       text[],
+	count_by    text[] NOT NULL DEFAULT '{user}',
+	valid       tstzrange NOT NULL DEFAULT '(,)',
+	cost        bigint NOT NULL DEFAULT 1,
+	status      int,
+	message     text,
+	retry_after interval,
+	ban_for     interval,
+	ban_after   bigint,
+	ban_within  interval,
+	comment     text,
+	created_at  timestamptz NOT NULL DEFAULT now(),
+	created_by  text NOT NULL DEFAULT session_user,
+	updated_at  timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
+	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')),
+	CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
+	CONSTRAINT hosts_must_be_null_or_names_with_at_most_a_leading_wildcard CHECK (hosts IS NULL OR rate_limit_each_matches(hosts,
+		'^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[?[0-9A-Fa-f:.]+\]?)$')),
+	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')),
+	CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
+	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL),
+	CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
+	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
+		'^(user|key|tier|ip|ip/64|host|route|all|header:[A-Za-z0-9!#$%&''*+.^_|~-]+)$')),
+	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
+	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
+	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599),
+	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
+	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
+		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days'),
+	CONSTRAINT ban_for_and_ban_after_and_ban_within_must_be_given_together CHECK (num_nonnulls(ban_for, ban_after, ban_within) IN (0, 3)),
+	CONSTRAINT ban_for_must_be_1_s_to_365_days_without_months CHECK (
+		extract(year FROM ban_for) = 0 AND extract(month FROM ban_for) = 0 AND ban_for BETWEEN interval '1 s' AND interval '365 days'),
+	CONSTRAINT ban_after_must_be_1_to_1000000 CHECK (ban_after BETWEEN 1 AND 1000000),
+	CONSTRAINT ban_within_must_be_1_s_to_365_days_without_months CHECK (
+		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
+);
+ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS without_header text NOT NULL DEFAULT 'share'
+	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip'));
+COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
+COMMENT ON COLUMN rate_limit_rules.name IS 'The name, which is part of the names of the counters: a renamed rule counts from zero.';
+COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
+COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
+COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
+COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the limits of all rules.';
+COMMENT ON COLUMN rate_limit_rules.hosts IS 'Names of hosts without a port. *.example.com is every name below example.com.';
+COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: /api/* includes /api/a/b.';
+COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
+COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
+COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
+COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME; or all, which is one counter for everybody.';
+COMMENT ON COLUMN rate_limit_rules.without_header IS
+	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
+COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
+COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
+COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
+COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
+COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
+COMMENT ON COLUMN rate_limit_rules.ban_for IS 'For how long proxies ban a sender after the rule has refused ban_after of its requests within ban_within. Each further ban lasts longer. NULL: never.';
+COMMENT ON COLUMN rate_limit_rules.ban_after IS 'After how many refusals proxies ban.';
+COMMENT ON COLUMN rate_limit_rules.ban_within IS 'The time in which refusals are counted for a ban.';
+COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
+COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
+COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
+COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
+	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE,
+	name      text NOT NULL,
+	algorithm text NOT NULL DEFAULT 'sliding_window',
+	events    bigint,
+	per       interval,
+	calendar  text,
+	time_zone text,
+	burst     bigint,
+	durable   boolean NOT NULL DEFAULT false,
+	on_exceed text NOT NULL DEFAULT 'refuse',
+	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name),
+	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra')),
+	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
+	CONSTRAINT events_of_sliding_log_must_be_at_most_1000 CHECK (algorithm <> 'sliding_log' OR events <= 1000),
+	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = 1),
+	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
+		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms' AND interval '36525 days'),
+	CONSTRAINT calendar_must_be_day_or_week_or_month_or_year CHECK (calendar IN ('day', 'week', 'month', 'year')),
+	CONSTRAINT calendar_needs_fixed_window CHECK (calendar IS NULL OR algorithm = 'fixed_window'),
+	CONSTRAINT time_zone_needs_calendar CHECK (time_zone IS NULL OR calendar IS NOT NULL),
+	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
+	CONSTRAINT time_zone_must_be_known_to_the_server CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL),
+	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT burst_needs_token_bucket_or_gcra CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')),
+	CONSTRAINT gcra_must_have_burst_times_per_in_microseconds_up_to_2_pow_62 CHECK (algorithm <> 'gcra'
+		OR greatest(coalesce(burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) <= 4611686018427387904),
+	CONSTRAINT gcra_must_drain_a_full_burst_within_36525_days CHECK (algorithm <> 'gcra' OR events = 0
+		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000),
+	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
+	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
+);
+COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
+COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the name of the counter, which is rule/<rule>/<name>.';
+COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log or gcra.';
+COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. 0: nothing. NULL: the limit holds only where an override has an amount.';
+COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours.';
+COMMENT ON COLUMN rate_limit_rule_limits.calendar IS
+	'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.';
+COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.';
+COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.';
+COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
+COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
+
+-- The tables of exceptions: overrides and bans. UNIQUE NULLS NOT DISTINCT would say what the unique
+-- index says, but a server older than Postgres 15 could not parse it, and would then not even say
+-- that it is too old.
+
+CREATE TABLE IF NOT EXISTS rate_limit_overrides (
+	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_overrides_pkey PRIMARY KEY,
+	rule       text NOT NULL,
+	limit_name text NOT NULL,
+	tier       text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE ON DELETE CASCADE,
+	user_id    text CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
+	key_id     bigint CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE,
+	events     bigint,
+	burst      bigint,
+	valid      tstzrange NOT NULL DEFAULT '(,)',
+	reason     text,
+	created_at timestamptz NOT NULL DEFAULT now(),
+	created_by text NOT NULL DEFAULT session_user,
+	CONSTRAINT rule_and_limit_name_must_be_in_rate_limit_rule_limits FOREIGN KEY (rule, limit_name) REFERENCES rate_limit_rule_limits ON UPDATE CASCADE ON DELETE CASCADE,
+	CONSTRAINT exactly_one_of_tier_user_id_and_key_id_must_be_given CHECK (num_nonnulls(tier, user_id, key_id) = 1),
+	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
+	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid))
+);
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_the_amount ON rate_limit_overrides
+	(rule, limit_name, coalesce(tier, ''), coalesce(user_id, ''), coalesce(key_id, 0), valid);
+CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (tier) WHERE tier IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id) WHERE user_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id) WHERE key_id IS NOT NULL;
+COMMENT ON TABLE rate_limit_overrides IS
+	'Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the one for the user, else the one for the tier. Of several that are valid the one that became valid last counts.';
+COMMENT ON COLUMN rate_limit_overrides.id IS 'Tells overrides apart.';
+COMMENT ON COLUMN rate_limit_overrides.rule IS 'The rule of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.limit_name IS 'The name of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.tier IS 'For all users of this tier.';
+COMMENT ON COLUMN rate_limit_overrides.user_id IS 'For this user.';
+COMMENT ON COLUMN rate_limit_overrides.key_id IS 'For this API key.';
+COMMENT ON COLUMN rate_limit_overrides.events IS 'The amount in place of that of the limit. 0: nothing may pass. NULL: unlimited.';
+COMMENT ON COLUMN rate_limit_overrides.burst IS 'The burst in place of that of the limit. NULL: that of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
+COMMENT ON COLUMN rate_limit_overrides.reason IS 'For people.';
+COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
+COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_bans (
+	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY,
+	network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
+	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE,
+	key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
+		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE,
+	until      timestamptz NOT NULL DEFAULT 'infinity',
+	reason     text,
+	times      int NOT NULL DEFAULT 1,
+	banned_at  timestamptz NOT NULL DEFAULT now(),
+	banned_by  text NOT NULL DEFAULT session_user,
+	CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given CHECK (num_nonnulls(network, user_id, key_id) = 1),
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
+	CONSTRAINT times_must_be_1_or_more CHECK (times >= 1)
+);
+CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
+COMMENT ON TABLE rate_limit_bans IS 'Networks, users and API keys that are shut out. Deleting the row lifts the ban.';
+COMMENT ON COLUMN rate_limit_bans.id IS 'Tells bans apart.';
+COMMENT ON COLUMN rate_limit_bans.network IS 'All addresses of this network.';
+COMMENT ON COLUMN rate_limit_bans.user_id IS 'This user, also one that the proxy authenticates and rate_limit_users does not have.';
+COMMENT ON COLUMN rate_limit_bans.key_id IS 'This API key.';
+COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.';
+COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.';
+COMMENT ON COLUMN rate_limit_bans.times IS 'How many times proxies have banned it: each time for twice as long as the time before.';
+COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
+COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
+
+CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
+COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
+
+-- The table by which proxies learn of changes.
+
+CREATE TABLE IF NOT EXISTS rate_limit_changes (
+	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
+	xid    xid8 NOT NULL DEFAULT pg_current_xact_id(),
+	kind   text NOT NULL,
+	ref    text,
+	at     timestamptz NOT NULL DEFAULT now(),
+	by     text NOT NULL,
+	before jsonb,
+	after  jsonb,
+	CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'))
+);
+DO $$ BEGIN
+	IF EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_changes'::regclass AND conname = 'kind_must_be_what_a_table_holds' AND pg_get_constraintdef(oid) NOT LIKE '%pause%') THEN
+		ALTER TABLE rate_limit_changes DROP CONSTRAINT kind_must_be_what_a_table_holds,
+			ADD CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'));
+	END IF;
+END $$;
+CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
+CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
+COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
+COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were written. Lines of other transactions may become visible later.';
+COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
+COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override, ban, or the pause of all limits.';
+COMMENT ON COLUMN rate_limit_changes.ref IS
+	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/…, user/…, key/<digest>, network/…. NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
+COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
+COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change.';
+COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
+COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
+
+-- An override with an amount that its limit cannot have is refused. rate_limit_override_fault
+-- applies the constraints of rate_limit_rule_limits to the limit with the amount of the override. A
+-- CHECK sees only one row, so triggers on both tables call it. The triggers lock the row of the
+-- limit: of two transactions that change a limit and its override, one waits and sees the other's
+-- change.
+
+CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+	WHEN algorithm = 'sliding_log' AND events > 1000 THEN 'override_of_sliding_log_must_have_at_most_1000_events'
+	WHEN algorithm NOT IN ('token_bucket', 'gcra') AND burst IS NOT NULL THEN 'override_with_burst_must_be_of_token_bucket_or_gcra'
+	WHEN algorithm = 'gcra' AND greatest(coalesce(burst, own_burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) > 4611686018427387904
+		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us'
+	WHEN algorithm = 'gcra' AND events > 0 AND coalesce(burst, own_burst, events)::numeric * extract(epoch FROM per) > events::numeric * 3155760000
+		THEN 'override_of_gcra_must_drain_a_full_burst_within_36525_days'
+	END;
+COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bigint) IS
+	'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
+
+CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	fault text;
+	wrong bigint;
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_overrides' THEN
+		wrong := NEW.id;
+		SELECT rate_limit_override_fault(l.algorithm, l.per, l.burst, NEW.events, NEW.burst) INTO fault
+			FROM rate_limit_rule_limits l WHERE l.rule = NEW.rule AND l.name = NEW.limit_name FOR SHARE;
+	ELSE
+		SELECT o.id, f INTO wrong, fault
+			FROM rate_limit_overrides o CROSS JOIN LATERAL rate_limit_override_fault(NEW.algorithm, NEW.per, NEW.burst, o.events, o.burst) AS f
+			WHERE o.rule = NEW.rule AND o.limit_name = NEW.name AND f IS NOT NULL ORDER BY o.id LIMIT 1;
+	END IF;
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION 'the override % violates check constraint "%"', wrong, fault
+			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = 'rate_limit_overrides', CONSTRAINT = fault;
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_overrides() IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
+CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_overrides FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar, burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+
+-- Rules that proxies could not use are refused, as far as SQL sees it, by triggers and not by
+-- constraints: a constraint would refuse every change of an older row that violates it, also the
+-- one that turns the rule off.
+--
+-- A rule and its limits are written by several commands, so the triggers that compare them wait for
+-- the end of the transaction. A rule that is off may be incomplete.
+
+CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	wrong text;
+BEGIN
+	IF TG_OP = 'INSERT' OR NEW.paths IS DISTINCT FROM OLD.paths THEN
+		SELECT p INTO wrong FROM unnest(NEW.paths) AS p WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded',
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'paths';
+		END IF;
+	END IF;
+	IF TG_OP = 'INSERT' OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN
+		SELECT h INTO wrong FROM unnest(NEW.hosts) AS h
+			WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'hosts: %: must be a host such as example.com or *.example.com, without a port, and with international names in their xn-- form',
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'hosts';
+		END IF;
+	END IF;
+	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
+		-- Names of headers differ in more than upper and lower case.
+		SELECT min(c) INTO wrong FROM unnest(NEW.count_by) AS c GROUP BY lower(c) HAVING count(*) > 1 LIMIT 1;
+		IF wrong IS NOT NULL THEN
+			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong)
+				USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';
+		END IF;
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
+CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
+
+CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	effect text;
+BEGIN
+	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
+	SELECT r.action INTO effect FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
+	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
+		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month: missing: a rule that limits must have one or more of them'
+			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Rows of rate_limit_rule_limits can have any other time.';
+	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
+		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
+			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
+	END IF;
+END $$;
+COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, or does not limit and has one.';
+
+CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
+		PERFORM rate_limit_complete(NEW.name);
+		RETURN NULL;
+	END IF;
+	IF TG_OP <> 'INSERT' THEN
+		PERFORM rate_limit_complete(OLD.rule);
+	END IF;
+	IF TG_OP <> 'DELETE' THEN
+		PERFORM rate_limit_complete(NEW.rule);
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_check_complete() IS 'Refuses rules whose action and limits do not go together, at the end of the transaction.';
+DO $$
+DECLARE
+	checked record;
+BEGIN
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+	LOOP
+		-- There is no CREATE OR REPLACE of a constraint trigger.
+		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
+			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()',
+				checked.events, checked.name);
+		END IF;
+	END LOOP;
+END $$;
+
+-- rate_limit_rename gives a new name to what refers to a user or a tier without a foreign key: a
+-- ban can be of a user that the table does not have, and the tiers of a rule are a list.
+
+CREATE OR REPLACE FUNCTION rate_limit_rename() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_TABLE_NAME = 'rate_limit_users' THEN
+		-- Of two bans the one that ends later stays.
+		DELETE FROM rate_limit_bans b USING rate_limit_bans o
+			WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
+		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
+	ELSIF OLD.tier = 'anonymous' THEN
+		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user'
+			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'tier';
+	ELSE
+		UPDATE rate_limit_rules SET tiers = array_replace(tiers, OLD.tier, NEW.tier) WHERE OLD.tier = ANY (tiers);
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_rename() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
+CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename();
+CREATE OR REPLACE TRIGGER rate_limit_rename AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename();
+
+-- The triggers that write rate_limit_changes, one line for each changed row, and one line for a
+-- statement that changes more than 1,000 rows or empties a table.
+--
+-- The function has the rights of the owner of the tables. So a role that may change the policy
+-- needs no right to write the log, and can neither forge nor leave out a line. It reads the names
+-- of its kind and of the key columns from the arguments of the trigger.
+--
+-- Old and new rows are matched by key and reference. A row that moves to another reference (an
+-- override that is given to another user) gives two lines, as a deletion and an insertion would, so
+-- that proxies learn of both. A row that is the same after an update gives none.
+
+CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
+	SELECT CASE
+		WHEN kind = 'key' THEN substr(r->>'digest', 3)
+		WHEN kind = 'limit' THEN concat(r->>'rule', '/', r->>'name')
+		WHEN kind = 'rule' THEN r->>'name'
+		WHEN kind = 'tier' THEN r->>'tier'
+		WHEN kind = 'user' THEN r->>'user_id'
+		WHEN kind = 'pause' THEN 'limits'
+		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
+		WHEN r->>'user_id' IS NOT NULL THEN concat('user/', r->>'user_id')
+		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
+		ELSE concat('tier/', r->>'tier') END
+$$;
+COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
+
+CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	kind CONSTANT text := TG_ARGV[0];
+	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
+	most CONSTANT int := 1000;
+	changed int := 0;
+BEGIN
+	IF TG_OP = 'INSERT' THEN
+		SELECT count(*) INTO changed FROM (SELECT FROM new_rows LIMIT most + 1) AS counted;
+	ELSIF TG_OP <> 'TRUNCATE' THEN
+		SELECT count(*) INTO changed FROM (SELECT FROM old_rows LIMIT most + 1) AS counted;
+	END IF;
+	IF TG_OP = 'TRUNCATE' OR changed > most THEN
+		INSERT INTO rate_limit_changes (kind, by) VALUES (kind, actor);
+	ELSIF changed = 0 THEN
+		NULL;
+	ELSIF TG_OP = 'INSERT' THEN
+		INSERT INTO rate_limit_changes (kind, ref, by, after)
+			SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
+	ELSIF TG_OP = 'DELETE' THEN
+		INSERT INTO rate_limit_changes (kind, ref, by, before)
+			SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
+	ELSE
+		INSERT INTO rate_limit_changes (kind, ref, by, before, after)
+			WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM old_rows AS x),
+				n AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM new_rows AS x)
+			SELECT kind, coalesce(n.ref, o.ref), actor, o.r, n.r
+			FROM o FULL JOIN n ON o.ref = n.ref AND concat(o.r->>TG_ARGV[1], '/', o.r->>TG_ARGV[2]) = concat(n.r->>TG_ARGV[1], '/', n.r->>TG_ARGV[2])
+			WHERE o.r - 'updated_at' IS DISTINCT FROM n.r - 'updated_at';
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_log_changes() IS 'Writes rate_limit_changes.';
+
+CREATE OR REPLACE FUNCTION rate_limit_touch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	NEW.updated_at := now();
+	RETURN NEW;
+END $$;
+COMMENT ON FUNCTION rate_limit_touch() IS 'Sets updated_at.';
+CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_users FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
+CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_rules FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
+
+DO $$
+DECLARE
+	logged record;
+	event record;
+BEGIN
+	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''), ('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
+		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
+		('rate_limit_bans', 'ban', 'id', ''), ('rate_limit_pause', 'pause', 'id', '')) AS t(name, kind, key1, key2)
+	LOOP
+		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows'),
+			('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('truncate', '')) AS e(name, transition)
+		LOOP
+			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_log_%s AFTER %s ON %I %s FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_log_changes(%L, %L, %L)',
+				event.name, event.name, logged.name, event.transition, logged.kind, logged.key1, logged.key2);
+		END LOOP;
+	END LOOP;
+END $$;
+
+-- rate_limit_rule makes or changes a rule and its limits in one call. NULL keeps what an existing
+-- rule has, since a rule that loses a condition that was not named would match too much.
+--
+-- The constraints and triggers check all values but the names in tiers that no tier has.
+--
+-- A function with other parameters is another function, so one of an older version is dropped. So are
+-- the functions that older versions had in place of the command caddy pg-ratelimit explain, unless
+-- something else depends on them.
+
+DO $$
+DECLARE
+	older regprocedure;
+BEGIN
+	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		AND (p.proname = 'rate_limit_rule' AND NOT 'without_header' = ANY (p.proargnames) OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
+	LOOP
+		BEGIN
+			EXECUTE format('DROP FUNCTION %s', older);
+		EXCEPTION WHEN dependent_objects_still_exist THEN
+			RAISE WARNING 'the function % is not needed any more, and stays because of what depends on it', older;
+		END;
+	END LOOP;
+END $$;
+CREATE OR REPLACE FUNCTION rate_limit_rule(
+	name text,
+	family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
+	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL,
+	count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
+	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL,
+	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
+	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
+	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL,
+	without_header text DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	unknown text;
+	created boolean := false;
+	kept text;
+BEGIN
+	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
+	IF unknown IS NOT NULL THEN
+		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown,
+			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
+	END IF;
+	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name) THEN
+		INSERT INTO rate_limit_rules (name, family, priority, mode, action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
+			ban_for, ban_after, ban_within, comment, without_header)
+		VALUES (rate_limit_rule.name, rate_limit_rule.family, coalesce(rate_limit_rule.priority, 100), coalesce(rate_limit_rule.mode, 'enforce'),
+			coalesce(rate_limit_rule.action, 'limit'), rate_limit_rule.tiers, rate_limit_rule.hosts, rate_limit_rule.paths, rate_limit_rule.methods, rate_limit_rule.networks,
+			coalesce(rate_limit_rule.count_by, '{user}'), coalesce(rate_limit_rule.valid, '(,)'), coalesce(rate_limit_rule.cost, 1), rate_limit_rule.status,
+			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment,
+			coalesce(rate_limit_rule.without_header, 'share'))
+		ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING; -- another transaction may make it now
+		created := FOUND;
+	END IF;
+	IF NOT created THEN
+		UPDATE rate_limit_rules r SET
+			family = coalesce(rate_limit_rule.family, r.family), priority = coalesce(rate_limit_rule.priority, r.priority),
+			mode = coalesce(rate_limit_rule.mode, r.mode), action = coalesce(rate_limit_rule.action, r.action),
+			tiers = coalesce(rate_limit_rule.tiers, r.tiers), hosts = coalesce(rate_limit_rule.hosts, r.hosts), paths = coalesce(rate_limit_rule.paths, r.paths),
+			methods = coalesce(rate_limit_rule.methods, r.methods), networks = coalesce(rate_limit_rule.networks, r.networks),
+			count_by = coalesce(rate_limit_rule.count_by, r.count_by), valid = coalesce(rate_limit_rule.valid, r.valid), cost = coalesce(rate_limit_rule.cost, r.cost),
+			status = coalesce(rate_limit_rule.status, r.status), message = coalesce(rate_limit_rule.message, r.message),
+			retry_after = coalesce(rate_limit_rule.retry_after, r.retry_after), ban_for = coalesce(rate_limit_rule.ban_for, r.ban_for),
+			ban_after = coalesce(rate_limit_rule.ban_after, r.ban_after), ban_within = coalesce(rate_limit_rule.ban_within, r.ban_within), comment = coalesce(rate_limit_rule.comment, r.comment),
+			without_header = coalesce(rate_limit_rule.without_header, r.without_header)
+		WHERE r.name = rate_limit_rule.name;
+	END IF;
+	-- The limits that exist take what is said of all of them. A month stays a fixed window.
+	UPDATE rate_limit_rule_limits l SET
+		algorithm = CASE WHEN l.calendar IS NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
+		burst = CASE WHEN l.calendar IS NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
+		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = coalesce(rate_limit_rule.on_exceed, l.on_exceed)
+	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
+	-- A limit that is new beside others is of their algorithm, unless it is said.
+	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.calendar IS NULL HAVING count(DISTINCT l.algorithm) = 1;
+	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed)
+		SELECT rate_limit_rule.name, new.name, CASE WHEN new.calendar IS NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') ELSE 'fixed_window' END,
+			new.events, new.per, new.calendar, CASE WHEN new.calendar IS NULL THEN rate_limit_rule.burst END,
+			coalesce(rate_limit_rule.durable, false), coalesce(rate_limit_rule.on_exceed, 'refuse')
+		FROM (VALUES ('per_second', rate_limit_rule.per_second, interval '1 s', NULL), ('per_minute', rate_limit_rule.per_minute, '1 min', NULL),
+			('per_hour', rate_limit_rule.per_hour, '1 h', NULL), ('per_day', rate_limit_rule.per_day, '24 h', NULL),
+			('per_month', rate_limit_rule.per_month, NULL, 'month')) AS new(name, events, per, calendar)
+		WHERE new.events IS NOT NULL
+	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
+	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
+	RETURN CASE WHEN created THEN 'created' ELSE 'changed' END;
+END $$;
+COMMENT ON FUNCTION rate_limit_rule IS
+	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';
+
+-- What the proxies write beside the counters. The functions have the rights of the owner of the
+-- tables, so that the role of the proxies needs no right to write bans or to delete changes: it can
+-- ban, and can neither lift nor shorten a ban; and it can forget old changes only.
+
+CREATE OR REPLACE FUNCTION rate_limit_ban(duration interval, network cidr DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
+	reason text DEFAULT NULL, banned_by text DEFAULT NULL) RETURNS timestamptz LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	longest CONSTANT interval := '8760 h';
+	ends timestamptz;
+	-- The name of a proxy stands behind its role, so that it cannot be taken for a person.
+	author CONSTANT text := session_user || coalesce(' (' || left(rate_limit_ban.banned_by, 200) || ')', '');
+BEGIN
+	IF duration IS NULL OR duration <= interval '0' THEN
+		RAISE EXCEPTION 'duration: %: must be above 0', duration USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	INSERT INTO rate_limit_bans AS b (network, user_id, key_id, until, reason, banned_by)
+		SELECT rate_limit_ban.network, rate_limit_ban.user_id, rate_limit_ban.key_id, now() + rate_limit_ban.duration, rate_limit_ban.reason, author
+		WHERE NOT EXISTS (SELECT FROM rate_limit_bans o WHERE o.network = rate_limit_ban.network OR o.user_id = rate_limit_ban.user_id OR o.key_id = rate_limit_ban.key_id)
+	ON CONFLICT DO NOTHING RETURNING until INTO ends;
+	IF ends IS NULL THEN
+		UPDATE rate_limit_bans b SET times = b.times + 1, banned_at = now(), reason = rate_limit_ban.reason, banned_by = author,
+			until = now() + greatest(rate_limit_ban.duration, least(longest, rate_limit_ban.duration * power(2, least(b.times, 30))))
+		WHERE b.until <= now() AND (b.network = rate_limit_ban.network OR b.user_id = rate_limit_ban.user_id OR b.key_id = rate_limit_ban.key_id);
+		SELECT b.until INTO ends FROM rate_limit_bans b
+		WHERE b.network = rate_limit_ban.network OR b.user_id = rate_limit_ban.user_id OR b.key_id = rate_limit_ban.key_id;
+	END IF;
+	RETURN ends;
+END $$;
+COMMENT ON FUNCTION rate_limit_ban IS
+	'Bans a network, a user or a key, and returns until when. Each ban after the first lasts twice as long as the one before, up to a year. A ban that is in force stays as it is.';
+
+CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	forgotten bigint;
+BEGIN
+	DELETE FROM rate_limit_bans WHERE until < now() - interval '30 days';
+	DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000);
+	GET DIAGNOSTICS forgotten = ROW_COUNT;
+	RETURN forgotten;
+END $$;
+COMMENT ON FUNCTION rate_limit_forget() IS
+	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
+
+-- The views show what is used up and which senders are shut out. They read with the rights of the
+-- role that asks, so that the row-level security of the tables holds for them too.
+
+CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
+	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
+		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining,
+		b.reason, b.times, b.banned_at, b.banned_by
+	FROM rate_limit_bans b WHERE b.until > now();
+COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
+COMMENT ON COLUMN rate_limit_banned.id IS 'As in rate_limit_bans.';
+COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
+COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
+COMMENT ON COLUMN rate_limit_banned.until IS 'When the ban ends. infinity: never.';
+COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long that is. NULL: for ever.';
+COMMENT ON COLUMN rate_limit_banned.reason IS 'For people.';
+COMMENT ON COLUMN rate_limit_banned.times IS 'As in rate_limit_bans.';
+COMMENT ON COLUMN rate_limit_banned.banned_at IS 'When the ban began.';
+COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
+
+-- A view on the tables of counters would forbid every change of their columns, also that of a
+-- program with an older schema. The body of a function is looked at only when it runs.
+CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz,
+	tokens double precision, last_refill timestamptz, expires_at timestamptz, hits timestamptz[]) LANGUAGE sql STABLE AS $$
+	SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill, c.expires_at, c.hits
+		FROM rate_limit_ephemeral c WHERE c.prefix = $1 AND NOT $2
+	UNION ALL
+	SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill, c.expires_at, c.hits
+		FROM rate_limit_durable c WHERE c.prefix = $1 AND $2
+$$;
+COMMENT ON FUNCTION rate_limit_rows(text, boolean) IS 'The counters of a prefix in one of the two tables, for rate_limit_used.';
+
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
+	WITH amounts AS (
+		SELECT l.rule, l.name AS limit_name, c.key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
+			extract(epoch FROM l.per)::float8 AS span,
+			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events,
+			CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
+		FROM rate_limit_rule_limits l
+		JOIN rate_limit_rules r ON r.name = l.rule
+		CROSS JOIN LATERAL rate_limit_rows('rule/' || l.rule || '/' || l.name, l.durable) c
+		LEFT JOIN LATERAL (
+			SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
+			LEFT JOIN rate_limit_api_keys k ON r.count_by = '{key}' AND k.id::text = c.key
+			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
+			LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN r.count_by = '{user}'
+				THEN replace(replace(replace(c.key, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
+			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
+				AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = u.tier AND u.tier_until > now())
+			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
+		) o ON true
+	), used AS (
+		SELECT a.rule, a.limit_name, a.key, a.algorithm, coalesce(a.burst, a.events) AS quota, CASE a.algorithm
+			WHEN 'fixed_window' THEN CASE WHEN a.expires_at > now() THEN a.count ELSE 0 END
+			WHEN 'sliding_window' THEN CASE
+				WHEN now() < a.window_start + a.span * interval '1 s' THEN a.count + coalesce(a.prev_count, 0) * least(1, 1 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
+				WHEN now() < a.window_start + 2 * a.span * interval '1 s' THEN a.count * (2 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
+				ELSE 0 END
+			WHEN 'sliding_log' THEN (SELECT count(*) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s')
+			WHEN 'token_bucket' THEN greatest(0, coalesce(a.burst, a.events) - a.tokens - greatest(0,
+				CASE WHEN a.burst < a.events THEN floor(extract(epoch FROM now() - a.last_refill)::float8 * a.events / a.span)
+				ELSE floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span) * a.events END))
+			WHEN 'gcra' THEN CASE WHEN a.tokens IS NULL THEN ceil(greatest(0, extract(epoch FROM a.last_refill - now())::float8) * a.events / a.span) END
+			END::float8 AS used
+		FROM amounts a
+	)
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used::bigint AS used, u.quota, (100 * u.used / greatest(u.quota, 1))::numeric(20, 1) AS percent
+	FROM used u;
+COMMENT ON VIEW rate_limit_used IS
+	'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
+COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
+COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
+COMMENT ON COLUMN rate_limit_used.key IS 'What is counted, as in the counters.';
+COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
+COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
+COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
+COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
+
+CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
+COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
+COMMENT ON COLUMN rate_limit_near.rule IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.limit_name IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.key IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.algorithm IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.used IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.quota IS 'As in rate_limit_used.';
+COMMENT ON COLUMN rate_limit_near.percent IS 'As in rate_limit_used.';
+
+-- The last commands of the policy. They fix the search_path of the functions to the schema in which
+-- they lie, so that they find their tables whatever the search_path of the caller is. Those that
+-- write what their callers may not write get the rights of the owner in the same command as the
+-- path: without it a caller could put tables of its own in place.
+
+DO $$
+DECLARE
+	function record;
+BEGIN
+	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_check_complete', 'rate_limit_rename',
+			'rate_limit_ban', 'rate_limit_forget') AS of_owner
+		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_rule', 'rate_limit_ban', 'rate_limit_forget',
+			'rate_limit_rows')
+	LOOP
+		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
+			CASE WHEN function.of_owner THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END, current_schema());
+		IF function.of_owner THEN
+			EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
+		END IF;
+	END LOOP;
+END $$;
+
+-- The number grows with every change of the policy, so that proxies of different versions on one
+-- database leave the newest schema as it is.
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 4';
+COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';

@@ -1,0 +1,54 @@
+package imports
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// CONTRIBUTING.md says of each module that go.mod requires what it is for, and of no other.
+func TestEachDependencyHasAReason(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, r := range mod.Require {
+		if !r.Indirect {
+			want = append(want, r.Path)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "\n## Dependencies\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	var got []string
+	for _, row := range regexp.MustCompile(`(?m)^\| (.*) \| .*[a-z]`).FindAllStringSubmatch(table, -1) {
+		for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
+			got = append(got, name[1])
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("CONTRIBUTING.md explains %q, and go.mod requires %q", got, want)
+	}
+}
