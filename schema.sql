@@ -1703,12 +1703,12 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
 		CROSS JOIN LATERAL rate_limit_rows('rule/' || coalesce(r.counter, r.name) || '/' || l.name, l.durable) c
+		LEFT JOIN rate_limit_api_keys k ON r.count_by = '{key}' AND k.id = CASE WHEN c.key ~ '^[1-9][0-9]{0,17}$' THEN c.key::bigint END
+		-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
+		LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN r.count_by = '{user}'
+			THEN replace(replace(replace(c.key, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
 		LEFT JOIN LATERAL (
 			SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
-			LEFT JOIN rate_limit_api_keys k ON r.count_by = '{key}' AND k.id::text = c.key
-			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
-			LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN r.count_by = '{user}'
-				THEN replace(replace(replace(c.key, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
 			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
 				AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END))
 			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1

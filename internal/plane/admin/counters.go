@@ -147,9 +147,10 @@ func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) 
 	if err != nil {
 		return nil, err
 	}
+	// The view looks at the counters of these keys only.
 	return rows[Usage](ctx, d, "SELECT "+usageColumns+` FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
-WHERE r.count_by = '{user}' AND u.key = $1
-	OR r.count_by = '{key}' AND u.key IN (SELECT k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $2)
+WHERE u.key = ANY (ARRAY(SELECT $1::text UNION ALL SELECT k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $2))
+	AND (r.count_by = '{user}' AND u.key = $1 OR r.count_by = '{key}' AND u.key IN (SELECT k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $2))
 ORDER BY u.rule, u.limit_name, u.key`, key, user)
 }
 

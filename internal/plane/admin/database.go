@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -145,28 +146,41 @@ func (d *Database) execute(ctx context.Context, sql string, args ...any) (change
 	return changed, err
 }
 
-// together runs commands in one transaction, all or none. The commands use d.
+// together runs commands in one transaction, all or none. The commands use d. They run again if the server ends
+// the transaction to break a deadlock.
 func (d *Database) together(ctx context.Context, commands func() error) error {
-	tx, err := d.conn.Begin(ctx)
-	if err != nil {
-		return d.failure(err)
-	}
-	if err := commands(); err != nil {
-		_ = tx.Rollback(ctx) // the first error says more
-		return err
-	}
 	// The end of the transaction checks rules, and may wait for a lock as well.
-	return d.patiently(ctx, patience, func() error { return tx.Commit(ctx) })
+	return d.inTransaction(ctx, commands, func(tx pgx.Tx) error {
+		return d.patiently(ctx, patience, func() error { return tx.Commit(ctx) })
+	})
 }
 
-// undone runs commands in one transaction that is rolled back. The commands use d.
+// undone runs commands as together does, in a transaction that is rolled back.
 func (d *Database) undone(ctx context.Context, commands func() error) error {
-	tx, err := d.conn.Begin(ctx)
-	if err != nil {
-		return d.failure(err)
+	return d.inTransaction(ctx, commands, func(tx pgx.Tx) error {
+		_ = tx.Rollback(ctx) // a connection that is lost has no transaction
+		return nil
+	})
+}
+
+// mostDeadlocks is how often commands run at most.
+const mostDeadlocks = 5
+
+func (d *Database) inTransaction(ctx context.Context, commands func() error, end func(pgx.Tx) error) error {
+	for attempt := 1; ; attempt++ {
+		tx, err := d.conn.Begin(ctx)
+		if err != nil {
+			return d.failure(err)
+		}
+		if err = commands(); err != nil {
+			_ = tx.Rollback(ctx) // the first error says more
+		} else {
+			err = end(tx)
+		}
+		if !errors.Is(err, errDeadlock) || attempt == mostDeadlocks {
+			return err
+		}
 	}
-	defer func() { _ = tx.Rollback(ctx) }() // a connection that is lost has no transaction
-	return commands()
 }
 
 // endSQL and beginSQL are the SQL for the end and the begin of something, and NULL for no bound.

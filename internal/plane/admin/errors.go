@@ -22,6 +22,7 @@ const (
 	readOnlyTransaction   = "25006"
 	dependentObjects      = "2BP01"
 	lockNotAvailable      = "55P03"
+	deadlockDetected      = "40P01"
 	classIntegrity        = "23"
 	checkViolation        = "23514"
 )
@@ -32,6 +33,9 @@ const oldestServer = 15
 // ErrNotFound is wrapped by the errors about a rule, user, key, ban or counter that is not in
 // the database.
 var ErrNotFound = errors.New("not found")
+
+// errDeadlock is that the server ended a transaction that waited for another one, which waited for it.
+var errDeadlock = errors.New("another session changes the same rows in another order: try again")
 
 // notFound is an error that wraps ErrNotFound. Its text is only the given one.
 type notFound string
@@ -64,6 +68,8 @@ func (d *Database) failure(err error) error {
 		return fmt.Errorf("something of another program depends on the tables: %s", failed.Detail)
 	case lockNotAvailable:
 		return &lockError{}
+	case deadlockDetected:
+		return errDeadlock
 	case readOnlyTransaction:
 		return fmt.Errorf("the server is read-only: %s: use the primary", failed.Message)
 	case featureNotSupported:

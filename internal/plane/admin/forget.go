@@ -50,7 +50,7 @@ type traces struct {
 // API keys. A dry run only counts them. Rows of the counters are deleted last, since proxies wait
 // for them until the end of the transaction.
 func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) (*Forgetting, error) {
-	f := &Forgetting{DryRun: dryRun, Tables: []Forgotten{}, Notes: []string{}}
+	var f *Forgetting
 	hasPolicy, err := d.hasTable(ctx, "rate_limit_rules")
 	if err != nil {
 		return nil, err
@@ -60,6 +60,7 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 		return nil, err
 	}
 	err = d.together(ctx, func() error {
+		f = &Forgetting{DryRun: dryRun, Tables: []Forgotten{}, Notes: []string{}}
 		if err := d.forgetHistory(ctx, f, t, p.User != ""); err != nil {
 			return err
 		}

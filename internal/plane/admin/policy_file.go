@@ -298,7 +298,7 @@ func (d *Database) onRows(ctx context.Context, t *policyfile.Table, sql string, 
 	case refused == nil:
 		_, err := d.execute(ctx, "RELEASE SAVEPOINT rows")
 		return err
-	case errors.As(refused, &locked) || d.conn.IsClosed():
+	case errors.As(refused, &locked) || errors.Is(refused, errDeadlock) || d.conn.IsClosed():
 		return refused
 	case len(rows) == 1:
 		return t.About(rows[0], aboutField(refused, t, rows[0]))
