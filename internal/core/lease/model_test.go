@@ -82,7 +82,7 @@ func (p *process) hit(cost int64) bool {
 func (p *process) quick(cost int64) bool {
 	s := p.table.Shards[maphash.String(p.table.Seed, row.Key)%lease.ShardCount]
 	l := s.Rows[row]
-	if l == nil || l.Spare < cost || p.w.time*1000 >= l.SpareEnds {
+	if l == nil || (l.Spare < cost || time.Duration(p.w.time)*time.Microsecond >= l.SpareEnds) && !lease.Extend(p.table, s, l, cost) {
 		return false
 	}
 	l.Spare -= cost
