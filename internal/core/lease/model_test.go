@@ -82,7 +82,7 @@ func (p *process) hit(cost int64) bool {
 func (p *process) quick(cost int64) bool {
 	s := p.leases.Shards[maphash.String(p.leases.Seed, row.Key)%lease.ShardCount]
 	l := s.Rows[row]
-	if l == nil || l.Spare < cost || p.w.time*1000 >= l.SpareEnds {
+	if l == nil || (l.Spare < cost || time.Duration(p.w.time)*time.Microsecond >= l.SpareEnds) && !lease.Extend(p.leases, s, l, cost) {
 		return false
 	}
 	l.Spare -= cost

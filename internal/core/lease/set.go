@@ -38,10 +38,11 @@ type Lease struct {
 	ResetText string
 
 	// Spare is how many units, first those of First, the interpreted plugin may use without a look at
-	// anything else, until SpareEnds in nanoseconds of the lease clock; then Rest+Spare is what is
+	// anything else, until SpareEnds of the lease clock; then Rest+Spare is what is
 	// left of the quota. settle counts what it has used, and spare sets them.
-	Spare, SpareEnds, Rest int64
-	spared                 int64 // what Spare was when spare set it
+	Spare, Rest int64
+	SpareEnds   time.Duration
+	spared      int64 // what Spare was
 
 	known    bool  // there was an answer
 	answered int64 // the server's time of the last one

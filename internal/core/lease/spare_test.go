@@ -12,8 +12,8 @@ import (
 )
 
 // TestMostRequestsOfThePluginUseSpareUnits: with 1,000 busy keys and the plugin's horizon, hardly a
-// request needs the queue, except for those that have a lease renewed. A request in the queue takes the
-// interpreter about as long as one that asks the database.
+// request needs the queue. A request in the queue takes the interpreter about as long as one that asks
+// the database.
 func TestMostRequestsOfThePluginUseSpareUnits(t *testing.T) {
 	const (
 		horizon  = 4 * time.Second
@@ -30,12 +30,13 @@ func TestMostRequestsOfThePluginUseSpareUnits(t *testing.T) {
 		for range perBatch {
 			now += apart
 			key := strconv.Itoa(random.Intn(1000))
-			held := leases.Shards[maphash.String(leases.Seed, key)%lease.ShardCount].Rows[lease.RowID{Prefix: "p", Key: key}]
 			counts := now > 5000000 // the leases have got their size
 			if counts {
 				requests++
 			}
-			if held != nil && held.Spare > 0 && now*1000 < held.SpareEnds {
+			shard := leases.Shards[maphash.String(leases.Seed, key)%lease.ShardCount]
+			held := shard.Rows[lease.RowID{Prefix: "p", Key: key}]
+			if held != nil && (held.Spare > 0 && time.Duration(now)*time.Microsecond < held.SpareEnds || lease.Extend(leases, shard, held, 1)) {
 				held.Spare--
 				if counts {
 					spare++
@@ -62,7 +63,7 @@ func TestMostRequestsOfThePluginUseSpareUnits(t *testing.T) {
 	}
 	share := float64(spare) / float64(requests)
 	t.Logf("%.3f of the requests use spare units", share)
-	if share < 0.93 {
-		t.Errorf("%.3f of the requests use spare units, want at least 0.93", share)
+	if share < 0.99 {
+		t.Errorf("%.3f of the requests use spare units, want at least 0.99", share)
 	}
 }

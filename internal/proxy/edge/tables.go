@@ -17,9 +17,10 @@ var HandlerTable = []Setting{
 		Help:    "What happens to a request without a decision: `allow` lets it pass, `deny` answers 503.",
 		Default: "`allow`",
 	}, {
-		Name: "headers", Want: "ours, tighter or both", Read: readHeaderPolicy, Unset: "ours", Syntax: "ours | tighter | both",
-		Help:    "If the upstream sends `X-RateLimit-*` too: those of the limit (`ours`), those with less remaining (`tighter`), or all (`both`).",
-		Default: "`ours`",
+		Name: "headers", Want: "auto, ours, tighter or both", Read: readHeaderPolicy, Unset: "auto", Syntax: "auto | ours | tighter | both",
+		Help: "If the upstream sends `X-RateLimit-*` too: those of the limit (`auto` and `ours`, which differ in [Traefik](traefik.md#differences-from-the-caddy-module)), " +
+			"those with less remaining (`tighter`), or all (`both`).",
+		Default: "`auto`",
 	}, {
 		Name: "policy", Form: Block, Args: "a block, or nothing", Settings: PolicyTable,
 		Help:    "Apply the rules in the database. See [policy](policy.md).",
