@@ -31,6 +31,9 @@ func (b *bench) writeDocs(folder string, args []string) error {
 	return errors.Join(os.WriteFile(path, []byte(page), 0o644), os.WriteFile(filepath.Join(folder, "benchmark.svg"), b.picture(), 0o644))
 }
 
+// needless is what the names of two rows that are compared share.
+var needless = regexp.MustCompile(`^(Caddy|Traefik) \+ (sliding_window, )?|` + wide + "$")
+
 // results are one table of all rows, as Markdown, after the command that measured them.
 func (b *bench) results(args []string) string {
 	var out strings.Builder
@@ -40,7 +43,7 @@ func (b *bench) results(args []string) string {
 		for _, r := range rows {
 			also := ""
 			if ratio := r.than(r.also); ratio.measured() {
-				also = ratio.text(2) + " of " + strings.TrimPrefix(r.also.name, "Caddy + sliding_window, ")
+				also = ratio.text(2) + " of " + needless.ReplaceAllString(r.also.name, "")
 			}
 			table = append(table, []string{r.name, number(spreadOf(r.figures(perSecond)).median, 0), r.ratioTo(r.baseline), r.ratioTo(r.redis), also})
 		}

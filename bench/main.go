@@ -17,6 +17,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"syscall"
@@ -87,6 +88,7 @@ func (b *bench) run(only, docs string) (err error) {
 	unwanted := func(r *row) bool { return !b.wants(r.name) }
 	b.proxyRows, b.coreRows = slices.DeleteFunc(proxyRows(), unwanted), slices.DeleteFunc(coreRows(), unwanted)
 	if b.before != "" {
+		must(os.Stat(filepath.Join(b.before, "xcaddy", "go.mod")))
 		b.proxyRows = withBefore(b.proxyRows)
 	}
 	if len(b.proxyRows)+len(b.coreRows) == 0 && !slices.ContainsFunc(figureNames, b.wants) {

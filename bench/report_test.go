@@ -240,7 +240,7 @@ func TestConfidence(t *testing.T) {
 func TestDocsGetTheResults(t *testing.T) {
 	b := someResults()
 	b.ctx, b.rounds, b.postgres = t.Context(), 3, startDatabase(t.Context())
-	defer b.postgres.stop()
+	defer func() { check(b.postgres.stop()) }()
 	b.complain("Left out: a row: no redis-server on this machine\nand more")
 	folder := t.TempDir()
 	page := filepath.Join(folder, "performance.md")
