@@ -136,6 +136,10 @@ and not of conditions, tiers of users or priorities.`,
 					return err
 				}
 				period, err := admin.ParsePeriod(replay, "", now)
+				var wrong *ratelimit.FieldError
+				if errors.As(err, &wrong) {
+					wrong.Field = "--replay"
+				}
 				if err != nil {
 					return err
 				}

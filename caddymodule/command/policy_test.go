@@ -61,6 +61,7 @@ limit  spare/per_day
 	s.stdin = "rules:\n- name: plan\n  mode: of\n"
 	s.fails([]string{"standard input:\n", `line 3: rule "plan": mode: "of": must be`}, "policy", "apply", "-")
 	s.fails([]string{"--replay", "--dry-run"}, "policy", "apply", "policy.yaml", "--replay", "7d")
+	s.fails([]string{"--replay", "7x"}, "policy", "apply", "policy.yaml", "--dry-run", "--replay", "7x")
 	s.fails([]string{"reading the policy", "nothing.yaml"}, "policy", "apply", "nothing.yaml")
 }
 

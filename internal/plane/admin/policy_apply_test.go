@@ -130,6 +130,8 @@ func TestAPolicyThatCannotBeIsRefusedAsAWhole(t *testing.T) {
 		{"rules:\n  - name: x\n    limits: [{name: l, events: 1, per: 1s, algorithm: bucket}]", []string{`line 3: limit "x/l": algorithm: "bucket": must be`, "token_bucket"}},
 		{"keys:\n  - {digest: prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB, user: ann}", []string{"digest: \"…\": must be the SHA-256 of a key, as 64 hexadecimal digits"}},
 
+		{"keys:\n  - {digest: " + strings.Repeat("ab", 32) + ", user: ann, hint: prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB}", []string{`line 2: key "abababababab…": hint: "…": must be the first characters of the key, 16 at most`}},
+
 		// What the database finds.
 		{rule("    status: 200\n"), []string{`line 6: rule "x": status: "200": must be 400 to 599`}},
 		{rule("    status: 99999999999\n"), []string{`rule "x": status: "99999999999": must be 400 to 599`}},

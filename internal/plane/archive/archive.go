@@ -138,7 +138,7 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 		}
 	}
 	if skipped > 0 {
-		err = fmt.Errorf("%d of %d partitions could not be archived as asked: see above", skipped, len(days))
+		err = fmt.Errorf("%d of %d partitions could not be archived as asked", skipped, len(days))
 	}
 	expired, failure := expire(ctx, o)
 	return append(days, expired...), errors.Join(err, failure, checkRetention(ctx, conn, o))

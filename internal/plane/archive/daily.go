@@ -3,6 +3,8 @@ package archive
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -67,7 +69,13 @@ func (s Schedule) run(ctx context.Context, conn *pgx.Conn) ([]Day, error) {
 	if s.Expire > 0 {
 		o.Expire = o.Now.Add(-s.Expire)
 	}
-	return Run(ctx, conn, o)
+	days, err := Run(ctx, conn, o)
+	for _, d := range days {
+		if d.Problem != "" && !strings.Contains(err.Error(), d.Problem) {
+			err = fmt.Errorf("%w\n%s: %s", err, d.Partition, d.Problem)
+		}
+	}
+	return days, err
 }
 
 // record writes what became of a run.
@@ -77,11 +85,6 @@ func record(ctx context.Context, conn *pgx.Conn, target string, days []Day, fail
 	var problem *string
 	if failure != nil {
 		text := failure.Error()
-		for _, d := range days {
-			if d.Problem != "" {
-				text += "\n" + d.Partition + ": " + d.Problem
-			}
-		}
 		problem = &text
 	}
 	files := 0

@@ -1,6 +1,8 @@
 package archive_test
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -84,5 +86,35 @@ func TestADailyArchiveThatFailsIsTriedAgainAfterAnHour(t *testing.T) {
 	did, err = archive.Daily(t.Context(), conn, s)
 	if state := stateOf(t, conn); err != nil || !did || state != "n1: 0 files, succeeded" {
 		t.Errorf("an hour later: %s, %v, %v, want a success", state, did, err)
+	}
+}
+
+// A foreign file has the name of a day.
+func TestADailyArchiveSaysWhatFailed(t *testing.T) {
+	_, conn := open(t)
+	keepLong(t, conn)
+	makeDays(t, conn, 1, 3)
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "audit", "2026", "08")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	foreign := []string{"2026-08-01.parquet", "mine.parquet.tmp"}
+	for _, name := range foreign {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte("foreign"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := archive.Daily(t.Context(), conn, archive.Schedule{Node: "n1", To: dir, Before: aDay})
+	state := stateOf(t, conn)
+	for what, text := range map[string]string{"the error": fmt.Sprint(err), "the table": state} {
+		if strings.Count(text, "2026-08-01.parquet cannot be used") != 1 || strings.Contains(text, "above") {
+			t.Errorf("%s says %q, want which file cannot be used", what, text)
+		}
+	}
+	for _, name := range foreign {
+		if text, err := os.ReadFile(filepath.Join(folder, name)); err != nil || string(text) != "foreign" {
+			t.Errorf("%s has %q, %v", name, text, err)
+		}
 	}
 }

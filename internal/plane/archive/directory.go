@@ -38,19 +38,21 @@ func (d *directory) String() string { return d.root }
 
 func (d *directory) path(name string) string { return filepath.Join(d.root, filepath.FromSlash(name)) }
 
-// prepare removes temporary files.
-func (d *directory) prepare(context.Context) error {
-	var left []string
-	for _, p := range parts {
-		names, err := filepath.Glob(filepath.Join(d.path(p.folder), "*", "*", "*"+extension+temporaryExtension))
+// prepare removes the temporary files that a run left that was killed.
+func (d *directory) prepare(ctx context.Context) error {
+	for _, p := range append([]part{audit}, sums...) {
+		names, err := d.list(ctx, p.folder+"/")
 		if err != nil {
 			return err
 		}
-		left = append(left, names...)
-	}
-	for _, name := range left {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		for _, name := range names {
+			of, isTemporary := strings.CutSuffix(name, temporaryExtension)
+			if _, _, ok := dayOf(p.folder, of); !isTemporary || !ok {
+				continue
+			}
+			if err := d.remove(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 		}
 	}
 	return nil

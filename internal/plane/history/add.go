@@ -139,7 +139,7 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	w.stats.Recorded++
 	if r.Outcome != Allowed {
 		k := mergeKey{
-			outcome: r.Outcome, cost: r.Cost, status: r.Status, prefix: r.Prefix, key: r.Key, user: r.User, limit: r.Limit, reason: r.Reason,
+			outcome: r.Outcome, cost: r.Cost, keyID: r.KeyID, status: r.Status, prefix: r.Prefix, key: r.Key, user: r.User, limit: r.Limit, reason: r.Reason,
 		}
 		if merge(p, &k, micros/1000000) {
 			return nil

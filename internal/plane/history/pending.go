@@ -8,7 +8,7 @@ const mostMerged = 20000
 // mergeKey is what equal refusals have in common, besides their second.
 type mergeKey struct {
 	outcome                          OutcomeKind
-	cost                             int64
+	cost, keyID                      int64
 	status                           int
 	prefix, key, user, limit, reason string
 }

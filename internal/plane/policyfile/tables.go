@@ -2,6 +2,7 @@ package policyfile
 
 import (
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -71,7 +72,7 @@ var Tables = [tables]Table{
 		{Field: "digest", Name: "digest", Kind: Digest, Needed: true, Key: true},
 		{Field: "user", Name: "user_id", Needed: true},
 		{Field: "tier", Name: "tier"},
-		{Field: "hint", Name: "hint"},
+		{Field: "hint", Name: "hint", check: checkHint},
 		{Field: "name", Name: "name"},
 		{Field: "expires_at", Name: "expires_at", Kind: Moment, Default: never},
 		{Field: "revoked_at", Name: "revoked_at", Kind: Moment},
@@ -128,6 +129,15 @@ var Tables = [tables]Table{
 
 // actionLimit is the action of rules with limits.
 const actionLimit = "limit"
+
+// checkHint refuses a hint that may be a whole key, before it is shown.
+func checkHint(text string) error {
+	const most = 16 // as the table has it
+	if utf8.RuneCountInString(text) > most {
+		return &ratelimit.FieldError{Field: "hint", Value: "…", Want: "the first characters of the key, 16 at most"}
+	}
+	return nil
+}
 
 // index is that of a field among the columns.
 func (t *Table) index(field string) int {
