@@ -152,7 +152,8 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 		appendRow(p, r, micros, weight, w.settings.Address)
 	}
 	for len(p.rows) > 0 && (len(p.rows)+w.sent.rows > w.settings.MaxPending || p.bytes+w.sent.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
-		w.stats.Dropped += p.take(1)[0].count
+		w.stats.Dropped += p.rows[0].count
+		p.remove(1)
 	}
 	if len(p.rows) == w.batchRows && !w.failing {
 		return w.wake

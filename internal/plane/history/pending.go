@@ -5,6 +5,9 @@ import "strings"
 // mostMerged bounds the refusals of one second that others can be added to.
 const mostMerged = 20000
 
+// mostKept is for how many rows memory is kept while no row waits.
+const mostKept = 4 * batchRows
+
 // mergeKey is what equal refusals have in common, besides their second.
 type mergeKey struct {
 	outcome                          OutcomeKind
@@ -81,17 +84,32 @@ func appendRow(p *pending, r *Record, micros int64, weight string, mode AddressM
 // take removes the oldest n rows, and returns them.
 func (p *pending) take(n int) []auditRow {
 	rows := append([]auditRow(nil), p.rows[:n]...)
-	for i := range rows {
-		p.decisions -= rows[i].count
-		p.bytes -= rows[i].bytes
+	p.remove(n)
+	return rows
+}
+
+// remove removes the oldest n rows. The others begin at the front again if they are few, so that the
+// memory serves the next rows.
+func (p *pending) remove(n int) {
+	for i := 0; i < n; i++ {
+		p.decisions -= p.rows[i].count
+		p.bytes -= p.rows[i].bytes
 		p.rows[i] = auditRow{} // lets go of the texts
 	}
-	p.rows = p.rows[n:]
 	p.first += int64(n)
-	if len(p.rows) == 0 {
+	left := p.rows[n:]
+	if len(left) > n {
+		p.rows = left
+		return
+	}
+	copy(p.rows, left)
+	for i := n; i < len(p.rows); i++ {
+		p.rows[i] = auditRow{}
+	}
+	p.rows = p.rows[:len(left)]
+	if len(left) == 0 && cap(p.rows) > mostKept {
 		p.rows = nil
 	}
-	return rows
 }
 
 // before returns the number of the first row that is of this second, or end.
