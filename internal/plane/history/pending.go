@@ -5,8 +5,8 @@ import "strings"
 // mostMerged bounds the refusals of one second that others can be added to.
 const mostMerged = 20000
 
-// mostKept is for how many rows memory is kept while no row waits.
-const mostKept = 4 * batchRows
+// mostReused is for how many rows memory stays while no row waits.
+const mostReused = 4 * batchRows
 
 // mergeKey is what equal refusals have in common, besides their second.
 type mergeKey struct {
@@ -107,7 +107,7 @@ func (p *pending) remove(n int) {
 		p.rows[i] = auditRow{}
 	}
 	p.rows = p.rows[:len(left)]
-	if len(left) == 0 && cap(p.rows) > mostKept {
+	if len(left) == 0 && cap(p.rows) > mostReused {
 		p.rows = nil
 	}
 }
