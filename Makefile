@@ -115,6 +115,7 @@ lint: need-go ## run go vet and golangci-lint
 	$(GO) vet ./...
 	$(LINT) run
 	cd xcaddy && $(GO) vet ./...
+	@if [ -f bench/caddy/go.mod ]; then set -x; cd bench/caddy && $(GO) vet ./...; fi
 	@for m in integration bench; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) vet ./... && $(LINT) run) || exit 1; done
 
 .PHONY: cover
@@ -132,8 +133,8 @@ fuzz: need-go ## run each fuzz test for 60s (FUZZTIME: another time)
 		done; done
 
 .PHONY: bench
-bench: need-go ## measure the cost of limits: print tables, draw docs/benchmark.svg (BENCHFLAGS='-only plain -rounds 3')
-	mkdir -p .cache && cd bench && $(GO) build -o ../.cache/bench . && exec ../.cache/bench $(or $(BENCHFLAGS),-svg ../docs/benchmark.svg)
+bench: need-go ## measure the cost of limits: print tables, write docs/performance.md and docs/benchmark.svg (BENCHFLAGS='-only plain -rounds 3')
+	mkdir -p .cache && cd bench && $(GO) build -o ../.cache/bench . && exec ../.cache/bench $(or $(BENCHFLAGS),-docs ../docs)
 	$(if $(BENCHFLAGS),,@$(MAKE) --no-print-directory test-rules)
 
 .PHONY: test-rules
@@ -152,7 +153,7 @@ fmt-check: need-go ## fail if gofmt would change a file
 tidy-check: need-go ## fail if go mod tidy would change go.mod or go.sum
 	$(GO) mod tidy -diff
 	cd xcaddy && $(GO) mod tidy -diff
-	@for m in integration bench; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) mod tidy -diff) || exit 1; done
+	@for m in integration bench bench/caddy; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) mod tidy -diff) || exit 1; done
 
 .PHONY: clean
 clean: ## remove what the targets created: bin, .run, .cache, cover.out

@@ -179,7 +179,8 @@ CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
-CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON ONLY rate_limit_audit (decision, time);
+-- Not of what passed: with audit all that is almost every row, and the index would double the cost of a row.
+CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON ONLY rate_limit_audit (decision, time) WHERE decision <> 'allowed';
 COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
@@ -498,7 +499,7 @@ BEGIN
 	FOR part IN SELECT p.name FROM rate_limit_partitions() p JOIN pg_class c ON c.oid = p.id WHERE NOT p.pending AND c.relkind = 'r' AND pg_relation_size(p.id) = 0
 		AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_inherits h ON h.inhrelid = i.indexrelid WHERE i.indrelid = p.id AND h.inhparent = 'rate_limit_audit_decision'::regclass)
 	LOOP
-		EXECUTE format('CREATE INDEX ON %s (decision, time)', part.name);
+		EXECUTE format('CREATE INDEX ON %s (decision, time) WHERE decision <> ''allowed''', part.name);
 		EXECUTE format('ALTER INDEX rate_limit_audit_decision ATTACH PARTITION %s', (SELECT max(i.indexrelid)::regclass FROM pg_index i WHERE i.indrelid = part.name::regclass));
 	END LOOP;
 END $$;
@@ -584,6 +585,9 @@ COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_
 -- Arrays have no NULL: a driver sends text[] and bigint[] without. An empty text is NULL, and so is
 -- a number that cannot be: 0 of quota, key_id and status, below 0 of retry_after_ms.
 --
+-- The arrays of the audit log are unnested in the SELECT list, where they advance together, because in
+-- FROM their elements would be stored first.
+--
 -- Parameters of newer versions come last and have a default, so that proxies of older versions call the
 -- same functions. history_end.sql gives a function the grants of the one that it replaces.
 
@@ -631,8 +635,9 @@ BEGIN
 				CASE WHEN r.retry >= 0 THEN r.retry END, r.duration, r.weight::double precision, nullif(r.status, 0), r.decision, nullif(r.reason, ''), r.prefix,
 				nullif(r.limit_name, ''), nullif(r.key, ''), nullif(r.user_id, ''), nullif(r.tier, ''), nullif(r.address, '')::inet, nullif(r.host, ''),
 				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[], nextval('rate_limit_audit_id')
-			FROM unnest($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
-				AS r(t, decision, reason, prefix, limit_name, key, user_id, tier, address, host, method, path, also, cost, n, quota, remaining, key_id, retry, duration, status, weight);
+			FROM (SELECT unnest($3) AS t, unnest($4) AS decision, unnest($5) AS reason, unnest($6) AS prefix, unnest($7) AS limit_name, unnest($8) AS key, unnest($9) AS user_id,
+				unnest($10) AS tier, unnest($11) AS address, unnest($12) AS host, unnest($13) AS method, unnest($14) AS path, unnest($15) AS also, unnest($16) AS cost, unnest($17) AS n,
+				unnest($18) AS quota, unnest($19) AS remaining, unnest($20) AS key_id, unnest($21) AS retry, unnest($22) AS duration, unnest($23) AS status, unnest($24) AS weight) r;
 			RETURN;
 		EXCEPTION WHEN check_violation THEN
 			IF attempt = 2 THEN

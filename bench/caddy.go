@@ -44,6 +44,12 @@ func (p *proxy) directive() string {
 		return ""
 	}
 	key := "{http.request.header." + keyHeader + "}"
+	switch l.peer {
+	case inProcess:
+		return fmt.Sprintf("rate_limit {\nzone api {\nkey %s\nevents %d\nwindow %s\n}\n}", key, l.events(), l.window())
+	case onRedis:
+		return fmt.Sprintf("redis_rate %s %s %d %s", p.redis, key, l.events(), l.window())
+	}
 	store := fmt.Sprintf("dsn %q\ntimeout %s\non_error deny\n", p.dsn, decisionTimeout)
 	if l.policy {
 		return "pg_ratelimit {\n" + store + "policy {\napi_key " + key + "\n}\n}"
@@ -61,12 +67,26 @@ func (p *proxy) directive() string {
 
 // startCaddy starts p as a Caddy.
 func (b *bench) startCaddy(p *proxy) *harness.Process {
-	if b.caddy == "" {
-		log.Print("building Caddy; the first time this takes some minutes")
-		b.caddy = must(filepath.Abs(filepath.Join(root, ".cache", "bench-caddy")))
-		check(harness.CompileCaddy(b.ctx, root, b.caddy))
+	return b.launch(p.spec.name, b.dir, b.buildCaddy(p.spec), "run", "--config", b.file("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
+}
+
+// buildCaddy returns the program of a Caddy: the one of `make build`, the one with the peers, or
+// the one of the version before.
+func (b *bench) buildCaddy(s *proxySpec) string {
+	module, name := filepath.Join(root, "xcaddy"), "bench-caddy"
+	switch {
+	case s.before:
+		module, name = filepath.Join(b.before, "xcaddy"), "bench-caddy-before"
+	case s.limit != nil && !s.ours():
+		module, name = "caddy", "bench-caddy-peers"
 	}
-	return b.launch(p.spec.name, b.caddy, "run", "--config", b.file("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
+	if b.caddies[name] == "" {
+		log.Printf("building %s; the first time this takes some minutes", name)
+		out := must(filepath.Abs(filepath.Join(root, ".cache", name)))
+		check(harness.CompileCaddy(b.ctx, module, out))
+		b.caddies[name] = out
+	}
+	return b.caddies[name]
 }
 
 // askAdmin returns what a Caddy's admin endpoint answers.

@@ -41,7 +41,7 @@ func (b *bench) measureCore() {
 		r.core.dsn = b.postgres.create(b.ctx)
 		query(b.ctx, r.core.dsn, postgres.TableSQL, bareTable)
 	}
-	b.measureRounds(b.coreRows, b.measureCoreRow)
+	b.coreRows = b.measureRounds(b.coreRows, b.measureCoreRow)
 }
 
 // measureCoreRow measures a row of the core once.

@@ -3,10 +3,10 @@
 // columns, and the rules that make its figures comparable.
 //
 // The files, in the order of a run: main.go prepares it. rows.go lists what is
-// measured. proxies.go, caddy.go, traefik.go and database.go start servers.
+// measured. proxies.go, caddy.go, traefik.go, redis.go and database.go start servers.
 // rounds.go, wrk.go and cpu.go measure the rows, and core.go those of the core.
 // latency.go, memory.go and policy.go measure what takes another load.
-// stats.go, report.go, picture.go and machine.go print results.
+// stats.go, report.go, docs.go, picture.go and machine.go print results.
 package main
 
 import (
@@ -17,6 +17,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"syscall"
@@ -37,14 +38,16 @@ type bench struct {
 	only    *regexp.Regexp // what to measure; matches everything by default
 	dir     string         // a temporary folder
 
-	wrk, redisServer, caddy, traefik string // programs; "" until a row needs them
+	before string // a checkout of the version before, or ""
 
-	postgres     *database
-	proxies      map[*proxySpec]*proxy // that run
-	redis        *harness.Process      // nil until a row needs it
-	redisAddress string
-	upstream     string // the URL of the server behind Traefik
-	script       string // of wrk
+	wrk, redisServer, traefik string            // programs; "" until a row needs them
+	caddies                   map[string]string // programs by name
+	postgres                  *database
+	proxies                   map[*proxySpec]*proxy // that run
+	redis                     *harness.Process      // nil until a row needs it
+	redisAddress              string
+	upstream                  string // the URL of the server behind Traefik
+	script                    string // of wrk
 
 	proxyRows  []*row
 	coreRows   []*row
@@ -55,16 +58,17 @@ type bench struct {
 
 func main() {
 	log.SetFlags(log.Ltime)
-	b := &bench{began: time.Now(), proxies: map[*proxySpec]*proxy{}}
+	b := &bench{began: time.Now(), proxies: map[*proxySpec]*proxy{}, caddies: map[string]string{}}
 	flag.IntVar(&b.rounds, "rounds", 5, "how often each row is measured")
 	flag.IntVar(&b.seconds, "seconds", 2, "how long each time, after a second of warming up")
 	only := flag.String("only", "", "measure only the rows with names that match this regular expression, in any case")
-	svg := flag.String("svg", "", "the file for the picture; by default none is drawn")
+	docs := flag.String("docs", "", "the folder where to write the table into performance.md and the picture to benchmark.svg; by default nowhere")
+	flag.StringVar(&b.before, "before", "", "a checkout of another version: measure each row of pg_ratelimit with that version, too")
 	flag.Parse()
 	var stop func()
 	b.ctx, stop = signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(b.ctx, stop) // a second signal ends this program at once
-	err := b.run("(?i)"+*only, *svg)
+	err := b.run("(?i)"+*only, *docs)
 	if b.ctx.Err() != nil {
 		err = context.Cause(b.ctx) // err says only that a program was ended
 	}
@@ -73,9 +77,9 @@ func main() {
 	}
 }
 
-// run measures everything that only matches, reports it, and draws the picture if
-// svg is not "".
-func (b *bench) run(only, svg string) (err error) {
+// run measures everything that only matches, reports it, and writes it into the folder docs if
+// that is not "".
+func (b *bench) run(only, docs string) (err error) {
 	defer catch(&err)
 	if b.rounds < 1 || b.seconds < 1 || flag.NArg() > 0 {
 		return errors.New("takes flags only; -rounds and -seconds must be 1 or more")
@@ -83,6 +87,10 @@ func (b *bench) run(only, svg string) (err error) {
 	b.only = must(regexp.Compile(only))
 	unwanted := func(r *row) bool { return !b.wants(r.name) }
 	b.proxyRows, b.coreRows = slices.DeleteFunc(proxyRows(), unwanted), slices.DeleteFunc(coreRows(), unwanted)
+	if b.before != "" {
+		must(os.Stat(filepath.Join(b.before, "xcaddy", "go.mod")))
+		b.proxyRows = withBefore(b.proxyRows)
+	}
 	if len(b.proxyRows)+len(b.coreRows) == 0 && !slices.ContainsFunc(figureNames, b.wants) {
 		return fmt.Errorf("-only %s matches no row of bench/README.md", only)
 	}
@@ -93,12 +101,12 @@ func (b *bench) run(only, svg string) (err error) {
 	defer func() { err = errors.Join(err, b.postgres.stop()) }()
 
 	b.measureProxies()
-	b.measureCore()
+	b.attempt("core", b.measureCore)
 	fmt.Println(b.describeMachine())
 	b.report(os.Stdout)
-	if svg != "" {
-		check(os.WriteFile(svg, b.picture(), 0o644))
-		fmt.Println("\nThe picture is in", svg)
+	if docs != "" {
+		check(b.writeDocs(docs, os.Args[1:]))
+		fmt.Println("\nThe table and the picture are in", docs)
 	}
 	return nil
 }
@@ -111,10 +119,16 @@ func (b *bench) figure(name, format string, args ...any) {
 	b.figures = append(b.figures, []string{name, fmt.Sprintf(format, args...)})
 }
 
+// complain adds a line about what makes figures doubtful.
+func (b *bench) complain(format string, args ...any) {
+	b.complaints = append(b.complaints, fmt.Sprintf(format, args...))
+	log.Print(b.complaints[len(b.complaints)-1])
+}
+
 // wrong reports requests that did not get the answer that they should have.
 func (b *bench) wrong(requests int, name string) {
 	if requests > 0 {
-		b.complaints = append(b.complaints, fmt.Sprintf("%s: %d requests had a wrong answer, or none.", name, requests))
+		b.complain("%s: %d requests had a wrong answer, or none.", name, requests)
 	}
 }
 

@@ -17,7 +17,8 @@ type proxy struct {
 	spec    *proxySpec
 	address string
 	admin   string // the address of a Caddy's admin endpoint
-	dsn     string // where it counts; "" without a limit
+	dsn     string // where it counts; "" without a limit of pg_ratelimit
+	redis   string // the address of the Redis where it counts, or ""
 }
 
 // decisionTimeout is for one decision. A slower one is answered with 503, which the
@@ -40,7 +41,9 @@ func (b *bench) startProxy(s *proxySpec) *proxy {
 			log.Print("filling the tables of the policy")
 			query(b.ctx, p.dsn, schema.File, policyRowsOf(million))
 		}
-	case s.limit != nil:
+	case s.inRedis():
+		p.redis = b.startRedis()
+	case s.ours():
 		p.dsn = "memory"
 	}
 	if s.traefik {
@@ -50,14 +53,18 @@ func (b *bench) startProxy(s *proxySpec) *proxy {
 	}
 	b.proxies[s] = p
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	check(p.WaitFor("200 from "+p.address, func() bool {
+	err := p.WaitFor("200 from "+p.address, func() bool {
 		response, err := client.Do(harness.Get("http://"+p.address+"/", keyHeader, "ready"))
 		if err != nil {
 			check(b.ctx.Err())
 			return false
 		}
 		return response.Body.Close() == nil && response.StatusCode == http.StatusOK
-	}))
+	})
+	if err != nil {
+		delete(b.proxies, s)
+		check(errors.Join(err, p.Kill()))
+	}
 	return p
 }
 
@@ -69,9 +76,9 @@ func (b *bench) file(ending, text string) string {
 	return f.Name()
 }
 
-// launch runs a server in the temporary folder.
-func (b *bench) launch(name, path string, args ...string) *harness.Process {
-	return must(harness.Launch(harness.Program{Name: name, Path: path, Args: args, Dir: b.dir, Env: []string{"XDG_CONFIG_HOME=" + b.dir, "XDG_DATA_HOME=" + b.dir}}))
+// launch runs a server in a folder.
+func (b *bench) launch(name, dir, path string, args ...string) *harness.Process {
+	return must(harness.Launch(harness.Program{Name: name, Path: path, Args: args, Dir: dir, Env: []string{"XDG_CONFIG_HOME=" + b.dir, "XDG_DATA_HOME=" + b.dir}}))
 }
 
 // stopProxies stops all proxies, and Redis.

@@ -20,8 +20,10 @@ func (b *bench) report(w io.Writer) {
 	writeRows(w, "÷ bare upsert", b.coreRows)
 	others := [][]string{{"row", "compared with", "÷ it", "÷ it, by CPU"}}
 	for _, r := range b.proxyRows {
-		if ratio := r.than(r.also); ratio.measured() {
-			others = append(others, []string{r.name, r.also.name, ratio.text(2), r.thanByCPU(r.also).text(2)})
+		for _, other := range []*row{r.also, r.redis, r.before} {
+			if ratio := r.than(other); ratio.measured() {
+				others = append(others, []string{r.name, other.name, ratio.text(2), r.thanByCPU(other).text(2)})
+			}
 		}
 	}
 	writeTable(w, others)

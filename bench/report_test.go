@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"encoding/xml"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -117,42 +120,169 @@ func TestReportHasAlignedTablesOfAllRows(t *testing.T) {
 	}
 }
 
-func TestPictureHasEveryRow(t *testing.T) {
-	b := someResults()
-	text := string(b.picture())
-	var words []string
-	for d := xml.NewDecoder(strings.NewReader(text)); ; {
+// textsOf are the texts of an SVG.
+func textsOf(t *testing.T, svg string) (texts []string) {
+	t.Helper()
+	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) {
-			break
+			return texts
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		if data, ok := token.(xml.CharData); ok {
-			words = append(words, strings.TrimSpace(string(data)))
+			texts = append(texts, strings.TrimSpace(string(data)))
 		}
 	}
-	for _, r := range slices.Concat(b.proxyRows, b.coreRows) {
-		if slices.Contains(words, r.name) != (r.baseline != nil) {
-			t.Errorf("%s: a bar without a row to compare it with, or none with one", r.name)
+}
+
+func TestPictureShowsEachLimiterInBothProxies(t *testing.T) {
+	b := someResults()
+	svg := string(b.picture())
+	texts := textsOf(t, svg)
+	for _, want := range []string{
+		"Caddy, 64 connections", "Caddy, 256 connections", "Traefik, 64 connections", "Traefik, 256 connections", "no limit",
+		"pg-ratelimit, exact", "pg-ratelimit, leased", "redis_rate, on Redis", "caddy-ratelimit, in memory", "its rateLimit, on Redis", "its rateLimit, in memory",
+	} {
+		if !slices.Contains(texts, want) {
+			t.Errorf("no text %q", want)
 		}
 	}
-	if strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
+	for class, want := range map[string]int{"plain": 4, "peer": 8, "exact": 4, "leased": 4} {
+		if n := strings.Count(svg, `<rect class="`+class+`"`); n != want {
+			t.Errorf("%d bars of the kind %s, want %d", n, class, want)
+		}
+	}
+	if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
 		t.Error("a number that is none")
 	}
 }
 
-// TestRoundsAlternate: no row always follows the same one.
-func TestRoundsAlternate(t *testing.T) {
-	b := &bench{rounds: 3}
-	var order []string
-	b.measureRounds([]*row{{name: "a"}, {name: "b"}, {name: "c"}}, func(r *row, round int) sample {
-		order = append(order, r.name)
+// TestPictureWithoutSomeRows: the bars that are left stand beside their names.
+func TestPictureWithoutSomeRows(t *testing.T) {
+	b := someResults()
+	b.proxyRows = slices.DeleteFunc(b.proxyRows, func(r *row) bool { return r.proxy.inRedis() || r.name == "Caddy + mholt/caddy-ratelimit, in memory" })
+	svg := string(b.picture())
+	if texts := textsOf(t, svg); slices.Contains(texts, "redis_rate, on Redis") || !slices.Contains(texts, "caddy-ratelimit, in memory") {
+		t.Errorf("the texts are %q", texts)
+	}
+	if n := strings.Count(svg, `<rect class="peer"`); n != 3 {
+		t.Errorf("%d bars of peers", n)
+	}
+}
+
+// TestOrderOfRounds: a round has each row once, no row follows the same row in two rounds, rows
+// that are neighbours in the table are near to each other, and no row is always early or late.
+func TestOrderOfRounds(t *testing.T) {
+	const rounds = 5
+	for n := 1; n <= 80; n++ {
+		follows := map[[2]int]bool{}
+		sum := make([]float64, n) // of a row's places
+		for round := 1; round <= rounds; round++ {
+			rows := order(n, rounds, round)
+			sorted := slices.Sorted(slices.Values(rows))
+			for i := range n {
+				if len(rows) != n || sorted[i] != i {
+					t.Fatalf("round %d of %d rows: %v", round, n, rows)
+				}
+				sum[rows[i]] += float64(i)
+				if place := slices.Index(rows, (rows[i]+1)%n); n >= rounds && max(i-place, place-i) > 3 {
+					t.Errorf("round %d: row %d has place %d, and the next one has %d", round, rows[i], i, place)
+				}
+				if i > 0 && n >= rounds {
+					pair := [2]int{rows[i-1], rows[i]}
+					if follows[pair] && n%2 == 0 {
+						t.Errorf("row %d of %d follows row %d twice", pair[1], n, pair[0])
+					}
+					follows[pair] = true
+				}
+			}
+		}
+		for i := range n {
+			if mean := sum[i] / rounds / float64(n); n >= 20 && (mean < 0.4 || mean > 0.6) {
+				t.Errorf("row %d of %d has the place %.2f of a round on average", i, n, mean)
+			}
+		}
+	}
+}
+
+// TestRowThatFailsIsLeftOut: the others are measured in all rounds.
+func TestRowThatFailsIsLeftOut(t *testing.T) {
+	b := &bench{ctx: t.Context(), rounds: 3}
+	rows := b.measureRounds([]*row{{name: "a"}, {name: "b"}, {name: "c"}}, func(r *row, round int) sample {
+		if r.name == "b" && round == 2 {
+			check(errors.New("it has ended"))
+		}
 		return sample{perSecond: float64(round)}
 	})
-	if found := strings.Join(order, ""); found != "abccbaabc" {
-		t.Errorf("the order of the rows is %s", found)
+	if len(rows) != 2 || rows[0].name != "a" || rows[1].name != "c" {
+		t.Fatalf("these rows are left: %v", rows)
+	}
+	for _, r := range rows {
+		if s := spreadOf(r.figures(perSecond)); s != (spread{2, 1, 3}) {
+			t.Errorf("%s: %v", r.name, s)
+		}
+	}
+	if found := strings.Join(b.complaints, "\n"); found != "Left out: b: it has ended" {
+		t.Errorf("the report says %q", found)
+	}
+}
+
+func TestConfidence(t *testing.T) {
+	for rounds, want := range map[int]float64{1: 0, 3: 0.75, 5: 0.9375, 10: 0.998046875} {
+		if found := confidence(rounds); found != want {
+			t.Errorf("%d rounds: %v, want %v", rounds, found, want)
+		}
+	}
+}
+
+func TestDocsGetTheResults(t *testing.T) {
+	b := someResults()
+	b.ctx, b.rounds, b.postgres = t.Context(), 3, startDatabase(t.Context())
+	defer func() { check(b.postgres.stop()) }()
+	b.complain("Left out: a row: no redis-server on this machine\nand more")
+	folder := t.TempDir()
+	page := filepath.Join(folder, "performance.md")
+	check(os.WriteFile(page, []byte("# Performance\n"+resultsBegin+"yesterday's\n"+resultsEnd+"## Next\n"), 0o644))
+	for range 2 {
+		if err := b.writeDocs(folder, []string{"-docs", folder, "-only", "^(a|b)$"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := string(must(os.ReadFile(page)))
+	if !strings.HasPrefix(text, "# Performance\n"+resultsBegin) || !strings.HasSuffix(text, resultsEnd+"## Next\n") || strings.Contains(text, "yesterday") {
+		t.Errorf("the page is\n%s", text)
+	}
+	for _, want := range []string{
+		"`make bench BENCHFLAGS=\"-docs " + folder + " -only '^(a|b)$$'\"` on ",
+		"\n| Caddy plain | 100,000 | | | |\n",
+		"\n| Caddy + sliding_window, 1,000 keys | 72,900 | 0.73 (0.73–0.73) | 0.90 (0.90–0.90) | |\n",
+		"| Core: batches of 100",
+		"\nLeft out: a row: no redis-server on this machine\n\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if !bytes.Contains(must(os.ReadFile(filepath.Join(folder, "benchmark.svg"))), []byte("</svg>")) {
+		t.Error("no picture")
+	}
+	check(os.WriteFile(page, []byte("# Performance\n"), 0o644))
+	if err := b.writeDocs(folder, nil); err == nil {
+		t.Error("no error for a page without a place for the results")
+	}
+}
+
+// TestPagesHaveAPlaceForTheResults of `make bench`.
+func TestPagesHaveAPlaceForTheResults(t *testing.T) {
+	text := string(must(os.ReadFile(filepath.Join(root, "docs", "performance.md"))))
+	_, rest, _ := strings.Cut(text, resultsBegin)
+	if !strings.Contains(rest, resultsEnd) {
+		t.Error("docs/performance.md has none")
+	}
+	if found := command([]string{"-docs", "../docs"}); found != "make bench" {
+		t.Errorf("the command is %s", found)
 	}
 }
 
@@ -223,11 +353,39 @@ func TestRowsWithMoreConnections(t *testing.T) {
 		if want := map[bool]int{false: 64, true: 256}[strings.HasSuffix(r.name, wide)]; r.load.connections != want {
 			t.Errorf("%s has %d connections", r.name, r.load.connections)
 		}
-		for _, other := range []*row{r.baseline, r.also} {
-			if other != nil && other.load.connections != r.load.connections {
+		for _, other := range []*row{r.baseline, r.also, r.redis} {
+			if other != nil && (other.load.connections != r.load.connections || other.proxy.traefik != r.proxy.traefik) {
 				t.Errorf("%s is compared with %s", r.name, other.name)
 			}
 		}
+		if r.redis != nil && !r.redis.proxy.inRedis() {
+			t.Errorf("%s is compared with %s, which has no Redis", r.name, r.redis.name)
+		}
+		if (r.redis != nil) != (r.proxy.ours() && (r.bar != "" || strings.Contains(r.name, "headers both"))) {
+			t.Errorf("%s is compared with a limiter on Redis: %t", r.name, r.redis != nil)
+		}
+	}
+}
+
+// TestRowsOfTheVersionBefore: each row of pg_ratelimit has one, with the same limit and load.
+func TestRowsOfTheVersionBefore(t *testing.T) {
+	rows := proxyRows()
+	all := withBefore(proxyRows())
+	for i, r := range all {
+		if r.proxy.before {
+			after := all[i-1]
+			if after.before != r || r.name != after.name+older || r.load != after.load || r.proxy.limit != after.proxy.limit || r.baseline != after.baseline {
+				t.Errorf("%s follows %s", r.name, after.name)
+			}
+			continue
+		}
+		if r.name != rows[0].name || (r.before != nil) != r.proxy.ours() {
+			t.Errorf("%s stands for %s", r.name, rows[0].name)
+		}
+		rows = rows[1:]
+	}
+	if len(rows) > 0 {
+		t.Errorf("%d rows are missing", len(rows))
 	}
 }
 
@@ -239,9 +397,9 @@ func TestPolicyRows(t *testing.T) {
 	live := must(policy.New(must(pgxdb.Open(dsn, pgxdb.Options{})), policy.Settings{DisableMigration: true}))
 	defer live.Close()
 	for n, want := range map[int]string{0: "user-0 free", 1: "user-1 pro", 65539: "user-65539 pro", 69999: "user-69999 free", 70000: " anonymous"} {
-		var o policy.Outcome
+		var o policy.Verdict
 		facts := policy.Facts{Tier: "anonymous", Path: "/"}
-		if err := live.Decide(ctx, time.Minute, keyName(n), "", &facts, &o); err != nil || o.User+" "+o.Tier != want || (len(o.Hits) == 1) != (o.User != "") {
+		if err := live.Evaluate(ctx, time.Minute, keyName(n), "", &facts, &o); err != nil || o.User+" "+o.Tier != want || (len(o.Hits) == 1) != (o.User != "") {
 			t.Errorf("key %d: %+v, %v, want %s", n, o, err, want)
 		}
 	}

@@ -12,36 +12,73 @@ const warmUp = 1
 
 // measureProxies measures everything that needs a proxy.
 func (b *bench) measureProxies() {
-	b.measureMemory()
-	for _, row := range b.proxyRows {
-		p := b.startProxy(row.proxy)
-		if row.proxy == policyCaddy { // or else most rounds would look up keys for the first time
-			b.sendInTurn(p, 0, row.load.keys, row.load.connections)
-		}
-	}
-	b.measureRounds(b.proxyRows, b.measureRow)
-	b.measureLatency()
-	b.measureFlood()
+	b.attempt(nameMemory, b.measureMemory)
+	b.proxyRows = slices.DeleteFunc(b.proxyRows, func(row *row) bool {
+		return !b.attempt(row.name, func() {
+			p := b.startProxy(row.proxy)
+			if row.proxy.ours() && row.proxy.limit.policy { // or else most rounds would look up keys for the first time
+				b.sendInTurn(p, 0, row.load.keys, row.load.connections)
+			}
+		})
+	})
+	b.proxyRows = b.measureRounds(b.proxyRows, b.measureRow)
+	b.attempt(nameLatency, b.measureLatency)
+	b.attempt(nameFlood, b.measureFlood)
 	for _, p := range b.proxies {
 		if line := regexp.MustCompile(`.*(no decision|database failed|history has dropped).*`).FindString(p.Log()); line != "" {
-			b.complaints = append(b.complaints, p.spec.name+" logged: "+line)
+			b.complain("%s logged: %s", p.spec.name, line)
 		}
 	}
-	check(b.stopProxies())
+	if err := b.stopProxies(); err != nil {
+		b.complain("%v", err)
+	}
 }
 
-// measureRounds measures the rows in interleaved rounds: each round measures every row
-// once, so a disturbance of the machine meets all rows alike. Every second round goes
-// from the last row to the first, so that no row always follows the same one.
-func (b *bench) measureRounds(rows []*row, measure func(row *row, round int) sample) {
-	order := slices.Clone(rows)
-	for round := 1; round <= b.rounds; round++ {
-		for _, row := range order {
-			row.samples = append(row.samples, measure(row, round))
-			log.Printf("round %d of %d: %s: %s/s", round, b.rounds, row.name, number(row.samples[round-1][perSecond], 0))
-		}
-		slices.Reverse(order)
+// attempt measures something, and tells whether it could. What fails is left out of the
+// report, so that a run without Redis, or with one proxy that ends, reports the rest.
+func (b *bench) attempt(name string, f func()) bool {
+	err := func() (err error) {
+		defer catch(&err)
+		f()
+		return nil
+	}()
+	check(b.ctx.Err())
+	if err != nil {
+		b.complain("Left out: %s: %v", name, err)
 	}
+	return err == nil
+}
+
+// measureRounds measures the rows in rounds, and returns those that it could measure in each
+// round. Each round measures every row once, so a disturbance of the machine meets all rows alike.
+func (b *bench) measureRounds(rows []*row, measure func(row *row, round int) sample) []*row {
+	failed := map[*row]bool{}
+	for round := 1; round <= b.rounds; round++ {
+		for _, i := range order(len(rows), b.rounds, round) {
+			if row := rows[i]; !failed[row] {
+				failed[row] = !b.attempt(row.name, func() { row.samples = append(row.samples, measure(row, round)) })
+				log.Printf("round %d of %d: %s: %s/s", round, b.rounds, row.name, number(spreadOf(row.figures(perSecond)).median, 0))
+			}
+		}
+	}
+	return slices.DeleteFunc(rows, func(row *row) bool { return failed[row] })
+}
+
+// order is the order of n rows in a round: rounds of Williams's Latin square. A row has
+// another place in each round, and follows another row, but rows that are near to each
+// other in the table stay so: a ratio is of two rows that are measured one soon after the other.
+func order(n, rounds, round int) (rows []int) {
+	even := n + n%2 // the square has this property for even sizes; if n is odd, one row is none
+	for place := range even {
+		row := (place + 1) / 2 // 0, 1, -1, 2, -2 …
+		if place%2 == 0 {
+			row = even - row
+		}
+		if row = (row + (round-1)*even/rounds) % even; row < n {
+			rows = append(rows, row)
+		}
+	}
+	return rows
 }
 
 // measureRow measures a row of the proxies once.
@@ -66,7 +103,7 @@ func (b *bench) totals(p *proxy) sample {
 	if p.spec.inPostgres() {
 		s = b.postgres.totals(b.ctx)
 	}
-	if p.spec.redis {
+	if p.spec.inRedis() {
 		s[cpuStore] = cpuTime(b.redis.PID())
 	}
 	if !p.spec.traefik {

@@ -23,6 +23,10 @@ func spreadOf(values []float64) spread {
 	return spread{(sorted[(n-1)/2] + sorted[n/2]) / 2, sorted[0], sorted[n-1]}
 }
 
+// confidence is the probability that the true median is between the lowest and the highest of so
+// many rounds: that neither all rounds are above it, nor all below.
+func confidence(rounds int) float64 { return 1 - 2*math.Pow(0.5, float64(rounds)) }
+
 // pairs is the spread of what f makes of two values of each round. A ratio of the
 // same round is not disturbed by what disturbs both values.
 func pairs(a, b []float64, f func(a, b float64) float64) spread {

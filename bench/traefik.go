@@ -2,8 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
-	"net"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -23,10 +24,6 @@ const pluginModule = "github.com/pgratelimit/pg-ratelimit"
 func (b *bench) startTraefik(p *proxy) *harness.Process {
 	if b.traefik == "" {
 		b.traefik = must(harness.Traefik(b.ctx, filepath.Join(root, "integration")))
-		// Traefik looks for local plugins below the folder in which it runs.
-		link := filepath.Join(b.dir, "plugins-local", "src", filepath.FromSlash(pluginModule))
-		check(os.MkdirAll(filepath.Dir(link), 0o755))
-		check(os.Symlink(must(filepath.Abs(root)), link))
 		b.upstream = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })).URL
 	}
 	router := object{"entryPoints": []string{"web"}, "rule": "PathPrefix(`/`)", "service": "ok"}
@@ -35,10 +32,10 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 		"services": object{"ok": object{"loadBalancer": object{"servers": []object{{"url": b.upstream}}}}},
 	}
 	args := []string{
-		"--global.checkNewVersion=false", "--global.sendAnonymousUsage=false", "--log.level=ERROR",
+		"--global.checkNewVersion=false", "--global.sendAnonymousUsage=false", "--log.level=ERROR", "--log.noColor=true",
 		"--entryPoints.web.address=" + p.address, "--providers.file.watch=false",
 	}
-	if middleware := b.traefikLimit(p); middleware != nil {
+	if middleware := traefikLimit(p); middleware != nil {
 		config["middlewares"] = object{"limit": middleware}
 		router["middlewares"] = []string{"limit"}
 	}
@@ -46,22 +43,34 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 		args = append(args, "--experimental.localPlugins.pg_ratelimit.moduleName="+pluginModule)
 	}
 	text := must(json.Marshal(object{"http": config})) // JSON is YAML, too
-	return b.launch(p.spec.name, b.traefik, append(args, "--providers.file.filename="+b.file("yml", string(text)))...)
+	return b.launch(p.spec.name, b.pluginFolder(p.spec), b.traefik, append(args, "--providers.file.filename="+b.file("yml", string(text)))...)
+}
+
+// pluginFolder is the folder in which a Traefik runs. Traefik looks for local plugins below it.
+func (b *bench) pluginFolder(s *proxySpec) string {
+	dir, source := filepath.Join(b.dir, "plugin"), root
+	if s.before {
+		dir, source = filepath.Join(b.dir, "plugin-before"), b.before
+	}
+	link := filepath.Join(dir, "plugins-local", "src", filepath.FromSlash(pluginModule))
+	check(os.MkdirAll(filepath.Dir(link), 0o755))
+	if err := os.Symlink(must(filepath.Abs(source)), link); !errors.Is(err, fs.ErrExist) {
+		check(err)
+	}
+	return dir
 }
 
 // traefikLimit is the middleware of a Traefik, or nil.
-func (b *bench) traefikLimit(p *proxy) object {
+func traefikLimit(p *proxy) object {
 	switch s := p.spec; {
-	case s.builtin:
+	case s.limit != nil && !s.ours():
 		limit := object{
-			"average": 1000000, "period": "1h", "burst": 1000000, // ample
+			"average": s.limit.events(), "period": s.limit.window(), "burst": s.limit.events(),
 			"sourceCriterion": object{"requestHeaderName": keyHeader},
 		}
-		if s.redis {
-			if b.redis == nil {
-				b.startRedis()
-			}
-			limit["redis"] = object{"endpoints": []string{b.redisAddress}}
+		if s.inRedis() {
+			// redis_rate has keys of the same names and of another type in database 0.
+			limit["redis"] = object{"endpoints": []string{p.redis}, "db": 1}
 		}
 		return object{"rateLimit": limit}
 	case s.limit != nil:
@@ -77,17 +86,4 @@ func (b *bench) traefikLimit(p *proxy) object {
 		return object{"plugin": object{"pg_ratelimit": limit}}
 	}
 	return nil
-}
-
-// startRedis starts the Redis of Traefik's own limiter. It keeps nothing on disk,
-// which is the fastest way to run it.
-func (b *bench) startRedis() {
-	b.redisServer = tool("redis-server")
-	b.redisAddress = must(harness.FindAddress())
-	host, port, _ := net.SplitHostPort(b.redisAddress)
-	b.redis = b.launch("redis", b.redisServer, "--bind", host, "--port", port, "--save", "", "--appendonly", "no")
-	check(b.redis.WaitFor("it to listen on "+b.redisAddress, func() bool {
-		conn, err := net.Dial("tcp", b.redisAddress)
-		return err == nil && conn.Close() == nil
-	}))
 }

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 const wrkThreads = 2
@@ -41,19 +43,10 @@ type wrkResult struct {
 // rate is the requests a second.
 func (r wrkResult) rate() float64 { return float64(r.Requests) / r.Microseconds * 1e6 }
 
-// tool finds a program of the machine.
-func tool(name string) string {
-	path, err := exec.LookPath(name)
-	if err != nil {
-		check(fmt.Errorf("no %s on this machine: install it (Debian, Ubuntu: apt-get install %[1]s), or leave out the rows that need it with -only", name))
-	}
-	return path
-}
-
 // runWrk loads a proxy for so many seconds. seed seeds the choice of keys.
 func (b *bench) runWrk(p *proxy, l load, seconds, seed int) wrkResult {
 	if b.wrk == "" {
-		b.wrk, b.script = tool("wrk"), b.file("lua", keysScript)
+		b.wrk, b.script = must(harness.Installed(b.ctx, "wrk")), b.file("lua", keysScript)
 	}
 	cmd := exec.CommandContext(b.ctx, b.wrk, "-t", strconv.Itoa(wrkThreads), "-c", strconv.Itoa(l.connections),
 		"-d", strconv.Itoa(seconds)+"s", "-s", b.script, "http://"+p.address+"/", "--",

@@ -71,8 +71,8 @@ type Handler struct {
 	OnError string `json:"on_error,omitempty"`
 
 	// Which X-RateLimit headers a response has if the upstream sends some, too:
-	// those of the limit (`ours`), those that tell of less remaining (`tighter`),
-	// or all of them (`both`). Default: `ours`.
+	// those of the limit (`auto`, and `ours`, which is the same in Caddy), those that
+	// tell of less remaining (`tighter`), or all of them (`both`). Default: `auto`.
 	Headers string `json:"headers,omitempty"`
 
 	// Further limits on the same request: it passes if all limits that match it

@@ -105,7 +105,7 @@ func (r *recorder) record(h *Handler, req *http.Request, repl *caddy.Replacer, h
 	if !r.hidesUser {
 		record.User, _ = repl.GetString("http.auth.user.id") // "" if no authentication has run
 	}
-	var said *policy.Outcome
+	var said *policy.Verdict
 	key := ""
 	if h.policy != nil {
 		said = &hits.policy

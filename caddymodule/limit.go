@@ -1,8 +1,9 @@
 package caddymodule
 
 import (
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"reflect"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // LimitSettings are one limit: what it allows, and what is counted together.
@@ -126,7 +127,7 @@ func (r *LimitSettings) compile() (*zone, error) {
 
 // checkRows checks that no two hits of one request can be on the same row.
 func checkRows(zones []*zone) (at int, err error) {
-	rows := make([]edge.Row, len(zones))
+	rows := make([]edge.LimitRows, len(zones))
 	for i, z := range zones {
 		rows[i] = z.row()
 	}

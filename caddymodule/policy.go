@@ -56,7 +56,7 @@ type Policy struct {
 
 // compiledPolicy is a Policy that was compiled, and the policy of its database.
 type compiledPolicy struct {
-	live     *edge.Policy
+	live     *edge.ProxyPolicy
 	counters *policyCounters
 
 	settings               edge.PolicySettings

@@ -17,7 +17,7 @@ type policyCounters struct {
 }
 
 // decided counts what the policy says about a request.
-func (c *policyCounters) decided(o *policy.Outcome) {
+func (c *policyCounters) decided(o *policy.Verdict) {
 	outcome := "free"
 	switch {
 	case o.Refused():

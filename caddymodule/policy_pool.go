@@ -22,10 +22,10 @@ type policyUse struct {
 }
 
 // policy returns the policy in the database of a store.
-func (a *App) policy(ctx caddy.Context, s *store, settings edge.PolicySettings) (*edge.Policy, error) {
-	return share(a, policyUse{s.settings, settings}, func() (*edge.Policy, error) {
+func (a *App) policy(ctx caddy.Context, s *store, settings edge.PolicySettings) (*edge.ProxyPolicy, error) {
+	return share(a, policyUse{s.settings, settings}, func() (*edge.ProxyPolicy, error) {
 		saved := &savedRules{storage: ctx.Storage(), key: savedRulesKey(s.settings.DSN)}
-		return edge.OpenPolicy(s.Store, s.db, settings, edge.PolicyOptions{
+		return edge.OpenProxyPolicy(s.Store, s.db, settings, edge.ProxyPolicyOptions{
 			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate,
 			Saved: saved.load(), Save: saved.save, OnError: s.logPolicyFailure,
 		})

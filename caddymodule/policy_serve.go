@@ -73,7 +73,7 @@ func clientAddress(r *http.Request) netip.Addr {
 }
 
 // logShadow logs what shadow rules without counts would have done.
-func (h *Handler) logShadow(o *policy.Outcome) {
+func (h *Handler) logShadow(o *policy.Verdict) {
 	for _, m := range o.Would {
 		if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have acted"); entry != nil {
 			entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.Int("status", m.Status), zap.String("user", o.User), zap.String("tier", o.Tier))
@@ -93,7 +93,7 @@ func (a *compiledPolicy) warnOfOrder(h *Handler, repl *caddy.Replacer, user stri
 }
 
 // setPolicyPlaceholders sets the placeholders of Policy.
-func setPolicyPlaceholders(repl *caddy.Replacer, o *policy.Outcome) {
+func setPolicyPlaceholders(repl *caddy.Replacer, o *policy.Verdict) {
 	key := ""
 	if o.KeyID != 0 {
 		key = strconv.FormatInt(o.KeyID, 10)

@@ -15,7 +15,7 @@ import (
 // configs that use it, and closes it when the last one has released it.
 var inUse = caddy.NewUsagePool()
 
-// resource is what handlers share: a *store, an *edge.Policy, a *history.Writer or an *archiver. Both methods may be
+// resource is what handlers share: a *store, an *edge.ProxyPolicy, a *history.Writer or an *archiver. Both methods may be
 // called again.
 type resource interface {
 	Prepare() // connects, in the background

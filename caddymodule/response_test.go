@@ -44,6 +44,7 @@ func TestHeadersOfAnUpstream(t *testing.T) {
 	for i, test := range []struct{ headers, more, left, want string }{
 		{"", "", "3", "[100] [99]"},
 		{"headers ours", "", "3", "[100] [99]"},
+		{"headers auto", "", "3", "[100] [99]"},
 		{"headers tighter", "", "3", "[7] [3]"},
 		{"headers tighter", "", "200", "[100] [99]"},
 		{"headers both", "", "3", "[100 7] [99 3]"},
@@ -73,7 +74,7 @@ func TestHeadersStayAfterAnInformationalResponse(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	dsn := withPolicy(t, `SELECT rate_limit_rule('over', count_by => '{user}', algorithm => 'fixed_window', per_hour => 1, on_exceed => 'overage');`)
 	c := start(t, ":PORT")
-	for headers, want := range map[string]string{"ours": "[1] [0] [1]", "tighter": "[1] [0] [1]", "both": "[1 7] [0 7] [1]"} {
+	for headers, want := range map[string]string{"auto": "[1] [0] [1]", "ours": "[1] [0] [1]", "tighter": "[1] [0] [1]", "both": "[1 7] [0 7] [1]"} {
 		site := strings.NewReplacer("DSN", dsn, "LIMITS", "headers "+headers).Replace(policySite)
 		before, _, _ := strings.Cut(site, "respond")
 		c.load(before + "reverse_proxy " + upstream.URL + "\n}")

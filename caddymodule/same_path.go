@@ -79,7 +79,7 @@ func doubleCharges(first, second routedHandler) (prefixes []string, policies boo
 			if (firstMatches || len(one.matchers) > 0) && (secondMatches || len(two.matchers) > 0) {
 				continue
 			}
-			if _, err := edge.CheckRows([]edge.Row{one.row(), two.row()}); err != nil {
+			if _, err := edge.CheckRows([]edge.LimitRows{one.row(), two.row()}); err != nil {
 				prefixes = append(prefixes, two.limit.Prefix)
 			}
 		}

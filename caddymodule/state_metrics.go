@@ -134,13 +134,13 @@ func histogram(to chan<- prometheus.Metric, name string, h hooks.Histogram, leas
 // watchedPolicy is a policy, since when this config uses it, and how many statements it had sent
 // then. A policy can outlive the config that opened it, and the counters of a config start at 0.
 type watchedPolicy struct {
-	*edge.Policy
+	*edge.ProxyPolicy
 	since   time.Time
 	lookUps int64
 }
 
 // watchPolicy adds a policy to those of the metrics.
-func (m *metrics) watchPolicy(p *edge.Policy) {
+func (m *metrics) watchPolicy(p *edge.ProxyPolicy) {
 	lookUps := p.Stats().LookUps
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -190,7 +190,7 @@ func collectHistories(to chan<- prometheus.Metric, histories []*history.Writer) 
 		sum.DroppedMetrics += s.DroppedMetrics
 		sum.DroppedUsage += s.DroppedUsage
 	}
-	const dropped = "Decisions that could not be written to the history, because the database was slow or down for too long, by what lacks them: " +
+	const dropped = "Decisions that could not be written to the history, because the database was slow or down for too long, by the part of the history without them: " +
 		"audit (the audit log), metrics or usage."
 	counter(to, "history_written_total", sum.Written, "Decisions that were written to the audit log.", nil)
 	counter(to, "history_dropped_total", sum.Dropped, dropped, prometheus.Labels{"kind": "audit"})

@@ -60,8 +60,8 @@ type zone struct {
 }
 
 // row is for edge.CheckRows.
-func (z *zone) row() edge.Row {
-	return edge.Row{Limit: z.limit, Fixed: z.key.fixed, Key: z.key.text}
+func (z *zone) row() edge.LimitRows {
+	return edge.LimitRows{Limit: z.limit, Fixed: z.key.fixed, Key: z.key.text}
 }
 
 // hit is what a request is charged in the zone.
@@ -81,7 +81,7 @@ type requestHits struct {
 	decisions []ratelimit.Decision
 
 	facts  policy.Facts
-	policy policy.Outcome
+	policy policy.Verdict
 	record history.Record // empty except while it is added to the history
 }
 

@@ -1,17 +1,12 @@
 package integration
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -59,7 +54,7 @@ func TestBothAdaptersThroughPgBouncer(t *testing.T) {
 // and returns the database's DSN there.
 func startPgBouncer(t *testing.T, direct string) (dsn string) {
 	t.Helper()
-	program, err := pgBouncer(t.Context())
+	program, err := harness.Installed(t.Context(), "pgbouncer")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,56 +104,4 @@ max_client_conn = 200
 	p.AwaitAddress(t, "127.0.0.1:"+strconv.Itoa(port))
 	u := url.URL{Scheme: "postgres", User: url.User(server.User), Host: "127.0.0.1:" + strconv.Itoa(port), Path: "/" + server.Database, RawQuery: "sslmode=disable"}
 	return u.String()
-}
-
-var errNoPgBouncer = errors.New("no PgBouncer on this machine: install one (Debian, Ubuntu: apt-get install pgbouncer; macOS: brew install pgbouncer)")
-
-// installPgBouncer installs Debian's package, and keeps Debian from starting it
-// as a service.
-const installPgBouncer = `set -e
-export DEBIAN_FRONTEND=noninteractive
-if [ ! -e /usr/sbin/policy-rc.d ]; then
-	printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d
-	chmod 755 /usr/sbin/policy-rc.d
-	trap 'rm -f /usr/sbin/policy-rc.d' EXIT
-fi
-apt-get update -qq
-apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=300 pgbouncer`
-
-// pgBouncer is the program, installed where it is missing and this account may.
-func pgBouncer(ctx context.Context) (string, error) {
-	if path := lookPgBouncer(); path != "" {
-		return path, nil
-	}
-	if _, err := exec.LookPath("apt-get"); err != nil {
-		return "", errNoPgBouncer
-	}
-	command := []string{"sh", "-c", installPgBouncer}
-	if os.Geteuid() != 0 {
-		if exec.CommandContext(ctx, "sudo", "-n", "true").Run() != nil {
-			return "", errNoPgBouncer
-		}
-		command = append([]string{"sudo", "-n"}, command...)
-	}
-	fmt.Fprintln(os.Stderr, "No PgBouncer on this machine: installing Debian's package (apt-get install pgbouncer)")
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-	defer cancel()
-	if out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput(); err != nil {
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		return "", fmt.Errorf("%w (installing it: %w: %s)", errNoPgBouncer, err, lines[len(lines)-1])
-	}
-	if path := lookPgBouncer(); path != "" {
-		return path, nil
-	}
-	return "", errNoPgBouncer
-}
-
-// lookPgBouncer finds the program, or "". Debian has it where only root looks.
-func lookPgBouncer() string {
-	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer", "/usr/local/sbin/pgbouncer"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	return ""
 }

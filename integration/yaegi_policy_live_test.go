@@ -38,8 +38,8 @@ func Open(dsn string) (decide func(key, user string) string, refresh func() stri
 	refresh = func() string { return fmt.Sprint(p.Refresh(context.Background())) }
 	decide = func(key, user string) string {
 		facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "a", Path: "/"}
-		o := &policy.Outcome{}
-		if err := p.Decide(context.Background(), time.Minute, key, user, &facts, o); err != nil {
+		o := &policy.Verdict{}
+		if err := p.Evaluate(context.Background(), time.Minute, key, user, &facts, o); err != nil {
 			return err.Error()
 		}
 		text := fmt.Sprint(o.User, " ", o.Tier, " ", o.Status)

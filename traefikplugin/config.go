@@ -71,8 +71,9 @@ type Config struct {
 	OnError string `json:"onError,omitempty"`
 
 	// Headers says which X-RateLimit headers a response has if the upstream sends some,
-	// too: those of the limit (ours), those that tell of less remaining (tighter), or all
-	// of them (both). Default ours. Both takes the least time.
+	// too: those of the limit (auto or ours), those that tell of less remaining (tighter), or all
+	// of them (both). Default auto: the first response of such an upstream may have all of them, and
+	// other upstreams get Traefik's own writer. Ours and tighter take twice the time.
 	Headers string `json:"headers,omitempty"`
 
 	// IPStrategy defines {client_ip}, as in Traefik's own sourceCriterion. Default:

@@ -176,7 +176,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// The limit that records the most counts. Without a history, an audit turns it on.
+// The audit that records most is used. Without a history, an audit turns it on.
 func TestTheAuditOfAMiddleware(t *testing.T) {
 	zones := func(audits ...string) (all []Zone) {
 		for _, audit := range audits {

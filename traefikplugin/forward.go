@@ -55,7 +55,7 @@ func unlistForwarded(h http.Header) {
 
 // forward sets the headers that tell the upstream what the policy knows. What is unknown has
 // no header.
-func forward(h http.Header, o *policy.Outcome) {
+func forward(h http.Header, o *policy.Verdict) {
 	if h["Connection"] != nil {
 		unlistForwarded(h)
 	}

@@ -28,7 +28,7 @@ type handler struct {
 	free  chan *pendingRequest
 
 	// Nil without a policy.
-	policy   *edge.Policy
+	policy   *edge.ProxyPolicy
 	live     *policy.Policy // of policy
 	template *compiledPolicy
 }
@@ -96,14 +96,14 @@ func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Re
 	}
 	if p.asked {
 		if p.admitted && h.template.forward {
-			forward(r.Header, &p.outcome)
+			forward(r.Header, &p.verdict)
 		}
 		p.asked = false
 		p.facts = policy.Facts{} // a part of a long request must not be kept
-		p.outcome.User = ""
-		p.outcome.Tier = ""
-		for i := range p.outcome.Hits {
-			p.outcome.Hits[i].Key = ""
+		p.verdict.User = ""
+		p.verdict.Tier = ""
+		for i := range p.verdict.Hits {
+			p.verdict.Hits[i].Key = ""
 		}
 	}
 	if p.r != nil {
@@ -129,7 +129,7 @@ func askStore(p *pendingRequest, d *edge.Decider) edge.Outcome {
 	hits := p.call.Hits
 	p.call.Decisions = append(p.call.Decisions[:0], make([]ratelimit.Decision, len(hits))...)
 	if p.asked {
-		return d.Take(background, hits, p.call.Decisions, &p.outcome)
+		return d.Take(background, hits, p.call.Decisions, &p.verdict)
 	}
 	return d.Take(background, hits, p.call.Decisions, nil)
 }
@@ -210,7 +210,7 @@ func contain(h *handler, p *pendingRequest) {
 }
 
 func panicked(h *handler, p *pendingRequest, failure any) {
-	p.outcome.Reset() // it may be that of an earlier request
+	p.verdict.Reset() // it may be that of an earlier request
 	outcome := edge.NoDecision(h.decider.OnError, fmt.Errorf("panic: %v", failure))
 	h.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.name, outcome.Consequence(), outcome.Err))
 	respond(p, &outcome)

@@ -29,7 +29,7 @@ func (c *Config) recording(inMemory bool) (*recordSettings, error) {
 	if err != nil {
 		return nil, named("", err)
 	}
-	// All limits are on all requests, and the one that records the most counts.
+	// All limits are on all requests: the audit that records most is used.
 	most := history.Audit{Level: history.AuditOff}
 	if c.Policy != nil || c.Limit != "" {
 		most = own

@@ -27,7 +27,7 @@ func recordAll(calls []*batch.Call) {
 		p := c.Owner.(*pendingRequest)
 		f := p.hits.recorder
 		o := &p.judged
-		if o.Decision.Allowed && f.counts && (!p.asked || len(p.outcome.Would) == 0) {
+		if o.Decision.Allowed && f.counts && (!p.asked || len(p.verdict.Would) == 0) {
 			h := &c.Hits[o.Hit]
 			r.Prefix = h.Limit.Prefix
 			r.Cost = h.Cost
@@ -38,10 +38,10 @@ func recordAll(calls []*batch.Call) {
 				r.Duration = now.Sub(p.began)
 				r.Host = p.facts.Host
 				r.Route = p.facts.Route
-				r.User = p.outcome.User
-				r.KeyID = p.outcome.KeyID
-				if first := len(c.Hits) - len(p.outcome.Marks); o.Hit >= first {
-					r.Prefix = r.Prefix[:len(edge.RulePrefix)+len(p.outcome.Marks[o.Hit-first].Counter)] // rule/COUNTER/LIMIT
+				r.User = p.verdict.User
+				r.KeyID = p.verdict.KeyID
+				if first := len(c.Hits) - len(p.verdict.Marks); o.Hit >= first {
+					r.Prefix = r.Prefix[:len(edge.RulePrefix)+len(p.verdict.Marks[o.Hit-first].Counter)] // rule/COUNTER/LIMIT
 				}
 			} else {
 				r.Duration = now.Sub(c.Arrived)
@@ -78,10 +78,10 @@ func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 		f.registry.flushAtShutdown(p.r)
 	}
 	r := &history.Record{Time: time.Now(), Method: p.r.Method, Audit: f.audit}
-	var said *policy.Outcome
+	var said *policy.Verdict
 	key := ""
 	if p.asked {
-		said = &p.outcome
+		said = &p.verdict
 		key, _ = senderOf(f.policy, p.r)
 		r.Duration = r.Time.Sub(p.began)
 		r.Address = p.facts.Address

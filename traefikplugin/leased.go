@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -18,13 +19,16 @@ import (
 // cost, and a key of one part that is not a secret. It does not change.
 type leasedHandler struct {
 	upstream *upstream
-	queued   *handler // decides the requests for which the lease has too few units
+	next     http.Handler // of upstream
+	wraps    *int32       // of upstream
+	queued   *handler     // decides the requests for which the lease has too few units
 	limit    *ratelimit.Limit
-	row      lease.Row // without the key, unless it is fixed
-	quota    string    // of the limit
+	row      lease.RowID // without the key, unless it is fixed
+	quota    string      // of the limit
 	cost     int64
 
-	// Of the leases.
+	// Of the leases, and of table.
+	table  *lease.Set
 	shards []*lease.Shard
 	seed   maphash.Seed
 	born   time.Time
@@ -39,7 +43,7 @@ type leasedHandler struct {
 // kind, else h. For another kind of middleware, the queue decides by leases. So it does with a
 // history, because the queue records requests.
 func withLeases(h *handler) http.Handler {
-	table := lease.TableOf(h.pool.store)
+	table := lease.SetOf(h.pool.store)
 	f := h.hits
 	if table == nil || h.policy != nil || f.recorder != nil || len(f.hits) != 1 || f.anyCost || len(f.keys[0]) != 1 {
 		return h
@@ -49,9 +53,9 @@ func withLeases(h *handler) http.Handler {
 	if hit.Limit.Lease <= 0 || hit.Secret || part.from != fromRemoteIP && part.from != fromText && part.from != fromHeader {
 		return h
 	}
-	l := &leasedHandler{upstream: h.upstream, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
-		row:    lease.Row{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
-		shards: table.Shards, seed: table.Seed, born: table.Born,
+	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
+		row:   lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
+		table: table, shards: table.Shards, seed: table.Seed, born: table.Born,
 		from: part.from, text: part.text, ipv4: f.ipv4s[0], ipv6: f.ipv6s[0]}
 	if part.from == fromText {
 		l.row.Key = (&ratelimit.Hit{Key: part.text}).StoredKey()
@@ -75,7 +79,7 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s := h.shards[maphash.String(h.seed, row.Key)%lease.ShardCount]
 	s.Mu.Lock()
 	l := s.Rows[row]
-	if l == nil || row.Key == "" || l.Limit != h.limit || l.Spare < h.cost || int64(time.Since(h.born)) >= l.SpareEnds {
+	if (l == nil || l.Limit != h.limit || l.Spare < h.cost || time.Since(h.born) >= l.SpareEnds) && !extend(h, s, l) {
 		s.Mu.Unlock()
 		h.queued.ServeHTTP(w, r)
 		return
@@ -87,11 +91,27 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	headers["X-Ratelimit-Limit"] = values[0:1:1]
 	headers["X-Ratelimit-Remaining"] = values[1:2:2]
 	headers["X-Ratelimit-Reset"] = values[2:3:3]
-	pass(h.upstream, w, r)
+	if atomic.LoadInt32(h.wraps) != 0 {
+		passWrapped(h.upstream, w, r)
+		return
+	}
+	h.next.ServeHTTP(w, r)
+	after := headers["X-Ratelimit-Remaining"] // as pass does
+	if len(after) != 1 || after[0] != values[1] || len(headers["X-Ratelimit-Limit"]) != 1 || len(headers["X-Ratelimit-Reset"]) != 1 {
+		headersChanged(h.upstream, after, values[1])
+	}
 }
 
+// extend reports whether a lease holds a request's cost after all. The caller holds the shard's mutex.
+func extend(h *leasedHandler, s *lease.Shard, l *lease.Lease) bool {
+	return l != nil && l.Limit == h.limit && lease.Extend(h.table, s, l, h.cost)
+}
+
+// noKey is the key of no row.
+const noKey = batch.DigestPrefix
+
 // leasedAddress returns the key of a request as it is in the tables, if it is the address of the
-// connection, or "" if the queue has to make it.
+// connection, or noKey if the queue has to make it.
 func leasedAddress(h *leasedHandler, address string) string {
 	key, _, err := net.SplitHostPort(address)
 	if err != nil || h.ipv4 < 32 || address[0] == '[' { // see edge.MaybeAddress
@@ -103,7 +123,7 @@ func leasedAddress(h *leasedHandler, address string) string {
 // leasedHeader is leasedAddress for a key that is the value of a header.
 func leasedHeader(h *leasedHandler, values []string) string {
 	if len(values) != 1 {
-		return ""
+		return noKey
 	}
 	if h.ipv4 < 32 || strings.IndexByte(values[0], ':') >= 0 {
 		return leasedNetwork(h, values[0])
@@ -114,8 +134,8 @@ func leasedHeader(h *leasedHandler, values []string) string {
 // leasedNetwork returns a key that may be an IPv6 address, or of which only the network counts.
 func leasedNetwork(h *leasedHandler, key string) string {
 	key = edge.Network(key, h.ipv4, h.ipv6)
-	if strings.HasPrefix(key, batch.DigestPrefix) {
-		return "" // the text in the tables is another
+	if key == "" || strings.HasPrefix(key, batch.DigestPrefix) {
+		return noKey // the queue has another text for it
 	}
 	return key
 }

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -37,7 +36,7 @@ func TestALeaseDecidesAsTheQueue(t *testing.T) {
 				if !ok {
 					t.Fatal("no leases")
 				}
-				leased.upstream = newUpstream(counting(&byLease), edge.OurHeaders)
+				leased.next = counting(&byLease)
 				for n := 0; byLease.Load() < 200; n++ {
 					if n == 20000 {
 						t.Fatalf("%d requests were decided by leases, and %d by the queue", byLease.Load(), byQueue.Load())

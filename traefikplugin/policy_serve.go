@@ -27,17 +27,17 @@ func askPolicy(h *handler, p *pendingRequest) (queued bool) {
 	p.asked = true
 	key, user, ok := setFacts(h.template, &p.facts, p.r)
 	if !ok {
-		p.outcome.Reset()
-		policy.RefuseAmbiguous(&p.outcome)
+		p.verdict.Reset()
+		policy.RefuseAmbiguous(&p.verdict)
 		return follow(h, p)
 	}
-	if key == "" || !policy.Recall(h.live, key, &p.facts, &p.outcome) {
+	if key == "" || !policy.Recall(h.live, key, &p.facts, &p.verdict) {
 		return askFully(h, p, key, user)
 	}
-	if p.outcome.Simple {
+	if p.verdict.Simple {
 		return true
 	}
-	edge.ShadowsLast(&p.outcome)
+	edge.ShadowsLast(&p.verdict)
 	return follow(h, p)
 }
 
@@ -46,7 +46,7 @@ func askPolicy(h *handler, p *pendingRequest) (queued bool) {
 func askFully(h *handler, p *pendingRequest, key, user string) bool {
 	p.began = time.Now()
 	timeout := h.decider.Timeout
-	err := h.policy.Ask(background, timeout, key, user, &p.facts, &p.outcome)
+	err := h.policy.Ask(background, timeout, key, user, &p.facts, &p.verdict)
 	if err != nil && errors.Is(err, ratelimit.ErrClosed) {
 		err = askAgain(h, p, key, user, err)
 	}
@@ -79,18 +79,18 @@ func askAgain(h *handler, p *pendingRequest, key, user string, err error) error 
 		return err
 	}
 	defer registry.release(pool, replaced)
-	return replaced.policy.Ask(background, timeout, key, user, &p.facts, &p.outcome)
+	return replaced.policy.Ask(background, timeout, key, user, &p.facts, &p.verdict)
 }
 
-// follow does what the outcome of the policy says, and reports whether the queue decides the request.
+// follow does what the verdict of the policy says, and reports whether the queue decides the request.
 func follow(h *handler, p *pendingRequest) bool {
-	if p.outcome.Reason != policy.NotRefused && !h.policy.Lift(&p.outcome) {
+	if p.verdict.Reason != policy.NotRefused && !h.policy.Lift(&p.verdict) {
 		countRefusal(h, p, nil)
-		refusal := edge.RefusalOf(&p.outcome)
+		refusal := edge.RefusalOf(&p.verdict)
 		answer(p, &refusal, nil, nil)
 		return false
 	}
-	if len(h.hits.hits) == 0 && len(p.outcome.Hits) == 0 {
+	if len(h.hits.hits) == 0 && len(p.verdict.Hits) == 0 {
 		answer(p, &edge.Outcome{}, nil, nil)
 		return false
 	}
@@ -102,7 +102,7 @@ func follow(h *handler, p *pendingRequest) bool {
 func withoutPolicy(h *handler, p *pendingRequest, err error) {
 	outcome := edge.NoDecision(h.decider.OnError, err)
 	h.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.name, outcome.Consequence(), err))
-	if outcome.Status != 0 || len(h.hits.hits) == 0 && len(p.outcome.Hits) == 0 {
+	if outcome.Status != 0 || len(h.hits.hits) == 0 && len(p.verdict.Hits) == 0 {
 		answer(p, &outcome, nil, nil)
 		return
 	}
@@ -111,14 +111,14 @@ func withoutPolicy(h *handler, p *pendingRequest, err error) {
 
 // countRefusal counts a refused request for bans.
 func countRefusal(h *handler, p *pendingRequest, decisions []ratelimit.Decision) {
-	sender := &edge.Sender{KeyID: p.outcome.KeyID, User: p.outcome.User, Address: p.facts.Address}
-	h.policy.AddRefusals(sender, h.hits.bans, p.call.Hits, decisions, &p.outcome)
+	sender := &edge.Sender{KeyID: p.verdict.KeyID, User: p.verdict.User, Address: p.facts.Address}
+	h.policy.AddRefusals(sender, h.hits.bans, p.call.Hits, decisions, &p.verdict)
 }
 
 // deliverPolicy is deliver for a request that the policy was asked about. It reports whether
 // nothing is left to do for it.
 func deliverPolicy(p *pendingRequest, c *batch.Call) (done bool) {
-	p.judged = edge.Judge(c.Hits, c.Decisions, &p.outcome)
+	p.judged = edge.Judge(c.Hits, c.Decisions, &p.verdict)
 	o := &p.judged
 	if p.hits.recorder != nil {
 		record(p, o, c.Hits, c.Decisions)

@@ -20,8 +20,8 @@ type sharing struct {
 	forget  func()      // removes it from the registry
 	close   func()
 
-	policy *edge.Policy    // nil if it is none
-	writer *history.Writer // of a history; nil if it is none
+	policy *edge.ProxyPolicy // nil if it is none
+	writer *history.Writer   // of a history; nil if it is none
 }
 
 // pool is a store that middlewares with the same settings share.
@@ -112,7 +112,7 @@ func (r *registry) acquireShared(p *pool, what string, open func(s *sharing) err
 // acquirePolicy acquires the policy in the database of a pool.
 func (r *registry) acquirePolicy(p *pool, settings edge.PolicySettings) (*sharing, error) {
 	return r.acquireShared(p, fmt.Sprintf("policy %#v", settings), func(s *sharing) error {
-		opened, err := edge.OpenPolicy(p.store, p.db, settings, edge.PolicyOptions{
+		opened, err := edge.OpenProxyPolicy(p.store, p.db, settings, edge.ProxyPolicyOptions{
 			Node: p.settings.NodeNameOf(proxyKind), AutoMigrate: p.settings.AutoMigrate, Remember: remembered, OnError: p.logger.failure,
 		})
 		if err != nil {

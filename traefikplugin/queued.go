@@ -29,7 +29,7 @@ type pendingRequest struct {
 	// Set if the policy has been asked about the request.
 	asked   bool
 	facts   policy.Facts
-	outcome policy.Outcome
+	verdict policy.Verdict
 	began   time.Time    // when the policy was asked, unless it knew all about the request and there is no history
 	judged  edge.Outcome // by deliver, if not all limits are simple, or with a history
 }
@@ -149,7 +149,7 @@ func fill(calls []*batch.Call) {
 			fillCosts(f, p.r, c.Hits)
 		}
 		if p.asked {
-			c.Hits = append(c.Hits, p.outcome.Hits...)
+			c.Hits = append(c.Hits, p.verdict.Hits...)
 			c.Apart = len(c.Hits) > 0 && c.Hits[len(c.Hits)-1].Apart // those come last
 		}
 	}
@@ -176,7 +176,7 @@ func deliver(calls []*batch.Call) {
 			continue
 		}
 		p := c.Owner.(*pendingRequest)
-		if p.asked && !p.outcome.Simple {
+		if p.asked && !p.verdict.Simple {
 			if deliverPolicy(p, c) {
 				continue
 			}

@@ -10,51 +10,83 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// upstream serves the requests that pass. Unless the policy is both, it replaces the
-// X-RateLimit headers of the responses.
+// upstream serves the requests that pass, with the X-RateLimit headers that the policy wants.
 //
-// A reverse proxy clears the headers of a response after each informational response, such as 103. Only
-// a responseWriter can set them again. With the policy both, the first response without them shows that
-// the upstream sends informational responses. From then on there is a responseWriter.
+// Only a responseWriter can change the headers of a response: a reverse proxy adds those of its upstream
+// to ours when it sends the response, and clears all of them after an informational response, such as
+// 103. With the policies auto and both, a response gets no responseWriter until one before it would have
+// needed it, because most upstreams have no such headers, and a request then takes half the processor time.
 type upstream struct {
-	next    http.Handler
-	both    bool
-	tighter bool
-	informs int32 // 1 if the policy is both and a response has lost its headers; atomic
+	next   http.Handler
+	policy edge.HeaderPolicy
+
+	// How many of the next responses get a responseWriter, unless one of them needs it; atomic. Below 0
+	// it does not change, and all responses get one.
+	wraps int32
 }
 
+// mostWraps is how many responses in a row need no responseWriter before no response gets one. It is a
+// variable for a test.
+var mostWraps int32 = 10000
+
 func newUpstream(next http.Handler, policy edge.HeaderPolicy) *upstream {
-	return &upstream{next: next, both: policy == edge.BothHeaders, tighter: policy == edge.TighterHeaders}
+	u := &upstream{next: next, policy: policy}
+	if policy == edge.OurHeaders || policy == edge.TighterHeaders {
+		u.wraps = -1
+	}
+	return u
 }
 
 // pass serves a request that passes. It is a function, and upstream is no http.Handler,
-// because the interpreter takes longer for a method, and for a handler that is interpreted.
+// because the interpreter takes longer for a method, and for a handler that is interpreted. It has the
+// frequent case only: see leasedHandler.ServeHTTP, which has the same steps.
 func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
-	limit := header["X-Ratelimit-Limit"]
-	if len(limit) == 0 { // without a decision there are no headers
-		u.next.ServeHTTP(w, r)
+	remaining := header["X-Ratelimit-Remaining"]
+	if len(remaining) == 0 || atomic.LoadInt32(&u.wraps) != 0 {
+		passWrapped(u, w, r)
 		return
 	}
-	overage := header["X-Ratelimit-Overage"]
-	if u.both && overage == nil && atomic.LoadInt32(&u.informs) == 0 {
+	u.next.ServeHTTP(w, r)
+	after := header["X-Ratelimit-Remaining"]
+	if len(after) != 1 || after[0] != remaining[0] || len(header["X-Ratelimit-Limit"]) != 1 || len(header["X-Ratelimit-Reset"]) != 1 {
+		headersChanged(u, after, remaining[0])
+	}
+}
+
+// headersChanged has the next responses get a responseWriter, after one that would have needed it.
+// after is what has become of our own X-RateLimit-Remaining.
+func headersChanged(u *upstream, after []string, own string) {
+	if u.policy != edge.BothHeaders || len(after) == 0 || after[0] != own {
+		atomic.StoreInt32(&u.wraps, mostWraps)
+	}
+}
+
+// passWrapped is pass with a responseWriter. A request without a decision has no headers, and needs none.
+func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	limit := header["X-Ratelimit-Limit"]
+	if len(limit) == 0 {
 		u.next.ServeHTTP(w, r)
-		if len(header["X-Ratelimit-Limit"]) == 0 {
-			atomic.StoreInt32(&u.informs, 1)
-		}
 		return
 	}
 	own := &responseWriter{
-		ResponseWriter: w, both: u.both, tighter: u.tighter,
-		limit: limit, remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: overage,
+		ResponseWriter: w, policy: u.policy,
+		limit: limit, remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
 	}
 	if len(r.Header["Upgrade"]) == 0 {
 		u.next.ServeHTTP(own, r)
 	} else {
 		u.next.ServeHTTP(&upgradeWriter{responseWriter: own}, r)
 	}
-	if !own.wrote && (own.informs || !u.both) { // the server sends the headers of a handler that has sent nothing
-		restore(own, w.Header())
+	if !own.wrote { // the server sends the headers of a handler that has sent nothing
+		restore(own, header)
+	}
+	n := atomic.LoadInt32(&u.wraps)
+	if n > 0 && own.needed {
+		atomic.StoreInt32(&u.wraps, mostWraps)
+	} else if n > 0 {
+		atomic.CompareAndSwapInt32(&u.wraps, n, n-1)
 	}
 }
 
@@ -71,10 +103,10 @@ type responseWriter struct {
 	limit, remaining, reset []string
 	overage                 []string // nil is none
 
-	both    bool   // the upstream's headers are kept
-	tighter bool   // they are kept if they tell of less remaining
+	policy  edge.HeaderPolicy
 	informs bool   // there was an informational response
 	wrote   bool   // the final headers
+	needed  bool   // the headers were not as the policy wants
 	length  string // the Content-Length, or ""
 }
 
@@ -93,13 +125,12 @@ func (w *responseWriter) WriteHeader(status int) {
 	case status == http.StatusTooManyRequests && len(h["X-Ratelimit-Limit"]) == 1:
 		// Another limit in this proxy may have refused the request: its headers stay.
 		// An upstream's header would have been added to our own.
-	case w.both && !w.informs:
-	case w.both || w.tighter:
-		restore(w, h)
-	default: // what restore does, without a call
+	case w.policy == edge.OurHeaders: // what restore does, without a call
 		h["X-Ratelimit-Limit"] = w.limit
 		h["X-Ratelimit-Remaining"] = w.remaining
 		h["X-Ratelimit-Reset"] = w.reset
+	default:
+		restore(w, h)
 	}
 	if w.informs && w.overage != nil && len(h["X-Ratelimit-Overage"]) == 0 {
 		h["X-Ratelimit-Overage"] = w.overage
@@ -129,17 +160,19 @@ func flush(w *responseWriter) {
 	_ = http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// restore replaces the headers as the policy says.
+// restore replaces the headers as the policy says, unless they are still our own.
 func restore(w *responseWriter, h http.Header) {
-	policy := edge.OurHeaders
-	if w.tighter {
-		policy = edge.TighterHeaders
+	if w.policy == edge.BothHeaders && !w.informs {
+		return // what stands there instead is of another limit in this proxy
 	}
-	if w.both {
-		policy = edge.BothHeaders
+	if same(h["X-Ratelimit-Limit"], w.limit) && same(h["X-Ratelimit-Remaining"], w.remaining) && same(h["X-Ratelimit-Reset"], w.reset) {
+		return
 	}
-	edge.RestoreHeaders(h, edge.OwnHeaders{w.limit[0], w.remaining[0], w.reset[0]}, policy)
+	w.needed = true
+	edge.RestoreHeaders(h, edge.OwnHeaders{w.limit[0], w.remaining[0], w.reset[0]}, w.policy)
 }
+
+func same(values, own []string) bool { return len(values) == 1 && values[0] == own[0] }
 
 // upgradeWriter is the responseWriter of a request to change the protocol. A reverse proxy
 // takes over the connection, adds the headers of the upstream to those of the writer, and
@@ -151,7 +184,7 @@ type upgradeWriter struct {
 
 func (w *upgradeWriter) Header() http.Header {
 	h := w.responseWriter.ResponseWriter.Header()
-	if w.hijacked && (w.responseWriter.informs || !w.responseWriter.both) {
+	if w.hijacked {
 		restore(w.responseWriter, h)
 	}
 	return h

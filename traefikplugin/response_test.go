@@ -33,7 +33,7 @@ func proxied(t *testing.T, headers string, upstream http.HandlerFunc) *httptest.
 // An upstream may have limits of its own.
 func TestHeadersOfAnUpstream(t *testing.T) {
 	for _, test := range []struct{ headers, left, want string }{
-		{"", "3", "[100] [99]"}, {"both", "3", "[100 7] [99 3]"}, {"ours", "3", "[100] [99]"},
+		{"both", "3", "[100 7] [99 3]"}, {"ours", "3", "[100] [99]"},
 		{"tighter", "3", "[7] [3]"}, {"tighter", "200", "[100] [99]"},
 	} {
 		server := proxied(t, test.headers, func(w http.ResponseWriter, _ *http.Request) {
@@ -57,7 +57,7 @@ func TestHeadersOfAnUpstream(t *testing.T) {
 
 // A response comes as the upstream sends it.
 func TestAResponseMayBeStreamed(t *testing.T) {
-	for _, headers := range []string{"both", "ours"} {
+	for _, headers := range []string{"", "both", "ours"} {
 		proceed := make(chan struct{})
 		server := proxied(t, headers, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -89,7 +89,7 @@ func TestAResponseMayBeStreamed(t *testing.T) {
 // A client sees that a stream is open before its first part. It sees a body of known length part
 // by part.
 func TestAResponseIsNotHeldBack(t *testing.T) {
-	for _, headers := range []string{"both", "ours"} {
+	for _, headers := range []string{"", "both", "ours"} {
 		for length, first := range map[string]string{"": "", "7": "one"} {
 			proceed := make(chan struct{})
 			server := proxied(t, headers, func(w http.ResponseWriter, _ *http.Request) {
@@ -123,19 +123,62 @@ func TestAResponseIsNotHeldBack(t *testing.T) {
 
 // An upstream's early hints change nothing in the headers of the response.
 func TestHeadersAfterAnInformationalResponse(t *testing.T) {
-	server := proxied(t, "ours", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Link", "</a.css>")
-		w.WriteHeader(http.StatusEarlyHints)
-		w.Header().Set("X-RateLimit-Limit", "7")
-		_, _ = io.WriteString(w, "hello")
-	})
+	for headers, first := range map[string]string{"": "[7] []", "ours": "[100] [99]"} {
+		server := proxied(t, headers, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", "</a.css>")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Set("X-RateLimit-Limit", "7")
+			_, _ = io.WriteString(w, "hello")
+		})
+		for _, want := range []string{first, "[100] [98]"} {
+			if got := limitHeaders(t, server); got != want {
+				t.Errorf("headers %q: %s, want %s", headers, got, want)
+			}
+		}
+	}
+}
+
+// limitHeaders sends a request, and returns two headers of the response.
+func limitHeaders(t *testing.T, server *httptest.Server) string {
+	t.Helper()
 	response, err := http.Get(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	response.Body.Close()
-	if got := fmt.Sprint(response.Header["X-Ratelimit-Limit"], response.Header["X-Ratelimit-Remaining"]); got != "[100] [99]" {
-		t.Errorf("headers %s", got)
+	return fmt.Sprint(response.Header["X-Ratelimit-Limit"], response.Header["X-Ratelimit-Remaining"])
+}
+
+// The first response of an upstream that has X-RateLimit headers of its own has both by default. The later ones
+// have those of the limit, whichever of the headers the upstream sends. When the upstream has sent none for a while,
+// it gets the writer of the server again.
+func TestByDefaultTheFirstResponseShowsWhatAnUpstreamSends(t *testing.T) {
+	defer func(before int32) { mostWraps = before }(mostWraps)
+	mostWraps = 3
+	for _, name := range []string{"Limit", "Remaining", "Reset"} {
+		w := httptest.NewRecorder()
+		native, sends := false, true
+		h := withLeases(open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
+			native = got == http.ResponseWriter(w)
+			if sends {
+				got.Header().Add("X-RateLimit-"+name, "7")
+			}
+			got.WriteHeader(http.StatusOK)
+		}), valid()))
+		for i, step := range []struct {
+			sends, native bool
+			values        int // of the header
+		}{
+			{false, true, 1}, {true, true, 2}, {true, false, 1}, {false, false, 1}, {false, false, 1}, {true, false, 1},
+			{false, false, 1}, {false, false, 1}, {false, false, 1}, {false, true, 1}, {true, true, 2}, {true, false, 1},
+		} {
+			w = httptest.NewRecorder()
+			sends = step.sends
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+			if n := len(w.Result().Header["X-Ratelimit-"+name]); n != step.values || native != step.native {
+				t.Errorf("%s, response %d: %d values, the writer of the server: %t; want %d, %t", name, i+1, n, native, step.values, step.native)
+			}
+		}
 	}
 }
 
@@ -145,12 +188,7 @@ func TestHeadersOfARefusalOfTheUpstream(t *testing.T) {
 		w.Header().Set("X-RateLimit-Limit", "7")
 		w.WriteHeader(http.StatusTooManyRequests)
 	})
-	response, err := http.Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response.Body.Close()
-	if got := fmt.Sprint(response.Header["X-Ratelimit-Limit"], response.Header["X-Ratelimit-Remaining"]); got != "[100] [99]" {
+	if got := limitHeaders(t, server); got != "[100] [99]" {
 		t.Errorf("headers %s", got)
 	}
 }
@@ -160,7 +198,7 @@ func TestHeadersOfARefusalOfTheUpstream(t *testing.T) {
 func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 	r := newRegistry(time.Minute)
 	inner, outer := valid(), valid()
-	inner.Prefix, inner.Limit = "inner", "1 1h"
+	inner.Prefix, inner.Limit, outer.Headers = "inner", "1 1h", "ours"
 	h := withLeases(open(t, t.Context(), r, withLeases(open(t, t.Context(), r, http.NotFoundHandler(), inner)), outer))
 	for _, want := range []string{"404 [100] [99]", "429 [1] [0]"} {
 		w := httptest.NewRecorder()
@@ -173,9 +211,11 @@ func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 
 // A handler that sends nothing gets status 200 from the server, with the headers of the limit.
 func TestHeadersOfAnEmptyResponse(t *testing.T) {
+	c := valid()
+	c.Headers = "ours"
 	h := withLeases(open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-RateLimit-Limit", "7")
-	}), valid()))
+	}), c))
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	if got := w.Header()["X-Ratelimit-Limit"]; len(got) != 1 || got[0] != "100" {

@@ -48,7 +48,7 @@ func (c *Config) zones() []namedZone {
 // compile checks all limits of a configuration.
 func (c *Config) compile() ([]*zone, error) {
 	var zones []*zone
-	var rows []edge.Row
+	var rows []edge.LimitRows
 	all := c.zones()
 	if len(c.Zones) > 0 && len(all) > len(c.Zones) && c.Limit == "" {
 		return nil, edge.LimitMissing(c.Prefix, c.Key)
@@ -61,7 +61,7 @@ func (c *Config) compile() ([]*zone, error) {
 		if err != nil {
 			return nil, named(all[i].path, err)
 		}
-		row := edge.Row{Limit: z.limit, Fixed: z.key.fixed()}
+		row := edge.LimitRows{Limit: z.limit, Fixed: z.key.fixed()}
 		if row.Fixed {
 			row.Key = expand(z.key, nil, nil, 0, 0)
 		}

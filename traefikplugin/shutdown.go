@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// shutdownPause is the time between two flushes after a shutdown has begun.
-	shutdownPause = 20 * time.Millisecond
+	// shutdownInterval is the time between two flushes after a shutdown has begun.
+	shutdownInterval = 20 * time.Millisecond
 	// shutdownTimeout is for all of these flushes. Traefik waits 10 s for requests in flight by default.
 	shutdownTimeout = time.Minute
 )
@@ -37,7 +37,7 @@ func (r *registry) flushUntilTheEnd() {
 		for _, w := range r.writers() {
 			_ = w.Flush(ctx) // the history reports it
 		}
-		time.Sleep(shutdownPause)
+		time.Sleep(shutdownInterval)
 	}
 }
 

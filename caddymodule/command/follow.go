@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
-// followPause is the time between two looks for new rows.
-const followPause = time.Second
+// followInterval is the time between two reads of new rows.
+const followInterval = time.Second
 
 // follow prints rows of the audit log, and then new ones, until a signal ends the program.
 func (c *call) follow(q *admin.AuditQuery) error {
@@ -46,13 +46,13 @@ func (c *call) follow(q *admin.AuditQuery) error {
 		if more {
 			fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are left out. --decision, --rule or --user show fewer.\n", admin.MostFollowed)
 		}
-		pause(ctx, followPause)
+		sleep(ctx, followInterval)
 	}
 	return nil
 }
 
-// pause waits, until the context ends at most.
-func pause(ctx context.Context, d time.Duration) {
+// sleep waits, until the context ends at most.
+func sleep(ctx context.Context, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	<-ctx.Done()

@@ -179,7 +179,7 @@ func addApplied(p *page, plan *admin.PolicyPlan, o *admin.PolicyOptions) {
 
 // addPlan adds the changes of a plan, and says whether there are any.
 func addPlan(p *page, plan *admin.PolicyPlan) bool {
-	var made, kept []policyfile.Change
+	var made, kept []policyfile.Difference
 	for _, c := range plan.Changes {
 		if c.Outcome == policyfile.Kept {
 			kept = append(kept, c)
@@ -187,17 +187,17 @@ func addPlan(p *page, plan *admin.PolicyPlan) bool {
 			made = append(made, c)
 		}
 	}
-	addList(p, made, func(c *policyfile.Change) row {
+	addList(p, made, func(c *policyfile.Difference) row {
 		return row{"KIND", c.Kind, "NAME", c.Name, "OUTCOME", c.Outcome, "WHAT", strings.Join(c.What, ", ")}
 	}, "The policy is as the file has it.")
-	addSection(p, "In the database and not in the file (--prune deletes them):", kept, func(c *policyfile.Change) row {
+	addSection(p, "In the database and not in the file (--prune deletes them):", kept, func(c *policyfile.Difference) row {
 		return row{"KIND", c.Kind, "NAME", c.Name}
 	})
 	return len(made) > 0
 }
 
 // policyFile reads the file that is the argument.
-func (c *call) policyFile() (*policyfile.Policy, error) {
+func (c *call) policyFile() (*policyfile.Content, error) {
 	name := c.args[0]
 	read := func() ([]byte, error) { return os.ReadFile(name) }
 	if name == "-" {

@@ -154,6 +154,12 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		}
 	}
 
+	s.sql("INSERT INTO rate_limit_usage (day, user_id, requests, last_request) VALUES (now()::date, 'blue', 1, now())")
+	a.must("users", "set", "blue", "tier=anonymous")
+	if got := a.must("users", "list"); !strings.Contains(got, "TODAY") {
+		t.Errorf("the administrator does not see what the users did: %q", got)
+	}
+
 	p := s.as(proxy)
 	p.stdin = a.stdin
 	for _, args := range [][]string{

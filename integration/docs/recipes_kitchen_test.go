@@ -27,22 +27,22 @@ var pageRoles = []string{"proxy", "administrator", "customer_page"}
 
 // kitchen is a database and a Caddy on which a recipe runs, as the page describes them.
 type kitchen struct {
-	owner, administrator *pgx.Conn // sessions with these roles
-	rename               *regexp.Regexp
-	renamed              map[string]string
-	proxy                string // Caddy's address
-	metrics              string // URL
-	shell                *shell
+	owner, reader *pgx.Conn // sessions of the owner of the tables, and of the role that runs the recipe
+	rename        *regexp.Regexp
+	renamed       map[string]string
+	proxy         string // Caddy's address
+	metrics       string // URL
+	shell         *shell
 }
 
-// newKitchen makes the database and its roles, and then does what the first section says.
-func newKitchen(t *testing.T, first []block) *kitchen {
+// newKitchen makes a database, and then does what the first section says: as the owner of an empty database, in
+// which Caddy makes the tables, or with the roles of the page.
+func newKitchen(t *testing.T, first []block, owner bool) *kitchen {
 	t.Helper()
 	ctx := context.Background()
 	dsn := cluster.Open(t)
 	k := &kitchen{renamed: map[string]string{}, rename: regexp.MustCompile(`\b(` + strings.Join(pageRoles, "|") + `)\b`)}
 	k.owner = k.connect(t, dsn)
-	k.execute(t, k.owner, schema.File)
 	suffix := "_" + strings.ToLower(rand.Text())
 	for _, role := range pageRoles {
 		k.renamed[role] = role + suffix
@@ -53,6 +53,36 @@ func newKitchen(t *testing.T, first []block) *kitchen {
 		}
 		_ = k.owner.Close(ctx)
 	})
+	proxy, reader := dsn, dsn
+	if !owner {
+		k.execute(t, k.owner, schema.File)
+		k.makeRoles(t)
+		as := func(role string) string { return dsn + "&options=-c%20role%3D" + k.renamed[role] }
+		proxy, reader = as("proxy"), as("administrator")
+	}
+	k.reader = k.connect(t, reader)
+	t.Cleanup(func() { _ = k.reader.Close(ctx) })
+	for _, b := range first {
+		if b.language == "caddyfile" {
+			k.startCaddy(t, b.text, proxy)
+		}
+	}
+	if k.proxy == "" {
+		t.Fatal("the first section has no Caddyfile")
+	}
+	k.await(t, "the tables", func() bool {
+		return k.text(t, "SELECT to_regproc('rate_limit_policy_version') IS NOT NULL AND to_regproc('rate_limit_history_version') IS NOT NULL") == "t"
+	})
+	k.shell = newShell(t, reader)
+	for _, b := range first {
+		k.cook(t, b)
+	}
+	return k
+}
+
+// makeRoles makes the roles of the pages, with the privileges that the pages give them.
+func (k *kitchen) makeRoles(t *testing.T) {
+	t.Helper()
 	k.execute(t, k.owner, k.real("CREATE ROLE proxy; CREATE ROLE administrator;"))
 	for _, b := range blocksIn(t, "sql") {
 		if b.document == policyPage && b.chapter == "Roles" {
@@ -62,22 +92,6 @@ func newKitchen(t *testing.T, first []block) *kitchen {
 			k.execute(t, k.owner, strings.ReplaceAll(b.text, " TO caddy;", " TO "+k.renamed["proxy"]+";"))
 		}
 	}
-	as := func(role string) string { return dsn + "&options=-c%20role%3D" + k.renamed[role] }
-	k.administrator = k.connect(t, as("administrator"))
-	t.Cleanup(func() { _ = k.administrator.Close(ctx) })
-	for _, b := range first {
-		if b.language == "caddyfile" {
-			k.startCaddy(t, b.text, as("proxy"))
-		}
-	}
-	if k.proxy == "" {
-		t.Fatal("the first section has no Caddyfile")
-	}
-	k.shell = newShell(t, as("administrator"))
-	for _, b := range first {
-		k.cook(t, b, false)
-	}
-	return k
 }
 
 // startCaddy runs the Caddyfile of the page. Every request is decided, however slow the machine is.
@@ -218,18 +232,14 @@ func (k *kitchen) ask(t *testing.T, path string, headers ...string) harness.Answ
 }
 
 // cook runs a block of the page.
-func (k *kitchen) cook(t *testing.T, b block, owner bool) {
+func (k *kitchen) cook(t *testing.T, b block) {
 	t.Helper()
 	switch b.language {
 	case "caddyfile":
 	case "console":
 		k.runConsole(t, b)
 	case "sql":
-		conn := k.administrator
-		if owner {
-			conn = k.owner
-		}
-		k.runSQL(t, b, conn)
+		k.runSQL(t, b)
 	default:
 		t.Errorf("%s: no recipe has blocks of the language %q", b, b.language)
 	}

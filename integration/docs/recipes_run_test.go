@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -49,16 +50,20 @@ type shell struct {
 	out *bufio.Reader
 }
 
-// newShell starts a shell with a caddy, and a psql, on a database.
+// newShell starts a shell with a caddy, and the programs of Postgres, on a database.
 func newShell(t *testing.T, dsn string) *shell {
 	t.Helper()
 	programs := t.TempDir()
 	if err := os.Symlink(harness.Caddy(t, root), filepath.Join(programs, "caddy")); err != nil {
 		t.Fatal(err)
 	}
+	bin, err := cluster.Binaries(t.Context(), "", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command("sh", "-c", "exec 2>&1; exec sh")
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "HOME="+cmd.Dir, "PATH="+programs+":"+os.Getenv("PATH"), "NO_PROXY=*")
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "HOME="+cmd.Dir, "PATH="+programs+":"+bin+":"+os.Getenv("PATH"), "NO_PROXY=*")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +118,7 @@ func (s *shell) must(t *testing.T, command string) []string {
 }
 
 // ofHistory are the commands that ask the history. Proxies write it in the background.
-var ofHistory = regexp.MustCompile(`^caddy pg-ratelimit (audit --user|top --since|usage|replay) `)
+var ofHistory = regexp.MustCompile(`^caddy pg-ratelimit (audit --user|top --since|usage|users list|replay|policy apply .*--replay|forget .*--dry-run)`)
 
 // runConsole runs the commands of a block.
 func (k *kitchen) runConsole(t *testing.T, b block) {
@@ -178,15 +183,15 @@ func statementsOf(text string) []statement {
 	return all
 }
 
-// runSQL runs the statements of a block on a session.
-func (k *kitchen) runSQL(t *testing.T, b block, conn *pgx.Conn) {
+// runSQL runs the statements of a block.
+func (k *kitchen) runSQL(t *testing.T, b block) {
 	t.Helper()
 	for _, s := range statementsOf(b.text) {
-		printed := k.rowsOf(t, conn, k.real(s.sql))
+		printed := k.rowsOf(t, k.reader, k.real(s.sql))
 		if !said(printed, s.shown) {
 			t.Errorf("%s: %sprints\n%s\nand the page shows\n%s", b, s.sql, asText(printed), asText(s.shown))
 		}
-		if conn.PgConn().TxStatus() == 'I' {
+		if k.reader.PgConn().TxStatus() == 'I' {
 			k.obeyed(t)
 		}
 	}

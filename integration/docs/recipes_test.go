@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -27,7 +28,8 @@ func isOfRecipe(b block) bool {
 
 // recipe is what the test of a section knows besides the page.
 type recipe struct {
-	owner bool                           // its SQL is for the owner of the tables, not for administrators
+	owner bool                           // its SQL and commands are for the owner of the tables, not for administrators
+	tool  string                         // a program that it needs, and that some packages of Postgres lack
 	after func(t *testing.T, k *kitchen) // checks what the page says and does not show; may be nil
 }
 
@@ -35,10 +37,13 @@ const firstSection = "Begin here"
 
 // recipes are the sections of the chapters.
 var recipes = map[string]recipe{
-	firstSection:                       {},
+	firstSection:                       {owner: true},
 	"Free, pro and enterprise":         {after: plansAreExact},
 	"One customer with more":           {},
 	"Many keys and one quota":          {},
+	"A key with a tier of its own":     {},
+	"The policy in git":                {},
+	"Rename a rule":                    {},
 	"Shut out an address range":        {},
 	"One limit over all of /api/v1":    {after: protectsTogether},
 	"Try a rule in the shadow":         {},
@@ -54,7 +59,7 @@ var recipes = map[string]recipe{
 	"What is stored of a key":          {},
 	"What happens without a database":  {},
 	"When a change takes effect":       {},
-	"What an upgrade does to counters": {owner: true},
+	"What an upgrade does to counters": {},
 
 	"Why was this request refused?":               {},
 	"Who asks most, and who is close to a limit?": {},
@@ -65,14 +70,16 @@ var recipes = map[string]recipe{
 	"Turn a rule off":                             {},
 	"Shut somebody out":                           {},
 	"A key has leaked":                            {},
+	"Forget a person":                             {owner: true},
 	"Exempt monitoring":                           {after: monitoringIsNotCharged},
 	"Pause all limits":                            {},
 	"Upgrade":                                     {},
+	"Backup":                                      {owner: true, tool: "pg_dump", after: goesOnAfterARestore},
 }
 
-// TestRecipes does what each recipe of docs/policy.md and docs/runbook.md says, with the Caddy of the page on a
-// database with the roles of the page. Each command and each statement must print what stands
-// below it.
+// TestRecipes does what each recipe of docs/policy.md and docs/runbook.md says, with the Caddy of the page. The recipes
+// for the owner of the tables begin with an empty database, and the others with the roles of the page. Each command
+// and each statement must print what stands below it.
 func TestRecipes(t *testing.T) {
 	sections := map[string][]block{}
 	for _, d := range documents(t) {
@@ -96,10 +103,13 @@ func TestRecipes(t *testing.T) {
 				section(t, policyPage, name)
 				return // it has only sentences
 			}
-			k := newKitchen(t, sections[firstSection])
+			if r.tool != "" {
+				cluster.Tool(t, r.tool)
+			}
+			k := newKitchen(t, sections[firstSection], r.owner)
 			if name != firstSection {
 				for _, b := range sections[name] {
-					k.cook(t, b, r.owner)
+					k.cook(t, b)
 				}
 			}
 			if r.after != nil {
@@ -240,6 +250,16 @@ func monitoringIsNotCharged(t *testing.T, k *kitchen) {
 	if limit := k.ask(t, "/", "X-Forwarded-For", "192.0.2.10").Header.Get("X-RateLimit-Limit"); limit != "60" {
 		t.Errorf("beside /health its limit is %q", limit)
 	}
+}
+
+// goesOnAfterARestore: keys, limits and the history work with the restored tables. The first requests may have no decision.
+func goesOnAfterARestore(t *testing.T, k *kitchen) {
+	ann := k.shell.must(t, "echo $ANN")[0]
+	k.await(t, "the limit of ann", func() bool { return k.ask(t, "/", "X-Api-Key", ann).Header.Get("X-RateLimit-Limit") == "1000" })
+	k.await(t, "the history", func() bool {
+		return k.text(t, `SELECT EXISTS (SELECT FROM rate_limit_audit WHERE user_id = 'ann' AND decision = 'allowed')
+			AND EXISTS (SELECT FROM rate_limit_usage_hours) AND EXISTS (SELECT FROM rate_limit_traffic)`) == "t"
+	})
 }
 
 // asText is a block without its fence, for messages.

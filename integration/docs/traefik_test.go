@@ -134,7 +134,7 @@ func checkScraped(t *testing.T, c traefikYAML) {
 		Env: []string{"DATABASE_URL=" + unreachable, "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir},
 	})
 	caddy.AwaitAddress(t, address)
-	if answer := harness.Ask(t, harness.Get("http://"+address+"/metrics")); !strings.Contains(string(answer.Body), "caddy_pg_ratelimit_database_up") {
+	if answer := harness.Ask(t, harness.Get("http://"+address+"/metrics")); !strings.Contains(answer.Body, "caddy_pg_ratelimit_database_up") {
 		t.Errorf("/metrics is answered %d %s", answer.Status, answer.Body)
 	}
 }

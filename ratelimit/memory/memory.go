@@ -141,15 +141,15 @@ func (s *Store) Len() int {
 
 // lock returns the keys of the hits, and their shards once each, which it has locked. The
 // order of the locks is that of the shards, so two calls cannot wait for each other.
-func (s *Store) lock(hits []ratelimit.Hit) ([]key, []*shard, error) {
-	keys := make([]key, len(hits))
+func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*shard, error) {
+	keys := make([]rowID, len(hits))
 	var at []int
 	for i := range hits {
 		h := &hits[i]
 		if h.Limit == nil {
 			return nil, nil, h.Validate()
 		}
-		keys[i] = key{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
+		keys[i] = rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
 		at = append(at, s.shardAt(keys[i]))
 	}
 	if len(hits) == 0 {
@@ -179,11 +179,11 @@ func unlock(shards []*shard) {
 }
 
 // shardAt is the index of a key's shard.
-func (s *Store) shardAt(k key) int {
+func (s *Store) shardAt(k rowID) int {
 	if len(s.shards) == 1 {
 		return 0
 	}
 	return int(maphash.String(s.seed, k.key) % uint64(len(s.shards)))
 }
 
-func (s *Store) shardOf(k key) *shard { return s.shards[s.shardAt(k)] }
+func (s *Store) shardOf(k rowID) *shard { return s.shards[s.shardAt(k)] }

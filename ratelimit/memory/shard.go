@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 )
 
-// key names a row.
-type key struct {
+// rowID names a row.
+type rowID struct {
 	durable     bool
 	prefix, key string
 }
@@ -21,31 +21,31 @@ type shard struct {
 	mu      sync.Mutex
 	closed  bool
 	max     int
-	rows    map[key]*entry
+	rows    map[rowID]*indexedRow
 	largest int // the most rows since the map was made
-	entries []*entry
+	entries []*indexedRow
 	next    int // where the sweep continues
 }
 
-// entry is a row and its index in entries.
-type entry struct {
-	key key
+// indexedRow is a row and its index in entries.
+type indexedRow struct {
+	key rowID
 	at  int
 	row algorithm.Row
 }
 
-func newShard(max int) *shard { return &shard{max: max, rows: map[key]*entry{}} }
+func newShard(max int) *shard { return &shard{max: max, rows: map[rowID]*indexedRow{}} }
 
 // row returns a key's row, and makes it if there is none. A later call of row may displace it.
 // A charge to a displaced row is lost.
-func (s *shard) row(k key, now int64) *algorithm.Row {
+func (s *shard) row(k rowID, now int64) *algorithm.Row {
 	e := s.rows[k]
 	if e == nil {
 		if len(s.entries) >= s.max {
 			s.displace(now)
 		}
 		k.key = strings.Clone(k.key) // the key may be a part of a long request
-		e = &entry{key: k, at: len(s.entries)}
+		e = &indexedRow{key: k, at: len(s.entries)}
 		s.rows[k] = e
 		s.entries = append(s.entries, e)
 		if len(s.entries) > s.largest {
@@ -56,13 +56,13 @@ func (s *shard) row(k key, now int64) *algorithm.Row {
 }
 
 // remove deletes a key's row, if there is one.
-func (s *shard) remove(k key) {
+func (s *shard) remove(k rowID) {
 	if e := s.rows[k]; e != nil {
 		s.removeEntry(e)
 	}
 }
 
-func (s *shard) removeEntry(e *entry) {
+func (s *shard) removeEntry(e *indexedRow) {
 	last := len(s.entries) - 1
 	moved := s.entries[last]
 	s.entries[e.at] = moved
@@ -83,8 +83,8 @@ func (s *shard) shrink() {
 		return
 	}
 	s.largest = len(s.entries)
-	s.rows = make(map[key]*entry, len(s.entries))
-	s.entries = append(make([]*entry, 0, len(s.entries)), s.entries...)
+	s.rows = make(map[rowID]*indexedRow, len(s.entries))
+	s.entries = append(make([]*indexedRow, 0, len(s.entries)), s.entries...)
 	for _, e := range s.entries {
 		s.rows[e.key] = e
 	}
@@ -96,25 +96,25 @@ const sweepSteps = 4
 
 // sweep deletes the expired rows among the next few.
 func (s *shard) sweep(now int64) {
-	for step := 0; step < sweepSteps && len(s.entries) > 0; step++ {
+	for i := 0; i < sweepSteps && len(s.entries) > 0; i++ {
 		if s.next >= len(s.entries) {
 			s.next = 0
 		}
 		e := s.entries[s.next]
 		if e.row.Expires <= now {
-			s.removeEntry(e) // the last row takes its place and is next
+			s.removeEntry(e) // the last row gets its index and is next
 		} else {
 			s.next++
 		}
 	}
 }
 
-// displaceSteps is how many rows displace looks at to find an expired one.
-const displaceSteps = 16
+// displaceTries is how many rows displace looks at to find an expired one.
+const displaceTries = 16
 
 // displace removes one row: an expired one among the next few, or else the next.
 func (s *shard) displace(now int64) {
-	for step := 0; step < displaceSteps; step++ {
+	for i := 0; i < displaceTries; i++ {
 		s.next++
 		if s.next >= len(s.entries) {
 			s.next = 0

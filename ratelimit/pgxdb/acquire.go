@@ -76,7 +76,7 @@ func (d *DB) withCause(ctx context.Context, err error) error {
 	return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failed).Error(), err)
 }
 
-// logins notes how the latest login ended. It is a tracer of pgx, which calls the tracer for
+// logins records how the latest login ended. It is a tracer of pgx, which calls the tracer for
 // each login, also if no call waits for the login any more.
 type logins struct {
 	failed atomic.Pointer[error] // nil after a login that succeeded
@@ -96,7 +96,7 @@ func (l *logins) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData
 	l.failed.Store(&data.Err)
 }
 
-// A tracer of pgx has to trace queries, too. Nothing is to be noted of them.
+// A tracer of pgx has to trace queries, too. They change nothing here.
 func (l *logins) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }

@@ -19,21 +19,21 @@ const refusalTime = 250 * time.Millisecond
 //
 // The server also counts logins under way. It can refuse all of several logins that come at the
 // same time, although it allows one connection. So calls fail only after the server has refused
-// a call that was alone in the gate.
+// a call while no other one was in the gate.
 //
 // A call is in the gate from enter to leave. Calls that wait enter in the order of arrival.
 type gate struct {
 	most int        // in the gate at once
 	idle func() int // how many idle connections the pool has
 
-	mu      sync.Mutex // guards all that follows
-	inside  int
-	known   int       // while refused is recent: how many connections there are
-	refused time.Time // when the server last refused a connection beside others
-	crowded bool      // several calls were in the gate at once since it was last empty
-	alone   bool      // only one call may be in the gate, until it leaves
-	waiting []*entrant
-	closed  bool
+	mu        sync.Mutex // guards all that follows
+	inside    int
+	known     int       // while refused is recent: how many connections there are
+	refused   time.Time // when the server last refused a connection beside others
+	crowded   bool      // several calls were in the gate at once since it was last empty
+	exclusive bool      // only one call may be in the gate, until it leaves
+	waiting   []*entrant
+	closed    bool
 }
 
 var errClosed = errors.New("pgxdb: the DB is closed")
@@ -89,12 +89,12 @@ func (g *gate) add() {
 // remove counts a call that leaves. The caller holds the mutex.
 func (g *gate) remove() {
 	g.inside--
-	g.alone = false
+	g.exclusive = false
 }
 
 // bound is how many calls may be in the gate. The caller holds the mutex.
 func (g *gate) bound() int {
-	if g.alone {
+	if g.exclusive {
 		return 1
 	}
 	if !g.refused.IsZero() && time.Since(g.refused) < refusalTime {
@@ -130,7 +130,7 @@ func (g *gate) leave() {
 
 // refuse takes a call out of the gate after its new connection has failed with err. It returns
 // nil if the call has to enter again: because there are other connections, idle or of calls in
-// the gate, or because the call was not alone. Otherwise err is for all calls that wait.
+// the gate, or because there were others beside the call. Otherwise err is for all calls that wait.
 func (g *gate) refuse(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -145,7 +145,7 @@ func (g *gate) refuse(err error) error {
 	}
 	g.refused = time.Time{}
 	if g.crowded && !g.closed {
-		g.alone = true
+		g.exclusive = true
 		g.admit()
 		return nil
 	}

@@ -96,7 +96,7 @@ func TestRefusedLogins(t *testing.T) {
 			if took := time.Since(began); took > 10*time.Second || p.refused > 100 {
 				t.Errorf("%d connections allowed: %v, %d refusals", allowed, took, p.refused)
 			}
-			if p.gate.inside != 0 || len(p.gate.waiting) != 0 || p.gate.alone {
+			if p.gate.inside != 0 || len(p.gate.waiting) != 0 || p.gate.exclusive {
 				t.Errorf("%d connections allowed: the gate is left with %+v", allowed, &p.gate)
 			}
 		})

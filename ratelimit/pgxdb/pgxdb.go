@@ -81,7 +81,7 @@ func Open(dsn string, o Options) (*DB, error) {
 	if !strings.Contains(dsn, "pool_max_conn_idle_time") {
 		config.MaxConnIdleTime = defaultIdleTime
 	}
-	// After a pause, a request should not wait for a login: one connection is kept, and
+	// After a quiet time, a request should not wait for a login: one connection is kept, and
 	// replaced when it is too old. There is none before the first call.
 	d := &DB{}
 	config.MinConns = 1

@@ -56,35 +56,35 @@ func newPrepared(sql string) *prepared {
 	}}
 }
 
-// request is one statement of a batch.
-type request struct {
+// sentStatement is one statement of a pipeline.
+type sentStatement struct {
 	statement *postgres.Statement
 	prepared  *prepared // nil to send it without preparing it
 	values    [][]byte
 	oids      []uint32
 }
 
-// batch is the statements of one pipeline.
-type batch struct {
+// pipeline is the statements of one round trip.
+type pipeline struct {
 	encoder  encoder
 	prepared map[string]*prepared // of the connection
-	requests []request            // those that can be sent
+	requests []sentStatement      // those that can be sent
 	lost     bool                 // the server did not have our prepared statements
 	close    bool                 // the connection must not be used again
 }
 
-var batches = sync.Pool{New: func() any { return new(batch) }}
+var pipelines = sync.Pool{New: func() any { return new(pipeline) }}
 
-// free returns the batch to its pool.
-func (b *batch) free() {
+// free returns the pipeline to its pool.
+func (b *pipeline) free() {
 	clear(b.requests)
 	b.encoder.reset()
-	*b = batch{encoder: b.encoder, requests: b.requests[:0]}
-	batches.Put(b)
+	*b = pipeline{encoder: b.encoder, requests: b.requests[:0]}
+	pipelines.Put(b)
 }
 
 // statements are those that can be sent.
-func (b *batch) statements() []*postgres.Statement {
+func (b *pipeline) statements() []*postgres.Statement {
 	var all []*postgres.Statement
 	for _, r := range b.requests {
 		all = append(all, r.statement)
@@ -92,9 +92,9 @@ func (b *batch) statements() []*postgres.Statement {
 	return all
 }
 
-// add takes in the transactions that can be sent. A statement that cannot be sent
+// add adds the transactions that can be sent. A statement that cannot be sent
 // gets its error, and its transaction is rolled back.
-func (b *batch) add(statements []*postgres.Statement, unnamed bool) {
+func (b *pipeline) add(statements []*postgres.Statement, unnamed bool) {
 	first := 0 // of the transaction
 	for i, s := range statements {
 		if s.Joined && i < len(statements)-1 {
@@ -105,10 +105,10 @@ func (b *batch) add(statements []*postgres.Statement, unnamed bool) {
 	}
 }
 
-func (b *batch) addTransaction(statements []*postgres.Statement, unnamed bool) {
+func (b *pipeline) addTransaction(statements []*postgres.Statement, unnamed bool) {
 	before := len(b.requests)
 	for i, s := range statements {
-		r := request{statement: s}
+		r := sentStatement{statement: s}
 		var err error
 		if r.values, r.oids, err = b.encoder.encode(s); err != nil {
 			b.requests = b.requests[:before]
@@ -135,14 +135,14 @@ func rollBack(statements []*postgres.Statement, i int, err error, code string) {
 }
 
 // isLast reports whether request i is the last one of its transaction.
-func (b *batch) isLast(i int) bool {
+func (b *pipeline) isLast(i int) bool {
 	return i == len(b.requests)-1 || !b.requests[i].statement.Joined
 }
 
 var binaryFormat = []int16{1}
 
 // send puts the requests into the pipeline's buffer.
-func (b *batch) send(p *pgconn.Pipeline) {
+func (b *pipeline) send(p *pgconn.Pipeline) {
 	for i, r := range b.requests {
 		switch q := r.prepared; {
 		case q == nil:
@@ -161,7 +161,7 @@ func (b *batch) send(p *pgconn.Pipeline) {
 }
 
 // read reads the answers to all requests.
-func (b *batch) read(p *pgconn.Pipeline) attemptResult {
+func (b *pipeline) read(p *pgconn.Pipeline) attemptResult {
 	var result attemptResult
 	all := b.statements()
 	for first := 0; first < len(all); {
@@ -184,7 +184,7 @@ func (b *batch) read(p *pgconn.Pipeline) attemptResult {
 // readTransaction reads the answers to the requests from first to last. answered is
 // the first request without a result, failure the server's error if the transaction
 // failed, and err the error of the connection if it failed.
-func (b *batch) readTransaction(p *pgconn.Pipeline, first, last int) (answered int, failure *pgconn.PgError, err error) {
+func (b *pipeline) readTransaction(p *pgconn.Pipeline, first, last int) (answered int, failure *pgconn.PgError, err error) {
 	answered = first
 	for {
 		results, err := p.GetResults()
@@ -237,7 +237,7 @@ func appendRow(result []byte, columns [][]byte) []byte {
 
 // transactionFailed handles the failure of a statement that fails its transaction,
 // which is from first to last.
-func (b *batch) transactionFailed(all []*postgres.Statement, first, failed, last int, e *pgconn.PgError, result *attemptResult) {
+func (b *pipeline) transactionFailed(all []*postgres.Statement, first, failed, last int, e *pgconn.PgError, result *attemptResult) {
 	retry, lost, stale := false, false, false
 	if q := b.requests[failed].prepared; q != nil {
 		retry = sqlstate.IsLostStatement(e.Code)
@@ -264,7 +264,7 @@ func (b *batch) transactionFailed(all []*postgres.Statement, first, failed, last
 // first transaction without a full answer, and all statements after it. started says whether one
 // statement of that transaction was answered. If the server ended the session for a reason of
 // its own, a transaction that was not committed had no effect.
-func (b *batch) connectionFailed(left []*postgres.Statement, started bool, err error, result attemptResult) attemptResult {
+func (b *pipeline) connectionFailed(left []*postgres.Statement, started bool, err error, result attemptResult) attemptResult {
 	setFailed(left, err)
 	failed := attemptResult{err: err}
 	if e := serverError(err); e != nil && !started {

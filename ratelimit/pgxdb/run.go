@@ -19,7 +19,7 @@ const maxAttempts = 4
 // preparing them.
 const maxLost = 2
 
-// errPending is the Err of a statement until its outcome is known.
+// errPending is the Err of a statement until its result is known.
 var errPending = errors.New("pgxdb: no answer from the server")
 
 // attemptResult is the result of one attempt to run statements.
@@ -44,8 +44,8 @@ func (d *DB) Run(ctx context.Context, statements []*postgres.Statement) error {
 	}
 }
 
-// attempt runs statements on a connection of the pool. Each of them has its outcome
-// then, unless it is retried.
+// attempt runs statements on a connection of the pool. Afterwards the Err of each is
+// set, unless the statement is retried.
 func (d *DB) attempt(ctx context.Context, statements []*postgres.Statement, unnamed bool) attemptResult {
 	for _, s := range statements {
 		s.Err, s.Code, s.Result, s.Rows = errPending, "", s.Result[:0], 0
@@ -56,7 +56,7 @@ func (d *DB) attempt(ctx context.Context, statements []*postgres.Statement, unna
 		return attemptResult{err: err}
 	}
 	defer d.release(conn)
-	b := batches.Get().(*batch)
+	b := pipelines.Get().(*pipeline)
 	defer b.free()
 	b.prepared = preparedOn(conn)
 	b.add(statements, unnamed)

@@ -29,25 +29,25 @@ type blocked struct {
 	seed maphash.Seed
 
 	mu   sync.Mutex // guards all that follows
-	rows map[lease.Row]*blockedRow
+	rows map[lease.RowID]*blockedRow
 	last int64 // when the last of the rows ends
 
-	// A refusal may be on its way to be remembered while the row is cleared. So each
-	// batch begins at a step, and each clearing of a row is a step, remembered by a hash
-	// of the row in bounded memory: a batch does not add a row that may have been cleared
-	// after the batch began.
-	step    int64 // atomic
-	cleared [256]int64
+	// A batch may be about to remember a refusal when the row is cleared. So each batch and
+	// each clearing of a row has a number, in the order in which they begin. cleared has the
+	// number of the last clearing, by a hash of the row: a batch does not add a row that may
+	// have been cleared after the batch began.
+	sequence int64 // the last number; atomic
+	cleared  [256]int64
 }
 
 // blockedRow is a row that refused a hit. It does not change. Times are microseconds: of
 // the server's clock, or of blocked's own (see clock).
 type blockedRow struct {
-	view    algorithm.View // the row, as the limit saw it at the server's time view.Now
-	cost    int64          // what was refused
-	passes  int64          // server's time at which that cost passes
-	at      int64          // own time of the refusal
-	trusted int64          // own time until which the refusal is believed, at most end
+	view     algorithm.View // the row, as the limit saw it at the server's time view.Now
+	cost     int64          // what was refused
+	passesAt int64          // the server's time from which on that cost passes
+	at       int64          // own time of the refusal
+	trusted  int64          // own time until which the refusal is believed, at most end
 }
 
 // trust is how long a refusal is believed while the database can be asked, in
@@ -55,14 +55,14 @@ type blockedRow struct {
 const trust = int64(time.Second / time.Microsecond)
 
 func newBlocked(max int) *blocked {
-	return &blocked{max: max, born: time.Now(), seed: maphash.MakeSeed(), rows: map[lease.Row]*blockedRow{}}
+	return &blocked{max: max, born: time.Now(), seed: maphash.MakeSeed(), rows: map[lease.RowID]*blockedRow{}}
 }
 
 // clock is the time since b was made, in microseconds.
 func (b *blocked) clock() int64 { return int64(time.Since(b.born) / time.Microsecond) }
 
 // end is when a row refuses nothing any more, by blocked's own clock.
-func (r *blockedRow) end() int64 { return r.at + r.passes - r.view.Now }
+func (r *blockedRow) end() int64 { return r.at + r.passesAt - r.view.Now }
 
 // refuse decides the calls with a hit that is known not to fit, and returns how many these are.
 // It does not refuse a call that has decisions, a reset, or a call with a refund, because the
@@ -83,7 +83,7 @@ func (b *blocked) refuse(calls []*batch.Call, believe bool) int {
 		}
 		for i := range c.Hits {
 			h := &c.Hits[i]
-			row := b.rows[lease.Row{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}]
+			row := b.rows[lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}]
 			if row == nil {
 				continue
 			}
@@ -149,26 +149,26 @@ func refuses(b *blocked, row *blockedRow, h *ratelimit.Hit, now int64, believe b
 	return true
 }
 
-// slot is the index of a row in cleared.
-func (b *blocked) slot(id lease.Row) int {
+// clearedIndex is the index of a row in cleared.
+func (b *blocked) clearedIndex(id lease.RowID) int {
 	return int(maphash.String(b.seed, id.Key) % uint64(len(b.cleared)))
 }
 
-// remember adds a row that refused a cost with RetryAfter wait, in a batch that began at
-// that step. The refusal is believed for up to so many microseconds.
-func (b *blocked) remember(id lease.Row, view *algorithm.View, cost int64, wait time.Duration, began, believed int64) {
+// remember adds a row that refused a cost with RetryAfter wait, in the batch with
+// that number in sequence. The refusal is believed for up to so many microseconds.
+func (b *blocked) remember(id lease.RowID, view *algorithm.View, cost int64, wait time.Duration, sequence, believed int64) {
 	if b == nil || wait <= 0 || wait == ratelimit.Never {
 		return
 	}
 	now := b.clock()
 	micros := int64(wait / time.Microsecond)
-	r := &blockedRow{view: *view, cost: cost, passes: view.Now + micros, at: now, trusted: now + micros}
+	r := &blockedRow{view: *view, cost: cost, passesAt: view.Now + micros, at: now, trusted: now + micros}
 	if micros > believed {
 		r.trusted = now + believed
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.cleared[b.slot(id)] > began {
+	if b.cleared[b.clearedIndex(id)] > sequence {
 		return
 	}
 	if len(b.rows) >= b.max {
@@ -202,13 +202,13 @@ func (b *blocked) makeRoom(now int64) {
 }
 
 // clear forgets a row to which quota was given back.
-func (b *blocked) clear(id lease.Row) {
+func (b *blocked) clear(id lease.RowID) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.cleared[b.slot(id)] = atomic.AddInt64(&b.step, 1)
+	b.cleared[b.clearedIndex(id)] = atomic.AddInt64(&b.sequence, 1)
 	delete(b.rows, id)
 }
 
@@ -217,7 +217,7 @@ func (b *blocked) size() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.rows) > 0 && b.clock() >= b.last {
-		b.rows = map[lease.Row]*blockedRow{}
+		b.rows = map[lease.RowID]*blockedRow{}
 	}
 	return len(b.rows)
 }

@@ -17,7 +17,7 @@ const (
 	cleanupRounds = 100
 	// cleanupTimeout is for one statement.
 	cleanupTimeout = 5 * time.Second
-	// sweepInterval is the least time between two steps of the sweep.
+	// sweepInterval is the least time between two prefixes of the sweep.
 	sweepInterval = time.Second
 )
 
@@ -32,19 +32,19 @@ type cleaner struct {
 	mu      sync.Mutex
 	running bool // guarded by mu
 
-	// How far the cleaner has gone through all prefixes, used or not: one in each step.
+	// How far the cleaner has gone through all prefixes, used or not.
 	// Only the cleanup that runs uses these.
 	durable bool      // the table
 	prefix  string    // the last prefix; "" is none
-	next    time.Time // of the next step
+	next    time.Time // when the next prefix is due
 }
 
 // after cleans up after the statements of a plan. Its callers call it with the probability
 // that the cleaner has.
 func (c *cleaner) after(p *plan) {
 	var due []*Statement
-	for _, pass := range p.passes {
-		for _, g := range pass {
+	for _, stage := range p.stages {
+		for _, g := range stage {
 			if g.kind == take {
 				due = append(due, g.cleanup(c.texts)...)
 			}
@@ -87,7 +87,7 @@ func (g *group) cleanup(texts *statements) []*Statement {
 	return all
 }
 
-// cleanUp deletes the expired rows that are due, and makes a step of the sweep.
+// cleanUp deletes the expired rows that are due, and those of the next prefix of the sweep.
 func (c *cleaner) cleanUp(due []*Statement) error {
 	if err := c.deleteExpired(due); err != nil {
 		return err

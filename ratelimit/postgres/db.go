@@ -14,11 +14,11 @@ import (
 type DB interface {
 	// Run sends the statements in one pipeline over one connection, in order, and
 	// reads their results. Each statement is a transaction of its own unless
-	// Statement.Joined says otherwise, so a statement that fails leaves those of
-	// other transactions alone: its Err is set and Run goes on.
+	// Statement.Joined says otherwise, so a statement that fails does not undo those
+	// of other transactions: its Err is set and Run goes on.
 	//
 	// Run returns an error only if the connection failed or ctx ended. Err is then set in every
-	// statement with an unknown outcome. A DB sends a transaction again by itself only if the
+	// statement of which it is not known whether it took effect. A DB sends a transaction again by itself only if the
 	// first attempt certainly had no effect.
 	Run(ctx context.Context, statements []*Statement) error
 
@@ -29,7 +29,7 @@ type DB interface {
 	Close()
 }
 
-// Statement is one SQL statement, its parameters and its outcome.
+// Statement is one SQL statement, its parameters and its result.
 type Statement struct {
 	// SQL is the text, with $1, $2 … for the parameters. A store uses few texts, so a DB
 	// prepares each text once for each connection.
@@ -49,7 +49,7 @@ type Statement struct {
 	Result []byte
 	// Rows is how many rows Result holds.
 	Rows int
-	// Err is the outcome, set by DB.Run: nil if the statement took effect. If a statement of a
+	// Err is set by DB.Run: nil if the statement took effect. If a statement of a
 	// transaction fails, it has the server's error, and the others have ErrRolledBack. Result
 	// still holds the rows of the statements before the failed one.
 	Err error

@@ -28,7 +28,7 @@ func (e *engine) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time)
 	addBatch(e.counts, size, wait, time.Since(began))
 }
 
-// run decides the requests, and finishes those with a known outcome. The others are left to end.
+// run decides the requests, and finishes those that are decided. end finishes the others.
 func run(d *dispatch) {
 	if atomic.LoadInt32(&d.engine.tables.ready) == 0 {
 		if err := d.engine.tables.wait(d.ctx); err != nil {
@@ -37,7 +37,7 @@ func run(d *dispatch) {
 		}
 	}
 	err := d.decideRequests(d.refuseLocked(d.requests), false)
-	if err == nil && len(d.waiting)+len(d.looking) > 0 {
+	if err == nil && len(d.waiting)+len(d.suspects) > 0 {
 		err = d.decideWaiting()
 	}
 	if err != nil {
@@ -45,20 +45,20 @@ func run(d *dispatch) {
 	}
 }
 
-// decideRequests decides requests in one round trip, or a few, and finishes those with a known
-// outcome. Those that have waited for a lock in vain are in d.waiting after it. With single, which is
-// for requests that have failed with others, each hit has a statement of its own, and nothing of
-// leases travels with them.
-func (d *dispatch) decideRequests(requests []*request, single bool) error {
-	singles, several := split(requests)
-	if !single {
+// decideRequests decides requests in one round trip, or a few, and finishes those that are decided.
+// Afterwards d.waiting has those that have waited for a lock in vain. With oneByOne, which is for
+// requests that have failed with others, each hit has a statement of its own, and nothing is charged
+// or given back for leases.
+func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
+	singles, several := singlesAndSeveral(requests)
+	if !oneByOne {
 		several = d.refuseKnown(several)
 	}
 	p := newPlan()
-	p.single = single
+	p.oneByOne = oneByOne
 	asks := d.planReturns(p, requests)
 	addRequests(p, singles)
-	transactions := d.firstTransactions(several, single)
+	transactions := d.firstTransactions(several, oneByOne)
 	surplus := p // what is charged for leases: after the transactions, if there are some
 	if len(asks) > 0 && len(transactions) > 0 {
 		surplus = newPlan()
@@ -94,8 +94,8 @@ func (d *dispatch) decideRequests(requests []*request, single bool) error {
 	return nil
 }
 
-// finishTransactions takes in the results of transactions that were sent, and sends what is to be
-// done after them.
+// finishTransactions reads the results of transactions that were sent, and sends what they need
+// after that.
 func (d *dispatch) finishTransactions(transactions []*transaction) error {
 	for len(transactions) > 0 {
 		var next []*transaction
@@ -117,9 +117,9 @@ func (d *dispatch) finishTransactions(transactions []*transaction) error {
 	return nil
 }
 
-// split returns the requests that are decided by themselves, which are those of one hit, of none, and
+// singlesAndSeveral returns the requests that are decided by themselves, which are those of one hit, of none, and
 // resets, and the others, which are all or nothing.
-func split(requests []*request) ([]*request, []*request) {
+func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	var singles, several []*request
 	for i, r := range requests {
 		switch {
@@ -174,11 +174,11 @@ func (d *dispatch) finishSingles(p *plan, requests []*request) error {
 		if err := d.execute(p.divide(d.engine.texts, d.settings)); err != nil {
 			return err
 		}
-		d.lookAtWaits(p)
+		d.suspectWaits(p)
 	}
 	p.read()
 	decideGranted(requests)
-	held := d.holdsLeases()
+	leasing := d.holdsLeases()
 	finishing := d.finishing[:0]
 	for _, r := range requests {
 		c := r.call
@@ -191,7 +191,7 @@ func (d *dispatch) finishSingles(p *plan, requests []*request) error {
 				continue
 			}
 		}
-		if held {
+		if leasing {
 			d.addLeased(r, d.sent)
 		}
 		finishing = append(finishing, c)
@@ -225,7 +225,7 @@ func (d *dispatch) decideUnusual(r *request) error {
 			e := r.positions[i].entry
 			c.Decisions = append(c.Decisions, decideOne(h, &e.view))
 			if e.kind == take {
-				d.engine.blocked.remember(e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.began, d.engine.believed(h.Limit))
+				d.engine.blocked.remember(e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.sequence, d.engine.believed(h.Limit))
 			}
 		}
 	}
@@ -245,8 +245,8 @@ func decideOne(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
 func (p *plan) divide(texts *statements, settings []int64) []*Statement {
 	var all []*Statement
 	var divided []*group
-	for _, pass := range p.passes {
-		for _, g := range pass {
+	for _, stage := range p.stages {
+		for _, g := range stage {
 			code := g.statement.Code
 			if len(g.entries) < 2 || code == sqlstate.LockNotAvailable || !sqlstate.IsAboutEntry(code) {
 				continue
@@ -263,7 +263,7 @@ func (p *plan) divide(texts *statements, settings []int64) []*Statement {
 		}
 	}
 	if len(divided) > 0 {
-		p.passes = append(p.passes, divided)
+		p.stages = append(p.stages, divided)
 	}
 	return all
 }

@@ -20,11 +20,11 @@ type engine struct {
 	cleaner *cleaner
 	texts   *statements
 	blocked *blocked         // nil if the database is asked about every hit
-	leases  *lease.Table     // nil if there are none
+	leases  *lease.Set       // nil if there are none
 	now     func() time.Time // Options.Now
 	counts  *counts
 	locks   locks
-	looks   int32 // 1 if transactions look before they take; atomic, see transaction.go
+	looks   int32 // 1 if transactions read the rows before they take; atomic, see transaction.go
 }
 
 // dispatch is the work on one batch. The worker owns it.
@@ -32,18 +32,18 @@ type dispatch struct {
 	engine   *engine
 	queue    *batch.Queue
 	ctx      context.Context // ends at the batch's deadline
-	began    int64           // the batch's step, see blocked
+	sequence int64           // the batch's number, see blocked.sequence
 	sent     int64           // the lease clock, read before the first statement was sent
 	settings []int64         // the first parameter of statements, see clockSQL
 	requests []*request
 
-	lockWait  time.Duration      // the longest wait of a statement for a lock
-	waiting   []*request         // those that have waited for a lock in vain, see locks.go
-	looking   map[lease.Row]bool // the rows at whose locks seeLocks is to look
-	failed    bool               // a statement of the last execute has failed
-	stats     Stats              // what the batch adds to the counts
-	finishing []*batch.Call      // memory for finishSingles
-	memory    []*request         // for requests
+	lockWait  time.Duration        // the longest wait of a statement for a lock
+	waiting   []*request           // those that have waited for a lock in vain, see locks.go
+	suspects  map[lease.RowID]bool // the rows of which seeLocks is to find out whether they are locked
+	failed    bool                 // a statement of the last execute has failed
+	stats     Stats                // what the batch adds to the counts
+	finishing []*batch.Call        // memory for finishSingles
+	memory    []*request           // for requests
 }
 
 // dispatches are free for the next batch.
@@ -55,9 +55,9 @@ func newDispatch(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.
 	d.engine = e
 	d.queue = q
 	d.ctx = ctx
-	d.began = 0
+	d.sequence = 0
 	if e.blocked != nil {
-		d.began = atomic.AddInt64(&e.blocked.step, 1)
+		d.sequence = atomic.AddInt64(&e.blocked.sequence, 1)
 	}
 	d.sent = d.leaseTime()
 	d.stats = Stats{Batches: 1, Requests: int64(len(calls))}
@@ -68,7 +68,7 @@ func newDispatch(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.
 	}
 	d.failed = false
 	d.waiting = nil
-	d.looking = nil
+	d.suspects = nil
 	for len(d.memory) < len(calls) {
 		d.memory = append(d.memory, &request{})
 	}
@@ -99,7 +99,7 @@ func (d *dispatch) execute(statements []*Statement) error {
 }
 
 // count adds what the batch has done so far to the counts: before callers go on, which may
-// look at the counts.
+// read the counts.
 func (d *dispatch) count() {
 	d.engine.counts.add(d.stats)
 	d.stats = Stats{}
@@ -166,7 +166,7 @@ func (d *dispatch) finish(requests []*request, err error) {
 	batch.Finish(d.queue, calls, nil)
 }
 
-// fail ends the wait of requests that have no outcome.
+// fail ends the wait of the requests that are not decided, with an error.
 func (d *dispatch) fail(requests []*request, err error) {
 	if d.ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 		err = ratelimit.ErrTimeout

@@ -7,29 +7,29 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// kind is what a statement does to its entries.
-type kind uint8
+// statementKind is what a statement does to its entries.
+type statementKind uint8
 
 const (
-	take kind = iota
+	take statementKind = iota
 	look
 	refund
 	reset
 )
 
 // rowOf is the row of a hit. The hit has its key as it is stored.
-func rowOf(h *ratelimit.Hit) lease.Row {
-	return lease.Row{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
+func rowOf(h *ratelimit.Hit) lease.RowID {
+	return lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
 }
 
 // entry is what one statement does to one row: n hits of equal cost, a look, a refund or
 // a reset.
 type entry struct {
-	kind kind
-	id   lease.Row
-	pass int
-	n    int64
-	cost int64
+	kind  statementKind
+	id    lease.RowID
+	stage int
+	n     int64
+	cost  int64
 
 	// Of leases: how many of n are a surplus for a lease, or the claim of a refund of leased
 	// units.
@@ -68,7 +68,7 @@ type request struct {
 
 // refusal is a row that refused a hit.
 type refusal struct {
-	id   lease.Row
+	id   lease.RowID
 	view algorithm.View
 	hit  int // the index of the hit
 }

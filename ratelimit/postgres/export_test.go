@@ -51,10 +51,10 @@ func PlanOf(calls []*batch.Call, inline bool) string {
 			}
 		}
 		for _, at := range r.positions {
-			text += fmt.Sprint(at.entry.id, at.entry.kind, at.entry.pass, at.entry.cost, at.nth, at.refund != nil, ";")
+			text += fmt.Sprint(at.entry.id, at.entry.kind, at.entry.stage, at.entry.cost, at.nth, at.refund != nil, ";")
 		}
 	}
-	for _, pass := range p.passes {
+	for _, pass := range p.stages {
 		for _, g := range pass {
 			text += fmt.Sprint("\n", g.kind, g.definition.Name)
 			for _, e := range g.entries {
@@ -93,7 +93,7 @@ func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
 	q := batch.NewQueue(batch.Options{Timeout: time.Minute})
 	d := newDispatch(s.engine, q, context.Background(), nil)
 	p := newPlan()
-	row := lease.Row{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()}
+	row := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()}
 	addReturn(p, &lease.Return{Row: row, Limit: h.Limit, Units: lease.Units{N: units, Claim: claim}})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -25,7 +25,7 @@ type group struct {
 	prefixes                    []string
 	cost, quotas, spans, events []int64
 	claims                      []int64  // of refunds
-	units, zones                []string // on the calendar
+	units, timeZones            []string // on the calendar
 	anchors                     []int64
 
 	sorted []*entry // memory for entries
@@ -100,8 +100,8 @@ func appendNeeds(g *group, args []any, l *ratelimit.Limit) []any {
 			args = append(args, l.Events)
 		case algorithm.UnitParameter:
 			args = append(args, calendarUnits[l.Calendar])
-		case algorithm.ZoneParameter:
-			args = append(args, zoneOf(l))
+		case algorithm.TimeZoneParameter:
+			args = append(args, timeZoneOf(l))
 		case algorithm.AnchorParameter:
 			args = append(args, l.Anchor)
 		}
@@ -118,7 +118,7 @@ func appendArrays(g *group, args []any) []any {
 	g.events = g.events[:0]
 	g.claims = g.claims[:0]
 	g.units = g.units[:0]
-	g.zones = g.zones[:0]
+	g.timeZones = g.timeZones[:0]
 	g.anchors = g.anchors[:0]
 	for _, e := range g.entries {
 		l := e.view.Limit
@@ -129,7 +129,7 @@ func appendArrays(g *group, args []any) []any {
 		g.events = append(g.events, l.Events)
 		g.claims = append(g.claims, e.claim)
 		g.units = append(g.units, calendarUnits[l.Calendar])
-		g.zones = append(g.zones, zoneOf(l))
+		g.timeZones = append(g.timeZones, timeZoneOf(l))
 		g.anchors = append(g.anchors, l.Anchor)
 	}
 	args = append(args, g.prefixes, g.keys)
@@ -144,8 +144,8 @@ func appendArrays(g *group, args []any) []any {
 				args = append(args, g.events)
 			case algorithm.UnitParameter:
 				args = append(args, g.units)
-			case algorithm.ZoneParameter:
-				args = append(args, g.zones)
+			case algorithm.TimeZoneParameter:
+				args = append(args, g.timeZones)
 			case algorithm.AnchorParameter:
 				args = append(args, g.anchors)
 			}
@@ -157,8 +157,8 @@ func appendArrays(g *group, args []any) []any {
 // calendarUnits are the units of date_trunc, by ratelimit.Calendar.
 var calendarUnits = []string{"", "day", "week", "month", "year"}
 
-// zoneOf is the time zone of a limit as Postgres knows it.
-func zoneOf(l *ratelimit.Limit) string {
+// timeZoneOf is the time zone of a limit as Postgres knows it.
+func timeZoneOf(l *ratelimit.Limit) string {
 	if l.Zone == "" {
 		return "UTC"
 	}

@@ -55,13 +55,13 @@ func openQueue(store ratelimit.Store, timeout time.Duration, fill, deliver func(
 func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
 	storeKeys(calls)
 	leased := 0
-	if table := s.engine.leases; table != nil {
+	if leases := s.engine.leases; leases != nil {
 		for _, c := range calls {
 			if len(c.Hits) == 0 || c.Hits[0].Limit.Lease <= 0 || c.Reset {
 				continue
 			}
 			c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
-			if lease.Take(table, c.Hits, c.Decisions) {
+			if lease.Take(leases, c.Hits, c.Decisions) {
 				leased++
 			} else {
 				c.Decisions = c.Decisions[:0]

@@ -12,7 +12,7 @@ import (
 // Limits with a Lease are decided in memory as long as there are units, see package lease. The
 // units travel with the batches of other requests:
 //
-//   - What is to be given back is the first pass of a plan, so that it is there for the
+//   - What is to be given back is the first stage of a plan, so that it is there for the
 //     requests of the batch.
 //   - What is to be charged comes after all requests: as further hits of the entry of the
 //     requests on the row, or as an entry of its own. The row grants partially, the requests
@@ -21,10 +21,10 @@ import (
 //
 // No request waits for a lease. If no batch comes, the store sends one without requests.
 
-func init() { lease.TableOf = tableOf }
+func init() { lease.SetOf = leasesOf }
 
-// tableOf is lease.TableOf.
-func tableOf(store ratelimit.Store) *lease.Table {
+// leasesOf is lease.SetOf.
+func leasesOf(store ratelimit.Store) *lease.Set {
 	if s, ok := store.(*Store); ok {
 		return s.engine.leases
 	}
@@ -32,21 +32,21 @@ func tableOf(store ratelimit.Store) *lease.Table {
 }
 
 // newLeases returns the leases of a store, or nil if it has none.
-func newLeases(s *Store, o Options) *lease.Table {
+func newLeases(s *Store, o Options) *lease.Set {
 	if o.MaxLeases < 0 {
 		return nil
 	}
-	return lease.New(lease.Options{Max: o.MaxLeases, Horizon: o.LeaseHorizon, Keep: func() { keepLeases(s) }})
+	return lease.New(lease.Options{Max: o.MaxLeases, Horizon: o.LeaseHorizon, Maintain: func() { maintainLeases(s) }})
 }
 
 // leaseTimeout is for a batch without requests.
 const leaseTimeout = time.Second
 
-// keepLeases sends what no other batch takes, and ends leases. It runs while there are leases.
-func keepLeases(s *Store) {
+// maintainLeases sends what no other batch takes, and ends leases. It runs while there are leases.
+func maintainLeases(s *Store) {
 	call := batch.NewCall()
 	err := batch.PanicError(func() {
-		lease.Keep(s.engine.leases, func() bool { return s.engine.server.closing.Err() == nil }, func() { sendLeases(s, call) })
+		lease.Maintain(s.engine.leases, func() bool { return s.engine.server.closing.Err() == nil }, func() { sendLeases(s, call) })
 	})
 	s.engine.cleaner.report(err)
 }
@@ -62,10 +62,10 @@ func sendLeases(s *Store, call *batch.Call) {
 // planReturns plans the refunds of leased units, before all else in a plan, and returns the
 // charges that are to be made for leases. It skips a row that another transaction has locked, so
 // that no request has to wait for the row: the units of this row are lost. It ends the leases of
-// the rows on which the batch has refunds or resets. A plan of single hits gets neither.
+// the rows on which the batch has refunds or resets. A plan in which each entry has a statement of its own gets neither.
 func (d *dispatch) planReturns(p *plan, requests []*request) []lease.Ask {
-	table := d.engine.leases
-	if table == nil || p.single || !lease.Any(table) {
+	leases := d.engine.leases
+	if leases == nil || p.oneByOne || !lease.Any(leases) {
 		return nil
 	}
 	gives := false
@@ -78,7 +78,7 @@ func (d *dispatch) planReturns(p *plan, requests []*request) []lease.Ask {
 			}
 		}
 	}
-	asks, returns := lease.Work(table, gives)
+	asks, returns := lease.Work(leases, gives)
 	for i := range returns {
 		if _, locked := d.engine.locks.has(returns[i].Row); !locked {
 			addReturn(p, &returns[i])
@@ -124,14 +124,14 @@ func addAsks(p *plan, asks []lease.Ask) {
 	}
 }
 
-// updateLeases takes the answers to a plan into the leases. d.sent was read before its statements
-// were sent.
+// updateLeases updates the leases with the results of a plan. d.sent was read before the plan's
+// statements were sent.
 func (d *dispatch) updateLeases(p *plan) {
-	table := d.engine.leases
-	if table == nil || lease.Count(table) == 0 && !p.leases {
+	leases := d.engine.leases
+	if leases == nil || lease.Count(leases) == 0 && !p.leases {
 		return
 	}
-	for _, e := range p.entries[:p.used] {
+	for _, e := range p.entries[:p.usedEntries] {
 		l := e.view.Limit
 		if e.ask != nil {
 			l = e.ask.Limit // a limit that differs in its Lease only may be in the entry
@@ -141,7 +141,7 @@ func (d *dispatch) updateLeases(p *plan) {
 			d.engine.blocked.clear(e.id) // the row has more again
 			continue
 		case e.ask != nil && e.err != nil:
-			lease.Postpone(table, e.id)
+			lease.Postpone(leases, e.id)
 			continue
 		case e.kind != take || l.Lease <= 0 || e.err != nil || !e.answered:
 			continue
@@ -151,18 +151,18 @@ func (d *dispatch) updateLeases(p *plan) {
 		if e.ask != nil {
 			waited -= e.ask.N
 			if e.granted > waited {
-				a.Leased = leased(table, e, e.granted-waited, d.sent)
+				a.Leased = leased(leases, e, e.granted-waited, d.sent)
 			}
 		}
 		a.Refused = e.granted < waited
-		lease.Update(table, &a)
+		lease.Update(leases, &a)
 	}
 }
 
 // leased returns the units that an entry has charged for a lease.
-func leased(table *lease.Table, e *entry, n, sent int64) lease.Units {
+func leased(leases *lease.Set, e *entry, n, sent int64) lease.Units {
 	l := e.view.Limit
-	life, claim := algorithm.Of(l).Lease(l, &e.view.Row, e.view.Now, lease.MostLife(table, l))
+	life, claim := algorithm.Of(l).Lease(l, &e.view.Row, e.view.Now, lease.MostLife(leases, l))
 	return lease.Units{N: n, Ends: sent + life, Claim: claim}
 }
 
@@ -179,8 +179,8 @@ func (d *dispatch) holdsLeases() bool {
 	return d.engine.leases != nil && lease.Count(d.engine.leases) > 0
 }
 
-// addLeased adds what is held of the rows to what decisions say is left of them. sent is the lease
-// clock from before their statements: units that came later may be in what is left already.
+// addLeased adds the units that are held to the Remaining of the decisions on a request. sent is the
+// lease clock, read before the statements were sent: Remaining may have later units already.
 func (d *dispatch) addLeased(r *request, sent int64) {
 	c := r.call
 	for i := range c.Decisions {
@@ -194,7 +194,7 @@ func (d *dispatch) addLeased(r *request, sent int64) {
 	}
 }
 
-// dropRefused gives back what is held of the rows that refused a request of several limits: the
+// dropRefused gives back the units that are held of the rows that refused a request of several limits: the
 // request may pass then.
 func (d *dispatch) dropRefused(r *request) {
 	for i := range r.refusals {
@@ -215,14 +215,14 @@ func (e *engine) believed(l *ratelimit.Limit) int64 {
 
 // endLeases gives all units back, before the store is closed.
 func endLeases(s *Store) {
-	table := s.engine.leases
-	if table == nil {
+	leases := s.engine.leases
+	if leases == nil {
 		return
 	}
-	lease.End(table)
+	lease.End(leases)
 	for until := time.Now().Add(leaseTimeout); time.Now().Before(until) && s.engine.server.unavailable() == nil; {
 		switch {
-		case lease.Due(table):
+		case lease.Due(leases):
 			batch.Enter(s.leasing, batch.NewCall())
 		case batch.Busy(s.leasing):
 			time.Sleep(time.Millisecond) // a batch in flight may bring more units

@@ -90,7 +90,7 @@ func awaitUnits(t *testing.T, s *site, store *postgres.Store, passed int64, hits
 // renews reports whether a store wants to renew a lease. The charge for it may be on its way.
 func renews(store *postgres.Store) bool {
 	wants := false
-	for _, shard := range lease.TableOf(store).Shards {
+	for _, shard := range lease.SetOf(store).Shards {
 		shard.Mu.Lock()
 		for _, l := range shard.Rows {
 			wants = wants || l.First.N+l.Then.N <= l.Low

@@ -42,8 +42,8 @@ func lockWait(timeout time.Duration) time.Duration {
 var errLocked = fmt.Errorf("%w: another transaction has locked the row of a key", ratelimit.ErrTimeout)
 
 const (
-	// lockMemory is for how long a row counts as locked without another look at its lock. A row
-	// that no query shows counts as locked for two waits: the look at its lock is another wait.
+	// lockMemory is for how long a row counts as locked until seeLocks asks about its lock again. A
+	// row that no query shows counts as locked for two waits: to ask about its lock takes another wait.
 	lockMemory = 100 * time.Millisecond
 
 	// longMemory is when all is forgotten if nothing was seen locked meanwhile.
@@ -60,8 +60,8 @@ const (
 type locks struct {
 	any  int32 // 1 if there may be rows; atomic, so that the usual batch takes no lock
 	mu   sync.Mutex
-	rows map[lease.Row]*holder // guarded by mu
-	last time.Time             // when one of the rows was seen locked; guarded by mu
+	rows map[lease.RowID]*holder // guarded by mu
+	last time.Time               // when one of the rows was seen locked; guarded by mu
 }
 
 // holder is a transaction that holds the locks of rows, or the unknown transaction, 0, that has
@@ -72,8 +72,8 @@ type holder struct {
 }
 
 // find reports whether one of a request's rows was seen locked for that long. due is whether the
-// lock is to be looked at again: the first caller does, and all others count the row as locked
-// meanwhile.
+// server is to be asked about the lock again: the first caller asks, and all others count the row as
+// locked meanwhile.
 func (l *locks) find(r *request, wait time.Duration) (locked, due bool) {
 	locked = false
 	due = false
@@ -106,7 +106,7 @@ func (l *locks) find(r *request, wait time.Duration) (locked, due bool) {
 }
 
 // has reports whether a row was seen locked lately, and by which transaction.
-func (l *locks) has(id lease.Row) (transaction int64, known bool) {
+func (l *locks) has(id lease.RowID) (transaction int64, known bool) {
 	if atomic.LoadInt32(&l.any) == 0 {
 		return 0, false
 	}
@@ -119,10 +119,10 @@ func (l *locks) has(id lease.Row) (transaction int64, known bool) {
 	return h.transaction, true
 }
 
-// see takes in a look at the locks of rows: the transactions that hold them, and which rows no
-// query shows. The value of a row is whether a statement for this row only has waited for the
+// see records what the server has said of rows: the transactions that hold their locks, and which rows
+// no query shows. The value of a row is whether a statement for this row only has waited for the
 // lock in vain.
-func (l *locks) see(rows map[lease.Row]bool, holders map[lease.Row]int64, unseen map[lease.Row]bool) {
+func (l *locks) see(rows map[lease.RowID]bool, holders map[lease.RowID]int64, unseen map[lease.RowID]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -151,7 +151,7 @@ func (l *locks) see(rows map[lease.Row]bool, holders map[lease.Row]int64, unseen
 		}
 		h.last = now
 		if l.rows == nil || len(l.rows) >= maxLocks {
-			l.rows = map[lease.Row]*holder{}
+			l.rows = map[lease.RowID]*holder{}
 		}
 		id.Key = strings.Clone(id.Key) // the key may be a part of a long request
 		l.rows[id] = h
@@ -161,7 +161,7 @@ func (l *locks) see(rows map[lease.Row]bool, holders map[lease.Row]int64, unseen
 }
 
 // refuseLocked fails the requests on rows that are known to be locked, and returns the others. A
-// request with which a lock is to be looked at again waits for the end of the batch.
+// request that is due (see find) waits for the end of the batch.
 func (d *dispatch) refuseLocked(requests []*request) []*request {
 	if atomic.LoadInt32(&d.engine.locks.any) == 0 {
 		return requests
@@ -181,30 +181,30 @@ func (d *dispatch) refuseLocked(requests []*request) []*request {
 	return left
 }
 
-// lookAtWaits makes seeLocks look at the rows of the statements that have waited for a lock in vain,
+// suspectWaits makes seeLocks ask about the rows of the statements that have waited for a lock in vain,
 // and reports whether there are some.
-func (d *dispatch) lookAtWaits(p *plan) bool {
+func (d *dispatch) suspectWaits(p *plan) bool {
 	waited := false
-	for _, pass := range p.passes {
-		for _, g := range pass {
+	for _, stage := range p.stages {
+		for _, g := range stage {
 			if g.statement.Code != sqlstate.LockNotAvailable {
 				continue
 			}
 			waited = true
 			for _, e := range g.entries {
-				d.look(e.id, len(g.entries) == 1)
+				d.suspect(e.id, len(g.entries) == 1)
 			}
 		}
 	}
 	return waited
 }
 
-// look makes seeLocks look at a row. only is whether a statement for this row only has waited.
-func (d *dispatch) look(id lease.Row, only bool) {
-	if d.looking == nil {
-		d.looking = map[lease.Row]bool{}
+// suspect makes seeLocks ask about a row. only is whether a statement for this row only has waited.
+func (d *dispatch) suspect(id lease.RowID, only bool) {
+	if d.suspects == nil {
+		d.suspects = map[lease.RowID]bool{}
 	}
-	d.looking[id] = d.looking[id] || only
+	d.suspects[id] = d.suspects[id] || only
 }
 
 // lockedSQL returns the indexes of the keys with locked rows, each with the transaction that
@@ -220,16 +220,16 @@ WHERE NOT EXISTS (SELECT FROM unlocked WHERE unlocked.slot = u.slot)`
 func (d *dispatch) seeLocks() error {
 	for _, r := range d.waiting {
 		for i := range r.call.Hits {
-			d.look(rowOf(&r.call.Hits[i]), false)
+			d.suspect(rowOf(&r.call.Hits[i]), false)
 		}
 	}
-	rows := d.looking
-	d.looking = nil
-	holders := map[lease.Row]int64{}
-	unseen := map[lease.Row]bool{}
+	rows := d.suspects
+	d.suspects = nil
+	holders := map[lease.RowID]int64{}
+	unseen := map[lease.RowID]bool{}
 	for _, durable := range []bool{false, true} {
 		var prefixes, keys []string
-		var ids []lease.Row
+		var ids []lease.RowID
 		for id := range rows {
 			if id.Durable == durable {
 				ids = append(ids, id)
@@ -261,8 +261,8 @@ func (d *dispatch) seeLocks() error {
 	return nil
 }
 
-// decideWaiting decides the requests that have waited for a lock in vain, or are to look at one
-// again.
+// decideWaiting decides the requests that have waited for a lock in vain, or are due (see
+// find).
 func (d *dispatch) decideWaiting() error {
 	if err := d.seeLocks(); err != nil {
 		return err
@@ -298,8 +298,8 @@ func (d *dispatch) decideWaiting() error {
 	return nil
 }
 
-// hasLocked reports whether a known transaction held the lock of one of a request's rows at the
-// last look.
+// hasLocked reports whether a known transaction held the lock of one of a request's rows when
+// seeLocks asked last.
 func (d *dispatch) hasLocked(r *request) bool {
 	for i := range r.call.Hits {
 		if transaction, _ := d.engine.locks.has(rowOf(&r.call.Hits[i])); transaction != 0 {

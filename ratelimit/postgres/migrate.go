@@ -28,7 +28,7 @@ type tables struct {
 	migration context.Context // ends with the migration that is under way
 	failure   error
 	had       bool // they have been as they must be; only the migration writes it
-	pause     time.Duration
+	retryIn   time.Duration
 	next      time.Time
 }
 
@@ -37,15 +37,15 @@ const (
 	// for as long.
 	migrationTimeout = 30 * time.Second
 
-	// firstPause and longestPause bound the time between two attempts that fail.
-	firstPause   = 100 * time.Millisecond
-	longestPause = 10 * time.Second
+	// migrateRetry and longestMigrateRetry bound the time between two attempts that fail.
+	migrateRetry        = 100 * time.Millisecond
+	longestMigrateRetry = 10 * time.Second
 
-	// restorePause is how long tables that were there must be gone until they are made again.
-	restorePause = time.Second
+	// restoreWait is how long tables that were there must be gone until they are made again.
+	restoreWait = time.Second
 )
 
-// missing notes that the tables are not there any more.
+// missing records that the tables are not there any more.
 func (t *tables) missing() {
 	if !t.disabled {
 		atomic.StoreInt32(&t.ready, 0)
@@ -112,36 +112,36 @@ func (t *tables) startLocked() {
 	}()
 }
 
-// finished takes in the outcome of a migration. The caller holds the mutex.
+// finished records how a migration has ended. The caller holds the mutex.
 func (t *tables) finished(err error) {
 	t.migration = nil
 	t.failure = err
 	if err == nil {
 		atomic.StoreInt32(&t.ready, 1)
 		t.had = true
-		t.pause = 0
+		t.retryIn = 0
 		return
 	}
-	t.pause *= 2
-	if t.pause < firstPause || errors.Is(err, schema.ErrRestoring) {
-		t.pause = firstPause
+	t.retryIn *= 2
+	if t.retryIn < migrateRetry || errors.Is(err, schema.ErrRestoring) {
+		t.retryIn = migrateRetry
 	}
-	if t.pause > longestPause {
-		t.pause = longestPause
+	if t.retryIn > longestMigrateRetry {
+		t.retryIn = longestMigrateRetry
 	}
-	t.next = time.Now().Add(t.pause)
+	t.next = time.Now().Add(t.retryIn)
 }
 
 // migrate makes the tables of counts what they must be.
 func (t *tables) migrate() error {
 	ctx, cancel := context.WithTimeout(t.server.closing, migrationTimeout)
 	defer cancel()
-	now, err := t.look(ctx)
+	now, err := t.inspect(ctx)
 	if err == nil && !now.counters && !now.restoring && t.had {
 		// A restore drops the tables, and makes them a moment later. In between nothing is
 		// there that tells of it: nothing must tell of it twice.
-		sleep(ctx, restorePause)
-		now, err = t.look(ctx)
+		sleep(ctx, restoreWait)
+		now, err = t.inspect(ctx)
 	}
 	if err != nil || now.counters {
 		return err
@@ -155,14 +155,14 @@ func (t *tables) migrate() error {
 	}
 	// A program that creates the tables at the same moment without the advisory lock (the
 	// npm library does) can make this attempt fail, and the tables right.
-	if now, err := t.look(ctx); err == nil && now.counters {
+	if now, err := t.inspect(ctx); err == nil && now.counters {
 		return nil
 	}
 	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (their owner can run postgres.TableSQL instead): %w", failure)
 }
 
-// look looks at the tables. A failure of the connection counts for the health of the database.
-func (t *tables) look(ctx context.Context) (tablesFound, error) {
+// inspect finds out what tables there are. A failure of the connection counts for the health of the database.
+func (t *tables) inspect(ctx context.Context) (tablesFound, error) {
 	sent := time.Now()
 	answers := atomic.LoadInt64(&t.server.answers)
 	now, failed, err := lookForTables(ctx, t.server.db)

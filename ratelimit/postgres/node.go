@@ -29,19 +29,19 @@ type Node struct {
 	// Notice is called when a pause of the limits begins, each minute until it ends, and when it
 	// ends. It must not block. Nil drops the text.
 	Notice func(text string)
-	// Leave is called when the store is closed. It reports whether no other store keeps the row,
+	// Leave is called when the store is closed. It reports whether no other store has the row,
 	// which is then deleted. Nil is true.
 	Leave func() bool
 }
 
 const (
-	// pollPause is the time between two looks for a pause of the limits.
-	pollPause = 500 * time.Millisecond
-	// heartbeat is the time between two writes of the row, and heartbeatPause the least
+	// pollInterval is the time between two polls for a pause of the limits.
+	pollInterval = 500 * time.Millisecond
+	// heartbeatInterval is the time between two writes of the row, and newsInterval the least
 	// if there is something new.
-	heartbeat      = 3 * time.Second
-	heartbeatPause = time.Second
-	// nodeTimeout is for one look, with the write.
+	heartbeatInterval = 3 * time.Second
+	newsInterval      = time.Second
+	// nodeTimeout is for one poll, with the write.
 	nodeTimeout = 2 * time.Second
 	// leaveTimeout is for the deletion of the row.
 	leaveTimeout = 500 * time.Millisecond
@@ -51,10 +51,10 @@ const (
 	longestRetry = time.Minute
 	// sweepNodes is the time between two deletions of the rows of vanished proxies.
 	sweepNodes = time.Hour
-	// remindPause is the time between two notices of a pause.
-	remindPause = time.Minute
-	// mostPause is the longest pause that is believed, in microseconds: a year.
-	mostPause = 365 * 24 * 3600 * 1000000
+	// remindInterval is the time between two notices of a pause.
+	remindInterval = time.Minute
+	// maxPause is the longest pause that is believed, in microseconds: a year.
+	maxPause = 365 * 24 * 3600 * 1000000
 )
 
 // pauseSQL reads the pause: how long it lasts in microseconds, and which role made it.
@@ -79,7 +79,7 @@ const (
 	sweepSQL = `DELETE FROM rate_limit_nodes WHERE seen < now() - interval '1 day'`
 )
 
-// registration keeps the row of a store in the registry of proxies, and learns there of a pause. One
+// registration renews the row of a store in the registry of proxies, and finds a pause there. One
 // goroutine uses it, except for what mu guards.
 type registration struct {
 	store *Store
@@ -100,7 +100,7 @@ type registration struct {
 	readIn   time.Duration // the time to readAt and to writeAt; 0 if the server has not refused
 	writeIn  time.Duration
 	pause    string // until when limits are paused, and by which role, for people
-	told     bool   // that limits are paused
+	told     bool   // Notice was told that limits are paused
 	reminded time.Time
 	failures map[string]string // the last failure, by what failed
 	reported string            // what was reported of them
@@ -137,28 +137,28 @@ func newRegistration(s *Store, n Node) *registration {
 // start starts the goroutine, once.
 func (r *registration) start() {
 	if atomic.CompareAndSwapInt32(&r.started, 0, 1) {
-		go r.keep()
+		go r.run()
 	}
 }
 
-// keep keeps the row until the store is closed.
-func (r *registration) keep() {
+// run renews the row until the store is closed.
+func (r *registration) run() {
 	defer close(r.running)
 	closing := r.store.engine.server.closing
 	for closing.Err() == nil {
-		pause := pollPause
+		interval := pollInterval
 		if atomic.LoadInt32(&r.store.engine.tables.ready) == 0 {
-			pause /= 20 // the tables of counts are about to be made
+			interval /= 20 // the tables of counts are about to be made
 		} else {
 			r.fail("beat", batch.PanicError(func() { r.beat(time.Now()) }))
 			r.report()
 		}
 		r.notify(time.Now())
-		sleep(closing, pause)
+		sleep(closing, interval)
 	}
 }
 
-// beat looks for a pause, and renews the row if that is due.
+// beat polls for a pause, and renews the row if that is due.
 func (r *registration) beat(now time.Time) {
 	server := r.store.engine.server
 	ctx, cancel := context.WithTimeout(server.closing, nodeTimeout)
@@ -175,7 +175,7 @@ func (r *registration) beat(now time.Time) {
 	r.mu.Unlock()
 	age := now.Sub(r.renewed)
 	news := !r.listed || obeyed != r.shown || r.store.Paused() != r.paused
-	if !now.Before(r.writeAt) && (age >= heartbeat || news && age >= heartbeatPause) {
+	if !now.Before(r.writeAt) && (age >= heartbeatInterval || news && age >= newsInterval) {
 		writes = r.renewals(now, obeyed, problems)
 		statements = append(statements, writes...)
 	}
@@ -315,8 +315,8 @@ func (r *registration) readPause(read *Statement, now time.Time) {
 	if read.Rows == 1 && len(read.Result) > 4 {
 		parts := strings.SplitN(string(read.Result[4:]), " ", 2)
 		left, _ = strconv.ParseInt(parts[0], 10, 64) // the statement gives a number
-		if left > mostPause {
-			left = mostPause
+		if left > maxPause {
+			left = maxPause
 		}
 		r.pause = "until " + now.Add(time.Duration(left)*time.Microsecond).UTC().Format("2006-01-02 15:04:05Z") + " " + parts[len(parts)-1]
 	}
@@ -339,7 +339,7 @@ func retryAt(now time.Time, wait *time.Duration) time.Time {
 // notify tells of a pause.
 func (r *registration) notify(now time.Time) {
 	paused := r.store.Paused()
-	if paused == r.told && (!paused || now.Sub(r.reminded) < remindPause) {
+	if paused == r.told && (!paused || now.Sub(r.reminded) < remindInterval) {
 		return
 	}
 	r.told = paused

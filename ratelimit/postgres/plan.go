@@ -11,34 +11,34 @@ import (
 
 // A plan turns the hits of requests into statements. Equal hits on one row are one entry.
 // A row occurs at most once in a statement, so a hit that cannot join the row's latest
-// entry goes into a later pass: another statement, which runs after those of the passes
+// entry goes into a later stage: another statement, which runs after those of the stages
 // before it. So the hits on a row are decided in the order in which they were added, and
 // each statement locks its rows in the same order as all others.
 //
 // A plan and all that it points to are used for one batch after another.
 type plan struct {
-	passes     [][]*group
-	latest     map[lease.Row]*entry
+	stages     [][]*group
+	latest     map[lease.RowID]*entry
 	statements []*Statement
 
-	// Of a plan for a transaction (see transaction.go): takes mark it, and sync is
-	// whether its commit waits for the disk.
-	marks bool
-	sync  bool
+	// Of a plan for a transaction (see transaction.go): it fails if a row
+	// grants less than a take asks for. sync is whether its commit waits for the disk.
+	allOrNothing bool
+	sync         bool
 
-	leases bool // something is charged for leases, or given back
-	single bool // each entry has a statement of its own
+	leases   bool // something is charged for leases, or given back
+	oneByOne bool // each entry has a statement of its own
 
-	entries []*entry // those in use, then those that are free
-	used    int      // entries in use
-	groups  []*group // likewise
-	taken   int
-	recent  map[*ratelimit.Limit]*group // the takes of the first pass
+	entries     []*entry // those in use, then those that are free
+	usedEntries int      // entries in use
+	groups      []*group // likewise
+	usedGroups  int
+	recent      map[*ratelimit.Limit]*group // the takes of the first stage
 }
 
 // plans are free for the next batch.
 var plans = sync.Pool{New: func() any {
-	return &plan{latest: map[lease.Row]*entry{}, recent: map[*ratelimit.Limit]*group{}}
+	return &plan{latest: map[lease.RowID]*entry{}, recent: map[*ratelimit.Limit]*group{}}
 }}
 
 // newPlan returns an empty plan. Its user calls free when nothing refers to the plan any
@@ -46,27 +46,27 @@ var plans = sync.Pool{New: func() any {
 func newPlan() *plan { return plans.Get().(*plan) }
 
 func (p *plan) free() {
-	// Keys may be parts of long requests, so none of them stays.
-	for i := range p.passes {
-		for _, g := range p.passes[i] {
+	// Keys may be parts of long requests, so none of them remains.
+	for i := range p.stages {
+		for _, g := range p.stages[i] {
 			for j := range g.keys {
 				g.keys[j] = ""
 			}
 		}
-		p.passes[i] = p.passes[i][:0]
+		p.stages[i] = p.stages[i][:0]
 	}
-	for _, e := range p.entries[:p.used] {
+	for _, e := range p.entries[:p.usedEntries] {
 		delete(p.latest, e.id) // an interpreter pays more to range over a map
 		e.id.Key = ""
 	}
-	p.passes = p.passes[:0]
+	p.stages = p.stages[:0]
 	p.statements = p.statements[:0]
-	p.used = 0
-	p.taken = 0
-	p.marks = false
+	p.usedEntries = 0
+	p.usedGroups = 0
+	p.allOrNothing = false
 	p.sync = false
 	p.leases = false
-	p.single = false
+	p.oneByOne = false
 	for l := range p.recent {
 		delete(p.recent, l)
 	}
@@ -78,7 +78,7 @@ func (p *plan) free() {
 // of 460 (go test -run xxx -bench 'Interpreted$/Postgres$' -benchtime 5000x . in integration, in turns).
 func addRequests(p *plan, requests []*request) {
 	var limit *ratelimit.Limit // of the hit before
-	var g *group               // the takes of limit in the first pass, if there are some
+	var g *group               // the takes of limit in the first stage, if there are some
 	for _, r := range requests {
 		r.positions = r.positions[:0]
 		c := r.call
@@ -88,7 +88,7 @@ func addRequests(p *plan, requests []*request) {
 				r.positions = append(r.positions, addUnusual(p, c, h))
 				continue
 			}
-			id := lease.Row{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
+			id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
 			e := p.latest[id]
 			if e != nil && e.view.Limit == h.Limit && e.cost == h.Cost && e.kind == take {
 				e.n++
@@ -99,14 +99,14 @@ func addRequests(p *plan, requests []*request) {
 				limit = h.Limit
 				g = p.recent[limit]
 			}
-			if e != nil || g == nil || p.used == len(p.entries) {
+			if e != nil || g == nil || p.usedEntries == len(p.entries) {
 				r.positions = append(r.positions, add(p, take, h.Limit, id, h.Cost))
 				limit = nil
 				continue
 			}
 			// What add does, for a limit that the plan has and a row that it has not.
-			e = p.entries[p.used]
-			p.used++
+			e = p.entries[p.usedEntries]
+			p.usedEntries++
 			*e = entry{id: id, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}}
 			p.latest[id] = e
 			g.entries = append(g.entries, e)
@@ -137,24 +137,24 @@ func addUnusual(p *plan, c *batch.Call, h *ratelimit.Hit) position {
 }
 
 // add finds or makes the entry for a hit.
-func add(p *plan, k kind, l *ratelimit.Limit, id lease.Row, cost int64) position {
+func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost int64) position {
 	before := p.latest[id]
-	pass := 0
+	stage := 0
 	if before != nil {
 		if at, ok := join(before, k, l, cost); ok {
 			return at
 		}
-		pass = before.pass + 1
+		stage = before.stage + 1
 	}
-	if p.used == len(p.entries) {
+	if p.usedEntries == len(p.entries) {
 		p.entries = append(p.entries, &entry{})
 	}
-	e := p.entries[p.used]
-	p.used++
-	*e = entry{kind: k, id: id, pass: pass, n: 1, cost: cost, view: algorithm.View{Limit: l}}
+	e := p.entries[p.usedEntries]
+	p.usedEntries++
+	*e = entry{kind: k, id: id, stage: stage, n: 1, cost: cost, view: algorithm.View{Limit: l}}
 	p.latest[id] = e
 	g := groupOf(p, e)
-	if k == take && pass == 0 && !p.single {
+	if k == take && stage == 0 && !p.oneByOne {
 		p.recent[l] = g
 	}
 	g.entries = append(g.entries, e)
@@ -162,7 +162,7 @@ func add(p *plan, k kind, l *ratelimit.Limit, id lease.Row, cost int64) position
 }
 
 // join adds a hit to the row's latest entry, if the two are alike.
-func join(before *entry, k kind, l *ratelimit.Limit, cost int64) (position, bool) {
+func join(before *entry, k statementKind, l *ratelimit.Limit, cost int64) (position, bool) {
 	if before.kind != k || before.claim != 0 || !before.view.Limit.Equal(l) {
 		return position{}, false
 	}
@@ -194,31 +194,31 @@ func addRefund(a, b int64) int64 {
 // groupOf returns the group of the statement that an entry belongs to.
 func groupOf(p *plan, e *entry) *group {
 	l := e.view.Limit
-	key := statementKey{e.kind, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync, p.marks && e.kind == take, false}
-	for len(p.passes) <= e.pass {
-		if len(p.passes) < cap(p.passes) {
-			p.passes = p.passes[:len(p.passes)+1]
+	key := statementKey{e.kind, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync, p.allOrNothing && e.kind == take, false}
+	for len(p.stages) <= e.stage {
+		if len(p.stages) < cap(p.stages) {
+			p.stages = p.stages[:len(p.stages)+1]
 		} else {
-			p.passes = append(p.passes, []*group(nil))
+			p.stages = append(p.stages, []*group(nil))
 		}
 	}
-	for _, g := range p.passes[e.pass] {
-		if g.statementKey == key && !p.single {
+	for _, g := range p.stages[e.stage] {
+		if g.statementKey == key && !p.oneByOne {
 			return g
 		}
 	}
 	g := nextGroup(p, key)
-	p.passes[e.pass] = append(p.passes[e.pass], g)
+	p.stages[e.stage] = append(p.stages[e.stage], g)
 	return g
 }
 
 // nextGroup returns an empty group that the plan has not used yet.
 func nextGroup(p *plan, key statementKey) *group {
-	if p.taken == len(p.groups) {
+	if p.usedGroups == len(p.groups) {
 		p.groups = append(p.groups, newGroup())
 	}
-	g := p.groups[p.taken]
-	p.taken++
+	g := p.groups[p.usedGroups]
+	p.usedGroups++
 	g.begin(key)
 	return g
 }
@@ -227,11 +227,11 @@ func nextGroup(p *plan, key statementKey) *group {
 // first parameter, see clockSQL.
 func (p *plan) write(texts *statements, settings []int64) []*Statement {
 	p.statements = p.statements[:0]
-	for i, pass := range p.passes {
+	for i, stage := range p.stages {
 		if i == 1 {
-			settings = shortWait(settings, int64(len(p.passes)))
+			settings = shortWait(settings, int64(len(p.stages)))
 		}
-		for _, g := range pass {
+		for _, g := range stage {
 			g.write(texts, settings)
 			p.statements = g.appendTo(p.statements)
 		}
@@ -240,7 +240,7 @@ func (p *plan) write(texts *statements, settings []int64) []*Statement {
 }
 
 // shortWait returns settings with a wait for locks that is so many times shorter. If a row is
-// locked, a statement of each pass may wait for it, and the batch has time for few whole waits.
+// locked, a statement of each stage may wait for it, and the batch has time for few whole waits.
 func shortWait(settings []int64, times int64) []int64 {
 	wait := settings[1] / times
 	if wait < 1 {
@@ -249,10 +249,10 @@ func shortWait(settings []int64, times int64) []int64 {
 	return []int64{settings[0], wait}
 }
 
-// read takes the results of the statements into the entries.
+// read copies the results of the statements into the entries.
 func (p *plan) read() {
-	for _, pass := range p.passes {
-		for _, g := range pass {
+	for _, stage := range p.stages {
+		for _, g := range stage {
 			g.read()
 		}
 	}

@@ -26,13 +26,13 @@ var (
 	errNoAnswer = errors.New("ratelimit/postgres: the server gave no answer for a key")
 )
 
-// read takes the statement's result, or its error, into the entries.
+// read copies the statement's result, or its error, into the entries.
 func (g *group) read() {
 	err := g.statement.Err
 	if g.statement.Code == sqlstate.LockNotAvailable {
 		err = errLocked
 	}
-	if g.marks && errors.Is(err, ErrRolledBack) {
+	if g.allOrNothing && errors.Is(err, ErrRolledBack) {
 		err = nil // the rows say how much each row had room for
 	}
 	asks := g.kind == take || g.kind == look

@@ -136,7 +136,7 @@ func (s *server) setDown(err error) {
 	atomic.StoreInt32(&s.isDown, isDown)
 }
 
-// onFailure takes in an error of DB.Run, or of the wait for a migration. had is the time that the
+// onFailure handles an error of DB.Run, or of the wait for a migration. had is the time that the
 // call had, and answers is s.answers from before the call. onFailure returns the error for the
 // caller: the error of an unavailable database, if err shows that the database is down.
 func (s *server) onFailure(err error, had time.Duration, answers int64) error {
@@ -173,7 +173,7 @@ func (s *server) probe(patience time.Duration) {
 	if patience > mostProbeTime {
 		patience = mostProbeTime
 	}
-	pause := firstProbe
+	interval := firstProbe
 	for {
 		ctx, cancel := context.WithTimeout(s.closing, patience)
 		answers := atomic.LoadInt64(&s.answers)
@@ -188,9 +188,9 @@ func (s *server) probe(patience time.Duration) {
 		}
 		s.setDown(unavailableError(err))
 		s.mu.Unlock()
-		sleep(s.closing, pause/2+time.Duration(rand.Int63n(int64(pause))))
-		if pause *= 2; pause > longestProbe {
-			pause = longestProbe
+		sleep(s.closing, interval/2+time.Duration(rand.Int63n(int64(interval))))
+		if interval *= 2; interval > longestProbe {
+			interval = longestProbe
 		}
 	}
 }

@@ -12,10 +12,10 @@ type snapshot struct {
 	now int64
 }
 
-// rowsOf returns the rows that a plan has looked at.
-func rowsOf(p *plan) map[lease.Row]*snapshot {
-	rows := map[lease.Row]*snapshot{}
-	for _, e := range p.entries[:p.used] {
+// rowsOf returns the rows that the looks of a plan have read.
+func rowsOf(p *plan) map[lease.RowID]*snapshot {
+	rows := map[lease.RowID]*snapshot{}
+	for _, e := range p.entries[:p.usedEntries] {
 		rows[e.id] = &snapshot{row: e.view.Row, now: e.view.Now}
 	}
 	return rows
@@ -24,11 +24,11 @@ func rowsOf(p *plan) map[lease.Row]*snapshot {
 // rowsBefore returns the rows as they were before the takes of a plan that was undone: a
 // Refund at the same time undoes a Take. It returns nil if the plan does not say how all rows
 // of the requests were: a refund cannot be undone in memory, and neither can a Take by a limit
-// with a shorter window or a smaller bucket than another limit on the row. A request that was not
-// to pass, or a hit that only asks, is not in the plan.
-func rowsBefore(p *plan, requests []*request) map[lease.Row]*snapshot {
-	rows := map[lease.Row]*snapshot{}
-	for i := p.used - 1; i >= 0; i-- {
+// with a shorter window or a smaller bucket than another limit on the row. A request that the simulation
+// refused is not in the plan, and neither is a hit that only asks.
+func rowsBefore(p *plan, requests []*request) map[lease.RowID]*snapshot {
+	rows := map[lease.RowID]*snapshot{}
+	for i := p.usedEntries - 1; i >= 0; i-- {
 		e := p.entries[i]
 		if e.kind != take {
 			return nil
@@ -43,7 +43,7 @@ func rowsBefore(p *plan, requests []*request) map[lease.Row]*snapshot {
 			algorithm.Of(l).Refund(l, &s.row, s.now, e.granted*e.cost)
 		}
 	}
-	limits := map[lease.Row]*ratelimit.Limit{}
+	limits := map[lease.RowID]*ratelimit.Limit{}
 	for _, r := range requests {
 		for i := range r.call.Hits {
 			h := &r.call.Hits[i]
@@ -61,7 +61,7 @@ func rowsBefore(p *plan, requests []*request) map[lease.Row]*snapshot {
 
 // simulate decides the requests in memory, one after the other, and reports whether one of
 // them charges anything or gives anything back.
-func simulate(requests []*request, rows map[lease.Row]*snapshot) bool {
+func simulate(requests []*request, rows map[lease.RowID]*snapshot) bool {
 	charges := false
 	var at []*algorithm.Row
 	var nows []int64

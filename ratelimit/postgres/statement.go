@@ -46,13 +46,13 @@ RETURNING slot::bigint, {granted}, (SELECT now FROM clock), {returned}`
 const orderSQL = `
 ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"`
 
-// A take that is part of a transaction marks the transaction if a row grants less than
-// it was asked for. The last statement of the transaction, checkSQL, then fails, which
-// undoes the transaction: see transaction.go.
+// A take of a transaction (allOrNothing) sets pg_ratelimit.short if a row grants less than it was
+// asked for. The last statement of the transaction, checkSQL, then fails, which undoes the
+// transaction: see transaction.go.
 const (
-	grantedSQL = `granted`
-	markSQL    = `CASE WHEN granted < ($4::bigint[])[slot] THEN granted * set_config('pg_ratelimit.short', '1', true)::bigint ELSE granted END`
-	checkSQL   = `SELECT 1 / (coalesce(current_setting('pg_ratelimit.short', true), '') <> '1')::int`
+	grantedSQL    = `granted`
+	allGrantedSQL = `CASE WHEN granted < ($4::bigint[])[slot] THEN granted * set_config('pg_ratelimit.short', '1', true)::bigint ELSE granted END`
+	checkSQL      = `SELECT 1 / (coalesce(current_setting('pg_ratelimit.short', true), '') <> '1')::int`
 )
 
 // lookSQL reads the rows of the keys that have one.
@@ -124,12 +124,12 @@ func tableName(durable bool) string {
 
 // statementKey is what the text of a statement depends on.
 type statementKey struct {
-	kind       kind
-	definition *algorithm.Definition
-	durable    bool
-	sync       bool // of a durable table: the commit waits for the disk
-	marks      bool // a take that marks its transaction
-	alike      bool // a take of entries with one limit and one cost
+	kind         statementKind
+	definition   *algorithm.Definition
+	durable      bool
+	sync         bool // of a durable table: the commit waits for the disk
+	allOrNothing bool // a take of a transaction that fails if a row grants less
+	alike        bool // a take of entries with one limit and one cost
 }
 
 // statements holds the text of each statement that a store runs. It does not change.
@@ -144,9 +144,9 @@ func newStatements() *statements {
 	for _, d := range algorithm.All() {
 		for _, durable := range []bool{false, true} {
 			for _, sync := range []bool{false, true} {
-				for _, marks := range []bool{false, true} {
-					s.addTake(statementKey{take, d, durable, sync, marks, false})
-					s.addTake(statementKey{take, d, durable, sync, marks, true})
+				for _, allOrNothing := range []bool{false, true} {
+					s.addTake(statementKey{take, d, durable, sync, allOrNothing, false})
+					s.addTake(statementKey{take, d, durable, sync, allOrNothing, true})
 				}
 				s.add(lookSQL, statementKey{look, d, durable, sync, false, false})
 				s.add(refundSQL, statementKey{refund, d, durable, sync, false, false})
@@ -183,8 +183,8 @@ func (s *statements) addTake(key statementKey) {
 		prefix, order = "i.prefix", orderSQL
 	}
 	granted := grantedSQL
-	if key.marks {
-		granted = markSQL
+	if key.allOrNothing {
+		granted = allGrantedSQL
 	}
 	template := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(takeSQL)
 	template = strings.NewReplacer(append(inserted, "{prefix}", prefix, "{items}", items, "{order}", order, "{granted}", granted)...).Replace(template)

@@ -14,8 +14,8 @@ import (
 
 // Requests of several hits are charged all together or not at all. The takes of all such
 // requests of a batch travel in one pipeline with a single Sync: the server runs them in one
-// implicit transaction. A row that grants less than it was asked for marks the transaction,
-// and its last statement then fails on purpose, so the server undoes all of it. No lock is
+// implicit transaction. A row that grants less than it was asked for sets a setting of the
+// transaction, and its last statement then fails on purpose, so the server undoes all of it. No lock is
 // held across a round trip, and no other transaction ever sees a charge of a request that is
 // refused.
 //
@@ -27,12 +27,12 @@ import (
 // progress.
 //
 // The statements of a transaction lock their rows in one order everywhere: by table, by
-// algorithm, and within a statement by prefix and key. A row of a later pass is locked
+// algorithm, and within a statement by prefix and key. A row of a later stage is locked
 // already. So transactions do not deadlock; if one does (two processes may use different
 // algorithms on one row), the server undoes it and server.run sends it again.
 //
 // Each refusal costs another round trip that way. So after a batch with a refusal the next
-// transaction looks first: its first round trip reads the rows without a lock, the requests
+// transaction looks first (looks): its first round trip reads the rows without a lock, the requests
 // are decided in memory, and only those that pass are sent as takes. That is cheaper on the
 // server than a transaction that is undone. A batch without a refusal ends it.
 
@@ -45,7 +45,7 @@ type transaction struct {
 	sent     int64      // the lease clock, read before the last round trip
 	plan     *plan
 	check    Statement // the last statement of takes
-	single   bool      // each entry has a statement of its own, so that its failure tells the locked row
+	oneByOne bool      // each entry has a statement of its own, so that its failure tells the locked row
 }
 
 // maxTrips bounds the round trips of a transaction. Each that fails means that another
@@ -53,8 +53,8 @@ type transaction struct {
 const maxTrips = 50
 
 // firstTransactions returns what the first round trip does for requests of several hits: one
-// transaction, or single ones.
-func (d *dispatch) firstTransactions(requests []*request, single bool) []*transaction {
+// transaction, or with oneByOne one for each request.
+func (d *dispatch) firstTransactions(requests []*request, oneByOne bool) []*transaction {
 	if len(requests) == 0 {
 		return nil
 	}
@@ -64,8 +64,8 @@ func (d *dispatch) firstTransactions(requests []*request, single bool) []*transa
 		r.decisions = r.decisions[:0]
 		r.refusals = r.refusals[:0]
 	}
-	first := &transaction{of: d, requests: requests, looks: looks || !onlyTakes(requests), single: single}
-	if single && len(requests) > 1 {
+	first := &transaction{of: d, requests: requests, looks: looks || !onlyTakes(requests), oneByOne: oneByOne}
+	if oneByOne && len(requests) > 1 {
 		return first.divide(nil)
 	}
 	return []*transaction{first}
@@ -89,7 +89,7 @@ func onlyTakes(requests []*request) bool {
 func (t *transaction) write() []*Statement {
 	p := newPlan()
 	t.plan = p
-	p.single = t.single
+	p.oneByOne = t.oneByOne
 	t.sent = t.of.leaseTime()
 	if t.looks {
 		for _, r := range t.requests {
@@ -100,7 +100,7 @@ func (t *transaction) write() []*Statement {
 		}
 		return p.write(t.of.engine.texts, t.of.settings)
 	}
-	p.marks = true
+	p.allOrNothing = true
 	p.sync = needsSync(t.requests)
 	if t.trips == 0 {
 		addRequests(p, t.requests) // all hits are simply charged
@@ -109,8 +109,8 @@ func (t *transaction) write() []*Statement {
 			addCharges(p, r)
 		}
 	}
-	for _, pass := range p.passes {
-		sortGroups(pass)
+	for _, stage := range p.stages {
+		sortGroups(stage)
 	}
 	statements := p.write(t.of.engine.texts, t.of.settings)
 	for _, s := range statements {
@@ -151,7 +151,7 @@ func addCharges(p *plan, r *request) {
 	}
 }
 
-// sortGroups sorts the statements of a pass in the order in which all processes lock: by
+// sortGroups sorts the statements of a stage in the order in which all processes lock: by
 // table and algorithm. Statements of one entry each come in the order of a statement of all of them.
 func sortGroups(groups []*group) {
 	sort.SliceStable(groups, func(i, j int) bool {
@@ -181,7 +181,7 @@ func (t *transaction) finish() []*transaction {
 	defer p.free()
 	p.read()
 	if err := t.failed(p); err != nil {
-		if d.lookAtWaits(p) {
+		if d.suspectWaits(p) {
 			d.waiting = append(d.waiting, t.requests...)
 			return nil
 		}
@@ -198,7 +198,7 @@ func (t *transaction) finish() []*transaction {
 	if t.trips == maxTrips || sharedRow(p) {
 		return t.divide(ratelimit.ErrTimeout)
 	}
-	var rows map[lease.Row]*snapshot
+	var rows map[lease.RowID]*snapshot
 	if t.looks {
 		rows = rowsOf(p)
 	} else {
@@ -228,8 +228,8 @@ func (t *transaction) finish() []*transaction {
 // sharedRow reports whether limits of different algorithms are on one row of a plan. Each
 // reads columns of its own, so the simulation cannot decide them together.
 func sharedRow(p *plan) bool {
-	algorithms := make(map[lease.Row]*algorithm.Definition, p.used)
-	for _, e := range p.entries[:p.used] {
+	algorithms := make(map[lease.RowID]*algorithm.Definition, p.usedEntries)
+	for _, e := range p.entries[:p.usedEntries] {
 		d := algorithm.Of(e.view.Limit)
 		if other := algorithms[e.id]; other != nil && other != d {
 			return true
@@ -250,7 +250,7 @@ func (t *transaction) failed(p *plan) error {
 			return s.Err
 		}
 	}
-	for _, e := range p.entries[:p.used] {
+	for _, e := range p.entries[:p.usedEntries] {
 		if e.err != nil && !errors.Is(e.err, ErrRolledBack) {
 			return e.err
 		}
@@ -270,7 +270,7 @@ func (t *transaction) divide(err error) []*transaction {
 	var divided []*transaction
 	for i, r := range t.requests {
 		r.passes = true
-		divided = append(divided, &transaction{of: t.of, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), single: t.single})
+		divided = append(divided, &transaction{of: t.of, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), oneByOne: t.oneByOne})
 	}
 	return divided
 }
@@ -279,12 +279,12 @@ func (t *transaction) divide(err error) []*transaction {
 func (t *transaction) committed() []*transaction {
 	if t.trips == 0 {
 		decideGranted(t.requests)
-		held := t.of.holdsLeases()
+		leasing := t.of.holdsLeases()
 		for _, r := range t.requests {
 			if len(r.call.Decisions) < len(r.positions) {
 				r.call.Err = errNoAnswer // the server granted less and did not fail
 			}
-			if held {
+			if leasing {
 				t.of.addLeased(r, t.sent)
 			}
 		}
@@ -309,17 +309,17 @@ func (t *transaction) committed() []*transaction {
 	return nil
 }
 
-// answer finishes requests with the decisions that they have. sent is the lease clock from before
-// their statements.
+// answer finishes requests with the decisions that they have. sent is the lease clock, read before
+// their statements were sent.
 func (d *dispatch) answer(requests []*request, sent int64) {
-	held := d.holdsLeases()
+	leasing := d.holdsLeases()
 	for _, r := range requests {
 		for i := range r.refusals {
 			refused := &r.refusals[i]
-			d.engine.blocked.remember(refused.id, &refused.view, r.call.Hits[refused.hit].Cost, r.decisions[refused.hit].RetryAfter, d.began, d.engine.believed(refused.view.Limit))
+			d.engine.blocked.remember(refused.id, &refused.view, r.call.Hits[refused.hit].Cost, r.decisions[refused.hit].RetryAfter, d.sequence, d.engine.believed(refused.view.Limit))
 		}
 		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
-		if held {
+		if leasing {
 			d.addLeased(r, sent)
 			d.dropRefused(r)
 		}

@@ -152,7 +152,7 @@ func firstMomentSQL(midnight string) string {
 var calendarWindowSQL = SQL{
 	Columns:     "count, prev_count, window_start",
 	Returned:    "count, coalesce(prev_count, 0), window_start",
-	Needs:       []Parameter{UnitParameter, ZoneParameter, AnchorParameter},
+	Needs:       []Parameter{UnitParameter, TimeZoneParameter, AnchorParameter},
 	ReadExpires: true,
 	Fresh:       "i.granted * {cost}, NULL, w.starts, w.ends",
 	From:        ", LATERAL (" + PeriodSQL("i.now", "{unit}", "{zone}", "{anchor}") + ") w",

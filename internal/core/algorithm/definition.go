@@ -11,7 +11,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
 // Definition is one way to count.
 type Definition struct {
-	// Name tells definitions apart in tests and in errors.
+	// Name names the definition in tests and in errors.
 	Name string
 
 	// Take charges as many of n hits of the given cost (1 ≤ cost ≤ Capacity) as fit,

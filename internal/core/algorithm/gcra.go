@@ -64,12 +64,12 @@ func storeBacklog(l *ratelimit.Limit, r *Row, now, backlog int64) {
 
 func takeGCRA(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	now = gcraTime(l, r, now)
-	held := backlog(l, r, now)
-	granted := fit(l.Capacity()*window(l)-held, n, cost*window(l))
+	filled := backlog(l, r, now)
+	granted := fit(l.Capacity()*window(l)-filled, n, cost*window(l))
 	if granted == 0 {
 		return 0
 	}
-	storeBacklog(l, r, now, held+granted*cost*window(l))
+	storeBacklog(l, r, now, filled+granted*cost*window(l))
 	if r.Expires <= r.Refill {
 		r.Expires = r.Refill + larger(bucketLinger, l.Capacity()*window(l)/l.Events)
 	}
@@ -86,9 +86,9 @@ func refundGCRA(l *ratelimit.Limit, r *Row, now, cost int64) {
 
 func lookGCRA(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	now = gcraTime(l, r, now)
-	held := backlog(l, r, now)
-	drained := now + mulDiv(held, 1, l.Events, true)
-	room := l.Capacity()*window(l) - held
+	filled := backlog(l, r, now)
+	drained := now + mulDiv(filled, 1, l.Events, true)
+	room := l.Capacity()*window(l) - filled
 	if room < 0 {
 		return -1, drained
 	}

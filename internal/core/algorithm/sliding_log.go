@@ -45,8 +45,8 @@ func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 
 // refundLog removes the newest hits.
 func refundLog(l *ratelimit.Limit, r *Row, now, cost int64) {
-	kept := larger(0, int64(len(r.Hits))-cost)
-	r.Hits = append([]int64(nil), r.Hits[:kept]...)
+	remaining := larger(0, int64(len(r.Hits))-cost)
+	r.Hits = append([]int64(nil), r.Hits[:remaining]...)
 }
 
 func lookLog(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {

@@ -144,7 +144,7 @@ var slidingWindowSQL = SQL{
 	FROM (SELECT {span} AS span, CASE WHEN excluded.window_start >= r.window_start THEN (date_part('epoch', excluded.window_start - r.window_start) * 1000000)::bigint
 		WHEN r.window_start IS NOT NULL THEN 0 END AS elapsed
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	// A refund with a claim to the previous window leaves count alone.
+	// A refund with a claim to the previous window does not change count.
 	Refund: `count = CASE WHEN r.window_start > {claimed} THEN r.count ELSE greatest(0, r.count - {cost}) END,
 	prev_count = greatest(0, r.prev_count - ({cost} - CASE WHEN r.window_start > {claimed} THEN 0 ELSE least({cost}, greatest(0, r.count)) END))`,
 	RefundWhere: `{now} < r.window_start + 2 * {span} * interval '1 microsecond'

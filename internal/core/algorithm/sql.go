@@ -68,10 +68,10 @@ type Parameter struct {
 
 // The parameters that Needs can name.
 var (
-	EventsParameter = Parameter{"events", "bigint"}
-	UnitParameter   = Parameter{"unit", "text"}
-	ZoneParameter   = Parameter{"zone", "text"}
-	AnchorParameter = Parameter{"anchor", "bigint"}
+	EventsParameter   = Parameter{"events", "bigint"}
+	UnitParameter     = Parameter{"unit", "text"}
+	TimeZoneParameter = Parameter{"zone", "text"}
+	AnchorParameter   = Parameter{"anchor", "bigint"}
 )
 
 // Cell is a column of a result that is a number or a time. Its layout is that of a column

@@ -29,8 +29,8 @@ type Call struct {
 	finished int32 // of a cancellable call: 1 once Finish or Cancel has ended the wait
 	done     chan struct{}
 
-	part *part // of a part of another call
-	open int   // how many parts of this call are not finished
+	part *callPart // of a part of another call
+	open int       // how many parts of this call are not finished
 }
 
 // DigestPrefix begins each stored key that is a digest, see ratelimit.DigestKey.

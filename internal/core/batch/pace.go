@@ -32,7 +32,7 @@ type sample struct {
 	only bool // no other batch was in flight then
 }
 
-// learn takes in how a batch went.
+// learn changes the pace after a batch.
 func (p *pace) learn(o sample, timeout time.Duration, workers int) {
 	if o.took > p.batchTime {
 		p.batchTime = (p.batchTime + o.took) / 2

@@ -2,8 +2,8 @@ package batch
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// part is what a call knows of the call that Split made it from.
-type part struct {
+// callPart is what a call knows of the call that Split made it from.
+type callPart struct {
 	whole *Call
 	at    []int // of each hit, its index in whole.Hits
 	apart bool  // the hit is decided by itself
@@ -44,7 +44,7 @@ func parts(c *Call) []*Call {
 		p := NewCall()
 		p.Hits = append(p.Hits, *h)
 		p.Arrived = c.Arrived
-		p.part = &part{whole: c, at: []int{i}, apart: h.Apart}
+		p.part = &callPart{whole: c, at: []int{i}, apart: h.Apart}
 		if !h.Apart {
 			together = p
 		}
@@ -55,7 +55,7 @@ func parts(c *Call) []*Call {
 	return made
 }
 
-// finishPart takes the outcome of a part into its whole call. It returns that call if this
+// finishPart copies the decisions or the error of a part into its whole call. It returns that call if this
 // was the last part, and nil otherwise. A hit apart without a decision does not fail the call.
 func finishPart(c *Call) *Call {
 	whole := c.part.whole

@@ -130,7 +130,7 @@ func stopCollecting(q *Queue) bool {
 	return true
 }
 
-// finishBatch takes in how long a batch took, and reports whether another worker collects now.
+// finishBatch records how long a batch took, and reports whether another worker collects now.
 func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	now := time.Now()
 	q.mu.Lock()

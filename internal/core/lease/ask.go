@@ -10,7 +10,7 @@ import (
 
 // Ask is a charge that is to be made for a lease: n hits of cost 1.
 type Ask struct {
-	Row   Row
+	Row   RowID
 	Limit *ratelimit.Limit
 	N     int64
 	lease *Lease
@@ -18,18 +18,18 @@ type Ask struct {
 
 // Return is units that are to be given back.
 type Return struct {
-	Row   Row
+	Row   RowID
 	Limit *ratelimit.Limit
 	Units Units
 }
 
 // patience is how long the answer to a charge is waited for, in microseconds. If it comes
-// later, both charges are taken in.
+// later, the lease gets the units of both charges.
 const patience = 2000000
 
 // want asks for the renewal of a lease with the next batch, unless that was asked for already.
 // The caller holds the shard's mutex.
-func want(t *Table, l *Lease, now int64) {
+func want(t *Set, l *Lease, now int64) {
 	if now < l.asked || !l.known {
 		return
 	}
@@ -42,10 +42,10 @@ func want(t *Table, l *Lease, now int64) {
 }
 
 // Due reports whether there is something to charge or to give back now.
-func Due(t *Table) bool { return waiting(t) > 0 }
+func Due(t *Set) bool { return waiting(t) > 0 }
 
 // waiting is how many charges and refunds wait for a batch and may go with it now.
-func waiting(t *Table) int {
+func waiting(t *Set) int {
 	now := Now(t)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +58,7 @@ func waiting(t *Table) int {
 // Work returns the charges and refunds that go with the next batch, and forgets them. all is for
 // a batch with refunds or resets: it needs all refunds of leased units, so that they come before
 // its own.
-func Work(t *Table, all bool) ([]Ask, []Return) {
+func Work(t *Set, all bool) ([]Ask, []Return) {
 	now := Now(t)
 	t.mu.Lock()
 	wants := t.wants
@@ -81,7 +81,7 @@ func Work(t *Table, all bool) ([]Ask, []Return) {
 	t.mu.Unlock()
 	var asks []Ask
 	for _, row := range wants {
-		_, s := shardOf(t, row.Key)
+		s := shardOf(t, row.Key)
 		s.Mu.Lock()
 		if l := s.Rows[row]; l != nil {
 			if n := size(t, s, l, now); n > 0 {
@@ -99,8 +99,8 @@ func Work(t *Table, all bool) ([]Ask, []Return) {
 const longPatience = 10000000
 
 // Postpone delays the next charge for a lease after one that failed.
-func Postpone(t *Table, row Row) {
-	_, s := shardOf(t, row.Key)
+func Postpone(t *Set, row RowID) {
+	s := shardOf(t, row.Key)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if l := s.Rows[row]; l != nil {
@@ -111,7 +111,7 @@ func Postpone(t *Table, row Row) {
 // size is how much to charge for a lease: what its hits used in a horizon, at most four times
 // as much as before and a few, and at most the share of what is left, less what is held. The
 // caller holds the shard's mutex.
-func size(t *Table, s *Shard, l *Lease, now int64) int64 {
+func size(t *Set, s *Shard, l *Lease, now int64) int64 {
 	settle(t, s, l, now)
 	horizon := Horizon(t, l.Limit)
 	elapsed := now - l.since
@@ -143,29 +143,29 @@ func share(l *ratelimit.Limit, left int64) int64 {
 	return int64(l.Lease * float64(left))
 }
 
-// Answer is what a statement said of a row.
+// Answer is what the result of a statement says of a row.
 type Answer struct {
-	Row     Row
+	Row     RowID
 	Limit   *ratelimit.Limit
 	Free    int64 // what is left; below 0 if the quota is overdrawn
 	Reset   time.Time
 	Now     int64 // the server's time in microseconds; answers may come in another order
-	Refused bool  // a hit that waited was refused
+	Refused bool  // a hit of a caller was refused
 
 	// Of an entry with a charge for a lease.
 	Ask    *Ask
 	Leased Units // what it has got
 }
 
-// Update takes in an answer: the lease has its units, as far as they are no more than the share of
-// what was really left.
-func Update(t *Table, a *Answer) {
-	_, s := shardOf(t, a.Row.Key)
+// Update updates a lease with an answer. Of the units in it, the lease gets no more than the share of
+// what was left. The others are given back.
+func Update(t *Set, a *Answer) {
+	s := shardOf(t, a.Row.Key)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	l := s.Rows[a.Row]
 	if l == nil || a.Ask != nil && a.Ask.lease != l || !l.Limit.Equal(a.Limit) {
-		// The lease that asked was dropped.
+		// The lease that asked for the charge has ended.
 		if a.Ask != nil && !a.Ask.lease.void {
 			addReturn(t, Return{a.Row, a.Limit, a.Leased}, atOnce)
 		}
@@ -198,7 +198,7 @@ func Update(t *Table, a *Answer) {
 
 // takeIn gives a lease the units that were charged for it. The caller holds the shard's
 // mutex.
-func takeIn(t *Table, l *Lease, a *Answer, now int64) {
+func takeIn(t *Set, l *Lease, a *Answer, now int64) {
 	units := a.Leased
 	held := l.First.N + l.Then.N
 	most := share(l.Limit, a.Free+held+units.N) - held

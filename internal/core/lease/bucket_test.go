@@ -43,7 +43,7 @@ func TestUnitsThatGoBackToABucketMakeNoOtherLeaseTooLong(t *testing.T) {
 	if w.held() < 300 {
 		t.Fatalf("only %d units are held", w.held())
 	}
-	lease.End(first.table)
+	lease.End(first.leases)
 	f := first.send(0)
 	w.execute(first, f)
 	first.answer(f)
@@ -76,7 +76,7 @@ func TestUnitsThatGoBackToABucketLateAreNotLost(t *testing.T) {
 		t.Fatal("no units are held")
 	}
 	w.time += 30000000
-	lease.End(p.table)
+	lease.End(p.leases)
 	w.execute(p, p.send(0))
 	if free, _ := algorithm.Of(l).Look(l, &w.row, w.server()); free != 995 {
 		t.Errorf("%d are left, want 995", free)

@@ -13,13 +13,13 @@
 //   - Units may be given back when the charge no longer counts, which would undo the charges
 //     of others. Each charge has a claim. A statement that gives units back has no effect if
 //     the claim does not hold.
-//   - Units that are not used may keep others from the quota. A lease is small: as much as was
+//   - Units that are not used are missing to other processes. A lease is small: as much as was
 //     used in a horizon, a share of what is left, nothing if little is left. It ends one and
 //     a half horizons after its charge, and what is unused then is given back.
 //
 // A crash, or an answer that is lost, loses the units until the window turns or the bucket
 // refills: at most the share of what was left, for each process and key.
 //
-// The files: table.go has the leases and the demand of keys without one. take.go decides
-// hits. ask.go says what to charge, and takes in the answers. end.go ends leases.
+// The files: set.go has the leases and the demand of keys without one. take.go decides
+// hits. ask.go says what to charge, and updates the leases with the answers. end.go ends leases.
 package lease

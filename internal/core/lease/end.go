@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// addReturn makes the first batch after the time at give units back, also if there are no leases
-// any more.
-func addReturn(t *Table, r Return, at int64) {
+// addReturn lets the first batch after the time at give units back. It starts Maintain, also if there
+// are no leases any more.
+func addReturn(t *Set, r Return, at int64) {
 	if r.Units.N <= 0 {
 		return
 	}
@@ -29,10 +29,10 @@ const atOnce = 0
 // microseconds.
 const mostGathering = 100000
 
-// end gives back units that have reached their end, so they are left in the row. They wait a little for
+// end gives back units that have reached their end, so that the row has them again. They wait a little for
 // the units of other rows: a statement for a few of them would be as expensive as the decisions of its
 // batch.
-func end(t *Table, l *Lease, u Units, now int64) {
+func end(t *Set, l *Lease, u Units, now int64) {
 	wait := Horizon(t, l.Limit) / 8
 	if wait > mostGathering {
 		wait = mostGathering
@@ -43,7 +43,7 @@ func end(t *Table, l *Lease, u Units, now int64) {
 
 // remove ends a lease. back is whether its units are given back. The caller holds the shard's
 // mutex.
-func remove(t *Table, s *Shard, l *Lease, back bool) {
+func remove(t *Set, s *Shard, l *Lease, back bool) {
 	fold(s, l)
 	if back {
 		addReturn(t, Return{l.row, l.Limit, l.First}, atOnce)
@@ -57,8 +57,8 @@ func remove(t *Table, s *Shard, l *Lease, back bool) {
 
 // Drop ends the lease of a row. back is whether its units are given back: after a reset of the row
 // they are void.
-func Drop(t *Table, row Row, back bool) {
-	_, s := shardOf(t, row.Key)
+func Drop(t *Set, row RowID, back bool) {
+	s := shardOf(t, row.Key)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if l := s.Rows[row]; l != nil {
@@ -83,7 +83,7 @@ func Drop(t *Table, row Row, back bool) {
 
 // Sweep ends the units that have reached their end, and the leases that hold nothing and are not
 // used.
-func Sweep(t *Table) {
+func Sweep(t *Set) {
 	for _, s := range t.Shards {
 		s.Mu.Lock()
 		now := Now(t)
@@ -101,7 +101,7 @@ func Sweep(t *Table) {
 }
 
 // End ends all leases, and begins no more until Begin.
-func End(t *Table) {
+func End(t *Set) {
 	for _, s := range t.Shards {
 		s.Mu.Lock()
 		s.ended = true
@@ -116,7 +116,7 @@ func End(t *Table) {
 }
 
 // Begin lets leases begin again after End.
-func Begin(t *Table) {
+func Begin(t *Set) {
 	for _, s := range t.Shards {
 		s.Mu.Lock()
 		s.ended = false
@@ -124,23 +124,23 @@ func Begin(t *Table) {
 	}
 }
 
-// Start runs Options.Keep in a goroutine, unless it runs.
-func Start(t *Table) {
-	if t.keep != nil && atomic.CompareAndSwapInt32(&t.keeping, 0, 1) {
-		go t.keep()
+// Start runs Options.Maintain in a goroutine, unless it runs.
+func Start(t *Set) {
+	if t.maintain != nil && atomic.CompareAndSwapInt32(&t.maintaining, 0, 1) {
+		go t.maintain()
 	}
 }
 
-// Keep is the loop of Options.Keep: until there are no leases, it runs send if there is
+// Maintain is the loop of Options.Maintain: until there are no leases, it runs send if there is
 // something to charge or to give back, and Sweep now and then. Units that wait for a batch
 // are sent by send if no other batch comes within a sixteenth of a horizon. live reports
 // whether to go on.
-func Keep(t *Table, live func() bool, send func()) {
+func Maintain(t *Set, live func() bool, send func()) {
 	swept := Now(t)
 	for live() {
-		pause := atomic.LoadInt64(&t.pause)
-		time.Sleep(pauseTime(pause))
-		if now := Now(t); now-swept >= pause/8 {
+		shortest := atomic.LoadInt64(&t.shortestHorizon)
+		time.Sleep(maintainInterval(shortest))
+		if now := Now(t); now-swept >= shortest/8 {
 			swept = now
 			Sweep(t)
 		}
@@ -156,17 +156,17 @@ func Keep(t *Table, live func() bool, send func()) {
 		if Any(t) {
 			continue
 		}
-		atomic.StoreInt64(&t.pause, t.horizon)
-		atomic.StoreInt32(&t.keeping, 0)
-		if !Any(t) || !atomic.CompareAndSwapInt32(&t.keeping, 0, 1) {
+		atomic.StoreInt64(&t.shortestHorizon, t.horizon)
+		atomic.StoreInt32(&t.maintaining, 0)
+		if !Any(t) || !atomic.CompareAndSwapInt32(&t.maintaining, 0, 1) {
 			return
 		}
 	}
-	atomic.StoreInt32(&t.keeping, 0)
+	atomic.StoreInt32(&t.maintaining, 0)
 }
 
-// pauseTime is the time between two looks, for a horizon in microseconds.
-func pauseTime(horizon int64) time.Duration {
+// maintainInterval is the time between two rounds of Maintain, for a horizon in microseconds.
+func maintainInterval(horizon int64) time.Duration {
 	d := time.Duration(horizon) * time.Microsecond / 16
 	if d > 25*time.Millisecond {
 		return 25 * time.Millisecond

@@ -14,18 +14,18 @@ import (
 func TestAllUnitsGoBackAtTheEnd(t *testing.T) {
 	const keys = 50000
 	now := int64(0)
-	table := lease.New(lease.Options{Max: keys, Horizon: time.Hour, Clock: func() int64 { return now }})
+	leases := lease.New(lease.Options{Max: keys, Horizon: time.Hour, Clock: func() int64 { return now }})
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 30000, Window: 24 * time.Hour, Lease: 0.05}
 	answer := func(key string, ask *lease.Ask) {
-		a := lease.Answer{Row: lease.Row{Prefix: "p", Key: key}, Limit: l, Free: 30000}
+		a := lease.Answer{Row: lease.RowID{Prefix: "p", Key: key}, Limit: l, Free: 30000}
 		if ask != nil {
 			a.Ask = ask
 			a.Leased = lease.Units{N: ask.N, Ends: now + 1000000, Claim: 1}
 		}
-		lease.Update(table, &a)
+		lease.Update(leases, &a)
 	}
 	work := func() (int, int) {
-		asks, returns := lease.Work(table, false)
+		asks, returns := lease.Work(leases, false)
 		if len(asks) > 1000 || len(returns) > 1000 {
 			t.Fatalf("%d charges and %d refunds in a batch", len(asks), len(returns))
 		}
@@ -37,7 +37,7 @@ func TestAllUnitsGoBackAtTheEnd(t *testing.T) {
 	for i := 0; i < keys; i++ {
 		hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}
 		for n := 0; n < 3; n++ {
-			lease.Take(table, hits, make([]ratelimit.Decision, 1))
+			lease.Take(leases, hits, make([]ratelimit.Decision, 1))
 		}
 		answer(hits[0].Key, nil)
 		if i%100 == 0 {
@@ -47,18 +47,18 @@ func TestAllUnitsGoBackAtTheEnd(t *testing.T) {
 	for n := 1; n > 0; {
 		n, _ = work()
 	}
-	held, leases := lease.Total(table), int(lease.Count(table))
-	if leases < keys*9/10 || held < int64(leases) {
-		t.Fatalf("%d keys have leases of %d units", leases, held)
+	held, count := lease.Total(leases), int(lease.Count(leases))
+	if count < keys*9/10 || held < int64(count) {
+		t.Fatalf("%d keys have leases of %d units", count, held)
 	}
-	lease.End(table)
+	lease.End(leases)
 	back := 0
-	for lease.Due(table) {
+	for lease.Due(leases) {
 		_, n := work()
 		back += n
 	}
-	if back != leases {
-		t.Errorf("%d of %d leases were given back", back, leases)
+	if back != count {
+		t.Errorf("%d of %d leases were given back", back, count)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestUnitsThatEndAreStillLeft(t *testing.T) {
 			p.decide(1)
 			renew()
 		}
-		for !lease.Due(p.table) {
+		for !lease.Due(p.leases) {
 			p.decide(1) // until a renewal is wanted, while some units are left
 		}
 		w.time += 1000000
@@ -85,7 +85,7 @@ func TestUnitsThatEndAreStillLeft(t *testing.T) {
 		w.time += 600000
 		before := w.held()
 		d := make([]ratelimit.Decision, 1)
-		if !lease.Take(p.table, []ratelimit.Hit{{Limit: w.limit, Key: "k", Cost: 1}}, d) || w.held() >= before-1 {
+		if !lease.Take(p.leases, []ratelimit.Hit{{Limit: w.limit, Key: "k", Cost: 1}}, d) || w.held() >= before-1 {
 			t.Fatalf("%v: of %d units, %d are held, %+v", a, before, w.held(), d[0])
 		}
 		if free, _ := algorithm.Of(w.limit).Look(w.limit, &w.row, w.server()); d[0].Remaining != free+before-1 {
@@ -96,18 +96,18 @@ func TestUnitsThatEndAreStillLeft(t *testing.T) {
 
 // TestTheHeaderForResetFollowsTheRow: the plugin has the text that says when the full quota is back.
 func TestTheHeaderForResetFollowsTheRow(t *testing.T) {
-	table := lease.New(lease.Options{Max: 1, Horizon: time.Second, Clock: func() int64 { return 0 }})
+	leases := lease.New(lease.Options{Max: 1, Horizon: time.Second, Clock: func() int64 { return 0 }})
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.TokenBucket, Events: 30000, Window: time.Hour, Lease: 0.05}
 	hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1}}
 	for n := 0; n < 3; n++ {
-		lease.Take(table, hits, make([]ratelimit.Decision, 1))
+		lease.Take(leases, hits, make([]ratelimit.Decision, 1))
 	}
 	// The last answer is older than the one before it.
 	for i, now := range []int64{1, 3, 2} {
 		reset := []int64{1000, 2000, 2000}[i]
 		said := []int64{1000, 2000, 1500}[i]
-		lease.Update(table, &lease.Answer{Row: row, Limit: l, Free: 20000, Reset: time.Unix(said, 1), Now: now})
-		for _, s := range table.Shards {
+		lease.Update(leases, &lease.Answer{Row: row, Limit: l, Free: 20000, Reset: time.Unix(said, 1), Now: now})
+		for _, s := range leases.Shards {
 			if got := s.Rows[row]; got != nil && got.ResetText != fmt.Sprint(reset+1) {
 				t.Errorf("the text is %q after an answer with %d.000000001", got.ResetText, reset)
 			}

@@ -28,10 +28,10 @@ type world struct {
 // server is the server's time.
 func (w *world) server() int64 { return w.time + w.step }
 
-// process is a table of leases and its batches under way.
+// process is a set of leases and its batches under way.
 type process struct {
 	w       *world
-	table   *lease.Table
+	leases  *lease.Set
 	plugin  bool // the next hit comes through the plugin
 	batches []*flight
 }
@@ -49,17 +49,17 @@ type flight struct {
 	answers  []lease.Answer
 }
 
-var row = lease.Row{Prefix: "p", Key: "k"}
+var row = lease.RowID{Prefix: "p", Key: "k"}
 
 func newWorld(l *ratelimit.Limit, processes int) *world {
 	w := &world{limit: l, step: conformance.NewClock().Micro, oracle: &oracle{limit: l}}
 	for i := 0; i < processes; i++ {
-		w.processes = append(w.processes, &process{w: w, table: w.newTable()})
+		w.processes = append(w.processes, &process{w: w, leases: w.newSet()})
 	}
 	return w
 }
 
-func (w *world) newTable() *lease.Table {
+func (w *world) newSet() *lease.Set {
 	return lease.New(lease.Options{Max: 10, Horizon: time.Second, Clock: func() int64 { return w.time }})
 }
 
@@ -70,7 +70,7 @@ func (p *process) hit(cost int64) bool {
 		return true
 	}
 	hits := []ratelimit.Hit{{Limit: p.w.limit, Key: "k", Cost: cost}}
-	if lease.Take(p.table, hits, make([]ratelimit.Decision, 1)) {
+	if lease.Take(p.leases, hits, make([]ratelimit.Decision, 1)) {
 		p.w.oracle.admit(p.w.server(), cost)
 		return true
 	}
@@ -80,9 +80,9 @@ func (p *process) hit(cost int64) bool {
 
 // quick uses spare units as the interpreted plugin does.
 func (p *process) quick(cost int64) bool {
-	s := p.table.Shards[maphash.String(p.table.Seed, row.Key)%lease.ShardCount]
+	s := p.leases.Shards[maphash.String(p.leases.Seed, row.Key)%lease.ShardCount]
 	l := s.Rows[row]
-	if l == nil || l.Spare < cost || p.w.time*1000 >= l.SpareEnds {
+	if l == nil || (l.Spare < cost || time.Duration(p.w.time)*time.Microsecond >= l.SpareEnds) && !lease.Extend(p.leases, s, l, cost) {
 		return false
 	}
 	l.Spare -= cost
@@ -94,7 +94,7 @@ func (p *process) quick(cost int64) bool {
 
 // send sends a batch, with a hit if cost is not 0.
 func (p *process) send(cost int64) *flight {
-	asks, returns := lease.Work(p.table, false)
+	asks, returns := lease.Work(p.leases, false)
 	f := &flight{sent: p.w.time, cost: cost, asks: asks, returns: returns}
 	p.batches = append(p.batches, f)
 	return f
@@ -124,7 +124,7 @@ func (w *world) execute(p *process, f *flight) {
 	if len(f.asks) > 0 {
 		a.Ask = &f.asks[0]
 		if n := d.Take(l, &w.row, now, f.asks[0].N, 1); n > 0 {
-			life, claim := d.Lease(l, &w.row, now, lease.MostLife(p.table, l))
+			life, claim := d.Lease(l, &w.row, now, lease.MostLife(p.leases, l))
 			a.Leased = lease.Units{N: n, Ends: f.sent + life, Claim: claim}
 		}
 		w.oracle.watch(&w.row)
@@ -139,7 +139,7 @@ func (w *world) execute(p *process, f *flight) {
 // answer gives a process the answer to a batch.
 func (p *process) answer(f *flight) {
 	for i := range f.answers {
-		lease.Update(p.table, &f.answers[i])
+		lease.Update(p.leases, &f.answers[i])
 	}
 	p.forget(f)
 }
@@ -158,7 +158,7 @@ func (p *process) forget(f *flight) {
 func (w *world) held() int64 {
 	sum := int64(0)
 	for _, p := range w.processes {
-		sum += lease.Total(p.table)
+		sum += lease.Total(p.leases)
 		for _, f := range p.batches {
 			for _, a := range f.answers {
 				sum += a.Leased.N
@@ -178,7 +178,7 @@ func (w *world) returning() int64 {
 				sum += r.Units.N
 			}
 		}
-		asks, returns := lease.Work(p.table, true)
+		asks, returns := lease.Work(p.leases, true)
 		for _, r := range returns {
 			sum += r.Units.N
 		}
@@ -379,18 +379,18 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 			case what == 24 && len(p.batches) > 0:
 				p.forget(rapid.SampledFrom(p.batches).Draw(t, "lost"))
 			case what == 25:
-				lease.Sweep(p.table)
+				lease.Sweep(p.leases)
 			case what == 26: // the process ends and another one starts
 				if rapid.Bool().Draw(t, "crash") {
-					p.table = w.newTable()
+					p.leases = w.newSet()
 					p.batches = nil
 				} else {
-					lease.End(p.table)
+					lease.End(p.leases)
 					w.execute(p, p.send(0))
-					p.table = w.newTable()
+					p.leases = w.newSet()
 				}
 			case what == 27 && wild:
-				lease.Drop(p.table, row, false)
+				lease.Drop(p.leases, row, false)
 				for _, f := range p.batches {
 					f.answers = nil // see Drop: what is under way is not taken in
 				}
@@ -424,11 +424,11 @@ func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 	held := 0
 	conformance.Check(t, 1500, func(t *rapid.T) {
 		w := newWorld(drawLeased(t), rapid.IntRange(1, 3).Draw(t, "processes"))
-		horizon := lease.Horizon(w.processes[0].table, w.limit)
+		horizon := lease.Horizon(w.processes[0].leases, w.limit)
 		round := func() {
 			for _, p := range w.processes {
-				lease.Sweep(p.table)
-				if lease.Due(p.table) {
+				lease.Sweep(p.leases)
+				if lease.Due(p.leases) {
 					f := p.send(0)
 					w.execute(p, f)
 					p.answer(f)
@@ -457,7 +457,7 @@ func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 		}
 		if closes {
 			for _, p := range w.processes {
-				lease.End(p.table)
+				lease.End(p.leases)
 			}
 			round()
 		}

@@ -12,8 +12,8 @@ import (
 )
 
 // TestMostRequestsOfThePluginUseSpareUnits: with 1,000 busy keys and the plugin's horizon, hardly a
-// request needs the queue, except for those that have a lease renewed. A request in the queue takes the
-// interpreter about as long as one that asks the database.
+// request needs the queue. A request in the queue takes the interpreter about as long as one that asks
+// the database.
 func TestMostRequestsOfThePluginUseSpareUnits(t *testing.T) {
 	const (
 		horizon  = 4 * time.Second
@@ -21,7 +21,7 @@ func TestMostRequestsOfThePluginUseSpareUnits(t *testing.T) {
 		perBatch = 20
 	)
 	now := int64(1)
-	table := lease.New(lease.Options{Max: 10000, Horizon: horizon, Clock: func() int64 { return now }})
+	leases := lease.New(lease.Options{Max: 10000, Horizon: horizon, Clock: func() int64 { return now }})
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.SlidingWindow, Events: 1e8, Window: time.Hour, Lease: 0.05}
 	random := rand.New(rand.NewSource(1))
 	requests, spare := 0, 0
@@ -30,39 +30,40 @@ func TestMostRequestsOfThePluginUseSpareUnits(t *testing.T) {
 		for range perBatch {
 			now += apart
 			key := strconv.Itoa(random.Intn(1000))
-			held := table.Shards[maphash.String(table.Seed, key)%lease.ShardCount].Rows[lease.Row{Prefix: "p", Key: key}]
 			counts := now > 5000000 // the leases have got their size
 			if counts {
 				requests++
 			}
-			if held != nil && held.Spare > 0 && now*1000 < held.SpareEnds {
+			shard := leases.Shards[maphash.String(leases.Seed, key)%lease.ShardCount]
+			held := shard.Rows[lease.RowID{Prefix: "p", Key: key}]
+			if held != nil && (held.Spare > 0 && time.Duration(now)*time.Microsecond < held.SpareEnds || lease.Extend(leases, shard, held, 1)) {
 				held.Spare--
 				if counts {
 					spare++
 				}
-			} else if !lease.Take(table, []ratelimit.Hit{{Limit: l, Key: key, Cost: 1}}, make([]ratelimit.Decision, 1)) {
+			} else if !lease.Take(leases, []ratelimit.Hit{{Limit: l, Key: key, Cost: 1}}, make([]ratelimit.Decision, 1)) {
 				waiting[key] = nil
 			}
 		}
 		if now-swept > int64(horizon/time.Microsecond)/8 {
 			swept = now
-			lease.Sweep(table)
+			lease.Sweep(leases)
 		}
-		asks, _ := lease.Work(table, false)
+		asks, _ := lease.Work(leases, false)
 		for i := range asks {
 			waiting[asks[i].Row.Key] = &asks[i]
 		}
 		for key, ask := range waiting {
-			a := lease.Answer{Row: lease.Row{Prefix: "p", Key: key}, Limit: l, Free: 9e7, Ask: ask}
+			a := lease.Answer{Row: lease.RowID{Prefix: "p", Key: key}, Limit: l, Free: 9e7, Ask: ask}
 			if ask != nil {
-				a.Leased = lease.Units{N: ask.N, Ends: now + lease.MostLife(table, l), Claim: 1}
+				a.Leased = lease.Units{N: ask.N, Ends: now + lease.MostLife(leases, l), Claim: 1}
 			}
-			lease.Update(table, &a)
+			lease.Update(leases, &a)
 		}
 	}
 	share := float64(spare) / float64(requests)
 	t.Logf("%.3f of the requests use spare units", share)
-	if share < 0.93 {
-		t.Errorf("%.3f of the requests use spare units, want at least 0.93", share)
+	if share < 0.99 {
+		t.Errorf("%.3f of the requests use spare units, want at least 0.99", share)
 	}
 }

@@ -21,7 +21,7 @@ func TestHalfOfAZipfLoadIsDecidedInMemory(t *testing.T) {
 		perBatch  = 50
 	)
 	now := int64(1)
-	table := lease.New(lease.Options{Max: 10000, Horizon: time.Second, Clock: func() int64 { return now }})
+	leases := lease.New(lease.Options{Max: 10000, Horizon: time.Second, Clock: func() int64 { return now }})
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.SlidingWindow, Events: 1e8, Window: time.Hour, Lease: 0.05}
 	random := rand.New(rand.NewSource(1))
 	requests, leased, rows := 0, 0, 0
@@ -34,26 +34,26 @@ func TestHalfOfAZipfLoadIsDecidedInMemory(t *testing.T) {
 			now += batchTime / perBatch
 			key := strconv.Itoa(int(math.Pow(keys, random.Float64())))
 			requests++
-			if lease.Take(table, []ratelimit.Hit{{Limit: l, Key: key, Cost: 1}}, make([]ratelimit.Decision, 1)) {
+			if lease.Take(leases, []ratelimit.Hit{{Limit: l, Key: key, Cost: 1}}, make([]ratelimit.Decision, 1)) {
 				leased++
 			} else {
 				waiting[key] = nil
 			}
 		}
 		if batch%50 == 0 {
-			lease.Sweep(table)
+			lease.Sweep(leases)
 		}
-		asks, returns := lease.Work(table, false)
+		asks, returns := lease.Work(leases, false)
 		for i := range asks {
 			waiting[asks[i].Row.Key] = &asks[i]
 		}
 		rows += len(waiting) + len(returns)
 		for key, ask := range waiting {
-			a := lease.Answer{Row: lease.Row{Prefix: "p", Key: key}, Limit: l, Free: 9e7, Ask: ask}
+			a := lease.Answer{Row: lease.RowID{Prefix: "p", Key: key}, Limit: l, Free: 9e7, Ask: ask}
 			if ask != nil {
-				a.Leased = lease.Units{N: ask.N, Ends: now + lease.MostLife(table, l), Claim: 1}
+				a.Leased = lease.Units{N: ask.N, Ends: now + lease.MostLife(leases, l), Claim: 1}
 			}
-			lease.Update(table, &a)
+			lease.Update(leases, &a)
 		}
 	}
 	share, cost := float64(leased)/float64(requests), float64(rows)/float64(requests)

@@ -82,7 +82,7 @@ BEGIN
 	FOR part IN SELECT p.name FROM rate_limit_partitions() p JOIN pg_class c ON c.oid = p.id WHERE NOT p.pending AND c.relkind = 'r' AND pg_relation_size(p.id) = 0
 		AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_inherits h ON h.inhrelid = i.indexrelid WHERE i.indrelid = p.id AND h.inhparent = 'rate_limit_audit_decision'::regclass)
 	LOOP
-		EXECUTE format('CREATE INDEX ON %s (decision, time)', part.name);
+		EXECUTE format('CREATE INDEX ON %s (decision, time) WHERE decision <> ''allowed''', part.name);
 		EXECUTE format('ALTER INDEX rate_limit_audit_decision ATTACH PARTITION %s', (SELECT max(i.indexrelid)::regclass FROM pg_index i WHERE i.indrelid = part.name::regclass));
 	END LOOP;
 END $$;

@@ -5,6 +5,9 @@
 -- Arrays have no NULL: a driver sends text[] and bigint[] without. An empty text is NULL, and so is
 -- a number that cannot be: 0 of quota, key_id and status, below 0 of retry_after_ms.
 --
+-- The arrays of the audit log are unnested in the SELECT list, where they advance together, because in
+-- FROM their elements would be stored first.
+--
 -- Parameters of newer versions come last and have a default, so that proxies of older versions call the
 -- same functions. history_end.sql gives a function the grants of the one that it replaces.
 
@@ -52,8 +55,9 @@ BEGIN
 				CASE WHEN r.retry >= 0 THEN r.retry END, r.duration, r.weight::double precision, nullif(r.status, 0), r.decision, nullif(r.reason, ''), r.prefix,
 				nullif(r.limit_name, ''), nullif(r.key, ''), nullif(r.user_id, ''), nullif(r.tier, ''), nullif(r.address, '')::inet, nullif(r.host, ''),
 				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[], nextval('rate_limit_audit_id')
-			FROM unnest($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
-				AS r(t, decision, reason, prefix, limit_name, key, user_id, tier, address, host, method, path, also, cost, n, quota, remaining, key_id, retry, duration, status, weight);
+			FROM (SELECT unnest($3) AS t, unnest($4) AS decision, unnest($5) AS reason, unnest($6) AS prefix, unnest($7) AS limit_name, unnest($8) AS key, unnest($9) AS user_id,
+				unnest($10) AS tier, unnest($11) AS address, unnest($12) AS host, unnest($13) AS method, unnest($14) AS path, unnest($15) AS also, unnest($16) AS cost, unnest($17) AS n,
+				unnest($18) AS quota, unnest($19) AS remaining, unnest($20) AS key_id, unnest($21) AS retry, unnest($22) AS duration, unnest($23) AS status, unnest($24) AS weight) r;
 			RETURN;
 		EXCEPTION WHEN check_violation THEN
 			IF attempt = 2 THEN

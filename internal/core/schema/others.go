@@ -1,7 +1,7 @@
 package schema
 
 // The parts refuse tables of other programs that have a name of ours. CREATE TABLE IF NOT EXISTS
-// would take them for ours. A column of each table tells them apart.
+// would take them for ours. A column of each table distinguishes them.
 const (
 	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix')`
 	policyMarks  = `('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'), ('rate_limit_api_keys', 'digest'), ('rate_limit_rules', 'count_by'),

@@ -29,12 +29,16 @@ const Policy = policyServer + refusePolicy + policyLists + policyPeople + policy
 const Lock = `SELECT pg_advisory_xact_lock(1885827692);
 SELECT set_config('lock_timeout', '200ms', true);`
 
+// longerWait is for tables that no decision needs, and whose writers may take longer.
+const longerWait = `
+SELECT set_config('lock_timeout', '500ms', true);`
+
 // NodesOnce is Nodes for several processes at once.
 const NodesOnce = Lock + Nodes
 
 // HistoryOnce is History for several processes at once: all but the first find that there is
 // nothing to do when they have the lock.
-const HistoryOnce = Lock + `
+const HistoryOnce = Lock + longerWait + `
 DO $once$ BEGIN
 	IF NOT ` + historyReady + ` THEN
 		EXECUTE $history$` + History + `$history$;

@@ -108,8 +108,8 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	facts := policy.Facts{Tier: "anonymous", Path: "/", Method: "GET"}
-	var o policy.Outcome
-	if err := p.Decide(ctx, time.Minute, "ann", "", &facts, &o); err != nil || len(o.Hits) != 1 || o.Hits[0].Limit.Events != 5 {
+	var o policy.Verdict
+	if err := p.Evaluate(ctx, time.Minute, "ann", "", &facts, &o); err != nil || len(o.Hits) != 1 || o.Hits[0].Limit.Events != 5 {
 		t.Fatalf("%v, %+v", err, o)
 	}
 	if err := store.Take(ctx, time.Minute, o.Hits, make([]ratelimit.Decision, 1)); err != nil {

@@ -157,8 +157,8 @@ ORDER BY u.rule, u.limit_name, u.key`, key, user)
 // userCounter is the key of a counter that counts by user, as the proxies make it.
 func userCounter(user string) (string, error) {
 	rule := policy.Rule{Name: "user", Limits: []policy.RuleLimit{{Name: "limit", Limit: ratelimit.Limit{Events: 1, Window: time.Second}}}}
-	var o policy.Outcome
-	policy.Decide(policy.Compile([]policy.Rule{rule}, nil, nil, policyOptions), &policy.Facts{}, &policy.Identity{Known: true, User: user}, time.Time{}, &o)
+	var o policy.Verdict
+	policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, policyOptions), &policy.Facts{}, &policy.Identity{Known: true, User: user}, time.Time{}, &o)
 	if len(o.Hits) != 1 {
 		return "", errors.New("user: it has no counter")
 	}

@@ -135,7 +135,7 @@ func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error
 	}
 	o, trace := policy.Explain(policy.Compile(rules, overrides, networks, policyOptions), facts, id, now)
 	if ambiguous != nil {
-		o = &policy.Outcome{Tier: r.Tier, Reason: policy.AmbiguousPath, Status: http.StatusBadRequest} // as proxies do, which ask no further
+		o = &policy.Verdict{Tier: r.Tier, Reason: policy.AmbiguousPath, Status: http.StatusBadRequest} // as proxies do, which ask no further
 		path = r.Path
 	}
 
@@ -176,7 +176,7 @@ func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error
 }
 
 // conclude sets the result.
-func (e *Explanation) conclude(o *policy.Outcome) {
+func (e *Explanation) conclude(o *policy.Verdict) {
 	switch {
 	case o.Refused():
 		e.Result = refused

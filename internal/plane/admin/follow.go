@@ -16,12 +16,12 @@ const (
 
 // Follower finds the rows that are new in the audit log. Transactions become visible in another order
 // than they write. So Next reads the rows of all transactions that were not over at the last call, and
-// leaves out those that were returned. A row of the log keeps its place in the table.
+// leaves out those that were returned. A row of the log is never moved in its table.
 type Follower struct {
 	db    *Database
 	query AuditQuery
 	least int64                // all transactions below it were over at the last call; 0 before the first
-	seen  map[string]time.Time // the times of rows that were found, by their places
+	seen  map[string]time.Time // the times of rows that were found, by their rowIDSQL
 }
 
 // Follow returns a follower of the rows that a query finds. The first call of its Next returns those of
@@ -30,13 +30,14 @@ func (d *Database) Follow(q *AuditQuery) *Follower {
 	return &Follower{db: d, query: *q, seen: map[string]time.Time{}}
 }
 
-// placedRow is a row of the audit log and its place.
-type placedRow struct {
+// followedRow is a row of the audit log and its rowIDSQL.
+type followedRow struct {
 	Audited
-	Place string
+	RowID string
 }
 
-const placeSQL = ", tableoid::text || ctid::text"
+// rowIDSQL is where a row is stored.
+const rowIDSQL = ", tableoid::text || ctid::text"
 
 // newRowsSQL is whether a row is of a transaction from $%d on. xmin has the last 32 bits of the number.
 const newRowsSQL = `(((SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint) - xmin::text::bigint) & 4294967295) <=
@@ -68,23 +69,23 @@ func (f *Follower) Next(ctx context.Context) (found []Audited, more bool, err er
 		w.add(newRowsSQL, f.least)
 	}
 	// The newest first: those that were seen are the oldest. Those beyond most are not new at the next call.
-	all, err := rows[placedRow](ctx, f.db, w.auditSQL(placeSQL, max(most, MostFollowed)), w.args...)
+	all, err := rows[followedRow](ctx, f.db, w.auditSQL(rowIDSQL, max(most, MostFollowed)), w.args...)
 	if err != nil {
 		return nil, false, err
 	}
 	f.least = *least
 	for i := range all {
-		if _, seen := f.seen[all[i].Place]; seen {
+		if _, seen := f.seen[all[i].RowID]; seen {
 			continue
 		}
-		f.seen[all[i].Place] = all[i].Time
+		f.seen[all[i].RowID] = all[i].Time
 		if len(found) < most {
 			found = append(found, all[i].Audited)
 		}
 	}
-	for place, at := range f.seen {
+	for rowID, at := range f.seen {
 		if at.Before(now.Add(-2 * followedFor)) {
-			delete(f.seen, place)
+			delete(f.seen, rowID)
 		}
 	}
 	names.show(found)

@@ -43,8 +43,8 @@ func (l *ExplainedLimit) refuses() bool { return !l.Passes && !l.Shadow && !l.Ov
 // leftTimeout is for the decisions of a store that nobody else uses.
 const leftTimeout = 10 * time.Second
 
-// explainLimits asks a store what is left of the limits of an outcome, and charges nothing.
-func explainLimits(ctx context.Context, db postgres.DB, o *policy.Outcome) ([]ExplainedLimit, error) {
+// explainLimits asks a store what is left of the limits of a verdict, and charges nothing.
+func explainLimits(ctx context.Context, db postgres.DB, o *policy.Verdict) ([]ExplainedLimit, error) {
 	limits := []ExplainedLimit{}
 	if len(o.Hits) == 0 {
 		return limits, nil

@@ -230,7 +230,7 @@ func TestADryRunReplaysWhatChanges(t *testing.T) {
 			request{at: began.Add(time.Duration(i) * time.Minute), decision: "allowed", prefix: "rule/r", key: "bob", user: "bob", tier: "gold", cost: 1})
 	}
 	p.record(log...)
-	file := func(limit, more string) *policyfile.Policy {
+	file := func(limit, more string) *policyfile.Content {
 		want, err := policyfile.Parse([]byte("rules:\n  - name: r\n    limits: [" + limit + "]\n" + more))
 		if err != nil {
 			t.Fatal(err)

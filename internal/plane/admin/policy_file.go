@@ -31,7 +31,7 @@ type PolicyOptions struct {
 
 // PolicyPlan says what a file changes.
 type PolicyPlan struct {
-	Changes []policyfile.Change `json:"changes"`
+	Changes []policyfile.Difference `json:"changes"`
 	// Expect names these changes: other changes have another one.
 	Expect string `json:"expect"`
 	// Replays are those of the rules whose limits may change.
@@ -49,7 +49,7 @@ type PolicyReplay struct {
 }
 
 // ExportPolicy returns the policy in the database, and the tiers that rules name and that are missing.
-func (d *Database) ExportPolicy(ctx context.Context, users bool) (found *policyfile.Policy, unknownTiers map[string]string, err error) {
+func (d *Database) ExportPolicy(ctx context.Context, users bool) (found *policyfile.Content, unknownTiers map[string]string, err error) {
 	err = d.atOnce(ctx, func() error {
 		if found, err = d.readPolicy(ctx, users); err != nil {
 			return err
@@ -61,7 +61,7 @@ func (d *Database) ExportPolicy(ctx context.Context, users bool) (found *policyf
 }
 
 // DiffPolicy returns what ApplyPolicy would change now.
-func (d *Database) DiffPolicy(ctx context.Context, want *policyfile.Policy, o *PolicyOptions) (plan *PolicyPlan, err error) {
+func (d *Database) DiffPolicy(ctx context.Context, want *policyfile.Content, o *PolicyOptions) (plan *PolicyPlan, err error) {
 	err = d.atOnce(ctx, func() error {
 		plan, err = d.planPolicy(ctx, want, o)
 		return err
@@ -81,7 +81,7 @@ func (d *Database) atOnce(ctx context.Context, queries func() error) error {
 
 // ApplyPolicy makes the policy as a file has it, in one transaction. Other sessions change nothing of the
 // policy from when it finds out what differs until its end, so the plan is what it does.
-func (d *Database) ApplyPolicy(ctx context.Context, want *policyfile.Policy, o *PolicyOptions) (plan *PolicyPlan, err error) {
+func (d *Database) ApplyPolicy(ctx context.Context, want *policyfile.Content, o *PolicyOptions) (plan *PolicyPlan, err error) {
 	in := d.together
 	if o.DryRun {
 		in = d.undone
@@ -115,7 +115,7 @@ func (d *Database) ApplyPolicy(ctx context.Context, want *policyfile.Policy, o *
 }
 
 // planPolicy compares the file with the database.
-func (d *Database) planPolicy(ctx context.Context, want *policyfile.Policy, o *PolicyOptions) (*PolicyPlan, error) {
+func (d *Database) planPolicy(ctx context.Context, want *policyfile.Content, o *PolicyOptions) (*PolicyPlan, error) {
 	if err := withoutUsers(want, o.Users); err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (d *Database) planPolicy(ctx context.Context, want *policyfile.Policy, o *P
 }
 
 // withoutUsers returns an error if a file has users or keys that it may not have.
-func withoutUsers(want *policyfile.Policy, users bool) error {
+func withoutUsers(want *policyfile.Content, users bool) error {
 	if users {
 		return nil
 	}
@@ -148,8 +148,8 @@ func withoutUsers(want *policyfile.Policy, users bool) error {
 }
 
 // readPolicy reads the rows of the policy.
-func (d *Database) readPolicy(ctx context.Context, users bool) (*policyfile.Policy, error) {
-	found := &policyfile.Policy{}
+func (d *Database) readPolicy(ctx context.Context, users bool) (*policyfile.Content, error) {
+	found := &policyfile.Content{}
 	for i := range policyfile.Tables {
 		t := &policyfile.Tables[i]
 		if t.Users && !users {
@@ -179,7 +179,7 @@ func (d *Database) readPolicy(ctx context.Context, users bool) (*policyfile.Poli
 
 // makeChanges makes the changes of a plan, in the transaction of the caller, and checks all rules once.
 func (d *Database) makeChanges(ctx context.Context, plan *PolicyPlan) error {
-	rules := map[string]*policyfile.Change{}
+	rules := map[string]*policyfile.Difference{}
 	for i := range plan.Changes {
 		if c := &plan.Changes[i]; c.Outcome != policyfile.Kept && (c.Table == policyfile.Limits || c.Table == policyfile.Rules) {
 			if rule := c.Row.Values[0].(string); rules[rule] == nil { // the rule itself comes first
@@ -240,7 +240,7 @@ WHERE r.name = ANY ($1::text[]) ORDER BY r.name, o.name LIMIT 1`, sortedKeys(cha
 
 // changeRows makes changes. An override and its limit must suit each other after each statement, so
 // an override that changes has no amount in between.
-func (d *Database) changeRows(ctx context.Context, changes []policyfile.Change) error {
+func (d *Database) changeRows(ctx context.Context, changes []policyfile.Difference) error {
 	if _, err := d.execute(ctx, "SET CONSTRAINTS ALL DEFERRED"); err != nil {
 		return err
 	}

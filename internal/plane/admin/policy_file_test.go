@@ -39,9 +39,9 @@ func newPolicyBench(t testing.TB) *policyBench {
 	return &policyBench{t, db, conn}
 }
 
-func (b *policyBench) sql(sql string, args ...any) {
+func (b *policyBench) sql(sql string) {
 	b.Helper()
-	if _, err := b.conn.Exec(context.Background(), sql, args...); err != nil {
+	if _, err := b.conn.Exec(context.Background(), sql); err != nil {
 		b.Fatalf("%s: %v", sql, err)
 	}
 }
@@ -74,7 +74,7 @@ func (b *policyBench) export() string {
 	return string(file)
 }
 
-func (b *policyBench) apply(file string, o admin.PolicyOptions) ([]policyfile.Change, error) {
+func (b *policyBench) apply(file string, o admin.PolicyOptions) ([]policyfile.Difference, error) {
 	b.Helper()
 	want, err := policyfile.Parse([]byte(file))
 	if err != nil {
@@ -88,7 +88,7 @@ func (b *policyBench) apply(file string, o admin.PolicyOptions) ([]policyfile.Ch
 }
 
 // texts are changes as texts, without the rows that stay.
-func texts(changes []policyfile.Change) []string {
+func texts(changes []policyfile.Difference) []string {
 	var all []string
 	for _, c := range changes {
 		if c.Outcome != policyfile.Kept {

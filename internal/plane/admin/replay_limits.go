@@ -16,7 +16,7 @@ import (
 // change of the rule by SetRule.
 type replayLimits struct {
 	listed    []RuleLimit
-	place     map[string]int // in listed, by name
+	index     map[string]int // in listed, by name
 	cost      int64          // of a request
 	costIsSet bool           // by the settings
 
@@ -29,8 +29,8 @@ type replayLimits struct {
 
 // period is the billing period of a user.
 type period struct {
-	start time.Time
-	zone  string
+	start    time.Time
+	timeZone string
 }
 
 // replaySettings are the settings of a rule that a replay can change: those of its limits.
@@ -78,7 +78,7 @@ func (d *Database) replayLimits(ctx context.Context, rule string, settings []str
 
 // limitsOf reads the limits of a rule, for a replay.
 func (d *Database) limitsOf(ctx context.Context, rule string) (*replayLimits, error) {
-	l := &replayLimits{place: map[string]int{}, own: map[string][]policy.Override{}, byKey: map[int64][]policy.Override{}}
+	l := &replayLimits{index: map[string]int{}, own: map[string][]policy.Override{}, byKey: map[int64][]policy.Override{}}
 	type head struct {
 		Action  string
 		CountBy []string
@@ -155,7 +155,7 @@ func (l *replayLimits) compile(rule string, person bool, limits []policy.RuleLim
 		r.CountBy = []string{"user"}
 	}
 	for i := range l.listed {
-		l.place[l.listed[i].Name] = i
+		l.index[l.listed[i].Name] = i
 	}
 	l.snapshot = policy.Compile([]policy.Rule{r}, tiers, nil, policyOptions)
 	for _, wrong := range l.snapshot.Wrong() {
@@ -197,14 +197,14 @@ FROM rate_limit_overrides WHERE rule = $1 AND valid @> now()`, rule)
 // replayPeriods reads the billing periods of users.
 func (d *Database) replayPeriods(ctx context.Context, l *replayLimits) error {
 	type row struct {
-		User  string
-		Start time.Time
-		Zone  string
+		User     string
+		Start    time.Time
+		TimeZone string
 	}
 	all, err := rows[row](ctx, d, "SELECT user_id, period_start, coalesce(time_zone, '') FROM rate_limit_users WHERE period_start IS NOT NULL")
 	l.periods = make(map[string]period, len(all))
 	for _, r := range all {
-		l.periods[r.User] = period{r.Start, r.Zone}
+		l.periods[r.User] = period{r.Start, r.TimeZone}
 	}
 	return err
 }
@@ -216,7 +216,7 @@ func (l *replayLimits) identity(s sender) *policy.Identity {
 		id.Digest[0] = 1 // of any key: only that there is one counts
 	}
 	id.Overrides = append(append(id.Overrides, l.byKey[s.keyID]...), l.own[s.user]...)
-	id.PeriodStart, id.TimeZone = l.periods[s.user].start, l.periods[s.user].zone
+	id.PeriodStart, id.TimeZone = l.periods[s.user].start, l.periods[s.user].timeZone
 	return id
 }
 

@@ -20,7 +20,7 @@ type trial struct {
 	users      map[string]*trialUser
 	identities map[sender]*policy.Identity
 
-	outcome   policy.Outcome
+	verdict   policy.Verdict
 	hits      []ratelimit.Hit
 	rows      []*algorithm.Row
 	times     []int64
@@ -143,7 +143,7 @@ var anyAddress = netip.MustParseAddr("192.0.2.1")
 // decide decides n equal requests of a row and returns how many pass.
 func (t *trial) decide(c *trialCounter, row *replayRow, own bool, n int64) int64 {
 	t.ask(row)
-	if t.outcome.Refused() {
+	if t.verdict.Refused() {
 		return 0 // a limit of 0
 	}
 	cost := t.limits.cost
@@ -152,14 +152,14 @@ func (t *trial) decide(c *trialCounter, row *replayRow, own bool, n int64) int64
 	}
 	now := row.time.UnixMicro()
 	t.hits, t.rows, t.times = t.hits[:0], t.rows[:0], t.times[:0]
-	for i, mark := range t.outcome.Marks {
+	for i, mark := range t.verdict.Marks {
 		if mark.Overage {
 			continue // it never refuses
 		}
-		hit := t.outcome.Hits[i]
+		hit := t.verdict.Hits[i]
 		hit.Cost = cost
 		t.hits = append(t.hits, hit)
-		t.rows = append(t.rows, &c.rows[t.limits.place[mark.Limit]])
+		t.rows = append(t.rows, &c.rows[t.limits.index[mark.Limit]])
 		t.times = append(t.times, now)
 	}
 	if len(t.hits) == 0 {
@@ -181,7 +181,7 @@ func (t *trial) decide(c *trialCounter, row *replayRow, own bool, n int64) int64
 	return n
 }
 
-// ask sets the outcome to the limits of a row, with the amounts for its user, key and tier.
+// ask sets the verdict to the limits of a row, with the amounts for its user, key and tier.
 func (t *trial) ask(row *replayRow) {
 	s := sender{row.user, row.keyID, row.tier}
 	id := t.identities[s]
@@ -190,5 +190,5 @@ func (t *trial) ask(row *replayRow) {
 		t.identities[s] = id
 	}
 	facts := policy.Facts{Tier: row.tier, Address: anyAddress}
-	policy.Decide(t.limits.snapshot, &facts, id, time.Time{}, &t.outcome)
+	policy.Evaluate(t.limits.snapshot, &facts, id, time.Time{}, &t.verdict)
 }

@@ -22,7 +22,7 @@ type ruleLimit struct {
 	events   *int64
 	per      *string
 	calendar *string
-	zone     *string
+	timeZone *string
 }
 
 const wantLimit = "EVENTS/WINDOW, as in 100/10s, unlimited/1h or 10000/1mo calendar Europe/Berlin; or empty, to delete it"
@@ -53,7 +53,7 @@ func parseRuleLimit(setting, name, text string) (ruleLimit, error) {
 	}
 	l.calendar = &calendarNames[rate.Calendar]
 	if rate.Zone != "" {
-		l.zone = &rate.Zone
+		l.timeZone = &rate.Zone
 	}
 	return l, nil
 }
@@ -105,6 +105,6 @@ func (d *Database) setLimit(ctx context.Context, rule string, l ruleLimit) error
 		_, err := d.execute(ctx, "DELETE FROM rate_limit_rule_limits WHERE rule = $1 AND name = $2", rule, l.name)
 		return err
 	}
-	_, err := d.execute(ctx, setLimitSQL, rule, l.name, l.events, l.per, l.calendar, l.zone)
+	_, err := d.execute(ctx, setLimitSQL, rule, l.name, l.events, l.per, l.calendar, l.timeZone)
 	return err
 }

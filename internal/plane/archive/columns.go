@@ -18,15 +18,15 @@ type column struct {
 	notNull       bool
 }
 
-// kind is how the values of a type of Postgres are in a file.
-type kind struct {
+// valueKind is how the values of a type of Postgres are in a file.
+type valueKind struct {
 	field  reflect.Type // of a field, for the schema
 	tag    string       // of the field
 	target func() any   // makes what a value of the database is read into
 }
 
 // kinds has the types with a kind of their own. All others are text.
-var kinds = map[string]kind{
+var kinds = map[string]valueKind{
 	"timestamp with time zone": {reflect.TypeFor[time.Time](), "timestamp(microsecond),delta", func() any { return new(pgtype.Timestamptz) }},
 	"date":                     {reflect.TypeFor[int32](), "date", func() any { return new(pgtype.Date) }},
 	"bigint":                   {reflect.TypeFor[int64](), "dict", func() any { return new(pgtype.Int8) }},
@@ -36,9 +36,9 @@ var kinds = map[string]kind{
 	"bigint[]":                 {reflect.TypeFor[[]*int64](), "list", func() any { return new([]*int64) }},
 }
 
-var textKind = kind{reflect.TypeFor[string](), "dict", func() any { return new(pgtype.Text) }}
+var textKind = valueKind{reflect.TypeFor[string](), "dict", func() any { return new(pgtype.Text) }}
 
-func (c column) kind() kind {
+func (c column) kind() valueKind {
 	if k, ok := kinds[c.sqlType]; ok {
 		return k
 	}

@@ -150,7 +150,7 @@ func (w *work) archive(ctx context.Context) error {
 	if older != "" {
 		name, result = older, Replaced
 	}
-	if err := w.options.To.publish(ctx, temporary, name, func(s source) error { return check(s, written) }); err != nil {
+	if err := w.options.To.publish(ctx, temporary, name, func(s readableFile) error { return check(s, written) }); err != nil {
 		return err
 	}
 	w.found(result, name, written.Rows, local.size)
@@ -241,24 +241,25 @@ func (w *work) verify(ctx context.Context, name string, want Fingerprint) error 
 }
 
 // older returns the file that the new one can replace, or "" if there is none.
-func (w *work) older(ctx context.Context, local source, written Fingerprint, files dayFiles) (string, error) {
+func (w *work) older(ctx context.Context, local readableFile, written Fingerprint, files dayFiles) (string, error) {
 	if w.partition.state == "" {
 		return w.contained(ctx, local, files)
 	}
-	for _, file := range files.there {
-		if file.Rows > written.Rows {
-			return "", &problem{fmt.Sprintf("%s has %d rows, and the table has only %d: rows were deleted since it was written. Move the file away, and the next run writes the day anew",
-				file.name, file.Rows, written.Rows)}
-		}
-		return file.name, nil
+	if len(files.there) == 0 {
+		return "", nil
 	}
-	return "", nil
+	file := files.there[0]
+	if file.Rows > written.Rows {
+		return "", &problem{fmt.Sprintf("%s has %d rows, and the table has only %d: rows were deleted since it was written. Move the file away, and the next run writes the day anew",
+			file.name, file.Rows, written.Rows)}
+	}
+	return file.name, nil
 }
 
 // contained returns the file whose rows are all among those of the new file, so that the new one
 // can replace it; "" if no file of the day has a row of the new one. Rows are only ever added to
 // a partition: a file with fewer was written before the last of them came.
-func (w *work) contained(ctx context.Context, written source, files dayFiles) (string, error) {
+func (w *work) contained(ctx context.Context, written readableFile, files dayFiles) (string, error) {
 	older := ""
 	for _, file := range files.there {
 		var common int64

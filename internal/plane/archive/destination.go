@@ -25,9 +25,9 @@ type Destination interface {
 	prepare(ctx context.Context) error
 	// temporary makes the file in which the file of that name is written at first.
 	temporary(name string) (*os.File, error)
-	// publish puts the temporary file in its place, as a whole, in place of a file of that
+	// publish gives the temporary file its name, as a whole. It replaces a file of that
 	// name. Then the file is what verify accepts, or publish returns an error and removes it.
-	publish(ctx context.Context, f *os.File, name string, verify func(source) error) error
+	publish(ctx context.Context, f *os.File, name string, verify func(readableFile) error) error
 	// list returns the names that begin with prefix, which has the folder of a part at least.
 	list(ctx context.Context, prefix string) ([]string, error)
 	// remove removes a file.
@@ -37,7 +37,7 @@ type Destination interface {
 }
 
 type sourceCloser interface {
-	source
+	readableFile
 	io.Closer
 }
 

@@ -67,7 +67,7 @@ func (d *directory) temporary(name string) (*os.File, error) {
 }
 
 // publish checks the temporary file, so that a file with its final name was always checked.
-func (d *directory) publish(_ context.Context, f *os.File, name string, verify func(source) error) error {
+func (d *directory) publish(_ context.Context, f *os.File, name string, verify func(readableFile) error) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 // overlap returns how many rows two files have in common. Only the columns that both have are compared: a newer
 // version may have added one. Both files must be sorted by time. The memory that it takes grows with the number
 // of rows at the same microsecond.
-func overlap(a, b source) (common int64, err error) {
+func overlap(a, b readableFile) (common int64, err error) {
 	fileA, err := openFile(a)
 	if err != nil {
 		return 0, err
@@ -78,7 +78,7 @@ func moments(f *parquet.File, hasher *hasher) iter.Seq2[moment, error] {
 		})
 		if err == nil && len(now.digests) > 0 {
 			yield(now, nil)
-		} else if err != nil && err != stopped {
+		} else if err != nil && !errors.Is(err, stopped) {
 			yield(moment{}, err)
 		}
 	}

@@ -90,14 +90,14 @@ func (w *fileWriter) close() (Fingerprint, error) {
 	return f, errors.Join(w.flush(), w.parquet.Close())
 }
 
-// source is a file that can be read.
-type source interface {
+// readableFile is a file that can be read.
+type readableFile interface {
 	io.ReaderAt
 	Size() int64
 }
 
 // readFooter reads only the end of a file.
-func readFooter(s source) (Footer, error) {
+func readFooter(s readableFile) (Footer, error) {
 	var footer Footer
 	f, err := parquet.OpenFile(s, s.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
 	if err != nil {
@@ -110,7 +110,7 @@ func readFooter(s source) (Footer, error) {
 	return footer, json.Unmarshal([]byte(value), &footer)
 }
 
-func openFile(s source) (*parquet.File, error) {
+func openFile(s readableFile) (*parquet.File, error) {
 	return parquet.OpenFile(s, s.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(pageBytes))
 }
 
@@ -126,7 +126,7 @@ func namesOf(f *parquet.File) []string {
 // readRows calls read for each row of a file, in their order. The row is valid until read returns.
 func readRows(f *parquet.File, read func(parquet.Row) error) error {
 	reader := parquet.NewGenericReader[any](f, f.Schema())
-	defer reader.Close() //nolint:errcheck // it was only read
+	defer reader.Close()
 	_, err := parquet.CopyRows(parquet.RowWriterFunc(func(rows []parquet.Row) (int, error) {
 		for _, row := range rows {
 			if err := read(row); err != nil {
@@ -139,7 +139,7 @@ func readRows(f *parquet.File, read func(parquet.Row) error) error {
 }
 
 // fingerprintOf reads all rows of a file.
-func fingerprintOf(s source) (Fingerprint, error) {
+func fingerprintOf(s readableFile) (Fingerprint, error) {
 	f, err := openFile(s)
 	if err != nil {
 		return Fingerprint{}, err
@@ -154,7 +154,7 @@ func fingerprintOf(s source) (Fingerprint, error) {
 
 // check reads a file and compares its rows, and what it says about itself, with those that it
 // should have.
-func check(s source, want Fingerprint) error {
+func check(s readableFile, want Fingerprint) error {
 	got, err := fingerprintOf(s)
 	if err != nil {
 		return err

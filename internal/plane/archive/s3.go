@@ -124,7 +124,7 @@ func (s *s3) prepare(ctx context.Context) error {
 // temporary makes a file of this machine.
 func (s *s3) temporary(string) (*os.File, error) { return disappearing() }
 
-func (s *s3) publish(ctx context.Context, f *os.File, name string, verify func(source) error) error {
+func (s *s3) publish(ctx context.Context, f *os.File, name string, verify func(readableFile) error) error {
 	local, err := fileSource(f)
 	if err != nil {
 		return err

@@ -20,12 +20,12 @@ func Add(w *Writer, r *Record) {
 		micros = w.settings.Now().UnixMicro()
 	}
 	bucket := 0
-	if r.Decision != Shadow {
+	if r.Outcome != Shadow {
 		bucket = BucketOf(r.Duration)
 	}
-	audited := r.Audit.Level == AuditAll || r.Audit.Level != AuditOff && r.Decision != Allowed
+	audited := r.Audit.Level == AuditAll || r.Audit.Level != AuditOff && r.Outcome != Allowed
 	weight := "1"
-	if r.Audit.Level == AuditSample && r.Decision == Allowed {
+	if r.Audit.Level == AuditSample && r.Outcome == Allowed {
 		share := r.Audit.Share
 		audited = share > 0 && (share >= 1 || rand.Float64() < share)
 		if audited && share < 1 {
@@ -38,7 +38,7 @@ func Add(w *Writer, r *Record) {
 			w.stats.Recorded++
 			w.stats.Dropped++
 		}
-		if r.Decision != Shadow {
+		if r.Outcome != Shadow {
 			w.stats.DroppedMetrics++
 			if r.User != "" {
 				w.stats.DroppedUsage++
@@ -56,13 +56,13 @@ func Add(w *Writer, r *Record) {
 		}
 	}
 	if c == nil {
-		if r.Decision != Shadow {
+		if r.Outcome != Shadow {
 			w.stats.DroppedMetrics++
 		}
 	} else {
 		addToCell(c, r, bucket)
 	}
-	if r.User != "" && r.Decision != Shadow {
+	if r.User != "" && r.Outcome != Shadow {
 		if u := w.totals.usageOf(micros/3600000000, r); u == nil {
 			w.stats.DroppedUsage++
 		} else {
@@ -81,7 +81,7 @@ func Add(w *Writer, r *Record) {
 
 // addToCell adds a record to the metrics.
 func addToCell(c *cell, r *Record, bucket int) {
-	d := r.Decision
+	d := r.Outcome
 	if d > Failed {
 		d = Failed
 	}
@@ -114,16 +114,16 @@ func addToCell(c *cell, r *Record, bucket int) {
 // addToUsage adds a record to the usage of its user.
 func addToUsage(u *usage, r *Record, micros int64) {
 	u.requests++
-	if r.Decision == Allowed || r.Decision >= Failed && r.Status == 0 {
+	if r.Outcome == Allowed || r.Outcome >= Failed && r.Status == 0 {
 		u.cost += r.Cost
 		if u.cost < 0 {
 			u.cost = math.MaxInt64
 		}
 	} else {
 		u.refused++
-		if r.Decision == Limited {
+		if r.Outcome == Limited {
 			u.limited++
-		} else if r.Decision == Blocked || r.Decision == Rejected {
+		} else if r.Outcome == Blocked || r.Outcome == Rejected {
 			u.denied++
 		}
 	}
@@ -137,9 +137,9 @@ func addToUsage(u *usage, r *Record, micros int64) {
 func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	p := &w.pending
 	w.stats.Recorded++
-	if r.Decision != Allowed {
+	if r.Outcome != Allowed {
 		k := mergeKey{
-			decision: r.Decision, cost: r.Cost, keyID: r.KeyID, status: r.Status, prefix: r.Prefix, key: r.Key, user: r.User, limit: r.Limit, reason: r.Reason,
+			outcome: r.Outcome, cost: r.Cost, keyID: r.KeyID, status: r.Status, prefix: r.Prefix, key: r.Key, user: r.User, limit: r.Limit, reason: r.Reason,
 		}
 		if merge(p, &k, micros/1000000) {
 			return nil
@@ -152,7 +152,8 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 		appendRow(p, r, micros, weight, w.settings.Address)
 	}
 	for len(p.rows) > 0 && (len(p.rows)+w.sent.rows > w.settings.MaxPending || p.bytes+w.sent.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
-		w.stats.Dropped += p.take(1)[0].count
+		w.stats.Dropped += p.rows[0].count
+		p.remove(1)
 	}
 	if len(p.rows) == w.batchRows && !w.failing {
 		return w.wake

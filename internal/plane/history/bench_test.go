@@ -29,7 +29,7 @@ func (noDB) Close()                             {}
 func BenchmarkAdd(b *testing.B) {
 	for _, c := range []struct {
 		name     string
-		decision history.Decision
+		decision history.OutcomeKind
 		level    history.Level
 		keys     int
 	}{
@@ -49,7 +49,7 @@ func BenchmarkAdd(b *testing.B) {
 			records := make([]history.Record, c.keys)
 			for i := range records {
 				records[i] = history.Record{
-					Decision: c.decision, Prefix: "api", Key: fmt.Sprintf("user-%d", i), User: fmt.Sprintf("user-%d", i), Tier: "pro",
+					Outcome: c.decision, Prefix: "api", Key: fmt.Sprintf("user-%d", i), User: fmt.Sprintf("user-%d", i), Tier: "pro",
 					Address: netip.MustParseAddr("192.0.2.7"), Host: "api.example.com", Method: "GET", Path: "/v1/things/17", Route: "things",
 					Cost: 1, Quota: 100, Remaining: 17, Duration: 300 * time.Microsecond, Audit: history.Audit{Level: c.level},
 				}

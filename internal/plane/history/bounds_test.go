@@ -22,13 +22,13 @@ func TestAFloodOfHostsBecomesOther(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
 	for i := 0; i < 1000; i++ {
-		history.Add(w, &history.Record{Time: someTime, Host: fmt.Sprint("h", i), Decision: history.Limited})
+		history.Add(w, &history.Record{Time: someTime, Host: fmt.Sprint("h", i), Outcome: history.Limited})
 		if i == 500 {
 			flush(t, w) // the bound is that of the minute
 		}
 	}
-	history.Add(w, &history.Record{Time: someTime, Host: "h1", Decision: history.Limited})
-	history.Add(w, &history.Record{Time: someTime.Add(time.Minute), Host: "h999", Decision: history.Limited})
+	history.Add(w, &history.Record{Time: someTime, Host: "h1", Outcome: history.Limited})
+	history.Add(w, &history.Record{Time: someTime.Add(time.Minute), Host: "h999", Outcome: history.Limited})
 	flush(t, w)
 	same(t, "metrics", s.text(`SELECT to_char(time, 'MI'), count(*), sum(limited)::bigint, (sum(limited) FILTER (WHERE host = '(other)'))::bigint, (sum(limited) FILTER (WHERE host = 'h1'))::bigint
 		FROM rate_limit_metrics GROUP BY 1 ORDER BY 1`), "30 101 1001 900 2\n31 1 1 <nil> <nil>")
@@ -39,7 +39,7 @@ func TestAFloodOfRoutesBecomesOther(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
 	for i := 0; i < 6000; i++ {
-		history.Add(w, &history.Record{Time: someTime, Route: fmt.Sprint("r", i), Decision: history.Limited})
+		history.Add(w, &history.Record{Time: someTime, Route: fmt.Sprint("r", i), Outcome: history.Limited})
 	}
 	flush(t, w)
 	same(t, "metrics", s.text("SELECT count(*), sum(limited)::bigint, (sum(limited) FILTER (WHERE route = '(other)'))::bigint FROM rate_limit_metrics"), "101 6000 5900")
@@ -51,7 +51,7 @@ func TestAFloodOfCellsBecomesOther(t *testing.T) {
 	w := s.writer(history.Settings{})
 	for prefix := 0; prefix < 40; prefix++ {
 		for host := 0; host < 50; host++ {
-			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", prefix), Host: fmt.Sprint("h", host), Decision: history.Allowed})
+			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", prefix), Host: fmt.Sprint("h", host), Outcome: history.Allowed})
 		}
 	}
 	flush(t, w)
@@ -65,7 +65,7 @@ func TestHostsAreToldApartThroughoutAMinute(t *testing.T) {
 	w := s.writer(history.Settings{})
 	for round := 0; round < 12; round++ {
 		for i := 0; i < 400; i++ {
-			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", i%4), Host: fmt.Sprint("h", i/4), Decision: history.Allowed})
+			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", i%4), Host: fmt.Sprint("h", i/4), Outcome: history.Allowed})
 		}
 		flush(t, w)
 	}
@@ -77,9 +77,9 @@ func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
 	for round := 0; round < 4; round++ {
-		for _, d := range []history.Decision{history.Allowed, history.Failed} {
+		for _, d := range []history.OutcomeKind{history.Allowed, history.Failed} {
 			for i := 0; i < 3; i++ {
-				history.Add(w, &history.Record{Time: someTime.Add(time.Duration(round/2) * time.Minute), Decision: d, User: "anna", Cost: 1 << 62})
+				history.Add(w, &history.Record{Time: someTime.Add(time.Duration(round/2) * time.Minute), Outcome: d, User: "anna", Cost: 1 << 62})
 			}
 		}
 		flush(t, w)
@@ -103,12 +103,12 @@ func TestAFloodOfKeysInOneSecondIsBounded(t *testing.T) {
 	before := heap()
 	const records = 200000
 	for i := 0; i < records; i++ {
-		history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, i), Decision: history.Limited, Audit: auditAll})
+		history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, i), Outcome: history.Limited, Audit: auditAll})
 	}
 	if grown := heap() - before; grown > 60<<20 {
 		t.Errorf("the writer holds %d MB", grown>>20)
 	}
-	history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, records-1), Decision: history.Limited, Audit: auditAll})
+	history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, records-1), Outcome: history.Limited, Audit: auditAll})
 	stats := w.Stats()
 	if stats.Recorded != records+1 || stats.Dropped+stats.Pending != records+1 || stats.Pending != history.DefaultMaxPending+1 {
 		t.Errorf("stats %+v, and one row must stand for two", stats)
@@ -140,7 +140,7 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 	for i := 0; i < records; i++ {
 		history.Add(w, &history.Record{
 			Time: someTime.Add(time.Duration(i) * time.Millisecond * 700), Host: fmt.Sprint("h", i), User: fmt.Sprint("user ", i), Key: fmt.Sprint(key, i), Path: path,
-			Duration: time.Duration(rand.Int63n(int64(time.Minute))), Decision: history.Decision(i % 2), Audit: auditAll,
+			Duration: time.Duration(rand.Int63n(int64(time.Minute))), Outcome: history.OutcomeKind(i % 2), Audit: auditAll,
 		})
 		if i%50000 == 0 {
 			_ = w.Flush(context.Background())
@@ -220,7 +220,7 @@ func TestCloseWritesWhatIsPending(t *testing.T) {
 		if prepared {
 			w.Prepare()
 		}
-		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: "anna", Audit: auditAll})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna", Audit: auditAll})
 		w.Close()
 		same(t, "sums", s.text("SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM rate_limit_metrics)::bigint, (SELECT sum(requests) FROM rate_limit_usage)::bigint"), "1 1 1")
 		s.empty()
@@ -233,7 +233,7 @@ func TestTheBackgroundWrites(t *testing.T) {
 	w := s.writer(history.Settings{})
 	w.Prepare()
 	for i := 0; i < 2500; i++ {
-		history.Add(w, &history.Record{Time: time.Now(), Decision: history.Allowed, Audit: auditAll})
+		history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Allowed, Audit: auditAll})
 	}
 	await.Within(t, time.Minute, "rows", func() bool { return w.Stats().Written == 2500 })
 	await.Within(t, time.Minute, "metrics", func() bool {

@@ -44,18 +44,18 @@ func oneIf(yes bool) int64 {
 // add adds a record. Its texts are not empty, and have no space.
 func (m *model) add(r *history.Record) {
 	at := r.Time.UTC()
-	if r.Audit.Level == history.AuditAll || r.Audit.Level == history.AuditDenied && r.Decision != history.Allowed {
+	if r.Audit.Level == history.AuditAll || r.Audit.Level == history.AuditDenied && r.Outcome != history.Allowed {
 		m.decisions++
-		key := fmt.Sprint(at.Format("20060102150405"), " ", r.Decision, " ", r.Prefix, " ", r.Key, " ", r.User, " ", r.Cost)
+		key := fmt.Sprint(at.Format("20060102150405"), " ", r.Outcome, " ", r.Prefix, " ", r.Key, " ", r.User, " ", r.Cost)
 		addTo(m.audit, key, 1)
 	}
-	passed := r.Decision == history.Allowed || r.Decision == history.Failed && r.Status == 0
-	shadow := r.Decision == history.Shadow
+	passed := r.Outcome == history.Allowed || r.Outcome == history.Failed && r.Status == 0
+	shadow := r.Outcome == history.Shadow
 	cost := oneIf(passed) * r.Cost
-	of := func(d history.Decision) int64 { return oneIf(r.Decision == d) }
+	of := func(d history.OutcomeKind) int64 { return oneIf(r.Outcome == d) }
 	addTo(m.metrics, fmt.Sprint(at.Format("200601021504"), " ", r.Prefix, " ", r.Host, " ", r.Route),
 		oneIf(!shadow), of(history.Allowed), of(history.Limited), of(history.Blocked), of(history.Rejected), of(history.Failed), of(history.Shadow), cost,
-		oneIf(r.Decision == history.Limited && r.Source == ratelimit.FromBlocked), oneIf(passed && r.Source == ratelimit.FromLease),
+		oneIf(r.Outcome == history.Limited && r.Source == ratelimit.FromBlocked), oneIf(passed && r.Source == ratelimit.FromLease),
 		oneIf(!shadow && r.Quota > 0 && r.Source == ratelimit.FromPostgres), oneIf(!shadow))
 	if !shadow && r.User != "-" {
 		for layout, sums := range map[string]map[string][]int64{"20060102": m.usage, "2006010215": m.hours} {
@@ -99,7 +99,7 @@ func (s *site) empty() {
 func someRecord(t *rapid.T) history.Record {
 	r := history.Record{
 		Time:     time.Date(2026, 12, 31, 23, 59, 58, 0, time.UTC).Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond),
-		Decision: history.Decision(rapid.IntRange(0, 5).Draw(t, "decision")),
+		Outcome:  history.OutcomeKind(rapid.IntRange(0, 5).Draw(t, "decision")),
 		Prefix:   rapid.SampledFrom([]string{"p", "rule/q"}).Draw(t, "prefix"),
 		Key:      rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key"),
 		User:     rapid.SampledFrom([]string{"anna", "ben", ""}).Draw(t, "user"),
@@ -112,7 +112,7 @@ func someRecord(t *rapid.T) history.Record {
 		Source:   rapid.SampledFrom([]ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked, ratelimit.FromLease}).Draw(t, "source"),
 		Audit:    history.Audit{Level: rapid.SampledFrom([]history.Level{history.AuditOff, history.AuditDenied, history.AuditAll}).Draw(t, "level")},
 	}
-	if r.Decision != history.Allowed && rapid.Bool().Draw(t, "refused") {
+	if r.Outcome != history.Allowed && rapid.Bool().Draw(t, "refused") {
 		r.Status = 429
 	}
 	return r
@@ -160,12 +160,12 @@ func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 	w := s.writer(history.Settings{})
 	for i := 0; i < 1000; i++ {
 		for _, r := range []history.Record{
-			{Decision: history.Limited, Key: "k", User: "anna", Prefix: "p"},
-			{Decision: history.Limited, Key: "l", User: "anna", Prefix: "p"},
-			{Decision: history.Limited, Key: "k", User: "ben", Prefix: "p"},
-			{Decision: history.Limited, Key: "k", User: "ben", Prefix: "p", KeyID: 7},
-			{Decision: history.Limited, Key: "k", User: "anna", Prefix: "p", Cost: 2},
-			{Decision: history.Shadow, Key: "k", User: "anna", Prefix: "p"},
+			{Outcome: history.Limited, Key: "k", User: "anna", Prefix: "p"},
+			{Outcome: history.Limited, Key: "l", User: "anna", Prefix: "p"},
+			{Outcome: history.Limited, Key: "k", User: "ben", Prefix: "p"},
+			{Outcome: history.Limited, Key: "k", User: "ben", Prefix: "p", KeyID: 7},
+			{Outcome: history.Limited, Key: "k", User: "anna", Prefix: "p", Cost: 2},
+			{Outcome: history.Shadow, Key: "k", User: "anna", Prefix: "p"},
 		} {
 			r.Time = someTime.Add(time.Duration(i%500) * time.Millisecond)
 			if i >= 500 {
@@ -197,10 +197,10 @@ func TestASampleEstimatesTheRequests(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{MaxPending: 100000})
 	for i := 0; i < 20000; i++ {
-		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
 	}
 	for i := 0; i < 100; i++ {
-		history.Add(w, &history.Record{Time: someTime, Decision: history.Limited, Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Limited, Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
 	}
 	flush(t, w)
 	same(t, "refusals", s.text("SELECT count, weight::text FROM rate_limit_audit WHERE decision = 'limited'"), "100 1")
@@ -226,7 +226,7 @@ func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
 			defer all.Done()
 			for n := 0; n < records; n++ {
 				history.Add(writers[i], &history.Record{
-					Time: someTime, User: fmt.Sprint("u", (n*(i+7))%200), Host: fmt.Sprint("h", (n*(i+3))%50), Decision: history.Allowed, Cost: 1, Audit: auditAll,
+					Time: someTime, User: fmt.Sprint("u", (n*(i+7))%200), Host: fmt.Sprint("h", (n*(i+3))%50), Outcome: history.Allowed, Cost: 1, Audit: auditAll,
 				})
 				if n%300 == 0 {
 					if err := writers[i].Flush(context.Background()); err != nil {

@@ -34,7 +34,7 @@ func startLoad(w *history.Writer) *load {
 			for i := 0; i < 10; i++ {
 				l.added++
 				history.Add(w, &history.Record{
-					Time: time.Now(), Decision: history.Decision(l.added % 2), Key: fmt.Sprint("k", l.added%7), User: fmt.Sprint("u", l.added%11), Cost: 1, Audit: auditAll,
+					Time: time.Now(), Outcome: history.OutcomeKind(l.added % 2), Key: fmt.Sprint("k", l.added%7), User: fmt.Sprint("u", l.added%11), Cost: 1, Audit: auditAll,
 				})
 			}
 			time.Sleep(5 * time.Millisecond)
@@ -121,7 +121,7 @@ func TestBatchesAreWrittenOnceOverABadNetwork(t *testing.T) {
 			for round := 0; round < 60; round++ {
 				for i := 0; i < 20; i++ {
 					added++
-					history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: fmt.Sprint("u", i), Path: "/", Audit: auditAll})
+					history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: fmt.Sprint("u", i), Path: "/", Audit: auditAll})
 				}
 				_ = w.Flush(context.Background())
 			}
@@ -169,7 +169,7 @@ func TestABatchWithAnUnknownOutcomeIsWrittenOnce(t *testing.T) {
 	for round := 0; round < 20; round++ {
 		for i := 0; i < 5; i++ {
 			added++
-			history.Add(w, &history.Record{Time: someTime, Decision: history.Limited, Key: "k", User: "anna", Audit: auditAll})
+			history.Add(w, &history.Record{Time: someTime, Outcome: history.Limited, Key: "k", User: "anna", Audit: auditAll})
 		}
 		_ = w.Flush(context.Background())
 	}
@@ -189,7 +189,7 @@ func TestARowThatTheServerRefusesStopsNoOther(t *testing.T) {
 	s.exec("ALTER TABLE rate_limit_usage ADD CONSTRAINT no_evil CHECK (user_id <> 'evil')")
 	s.exec("ALTER TABLE rate_limit_metrics ADD CONSTRAINT no_evil CHECK (host <> 'evil')")
 	for i := 0; i < 500; i++ {
-		r := history.Record{Time: someTime, Decision: history.Allowed, User: fmt.Sprint("u", i%9), Host: fmt.Sprint("h", i%5), Path: "/", Audit: auditAll}
+		r := history.Record{Time: someTime, Outcome: history.Allowed, User: fmt.Sprint("u", i%9), Host: fmt.Sprint("h", i%5), Path: "/", Audit: auditAll}
 		if i == 100 || i == 101 || i == 400 {
 			r.Path = "/evil"
 		}
@@ -216,7 +216,7 @@ func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
 	add := func() {
-		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: "anna", Audit: auditAll})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna", Audit: auditAll})
 	}
 	add()
 	flush(t, w)
@@ -245,7 +245,7 @@ func TestDroppedTablesAreMadeAgain(t *testing.T) {
 	flush(t, w)
 	s.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_writers, rate_limit_retention CASCADE")
 	for i := 0; i < 10; i++ {
-		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, User: "anna", Audit: auditAll})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna", Audit: auditAll})
 	}
 	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 	exact(t, s, w, 10)

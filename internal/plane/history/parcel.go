@@ -15,7 +15,7 @@ const (
 // parcel is what one batch writes. It does not change until its result is known.
 type parcel struct {
 	number int64 // 0 until it is sent
-	rows   []row
+	rows   []auditRow
 	cells  []*cell
 	usage  []*usage
 }
@@ -82,7 +82,7 @@ func (w *Writer) statements(p *parcel, written, dropped int64) []*postgres.State
 }
 
 // auditArgs are the parameters of auditSQL.
-func auditArgs(rows []row, node, region string) []any {
+func auditArgs(rows []auditRow, node, region string) []any {
 	n := len(rows)
 	texts := make([][]string, 13)
 	for i := range texts {
@@ -94,7 +94,7 @@ func auditArgs(rows []row, node, region string) []any {
 	}
 	for i := range rows {
 		x := &rows[i]
-		texts[0][i] = x.decision.String()
+		texts[0][i] = x.outcome.String()
 		texts[1][i] = x.reason
 		texts[2][i] = x.prefix
 		texts[3][i] = x.limit

@@ -5,9 +5,12 @@ import "strings"
 // mostMerged bounds the refusals of one second that others can be added to.
 const mostMerged = 20000
 
+// mostKept is for how many rows memory is kept while no row waits.
+const mostKept = 4 * batchRows
+
 // mergeKey is what equal refusals have in common, besides their second.
 type mergeKey struct {
-	decision                         Decision
+	outcome                          OutcomeKind
 	cost, keyID                      int64
 	status                           int
 	prefix, key, user, limit, reason string
@@ -16,7 +19,7 @@ type mergeKey struct {
 // pending are the rows of the audit log that wait for the next batch, the oldest first. The
 // Writer's mutex guards it.
 type pending struct {
-	rows      []row
+	rows      []auditRow
 	first     int64 // the number of rows[0] since the start
 	decisions int64 // the sum of the rows' counts
 	bytes     int64
@@ -71,7 +74,7 @@ func own(ofRow, ofRequest string) string {
 
 // appendRow appends the row of a record.
 func appendRow(p *pending, r *Record, micros int64, weight string, mode AddressMode) {
-	p.rows = append(p.rows, row{})
+	p.rows = append(p.rows, auditRow{})
 	x := &p.rows[len(p.rows)-1]
 	x.fill(r, micros, weight, mode)
 	p.decisions++
@@ -79,19 +82,34 @@ func appendRow(p *pending, r *Record, micros int64, weight string, mode AddressM
 }
 
 // take removes the oldest n rows, and returns them.
-func (p *pending) take(n int) []row {
-	rows := append([]row(nil), p.rows[:n]...)
-	for i := range rows {
-		p.decisions -= rows[i].count
-		p.bytes -= rows[i].bytes
-		p.rows[i] = row{} // lets go of the texts
+func (p *pending) take(n int) []auditRow {
+	rows := append([]auditRow(nil), p.rows[:n]...)
+	p.remove(n)
+	return rows
+}
+
+// remove removes the oldest n rows. The others begin at the front again if they are few, so that the
+// memory serves the next rows.
+func (p *pending) remove(n int) {
+	for i := 0; i < n; i++ {
+		p.decisions -= p.rows[i].count
+		p.bytes -= p.rows[i].bytes
+		p.rows[i] = auditRow{} // lets go of the texts
 	}
-	p.rows = p.rows[n:]
 	p.first += int64(n)
-	if len(p.rows) == 0 {
+	left := p.rows[n:]
+	if len(left) > n {
+		p.rows = left
+		return
+	}
+	copy(p.rows, left)
+	for i := n; i < len(p.rows); i++ {
+		p.rows[i] = auditRow{}
+	}
+	p.rows = p.rows[:len(left)]
+	if len(left) == 0 && cap(p.rows) > mostKept {
 		p.rows = nil
 	}
-	return rows
 }
 
 // before returns the number of the first row that is of this second, or end.

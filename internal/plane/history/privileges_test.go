@@ -33,7 +33,7 @@ func TestThePrivilegesOfTheDocumentation(t *testing.T) {
 
 	proxy := siteOn(t, s.dsn+"&options=-c%20role%3D"+role)
 	w := proxy.writer(history.Settings{Retention: []history.Retention{{What: "usage", Keep: 48 * time.Hour}}})
-	history.Add(w, &history.Record{Time: time.Now(), Decision: history.Limited, Prefix: "p", User: "anna", Status: 429, Audit: auditAll})
+	history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Limited, Prefix: "p", User: "anna", Status: 429, Audit: auditAll})
 	flush(t, w)
 	if _, err := history.Upkeep(context.Background(), proxy.db(), time.Now()); err != nil {
 		t.Error(err)

@@ -7,12 +7,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Decision is what happened to a request.
-type Decision uint8
+// OutcomeKind is what happened to a request. It is the column decision of the tables.
+type OutcomeKind uint8
 
 const (
 	// Allowed says that the request passed.
-	Allowed Decision = iota
+	Allowed OutcomeKind = iota
 	// Limited says that a limit refused it.
 	Limited
 	// Blocked says that a ban or a block rule refused it.
@@ -26,13 +26,13 @@ const (
 	Failed
 )
 
-// decisions are the names, by Decision.
-var decisions = []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
+// outcomeKinds are the names, by OutcomeKind.
+var outcomeKinds = []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
 
 // String returns the name as it is in the tables, such as "limited".
-func (d Decision) String() string {
-	if int(d) < len(decisions) {
-		return decisions[d]
+func (d OutcomeKind) String() string {
+	if int(d) < len(outcomeKinds) {
+		return outcomeKinds[d]
 	}
 	return "error"
 }
@@ -40,9 +40,9 @@ func (d Decision) String() string {
 // Record is what happened to one request. It is in the metrics, in the usage of its user, and
 // in the audit log if Audit says so.
 type Record struct {
-	Time     time.Time // when it was decided
-	Decision Decision
-	Reason   string // more about a refusal, such as banned; "" is none
+	Time    time.Time // when it was decided
+	Outcome OutcomeKind
+	Reason  string // more about a refusal, such as banned; "" is none
 
 	// Prefix is the prefix of a limit in a configuration, or "rule/" and the counter of a rule; ""
 	// is none. Limit is the name of the rule's limit. Of several limits they are the one that

@@ -7,10 +7,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// row is a row of the audit log that waits to be written.
-type row struct {
+// auditRow is a row of the audit log that waits to be written.
+type auditRow struct {
 	micros   int64 // the time, in microseconds since 1970
-	decision Decision
+	outcome  OutcomeKind
 	count    int64
 	cost     int64
 	quota    int64
@@ -29,9 +29,9 @@ type row struct {
 
 // fill makes the row of a record. It copies what the request owns, because a piece of a text keeps
 // all of that text in memory: that of a path has the query.
-func (x *row) fill(r *Record, micros int64, weight string, mode AddressMode) {
+func (x *auditRow) fill(r *Record, micros int64, weight string, mode AddressMode) {
 	x.micros = micros
-	x.decision = r.Decision
+	x.outcome = r.Outcome
 	x.count = 1
 	x.cost = r.Cost
 	x.quota = r.Quota

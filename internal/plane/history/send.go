@@ -24,7 +24,7 @@ const (
 )
 
 // migratePause is the time between two attempts to make the tables, or to write the retention.
-const migratePause = 10 * time.Second
+const migrateInterval = 10 * time.Second
 
 // write writes what is due, or all that is pending now.
 func (w *Writer) write(ctx context.Context, all bool) error {
@@ -43,7 +43,7 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 		until = w.pending.before(now)
 		w.delayed = now
 	}
-	due := all || time.Since(w.totalled) >= totalsPause
+	due := all || time.Since(w.totalled) >= totalsInterval
 	if due {
 		w.totals.collect()
 		w.totalled = time.Now()
@@ -107,7 +107,7 @@ func (w *Writer) migrate(ctx context.Context) error {
 	if w.ready || w.settings.DisableMigration {
 		return nil
 	}
-	if w.lacking != nil && time.Since(w.migrated) < migratePause {
+	if w.lacking != nil && time.Since(w.migrated) < migrateInterval {
 		return w.lacking
 	}
 	within, cancel := context.WithTimeout(ctx, migrateTimeout)
@@ -127,7 +127,7 @@ func (w *Writer) migrate(ctx context.Context) error {
 
 // retain writes the retention once.
 func (w *Writer) retain(ctx context.Context) error {
-	if w.retained || len(w.settings.Retention) == 0 || time.Since(w.retainedAt) < migratePause {
+	if w.retained || len(w.settings.Retention) == 0 || time.Since(w.retainedAt) < migrateInterval {
 		return nil
 	}
 	w.retainedAt = time.Now()

@@ -29,7 +29,7 @@ func TestSettingsOfADatabaseChangeNothing(t *testing.T) {
 			w := s.writerOn(db, history.Settings{Retention: []history.Retention{{What: "audit", Keep: 36 * time.Hour}}})
 			year := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 			for i, at := range []time.Time{year.Add(-time.Microsecond), year, time.Date(2028, 2, 29, 12, 0, 0, 0, time.UTC)} {
-				history.Add(w, &history.Record{Time: at, Decision: history.Limited, Path: `/\a'"{},NULL`, Also: []string{"NULL", `a\"b'`}, User: fmt.Sprint("u", i), Cost: 1, Audit: auditAll})
+				history.Add(w, &history.Record{Time: at, Outcome: history.Limited, Path: `/\a'"{},NULL`, Also: []string{"NULL", `a\"b'`}, User: fmt.Sprint("u", i), Cost: 1, Audit: auditAll})
 			}
 			flush(t, w)
 			const days = `SELECT string_agg(tableoid::regclass || ' ' || (time AT TIME ZONE 'UTC')::date || ' ' || path || ' ' || also::text, ', ' ORDER BY time) FROM rate_limit_audit`
@@ -54,10 +54,10 @@ func TestSettingsOfADatabaseChangeNothing(t *testing.T) {
 func TestAWrongClockDeletesNothing(t *testing.T) {
 	s := newSite(t)
 	right := s.writer(history.Settings{})
-	history.Add(right, &history.Record{Time: time.Now(), Decision: history.Allowed, User: "anna", Audit: auditAll})
+	history.Add(right, &history.Record{Time: time.Now(), Outcome: history.Allowed, User: "anna", Audit: auditAll})
 	flush(t, right)
 	wrong := s.writer(history.Settings{Node: "n2", Now: func() time.Time { return time.Now().AddDate(20, 0, 0) }})
-	history.Add(wrong, &history.Record{Time: time.Now().AddDate(20, 0, 0), Decision: history.Allowed, User: "anna", Audit: auditAll})
+	history.Add(wrong, &history.Record{Time: time.Now().AddDate(20, 0, 0), Outcome: history.Allowed, User: "anna", Audit: auditAll})
 	flush(t, wrong)
 	if err := history.KeepUp(wrong); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestOneOfManyWritersKeepsUp(t *testing.T) {
 	const hours = "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'hour'"
 	for i, want := range []string{"1", "1", "1"} {
 		w := s.writer(history.Settings{Node: fmt.Sprint("n", i)})
-		history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed})
 		flush(t, w)
 		if err := history.KeepUp(w); err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestOneOfManyWritersKeepsUp(t *testing.T) {
 		t.Errorf("upkeep by hand: %+v, %v", report, err)
 	}
 	w := s.writer(history.Settings{Node: "last"})
-	history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed})
+	history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed})
 	flush(t, w)
 	for _, last := range []string{"now() - interval '1 min'", "now() + interval '1 day'"} { // the clock of the server may have been wrong
 		s.exec("UPDATE rate_limit_retention SET upkeep_at = " + last + "; DELETE FROM rate_limit_metrics WHERE granularity <> 'minute'")

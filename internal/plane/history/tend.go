@@ -12,7 +12,7 @@ import (
 
 const (
 	// upkeepPause is the time between two calls of keepUp.
-	upkeepPause = time.Minute
+	upkeepInterval = time.Minute
 	// upkeepAge is how old the last upkeep of any process is before the next one.
 	upkeepAge = 45 * time.Second
 	// upkeepTimeout is for one of them.
@@ -21,15 +21,15 @@ const (
 
 // upkeepLoop does the upkeep until the Writer is closed. The processes begin at different times.
 func (w *Writer) upkeepLoop() {
-	pause := time.Duration(rand.Int63n(int64(upkeepPause)))
+	interval := time.Duration(rand.Int63n(int64(upkeepInterval)))
 	for {
-		ctx, cancel := context.WithTimeout(w.closing, pause)
+		ctx, cancel := context.WithTimeout(w.closing, interval)
 		<-ctx.Done()
 		cancel()
 		if w.closing.Err() != nil {
 			return
 		}
-		pause = upkeepPause
+		interval = upkeepInterval
 		w.reportUpkeep(w.keepUp())
 	}
 }

@@ -76,7 +76,7 @@ func TestNoQueryAndNoBrokenTextReachesTheTables(t *testing.T) {
 		{Path: "/" + long, Host: long, Method: long, User: long, Key: long, Route: long, Prefix: long, Tier: long, Reason: long, Limit: long, Also: []string{long, long}},
 	} {
 		r.Time = someTime
-		r.Decision = history.Limited
+		r.Outcome = history.Limited
 		r.Audit = auditAll
 		history.Add(w, &r)
 	}

@@ -23,7 +23,7 @@ type cellKey struct {
 type cell struct {
 	of cellKey
 
-	counts                                    []int64 // by Decision
+	counts                                    []int64 // by OutcomeKind
 	cost, fromMemory, fromLease, fromDatabase int64
 
 	latency []int64 // by bucket
@@ -34,7 +34,7 @@ func requestsOf(cells []*cell) int64 {
 	n := int64(0)
 	for _, c := range cells {
 		for d, count := range c.counts {
-			if Decision(d) != Shadow {
+			if OutcomeKind(d) != Shadow {
 				n += count
 			}
 		}
@@ -133,7 +133,7 @@ func (t *totals) cellOf(at int64, r *Record) *cell {
 	k.host = strings.Clone(k.host)
 	k.prefix = strings.Clone(k.prefix)
 	k.route = strings.Clone(k.route)
-	c = &cell{of: k, counts: make([]int64, len(decisions))}
+	c = &cell{of: k, counts: make([]int64, len(outcomeKinds))}
 	t.cells[k] = c
 	if k.host != otherHost {
 		m.hosts[k.host] = true

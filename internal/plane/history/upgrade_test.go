@@ -189,7 +189,7 @@ func TestAnUpgradeUnderLoadStopsNoDecision(t *testing.T) {
 	same(t, "grants", s.text("SELECT has_table_privilege('reader_' || current_database(), 'rate_limit_metrics', 'SELECT')::int, has_function_privilege('reader_' || current_database(), (SELECT oid FROM pg_proc WHERE proname = 'rate_limit_record_usage'), 'EXECUTE')::int"), "1 1")
 	// Proxies of both versions write beside each other.
 	w := s.writer(history.Settings{})
-	history.Add(w, &history.Record{Time: time.Now(), Decision: history.Limited, Prefix: "p", Host: "h", User: "anna", Status: 429, Audit: auditAll})
+	history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Limited, Prefix: "p", Host: "h", User: "anna", Status: 429, Audit: auditAll})
 	flush(t, w)
 	if err := proxy.write(ctx); err != nil {
 		t.Error(err)

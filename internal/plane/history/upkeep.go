@@ -57,10 +57,10 @@ func Upkeep(ctx context.Context, db postgres.DB, now time.Time) (UpkeepReport, e
 	return doUpkeep(ctx, db, now, 0)
 }
 
-// doUpkeep is Upkeep if no process has done it within a pause. A roll-up of a thousand rows a minute
+// doUpkeep is Upkeep if no process has done it within an interval. A roll-up of a thousand rows a minute
 // takes the server seconds, which many proxies must not ask for at once.
-func doUpkeep(ctx context.Context, db postgres.DB, now time.Time, pause time.Duration) (UpkeepReport, error) {
-	u := &upkeep{db: db, now: "now", pause: pause, report: UpkeepReport{Made: []string{}, Detached: []string{}, Dropped: []string{}, Skipped: []string{}}}
+func doUpkeep(ctx context.Context, db postgres.DB, now time.Time, interval time.Duration) (UpkeepReport, error) {
+	u := &upkeep{db: db, now: "now", interval: interval, report: UpkeepReport{Made: []string{}, Detached: []string{}, Dropped: []string{}, Skipped: []string{}}}
 	if !now.IsZero() {
 		u.now = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
 	}
@@ -72,10 +72,10 @@ func doUpkeep(ctx context.Context, db postgres.DB, now time.Time, pause time.Dur
 
 // upkeep is one call of Upkeep.
 type upkeep struct {
-	db     postgres.DB
-	now    string
-	pause  time.Duration
-	report UpkeepReport
+	db       postgres.DB
+	now      string
+	interval time.Duration
+	report   UpkeepReport
 }
 
 // The queries of an upkeep. Time $1 is text, so that any driver can send it.
@@ -94,7 +94,7 @@ const (
 )
 
 func (u *upkeep) run(ctx context.Context) error {
-	did, err := query(ctx, u.db, 3, upkeepSQL, u.now, intervalText(u.pause))
+	did, err := query(ctx, u.db, 3, upkeepSQL, u.now, intervalText(u.interval))
 	if err != nil {
 		return err
 	}

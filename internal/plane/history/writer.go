@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// flushPause is the time between two flushes that no full batch causes.
-	flushPause = time.Second
-	// totalsPause is the time between two writes of metrics and usage.
-	totalsPause = 5 * time.Second
+	// flushInterval is the time between two flushes that no full batch causes.
+	flushInterval = time.Second
+	// totalsInterval is the time between two writes of metrics and usage.
+	totalsInterval = 5 * time.Second
 	// sendTimeout is for one batch. Its result is unknown afterwards.
 	sendTimeout = 5 * time.Second
 	// migrateTimeout is for making the tables.
 	migrateTimeout = 30 * time.Second
 	// closeTimeout bounds Close.
 	closeTimeout = 2 * time.Second
-	// reportPause is the time between two calls of OnError.
-	reportPause = time.Minute
+	// reportInterval is the time between two calls of OnError.
+	reportInterval = time.Minute
 )
 
 // Stats are what a Writer has done. Decisions are counted, not rows: refusals that are one row
@@ -67,7 +67,7 @@ type Writer struct {
 	failing bool // the last attempt failed
 	closed  bool
 	stats   Stats
-	wake    context.CancelFunc // ends the pause between two flushes
+	wake    context.CancelFunc // ends the wait between two flushes
 	busy    context.Context    // ends with the flush that is under way; nil if there is none
 
 	// Only the flush that is under way uses these.
@@ -135,13 +135,13 @@ func (w *Writer) Prepare() {
 // writeLoop flushes until the Writer is closed.
 func (w *Writer) writeLoop() {
 	for w.closing.Err() == nil {
-		pause, wake := context.WithTimeout(w.closing, flushPause)
+		interval, wake := context.WithTimeout(w.closing, flushInterval)
 		w.mu.Lock()
 		w.wake = wake
 		full := len(w.pending.rows) >= w.batchRows && !w.failing
 		w.mu.Unlock()
 		if !full {
-			<-pause.Done()
+			<-interval.Done()
 		}
 		wake()
 		if w.closing.Err() == nil {
@@ -219,7 +219,7 @@ func (w *Writer) report(failure error) {
 	stats := w.Stats()
 	dropped := stats.Dropped + stats.DroppedMetrics + stats.DroppedUsage
 	now := w.settings.Now()
-	if failure == nil && dropped == w.toldOf || !w.told.IsZero() && now.Sub(w.told) < reportPause {
+	if failure == nil && dropped == w.toldOf || !w.told.IsZero() && now.Sub(w.told) < reportInterval {
 		return
 	}
 	text := failure

@@ -21,16 +21,16 @@ func TestWhatHappenedIsInTheTables(t *testing.T) {
 			defer db.Close()
 			w := s.writerOn(db, history.Settings{Region: "eu", Retention: []history.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
 			history.Add(w, &history.Record{
-				Time: someTime, Decision: history.Limited, Reason: "no_quota", Prefix: "rule/api", Limit: "per_hour", Key: `a"b\c`, User: "anna", KeyID: 7, Tier: "pro",
+				Time: someTime, Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/api", Limit: "per_hour", Key: `a"b\c`, User: "anna", KeyID: 7, Tier: "pro",
 				Address: netip.MustParseAddr("2001:db8:1:2::3"), Host: "api.example.com", Method: "GET", Path: "/v1/x?secret=1", Route: "api",
 				Cost: 2, Quota: 100, Remaining: 1, Status: 429, RetryAfter: 1500 * time.Millisecond, Duration: 1100 * time.Microsecond, Source: ratelimit.FromBlocked,
 				Also: []string{"other", `k"1`, "third", `k\2`}, Audit: auditAll,
 			})
-			history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, Cost: 3, Duration: time.Microsecond, User: "anna", Audit: auditAll})
-			history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, Prefix: "p", Cost: 1})
-			history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, Prefix: "p", Cost: 1, Quota: 5, Source: ratelimit.FromLease})
-			history.Add(w, &history.Record{Time: someTime, Decision: history.Allowed, Prefix: "p", Cost: 1, Quota: 5})
-			history.Add(w, &history.Record{Time: someTime.Add(time.Hour), Decision: history.Rejected, User: "anna", KeyID: 7, Status: 401})
+			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Cost: 3, Duration: time.Microsecond, User: "anna", Audit: auditAll})
+			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p", Cost: 1})
+			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p", Cost: 1, Quota: 5, Source: ratelimit.FromLease})
+			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p", Cost: 1, Quota: 5})
+			history.Add(w, &history.Record{Time: someTime.Add(time.Hour), Outcome: history.Rejected, User: "anna", KeyID: 7, Status: 401})
 			flush(t, w)
 			same(t, "audit", s.text(`SELECT regexp_replace(row_to_json(a)::text, '"id":[1-9][0-9]*', '"id":"N"') FROM rate_limit_audit a ORDER BY decision DESC`),
 				`{"time":"2026-11-20T12:30:15.5+00:00","cost":2,"count":1,"quota":100,"remaining":1,"key_id":7,"retry_after_ms":1500,"duration_us":1100,"weight":1,"status":429,"decision":"limited","reason":"no_quota","prefix":"rule/api","limit_name":"per_hour","key":"a\"b\\c","user_id":"anna","tier":"pro","address":"2001:db8:1:2::3","host":"api.example.com","method":"GET","path":"/v1/x","node":"n1","region":"eu","also":["other","k\"1","third","k\\2"],"id":"N"}

@@ -18,7 +18,7 @@ type amount struct {
 
 // choice is an amount that holds for some senders, for some time.
 type choice struct {
-	limit       int32 // of an identity's: place in ruleSet.limits
+	limit       int32 // of an identity's: its index in ruleSet.limits
 	tier        int32 // of a tier's: its number
 	rank        int32 // of an identity's: 0 for a key, 1 for a user
 	from, until int64
@@ -210,25 +210,25 @@ func adjust(s *amounts, id *Identity, at int32, a *amount, now int64) *amount {
 
 // anchorKey is what an anchored amount is made of.
 type anchorKey struct {
-	base   *amount
-	anchor int64
-	zone   string
+	base     *amount
+	anchor   int64
+	timeZone string
 }
 
 // anchor returns an amount with windows that begin on the day of a user. Users with the same day
 // and time zone share it.
-func (set *ruleSet) anchor(a *amount, start time.Time, zone string) *amount {
+func (set *ruleSet) anchor(a *amount, start time.Time, timeZone string) *amount {
 	l := *a.limit
 	l.Anchor = ratelimit.AnchorOn(l.Calendar, start)
-	if zone != "" {
-		l.Zone = zone
+	if timeZone != "" {
+		l.Zone = timeZone
 		if l.Validate() != nil {
 			l.Zone = a.limit.Zone // this machine does not know the user's
 		}
 	}
 	changed := &amount{limit: &l, mark: a.mark}
 	if a.mark.From == "user" || a.mark.From == "key" {
-		return changed // of one identity alone
+		return changed // only of one identity
 	}
 	key := anchorKey{a, l.Anchor, l.Zone}
 	set.mu.Lock()

@@ -22,8 +22,8 @@ func TestAnOverrideOfALimitWithALargeBurst(t *testing.T) {
 		{policy.Override{Rule: "plan", Limit: "day", User: "bob"}, policy.NotRefused, 1},
 	} {
 		s := policy.Compile(rules, nil, nil, policy.Options{})
-		var o policy.Outcome
-		policy.Decide(s, &policy.Facts{Path: "/"}, &policy.Identity{Known: true, User: "alice", Tier: "pro", Overrides: []policy.Override{test.override}}, now, &o)
+		var o policy.Verdict
+		policy.Evaluate(s, &policy.Facts{Path: "/"}, &policy.Identity{Known: true, User: "alice", Tier: "pro", Overrides: []policy.Override{test.override}}, now, &o)
 		if o.Reason != test.reason || len(o.Hits) != test.hits {
 			t.Errorf("%+v: reason %v, %d hits, want %v, %d hits", test.override, o.Reason, len(o.Hits), test.reason, test.hits)
 		}

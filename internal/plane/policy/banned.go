@@ -19,8 +19,8 @@ type bannedSenders struct {
 // bannedMost bounds the users and keys. The bans of the others are found by looking them up.
 const bannedMost = 100000
 
-// keysPause is the time between two attempts to read the banned keys that fail.
-const keysPause = 10 * time.Second
+// keysInterval is the time between two attempts to read the banned keys that fail.
+const keysInterval = 10 * time.Second
 
 // bannedUsersSQL and bannedKeysSQL return rows as identitiesSQL does, one more than bannedMost at
 // most. The keys are those that are banned, and those of banned users. They have a statement of
@@ -44,7 +44,7 @@ func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *savedR
 	defer cancel()
 	keys, err := runOne(within, p.db, &postgres.Statement{SQL: bannedKeysSQL}, 3)
 	if err != nil {
-		p.keysAt = now.Add(keysPause)
+		p.keysAt = now.Add(keysInterval)
 		p.report("banned keys", fmt.Errorf("reading the banned API keys: %w", err))
 		return false
 	}
@@ -72,7 +72,7 @@ func newBannedSenders(users, keys []string) (*bannedSenders, error) {
 }
 
 // find returns the identity of a sender that is not looked up, with the bans that are known.
-func (b *bannedSenders) find(s sender) *Identity {
+func (b *bannedSenders) find(s credential) *Identity {
 	if id := b.byName[s.name()]; id != nil {
 		return id
 	}

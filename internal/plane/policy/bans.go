@@ -88,8 +88,8 @@ func findBan(s *Snapshot, f *Facts, id *Identity, at int64) *Ban {
 }
 
 // isBanned reports whether the sender of a request is banned. It then refuses the request.
-func isBanned(s *Snapshot, f *Facts, id *Identity, known *amounts, now time.Time, o *Outcome) bool {
-	if known == nil {
+func isBanned(s *Snapshot, f *Facts, id *Identity, idAmounts *amounts, now time.Time, o *Verdict) bool {
+	if idAmounts == nil {
 		id = nil // the key has ended or is unknown
 	}
 	ban := findBan(s, f, id, now.UnixMicro())
@@ -101,7 +101,7 @@ func isBanned(s *Snapshot, f *Facts, id *Identity, known *amounts, now time.Time
 }
 
 // shutOut refuses a request because of a ban.
-func shutOut(ban *Ban, now time.Time, o *Outcome) {
+func shutOut(ban *Ban, now time.Time, o *Verdict) {
 	o.Ban = ban
 	o.Reason = Banned
 	o.Status = 403

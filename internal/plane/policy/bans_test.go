@@ -38,8 +38,8 @@ func isBanned(bans []policy.Ban, address netip.Addr, at time.Time) bool {
 func checkBans(t interface{ Fatalf(string, ...any) }, s *policy.Snapshot, bans []policy.Ban, address netip.Addr) {
 	for _, minutes := range []int{-60, -1, 0, 1, 60} {
 		at := now.Add(time.Duration(minutes) * time.Minute)
-		var o policy.Outcome
-		policy.Decide(s, &policy.Facts{Path: "/", Address: address}, nil, at, &o)
+		var o policy.Verdict
+		policy.Evaluate(s, &policy.Facts{Path: "/", Address: address}, nil, at, &o)
 		if want := isBanned(bans, address, at); o.Refused() != want {
 			t.Fatalf("%v is banned at %v: %v, want %v; of %v", address, at, o.Refused(), want, bans)
 		}

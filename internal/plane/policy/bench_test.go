@@ -33,11 +33,11 @@ func BenchmarkBans(b *testing.B) {
 		addresses[i] = netip.AddrFrom4([4]byte{byte(i * 4), byte(i), byte(i), 1})
 	}
 	f := policy.Facts{Tier: "anonymous", Method: "GET", Path: "/"}
-	var o policy.Outcome
+	var o policy.Verdict
 	b.ReportAllocs()
 	for i := range b.N {
 		f.Address = addresses[i%64]
-		policy.Decide(s, &f, nil, policytest.Now, &o)
+		policy.Evaluate(s, &f, nil, policytest.Now, &o)
 	}
 }
 

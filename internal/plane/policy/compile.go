@@ -18,7 +18,7 @@ type Wrong struct {
 	Override string
 	// Err says what is wrong, and what it should be.
 	Err error
-	// Replaced is true if the last usable version of the rule is used in its place.
+	// Replaced is true if the last usable version of the rule is used instead.
 	Replaced bool
 }
 
@@ -329,8 +329,8 @@ func (r *rule) check() error {
 	return nil
 }
 
-// compileLimits compiles the limits of the rule at a place.
-func (r *rule) compileLimits(place int32) ([]*limit, error) {
+// compileLimits compiles the limits of the rule that will have this index in ruleSet.rules.
+func (r *rule) compileLimits(ruleIndex int32) ([]*limit, error) {
 	var compiled []*limit
 	names := make(map[string]bool)
 	for i := range r.row.Limits {
@@ -350,7 +350,7 @@ func (r *rule) compileLimits(place int32) ([]*limit, error) {
 		}
 		calendar := row.Limit.Calendar
 		compiled = append(compiled, &limit{
-			rule: place, row: row, own: own, periodic: r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year),
+			rule: ruleIndex, row: row, own: own, periodic: r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year),
 		})
 	}
 	return compiled, nil

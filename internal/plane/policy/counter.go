@@ -31,7 +31,7 @@ const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, each 
 // counterBy is a parsed CountBy.
 type counterBy struct {
 	dimensions []dimension
-	headers    []string // by place in dimensions; canonical
+	headers    []string // of each dimension, "" if it is no header; canonical
 	skips      bool     // Rule.SkipWithoutHeader
 	user       bool     // user alone
 	all        bool     // all alone

@@ -1,11 +1,11 @@
 // Package policy decides which limits apply to a request, by rules that are rows of a
 // database: tiers, users, API keys, rules with their limits, overrides and bans.
 //
-// A Snapshot is the rules at one moment, compiled. Decide turns the Facts of a
-// request and the Identity of its sender into an Outcome: refused, exempt, or a list of
-// hits that a ratelimit.Store takes. Decide does no I/O and reads no clock.
+// A Snapshot is the rules at one moment, compiled. Evaluate turns the Facts of a
+// request and the Identity of its sender into a Verdict: refused, exempt, or a list of
+// hits that a ratelimit.Store takes. Evaluate does no I/O and reads no clock.
 //
-// # How a request is decided
+// # How the rules are evaluated
 //
 //  1. Identity. A request with an API key is of the key's user, and has the key's own tier,
 //     or else the user's.
@@ -16,8 +16,8 @@
 //     rule with the higher priority comes first; rules of equal priority are in the order
 //     of their names.
 //  3. Families. Of the rules with limits of one family, only the first that matches
-//     applies. A rule without a family stands alone. A shadow rule does not keep the rules
-//     after it from applying. It does not apply itself after an enforced rule of its family
+//     applies. A rule without a family applies whenever it matches. The rules after
+//     a shadow rule apply as if it were not there. It does not apply itself after an enforced rule of its family
 //     that matches.
 //  4. Amount. The override for the key counts, else the one for the user, else the one for
 //     the tier, else the rule's own amount.
@@ -37,9 +37,9 @@
 // # Cost
 //
 // The index of a Snapshot has each rule once: under one of its paths, hosts, networks or tiers,
-// the one that the fewest other rules have. So Decide looks at few of many selective rules.
+// the one that the fewest other rules have. So Evaluate tries few of many selective rules.
 // With Options.Remember, a Snapshot also remembers which rules match by tier, method, host and
-// path. Decide allocates nothing where counters are of users. Measure it:
+// path. Evaluate allocates nothing where counters are of users. Measure it:
 //
 //	go test -run xxx -bench . ./internal/plane/policy
 //	cd integration && go test -run xxx -bench InterpretedPolicy .
@@ -50,13 +50,13 @@
 //
 // # Files
 //
-//   - rows.go: what the database delivers. outcome.go: facts of a request, and its outcome.
+//   - rows.go: what the database delivers. verdict.go: facts of a request, and the verdict on it.
 //   - key.go: API keys. path.go: the one form of a path and of a host.
 //   - identities.go, unknown.go: caches of keys and users.
 //   - compile.go: rules become a Snapshot. pattern.go, counter.go: patterns and counters'
 //     keys. amount.go: overrides and billing periods. networks.go, bans.go: networks.
 //     index.go: which rules may match.
-//   - match.go: Decide. unread.go: if it is not known who sends a request. parameters.go: paths
+//   - match.go: Evaluate. unread.go: if it is not known who sends a request. parameters.go: paths
 //     with parameters. memo.go: what it remembers. recall.go: requests of known API keys.
 //     trace.go: why each rule applies or not.
 //   - policy.go: a Policy. refresh.go: what it does in the background: it polls for changes

@@ -31,11 +31,11 @@ func nameOfIdentity(id *Identity) string {
 }
 
 // Identities caches what the database knows of keys and users. It holds a fixed number of
-// identities; if it is full, one goes that was not used since the last round (a second-chance
-// list). Keys that the database does not know are in a small list of their own, so that
+// identities; if it is full, an identity that was not used since the last round is
+// evicted (a second-chance list). Keys that the database does not know are in a small list of their own, so that
 // invented keys do not push out real ones.
 //
-// An entry that is evicted while a look-up of it is under way must not come back with what
+// An identity that is evicted while a look-up of it is under way must not come back with what
 // the look-up read before. A look-up therefore begins with Generation, and Add discards what
 // was evicted since.
 type Identities struct {
@@ -44,8 +44,8 @@ type Identities struct {
 	texts   map[string]*cached   // by API key, of the entries that have a text
 	users   map[string][]*cached // by user; the user's keys, and the user
 	list    []*cached            // nil elements are free
-	free    []int                // places in list
-	hand    int                  // the place in list that is looked at next
+	free    []int                // slots of list
+	hand    int                  // the slot of list that is tried next
 	most    int
 	unknown unknownKeys
 
@@ -55,12 +55,12 @@ type Identities struct {
 
 // cached is an identity in the list.
 type cached struct {
-	name  string
-	text  string // the API key, if RememberKey was called; guarded by the owner's mu
-	id    *Identity
-	at    int64  // when it was read, in microseconds
-	place int    // in list
-	used  uint32 // 1 since its last use, until the hand passes; atomic
+	name string
+	text string // the API key, if RememberKey was called; guarded by the owner's mu
+	id   *Identity
+	at   int64  // when it was read, in microseconds
+	slot int    // in list
+	used uint32 // 1 since its last use, until the hand passes; atomic
 }
 
 // eviction is what one call evicted: a name, a user, or all.
@@ -158,27 +158,27 @@ func (c *Identities) wasEvicted(name, user string, generation uint64) bool {
 	return false
 }
 
-// put adds an entry. It replaces the entry of the same name, or else takes a free place, or else
-// replaces an entry that was not used.
+// put adds an identity. It replaces the one of the same name, or else takes a free slot, or else
+// replaces one that was not used.
 func (c *Identities) put(e *cached) {
 	c.remove(c.entries[e.name])
 	if last := len(c.free) - 1; last >= 0 {
-		e.place = c.free[last]
+		e.slot = c.free[last]
 		c.free = c.free[:last]
-		c.list[e.place] = e
+		c.list[e.slot] = e
 	} else if len(c.list) < c.most {
-		e.place = len(c.list)
+		e.slot = len(c.list)
 		c.list = append(c.list, e)
 	} else {
 		for atomic.LoadUint32(&c.list[c.hand].used) == 1 {
 			atomic.StoreUint32(&c.list[c.hand].used, 0)
 			c.hand = (c.hand + 1) % len(c.list)
 		}
-		e.place = c.hand
+		e.slot = c.hand
 		c.hand = (c.hand + 1) % len(c.list)
-		c.remove(c.list[e.place])
+		c.remove(c.list[e.slot])
 		c.free = c.free[:0]
-		c.list[e.place] = e
+		c.list[e.slot] = e
 	}
 	c.entries[e.name] = e
 	if user := e.id.User; user != "" {
@@ -186,7 +186,7 @@ func (c *Identities) put(e *cached) {
 	}
 }
 
-// remove removes an entry, or nothing if it is nil.
+// remove removes an identity, or nothing if it is nil.
 func (c *Identities) remove(e *cached) {
 	if e == nil {
 		return
@@ -195,8 +195,8 @@ func (c *Identities) remove(e *cached) {
 	if e.text != "" {
 		delete(c.texts, e.text)
 	}
-	c.list[e.place] = nil
-	c.free = append(c.free, e.place)
+	c.list[e.slot] = nil
+	c.free = append(c.free, e.slot)
 	user := e.id.User
 	if user == "" {
 		return

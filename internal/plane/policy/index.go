@@ -8,7 +8,7 @@ import (
 
 // index finds the rules that may match a request. It has each rule once: under one of its
 // literal paths, hosts, networks and tiers, the one that the fewest other rules have. A bucket
-// is the places of rules in ruleSet.rules.
+// is the indexes of rules in ruleSet.rules.
 type index struct {
 	// paths are by the part before the first wildcard. No such part has more than depth
 	// slashes.
@@ -70,7 +70,7 @@ func newIndex(set *ruleSet) index {
 	var filedRules []int32
 	for i := range set.rules {
 		r := set.rules[i]
-		place := int32(i)
+		ruleIndex := int32(i)
 		// A kind of bucket is as full as its fullest bucket that this rule is in.
 		fewest, kind := len(set.rules)+1, ""
 		for _, values := range all[i] {
@@ -86,32 +86,32 @@ func newIndex(set *ruleSet) index {
 		switch kind {
 		case "path":
 			for _, p := range r.paths {
-				x.paths[p.literal] = file(x.paths[p.literal], place)
+				x.paths[p.literal] = file(x.paths[p.literal], ruleIndex)
 				x.depth = larger(x.depth, strings.Count(p.literal, "/"))
 			}
 			r.pathFiled = len(r.paths) == 1 && r.paths[0].rest && len(r.paths[0].segments) == 0
 		case "host":
 			for _, p := range r.hosts {
 				if p.below {
-					x.below[p.name] = file(x.below[p.name], place)
+					x.below[p.name] = file(x.below[p.name], ruleIndex)
 					x.labels = larger(x.labels, strings.Count(p.name, "."))
 				} else {
-					x.hosts[p.name] = file(x.hosts[p.name], place)
+					x.hosts[p.name] = file(x.hosts[p.name], ruleIndex)
 				}
 			}
 			r.hostFiled = true
 		case "network":
 			for _, network := range r.networks {
 				filed = append(filed, network)
-				filedRules = append(filedRules, place)
+				filedRules = append(filedRules, ruleIndex)
 			}
 		case "tier":
 			for _, tier := range r.row.Tiers {
 				number := set.tiers[tier]
-				x.tiers[number] = file(x.tiers[number], place)
+				x.tiers[number] = file(x.tiers[number], ruleIndex)
 			}
 		default:
-			x.others = append(x.others, place)
+			x.others = append(x.others, ruleIndex)
 		}
 	}
 	x.anywhere = len(filed) > 0
@@ -132,11 +132,11 @@ func larger(a, b int) int {
 }
 
 // file adds a rule to a bucket that does not have it yet.
-func file(bucket []int32, place int32) []int32 {
-	if len(bucket) > 0 && bucket[len(bucket)-1] == place {
+func file(bucket []int32, ruleIndex int32) []int32 {
+	if len(bucket) > 0 && bucket[len(bucket)-1] == ruleIndex {
 		return bucket
 	}
-	return append(bucket, place)
+	return append(bucket, ruleIndex)
 }
 
 // findRules appends to found, in order, the rules that match a request by tier, method, host
@@ -185,24 +185,24 @@ func findRules(set *ruleSet, tier int32, method uint64, host, path string, found
 	return keepMatching(set, found, begin, tier, method, host, path)
 }
 
-// keepMatching keeps, of the rules in found from a place on, those that match by tier, method,
+// keepMatching keeps, of the rules in found[begin:], those that match by tier, method,
 // host and path, and sorts them.
 func keepMatching(set *ruleSet, found []int32, begin int, tier int32, method uint64, host, path string) []int32 {
 	end := begin
-	for _, place := range found[begin:] {
-		r := set.rules[place]
+	for _, ruleIndex := range found[begin:] {
+		r := set.rules[ruleIndex]
 		if r.tiers != nil && tier != anyTier && r.tiers[tier/64]>>uint(tier%64)&1 == 0 || r.methods != 0 && r.methods&method == 0 ||
 			r.hosts != nil && !r.hostFiled && !matchesHost(r, host) || r.paths != nil && !(r.pathFiled && r.row.Action != Exempt) && !matchesPath(r, path) {
 			continue
 		}
-		found[end] = place
+		found[end] = ruleIndex
 		end++
 	}
 	found = found[:end]
 	if end-begin < 2 {
 		return found
 	}
-	return sortPlaces(found, begin)
+	return sortRules(found, begin)
 }
 
 func matchesHost(r *rule, host string) bool {
@@ -234,35 +234,35 @@ func matchesReading(r *rule, path string) bool {
 	return false
 }
 
-// findNetworks appends the rules that are filed under a network or those around it, and
+// findNetworks appends the rules that are filed under a network or the networks around it, and
 // match by tier, method, host and path. All of found is then in order.
 func findNetworks(set *ruleSet, node, tier int32, method uint64, f *Facts, found []int32) []int32 {
 	begin := len(found)
 	for ; node >= 0; node = set.index.networks.parents[node] {
 		found = append(found, set.index.byNetwork[node]...)
 	}
-	return sortPlaces(keepMatching(set, found, begin, tier, method, f.Host, f.Path), 0)
+	return sortRules(keepMatching(set, found, begin, tier, method, f.Host, f.Path), 0)
 }
 
-// sortPlaces sorts numbers from a place on and drops what is there twice, such as a rule with
-// two paths. They are few, as a rule.
-func sortPlaces(found []int32, begin int) []int32 {
-	places := found[begin:]
-	if len(places) > 64 {
-		sort.Slice(places, func(i, j int) bool { return places[i] < places[j] })
+// sortRules sorts found[begin:] and drops what is there twice, such as a rule with two paths. Most
+// requests have few rules.
+func sortRules(found []int32, begin int) []int32 {
+	indexes := found[begin:]
+	if len(indexes) > 64 {
+		sort.Slice(indexes, func(i, j int) bool { return indexes[i] < indexes[j] })
 	}
 	end := begin
-	for i, place := range places {
+	for i, ruleIndex := range indexes {
 		at := i
-		for at > 0 && places[at-1] > place {
-			places[at] = places[at-1]
+		for at > 0 && indexes[at-1] > ruleIndex {
+			indexes[at] = indexes[at-1]
 			at--
 		}
-		places[at] = place
+		indexes[at] = ruleIndex
 	}
-	for i, place := range places {
-		if i == 0 || place != places[i-1] {
-			found[end] = place
+	for i, ruleIndex := range indexes {
+		if i == 0 || ruleIndex != indexes[i-1] {
+			found[end] = ruleIndex
 			end++
 		}
 	}

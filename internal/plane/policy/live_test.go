@@ -96,8 +96,8 @@ func TestRulesArriveWhole(t *testing.T) {
 	p := s.policy(policy.Settings{})
 	refresh(t, p)
 	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/", Address: netip.MustParseAddr("2001:db8::1")}
-	var o policy.Outcome
-	if err := p.Decide(context.Background(), longTime, "", "", &facts, &o); err != nil || len(o.Hits) != 1 {
+	var o policy.Verdict
+	if err := p.Evaluate(context.Background(), longTime, "", "", &facts, &o); err != nil || len(o.Hits) != 1 {
 		t.Fatalf("%v, %+v", err, o)
 	}
 	hit, mark := o.Hits[0], o.Marks[0]

@@ -32,16 +32,16 @@ func durationSQL(expression string) string {
 	return "(extract(epoch FROM " + expression + ") * 1000000000)::bigint"
 }
 
-// placeSQL is the place of a name in a list. A name that only a later version knows is 255, which
+// ordinalSQL is the index of a name in a list. A name that only a later version knows is 255, which
 // Compile refuses.
-func placeSQL(expression string, names []string) string {
+func ordinalSQL(expression string, names []string) string {
 	return "coalesce(array_position('{" + strings.Join(names, ",") + "}', " + expression + ") - 1, 255)"
 }
 
 // rulesSQL returns the rules that can have an effect, each with its limits, and the overrides
 // for tiers. Tables of an older version may lack without_header and counter.
 var rulesSQL = `SELECT * FROM (SELECT 'rule' AS part, r.name, json_build_object('Family', r.family, 'Priority', r.priority,
-	'Mode', ` + placeSQL("r.mode", modes) + `, 'Action', ` + placeSQL("r.action", actions) + `, 'Hosts', r.hosts, 'Paths', r.paths, 'Methods', r.methods,
+	'Mode', ` + ordinalSQL("r.mode", modes) + `, 'Action', ` + ordinalSQL("r.action", actions) + `, 'Hosts', r.hosts, 'Paths', r.paths, 'Methods', r.methods,
 	'Networks', r.networks, 'Tiers', r.tiers, 'CountBy', r.count_by, 'SkipWithoutHeader', to_jsonb(r)->>'without_header' = 'skip', 'Counter', to_jsonb(r)->>'counter',
 	'From', ` + timeSQL("lower(r.valid)") + `, 'Until', ` + endSQL("upper(r.valid)") + `, 'Cost', r.cost, 'Status', r.status, 'Message', r.message,
 	'RetryAfter', ` + durationSQL("r.retry_after") + `, 'Ban', CASE WHEN r.ban_for IS NOT NULL THEN json_build_object(
@@ -53,8 +53,8 @@ SELECT 'override', o.rule, ` + overrideSQL + `::text FROM rate_limit_overrides o
 
 // LimitsSQL is the JSON text of a []RuleLimit: the limits of a row r of rate_limit_rules.
 var LimitsSQL = `(SELECT json_agg(json_build_object('Name', l.name, 'Unlimited', l.events IS NULL, 'Overage', l.on_exceed = 'overage',
-	'Limit', json_build_object('Algorithm', ` + placeSQL("l.algorithm", algorithmNames()) + `, 'Events', l.events, 'Window', ` + durationSQL("l.per") + `,
-		'Calendar', ` + placeSQL("coalesce(l.calendar, 'none')", calendarNames) + `, 'Zone', l.time_zone, 'Burst', l.burst, 'Durable', l.durable)) ORDER BY l.name)
+	'Limit', json_build_object('Algorithm', ` + ordinalSQL("l.algorithm", algorithmNames()) + `, 'Events', l.events, 'Window', ` + durationSQL("l.per") + `,
+		'Calendar', ` + ordinalSQL("coalesce(l.calendar, 'none')", calendarNames) + `, 'Zone', l.time_zone, 'Burst', l.burst, 'Durable', l.durable)) ORDER BY l.name)
 	FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
 
 // calendarNames are the units of rate_limit_rule_limits.calendar, by ratelimit.Calendar.

@@ -16,12 +16,12 @@ import (
 const (
 	// lookUpMost is how many identities one statement looks up.
 	lookUpMost = 1000
-	// lookUpPause is the least time from the start of a statement to that of the next.
-	lookUpPause = 5 * time.Millisecond
-	// lazyPause takes the place of lookUpPause while all waiting look-ups only renew remembered
+	// lookUpInterval is the least time from the start of a statement to that of the next.
+	lookUpInterval = 5 * time.Millisecond
+	// lazyInterval is in force instead of lookUpInterval while all waiting look-ups only renew remembered
 	// identities because of their age. A statement costs the database much more than an identity
 	// in it.
-	lazyPause = 500 * time.Millisecond
+	lazyInterval = 500 * time.Millisecond
 	// lookUpTimeout is for one statement.
 	lookUpTimeout = 2 * time.Second
 	// waitingMost bounds each of the two queues.
@@ -45,31 +45,31 @@ var errCrowd = fmt.Errorf("%w: too many API keys and users of one network wait t
 //
 // States: waiting (in lookups.waiting or lookups.renewals), in flight (with the worker), done.
 type lookup struct {
-	sender   sender
+	sender   credential
 	first    bool            // the sender is not remembered, and the look-up is in a crowd
 	network  netip.Prefix    // of the client, if first; see NetworkOf
 	done     context.Context // ends when the look-up is done
 	finish   context.CancelFunc
-	attempts int // used by the worker alone
+	attempts int // only the worker uses it
 
 	// Set before finish is called.
 	identity *Identity
 	err      error
 }
 
-// sender is what an identity is looked up by: the digest of an API key, or a user that the
+// credential is what an identity is looked up by: the digest of an API key, or a user that the
 // proxy authenticated.
-type sender struct {
+type credential struct {
 	digest [32]byte
 	user   string // "" for an API key
 }
 
-// name is the sender's name in the cache.
-func (s sender) name() string {
-	if s.user != "" {
-		return NameOfUser(s.user)
+// name is the credential's name in the cache.
+func (c credential) name() string {
+	if c.user != "" {
+		return NameOfUser(c.user)
 	}
-	return NameOfKey(s.digest)
+	return NameOfKey(c.digest)
 }
 
 // lookups looks identities up and caches them. It sends one statement at a time, for many
@@ -101,7 +101,7 @@ func newLookups(db postgres.DB, cache *Identities, now func() time.Time) *lookup
 // get looks up the sender of a request from an address. The error is ratelimit.ErrUnavailable
 // while the database does not answer, and ratelimit.ErrTimeout if it does not answer within the
 // timeout; the look-up then goes on, for the next request.
-func (l *lookups) get(ctx context.Context, timeout time.Duration, s sender, address netip.Addr) (*Identity, error) {
+func (l *lookups) get(ctx context.Context, timeout time.Duration, s credential, address netip.Addr) (*Identity, error) {
 	call, err := l.enter(s, true, NetworkOf(address))
 	if err != nil {
 		return nil, err
@@ -129,11 +129,11 @@ func waitFor(ctx, done context.Context, timeout time.Duration) error {
 }
 
 // renew looks up a sender that is remembered, for later requests.
-func (l *lookups) renew(s sender) { _, _ = l.enter(s, false, netip.Prefix{}) }
+func (l *lookups) renew(s credential) { _, _ = l.enter(s, false, netip.Prefix{}) }
 
 // enter adds a sender to those that wait, unless the sender waits already or is in flight. network
-// matters for a first look-up alone.
-func (l *lookups) enter(s sender, first bool, network netip.Prefix) (*lookup, error) {
+// matters only for a first look-up.
+func (l *lookups) enter(s credential, first bool, network netip.Prefix) (*lookup, error) {
 	name := s.name()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -185,9 +185,9 @@ func (l *lookups) work() {
 			return
 		}
 		age := time.Since(l.started)
-		if age < lookUpPause || age < lazyPause && !l.urgent && n < lookUpMost {
+		if age < lookUpInterval || age < lazyInterval && !l.urgent && n < lookUpMost {
 			l.mu.Unlock()
-			time.Sleep(lookUpPause)
+			time.Sleep(lookUpInterval)
 			continue
 		}
 		flight := l.next()
@@ -228,7 +228,7 @@ func (l *lookups) next() []*lookup {
 	return flight
 }
 
-// land takes in the answer of a statement that began at a generation of the cache. An answer
+// land handles the answer of a statement that began at a generation of the cache. An answer
 // from other tables than those that were polled counts for nothing: a restore may be under way.
 func (l *lookups) land(flight []*lookup, found map[string]answer, tables string, err error, generation uint64) {
 	l.mu.Lock()

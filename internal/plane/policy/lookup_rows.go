@@ -39,8 +39,8 @@ var keyTierSQL = `'Tier', coalesce(to_jsonb(k)->>'tier', u.tier), 'TierUntil', C
 var keyBansSQL = `(SELECT json_agg(` + banSQL + ` ORDER BY b.id) FROM rate_limit_bans b WHERE (b.key_id = k.id OR b.user_id = k.user_id) AND b.until > now())`
 
 // decodeIdentity is a row of identitiesSQL: the sender and its identity.
-func decodeIdentity(kind, name, text string) (sender, *Identity, error) {
-	s := sender{}
+func decodeIdentity(kind, name, text string) (credential, *Identity, error) {
+	s := credential{}
 	if kind == "key" {
 		s.digest = digestOf(name)
 	} else {
@@ -54,7 +54,7 @@ func decodeIdentity(kind, name, text string) (sender, *Identity, error) {
 // answer is what the database says of a sender.
 type answer struct {
 	identity *Identity
-	err      error // of this sender alone
+	err      error // only of this sender
 }
 
 // lookUp looks senders up in one statement, and returns in which tables. Senders that the

@@ -17,52 +17,52 @@ func methodBit(set *ruleSet, name string) uint64 {
 	return bit
 }
 
-// Decide says what the policy does with a request of an identity at a time. id is nil for a
-// request with neither an API key nor a user. What o was before is lost.
+// Evaluate says what the policy does with a request of an identity at a time. id is nil for a
+// request with neither an API key nor a user. It overwrites o.
 //
-// The frequent case is here, for the interpreter: a plan that is known, for an identity and
-// an address without anything of their own. See package batch.
-func Decide(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
+// The frequent case is here, for the interpreter: the memo has the matches, and neither the identity
+// nor the address has anything that changes them. See package batch.
+func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	if id == nil || o.written {
-		decideInFull(s, f, id, now, o)
+		evaluateInFull(s, f, id, now, o)
 		return
 	}
-	known, _ := id.amounts.Load().(*amounts)
-	if known == nil || known.plainFor != s {
-		decideInFull(s, f, id, now, o)
+	idAmounts, _ := id.amounts.Load().(*amounts)
+	if idAmounts == nil || idAmounts.plainFor != s {
+		evaluateInFull(s, f, id, now, o)
 		return
 	}
-	m := s.memo
-	m.mu.RLock()
-	p := m.newer[planKey{id.Tier, f.Method, f.Host, f.Path}]
-	outside := m.open || m.outside[f.Address]
-	m.mu.RUnlock()
-	if p == nil || !p.direct || !outside || (p.timed || known.timed) && !isTimely(p, known, now) {
-		decideInFull(s, f, id, now, o)
+	remembered := s.memo
+	remembered.mu.RLock()
+	m := remembered.newer[combination{id.Tier, f.Method, f.Host, f.Path}]
+	outside := remembered.open || remembered.outside[f.Address]
+	remembered.mu.RUnlock()
+	if m == nil || !m.direct || !outside || (m.timed || idAmounts.timed) && !isTimely(m, idAmounts, now) {
+		evaluateInFull(s, f, id, now, o)
 		return
 	}
 	o.User = id.User
 	o.Tier = id.Tier
 	o.KeyID = id.KeyID
-	o.Rule = p.rule
-	o.Counter = p.counter
-	o.Marks = p.marks
-	o.Would = p.would
-	o.Simple = p.simple
-	o.Hits = append(o.Hits[:0], p.hits...)
-	for _, i := range p.byUser {
-		o.Hits[i].Key = known.user
+	o.Rule = m.rule
+	o.Counter = m.counter
+	o.Marks = m.marks
+	o.Would = m.would
+	o.Simple = m.simple
+	o.Hits = append(o.Hits[:0], m.hits...)
+	for _, i := range m.byUser {
+		o.Hits[i].Key = idAmounts.user
 	}
 }
 
-// isTimely reports whether a plan and a plain identity hold at a time.
-func isTimely(p *plan, known *amounts, now time.Time) bool {
+// isTimely reports whether matches and a plain identity hold at a time.
+func isTimely(m *matches, idAmounts *amounts, now time.Time) bool {
 	at := now.UnixMicro()
-	return at >= p.begin && at < p.end && at < known.plainUntil
+	return at >= m.begin && at < m.end && at < idAmounts.plainUntil
 }
 
-// clearOutcome resets the fields that few outcomes have. Code that sets one of them also sets written.
-func clearOutcome(o *Outcome) {
+// clearVerdict resets the fields that few verdicts have. Code that sets one of them also sets written.
+func clearVerdict(o *Verdict) {
 	o.Reason = NotRefused
 	o.Status = 0
 	o.Message = ""
@@ -76,11 +76,11 @@ func clearOutcome(o *Outcome) {
 	o.written = false
 }
 
-// decideInFull is Decide in all cases.
-func decideInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
+// evaluateInFull is Evaluate in all cases.
+func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	at := now.UnixMicro()
 	if o.written {
-		clearOutcome(o)
+		clearVerdict(o)
 	}
 	o.User = ""
 	o.Tier = f.Tier
@@ -92,18 +92,18 @@ func decideInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome
 	o.Would = nil
 	o.Simple = false
 	if id != nil && id.Unread {
-		decideUnread(s, f, id, now, o)
+		evaluateUnread(s, f, id, now, o)
 		return
 	}
-	var known *amounts
+	var idAmounts *amounts
 	if id != nil {
 		cached, _ := id.amounts.Load().(*amounts)
-		known = cached
-		if known == nil || known.snapshot != s {
-			known = amountsOf(s, id)
+		idAmounts = cached
+		if idAmounts == nil || idAmounts.snapshot != s {
+			idAmounts = amountsOf(s, id)
 		}
-		if !known.plain || known.timed {
-			known = identify(f, id, known, at, o)
+		if !idAmounts.plain || idAmounts.timed {
+			idAmounts = identify(f, id, idAmounts, at, o)
 			if o.written {
 				rejectKey(s, f, now, o)
 				return
@@ -114,34 +114,34 @@ func decideInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome
 			o.KeyID = id.KeyID
 		}
 	}
-	if (s.banned || known != nil && known.banned) && isBanned(s, f, id, known, now, o) {
+	if (s.banned || idAmounts != nil && idAmounts.banned) && isBanned(s, f, id, idAmounts, now, o) {
 		return
 	}
 	parameters := false
 	if s.memo != nil {
-		p := planOf(s, f, o.Tier, at)
-		parameters = p.parameters
-		tryRules(s.set, recalled(s, p, f, o), f, id, known, at, o)
+		m := matchesOf(s, f, o.Tier, at)
+		parameters = m.parameters
+		tryRules(s.set, recalled(s, m, f, o), f, id, idAmounts, at, o)
 	} else {
 		parameters = strings.IndexByte(f.Path, ';') >= 0
-		tryRules(s.set, indexed(s.set, s.set.tiers[o.Tier], f, o), f, id, known, at, o)
+		tryRules(s.set, indexed(s.set, s.set.tiers[o.Tier], f, o), f, id, idAmounts, at, o)
 	}
-	if parameters && isAmbiguous(s.set, s.set.tiers[o.Tier], f, id, known, at, o) {
+	if parameters && isAmbiguous(s.set, s.set.tiers[o.Tier], f, id, idAmounts, at, o) {
 		RefuseAmbiguous(o)
 	}
 }
 
 // identify sets the user and the tier, and returns the amounts of the identity. If its key has
 // ended or is unknown, the request is refused, or is nobody's: then it returns nil.
-func identify(f *Facts, id *Identity, known *amounts, at int64, o *Outcome) *amounts {
-	if known.byKey {
+func identify(f *Facts, id *Identity, idAmounts *amounts, at int64, o *Verdict) *amounts {
+	if idAmounts.byKey {
 		reason := NotRefused
 		switch {
 		case !id.Known:
 			reason = UnknownKey
-		case at >= known.revokedAt:
+		case at >= idAmounts.revokedAt:
 			reason = KeyRevoked
-		case at >= known.expiresAt:
+		case at >= idAmounts.expiresAt:
 			reason = KeyExpired
 		}
 		if reason != NotRefused {
@@ -155,15 +155,15 @@ func identify(f *Facts, id *Identity, known *amounts, at int64, o *Outcome) *amo
 	}
 	o.User = id.User
 	o.KeyID = id.KeyID
-	if id.Tier != "" && at < known.tierUntil {
+	if id.Tier != "" && at < idAmounts.tierUntil {
 		o.Tier = id.Tier
 	}
-	return known
+	return idAmounts
 }
 
 // indexed returns the rules that match by the number of a tier, method, host and path, in order.
 // Those that are filed under a network match by it as well.
-func indexed(set *ruleSet, number int32, f *Facts, o *Outcome) []int32 {
+func indexed(set *ruleSet, number int32, f *Facts, o *Verdict) []int32 {
 	method := methodBit(set, f.Method)
 	o.found = findRules(set, number, method, f.Host, f.Path, o.found[:0])
 	if set.index.anywhere {
@@ -174,18 +174,18 @@ func indexed(set *ruleSet, number int32, f *Facts, o *Outcome) []int32 {
 	return o.found
 }
 
-// recalled does what indexed does, with the plan for the request.
-func recalled(s *Snapshot, p *plan, f *Facts, o *Outcome) []int32 {
+// recalled does what indexed does, with what the memo has of the request.
+func recalled(s *Snapshot, m *matches, f *Facts, o *Verdict) []int32 {
 	if s.memo.open || isOutside(s, f.Address) {
-		return p.outside
+		return m.outside
 	}
-	o.found = append(o.found[:0], p.found...)
+	o.found = append(o.found[:0], m.found...)
 	addNetworks(s.set, f, o)
 	return o.found
 }
 
 // addNetworks adds the rules that are filed under the address's networks.
-func addNetworks(set *ruleSet, f *Facts, o *Outcome) {
+func addNetworks(set *ruleSet, f *Facts, o *Verdict) {
 	if node := findNetwork(set.index.networks, f.Address); node >= 0 {
 		o.found = findNetworks(set, node, set.tiers[o.Tier], methodBit(set, f.Method), f, o.found)
 	}
@@ -210,19 +210,19 @@ func learnOutside(s *Snapshot, address netip.Addr) bool {
 }
 
 // tryRules goes through rules that may match.
-func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, known *amounts, at int64, o *Outcome) {
+func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, idAmounts *amounts, at int64, o *Verdict) {
 	o.marks = o.marks[:0]
 	o.would = o.would[:0]
 	o.families = o.families[:0]
 	simple := true
 	unread := o.Unread
 	user, key := "", "" // parts of counters' keys
-	if known != nil {
-		user = known.user
-		key = known.key
+	if idAmounts != nil {
+		user = idAmounts.user
+		key = idAmounts.key
 	}
-	for _, place := range found {
-		r := set.rules[place]
+	for _, ruleIndex := range found {
+		r := set.rules[ruleIndex]
 		if at < r.from || at >= r.until || r.networks != nil && !contains(r, f) {
 			continue
 		}
@@ -271,8 +271,8 @@ func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, known *amount
 			} else if l.tiers != nil {
 				a = tierAmount(l, set.tiers[o.Tier], at)
 			}
-			if known != nil && known.adjusted {
-				a = adjust(known, id, i, a, at)
+			if idAmounts != nil && idAmounts.adjusted {
+				a = adjust(idAmounts, id, i, a, at)
 			}
 			if a.unlimited {
 				if f.trace != nil {
@@ -297,8 +297,8 @@ func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, known *amount
 	o.Simple = simple && len(o.marks) > 0
 }
 
-// end lets a rule that exempts or blocks be the outcome, unless it is a shadow.
-func end(o *Outcome, r *rule) bool {
+// end makes a rule that exempts or blocks the verdict, unless it is a shadow rule.
+func end(o *Verdict, r *rule) bool {
 	if r.row.Mode == Shadow {
 		o.would = append(o.would, r.mark)
 		return false
@@ -315,7 +315,7 @@ func end(o *Outcome, r *rule) bool {
 }
 
 // deny refuses because of a limit that lets nothing pass, unless its rule is a shadow.
-func deny(o *Outcome, r *rule, a *amount) bool {
+func deny(o *Verdict, r *rule, a *amount) bool {
 	if r.row.Mode == Shadow {
 		o.would = append(o.would, a.mark)
 		return false
@@ -325,7 +325,7 @@ func deny(o *Outcome, r *rule, a *amount) bool {
 }
 
 // refuse drops the hits and sets the answer.
-func refuse(o *Outcome, reason Reason, m *Mark) {
+func refuse(o *Verdict, reason Reason, m *Mark) {
 	o.Hits = o.Hits[:0]
 	o.Rule = m.Rule
 	o.Counter = m.Counter

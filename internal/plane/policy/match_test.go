@@ -30,12 +30,12 @@ func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
 		}
 		memo := policy.Compile(w.Rules, w.Overrides, nil, policy.Options{Remember: 4}).WithBans(w.Bans)
 		var f policy.Facts
-		var o policy.Outcome
+		var o policy.Verdict
 		for range 20 {
 			id, now := w.Request(pick, &f)
 			want := oracle.decide(&f, id, now)
 			for name, s := range map[string]*policy.Snapshot{"without memo": plain, "with memo": memo, "again": memo} {
-				policy.Decide(s, &f, id, now, &o)
+				policy.Evaluate(s, &f, id, now, &o)
 				if got := policytest.Text(&o); got != want {
 					t.Fatalf("%s: %+v of %+v at %v:\n got %s\nwant %s", name, f, id, now, got, want)
 				}
@@ -58,13 +58,13 @@ func TestManyRulesDecideAsALoopDoes(t *testing.T) {
 		group.Go(func() {
 			pick := policytest.Numbers(2 + worker)
 			var f policy.Facts
-			var o policy.Outcome
+			var o policy.Verdict
 			charged := 0
 			for range *requestCount / workers {
 				id, now := w.Request(pick, &f)
 				want := oracle.decide(&f, id, now)
 				for _, s := range []*policy.Snapshot{plain, memo} {
-					policy.Decide(s, &f, id, now, &o)
+					policy.Evaluate(s, &f, id, now, &o)
 					if got := policytest.Text(&o); got != want {
 						t.Errorf("%+v of %+v at %v:\n got %s\nwant %s", f, id, now, got, want)
 						return

@@ -12,35 +12,35 @@ import (
 // in no network that a rule or a ban names. It has two halves: if the newer half is full,
 // the older one is forgotten. So it is bounded, and what is used often stays.
 type memo struct {
-	most int  // plans, or addresses, of a half; and a 64th of the places in its plans
+	most int  // combinations, or addresses, of a half; and a 64th of the most size
 	open bool // no rule and no ban names a network
 
 	mu           sync.RWMutex // guards what follows
-	newer, older map[planKey]*plan
-	places       int // of rules in the plans that were added to the newer half
+	newer, older map[combination]*matches
+	size         int // how many rules and hits the newer half has
 
 	outside, outsideBefore map[netip.Addr]bool // addresses in no network: the newer and the older half
 }
 
-// planKey is a combination.
-type planKey struct{ tier, method, host, path string }
+// combination is what the memo remembers matches by.
+type combination struct{ tier, method, host, path string }
 
-// plan is what is known of the requests with one combination. It does not change.
-type plan struct {
+// matches is what is known of the requests with one combination. It does not change.
+type matches struct {
 	found      []int32 // the rules that match, without those that are filed under a network
 	outside    []int32 // those without networks: all that match an address in no network
 	parameters bool    // the path has parameters
 	seen       bool    // what follows is known: from the second use on
 
-	// The plan holds from begin until before end; timed says that there is such a bound.
+	// This holds from begin until before end; timed says that there is such a bound.
 	timed      bool
 	begin, end int64
 
 	// direct is true if an address in no network and a plain identity have no influence. The
-	// fields below are then the outcome, except for the keys of the hits in byUser: these keys
+	// fields below are then the verdict, except for the keys of the hits in byUser: these keys
 	// are the users.
 	direct  bool
-	simple  bool // see Outcome.Simple
+	simple  bool // see Verdict.Simple
 	rule    string
 	counter string
 	hits    []ratelimit.Hit
@@ -51,46 +51,46 @@ type plan struct {
 
 func newMemo(remember int) *memo {
 	return &memo{
-		most: remember/2 + 1, newer: make(map[planKey]*plan), older: make(map[planKey]*plan),
+		most: remember/2 + 1, newer: make(map[combination]*matches), older: make(map[combination]*matches),
 		outside: make(map[netip.Addr]bool), outsideBefore: make(map[netip.Addr]bool),
 	}
 }
 
-// planOf returns the plan for a request of a tier at a time.
-func planOf(s *Snapshot, f *Facts, tier string, at int64) *plan {
-	m := s.memo
-	key := planKey{tier, f.Method, f.Host, f.Path}
-	m.mu.RLock()
-	p := m.newer[key]
-	older := m.older[key]
-	m.mu.RUnlock()
-	if p != nil && p.seen && p.begin <= at && at < p.end {
-		return p
+// matchesOf returns the matches of a request of a tier at a time.
+func matchesOf(s *Snapshot, f *Facts, tier string, at int64) *matches {
+	remembered := s.memo
+	key := combination{tier, f.Method, f.Host, f.Path}
+	remembered.mu.RLock()
+	m := remembered.newer[key]
+	older := remembered.older[key]
+	remembered.mu.RUnlock()
+	if m != nil && m.seen && m.begin <= at && at < m.end {
+		return m
 	}
-	if p == nil {
-		p = older
+	if m == nil {
+		m = older
 	}
 	switch {
-	case p == nil || at < p.begin || at >= p.end:
-		p = firstPlan(s.set, f, tier)
-	case !p.seen:
-		p = secondPlan(s.set, p, tier, at)
+	case m == nil || at < m.begin || at >= m.end:
+		m = findMatches(s.set, f, tier)
+	case !m.seen:
+		m = completeMatches(s.set, m, tier, at)
 	}
 	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > longestRemembered {
-		return p
+		return m
 	}
 	// They may be parts of a long request.
-	stored := planKey{strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path)}
-	m.mu.Lock()
-	if len(m.newer) >= m.most || m.places >= m.most*64 {
-		m.older = m.newer
-		m.newer = make(map[planKey]*plan)
-		m.places = 0
+	stored := combination{strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path)}
+	remembered.mu.Lock()
+	if len(remembered.newer) >= remembered.most || remembered.size >= remembered.most*64 {
+		remembered.older = remembered.newer
+		remembered.newer = make(map[combination]*matches)
+		remembered.size = 0
 	}
-	m.newer[stored] = p
-	m.places += len(p.found) + len(p.outside) + len(p.hits)
-	m.mu.Unlock()
-	return p
+	remembered.newer[stored] = m
+	remembered.size += len(m.found) + len(m.outside) + len(m.hits)
+	remembered.mu.Unlock()
+	return m
 }
 
 // longestRemembered is the most bytes of a path, host, method and tier together that the memo
@@ -108,55 +108,55 @@ func (m *memo) addOutside(address netip.Addr) {
 	m.mu.Unlock()
 }
 
-// firstPlan finds the rules that match, and nothing else: many requests come only once.
-func firstPlan(set *ruleSet, f *Facts, tier string) *plan {
-	p := &plan{
+// findMatches finds the rules that match, and nothing else: many requests come only once.
+func findMatches(set *ruleSet, f *Facts, tier string) *matches {
+	m := &matches{
 		begin: always, end: never, parameters: strings.IndexByte(f.Path, ';') >= 0,
 		found: findRules(set, set.tiers[tier], methodBit(set, f.Method), f.Host, f.Path, make([]int32, 0, 8)),
 	}
-	p.outside = p.found
+	m.outside = m.found
 	if set.anywhere {
-		p.outside = make([]int32, 0, len(p.found))
-		for _, place := range p.found {
-			if set.rules[place].networks == nil {
-				p.outside = append(p.outside, place)
+		m.outside = make([]int32, 0, len(m.found))
+		for _, ruleIndex := range m.found {
+			if set.rules[ruleIndex].networks == nil {
+				m.outside = append(m.outside, ruleIndex)
 			}
 		}
 	}
-	return p
+	return m
 }
 
-// secondPlan finds out whether the rules of a plan alone give the outcome.
-func secondPlan(set *ruleSet, first *plan, tier string, at int64) *plan {
+// completeMatches finds out whether the rules that match give the verdict, whoever sends the request.
+func completeMatches(set *ruleSet, first *matches, tier string, at int64) *matches {
 	number := set.tiers[tier]
-	p := &plan{begin: always, end: never, found: first.found, outside: first.outside, parameters: first.parameters, seen: true}
-	if p.parameters {
-		return p
+	m := &matches{begin: always, end: never, found: first.found, outside: first.outside, parameters: first.parameters, seen: true}
+	if m.parameters {
+		return m
 	}
 	var families []int32
-	for _, place := range p.outside {
-		r := set.rules[place]
+	for _, ruleIndex := range m.outside {
+		r := set.rules[ruleIndex]
 		if r.family != 0 && r.row.Action == Charge && isTaken(families, r.family) {
 			continue
 		}
-		if !p.holds(r.from, r.until, at) {
+		if !m.holds(r.from, r.until, at) {
 			continue
 		}
 		if r.row.Action != Charge || !r.by.user && !r.by.all {
-			return p
+			return m
 		}
 		if r.row.Mode != Shadow {
 			families = append(families, r.family)
-			if p.rule == "" {
-				p.rule = r.row.Name
-				p.counter = r.mark.Counter
+			if m.rule == "" {
+				m.rule = r.row.Name
+				m.counter = r.mark.Counter
 			}
 		}
 		for i := r.first; i < r.end; i++ {
 			l := set.limits[i]
 			a := l.own
 			for j := range l.tiers {
-				if l.tiers[j].tier == number && p.holds(l.tiers[j].from, l.tiers[j].until, at) {
+				if l.tiers[j].tier == number && m.holds(l.tiers[j].from, l.tiers[j].until, at) {
 					a = l.tiers[j].amount
 					break
 				}
@@ -165,39 +165,39 @@ func secondPlan(set *ruleSet, first *plan, tier string, at int64) *plan {
 				continue
 			}
 			if a.none {
-				return p
+				return m
 			}
 			hit := ratelimit.Hit{Limit: a.limit, Cost: r.cost, Secret: r.secret}
 			if r.by.all {
 				hit.Key = "all"
 			} else {
-				p.byUser = append(p.byUser, len(p.hits))
+				m.byUser = append(m.byUser, len(m.hits))
 			}
-			p.hits = append(p.hits, hit)
-			p.marks = append(p.marks, a.mark)
+			m.hits = append(m.hits, hit)
+			m.marks = append(m.marks, a.mark)
 		}
 	}
-	p.direct = true
-	p.simple = len(p.marks) > 0
-	for _, m := range p.marks {
-		p.simple = p.simple && m.simple
+	m.direct = true
+	m.simple = len(m.marks) > 0
+	for _, mark := range m.marks {
+		m.simple = m.simple && mark.simple
 	}
-	return p
+	return m
 }
 
 // holds reports whether now is from the time from until before the time until. It limits the
-// plan to the time in which this does not change.
-func (p *plan) holds(from, until, now int64) bool {
+// matches to the time in which this does not change.
+func (m *matches) holds(from, until, now int64) bool {
 	for _, change := range []int64{from, until} {
 		if change == always || change == never {
 			continue
 		}
-		p.timed = true
-		if change <= now && change > p.begin {
-			p.begin = change
+		m.timed = true
+		if change <= now && change > m.begin {
+			m.begin = change
 		}
-		if change > now && change < p.end {
-			p.end = change
+		if change > now && change < m.end {
+			m.end = change
 		}
 	}
 	return from <= now && now < until

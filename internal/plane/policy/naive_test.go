@@ -59,7 +59,7 @@ func (n *naive) refusal(f *policy.Facts, now time.Time) string {
 			return "banned 403"
 		}
 	}
-	var would policy.Outcome
+	var would policy.Verdict
 	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
 		for _, r := range n.rules {
 			tier := f.Tier
@@ -85,7 +85,7 @@ func (n *naive) refusal(f *policy.Facts, now time.Time) string {
 
 // decide returns the outcome as policytest.Text does.
 func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) string {
-	o := &policy.Outcome{Tier: f.Tier}
+	o := &policy.Verdict{Tier: f.Tier}
 	if id != nil {
 		byKey := id.Digest != [32]byte{}
 		ended := policy.NotRefused
@@ -250,7 +250,7 @@ func pathMatches(want, have []string) bool {
 }
 
 // naiveKey is the key of a counter, for values without spaces and percent signs.
-func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Outcome) string {
+func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Verdict) string {
 	by := r.CountBy
 	if len(by) == 0 {
 		by = []string{"user"}

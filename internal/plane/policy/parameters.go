@@ -2,16 +2,16 @@ package policy
 
 import "strings"
 
-// isAmbiguous reports whether a request, whose path has parameters, has another outcome without
-// them: another refusal, an exemption, or another limit that is enforced. Outcomes are compared, and
-// not the rules that match, so that a rule that decides in both readings does so. tier is as for findRules.
-func isAmbiguous(set *ruleSet, tier int32, f *Facts, id *Identity, known *amounts, at int64, o *Outcome) bool {
+// isAmbiguous reports whether a request, whose path has parameters, has another verdict without
+// them: another refusal, an exemption, or another limit that is enforced. Verdicts are compared, and
+// not the rules that match: a rule that gives the verdict in both readings still gives it. tier is as for findRules.
+func isAmbiguous(set *ruleSet, tier int32, f *Facts, id *Identity, idAmounts *amounts, at int64, o *Verdict) bool {
 	for _, path := range withoutParameters(f.Path) {
 		without := *f
 		without.Path = path
 		without.trace = nil
-		other := Outcome{User: o.User, Tier: o.Tier, KeyID: o.KeyID, Unread: o.Unread}
-		tryRules(set, indexed(set, tier, &without, &other), &without, id, known, at, &other)
+		other := Verdict{User: o.User, Tier: o.Tier, KeyID: o.KeyID, Unread: o.Unread}
+		tryRules(set, indexed(set, tier, &without, &other), &without, id, idAmounts, at, &other)
 		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt || !sameLimits(other.Marks, o.Marks) {
 			return true
 		}
@@ -40,8 +40,8 @@ func sameLimits(a, b []*Mark) bool {
 	return j == len(b)
 }
 
-// RefuseAmbiguous refuses a request in place of what has been decided.
-func RefuseAmbiguous(o *Outcome) {
+// RefuseAmbiguous refuses a request, whatever the verdict was.
+func RefuseAmbiguous(o *Verdict) {
 	o.Hits = o.Hits[:0]
 	o.Marks = nil
 	o.Simple = false

@@ -25,7 +25,7 @@ var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter,
 //
 // Some servers ignore path parameters: in each segment, all from a semicolon on. Beside them, too,
 // dot segments ("..;x" is one) lead to ErrAmbiguousPath. Otherwise parameters stay in the result, and
-// Decide refuses the request with AmbiguousPath if its outcome depends on them.
+// Evaluate refuses the request with AmbiguousPath if its verdict depends on them.
 //
 // Upper and lower case differ.
 func NormalPath(escaped string) (string, error) {

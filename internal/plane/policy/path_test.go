@@ -94,12 +94,12 @@ func TestARuleMatchesBothReadingsOfAnEncodedSlash(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var o policy.Outcome
+			var o policy.Verdict
 			rule := policy.Rule{Name: "r", Action: policy.Block, Paths: []string{step.pattern}}
-			policy.Decide(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}), &policy.Facts{Path: path}, nil, now, &o)
+			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}), &policy.Facts{Path: path}, nil, now, &o)
 			blocks := o.Reason == policy.Blocked
 			rule.Action = policy.Exempt
-			policy.Decide(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}), &policy.Facts{Path: path}, nil, now, &o)
+			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}), &policy.Facts{Path: path}, nil, now, &o)
 			if blocks != step.blocks || o.Exempt != step.exempts {
 				t.Errorf("%s of %s: blocks %v, exempts %v", step.pattern, step.path, blocks, o.Exempt)
 			}
@@ -153,14 +153,14 @@ func TestAPathWhoseParametersMatterIsAmbiguous(t *testing.T) {
 			}
 			s := policy.Compile(rules, nil, nil, policy.Options{Remember: remember})
 			alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
-			var o policy.Outcome
+			var o policy.Verdict
 			for range 3 { // the memo knows more each time
-				policy.Decide(s, &policy.Facts{Path: path, Address: address}, alice, now, &o)
+				policy.Evaluate(s, &policy.Facts{Path: path, Address: address}, alice, now, &o)
 				if o.Reason != step.want || o.Reason == policy.AmbiguousPath && (o.Status != 400 || len(o.Hits)+len(o.Marks) > 0 || o.Exempt || o.Rule != "") {
 					t.Errorf("remember %d, %s from %s: %+v, want %s", remember, step.path, address, o, step.want)
 				}
 			}
-			policy.Decide(s, &policy.Facts{Path: "/x", Address: netip.MustParseAddr("192.0.2.1")}, alice, now, &o)
+			policy.Evaluate(s, &policy.Facts{Path: "/x", Address: netip.MustParseAddr("192.0.2.1")}, alice, now, &o)
 			if o.Refused() || prefixes(&o) != "rule/plan/hour" {
 				t.Errorf("after %s: %+v", step.path, o)
 			}

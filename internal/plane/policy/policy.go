@@ -61,14 +61,14 @@ const (
 	refreshTimeout = 2 * time.Second
 	// loadTimeout is for reading all rules, and for the migration.
 	loadTimeout = 30 * time.Second
-	// migratePause is the time between two migrations that fail.
-	migratePause = 10 * time.Second
+	// migrateInterval is the time between two migrations that fail.
+	migrateInterval = 10 * time.Second
 	// reloadAge is the age at which rules are read anew although no change is known, and
 	// identities are looked up anew.
 	reloadAge    = time.Minute
 	reloadMicros = int64(reloadAge / time.Microsecond)
-	// forgetPause is the time between two deletions of old changes.
-	forgetPause = time.Hour
+	// forgetInterval is the time between two deletions of old changes.
+	forgetInterval = time.Hour
 	// forgetMost is what rate_limit_forget deletes at most.
 	forgetMost = 10000
 )
@@ -90,22 +90,22 @@ type Stats struct {
 	Polled time.Time
 }
 
-// Policy decides by the rules in a database, and obeys a change of them within Refresh. It
+// Policy evaluates the rules in a database, and obeys a change of them within Refresh. It
 // is safe for concurrent use.
 type Policy struct {
-	db       postgres.DB
-	settings Settings
-	lookups  *lookups
-	known    *Identities
-	current  atomic.Value    // a *Snapshot, once there are rules
-	banned   atomic.Value    // a *bannedSenders, then too
-	ready    context.Context // ends when current is set, or the policy is closed
-	setReady context.CancelFunc
-	closing  context.Context
-	close    context.CancelFunc
-	started  sync.Once
+	db         postgres.DB
+	settings   Settings
+	lookups    *lookups
+	identities *Identities
+	current    atomic.Value    // a *Snapshot, once there are rules
+	banned     atomic.Value    // a *bannedSenders, then too
+	ready      context.Context // ends when current is set, or the policy is closed
+	setReady   context.CancelFunc
+	closing    context.Context
+	close      context.CancelFunc
+	started    sync.Once
 
-	refreshing sync.Mutex // held during a refresh; guards all that follows
+	refreshing sync.Mutex // locked during a refresh; guards all that follows
 	poller     poller
 	migrated   bool
 	lacking    error     // the last failure of the migration
@@ -156,13 +156,13 @@ func New(db postgres.DB, s Settings) (*Policy, error) {
 		s.Now = time.Now
 	}
 	p := &Policy{
-		db: db, settings: s, known: NewIdentities(s.MaxIdentities), rows: savedRows{Form: savedForm},
+		db: db, settings: s, identities: NewIdentities(s.MaxIdentities), rows: savedRows{Form: savedForm},
 		poller: poller{db: db}, reported: make(map[string]string),
 	}
-	p.lookups = newLookups(db, p.known, s.Now)
+	p.lookups = newLookups(db, p.identities, s.Now)
 	p.closing, p.close = context.WithCancel(context.Background())
 	p.ready, p.setReady = context.WithCancel(p.closing)
-	p.forgotten = s.Now().Add(-time.Duration(rand.Int63n(int64(forgetPause))))
+	p.forgotten = s.Now().Add(-time.Duration(rand.Int63n(int64(forgetInterval))))
 	if len(s.Saved) > 0 {
 		var rows savedRows
 		err := json.Unmarshal(s.Saved, &rows)
@@ -179,7 +179,7 @@ func New(db postgres.DB, s Settings) (*Policy, error) {
 	return p, nil
 }
 
-// Prepare starts, in the background, what the first decision would otherwise wait for, and
+// Prepare starts, in the background, what the first request would otherwise wait for, and
 // the polls.
 func (p *Policy) Prepare() {
 	p.started.Do(func() {
@@ -189,7 +189,7 @@ func (p *Policy) Prepare() {
 	})
 }
 
-// Close ends the polls. Later decisions that need the database return ratelimit.ErrClosed.
+// Close ends the polls. Later evaluations that need the database return ratelimit.ErrClosed.
 func (p *Policy) Close() {
 	p.close()
 	p.lookups.close()
@@ -204,7 +204,7 @@ func (p *Policy) Stats() Stats {
 		stats.Rules = set.Rules()
 		stats.Wrong = len(set.Wrong())
 	}
-	stats.Identities, stats.Unknown = p.known.Len()
+	stats.Identities, stats.Unknown = p.identities.Len()
 	stats.LookUps = p.lookups.statements()
 	return stats
 }
@@ -218,19 +218,19 @@ func (p *Policy) Wrong() []Wrong {
 	return set.Wrong()
 }
 
-// Decide says what the policy does with a request: with the API key, else with the user that
-// the proxy authenticated; both are "" for neither. It writes what it decides to o.
+// Evaluate says what the policy does with a request: with the API key, else with the user that
+// the proxy authenticated; both are "" for neither. It writes the verdict to o.
 //
-// timeout is for the whole decision: the first rules may take all of it, and looking up a key
+// timeout is for the whole evaluation: the first rules may take all of it, and looking up a key
 // or a user that is not remembered takes half of it at most, so that limits can still be
 // counted. The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the database does
-// not answer. What is remembered is decided without the database. A request that is refused
+// not answer. What is remembered needs no database. A request that is refused
 // for every sender is not looked up.
 //
-// If a look-up fails, o is what can be decided without it, see Outcome.Unread. There is an
+// If a look-up fails, o is the verdict without it, see Verdict.Unread. There is an
 // error only if more could hold for the sender, and the request is not refused. Without rules,
 // o is empty.
-func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Outcome) error {
+func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Verdict) error {
 	set, _ := p.current.Load().(*Snapshot)
 	if set == nil {
 		var err error
@@ -243,16 +243,16 @@ func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user st
 	now := p.settings.Now()
 	var id *Identity
 	if key != "" || user != "" {
-		s := sender{user: user}
+		s := credential{user: user}
 		if key != "" {
 			s.user = ""
 			s.digest = Digest(key)
 		}
 		var read int64
 		name := s.name()
-		id, read = FindIdentity(p.known, name, now)
+		id, read = FindIdentity(p.identities, name, now)
 		if key != "" && p.settings.Options.Remember > 0 {
-			rememberKey(p.known, name, key)
+			rememberKey(p.identities, name, key)
 		}
 		switch {
 		case id == nil && key != "" && strings.HasPrefix(key, KeyPrefix) && !Check(key):
@@ -265,22 +265,22 @@ func (p *Policy) Decide(ctx context.Context, timeout time.Duration, key, user st
 			p.lookups.renew(s)
 		}
 	}
-	Decide(set, f, id, now, o)
+	Evaluate(set, f, id, now, o)
 	return nil
 }
 
-// lookUp decides about a request of a sender that is not remembered.
-func (p *Policy) lookUp(ctx context.Context, timeout time.Duration, s sender, f *Facts, o *Outcome) error {
+// lookUp evaluates the rules for a sender that is not remembered.
+func (p *Policy) lookUp(ctx context.Context, timeout time.Duration, s credential, f *Facts, o *Verdict) error {
 	set, _ := p.current.Load().(*Snapshot)
 	banned, _ := p.banned.Load().(*bannedSenders)
-	Decide(set, f, banned.find(s), p.settings.Now(), o)
+	Evaluate(set, f, banned.find(s), p.settings.Now(), o)
 	if o.certain {
 		return nil
 	}
 	id, err := p.lookups.get(ctx, timeout, s, f.Address)
 	if err == nil {
 		newest, _ := p.current.Load().(*Snapshot)
-		Decide(newest, f, id, p.settings.Now(), o)
+		Evaluate(newest, f, id, p.settings.Now(), o)
 		return nil
 	}
 	if o.Refused() || !o.depends && banned.all {

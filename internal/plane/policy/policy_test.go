@@ -19,19 +19,19 @@ func perHour(events int64) []policy.RuleLimit {
 }
 
 // decide compiles rules and decides one request. No rule may be wrong.
-func decide(t *testing.T, rules []policy.Rule, f *policy.Facts, id *policy.Identity) *policy.Outcome {
+func decide(t *testing.T, rules []policy.Rule, f *policy.Facts, id *policy.Identity) *policy.Verdict {
 	t.Helper()
 	s := policy.Compile(rules, nil, nil, policy.Options{})
 	if wrong := s.Wrong(); len(wrong) > 0 {
 		t.Fatalf("wrong: %v", wrong)
 	}
-	var o policy.Outcome
-	policy.Decide(s, f, id, now, &o)
+	var o policy.Verdict
+	policy.Evaluate(s, f, id, now, &o)
 	return &o
 }
 
 // prefixes are those of the hits, with ! for a shadow.
-func prefixes(o *policy.Outcome) string {
+func prefixes(o *policy.Verdict) string {
 	var list []string
 	for i, h := range o.Hits {
 		text := h.Limit.Prefix
@@ -113,8 +113,8 @@ func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
 		events int64
 		zone   string
 	}{{a, 500, "Europe/Berlin"}, {b, 500, "Europe/Berlin"}, {c, 700, "Asia/Tokyo"}, {a, 500, "Europe/Berlin"}} {
-		var o policy.Outcome
-		policy.Decide(s, &policy.Facts{Path: "/"}, test.id, now, &o)
+		var o policy.Verdict
+		policy.Evaluate(s, &policy.Facts{Path: "/"}, test.id, now, &o)
 		l := o.Hits[0].Limit
 		if l.Anchor != 30 || l.Zone != test.zone || l.Events != test.events || l.Validate() != nil {
 			t.Errorf("the limit of %s is %+v", test.id.User, *l)
@@ -183,8 +183,8 @@ func TestAHeaderThatHoldsASecretIsStoredAsADigest(t *testing.T) {
 	rules := []policy.Rule{{Name: "r", CountBy: []string{"header:x-key"}, Limits: perHour(1)}}
 	f := &policy.Facts{Path: "/", Header: http.Header{"X-Key": {"secret"}}}
 	for want, secret := range map[bool]func(string) bool{true: nil, false: func(name string) bool { return name != "X-Key" }} {
-		var o policy.Outcome
-		policy.Decide(policy.Compile(rules, nil, nil, policy.Options{SecretHeader: secret}), f, nil, now, &o)
+		var o policy.Verdict
+		policy.Evaluate(policy.Compile(rules, nil, nil, policy.Options{SecretHeader: secret}), f, nil, now, &o)
 		if len(o.Hits) != 1 || o.Hits[0].Secret != want {
 			t.Errorf("hits are %+v, want one that is secret: %v", o.Hits, want)
 		}
@@ -214,9 +214,9 @@ func TestABanShutsOutANetworkAUserAndAKey(t *testing.T) {
 		if test.address != "" {
 			f.Address = netip.MustParseAddr(test.address)
 		}
-		var o policy.Outcome
+		var o policy.Verdict
 		for round := range 3 {
-			policy.Decide(s, f, test.id, now.Add(test.after), &o)
+			policy.Evaluate(s, f, test.id, now.Add(test.after), &o)
 			if (o.Reason == policy.Banned) != test.banned || test.banned && (o.Status != 403 || o.Ban == nil) || o.Exempt == test.banned {
 				t.Errorf("request %d, round %d: %+v, want banned: %v", i, round, o, test.banned)
 			}
@@ -272,8 +272,8 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 		if len(list) != 1 || list[0].Rule != bad.Name || !strings.HasPrefix(list[0].Err.Error(), want) || !strings.Contains(list[0].Err.Error(), "must be") {
 			t.Errorf("wrong rules are %v, want %s", list, want)
 		}
-		var o policy.Outcome
-		policy.Decide(s, &policy.Facts{Path: "/"}, nil, now, &o)
+		var o policy.Verdict
+		policy.Evaluate(s, &policy.Facts{Path: "/"}, nil, now, &o)
 		if got := prefixes(&o); got != "rule/good/hour" {
 			t.Errorf("%s: hits are %s, want those of the good rule", want, got)
 		}
@@ -357,9 +357,9 @@ func TestTheMostSpecificOverrideCounts(t *testing.T) {
 	} {
 		s := policy.Compile(rules, test.tiers, nil, policy.Options{Remember: 10})
 		id := &policy.Identity{Digest: policy.Digest("k"), Known: true, KeyID: 7, User: "alice", Tier: "pro", Overrides: test.own}
-		var o policy.Outcome
+		var o policy.Verdict
 		for range 3 {
-			policy.Decide(s, &policy.Facts{Path: "/"}, id, now.Add(test.after), &o)
+			policy.Evaluate(s, &policy.Facts{Path: "/"}, id, now.Add(test.after), &o)
 			if len(o.Hits) != 1 || o.Hits[0].Limit.Events != test.events || o.Marks[0].From != test.from || o.Hits[0].Key != "alice" || o.Hits[0].Limit.Prefix != "rule/plan/hour" {
 				t.Errorf("hit is %+v from %s, want %d from %s", *o.Hits[0].Limit, o.Marks[0].From, test.events, test.from)
 			}
@@ -375,14 +375,14 @@ func TestALimitOfBlackFridayStartsAndEndsByItself(t *testing.T) {
 	overrides := []policy.Override{{Rule: "usual", Limit: "hour", Tier: "free", Events: 3, From: end}}
 	s := policy.Compile(rules, overrides, nil, policy.Options{Remember: 10})
 	id := &policy.Identity{Digest: policy.Digest("k"), Known: true, KeyID: 7, User: "alice", Tier: "free", ExpiresAt: end.Add(time.Hour)}
-	var o policy.Outcome
+	var o policy.Verdict
 	for round := range 3 {
 		for _, test := range []struct {
 			at     time.Time
 			events int64
 		}{{now, 2}, {begin.Add(-1000), 2}, {begin, 1}, {end.Add(-1000), 1}, {end, 3}, {end.Add(time.Hour), 0}} {
 			for range 3 {
-				policy.Decide(s, &policy.Facts{Path: "/", RejectUnknown: true}, id, test.at, &o)
+				policy.Evaluate(s, &policy.Facts{Path: "/", RejectUnknown: true}, id, test.at, &o)
 				if test.events == 0 && o.Reason != policy.KeyExpired || test.events > 0 && (len(o.Hits) != 1 || o.Hits[0].Limit.Events != test.events) {
 					t.Errorf("round %d, at %v: %+v, want %d events", round, test.at, o, test.events)
 				}

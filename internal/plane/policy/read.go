@@ -36,15 +36,15 @@ func ReadBans(ctx context.Context, db postgres.DB) ([]Ban, error) {
 // ReadKey reads the identity of an API key by its Digest. Identity.Known is false if the
 // database does not have the key.
 func ReadKey(db postgres.DB, digest [32]byte) (*Identity, error) {
-	return readIdentity(db, sender{digest: digest})
+	return readIdentity(db, credential{digest: digest})
 }
 
 // ReadUser reads the identity of a user, like ReadKey.
 func ReadUser(db postgres.DB, user string) (*Identity, error) {
-	return readIdentity(db, sender{user: user})
+	return readIdentity(db, credential{user: user})
 }
 
-func readIdentity(db postgres.DB, s sender) (*Identity, error) {
+func readIdentity(db postgres.DB, s credential) (*Identity, error) {
 	found, _, err := lookUp(db, []*lookup{{sender: s}})
 	if err != nil {
 		return nil, err

@@ -6,7 +6,7 @@ import (
 )
 
 // rememberKey lets Recall find a cached identity by its API key. The key is forgotten with the
-// entry: after an eviction it must be looked up by its digest again.
+// identity: after an eviction it must be looked up by its digest again.
 func rememberKey(c *Identities, name, key string) {
 	c.mu.RLock()
 	e := c.entries[name]
@@ -24,13 +24,13 @@ func rememberKey(c *Identities, name, key string) {
 	}
 }
 
-// Recall does what p.Decide does for a request with a remembered API key, in fewer steps
+// Recall does what p.Evaluate does for a request with a remembered API key, in fewer steps
 // for the interpreter: see package batch. It finds the key without a digest. Without it, such a
 // request takes 1.3 times the processor time in Traefik: see askPolicy in traefikplugin for the
-// benchmark. It reports false if p.Decide has to decide, and then leaves o as it is. It remembers
+// benchmark. It reports false if p.Evaluate has to be called, and then leaves o as it is. It remembers
 // keys only with Options.Remember.
-func Recall(p *Policy, key string, f *Facts, o *Outcome) bool {
-	c := p.known
+func Recall(p *Policy, key string, f *Facts, o *Verdict) bool {
+	c := p.identities
 	c.mu.RLock()
 	e := c.texts[key]
 	c.mu.RUnlock()
@@ -44,7 +44,7 @@ func Recall(p *Policy, key string, f *Facts, o *Outcome) bool {
 	if atomic.LoadUint32(&e.used) == 0 {
 		atomic.StoreUint32(&e.used, 1)
 	}
-	// There are rules: p.Decide has used the key.
-	Decide(p.current.Load().(*Snapshot), f, e.id, now, o)
+	// There are rules: p.Evaluate has used the key.
+	Evaluate(p.current.Load().(*Snapshot), f, e.id, now, o)
 	return true
 }

@@ -15,7 +15,7 @@ import (
 // "not remembered".
 func recalled(p *policy.Policy, key string) string {
 	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com", Path: "/"}
-	var o policy.Outcome
+	var o policy.Verdict
 	if !policy.Recall(p, key, &facts, &o) {
 		return "not remembered"
 	}
@@ -134,11 +134,11 @@ func TestARecalledKeyIsDecidedAsAnyOther(t *testing.T) {
 		refresh(t, plain)
 		refresh(t, remembering)
 		var f policy.Facts
-		var want, got policy.Outcome
+		var want, got policy.Verdict
 		for range 1000 {
 			w.Request(pick, &f)
 			key := fmt.Sprint("key of user", pick(8))
-			if err := plain.Decide(context.Background(), longTime, key, "", &f, &want); err != nil {
+			if err := plain.Evaluate(context.Background(), longTime, key, "", &f, &want); err != nil {
 				t.Fatal(err)
 			}
 			for range 1 + pick(3) {
@@ -150,7 +150,7 @@ func TestARecalledKeyIsDecidedAsAnyOther(t *testing.T) {
 					if got.Simple {
 						simple++
 					}
-				} else if err := remembering.Decide(context.Background(), longTime, key, "", &f, &got); err != nil {
+				} else if err := remembering.Evaluate(context.Background(), longTime, key, "", &f, &got); err != nil {
 					t.Fatal(err)
 				}
 			}

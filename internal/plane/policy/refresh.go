@@ -135,7 +135,7 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	}
 	p.migrated = err == nil
 	p.lacking = err
-	p.migrateAt = now.Add(migratePause)
+	p.migrateAt = now.Add(migrateInterval)
 	p.report("migration", err)
 	return err
 }
@@ -155,14 +155,14 @@ func (p *Policy) forgetStale() {
 	found := p.stale
 	p.stale = changes{}
 	if found.identities || found.everything || found.unlogged {
-		p.known.EvictAll()
+		p.identities.EvictAll()
 		return
 	}
 	for _, user := range found.users {
-		p.known.EvictUser(user)
+		p.identities.EvictUser(user)
 	}
 	for _, digest := range found.digests {
-		p.known.EvictKey(digestOf(digest))
+		p.identities.EvictKey(digestOf(digest))
 	}
 }
 

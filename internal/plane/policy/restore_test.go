@@ -88,8 +88,8 @@ func TestARestoreOpensNothing(t *testing.T) {
 			if what == "banned" {
 				facts.Address = netip.MustParseAddr("192.0.2.7")
 			}
-			var o policy.Outcome
-			if err := p.Decide(ctx, longTime, "", "", &facts, &o); err != nil || !o.Refused() {
+			var o policy.Verdict
+			if err := p.Evaluate(ctx, longTime, "", "", &facts, &o); err != nil || !o.Refused() {
 				t.Errorf("%s, after %s: not refused, %v", what, command, err)
 			}
 		}

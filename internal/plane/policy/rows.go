@@ -80,7 +80,7 @@ func parseName(names []string, field, name string) (int, error) {
 
 // Rule is a row of rate_limit_rules with its limits. An empty list matches everything.
 type Rule struct {
-	// Name tells the rules apart. Required.
+	// Name identifies the rule. Required.
 	Name string
 	// Counter is the rule's name in its counters and in the history: a rule that is renamed keeps
 	// it. "" is Name.
@@ -174,7 +174,7 @@ const wantBanTime = "a duration from 1s to 365 days"
 
 // RuleLimit is a row of rate_limit_rule_limits.
 type RuleLimit struct {
-	// Name tells the limits of a rule apart. Required.
+	// Name identifies the limit within its rule. Required.
 	Name string
 	// Limit is how it counts. Its Prefix is filled in. Events of 0 let nothing pass.
 	Limit ratelimit.Limit
@@ -236,7 +236,7 @@ type Identity struct {
 	// that are counted by user or key begin on such days. Only the date counts. The zero
 	// time is the calendar's own months and years.
 	PeriodStart time.Time
-	// TimeZone is the zone of these periods; "" is that of the limit.
+	// TimeZone is that of these periods; "" is that of the limit.
 	TimeZone string
 
 	// ExpiresAt and RevokedAt end the key; the zero time is never.

@@ -178,15 +178,15 @@ func decided(t testing.TB, p *policy.Policy, key, user string) string {
 
 func tryDecide(p *policy.Policy, key, user string) (string, error) {
 	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com", Path: "/"}
-	var o policy.Outcome
-	if err := p.Decide(context.Background(), longTime, key, user, &facts, &o); err != nil {
+	var o policy.Verdict
+	if err := p.Evaluate(context.Background(), longTime, key, user, &facts, &o); err != nil {
 		return "", err
 	}
 	return outcomeText(&o), nil
 }
 
 // outcomeText is an outcome in short.
-func outcomeText(o *policy.Outcome) string {
+func outcomeText(o *policy.Verdict) string {
 	text := o.User + " " + o.Tier
 	if o.Refused() {
 		return fmt.Sprint(text, " ", o.Status, " ", o.Reason)

@@ -13,7 +13,7 @@ type Trace struct {
 	Key Reason
 	// Rules are the rules of the snapshot, in the order in which they are tried.
 	Rules []TracedRule
-	// Unlimited are the limits of the rules that apply which have no amount. The Outcome does not
+	// Unlimited are the limits of the rules that apply which have no amount. The Verdict does not
 	// have them. Marks[i] is about Unlimited[i].
 	Unlimited []ratelimit.Hit
 	Marks     []*Mark
@@ -26,21 +26,21 @@ type TracedRule struct {
 	Why     string
 }
 
-// Explain decides as Decide does, and returns what became of each rule.
-func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Outcome, *Trace) {
-	o, t := &Outcome{}, &Trace{}
+// Explain evaluates as Evaluate does, and returns what became of each rule.
+func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
+	o, t := &Verdict{}, &Trace{}
 	traced := *f
 	traced.trace = t
-	decideInFull(s, &traced, id, now, o)
+	evaluateInFull(s, &traced, id, now, o)
 	at := now.UnixMicro()
 	user, key := "", ""
 	if id != nil {
-		var identified Outcome
-		known := identify(&Facts{RejectUnknown: true}, id, amountsOf(s, id), at, &identified)
+		var identified Verdict
+		idAmounts := identify(&Facts{RejectUnknown: true}, id, amountsOf(s, id), at, &identified)
 		t.Key = identified.Reason
-		if known != nil {
-			user = known.user
-			key = known.key
+		if idAmounts != nil {
+			user = idAmounts.user
+			key = idAmounts.key
 		}
 	}
 	applied := appliedRules(o, t)
@@ -69,9 +69,9 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Outcome, *Tra
 	return o, t
 }
 
-// appliedRules are the names of the rules that an outcome comes from; nil if the request is refused
+// appliedRules are the names of the rules that a verdict comes from; nil if the request is refused
 // whatever the rules are.
-func appliedRules(o *Outcome, t *Trace) map[string]bool {
+func appliedRules(o *Verdict, t *Trace) map[string]bool {
 	if o.Refused() && o.Reason != Blocked && o.Reason != NoQuota {
 		return nil
 	}
@@ -95,7 +95,7 @@ func traceUnlimited(t *Trace, r *rule, a *amount, counter string, secret bool) {
 
 // unmet says which conditions of a rule a request does not meet, such as "methods: not GET"; "" is
 // none. user and key are the parts of counters' keys.
-func unmet(set *ruleSet, r *rule, f *Facts, user, key string, at int64, o *Outcome) string {
+func unmet(set *ruleSet, r *rule, f *Facts, user, key string, at int64, o *Verdict) string {
 	var texts []string
 	check := func(condition string, met bool, has string) {
 		switch {

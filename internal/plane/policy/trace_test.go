@@ -19,8 +19,8 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 		for range 20 {
 			var f policy.Facts
 			id, now := w.Request(pick, &f)
-			var o policy.Outcome
-			policy.Decide(snapshot, &f, id, now, &o)
+			var o policy.Verdict
+			policy.Evaluate(snapshot, &f, id, now, &o)
 			explained, trace := policy.Explain(snapshot, &f, id, now)
 			if got, want := policytest.Text(explained), policytest.Text(&o); got != want {
 				t.Fatalf("seed %d: Explain decides\n%s\nDecide\n%s", seed, got, want)

@@ -11,11 +11,11 @@ const anyTier int32 = -1
 // unreadSender is an Identity of which nothing is known. It must not be changed.
 var unreadSender = &Identity{Unread: true}
 
-// decideUnread decides what can be decided without knowing who sends a request. A ban that is
+// evaluateUnread says what the policy does with a request without knowing who sends it. A ban that is
 // known refuses the request, and so does a block rule without tiers, also where the sender's tier might
 // be exempt. Limits hold that count by neither user, key nor tier, with the rule's own amount or
 // the largest of a tier. All else is left out.
-func decideUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome) {
+func evaluateUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	at := now.UnixMicro()
 	byKey := id.Digest != [32]byte{}
 	o.Unread = true
@@ -46,7 +46,7 @@ func decideUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Outcome
 
 // withhold leaves out a rule that may not apply to the sender of a request. Rules of its family
 // that come after it are left out as well.
-func withhold(r *rule, f *Facts, o *Outcome) {
+func withhold(r *rule, f *Facts, o *Verdict) {
 	if r.row.Mode == Shadow || r.row.Action == Charge && (isTaken(o.families, r.family) || counterKey(&r.by, f, "user", "key", "tier") == "") {
 		return
 	}
@@ -59,12 +59,12 @@ func withhold(r *rule, f *Facts, o *Outcome) {
 	}
 }
 
-// rejectKey decides about a request with an API key that is refused. If the request would be
+// rejectKey is the verdict on a request with an API key that is refused. If the request would be
 // refused with any other key as well, that is the answer: it must not depend on what is cached.
-func rejectKey(s *Snapshot, f *Facts, now time.Time, o *Outcome) {
+func rejectKey(s *Snapshot, f *Facts, now time.Time, o *Verdict) {
 	reason := o.Reason
-	clearOutcome(o)
-	decideUnread(s, f, unreadSender, now, o)
+	clearVerdict(o)
+	evaluateUnread(s, f, unreadSender, now, o)
 	o.Unread = false
 	if o.certain {
 		return

@@ -38,14 +38,14 @@ func TestASenderThatIsNotKnownOpensNothing(t *testing.T) {
 		w.Rules = append(w.Rules, policy.Rule{Name: "everybody", CountBy: []string{"all"}, Limits: []policy.RuleLimit{{Name: "minute", Limit: ratelimit.Limit{Events: 1000, Window: time.Minute}}}})
 		s := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{})
 		var f policy.Facts
-		var o policy.Outcome
+		var o policy.Verdict
 		for range 20 {
 			w.Request(pick, &f)
 			sender := &policy.Identity{User: "somebody", Unread: true}
 			if pick(2) == 0 {
 				sender = &policy.Identity{Digest: policy.Digest("k"), Unread: true}
 			}
-			policy.Decide(s, &f, sender, policytest.Now, &o)
+			policy.Evaluate(s, &f, sender, policytest.Now, &o)
 			if policytest.IsClosed(s, w, &f) {
 				closed++
 				if !o.Refused() {
@@ -83,8 +83,8 @@ func TestASenderThatIsNotKnownOpensNothing(t *testing.T) {
 // askAs is a request to a path from an address. It returns the outcome in short, and the error.
 func askAs(p *policy.Policy, timeout time.Duration, key, user, path, address string) (string, error) {
 	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "a.test", Path: path, Address: netip.MustParseAddr(address)}
-	var o policy.Outcome
-	err := p.Decide(context.Background(), timeout, key, user, &facts, &o)
+	var o policy.Verdict
+	err := p.Evaluate(context.Background(), timeout, key, user, &facts, &o)
 	return outcomeText(&o), err
 }
 

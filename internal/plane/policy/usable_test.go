@@ -31,8 +31,8 @@ func TestARuleThatCanNoLongerBeUsedStaysAsItWas(t *testing.T) {
 	at := func(p *policy.Policy, path string) string {
 		t.Helper()
 		facts := policy.Facts{Tier: "anonymous", Method: "GET", Path: path}
-		var o policy.Outcome
-		if err := p.Decide(context.Background(), longTime, "", "", &facts, &o); err != nil {
+		var o policy.Verdict
+		if err := p.Evaluate(context.Background(), longTime, "", "", &facts, &o); err != nil {
 			t.Fatal(err)
 		}
 		return outcomeText(&o)

@@ -17,8 +17,8 @@ const (
 	Kept    = "kept" // it is in the database and not in the file
 )
 
-// Change is what becomes of a row.
-type Change struct {
+// Difference is what becomes of a row.
+type Difference struct {
 	Kind    string         `json:"kind"`
 	Name    string         `json:"name"`
 	Outcome string         `json:"outcome"`
@@ -27,15 +27,15 @@ type Change struct {
 	// What says what the change does, for people.
 	What []string `json:"-"`
 
-	// Table is the place of its table, and Row the row of the file, or, if that has none, of the database.
+	// Table is the index of its table, and Row the row of the file, or, if that has none, of the database.
 	Table int  `json:"-"`
 	Row   *Row `json:"-"`
 }
 
 // Diff returns what a policy must change to be as a file wants it. Rows that the file does not name
 // are deleted with prune, and kept without. Sections that the file does not have are left alone.
-func Diff(have, want *Policy, prune bool) []Change {
-	changes := []Change{}
+func Diff(have, want *Content, prune bool) []Difference {
+	changes := []Difference{}
 	for table := range Tables {
 		if !want.Has[table] {
 			continue
@@ -58,7 +58,7 @@ func Diff(have, want *Policy, prune bool) []Change {
 			if named[row.key] {
 				continue
 			}
-			c := Change{Kind: t.Kind, Name: t.RowName(&row), Outcome: Kept, Before: t.fields(&row), Table: table, Row: &row}
+			c := Difference{Kind: t.Kind, Name: t.RowName(&row), Outcome: Kept, Before: t.fields(&row), Table: table, Row: &row}
 			c.After = c.Before
 			// The tier of requests without a user is always there.
 			if prune && !(table == Tiers && c.Name == "anonymous") {
@@ -74,8 +74,8 @@ func Diff(have, want *Policy, prune bool) []Change {
 }
 
 // change is what makes a row as the file has it; nil if it is so. old is nil for a new row.
-func (t *Table) change(old, row *Row) *Change {
-	c := &Change{Kind: t.Kind, Name: t.RowName(row), Outcome: Created, After: t.fields(row), Row: row}
+func (t *Table) change(old, row *Row) *Difference {
+	c := &Difference{Kind: t.Kind, Name: t.RowName(row), Outcome: Created, After: t.fields(row), Row: row}
 	if old != nil {
 		c.Outcome, c.Before = Changed, t.fields(old)
 	}
@@ -115,8 +115,8 @@ func shown(value any) string {
 }
 
 // Fingerprint names changes: other changes have another one.
-func Fingerprint(changes []Change) (string, error) {
-	var made []Change
+func Fingerprint(changes []Difference) (string, error) {
+	var made []Difference
 	for i := range changes {
 		if changes[i].Outcome != Kept {
 			made = append(made, changes[i])

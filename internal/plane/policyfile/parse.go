@@ -15,13 +15,13 @@ import (
 
 // parser reads a file. It collects all errors.
 type parser struct {
-	policy Policy
+	policy Content
 	errs   []error
 	seen   map[string]int // the lines of rows, by table and key
 }
 
 // Parse reads a file. The error names each line that is wrong, and what it must be.
-func Parse(text []byte) (*Policy, error) {
+func Parse(text []byte) (*Content, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var document, more yaml.Node
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
@@ -130,7 +130,7 @@ func (p *parser) row(table int, n *yaml.Node, rule any) {
 			limits = value
 			return
 		}
-		at := t.place(name)
+		at := t.index(name)
 		var err error
 		if row.Values[at], err = t.Columns[at].read(value); err != nil {
 			isWrong(value.Line, err)
@@ -179,7 +179,7 @@ func (c *Column) read(n *yaml.Node) (any, error) {
 // would find them too, and not name them.
 func (p *parser) checkRules() {
 	t := &Tables[Rules]
-	limited, places := map[string]bool{}, map[string]string{}
+	limited, taken := map[string]bool{}, map[string]string{}
 	for i := range p.policy.Rows[Limits] {
 		limited[Tables[Limits].Text(&p.policy.Rows[Limits][i], "rule")] = true
 	}
@@ -192,10 +192,10 @@ func (p *parser) checkRules() {
 			err = &ratelimit.FieldError{Field: "limits", Want: "one or more limits for a rule with the action limit"}
 		case !isOff && action != actionLimit && limited[name]:
 			err = &ratelimit.FieldError{Field: "action", Value: action, Want: "limit for a rule with limits"}
-		case family != "" && places[family+"/"+priority] != "":
-			err = &ratelimit.FieldError{Field: "priority", Value: priority, Want: fmt.Sprintf("another than that of the rule %q, which is of the same family", places[family+"/"+priority])}
+		case family != "" && taken[family+"/"+priority] != "":
+			err = &ratelimit.FieldError{Field: "priority", Value: priority, Want: fmt.Sprintf("another than that of the rule %q, which is of the same family", taken[family+"/"+priority])}
 		}
-		places[family+"/"+priority] = name
+		taken[family+"/"+priority] = name
 		if err != nil {
 			p.errs = append(p.errs, t.About(r, err))
 		}

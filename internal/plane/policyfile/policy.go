@@ -17,15 +17,15 @@ type Row struct {
 	key string // the fields that name the row
 }
 
-// Policy is what a file or a database has.
-type Policy struct {
+// Content is the policy that a file or a database has.
+type Content struct {
 	Rows [tables][]Row
 	// Has says which sections there are. A section may be empty.
 	Has [tables]bool
 }
 
 // AddRow adds a row of a database. Each value is nil, a string or a []any of strings.
-func (p *Policy) AddRow(table int, values []any) error {
+func (p *Content) AddRow(table int, values []any) error {
 	t := &Tables[table]
 	row := Row{Values: make([]any, len(values))}
 	for i, value := range values {
@@ -51,7 +51,7 @@ func (p *Policy) AddRow(table int, values []any) error {
 	return nil
 }
 
-func (p *Policy) add(table int, row Row) {
+func (p *Content) add(table int, row Row) {
 	row.key = Tables[table].key(&row)
 	p.Rows[table] = append(p.Rows[table], row)
 }
@@ -69,6 +69,6 @@ func (t *Table) key(r *Row) string {
 }
 
 // sorted are the rows of a table in the order of their keys.
-func (p *Policy) sorted(table int) []Row {
+func (p *Content) sorted(table int) []Row {
 	return slices.SortedFunc(slices.Values(p.Rows[table]), func(a, b Row) int { return cmp.Compare(a.key, b.key) })
 }

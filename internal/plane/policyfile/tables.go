@@ -139,8 +139,8 @@ func checkHint(text string) error {
 	return nil
 }
 
-// place is where a table has a field.
-func (t *Table) place(field string) int {
+// index is that of a field among the columns.
+func (t *Table) index(field string) int {
 	for i := range t.Columns {
 		if t.Columns[i].Field == field {
 			return i
@@ -151,7 +151,7 @@ func (t *Table) place(field string) int {
 
 // Text is the value of a field of a row that is a text, or "".
 func (t *Table) Text(r *Row, field string) string {
-	text, _ := r.Values[t.place(field)].(string)
+	text, _ := r.Values[t.index(field)].(string)
 	return text
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // Write returns the file of a policy. A field that has its default is left out.
-func (p *Policy) Write() ([]byte, error) {
+func (p *Content) Write() ([]byte, error) {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	limits := map[string][]*yaml.Node{}
 	for _, row := range p.sorted(Limits) {

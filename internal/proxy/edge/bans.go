@@ -24,12 +24,12 @@ type bans struct {
 	onError func(error)
 
 	mu       sync.Mutex // guards what follows
-	pending  map[refusal]int64
+	pending  map[refusalCounter]int64
 	counting bool // a goroutine counts
 }
 
-// refusal names a counter of refusals.
-type refusal struct {
+// refusalCounter names a counter of refusals.
+type refusalCounter struct {
 	prefix string // of the limit, or of the rule
 	ban    policy.BanAfter
 	sender string // as keyOf returns it
@@ -42,13 +42,13 @@ const (
 )
 
 func newBans(store ratelimit.Store, db postgres.DB, live *policy.Policy, by string, onError func(error)) *bans {
-	return &bans{store: store, db: db, live: live, by: by, onError: onError, pending: map[refusal]int64{}}
+	return &bans{store: store, db: db, live: live, by: by, onError: onError, pending: map[refusalCounter]int64{}}
 }
 
-// AddRefusals adds, for bans, the refusals of a request that was not admitted, with its outcome and its
+// AddRefusals adds, for bans, the refusals of a request that was not admitted, with its verdict and its
 // decisions. limitBans are the bans of the hits that are not of the policy, and may have nil. Nothing is
 // added of an API key that could not be looked up: its network is not to be banned instead.
-func (p *Policy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Outcome) {
+func (p *ProxyPolicy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Verdict) {
 	if o.Unread && o.User == "" {
 		return
 	}
@@ -80,7 +80,7 @@ func (b *bans) add(prefix string, ban *policy.BanAfter, sender *Sender) {
 	if key == "" {
 		return
 	}
-	r := refusal{prefix, *ban, key}
+	r := refusalCounter{prefix, *ban, key}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n, known := b.pending[r]
@@ -133,7 +133,7 @@ func (b *bans) count() {
 func (b *bans) recovered() {
 	if p := recover(); p != nil {
 		b.mu.Lock()
-		b.pending = map[refusal]int64{}
+		b.pending = map[refusalCounter]int64{}
 		b.counting = false
 		b.mu.Unlock()
 		b.report(fmt.Errorf("counting refusals for bans: panic: %v", p))
@@ -147,8 +147,8 @@ func (b *bans) report(err error) {
 }
 
 // next takes some of the pending refusals. After none, the caller ends.
-func (b *bans) next() ([]refusal, []int64) {
-	var refusals []refusal
+func (b *bans) next() ([]refusalCounter, []int64) {
+	var refusals []refusalCounter
 	var counts []int64
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -166,7 +166,7 @@ func (b *bans) next() ([]refusal, []int64) {
 
 // countAll charges refusals, and bans their senders where there are too many. Without a
 // decision they are not counted: while the database is down, nobody is banned.
-func (b *bans) countAll(refusals []refusal, counts []int64) error {
+func (b *bans) countAll(refusals []refusalCounter, counts []int64) error {
 	hits := make([]ratelimit.Hit, len(refusals))
 	decisions := make([]ratelimit.Decision, len(refusals))
 	for i := range refusals {
@@ -180,7 +180,7 @@ func (b *bans) countAll(refusals []refusal, counts []int64) error {
 		return err
 	}
 	var full []ratelimit.Hit
-	var banned []*refusal
+	var banned []*refusalCounter
 	for i := range decisions {
 		d := &decisions[i]
 		if d.Source != ratelimit.Undecided && (!d.Allowed || d.Remaining == 0) {
@@ -206,9 +206,9 @@ func (b *bans) countAll(refusals []refusal, counts []int64) error {
 // banSQL bans a sender, or does nothing if the sender is banned.
 const banSQL = `SELECT rate_limit_ban($1::bigint * interval '1 microsecond', $2::text::cidr, $3::text, $4::bigint, $5::text, $6::text)::text`
 
-// ban bans senders. Each ban is a transaction of its own, so that one that fails leaves the
-// others alone; that failure is reported.
-func (b *bans) ban(refusals []*refusal) error {
+// ban bans senders. Each ban is a transaction of its own, so that one that fails does not
+// undo the others; that failure is reported.
+func (b *bans) ban(refusals []*refusalCounter) error {
 	statements := make([]*postgres.Statement, len(refusals))
 	for i, r := range refusals {
 		var network, user, key any

@@ -47,7 +47,7 @@ func (s *slowStore) Close()                                                     
 func TestAFloodOfRefusalsIsBounded(t *testing.T) {
 	store := &slowStore{goOn: make(chan struct{})}
 	failures := 0
-	p := &Policy{bans: newBans(store, nil, nil, "test", func(error) { failures++ })}
+	p := &ProxyPolicy{bans: newBans(store, nil, nil, "test", func(error) { failures++ })}
 	ban := []*policy.BanAfter{{Refusals: 10, Within: time.Minute, For: time.Hour}}
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "zone"}}}
 	decisions := make([]ratelimit.Decision, 1)
@@ -55,7 +55,7 @@ func TestAFloodOfRefusalsIsBounded(t *testing.T) {
 	for i := range senders {
 		address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		for range 2 {
-			p.AddRefusals(&Sender{Address: address}, ban, hits, decisions, &policy.Outcome{})
+			p.AddRefusals(&Sender{Address: address}, ban, hits, decisions, &policy.Verdict{})
 		}
 	}
 	p.bans.mu.Lock()

@@ -54,7 +54,7 @@ type Outcome struct {
 // for the decisions, and must be as long as hits. p is what the policy says, or nil without a
 // policy: its hits are the last ones. Hits that are Apart come last of all. A request without other
 // hits passes.
-func (d *Decider) Take(ctx context.Context, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) Outcome {
+func (d *Decider) Take(ctx context.Context, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
 	if len(hits) == 0 {
 		return Outcome{}
 	}
@@ -69,7 +69,7 @@ func (d *Decider) Take(ctx context.Context, hits []ratelimit.Hit, decisions []ra
 
 // Judge is the outcome of a request with these decisions, see Take. A decision on a limit with
 // overage becomes one on its quota.
-func Judge(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) Outcome {
+func Judge(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
 	enforced := len(decisions)
 	for enforced > 0 && hits[enforced-1].Apart {
 		enforced--

@@ -46,7 +46,7 @@ const pausedReason = "paused"
 // are the last ones. The caller sets the other fields: Time, Duration, Address, Host, Method, Path, Route and Audit.
 // A user that the policy does not know is left as it is. Key and Also are set only if the request may
 // be in the audit log.
-func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) {
+func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) {
 	r.Status = o.Status
 	if p != nil {
 		r.KeyID = p.KeyID
@@ -79,14 +79,14 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 	d := o.Decision
 	switch {
 	case o.Err != nil:
-		r.Decision = history.Failed
+		r.Outcome = history.Failed
 		r.Reason = failureOf(o.Err)
 	case d != nil:
 		r.Quota = d.Limit
 		r.Remaining = d.Remaining
 		r.Source = d.Source
 		if !d.Allowed {
-			r.Decision = history.Limited
+			r.Outcome = history.Limited
 			r.RetryAfter = d.RetryAfter
 		}
 	case o.Status != 0:
@@ -97,7 +97,7 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 // HideKeys hides API keys in the host and the path of a record: clients write them there. key is that
 // of the request, or "". It is hidden unless the policy does not know it, since then it is any text of
 // the client, which could hide what the client does. p is nil without a policy.
-func HideKeys(r *history.Record, o *Outcome, p *policy.Outcome, key string) {
+func HideKeys(r *history.Record, o *Outcome, p *policy.Verdict, key string) {
 	known := p != nil && (p.KeyID != 0 || o.Err != nil || o.Reason == policy.KeyExpired || o.Reason == policy.KeyRevoked || o.Reason == policy.AmbiguousPath)
 	if !known {
 		key = ""
@@ -107,7 +107,7 @@ func HideKeys(r *history.Record, o *Outcome, p *policy.Outcome, key string) {
 }
 
 // setRule sets in a record which rule refused or exempted a request.
-func setRule(r *history.Record, p *policy.Outcome) {
+func setRule(r *history.Record, p *policy.Verdict) {
 	if p == nil || p.Rule == "" {
 		return
 	}
@@ -118,7 +118,7 @@ func setRule(r *history.Record, p *policy.Outcome) {
 }
 
 // setHit sets in a record which limit a hit is of.
-func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Outcome) {
+func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Verdict) {
 	h := &hits[at]
 	r.Prefix = h.Limit.Prefix
 	r.Cost = h.Cost
@@ -179,14 +179,14 @@ func setRefusal(r *history.Record, o *Outcome) {
 	r.Reason = o.Reason.String()
 	switch o.Reason {
 	case policy.Banned, policy.Blocked:
-		r.Decision = history.Blocked
+		r.Outcome = history.Blocked
 	case policy.NoQuota:
-		r.Decision = history.Limited
+		r.Outcome = history.Limited
 		if o.Wait == 0 {
 			r.RetryAfter = ratelimit.Never
 		}
 	default:
-		r.Decision = history.Rejected
+		r.Outcome = history.Rejected
 	}
 }
 
@@ -200,7 +200,7 @@ func failureOf(err error) string {
 
 // AddShadows adds a record to a history for each shadow rule that would have refused a request. r is
 // the record of the request. The arguments are those of SetRecord.
-func AddShadows(w *history.Writer, r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Outcome) {
+func AddShadows(w *history.Writer, r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) {
 	if o.Err != nil {
 		return
 	}
@@ -227,7 +227,7 @@ func AddShadows(w *history.Writer, r *history.Record, o *Outcome, hits []ratelim
 // hit and no decision.
 func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimit.Hit, d *ratelimit.Decision) {
 	shadow := *r
-	shadow.Decision = history.Shadow
+	shadow.Outcome = history.Shadow
 	shadow.Reason = ""
 	shadow.Prefix = RulePrefix + m.Counter
 	shadow.Limit = m.Limit

@@ -107,7 +107,7 @@ func TestAHistoryNeedsPostgres(t *testing.T) {
 
 // limited is a request on two limits of a configuration and three of a policy. The last is that of
 // a shadow rule.
-func limited() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Outcome) {
+func limited() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdict) {
 	limit := func(prefix string) *ratelimit.Limit {
 		return &ratelimit.Limit{Prefix: prefix, Events: 10, Window: time.Minute}
 	}
@@ -122,7 +122,7 @@ func limited() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Outcome) {
 	for i := range decisions {
 		decisions[i] = ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Source: ratelimit.FromLease}
 	}
-	o := &policy.Outcome{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Marks: []*policy.Mark{
+	o := &policy.Verdict{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Marks: []*policy.Mark{
 		{Rule: "plan", Counter: "plan", Limit: "per_hour", Status: 429}, {Rule: "plan", Counter: "plan", Limit: "per_day", Status: 402}, {Rule: "trial now", Counter: "trial", Limit: "per_hour", Shadow: true, Status: 429},
 	}}
 	return hits, decisions, o
@@ -134,19 +134,19 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 	hits, decisions, said := limited()
 	allowed := edge.Outcome{Hit: 0, Decision: &decisions[0]}
 	refused := ratelimit.Decision{Limit: 10, RetryAfter: time.Minute, Source: ratelimit.FromBlocked}
-	nobody := &policy.Outcome{Tier: "anonymous"}
+	nobody := &policy.Verdict{Tier: "anonymous"}
 	for name, c := range map[string]struct {
 		outcome   edge.Outcome
 		hits      []ratelimit.Hit
 		decisions []ratelimit.Decision
-		said      *policy.Outcome
+		said      *policy.Verdict
 		audit     history.Audit
 		want      history.Record
 	}{
 		"one limit": {allowed, hits[:1], decisions[:1], nil, all, history.Record{Prefix: "web", Key: "192.0.2.1", Cost: 2, Quota: 10, Remaining: 5, Source: ratelimit.FromLease}},
 		"a limit refuses": {
 			edge.Outcome{Status: 429, Hit: 1, Decision: &refused}, hits[:2], decisions[:2], nil, history.Audit{Level: history.AuditDenied},
-			history.Record{Decision: history.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10, Status: 429, RetryAfter: time.Minute, Source: ratelimit.FromBlocked, Also: []string{"web", "192.0.2.1"}},
+			history.Record{Outcome: history.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10, Status: 429, RetryAfter: time.Minute, Source: ratelimit.FromBlocked, Also: []string{"web", "192.0.2.1"}},
 		},
 		"a request that passes and is not in the audit log": {
 			edge.Outcome{Hit: 1, Decision: &decisions[1]}, hits[:2], decisions[:2], nil, history.Audit{Level: history.AuditDenied},
@@ -159,38 +159,38 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 		"a rule refuses": {
 			edge.Outcome{Status: 402, Hit: 3, Decision: &refused, Wait: time.Hour}, hits, decisions, said, all,
 			history.Record{
-				Decision: history.Limited, Prefix: "rule/plan", Limit: "per_day", Key: "alice", User: "alice", Tier: "free", KeyID: 7, Cost: 3, Quota: 10, Status: 402,
+				Outcome: history.Limited, Prefix: "rule/plan", Limit: "per_day", Key: "alice", User: "alice", Tier: "free", KeyID: 7, Cost: 3, Quota: 10, Status: 402,
 				RetryAfter: time.Minute, Source: ratelimit.FromBlocked, Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"},
 			},
 		},
-		"a shadow rule alone": {edge.Outcome{}, hits[4:], decisions[4:], &policy.Outcome{User: "alice", Rule: "trial", Marks: said.Marks[2:]}, all, history.Record{
+		"a shadow rule alone": {edge.Outcome{}, hits[4:], decisions[4:], &policy.Verdict{User: "alice", Rule: "trial", Marks: said.Marks[2:]}, all, history.Record{
 			User: "alice", Also: []string{"rule/trial", "alice"},
 		}},
 		"free":   {edge.Outcome{}, nil, nil, nobody, all, history.Record{Tier: "anonymous"}},
-		"exempt": {edge.Outcome{}, nil, nil, &policy.Outcome{Exempt: true, Rule: "well", Counter: "health"}, all, history.Record{Prefix: "rule/health"}},
+		"exempt": {edge.Outcome{}, nil, nil, &policy.Verdict{Exempt: true, Rule: "well", Counter: "health"}, all, history.Record{Prefix: "rule/health"}},
 		"banned": {
-			edge.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour}, nil, nil, &policy.Outcome{User: "mallory"}, all,
-			history.Record{Decision: history.Blocked, Reason: "banned", User: "mallory", Status: 403, RetryAfter: time.Hour},
+			edge.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour}, nil, nil, &policy.Verdict{User: "mallory"}, all,
+			history.Record{Outcome: history.Blocked, Reason: "banned", User: "mallory", Status: 403, RetryAfter: time.Hour},
 		},
 		"blocked": {
-			edge.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil, &policy.Outcome{Rule: "shut", Counter: "closed", Mark: &policy.Mark{Rule: "shut", Counter: "closed"}}, all,
-			history.Record{Decision: history.Blocked, Reason: "blocked", Prefix: "rule/closed", Status: 451},
+			edge.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil, &policy.Verdict{Rule: "shut", Counter: "closed", Mark: &policy.Mark{Rule: "shut", Counter: "closed"}}, all,
+			history.Record{Outcome: history.Blocked, Reason: "blocked", Prefix: "rule/closed", Status: 451},
 		},
 		"no quota": {
-			edge.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil, &policy.Outcome{Rule: "plan", Counter: "plan", Mark: &policy.Mark{Rule: "plan", Counter: "plan", Limit: "per_day"}}, all,
-			history.Record{Decision: history.Limited, Reason: "no_quota", Prefix: "rule/plan", Limit: "per_day", Status: 429, RetryAfter: ratelimit.Never},
+			edge.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil, &policy.Verdict{Rule: "plan", Counter: "plan", Mark: &policy.Mark{Rule: "plan", Counter: "plan", Limit: "per_day"}}, all,
+			history.Record{Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/plan", Limit: "per_day", Status: 429, RetryAfter: ratelimit.Never},
 		},
-		"unknown key": {edge.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},
-		"expired key": {edge.Outcome{Status: 401, Reason: policy.KeyExpired}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "key_expired", Tier: "anonymous", Status: 401}},
-		"revoked key": {edge.Outcome{Status: 401, Reason: policy.KeyRevoked}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "key_revoked", Tier: "anonymous", Status: 401}},
-		"ambiguous":   {edge.Outcome{Status: 400, Reason: policy.AmbiguousPath}, nil, nil, nobody, all, history.Record{Decision: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous", Status: 400}},
+		"unknown key": {edge.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},
+		"expired key": {edge.Outcome{Status: 401, Reason: policy.KeyExpired}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "key_expired", Tier: "anonymous", Status: 401}},
+		"revoked key": {edge.Outcome{Status: 401, Reason: policy.KeyRevoked}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "key_revoked", Tier: "anonymous", Status: 401}},
+		"ambiguous":   {edge.Outcome{Status: 400, Reason: policy.AmbiguousPath}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous", Status: 400}},
 		"too late, and it passes": {
 			edge.NoDecision(edge.Allow, ratelimit.ErrTimeout), hits[:1], decisions[:1], nil, all,
-			history.Record{Decision: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1", Cost: 2},
+			history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1", Cost: 2},
 		},
 		"no database, and it is refused": {
 			edge.NoDecision(edge.Deny, errors.Join(ratelimit.ErrUnavailable, errors.New("password hunter2"))), nil, nil, nobody, all,
-			history.Record{Decision: history.Failed, Reason: "unavailable", Tier: "anonymous", Status: 503},
+			history.Record{Outcome: history.Failed, Reason: "unavailable", Tier: "anonymous", Status: 503},
 		},
 		"a cost of 0": {
 			edge.Outcome{Decision: &decisions[0]}, []ratelimit.Hit{{Limit: hits[0].Limit, Key: "k", Cost: 1, Peek: true}}, decisions[:1], nil, all,
@@ -209,11 +209,11 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 // A user that another program authenticated stays, unless the policy knows a user.
 func TestAUserOfAnotherAuthenticationStays(t *testing.T) {
 	r := history.Record{User: "ann"}
-	edge.SetRecord(&r, &edge.Outcome{}, nil, nil, &policy.Outcome{})
+	edge.SetRecord(&r, &edge.Outcome{}, nil, nil, &policy.Verdict{})
 	if r.User != "ann" {
 		t.Errorf("%q", r.User)
 	}
-	edge.SetRecord(&r, &edge.Outcome{}, nil, nil, &policy.Outcome{User: "bob"})
+	edge.SetRecord(&r, &edge.Outcome{}, nil, nil, &policy.Verdict{User: "bob"})
 	if r.User != "bob" {
 		t.Errorf("%q", r.User)
 	}

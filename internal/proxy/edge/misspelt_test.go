@@ -5,7 +5,7 @@ import "testing"
 func TestAMisspeltNameIsRecognised(t *testing.T) {
 	known := []string{"algorithm", "limit", "key", "on_error", "max_conns", "per_hour", "ban"}
 	for name, want := range map[string]string{
-		"limits": "limit", "limti": "limit", "algoritm": "algorithm", "on-error": "on_error", "onError": "on_error", "MAX_CONNS": "max_conns", "min_conns": "max_conns",
+		"limits": "limit", "limti": "limit", "algorithn": "algorithm", "on-error": "on_error", "onError": "on_error", "MAX_CONNS": "max_conns", "min_conns": "max_conns",
 		"keys": "key", "per_day": "", "timeout": "", "x": "", "": "", "bans": "ban", "key {client_ip}": "",
 	} {
 		if want != "" {

@@ -8,13 +8,7 @@ import (
 // WantIPv6Prefix says what the number of bits of an IPv6 address must be.
 const WantIPv6Prefix = "a whole number from 1 to 128"
 
-const (
-	allIPv4 = 32
-
-	// defaultIPv6 is what a provider gives to one customer at least. A client can choose
-	// any address of it.
-	defaultIPv6 = 64
-)
+const allIPv4 = 32
 
 // MaybeAddress reports whether text may be an address that Network changes. It is cheap.
 func MaybeAddress(text string, v4 int) bool {
@@ -23,7 +17,7 @@ func MaybeAddress(text string, v4 int) bool {
 
 // Network returns the network of an address, "2001:db8::/64": the first v4 bits of an IPv4
 // address, or the first v6 bits of an IPv6 address. If all bits count, it is the address
-// alone. An address has one form: IPv6 in lower case and without a zone, and an IPv4
+// without the length. An address has one form: IPv6 in lower case and without a zone, and an IPv4
 // address in IPv6 form as IPv4. Text that is not an address is unchanged.
 func Network(text string, v4, v6 int) string {
 	if !MaybeAddress(text, v4) {

@@ -64,9 +64,9 @@ func Paused(store ratelimit.Store) bool {
 	return ok && s.Paused()
 }
 
-// Lift changes the outcome of a request that a limit without a quota refuses, if limits are paused: the
+// Lift changes the verdict on a request that a limit without a quota refuses, if limits are paused: the
 // policy does not refuse it then. It reports whether it does.
-func (p *Policy) Lift(o *policy.Outcome) bool {
+func (p *ProxyPolicy) Lift(o *policy.Verdict) bool {
 	if o.Reason != policy.NoQuota || !Paused(p.bans.store) {
 		return false
 	}

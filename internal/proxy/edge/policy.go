@@ -11,14 +11,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// Policy is the policy of a database at a proxy, and the bans that the proxy makes.
-type Policy struct {
+// ProxyPolicy is the policy of a database at a proxy, and the bans that the proxy makes.
+type ProxyPolicy struct {
 	live *policy.Policy
 	bans *bans
 }
 
-// PolicyOptions are what a proxy adds to PolicySettings.
-type PolicyOptions struct {
+// ProxyPolicyOptions are what a proxy adds to PolicySettings.
+type ProxyPolicyOptions struct {
 	Node        string       // the name of this proxy in the bans that it makes
 	AutoMigrate bool         // create or upgrade the tables
 	Remember    int          // see policy.Options
@@ -27,9 +27,9 @@ type PolicyOptions struct {
 	OnError     func(error)  // is called with failures that no request sees
 }
 
-// OpenPolicy returns the policy in the database of a store. OpenStore has returned store and db.
-// OpenPolicy does not touch the network yet, see Prepare.
-func OpenPolicy(store ratelimit.Store, db postgres.DB, s PolicySettings, o PolicyOptions) (*Policy, error) {
+// OpenProxyPolicy returns the policy in the database of a store. OpenStore has returned store and db.
+// OpenProxyPolicy does not touch the network yet, see Prepare.
+func OpenProxyPolicy(store ratelimit.Store, db postgres.DB, s PolicySettings, o ProxyPolicyOptions) (*ProxyPolicy, error) {
 	if db == nil {
 		return nil, PolicyNeedsPostgres()
 	}
@@ -41,36 +41,36 @@ func OpenPolicy(store ratelimit.Store, db postgres.DB, s PolicySettings, o Polic
 	if err != nil {
 		return nil, err
 	}
-	return &Policy{live, newBans(store, db, live, o.Node, o.OnError)}, nil
+	return &ProxyPolicy{live, newBans(store, db, live, o.Node, o.OnError)}, nil
 }
 
 // Live is the policy itself, for policy.Recall.
-func (p *Policy) Live() *policy.Policy { return p.live }
+func (p *ProxyPolicy) Live() *policy.Policy { return p.live }
 
 // Prepare reads the rules and begins to ask for changes, in the background.
-func (p *Policy) Prepare() { p.live.Prepare() }
+func (p *ProxyPolicy) Prepare() { p.live.Prepare() }
 
 // Close ends the polls. The store and its driver stay open.
-func (p *Policy) Close() { p.live.Close() }
+func (p *ProxyPolicy) Close() { p.live.Close() }
 
 // Stats returns what is known of the policy.
-func (p *Policy) Stats() policy.Stats { return p.live.Stats() }
+func (p *ProxyPolicy) Stats() policy.Stats { return p.live.Stats() }
 
-// Ask asks the policy about a request, see policy.Policy.Decide. The hits of o that are apart come
-// last. With an error, o is what is known nevertheless: the request follows OnError, and if it may
+// Ask asks the policy about a request, see policy.Policy.Evaluate. The hits of o that are apart come
+// last. With an error, o is the verdict without what is unknown: the request follows OnError, and if it may
 // pass, the hits of o are still taken.
-func (p *Policy) Ask(ctx context.Context, timeout time.Duration, key, user string, f *policy.Facts, o *policy.Outcome) error {
-	err := p.live.Decide(ctx, timeout, key, user, f, o)
+func (p *ProxyPolicy) Ask(ctx context.Context, timeout time.Duration, key, user string, f *policy.Facts, o *policy.Verdict) error {
+	err := p.live.Evaluate(ctx, timeout, key, user, f, o)
 	if !o.Simple && len(o.Hits) > 0 {
 		ShadowsLast(o)
 	}
 	return err
 }
 
-// ShadowsLast moves the hits of shadow rules behind the others, and sets them apart. It is for
-// an outcome of policy.Recall: Ask does the same. The list of marks belongs to the rules, so
-// the outcome gets another list.
-func ShadowsLast(o *policy.Outcome) {
+// ShadowsLast moves the hits of shadow rules behind the others, and makes them hits apart. It
+// is for a verdict of policy.Recall: Ask does the same. The list of marks belongs to the rules, so
+// the verdict gets another list.
+func ShadowsLast(o *policy.Verdict) {
 	shadows := 0
 	for _, m := range o.Marks {
 		if m.Shadow {
@@ -101,7 +101,7 @@ func ShadowsLast(o *policy.Outcome) {
 }
 
 // RefusalOf is the outcome of a request that the policy alone refuses.
-func RefusalOf(o *policy.Outcome) Outcome {
+func RefusalOf(o *policy.Verdict) Outcome {
 	return Outcome{Status: o.Status, Reason: o.Reason, Message: o.Message, Wait: o.RetryAfter}
 }
 

@@ -2,8 +2,8 @@ package edge
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// Row names the rows that the hits of a limit can be on.
-type Row struct {
+// LimitRows names the rows that the hits of a limit can be on.
+type LimitRows struct {
 	Limit *ratelimit.Limit
 	Fixed bool   // the key is the same for all requests
 	Key   string // the key if Fixed
@@ -13,7 +13,7 @@ type Row struct {
 // ratelimit.Store does not allow. Two limits with one prefix and one table could be, unless
 // both keys are fixed and differ: a client often chooses the value of a placeholder. at is
 // the index of the second of the two limits.
-func CheckRows(rows []Row) (at int, err error) {
+func CheckRows(rows []LimitRows) (at int, err error) {
 	for i := range rows {
 		for j := range rows[:i] {
 			if mayShareRow(&rows[j], &rows[i]) {
@@ -25,7 +25,7 @@ func CheckRows(rows []Row) (at int, err error) {
 	return 0, nil
 }
 
-func mayShareRow(a, b *Row) bool {
+func mayShareRow(a, b *LimitRows) bool {
 	if a.Limit.Prefix != b.Limit.Prefix || a.Limit.Durable != b.Limit.Durable {
 		return false
 	}

@@ -166,18 +166,18 @@ func TestTwoLimitsOnOneRowAreRefused(t *testing.T) {
 	limit := func(prefix string, durable bool) *ratelimit.Limit {
 		return &ratelimit.Limit{Prefix: prefix, Durable: durable}
 	}
-	one := edge.Row{Limit: limit("a", false), Fixed: true, Key: "k"}
+	one := edge.LimitRows{Limit: limit("a", false), Fixed: true, Key: "k"}
 	for _, test := range []struct {
-		other  edge.Row
+		other  edge.LimitRows
 		shared bool
 	}{
-		{edge.Row{Limit: limit("a", false), Fixed: true, Key: "k"}, true},
-		{edge.Row{Limit: limit("a", false), Fixed: true, Key: "other"}, false},
-		{edge.Row{Limit: limit("a", false)}, true}, // a placeholder may give any key
-		{edge.Row{Limit: limit("b", false)}, false},
-		{edge.Row{Limit: limit("a", true)}, false},
+		{edge.LimitRows{Limit: limit("a", false), Fixed: true, Key: "k"}, true},
+		{edge.LimitRows{Limit: limit("a", false), Fixed: true, Key: "other"}, false},
+		{edge.LimitRows{Limit: limit("a", false)}, true}, // a placeholder may give any key
+		{edge.LimitRows{Limit: limit("b", false)}, false},
+		{edge.LimitRows{Limit: limit("a", true)}, false},
 	} {
-		at, err := edge.CheckRows([]edge.Row{{Limit: limit("z", false)}, one, test.other})
+		at, err := edge.CheckRows([]edge.LimitRows{{Limit: limit("z", false)}, one, test.other})
 		if !test.shared && err != nil {
 			t.Errorf("%+v: %v", test.other, err)
 		}

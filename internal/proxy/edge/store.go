@@ -58,9 +58,9 @@ func readProbability(to *Settings, text string) error {
 }
 
 // Resolve fills in the settings that the environment and defaults give.
-// Resolved settings that are equal are for the same store. places says, for an error,
+// Resolved settings that are equal are for the same store. where says, for an error,
 // where a DSN can be set other than in the environment.
-func (s StoreSettings) Resolve(places string) (StoreSettings, error) {
+func (s StoreSettings) Resolve(where string) (StoreSettings, error) {
 	noMigration, err := migrationDisabled()
 	if err != nil {
 		return s, err
@@ -70,7 +70,7 @@ func (s StoreSettings) Resolve(places string) (StoreSettings, error) {
 	}
 	switch s.DSN {
 	case "":
-		return s, &ratelimit.FieldError{Field: "dsn", Want: WantDSN + ": " + places + " or in the environment variable " + EnvDSN}
+		return s, &ratelimit.FieldError{Field: "dsn", Want: WantDSN + ": " + where + " or in the environment variable " + EnvDSN}
 	case MemoryDSN:
 		return StoreSettings{DSN: MemoryDSN}, nil
 	}

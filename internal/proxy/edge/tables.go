@@ -17,9 +17,10 @@ var HandlerTable = []Setting{
 		Help:    "What happens to a request without a decision: `allow` lets it pass, `deny` answers 503.",
 		Default: "`allow`",
 	}, {
-		Name: "headers", Want: "ours, tighter or both", Read: readHeaderPolicy, Unset: "ours", Syntax: "ours | tighter | both",
-		Help:    "If the upstream sends `X-RateLimit-*` too: those of the limit (`ours`), those with less remaining (`tighter`), or all (`both`).",
-		Default: "`ours`",
+		Name: "headers", Want: "auto, ours, tighter or both", Read: readHeaderPolicy, Unset: "auto", Syntax: "auto | ours | tighter | both",
+		Help: "If the upstream sends `X-RateLimit-*` too: those of the limit (`auto` and `ours`, which differ in [Traefik](traefik.md#differences-from-the-caddy-module)), " +
+			"those with less remaining (`tighter`), or all (`both`).",
+		Default: "`auto`",
 	}, {
 		Name: "policy", Form: Block, Args: "a block, or nothing", Settings: PolicyTable,
 		Help:    "Apply the rules in the database. See [policy](policy.md).",
@@ -133,14 +134,14 @@ var HistoryTable = []Setting{{
 
 // RetentionTable has a setting for each part of the history.
 var RetentionTable = []Setting{
-	kept("audit", func(to *Settings) *time.Duration { return &to.History.KeepAudit }),
-	kept("metrics_minute", func(to *Settings) *time.Duration { return &to.History.KeepMinutes }),
-	kept("metrics_hour", func(to *Settings) *time.Duration { return &to.History.KeepHours }),
-	kept("metrics_day", func(to *Settings) *time.Duration { return &to.History.KeepDays }),
-	kept("usage", func(to *Settings) *time.Duration { return &to.History.KeepUsage }),
+	retentionSetting("audit", func(to *Settings) *time.Duration { return &to.History.KeepAudit }),
+	retentionSetting("metrics_minute", func(to *Settings) *time.Duration { return &to.History.KeepMinutes }),
+	retentionSetting("metrics_hour", func(to *Settings) *time.Duration { return &to.History.KeepHours }),
+	retentionSetting("metrics_day", func(to *Settings) *time.Duration { return &to.History.KeepDays }),
+	retentionSetting("usage", func(to *Settings) *time.Duration { return &to.History.KeepUsage }),
 }
 
-// kept is the setting of how long a part of the history is kept.
-func kept(name string, field func(*Settings) *time.Duration) Setting {
+// retentionSetting is the setting of how long a part of the history is kept.
+func retentionSetting(name string, field func(*Settings) *time.Duration) Setting {
 	return Setting{Name: name, Args: "one duration, such as 90d or 7y", Want: "a duration from 1d to 100y, such as 90d, 12w or 7y", Read: retention(field)}
 }

@@ -12,6 +12,7 @@ type HeaderPolicy string
 
 // The values of HeaderPolicy.
 const (
+	AutoHeaders    HeaderPolicy = "auto"    // those of the limit; the plugin does not change the first responses
 	OurHeaders     HeaderPolicy = "ours"    // those of the limit
 	TighterHeaders HeaderPolicy = "tighter" // those that tell of less remaining
 	BothHeaders    HeaderPolicy = "both"    // the upstream's stand beside those of the limit
@@ -20,10 +21,11 @@ const (
 // readHeaderPolicy reads a HeaderPolicy.
 func readHeaderPolicy(to *Settings, text string) error {
 	to.Headers = HeaderPolicy(text)
-	if to.Headers != OurHeaders && to.Headers != TighterHeaders && to.Headers != BothHeaders {
-		return errWant
+	switch to.Headers {
+	case AutoHeaders, OurHeaders, TighterHeaders, BothHeaders:
+		return nil
 	}
-	return nil
+	return errWant
 }
 
 // ownNames are the names of OwnHeaders.

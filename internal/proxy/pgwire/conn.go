@@ -16,7 +16,7 @@ const (
 	maxMessage      = 16 << 20
 	maxErrorMessage = 1 << 20 // of an error or a notice
 	firstBuffer     = 16 << 10
-	keptBuffer      = 256 << 10 // a larger one is not kept by an idle connection
+	idleBuffer      = 256 << 10 // a larger one is not kept by an idle connection
 )
 
 // errTruncated is the error of a connection that the server closed.
@@ -151,8 +151,8 @@ func send(c *conn, kind byte, body string) error {
 	return err
 }
 
-// putLength writes the length of a message that begins before i and ends with b. i is the place
-// of its length field.
+// putLength writes the length of a message that begins before i and ends with b. i is where
+// its length field begins.
 func putLength(b []byte, i int) { binary.BigEndian.PutUint32(b[i:], uint32(len(b)-i)) }
 
 // startWatching gives the reading side to the watcher.
@@ -175,7 +175,7 @@ func shrink(c *conn) {
 	copy(c.buf, c.buf[c.r:c.w])
 	c.w -= c.r
 	c.r = 0
-	if c.w == 0 && len(c.buf) > keptBuffer {
+	if c.w == 0 && len(c.buf) > idleBuffer {
 		c.buf = make([]byte, firstBuffer)
 	}
 	c.request = nil

@@ -53,8 +53,8 @@
 //   - The server ended the session, and said so, before it began the transaction.
 //   - Nothing of it was sent.
 //
-// If a connection is lost in any other way, the outcome is unknown, and the
-// statements of the transaction have the error.
+// If a connection is lost in any other way, it is unknown whether the transaction
+// took effect, and its statements have the error.
 //
 // # Time
 //

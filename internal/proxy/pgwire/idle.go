@@ -11,13 +11,13 @@ func (p *Pool) checkIdleLater() {
 }
 
 // closeExpired closes the idle connections that are too old, were idle for too long, or got
-// something from the server. After a pause, a request should not wait for a login: one
+// something from the server. After a quiet time, a request should not wait for a login: one
 // connection is kept however long it is idle, and if none is left, closeExpired opens
 // another. A timer calls closeExpired from the first idle connection on.
 func (p *Pool) closeExpired() {
 	defer p.logPanic()
 	now := time.Since(p.created)
-	var expired, good, kept []*conn
+	var expired, good, idle []*conn
 	p.mu.Lock()
 	p.idleTimer = nil
 	if p.closed {
@@ -37,10 +37,10 @@ func (p *Pool) closeExpired() {
 			expired = append(expired, c)
 			left--
 		} else {
-			kept = append(kept, c)
+			idle = append(idle, c)
 		}
 	}
-	p.idle = kept
+	p.idle = idle
 	p.checkIdleLater()
 	p.mu.Unlock()
 	for _, c := range expired {

@@ -102,7 +102,7 @@ func notSent(ctx context.Context, c *conn, statements []*postgres.Statement, n i
 
 // transactionFailed handles the failure of statement i, which fails its
 // transaction. It returns failed with what is to be done about this one; if the
-// connection is lost, err is set and the statements after i have their outcome.
+// connection is lost, err is set, and so is Err of the statements after i.
 func transactionFailed(ctx context.Context, c *conn, statements []*postgres.Statement, i int, a *answerError, failed *runError) *runError {
 	first, last := transaction(statements, i)
 	e := a.server

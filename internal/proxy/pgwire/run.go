@@ -100,10 +100,10 @@ func runAgain(p *Pool, ctx context.Context, statements []*postgres.Statement, fa
 	if failed.err != nil {
 		setAllFailed(failed.retry, failed.err, failed.code)
 	}
-	return failed.err // nil if each statement has its own outcome
+	return failed.err // nil if Err of each statement says how it ended
 }
 
-// errPending is the Err of a statement until its outcome is known.
+// errPending is the Err of a statement until its result is known.
 var errPending = errors.New("pgwire: not answered")
 
 // setAllFailed sets the error of several statements.

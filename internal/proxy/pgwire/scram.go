@@ -59,11 +59,11 @@ func scramLogIn(c *conn, cfg *config, password string, offered []string) (*serve
 	if err := send(c, 'p', response); err != nil {
 		return nil, err
 	}
-	verdict, reported, err := nextSASL(c, authSASLFinal)
+	final, reported, err := nextSASL(c, authSASLFinal)
 	if reported != nil || err != nil {
 		return reported, err
 	}
-	return nil, s.verify(verdict)
+	return nil, s.verify(final)
 }
 
 // nextSASL reads the server's next message of the exchange.
@@ -154,11 +154,11 @@ func (s *scram) respond(challenge, password string, deadline time.Time) (string,
 }
 
 // verify checks the server's last message.
-func (s *scram) verify(verdict string) error {
-	if strings.HasPrefix(verdict, "e=") {
-		return errors.New("the server refuses the authentication by SCRAM: " + printable(verdict[2:]))
+func (s *scram) verify(final string) error {
+	if strings.HasPrefix(final, "e=") {
+		return errors.New("the server refuses the authentication by SCRAM: " + printable(final[2:]))
 	}
-	signature := strings.TrimPrefix(strings.SplitN(verdict, ",", 2)[0], "v=")
+	signature := strings.TrimPrefix(strings.SplitN(final, ",", 2)[0], "v=")
 	given, err := base64.StdEncoding.DecodeString(signature)
 	if err != nil || !hmac.Equal(given, s.final) {
 		return errors.New("the server does not know the password: its signature in SCRAM is wrong")

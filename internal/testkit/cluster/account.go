@@ -157,7 +157,7 @@ func (c *Cluster) placeTemporary() error {
 func inMemory() []string {
 	const folder, room = "/dev/shm", 4 << 30
 	var fs syscall.Statfs_t
-	if os.Getenv("TMPDIR") != "" || syscall.Statfs(folder, &fs) != nil || uint64(fs.Bavail)*uint64(fs.Bsize) < room {
+	if os.Getenv("TMPDIR") != "" || syscall.Statfs(folder, &fs) != nil || fs.Bavail*uint64(fs.Bsize) < room {
 		return nil
 	}
 	return []string{folder}

@@ -52,9 +52,9 @@ func Caddy(t testing.TB, root string) string {
 	return Build(t, filepath.Join(root, "xcaddy"), ".", caddyFlags...)
 }
 
-// CompileCaddy makes the program out, the Caddy of `make build`.
-func CompileCaddy(ctx context.Context, root, out string) error {
-	return Compile(ctx, []string{"CGO_ENABLED=0"}, filepath.Join(root, "xcaddy"), ".", out, caddyFlags...)
+// CompileCaddy makes the program out from a module, as `make build` makes Caddy from xcaddy.
+func CompileCaddy(ctx context.Context, module, out string) error {
+	return Compile(ctx, []string{"CGO_ENABLED=0"}, module, ".", out, caddyFlags...)
 }
 
 // Build makes a program, once a test process, and returns its path. module is

@@ -10,12 +10,12 @@ func IsClosed(s *policy.Snapshot, w *World, f *policy.Facts) bool {
 	facts.RejectUnknown = false
 	rule := ""
 	for i, tier := range append(everyTier(w), everyTier(w)...) {
-		var o policy.Outcome
+		var o policy.Verdict
 		id := &policy.Identity{User: "somebody", Known: true, Tier: tier}
 		if i >= len(everyTier(w)) {
 			id = &policy.Identity{Digest: policy.Digest("a key"), KeyID: 99, User: "somebody", Known: true, Tier: tier}
 		}
-		policy.Decide(s, &facts, id, Now, &o)
+		policy.Evaluate(s, &facts, id, Now, &o)
 		switch {
 		case !o.Refused():
 			return false
@@ -34,13 +34,13 @@ func IsClosed(s *policy.Snapshot, w *World, f *policy.Facts) bool {
 func SharedHits(s *policy.Snapshot, w *World, f *policy.Facts) map[string]int64 {
 	var shared map[string]int64
 	for i, tier := range append(everyTier(w), everyTier(w)...) {
-		var o policy.Outcome
+		var o policy.Verdict
 		// The user is another one each time, so that limits by user are not shared.
 		id := &policy.Identity{User: "user of " + tier, Known: true, Tier: tier}
 		if i >= len(everyTier(w)) {
 			id = &policy.Identity{Digest: policy.Digest("a key"), KeyID: 99, User: id.User, Known: true, Tier: tier}
 		}
-		policy.Decide(s, f, id, Now, &o)
+		policy.Evaluate(s, f, id, Now, &o)
 		hits := map[string]int64{}
 		for j := range o.Hits {
 			name := o.Hits[j].Limit.Prefix + " " + o.Hits[j].Key

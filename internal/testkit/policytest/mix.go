@@ -68,7 +68,7 @@ func Repeat(rules, remember int, fresh bool) func(requests int) int {
 	}
 	number := 0
 	s := policy.Compile(rows, nil, nil, policy.Options{Remember: remember})
-	var o policy.Outcome
+	var o policy.Verdict
 	decide := func(requests int) int {
 		hits := 0
 		for i := 0; i < requests; i++ {
@@ -76,7 +76,7 @@ func Repeat(rules, remember int, fresh bool) func(requests int) int {
 				number++
 				facts[i%64].Path = paths[i%64] + strconv.Itoa(number)
 			}
-			policy.Decide(s, facts[i%64], identities[i%64], Now, &o)
+			policy.Evaluate(s, facts[i%64], identities[i%64], Now, &o)
 			hits += len(o.Hits)
 		}
 		return hits
@@ -99,11 +99,11 @@ func RepeatNetworks(n int, path, network string, known bool) func(requests int) 
 	if known {
 		id = &policy.Identity{Known: true, User: "ann", Tier: "free"}
 	}
-	var o policy.Outcome
+	var o policy.Verdict
 	decide := func(requests int) int {
 		hits := 0
 		for i := 0; i < requests; i++ {
-			policy.Decide(s, f, id, Now, &o)
+			policy.Evaluate(s, f, id, Now, &o)
 			hits += len(o.Hits)
 		}
 		return hits

@@ -277,7 +277,7 @@ func (w *World) Request(pick Pick, f *policy.Facts) (*policy.Identity, time.Time
 }
 
 // Text is an outcome as text.
-func Text(o *policy.Outcome) string {
+func Text(o *policy.Verdict) string {
 	text := ""
 	switch {
 	case o.Exempt:
@@ -302,7 +302,7 @@ func HitText(h *ratelimit.Hit, m *policy.Mark) string {
 }
 
 // WouldText is what shadow rules would have done.
-func WouldText(o *policy.Outcome) string {
+func WouldText(o *policy.Verdict) string {
 	text := ""
 	for _, m := range o.Would {
 		text += " would " + m.Rule + "/" + m.Limit
@@ -318,10 +318,10 @@ func Run(seed, rules, requests, remember int, selective bool) []string {
 	s := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{Remember: remember})
 	texts := make([]string, 0, requests)
 	var f policy.Facts
-	var o policy.Outcome
+	var o policy.Verdict
 	for i := 0; i < requests; i++ {
 		id, now := w.Request(pick, &f)
-		policy.Decide(s, &f, id, now, &o)
+		policy.Evaluate(s, &f, id, now, &o)
 		texts = append(texts, Text(&o))
 	}
 	return texts

@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Row names a row of either table.
-type Row struct {
+// RowID names a row of either table.
+type RowID struct {
 	Durable     bool
 	Prefix, Key string
 }
@@ -19,9 +19,9 @@ type Row struct {
 // Units are units of a row that were charged together.
 type Units struct {
 	N     int64 // how many are left
-	Ends  int64 // the table's time from which they are not used
+	Ends  int64 // the time of the lease clock from which on they are not used
 	Claim int64 // see algorithm.Definition.Lease
-	Since int64 // the table's time when the lease got them
+	Since int64 // the time of the lease clock when the lease got them
 }
 
 // Lease is what a process holds of a row. The mutex of its shard guards it.
@@ -30,55 +30,56 @@ type Lease struct {
 	First Units // used before Then
 	Then  Units
 
-	// The row as the last answer said: what was left without the units that are held, and
-	// when the full quota is back.
+	// The row in the last answer: what was left, the held units not included, and when the
+	// full quota is back.
 	Free  int64
 	Reset time.Time
 	// ResetText is Reset in Unix seconds, rounded up, as a response header has it.
 	ResetText string
 
 	// Spare is how many units, first those of First, the interpreted plugin may use without a look at
-	// anything else, until SpareEnds in nanoseconds of the table; then Rest+Spare is what is
+	// anything else, until SpareEnds of the lease clock; then Rest+Spare is what is
 	// left of the quota. settle counts what it has used, and spare sets them.
-	Spare, SpareEnds, Rest int64
-	spared                 int64 // what Spare was
+	Spare, Rest int64
+	SpareEnds   time.Duration
+	spared      int64 // what Spare was
 
 	known    bool  // there was an answer
 	answered int64 // the server's time of the last one
 	void     bool  // the row was reset: units that were asked for before are not given back
 
 	Low  int64 // a renewal is wanted when no more than this is held
-	Used int64 // by hits since the time since
+	Used int64 // units that hits wanted since the time in the field since
 	size int64 // what was held after the last charge
-	// since and asked are times of the table. Nothing is asked for before asked.
+	// since and asked are times of the lease clock. No further charge is asked for before asked.
 	since, asked int64
-	row          Row
+	row          RowID
 }
 
-// Shard is a part of a Table: the rows of the keys with the same hash.
+// Shard is a part of a Set: the rows of the keys with the same hash.
 type Shard struct {
-	Mu    sync.Mutex // guards all that follows
-	Rows  map[Row]*Lease
-	cells []cell
-	ended bool  // no lease begins
-	Taken int64 // requests that were decided
+	Mu      sync.Mutex // guards all that follows
+	Rows    map[RowID]*Lease
+	demands []demandCount
+	ended   bool  // no lease begins
+	Taken   int64 // requests that were decided
 }
 
-// cell counts the demand for one key without a lease, in memory that does not grow. If two
-// keys have one cell, the key with more hits keeps it.
-type cell struct {
+// demandCount counts the demand for one key without a lease, in memory that does not grow. If two
+// keys have one demandCount, it stays with the key that has more hits.
+type demandCount struct {
 	hash  uint64
 	since int64
 	hits  int64
 	cost  int64
 }
 
-// ShardCount is how many shards a table has. It is a power of two. The interpreted plugin finds a
+// ShardCount is how many shards a set has. It is a power of two. The interpreted plugin finds a
 // key's shard as shardOf does.
 const ShardCount = 32
 
 const (
-	shardCells = 512
+	shardDemands = 512
 
 	// leastHits is how many hits a key without a lease must have had within a horizon.
 	leastHits = 3
@@ -96,66 +97,66 @@ const (
 	batchWork = 500
 )
 
-// Options are the parts of a Table.
+// Options are the parts of a Set.
 type Options struct {
-	Max     int           // the most leases
-	Horizon time.Duration // of limits with long windows
-	Clock   func() int64  // replaces the table's clock, for tests; nil is the monotonic clock
-	Keep    func()        // runs in a goroutine while there are leases, see Keep
+	Max      int           // the most leases
+	Horizon  time.Duration // of limits with long windows
+	Clock    func() int64  // replaces the lease clock, for tests; nil is the monotonic clock
+	Maintain func()        // runs in a goroutine while there are leases, see Maintain
 }
 
-// TableOf returns the leases of a Postgres store, or nil for another kind of store. Package
+// SetOf returns the leases of a Postgres store, or nil for another kind of store. Package
 // postgres sets it when it is initialised, and nothing changes it after that.
-var TableOf func(store ratelimit.Store) *Table
+var SetOf func(store ratelimit.Store) *Set
 
-// Table is the leases of a process.
-type Table struct {
+// Set is the leases of a process.
+type Set struct {
 	Shards []*Shard
 	Seed   maphash.Seed
 	Born   time.Time // when Now was 0
 
-	max     int64
-	most    int   // bounds wants and returns: further ones are not asked for, and lost
-	horizon int64 // microseconds
-	clock   func() int64
-	keep    func()
-	count   int64 // of leases; atomic
-	keeping int32 // 1 while keep runs; atomic
-	pause   int64 // the shortest horizon of any lease so far; atomic
+	max             int64
+	most            int   // bounds wants and returns: further ones are not asked for, and lost
+	horizon         int64 // microseconds
+	clock           func() int64
+	maintain        func()
+	count           int64 // of leases; atomic
+	maintaining     int32 // 1 while maintain runs; atomic
+	shortestHorizon int64 // of any lease so far; atomic
 
 	mu       sync.Mutex // guards what follows; taken after that of a shard
-	wants    []Row
+	wants    []RowID
 	returns  []Return
 	returnAt int64 // when a batch is to give returns back
 }
 
-// New returns a table without leases.
-func New(o Options) *Table {
-	t := &Table{
+// New returns a set without leases.
+func New(o Options) *Set {
+	t := &Set{
 		Seed: maphash.MakeSeed(), max: int64(o.Max), horizon: int64(o.Horizon / time.Microsecond),
-		clock: o.Clock, Born: time.Now(), keep: o.Keep,
+		clock: o.Clock, Born: time.Now(), maintain: o.Maintain,
 	}
-	t.pause = t.horizon
+	t.shortestHorizon = t.horizon
 	t.most = 3*o.Max + 1000 // all leases may end at once, each with two charges
 	t.returnAt = math.MaxInt64
 	for i := 0; i < ShardCount; i++ {
-		t.Shards = append(t.Shards, &Shard{Rows: map[Row]*Lease{}, cells: make([]cell, shardCells)})
+		t.Shards = append(t.Shards, &Shard{Rows: map[RowID]*Lease{}, demands: make([]demandCount, shardDemands)})
 	}
 	return t
 }
 
-// Now is the table's time in microseconds.
-func Now(t *Table) int64 {
+// Now is the lease clock in microseconds.
+func Now(t *Set) int64 {
 	if t.clock != nil {
 		return t.clock()
 	}
 	return int64(time.Since(t.Born) / time.Microsecond)
 }
 
-// Horizon is how far ahead a limit's leases are sized, in microseconds: that of the table, or
+// Horizon is how far ahead a limit's leases are sized, in microseconds: that of the set, or
 // a twentieth of the window. 0 is for a limit without leases: a bucket that is refilled evenly
 // gains no tokens while it is full, so an early charge would let it gain more.
-func Horizon(t *Table, l *ratelimit.Limit) int64 {
+func Horizon(t *Set, l *ratelimit.Limit) int64 {
 	if l.Lease <= 0 || l.RefillsEvenly() {
 		return 0
 	}
@@ -170,19 +171,18 @@ func Horizon(t *Table, l *ratelimit.Limit) int64 {
 }
 
 // MostLife is the longest that units may be used after their charge, in microseconds.
-func MostLife(t *Table, l *ratelimit.Limit) int64 { return Horizon(t, l) * 3 / 2 }
+func MostLife(t *Set, l *ratelimit.Limit) int64 { return Horizon(t, l) * 3 / 2 }
 
-// shardOf returns the hash of a key, and its shard.
-func shardOf(t *Table, key string) (uint64, *Shard) {
-	hash := maphash.String(t.Seed, key)
-	return hash, t.Shards[hash%ShardCount]
+// shardOf returns the shard of a key.
+func shardOf(t *Set, key string) *Shard {
+	return t.Shards[maphash.String(t.Seed, key)%ShardCount]
 }
 
 // Count is how many leases there are, those included that hold nothing now.
-func Count(t *Table) int64 { return atomic.LoadInt64(&t.count) }
+func Count(t *Set) int64 { return atomic.LoadInt64(&t.count) }
 
 // Any reports whether there are leases, or units that wait to be given back.
-func Any(t *Table) bool {
+func Any(t *Set) bool {
 	if Count(t) > 0 {
 		return true
 	}
@@ -191,12 +191,12 @@ func Any(t *Table) bool {
 	return len(t.wants) > 0 || len(t.returns) > 0
 }
 
-// HeldSince is how many units of a row are held that were held at a time of the table. What a
-// statement says is left is without these, if it was sent at that time. It may be with those
-// that came later.
-func HeldSince(t *Table, row Row, since int64) int64 {
+// HeldSince is how many of the held units of a row the lease had at a time of the lease clock. A
+// statement that was sent at that time does not count these units as left. It may count units that
+// came later.
+func HeldSince(t *Set, row RowID, since int64) int64 {
 	now := Now(t)
-	_, s := shardOf(t, row.Key)
+	s := shardOf(t, row.Key)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	l := s.Rows[row]
@@ -216,7 +216,7 @@ func HeldSince(t *Table, row Row, since int64) int64 {
 }
 
 // Taken is how many requests were decided, by the plugin in units.
-func Taken(t *Table) int64 {
+func Taken(t *Set) int64 {
 	taken := int64(0)
 	for _, s := range t.Shards {
 		s.Mu.Lock()
@@ -227,7 +227,7 @@ func Taken(t *Table) int64 {
 }
 
 // Total is how many units of all rows are held.
-func Total(t *Table) int64 {
+func Total(t *Set) int64 {
 	total := int64(0)
 	for _, s := range t.Shards {
 		s.Mu.Lock()

@@ -49,7 +49,7 @@ const (
 	Blocked
 	// NoQuota means that a limit lets nothing pass.
 	NoQuota
-	// AmbiguousPath means that the outcome depends on whether the server ignores the parameters of
+	// AmbiguousPath means that the verdict depends on whether the server ignores the parameters of
 	// the path, see NormalPath.
 	AmbiguousPath
 )
@@ -60,7 +60,7 @@ var reasons = []string{"", "unknown_key", "key_expired", "key_revoked", "banned"
 // String returns the reason as it is in logs, such as "unknown_key".
 func (r Reason) String() string { return nameOf(reasons, int(r), "Reason") }
 
-// Mark says which limit a hit of an Outcome is of, and what its refusal means. It is
+// Mark says which limit a hit of a Verdict is of, and what its refusal means. It is
 // part of the snapshot and does not change.
 type Mark struct {
 	// Counter is the rule's name in its counters, see Rule.Counter.
@@ -87,9 +87,9 @@ type Mark struct {
 	simple bool // neither Shadow nor Overage, and the answer is a proxy's own
 }
 
-// Outcome is what the policy says about a request. Its memory is used again by the next
-// Decide.
-type Outcome struct {
+// Verdict is what the policy says about a request. Its memory is used again by the next
+// Evaluate.
+type Verdict struct {
 	// User and Tier are the request's; User is "" for nobody. KeyID is 0 without a key.
 	User, Tier string
 	KeyID      int64
@@ -114,7 +114,7 @@ type Outcome struct {
 	// Exempt: no limit of the policy applies.
 	Exempt bool
 
-	// Unread is Identity.Unread: the outcome is what is known without the database. Tier is
+	// Unread is Identity.Unread: the verdict is what is known without the database. Tier is
 	// Facts.Tier, whatever the sender's tier is.
 	Unread bool
 
@@ -131,23 +131,23 @@ type Outcome struct {
 	// and exempt rules, and limits that let nothing pass.
 	Would []*Mark
 
-	// Of an outcome that is Unread. certain: the request is refused for every sender. depends:
+	// Of a verdict that is Unread. certain: the request is refused for every sender. depends:
 	// more rules, or another answer, may hold for the sender.
 	certain, depends bool
 
-	// Memory for decideInFull, and whether it has set fields that Decide does not.
+	// Memory for evaluateInFull, and whether it has set fields that Evaluate does not.
 	found, families []int32
 	marks, would    []*Mark
 	written         bool
 }
 
 // Refused reports whether the policy alone refuses the request. There are no hits then.
-func (o *Outcome) Refused() bool { return o.Reason != NotRefused }
+func (o *Verdict) Refused() bool { return o.Reason != NotRefused }
 
 // Reset forgets the request, and keeps the memory for the next one.
-func (o *Outcome) Reset() {
+func (o *Verdict) Reset() {
 	for i := range o.Hits {
 		o.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request
 	}
-	*o = Outcome{Hits: o.Hits[:0], found: o.found, families: o.families, marks: o.marks, would: o.would}
+	*o = Verdict{Hits: o.Hits[:0], found: o.found, families: o.families, marks: o.marks, would: o.would}
 }
