@@ -225,7 +225,7 @@ func (d *Database) makeChanges(ctx context.Context, plan *PolicyPlan) error {
 
 // differentPriorities returns an error if a rule of a file, which has changed, has the family and the priority of another
 // rule. The constraint would not name them.
-func (d *Database) differentPriorities(ctx context.Context, changed map[string]*policyfile.Change) error {
+func (d *Database) differentPriorities(ctx context.Context, changed map[string]*policyfile.Difference) error {
 	same, err := row[struct {
 		Rule, Other string
 		Priority    int64
