@@ -82,8 +82,15 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 	if !own.wrote { // the server sends the headers of a handler that has sent nothing
 		restore(own, header)
 	}
+	if u.policy != edge.OurHeaders {
+		countWraps(u, own.needed)
+	}
+}
+
+// countWraps counts a response with a responseWriter. needed is whether it needed one.
+func countWraps(u *upstream, needed bool) {
 	n := atomic.LoadInt32(&u.wraps)
-	if n > 0 && own.needed {
+	if n > 0 && needed {
 		atomic.StoreInt32(&u.wraps, mostWraps)
 	} else if n > 0 {
 		atomic.CompareAndSwapInt32(&u.wraps, n, n-1)
