@@ -73,7 +73,7 @@ type Config struct {
 	// Headers says which X-RateLimit headers a response has if the upstream sends some,
 	// too: those of the limit (auto or ours), those that tell of less remaining (tighter), or all
 	// of them (both). Default auto: the first response of such an upstream may have all of them, and
-	// other upstreams get Traefik's own writer. Ours and tighter take twice the time.
+	// other upstreams get Traefik's own writer. Ours and tighter take more time.
 	Headers string `json:"headers,omitempty"`
 
 	// IPStrategy defines {client_ip}, as in Traefik's own sourceCriterion. Default:

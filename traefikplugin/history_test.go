@@ -52,6 +52,47 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 	}
 }
 
+// The metrics say of each request whether a lease or the database decided it, and refusals are counted, also if
+// the audit log has refusals only.
+func TestTheMetricsSayWhatDecided(t *testing.T) {
+	const passed, refused = 40, 25
+	dsn := cluster.Open(t)
+	r := newRegistry(100 * time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	var next served
+	handlers := make([]*handler, 2)
+	for i, limit := range []string{"1000000 1h", "1 1h"} {
+		c := valid()
+		c.DSN, c.Prefix, c.Limit, c.Timeout, c.OnError, c.Audit, c.Lease = dsn, limit, limit, "30s", "deny", "denied", "5%"
+		handlers[i] = open(t, ctx, r, &next, c)
+	}
+	for range passed {
+		ask(handlers[0])
+	}
+	for range refused + 1 {
+		ask(handlers[1])
+	}
+	pool := handlers[0].pool
+	r.mu.Lock()
+	pool.longest = 0 // no request waits
+	r.mu.Unlock()
+	cancel()
+	for until := time.Now().Add(20 * time.Second); !isClosed(pool); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("the pool was not closed")
+		}
+	}
+	conn := cluster.Watch(t, t.Context(), dsn)
+	defer conn.Close(t.Context())
+	var allowed, decided, limited, audited int
+	err := conn.QueryRow(t.Context(), `SELECT sum(allowed), sum(from_lease + from_database) FILTER (WHERE limited = 0), sum(limited), (SELECT sum(count) FROM rate_limit_audit)
+		FROM rate_limit_metrics WHERE granularity = 'minute'`).Scan(&allowed, &decided, &limited, &audited)
+	if err != nil || allowed != passed+1 || decided != passed || limited != refused || audited != refused {
+		t.Errorf("%d passed, %d of them decided by a lease or by the database, %d refused, %d in the audit log; want %d, %d, %d, %d; %v", allowed, decided, limited, audited,
+			passed+1, passed, refused, refused, err)
+	}
+}
+
 // A secret in the path or in the host is not recorded.
 func TestSecretsAreNotRecorded(t *testing.T) {
 	for name, c := range map[string]struct {

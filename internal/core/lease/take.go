@@ -136,8 +136,9 @@ func spare(l *Lease, now int64) {
 }
 
 // Extend sets Spare to more than a cost, if the lease holds so much. It asks for a renewal as use does,
-// and Keep sends that for many leases at once: with a batch for the request itself, a leased request in
-// Traefik takes 1.3 times the processor time if there are 1,000 busy keys. The caller holds the shard's mutex.
+// and Maintain sends that for many leases at once: with a batch for the request itself, a leased request in
+// Traefik has 300 allocations instead of 240 if each key has 13 requests a second. The caller holds the
+// shard's mutex.
 func Extend(t *Set, s *Shard, l *Lease, cost int64) bool {
 	now := Now(t)
 	settle(t, s, l, now)

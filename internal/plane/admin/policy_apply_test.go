@@ -137,7 +137,7 @@ func TestAPolicyThatCannotBeIsRefusedAsAWhole(t *testing.T) {
 		{rule("    status: 99999999999\n"), []string{`rule "x": status: "99999999999": must be 400 to 599`}},
 		{rule("    tiers: [fre]\n"), []string{`line 6: rule "x": tiers: 'fre': must be in the section tiers, or in rate_limit_tiers`}},
 		{rule("    paths: [/a//b]\n"), []string{`rule "x": paths: "/a//b": must be `}},
-		{rule("    family: plan\n    priority: 700\n"), []string{"of a family must have different priorities", "(plan, 700)"}},
+		{rule("    family: plan\n    priority: 700\n"), []string{`line 6: rule "x": priority: "700": must be another than that of the rule "free", which is of the same family`}},
 		{"rules:\n  - name: x\n    action: block\n    methods: [" + manyMethods + "]", []string{`line 2: rule "x": methods: `, "must be one of at most 64 methods in all rules"}},
 		{"rules:\n  - name: x\n    limits: [{name: l, events: 1, per: 1s, burst: 3}]", []string{`line 3: limit "x/l": burst needs token bucket or gcra`}},
 		{"rules:\n  - name: x\n    limits: [{name: l, events: 1}]", []string{`limit "x/l": exactly one of per and calendar must be given`}},

@@ -201,6 +201,9 @@ func (d *Database) makeChanges(ctx context.Context, plan *PolicyPlan) error {
 		if err := d.changeRows(ctx, plan.Changes); err != nil {
 			return err
 		}
+		if err := d.differentPriorities(ctx, rules); err != nil {
+			return err
+		}
 		// What waits for the end of the transaction is checked now.
 		if _, err := d.execute(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
 			return err
@@ -218,6 +221,21 @@ func (d *Database) makeChanges(ctx context.Context, plan *PolicyPlan) error {
 		}
 		return err
 	})
+}
+
+// differentPriorities returns an error if a rule of a file, which has changed, has the family and the priority of another
+// rule. The constraint would not name them.
+func (d *Database) differentPriorities(ctx context.Context, changed map[string]*policyfile.Difference) error {
+	same, err := row[struct {
+		Rule, Other string
+		Priority    int64
+	}](ctx, d, `SELECT r.name, o.name, r.priority FROM rate_limit_rules r JOIN rate_limit_rules o ON o.family = r.family AND o.priority = r.priority AND o.name <> r.name
+WHERE r.name = ANY ($1::text[]) ORDER BY r.name, o.name LIMIT 1`, sortedKeys(changed))
+	if err != nil || same == nil {
+		return err
+	}
+	c := changed[same.Rule]
+	return policyfile.Tables[c.Table].About(c.Row, &ratelimit.FieldError{Field: "priority", Value: fmt.Sprint(same.Priority), Want: fmt.Sprintf("another than that of the rule %q, which is of the same family", same.Other)})
 }
 
 // changeRows makes changes. An override and its limit must suit each other after each statement, so

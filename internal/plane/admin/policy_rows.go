@@ -114,7 +114,7 @@ func isRowSQL(t *policyfile.Table) string {
 	return strings.Join(all, " AND ")
 }
 
-func sortedKeys(of map[string]string) []string {
+func sortedKeys[V any](of map[string]V) []string {
 	var all []string
 	for key := range of {
 		all = append(all, key)

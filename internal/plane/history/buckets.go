@@ -2,6 +2,7 @@ package history
 
 import (
 	"math"
+	"sort"
 	"time"
 )
 
@@ -9,18 +10,18 @@ import (
 // several proxies and minutes can be added, and the value of a bucket is wrong by 2 % at most.
 const maxBuckets = 512
 
-// bucketsPerE is how many buckets there are to a growth by e: 1 / ln 1.04.
-const bucketsPerE = 25.496731691028337
+// bucketEnds are the longest latencies of the buckets, in nanoseconds.
+var bucketEnds = makeBucketEnds()
+
+func makeBucketEnds() []float64 {
+	ends := make([]float64, maxBuckets)
+	for i := range ends {
+		ends[i] = 1000 * math.Pow(1.04, float64(i))
+	}
+	ends[maxBuckets-1] = math.Inf(1)
+	return ends
+}
 
 // BucketOf returns the number of a latency's bucket. Bucket 0 is up to 1 µs, and bucket i from
 // 1.04^(i-1), excluded, to 1.04^i µs, up to bucket 511.
-func BucketOf(d time.Duration) int {
-	if d <= time.Microsecond {
-		return 0
-	}
-	i := int(math.Ceil(math.Log(float64(d)/1000) * bucketsPerE))
-	if i >= maxBuckets {
-		return maxBuckets - 1
-	}
-	return i
-}
+func BucketOf(d time.Duration) int { return sort.SearchFloat64s(bucketEnds, float64(d)) }

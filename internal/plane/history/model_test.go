@@ -118,6 +118,25 @@ func someRecord(t *rapid.T) history.Record {
 	return r
 }
 
+// addSome adds a record, or several of one moment as the interpreted plugin does.
+func addSome(t *rapid.T, w *history.Writer) []history.Record {
+	records := []history.Record{someRecord(t)}
+	if records[0].Outcome > history.Limited || records[0].Audit.Level == history.AuditAll {
+		history.Add(w, &records[0])
+		return records
+	}
+	for range rapid.IntRange(0, 4).Draw(t, "more") {
+		r := someRecord(t)
+		r.Time, r.Audit = records[0].Time, records[0].Audit
+		r.Outcome = r.Outcome % (history.Limited + 1)
+		records = append(records, r)
+	}
+	for _, i := range history.AddCounted(w, records) {
+		history.Add(w, &records[i])
+	}
+	return records
+}
+
 // TestTheTablesAddUpToTheRequests: over midnight, with refusals merged, by two Writers.
 func TestTheTablesAddUpToTheRequests(t *testing.T) {
 	s := newSite(t)
@@ -131,12 +150,12 @@ func TestTheTablesAddUpToTheRequests(t *testing.T) {
 		n := rapid.IntRange(0, 60).Draw(rt, "records")
 		for i := 0; i < n; i++ {
 			w := writers[rapid.IntRange(0, 1).Draw(rt, "writer")]
-			r := someRecord(rt)
-			history.Add(w, &r)
-			if r.User == "" {
-				r.User = "-"
+			for _, r := range addSome(rt, w) {
+				if r.User == "" {
+					r.User = "-"
+				}
+				m.add(&r)
 			}
-			m.add(&r)
 			if rapid.IntRange(0, 20).Draw(rt, "flush") == 0 {
 				flush(t, w)
 			}
