@@ -101,8 +101,9 @@ func (h *Handler) addHits(r *http.Request, repl *caddy.Replacer, hits *requestHi
 // take takes the hits of a request that came at a time.
 func (h *Handler) take(hits *requestHits, asked time.Time) edge.Outcome {
 	decider := h.decider
-	if h.policy != nil {
-		decider.Timeout = max(decider.Timeout-time.Since(asked), time.Millisecond) // refusals that are known need no more
+	// Requests with one timeout share batches. So only a policy that took long shortens it.
+	if spent := time.Since(asked); h.policy != nil && spent > decider.Timeout/10 {
+		decider.Timeout = max(decider.Timeout-spent, time.Millisecond) // refusals that are known need no more
 	}
 	// The request's context is not used: a client that closes its connection must not
 	// fail the batch that its request is in. The timeout bounds the wait.

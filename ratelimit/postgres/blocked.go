@@ -34,7 +34,7 @@ type blocked struct {
 
 	// A batch may be about to remember a refusal when the row is cleared. So each batch and
 	// each clearing of a row has a number, in the order in which they begin. cleared has the
-	// number of the last clearing, by a hash of the row: a batch does not add a row that may
+	// number of the last clearing, by a hash of the key: a batch does not add a row that may
 	// have been cleared after the batch began.
 	sequence int64 // the last number; atomic
 	cleared  [256]int64

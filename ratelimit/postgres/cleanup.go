@@ -39,8 +39,8 @@ type cleaner struct {
 	next    time.Time // when the next prefix is due
 }
 
-// after cleans up after the statements of a plan. Its callers call it with the probability
-// that the cleaner has.
+// after cleans up after the statements of a plan. The callers draw a random number, and call it with
+// the probability of the cleaner.
 func (c *cleaner) after(p *plan) {
 	var due []*Statement
 	for _, stage := range p.stages {

@@ -136,8 +136,7 @@ func decideGranted(requests []*request) {
 	}
 }
 
-// clearRefunded forgets that rows were used up to which a request gave, or may have given,
-// quota back.
+// clearRefunded forgets the known refusals of rows to which a request gave quota back, or may have.
 func (d *dispatch) clearRefunded(r *request) {
 	c := r.call
 	for i := range c.Hits {

@@ -31,8 +31,8 @@ type entry struct {
 	n     int64
 	cost  int64
 
-	// Of leases: how many of n are a surplus for a lease, or the claim of a refund of leased
-	// units.
+	// Of leases: ask is the charge for a lease, which is part of n, or nil. claim is that of units
+	// that are given back, or 0.
 	ask   *lease.Ask
 	claim int64
 
@@ -46,8 +46,8 @@ type entry struct {
 	err      error
 }
 
-// position says what decides a hit: it is the nth of an entry's equal hits. For a refund
-// the entry is the look that follows it, and refund the entry of the refund.
+// position says what decides a hit: the hit is number nth of the equal hits of its entry. For a refund,
+// entry is the look that follows it, and refund is its own entry.
 type position struct {
 	entry  *entry
 	nth    int64

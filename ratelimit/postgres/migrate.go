@@ -138,8 +138,8 @@ func (t *tables) migrate() error {
 	defer cancel()
 	now, err := t.inspect(ctx)
 	if err == nil && !now.counters && !now.restoring && t.had {
-		// A restore drops the tables, and makes them a moment later. In between nothing is
-		// there that tells of it: nothing must tell of it twice.
+		// A restore drops the tables, and makes them a moment later. In between, nothing in the database
+		// shows the restore. So two inspections must find neither tables nor a restore.
 		sleep(ctx, restoreWait)
 		now, err = t.inspect(ctx)
 	}

@@ -121,7 +121,7 @@ func addUnusual(p *plan, c *batch.Call, h *ratelimit.Hit) position {
 	case c.Reset:
 		return add(p, reset, h.Limit, rowOf(h), 0)
 	case h.Cost < 0:
-		// Many refunds on one row are one, and each is told what all of them leave: two
+		// Refunds on one row are added up in one entry, and one look after it gives the decision of all: two
 		// statements for each of them would take too long.
 		if before := p.latest[rowOf(h)]; before != nil && before.refund != nil && before.view.Limit.Equal(h.Limit) {
 			before.refund.cost = addRefund(before.refund.cost, algorithm.Refunded(h))

@@ -22,7 +22,7 @@ import (
 // of time (down is nil, probing is true); down (down is set, probing is true). A failed
 // connection leads to down at once. A failed probe leads from suspected to down. An answer
 // to a batch leads from down to suspected, an answer to a probe from any state to answering.
-// No failure leads anywhere if the database has answered another batch meanwhile: then only
+// A failure changes no state if the database has answered another batch since the call began: then only
 // that connection has failed, or there was none for the batch or the probe.
 type server struct {
 	db      DB

@@ -71,9 +71,9 @@ SELECT u.slot, 0::bigint, (SELECT now FROM clock), {returned}
 FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN LATERAL (SELECT * ` + findSQL + `) r ON true`
 )
 
-// blankSQL begins a statement that changes the rows of keys. A key without a row gets a row that
-// means no row, for the npm library too: its window ended long ago, whatever the limit, and the
-// next cleanup deletes it.
+// blankSQL begins a statement that changes the rows of keys. For a key without a row it inserts
+// a blank one. A blank row decides like no row, for the npm library too: its window ended long ago, whatever
+// the limit. The next cleanup deletes it.
 const blankSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slot, count, prev_count, window_start, expires_at)
 SELECT i.prefix, i.key, i.slot, 0, 0, timestamptz '1800-01-01Z', timestamptz '1800-01-01Z'

@@ -14,8 +14,8 @@ import (
 
 // Requests of several hits are charged all together or not at all. The takes of all such
 // requests of a batch travel in one pipeline with a single Sync: the server runs them in one
-// implicit transaction. A row that grants less than it was asked for sets a setting of the
-// transaction, and its last statement then fails on purpose, so the server undoes all of it. No lock is
+// implicit transaction. If a row grants less than it was asked for, its statement sets a setting of
+// the transaction. The last statement of the transaction then fails on purpose, so the server undoes all of it. No lock is
 // held across a round trip, and no other transaction ever sees a charge of a request that is
 // refused.
 //

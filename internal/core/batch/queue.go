@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Queue is where calls wait for the batch that decides them. Worker describes how batches
+// Queue is where calls wait for the batch that decides them. The type worker describes how batches
 // are formed.
 type Queue struct {
 	timeout    time.Duration
@@ -109,7 +109,7 @@ func Enter(q *Queue, c *Call) {
 // Timeout is for the whole wait of a call in the queue.
 func Timeout(q *Queue) time.Duration { return q.timeout }
 
-// Busy reports whether a worker is running.
+// Busy reports whether a worker runs, or is about to start.
 func Busy(q *Queue) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

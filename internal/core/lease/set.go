@@ -37,9 +37,9 @@ type Lease struct {
 	// ResetText is Reset in Unix seconds, rounded up, as a response header has it.
 	ResetText string
 
-	// Spare is how many units, first those of First, the interpreted plugin may use without a look at
-	// anything else, until SpareEnds of the lease clock; then Rest+Spare is what is
-	// left of the quota. settle counts what it has used, and spare sets them.
+	// The interpreted plugin may use Spare units until SpareEnds of the lease clock, without another
+	// check. Units of First go first. Rest+Spare is what is left of the quota. spare sets these fields,
+	// and settle counts what the plugin has used.
 	Spare, Rest int64
 	SpareEnds   time.Duration
 	spared      int64 // what Spare was
@@ -116,7 +116,7 @@ type Set struct {
 	Born   time.Time // when Now was 0
 
 	max             int64
-	most            int   // bounds wants and returns: further ones are not asked for, and lost
+	most            int   // the most wants, and the most returns: further wants are not asked for, further returns are lost
 	horizon         int64 // microseconds
 	clock           func() int64
 	maintain        func()

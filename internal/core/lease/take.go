@@ -135,7 +135,7 @@ func spare(l *Lease, now int64) {
 	l.Rest = rest - n
 }
 
-// Extend sets Spare to more than a cost, if the lease holds so much. It asks for a renewal as use does,
+// Extend sets Spare to a cost at least, if the lease holds so much. It asks for a renewal as use does,
 // and Maintain sends that for many leases at once: with a batch for the request itself, a leased request in
 // Traefik has 300 allocations instead of 240 if each key has 13 requests a second. The caller holds the
 // shard's mutex.

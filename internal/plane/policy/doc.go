@@ -36,8 +36,8 @@
 //
 // # Cost
 //
-// The index of a Snapshot has each rule once: under one of its paths, hosts, networks or tiers,
-// the one that the fewest other rules have. So Evaluate tries few of many selective rules.
+// The index of a Snapshot files each rule under one kind of condition: paths, hosts, networks or
+// tiers. The rule is filed under every value of that kind. The kind is the one with the fewest other rules. So Evaluate tries few of many selective rules.
 // With Options.Remember, a Snapshot also remembers which rules match by tier, method, host and
 // path. Evaluate allocates nothing where counters are of users. Measure it:
 //

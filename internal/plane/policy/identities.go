@@ -56,7 +56,7 @@ type Identities struct {
 // cached is an identity in the list.
 type cached struct {
 	name string
-	text string // the API key, if RememberKey was called; guarded by the owner's mu
+	text string // the API key, if rememberKey was called; guarded by the owner's mu
 	id   *Identity
 	at   int64  // when it was read, in microseconds
 	slot int    // in list

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// index finds the rules that may match a request. It has each rule once: under one of its
-// literal paths, hosts, networks and tiers, the one that the fewest other rules have. A bucket
+// index finds the rules that may match a request. Each rule is filed under one kind of condition
+// (literal paths, hosts, networks or tiers), under every value of that kind: the kind with the fewest
+// other rules. A bucket
 // is the indexes of rules in ruleSet.rules.
 type index struct {
 	// paths are by the part before the first wildcard. No such part has more than depth

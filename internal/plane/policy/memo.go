@@ -36,9 +36,8 @@ type matches struct {
 	timed      bool
 	begin, end int64
 
-	// direct is true if an address in no network and a plain identity have no influence. The
-	// fields below are then the verdict, except for the keys of the hits in byUser: these keys
-	// are the users.
+	// direct: for an address in no network and a plain identity, the fields below are the verdict. The
+	// key of each hit in byUser is the user.
 	direct  bool
 	simple  bool // see Verdict.Simple
 	rule    string

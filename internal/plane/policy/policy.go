@@ -227,8 +227,8 @@ func (p *Policy) Wrong() []Wrong {
 // not answer. What is remembered needs no database. A request that is refused
 // for every sender is not looked up.
 //
-// If a look-up fails, o is the verdict without it, see Verdict.Unread. There is an
-// error only if more could hold for the sender, and the request is not refused. Without rules,
+// If a look-up fails, o is the verdict without it, see Verdict.Unread. An error is returned only if
+// the request is not refused, and the verdict depends on the sender or not all bans are known. Without rules,
 // o is empty.
 func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Verdict) error {
 	set, _ := p.current.Load().(*Snapshot)

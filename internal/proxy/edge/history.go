@@ -95,8 +95,8 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 }
 
 // HideKeys hides API keys in the host and the path of a record: clients write them there. key is that
-// of the request, or "". It is hidden unless the policy does not know it, since then it is any text of
-// the client, which could hide what the client does. p is nil without a policy.
+// of the request, or "". It is hidden if the policy knows it, or could not look it up. An unknown key is
+// any text: hiding it would let a client hide what the client does. p is nil without a policy.
 func HideKeys(r *history.Record, o *Outcome, p *policy.Verdict, key string) {
 	known := p != nil && (p.KeyID != 0 || o.Err != nil || o.Reason == policy.KeyExpired || o.Reason == policy.KeyRevoked || o.Reason == policy.AmbiguousPath)
 	if !known {

@@ -64,8 +64,8 @@ func Paused(store ratelimit.Store) bool {
 	return ok && s.Paused()
 }
 
-// Lift changes the verdict on a request that a limit without a quota refuses, if limits are paused: the
-// policy does not refuse it then. It reports whether it does.
+// Lift withdraws a refusal by a limit without a quota while limits are paused. It reports whether it has
+// withdrawn one.
 func (p *ProxyPolicy) Lift(o *policy.Verdict) bool {
 	if o.Reason != policy.NoQuota || !Paused(p.bans.store) {
 		return false

@@ -142,8 +142,8 @@ func Prepare(store ratelimit.Store) {
 	}
 }
 
-// Answers reports whether the database of a store answers, as far as is known: a request
-// or the background has to find out that it does not.
+// Answers reports whether the database of a store answers. It is false only once a request or the
+// background has found that the database does not.
 func Answers(store ratelimit.Store) bool {
 	s, ok := store.(*postgres.Store)
 	return !ok || s.Unavailable() == nil

@@ -31,9 +31,9 @@ func readHeaderPolicy(to *Settings, text string) error {
 // ownNames are the names of OwnHeaders.
 var ownNames = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"}
 
-// RestoreHeaders removes the headers that an upstream has added to our own, or our own if
-// the policy says so. With BothHeaders it adds our own if they are missing. It is for the moment before
-// the headers are sent.
+// RestoreHeaders leaves one value of each header: ours, or with TighterHeaders the upstream's if that
+// has less remaining. With BothHeaders all values stay, and ours come first. It is called just before the
+// headers are sent.
 func RestoreHeaders(h http.Header, own OwnHeaders, policy HeaderPolicy) {
 	if policy == BothHeaders {
 		for i, value := range own {
