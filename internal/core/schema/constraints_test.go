@@ -117,7 +117,6 @@ var refusals = []struct{ constraint, sql string }{
 
 	{"rate_limit_audit:decision_must_be_allowed_limited_blocked_rejected_shadow_error", "CREATE TABLE day PARTITION OF rate_limit_audit FOR VALUES FROM (MINVALUE) TO (MAXVALUE);" +
 		"INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES (now(), 1, 1, 'denied', 'web', 'n')"},
-	{"rate_limit_metrics_sums_pkey", "INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region) VALUES ('day', '2026-01-01', '', '', '', ''), ('day', '2026-01-01', '', '', '', '')"},
 	{"rate_limit_metrics:granularity_must_be_minute_hour_or_day", "INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region) VALUES ('fortnight', '2026-01-01', '', '', '', '')"},
 	{"rate_limit_usage_pkey", "INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2026-01-01', 'ann', now()), ('2026-01-01', 'ann', now())"},
 	{"rate_limit_writers_pkey", "INSERT INTO rate_limit_writers (writer, node, batch) VALUES ('w', 'n', 1), ('w', 'n', 2)"},
@@ -151,7 +150,7 @@ func TestWrongRowsAreRefusedByName(t *testing.T) {
 	}
 	for _, name := range strings.Fields(s.text(`SELECT CASE WHEN c.conname LIKE 'rate\_limit\_%' THEN c.conname ELSE c.conrelid::regclass || ':' || c.conname END
 		FROM pg_constraint c WHERE c.conrelid::regclass::text LIKE 'rate\_limit\_%' AND c.contype NOT IN ('n', 't')
-		AND (c.conparentid <> 0 OR c.coninhcount = 0) AND c.conname NOT IN ('rate_limit_metrics_pkey', 'rate_limit_usage_hours_pkey')
+		AND (c.conparentid <> 0 OR c.coninhcount = 0)
 		AND c.conrelid::regclass::text NOT IN ('rate_limit_ephemeral', 'rate_limit_durable')`)) {
 		if !tested[name] {
 			t.Errorf("no command here breaks the constraint %s", name)

@@ -136,6 +136,9 @@ BEGIN
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
 	END LOOP;
 	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, $1::regclass);
+	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
+		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
+	END LOOP;
 	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass, space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
@@ -481,7 +484,8 @@ DECLARE
 BEGIN
 	IF old IS NOT NULL THEN
 		ALTER TABLE rate_limit_metrics RENAME TO rate_limit_metrics_sums;
-		ALTER INDEX rate_limit_metrics_pkey RENAME TO rate_limit_metrics_sums_pkey;
+		CREATE UNIQUE INDEX ON rate_limit_metrics_sums (granularity, time, prefix, host, route, region);
+		ALTER TABLE rate_limit_metrics_sums DROP CONSTRAINT rate_limit_metrics_pkey;
 		ALTER INDEX rate_limit_metrics_updated RENAME TO rate_limit_metrics_sums_granularity_updated_at_idx;
 		ALTER TABLE rate_limit_metrics_sums ADD COLUMN IF NOT EXISTS from_lease bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS from_database bigint NOT NULL DEFAULT 0;
 	END IF;
@@ -506,9 +510,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	updated_at  timestamptz NOT NULL DEFAULT now(),
 	from_lease    bigint NOT NULL DEFAULT 0,
 	from_database bigint NOT NULL DEFAULT 0,
-	CONSTRAINT rate_limit_metrics_pkey PRIMARY KEY (granularity, time, prefix, host, route, region),
 	CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
 ) PARTITION BY RANGE (granularity, time);
+-- No primary key: pg_restore --clean cannot drop those of partitions.
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (granularity, time, prefix, host, route, region);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
 COMMENT ON TABLE rate_limit_metrics IS 'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
 COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
@@ -543,6 +548,9 @@ BEGIN
 		CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
 	END IF;
 	sums := 'rate_limit_metrics_sums'::regclass;
+	-- Logical replication finds rows by it, as by a primary key.
+	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+		WHERE i.indrelid = sums AND i.indisunique);
 	-- A proxy whose clock is ahead has written minutes that are still to come.
 	first := greatest(first, (SELECT date_trunc('day', max(m.time) AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h' FROM rate_limit_metrics_sums m WHERE m.granularity = 'minute'));
 	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)', first);
@@ -589,9 +597,9 @@ CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
 	cost     bigint NOT NULL DEFAULT 0,
 	refused  bigint NOT NULL DEFAULT 0,
 	limited  bigint NOT NULL DEFAULT 0,
-	denied   bigint NOT NULL DEFAULT 0,
-	CONSTRAINT rate_limit_usage_hours_pkey PRIMARY KEY (user_id, hour, key_id)
+	denied   bigint NOT NULL DEFAULT 0
 ) PARTITION BY RANGE (hour);
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_usage_hours_key ON rate_limit_usage_hours (user_id, hour, key_id);
 COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says. Proxies of older versions write rate_limit_usage only.';
 COMMENT ON COLUMN rate_limit_usage_hours.hour IS 'When the hour begins.';
 COMMENT ON COLUMN rate_limit_usage_hours.user_id IS 'As in rate_limit_usage.';

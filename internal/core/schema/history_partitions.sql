@@ -50,6 +50,9 @@ BEGIN
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
 	END LOOP;
 	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, $1::regclass);
+	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
+		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
+	END LOOP;
 	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass, space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
