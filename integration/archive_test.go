@@ -288,7 +288,7 @@ func TestCtrlCEndsAnArchive(t *testing.T) {
 	}
 	waiting := false
 	for begin := time.Now(); !waiting && time.Since(begin) < time.Minute; time.Sleep(5 * time.Millisecond) {
-		if err := tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND application_name = 'caddy pg-ratelimit')").Scan(&waiting); err != nil {
+		if err := tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND mode = 'AccessShareLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))").Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}
 	}
