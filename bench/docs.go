@@ -54,7 +54,7 @@ func (b *bench) results(args []string) string {
 		first, _, _ := strings.Cut(complaint, "\n")
 		fmt.Fprintf(&out, "\n%s\n", first)
 	}
-	return regexp.MustCompile(`  +(\|)`).ReplaceAllString(out.String(), " $1") // a page needs no aligned columns
+	return regexp.MustCompile(` *(\|) *`).ReplaceAllString(out.String(), "$1") // a page needs no aligned columns
 }
 
 // ratioTo is the row's ratio to another one in a table, "" without one.
