@@ -54,8 +54,7 @@ type forgets struct {
 
 func newForgets(t *testing.T) *forgets {
 	t.Helper()
-	dsn := cluster.Open(t)
-	cluster.Execute(t, dsn, admin.MigrationSQL())
+	dsn := migrated(t)
 	cluster.Execute(t, dsn, persons)
 	db, err := admin.Open(context.Background(), dsn)
 	if err != nil {

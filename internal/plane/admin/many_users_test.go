@@ -11,8 +11,7 @@ import (
 // What lists of users and keys cost must grow with the list, and not with its product with the counters.
 func TestListsOfManyUsers(t *testing.T) {
 	ctx := context.Background()
-	dsn := cluster.Open(t)
-	cluster.Execute(t, dsn, admin.MigrationSQL())
+	dsn := migrated(t)
 	cluster.Execute(t, dsn, `INSERT INTO rate_limit_tiers (tier) VALUES ('free');
 		SELECT rate_limit_rule('plan', per_hour => 10), rate_limit_rule('each_key', count_by => '{key}', per_hour => 10);
 		INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, 5000) i;

@@ -25,15 +25,12 @@ type policyBench struct {
 func newPolicyBench(t testing.TB) *policyBench {
 	t.Helper()
 	ctx := context.Background()
-	dsn := cluster.Open(t)
+	dsn := migrated(t)
 	db, err := admin.Open(ctx, dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	if _, err := db.Migrate(ctx); err != nil {
-		t.Fatal(err)
-	}
 	conn := cluster.Connect(t, dsn)
 	t.Cleanup(func() { conn.Close(ctx) })
 	return &policyBench{t, db, conn}
