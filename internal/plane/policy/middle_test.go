@@ -28,7 +28,8 @@ type middle struct {
 var errDown = errors.New("connection refused")
 
 func (m *middle) Run(ctx context.Context, statements []*postgres.Statement) error {
-	identities := strings.Contains(statements[0].SQL, "rate_limit_api_keys k")
+	// The statement that reads all banned keys has no arguments.
+	identities := strings.Contains(statements[0].SQL, "rate_limit_api_keys k") && len(statements[0].Args) > 0
 	m.mu.Lock()
 	db, down, server, hold := m.db, m.down, m.server, m.hold
 	if identities {
