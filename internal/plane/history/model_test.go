@@ -128,7 +128,7 @@ func addSome(t *rapid.T, w *history.Writer) []history.Record {
 	for range rapid.IntRange(0, 4).Draw(t, "more") {
 		r := someRecord(t)
 		r.Time, r.Audit = records[0].Time, records[0].Audit
-		r.Outcome = r.Outcome % (history.Limited + 1)
+		r.Outcome %= history.Limited + 1
 		records = append(records, r)
 	}
 	for _, i := range history.AddCounted(w, records) {
