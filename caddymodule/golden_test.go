@@ -159,7 +159,7 @@ func TestWrongJSONIsRefused(t *testing.T) {
 		{`"prefix": "demo", "limit": "100 1m", "policy": {}, "ban": "1s after 10 refusals in 0s"`, `ban: "1s after 10 refusals in 0s": must be a ban such as`},
 		{`"audit": "most"`, `pg_ratelimit: audit: "most": must be off, denied, all, or sample`},
 		{`"zones": [{"prefix": "api", "limit": "5 1m", "audit": "sample 2"}]`, `zone "api": audit: "sample 2": must be off, denied, all, or sample`},
-		{`"prefix": "demo", "limits": "100 1m"`, `unknown field "limits"`},
+		{`"prefix": "demo", "limitt": "100 1m"`, `unknown field "limitt"`},
 	} {
 		t.Run(c.handler, func(t *testing.T) {
 			err := validate([]byte(`{"apps": {"http": {"servers": {"s": {"listen": [":8080"], "routes": [{"handle": [{"handler": "pg_ratelimit", ` + c.handler + `}]}]}}}}}`))

@@ -75,6 +75,22 @@ type Handler struct {
 	// tell of less remaining (`tighter`), or all of them (`both`). Default: `auto`.
 	Headers string `json:"headers,omitempty"`
 
+	// Which fields of a response describe the limits: `X-RateLimit-*` (`x`),
+	// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11
+	// (`ietf`), or all of them (`x ietf`). Default: `x`.
+	Fields string `json:"fields,omitempty"`
+
+	// Networks and addresses whose requests pass all limits here, uncounted, such as
+	// `10.0.0.0/8 192.0.2.7`. The address is the client's, which honours
+	// `trusted_proxies`. The rules of a policy apply. Default: none.
+	Exempt string `json:"exempt,omitempty"`
+
+	// The name of a header and a secret of 16 characters or more. Requests with the
+	// secret in the header pass all limits here, uncounted. The upstream does not get
+	// the header. Use a placeholder such as `X-Internal {env.SECRET}`: Caddy's admin
+	// API shows the text. Default: none.
+	ExemptHeader string `json:"exempt_header,omitempty"`
+
 	// Further limits on the same request: it passes if all limits that match it
 	// have room, and is charged to all of them or to none.
 	Zones []*Zone `json:"zones,omitempty"`
@@ -92,6 +108,9 @@ type Handler struct {
 	recorder       *recorder       // nil without
 	duration       prometheus.Observer
 	headers        edge.HeaderPolicy
+	fields         edge.Fields
+	exempt         *edge.Exempt // nil if no request is
+	exemptSettings edge.ExemptSettings
 	hasErrorRoutes bool // of a subroute around the handler
 }
 
@@ -127,6 +146,10 @@ func (h *Handler) provision(ctx caddy.Context) error {
 			return fmt.Errorf("%s: match: %w", z.name(i), err)
 		}
 	}
+	var err error
+	if h.exempt, err = h.exemptSettings.Compile(func(text string) (string, error) { return caddy.NewReplacer().ReplaceOrErr(text, true, true) }); err != nil {
+		return err
+	}
 	loaded, err := ctx.App("pg_ratelimit")
 	if err != nil {
 		return err
@@ -147,7 +170,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		return err
 	}
 	for _, z := range h.zones {
-		z.counters = app.metrics.counters(z.limit.Prefix, h.store)
+		z.counters = app.metrics.counters(z, h.store)
 		for _, warning := range edge.Warnings(z.limit, z.cost) {
 			h.logger.Warn(warning.Field+" "+warning.Text, zap.String("prefix", z.limit.Prefix))
 		}
@@ -162,7 +185,8 @@ func (h *Handler) compile() error {
 	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(h), &read); err != nil {
 		return err
 	}
-	h.decider.Timeout, h.decider.OnError, h.headers = read.Timeout, read.OnError, read.Headers
+	h.decider.Timeout, h.decider.OnError, h.headers, h.fields = read.Timeout, read.OnError, read.Headers, read.Fields
+	h.exemptSettings = read.Exempt
 	if _, err := edge.ParseAudit(h.Audit, history.Audit{}); err != nil {
 		return err
 	}
@@ -173,7 +197,7 @@ func (h *Handler) compile() error {
 			return fmt.Errorf("policy: %w", err)
 		}
 	}
-	if len(h.Zones) > 0 && h.isSet() && h.Limit == "" {
+	if len(h.Zones) > 0 && h.isSet() && h.Limit == "" && h.Limits == "" {
 		return edge.LimitMissing(h.Prefix, h.Key)
 	}
 	if h.isSet() || len(h.Zones) == 0 && h.Policy == nil {
@@ -204,7 +228,7 @@ func (h *Handler) addZone(s *LimitSettings) error {
 	case err != nil:
 		return err
 	case h.policy != nil:
-		z.secret = z.secret || s.HashKey == nil && h.policy.hasKey(z.key.text)
+		z.key.markSecret(func(k *key) bool { return s.HashKey == nil && h.policy.hasKey(k.text) })
 		err = edge.CheckPolicyRows(z.limit)
 	case z.ban != nil:
 		err = edge.BanNeedsPolicy(s.Ban)

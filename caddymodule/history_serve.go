@@ -127,8 +127,6 @@ func (r *recorder) record(h *Handler, req *http.Request, repl *caddy.Replacer, h
 	edge.HideKeys(record, outcome, said, key)
 	edge.SetRecord(record, outcome, hits.hits, hits.decisions, said)
 	history.Add(r.writer, record)
-	if said != nil {
-		edge.AddShadows(r.writer, record, outcome, hits.hits, hits.decisions, said)
-	}
+	edge.AddShadows(r.writer, record, outcome, hits.hits, hits.decisions, &hits.policy)
 	*record = history.Record{}
 }

@@ -19,14 +19,43 @@ const clientIP = "{http.vars." + caddyhttp.ClientIPVarKey + "}"
 // key is what a limit counts together.
 type key struct {
 	template
-	ipv4 int // how many bits of an address count
-	ipv6 int
+	ipv4   int // how many bits of an address count
+	ipv6   int
+	secret bool
+
+	alternatives []key // nil without; else template is for the configuration alone
 }
 
 // newKey reads text. "" is the client's address. Errors are *ratelimit.FieldError.
-func newKey(configured string) (key, error) {
+func newKey(configured string, read *edge.ConfiguredLimit) (key, error) {
 	t, err := parseTemplate("key", cmp.Or(configured, clientIP))
-	return key{template: t}, err
+	k := key{template: t, ipv4: read.IPv4, ipv6: read.IPv6}
+	for _, text := range read.Alternatives {
+		one := key{ipv4: k.ipv4, ipv6: k.ipv6}
+		if one.template, err = parseTemplate("key", text); err != nil {
+			return k, err
+		}
+		k.alternatives = append(k.alternatives, one)
+	}
+	return k, err
+}
+
+// markSecret makes the key a secret if it is one. Of alternatives, each may be one.
+func (k *key) markSecret(isSecret func(*key) bool) {
+	k.secret = k.secret || isSecret(k)
+	for i := range k.alternatives {
+		k.alternatives[i].markSecret(isSecret)
+	}
+}
+
+// choose returns the key of a request for a key with alternatives, and whether it is a secret.
+func (k *key) choose(r *http.Request, repl *caddy.Replacer) (text string, secret bool) {
+	for i := range k.alternatives {
+		if text = k.alternatives[i].of(r, repl); text != "" {
+			return edge.AlternativeKey(i, text), k.alternatives[i].secret
+		}
+	}
+	return "", false
 }
 
 // of returns the key of a request. A client's address and a single placeholder are looked up

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -117,7 +118,7 @@ func TestKnownPlaceholders(t *testing.T) {
 		"{uri}", "{query}", "{query.x}", "{header.X}", "{cookie.x}", "{scheme}", "{uuid}", "{orig_uri}", "{vars.tenant}", "{http.auth.user.id}", "{tls_client_subject}",
 		"{http.request.local.port}", "{http.request.remote.host/24,64}", "{http.regexp.x.1}", "{my.map}", "{env.NAME}", "{system.hostname}", "{http.request.body}",
 	} {
-		if _, err := newKey(text); err != nil {
+		if _, err := newKey(text, new(edge.ConfiguredLimit)); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -15,6 +15,8 @@ type LimitSettings struct {
 
 	// What is counted together: requests with the same key share the quota.
 	// Text with placeholders. All requests with an empty key share one quota.
+	// Of alternatives, as in `{http.request.header.X-Api-Key} | {client_ip}`, the
+	// first that is not empty is the key, stored with its number before it.
 	// Default: `{http.vars.client_ip}`, the client's address, which honours
 	// `trusted_proxies`.
 	Key string `json:"key,omitempty"`
@@ -32,6 +34,12 @@ type LimitSettings struct {
 	// `10000 1d calendar` or `10000 1mo calendar Europe/Berlin`. The default
 	// time zone is UTC. Required.
 	Limit string `json:"limit,omitempty"`
+
+	// Instead of `limit`: a limit for each value of a placeholder, and one for all
+	// other values, such as `{http.request.header.X-Plan} gold 1000 1m, free 10 1m,
+	// default 5 1m`. The limits are for the same time, and a key has one counter
+	// for all of them. Default: none.
+	Limits string `json:"limits,omitempty"`
 
 	// The most that may pass at once, for `token_bucket` and `gcra`. Default:
 	// the limit's events. No other algorithm has a burst.
@@ -93,6 +101,10 @@ type LimitSettings struct {
 	// counts. A value other than `off` turns the history on, which needs Postgres.
 	// Default: `denied` if the app `pg_ratelimit` has a `history`, else `off`.
 	Audit string `json:"audit,omitempty"`
+
+	// `enforce`, `shadow` (count, report what it would have refused, and refuse
+	// nothing) or `off`. Default: `enforce`.
+	Mode string `json:"mode,omitempty"`
 }
 
 // isSet reports whether there is any setting of a limit. A handler with zones may have no
@@ -110,18 +122,23 @@ func (r *LimitSettings) compile() (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
-	z := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ban: read.Ban}
-	if z.key, err = newKey(r.Key); err != nil {
+	z := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ban: read.Ban, mode: read.Mode}
+	if z.key, err = newKey(r.Key, read); err != nil {
 		return nil, err
 	}
 	if z.costText, err = parseTemplate("cost", r.Cost); err != nil {
 		return nil, err
 	}
-	z.key.ipv4, z.key.ipv6 = read.IPv4, read.IPv6
-	z.secret = z.key.hasCredential()
-	if read.HashKey != nil {
-		z.secret = *read.HashKey
+	if z.by, err = parseTemplate("limits", read.By); err != nil {
+		return nil, err
 	}
+	z.byValue = read.ByValue
+	z.key.markSecret(func(k *key) bool {
+		if read.HashKey != nil {
+			return *read.HashKey
+		}
+		return k.hasCredential()
+	})
 	return z, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -37,7 +38,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 	}
 	m := &metrics{
 		decisions: vec("decisions_total", "Requests by limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused "+
-			"by this limit), error_passed and error_refused (no decision was possible, and the request passed or was refused), paused (limits are paused). "+
+			"by this limit), would_allow and would_deny (of a limit in the mode shadow), error_passed and error_refused (no decision was possible, and the request passed or was refused), paused (limits are paused). "+
 			"source: postgres, blocked (known to be used up), lease (units charged in advance), memory (dsn memory) or none (no decision).",
 			"prefix", "outcome", "source"),
 		blocked: vec("blocked_total", "Requests of those denied that were refused without asking the database.", "prefix"),
@@ -69,6 +70,7 @@ type counters struct {
 	allowed, denied           bySource
 	errorPassed, errorRefused prometheus.Counter
 	blocked, leased, paused   prometheus.Counter
+	wouldAllow, wouldDeny     bySource // of a limit in the mode shadow
 }
 
 // bySource are the counters of one outcome, by the source of the decision.
@@ -96,7 +98,12 @@ func (c *bySource) inc(s ratelimit.Source) {
 }
 
 // counters returns the counters of a limit on a store.
-func (m *metrics) counters(prefix string, s *store) counters {
+func (m *metrics) counters(z *zone, s *store) counters {
+	prefix := z.limit.Prefix
+	if z.mode == policy.Shadow {
+		return counters{wouldAllow: expect(m.decisions, prefix, "would_allow"), wouldDeny: expect(m.decisions, prefix, "would_deny"),
+			paused: m.decisions.WithLabelValues(prefix, "paused", noSource)}
+	}
 	c := counters{
 		errorPassed:  m.decisions.WithLabelValues(prefix, "error_passed", noSource),
 		errorRefused: m.decisions.WithLabelValues(prefix, "error_refused", noSource),

@@ -16,8 +16,9 @@ import (
 // have removed. There is at most one for a request. Several handlers share it.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	own     edge.OwnHeaders
-	overage int64 // X-RateLimit-Overage; 0 is none
+	own     edge.OwnHeaders // or nil
+	fields  *edge.OwnFields // or nil
+	overage int64           // X-RateLimit-Overage; 0 is none
 	policy  edge.HeaderPolicy
 	informs bool // there was an informational response
 	wrote   bool // the final headers
@@ -42,6 +43,9 @@ func (w *responseWriter) WriteHeader(status int) {
 	if !w.wrote {
 		if w.informs || w.policy != edge.BothHeaders {
 			edge.RestoreHeaders(w.Header(), w.own, w.policy)
+			if w.fields != nil {
+				edge.RestoreFields(w.Header(), w.fields, w.policy)
+			}
 		}
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			edge.SetOverage(w.Header(), w.overage)

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -34,6 +35,7 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 	hits := freeRequestHits.Get().(*requestHits)
 	defer hits.release()
 	asked := time.Now()
+	exempt := h.exempt != nil && h.exempt.IsExempt(r.Header, clientAddress(r))
 	var outcome edge.Outcome
 	if h.policy != nil {
 		outcome = h.policy.askPolicy(h, r, repl, hits)
@@ -41,7 +43,7 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 	}
 	failure := outcome.Err // of the policy
 	if outcome.Status == 0 {
-		if err := h.addHits(r, repl, hits); err != nil {
+		if err := h.addHits(r, repl, hits, exempt); err != nil {
 			return nil, err
 		}
 		if len(hits.hits) > 0 {
@@ -58,13 +60,15 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 		h.recorder.record(h, r, repl, hits, &outcome, asked)
 	}
 	if outcome.Status != 0 {
-		h.setHeaders(w, &outcome)
+		h.setHeaders(w, hits, &outcome, h.fields)
 		return nil, h.refuse(w, r, repl, hits, &outcome)
 	}
-	if outcome.Decision != nil && !edge.HasLessRemaining(w.Header(), outcome.Decision.Remaining) {
-		w = h.setHeaders(w, &outcome)
+	if outcome.Decision != nil {
+		fields := h.fields
+		fields.X = fields.X && !edge.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
+		w = h.setHeaders(w, hits, &outcome, fields)
 	}
-	if outcome.Overage > 0 {
+	if outcome.Overage > 0 && h.fields.X {
 		edge.SetOverage(w.Header(), outcome.Overage)
 		if changes := responseWriterIn(w); changes != nil {
 			changes.overage = outcome.Overage
@@ -73,14 +77,18 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 	return w, nil
 }
 
-// addHits adds the hits of a request: those of the zones that match it, and those of the policy.
-func (h *Handler) addHits(r *http.Request, repl *caddy.Replacer, hits *requestHits) error {
+// addHits adds the hits of a request: those of the zones that match it, unless it is exempt, and those of the
+// policy.
+func (h *Handler) addHits(r *http.Request, repl *caddy.Replacer, hits *requestHits, exempt bool) error {
 	for _, z := range h.zones {
+		if exempt {
+			break
+		}
 		matches, err := z.matchers.AnyMatchWithError(r)
 		if err != nil {
 			return err
 		}
-		if !matches {
+		if !matches || z.mode == policy.Off {
 			continue
 		}
 		hit := z.hit(r, repl)
@@ -115,9 +123,9 @@ func (h *Handler) take(hits *requestHits, asked time.Time) edge.Outcome {
 
 // setHeaders sets the headers of a response. It returns the writer for the rest of the
 // response, see Handler.Headers.
-func (h *Handler) setHeaders(w http.ResponseWriter, outcome *edge.Outcome) http.ResponseWriter {
-	own := edge.SetHeaders(w.Header(), outcome)
-	if own == nil {
+func (h *Handler) setHeaders(w http.ResponseWriter, hits *requestHits, outcome *edge.Outcome, fields edge.Fields) http.ResponseWriter {
+	own, ownFields := edge.SetFields(w.Header(), fields, outcome, hits.hits, hits.decisions)
+	if own == nil && ownFields == nil {
 		return w
 	}
 	changes := responseWriterIn(w)
@@ -132,7 +140,12 @@ func (h *Handler) setHeaders(w http.ResponseWriter, outcome *edge.Outcome) http.
 		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, policy: h.headers}
 		w = changes
 	}
-	changes.own = own
+	if own != nil {
+		changes.own = own
+	}
+	if ownFields != nil {
+		changes.fields = ownFields
+	}
 	return w
 }
 
@@ -143,7 +156,9 @@ func (h *Handler) count(hits *requestHits, outcome *edge.Outcome) {
 	}
 	if outcome.Err != nil {
 		for _, z := range hits.zones {
-			if outcome.Status == 0 {
+			if z.mode == policy.Shadow {
+				continue
+			} else if outcome.Status == 0 {
 				z.counters.errorPassed.Inc()
 			} else {
 				z.counters.errorRefused.Inc()
@@ -162,7 +177,9 @@ func (h *Handler) count(hits *requestHits, outcome *edge.Outcome) {
 		h.logger.Info("the database answers again")
 	}
 	for i, z := range hits.zones {
-		if outcome.Status == 0 {
+		if z.mode == policy.Shadow {
+			h.countShadow(z, &hits.hits[i], &hits.decisions[i])
+		} else if outcome.Status == 0 {
 			z.counters.allowed.inc(hits.decisions[i].Source)
 			if hits.decisions[i].Source == ratelimit.FromLease {
 				z.counters.leased.Inc()
@@ -181,6 +198,20 @@ func (h *Handler) count(hits *requestHits, outcome *edge.Outcome) {
 		hit, d := &hits.hits[outcome.Hit], outcome.Decision
 		entry.Write(zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()), zap.Int64("cost", hit.Cost),
 			zap.Int64("limit", d.Limit), zap.Int64("remaining", d.Remaining), zap.Duration("retry_after", d.RetryAfter))
+	}
+}
+
+// countShadow counts and logs the decision on a limit in the mode shadow.
+func (h *Handler) countShadow(z *zone, hit *ratelimit.Hit, d *ratelimit.Decision) {
+	switch {
+	case d.Source == ratelimit.Undecided:
+	case d.Allowed:
+		z.counters.wouldAllow.inc(d.Source)
+	default:
+		z.counters.wouldDeny.inc(d.Source)
+		if entry := h.logger.Check(zapcore.DebugLevel, "a limit in the mode shadow would have refused"); entry != nil {
+			entry.Write(zap.String("prefix", z.limit.Prefix), zap.String("key", hit.StoredKey()), zap.Int64("limit", d.Limit), zap.Duration("retry_after", d.RetryAfter))
+		}
 	}
 }
 

@@ -222,7 +222,7 @@ func newHandler(tb testing.TB, rules ...LimitSettings) *Handler {
 	}
 	h.duration = m.duration
 	for _, z := range h.zones {
-		z.counters = m.counters(z.limit.Prefix, h.store)
+		z.counters = m.counters(z, h.store)
 	}
 	return h
 }

@@ -51,10 +51,12 @@ type zone struct {
 	key      key
 	cost     int64 // 0 if costText gives it
 	costText template
-	minCost  int64 // the least that costText gives
-	secret   bool
+	minCost  int64            // the least that costText gives
 	ban      *policy.BanAfter // nil if refusals lead to none
 	audit    history.Audit
+	mode     policy.Mode
+	byValue  map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
+	by       template
 	counters counters
 	empty    atomic.Bool // the log has a warning that the key was empty
 }
@@ -66,7 +68,17 @@ func (z *zone) row() edge.LimitRows {
 
 // hit is what a request is charged in the zone.
 func (z *zone) hit(r *http.Request, repl *caddy.Replacer) ratelimit.Hit {
-	hit := ratelimit.Hit{Limit: z.limit, Key: z.key.of(r, repl), Cost: z.cost, Secret: z.secret}
+	hit := ratelimit.Hit{Limit: z.limit, Cost: z.cost, Secret: z.key.secret, Apart: z.mode == policy.Shadow}
+	if z.key.alternatives == nil {
+		hit.Key = z.key.of(r, repl)
+	} else {
+		hit.Key, hit.Secret = z.key.choose(r, repl)
+	}
+	if z.byValue != nil {
+		if limit := z.byValue[z.by.of(repl)]; limit != nil {
+			hit.Limit = limit
+		}
+	}
 	if hit.Cost == 0 {
 		edge.SetCost(&hit, z.costText.of(repl), z.minCost)
 	}

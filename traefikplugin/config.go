@@ -76,13 +76,27 @@ type Config struct {
 	// other upstreams get Traefik's own writer. Ours and tighter take more time.
 	Headers string `json:"headers,omitempty"`
 
+	// Fields says which fields of a response describe the limits: X-RateLimit-* (x), RateLimit-Policy
+	// and RateLimit of draft-ietf-httpapi-ratelimit-headers-11 (ietf), or all of them (x ietf). Default x,
+	// which takes the least time.
+	Fields string `json:"fields,omitempty"`
+
+	// Exempt are networks and addresses whose requests pass all limits here, uncounted, such as
+	// "10.0.0.0/8 192.0.2.7". The rules of a policy apply. Default: none.
+	Exempt string `json:"exempt,omitempty"`
+
+	// ExemptHeader is the name of a header and a secret of 16 characters or more. Requests with the
+	// secret in the header pass all limits here, uncounted. The upstream does not get the header. The
+	// secret may be {env.NAME} or {file.PATH}: Traefik shows the text in its API. Default: none.
+	ExemptHeader string `json:"exemptHeader,omitempty"`
+
 	// IPStrategy defines {client_ip}, as in Traefik's own sourceCriterion. Default:
 	// the address of the connection.
 	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
 }
 
-// Zone is one limit, in text: prefix, key, algorithm, limit, burst, cost, minCost, durable,
-// synchronousCommit, lease, hashKey, ipv4Prefix, ipv6Prefix, ban and audit. edge.LimitTable says
+// Zone is one limit, in text: prefix, key, algorithm, limit, limits, burst, cost, minCost, durable,
+// synchronousCommit, lease, hashKey, ipv4Prefix, ipv6Prefix, ban, audit and mode. edge.LimitTable says
 // what each of them means, which values and units it has, and what holds without it.
 type Zone = edge.LimitSettings
 

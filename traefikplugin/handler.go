@@ -22,6 +22,11 @@ type handler struct {
 	uses     []*sharing // of the pool, and of the policy and the history on it
 	decider  *edge.Decider
 	hits     *hitTemplate
+	plain    bool // all requests have hits, and there is no policy: nothing is asked before the queue
+
+	// Nil if no request is exempt. none has no hits: it is the template of requests that are.
+	exempt *edge.Exempt
+	none   *hitTemplate
 
 	// Nil if the store decides at once.
 	queue *batch.Queue
@@ -54,7 +59,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.r = r
 	p.admitted = false
 	p.body = ""
-	queued := h.policy == nil || askPolicy(h, p)
+	queued := h.plain
+	if h.policy != nil {
+		queued = askPolicy(h, p)
+	} else if !queued {
+		queued = askFirst(h, p)
+	}
 	if queued {
 		batch.Enter(h.queue, p.call)
 	}
@@ -81,6 +91,7 @@ func serveAtOnce(h *handler, w http.ResponseWriter, r *http.Request) {
 
 func admitAtOnce(h *handler, p *pendingRequest) {
 	defer contain(h, p)
+	chooseHits(h, p)
 	decideLate(h, p, nil)
 }
 
@@ -191,11 +202,11 @@ func answer(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 	if p.hits.recorder != nil {
 		record(p, o, hits, decisions)
 	}
-	respond(p, o)
+	respond(p, o, hits, decisions)
 }
 
-func respond(p *pendingRequest, o *edge.Outcome) {
-	edge.SetHeaders(p.w.Header(), o)
+func respond(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
+	edge.SetFields(p.w.Header(), p.hits.fields, o, hits, decisions)
 	p.admitted = o.Status == 0
 	if !p.admitted {
 		o.Refuse(p.w)
@@ -213,5 +224,5 @@ func panicked(h *handler, p *pendingRequest, failure any) {
 	p.verdict.Reset() // it may be that of an earlier request
 	outcome := edge.NoDecision(h.decider.OnError, fmt.Errorf("panic: %v", failure))
 	h.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.name, outcome.Consequence(), outcome.Err))
-	respond(p, &outcome)
+	respond(p, &outcome, nil, nil)
 }

@@ -31,7 +31,7 @@ func (c *Config) recording(inMemory bool) (*recordSettings, error) {
 	}
 	// All limits are on all requests: the audit that records most is used.
 	most := history.Audit{Level: history.AuditOff}
-	if c.Policy != nil || c.Limit != "" {
+	if c.Policy != nil || c.Limit != "" || c.Limits != "" {
 		most = own
 	}
 	for i := range c.Zones {

@@ -143,7 +143,11 @@ func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 	edge.HideKeys(r, o, said, key)
 	edge.SetRecord(r, o, hits, decisions, said)
 	history.Add(f.writer, r)
-	if said != nil && (!said.Simple || len(said.Would) > 0) {
+	if said == nil && p.hits.shadow {
+		p.verdict.Reset() // it may be that of an earlier request
+		said = &p.verdict
+	}
+	if said != nil && (p.hits.shadow || !said.Simple || len(said.Would) > 0) {
 		edge.AddShadows(f.writer, r, o, hits, decisions, said)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -26,7 +27,7 @@ func TestFrequentKeysAreAsAll(t *testing.T) {
 		f := newHitTemplate([]*zone{{
 			limit: &ratelimit.Limit{Prefix: "p"}, key: key, cost: 1,
 			ipv4: rapid.SampledFrom([]int{32, 24, 8}).Draw(t, "ipv4"), ipv6: rapid.SampledFrom([]int{128, 64, 48}).Draw(t, "ipv6"),
-		}}, addresses)
+		}}, addresses, edge.Fields{X: true})
 		f.warnings = &emptyKeys{logger: &logger{}, logged: map[string]bool{"p": true}}
 		p := newPendingRequest()
 		p.hits = f

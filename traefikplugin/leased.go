@@ -45,7 +45,7 @@ type leasedHandler struct {
 func withLeases(h *handler) http.Handler {
 	table := lease.SetOf(h.pool.store)
 	f := h.hits
-	if table == nil || h.policy != nil || f.recorder != nil || len(f.hits) != 1 || f.anyCost || len(f.keys[0]) != 1 {
+	if table == nil || !h.plain || f.judged || f.recorder != nil || len(f.hits) != 1 || f.varies || len(f.keys[0]) != 1 {
 		return h
 	}
 	hit := f.hits[0]

@@ -6,7 +6,7 @@
 //     placeholder.go for keys and costs, and address.go for {client_ip}.
 //   - plugin.go makes the middleware. pool.go shares the stores, the policies and the histories
 //     between middlewares.
-//   - handler.go serves a request. queued.go is what the queue does for all requests of a batch.
+//   - handler.go serves a request. first.go is what comes before the queue. queued.go is what the queue does for all requests of a batch.
 //     leased.go serves a request if the process holds a lease.
 //   - policy.go reads the policy. policy_serve.go asks it about a request, and forward.go tells the
 //     upstream what it says.
@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // New returns the middleware. It does not wait for the database. ctx ends at the next reload.
@@ -64,6 +65,10 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(config), &read); err != nil {
 		return nil, named("", err)
 	}
+	exempt, err := read.Exempt.Compile(secretText)
+	if err != nil {
+		return nil, named("", err)
+	}
 	settings, err := config.store()
 	if err != nil {
 		return nil, err
@@ -79,7 +84,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{upstream: newUpstream(next, read.Headers), name: name, registry: r, hits: newHitTemplate(zones, addresses)}
+	h := &handler{upstream: newUpstream(next, read.Headers, read.Fields), name: name, registry: r, hits: newHitTemplate(zones, addresses, read.Fields)}
 	if h.pool, err = r.acquire(settings, read.Timeout); err != nil {
 		return nil, err
 	}
@@ -89,6 +94,13 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		return nil, err
 	}
 	r.shareLimits(h.pool, h.hits.hits)
+	for _, limits := range h.hits.byValue {
+		for value, limit := range limits {
+			one := []ratelimit.Hit{{Limit: limit}}
+			r.shareLimits(h.pool, one)
+			limits[value] = one[0].Limit
+		}
+	}
 	if edge.HasPassword(config.DSN) {
 		r.warnOfPassword(h.pool)
 	}
@@ -98,6 +110,10 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 			h.pool.logger.log("middleware " + name + ", prefix " + z.limit.Prefix + ": " + camelCase(warning.Field) + " " + warning.Text)
 		}
 	}
+	h.plain = p == nil && len(h.hits.hits) > 0 && exempt == nil
+	h.exempt = exempt
+	h.none = newHitTemplate(nil, addresses, read.Fields)
+	h.none.recorder = h.hits.recorder
 	h.decider = &edge.Decider{Store: h.pool.store, Timeout: read.Timeout, OnError: read.OnError}
 	if q := r.queueOf(h.pool, read.Timeout); q != nil {
 		h.queue = q.queue

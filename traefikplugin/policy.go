@@ -113,6 +113,9 @@ func (c *Config) checkBesidePolicy(z *Zone, r *zone) error {
 	if c.Policy != nil {
 		if z.HashKey == "" && len(c.Policy) > 0 && hasPieceOf(r.key, c.Policy[0].APIKey) {
 			r.secret = true
+			for i := range r.alternatives {
+				r.alternatives[i].secret = r.alternatives[i].secret || hasPieceOf(r.alternatives[i].text, c.Policy[0].APIKey)
+			}
 		}
 		return edge.CheckPolicyRows(r.limit)
 	}

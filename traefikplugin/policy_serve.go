@@ -20,6 +20,9 @@ import (
 func askPolicy(h *handler, p *pendingRequest) (queued bool) {
 	queued = false // after a panic, too
 	defer contain(h, p)
+	if h.exempt != nil {
+		chooseHits(h, p)
+	}
 	removeForwarded(p.r.Header)
 	if h.hits.recorder != nil {
 		p.began = time.Now()
@@ -90,7 +93,7 @@ func follow(h *handler, p *pendingRequest) bool {
 		answer(p, &refusal, nil, nil)
 		return false
 	}
-	if len(h.hits.hits) == 0 && len(p.verdict.Hits) == 0 {
+	if len(p.hits.hits) == 0 && len(p.verdict.Hits) == 0 {
 		answer(p, &edge.Outcome{}, nil, nil)
 		return false
 	}
@@ -102,7 +105,7 @@ func follow(h *handler, p *pendingRequest) bool {
 func withoutPolicy(h *handler, p *pendingRequest, err error) {
 	outcome := edge.NoDecision(h.decider.OnError, err)
 	h.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.name, outcome.Consequence(), err))
-	if outcome.Status != 0 || len(h.hits.hits) == 0 && len(p.verdict.Hits) == 0 {
+	if outcome.Status != 0 || len(p.hits.hits) == 0 && len(p.verdict.Hits) == 0 {
 		answer(p, &outcome, nil, nil)
 		return
 	}
@@ -112,32 +115,43 @@ func withoutPolicy(h *handler, p *pendingRequest, err error) {
 // countRefusal counts a refused request for bans.
 func countRefusal(h *handler, p *pendingRequest, decisions []ratelimit.Decision) {
 	sender := &edge.Sender{KeyID: p.verdict.KeyID, User: p.verdict.User, Address: p.facts.Address}
-	h.policy.AddRefusals(sender, h.hits.bans, p.call.Hits, decisions, &p.verdict)
+	h.policy.AddRefusals(sender, p.hits.bans, p.call.Hits, decisions, &p.verdict)
 }
 
-// deliverPolicy is deliver for a request that the policy was asked about. It reports whether
+// deliverJudged is deliver for a request with limits that are not all simple. It reports whether
 // nothing is left to do for it.
-func deliverPolicy(p *pendingRequest, c *batch.Call) (done bool) {
+func deliverJudged(p *pendingRequest, c *batch.Call) (done bool) {
+	if !p.asked {
+		p.verdict.Reset() // it may be that of an earlier request
+	}
 	p.judged = edge.Judge(c.Hits, c.Decisions, &p.verdict)
 	o := &p.judged
 	if p.hits.recorder != nil {
 		record(p, o, c.Hits, c.Decisions)
 	}
 	h := p.w.Header()
+	f := p.hits.fields
+	if f.IETF {
+		edge.SetFields(h, f, o, c.Hits, c.Decisions)
+	}
 	for i := range c.Hits {
 		c.Hits[i].Key = ""
 	}
-	if o.Overage > 0 {
+	if o.Overage > 0 && f.X {
 		edge.SetOverage(h, o.Overage)
 	}
-	if o.Decision == nil {
+	if o.Decision == nil || f.IETF && o.Status == 0 {
 		p.admitted = true
+		p.w = nil
+		p.r = nil
 		return true
 	}
-	if o.Status == 0 || o.Status == http.StatusTooManyRequests && o.Message == "" && o.Wait == 0 {
-		return false
+	if !f.IETF {
+		if o.Status == 0 || o.Status == http.StatusTooManyRequests && o.Message == "" && o.Wait == 0 {
+			return false
+		}
+		edge.SetHeaders(h, o)
 	}
-	edge.SetHeaders(h, o)
 	p.body = o.Body()
 	p.status = o.Status
 	h["Content-Type"] = []string{"application/json"}

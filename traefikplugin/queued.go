@@ -48,35 +48,57 @@ type hitTemplate struct {
 	// One element for each zone.
 	hits  []ratelimit.Hit // without the key
 	keys  []template
-	ipv4s []int // how many bits of an address in keys count
+	first [][]alternative // nil, unless the key has alternatives: then keys has a piece of fromAlternatives
+	ipv4s []int           // how many bits of an address in keys count
 	ipv6s []int
 	costs []template         // nil if the cost is fixed
 	least []int64            // the least that costs give
 	bans  []*policy.BanAfter // nil if refusals lead to none
 
-	anyCost bool // one of costs is not nil
+	byValue []map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
+	by      []template
+
+	varies bool // one of costs or of byValue is not nil
+	shadow bool // one of hits is Apart
+	judged bool // deliver must judge each request: shadow is set, or fields are not x alone
+	fields edge.Fields
 
 	// Set before the first request.
 	warnings *emptyKeys
 	recorder *recorder // nil without a history
 }
 
-func newHitTemplate(zones []*zone, a *addresses) *hitTemplate {
-	t := &hitTemplate{addresses: a}
+func newHitTemplate(zones []*zone, a *addresses, fields edge.Fields) *hitTemplate {
+	t := &hitTemplate{addresses: a, fields: fields, judged: fields.IETF}
 	for _, z := range zones {
+		if z.mode == policy.Off {
+			continue
+		}
 		if a.plain {
 			z.key.useRemoteIP()
 			z.costText.useRemoteIP()
+			for i := range z.alternatives {
+				z.alternatives[i].text.useRemoteIP()
+			}
 		}
-		t.hits = append(t.hits, ratelimit.Hit{Limit: z.limit, Cost: z.cost, Secret: z.secret})
-		t.keys = append(t.keys, z.key)
+		key := z.key
+		if z.alternatives != nil {
+			key = keyOfAlternatives
+		}
+		t.first = append(t.first, z.alternatives)
+		t.hits = append(t.hits, ratelimit.Hit{Limit: z.limit, Cost: z.cost, Secret: z.secret, Apart: z.mode == policy.Shadow})
+		t.shadow = t.shadow || z.mode == policy.Shadow
+		t.keys = append(t.keys, key)
 		t.ipv4s = append(t.ipv4s, z.ipv4)
 		t.ipv6s = append(t.ipv6s, z.ipv6)
 		t.costs = append(t.costs, z.costText)
 		t.least = append(t.least, z.minCost)
 		t.bans = append(t.bans, z.ban)
-		t.anyCost = t.anyCost || z.costText != nil
+		t.byValue = append(t.byValue, z.byValue)
+		t.by = append(t.by, z.by)
+		t.varies = t.varies || z.costText != nil || z.byValue != nil
 	}
+	t.judged = t.judged || t.shadow
 	return t
 }
 
@@ -112,7 +134,7 @@ func fill(calls []*batch.Call) {
 		f := p.hits
 		p.status = http.StatusTooManyRequests
 		c.Hits = append(c.Hits[:0], f.hits...)
-		c.Apart = false
+		c.Apart = f.shadow
 		for i := range f.hits {
 			t := f.keys[i]
 			from := fromSeveral
@@ -137,6 +159,9 @@ func fill(calls []*batch.Call) {
 				if f.ipv4s[i] < 32 || strings.IndexByte(key, ':') >= 0 {
 					key = edge.Network(key, f.ipv4s[i], f.ipv6s[i])
 				}
+			case from == fromAlternatives:
+				chooseKey(f, i, p.r, &c.Hits[i])
+				key = c.Hits[i].Key
 			default:
 				key = expand(t, p.r, f.addresses, f.ipv4s[i], f.ipv6s[i])
 			}
@@ -145,19 +170,24 @@ func fill(calls []*batch.Call) {
 				f.warnings.warn(c.Hits[i].Limit.Prefix)
 			}
 		}
-		if f.anyCost {
-			fillCosts(f, p.r, c.Hits)
+		if f.varies {
+			fillVarying(f, p.r, c.Hits)
 		}
 		if p.asked {
 			c.Hits = append(c.Hits, p.verdict.Hits...)
-			c.Apart = len(c.Hits) > 0 && c.Hits[len(c.Hits)-1].Apart // those come last
+			c.Apart = f.shadow || len(c.Hits) > 0 && c.Hits[len(c.Hits)-1].Apart // those of the policy come last
 		}
 	}
 }
 
-// fillCosts sets the costs that depend on the request.
-func fillCosts(f *hitTemplate, r *http.Request, hits []ratelimit.Hit) {
+// fillVarying sets the limits and the costs that depend on the request.
+func fillVarying(f *hitTemplate, r *http.Request, hits []ratelimit.Hit) {
 	for i := range f.costs {
+		if f.byValue[i] != nil {
+			if limit := f.byValue[i][textOf(f.by[i], r, f.addresses)]; limit != nil {
+				hits[i].Limit = limit
+			}
+		}
 		if f.costs[i] != nil {
 			edge.SetCost(&hits[i], expand(f.costs[i], r, f.addresses, 32, 128), f.least[i])
 		}
@@ -176,8 +206,8 @@ func deliver(calls []*batch.Call) {
 			continue
 		}
 		p := c.Owner.(*pendingRequest)
-		if p.asked && !p.verdict.Simple {
-			if deliverPolicy(p, c) {
+		if p.hits.judged || p.asked && !p.verdict.Simple {
+			if deliverJudged(p, c) {
 				continue
 			}
 			requests[n] = p

@@ -20,6 +20,7 @@ import (
 type upstream struct {
 	next   http.Handler
 	policy edge.HeaderPolicy
+	fields bool // there may be RateLimit and RateLimit-Policy
 
 	// How many of the next responses get a responseWriter, unless one of them needs it; atomic. Below 0
 	// it does not change, and all responses get one.
@@ -30,9 +31,9 @@ type upstream struct {
 // variable for a test.
 var mostWraps int32 = 10000
 
-func newUpstream(next http.Handler, policy edge.HeaderPolicy) *upstream {
-	u := &upstream{next: next, policy: policy}
-	if policy == edge.OurHeaders || policy == edge.TighterHeaders {
+func newUpstream(next http.Handler, policy edge.HeaderPolicy, fields edge.Fields) *upstream {
+	u := &upstream{next: next, policy: policy, fields: fields.IETF}
+	if policy == edge.OurHeaders || policy == edge.TighterHeaders || u.fields {
 		u.wraps = -1
 	}
 	return u
@@ -67,12 +68,16 @@ func headersChanged(u *upstream, after []string, own string) {
 func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	limit := header["X-Ratelimit-Limit"]
-	if len(limit) == 0 {
+	var fields *edge.OwnFields
+	if u.fields {
+		fields = edge.OwnFieldsIn(header)
+	}
+	if len(limit) == 0 && fields == nil {
 		u.next.ServeHTTP(w, r)
 		return
 	}
 	own := &responseWriter{
-		ResponseWriter: w, policy: u.policy,
+		ResponseWriter: w, policy: u.policy, fields: fields,
 		limit: limit, remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
 	}
 	if len(r.Header["Upgrade"]) == 0 {
@@ -110,6 +115,7 @@ type responseWriter struct {
 	// Our own headers. The slices have no spare capacity, so Header.Add does not change them.
 	limit, remaining, reset []string
 	overage                 []string // nil is none
+	fields                  *edge.OwnFields
 
 	policy  edge.HeaderPolicy
 	informs bool   // there was an informational response
@@ -129,7 +135,11 @@ func (w *responseWriter) WriteHeader(status int) {
 	if values := h["Content-Length"]; len(values) != 0 {
 		w.length = values[0]
 	}
+	if w.fields != nil {
+		edge.RestoreFields(h, w.fields, w.policy)
+	}
 	switch {
+	case len(w.limit) == 0: // only fields
 	case status == http.StatusTooManyRequests && len(h["X-Ratelimit-Limit"]) == 1:
 		// Another limit in this proxy may have refused the request: its headers stay.
 		// An upstream's header would have been added to our own.
@@ -138,7 +148,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		h["X-Ratelimit-Remaining"] = w.remaining
 		h["X-Ratelimit-Reset"] = w.reset
 	default:
-		restore(w, h)
+		restoreLimit(w, h)
 	}
 	if w.informs && w.overage != nil && len(h["X-Ratelimit-Overage"]) == 0 {
 		h["X-Ratelimit-Overage"] = w.overage
@@ -168,8 +178,18 @@ func flush(w *responseWriter) {
 	_ = http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// restore replaces the headers as the policy says, unless they are still our own.
+// restore replaces the headers as the policy says.
 func restore(w *responseWriter, h http.Header) {
+	if w.fields != nil {
+		edge.RestoreFields(h, w.fields, w.policy)
+	}
+	if len(w.limit) != 0 {
+		restoreLimit(w, h)
+	}
+}
+
+// restoreLimit replaces the X-RateLimit headers as the policy says, unless they are still our own.
+func restoreLimit(w *responseWriter, h http.Header) {
 	if w.policy == edge.BothHeaders && !w.informs {
 		return // what stands there instead is of another limit in this proxy
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 )
@@ -220,5 +221,29 @@ func TestHeadersOfAnEmptyResponse(t *testing.T) {
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	if got := w.Header()["X-Ratelimit-Limit"]; len(got) != 1 || got[0] != "100" {
 		t.Errorf("X-RateLimit-Limit: %q", got)
+	}
+}
+
+// With the fields of the IETF, the first response already has no others, and those of two middlewares stand together.
+func TestTheFirstResponseHasTheFieldsOfTheLimitsAlone(t *testing.T) {
+	r := newRegistry(time.Minute)
+	inner, outer := valid(), valid()
+	inner.Prefix, inner.Limit, inner.Fields, outer.Fields = "inner", "1 1h", "x ietf", "x ietf"
+	h := withLeases(open(t, t.Context(), r, withLeases(open(t, t.Context(), r, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, name := range []string{"RateLimit", "RateLimit-Policy", "X-RateLimit-Limit"} {
+			w.Header().Add(name, `"upstream"`)
+		}
+	}), inner)), outer))
+	for _, status := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		if n := len(w.Header()["X-Ratelimit-Limit"]); w.Code != status || n != 1 {
+			t.Errorf("status %d with %d values of X-RateLimit-Limit, want %d with 1", w.Code, n, status)
+		}
+		for _, name := range []string{"Ratelimit", "Ratelimit-Policy"} {
+			if got := w.Header()[name]; len(got) != 1 || strings.Count(got[0], `";`) != 2 || !strings.Contains(got[0], `, "inner";`) {
+				t.Errorf("%s: %q, want a member of each limit", name, got)
+			}
+		}
 	}
 }

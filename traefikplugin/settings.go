@@ -23,6 +23,17 @@ type zone struct {
 	ipv4     int  // how many bits of an address count
 	ipv6     int
 	ban      *policy.BanAfter // nil if refusals lead to none
+	mode     policy.Mode
+
+	byValue      map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
+	by           template
+	alternatives []alternative // of the key; nil without
+}
+
+// alternative is one of several keys, of which the first that is not empty is that of a request.
+type alternative struct {
+	text   template
+	secret bool
 }
 
 // namedZone is the settings of a zone and the beginning of its fields' names in errors.
@@ -50,7 +61,7 @@ func (c *Config) compile() ([]*zone, error) {
 	var zones []*zone
 	var rows []edge.LimitRows
 	all := c.zones()
-	if len(c.Zones) > 0 && len(all) > len(c.Zones) && c.Limit == "" {
+	if len(c.Zones) > 0 && len(all) > len(c.Zones) && c.Limit == "" && c.Limits == "" {
 		return nil, edge.LimitMissing(c.Prefix, c.Key)
 	}
 	for i := range all {
@@ -61,7 +72,7 @@ func (c *Config) compile() ([]*zone, error) {
 		if err != nil {
 			return nil, named(all[i].path, err)
 		}
-		row := edge.LimitRows{Limit: z.limit, Fixed: z.key.fixed()}
+		row := edge.LimitRows{Limit: z.limit, Fixed: z.alternatives == nil && z.key.fixed()}
 		if row.Fixed {
 			row.Key = expand(z.key, nil, nil, 0, 0)
 		}
@@ -84,7 +95,7 @@ func (z *namedZone) compile(s *IPStrategy) (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban}
+	r := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban, mode: read.Mode}
 	key := settings.Key
 	if key == "" {
 		key = defaultKey
@@ -92,11 +103,26 @@ func (z *namedZone) compile(s *IPStrategy) (*zone, error) {
 	if r.key, err = parseTemplate("key", key); err != nil {
 		return nil, err
 	}
+	for _, text := range read.Alternatives {
+		one, err := parseTemplate("key", text)
+		if err != nil {
+			return nil, err
+		}
+		secret := one.secret()
+		if read.HashKey != nil {
+			secret = *read.HashKey
+		}
+		r.alternatives = append(r.alternatives, alternative{one, secret})
+	}
 	if r.cost == 0 {
 		if r.costText, err = parseTemplate("cost", settings.Cost); err != nil {
 			return nil, err
 		}
 	}
+	if r.by, err = parseTemplate("limits", read.By); err != nil {
+		return nil, err
+	}
+	r.byValue = read.ByValue
 	r.secret = r.key.secret()
 	if read.HashKey != nil {
 		r.secret = *read.HashKey

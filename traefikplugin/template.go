@@ -35,8 +35,9 @@ const (
 	fromRawQuery
 	fromDir
 	fromFile
-	fromLabel   // of the host, counted from the right
-	fromPart    // of the path
+	fromLabel // of the host, counted from the right
+	fromPart  // of the path
+	fromAlternatives
 	fromSeveral // of a template that has several pieces, or none
 )
 

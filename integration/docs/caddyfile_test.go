@@ -25,7 +25,7 @@ func caddy(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	home := t.TempDir()
 	cmd := exec.Command(harness.Caddy(t, root), args...)
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home,
-		"DATABASE_URL="+unreachable, "PGDSN="+unreachable)
+		"DATABASE_URL="+unreachable, "PGDSN="+unreachable, "INTERNAL_SECRET=a secret for the snippets")
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
 	err = cmd.Run()
@@ -105,10 +105,10 @@ func checkSyntax(t *testing.T, b block) {
 			}
 		}
 	}
-	// "<the settings from key to audit>"
-	first, last := slices.Index(inHandler, "key"), slices.Index(inHandler, "audit")
+	// "<the settings from key to mode>"
+	first, last := slices.Index(inHandler, "key"), slices.Index(inHandler, "mode")
 	if first < 0 || last < first {
-		t.Fatalf("the directive has no settings from key to audit: %q", inHandler)
+		t.Fatalf("the directive has no settings from key to mode: %q", inHandler)
 	}
 	inZone = append(inZone, inHandler[first:last+1]...)
 	sameNames(t, b.String(), inHandler, handler)

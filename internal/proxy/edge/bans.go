@@ -57,7 +57,7 @@ func (p *ProxyPolicy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, 
 	}
 	last := "" // a rule counts once, however many of its limits refuse
 	for i := range decisions {
-		if decisions[i].Allowed || decisions[i].Source == ratelimit.Undecided {
+		if decisions[i].Allowed || hits[i].Apart || decisions[i].Source == ratelimit.Undecided {
 			continue
 		}
 		if i < len(limitBans) {
@@ -67,7 +67,7 @@ func (p *ProxyPolicy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, 
 			continue
 		}
 		m := o.Marks[i-len(limitBans)]
-		if !m.Shadow && m.Ban != nil && m.Rule != last {
+		if m.Ban != nil && m.Rule != last {
 			last = m.Rule
 			p.bans.add(RulePrefix+m.Counter, m.Ban, sender)
 		}

@@ -52,8 +52,8 @@ type Outcome struct {
 
 // Take takes the hits of a request, and returns what happens to the request. decisions is memory
 // for the decisions, and must be as long as hits. p is what the policy says, or nil without a
-// policy: its hits are the last ones. Hits that are Apart come last of all. A request without other
-// hits passes.
+// policy: its hits are the last ones. Hits that are Apart refuse nothing: a request without other hits
+// passes.
 func (d *Decider) Take(ctx context.Context, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
 	if len(hits) == 0 {
 		return Outcome{}
@@ -70,10 +70,6 @@ func (d *Decider) Take(ctx context.Context, hits []ratelimit.Hit, decisions []ra
 // Judge is the outcome of a request with these decisions, see Take. A decision on a limit with
 // overage becomes one on its quota.
 func Judge(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
-	enforced := len(decisions)
-	for enforced > 0 && hits[enforced-1].Apart {
-		enforced--
-	}
 	var marks []*policy.Mark
 	if p != nil {
 		marks = p.Marks
@@ -87,10 +83,15 @@ func Judge(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdi
 			}
 		}
 	}
-	if enforced == 0 {
+	at := -1
+	for i := range decisions {
+		if !hits[i].Apart && (at < 0 || tighter(&decisions[i], &decisions[at])) {
+			at = i
+		}
+	}
+	if at < 0 {
 		return Outcome{}
 	}
-	at := Tightest(decisions[:enforced])
 	out := Outcome{Hit: at, Decision: &decisions[at]}
 	switch {
 	case decisions[at].Allowed:

@@ -5,12 +5,12 @@
 //
 //   - setting.go, limit_settings.go, tables.go: the settings, with their names, their values and their help.
 //   - misspelt.go: which name a misspelt one may be.
-//   - limit.go, cost.go, rows.go, network.go, request.go, credentials.go: the limits of a configuration
+//   - limit.go, cost.go, rows.go, limits.go, alternatives.go, network.go, request.go, credentials.go, exempt.go: the limits of a configuration
 //     and the hits that a request makes on them.
 //   - store.go, password.go: where they are counted.
 //   - node.go: this proxy in the registry of proxies, and a pause of all limits.
 //   - decide.go: a request is decided. onerror.go: no decision was possible.
-//   - headers.go, upstream.go, refusal.go: the response.
+//   - headers.go, ietf.go, upstream.go, refusal.go: the response.
 //   - history_settings.go, history.go: what is recorded of a request.
 //
 // Traefik interprets this package: see package batch for what that means.

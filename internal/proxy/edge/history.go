@@ -62,10 +62,14 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 	if len(hits) == 0 {
 		setRule(r, p)
 	} else {
-		at := -1
-		if !hits[o.Hit].Apart { // else all are of shadow rules, and no limit decided
-			at = o.Hit
+		at := o.Hit
+		for at < len(hits) && hits[at].Apart { // without a decision, it is the first that is not
+			at++
+		}
+		if at < len(hits) {
 			setHit(r, at, hits, p)
+		} else {
+			at = -1 // no limit enforces anything
 		}
 		if r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil {
 			if at >= 0 {
@@ -198,8 +202,9 @@ func failureOf(err error) string {
 	return "unavailable"
 }
 
-// AddShadows adds a record to a history for each shadow rule that would have refused a request. r is
-// the record of the request. The arguments are those of SetRecord.
+// AddShadows adds a record to a history for each shadow rule, and each limit of the configuration in
+// the mode Shadow, that would have refused a request. r is the record of the request. The arguments are
+// those of SetRecord.
 func AddShadows(w *history.Writer, r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) {
 	if o.Err != nil {
 		return
@@ -213,33 +218,50 @@ func AddShadows(w *history.Writer, r *history.Record, o *Outcome, hits []ratelim
 	if first < 0 || len(decisions) < len(hits) || o.Paused {
 		return
 	}
+	for i := 0; i < first; i++ {
+		if WouldRefuse(&hits[i], &decisions[i]) {
+			addShadow(w, r, nil, &hits[i], &decisions[i])
+		}
+	}
 	last := "" // the limits of a rule stand together
 	for i, m := range p.Marks {
 		d := &decisions[first+i]
-		if m.Shadow && !d.Allowed && d.Source != ratelimit.Undecided && m.Rule != last {
+		if m.Rule != last && WouldRefuse(&hits[first+i], d) {
 			last = m.Rule
 			addShadow(w, r, m, &hits[first+i], d)
 		}
 	}
 }
 
-// addShadow adds a record of a shadow rule. r is that of the request. Without a count there is no
-// hit and no decision.
+// WouldRefuse reports whether a limit that enforces nothing has no room for its hit.
+func WouldRefuse(h *ratelimit.Hit, d *ratelimit.Decision) bool {
+	return h.Apart && !d.Allowed && d.Source != ratelimit.Undecided
+}
+
+// addShadow adds a record of a shadow rule, or of a limit of the configuration, which has no mark. r is
+// that of the request. Without a count there is no hit and no decision.
 func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimit.Hit, d *ratelimit.Decision) {
 	shadow := *r
 	shadow.Outcome = history.Shadow
 	shadow.Reason = ""
-	shadow.Prefix = RulePrefix + m.Counter
-	shadow.Limit = m.Limit
+	shadow.Limit = ""
 	shadow.Key = ""
 	shadow.Cost = 0
 	shadow.Quota = 0
 	shadow.Remaining = 0
-	shadow.RetryAfter = m.RetryAfter
+	shadow.RetryAfter = 0
 	shadow.Status = 0
 	shadow.Source = ratelimit.FromPostgres
 	shadow.Also = nil
+	if m != nil {
+		shadow.Prefix = RulePrefix + m.Counter
+		shadow.Limit = m.Limit
+		shadow.RetryAfter = m.RetryAfter
+	}
 	if h != nil {
+		if m == nil {
+			shadow.Prefix = h.Limit.Prefix
+		}
 		shadow.Key = h.StoredKey()
 		shadow.Cost = h.Cost
 		shadow.Quota = d.Limit

@@ -188,6 +188,10 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 			edge.NoDecision(edge.Allow, ratelimit.ErrTimeout), hits[:1], decisions[:1], nil, all,
 			history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1", Cost: 2},
 		},
+		"too late, and a shadow comes first": {
+			edge.NoDecision(edge.Allow, ratelimit.ErrTimeout), []ratelimit.Hit{hits[4], hits[0]}, decisions[:2], nil, all,
+			history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1", Cost: 2, Also: []string{"rule/trial", "alice"}},
+		},
 		"no database, and it is refused": {
 			edge.NoDecision(edge.Deny, errors.Join(ratelimit.ErrUnavailable, errors.New("password hunter2"))), nil, nil, nobody, all,
 			history.Record{Outcome: history.Failed, Reason: "unavailable", Tier: "anonymous", Status: 503},

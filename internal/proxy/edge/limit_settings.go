@@ -15,6 +15,7 @@ type LimitSettings struct {
 	Key               string `json:"key,omitempty"`
 	Algorithm         string `json:"algorithm,omitempty"`
 	Limit             string `json:"limit,omitempty"`
+	Limits            string `json:"limits,omitempty"`
 	Burst             string `json:"burst,omitempty"`
 	Cost              string `json:"cost,omitempty"`
 	MinCost           string `json:"minCost,omitempty"`
@@ -26,6 +27,7 @@ type LimitSettings struct {
 	IPv6Prefix        string `json:"ipv6Prefix,omitempty"`
 	Ban               string `json:"ban,omitempty"`
 	Audit             string `json:"audit,omitempty"`
+	Mode              string `json:"mode,omitempty"`
 }
 
 // ConfiguredLimit is a limit of a configuration, read and checked. The adapters read its key, its
@@ -37,6 +39,15 @@ type ConfiguredLimit struct {
 	HashKey    *bool // nil if the key decides
 	IPv4, IPv6 int   // how many bits of an address count
 	Ban        *policy.BanAfter
+	Mode       policy.Mode
+
+	// ByValue has limits by the value of By, text with placeholders; Limit is for all other values. Nil if
+	// there is one limit for all requests. They have one row of a key.
+	ByValue map[string]*ratelimit.Limit
+	By      string
+
+	// Alternatives are those of the key, see AlternativeKey; nil if it has none.
+	Alternatives []string
 }
 
 // ReadLimit reads and checks a limit from the fields of a struct, see Read.
@@ -45,7 +56,11 @@ func ReadLimit(from reflect.Value) (*ConfiguredLimit, error) {
 	if err := Read(LimitTable, from, &read); err != nil {
 		return nil, err
 	}
-	return &read.Limit, configured(read.Limit.Limit.Validate(), from)
+	err := read.Limit.Limit.Validate()
+	if err == nil {
+		err = read.Limit.completeLimits()
+	}
+	return &read.Limit, configured(err, from)
 }
 
 // configured returns the error of a limit in the words of the configuration: with the name and the text
@@ -58,6 +73,9 @@ func configured(err error, from reflect.Value) error {
 	switch wrong.Field {
 	case "events", "window", "calendar", "zone":
 		wrong.Field = "limit"
+		if textOf(reflect.Indirect(from), "limits") != "" {
+			wrong.Field = "limits"
+		}
 	}
 	if text := textOf(reflect.Indirect(from), wrong.Field); text != "" {
 		wrong.Value = text
@@ -76,9 +94,10 @@ var LimitTable = []Setting{{
 		return nil
 	},
 }, {
-	Name: "key", Args: "one text, with or without placeholders", Syntax: "<text with placeholders>",
-	Help:    "Requests with the same key share the quota. See [Keys](caddy.md#keys).",
+	Name: "key", Form: Words, Args: "one text, with or without placeholders", Syntax: "<text with placeholders> [| <text with placeholders>]…",
+	Help:    "Requests with the same key share the quota. It can have alternatives. See [Keys](caddy.md#keys).",
 	Default: "`{client_ip}`",
+	Read:    readKey,
 }, {
 	Name: "algorithm", Args: "the name of one algorithm", Syntax: "sliding_window | fixed_window | token_bucket | sliding_log | gcra",
 	Help:    "`sliding_window`, `fixed_window`, `token_bucket`, `sliding_log` or `gcra`. See [algorithms](algorithms.md).",
@@ -88,14 +107,24 @@ var LimitTable = []Setting{{
 		return err
 	},
 }, {
+	Name: "limits", Form: Lines, Args: wantLimits, Want: wantLimits, Syntax: "<text with placeholders> { <value> <events> <window> … default <events> <window> }",
+	Help:    "Instead of `limit`: a limit for each value of a placeholder. See [Limits by a value](caddy.md#limits-by-a-value).",
+	Default: "none",
+	Read:    readLimits,
+}, {
 	Name: "limit", Form: Words, Syntax: "<events> <window> [calendar [<time zone>]]",
 	Help: "`100 1m` or `100/1m`: 100 events a minute. The units are ms, s, m, h, d and w. A `fixed_window` may follow the " +
 		"[calendar](algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`.",
 	Default: "required, here or in a zone",
 	Read: func(to *Settings, text string) error {
+		if to.Limit.By != "" {
+			if text != "" {
+				return &ratelimit.FieldError{Value: text, Want: "left out: limits are given"}
+			}
+			return nil
+		}
 		rate, err := ratelimit.ParseRate(text)
-		l := &to.Limit.Limit
-		l.Events, l.Window, l.Calendar, l.Zone = rate.Events, rate.Window, rate.Calendar, rate.Zone
+		setRate(&to.Limit.Limit, &rate)
 		return err
 	},
 }, {
@@ -167,4 +196,14 @@ var LimitTable = []Setting{{
 		_, err := ParseAudit(text, history.Audit{})
 		return err
 	},
+}, {
+	Name: "mode", Want: "enforce, shadow or off",
+	Read: func(to *Settings, text string) (err error) {
+		if to.Limit.Mode, err = policy.ParseMode(text); err != nil {
+			err = errWant
+		}
+		return err
+	}, Unset: "enforce", Syntax: "enforce | shadow | off",
+	Help:    "As of a [rule](policy.md): `shadow` counts, reports what it would have refused, and refuses nothing; `off` does not count.",
+	Default: "`enforce`",
 }}

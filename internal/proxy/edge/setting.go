@@ -40,6 +40,7 @@ const (
 	Words        // one or several, which are joined with spaces
 	Switch       // on, off or nothing, which is on
 	Block        // of the Setting's Settings
+	Lines        // as Words, and a block may follow, whose lines are joined with commas
 )
 
 // Settings are what the tables read. Each table sets its part.
@@ -48,6 +49,8 @@ type Settings struct {
 	Timeout       time.Duration // for the decision on a request
 	OnError       OnError
 	Headers       HeaderPolicy
+	Fields        Fields
+	Exempt        ExemptSettings
 	Policy        PolicySettings
 	RejectUnknown bool // refuse a request with an API key that is not valid; else it is one without a key
 	Store         StoreSettings

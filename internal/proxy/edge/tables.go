@@ -22,6 +22,18 @@ var HandlerTable = []Setting{
 			"those with less remaining (`tighter`), or all (`both`).",
 		Default: "`auto`",
 	}, {
+		Name: "fields", Form: Words, Want: "x, ietf, or x ietf", Read: readFields, Unset: "x", Syntax: "x | ietf | x ietf",
+		Help:    "Which fields describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and `RateLimit-Policy` (`ietf`), or all. See [what the client sees](caddy.md#what-the-client-sees).",
+		Default: "`x`",
+	}, {
+		Name: "exempt", Form: Words, Args: wantExempt, Want: wantExempt, Read: readExempt, Syntax: "<networks>",
+		Help:    "Networks and addresses whose requests pass the limits of the configuration, uncounted. Rules of a policy apply. See [Exemptions](caddy.md#exemptions).",
+		Default: "none",
+	}, {
+		Name: "exempt_header", Form: Words, Args: wantExemptHeader, Want: wantExemptHeader, Read: readExemptHeader, Syntax: "<header> <secret>",
+		Help:    "The same for requests with a secret of 16 characters or more in a header. The upstream does not get the header. See [Exemptions](caddy.md#exemptions).",
+		Default: "none",
+	}, {
 		Name: "policy", Form: Block, Args: "a block, or nothing", Settings: PolicyTable,
 		Help:    "Apply the rules in the database. See [policy](policy.md).",
 		Default: "none",

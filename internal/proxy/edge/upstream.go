@@ -33,8 +33,11 @@ var ownNames = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelim
 
 // RestoreHeaders leaves one value of each header: ours, or with TighterHeaders the upstream's if that
 // has less remaining. With BothHeaders all values stay, and ours come first. It is called just before the
-// headers are sent.
+// headers are sent. Without own headers it does nothing.
 func RestoreHeaders(h http.Header, own OwnHeaders, policy HeaderPolicy) {
+	if own == nil {
+		return
+	}
 	if policy == BothHeaders {
 		for i, value := range own {
 			if values := h[ownNames[i]]; len(values) == 0 || values[0] != value {

@@ -1,0 +1,44 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// bothProxies starts a Caddy and a Traefik in front of a backend, with limits that mean the same, and
+// returns their URLs. %s in the text of the settings is the name of the proxy.
+func bothProxies(t *testing.T, dsn, backend, inCaddy string, inTraefik object, env ...string) map[string]string {
+	t.Helper()
+	inTraefik["dsn"], inTraefik["timeout"], inTraefik["onError"] = dsn, "30s", "deny"
+	tr := startTraefik(t, []route{{"/", backend, inTraefik}}, env...)
+	address := harness.FreeAddress(t)
+	limits := fmt.Sprintf("route {\n\tpg_ratelimit {\n\t\ttimeout 30s\n\t\ton_error deny\n\t\t%s\n\t}\n\treverse_proxy %s\n}",
+		strings.ReplaceAll(inCaddy, "\n", "\n\t\t"), strings.TrimPrefix(backend, "http://"))
+	c := launchConfig(t, buildCaddy(t), address, caddyfile(address, dsn, []caddyRoute{{"/*", []string{limits}}}), env...)
+	c.AwaitAddress(t, address)
+	return map[string]string{"caddy": c.url, "traefik": tr.url}
+}
+
+// answersTo are the statuses of the answers to n requests.
+func answersTo(t *testing.T, n int, url string, headers ...string) string {
+	t.Helper()
+	var all []string
+	for range n {
+		all = append(all, fmt.Sprint(harness.Ask(t, harness.Get(url, headers...)).Status))
+	}
+	return strings.Join(all, " ")
+}
+
+// quotaLeft is the limit and what is left of it in the headers of an answer.
+func quotaLeft(t *testing.T, url string, headers ...string) string {
+	t.Helper()
+	answer := harness.Ask(t, harness.Get(url, headers...))
+	if answer.Status != http.StatusOK && answer.Status != http.StatusTooManyRequests {
+		t.Fatalf("%s answers %d", url, answer.Status)
+	}
+	return answer.Header.Get("X-RateLimit-Limit") + " " + answer.Header.Get("X-RateLimit-Remaining")
+}

@@ -1,0 +1,33 @@
+package edge_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+func TestAKeyMayHaveAlternatives(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "{client_ip}": "", "{host}|{path}": "", "a||b": "", "{host} {path}": "",
+		"{header.X} | {client_ip}":        "{header.X},{client_ip}",
+		"{header.X}  |  {cookie.a} | all": "{header.X},{cookie.a},all",
+		"{header.X}{header.Y} | {host}/a": "{header.X}{header.Y},{host}/a",
+	} {
+		got, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Key: text}))
+		if err != nil || strings.Join(got.Alternatives, ",") != want {
+			t.Errorf("%q: %v, %v; want %s", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"|", "| {client_ip}", "{client_ip} |", "{header.X} || {client_ip}", "{header.X} | | {client_ip}", "x{header.X} | {client_ip}", "all | {client_ip}", "{header.X}\t|\t{host}"} {
+		_, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Key: text}))
+		checkField(t, err, "key", text)
+	}
+}
+
+func TestAlternativesOfAKeyAreToldApart(t *testing.T) {
+	if a, b := edge.AlternativeKey(0, "203.0.113.9"), edge.AlternativeKey(1, "203.0.113.9"); a != "1|203.0.113.9" || b != "2|203.0.113.9" {
+		t.Errorf("the keys are %s and %s", a, b)
+	}
+}

@@ -1,0 +1,240 @@
+package edge
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Fields says which fields of a response describe the limits.
+type Fields struct {
+	X    bool // X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset and X-RateLimit-Overage
+	IETF bool // RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11
+}
+
+// readFields reads Fields.
+func readFields(to *Settings, text string) error {
+	f := &to.Fields
+	f.X = text == "x" || text == "x ietf"
+	f.IETF = text == "ietf" || text == "x ietf"
+	if !f.X && !f.IETF {
+		return errWant
+	}
+	return nil
+}
+
+// The names of the fields of the draft, as http.Header has them.
+const (
+	policyField = "Ratelimit-Policy"
+	limitField  = "Ratelimit"
+)
+
+// OwnFields are RateLimit-Policy and RateLimit as SetFields has set them.
+type OwnFields struct{ policy, limit string }
+
+// SetFields is SetHeaders for a configuration with Fields. Hits and decisions are those of the outcome. It
+// returns nil for what it does not set.
+func SetFields(h http.Header, f Fields, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) (OwnHeaders, *OwnFields) {
+	var own OwnHeaders
+	if f.X {
+		own = SetHeaders(h, o)
+	} else if o.Status != 0 {
+		setRefusalHeaders(h, o)
+	}
+	if !f.IETF || o.Decision == nil {
+		return own, nil
+	}
+	fields := fieldsOf(o, hits, decisions)
+	fields.policy = joinField(h[policyField], fields.policy)
+	fields.limit = joinField(h[limitField], fields.limit)
+	h[policyField] = []string{fields.policy}
+	h[limitField] = []string{fields.limit}
+	return own, fields
+}
+
+// joinField adds members to those of a limit that has decided the request before.
+func joinField(before []string, members string) string {
+	if len(before) == 0 {
+		return members
+	}
+	return strings.Join(before, ", ") + ", " + members
+}
+
+// OwnFieldsIn returns the fields in a header that SetFields has set, or nil.
+func OwnFieldsIn(h http.Header) *OwnFields {
+	limit := h[limitField]
+	policy := h[policyField]
+	if len(limit) == 0 || len(policy) == 0 {
+		return nil
+	}
+	return &OwnFields{policy[0], limit[0]}
+}
+
+// RestoreFields is RestoreHeaders for OwnFields. With TighterHeaders and BothHeaders, the members of an upstream
+// stand behind our own: their names tell them apart.
+func RestoreFields(h http.Header, own *OwnFields, policy HeaderPolicy) {
+	restoreField(h, policyField, own.policy, policy)
+	restoreField(h, limitField, own.limit, policy)
+}
+
+func restoreField(h http.Header, name, own string, policy HeaderPolicy) {
+	values := h[name]
+	if len(values) == 0 || !strings.HasPrefix(values[0], own) { // else a later limit in this proxy may have added members
+		values = append([]string{own}, values...)
+	}
+	if policy == AutoHeaders || policy == OurHeaders {
+		values = values[0:1:1]
+	}
+	h[name] = values
+}
+
+// fieldsOf writes a member for each limit that enforces, the tightest first. A limit without a decision
+// has none in RateLimit.
+func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) *OwnFields {
+	var order []int
+	for i := range hits {
+		if hits[i].Apart {
+			continue
+		}
+		at := len(order)
+		order = append(order, i)
+		for at > 0 && isBefore(&decisions[i], &decisions[order[at-1]]) {
+			order[at] = order[at-1]
+			at--
+		}
+		order[at] = i
+	}
+	var policies, limits []byte
+	now := time.Now()
+	for _, i := range order {
+		hit := &hits[i]
+		d := &decisions[i]
+		name := fieldString(hit.Limit.Prefix)
+		key := ";pk=:" + partition(hit) + ":"
+		if len(policies) > 0 {
+			policies = append(policies, ", "...)
+		}
+		policies = append(policies, name...)
+		policies = appendParameter(policies, ";q=", d.Limit)
+		policies = appendParameter(policies, ";w=", windowSeconds(hit.Limit))
+		policies = append(policies, key...)
+		if d.Source == ratelimit.Undecided {
+			continue
+		}
+		if len(limits) > 0 {
+			limits = append(limits, ", "...)
+		}
+		limits = append(limits, name...)
+		limits = appendParameter(limits, ";r=", d.Remaining)
+		limits = appendParameter(limits, ";t=", secondsUntil(o, i, d, now))
+		limits = append(limits, key...)
+	}
+	return &OwnFields{string(policies), string(limits)}
+}
+
+// isBefore reports whether the member of a decision stands before that of another one.
+func isBefore(a, b *ratelimit.Decision) bool {
+	if a.Source == ratelimit.Undecided || b.Source == ratelimit.Undecided {
+		return a.Source != ratelimit.Undecided
+	}
+	return tighter(a, b)
+}
+
+// mostFieldNumber is the largest number in a structured field.
+const mostFieldNumber = 999999999999999
+
+// appendParameter appends a parameter, unless its value is unknown (below 0).
+func appendParameter(to []byte, name string, n int64) []byte {
+	if n < 0 {
+		return to
+	}
+	if n > mostFieldNumber {
+		n = mostFieldNumber
+	}
+	to = append(to, name...)
+	return strconv.AppendInt(to, n, 10)
+}
+
+// windowSeconds is the time in which the whole quota comes back, or -1 if it is not the same for all
+// windows, or no whole number of seconds.
+func windowSeconds(l *ratelimit.Limit) int64 {
+	switch l.Calendar {
+	case ratelimit.Day:
+		return 24 * 60 * 60
+	case ratelimit.Week:
+		return 7 * 24 * 60 * 60
+	}
+	seconds := int64(l.Window / time.Second)
+	if seconds == 0 || l.Window%time.Second != 0 {
+		return -1
+	}
+	if l.Burst == 0 || l.Burst == l.Events {
+		return seconds
+	}
+	if l.Burst > math.MaxInt64/seconds || seconds*l.Burst%l.Events != 0 {
+		return -1
+	}
+	return seconds * l.Burst / l.Events
+}
+
+// secondsUntil is the time until the whole quota is back. For a refusal it is the time until the request
+// would pass, or -1 if it never will: for the limit that the outcome is about, what Retry-After has.
+func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int64 {
+	seconds := int64(0)
+	if !d.Allowed {
+		seconds = retrySeconds(d.RetryAfter)
+		if at == o.Hit {
+			seconds = o.RetrySeconds()
+		}
+		if seconds == 0 {
+			seconds = -1
+		}
+		return seconds
+	}
+	if rest := d.Reset.Sub(now); rest > 0 {
+		seconds = int64((rest + time.Second - 1) / time.Second)
+	}
+	return seconds
+}
+
+// fieldString is text as a string of a structured field, which has only printable ASCII: other bytes, and
+// percent signs, are percent-encoded.
+func fieldString(text string) string {
+	quoted := []byte{'"'}
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case c < ' ' || c >= 0x7f || c == '%':
+			const digits = "0123456789ABCDEF"
+			quoted = append(quoted, '%', digits[c>>4], digits[c&15])
+		case c == '"' || c == '\\':
+			quoted = append(quoted, '\\', c)
+		default:
+			quoted = append(quoted, c)
+		}
+	}
+	return string(append(quoted, '"'))
+}
+
+// partitionSalt keeps keys from being guessed from their digests.
+var partitionSalt = newPartitionSalt()
+
+func newPartitionSalt() string {
+	salt := make([]byte, 32)
+	_, _ = rand.Read(salt) // without random bits the operating system ends the process
+	return string(salt)
+}
+
+// partition tells the keys of a limit apart, and does not disclose them: a digest with a salt that only this
+// process knows.
+func partition(h *ratelimit.Hit) string {
+	sum := sha256.Sum256([]byte(partitionSalt + h.Limit.Prefix + "\x00" + h.Key))
+	return base64.StdEncoding.EncodeToString(sum[:9])
+}

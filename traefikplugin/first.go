@@ -1,0 +1,45 @@
+package traefikplugin
+
+import (
+	"errors"
+	"os"
+	"strings"
+)
+
+// askFirst is what happens to a request before the queue without a policy, unless the handler is plain. It
+// reports whether the queue decides the request. Otherwise the request is admitted or answered.
+func askFirst(h *handler, p *pendingRequest) (queued bool) {
+	queued = false // after a panic, too
+	defer contain(h, p)
+	chooseHits(h, p)
+	if len(p.hits.hits) == 0 {
+		p.admitted = true
+		forget(p)
+		return false
+	}
+	return true
+}
+
+// chooseHits leaves out the hits of the configuration for a request that is exempt.
+func chooseHits(h *handler, p *pendingRequest) {
+	if h.exempt != nil && h.exempt.IsExempt(p.r.Header, addressOf(h.hits.addresses, p.r)) {
+		p.hits = h.none
+	}
+}
+
+// secretText is what {env.NAME} or {file.PATH} gives, the placeholders of Caddy for secrets.
+func secretText(text string) (string, error) {
+	name := strings.TrimSuffix(text, "}")
+	if path := strings.TrimPrefix(name, "{file."); path != name {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		return strings.TrimSpace(string(content)), nil
+	}
+	variable := strings.TrimPrefix(name, "{env.")
+	if variable == name || os.Getenv(variable) == "" {
+		return "", errors.New("only {env.NAME} and {file.PATH} can give it, and not empty")
+	}
+	return os.Getenv(variable), nil
+}
