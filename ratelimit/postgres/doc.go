@@ -22,4 +22,4 @@ package postgres
 //   - result.go: the rows of a result.
 //   - locks.go: rows that another transaction has locked.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows.
-//   - node.go: the registry of proxies. pause.go: a pause of all limits.
+//   - node.go: the registry of proxies. pause.go: a pause of all limits. timeline.go: a server that was restored or replaced.

@@ -102,6 +102,7 @@ type registration struct {
 	pause    string // until when limits are paused, and by which role, for people
 	told     bool   // Notice was told that limits are paused
 	reminded time.Time
+	timeline timeline
 	failures map[string]string // the last failure, by what failed
 	reported string            // what was reported of them
 
@@ -158,7 +159,7 @@ func (r *registration) run() {
 	}
 }
 
-// beat polls for a pause, and renews the row if that is due.
+// beat polls for a pause and for another timeline, and renews the row if that is due.
 func (r *registration) beat(now time.Time) {
 	server := r.store.engine.server
 	ctx, cancel := context.WithTimeout(server.closing, nodeTimeout)
@@ -168,7 +169,7 @@ func (r *registration) beat(now time.Time) {
 	}
 	var statements, writes []*Statement
 	if !now.Before(r.readAt) {
-		statements = append(statements, &Statement{SQL: pauseSQL})
+		statements = append(statements, &Statement{SQL: pauseSQL}, &Statement{SQL: timelineSQL})
 	}
 	r.mu.Lock()
 	obeyed, problems := r.applied, r.problems
@@ -184,6 +185,9 @@ func (r *registration) beat(now time.Time) {
 	}
 	if len(statements) > len(writes) {
 		r.readPause(statements[0], now)
+		if r.timeline.read(statements[1]) {
+			r.store.forgetLost()
+		}
 	}
 	if len(writes) > 0 {
 		r.readRenewals(writes, now)

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -112,6 +113,22 @@ func End(t *Set) {
 	}
 	t.mu.Lock()
 	t.returnAt = atOnce
+	t.mu.Unlock()
+}
+
+// Void ends all leases and gives nothing back, for rows that may lack what was charged.
+func Void(t *Set) {
+	for _, s := range t.Shards {
+		s.Mu.Lock()
+		for _, l := range s.Rows {
+			l.void = true
+			remove(t, s, l, false)
+		}
+		s.Mu.Unlock()
+	}
+	t.mu.Lock()
+	t.returns = nil
+	t.returnAt = math.MaxInt64
 	t.mu.Unlock()
 }
 
