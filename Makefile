@@ -145,6 +145,10 @@ test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests w
 test-restore: need-go ## restore a backup of 100,000 users into the live database, five times in each of three ways
 	cd integration && $(GO) test -count=1 -v -timeout 30m -run '^TestABackupIsRestoredUnderLoad$$' . -restore-users 100000 -restore-rounds 5
 
+.PHONY: rehearse
+rehearse: need-go ## run the commands of docs/recovery.md under load: a backup, a restore to a point in time, a failover
+	cd integration && $(GO) test -count=1 -v -timeout 15m -tags rehearse -run '^TestRehearsal$$' .
+
 .PHONY: fmt-check
 fmt-check: need-go ## fail if gofmt would change a file
 	@out="$$("$$($(GO) env GOROOT)/bin/gofmt" -l .)"; [ -z "$$out" ] || { echo "gofmt -w $$out"; exit 1; }

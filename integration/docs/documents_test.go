@@ -115,13 +115,14 @@ func blocksIn(t *testing.T, language string) []block {
 	return found
 }
 
-// testedLanguages are the languages of code blocks, and the test in this package
-// that takes every block of the language.
+// testedLanguages are the languages of code blocks, and the test that takes every block of the language.
+// It is in this package, but for sh: make rehearse runs it.
 var testedLanguages = map[string]string{
 	"caddyfile": "TestCaddyfiles",
 	"console":   "TestCommands",
 	"go":        "TestGoSnippetsAreCompiled",
 	"json":      "TestJSON",
+	"sh":        "TestRehearsal",
 	"sql":       "TestSQL",
 	"yaml":      "TestTraefikConfigurations",
 }
@@ -132,13 +133,16 @@ func TestEveryCodeBlockIsTested(t *testing.T) {
 			if testedLanguages[b.language] == "" {
 				t.Errorf("%s: no test takes blocks of the language %q", b, b.language)
 			}
+			if b.language == "sh" && d.path != "docs/recovery.md" {
+				t.Errorf("%s: make rehearse runs the sh blocks of docs/recovery.md alone", b)
+			}
 			if strings.TrimSpace(b.text) == "" {
 				t.Errorf("%s: the code block is empty", b)
 			}
 		}
 	}
 	for language, name := range testedLanguages {
-		if !hasTest(t, "integration/docs", name) {
+		if !hasTest(t, "integration/docs", name) && !hasTest(t, "integration", name) {
 			t.Errorf("the test of %s blocks, %s, does not exist", language, name)
 		}
 	}
