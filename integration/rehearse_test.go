@@ -232,7 +232,9 @@ func TestRehearsal(t *testing.T) {
 
 	r.page("Replicate", 0)
 	r.decided()
-	await(t, "the standby to be synchronous", func() bool { return r.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1 })
+	await(t, "the standby to be synchronous", func() bool {
+		return r.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
+	})
 	admitted = r.ask(500, "failover")
 	r.sh("the loss of the primary", `kill -9 $(head -1 "$PGDATA/postmaster.pid")`)
 	time.Sleep(500 * time.Millisecond)
@@ -252,7 +254,9 @@ func TestRehearsal(t *testing.T) {
 		t.Errorf("%d were admitted before the failover, and %d after it: more than %d", admitted, n, rehearsedQuota)
 	}
 	r.page("Fail over", 1)
-	await(t, "the old primary to follow", func() bool { return r.number("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'") == 1 })
+	await(t, "the old primary to follow", func() bool {
+		return r.number("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'") == 1
+	})
 	r.obeyed()
 	for section, blocks := range r.blocks {
 		if want := map[string]int{"Back up": 2, "Restore to a point in time": 2, "Replicate": 1, "Fail over": 2}[section]; len(blocks) != want {
