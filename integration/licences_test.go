@@ -1,0 +1,72 @@
+package integration
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/licensecheck"
+)
+
+// permitted are the licences, by their SPDX identifiers, that ask for no more than their text and a
+// notice, and those that ask for the source of changed files.
+var permitted = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "Unlicense", "CC0-1.0", "MPL-2.0"}
+
+var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)`)
+
+// TestLicencesOfDependencies checks each module of the Caddy that users build.
+func TestLicencesOfDependencies(t *testing.T) {
+	list := exec.Command("go", "list", "-deps", "-json=Module", ".")
+	list.Dir = "../xcaddy"
+	list.Stderr = os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folders := map[string]string{} // by module
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct{ Module *struct{ Path, Dir string } }
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if p.Module != nil && !strings.HasPrefix(p.Module.Path, modulePath) {
+			folders[p.Module.Path] = p.Module.Dir
+		}
+	}
+	if len(folders) < 20 {
+		t.Fatalf("only %d modules", len(folders))
+	}
+	for module, folder := range folders {
+		files, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		for _, f := range files {
+			if f.IsDir() || !licenceFile.MatchString(f.Name()) {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join(folder, f.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range licensecheck.Scan(text).Match {
+				if !m.IsURL {
+					found = append(found, m.ID)
+				}
+			}
+		}
+		if !slices.ContainsFunc(found, func(id string) bool { return slices.Contains(permitted, id) }) {
+			t.Errorf("%s has the licences %q, want one of %q", module, found, permitted)
+		}
+	}
+}
