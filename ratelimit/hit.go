@@ -60,6 +60,9 @@ type Decision struct {
 	// came, in whole microseconds: above 0 for a refusal, 0 if the hit is allowed,
 	// and Never if the hit cannot ever pass.
 	RetryAfter time.Duration
+	// DecidedAt is when an allowed hit was decided, by the clock that decided, in microseconds
+	// since 1970. FromLease, it is a time in the window of the charge.
+	DecidedAt int64
 	// Source is where the decision was made.
 	Source Source
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -99,6 +100,29 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		sh.sweep(now)
 	}
 	return nil
+}
+
+func init() {
+	hooks.Settle = append(hooks.Settle, settle)
+}
+
+// settle is a function of hooks.Settle.
+func settle(store ratelimit.Store, h *hooks.Settlement) bool {
+	s, ok := store.(*Store)
+	if !ok {
+		return false
+	}
+	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.Key}
+	sh := s.shardOf(k)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.rows[k]; e != nil && h.Source == ratelimit.FromMemory {
+		algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Back, h.DecidedAt)
+		if e.row.Blank() {
+			sh.removeEntry(e)
+		}
+	}
+	return true
 }
 
 // Reset implements ratelimit.Store.

@@ -25,7 +25,11 @@ type Stats struct {
 	BlockedKeys int64 // keys that are known to be used up now
 	Leased      int64 // requests that passed without asking the database, see Limit.Lease
 	LeasedUnits int64 // units that are charged in advance now
+	Settlements int64 // changes of counters by what requests really cost
 	Failures    int64 // batches for which no decision came
+
+	// SettlementsLost are settlements of which it is not known whether they had their effect.
+	SettlementsLost int64
 
 	// Errors counts errors by class: the first two characters of an SQLSTATE, "timeout" for an
 	// answer that did not come in time, "connection" for a connection that failed without an
@@ -63,6 +67,8 @@ func (c *counts) add(s Stats) {
 	c.stats.RolledBack += s.RolledBack
 	c.stats.Blocked += s.Blocked
 	c.stats.Failures += s.Failures
+	c.stats.Settlements += s.Settlements
+	c.stats.SettlementsLost += s.SettlementsLost
 }
 
 // addBatch adds a batch to the histograms. It is one function without loops, since the

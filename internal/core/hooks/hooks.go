@@ -1,6 +1,7 @@
 // Package hooks is what a Postgres store offers to the packages of this repository, and not to Go
 // programs. Package postgres sets these variables when it is initialised, and nothing changes them
-// after that. Another kind of store has no batches and no registry: for it, the functions do nothing.
+// after that. Another kind of store has no batches and no registry: for it, the functions do nothing. Package
+// memory has a function in Settle, too.
 package hooks
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -24,6 +25,20 @@ type Batches struct {
 
 // BatchesOf returns what a store has counted since it was made.
 var BatchesOf func(store ratelimit.Store) Batches
+
+// Settlement is what is known of a request's cost afterwards.
+type Settlement struct {
+	Limit     *ratelimit.Limit
+	Key       string // as it is stored
+	Back      int64  // what is to be given back of the charge, or charged in addition if it is below 0
+	DecidedAt int64  // of the decision on the charge
+	Reset     int64  // likewise, in microseconds
+	Source    ratelimit.Source
+}
+
+// Settle has a function for each kind of store, which reports whether the store is of its kind. It changes a
+// counter soon, and does not wait for that.
+var Settle []func(store ratelimit.Store, s *Settlement) bool
 
 // SetApplied says for the registry of proxies which change of the policy the process obeys, in which
 // log of changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot
