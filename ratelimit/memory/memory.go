@@ -103,26 +103,25 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 }
 
 func init() {
-	hooks.Settle = append(hooks.Settle, settle)
+	hooks.SettleInMemory = settle
 }
 
-// settle is a function of hooks.Settle.
-func settle(store ratelimit.Store, h *hooks.Settlement) bool {
+// settle is hooks.SettleInMemory.
+func settle(store ratelimit.Store, h *hooks.Settlement) {
 	s, ok := store.(*Store)
-	if !ok {
-		return false
+	if !ok || h.Source != ratelimit.FromMemory {
+		return
 	}
 	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.Key}
 	sh := s.shardOf(k)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if e := sh.rows[k]; e != nil && h.Source == ratelimit.FromMemory {
+	if e := sh.rows[k]; e != nil {
 		algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Back, h.DecidedAt)
 		if e.row.Blank() {
 			sh.removeEntry(e)
 		}
 	}
-	return true
 }
 
 // Reset implements ratelimit.Store.

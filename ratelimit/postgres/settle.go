@@ -21,7 +21,7 @@ import (
 // that its settlements wait for another batch.
 
 func init() {
-	hooks.Settle = append(hooks.Settle, settle)
+	hooks.Settle = settle
 }
 
 // settlement waits for a batch.
@@ -67,17 +67,14 @@ type settlements struct {
 	waking  bool // send is about to run
 }
 
-// settle is a function of hooks.Settle.
-func settle(store ratelimit.Store, h *hooks.Settlement) bool {
+// settle is hooks.Settle.
+func settle(store ratelimit.Store, h *hooks.Settlement) {
 	s, ok := store.(*Store)
-	if !ok {
-		return false
+	if !ok || h.Source != ratelimit.FromPostgres && h.Source != ratelimit.FromLease {
+		return
 	}
-	if h.Source == ratelimit.FromPostgres || h.Source == ratelimit.FromLease {
-		id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: strings.Clone(h.Key)} // the key may be a part of a long request
-		addSettlement(s, settledWindow{id, algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset)}, &settlement{row: id, limit: h.Limit, at: h.DecidedAt, back: h.Back})
-	}
-	return true
+	id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: strings.Clone(h.Key)} // the key may be a part of a long request
+	addSettlement(s, settledWindow{id, algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset)}, &settlement{row: id, limit: h.Limit, at: h.DecidedAt, back: h.Back})
 }
 
 // addSettlement adds to the settlements that wait.

@@ -23,16 +23,6 @@ func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *hooks.Sett
 	return &hooks.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: back, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source}
 }
 
-func settle(t testing.TB, s ratelimit.Store, h *hooks.Settlement) {
-	t.Helper()
-	for _, settle := range hooks.Settle {
-		if settle(s, h) {
-			return
-		}
-	}
-	t.Fatal("the store settles nothing")
-}
-
 // TestSettlementsEqual runs random schedules of hits and settlements with the SQL statements and with the Go
 // steps: every row must be equal.
 func TestSettlementsEqual(t *testing.T) {
@@ -116,9 +106,9 @@ func TestASettlementIsSentWithoutRequests(t *testing.T) {
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
 	left := func() int64 { return left(t, other, h) }
 	d := takeOne(t, one, h)
-	settle(t, one, settlementOf(h, d, 7))
+	hooks.Settle(one, settlementOf(h, d, 7))
 	await.Within(t, longTime, "the settlement", func() bool { return left() == 97 })
-	settle(t, one, settlementOf(h, d, -50))
+	hooks.Settle(one, settlementOf(h, d, -50))
 	one.Close()
 	if got := left(); got != 47 {
 		t.Errorf("%d are left after Close, want 47", got)
@@ -133,7 +123,7 @@ func TestASettlementWaitsForALockedRow(t *testing.T) {
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
 	d := takeOne(t, store, h)
 	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
-	settle(t, store, settlementOf(h, d, -5))
+	hooks.Settle(store, settlementOf(h, d, -5))
 	slow := 0
 	for range 50 {
 		began := time.Now()
@@ -169,7 +159,7 @@ func TestASettlementIsNotRepeated(t *testing.T) {
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
 	d := takeOne(t, store, h)
 	db.lost.Store(true)
-	settle(t, store, settlementOf(h, d, -5))
+	hooks.Settle(store, settlementOf(h, d, -5))
 	await.Within(t, longTime, "the loss", func() bool { return store.Stats().SettlementsLost == 1 })
 	db.lost.Store(false)
 	await.Within(t, longTime, "the database", func() bool {
@@ -211,12 +201,12 @@ func TestALeasedKeyIsSettled(t *testing.T) {
 	})
 	left := func() int64 { return left(t, other, h) }
 	before := left()
-	settle(t, store, settlementOf(h, leased, -4000))
+	hooks.Settle(store, settlementOf(h, leased, -4000))
 	await.Within(t, longTime, "the charge", func() bool { return left() <= before-4000 })
 	if d := takeOne(t, store, h); d.Source != ratelimit.FromLease {
 		t.Errorf("%+v: the lease has ended", d)
 	}
-	settle(t, store, settlementOf(h, leased, 1))
+	hooks.Settle(store, settlementOf(h, leased, 1))
 	await.Within(t, longTime, "the settlements", func() bool { return store.Stats().Settlements == 2 })
 	if held := store.Stats().LeasedUnits; held == 0 {
 		t.Error("nothing is held any more")

@@ -166,7 +166,7 @@ var calendarWindowSQL = SQL{
 	FROM (SELECT coalesce(r.window_start < excluded.window_start, true) AS fresh
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	Adjust:      "count = " + countedSQL("greatest(0, r.count)"),
-	AdjustWhere: "{now} < r.expires_at AND r.window_start <= coalesce({claimed}, r.window_start)",
+	AdjustWhere: "{now} < r.expires_at AND r.window_start > timestamptz '1800-01-01Z' AND coalesce(r.window_start <= {claimed}, true)",
 	Read:        readCalendar,
 }
 

@@ -1,7 +1,6 @@
 // Package hooks is what a Postgres store offers to the packages of this repository, and not to Go
 // programs. Package postgres sets these variables when it is initialised, and nothing changes them
-// after that. Another kind of store has no batches and no registry: for it, the functions do nothing. Package
-// memory has a function in Settle, too.
+// after that. Another kind of store has no batches and no registry: for it, the functions do nothing.
 package hooks
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -36,9 +35,9 @@ type Settlement struct {
 	Source    ratelimit.Source
 }
 
-// Settle has a function for each kind of store, which reports whether the store is of its kind. It changes a
-// counter soon, and does not wait for that.
-var Settle []func(store ratelimit.Store, s *Settlement) bool
+// Settle changes a counter of a Postgres store soon, and does not wait for that. SettleInMemory, which package
+// memory sets, changes one of a store in memory. Each does nothing for another kind of store.
+var Settle, SettleInMemory func(store ratelimit.Store, s *Settlement)
 
 // SetApplied says for the registry of proxies which change of the policy the process obeys, in which
 // log of changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot

@@ -184,7 +184,8 @@ func (s *Settling) settle() {
 			one.Back = one.cost - cost
 			if one.Back != 0 {
 				settlement := one.Settlement
-				settle(s.store, &settlement)
+				hooks.Settle(s.store, &settlement)
+				hooks.SettleInMemory(s.store, &settlement)
 			}
 			switch {
 			case one.Back < 0:
@@ -195,15 +196,6 @@ func (s *Settling) settle() {
 		}
 		if s.report != nil {
 			s.report(one.Limit.Prefix, outcome, err)
-		}
-	}
-}
-
-// settle has a store settle.
-func settle(store ratelimit.Store, settlement *hooks.Settlement) {
-	for _, of := range hooks.Settle {
-		if of(store, settlement) {
-			return
 		}
 	}
 }
