@@ -90,7 +90,7 @@ func addSettlement(s *Store, window settledWindow, add *settlement) {
 	case before != nil:
 		before.back = addRefund(before.back, add.back)
 	case len(q.pending) >= maxSettlements:
-		s.engine.counts.add(Stats{SettlementsLost: 1})
+		addSettled(s.engine.counts, 0, 1)
 	default:
 		q.pending[window] = add
 	}
@@ -194,6 +194,7 @@ func (d *dispatch) planSettlements(p *plan) []settling {
 // finishSettlements reads what has become of settlements. err is why their statements have no results, or nil.
 func (d *dispatch) finishSettlements(all []settling, err error) {
 	q := &d.engine.settles
+	made := int64(0)
 	for _, one := range all {
 		s := one.settlement
 		failure := err
@@ -202,7 +203,7 @@ func (d *dispatch) finishSettlements(all []settling, err error) {
 		}
 		switch {
 		case failure == nil:
-			d.stats.Settlements++
+			made++
 			if s.back > 0 {
 				d.engine.blocked.clear(s.row) // the row has more again
 			}
@@ -220,8 +221,11 @@ func (d *dispatch) finishSettlements(all []settling, err error) {
 			wake(q, retrySettle)
 			q.mu.Unlock()
 		default:
-			d.stats.SettlementsLost++
+			addSettled(d.engine.counts, 0, 1)
 			d.engine.cleaner.report(failure)
 		}
+	}
+	if made > 0 {
+		addSettled(d.engine.counts, made, 0)
 	}
 }

@@ -84,13 +84,12 @@ func TestSettlementsTravelWithBatches(t *testing.T) {
 			b.store.AddSettlement(settlementOf(h, d, -1-int64(i)/3))
 		}
 	}
-	before := b.store.Stats()
+	before, _ := hooks.SettledOf(b.store)
 	for range 3 {
 		b.store.DecideBatch([]*batch.Call{callFor(false)})
 	}
-	after := b.store.Stats()
-	if n := after.Settlements - before.Settlements; n != 2 {
-		t.Errorf("%d settlements were sent, want one for each window", n)
+	if after, _ := hooks.SettledOf(b.store); after-before != 2 {
+		t.Errorf("%d settlements were sent, want one for each window", after-before)
 	}
 	// Only the last three hits are in the window of now.
 	if got := left(t, b.store, h); got != 1000-30-15*2 {
@@ -143,8 +142,8 @@ func TestASettlementWaitsForALockedRow(t *testing.T) {
 		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
 		return err == nil && d.Remaining == 85
 	})
-	if n := store.Stats().SettlementsLost; n != 0 {
-		t.Errorf("%d settlements are lost", n)
+	if _, lost := hooks.SettledOf(store); lost != 0 {
+		t.Errorf("%d settlements are lost", lost)
 	}
 }
 
@@ -160,7 +159,7 @@ func TestASettlementIsNotRepeated(t *testing.T) {
 	d := takeOne(t, store, h)
 	db.lost.Store(true)
 	hooks.Settle(store, settlementOf(h, d, -5))
-	await.Within(t, longTime, "the loss", func() bool { return store.Stats().SettlementsLost == 1 })
+	await.Within(t, longTime, "the loss", func() bool { _, lost := hooks.SettledOf(store); return lost == 1 })
 	db.lost.Store(false)
 	await.Within(t, longTime, "the database", func() bool {
 		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
@@ -207,7 +206,7 @@ func TestALeasedKeyIsSettled(t *testing.T) {
 		t.Errorf("%+v: the lease has ended", d)
 	}
 	hooks.Settle(store, settlementOf(h, leased, 1))
-	await.Within(t, longTime, "the settlements", func() bool { return store.Stats().Settlements == 2 })
+	await.Within(t, longTime, "the settlements", func() bool { settled, _ := hooks.SettledOf(store); return settled == 2 })
 	if held := store.Stats().LeasedUnits; held == 0 {
 		t.Error("nothing is held any more")
 	}

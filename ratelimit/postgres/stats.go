@@ -13,6 +13,7 @@ import (
 func init() {
 	hooks.BatchesOf = batchesOf
 	hooks.SetApplied = setApplied
+	hooks.SettledOf = settledOf
 }
 
 // Stats counts what a Store has done since it was made.
@@ -25,11 +26,7 @@ type Stats struct {
 	BlockedKeys int64 // keys that are known to be used up now
 	Leased      int64 // requests that passed without asking the database, see Limit.Lease
 	LeasedUnits int64 // units that are charged in advance now
-	Settlements int64 // changes of counters by what requests really cost
 	Failures    int64 // batches for which no decision came
-
-	// SettlementsLost are settlements of which it is not known whether they had their effect.
-	SettlementsLost int64
 
 	// Errors counts errors by class: the first two characters of an SQLSTATE, "timeout" for an
 	// answer that did not come in time, "connection" for a connection that failed without an
@@ -48,6 +45,8 @@ type counts struct {
 	waits  hooks.Histogram
 	times  hooks.Histogram
 	errors map[string]int64
+
+	settled, unsettled int64 // settlements that were made, and those that are lost
 }
 
 func newCounts() *counts {
@@ -67,8 +66,6 @@ func (c *counts) add(s Stats) {
 	c.stats.RolledBack += s.RolledBack
 	c.stats.Blocked += s.Blocked
 	c.stats.Failures += s.Failures
-	c.stats.Settlements += s.Settlements
-	c.stats.SettlementsLost += s.SettlementsLost
 }
 
 // addBatch adds a batch to the histograms. It is one function without loops, since the
@@ -118,6 +115,26 @@ func (c *counts) get() Stats {
 		stats.Errors[class] = c.errors[class]
 	}
 	return stats
+}
+
+// addSettled adds settlements that were made, and some that are lost.
+func addSettled(c *counts, settled, lost int64) {
+	c.mu.Lock()
+	c.settled += settled
+	c.unsettled += lost
+	c.mu.Unlock()
+}
+
+// settledOf is hooks.SettledOf.
+func settledOf(store ratelimit.Store) (int64, int64) {
+	s, ok := store.(*Store)
+	if !ok {
+		return 0, 0
+	}
+	c := s.engine.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.settled, c.unsettled
 }
 
 // batchesOf is hooks.BatchesOf.

@@ -39,6 +39,10 @@ type Settlement struct {
 // memory sets, changes one of a store in memory. Each does nothing for another kind of store.
 var Settle, SettleInMemory func(store ratelimit.Store, s *Settlement)
 
+// SettledOf returns how many settlements a store has made since it was made itself, and of how many it is not known
+// whether they had their effect.
+var SettledOf func(store ratelimit.Store) (settled, lost int64)
+
 // SetApplied says for the registry of proxies which change of the policy the process obeys, in which
 // log of changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot
 // use. It does nothing without postgres.Options.Node.

@@ -9,27 +9,27 @@ import (
 )
 
 const (
-	// mostBody is how much of a body is held, and mostEvent how much of an event of a stream.
+	// mostBody is how much of a body is buffered, and mostEvent how much of an event of a stream.
 	mostBody  = 4 << 20
 	mostEvent = 1 << 20
 
-	// mostBodies bounds what is held of all bodies together.
+	// mostBodies bounds what is buffered of all bodies together.
 	mostBodies = 64 << 20
 )
 
-// heldBodies is how much is held of all bodies; atomic.
-var heldBodies int64
+// bufferedBytes is how much is buffered of all bodies; atomic.
+var bufferedBytes int64
 
 // settledBody reads costs from a body of JSON, or from the last event with a cost of an event stream. The parts
-// are held and decoded as a whole: an interpreter would take long for each byte.
+// are buffered and decoded as a whole: an interpreter would take long for each byte.
 type settledBody struct {
-	reads  bool   // the body is of JSON
-	stream bool   // it is of events
-	unread string // why it cannot be read, or ""
-	held   int64  // of heldBodies
-	text   []byte // the body so far, or the line of a stream that has begun
-	event  []byte // the data of the event that has begun
-	long   bool   // this event, or line, is too long
+	reads    bool   // the body is of JSON
+	stream   bool   // it is of events
+	unread   string // why it cannot be read, or ""
+	buffered int64  // of bufferedBytes
+	text     []byte // the body so far, or the line of a stream that has begun
+	event    []byte // the data of the event that has begun
+	long     bool   // this event, or line, is too long
 }
 
 // begin reads the headers of the response.
@@ -49,26 +49,26 @@ func (b *settledBody) begin(h http.Header) {
 // whole reports whether the body has to be read at its end.
 func (b *settledBody) whole() bool { return b.reads && !b.stream && b.unread == "" && len(b.text) > 0 }
 
-// hold adds to what is held, and reports whether it may.
-func (b *settledBody) hold(to, part []byte, most int) ([]byte, bool) {
+// buffer adds to what is buffered, and reports whether it may.
+func (b *settledBody) buffer(to, part []byte, most int) ([]byte, bool) {
 	n := int64(len(part))
-	if len(to)+len(part) > most || atomic.LoadInt64(&heldBodies)+n > mostBodies {
+	if len(to)+len(part) > most || atomic.LoadInt64(&bufferedBytes)+n > mostBodies {
 		return to, false
 	}
-	atomic.AddInt64(&heldBodies, n)
-	b.held += n
+	atomic.AddInt64(&bufferedBytes, n)
+	b.buffered += n
 	return append(to, part...), true
 }
 
-// drop counts what is not held any more.
+// drop counts what is not buffered any more.
 func (b *settledBody) drop(n int) {
-	atomic.AddInt64(&heldBodies, -int64(n))
-	b.held -= int64(n)
+	atomic.AddInt64(&bufferedBytes, -int64(n))
+	b.buffered -= int64(n)
 }
 
-// release gives up what is held.
+// release gives up what is buffered.
 func (b *settledBody) release() {
-	b.drop(int(b.held))
+	b.drop(int(b.buffered))
 	b.text = nil
 	b.event = nil
 }
@@ -80,7 +80,7 @@ func (b *settledBody) write(part []byte, hits []settledHit) {
 	}
 	if !b.stream {
 		ok := false
-		if b.text, ok = b.hold(b.text, part, mostBody); !ok {
+		if b.text, ok = b.buffer(b.text, part, mostBody); !ok {
 			b.release()
 			b.unread = "too long"
 		}
@@ -107,7 +107,7 @@ func (b *settledBody) write(part []byte, hits []settledHit) {
 
 func (b *settledBody) addToLine(part []byte) {
 	ok := false
-	if b.text, ok = b.hold(b.text, part, mostEvent); !ok {
+	if b.text, ok = b.buffer(b.text, part, mostEvent); !ok {
 		b.long = true
 	}
 }
@@ -124,7 +124,7 @@ func (b *settledBody) readLine(line []byte, hits []settledHit) {
 		return
 	}
 	ok := false
-	if b.event, ok = b.hold(b.event, data, mostEvent); !ok {
+	if b.event, ok = b.buffer(b.event, data, mostEvent); !ok {
 		b.long = true
 	}
 }
