@@ -1104,6 +1104,9 @@ ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS without_header text NOT NU
 ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS counter text
 	CONSTRAINT the_counter_must_be_like_the_name_of_a_rule CHECK (counter ~ '^[A-Za-z0-9._-]{1,100}$')
 	CONSTRAINT rate_limit_rules_counter_must_be_of_one_rule UNIQUE DEFERRABLE;
+ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS settle text
+	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
+		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$');
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
@@ -1122,6 +1125,8 @@ COMMENT ON COLUMN rate_limit_rules.counter IS
 	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number. NULL: the name.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
+COMMENT ON COLUMN rate_limit_rules.settle IS
+	'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: cost.';
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
 COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
 COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
@@ -1554,7 +1559,7 @@ DECLARE
 	older regprocedure;
 BEGIN
 	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND (p.proname = 'rate_limit_rule' AND NOT 'without_header' = ANY (p.proargnames) OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
+		AND (p.proname = 'rate_limit_rule' AND NOT 'settle' = ANY (p.proargnames) OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
 	LOOP
 		BEGIN
 			EXECUTE format('DROP FUNCTION %s', older);
@@ -1572,7 +1577,7 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
 	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL,
-	without_header text DEFAULT NULL
+	without_header text DEFAULT NULL, settle text DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1587,12 +1592,12 @@ BEGIN
 	END IF;
 	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name) THEN
 		INSERT INTO rate_limit_rules (name, family, priority, mode, action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
-			ban_for, ban_after, ban_within, comment, without_header)
+			ban_for, ban_after, ban_within, comment, without_header, settle)
 		VALUES (rate_limit_rule.name, rate_limit_rule.family, coalesce(rate_limit_rule.priority, 100), coalesce(rate_limit_rule.mode, 'enforce'),
 			coalesce(rate_limit_rule.action, 'limit'), rate_limit_rule.tiers, rate_limit_rule.hosts, rate_limit_rule.paths, rate_limit_rule.methods, rate_limit_rule.networks,
 			coalesce(rate_limit_rule.count_by, '{user}'), coalesce(rate_limit_rule.valid, '(,)'), coalesce(rate_limit_rule.cost, 1), rate_limit_rule.status,
 			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment,
-			coalesce(rate_limit_rule.without_header, 'share'))
+			coalesce(rate_limit_rule.without_header, 'share'), rate_limit_rule.settle)
 		ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING; -- another transaction may make it now
 		created := FOUND;
 	END IF;
@@ -1606,7 +1611,7 @@ BEGIN
 			status = coalesce(rate_limit_rule.status, r.status), message = coalesce(rate_limit_rule.message, r.message),
 			retry_after = coalesce(rate_limit_rule.retry_after, r.retry_after), ban_for = coalesce(rate_limit_rule.ban_for, r.ban_for),
 			ban_after = coalesce(rate_limit_rule.ban_after, r.ban_after), ban_within = coalesce(rate_limit_rule.ban_within, r.ban_within), comment = coalesce(rate_limit_rule.comment, r.comment),
-			without_header = coalesce(rate_limit_rule.without_header, r.without_header)
+			without_header = coalesce(rate_limit_rule.without_header, r.without_header), settle = coalesce(rate_limit_rule.settle, r.settle)
 		WHERE r.name = rate_limit_rule.name;
 	END IF;
 	-- The limits that exist take what is said of all of them. A month stays a fixed window.
@@ -1792,7 +1797,7 @@ END $$;
 
 -- The number grows with every change of the policy, so that proxies of different versions on one
 -- database leave the newest schema as it is.
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 5';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 6';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
 
 COMMIT;

@@ -106,6 +106,9 @@ type Handler struct {
 	zones          []*zone
 	policy         *compiledPolicy // nil without
 	recorder       *recorder       // nil without
+	settles        bool            // one of zones has a settle
+	settlements    *prometheus.CounterVec
+	invalid        edge.Sampler // of costs of responses, in the log
 	duration       prometheus.Observer
 	headers        edge.HeaderPolicy
 	fields         edge.Fields
@@ -160,6 +163,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	}
 	h.decider.Store = h.store.Store // Take asks it whether limits are paused
 	h.duration = app.metrics.duration
+	h.settlements = app.metrics.settlements
 	if h.policy != nil {
 		h.policy.counters = app.metrics.policy
 		if h.policy.live, err = app.policy(ctx, h.store, h.policy.settings); err != nil {
@@ -190,7 +194,7 @@ func (h *Handler) compile() error {
 	if _, err := edge.ParseAudit(h.Audit, history.Audit{}); err != nil {
 		return err
 	}
-	h.zones, h.policy = nil, nil
+	h.zones, h.policy, h.settles = nil, nil, false
 	var err error
 	if h.Policy != nil {
 		if h.policy, err = h.Policy.compile(); err != nil {
@@ -234,6 +238,7 @@ func (h *Handler) addZone(s *LimitSettings) error {
 		err = edge.BanNeedsPolicy(s.Ban)
 	}
 	h.zones = append(h.zones, z)
+	h.settles = h.settles || err == nil && z.settle != nil
 	return err
 }
 

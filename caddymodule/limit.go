@@ -55,6 +55,12 @@ type LimitSettings struct {
 	// charged nothing. Default: 1.
 	MinCost *int64 `json:"min_cost,omitempty"`
 
+	// What a request really cost, by its response; `cost` is the estimate, which is charged
+	// first. `header X-Tokens` (removed from the response), `bytes` (of the body),
+	// `json usage.total_tokens` (of the body, or of the last event of an event stream), or
+	// `status 401 403 = 1, else 0`. Default: what it was charged.
+	Settle string `json:"settle,omitempty"`
+
 	// Count in the table that survives a crash of the database server
 	// (billing, quotas) rather than in the faster one that does not (abuse).
 	Durable bool `json:"durable,omitempty"`
@@ -122,7 +128,7 @@ func (r *LimitSettings) compile() (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
-	z := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ban: read.Ban, mode: read.Mode}
+	z := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, settle: read.Settle, ban: read.Ban, mode: read.Mode}
 	if z.key, err = newKey(r.Key, read); err != nil {
 		return nil, err
 	}

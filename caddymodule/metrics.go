@@ -23,6 +23,8 @@ type metrics struct {
 	duration  prometheus.Histogram
 	policy    *policyCounters
 
+	settlements *prometheus.CounterVec
+
 	// What the handlers of the config use, for state.
 	mu        sync.Mutex // guards all that follows
 	stores    []watchedStore
@@ -48,6 +50,8 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			Help:    "How long requests waited for their decision, or for the error that there is none.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
 		}),
+		settlements: vec("settlements_total", "Requests that were settled, by prefix of the limit and outcome. outcome: more, less, same (than the request was charged), "+
+			"missing (the response does not say what the request cost), invalid (it says what cannot be a cost). After the last two, what was charged stays.", "prefix", "outcome"),
 		policy: &policyCounters{
 			requests: vec("policy_requests_total", "Requests by what the policy says: charged (to limits of rules, which may refuse it), free (no rule matches), exempt, unknown_key, key_expired, "+
 				"key_revoked, banned, blocked, no_quota, error_passed and error_refused (no decision was possible).", "outcome"),
@@ -58,7 +62,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 				"rule", "limit", "outcome", "source"),
 		},
 	}
-	return m, errors.Join(registry.Register(m.decisions), registry.Register(m.blocked), registry.Register(m.leased), registry.Register(m.duration),
+	return m, errors.Join(registry.Register(m.decisions), registry.Register(m.blocked), registry.Register(m.leased), registry.Register(m.duration), registry.Register(m.settlements),
 		registry.Register(m.policy.requests), registry.Register(m.policy.limits), registry.Register(state{m}))
 }
 

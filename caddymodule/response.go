@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -22,6 +23,8 @@ type responseWriter struct {
 	policy  edge.HeaderPolicy
 	informs bool // there was an informational response
 	wrote   bool // the final headers
+
+	settling []*edge.Settling // of the handlers that settle the request
 }
 
 // responseWriterIn returns the responseWriter of an earlier handler, or nil.
@@ -50,6 +53,9 @@ func (w *responseWriter) WriteHeader(status int) {
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			edge.SetOverage(w.Header(), w.overage)
 		}
+		for _, s := range w.settling {
+			s.Header(status, w.Header())
+		}
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
 		w.informs = w.informs || !w.wrote
 	}
@@ -66,13 +72,24 @@ func (w *responseWriter) send() {
 // Write implements http.ResponseWriter.
 func (w *responseWriter) Write(body []byte) (int, error) {
 	w.send()
-	return w.ResponseWriter.Write(body)
+	n, err := w.ResponseWriter.Write(body)
+	for _, s := range w.settling {
+		s.Body(body[:n])
+	}
+	return n, err
 }
 
 // ReadFrom implements io.ReaderFrom.
 func (w *responseWriter) ReadFrom(body io.Reader) (int64, error) {
 	w.send()
-	return w.ResponseWriterWrapper.ReadFrom(body)
+	if slices.ContainsFunc(w.settling, (*edge.Settling).ReadsBody) {
+		return io.Copy(struct{ io.Writer }{w}, body)
+	}
+	n, err := w.ResponseWriterWrapper.ReadFrom(body)
+	for _, s := range w.settling {
+		s.Sent(n)
+	}
+	return n, err
 }
 
 // FlushError is for http.ResponseController.
@@ -86,7 +103,11 @@ func (w *responseWriter) Flush() { _ = w.FlushError() } // a Flusher has no erro
 
 // Hijack implements http.Hijacker.
 func (w *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return http.NewResponseController(w.ResponseWriter).Hijack()
+	conn, buffered, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil && w.settling != nil {
+		conn = edge.SettledConn(conn, w.settling...)
+	}
+	return conn, buffered, err
 }
 
 // Interface guards

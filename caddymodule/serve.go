@@ -18,16 +18,19 @@ import (
 
 // ServeHTTP passes the request on, or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	w, err := h.admit(w, r)
+	w, settling, err := h.admit(w, r)
 	if err != nil || w == nil {
 		return err
+	}
+	if settling != nil {
+		return serveSettled(settling, w, r, next)
 	}
 	return next.ServeHTTP(w, r)
 }
 
-// admit returns the writer of the response if the request passes. If it does not, admit
-// has responded and returns nil, or returns an error for the site's error routes.
-func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, error) {
+// admit returns the writer of the response if the request passes, and what is to be settled after it, or nil. If
+// it does not pass, admit has responded and returns nil, or returns an error for the site's error routes.
+func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *edge.Settling, error) {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
 		repl = caddy.NewReplacer()
@@ -44,12 +47,12 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 	failure := outcome.Err // of the policy
 	if outcome.Status == 0 {
 		if err := h.addHits(r, repl, hits, exempt); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if len(hits.hits) > 0 {
 			outcome = h.take(hits, asked)
 		} else if h.policy == nil {
-			return w, nil
+			return w, nil, nil
 		}
 	}
 	if failure != nil && outcome.Status == 0 {
@@ -61,7 +64,7 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 	}
 	if outcome.Status != 0 {
 		h.setHeaders(w, hits, &outcome, h.fields)
-		return nil, h.refuse(w, r, repl, hits, &outcome)
+		return nil, nil, h.refuse(w, r, repl, hits, &outcome)
 	}
 	if outcome.Decision != nil {
 		fields := h.fields
@@ -74,7 +77,11 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 			changes.overage = outcome.Overage
 		}
 	}
-	return w, nil
+	if h.settles || len(hits.policy.Marks) > 0 && !hits.policy.Simple {
+		w, settling := h.settle(w, hits)
+		return w, settling, nil
+	}
+	return w, nil, nil
 }
 
 // addHits adds the hits of a request: those of the zones that match it, unless it is exempt, and those of the

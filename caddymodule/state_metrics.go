@@ -50,11 +50,13 @@ type watchedStore struct {
 	*store
 	stats   postgres.Stats
 	batches hooks.Batches
+	lost    int64 // settlements
 }
 
 // watch adds a store to those of the metrics.
 func (m *metrics) watch(s *store) {
-	watched := watchedStore{s, edge.Stats(s.Store), hooks.BatchesOf(s.Store)}
+	_, lost := hooks.SettledOf(s.Store)
+	watched := watchedStore{s, edge.Stats(s.Store), hooks.BatchesOf(s.Store), lost}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stores = append(m.stores, watched)
@@ -63,7 +65,7 @@ func (m *metrics) watch(s *store) {
 // collectStores adds up what the stores have counted for a config.
 func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 	sum, batches := postgres.Stats{Errors: map[string]int64{}}, hooks.Batches{}
-	up, paused := 1.0, 0.0
+	up, paused, lost := 1.0, 0.0, int64(0)
 	for _, s := range stores {
 		now, before := edge.Stats(s.Store), s.stats
 		sum.Requests += now.Requests - before.Requests
@@ -76,6 +78,8 @@ func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 		}
 		sum.BlockedKeys += now.BlockedKeys
 		sum.LeasedUnits += now.LeasedUnits
+		_, unsettled := hooks.SettledOf(s.Store)
+		lost += unsettled - s.lost
 		counted := hooks.BatchesOf(s.Store)
 		addHistogram(&batches.Sizes, counted.Sizes, s.batches.Sizes)
 		addHistogram(&batches.Waits, counted.Waits, s.batches.Waits)
@@ -94,6 +98,7 @@ func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 	counter(to, "statements_total", sum.Statements, "Statements that these batches sent, retries included.", nil)
 	counter(to, "rolled_back_total", sum.RolledBack, "Transactions that were undone because a request with several limits did not fit.", nil)
 	counter(to, "failed_batches_total", sum.Failures, "Batches for which no decision came.", nil)
+	counter(to, "settlements_lost_total", lost, "Settlements of which it is not known whether they had their effect, or that were too many while the databases did not answer.", nil)
 	for _, class := range sqlstate.Classes {
 		counter(to, "errors_total", sum.Errors[class], "Errors of the databases by the class of their SQLSTATE: its first two characters, "+
 			"timeout (no answer in time), connection (a connection failed without an SQLSTATE) or other.", prometheus.Labels{"class": class})

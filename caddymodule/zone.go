@@ -52,6 +52,7 @@ type zone struct {
 	cost     int64 // 0 if costText gives it
 	costText template
 	minCost  int64            // the least that costText gives
+	settle   *policy.Settle   // nil if its cost is what was charged
 	ban      *policy.BanAfter // nil if refusals lead to none
 	audit    history.Audit
 	mode     policy.Mode

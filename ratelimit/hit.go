@@ -53,19 +53,19 @@ type Decision struct {
 	Limit int64
 	// Remaining is what is left of the quota after the decision, 0 or more.
 	Remaining int64
-	// Reset is when the full quota is back if no other hit comes, by the clock that
-	// decided (the database server's).
+	// Reset is when the full quota is back if no other hit comes, by the clock that decided.
 	Reset time.Time
 	// RetryAfter is how long until a hit of this cost would pass if no other hit
 	// came, in whole microseconds: above 0 for a refusal, 0 if the hit is allowed,
 	// and Never if the hit cannot ever pass.
 	RetryAfter time.Duration
+	// DecidedAt is the time by that clock in microseconds; FromLease, of the units' charge.
+	DecidedAt int64
 	// Source is where the decision was made.
 	Source Source
 }
 
-// Never is the RetryAfter of a hit that costs more than the full quota: the longest
-// duration, 292 years.
+// Never is the RetryAfter of a hit that costs more than the full quota: 292 years.
 const Never time.Duration = math.MaxInt64
 
 // Source is where a decision was made.

@@ -11,6 +11,7 @@ func TestEachSettingOfWhatALimitIsForIsChecked(t *testing.T) {
 		`zones[0].mode: "on": must be enforce`:                                                        func(c *Config) { c.Zones = []Zone{{Prefix: "z", Limit: "5 1m", Mode: "on"}} },
 		`key: "{header.X} || {client_ip}": must be one text, or alternatives with " | " between them`: func(c *Config) { c.Key = "{header.X} || {client_ip}" },
 		`key: "a{header.X} | {client_ip}": must be one text, or alternatives`:                         func(c *Config) { c.Key = "a{header.X} | {client_ip}" },
+		`settle: "tokens": must be header <name>, bytes, json <path>`:                                 func(c *Config) { c.Settle = "tokens" },
 		`fields: "ietf x": must be x, ietf, or x ietf`:                                                func(c *Config) { c.Fields = "ietf x" },
 		`limits: "gold 5 1m": must be text with a placeholder`:                                        func(c *Config) { c.Limit, c.Limits = "", "gold 5 1m" },
 		`limits: "default 0 1m": must be`:                                                             func(c *Config) { c.Limit, c.Limits = "", "{header.X} default 0 1m" },

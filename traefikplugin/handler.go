@@ -68,7 +68,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if queued {
 		batch.Enter(h.queue, p.call)
 	}
-	if p.asked || !p.admitted {
+	if p.asked || !p.admitted || p.settling != nil {
 		serveOther(h, p, w, r, queued)
 		return
 	}
@@ -84,7 +84,9 @@ func serveAtOnce(h *handler, w http.ResponseWriter, r *http.Request) {
 	p.r = r
 	p.began = time.Now()
 	admitAtOnce(h, p)
-	if p.admitted {
+	if p.admitted && p.settling != nil {
+		passSettled(h.upstream, p.settling, w, r)
+	} else if p.admitted {
 		pass(h.upstream, w, r)
 	}
 }
@@ -120,8 +122,14 @@ func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Re
 	if p.r != nil {
 		forget(p)
 	}
+	settling := p.settling
+	p.settling = nil
 	if p.admitted {
 		h.free <- p
+		if settling != nil {
+			passSettled(h.upstream, settling, w, r)
+			return
+		}
 		pass(h.upstream, w, r)
 		return
 	}
@@ -208,6 +216,9 @@ func answer(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 func respond(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	edge.SetFields(p.w.Header(), p.hits.fields, o, hits, decisions)
 	p.admitted = o.Status == 0
+	if p.admitted && o.Decision != nil && (p.hits.settled || p.asked && !p.verdict.Simple) {
+		settle(p, hits, decisions, false)
+	}
 	if !p.admitted {
 		o.Refuse(p.w)
 	}

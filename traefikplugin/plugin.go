@@ -11,7 +11,7 @@
 //   - policy.go reads the policy. policy_serve.go asks it about a request, and forward.go tells the
 //     upstream what it says.
 //   - history.go reads what is recorded. history_serve.go records a request.
-//   - response.go changes the headers of a response.
+//   - response.go changes the headers of a response. settle.go watches it for what the request cost.
 //
 // What a limit means is in package ratelimit. What both proxies do with a request is in
 // package edge.
@@ -114,6 +114,10 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	h.exempt = exempt
 	h.none = newHitTemplate(nil, addresses, read.Fields)
 	h.none.recorder = h.hits.recorder
+	for _, f := range []*hitTemplate{h.hits, h.none} {
+		f.store = h.pool.store
+		f.logger = h.pool.logger
+	}
 	h.decider = &edge.Decider{Store: h.pool.store, Timeout: read.Timeout, OnError: read.OnError}
 	if q := r.queueOf(h.pool, read.Timeout); q != nil {
 		h.queue = q.queue

@@ -129,6 +129,9 @@ func deliverJudged(p *pendingRequest, c *batch.Call) (done bool) {
 	if p.hits.recorder != nil {
 		record(p, o, c.Hits, c.Decisions)
 	}
+	if o.Status == 0 && (p.hits.settled || p.asked && !p.verdict.Simple) {
+		settle(p, c.Hits, c.Decisions, true)
+	}
 	h := p.w.Header()
 	f := p.hits.fields
 	if f.IETF {

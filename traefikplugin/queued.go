@@ -27,11 +27,12 @@ type pendingRequest struct {
 	status   int    // of a refusal
 
 	// Set if the policy has been asked about the request.
-	asked   bool
-	facts   policy.Facts
-	verdict policy.Verdict
-	began   time.Time    // when the policy was asked, unless it knew all about the request and there is no history
-	judged  edge.Outcome // by deliver, if not all limits are simple, or with a history
+	asked    bool
+	facts    policy.Facts
+	verdict  policy.Verdict
+	began    time.Time      // when the policy was asked, unless it knew all about the request and there is no history
+	settling *edge.Settling // what is to be settled after the response; nil is nothing
+	judged   edge.Outcome   // by deliver, if not all limits are simple, or with a history
 }
 
 func newPendingRequest() *pendingRequest {
@@ -46,26 +47,30 @@ type hitTemplate struct {
 	addresses *addresses
 
 	// One element for each zone.
-	hits  []ratelimit.Hit // without the key
-	keys  []template
-	first [][]alternative // nil, unless the key has alternatives: then keys has a piece of fromAlternatives
-	ipv4s []int           // how many bits of an address in keys count
-	ipv6s []int
-	costs []template         // nil if the cost is fixed
-	least []int64            // the least that costs give
-	bans  []*policy.BanAfter // nil if refusals lead to none
+	hits    []ratelimit.Hit // without the key
+	keys    []template
+	first   [][]alternative // nil, unless the key has alternatives: then keys has a piece of fromAlternatives
+	ipv4s   []int           // how many bits of an address in keys count
+	ipv6s   []int
+	costs   []template         // nil if the cost is fixed
+	least   []int64            // the least that costs give
+	bans    []*policy.BanAfter // nil if refusals lead to none
+	settles []*policy.Settle   // nil if the cost is what was charged
 
 	byValue []map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
 	by      []template
 
-	varies bool // one of costs or of byValue is not nil
-	shadow bool // one of hits is Apart
-	judged bool // deliver must judge each request: shadow is set, or fields are not x alone
-	fields edge.Fields
+	varies  bool // one of costs or of byValue is not nil
+	shadow  bool // one of hits is Apart
+	settled bool // one of settles is not nil
+	judged  bool // deliver must judge each request: shadow or settled is set, or fields are not x alone
+	fields  edge.Fields
 
 	// Set before the first request.
 	warnings *emptyKeys
 	recorder *recorder // nil without a history
+	store    ratelimit.Store
+	logger   *logger
 }
 
 func newHitTemplate(zones []*zone, a *addresses, fields edge.Fields) *hitTemplate {
@@ -94,11 +99,13 @@ func newHitTemplate(zones []*zone, a *addresses, fields edge.Fields) *hitTemplat
 		t.costs = append(t.costs, z.costText)
 		t.least = append(t.least, z.minCost)
 		t.bans = append(t.bans, z.ban)
+		t.settles = append(t.settles, z.settle)
+		t.settled = t.settled || z.settle != nil
 		t.byValue = append(t.byValue, z.byValue)
 		t.by = append(t.by, z.by)
 		t.varies = t.varies || z.costText != nil || z.byValue != nil
 	}
-	t.judged = t.judged || t.shadow
+	t.judged = t.judged || t.shadow || t.settled
 	return t
 }
 

@@ -80,16 +80,37 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 		ResponseWriter: w, policy: u.policy, fields: fields,
 		limit: limit, remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
 	}
+	serveWrapped(u, own, r)
+	if u.policy != edge.OurHeaders {
+		countWraps(u, own.needed)
+	}
+}
+
+// passSettled is pass for a request that is to be settled: the response gets a responseWriter, which flushes.
+func passSettled(u *upstream, settling *edge.Settling, w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	failed := http.StatusInternalServerError
+	defer func() { settling.End(failed, header) }() // also if the upstream panics, because the client has gone
+	own := &responseWriter{
+		ResponseWriter: w, policy: u.policy, fields: nil, settling: settling,
+		limit: header["X-Ratelimit-Limit"], remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
+	}
+	if u.fields {
+		own.fields = edge.OwnFieldsIn(header)
+	}
+	serveWrapped(u, own, r)
+	failed = 0
+}
+
+// serveWrapped serves a request with a responseWriter.
+func serveWrapped(u *upstream, own *responseWriter, r *http.Request) {
 	if len(r.Header["Upgrade"]) == 0 {
 		u.next.ServeHTTP(own, r)
 	} else {
 		u.next.ServeHTTP(&upgradeWriter{responseWriter: own}, r)
 	}
 	if !own.wrote { // the server sends the headers of a handler that has sent nothing
-		restore(own, header)
-	}
-	if u.policy != edge.OurHeaders {
-		countWraps(u, own.needed)
+		restore(own, own.ResponseWriter.Header())
 	}
 }
 
@@ -116,6 +137,7 @@ type responseWriter struct {
 	limit, remaining, reset []string
 	overage                 []string // nil is none
 	fields                  *edge.OwnFields
+	settling                *edge.Settling // nil if there is nothing to settle
 
 	policy  edge.HeaderPolicy
 	informs bool   // there was an informational response
@@ -150,6 +172,9 @@ func (w *responseWriter) WriteHeader(status int) {
 	default:
 		restoreLimit(w, h)
 	}
+	if w.settling != nil {
+		w.settling.Header(status, h)
+	}
 	if w.informs && w.overage != nil && len(h["X-Ratelimit-Overage"]) == 0 {
 		h["X-Ratelimit-Overage"] = w.overage
 	}
@@ -167,6 +192,9 @@ func (w *responseWriter) Write(body []byte) (int, error) {
 		w.WriteHeader(http.StatusOK)
 	}
 	n, err := w.ResponseWriter.Write(body)
+	if w.settling != nil {
+		w.settling.Body(body[:n])
+	}
 	if w.length == "" || w.length != strconv.Itoa(len(body)) {
 		flush(w)
 	}
@@ -214,6 +242,9 @@ func (w *upgradeWriter) Header() http.Header {
 	h := w.responseWriter.ResponseWriter.Header()
 	if w.hijacked {
 		restore(w.responseWriter, h)
+		if w.responseWriter.settling != nil {
+			w.responseWriter.settling.Header(http.StatusSwitchingProtocols, h)
+		}
 	}
 	return h
 }
@@ -225,5 +256,8 @@ func (w *upgradeWriter) Write(body []byte) (int, error) { return w.responseWrite
 func (w *upgradeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(w.responseWriter.ResponseWriter).Hijack()
 	w.hijacked = err == nil
+	if w.hijacked && w.responseWriter.settling != nil {
+		conn = edge.SettledConn(conn, w.responseWriter.settling)
+	}
 	return conn, buffered, err
 }

@@ -18,6 +18,7 @@ type zone struct {
 	cost     int64    // 0 if costText gives it
 	costText template // nil if cost is fixed
 	minCost  int64    // the least that costText gives
+	settle   *policy.Settle
 	secret   bool
 	hashed   bool // secret, and not by default
 	ipv4     int  // how many bits of an address count
@@ -95,7 +96,7 @@ func (z *namedZone) compile(s *IPStrategy) (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban, mode: read.Mode}
+	r := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, settle: read.Settle, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban, mode: read.Mode}
 	key := settings.Key
 	if key == "" {
 		key = defaultKey

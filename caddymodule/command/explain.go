@@ -138,9 +138,13 @@ func addExplanation(p *page, e *admin.Explanation) {
 }
 
 func explainedRow(l *admin.ExplainedLimit) row {
+	cost := cell(l.Cost)
+	if l.Settle != "" {
+		cost += ", then " + text(l.Settle)
+	}
 	return row{
 		"LIMIT", l.Rule + "/" + l.Limit, "COUNTED FOR", hideKeys(l.Key), "AMOUNT", or(l.Quota, "unlimited"), "FROM", "the " + l.AmountFrom,
-		"WINDOW", window(l.Seconds, l.Calendar), "ALGORITHM", l.Algorithm, "COST", l.Cost, "LEFT", l.Left, "FULL AT", l.Reset, "WOULD", would(l),
+		"WINDOW", window(l.Seconds, l.Calendar), "ALGORITHM", l.Algorithm, "COST", cost, "LEFT", l.Left, "FULL AT", l.Reset, "WOULD", would(l),
 	}
 }
 

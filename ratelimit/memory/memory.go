@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -99,6 +100,28 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		sh.sweep(now)
 	}
 	return nil
+}
+
+func init() {
+	hooks.SettleInMemory = settle
+}
+
+// settle is hooks.SettleInMemory.
+func settle(store ratelimit.Store, h *hooks.Settlement) {
+	s, ok := store.(*Store)
+	if !ok || h.Source != ratelimit.FromMemory {
+		return
+	}
+	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.Key}
+	sh := s.shardOf(k)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.rows[k]; e != nil {
+		algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Back, h.DecidedAt)
+		if e.row.Blank() {
+			sh.removeEntry(e)
+		}
+	}
 }
 
 // Reset implements ratelimit.Store.

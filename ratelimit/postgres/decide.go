@@ -56,6 +56,7 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	}
 	p := newPlan()
 	p.oneByOne = oneByOne
+	settled := d.planSettlements(p)
 	asks := d.planReturns(p, requests)
 	addRequests(p, singles)
 	transactions := d.firstTransactions(several, oneByOne)
@@ -72,11 +73,12 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	if surplus != p {
 		statements = append(statements, surplus.write(d.engine.texts, d.settings)...)
 	}
-	if err := d.execute(statements); err != nil {
-		return err
+	err := d.execute(statements)
+	if err == nil {
+		err = d.finishSingles(p, singles)
 	}
-
-	if err := d.finishSingles(p, singles); err != nil {
+	d.finishSettlements(settled, err)
+	if err != nil {
 		return err
 	}
 	if surplus != p {

@@ -24,6 +24,7 @@ type engine struct {
 	now     func() time.Time // Options.Now
 	counts  *counts
 	locks   locks
+	settles settlements
 	looks   int32 // 1 if transactions read the rows before they take; atomic, see transaction.go
 }
 
@@ -130,7 +131,7 @@ func decideGranted(requests []*request) {
 				micros = e.view.Reset
 				reset = time.UnixMicro(micros)
 			}
-			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left, Reset: reset})
+			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left, Reset: reset, DecidedAt: e.view.Now})
 		}
 		r.call.Decisions = decisions
 	}

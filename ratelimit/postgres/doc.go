@@ -20,6 +20,7 @@ package postgres
 //     statements.
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
 //   - result.go: the rows of a result.
+//   - settle.go: what requests cost more or less than they were charged.
 //   - locks.go: rows that another transaction has locked.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows.
 //   - node.go: the registry of proxies. pause.go: a pause of all limits. timeline.go: a server that was restored or replaced.

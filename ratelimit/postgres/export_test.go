@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -111,3 +112,11 @@ var CleanupSQL = newStatements().cleanup[false]
 
 // MigrationSQL is what a store runs if the tables are not right.
 const MigrationSQL = migrationSQL
+
+// AddSettlement adds a settlement for the next batch, and sends none by itself.
+func (s *Store) AddSettlement(h *hooks.Settlement) {
+	s.engine.settles.mu.Lock()
+	s.engine.settles.waking = true
+	s.engine.settles.mu.Unlock()
+	settle(s, h)
+}

@@ -330,7 +330,7 @@ func TestReturnsEqual(t *testing.T) {
 			}
 			units := rapid.Int64Range(1, h.Cost).Draw(t, "units")
 			if row.Start != 0 || row.HasTokens {
-				algorithm.Of(l).Return(l, row, b.clock.Micro, units, claim)
+				algorithm.Of(l).Adjust(l, row, b.clock.Micro, units, claim)
 			}
 			b.db.readRow(h)
 			if err := b.store.GiveBack(h, units, claim); err != nil {

@@ -183,12 +183,16 @@ func join(before *entry, k statementKind, l *ratelimit.Limit, cost int64) (posit
 // mostRefunded bounds the sum of refunds. No row holds as much.
 const mostRefunded = int64(1) << 60
 
-// addRefund returns the sum of two refunds, neither of which is above mostRefunded.
+// addRefund returns the sum of two refunds, neither of which is above mostRefunded. What is below 0 is charged.
 func addRefund(a, b int64) int64 {
-	if a+b > mostRefunded {
+	switch sum := a + b; {
+	case sum > mostRefunded:
 		return mostRefunded
+	case sum < -mostRefunded:
+		return -mostRefunded
+	default:
+		return sum
 	}
-	return a + b
 }
 
 // groupOf returns the group of the statement that an entry belongs to.

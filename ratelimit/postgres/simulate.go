@@ -22,7 +22,7 @@ func rowsOf(p *plan) map[lease.RowID]*snapshot {
 }
 
 // rowsBefore returns the rows as they were before the takes of a plan that was undone: a
-// Refund at the same time undoes a Take. It returns nil if the plan does not say how all rows
+// refund at the same time undoes a Take. It returns nil if the plan does not say how all rows
 // of the requests were: a refund cannot be undone in memory, and neither can a Take by a limit
 // with a shorter window or a smaller bucket than another limit on the row. A request that the simulation
 // refused is not in the plan, and neither is a hit that only asks.
@@ -40,7 +40,7 @@ func rowsBefore(p *plan, requests []*request) map[lease.RowID]*snapshot {
 			rows[e.id] = s
 		}
 		if e.granted > 0 {
-			algorithm.Of(l).Refund(l, &s.row, s.now, e.granted*e.cost)
+			algorithm.Of(l).Adjust(l, &s.row, s.now, e.granted*e.cost, 0)
 		}
 	}
 	limits := map[lease.RowID]*ratelimit.Limit{}

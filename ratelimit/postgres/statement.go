@@ -80,14 +80,14 @@ SELECT i.prefix, i.key, i.slot, 0, 0, timestamptz '1800-01-01Z', timestamptz '18
 FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($2::text[]) AS prefix, unnest($3::text[]) AS key FROM clock) i` + orderSQL + `
 ON CONFLICT (prefix, key) DO UPDATE SET `
 
-// refundSQL gives cost back. A refund of leased units has a claim, see
-// algorithm.Definition.Lease; that of a caller has 0, and {claimed} is NULL.
-const refundSQL = blankSQL + `{refund} WHERE {refund_where}`
+// refundSQL gives cost back, or charges it if it is below 0, see algorithm.Definition.Adjust. Leased units and
+// settlements have a claim; a caller's refund has 0, and {claimed} is NULL.
+const refundSQL = blankSQL + `{adjust} WHERE {adjust_where}`
 
 // resetSQL makes rows blank: their quotas are full again.
 const resetSQL = blankSQL + `(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) = (0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at)`
 
-// refundValues are what refunds of algorithms can use.
+// refundValues are what algorithms can use in refundSQL.
 var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]", "{quota}", "($5::bigint[])[excluded.slot]",
 	"{span}", "($6::bigint[])[excluded.slot]", "{events}", "($7::bigint[])[excluded.slot]", "{now}", "(SELECT now FROM clock)",
 	"{claimed}", "(timestamptz 'epoch' + nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')")
@@ -206,7 +206,7 @@ func (s *statements) add(template string, key statementKey) {
 		settings = commitSQL(key.durable, key.sync) + lockSQL
 	}
 	s.texts[key] = strings.NewReplacer("{table}", tableName(key.durable), "{columns}", step.Columns, "{returned}", returned,
-		"{settings}", settings, "{refund}", refundValues.Replace(step.Refund), "{refund_where}", refundValues.Replace(step.RefundWhere)).Replace(template)
+		"{settings}", settings, "{adjust}", refundValues.Replace(step.Adjust), "{adjust_where}", refundValues.Replace(step.AdjustWhere)).Replace(template)
 }
 
 // commitSQL turns the wait for the disk off where it is not wanted. An unlogged table has

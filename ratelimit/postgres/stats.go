@@ -13,6 +13,7 @@ import (
 func init() {
 	hooks.BatchesOf = batchesOf
 	hooks.SetApplied = setApplied
+	hooks.SettledOf = settledOf
 }
 
 // Stats counts what a Store has done since it was made.
@@ -44,6 +45,8 @@ type counts struct {
 	waits  hooks.Histogram
 	times  hooks.Histogram
 	errors map[string]int64
+
+	settled, unsettled int64 // settlements that were made, and those that are lost
 }
 
 func newCounts() *counts {
@@ -112,6 +115,26 @@ func (c *counts) get() Stats {
 		stats.Errors[class] = c.errors[class]
 	}
 	return stats
+}
+
+// addSettled adds settlements that were made, and some that are lost.
+func addSettled(c *counts, settled, lost int64) {
+	c.mu.Lock()
+	c.settled += settled
+	c.unsettled += lost
+	c.mu.Unlock()
+}
+
+// settledOf is hooks.SettledOf.
+func settledOf(store ratelimit.Store) (int64, int64) {
+	s, ok := store.(*Store)
+	if !ok {
+		return 0, 0
+	}
+	c := s.engine.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.settled, c.unsettled
 }
 
 // batchesOf is hooks.BatchesOf.

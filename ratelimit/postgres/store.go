@@ -129,6 +129,7 @@ func New(db DB, options Options) (*Store, error) {
 	}
 	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
 	s.leasing = s.newQueue(leaseTimeout)
+	e.settles.send = func() { sendSettlements(s) }
 	e.leases = newLeases(s, o)
 	if o.Node != nil {
 		s.registered = newRegistration(s, *o.Node)
@@ -308,6 +309,7 @@ func (s *Store) Close() {
 		time.Sleep(time.Millisecond)
 	}
 	endLeases(s)
+	endSettlements(s)
 	s.close()
 	if s.registered != nil {
 		s.registered.end()

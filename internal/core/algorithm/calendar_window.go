@@ -13,7 +13,7 @@ import (
 // State: count, window_start. expires_at is exactly the end of the window.
 func init() {
 	define(calendarWindow, "calendar", Definition{
-		Take: takeCalendar, Refund: refundCalendar, Look: lookCalendar, Passes: passesCalendar, SQL: &calendarWindowSQL,
+		Take: takeCalendar, Adjust: adjustCalendar, Look: lookCalendar, Passes: passesCalendar, SQL: &calendarWindowSQL,
 	})
 }
 
@@ -34,9 +34,9 @@ func takeCalendar(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-func refundCalendar(l *ratelimit.Limit, r *Row, now, cost int64) {
-	if now < r.Expires {
-		r.Count = larger(0, r.Count-cost)
+func adjustCalendar(l *ratelimit.Limit, r *Row, now, cost, at int64) {
+	if r.Start != 0 && now < r.Expires && (at == 0 || at >= r.Start) {
+		r.Count = counted(l, r.Count, cost)
 	}
 }
 
@@ -165,8 +165,8 @@ var calendarWindowSQL = SQL{
 	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE greatest(0, r.count) END AS used
 	FROM (SELECT coalesce(r.window_start < excluded.window_start, true) AS fresh
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	Refund:      "count = greatest(0, r.count - {cost})",
-	RefundWhere: "{now} < r.expires_at",
+	Adjust:      "count = " + countedSQL("greatest(0, r.count)"),
+	AdjustWhere: "{now} < r.expires_at AND r.window_start > timestamptz '1800-01-01Z' AND coalesce(r.window_start <= {claimed}, true)",
 	Read:        readCalendar,
 }
 

@@ -50,7 +50,7 @@ func Refunded(h *ratelimit.Hit) int64 {
 func charge(h *ratelimit.Hit, r *Row, now int64) bool {
 	switch {
 	case h.Cost < 0:
-		Of(h.Limit).Refund(h.Limit, r, now, Refunded(h))
+		Of(h.Limit).Adjust(h.Limit, r, now, Refunded(h), 0)
 		return true
 	case h.Cost > h.Limit.Capacity():
 		return false
@@ -69,7 +69,7 @@ func Fits(l *ratelimit.Limit, r *Row, now, cost int64) bool {
 // Admitted is the decision on a hit that is allowed, given the row after the hit.
 func Admitted(l *ratelimit.Limit, r *Row, now int64) ratelimit.Decision {
 	free, reset := Of(l).Look(l, r, now)
-	return ratelimit.Decision{Allowed: true, Limit: l.Capacity(), Remaining: Remaining(l.Capacity(), free), Reset: time.UnixMicro(reset)}
+	return ratelimit.Decision{Allowed: true, Limit: l.Capacity(), Remaining: Remaining(l.Capacity(), free), Reset: time.UnixMicro(reset), DecidedAt: now}
 }
 
 // Refused is the decision on a hit that is not allowed.

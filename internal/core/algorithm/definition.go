@@ -18,9 +18,12 @@ type Definition struct {
 	// and returns how many. If none fits the row stays as it was.
 	Take func(l *ratelimit.Limit, r *Row, now, n, cost int64) int64
 
-	// Refund gives cost (≥ 1) back, never beyond the full quota. At the same now it
-	// undoes a Take: the row then decides as it did before.
-	Refund func(l *ratelimit.Limit, r *Row, now, cost int64)
+	// Adjust gives cost back, never beyond the full quota. With a cost below 0 it charges -cost,
+	// whether or not it fits: until twice the quota is used at most. at is when the cost was charged,
+	// or any time in the same window. Adjust has no effect on a row in which that charge does not
+	// count any more, and gives back no more than what still counts. With an at of 0 the last charges
+	// are meant. At the same now it undoes a Take: the row then decides as it did before.
+	Adjust func(l *ratelimit.Limit, r *Row, now, cost, at int64)
 
 	// Look returns what is left of the quota at now, negative if the quota is
 	// overdrawn, and when the full quota is back if no hit comes.
@@ -33,13 +36,9 @@ type Definition struct {
 	// Lease returns for how many microseconds, at most most, units may be used that were charged
 	// at now for later hits. In that time, the use of such a unit has the same effect as a
 	// charge at the time of its use. r is the row after the charge. Lease also returns a claim,
-	// with which Return gives the units back: Return has no effect on a row in which the charge
-	// does not count any more. Nil means that no charge can be early.
+	// a time in the window of the charge, with which Adjust gives the units back. Nil means that no
+	// charge can be early.
 	Lease func(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64)
-
-	// Return gives leased units back if their claim (see Lease) holds. It is set if Lease is
-	// set.
-	Return func(l *ratelimit.Limit, r *Row, now, units, claim int64)
 
 	// SQL is the step as Postgres runs it.
 	SQL *SQL

@@ -16,7 +16,7 @@ import (
 // microseconds: whole numbers, so no part of a token is ever lost. Limit.Validate bounds them by 2^62.
 func init() {
 	define(evenBucket, "even_bucket", Definition{
-		Take: takeEven, Refund: refundEven, Look: lookEven, Passes: passesEven, SQL: &evenBucketSQL,
+		Take: takeEven, Adjust: adjustEven, Look: lookEven, Passes: passesEven, SQL: &evenBucketSQL,
 	})
 }
 
@@ -30,7 +30,7 @@ func fillEven(l *ratelimit.Limit, r *Row, now int64) evenTokens {
 		tokens, refill := fill(l, r, now)
 		return evenTokens{int64(tokens), refill, 0}
 	}
-	b := evenTokens{int64(math.Floor(math.Max(0, math.Min(float64(l.Capacity()), r.Tokens)))), r.Refill, smaller(r.Remainder, l.Events-1)}
+	b := evenTokens{int64(math.Floor(math.Max(-float64(mostOwed(l)), math.Min(float64(l.Capacity()), r.Tokens)))), r.Refill, smaller(r.Remainder, l.Events-1)}
 	elapsed := larger(0, now-r.Refill)
 	if b.tokens == l.Capacity() || now >= b.has(l, l.Capacity()) {
 		return evenTokens{l.Capacity(), r.Refill + elapsed, 0}
@@ -39,6 +39,11 @@ func fillEven(l *ratelimit.Limit, r *Row, now int64) evenTokens {
 	moved := b.remainder + gained*window(l)
 	return evenTokens{b.tokens + gained, r.Refill + moved/l.Events, moved % l.Events}
 }
+
+// mostOwed is how far below 0 an adjustment takes the tokens: no further than the calculations hold.
+func mostOwed(l *ratelimit.Limit) int64 { return smaller(l.Capacity(), maxSpan/window(l)-l.Capacity()) }
+
+const mostOwedSQL = "least({quota}, 4611686018427387904 / {span} - {quota})"
 
 // has returns when the bucket has that many tokens, if it has less now.
 func (b evenTokens) has(l *ratelimit.Limit, tokens int64) int64 {
@@ -62,23 +67,38 @@ func takeEven(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	if !r.HasTokens {
 		return 0
 	}
-	if full := b.has(l, l.Capacity()); r.Expires < full {
-		r.Expires = full + larger(bucketLinger, (l.Capacity()*window(l)+l.Events-1)/l.Events)
-	}
+	keepEven(l, r, b)
 	return granted
 }
 
-func refundEven(l *ratelimit.Limit, r *Row, now, cost int64) {
-	if !r.HasTokens || r.Refill == 0 {
+// keepEven has the row outlive the refill.
+func keepEven(l *ratelimit.Limit, r *Row, b evenTokens) {
+	if full := b.has(l, l.Capacity()); r.Expires < full {
+		r.Expires = full + larger(bucketLinger, (l.Capacity()*window(l)+l.Events-1)/l.Events)
+	}
+}
+
+// adjustEven gives back the tokens that cannot have been refilled since the charge.
+func adjustEven(l *ratelimit.Limit, r *Row, now, cost, at int64) {
+	gained, over := drainedSince(l, now, at)
+	if !r.HasTokens || r.Refill == 0 || over {
 		return
 	}
 	b := fillEven(l, r, now)
-	if b.tokens += cost; b.tokens >= l.Capacity() {
+	if cost > 0 {
+		b.tokens += larger(0, cost-(gained+window(l)-1)/window(l))
+	} else {
+		b.tokens = larger(b.tokens+cost, smaller(b.tokens, -mostOwed(l)))
+	}
+	if b.tokens >= l.Capacity() {
 		b.tokens = l.Capacity()
 		b.refill = larger(now, b.refill) // what is full gains nothing
 		b.remainder = 0
 	}
 	b.store(r)
+	if cost < 0 {
+		keepEven(l, r, b)
+	}
 }
 
 func lookEven(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
@@ -101,7 +121,7 @@ const evenFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN gr
 	FROM (SELECT *, had = {quota} OR elapsed >= (({quota} - had) * span + part + events - 1) / events AS isfull
 	FROM (SELECT {span} AS span, {events} AS events, least(coalesce(r.remainder, 0), {events} - 1) AS part,
 		greatest(0, (date_part('epoch', {at} - r.last_refill) * 1000000)::bigint) AS elapsed,
-		CASE WHEN r.tokens IS NOT NULL AND r.last_refill IS NOT NULL THEN floor(greatest(0, least({quota}, r.tokens)))::bigint END AS had,
+		CASE WHEN r.tokens IS NOT NULL AND r.last_refill IS NOT NULL THEN floor(greatest(-` + mostOwedSQL + `, least({quota}, r.tokens)))::bigint END AS had,
 		CASE WHEN r.last_refill IS NULL THEN {quota} WHEN r.tokens IS NULL THEN greatest(0, {quota} - ceil(greatest(0,
 			(date_part('epoch', r.last_refill - {at}) * 1000000)::bigint)::float8 * {events} / {span}))::bigint END AS other
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0)`
@@ -120,10 +140,14 @@ var evenBucketSQL = SQL{
 	FROM (SELECT *, filled - granted * {cost} AS left_over
 	FROM (SELECT *, greatest(0, least(excluded.granted, filled / {cost})) AS granted
 	FROM ` + strings.ReplaceAll(evenFill, "{at}", "excluded.last_refill") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h`,
-	Refund: `(tokens, last_refill, remainder) = (SELECT least({quota}, filled + {cost}),
-		CASE WHEN filled + {cost} < {quota} THEN refill ELSE greatest({now}, r.last_refill) END, CASE WHEN filled + {cost} < {quota} THEN rest ELSE 0 END
-	FROM ` + strings.ReplaceAll(evenFill, "{at}", "{now}") + ` e)`,
-
-	RefundWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL",
+	Adjust: `(tokens, last_refill, remainder, expires_at) = (SELECT after, refill, rest, CASE WHEN {cost} >= 0 OR r.expires_at >= full_at THEN r.expires_at
+		ELSE full_at + greatest(60000000, ({quota} * {span} + {events} - 1) / {events}) * interval '1 microsecond' END
+	FROM (SELECT *, refill + (({quota} - after) * {span} + rest + {events} - 1) / {events} * interval '1 microsecond' AS full_at
+	FROM (SELECT least({quota}, total) AS after, CASE WHEN total < {quota} THEN refill ELSE greatest({now}, r.last_refill) END AS refill,
+		CASE WHEN total < {quota} THEN rest ELSE 0 END AS rest
+	FROM (SELECT refill, rest, CASE WHEN {cost} > 0 THEN filled + greatest(0, {cost} - (` + drainedSQL + ` + {span} - 1) / {span})
+		ELSE greatest(filled + {cost}, least(filled, -` + mostOwedSQL + `)) END AS total
+	FROM ` + strings.ReplaceAll(evenFill, "{at}", "{now}") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h)`,
+	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND " + notDrainedSQL,
 	Read:        readGCRA,
 }

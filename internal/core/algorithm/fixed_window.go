@@ -14,7 +14,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // library pg-ratelimit reads it as such.
 func init() {
 	define(ratelimit.FixedWindow, "fixed_window", Definition{
-		Take: takeFixed, Refund: refundFixed, Look: lookFixed, Passes: passesFixed, Lease: leaseInWindow, Return: returnFixed, SQL: &fixedWindowSQL,
+		Take: takeFixed, Adjust: adjustFixed, Look: lookFixed, Passes: passesFixed, Lease: leaseInWindow, SQL: &fixedWindowSQL,
 	})
 }
 
@@ -34,9 +34,9 @@ func takeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-func refundFixed(l *ratelimit.Limit, r *Row, now, cost int64) {
-	if now < r.Start+window(l) {
-		r.Count = larger(0, r.Count-cost)
+func adjustFixed(l *ratelimit.Limit, r *Row, now, cost, at int64) {
+	if r.Start != 0 && now < r.Start+window(l) && (at == 0 || at >= r.Start) {
+		r.Count = counted(l, r.Count, cost)
 	}
 }
 
@@ -51,16 +51,10 @@ func lookFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 // leaseInWindow is for fixed_window and sliding_window. Within one window it makes no difference
 // when a unit is charged. In a sliding window too, a unit that fits now fits until the window
 // ends, because the weight of the previous window only falls. The claim is window_start. If the
-// window has turned since the charge, a refund has no effect in a fixed window. In a sliding
-// window it reduces prev_count, if the window of the charge is now the previous window.
+// window has turned since the charge, an adjustment has no effect in a fixed window. In a sliding
+// window it changes prev_count, if the window of the charge is now the previous window.
 func leaseInWindow(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
 	return smaller(most, r.Start+window(l)-now), r.Start
-}
-
-func returnFixed(l *ratelimit.Limit, r *Row, now, units, claim int64) {
-	if r.Start == claim {
-		refundFixed(l, r, now, units)
-	}
 }
 
 func passesFixed(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return r.Start + window(l) }
@@ -77,7 +71,7 @@ var fixedWindowSQL = SQL{
 	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least(excluded.granted, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
 	FROM (SELECT ends, coalesce(excluded.window_start >= ends, true) AS fresh
 	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	Refund:      "count = greatest(0, r.count - {cost})",
-	RefundWhere: "{now} < r.window_start + {span} * interval '1 microsecond' AND coalesce(r.window_start = {claimed}, true)",
+	Adjust:      "count = " + countedSQL("greatest(0, r.count)"),
+	AdjustWhere: "{now} < r.window_start + {span} * interval '1 microsecond' AND coalesce(r.window_start <= {claimed}, true)",
 	Read:        readCounts,
 }

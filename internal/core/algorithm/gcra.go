@@ -18,7 +18,7 @@ import (
 // units above it. expires_at lies at or after the TAT, and changes rarely.
 func init() {
 	define(ratelimit.GCRA, "gcra", Definition{
-		Take: takeGCRA, Refund: refundGCRA, Look: lookGCRA, Passes: passesGCRA, SQL: &gcraSQL,
+		Take: takeGCRA, Adjust: adjustGCRA, Look: lookGCRA, Passes: passesGCRA, SQL: &gcraSQL,
 	})
 }
 
@@ -70,18 +70,32 @@ func takeGCRA(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 		return 0
 	}
 	storeBacklog(l, r, now, filled+granted*cost*window(l))
-	if r.Expires <= r.Refill {
-		r.Expires = r.Refill + larger(bucketLinger, l.Capacity()*window(l)/l.Events)
-	}
+	keepBacklog(l, r)
 	return granted
 }
 
-func refundGCRA(l *ratelimit.Limit, r *Row, now, cost int64) {
-	if r.Refill == 0 || r.HasTokens {
+// keepBacklog has the row outlive the backlog.
+func keepBacklog(l *ratelimit.Limit, r *Row) {
+	if r.Expires <= r.Refill {
+		r.Expires = r.Refill + larger(bucketLinger, l.Capacity()*window(l)/l.Events)
+	}
+}
+
+// adjustGCRA gives back what cannot have drained since the charge. What is charged drains from now on.
+func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
+	drained, over := drainedSince(l, now, at)
+	if r.Refill == 0 || r.HasTokens || over {
 		return
 	}
 	now = gcraTime(l, r, now)
-	storeBacklog(l, r, now, larger(0, backlog(l, r, now)-mulDiv(cost, window(l), 1, false)))
+	filled := backlog(l, r, now)
+	if cost >= 0 {
+		storeBacklog(l, r, now, larger(0, filled-larger(0, mulDiv(cost, window(l), 1, false)-drained)))
+		return
+	}
+	most := smaller(2*smaller(l.Capacity()*window(l), maxSpan/2), smaller(maxSpan/l.Events, horizon)*l.Events)
+	storeBacklog(l, r, now, filled+smaller(mulDiv(-cost, window(l), 1, false), larger(0, most-filled)))
+	keepBacklog(l, r)
 }
 
 func lookGCRA(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
@@ -90,14 +104,14 @@ func lookGCRA(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	drained := now + mulDiv(filled, 1, l.Events, true)
 	room := l.Capacity()*window(l) - filled
 	if room < 0 {
-		return -1, drained
+		return -mulDiv(-room, 1, window(l), true), drained
 	}
 	return room / window(l), drained
 }
 
 func passesGCRA(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 	now = gcraTime(l, r, now)
-	excess := backlog(l, r, now) + cost*window(l) - l.Capacity()*window(l)
+	excess := backlog(l, r, now) + (cost-l.Capacity())*window(l)
 	return now + mulDiv(excess, 1, l.Events, true)
 }
 
@@ -122,13 +136,18 @@ var gcraSQL = SQL{
 	FROM (SELECT *, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
 	FROM (SELECT {events} AS events, greatest(now, r.last_refill - least(4611686018427387904 / {events}, 3155760000000000) * interval '1 microsecond') AS now
 	FROM clock OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0) f`,
-	Refund: `(last_refill, remainder) = (SELECT now + after / {events} * interval '1 microsecond', after % {events}
-	FROM (SELECT now, greatest(0, CASE WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / {events}) * {events} + least(coalesce(r.remainder, 0), {events} - 1) ELSE 0 END
-		- least({cost}::numeric * {span}, 9223372036854775807)::bigint) AS after
+	Adjust: `(last_refill, remainder, expires_at) = (SELECT tat, after % {events}, CASE WHEN {cost} >= 0 OR r.expires_at > tat THEN r.expires_at
+		ELSE tat + greatest(60000000, {quota} * {span} / {events}) * interval '1 microsecond' END
+	FROM (SELECT *, now + after / {events} * interval '1 microsecond' AS tat
+	FROM (SELECT now, CASE WHEN {cost} >= 0 THEN greatest(0, backlog - greatest(0, units - ` + drainedSQL + `))
+		ELSE backlog + least(units, greatest(0, least(2 * least({quota} * {span}, 2305843009213693952),
+			least(4611686018427387904 / {events}, 3155760000000000) * {events}) - backlog)) END AS after
+	FROM (SELECT now, CASE WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / {events}) * {events} + least(coalesce(r.remainder, 0), {events} - 1) ELSE 0 END AS backlog,
+		least(abs({cost})::numeric * {span}, 9223372036854775807)::bigint AS units
 	FROM (SELECT now, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
 	FROM (SELECT greatest({now}, r.last_refill - least(4611686018427387904 / {events}, 3155760000000000) * interval '1 microsecond') AS now
-	OFFSET 0) a OFFSET 0) b OFFSET 0) c)`,
-	RefundWhere: "r.tokens IS NULL AND r.last_refill IS NOT NULL",
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e)`,
+	AdjustWhere: "r.tokens IS NULL AND r.last_refill IS NOT NULL AND " + notDrainedSQL,
 	Read:        readGCRA,
 }
 

@@ -122,10 +122,10 @@ func TestRefundUndoesTake(t *testing.T) {
 		case granted == 0:
 			after = row
 		case rapid.Bool().Draw(t, "at once"):
-			d.Refund(l, &after, k.Micro, granted*cost)
+			d.Adjust(l, &after, k.Micro, granted*cost, 0)
 		default:
 			for range granted {
-				d.Refund(l, &after, k.Micro, cost)
+				d.Adjust(l, &after, k.Micro, cost, 0)
 			}
 		}
 		free, reset := d.Look(l, &row, k.Micro)

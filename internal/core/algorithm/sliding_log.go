@@ -14,7 +14,7 @@ import (
 // State: hits, oldest first. expires_at is when the newest hit is a Window old.
 func init() {
 	define(ratelimit.SlidingLog, "sliding_log", Definition{
-		Take: takeLog, Refund: refundLog, Look: lookLog, Passes: passesLog, SQL: &slidingLogSQL,
+		Take: takeLog, Adjust: adjustLog, Look: lookLog, Passes: passesLog, SQL: &slidingLogSQL,
 	})
 }
 
@@ -43,10 +43,18 @@ func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-// refundLog removes the newest hits.
-func refundLog(l *ratelimit.Limit, r *Row, now, cost int64) {
-	remaining := larger(0, int64(len(r.Hits))-cost)
-	r.Hits = append([]int64(nil), r.Hits[:remaining]...)
+// adjustLog removes hits: those of the charge, or the newest. It cannot add one to a charge, because a log
+// with more hits than Events would not be small any more.
+func adjustLog(l *ratelimit.Limit, r *Row, now, cost, at int64) {
+	first := 0
+	last := len(r.Hits)
+	if at != 0 {
+		first = sort.Search(last, func(i int) bool { return r.Hits[i] >= at })
+		last = sort.Search(last, func(i int) bool { return r.Hits[i] > at })
+	}
+	removed := int(smaller(larger(0, cost), int64(last-first)))
+	hits := append([]int64(nil), r.Hits[:last-removed]...)
+	r.Hits = append(hits, r.Hits[last:]...)
 }
 
 func lookLog(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
@@ -80,7 +88,9 @@ var slidingLogSQL = SQL{
 	FROM (SELECT *, coalesce(width_bucket(at - {span} * interval '1 microsecond', r.hits), 0) AS gone
 	FROM (SELECT greatest(excluded.hits[1], r.hits[cardinality(r.hits)]) AS at
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	Refund:      "hits = r.hits[:greatest(0, cardinality(r.hits) - {cost})::int]",
-	RefundWhere: "cardinality(r.hits) > 0",
+	Adjust: `hits = (SELECT r.hits[:newest - least(greatest(0, {cost}), newest - older)::int] || r.hits[newest + 1:]
+	FROM (SELECT CASE WHEN {claimed} IS NULL THEN cardinality(r.hits) ELSE width_bucket({claimed}, r.hits) END AS newest,
+		CASE WHEN {claimed} IS NULL THEN 0 ELSE width_bucket({claimed} - interval '1 microsecond', r.hits) END AS older OFFSET 0) a)`,
+	AdjustWhere: "cardinality(r.hits) > 0",
 	ReadArray:   func(column []byte, r *Row) { r.Hits = timestamps(column) },
 }

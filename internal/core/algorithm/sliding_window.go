@@ -17,7 +17,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // State: count, prev_count, window_start. expires_at is window_start + 2·Window.
 func init() {
 	define(ratelimit.SlidingWindow, "sliding_window", Definition{
-		Take: takeSliding, Refund: refundSliding, Look: lookSliding, lookAll: lookAllSliding, Passes: passesSliding, Lease: leaseInWindow, Return: returnSliding, SQL: &slidingWindowSQL,
+		Take: takeSliding, Adjust: adjustSliding, Look: lookSliding, lookAll: lookAllSliding, Passes: passesSliding, Lease: leaseInWindow, SQL: &slidingWindowSQL,
 	})
 }
 
@@ -55,22 +55,16 @@ func takeSliding(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-// refundSliding takes the cost from the current window first, then from the previous.
-func refundSliding(l *ratelimit.Limit, r *Row, now, cost int64) {
-	if r.Start == 0 || now >= r.Start+2*window(l) {
-		return
-	}
-	fromCount := smaller(cost, r.Count)
-	r.Count -= fromCount
-	r.PrevCount = larger(0, r.PrevCount-(cost-fromCount))
-}
-
-func returnSliding(l *ratelimit.Limit, r *Row, now, units, claim int64) {
+// adjustSliding takes the cost from the current window first, then from the previous, unless the charge
+// was in the previous. A previous window without a count has not seen the charge: the row was reset.
+func adjustSliding(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	switch {
-	case r.Start == claim:
-		refundSliding(l, r, now, units)
-	case r.Start == claim+window(l) && now < r.Start+2*window(l):
-		r.PrevCount = larger(0, r.PrevCount-units)
+	case r.Start == 0 || now >= r.Start+2*window(l):
+	case at == 0 || at >= r.Start:
+		r.PrevCount = larger(0, r.PrevCount-larger(0, cost-r.Count))
+		r.Count = counted(l, r.Count, cost)
+	case at >= r.Start-window(l) && r.PrevCount > 0:
+		r.PrevCount = counted(l, r.PrevCount, cost)
 	}
 }
 
@@ -144,10 +138,11 @@ var slidingWindowSQL = SQL{
 	FROM (SELECT {span} AS span, CASE WHEN excluded.window_start >= r.window_start THEN (date_part('epoch', excluded.window_start - r.window_start) * 1000000)::bigint
 		WHEN r.window_start IS NOT NULL THEN 0 END AS elapsed
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	// A refund with a claim to the previous window does not change count.
-	Refund: `count = CASE WHEN r.window_start > {claimed} THEN r.count ELSE greatest(0, r.count - {cost}) END,
-	prev_count = greatest(0, r.prev_count - ({cost} - CASE WHEN r.window_start > {claimed} THEN 0 ELSE least({cost}, greatest(0, r.count)) END))`,
-	RefundWhere: `{now} < r.window_start + 2 * {span} * interval '1 microsecond'
-	AND coalesce(r.window_start IN ({claimed}, {claimed} + {span} * interval '1 microsecond'), true)`,
+	// An adjustment of a charge in the previous window does not change count.
+	Adjust: `count = CASE WHEN r.window_start > {claimed} THEN r.count ELSE ` + countedSQL("greatest(0, r.count)") + ` END,
+	prev_count = CASE WHEN r.window_start > {claimed} THEN ` + countedSQL("r.prev_count") + `
+		ELSE greatest(0, r.prev_count - greatest(0, {cost} - greatest(0, r.count))) END`,
+	AdjustWhere: `{now} < r.window_start + 2 * {span} * interval '1 microsecond'
+	AND coalesce(r.window_start <= {claimed} OR r.window_start - {span} * interval '1 microsecond' <= {claimed} AND r.prev_count > 0, true)`,
 	Read: readCounts,
 }

@@ -38,11 +38,11 @@ type SQL struct {
 	// time.
 	Step string
 
-	// Refund are assignments that give cost back to the row r, if RefundWhere is true.
-	// Both can use r, the parameters as in Step, always {events} among them, {claimed} (the
-	// claim of leased units, else NULL) and {now}. RefundWhere is false for a blank row.
-	Refund      string
-	RefundWhere string
+	// Adjust are assignments that give cost back to the row r, or charge it, if AdjustWhere is
+	// true. Both can use r, the parameters as in Step, always {events} among them, {claimed} (when the
+	// cost was charged, or NULL) and {now}. AdjustWhere is false for a blank row.
+	Adjust      string
+	AdjustWhere string
 
 	// Read reads the state from a result in which every column has eight bytes. The state of the
 	// first row begins at cells[0], the state of the next row width cells later.

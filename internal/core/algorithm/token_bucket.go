@@ -16,7 +16,7 @@ import (
 // update of an indexed column costs more.
 func init() {
 	define(ratelimit.TokenBucket, "token_bucket", Definition{
-		Take: takeBucket, Refund: refundBucket, Look: lookBucket, Passes: passesBucket, Lease: leaseOfBucket, Return: returnToBucket, SQL: &tokenBucketSQL,
+		Take: takeBucket, Adjust: adjustBucket, Look: lookBucket, Passes: passesBucket, Lease: leaseOfBucket, SQL: &tokenBucketSQL,
 	})
 }
 
@@ -62,20 +62,31 @@ func takeBucket(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	if !r.HasTokens {
 		return 0
 	}
+	keepBucket(l, r)
+	return granted
+}
+
+// keepBucket has the row outlive the refill.
+func keepBucket(l *ratelimit.Limit, r *Row) {
 	full := r.Refill + smaller(horizon, fillTime(l, float64(l.Capacity())-r.Tokens))
 	if r.Expires < full {
 		r.Expires = full + larger(bucketLinger, smaller(horizon, fillTime(l, float64(l.Capacity()))))
 	}
-	return granted
 }
 
-func refundBucket(l *ratelimit.Limit, r *Row, now, cost int64) {
-	if !r.HasTokens {
+// adjustBucket changes nothing after a refill, see leaseOfBucket. No difference of tokens is above what a
+// float64 holds exactly.
+func adjustBucket(l *ratelimit.Limit, r *Row, now, cost, at int64) {
+	if !r.HasTokens || at != 0 && (at < r.Refill || now >= r.Refill+window(l)) {
 		return
 	}
+	most := l.Capacity()
 	tokens, refill := fill(l, r, now)
-	r.Tokens = math.Min(float64(l.Capacity()), tokens+float64(cost))
+	r.Tokens = math.Min(float64(most), math.Max(tokens+float64(cost), math.Min(tokens, -float64(smaller(most, ratelimit.MaxEvents-most)))))
 	r.Refill = refill
+	if cost < 0 {
+		keepBucket(l, r)
+	}
 }
 
 func lookBucket(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
@@ -95,16 +106,10 @@ func lookBucket(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 //
 // A refund after a refill would add to a full bucket what was not used before. So units are used
 // for at most three quarters of the time until the refill, and given back before it. The claim is
-// last_refill: a refund after a refill or a reset has no effect.
+// last_refill: an adjustment after a refill or a reset has no effect.
 func leaseOfBucket(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
 	end := r.Refill + window(l) - now
 	return smaller(most, end-end/4), r.Refill
-}
-
-func returnToBucket(l *ratelimit.Limit, r *Row, now, units, claim int64) {
-	if r.Refill == claim && now < claim+window(l) {
-		refundBucket(l, r, now, units)
-	}
 }
 
 func passesBucket(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
@@ -130,10 +135,13 @@ var tokenBucketSQL = SQL{
 	FROM (SELECT {span} AS span, CASE WHEN r.tokens IS NOT NULL THEN
 		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / {span} END AS windows
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
-	Refund: `(tokens, last_refill) = (SELECT least({quota}, r.tokens + windows::float8 * {events} + {cost}),
-		r.last_refill + windows * {span} * interval '1 microsecond'
-	FROM (SELECT greatest(0, (date_part('epoch', {now} - r.last_refill) * 1000000)::bigint) / {span} AS windows OFFSET 0) a)`,
-	RefundWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND coalesce(r.last_refill = {claimed} AND {now} < {claimed} + {span} * interval '1 microsecond', true)",
+	Adjust: `(tokens, last_refill, expires_at) = (SELECT tokens, refill, CASE WHEN {cost} >= 0 OR r.expires_at >= full_at THEN r.expires_at
+		ELSE full_at + greatest(60000000, least(ceil({quota} / {events}::float8) * {span}, 3155760000000000)) * interval '1 microsecond' END
+	FROM (SELECT *, refill + least(ceil(({quota} - tokens) / {events}) * {span}, 3155760000000000) * interval '1 microsecond' AS full_at
+	FROM (SELECT least({quota}, greatest(filled + {cost}, least(filled, -least({quota}, 9007199254740992 - {quota})))) AS tokens, refill
+	FROM (SELECT least({quota}, r.tokens + windows::float8 * {events}) AS filled, r.last_refill + windows * {span} * interval '1 microsecond' AS refill
+	FROM (SELECT greatest(0, (date_part('epoch', {now} - r.last_refill) * 1000000)::bigint) / {span} AS windows OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d)`,
+	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND ({claimed} IS NULL OR r.last_refill <= {claimed} AND {now} < r.last_refill + {span} * interval '1 microsecond')",
 	Read:        readBucket,
 }
 

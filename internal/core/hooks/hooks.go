@@ -25,6 +25,24 @@ type Batches struct {
 // BatchesOf returns what a store has counted since it was made.
 var BatchesOf func(store ratelimit.Store) Batches
 
+// Settlement is what is known of a request's cost afterwards.
+type Settlement struct {
+	Limit     *ratelimit.Limit
+	Key       string // as it is stored
+	Back      int64  // what is to be given back of the charge, or charged in addition if it is below 0
+	DecidedAt int64  // of the decision on the charge
+	Reset     int64  // likewise, in microseconds
+	Source    ratelimit.Source
+}
+
+// Settle changes a counter of a Postgres store soon, and does not wait for that. SettleInMemory, which package
+// memory sets, changes one of a store in memory. Each does nothing for another kind of store.
+var Settle, SettleInMemory func(store ratelimit.Store, s *Settlement)
+
+// SettledOf returns how many settlements a store has made since it was made itself, and of how many it is not known
+// whether they had their effect.
+var SettledOf func(store ratelimit.Store) (settled, lost int64)
+
 // SetApplied says for the registry of proxies which change of the policy the process obeys, in which
 // log of changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot
 // use. It does nothing without postgres.Options.Node.

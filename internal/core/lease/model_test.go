@@ -109,7 +109,7 @@ func (w *world) execute(p *process, f *flight) {
 	now, l, d := w.server(), w.limit, algorithm.Of(w.limit)
 	for _, r := range f.returns {
 		if w.row.Start != 0 || w.row.HasTokens { // a refund joins the rows that are there
-			d.Return(l, &w.row, now, r.Units.N, r.Units.Claim)
+			d.Adjust(l, &w.row, now, r.Units.N, r.Units.Claim)
 		}
 	}
 	a := lease.Answer{Row: row, Limit: l, Now: now}

@@ -48,6 +48,7 @@ var refusals = []struct{ constraint, sql string }{
 	{"rate_limit_rules:count_by_all_must_stand_alone", "UPDATE rate_limit_rules SET count_by = '{user,all}'"},
 	{"rate_limit_rules:valid_must_not_be_empty", "UPDATE rate_limit_rules SET valid = 'empty'"},
 	{"rate_limit_rules:cost_must_be_1_to_9007199254740992", "UPDATE rate_limit_rules SET cost = 0"},
+	{"rate_limit_rules:settle_must_be_header_or_bytes_or_json_or_status", "UPDATE rate_limit_rules SET settle = 'status 401 = -1, else 0'"},
 	{"rate_limit_rules:status_must_be_400_to_599", "UPDATE rate_limit_rules SET status = 200"},
 	{"rate_limit_rules:message_must_have_at_most_4096_bytes", "UPDATE rate_limit_rules SET message = repeat('x', 4097)"},
 	{"rate_limit_rules:retry_after_must_be_0_to_36525_days_without_months", "UPDATE rate_limit_rules SET retry_after = '1 month'"},

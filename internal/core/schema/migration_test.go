@@ -96,7 +96,7 @@ func TestANewerSchemaStays(t *testing.T) {
 	s.want("SELECT rate_limit_policy_version()", "1000")
 }
 
-// Tables of the version before get the columns counter of rules, which is the name, without_header and tier of API keys, and the function rate_limit_rule its
+// Tables of the version before get the columns counter of rules, which is the name, without_header, settle and tier of API keys, and the function rate_limit_rule its
 // parameter. Rows stay, and calls that name other parameters mean one function. Functions that are not
 // needed any more are dropped, unless a view of the operator uses them.
 func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
@@ -105,7 +105,7 @@ func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 	s.exec("CREATE ROLE " + role + "; GRANT SELECT (id, user_id) ON rate_limit_api_keys TO " + role)
 	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
 	s.exec("SELECT rate_limit_rule('kept', count_by => '{header:X-Tenant}', per_hour => 5)")
-	s.exec(`ALTER TABLE rate_limit_rules DROP COLUMN without_header, DROP COLUMN counter CASCADE;
+	s.exec(`ALTER TABLE rate_limit_rules DROP COLUMN without_header, DROP COLUMN settle, DROP COLUMN counter CASCADE;
 		ALTER TABLE rate_limit_api_keys DROP COLUMN tier CASCADE;
 		DROP FUNCTION rate_limit_rule;
 		CREATE FUNCTION rate_limit_rule(name text, family text DEFAULT NULL, per_hour bigint DEFAULT NULL) RETURNS text LANGUAGE sql AS 'SELECT NULL::text';
@@ -122,8 +122,8 @@ func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
 	if err := policy.Migrate(context.Background(), db); err != nil {
 		t.Fatal(err)
 	}
-	s.want("SELECT rate_limit_rule('kept', without_header => 'skip')", "changed")
-	s.want("SELECT name, counter, count_by, without_header FROM rate_limit_rules WHERE name = 'kept'", "kept kept {header:X-Tenant} skip")
+	s.want("SELECT rate_limit_rule('kept', without_header => 'skip', settle => 'bytes')", "changed")
+	s.want("SELECT name, counter, count_by, without_header, settle FROM rate_limit_rules WHERE name = 'kept'", "kept kept {header:X-Tenant} skip bytes")
 	s.exec("UPDATE rate_limit_rules SET name = 'other' WHERE name = 'kept'; SELECT rate_limit_rule('kept', per_hour => 1)")
 	s.want("SELECT name, counter FROM rate_limit_rules ORDER BY name", "kept kept-2\nother kept")
 	s.want("SELECT count(*) FROM pg_proc WHERE proname = 'rate_limit_rule'", "1")

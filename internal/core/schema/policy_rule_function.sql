@@ -12,7 +12,7 @@ DECLARE
 	older regprocedure;
 BEGIN
 	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND (p.proname = 'rate_limit_rule' AND NOT 'without_header' = ANY (p.proargnames) OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
+		AND (p.proname = 'rate_limit_rule' AND NOT 'settle' = ANY (p.proargnames) OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
 	LOOP
 		BEGIN
 			EXECUTE format('DROP FUNCTION %s', older);
@@ -30,7 +30,7 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
 	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL,
-	without_header text DEFAULT NULL
+	without_header text DEFAULT NULL, settle text DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -45,12 +45,12 @@ BEGIN
 	END IF;
 	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name) THEN
 		INSERT INTO rate_limit_rules (name, family, priority, mode, action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
-			ban_for, ban_after, ban_within, comment, without_header)
+			ban_for, ban_after, ban_within, comment, without_header, settle)
 		VALUES (rate_limit_rule.name, rate_limit_rule.family, coalesce(rate_limit_rule.priority, 100), coalesce(rate_limit_rule.mode, 'enforce'),
 			coalesce(rate_limit_rule.action, 'limit'), rate_limit_rule.tiers, rate_limit_rule.hosts, rate_limit_rule.paths, rate_limit_rule.methods, rate_limit_rule.networks,
 			coalesce(rate_limit_rule.count_by, '{user}'), coalesce(rate_limit_rule.valid, '(,)'), coalesce(rate_limit_rule.cost, 1), rate_limit_rule.status,
 			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment,
-			coalesce(rate_limit_rule.without_header, 'share'))
+			coalesce(rate_limit_rule.without_header, 'share'), rate_limit_rule.settle)
 		ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING; -- another transaction may make it now
 		created := FOUND;
 	END IF;
@@ -64,7 +64,7 @@ BEGIN
 			status = coalesce(rate_limit_rule.status, r.status), message = coalesce(rate_limit_rule.message, r.message),
 			retry_after = coalesce(rate_limit_rule.retry_after, r.retry_after), ban_for = coalesce(rate_limit_rule.ban_for, r.ban_for),
 			ban_after = coalesce(rate_limit_rule.ban_after, r.ban_after), ban_within = coalesce(rate_limit_rule.ban_within, r.ban_within), comment = coalesce(rate_limit_rule.comment, r.comment),
-			without_header = coalesce(rate_limit_rule.without_header, r.without_header)
+			without_header = coalesce(rate_limit_rule.without_header, r.without_header), settle = coalesce(rate_limit_rule.settle, r.settle)
 		WHERE r.name = rate_limit_rule.name;
 	END IF;
 	-- The limits that exist take what is said of all of them. A month stays a fixed window.

@@ -57,6 +57,9 @@ ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS without_header text NOT NU
 ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS counter text
 	CONSTRAINT the_counter_must_be_like_the_name_of_a_rule CHECK (counter ~ '^[A-Za-z0-9._-]{1,100}$')
 	CONSTRAINT rate_limit_rules_counter_must_be_of_one_rule UNIQUE DEFERRABLE;
+ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS settle text
+	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
+		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$');
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
@@ -75,6 +78,8 @@ COMMENT ON COLUMN rate_limit_rules.counter IS
 	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number. NULL: the name.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
+COMMENT ON COLUMN rate_limit_rules.settle IS
+	'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: cost.';
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
 COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
 COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';

@@ -24,6 +24,8 @@ type ExplainedLimit struct {
 	Quota      *int64 `json:"quota"`
 	AmountFrom string `json:"amount_from"`
 	Cost       int64  `json:"cost"`
+	// Settle says what a request really costs; "" is Cost.
+	Settle string `json:"settle"`
 	// Left is what is left of the quota now. Below 0, it is how much was used beyond the quota.
 	// It is nil for unlimited.
 	Left *int64 `json:"left"`
@@ -88,6 +90,9 @@ func limitOf(hit *ratelimit.Hit, mark *policy.Mark) ExplainedLimit {
 	l := ExplainedLimit{
 		Rule: mark.Rule, Limit: mark.Limit, Key: hit.StoredKey(), Algorithm: hit.Limit.Algorithm.String(),
 		AmountFrom: mark.From, Cost: hit.Cost, Shadow: mark.Shadow, Overage: mark.Overage, Status: mark.Status,
+	}
+	if mark.Settle != nil {
+		l.Settle = mark.Settle.Text
 	}
 	if hit.Limit.Calendar == ratelimit.NoCalendar {
 		seconds := hit.Limit.Window.Seconds()

@@ -56,6 +56,7 @@ var ruleSettings = []ruleSetting{
 	{"durable", "boolean", resetLimits, "true: counts survive a crash of the server"},
 	{"on_exceed", "text", resetLimits, "refuse or overage"},
 	{"cost", "bigint", resetRule, "what a request takes"},
+	{"settle", "text", resetRule, "what it really cost: header NAME, bytes, json PATH, or as in status 401 403 = 1, else 0"},
 	{"status", "int", resetRule, "the HTTP status of a refusal"},
 	{"message", "text", resetRule, "the text of a refusal"},
 	{"retry_after", "interval", resetRule, "the Retry-After of a refusal, as in 30s"},

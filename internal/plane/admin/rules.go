@@ -28,8 +28,10 @@ type Rule struct {
 	ValidFrom  *time.Time `json:"valid_from"`
 	ValidUntil *time.Time `json:"valid_until"`
 	Cost       int64      `json:"cost"`
-	Status     *int32     `json:"status"`
-	Message    *string    `json:"message"`
+	// Settle says what a request really cost; nil is Cost.
+	Settle  *string `json:"settle"`
+	Status  *int32  `json:"status"`
+	Message *string `json:"message"`
 	// RetryAfter is in seconds.
 	RetryAfter *float64 `json:"retry_after"`
 	// BanFor and BanWithin are in seconds. Proxies ban a sender for BanFor after BanAfter
@@ -67,7 +69,7 @@ type RuleLimit struct {
 
 var rulesSQL = `SELECT name, family, priority, mode, action, hosts, paths, methods, networks::text[], tiers, count_by, without_header,
 	` + beginSQL("lower(valid)") + `, ` + endSQL("upper(valid)") + `,
-	cost, status, message, extract(epoch FROM retry_after)::float8,
+	cost, settle, status, message, extract(epoch FROM retry_after)::float8,
 	extract(epoch FROM ban_for)::float8, ban_after, extract(epoch FROM ban_within)::float8, comment, created_by, updated_at
 FROM rate_limit_rules ORDER BY CASE action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, priority DESC, name`
 

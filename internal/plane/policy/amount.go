@@ -41,15 +41,19 @@ const mostCounted = 1 << 61
 // newAmount is an amount of a limit. from is Mark.From.
 func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, from string) (*amount, error) {
 	l := row.Limit
+	settle, err := ParseSettle(r.Settle)
+	if err != nil {
+		return nil, err
+	}
 	a := &amount{limit: &l, unlimited: unlimited}
 	a.mark = &Mark{
 		Rule: r.Name, Counter: counterOf(r), Limit: row.Name, Shadow: r.Mode == Shadow, Overage: row.Overage, Quota: events, From: from,
-		Status: r.Status, Message: r.Message, RetryAfter: r.RetryAfter, Ban: r.Ban,
+		Status: r.Status, Message: r.Message, RetryAfter: r.RetryAfter, Ban: r.Ban, Settle: settle,
 	}
 	if a.mark.Status == 0 {
 		a.mark.Status = 429
 	}
-	a.mark.simple = !a.mark.Shadow && !a.mark.Overage && a.mark.Status == 429 && a.mark.Message == "" && a.mark.RetryAfter == 0
+	a.mark.simple = !a.mark.Shadow && !a.mark.Overage && a.mark.Status == 429 && a.mark.Message == "" && a.mark.RetryAfter == 0 && settle == nil
 	if burst > 0 {
 		a.limit.Burst = burst
 	}

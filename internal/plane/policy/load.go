@@ -39,11 +39,11 @@ func ordinalSQL(expression string, names []string) string {
 }
 
 // rulesSQL returns the rules that can have an effect, each with its limits, and the overrides
-// for tiers. Tables of an older version may lack without_header and counter.
+// for tiers. Tables of an older version may lack without_header, counter and settle.
 var rulesSQL = `SELECT * FROM (SELECT 'rule' AS part, r.name, json_build_object('Family', r.family, 'Priority', r.priority,
 	'Mode', ` + ordinalSQL("r.mode", modes) + `, 'Action', ` + ordinalSQL("r.action", actions) + `, 'Hosts', r.hosts, 'Paths', r.paths, 'Methods', r.methods,
 	'Networks', r.networks, 'Tiers', r.tiers, 'CountBy', r.count_by, 'SkipWithoutHeader', to_jsonb(r)->>'without_header' = 'skip', 'Counter', to_jsonb(r)->>'counter',
-	'From', ` + timeSQL("lower(r.valid)") + `, 'Until', ` + endSQL("upper(r.valid)") + `, 'Cost', r.cost, 'Status', r.status, 'Message', r.message,
+	'From', ` + timeSQL("lower(r.valid)") + `, 'Until', ` + endSQL("upper(r.valid)") + `, 'Cost', r.cost, 'Settle', to_jsonb(r)->>'settle', 'Status', r.status, 'Message', r.message,
 	'RetryAfter', ` + durationSQL("r.retry_after") + `, 'Ban', CASE WHEN r.ban_for IS NOT NULL THEN json_build_object(
 		'Refusals', r.ban_after, 'Within', ` + durationSQL("r.ban_within") + `, 'For', ` + durationSQL("r.ban_for") + `) END,
 	'Limits', ` + LimitsSQL + `)::text

@@ -119,6 +119,8 @@ type Rule struct {
 
 	// Cost is what a request takes of each limit. 0 is 1.
 	Cost int64
+	// Settle says what a request really cost, see ParseSettle; "" is Cost.
+	Settle string
 	// Status is of the answer to a refused request, from 400 to 599. 0 is 429 for limits
 	// and 403 for a block.
 	Status int

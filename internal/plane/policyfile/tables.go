@@ -95,6 +95,7 @@ var Tables = [tables]Table{
 		{Field: "without_header", Name: "without_header", Default: "share"},
 		{Field: "valid", Name: "valid", Kind: Range, Default: always},
 		{Field: "cost", Name: "cost", Kind: Whole, Default: "1"},
+		{Field: "settle", Name: "settle", check: func(text string) error { _, err := policy.ParseSettle(text); return err }},
 		{Field: "status", Name: "status", Kind: Small},
 		{Field: "message", Name: "message"},
 		{Field: "retry_after", Name: "retry_after", Kind: Duration},

@@ -19,6 +19,7 @@ type LimitSettings struct {
 	Burst             string `json:"burst,omitempty"`
 	Cost              string `json:"cost,omitempty"`
 	MinCost           string `json:"minCost,omitempty"`
+	Settle            string `json:"settle,omitempty"`
 	Durable           string `json:"durable,omitempty"`
 	SynchronousCommit string `json:"synchronousCommit,omitempty"`
 	Lease             string `json:"lease,omitempty"`
@@ -36,6 +37,7 @@ type ConfiguredLimit struct {
 	Limit      ratelimit.Limit
 	Cost       int64 // 0 if each request gives its own
 	MinCost    int64 // the least that a request gives
+	Settle     *policy.Settle
 	HashKey    *bool // nil if the key decides
 	IPv4, IPv6 int   // how many bits of an address count
 	Ban        *policy.BanAfter
@@ -143,6 +145,11 @@ var LimitTable = []Setting{{
 	Help:    "The least that a request takes if `cost` is a placeholder. See [Cost](caddy.md#cost).",
 	Default: "1",
 	Read:    readMinCost,
+}, {
+	Name: "settle", Form: Words, Args: policy.WantSettle, Want: policy.WantSettle, Syntax: "header <name> | bytes | json <path> | status <statuses> = <cost>, else <cost>",
+	Help:    "What a request really cost, by its response. `cost` is the estimate. See [Cost after the answer](caddy.md#cost-after-the-answer).",
+	Default: "what it was charged",
+	Read:    readSettle,
 }, {
 	Name: "durable", Form: Switch,
 	Help:    "Count in the logged table, which survives a crash of the database server.",

@@ -30,7 +30,7 @@ var rules = []rule{
 		dir: "internal/core/algorithm", ours: []string{"ratelimit"},
 		reason: "algorithms are pure functions, which every store uses",
 	}, {
-		dir: "ratelimit/memory", ours: []string{"ratelimit", "internal/core/algorithm"},
+		dir: "ratelimit/memory", ours: []string{"ratelimit", "internal/core/algorithm", "internal/core/hooks"},
 		reason: "it is the reference for the other store, so it shares only the algorithms with it",
 	}, {
 		dir: "internal/core/batch", ours: []string{"ratelimit"},

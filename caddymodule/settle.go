@@ -1,0 +1,62 @@
+package caddymodule
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+// settle returns what is to be settled after a request that passes, or nil, and the writer that watches the
+// response.
+func (h *Handler) settle(w http.ResponseWriter, hits *requestHits) (http.ResponseWriter, *edge.Settling) {
+	if len(hits.decisions) == 0 {
+		return w, nil
+	}
+	settles := make([]*policy.Settle, len(hits.zones))
+	for i, z := range hits.zones {
+		settles[i] = z.settle
+	}
+	settling := edge.NewSettling(h.store.Store, hits.hits, hits.decisions, settles, &hits.policy, false, h.settled)
+	if settling == nil {
+		return w, nil
+	}
+	changes := responseWriterIn(w)
+	if changes == nil {
+		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, policy: edge.BothHeaders}
+		w = changes
+	}
+	changes.settling = append(changes.settling, settling)
+	return w, settling
+}
+
+// settled counts a hit that was settled, and logs a response with a cost that is none, at most once a second.
+func (h *Handler) settled(prefix string, outcome edge.SettleOutcome, err error) {
+	h.settlements.WithLabelValues(prefix, string(outcome)).Inc()
+	if err == nil {
+		return
+	}
+	if dropped, ok := h.invalid.Next(time.Now()); ok {
+		h.logger.Warn("a request stays charged as estimated", zap.String("prefix", prefix), zap.Error(err), zap.Int64("not_logged", dropped))
+	}
+}
+
+// serveSettled passes a request on, and settles it after its response, also if that is broken off.
+func serveSettled(settling *edge.Settling, w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	failed := http.StatusInternalServerError // also after a panic
+	defer func() { settling.End(failed, w.Header()) }()
+	err := next.ServeHTTP(w, r)
+	var of caddyhttp.HandlerError
+	switch {
+	case err == nil:
+		failed = 0
+	case errors.As(err, &of) && of.StatusCode != 0:
+		failed = of.StatusCode
+	}
+	return err
+}

@@ -1,0 +1,282 @@
+package integration
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// settledUpstream answers in the ways in which a request can be settled. A stream goes on after it has sent its first
+// event when something is sent on the channel.
+func settledUpstream(t *testing.T, goOn <-chan struct{}) string {
+	const usage = `{"id":"a","usage":{"total_tokens":%s}}`
+	answer := func(tokens, header string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Tokens", header)
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, usage, tokens)
+		}
+	}
+	paths := http.NewServeMux()
+	paths.HandleFunc("/plain", answer("7", "25"))
+	paths.HandleFunc("/free", answer("0", "0"))
+	for name, lie := range map[string]string{"negative": "-5", "huge": "1e30", "large": "9007199254740993", "text": `"many"`, "part": "2.5"} {
+		paths.HandleFunc("/"+name, answer(lie, lie))
+	}
+	paths.HandleFunc("/silent", func(http.ResponseWriter, *http.Request) {})
+	paths.HandleFunc("/denied", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	paths.HandleFunc("/hint", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Tokens", "99")
+		w.WriteHeader(http.StatusEarlyHints)
+		answer("7", "25")(w, r)
+	})
+	paths.HandleFunc("/compressed", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		fmt.Fprintf(z, usage, "7")
+		_ = z.Close()
+	})
+	paths.HandleFunc("/trailer", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", "X-Tokens")
+		fmt.Fprint(w, "ok")
+		w.Header().Set("X-Tokens", "25")
+	})
+	paths.HandleFunc("/stream", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: {\"usage\":null}\n\nevent: usage\ndata: {\"usage\":\ndata:  {\"total_tokens\":3}}\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-goOn
+		fmt.Fprint(w, "data: {\"usage\":{\"total")
+		_ = http.NewResponseController(w).Flush()
+		fmt.Fprint(w, "_tokens\":7}}\r\n\r\ndata: [DONE]\n\n")
+	})
+	paths.HandleFunc("/broken", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Tokens", "25")
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: {\"usage\":{\"total_tokens\":7}}\n\n"+strings.Repeat("x", 1000-36))
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	paths.HandleFunc("/upgrade", func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\nX-Tokens: 25\r\n\r\n"+strings.Repeat("x", 500))
+	})
+	server := httptest.NewServer(paths)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// countedOf is what a limit has counted for a key.
+func countedOf(t *testing.T, dsn, prefix, key string) int64 {
+	t.Helper()
+	return queryInt(t, dsn, "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral WHERE prefix = $1 AND key = $2", prefix, key)
+}
+
+// TestRequestsAreSettledByTheirResponses in both proxies, for each kind of response. The client never sees the header
+// with the cost, and a stream reaches it at once.
+func TestRequestsAreSettledByTheirResponses(t *testing.T) {
+	t.Parallel()
+	dsn := cluster.Open(t)
+	goOn := make(chan struct{})
+	upstream := settledUpstream(t, goOn)
+	kinds := []string{"header", "bytes", "json", "status"}
+	settles := map[string]string{"header": "header x-tokens", "bytes": "bytes", "json": "json usage.total_tokens", "status": "status 401 403 = 1, else 0"}
+	inCaddy := ""
+	var inTraefik []object
+	for _, kind := range kinds {
+		inCaddy += fmt.Sprintf("zone caddy-%s {\n\tlimit 1000000 1h\n\talgorithm fixed_window\n\tkey {header.X-Case}\n\tcost 10\n\tsettle %s\n}\n", kind, settles[kind])
+		inTraefik = append(inTraefik, object{"prefix": "traefik-" + kind, "limit": "1000000 1h", "algorithm": "fixed_window", "key": "{header.X-Case}", "cost": "10", "settle": settles[kind]})
+	}
+	proxies := bothProxies(t, dsn, upstream, inCaddy, object{"zones": inTraefik})
+	json := func(tokens string) int64 { return int64(len(`{"id":"a","usage":{"total_tokens":` + tokens + `}}`)) }
+	for _, test := range []struct {
+		path, method                string
+		header, bytes, json, status int64
+	}{
+		{"/plain", "GET", 25, json("7"), 7, 0},
+		{"/free", "GET", 0, json("0"), 0, 0},
+		{"/negative", "GET", 10, json("-5"), 10, 0},
+		{"/huge", "GET", 10, json("1e30"), 10, 0},
+		{"/large", "GET", 10, json("9007199254740993"), 10, 0},
+		{"/text", "GET", 10, json(`"many"`), 10, 0},
+		{"/part", "GET", 10, json("2.5"), 10, 0},
+		{"/silent", "GET", 10, 0, 10, 0},
+		{"/plain", "HEAD", 25, 0, 10, 0},
+		{"/denied", "GET", 10, 0, 10, 1},
+		{"/hint", "GET", 25, json("7"), 7, 0},
+		{"/compressed", "GET", 10, -1, 10, 0},
+		{"/trailer", "GET", 25, 2, 10, 0},
+		{"/stream", "GET", 10, -1, 7, 0},
+		{"/broken", "GET", 25, 1000, 7, 0},
+		{"/upgrade", "GET", 25, 500, 10, 0},
+	} {
+		for proxy, url := range proxies {
+			name := test.method + " " + test.path
+			r, err := http.NewRequestWithContext(t.Context(), test.method, url+test.path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("X-Case", name)
+			if test.path == "/upgrade" {
+				r.Header.Set("Connection", "Upgrade")
+				r.Header.Set("Upgrade", "echo")
+			}
+			answer, err := http.DefaultTransport.RoundTrip(r)
+			if err != nil {
+				t.Fatalf("%s, %s: %v", proxy, name, err)
+			}
+			if test.path == "/stream" {
+				line, err := bufio.NewReader(answer.Body).ReadString('\n')
+				if err != nil || line != "data: {\"usage\":null}\n" {
+					t.Errorf("%s: the stream begins with %q, %v", proxy, line, err)
+				}
+				goOn <- struct{}{}
+			}
+			_, _ = io.Copy(io.Discard, answer.Body) // /broken has an error
+			_ = answer.Body.Close()
+			if got := answer.Header.Get("X-Tokens") + answer.Trailer.Get("X-Tokens"); got != "" {
+				t.Errorf("%s, %s: the client sees %s", proxy, name, got)
+			}
+			got := make([]int64, len(kinds))
+			want := []int64{test.header, test.bytes, test.json, test.status}
+			await(t, fmt.Sprintf("%s, %s: %s to be %v, which are %v", proxy, name, kinds, want, got), func() bool {
+				same := true
+				for i, kind := range kinds {
+					got[i] = countedOf(t, dsn, proxy+"-"+kind, name)
+					same = same && (got[i] == want[i] || want[i] < 0 && got[i] > 10)
+				}
+				return same
+			})
+		}
+	}
+	// Nothing is settled twice.
+	time.Sleep(50 * time.Millisecond)
+	for proxy := range proxies {
+		if got := countedOf(t, dsn, proxy+"-header", "GET /plain"); got != 25 {
+			t.Errorf("%s: %d are counted later", proxy, got)
+		}
+	}
+}
+
+// TestALimitOfTokensAdmitsThatMany although many calls come at once, before any of them has an answer: each reserves its
+// estimate. What the calls used less is free again.
+func TestALimitOfTokensAdmitsThatMany(t *testing.T) {
+	t.Parallel()
+	dsn := cluster.Open(t)
+	var used atomic.Int64
+	var waiting sync.WaitGroup
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(300 * time.Millisecond)
+		tokens := int64(10)
+		if r.Header.Get("X-Short") != "" {
+			tokens = 1
+		}
+		used.Add(tokens)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"usage":{"total_tokens":%d}}`, tokens)
+	}))
+	t.Cleanup(upstream.Close)
+	for proxy, url := range bothProxies(t, dsn, upstream.URL, "prefix caddy\nlimit 100 1h\nalgorithm fixed_window\nkey all\ncost {header.X-Estimate}\nsettle json usage.total_tokens",
+		object{"prefix": "traefik", "limit": "100 1h", "algorithm": "fixed_window", "key": "all", "cost": "{header.X-Estimate}", "settle": "json usage.total_tokens"}) {
+		calls := func(n int, headers ...string) (passed int64) {
+			var all atomic.Int64
+			for range n {
+				waiting.Add(1)
+				go func() {
+					defer waiting.Done()
+					if harness.Ask(t, harness.Get(url, append(headers, "X-Estimate", "10")...)).Status == http.StatusOK {
+						all.Add(1)
+					}
+				}()
+			}
+			waiting.Wait()
+			return all.Load()
+		}
+		used.Store(0)
+		if passed := calls(5, "X-Short", "1"); passed != 5 {
+			t.Fatalf("%s: %d of 5 short calls pass", proxy, passed)
+		}
+		await(t, "the settlements of "+proxy, func() bool { return countedOf(t, dsn, proxy, "all") == 5 })
+		if passed := calls(50); passed != 9 || used.Load() != 95 {
+			t.Errorf("%s: %d calls pass and use %d of 100 tokens", proxy, passed, used.Load())
+		}
+		await(t, "the settlements of "+proxy, func() bool { return countedOf(t, dsn, proxy, "all") == 95 })
+	}
+}
+
+// TestRulesSettle in both proxies: beyond the quota the next request waits, and only failed logins count.
+func TestRulesSettle(t *testing.T) {
+	t.Parallel()
+	dsn := policyDatabase(t, `SELECT rate_limit_rule('tokens', paths => '{/plain}', count_by => '{header:X-Case}', algorithm => 'fixed_window', per_hour => 20, settle => 'header X-Tokens');
+		SELECT rate_limit_rule('logins', paths => '{/denied,/free}', count_by => '{header:X-Case}', algorithm => 'fixed_window', per_hour => 3, settle => 'status 401 = 1, else 0');`)
+	for proxy, url := range bothProxies(t, dsn, settledUpstream(t, nil), "policy", object{"policy": object{"tier": "anonymous"}}) {
+		if got := answersTo(t, 1, url+"/plain", "X-Case", proxy); got != "200" {
+			t.Errorf("%s answers %s", proxy, got)
+		}
+		await(t, "the settlement of "+proxy, func() bool { return countedOf(t, dsn, "rule/tokens/per_hour", proxy) == 25 })
+		if got := answersTo(t, 1, url+"/plain", "X-Case", proxy); got != "429" {
+			t.Errorf("%s answers %s beyond the quota", proxy, got)
+		}
+		for range 5 {
+			if got := answersTo(t, 1, url+"/free", "X-Case", proxy); got != "200" {
+				t.Errorf("%s answers %s to a login", proxy, got)
+			}
+			await(t, "the settlement of "+proxy, func() bool { return countedOf(t, dsn, "rule/logins/per_hour", proxy) == 0 })
+		}
+		if got := answersTo(t, 4, url+"/denied", "X-Case", proxy); got != "401 401 401 429" {
+			t.Errorf("%s answers %s to failed logins", proxy, got)
+		}
+	}
+}
+
+// TestAClientThatGoesAwayIsSettled: it goes away in the middle of an answer: what was sent counts.
+func TestAClientThatGoesAwayIsSettled(t *testing.T) {
+	t.Parallel()
+	dsn := cluster.Open(t)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, strings.Repeat("x", 1000))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(upstream.Close)
+	for proxy, url := range bothProxies(t, dsn, upstream.URL, "prefix caddy\nlimit 1000000 1h\nalgorithm fixed_window\nkey all\ncost 5000\nsettle bytes",
+		object{"prefix": "traefik", "limit": "1000000 1h", "algorithm": "fixed_window", "key": "all", "cost": "5000", "settle": "bytes"}) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := (&http.Transport{DialContext: (&net.Dialer{}).DialContext}).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(answer.Body, make([]byte, 1000)); err != nil {
+			t.Error(err)
+		}
+		if got := countedOf(t, dsn, proxy, "all"); got != 5000 {
+			t.Errorf("%s: %d are counted while the answer goes on", proxy, got)
+		}
+		cancel()
+		_ = answer.Body.Close()
+		await(t, "the settlement of "+proxy, func() bool { return countedOf(t, dsn, proxy, "all") == 1000 })
+	}
+}

@@ -1,0 +1,170 @@
+package algorithm_test
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// charged is a hit that passed.
+type charged struct{ cost, at, window int64 }
+
+// drawCharge charges a hit of the key "k" that fits, or nothing.
+func (k *keys) drawCharge(t *rapid.T, l *ratelimit.Limit) (charged, bool) {
+	cost := conformance.DrawCost(t, l)
+	d := k.take(l, cost)
+	return charged{cost, d.DecidedAt, algorithm.WindowOf(l, d.DecidedAt, d.Reset.UnixMicro())}, d.Allowed
+}
+
+// look is what is left for the key "k", below 0 of an overdrawn quota.
+func (k *keys) look(l *ratelimit.Limit) int64 {
+	free, _ := algorithm.Of(l).Look(l, k.rows["p/k"], k.Micro)
+	return free
+}
+
+// TestASettlementIsAsIfTheRequestHadCostThatMuch: a row whose charge is settled later has as much left as one that
+// was charged the real cost at once. Where charges drain, it may have less, and never more. What ends after the
+// window of its charge changes nothing.
+func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
+	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
+		l := conformance.DrawLimit(t, name, "p")
+		d := algorithm.Of(l)
+		settled, once := newKeys(), newKeys()
+		for n := rapid.IntRange(0, 3).Draw(t, "before"); n > 0; n-- {
+			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), latest)
+			settled.drawCharge(t, l)
+		}
+		if row := settled.rows["p/k"]; row != nil {
+			copied := *row
+			once.rows["p/k"] = &copied
+		}
+		once.Micro = settled.Micro
+		estimate := conformance.DrawCost(t, l)
+		decided := settled.take(l, estimate)
+		real := rapid.Int64Range(0, l.Capacity()).Draw(t, "real cost")
+		if real == 0 && once.rows["p/k"] == nil {
+			t.Skip("the request alone began the window")
+		}
+		if !decided.Allowed || real > 0 && !once.take(l, real).Allowed || name == "sliding_log" && real > estimate {
+			t.Skip()
+		}
+		before := *settled.rows["p/k"]
+		for n := rapid.IntRange(0, 3).Draw(t, "after"); n > 0; n-- {
+			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), latest)
+			once.Micro = settled.Micro
+			cost := conformance.DrawCost(t, l)
+			if settled.take(l, cost).Allowed != once.take(l, cost).Allowed {
+				t.Skip()
+			}
+		}
+		now := settled.Micro
+		unsettled := *settled.rows["p/k"]
+		d.Adjust(l, settled.rows["p/k"], now, estimate-real, decided.DecidedAt)
+		if over := windowOver(l, &before, now, decided.DecidedAt); over {
+			if free, reset := d.Look(l, &unsettled, now); free != settled.look(l) {
+				t.Fatalf("%+v: after the window %d are left until %d, and %d after the settlement", *l, free, reset, settled.look(l))
+			}
+			return
+		}
+		got, want := settled.look(l), once.look(l)
+		drains := name == "gcra" || name == "even_bucket"
+		if got > want || got < want && !(drains && now > decided.DecidedAt) {
+			t.Fatalf("%+v: estimate %d, real cost %d, %d µs later: %d are left, want %d", *l, estimate, real, now-decided.DecidedAt, got, want)
+		}
+	})
+}
+
+// windowOver reports whether the window of a charge is over, or does not matter any more. r is the row after the charge.
+func windowOver(l *ratelimit.Limit, r *algorithm.Row, now, at int64) bool {
+	w := l.Window.Microseconds()
+	switch algorithm.Of(l).Name {
+	case "fixed_window":
+		return now >= r.Start+w
+	case "sliding_window":
+		return now >= r.Start+2*w
+	case "calendar":
+		return now >= r.Expires
+	case "token_bucket":
+		return now >= r.Refill+w
+	case "sliding_log":
+		return now >= at+w
+	}
+	return now-at >= (l.Capacity()*w+l.Events-1)/l.Events
+}
+
+// TestOverdrawnQuotas: a settlement takes no more than a full quota beyond the limit. RetryAfter is then the earliest
+// time at which a cost passes, Reset when the full quota is back, and the row is not forgotten before that.
+func TestOverdrawnQuotas(t *testing.T) {
+	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
+		l := conformance.DrawLimit(t, name, "p")
+		k := newKeys()
+		one, ok := k.drawCharge(t, l)
+		if !ok || name == "sliding_log" {
+			return
+		}
+		d, row := algorithm.Of(l), k.rows["p/k"]
+		more := rapid.OneOf(rapid.Int64Range(1, l.Capacity()), rapid.Just(2*l.Capacity()), rapid.Just(int64(1)<<60)).Draw(t, "more")
+		d.Adjust(l, row, k.Micro, -more, one.at)
+		free := k.look(l)
+		// Quotas so large that twice as much is too much for the calculations can be overdrawn by less.
+		owed := 2 * float64(l.Capacity()) * float64(l.Window.Microseconds())
+		large := l.Capacity() > 1<<51 || owed > 1<<61 || owed/float64(l.Events) > float64(horizon)/2
+		if want := max(-l.Capacity(), l.Capacity()-one.cost-min(more, 1<<59)); free != want && !large || free < want {
+			t.Fatalf("%+v: %d are left, want %d", *l, free, want)
+		}
+		cost := conformance.DrawCost(t, l)
+		for _, c := range []int64{cost, l.Capacity()} {
+			if free >= c {
+				continue
+			}
+			passes := d.Passes(l, row, k.Micro, c)
+			for at, want := range map[int64]bool{passes: true, passes - 1: false} {
+				left, _ := d.Look(l, row, at)
+				if at < latest && (left >= c) != want {
+					t.Fatalf("%+v: cost %d, which passes at %d: %d are left at %d", *l, c, passes, left, at)
+				}
+			}
+		}
+		_, reset := d.Look(l, row, k.Micro)
+		if full, _ := d.Look(l, row, reset); reset < latest && full != l.Capacity() {
+			t.Fatalf("%+v: %d are left at Reset", *l, full)
+		}
+		if row.Expires < min(reset, k.Micro+horizon) {
+			t.Fatalf("%+v: the row expires %d µs before Reset", *l, reset-row.Expires)
+		}
+		d.Adjust(l, row, k.Micro, 2*l.Capacity(), 0)
+		if left := k.look(l); left < min(l.Capacity(), free+2*l.Capacity()) {
+			t.Fatalf("%+v: %d are left after a refund of twice the quota", *l, left)
+		}
+	})
+}
+
+// TestWindowsOfCharges: two charges have one window only if a settlement of both at once has the effect of one
+// after the other.
+func TestWindowsOfCharges(t *testing.T) {
+	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
+		l := conformance.DrawLimit(t, name, "p")
+		k := newKeys()
+		first, ok := k.drawCharge(t, l)
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), latest)
+		second, both := k.drawCharge(t, l)
+		if !ok || !both || first.window != second.window {
+			return
+		}
+		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), latest)
+		together, apart := *k.rows["p/k"], *k.rows["p/k"]
+		d := algorithm.Of(l)
+		a, b := rapid.Int64Range(0, first.cost).Draw(t, "first"), rapid.Int64Range(0, second.cost).Draw(t, "second")
+		d.Adjust(l, &together, k.Micro, a+b, first.at)
+		d.Adjust(l, &apart, k.Micro, a, first.at)
+		d.Adjust(l, &apart, k.Micro, b, second.at)
+		got, _ := d.Look(l, &together, k.Micro)
+		if want, _ := d.Look(l, &apart, k.Micro); got != want && !(name == "gcra" || name == "even_bucket") || got > want+a+b {
+			t.Fatalf("%+v: %d are left, want %d", *l, got, want)
+		}
+	})
+}

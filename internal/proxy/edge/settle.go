@@ -1,0 +1,253 @@
+package edge
+
+import (
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// readSettle reads what a request really costs.
+func readSettle(to *Settings, text string) (err error) {
+	to.Limit.Settle, err = policy.ParseSettle(text)
+	return err
+}
+
+// Settling watches the response of a request that passes, and settles the request's hits at its end: it has the
+// store charge or give back the difference between what the request was charged and what it really cost.
+// Header and Body are called by one goroutine after the other.
+type Settling struct {
+	store  ratelimit.Store
+	report func(prefix string, outcome SettleOutcome, err error)
+	hits   []settledHit
+	body   *settledBody // nil if no hit needs the body's text
+	status int          // 0 if there is no response yet
+	sent   int64        // bytes of the body; atomic
+}
+
+// settledHit is a hit that is to be settled.
+type settledHit struct {
+	how   *policy.Settle
+	cost  int64 // what was charged
+	text  string
+	found bool // text is what the response says
+	hooks.Settlement
+}
+
+// SettleOutcome is what became of the settlement of a hit.
+type SettleOutcome string
+
+// The values of SettleOutcome.
+const (
+	SettledMore    SettleOutcome = "more"    // the request cost more than it was charged
+	SettledLess    SettleOutcome = "less"    // it cost less
+	SettledSame    SettleOutcome = "same"    // it cost what it was charged
+	SettledMissing SettleOutcome = "missing" // the response does not say what it cost
+	SettledInvalid SettleOutcome = "invalid" // the response says what cannot be a cost
+)
+
+// NewSettling returns the Settling of a request that passes, or nil if there is nothing to settle. settles are
+// those of the limits of the configuration, whose hits come first, and may have nil; p is what the policy says, or
+// nil. stored is whether the keys of the hits are as they are stored. report is called once for each hit, perhaps by
+// another goroutine; err is set for SettledInvalid.
+func NewSettling(store ratelimit.Store, hits []ratelimit.Hit, decisions []ratelimit.Decision, settles []*policy.Settle, p *policy.Verdict, stored bool,
+	report func(prefix string, outcome SettleOutcome, err error)) *Settling {
+	var s *Settling
+	for i := range hits {
+		var how *policy.Settle
+		if i < len(settles) {
+			how = settles[i]
+		} else if p != nil && i-len(settles) < len(p.Marks) {
+			how = p.Marks[i-len(settles)].Settle
+		}
+		h := &hits[i]
+		d := &decisions[i]
+		if how == nil || !d.Allowed || d.DecidedAt == 0 || h.Peek || h.Cost < 1 {
+			continue
+		}
+		if s == nil {
+			s = &Settling{store: store, report: report}
+		}
+		if how.Path != nil && s.body == nil {
+			s.body = &settledBody{}
+		}
+		one := settledHit{how: how, cost: h.Cost, text: "", found: false}
+		one.Limit = h.Limit
+		one.Key = h.Key
+		if !stored {
+			one.Key = h.StoredKey()
+		}
+		one.DecidedAt = d.DecidedAt
+		one.Reset = d.Reset.UnixMicro()
+		one.Source = d.Source
+		s.hits = append(s.hits, one)
+	}
+	return s
+}
+
+// Header is called with the headers of a response before they are sent, also with those of an informational
+// response. It removes the headers with costs.
+func (s *Settling) Header(status int, h http.Header) {
+	final := status >= http.StatusOK || status == http.StatusSwitchingProtocols
+	if final {
+		s.status = status
+	}
+	for i := range s.hits {
+		one := &s.hits[i]
+		if values := h[one.how.Header]; final && one.how.Header != "" && len(values) > 0 {
+			one.text = strings.Join(values, ", ")
+			one.found = true
+		}
+	}
+	s.remove(h)
+	if final && s.body != nil {
+		s.body.begin(h)
+	}
+}
+
+// remove removes the headers with costs.
+func (s *Settling) remove(h http.Header) {
+	for i := range s.hits {
+		if name := s.hits[i].how.Header; name != "" {
+			delete(h, name)
+			delete(h, http.TrailerPrefix+name)
+		}
+	}
+}
+
+// Body is called with each part of a body that was sent.
+func (s *Settling) Body(part []byte) {
+	atomic.AddInt64(&s.sent, int64(len(part)))
+	if s.body != nil {
+		s.body.write(part, s.hits)
+	}
+}
+
+// Sent is Body for a settlement that does not read the body.
+func (s *Settling) Sent(n int64) { atomic.AddInt64(&s.sent, n) }
+
+// ReadsBody reports whether Body needs the text.
+func (s *Settling) ReadsBody() bool { return s.body != nil }
+
+// End settles. It is called once, after the response, which may have been broken off. failed is the status of a
+// response that is still to come, or 0. h are the headers, which may have trailers.
+func (s *Settling) End(failed int, h http.Header) {
+	switch {
+	case s.status == 0 && failed == 0:
+		s.Header(http.StatusOK, h) // the server sends the headers of a handler that has sent nothing
+	case s.status == 0:
+		s.status = failed
+	}
+	for i := range s.hits {
+		one := &s.hits[i]
+		values := h[one.how.Header]
+		if len(values) == 0 {
+			values = h[http.TrailerPrefix+one.how.Header]
+		}
+		if one.how.Header != "" && len(values) > 0 {
+			one.text = strings.Join(values, ", ")
+			one.found = true
+		}
+	}
+	s.remove(h)
+	if s.body != nil && s.body.whole() {
+		go s.settleLate() // the response does not end before the handler returns
+		return
+	}
+	s.settle()
+}
+
+// settleLate settles by what has to be read first.
+func (s *Settling) settleLate() {
+	defer func() {
+		if failure := recover(); failure != nil {
+			s.body.release()
+		}
+	}()
+	s.settle()
+}
+
+func (s *Settling) settle() {
+	if s.body != nil {
+		s.body.end(s.hits)
+		s.body.release()
+	}
+	for i := range s.hits {
+		one := &s.hits[i]
+		cost, outcome, err := s.costOf(one)
+		if err == nil && outcome != SettledMissing {
+			one.Back = one.cost - cost
+			if one.Back != 0 {
+				settlement := one.Settlement
+				hooks.Settle(s.store, &settlement)
+				hooks.SettleInMemory(s.store, &settlement)
+			}
+			switch {
+			case one.Back < 0:
+				outcome = SettledMore
+			case one.Back > 0:
+				outcome = SettledLess
+			}
+		}
+		if s.report != nil {
+			s.report(one.Limit.Prefix, outcome, err)
+		}
+	}
+}
+
+// costOf is what the response says of a hit.
+func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
+	how := one.how
+	switch {
+	case s.status == 0:
+		return 0, SettledMissing, nil
+	case how.Bytes:
+		return atomic.LoadInt64(&s.sent), SettledSame, nil
+	case how.Statuses != nil:
+		for _, status := range how.Statuses {
+			if status == s.status {
+				return how.Cost, SettledSame, nil
+			}
+		}
+		return how.Else, SettledSame, nil
+	case how.Path != nil && s.body.unread != "":
+		return 0, SettledInvalid, &ratelimit.FieldError{Field: "settle " + how.Text, Value: s.body.unread, Want: "of a body that can be read"}
+	case !one.found:
+		return 0, SettledMissing, nil
+	}
+	cost, err := strconv.ParseInt(one.text, 10, 64)
+	if err != nil || cost < 0 || cost > ratelimit.MaxEvents {
+		const most = 40
+		text := one.text
+		if len(text) > most {
+			text = text[:most] + "…"
+		}
+		return 0, SettledInvalid, &ratelimit.FieldError{Field: "settle " + how.Text, Value: text, Want: "a whole number from 0 to 9007199254740992 in the response"}
+	}
+	return cost, SettledSame, nil
+}
+
+// settledConn counts what is sent on a connection that was taken over, such as a WebSocket.
+type settledConn struct {
+	net.Conn
+	settling []*Settling
+}
+
+// SettledConn returns a connection that was taken over, for Settlings that count what is sent.
+func SettledConn(c net.Conn, settling ...*Settling) net.Conn {
+	return &settledConn{c, settling}
+}
+
+// Write implements net.Conn.
+func (c *settledConn) Write(part []byte) (int, error) {
+	n, err := c.Conn.Write(part)
+	for _, s := range c.settling {
+		s.Sent(int64(n))
+	}
+	return n, err
+}

@@ -1,0 +1,157 @@
+package edge_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
+)
+
+// settling is a request of cost 10 that passed a limit with a settle.
+type settling struct {
+	*edge.Settling
+	store    ratelimit.Store
+	hit      ratelimit.Hit
+	outcomes chan string
+}
+
+func newSettling(t testing.TB, text string) *settling {
+	t.Helper()
+	how, err := policy.ParseSettle(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &settling{store: store, outcomes: make(chan string, 9)}
+	s.hit = ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1 << 40, Window: time.Hour}, Key: "k", Cost: 10, Secret: true}
+	decisions := make([]ratelimit.Decision, 1)
+	if err := store.Take(context.Background(), time.Second, []ratelimit.Hit{s.hit}, decisions); err != nil {
+		t.Fatal(err)
+	}
+	s.Settling = edge.NewSettling(store, []ratelimit.Hit{s.hit}, decisions, []*policy.Settle{how}, nil, false, func(prefix string, outcome edge.SettleOutcome, err error) {
+		s.outcomes <- fmt.Sprint(outcome, err != nil)
+	})
+	return s
+}
+
+// used ends the request, and returns its outcome and what is counted then.
+func (s *settling) used(t testing.TB) string {
+	t.Helper()
+	s.End(0, http.Header{})
+	outcome := <-s.outcomes
+	decisions := make([]ratelimit.Decision, 1)
+	s.hit.Peek = true
+	if err := s.store.Take(context.Background(), time.Second, []ratelimit.Hit{s.hit}, decisions); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(outcome, " ", 1<<40-decisions[0].Remaining)
+}
+
+// TestAnEventStreamIsReadInAnyParts: however the parts are cut, the last event with the field counts.
+func TestAnEventStreamIsReadInAnyParts(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s := newSettling(t, "json usage.total_tokens")
+		end := rapid.SampledFrom([]string{"\n", "\r\n"}).Draw(rt, "end")
+		stream, want := "", int64(10)
+		for n := rapid.IntRange(0, 5).Draw(rt, "events"); n > 0; n-- {
+			cost := rapid.Int64Range(0, 1000).Draw(rt, "cost")
+			switch rapid.IntRange(0, 4).Draw(rt, "kind") {
+			case 0:
+				stream += "data: [DONE]" + end
+			case 1:
+				stream += ": total_tokens" + end + "event: total_tokens" + end
+			case 2:
+				stream += `data: {"total_tokens":5,"usage":{"total_tokens":null}}` + end
+			case 3:
+				stream += `data:{"usage":` + end + fmt.Sprintf(`data: {"total_tokens": %d }}`, cost) + end
+				want = cost
+			default:
+				stream += fmt.Sprintf(`data: {"usage":{"total_tokens":%d},"text":"\n\n"}`, cost) + end
+				want = cost
+			}
+			if n > 1 || rapid.Bool().Draw(rt, "ended") {
+				stream += end
+			}
+		}
+		s.Header(200, http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}})
+		for rest := stream; rest != ""; {
+			n := rapid.IntRange(1, len(rest)).Draw(rt, "part")
+			s.Body([]byte(rest[:n]))
+			rest = rest[n:]
+		}
+		if got := s.used(t); !strings.HasSuffix(got, fmt.Sprint(" ", want)) {
+			rt.Fatalf("%q: %s, want %d", stream, got, want)
+		}
+	})
+}
+
+// TestBodiesAreReadWithinBounds: what is too long, encoded or of another type stays as estimated, and no memory stays in use.
+func TestBodiesAreReadWithinBounds(t *testing.T) {
+	const body = `{"usage":{"total_tokens":25}}`
+	long := strings.Repeat(" ", 4<<20)
+	for name, test := range map[string]struct {
+		header http.Header
+		parts  []string
+		want   string
+	}{
+		"json":              {http.Header{"Content-Type": {"application/json"}}, []string{body[:9], body[9:]}, "morefalse 25"},
+		"no type":           {http.Header{}, []string{body}, "morefalse 25"},
+		"identity":          {http.Header{"Content-Encoding": {"identity"}}, []string{body}, "morefalse 25"},
+		"gzip":              {http.Header{"Content-Encoding": {"gzip"}}, []string{body}, "invalidtrue 10"},
+		"html":              {http.Header{"Content-Type": {"text/html"}}, []string{body}, "missingfalse 10"},
+		"broken":            {http.Header{}, []string{body[:20]}, "missingfalse 10"},
+		"nothing":           {http.Header{}, nil, "missingfalse 10"},
+		"another shape":     {http.Header{}, []string{`{"usage":[{"total_tokens":25}]}`}, "missingfalse 10"},
+		"too long":          {http.Header{}, []string{body[:5], long, body[5:]}, "invalidtrue 10"},
+		"a line too long":   {http.Header{"Content-Type": {"text/event-stream"}}, []string{"data: ", long, "\n\ndata: " + body + "\n\n"}, "morefalse 25"},
+		"an event too long": {http.Header{"Content-Type": {"text/event-stream"}}, []string{strings.Repeat("data: "+strings.Repeat(" ", 1000)+"\n", 2000), "data: " + body + "\n\n"}, "missingfalse 10"},
+		"many short lines":  {http.Header{"Content-Type": {"text/event-stream"}}, []string{strings.Repeat(": x\n", 3<<20), "data: ", body, "\n\n"}, "morefalse 25"},
+	} {
+		for range 30 { // more than may be buffered, if anything stayed
+			s := newSettling(t, "json usage.total_tokens")
+			s.Header(200, test.header)
+			for _, part := range test.parts {
+				s.Body([]byte(part))
+			}
+			if got := s.used(t); got != test.want {
+				t.Fatalf("%s: %s, want %s", name, got, test.want)
+			}
+		}
+	}
+	await.Within(t, 10*time.Second, "the memory", func() bool {
+		s := newSettling(t, "json usage.total_tokens")
+		s.Header(200, http.Header{})
+		s.Body([]byte(`{"text":"` + long[:4<<20-100] + `","usage":{"total_tokens":25}}`))
+		return s.used(t) == "morefalse 25"
+	})
+}
+
+// TestAResponseThatNeverCameIsSettledByItsError: by the status of that, and by a body without a byte.
+func TestAResponseThatNeverCameIsSettledByItsError(t *testing.T) {
+	for text, want := range map[string]string{"bytes": "lessfalse 0", "status 502 = 7, else 0": "lessfalse 7", "header X-Tokens": "missingfalse 10"} {
+		s := newSettling(t, text)
+		s.End(502, http.Header{})
+		outcome := <-s.outcomes
+		s.hit.Peek = true
+		decisions := make([]ratelimit.Decision, 1)
+		if err := s.store.Take(context.Background(), time.Second, []ratelimit.Hit{s.hit}, decisions); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(outcome, " ", 1<<40-decisions[0].Remaining); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// settlementOf says that a hit which was allowed cost so much less than it was charged.
+func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *hooks.Settlement {
+	return &hooks.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: back, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source}
+}
+
+// TestSettlementsEqual runs random schedules of hits and settlements with the SQL statements and with the Go
+// steps: every row must be equal.
+func TestSettlementsEqual(t *testing.T) {
+	b := newBench(t)
+	type charge struct {
+		hit      ratelimit.Hit
+		decision ratelimit.Decision
+	}
+	conformance.Check(t, 3000, func(t *rapid.T) {
+		b.begin()
+		limits := b.drawTwo(t)
+		var charges []charge
+		for n := rapid.IntRange(1, 12).Draw(t, "steps"); n > 0; n-- {
+			b.drawStep(t, limits[0])
+			if len(charges) == 0 || rapid.Bool().Draw(t, "hit") {
+				c := drawCall(t, limits)
+				h := c.Hits[0]
+				if d := b.askCall(t, c); d.Allowed && h.Cost > 0 && !h.Peek {
+					charges = append(charges, charge{h, d})
+				}
+				continue
+			}
+			one := rapid.SampledFrom(charges).Draw(t, "charge")
+			quota := one.hit.Limit.Capacity()
+			back := rapid.OneOf(rapid.Int64Range(1, one.hit.Cost), rapid.Int64Range(-quota, -1), rapid.SampledFrom([]int64{-1, -2 * quota, -1 << 60, 1 << 60, 0})).Draw(t, "back")
+			b.db.readRow(one.hit)
+			b.store.AddSettlement(settlementOf(one.hit, one.decision, back))
+			b.store.DecideBatch([]*batch.Call{callFor(false)})
+			row := b.model.row(one.hit)
+			before := rowText(row)
+			algorithm.Of(one.hit.Limit).Adjust(one.hit.Limit, row, b.clock.Micro, back, one.decision.DecidedAt)
+			if got, want := b.db.text(t), rowText(row); got != want {
+				t.Fatalf("%+v of %+v, back %d at %d changes\n     %s to\n  Go %s\n SQL %s", one.hit, *one.hit.Limit, back, b.clock.Micro, before, want, got)
+			}
+		}
+	})
+}
+
+// TestSettlementsTravelWithBatches: those of one window are one statement, those of a row in several windows go with
+// one batch after the other, and none makes a request wait.
+func TestSettlementsTravelWithBatches(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	l := &ratelimit.Limit{Prefix: b.prefix(), Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Second}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
+	b.db.readRow(h)
+	var decisions []ratelimit.Decision
+	for range 2 {
+		b.clock.Micro += second
+		for range 3 {
+			b.clock.Micro += 10
+			c := callFor(false, h)
+			b.store.DecideBatch([]*batch.Call{c})
+			decisions = append(decisions, c.Decisions[0])
+		}
+	}
+	for i, d := range decisions {
+		for range 5 {
+			b.store.AddSettlement(settlementOf(h, d, -1-int64(i)/3))
+		}
+	}
+	before, _ := hooks.SettledOf(b.store)
+	for range 3 {
+		b.store.DecideBatch([]*batch.Call{callFor(false)})
+	}
+	if after, _ := hooks.SettledOf(b.store); after-before != 2 {
+		t.Errorf("%d settlements were sent, want one for each window", after-before)
+	}
+	// Only the last three hits are in the window of now.
+	if got := left(t, b.store, h); got != 1000-30-15*2 {
+		t.Errorf("%d are left", got)
+	}
+}
+
+// TestASettlementIsSentWithoutRequests, and by Close.
+func TestASettlementIsSentWithoutRequests(t *testing.T) {
+	s := newSite(t)
+	one, other := s.store(without), s.store(without)
+	l := &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
+	left := func() int64 { return left(t, other, h) }
+	d := takeOne(t, one, h)
+	hooks.Settle(one, settlementOf(h, d, 7))
+	await.Within(t, longTime, "the settlement", func() bool { return left() == 97 })
+	hooks.Settle(one, settlementOf(h, d, -50))
+	one.Close()
+	if got := left(); got != 47 {
+		t.Errorf("%d are left after Close, want 47", got)
+	}
+}
+
+// TestASettlementWaitsForALockedRow, and the requests of others do not wait for it.
+func TestASettlementWaitsForALockedRow(t *testing.T) {
+	s := newSite(t)
+	store := s.store(without)
+	l := &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
+	d := takeOne(t, store, h)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
+	hooks.Settle(store, settlementOf(h, d, -5))
+	slow := 0
+	for range 50 {
+		began := time.Now()
+		if _, _, err := tryOne(store, 5*lockWaitOfTests, ratelimit.Hit{Limit: l, Key: "other", Cost: 1}); err != nil {
+			t.Error(err)
+		}
+		if time.Since(began) > lockWaitOfTests*9/10 {
+			slow++
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if slow > 2 {
+		t.Errorf("%d of 50 requests on another row have waited for the locked one", slow)
+	}
+	s.exec("ROLLBACK")
+	await.Within(t, 5*time.Second, "the settlement after the lock", func() bool {
+		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
+		return err == nil && d.Remaining == 85
+	})
+	if _, lost := hooks.SettledOf(store); lost != 0 {
+		t.Errorf("%d settlements are lost", lost)
+	}
+}
+
+const lockWaitOfTests = 100 * time.Millisecond
+
+// TestASettlementIsNotRepeated after its connection was lost: it may have had its effect.
+func TestASettlementIsNotRepeated(t *testing.T) {
+	s := newSite(t)
+	db := &losing{DB: s.db("")}
+	store := s.storeOn(db, without)
+	l := &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
+	d := takeOne(t, store, h)
+	db.lost.Store(true)
+	hooks.Settle(store, settlementOf(h, d, -5))
+	await.Within(t, longTime, "the loss", func() bool { _, lost := hooks.SettledOf(store); return lost == 1 })
+	db.lost.Store(false)
+	await.Within(t, longTime, "the database", func() bool {
+		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
+		return err == nil && d.Remaining == 85
+	})
+	time.Sleep(50 * time.Millisecond)
+	if got := left(t, store, h); got != 85 {
+		t.Errorf("%d are left, want 85", got)
+	}
+}
+
+// losing is a DB that loses connections after the statements had their effect.
+type losing struct {
+	postgres.DB
+	lost atomic.Bool
+}
+
+func (d *losing) Run(ctx context.Context, statements []*postgres.Statement) error {
+	err := d.DB.Run(ctx, statements)
+	if d.lost.Load() {
+		return errors.Join(ratelimit.ErrUnavailable, errors.New("the connection is lost"))
+	}
+	return err
+}
+
+// TestALeasedKeyIsSettled: a settlement changes the row, and does not end the lease. What the process holds passes.
+func TestALeasedKeyIsSettled(t *testing.T) {
+	s := newSite(t)
+	store, other := s.store(postgres.Options{LeaseHorizon: time.Minute}), s.store(without)
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10000, Window: time.Hour, Lease: 0.5}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
+	var leased ratelimit.Decision
+	passed := int64(0)
+	await.Within(t, longTime, "a lease", func() bool {
+		leased = takeOne(t, store, h)
+		passed++
+		return leased.Source == ratelimit.FromLease
+	})
+	left := func() int64 { return left(t, other, h) }
+	before := left()
+	hooks.Settle(store, settlementOf(h, leased, -4000))
+	await.Within(t, longTime, "the charge", func() bool { return left() <= before-4000 })
+	if d := takeOne(t, store, h); d.Source != ratelimit.FromLease {
+		t.Errorf("%+v: the lease has ended", d)
+	}
+	hooks.Settle(store, settlementOf(h, leased, 1))
+	await.Within(t, longTime, "the settlements", func() bool { settled, _ := hooks.SettledOf(store); return settled == 2 })
+	if held := store.Stats().LeasedUnits; held == 0 {
+		t.Error("nothing is held any more")
+	}
+	store.Close() // gives the units back
+	if got, want := left(), 10000-(passed+1)-4000+1; got != want {
+		t.Errorf("%d are left, want %d", got, want)
+	}
+}
