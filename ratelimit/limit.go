@@ -61,6 +61,11 @@ type Limit struct {
 	// calendar, and TokenBucket with a Burst of at least its Events have leases, and only
 	// for a Window of 200 ms or more. A store in memory needs none.
 	Lease float64
+	// LeaseEarly is for a Lease of a process that is far from the database: the process charges
+	// units with the first hit of a key, renews them in time for the distance, and refuses hits of a
+	// quota that was used up a moment ago without asking. It may then hold what the key needs
+	// during some round trips, where the share of Lease is less.
+	LeaseEarly bool
 }
 
 // Capacity is the full quota: the most that can pass at once. It is Burst if there
@@ -78,7 +83,7 @@ func (l *Limit) RefillsEvenly() bool {
 }
 
 // Equal reports whether two limits decide alike on one row: all but Prefix and
-// Durable, which name the row, and Lease is equal.
+// Durable, which name the row, and Lease and LeaseEarly is equal.
 func (l *Limit) Equal(other *Limit) bool {
 	return l == other || l.Algorithm == other.Algorithm && l.Events == other.Events && l.Window == other.Window &&
 		l.Capacity() == other.Capacity() && l.Calendar == other.Calendar && l.Zone == other.Zone &&
