@@ -167,6 +167,9 @@ func (h *Handler) provision(ctx caddy.Context) error {
 			if at, err = app.store(h.Policy.DSN, h.decider.Timeout); err != nil {
 				return fmt.Errorf("policy: %w", err)
 			}
+			if at.db == nil {
+				return fmt.Errorf("policy: %w", edge.PolicyNeedsPostgres())
+			}
 		}
 		if h.policy.live, err = app.policy(ctx, h.store, at, h.policy.settings); err != nil {
 			return err

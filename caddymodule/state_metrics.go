@@ -177,7 +177,7 @@ func collectPolicies(to chan<- prometheus.Metric, policies []watchedPolicy) {
 	gauge(to, "policy_age_seconds", age.Seconds(), "How long ago the database last answered whether the policy has changed.")
 	gauge(to, "policy_replication_up", streams, "0 if the database of a policy is a region that gets no changes from its publisher, else 1.")
 	gauge(to, "policy_replication_silent_seconds", worst.Silent.Seconds(), "How long the publisher of a region has been silent. An idle one speaks every 30 seconds.")
-	gauge(to, "policy_replication_errors", float64(worst.Errors), "How many times a region could not apply a change.")
+	counter(to, "policy_replication_errors_total", worst.Errors, "How many times a region could not apply a change.", nil)
 }
 
 // watchHistory adds a history to those of the metrics.

@@ -55,16 +55,11 @@ type Limit struct {
 	SynchronousCommit bool
 	// Lease lets a process charge units in advance, and decide hits from them without
 	// asking the database: it is the largest share of what is left that one process may
-	// hold of one key, from MinLease to MaxLease. 0 is none. No more passes than the
-	// limit allows. Some may be refused although another process still holds units; these
-	// are given back within two seconds. Only SlidingWindow, FixedWindow without a
-	// calendar, and TokenBucket with a Burst of at least its Events have leases, and only
-	// for a Window of 200 ms or more. A store in memory needs none.
+	// hold of one key, from MinLease to MaxLease. 0 is none. No more passes than the limit allows. Some may be
+	// refused although another process still holds units, for two seconds. Only SlidingWindow, FixedWindow without
+	// a calendar, and TokenBucket with a Burst of at least its Events have leases, for a Window of 200 ms or more.
 	Lease float64
-	// LeaseEarly is for a Lease of a process that is far from the database: the process charges
-	// units with the first hit of a key, renews them in time for the distance, and refuses hits of a
-	// quota that was used up a moment ago without asking. It may then hold what the key needs
-	// during some round trips, where the share of Lease is less.
+	// LeaseEarly is for a database that is far away: see docs/leases.md.
 	LeaseEarly bool
 }
 

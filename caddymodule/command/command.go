@@ -90,9 +90,9 @@ func (t *tool) on(do func(c *call) error) func(*cobra.Command, []string) error {
 	return t.at(ofPolicy, do)
 }
 
-// at returns a function for a command that does something on the database of a part. It connects to the
+// at returns a function for a command that does something on the database of a dataset. It connects to the
 // database, and hides API keys in the error.
-func (t *tool) at(of part, do func(c *call) error) func(*cobra.Command, []string) error {
+func (t *tool) at(of dataset, do func(c *call) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
 		if ctx == nil {
@@ -102,8 +102,8 @@ func (t *tool) at(of part, do func(c *call) error) func(*cobra.Command, []string
 	}
 }
 
-// run connects to the database of a part, and does something on it.
-func (c *call) run(of part, do func(c *call) error) error {
+// run connects to the database of a dataset, and does something on it.
+func (c *call) run(of dataset, do func(c *call) error) error {
 	if err := c.open(of); err != nil {
 		return err
 	}
@@ -111,8 +111,8 @@ func (c *call) run(of part, do func(c *call) error) error {
 	return do(c)
 }
 
-// open connects to the database of a part, instead of that to which the call is connected.
-func (c *call) open(of part) error {
+// open connects to the database of a dataset, instead of that to which the call is connected.
+func (c *call) open(of dataset) error {
 	all, err := c.databases()
 	if err != nil {
 		return err

@@ -22,20 +22,20 @@ const defaultConfig = "Caddyfile"
 
 const wantDatabase = "a database: give --dsn, set " + edge.EnvDSN + ", or name in --config a Caddyfile with a dsn"
 
-// part is something that may be in a database of its own.
-type part int
+// dataset is something that may be in a database of its own.
+type dataset int
 
-// The values of part.
+// The values of dataset.
 const (
-	ofCounters part = iota
+	ofCounters dataset = iota
 	ofPolicy
 	ofHistory
-	ofAll // for commands that need all parts in one database
-	parts = ofAll
+	ofAll    // for commands that need all in one database
+	datasets = ofAll
 )
 
-// databases are the DSNs of the parts, and of ofAll that of the counters.
-type databases [parts + 1]string
+// databases are the DSNs of the datasets, and of ofAll that of the counters.
+type databases [datasets + 1]string
 
 func (d *databases) same() bool { return d[ofPolicy] == d[ofCounters] && d[ofHistory] == d[ofCounters] }
 
@@ -98,12 +98,12 @@ func (t *tool) configured(file string) (all databases, err error) {
 	return all, nil
 }
 
-// dsnsIn returns the different DSNs of the app and of the handlers in a configuration, by part.
-func dsnsIn(config map[string]any) [parts][]string {
-	var found [parts][]string
-	const other = part(-1)
-	var search func(value any, of part)
-	search = func(value any, of part) {
+// dsnsIn returns the different DSNs of the app and of the handlers in a configuration, by dataset.
+func dsnsIn(config map[string]any) [datasets][]string {
+	var found [datasets][]string
+	const other = dataset(-1)
+	var search func(value any, of dataset)
+	search = func(value any, of dataset) {
 		switch value := value.(type) {
 		case []any:
 			for _, item := range value {

@@ -53,14 +53,14 @@ the policy one that can be changed here.`,
 	return cmd
 }
 
-// migrate makes the tables of each part in its database.
+// migrate makes the tables of each dataset in its database.
 func (c *call) migrate() (admin.Migration, error) {
 	all, err := c.databases()
 	if err != nil || all.same() {
 		return c.db.Migrate(c.ctx)
 	}
 	var m admin.Migration
-	for of := ofCounters; of < parts; of++ {
+	for of := ofCounters; of < datasets; of++ {
 		if err := c.open(of); err != nil {
 			return m, err
 		}

@@ -37,7 +37,7 @@ configuration says so (history { archive … daily }), and whether the policy re
 			if err := c.open(ofPolicy); err != nil {
 				return err
 			}
-			replications, err := c.db.Replications(c.ctx)
+			regions, err := c.db.RegionStatuses(c.ctx)
 			return show(c, nodes, err, func(p *page, nodes []admin.Node) {
 				if pause != nil {
 					addPause(p, pause)
@@ -46,7 +46,7 @@ configuration says so (history { archive … daily }), and whether the policy re
 				for i := range archives {
 					addArchive(p, &archives[i])
 				}
-				addSection(p, "Replication of the policy:", replications, replicationRow)
+				addSection(p, "Replication of the policy:", regions, regionRow)
 			})
 		}),
 	}

@@ -99,13 +99,13 @@ seconds), and how many times a change could not be applied. At the publisher: ea
 the server keeps for it.`,
 		Example: "  caddy pg-ratelimit region status\n  caddy pg-ratelimit region status --json",
 		RunE: t.on(func(c *call) error {
-			all, err := c.db.Replications(c.ctx)
-			return showList(c, all, err, replicationRow, "The policy of this database is not published to a region, and is no copy.")
+			all, err := c.db.RegionStatuses(c.ctx)
+			return showList(c, all, err, regionRow, "The policy of this database is not published to a region, and is no copy.")
 		}),
 	}
 }
 
-func replicationRow(r *admin.Replication) row {
+func regionRow(r *admin.RegionStatus) row {
 	silent, errors, retained := none, none, none
 	if r.Silent != nil {
 		silent = span(*r.Silent)

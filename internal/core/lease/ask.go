@@ -236,6 +236,9 @@ func takeIn(t *Set, l *Lease, a *Answer, now int64) {
 	l.asked = 0
 	if units.N == 0 {
 		l.asked = now + Horizon(t, l.Limit)/4
+		if l.Limit.LeaseEarly {
+			l.asked = now + probe(t)
+		}
 		return
 	}
 	units.Since = now

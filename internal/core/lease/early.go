@@ -30,6 +30,9 @@ func SetRoundTrip(t *Set, took int64) {
 	atomic.StoreInt64(&t.roundTrip, took)
 }
 
+// probe is the time between two charges for an early lease while nothing is left, in microseconds.
+func probe(t *Set) int64 { return allowance(t) + 100000 }
+
 // need is how many units an early lease needs for two renewals.
 func need(t *Set, l *Lease) int64 {
 	return int64(l.rate*2*float64(allowance(t))/1e6) + fewest
@@ -51,8 +54,8 @@ func early(t *Set, l *Lease, horizon, elapsed int64) (target, most int64) {
 // earlyLow is the Low of an early lease that has got units. The caller holds the shard's mutex.
 func earlyLow(t *Set, l *Lease) int64 {
 	low := int64(l.rate*float64(allowance(t))/1e6) + 1
-	if low < l.size/4 {
-		low = l.size / 4
+	if low < l.size/2 {
+		low = l.size / 2
 	}
 	if low >= l.size {
 		low = l.size - 1
@@ -68,7 +71,7 @@ func updateEarly(t *Set, l *Lease, a *Answer, now int64) {
 	}
 	l.refusal = a.Refusal
 	l.refusedAt = now
-	l.dryUntil = now + Horizon(t, l.Limit)/4 + 2*allowance(t)
+	l.dryUntil = now + probe(t) + 2*allowance(t)
 }
 
 // refused refuses a hit without units, if the last answer of the database said that nothing is left, and asks for units

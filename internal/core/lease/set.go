@@ -159,16 +159,20 @@ func Now(t *Set) int64 {
 	return int64(time.Since(t.Born) / time.Microsecond)
 }
 
-// Horizon is how far ahead a limit's leases are sized, in microseconds: that of the set, or
-// a twentieth of the window. 0 is for a limit without leases: a bucket that is refilled evenly
+// Horizon is how far ahead a limit's leases are sized, in microseconds: that of the set (twice that for early
+// leases), or a twentieth of the window. 0 is for a limit without leases: a bucket that is refilled evenly
 // gains no tokens while it is full, so an early charge would let it gain more.
 func Horizon(t *Set, l *ratelimit.Limit) int64 {
 	if l.Lease <= 0 || l.RefillsEvenly() {
 		return 0
 	}
 	h := int64(l.Window/time.Microsecond) / 20
-	if h > t.horizon {
-		h = t.horizon
+	most := t.horizon
+	if l.LeaseEarly {
+		most *= 2
+	}
+	if h > most {
+		h = most
 	}
 	if h < leastHorizon {
 		return 0

@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// Replication is one side of the replication of the policy: a region, or a region that the publisher serves.
-type Replication struct {
+// RegionStatus is one side of the replication of the policy: a region, or a region that the publisher serves.
+type RegionStatus struct {
 	// Role is "region" or "publisher".
 	Role string `json:"role"`
 	// Subscription is its name, which is also that of the publisher's slot. It is "" of a region without one.
@@ -48,8 +48,8 @@ func (d *Database) MakeRegion(ctx context.Context, name string) error {
 	})
 }
 
-// Replications returns the replication of the policy to this database, if it is a region, and that from it.
-func (d *Database) Replications(ctx context.Context) ([]Replication, error) {
+// RegionStatuses returns the replication of the policy to this database, if it is a region, and that from it.
+func (d *Database) RegionStatuses(ctx context.Context) ([]RegionStatus, error) {
 	region, err := d.Region(ctx)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (d *Database) Replications(ctx context.Context) ([]Replication, error) {
 	if region != "" {
 		from = `SELECT 'region', x.subscription, x.state, x.silent, x.errors, NULL::bigint FROM (` + schema.Replication + `) AS x UNION ALL `
 	}
-	return rows[Replication](ctx, d, from+`SELECT 'publisher', s.slot_name::text, CASE WHEN s.active THEN 'streaming' ELSE 'stopped' END,
+	return rows[RegionStatus](ctx, d, from+`SELECT 'publisher', s.slot_name::text, CASE WHEN s.active THEN 'streaming' ELSE 'stopped' END,
 	CASE WHEN a.reply_time IS NOT NULL THEN extract(epoch FROM clock_timestamp() - a.reply_time)::float8 END, NULL::bigint,
 	CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint END
 FROM pg_replication_slots s LEFT JOIN pg_stat_replication a ON a.pid = s.active_pid

@@ -181,11 +181,11 @@ func TestARegionHasThePolicyOfItsPublisher(t *testing.T) {
 	}
 	exec(t, home, "TRUNCATE rate_limit_users CASCADE")
 	await.Within(t, 10*time.Second, "the truncation", func() bool { return tierOf(p, "u7") == "anonymous" })
-	all, err := eu.Replications(ctx)
+	all, err := eu.RegionStatuses(ctx)
 	if err != nil || len(all) != 1 || all[0].Role != "region" || all[0].State != "streaming" || *all[0].Errors != 0 || *all[0].Silent > 60 {
 		t.Errorf("the replication of the region: %+v, %v", all, err)
 	}
-	if all, err = home.Replications(ctx); err != nil || len(all) != 1 || all[0].Role != "publisher" || all[0].Subscription != "rate_limit_policy_eu" || all[0].State != "streaming" {
+	if all, err = home.RegionStatuses(ctx); err != nil || len(all) != 1 || all[0].Role != "publisher" || all[0].Subscription != "rate_limit_policy_eu" || all[0].State != "streaming" {
 		t.Errorf("the replication of the publisher: %+v, %v", all, err)
 	}
 	await.Within(t, 10*time.Second, "the region in the stats", func() bool { r := p.Stats().Replication; return r.Region == "eu" && r.Streams() })
