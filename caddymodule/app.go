@@ -110,11 +110,17 @@ func (a *App) settings() (edge.StoreSettings, error) {
 	return read.Store, err
 }
 
-// store returns the store for a handler's DSN. "" is the app's DSN.
+// store returns the store for a handler's DSN, or for that of a policy. "" is the app's DSN.
 func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
 	if dsn == "" {
 		dsn = a.DSN
 	}
+	return a.database(dsn, timeout, nil)
+}
+
+// database returns the store for a DSN. If there are limits, the database is for their history only: it is
+// their store, or one in which nothing is counted.
+func (a *App) database(dsn string, timeout time.Duration, limits *store) (*store, error) {
 	withPassword := holdsPassword(dsn)
 	dsn, shown, err := expandDSN(dsn)
 	if err != nil {
@@ -127,6 +133,15 @@ func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
 	settings.DSN = dsn
 	if settings, err = settings.Resolve("here, in the global option pg_ratelimit,"); err != nil {
 		return nil, err
+	}
+	if limits != nil {
+		switch settings.DSN {
+		case edge.MemoryDSN:
+			return nil, edge.HistoryNeedsPostgres()
+		case limits.settings.DSN:
+			return limits, nil
+		}
+		settings.HistoryOnly = true
 	}
 	a.longest = max(a.longest, timeout)
 	s, err := share(a, settings, func() (*store, error) { return openStore(settings, shown) }, a.metrics.watch)

@@ -166,7 +166,16 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	h.settlements = app.metrics.settlements
 	if h.policy != nil {
 		h.policy.counters = app.metrics.policy
-		if h.policy.live, err = app.policy(ctx, h.store, h.policy.settings); err != nil {
+		at := h.store
+		if h.Policy.DSN != "" {
+			if at, err = app.store(h.Policy.DSN, h.decider.Timeout); err != nil {
+				return fmt.Errorf("policy: %w", err)
+			}
+			if at.db == nil {
+				return fmt.Errorf("policy: %w", edge.PolicyNeedsPostgres())
+			}
+		}
+		if h.policy.live, err = app.policy(ctx, h.store, at, h.policy.settings); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,10 @@ import (
 
 // History is what is recorded of requests, and for how long. Requests do not wait for it.
 type History struct {
+	// The database of the history, if it is another one than that of the limits: a
+	// Postgres address, as in the handler's `dsn`. Default: that of the limits.
+	DSN string `json:"dsn,omitempty"`
+
 	// The name of this Caddy in the history, up to 100 bytes. May contain
 	// placeholders such as `{env.NAME}` or `{system.hostname}`. Default: the
 	// `node_name` of the global options.
@@ -108,6 +112,18 @@ func (r *Retention) check() error {
 type historyUse struct {
 	store    edge.StoreSettings
 	settings edge.HistorySettings
+}
+
+// historyStore returns the store for the history of the limits in a store.
+func (a *App) historyStore(s *store) (*store, error) {
+	if a.History == nil || a.History.DSN == "" {
+		return s, nil
+	}
+	at, err := a.database(a.History.DSN, 0, s)
+	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	return at, nil
 }
 
 // history returns what writes the history into the database of a store.

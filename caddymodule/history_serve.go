@@ -44,11 +44,15 @@ func (h *Handler) openHistory(app *App) error {
 		}
 		most = edge.MoreAudit(most, z.audit)
 	}
-	if most.Level == history.AuditOff && (app.History == nil || h.store.db == nil) {
+	at, err := app.historyStore(h.store)
+	if err != nil {
+		return err
+	}
+	if most.Level == history.AuditOff && (app.History == nil || at.db == nil) {
 		return nil
 	}
 	r := &recorder{audit: own}
-	if r.writer, err = app.history(h.store); err != nil {
+	if r.writer, err = app.history(at); err != nil {
 		return err
 	}
 	r.hide(h)

@@ -23,6 +23,10 @@ import (
 // `{http.pg_ratelimit.rule}` | The rule that refused or exempted the request, or else the first that charges it
 // `{http.pg_ratelimit.reason}` | Why the policy alone refused the request: unknown_key, key_expired, key_revoked, banned, blocked or no_quota
 type Policy struct {
+	// The database of the policy, if it is another one than that of the limits: a Postgres
+	// address, as in the handler's `dsn`. Default: that of the limits.
+	DSN string `json:"dsn,omitempty"`
+
 	// The API key of a request: text with a placeholder, such as
 	// `{http.request.header.X-Api-Key}`. "Bearer " at its beginning is cut off.
 	// Default: requests have no API key.

@@ -17,28 +17,31 @@ import (
 
 // policyUse identifies a policy.
 type policyUse struct {
+	counters edge.StoreSettings
 	store    edge.StoreSettings
 	settings edge.PolicySettings
 }
 
-// policy returns the policy in the database of a store.
-func (a *App) policy(ctx caddy.Context, s *store, settings edge.PolicySettings) (*edge.ProxyPolicy, error) {
-	return share(a, policyUse{s.settings, settings}, func() (*edge.ProxyPolicy, error) {
+// policy returns the policy in the database of a store, for limits that are counted in a store.
+func (a *App) policy(ctx caddy.Context, counters, s *store, settings edge.PolicySettings) (*edge.ProxyPolicy, error) {
+	return share(a, policyUse{counters.settings, s.settings, settings}, func() (*edge.ProxyPolicy, error) {
 		saved := &savedRules{storage: ctx.Storage(), key: savedRulesKey(s.settings.DSN)}
-		return edge.OpenProxyPolicy(s.Store, s.db, settings, edge.ProxyPolicyOptions{
+		return edge.OpenProxyPolicy(counters.Store, s.Store, s.db, settings, edge.ProxyPolicyOptions{
 			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate,
-			Saved: saved.load(), Save: saved.save, OnError: s.logPolicyFailure,
+			Saved: saved.load(), Save: saved.save, OnError: func(err error) { s.logPolicyFailure(counters, err) },
 		})
 	}, a.metrics.watchPolicy)
 }
 
 // logPolicyFailure logs what the policy reports: that the database does not answer, or rules
 // that cannot be used. It reports each failure once until it is over.
-func (s *store) logPolicyFailure(err error) {
+func (s *store) logPolicyFailure(counters *store, err error) {
 	if s.closed.Load() {
 		return
 	}
-	s.setFailing(err)
+	if counters == s { // else no decision would say that the database answers again
+		s.setFailing(err)
+	}
 	caddy.Log().Named(logName).Error("the policy", zap.Error(err))
 }
 

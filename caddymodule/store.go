@@ -23,13 +23,13 @@ const proxyKind = "caddy"
 
 // store is a ratelimit.Store, and what the log has said about its failures.
 type store struct {
-	ratelimit.Store
-	db       postgres.DB // of the store, for the policy; nil in memory
-	settings edge.StoreSettings
-	failures edge.Sampler
-	failing  atomic.Bool // the database did not answer, and has not answered since
-	closed   atomic.Bool
-	warned   atomic.Bool // that a DSN in the configuration holds a password
+	ratelimit.Store             // nil if the database has the history only
+	db              postgres.DB // of the store, for the policy; nil in memory
+	settings        edge.StoreSettings
+	failures        edge.Sampler
+	failing         atomic.Bool // the database did not answer, and has not answered since
+	closed          atomic.Bool
+	warned          atomic.Bool // that a DSN in the configuration holds a password
 }
 
 // openStore opens a store for resolved settings. It does not touch the network yet. The DSN
@@ -86,5 +86,9 @@ func (s *store) Prepare() { edge.Prepare(s.Store) }
 // Close closes the store. From then on, the store logs nothing.
 func (s *store) Close() {
 	s.closed.Store(true)
+	if s.Store == nil {
+		s.db.Close()
+		return
+	}
 	s.Store.Close()
 }

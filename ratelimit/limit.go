@@ -55,12 +55,12 @@ type Limit struct {
 	SynchronousCommit bool
 	// Lease lets a process charge units in advance, and decide hits from them without
 	// asking the database: it is the largest share of what is left that one process may
-	// hold of one key, from MinLease to MaxLease. 0 is none. No more passes than the
-	// limit allows. Some may be refused although another process still holds units; these
-	// are given back within two seconds. Only SlidingWindow, FixedWindow without a
-	// calendar, and TokenBucket with a Burst of at least its Events have leases, and only
-	// for a Window of 200 ms or more. A store in memory needs none.
+	// hold of one key, from MinLease to MaxLease. 0 is none. No more passes than the limit allows. Some may be
+	// refused although another process still holds units, for two seconds. Only SlidingWindow, FixedWindow without
+	// a calendar, and TokenBucket with a Burst of at least its Events have leases, for a Window of 200 ms or more.
 	Lease float64
+	// LeaseEarly is for a database that is far away: see docs/leases.md.
+	LeaseEarly bool
 }
 
 // Capacity is the full quota: the most that can pass at once. It is Burst if there
@@ -78,7 +78,7 @@ func (l *Limit) RefillsEvenly() bool {
 }
 
 // Equal reports whether two limits decide alike on one row: all but Prefix and
-// Durable, which name the row, and Lease is equal.
+// Durable, which name the row, and Lease and LeaseEarly is equal.
 func (l *Limit) Equal(other *Limit) bool {
 	return l == other || l.Algorithm == other.Algorithm && l.Events == other.Events && l.Window == other.Window &&
 		l.Capacity() == other.Capacity() && l.Calendar == other.Calendar && l.Zone == other.Zone &&

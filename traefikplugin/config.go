@@ -102,6 +102,11 @@ type Zone = edge.LimitSettings
 
 // History is what is recorded of requests, and for how long. Requests do not wait for it.
 type History struct {
+	// DSN is the database of the history, if it is another one than that of the limits, and
+	// DSNFile the path of a file with it, as in Config.
+	DSN     string `json:"dsn,omitempty"`
+	DSNFile string `json:"dsnFile,omitempty"`
+
 	// Node is the name of this Traefik in the history, up to 100 bytes. Default: the host
 	// name, /traefik/ and the number of the process.
 	Node string `json:"node,omitempty"`
@@ -135,6 +140,11 @@ type Retention struct {
 // Policy applies the rules in the database: which limits apply to whom is data there, and all
 // proxies obey a change within Refresh. It needs Postgres 15 or newer.
 type Policy struct {
+	// DSN is the database of the policy, if it is another one than that of the limits, and
+	// DSNFile the path of a file with it, as in Config.
+	DSN     string `json:"dsn,omitempty"`
+	DSNFile string `json:"dsnFile,omitempty"`
+
 	// APIKey is the API key of a request: text with a placeholder, such as
 	// {header.X-Api-Key}. "Bearer " at its beginning is cut off. Default: requests have
 	// no API key.

@@ -201,7 +201,11 @@ func TestTheAuditOfAMiddleware(t *testing.T) {
 		"the policy has that of a middleware": {Config{Zone: Zone{Audit: "all"}, Policy: []Policy{{}}, Zones: zones("off")}, false, "all"},
 	} {
 		got := "none"
-		s, err := c.config.recording(c.inMemory)
+		limits := edge.StoreSettings{DSN: "host=h"}
+		if c.inMemory {
+			limits.DSN = edge.MemoryDSN
+		}
+		s, err := c.config.recording(limits)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -11,16 +11,24 @@ import (
 // recordSettings say how a middleware records its requests.
 type recordSettings struct {
 	settings edge.HistorySettings
+	database edge.StoreSettings
 	audit    history.Audit
 }
 
-// recording reads how requests are recorded, or returns nil. inMemory is whether the limits are
-// counted in this process.
-func (c *Config) recording(inMemory bool) (*recordSettings, error) {
+// recording reads how requests are recorded, or returns nil. limits is where the limits are counted.
+func (c *Config) recording(limits edge.StoreSettings) (*recordSettings, error) {
 	settings, err := c.history()
 	if err != nil {
 		return nil, err
 	}
+	at := limits
+	if len(c.History) > 0 {
+		if at, err = c.otherStore("history.", c.History[0].DSN, c.History[0].DSNFile, limits); err != nil {
+			return nil, err
+		}
+	}
+	inMemory := at.DSN == edge.MemoryDSN
+	at.HistoryOnly = at.DSN != limits.DSN
 	unset := history.Audit{Level: history.AuditOff}
 	if c.History != nil {
 		unset.Level = history.AuditDenied
@@ -47,7 +55,7 @@ func (c *Config) recording(inMemory bool) (*recordSettings, error) {
 	if inMemory {
 		return nil, edge.HistoryNeedsPostgres()
 	}
-	return &recordSettings{settings: settings, audit: most}, nil
+	return &recordSettings{settings: settings, database: at, audit: most}, nil
 }
 
 // history reads the settings of a history. Errors have the names of package edge.

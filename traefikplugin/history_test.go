@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -115,7 +116,7 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 		if c.apiKey != "" {
 			config.Policy = []Policy{{APIKey: c.apiKey}}
 			var err error
-			if policy, err = config.policy(nil); err != nil {
+			if policy, err = config.policy(nil, edge.StoreSettings{}); err != nil {
 				t.Fatal(err)
 			}
 		}

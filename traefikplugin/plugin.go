@@ -73,14 +73,11 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	p, err := config.policy(addresses)
+	p, err := config.policy(addresses, settings)
 	if err != nil {
 		return nil, err
 	}
-	if p != nil && settings.DSN == edge.MemoryDSN {
-		return nil, edge.PolicyNeedsPostgres()
-	}
-	recorded, err := config.recording(settings.DSN == edge.MemoryDSN)
+	recorded, err := config.recording(settings)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +98,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 			limits[value] = one[0].Limit
 		}
 	}
-	if edge.HasPassword(config.DSN) {
+	if config.hasPassword() {
 		r.warnOfPassword(h.pool)
 	}
 	h.hits.warnings = &emptyKeys{logger: h.pool.logger, name: name, logged: map[string]bool{}}
@@ -130,10 +127,15 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	return h, nil
 }
 
-// acquire acquires what a handler shares on its pool: the policy and the history, if it has any.
+// hasPassword reports whether a DSN in the configuration holds a password.
+func (c *Config) hasPassword() bool {
+	return edge.HasPassword(c.DSN) || len(c.Policy) > 0 && edge.HasPassword(c.Policy[0].DSN) || len(c.History) > 0 && edge.HasPassword(c.History[0].DSN)
+}
+
+// acquire acquires what a handler shares: the policy and the history, if it has any.
 func (h *handler) acquire(p *compiledPolicy, recorded *recordSettings, zones []*zone) error {
 	if p != nil {
-		used, err := h.registry.acquirePolicy(h.pool, p.settings)
+		used, err := h.registry.acquirePolicy(h.pool, p)
 		if err != nil {
 			return err
 		}
@@ -143,7 +145,7 @@ func (h *handler) acquire(p *compiledPolicy, recorded *recordSettings, zones []*
 		h.template = p
 	}
 	if recorded != nil {
-		used, err := h.registry.acquireHistory(h.pool, recorded.settings)
+		used, err := h.registry.acquireHistory(recorded)
 		if err != nil {
 			return err
 		}

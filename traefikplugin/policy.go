@@ -15,6 +15,7 @@ import (
 // compiledPolicy is a Policy that was compiled.
 type compiledPolicy struct {
 	settings  edge.PolicySettings
+	database  edge.StoreSettings
 	addresses *addresses
 
 	// key is the name of the header that holds the API key; "" if another text gives it.
@@ -27,8 +28,8 @@ type compiledPolicy struct {
 	forward                    bool
 }
 
-// policy reads the policy of a configuration, or returns nil.
-func (c *Config) policy(a *addresses) (*compiledPolicy, error) {
+// policy reads the policy of a configuration, or returns nil. limits is where the limits are counted.
+func (c *Config) policy(a *addresses, limits edge.StoreSettings) (*compiledPolicy, error) {
 	if c.Policy == nil {
 		return nil, nil
 	}
@@ -44,6 +45,12 @@ func (c *Config) policy(a *addresses) (*compiledPolicy, error) {
 		return nil, named("policy.", err)
 	}
 	t.addresses = a
+	if t.database, err = c.otherStore("policy.", one.DSN, one.DSNFile, limits); err != nil {
+		return nil, err
+	}
+	if t.database.DSN == edge.MemoryDSN {
+		return nil, edge.PolicyNeedsPostgres()
+	}
 	return t, nil
 }
 

@@ -77,7 +77,7 @@ func askAgain(h *handler, p *pendingRequest, key, user string, err error) error 
 		return err
 	}
 	defer registry.release(pool, pool.use)
-	replaced, failure := registry.acquirePolicy(pool, h.template.settings)
+	replaced, failure := registry.acquirePolicy(pool, h.template)
 	if failure != nil {
 		return err
 	}

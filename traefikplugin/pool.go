@@ -27,8 +27,8 @@ type sharing struct {
 // pool is a store that middlewares with the same settings share.
 type pool struct {
 	settings edge.StoreSettings
-	store    ratelimit.Store
-	db       postgres.DB // of the store, for the policy; nil in memory
+	store    ratelimit.Store // nil if the database has the history only
+	db       postgres.DB     // of the store, for the policy; nil in memory
 	logger   *logger
 
 	// Guarded by the registry's mutex.
@@ -77,7 +77,13 @@ func (r *registry) acquire(s edge.StoreSettings, timeout time.Duration) (*pool, 
 		}
 		p.store = store
 		p.db = db
-		p.use = &sharing{forget: func() { delete(r.pools, s) }, close: func() { store.Close() }}
+		p.use = &sharing{forget: func() { delete(r.pools, s) }, close: func() {
+			if store == nil {
+				db.Close()
+				return
+			}
+			store.Close()
+		}}
 		r.pools[s] = p
 	}
 	if timeout > p.longest {
@@ -109,27 +115,42 @@ func (r *registry) acquireShared(p *pool, what string, open func(s *sharing) err
 	return s, nil
 }
 
-// acquirePolicy acquires the policy in the database of a pool.
-func (r *registry) acquirePolicy(p *pool, settings edge.PolicySettings) (*sharing, error) {
-	return r.acquireShared(p, fmt.Sprintf("policy %#v", settings), func(s *sharing) error {
-		opened, err := edge.OpenProxyPolicy(p.store, p.db, settings, edge.ProxyPolicyOptions{
-			Node: p.settings.NodeNameOf(proxyKind), AutoMigrate: p.settings.AutoMigrate, Remember: remembered, OnError: p.logger.failure,
+// acquirePolicy acquires a policy for limits in a pool. A policy is a user of the pool of its database, which
+// may be another one.
+func (r *registry) acquirePolicy(p *pool, t *compiledPolicy) (*sharing, error) {
+	at, err := r.acquire(t.database, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer r.release(at, at.use)
+	return r.acquireShared(p, fmt.Sprintf("policy %#v %#v", t.settings, t.database), func(s *sharing) error {
+		opened, err := edge.OpenProxyPolicy(p.store, at.store, at.db, t.settings, edge.ProxyPolicyOptions{
+			Node: at.settings.NodeNameOf(proxyKind), AutoMigrate: at.settings.AutoMigrate, Remember: remembered, OnError: p.logger.failure,
 		})
 		if err != nil {
 			return err
 		}
 		opened.Prepare()
 		s.policy = opened
-		s.close = func() { opened.Close() }
+		s.close = func() {
+			opened.Close()
+			r.release(at, at.use)
+		}
+		at.use.add()
 		return nil
 	})
 }
 
-// acquireHistory acquires the history in the database of a pool. A history is a user of its pool, so
-// that it can write what is pending when it is closed.
-func (r *registry) acquireHistory(p *pool, settings edge.HistorySettings) (*sharing, error) {
-	return r.acquireShared(p, fmt.Sprintf("history %#v", settings), func(s *sharing) error {
-		opened, err := edge.OpenHistory(p.db, settings, edge.HistoryOptions{
+// acquireHistory acquires a history. It is a user of the pool of its database, so that it can write what is
+// pending when it is closed.
+func (r *registry) acquireHistory(recorded *recordSettings) (*sharing, error) {
+	p, err := r.acquire(recorded.database, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer r.release(p, p.use)
+	return r.acquireShared(p, fmt.Sprintf("history %#v", recorded.settings), func(s *sharing) error {
+		opened, err := edge.OpenHistory(p.db, recorded.settings, edge.HistoryOptions{
 			Node: p.settings.NodeNameOf(proxyKind), AutoMigrate: p.settings.AutoMigrate, OnError: func(err error) { p.logger.log(err.Error()) },
 		})
 		if err != nil {

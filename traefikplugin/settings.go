@@ -134,35 +134,52 @@ func (z *namedZone) compile(s *IPStrategy) (*zone, error) {
 
 // store reads where limits are counted.
 func (c *Config) store() (edge.StoreSettings, error) {
-	dsn, err := c.dsn()
+	dsn, err := dsnOf(c.DSN, c.DSNFile)
 	if err != nil {
 		return edge.StoreSettings{}, err
 	}
+	return c.storeAt(dsn)
+}
+
+// storeAt reads how the database of a DSN is used.
+func (c *Config) storeAt(dsn string) (edge.StoreSettings, error) {
 	var read edge.Settings
 	if err := edge.Read(edge.StoreTable, reflect.ValueOf(c), &read); err != nil {
 		return edge.StoreSettings{}, named("", err)
 	}
 	s := read.Store
 	s.DSN = dsn
-	s, err = s.Resolve("here, in a file that dsnFile names,")
+	s, err := s.Resolve("here, in a file that dsnFile names,")
 	return s, named("", err)
 }
 
-// dsn is the configured DSN, or that in the configured file.
-func (c *Config) dsn() (string, error) {
-	if c.DSNFile == "" {
-		return c.DSN, nil
-	}
-	if c.DSN != "" {
-		return "", &ratelimit.FieldError{Field: "dsnFile", Value: c.DSNFile, Want: "left out: dsn is given"}
-	}
-	text, err := os.ReadFile(c.DSNFile)
+// otherStore reads the database of a policy or a history, which is that of the limits if dsn and file are "".
+func (c *Config) otherStore(path, dsn, file string, limits edge.StoreSettings) (edge.StoreSettings, error) {
+	dsn, err := dsnOf(dsn, file)
 	if err != nil {
-		return "", &ratelimit.FieldError{Field: "dsnFile", Value: c.DSNFile, Want: "a file that Traefik can read: " + err.Error()}
+		return limits, named(path, err)
+	}
+	if dsn == "" || dsn == limits.DSN {
+		return limits, nil
+	}
+	return c.storeAt(dsn)
+}
+
+// dsnOf is a configured DSN, or that in the configured file.
+func dsnOf(configured, file string) (string, error) {
+	if file == "" {
+		return configured, nil
+	}
+	if configured != "" {
+		return "", &ratelimit.FieldError{Field: "dsnFile", Value: file, Want: "left out: dsn is given"}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", &ratelimit.FieldError{Field: "dsnFile", Value: file, Want: "a file that Traefik can read: " + err.Error()}
 	}
 	dsn := strings.TrimSpace(string(text))
 	if dsn == "" {
-		return "", &ratelimit.FieldError{Field: "dsnFile", Value: c.DSNFile, Want: "a file with " + edge.WantDSN + ": it is empty"}
+		return "", &ratelimit.FieldError{Field: "dsnFile", Value: file, Want: "a file with " + edge.WantDSN + ": it is empty"}
 	}
 	return dsn, nil
 }

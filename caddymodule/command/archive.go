@@ -47,7 +47,7 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 	cmd.Flags().StringVar(&to, "to", "", "a folder, or s3://BUCKET/PREFIX")
 	cmd.Flags().BoolVar(&drop, "drop", false, "remove the days of the audit log from the database when they are archived")
 	cmd.Flags().StringVar(&expire, "expire", "", "delete the files of days that ended before: an age such as 7y, or a time")
-	run := t.on(func(c *call) error {
+	run := t.at(ofHistory, func(c *call) error {
 		now, err := c.db.Now(c.ctx)
 		if err != nil {
 			return err

@@ -92,7 +92,7 @@ With -f the newest is the last, and what proxies write from then on follows unti
   caddy pg-ratelimit audit --user acme --decision limited --since 24h
   caddy pg-ratelimit audit --rule free --address 192.0.2.0/24 -n 200
   caddy pg-ratelimit audit --prefix web --host api.example.com --since 2026-11-27 --until 2026-11-28 --json`,
-		RunE: t.on(func(c *call) error {
+		RunE: t.at(ofHistory, func(c *call) error {
 			q, err := f.query(c)
 			if err != nil {
 				return err

@@ -7,6 +7,7 @@
 //   - output.go, cells.go: JSON for programs, tables for people
 //   - policy.go, rules.go, tiers.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, migrate.go, uninstall.go:
 //     the commands on the policy and the proxies
+//   - region.go: the copies of the policy in regions
 //   - settings.go: the settings of a configuration
 //   - audit.go, follow.go, usage.go, replay.go, upkeep.go, archive.go, forget.go: those on the history
 //
@@ -23,6 +24,8 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // ExpandDSN replaces the placeholders of a DSN in a configuration. shown is what an error may
@@ -40,7 +43,8 @@ Manages the policy of pg_ratelimit: the rules, users, API keys and bans that are
 Postgres. All proxies on the database obey a change within a second.
 
 The database is that of --dsn, or of the configuration in --config, or of the environment
-variable DATABASE_URL, or of the Caddyfile in this folder.`,
+variable DATABASE_URL, or of the Caddyfile in this folder. If a configuration has the policy or the
+history in another database than the counters, each command uses the one that has what it shows.`,
 		CobraFunc: func(cmd *cobra.Command) { build(cmd, expand) },
 	}
 }
@@ -67,7 +71,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
   caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`
 	group(root,
 		migrateCommand(t), policyCommand(t), rulesCommand(t), tiersCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
-		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), settingsCommand(t), pauseCommand(t), resumeCommand(t),
+		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), regionCommand(t), settingsCommand(t), pauseCommand(t), resumeCommand(t),
 		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), forgetCommand(t), uninstallCommand(t),
 	)
 }
@@ -81,29 +85,59 @@ type call struct {
 	args []string
 }
 
-// on returns a function for a command that does something on the database. It connects to the database,
-// and hides API keys in the error.
+// on is at for a command on the policy.
 func (t *tool) on(do func(c *call) error) func(*cobra.Command, []string) error {
+	return t.at(ofPolicy, do)
+}
+
+// at returns a function for a command that does something on the database of a dataset. It connects to the
+// database, and hides API keys in the error.
+func (t *tool) at(of dataset, do func(c *call) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
 		if ctx == nil {
 			ctx = context.Background()
 		}
-		return withoutKeys((&call{tool: t, ctx: ctx, cmd: cmd, args: args}).run(do))
+		return withoutKeys((&call{tool: t, ctx: ctx, cmd: cmd, args: args}).run(of, do))
 	}
 }
 
-// run connects to the database, and does something on it.
-func (c *call) run(do func(c *call) error) error {
-	dsn, err := c.database()
+// run connects to the database of a dataset, and does something on it.
+func (c *call) run(of dataset, do func(c *call) error) error {
+	if err := c.open(of); err != nil {
+		return err
+	}
+	defer func() { c.db.Close() }()
+	return do(c)
+}
+
+// open connects to the database of a dataset, instead of that to which the call is connected.
+func (c *call) open(of dataset) error {
+	all, err := c.databases()
 	if err != nil {
 		return err
 	}
-	if c.db, err = admin.Open(c.ctx, dsn); err != nil {
+	if of == ofAll && !all.same() {
+		return errors.New("the configuration has the counters, the policy and the history in several databases: run this command for each, with --dsn")
+	}
+	if c.db != nil && all.same() {
+		return nil
+	}
+	if all[of] == edge.MemoryDSN {
+		return &ratelimit.FieldError{Field: "dsn", Value: all[of], Want: "a Postgres URL or key=value pairs: counters in memory are only in the proxy"}
+	}
+	db, err := admin.Open(c.ctx, all[of])
+	if err != nil {
 		return err
 	}
-	defer c.db.Close()
-	return do(c)
+	if c.db != nil {
+		c.db.Close()
+	}
+	if !all.same() {
+		db.Elsewhere(all[ofPolicy], all[ofCounters])
+	}
+	c.db = db
+	return nil
 }
 
 // apiKeys matches API keys in a text, also mistyped ones.

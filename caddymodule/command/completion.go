@@ -29,7 +29,7 @@ func (t *tool) ask(begun string, read names) ([]string, cobra.ShellCompDirective
 	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
 	defer cancel()
 	var all []string
-	err := (&call{tool: t, ctx: ctx}).run(func(c *call) (err error) {
+	err := (&call{tool: t, ctx: ctx}).run(ofPolicy, func(c *call) (err error) {
 		all, err = read(c, begun)
 		return err
 	})

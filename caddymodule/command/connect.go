@@ -22,43 +22,51 @@ const defaultConfig = "Caddyfile"
 
 const wantDatabase = "a database: give --dsn, set " + edge.EnvDSN + ", or name in --config a Caddyfile with a dsn"
 
-// database is the DSN of the database that the flags, the environment or a configuration name.
-func (t *tool) database() (string, error) {
-	dsn, err := t.chosen()
-	if err != nil {
-		return "", err
-	}
-	if dsn == edge.MemoryDSN {
-		return "", &ratelimit.FieldError{Field: "dsn", Value: dsn, Want: "a Postgres URL or key=value pairs: counters in memory are only in the proxy"}
-	}
-	return dsn, nil
-}
+// dataset is something that may be in a database of its own.
+type dataset int
 
-// chosen is the DSN of a flag, else of the configuration that a flag names, else of the environment, else
-// of the default configuration. A configuration without a DSN leaves it to the environment.
-func (t *tool) chosen() (string, error) {
+// The values of dataset.
+const (
+	ofCounters dataset = iota
+	ofPolicy
+	ofHistory
+	ofAll    // for commands that need all in one database
+	datasets = ofAll
+)
+
+// databases are the DSNs of the datasets, and of ofAll that of the counters.
+type databases [datasets + 1]string
+
+func (d *databases) same() bool { return d[ofPolicy] == d[ofCounters] && d[ofHistory] == d[ofCounters] }
+
+// databases are the DSN of a flag, else those of the configuration that a flag names, else that of the
+// environment, else those of the default configuration. A configuration without a DSN leaves it to the
+// environment.
+func (t *tool) databases() (databases, error) {
 	environment := os.Getenv(edge.EnvDSN)
-	if t.dsn != "" || t.config == "" && environment != "" {
-		return cmp.Or(t.dsn, environment), nil
+	if one := cmp.Or(t.dsn, environment); t.dsn != "" || t.config == "" && environment != "" {
+		return databases{one, one, one, one}, nil
 	}
-	dsn, err := t.configured(cmp.Or(t.config, defaultConfig))
+	all, err := t.configured(cmp.Or(t.config, defaultConfig))
 	switch {
-	case t.config == "" && (errors.Is(err, fs.ErrNotExist) || err == nil && dsn == ""):
-		return "", &ratelimit.FieldError{Field: "dsn", Want: wantDatabase}
+	case t.config == "" && (errors.Is(err, fs.ErrNotExist) || err == nil && all[ofCounters] == "" && environment == ""):
+		return all, &ratelimit.FieldError{Field: "dsn", Want: wantDatabase}
 	case err != nil:
-		return "", err
-	case dsn == "" && environment == "":
-		return "", &ratelimit.FieldError{Field: "dsn", Want: "in " + t.config + " or in the environment variable " + edge.EnvDSN}
+		return all, err
+	case all[ofCounters] == "" && environment == "":
+		return all, &ratelimit.FieldError{Field: "dsn", Want: "in " + t.config + " or in the environment variable " + edge.EnvDSN}
 	}
-	return cmp.Or(dsn, environment), nil
+	for of := range all {
+		all[of] = cmp.Or(all[of], all[ofCounters], environment)
+	}
+	return all, nil
 }
 
-// configured is the DSN in a configuration, without its placeholders. It is "" if there is
-// none.
-func (t *tool) configured(file string) (string, error) {
+// configured are the DSNs in a configuration, without their placeholders. One is "" if there is none.
+func (t *tool) configured(file string) (all databases, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("reading the configuration: %w", err)
+		return all, fmt.Errorf("reading the configuration: %w", err)
 	}
 	adapter := t.adapter
 	if adapter == "" && filepath.Ext(file) != ".json" {
@@ -67,47 +75,61 @@ func (t *tool) configured(file string) (string, error) {
 	if adapter != "" {
 		a := caddyconfig.GetAdapter(adapter)
 		if a == nil {
-			return "", &ratelimit.FieldError{Field: "adapter", Value: adapter, Want: "a config adapter of this Caddy"}
+			return all, &ratelimit.FieldError{Field: "adapter", Value: adapter, Want: "a config adapter of this Caddy"}
 		}
 		if text, _, err = a.Adapt(text, map[string]any{"filename": file}); err != nil {
-			return "", fmt.Errorf("reading the configuration: %w", err)
+			return all, fmt.Errorf("reading the configuration: %w", err)
 		}
 	}
 	var config map[string]any
 	if err := json.Unmarshal(text, &config); err != nil {
-		return "", fmt.Errorf("reading %s as JSON: %w", file, err)
+		return all, fmt.Errorf("reading %s as JSON: %w", file, err)
 	}
-	found := dsnsIn(config)
-	if len(found) > 1 {
-		return "", fmt.Errorf("%s names %d databases: choose one with --dsn", file, len(found))
-	}
-	if len(found) == 0 {
-		return "", nil
-	}
-	dsn, _, err := t.expand(found[0])
-	return dsn, err
-}
-
-// dsnsIn returns the different DSNs of the app and of the handlers in a configuration.
-func dsnsIn(config map[string]any) []string {
-	var found []string
-	var search func(value any, isOurs bool)
-	search = func(value any, isOurs bool) {
-		switch value := value.(type) {
-		case []any:
-			for _, item := range value {
-				search(item, false)
-			}
-		case map[string]any:
-			isOurs = isOurs || value["handler"] == "pg_ratelimit"
-			if dsn, ok := value["dsn"].(string); isOurs && ok && strings.TrimSpace(dsn) != "" && !slices.Contains(found, dsn) {
-				found = append(found, dsn)
-			}
-			for name, item := range value {
-				search(item, name == "pg_ratelimit")
+	for of, found := range dsnsIn(config) {
+		if len(found) > 1 {
+			return all, fmt.Errorf("%s names %d databases: choose one with --dsn", file, len(found))
+		}
+		if len(found) == 1 {
+			if all[of], _, err = t.expand(found[0]); err != nil {
+				return all, err
 			}
 		}
 	}
-	search(config, false)
+	return all, nil
+}
+
+// dsnsIn returns the different DSNs of the app and of the handlers in a configuration, by dataset.
+func dsnsIn(config map[string]any) [datasets][]string {
+	var found [datasets][]string
+	const other = dataset(-1)
+	var search func(value any, of dataset)
+	search = func(value any, of dataset) {
+		switch value := value.(type) {
+		case []any:
+			for _, item := range value {
+				search(item, other)
+			}
+		case map[string]any:
+			if value["handler"] == "pg_ratelimit" {
+				of = ofCounters
+			}
+			if dsn, ok := value["dsn"].(string); of != other && ok && strings.TrimSpace(dsn) != "" && !slices.Contains(found[of], dsn) {
+				found[of] = append(found[of], dsn)
+			}
+			for name, item := range value {
+				inner := other
+				switch {
+				case name == "pg_ratelimit":
+					inner = ofCounters
+				case of == ofCounters && name == "policy":
+					inner = ofPolicy
+				case of == ofCounters && name == "history":
+					inner = ofHistory
+				}
+				search(item, inner)
+			}
+		}
+	}
+	search(config, other)
 	return found
 }

@@ -54,11 +54,14 @@ So REQUESTS are then refusals only.`,
   caddy pg-ratelimit top --since 1h
   caddy pg-ratelimit top --prefix rule/free/ -n 5
   caddy pg-ratelimit top --prefix web`,
-		RunE: t.on(func(c *call) error {
+		RunE: t.at(ofCounters, func(c *call) error {
 			if err := most.check(); err != nil {
 				return err
 			}
 			if in.since != "" {
+				if err := c.open(ofHistory); err != nil {
+					return err
+				}
 				return c.topSince(&in, prefix, int(most))
 			}
 			if in.until != "" {
@@ -97,7 +100,7 @@ func (c *call) topSince(in *times, prefix string, most int) error {
 // onCounter makes an action on one counter the work of a command with the arguments PREFIX and
 // KEY.
 func (t *tool) onCounter(do func(c *call, prefix, key string) error) func(*cobra.Command, []string) error {
-	return t.on(func(c *call) error {
+	return t.at(ofCounters, func(c *call) error {
 		key, err := c.secret("KEY", c.args[1])
 		if err != nil {
 			return err

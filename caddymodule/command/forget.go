@@ -31,7 +31,7 @@ The tables of the history can be changed by their owner only.`,
   caddy pg-ratelimit forget --user acme --account
   caddy pg-ratelimit forget --ip 192.0.2.1
   caddy pg-ratelimit forget --key - < key.txt`,
-		RunE: t.on(func(c *call) error {
+		RunE: t.at(ofAll, func(c *call) error {
 			var err error
 			if who.Key, err = c.secret("--key", key); err != nil {
 				return err

@@ -3,6 +3,7 @@ package command
 import (
 	"errors"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -10,25 +11,36 @@ import (
 )
 
 func migrateCommand(t *tool) *cobra.Command {
-	printOnly := false
+	printOnly, region := false, ""
 	cmd := &cobra.Command{
-		Use:   "migrate [--print]",
+		Use:   "migrate [--region NAME] [--print]",
 		Short: "Creates the tables, or upgrades them in place",
 		Long: `Creates the tables of the counters, of the history and of the policy, or upgrades them in
 place and keeps their rows. The command may run any number of times, also while proxies use the
-tables. The role must be able to create tables. --print only prints the SQL, for psql.`,
+tables. The role must be able to create tables. --print only prints the SQL, for psql.
+
+--region makes the database a region, which gets its policy from a publisher: see region subscribe. --region none makes
+the policy one that can be changed here.`,
 		Example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
   caddy pg-ratelimit migrate --print > schema.sql`,
 	}
 	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL and change nothing")
-	run := t.on(func(c *call) error {
-		m, err := c.db.Migrate(c.ctx)
+	cmd.Flags().StringVar(&region, "region", "", "the name of the region that the database is, or none")
+	run := t.at(ofCounters, func(c *call) error {
+		m, err := c.migrate()
+		if err == nil && region != "" {
+			m.Region = region
+			err = errors.Join(c.open(ofPolicy), c.db.MakeRegion(c.ctx, strings.TrimPrefix(region, "none")))
+		}
 		if m == (admin.Migration{}) {
 			return err
 		}
 		// On a server that is too old, the policy is an error, and the others are made.
 		return errors.Join(err, show(c, m, nil, func(p *page, m admin.Migration) {
 			p.print("tables of the counters: %s\ntables of the history: %s\ntables of the policy: %s\n", m.Counters, m.History, m.Policy)
+			if m.Region != "" {
+				p.print("region: %s\n", m.Region)
+			}
 		}))
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -39,4 +51,31 @@ tables. The role must be able to create tables. --print only prints the SQL, for
 		return run(cmd, args)
 	}
 	return cmd
+}
+
+// migrate makes the tables of each dataset in its database.
+func (c *call) migrate() (admin.Migration, error) {
+	all, err := c.databases()
+	if err != nil || all.same() {
+		return c.db.Migrate(c.ctx)
+	}
+	var m admin.Migration
+	for of := ofCounters; of < datasets; of++ {
+		if err := c.open(of); err != nil {
+			return m, err
+		}
+		did, err := c.db.Migrate(c.ctx)
+		switch of {
+		case ofCounters:
+			m.Counters = did.Counters
+		case ofPolicy:
+			m.Policy = did.Policy
+		case ofHistory:
+			m.History = did.History
+		}
+		if err != nil && (of == ofPolicy || did.Policy == "") { // else the server is too old for a policy, and has none
+			return m, err
+		}
+	}
+	return m, nil
 }

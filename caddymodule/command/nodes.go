@@ -15,19 +15,29 @@ func nodesCommand(t *tool) *cobra.Command {
 		Long: `Lists the proxies that count in the database, and whether each has applied all changes of the policy and obeys a
 pause of the limits. A proxy that stops in order is not in the list any more. One that has not been seen for 10 seconds
 is gone, and is deleted from the list after a day. Below the list: when a proxy last archived the history, if a
-configuration says so (history { archive … daily }).`,
+configuration says so (history { archive … daily }), and whether the policy reaches the regions.`,
 		Example: `  caddy pg-ratelimit nodes
   caddy pg-ratelimit nodes --json`,
-		RunE: t.on(func(c *call) error {
+		RunE: t.at(ofCounters, func(c *call) error {
 			nodes, err := c.db.Nodes(c.ctx)
 			if err != nil {
+				return err
+			}
+			pause, err := c.db.Paused(c.ctx)
+			if err != nil {
+				return err
+			}
+			if err := c.open(ofHistory); err != nil {
 				return err
 			}
 			archives, err := c.db.Archives(c.ctx)
 			if err != nil {
 				return err
 			}
-			pause, err := c.db.Paused(c.ctx)
+			if err := c.open(ofPolicy); err != nil {
+				return err
+			}
+			regions, err := c.db.RegionStatuses(c.ctx)
 			return show(c, nodes, err, func(p *page, nodes []admin.Node) {
 				if pause != nil {
 					addPause(p, pause)
@@ -36,6 +46,7 @@ configuration says so (history { archive … daily }).`,
 				for i := range archives {
 					addArchive(p, &archives[i])
 				}
+				addSection(p, "Replication of the policy:", regions, regionRow)
 			})
 		}),
 	}
@@ -86,7 +97,7 @@ X-RateLimit headers. Bans and block rules hold. All proxies obey within a second
 caddy pg-ratelimit resume. A proxy that cannot reach the database meanwhile keeps the pause until its end.`,
 		Example: `  caddy pg-ratelimit pause
   caddy pg-ratelimit pause --for 20m --reason outage`,
-		RunE: t.on(func(c *call) error {
+		RunE: t.at(ofCounters, func(c *call) error {
 			d, err := lasting("--for", lasts)
 			if err != nil {
 				return err
@@ -105,7 +116,7 @@ func resumeCommand(t *tool) *cobra.Command {
 		Use:     "resume",
 		Short:   "Ends a pause of the limits",
 		Example: "  caddy pg-ratelimit resume",
-		RunE: t.on(func(c *call) error {
+		RunE: t.at(ofCounters, func(c *call) error {
 			return show(c, map[string]bool{"resumed": true}, c.db.Resume(c.ctx), func(p *page, _ map[string]bool) { p.print("The limits apply again.\n") })
 		}),
 	}

@@ -93,6 +93,10 @@ func TestTheProgramFindsTheDatabase(t *testing.T) {
 			t.Errorf("%s: status %d, %q, %q, want status 1 and %q", c.name, status, out.stdout, out.stderr, c.wrong)
 		}
 	}
+	s.write("elsewhere.caddyfile", "{\n\tpg_ratelimit {\n\t\tdsn postgres://elsewhere/a\n\t}\n}\n:8080 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tdsn "+s.dsn+"\n\t\t}\n\t}\n}\n")
+	if out, status := s.program(nil, append(list, "--config", "elsewhere.caddyfile")...); status != 0 || !strings.Contains(out.stdout, "per_hour 7/1h") {
+		t.Errorf("the database of the policy: status %d, %q, %q", status, out.stdout, out.stderr)
+	}
 	s.write("Caddyfile", "{\n\tpg_ratelimit {\n\t\tdsn "+s.dsn+"\n\t}\n}\n")
 	if out, status := s.program(nil, list...); status != 0 || !strings.Contains(out.stdout, "per_hour 7/1h") {
 		t.Errorf("the Caddyfile in the folder: status %d, %q, %q", status, out.stdout, out.stderr)

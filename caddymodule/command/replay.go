@@ -43,7 +43,7 @@ Settings:
 		ValidArgsFunction: func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 			return t.completeSetting(admin.ReplaySettings(), "", begun)
 		},
-		RunE: t.on(func(c *call) error {
+		RunE: t.at(ofAll, func(c *call) error {
 			err := most.check()
 			if err != nil {
 				return err

@@ -22,7 +22,7 @@ depends on one of them. Roles and schemas stay.`,
 		Example: `  caddy pg-ratelimit uninstall --dsn postgres://admin@db/limits`,
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	cmd.RunE = t.on(func(c *call) error {
+	cmd.RunE = t.at(ofAll, func(c *call) error {
 		parts, err := c.db.Parts(c.ctx)
 		err = showList(c, parts, err, func(p *admin.Part) row { return row{"KIND", p.Kind, "NAME", p.Name} }, "There is nothing to drop.")
 		if err != nil || len(parts) == 0 {

@@ -20,7 +20,7 @@ time. If another process does the upkeep, it does nothing.
 
 A partition that is past its retention and in use is skipped, and goes the next time.`,
 		Example: "  caddy pg-ratelimit upkeep\n  caddy pg-ratelimit upkeep --json",
-		RunE: t.on(func(c *call) error {
+		RunE: t.at(ofHistory, func(c *call) error {
 			u, err := c.db.Upkeep(c.ctx)
 			if err != nil && u.IsNothing() {
 				return err

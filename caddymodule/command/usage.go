@@ -21,7 +21,7 @@ Proxies with a history count every request of a user, whatever is in the audit l
   caddy pg-ratelimit usage acme --month 2026-11
   caddy pg-ratelimit usage acme --since 7d --json`,
 		ValidArgsFunction: t.completeOne(userNames),
-		RunE: t.on(func(c *call) error {
+		RunE: t.at(ofHistory, func(c *call) error {
 			now, err := c.db.Now(c.ctx)
 			if err != nil {
 				return err

@@ -30,6 +30,8 @@ var commands = map[string]func(t *testing.T, command string){
 	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit": runs,
 	`psql "$DATABASE_URL" -f schema.sql`:                   createsTheTables,
 
+	"cd ratelimit/postgres && go test -run TestLeasesOverADistance -v -distance-window 1m -distance-windows 2 .": ranBy("ratelimit/postgres", "TestLeasesOverADistance"),
+
 	"make bench":        isMakeTarget,
 	"make test-rules":   isMakeTarget,
 	"make test-history": isMakeTarget,

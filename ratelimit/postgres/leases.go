@@ -131,6 +131,7 @@ func (d *dispatch) updateLeases(p *plan) {
 	if leases == nil || lease.Count(leases) == 0 && !p.leases {
 		return
 	}
+	lease.SetRoundTrip(leases, lease.Now(leases)-d.sent)
 	for _, e := range p.entries[:p.usedEntries] {
 		l := e.view.Limit
 		if e.ask != nil {
@@ -155,6 +156,9 @@ func (d *dispatch) updateLeases(p *plan) {
 			}
 		}
 		a.Refused = e.granted < waited
+		if l.LeaseEarly && a.Free <= 0 {
+			a.Refusal = algorithm.Refused(l, &e.view.Row, e.view.Now, 1)
+		}
 		lease.Update(leases, &a)
 	}
 }

@@ -30,7 +30,7 @@ const patience = 2000000
 // want asks for the renewal of a lease with the next batch, unless that was asked for already.
 // The caller holds the shard's mutex.
 func want(t *Set, l *Lease, now int64) {
-	if now < l.asked || !l.known {
+	if now < l.asked || !l.known && !l.Limit.LeaseEarly {
 		return
 	}
 	t.mu.Lock()
@@ -119,11 +119,19 @@ func size(t *Set, s *Shard, l *Lease, now int64) int64 {
 		elapsed = horizon/8 + 1
 	}
 	target := int64(float64(l.Used) * float64(horizon) / float64(elapsed))
-	if most := 4*l.size + 8; target > most {
+	most := 4*l.size + 8
+	held := l.First.N + l.Then.N
+	if l.Limit.LeaseEarly {
+		target, most = early(t, l, horizon, elapsed)
+	}
+	if target > most {
 		target = most
 	}
-	held := l.First.N + l.Then.N
-	if most := share(l.Limit, l.Free+held); target > most {
+	most = share(t, l, l.Free+held)
+	if l.Limit.LeaseEarly && most < need(t, l) {
+		most = need(t, l) // some may have become free
+	}
+	if target > most {
 		target = most
 	}
 	if target <= held {
@@ -135,12 +143,22 @@ func size(t *Set, s *Shard, l *Lease, now int64) int64 {
 	return target - held
 }
 
-// share is the most that one process may hold of what is left.
-func share(l *ratelimit.Limit, left int64) int64 {
-	if left < leastLeft {
-		return 0
+// share is the most that this process may hold of what is left.
+func share(t *Set, l *Lease, left int64) int64 {
+	n := int64(0)
+	if left >= leastLeft {
+		n = int64(l.Limit.Lease * float64(left))
 	}
-	return int64(l.Lease * float64(left))
+	if l.Limit.LeaseEarly {
+		least := need(t, l)
+		if least > left {
+			least = left
+		}
+		if n < least {
+			n = least
+		}
+	}
+	return n
 }
 
 // Answer is what the result of a statement says of a row.
@@ -151,6 +169,9 @@ type Answer struct {
 	Reset   time.Time
 	Now     int64 // the server's time in microseconds; answers may come in another order
 	Refused bool  // a hit of a caller was refused
+
+	// The decision on a hit of cost 1 after the answer, of an early lease if nothing is left.
+	Refusal ratelimit.Decision
 
 	// Of an entry with a charge for a lease.
 	Ask    *Ask
@@ -182,7 +203,9 @@ func Update(t *Set, a *Answer) {
 		}
 	}
 	l.known = true
-	if a.Refused {
+	if l.Limit.LeaseEarly {
+		updateEarly(t, l, a, now)
+	} else if a.Refused {
 		addReturn(t, Return{a.Row, a.Limit, a.Leased}, atOnce)
 		remove(t, s, l, true)
 		return
@@ -201,7 +224,7 @@ func Update(t *Set, a *Answer) {
 func takeIn(t *Set, l *Lease, a *Answer, now int64) {
 	units := a.Leased
 	held := l.First.N + l.Then.N
-	most := share(l.Limit, a.Free+held+units.N) - held
+	most := share(t, l, a.Free+held+units.N) - held
 	if most < 0 || now >= units.Ends {
 		most = 0
 	}
@@ -213,6 +236,9 @@ func takeIn(t *Set, l *Lease, a *Answer, now int64) {
 	l.asked = 0
 	if units.N == 0 {
 		l.asked = now + Horizon(t, l.Limit)/4
+		if l.Limit.LeaseEarly {
+			l.asked = now + probe(t)
+		}
 		return
 	}
 	units.Since = now
@@ -228,4 +254,7 @@ func takeIn(t *Set, l *Lease, a *Answer, now int64) {
 	}
 	l.size = l.First.N + l.Then.N
 	l.Low = l.size / 4
+	if l.Limit.LeaseEarly {
+		l.Low = earlyLow(t, l)
+	}
 }

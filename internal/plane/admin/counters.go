@@ -94,7 +94,7 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 		return nil, errNoCounter
 	}
 	rule, limit, isRule := strings.Cut(strings.TrimPrefix(prefix, rulePrefix), "/")
-	if !isRule || !strings.HasPrefix(prefix, rulePrefix) {
+	if !isRule || !strings.HasPrefix(prefix, rulePrefix) || d.policy != "" {
 		return all, nil
 	}
 	used, err := rows[Usage](ctx, d, "SELECT "+usageColumns+" FROM rate_limit_used u WHERE u.rule = $1 AND u.limit_name = $2 AND u.key = ANY ($3::text[])", rule, limit, keys)
@@ -129,6 +129,9 @@ SELECT EXISTS (SELECT FROM e UNION ALL SELECT FROM d)`, names.stored(prefix), st
 // Top returns the counters of rules that are closest to their limits, the closest first, at
 // most so many. Their prefixes begin with a text.
 func (d *Database) Top(ctx context.Context, prefix string, most int) ([]Usage, error) {
+	if d.policy != "" {
+		return nil, errors.New("--prefix: missing: must be a prefix that is not of a rule: the policy is on another server than the counters, so that the use of its limits is not known here")
+	}
 	return rows[Usage](ctx, d, "SELECT "+usageColumns+` FROM rate_limit_used u
 WHERE u.used > 0 AND u.quota IS NOT NULL AND starts_with('rule/' || u.rule || '/' || u.limit_name, $1::text)
 ORDER BY u.percent DESC, u.used DESC, u.rule, u.limit_name, u.key LIMIT $2::bigint`, prefix, int64(most))
@@ -144,8 +147,8 @@ ORDER BY coalesce(c.count, cardinality(c.hits)) DESC NULLS LAST, c.tokens, c.las
 // userUsage returns the counters that count by user, and those of one of its keys.
 func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) {
 	key, err := userCounter(user)
-	if err != nil {
-		return nil, err
+	if err != nil || d.counters != "" {
+		return []Usage{}, err
 	}
 	// The view looks at the counters of these keys only.
 	return rows[Usage](ctx, d, "SELECT "+usageColumns+` FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule

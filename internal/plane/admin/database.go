@@ -23,6 +23,19 @@ const connectTimeout = 10 * time.Second
 type Database struct {
 	conn *pgx.Conn
 	dsn  string
+
+	// The DSNs of the policy and of the counters if they are elsewhere, else "".
+	policy, counters string
+}
+
+// Elsewhere says where the policy and the counters are, so that what needs more than this database can be shown.
+func (d *Database) Elsewhere(policy, counters string) {
+	if policy != d.dsn {
+		d.policy = policy
+	}
+	if counters != d.dsn {
+		d.counters = counters
+	}
 }
 
 // Open connects to a database by its DSN: a postgres:// URL or key=value pairs. An error
@@ -53,7 +66,7 @@ func Open(ctx context.Context, dsn string) (*Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Database{conn, dsn}, nil
+	return &Database{conn: conn, dsn: dsn}, nil
 }
 
 // Close ends the connection.

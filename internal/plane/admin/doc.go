@@ -12,6 +12,7 @@
 //   - explain.go, left.go: what the policy does with a request
 //   - counters.go, renamed.go: counters
 //   - changes.go, nodes.go, pause.go: the log of changes, the proxies, and the pause of all limits
+//   - region.go: the publication of the policy, and the regions that have a copy
 //   - period.go, audit.go, usage.go: what the history says
 //   - upkeep.go: the upkeep of the history
 //   - forget.go: what is stored about a person

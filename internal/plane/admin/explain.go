@@ -161,7 +161,7 @@ func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error
 		return nil, err
 	}
 	e.Rules = explainRules(listed, trace, ambiguous != nil)
-	if e.Limits, err = explainLimits(ctx, db, o); err != nil {
+	if e.Limits, err = d.explainLimits(ctx, db, o); err != nil {
 		return nil, d.failure(err)
 	}
 	if !o.Refused() && !o.Exempt {

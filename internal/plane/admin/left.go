@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -45,11 +46,20 @@ func (l *ExplainedLimit) refuses() bool { return !l.Passes && !l.Shadow && !l.Ov
 // leftTimeout is for the decisions of a store that nobody else uses.
 const leftTimeout = 10 * time.Second
 
-// explainLimits asks a store what is left of the limits of a verdict, and charges nothing.
-func explainLimits(ctx context.Context, db postgres.DB, o *policy.Verdict) ([]ExplainedLimit, error) {
+// explainLimits asks a store what is left of the limits of a verdict, and charges nothing. db is a connection
+// to d.
+func (d *Database) explainLimits(ctx context.Context, db postgres.DB, o *policy.Verdict) ([]ExplainedLimit, error) {
 	limits := []ExplainedLimit{}
 	if len(o.Hits) == 0 {
 		return limits, nil
+	}
+	if d.counters != "" {
+		counters, err := pgxdb.Open(d.counters, pgxdb.Options{MaxConns: 1})
+		if err != nil {
+			return nil, err
+		}
+		defer counters.Close()
+		db = counters
 	}
 	store, err := postgres.New(keepOpen{db}, postgres.Options{DisableMigration: true, CleanupProbability: -1, MaxBlockedKeys: -1})
 	if err != nil {

@@ -15,6 +15,8 @@ type Migration struct {
 	Counters string `json:"counters"`
 	History  string `json:"history"`
 	Policy   string `json:"policy"`
+	// Region is the name of the region that the database was made, or "none".
+	Region string `json:"region,omitempty"`
 }
 
 // The results of a Migration.

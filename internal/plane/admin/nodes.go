@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -61,6 +62,25 @@ func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
 		behind = `CASE WHEN n.applied_seq IS NOT NULL AND coalesce(n.log = 'rate_limit_changes'::regclass, true)
 		THEN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > n.applied_seq) END`
 	}
-	return rows[Node](ctx, d, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
+	nodes, err := rows[Node](ctx, d, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
 	n.paused, n.seen, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems FROM rate_limit_nodes n ORDER BY n.node`)
+	if err != nil || d.policy == "" {
+		return nodes, err
+	}
+	at, err := Open(ctx, d.policy)
+	if err != nil {
+		return nil, err
+	}
+	defer at.Close()
+	obeying, err := at.Nodes(ctx)
+	for _, n := range obeying {
+		same := slices.IndexFunc(nodes, func(other Node) bool { return other.Node == n.Node && other.Epoch == n.Epoch })
+		if same < 0 {
+			n.Paused = false // that is about another server
+			nodes = append(nodes, n)
+			continue
+		}
+		nodes[same].Policy, nodes[same].Behind, nodes[same].Problems = n.Policy, n.Behind, n.Problems
+	}
+	return nodes, err
 }

@@ -12,6 +12,14 @@ type renamed struct{ byCounter, byName map[string]string }
 // renamedRules reads them. A database without a policy, or with that of an older version, has none.
 func (d *Database) renamedRules(ctx context.Context) (renamed, error) {
 	r := renamed{map[string]string{}, map[string]string{}}
+	if d.policy != "" {
+		at, err := Open(ctx, d.policy)
+		if err != nil {
+			return r, err
+		}
+		defer at.Close()
+		return at.renamedRules(ctx)
+	}
 	if exists, err := d.hasTable(ctx, "rate_limit_rules"); err != nil || !exists {
 		return r, err
 	}

@@ -21,6 +21,10 @@ func (p *Policy) occasionally(ctx context.Context) {
 		problems := wrongTexts(p.Wrong())
 		_ = batch.PanicError(func() { p.settings.OnApplied(applied, p.poller.log, problems) })
 	}
+	if now.Sub(p.replicated) >= replicationInterval {
+		p.replicated = now
+		p.report("replication", p.readReplication(ctx))
+	}
 	if now.Sub(p.forgotten) >= forgetInterval {
 		p.forgotten = now
 		p.report("forget", p.forget(ctx))

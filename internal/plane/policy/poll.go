@@ -63,9 +63,11 @@ const serverSQL = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_wal
 	|| ' ' || (SELECT system_identifier FROM pg_control_system()) || ' ' || pg_postmaster_start_time()
 	|| ' ' || current_database()`
 
-// numbersSQL are the numbers of the tables that identities and rules are read from.
+// numbersSQL are the numbers of the tables that identities and rules are read from, and whether their rows are being
+// copied: until all are there, the tables are not those of before.
 const numbersSQL = `concat_ws(' ', 'rate_limit_tiers'::regclass::oid, 'rate_limit_users'::regclass::oid, 'rate_limit_api_keys'::regclass::oid, 'rate_limit_rules'::regclass::oid,
-	'rate_limit_rule_limits'::regclass::oid, 'rate_limit_overrides'::regclass::oid, 'rate_limit_bans'::regclass::oid, 'rate_limit_changes'::regclass::oid)`
+	'rate_limit_rule_limits'::regclass::oid, 'rate_limit_overrides'::regclass::oid, 'rate_limit_bans'::regclass::oid, 'rate_limit_changes'::regclass::oid,
+	CASE WHEN NOT ` + schema.PolicyCopied + ` THEN 'copying' END)`
 
 // tablesSQL identifies the tables, and tells by how many the rows that were ever written
 // outnumber the lines in the log. A session counts its rows and its lines together, at most 10 s
@@ -74,8 +76,8 @@ const tablesSQL = `SELECT ` + numbersSQL + `, 'rate_limit_changes'::regclass::oi
 	(sum(pg_stat_get_tuples_inserted(t.oid) + pg_stat_get_tuples_updated(t.oid) + pg_stat_get_tuples_deleted(t.oid)) - pg_stat_get_tuples_inserted('rate_limit_changes'::regclass))::text
 FROM unnest(ARRAY['rate_limit_tiers'::regclass, 'rate_limit_users', 'rate_limit_api_keys', 'rate_limit_rules', 'rate_limit_rule_limits', 'rate_limit_overrides', 'rate_limit_bans']) AS t(oid)`
 
-// wholeSQL says whether the tables have all their triggers.
-const wholeSQL = `SELECT ` + schema.PolicyWhole + `::text`
+// wholeSQL says whether the tables have all their triggers, and all rows of their publisher.
+const wholeSQL = `SELECT ` + schema.PolicyWhole + `::text, (` + schema.PolicyCopied + `)::text`
 
 // changes is what a poll has found.
 type changes struct {
@@ -96,6 +98,9 @@ var errStandby = errors.New("the server is a standby, must be the primary (targe
 
 // errIncomplete is the error of a poll of tables that were made again without their triggers.
 var errIncomplete = errors.New("the tables of the policy lack triggers, as during a restore and after one that has failed: what was read before is kept. If no restore is under way, repeat the restore, or make the triggers with: caddy pg-ratelimit migrate")
+
+// errCopying is the error of a poll of a region while its tables are being copied.
+var errCopying = errors.New("the policy of this region is being copied from the publisher: what was read before is kept")
 
 // errOtherTables is for what was read from other tables than those that were polled.
 var errOtherTables = fmt.Errorf("%w: the tables of the policy were made again a moment ago", ratelimit.ErrUnavailable)
@@ -180,14 +185,17 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 	return found, nil
 }
 
-// whole returns errIncomplete if the tables lack triggers.
+// whole returns errIncomplete if the tables lack triggers, and errCopying if they lack rows.
 func (p *poller) whole(ctx context.Context) error {
-	whole, err := runOne(ctx, p.db, &postgres.Statement{SQL: wholeSQL}, 1)
+	whole, err := runOne(ctx, p.db, &postgres.Statement{SQL: wholeSQL}, 2)
 	if err != nil {
 		return fmt.Errorf("looking for the triggers: %w", err)
 	}
-	if len(whole) != 1 || whole[0] != "true" {
+	switch {
+	case len(whole) != 2 || whole[0] != "true":
 		return errIncomplete
+	case whole[1] != "true":
+		return errCopying
 	}
 	return nil
 }

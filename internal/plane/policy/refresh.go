@@ -77,7 +77,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	found, err := p.poller.poll(within)
 	cancel()
-	if err != nil && needs != nil && !errors.Is(err, errIncomplete) && !errors.Is(err, ratelimit.ErrUnavailable) {
+	if err != nil && needs != nil && !errors.Is(err, errIncomplete) && !errors.Is(err, errCopying) && !errors.Is(err, ratelimit.ErrUnavailable) {
 		return fmt.Errorf("%w; %w", err, needs)
 	}
 	if err != nil {

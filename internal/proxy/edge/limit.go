@@ -33,12 +33,14 @@ func readLease(to *Settings, text string) error {
 	if text == "off" {
 		return nil
 	}
+	text, early := strings.CutSuffix(text, " early")
 	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
 	share := percent / 100
 	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(share) || share < ratelimit.MinLease || share > ratelimit.MaxLease {
 		return errWant
 	}
 	to.Limit.Limit.Lease = share
+	to.Limit.Limit.LeaseEarly = early
 	return nil
 }
 

@@ -28,8 +28,9 @@ type ProxyPolicyOptions struct {
 }
 
 // OpenProxyPolicy returns the policy in the database of a store. OpenStore has returned store and db.
+// The refusals that lead to bans are counted in counters, which may be another store.
 // OpenProxyPolicy does not touch the network yet, see Prepare.
-func OpenProxyPolicy(store ratelimit.Store, db postgres.DB, s PolicySettings, o ProxyPolicyOptions) (*ProxyPolicy, error) {
+func OpenProxyPolicy(counters, store ratelimit.Store, db postgres.DB, s PolicySettings, o ProxyPolicyOptions) (*ProxyPolicy, error) {
 	if db == nil {
 		return nil, PolicyNeedsPostgres()
 	}
@@ -41,7 +42,7 @@ func OpenProxyPolicy(store ratelimit.Store, db postgres.DB, s PolicySettings, o 
 	if err != nil {
 		return nil, err
 	}
-	return &ProxyPolicy{live, newBans(store, db, live, o.Node, o.OnError)}, nil
+	return &ProxyPolicy{live, newBans(counters, db, live, o.Node, o.OnError)}, nil
 }
 
 // Live is the policy itself, for policy.Recall.

@@ -49,5 +49,5 @@ const (
 
 // PolicyNeedsPostgres is the error of a policy with MemoryDSN.
 func PolicyNeedsPostgres() error {
-	return &ratelimit.FieldError{Field: "dsn", Value: MemoryDSN, Want: "a Postgres URL or key=value pairs: the rules of a policy are in Postgres"}
+	return &ratelimit.FieldError{Field: "dsn", Value: MemoryDSN, Want: wantPostgres + ": the rules of a policy are in Postgres"}
 }

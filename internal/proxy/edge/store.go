@@ -22,6 +22,9 @@ const (
 	// WantDSN says what a DSN must be.
 	WantDSN = "a Postgres URL or key=value pairs, or memory"
 
+	// wantPostgres is WantDSN for what cannot be in this process.
+	wantPostgres = "a Postgres URL or key=value pairs"
+
 	// EnvDSN is the environment variable for a configuration without a DSN.
 	EnvDSN = "DATABASE_URL"
 
@@ -42,6 +45,9 @@ type StoreSettings struct {
 	MaxBlockedKeys     int     // the most used-up keys to remember; 0 is 10,000
 	MaxLeases          int     // the most keys with leases; 0 is 10,000
 	NodeName           string  // of this proxy in the registry; "" is the host name and the kind of the proxy
+
+	// HistoryOnly is for a database that has the history, and in which nothing is counted.
+	HistoryOnly bool
 
 	// LeaseHorizon is for how long leases should last; 0 is a second. An adapter sets it.
 	LeaseHorizon time.Duration
@@ -108,7 +114,7 @@ func migrationDisabled() (bool, error) {
 // OpenStore returns a store for resolved settings. It does not touch the network yet, see
 // Prepare. open is the adapter's driver; its maxConns is 0 if the DSN has the number.
 // n is for the registry of proxies. onError is called with failures that no request sees. db is that of the store, which
-// closes it, or nil for MemoryDSN.
+// closes it, or nil for MemoryDSN. With HistoryOnly, store is nil, and the caller closes db.
 func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB, error), n NodeOptions, onError func(error)) (store ratelimit.Store, db postgres.DB, err error) {
 	if s.DSN == MemoryDSN {
 		inMemory, err := memory.New(memory.Options{})
@@ -119,6 +125,9 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB
 	}
 	if db, err = open(s.DSN, s.MaxConns); err != nil {
 		return nil, nil, err
+	}
+	if s.HistoryOnly {
+		return nil, db, nil
 	}
 	o := postgres.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability, MaxBlockedKeys: s.MaxBlockedKeys,
 		MaxLeases: s.MaxLeases, LeaseHorizon: s.LeaseHorizon, Node: n.node(s), OnError: onError}

@@ -43,8 +43,17 @@ var HandlerTable = []Setting{
 // dsnSetting has no help: its text differs between the proxies.
 var dsnSetting = Setting{Name: "dsn", Form: Words, Args: WantDSN, Syntax: "<postgres URL, key=value pairs, or memory>"}
 
+// databaseOf is the DSN of a part that may be on another server than the counters.
+func databaseOf(part string) Setting {
+	return Setting{
+		Name: "dsn", Form: Words, Args: wantPostgres, Syntax: "<postgres URL or key=value pairs>",
+		Help:    "The database of the " + part + ", if it is another one than that of the limits. See [several servers](regions.md#several-servers).",
+		Default: "that of the limits",
+	}
+}
+
 // PolicyTable has the settings of a policy.
-var PolicyTable = []Setting{{
+var PolicyTable = []Setting{databaseOf("policy"), {
 	Name: "api_key", Args: "one text with a placeholder", Syntax: "<text with placeholders>",
 	Help:    "The API key of a request: text with a placeholder. \"Bearer \" at its beginning is cut off.",
 	Default: "requests have no key",
@@ -123,7 +132,7 @@ var StoreTable = []Setting{
 }
 
 // HistoryTable has the settings of a history.
-var HistoryTable = []Setting{{
+var HistoryTable = []Setting{databaseOf("history"), {
 	Name: "node", Args: "one name, or a placeholder that gives one",
 	Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.History.Node }),
 	Help:    "The name of this proxy in the history, up to 100 bytes. In Caddy with placeholders.",

@@ -1,0 +1,73 @@
+package caddymodule_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// The counters, the policy and the history can be in three databases. Refusals are counted beside the counters, and
+// lead to bans in that of the policy. The registry of the policy's database says what the proxy obeys.
+func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
+	counters, history := cluster.Open(t), cluster.Open(t)
+	policy := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 2);
+		UPDATE rate_limit_rules SET ban_after = 2, ban_within = '1 h', ban_for = '1 h';`)
+	c := start(t, strings.NewReplacer("COUNTERS", counters, "POLICY", policy, "HISTORY", history).Replace(`
+		{
+			pg_ratelimit {
+				dsn COUNTERS
+				node_name here
+				history {
+					dsn HISTORY
+				}
+			}
+		}
+		:PORT {
+			pg_ratelimit {
+				timeout 10s
+				audit all
+				policy {
+					dsn POLICY
+					user {header.X-User}
+					refresh 50ms
+				}
+				zone PREFIX {
+					match path /zone
+					limit 1 1h
+				}
+			}
+		}`))
+	c.expect(http.StatusOK, "/", "X-User", "alice")
+	c.expect(http.StatusOK, "/zone", "X-User", "alice")
+	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
+	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
+	await.Within(t, 10*time.Second, "the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
+	if n := query[int](t, counters, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/plan/%' AND key = 'alice' OR key = '127.0.0.1'"); n != 2 {
+		t.Errorf("%d counters in their database", n)
+	}
+	if n := query[int](t, counters, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_audit')"); n != 0 {
+		t.Errorf("%d tables of the policy and of the history beside the counters", n)
+	}
+	if n := query[int](t, policy, "SELECT count(*) FROM rate_limit_ephemeral"); n != 0 {
+		t.Errorf("%d counters beside the policy", n)
+	}
+	if n := query[int](t, policy, "SELECT count(*) FROM rate_limit_bans WHERE user_id = 'alice'"); n != 1 {
+		t.Errorf("%d bans", n)
+	}
+	checkRows(t, "the audit log", recorded(t, history, "SELECT DISTINCT concat_ws(' ', decision, reason, prefix) FROM rate_limit_audit WHERE prefix LIKE 'rule/%' ORDER BY 1"), []string{"allowed rule/plan", "limited rule/plan"})
+	if n := query[int](t, history, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"); n != 0 {
+		t.Errorf("%d other tables beside the history", n)
+	}
+	obeys := "SELECT coalesce(max(applied_seq), -1) FROM rate_limit_nodes WHERE node = 'here'"
+	await.Within(t, 10*time.Second, "what the proxy obeys, in the registry", func() bool { return query[int](t, policy, obeys) > 0 })
+	if n := query[int](t, counters, obeys); n != -1 {
+		t.Errorf("the registry of the counters has the change %d", n)
+	}
+	cluster.Execute(t, counters, "INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')")
+	await.Within(t, 10*time.Second, "the pause beside the counters", func() bool { return c.get("/zone", "X-User", "bob").status == http.StatusOK })
+	c.expect(http.StatusOK, "/zone", "X-User", "bob")
+}

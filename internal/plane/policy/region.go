@@ -1,0 +1,57 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// Replication is how the policy of a region comes from its publisher.
+type Replication struct {
+	Region string        // "" if the database is no region: the other fields are zero then
+	State  string        // streaming, copying, stopped, disabled or none
+	Silent time.Duration // since the publisher was last heard of
+	Errors int64         // how many times a change could not be applied
+}
+
+// Streams reports whether changes come from the publisher, or need not.
+func (r *Replication) Streams() bool { return r.Region == "" || r.State == streaming }
+
+const (
+	streaming = "streaming"
+
+	// replicationInterval is the time between two looks at the replication.
+	replicationInterval = 5 * time.Second
+)
+
+// replicationSQL is schema.Replication as texts.
+const replicationSQL = `SELECT x.region, x.state, x.silent::text, x.errors::text FROM (` + schema.Replication + `) AS x`
+
+// readReplication looks at the replication. The tables of an older version know no regions.
+func (p *Policy) readReplication(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	row, err := runOne(within, p.db, &postgres.Statement{SQL: replicationSQL}, 4)
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		return nil // the next poll reports it
+	}
+	r := Replication{Region: ""}
+	if err == nil && len(row) == 4 {
+		silent, _ := strconv.ParseFloat(row[2], 64) // the statement gives numbers
+		r = Replication{Region: row[0], State: row[1], Silent: time.Duration(silent * float64(time.Second))}
+		r.Errors, _ = strconv.ParseInt(row[3], 10, 64)
+	}
+	p.mu.Lock()
+	p.stats.Replication = r
+	p.mu.Unlock()
+	if r.Streams() {
+		return nil
+	}
+	return fmt.Errorf("the region %s gets no changes from the publisher (its subscription: %s): what has come before holds. See: caddy pg-ratelimit region status", r.Region, r.State)
+}
