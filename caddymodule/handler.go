@@ -38,9 +38,9 @@ func init() {
 // A placeholder without a value is empty. Requests that pass have the first four, of the limit with the least
 // remaining, if the server writes access logs.
 //
-// If an app `events` is configured, a refusal emits the event `pg_ratelimit.refused`, at most one a second, with `prefix`,
-// `key`, `wait` (seconds), `status` and `skipped` (how many refusals had no event since). If the request has a span
-// of `tracing`, the decision is an event on the span.
+// If an app `events` is configured, a refusal emits the event `pg_ratelimit.refused`, at most one a second, with
+// `prefix`, `key`, `wait` (seconds), `status`, `reason` (of a refusal by the policy alone) and `skipped` (how many
+// refusals had no event since). If the request has a span of `tracing`, the decision is an event on the span.
 //
 // If there is no decision within the timeout, `on_error` says whether the
 // request passes. A request that does not pass gets status 503 and the body

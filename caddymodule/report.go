@@ -44,7 +44,7 @@ func (e *events) emit(f *facts) {
 	if !ok {
 		return
 	}
-	e.app.Emit(e.ctx, refusedEvent, map[string]any{"prefix": f.prefix, "key": f.key, "wait": f.wait, "status": f.status, "skipped": skipped})
+	e.app.Emit(e.ctx, refusedEvent, map[string]any{"prefix": f.prefix, "key": f.key, "wait": f.wait, "status": f.status, "reason": f.reason, "skipped": skipped})
 }
 
 // facts are what others are told of a decision.
@@ -53,11 +53,12 @@ type facts struct {
 	limit, remaining int64  // -1 without a decision
 	wait             int64  // seconds until a refused request would pass; 0 is none
 	status           int    // of a refusal
+	reason           string // of a refusal by the policy alone
 	failed           bool   // no decision was possible
 }
 
 func factsOf(hits *requestHits, outcome *edge.Outcome) facts {
-	f := facts{limit: -1, remaining: -1, wait: outcome.RetrySeconds(), status: outcome.Status, failed: outcome.Err != nil}
+	f := facts{limit: -1, remaining: -1, wait: outcome.RetrySeconds(), status: outcome.Status, reason: outcome.Reason.String(), failed: outcome.Err != nil}
 	if len(hits.hits) > 0 && (outcome.Decision != nil || outcome.Status != 0) {
 		hit := &hits.hits[outcome.Hit]
 		f.prefix, f.key = hit.Limit.Prefix, hit.StoredKey()

@@ -112,7 +112,7 @@ func undocumented(r *http.Request, response *http.Response, body string, err err
 	case err != nil:
 		return text
 	case response.StatusCode == http.StatusOK:
-	case response.StatusCode == http.StatusBadRequest && !ours: // of the proxy itself
+	case (response.StatusCode == http.StatusBadRequest || response.StatusCode == http.StatusRequestHeaderFieldsTooLarge) && !ours: // of the proxy itself
 		return ""
 	case response.StatusCode != http.StatusTooManyRequests && response.StatusCode != http.StatusBadRequest && response.StatusCode != http.StatusUnauthorized && response.StatusCode != http.StatusPaymentRequired:
 		return text
