@@ -1107,7 +1107,7 @@ DO $$ BEGIN
 			AND strpos(pg_get_constraintdef(oid), '(?!$)') > 0) THEN
 		ALTER TABLE rate_limit_rules DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all,
 			ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
-				'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_|~-]+)(\|(?!$)|$))+)$'));
+				'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
 	END IF;
 END $$;
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';

@@ -52,7 +52,7 @@ func parseCountBy(names []string) (counterBy, error) {
 	var by counterBy
 	seen := make(map[string]bool)
 	for _, name := range names {
-		alternatives := splitCountBy(name)
+		alternatives := strings.Split(name, "|")
 		certain := true // no alternative before is of something other than the sender
 		for i, text := range alternatives {
 			found, header := parseDimension(text)
@@ -83,17 +83,6 @@ func parseCountBy(names []string) (counterBy, error) {
 	by.user = len(by.dimensions) == 1 && by.dimensions[0] == byUser
 	by.all = by.dimensions[0] == byAll
 	return by, nil
-}
-
-// splitCountBy returns the alternatives of a name in CountBy. A header's name may have a bar, too.
-func splitCountBy(name string) []string {
-	alternatives := strings.Split(name, "|")
-	for _, text := range alternatives {
-		if found, _ := parseDimension(text); found < 0 {
-			return []string{name}
-		}
-	}
-	return alternatives
 }
 
 // parseDimension returns the number of a dimension, or -1, and the canonical name of its header, or "".
