@@ -35,7 +35,12 @@ func init() {
 // `{http.pg_ratelimit.remaining}` | How much of the quota remains
 // `{http.pg_ratelimit.retry_after}` | Seconds until the request would pass; empty if it never would
 //
-// A placeholder without a value is empty.
+// A placeholder without a value is empty. Requests that pass have the first four, of the limit with the least
+// remaining, if the server writes access logs.
+//
+// If an app `events` is configured, a refusal emits the event `pg_ratelimit.refused`, at most one a second, with
+// `prefix`, `key`, `wait` (seconds), `status`, `reason` (of a refusal by the policy alone) and `skipped` (how many
+// refusals had no event since). If the request has a span of `tracing`, the decision is an event on the span.
 //
 // If there is no decision within the timeout, `on_error` says whether the
 // request passes. A request that does not pass gets status 503 and the body
@@ -114,7 +119,8 @@ type Handler struct {
 	fields         edge.Fields
 	exempt         *edge.Exempt // nil if no request is
 	exemptSettings edge.ExemptSettings
-	hasErrorRoutes bool // of a subroute around the handler
+	events         *events // nil without the app events
+	hasErrorRoutes bool    // of a subroute around the handler
 }
 
 // CaddyModule returns the Caddy module information.
@@ -151,6 +157,9 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	}
 	var err error
 	if h.exempt, err = h.exemptSettings.Compile(func(text string) (string, error) { return caddy.NewReplacer().ReplaceOrErr(text, true, true) }); err != nil {
+		return err
+	}
+	if h.events, err = openEvents(ctx); err != nil {
 		return err
 	}
 	loaded, err := ctx.App("pg_ratelimit")

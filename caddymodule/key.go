@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -48,14 +49,14 @@ func (k *key) markSecret(isSecret func(*key) bool) {
 	}
 }
 
-// choose returns the key of a request for a key with alternatives, and whether it is a secret.
-func (k *key) choose(r *http.Request, repl *caddy.Replacer) (text string, secret bool) {
+// choose returns the key of a request for a key with alternatives.
+func (k *key) choose(r *http.Request, repl *caddy.Replacer) string {
 	for i := range k.alternatives {
-		if text = k.alternatives[i].of(r, repl); text != "" {
-			return edge.AlternativeKey(i, text), k.alternatives[i].secret
+		if text := k.alternatives[i].of(r, repl); text != "" {
+			return policy.AlternativeKey(i+1, text, k.alternatives[i].secret)
 		}
 	}
-	return "", false
+	return ""
 }
 
 // of returns the key of a request. A client's address and a single placeholder are looked up

@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"errors"
 	"net/http"
-	"strconv"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -20,8 +19,7 @@ var (
 
 // refuse responds to a request that does not pass, or returns an error for the site's
 // error routes.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome) error {
-	setPlaceholders(repl, hits, outcome)
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, hits *requestHits, outcome *edge.Outcome) error {
 	// caddyhttp.Error is not called, because it walks the stack.
 	err := caddyhttp.HandlerError{Err: errTooMany, StatusCode: outcome.Status}
 	switch {
@@ -33,30 +31,8 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, repl *caddy.Rep
 	if h.hasErrorRoutes || errorRoutesRespond(r, err) {
 		return err
 	}
-	outcome.Refuse(w)
+	outcome.Refuse(w, &edge.Refusal{Request: r.Header, Hits: hits.hits, Decisions: hits.decisions, Policy: &hits.policy})
 	return nil
-}
-
-// setPlaceholders sets {http.pg_ratelimit.*}. Placeholders without a value are set to "",
-// because the text of an unknown placeholder is left as it is.
-func setPlaceholders(repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome) {
-	prefix, key, limit, remaining, retryAfter := "", "", "", "", ""
-	if len(hits.hits) > 0 {
-		hit := &hits.hits[outcome.Hit]
-		prefix, key = hit.Limit.Prefix, hit.StoredKey()
-	}
-	if d := outcome.Decision; d != nil {
-		limit = strconv.FormatInt(d.Limit, 10)
-		remaining = strconv.FormatInt(d.Remaining, 10)
-	}
-	if seconds := outcome.RetrySeconds(); seconds > 0 {
-		retryAfter = strconv.FormatInt(seconds, 10)
-	}
-	repl.Set("http.pg_ratelimit.prefix", prefix)
-	repl.Set("http.pg_ratelimit.key", key)
-	repl.Set("http.pg_ratelimit.limit", limit)
-	repl.Set("http.pg_ratelimit.remaining", remaining)
-	repl.Set("http.pg_ratelimit.retry_after", retryAfter)
 }
 
 // inSubrouteWithErrorRoutes reports whether the module that is being set up is in a

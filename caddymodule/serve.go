@@ -62,9 +62,10 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 	if h.recorder != nil {
 		h.recorder.record(h, r, repl, hits, &outcome, asked)
 	}
+	h.report(r, repl, hits, &outcome)
 	if outcome.Status != 0 {
 		h.setHeaders(w, hits, &outcome, h.fields)
-		return nil, nil, h.refuse(w, r, repl, hits, &outcome)
+		return nil, nil, h.refuse(w, r, hits, &outcome)
 	}
 	if outcome.Decision != nil {
 		fields := h.fields

@@ -73,7 +73,7 @@ func (z *zone) hit(r *http.Request, repl *caddy.Replacer) ratelimit.Hit {
 	if z.key.alternatives == nil {
 		hit.Key = z.key.of(r, repl)
 	} else {
-		hit.Key, hit.Secret = z.key.choose(r, repl)
+		hit.Key, hit.Secret = z.key.choose(r, repl), false // an alternative that is a secret is a digest
 	}
 	if z.byValue != nil {
 		if limit := z.byValue[z.by.of(repl)]; limit != nil {

@@ -3,7 +3,7 @@ package traefikplugin
 import (
 	"net/http"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -18,8 +18,7 @@ func chooseKey(f *hitTemplate, at int, r *http.Request, hit *ratelimit.Hit) {
 	for i := range alternatives {
 		text := expand(alternatives[i].text, r, f.addresses, f.ipv4s[at], f.ipv6s[at])
 		if text != "" {
-			hit.Key = edge.AlternativeKey(i, text)
-			hit.Secret = alternatives[i].secret
+			hit.Key = policy.AlternativeKey(i+1, text, alternatives[i].secret)
 			return
 		}
 	}

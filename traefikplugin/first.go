@@ -20,10 +20,12 @@ func askFirst(h *handler, p *pendingRequest) (queued bool) {
 	return true
 }
 
-// chooseHits leaves out the hits of the configuration for a request that is exempt.
+// chooseHits leaves out the hits of the configuration that are not for a request.
 func chooseHits(h *handler, p *pendingRequest) {
 	if h.exempt != nil && h.exempt.IsExempt(p.r.Header, addressOf(h.hits.addresses, p.r)) {
 		p.hits = h.none
+	} else if h.selection != nil {
+		p.hits = h.selection.choose(p.r)
 	}
 }
 

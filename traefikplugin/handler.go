@@ -28,6 +28,9 @@ type handler struct {
 	exempt *edge.Exempt
 	none   *hitTemplate
 
+	selection *selection // nil if all limits are for all requests
+	chooses   bool       // exempt or selection is not nil
+
 	// Nil if the store decides at once.
 	queue *batch.Queue
 	free  chan *pendingRequest
@@ -220,7 +223,11 @@ func respond(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions
 		settle(p, hits, decisions, false)
 	}
 	if !p.admitted {
-		o.Refuse(p.w)
+		refusal := edge.Refusal{Request: p.r.Header, Hits: hits, Decisions: decisions}
+		if p.asked {
+			refusal.Policy = &p.verdict
+		}
+		o.Refuse(p.w, &refusal)
 	}
 }
 

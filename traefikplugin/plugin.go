@@ -3,7 +3,7 @@
 // with Yaegi: see package batch for what that means for the code.
 //
 //   - config.go is the configuration, settings.go reads it, with template.go and
-//     placeholder.go for keys and costs, and address.go for {client_ip}.
+//     placeholder.go for keys and costs, address.go for {client_ip}, and match.go for limits that are not for all requests.
 //   - plugin.go makes the middleware. pool.go shares the stores, the policies and the histories
 //     between middlewares.
 //   - handler.go serves a request. first.go is what comes before the queue. queued.go is what the queue does for all requests of a batch.
@@ -26,7 +26,6 @@ import (
 	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // New returns the middleware. It does not wait for the database. ctx ends at the next reload.
@@ -90,14 +89,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		h.release()
 		return nil, err
 	}
-	r.shareLimits(h.pool, h.hits.hits)
-	for _, limits := range h.hits.byValue {
-		for value, limit := range limits {
-			one := []ratelimit.Hit{{Limit: limit}}
-			r.shareLimits(h.pool, one)
-			limits[value] = one[0].Limit
-		}
-	}
+	r.share(h.pool, h.hits)
 	if config.hasPassword() {
 		r.warnOfPassword(h.pool)
 	}
@@ -107,14 +99,22 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 			h.pool.logger.log("middleware " + name + ", prefix " + z.limit.Prefix + ": " + camelCase(warning.Field) + " " + warning.Text)
 		}
 	}
-	h.plain = p == nil && len(h.hits.hits) > 0 && exempt == nil
 	h.exempt = exempt
-	h.none = newHitTemplate(nil, addresses, read.Fields)
-	h.none.recorder = h.hits.recorder
-	for _, f := range []*hitTemplate{h.hits, h.none} {
-		f.store = h.pool.store
-		f.logger = h.pool.logger
+	template := func(zones []*zone) *hitTemplate {
+		t := newHitTemplate(zones, addresses, read.Fields)
+		r.share(h.pool, t)
+		t.recorder = h.hits.recorder
+		t.warnings = h.hits.warnings
+		t.store = h.pool.store
+		t.logger = h.pool.logger
+		return t
 	}
+	h.hits.store = h.pool.store
+	h.hits.logger = h.pool.logger
+	h.none = template(nil)
+	h.selection = newSelection(zones, template)
+	h.chooses = exempt != nil || h.selection != nil
+	h.plain = p == nil && len(h.hits.hits) > 0 && !h.chooses
 	h.decider = &edge.Decider{Store: h.pool.store, Timeout: read.Timeout, OnError: read.OnError}
 	if q := r.queueOf(h.pool, read.Timeout); q != nil {
 		h.queue = q.queue

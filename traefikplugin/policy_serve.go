@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -20,7 +19,7 @@ import (
 func askPolicy(h *handler, p *pendingRequest) (queued bool) {
 	queued = false // after a panic, too
 	defer contain(h, p)
-	if h.exempt != nil {
+	if h.chooses {
 		chooseHits(h, p)
 	}
 	removeForwarded(p.r.Header)
@@ -150,14 +149,12 @@ func deliverJudged(p *pendingRequest, c *batch.Call) (done bool) {
 		return true
 	}
 	if !f.IETF {
-		if o.Status == 0 || o.Status == http.StatusTooManyRequests && o.Message == "" && o.Wait == 0 {
+		if o.Status == 0 || o.Status == http.StatusTooManyRequests && o.Message == "" && o.Wait == 0 && !edge.PrefersProblem(p.r.Header) {
 			return false
 		}
 		edge.SetHeaders(h, o)
 	}
-	p.body = o.Body()
+	p.body = o.Content(h, &edge.Refusal{Request: p.r.Header, Hits: c.Hits, Decisions: c.Decisions, Policy: &p.verdict})
 	p.status = o.Status
-	h["Content-Type"] = []string{"application/json"}
-	h["Content-Length"] = []string{strconv.Itoa(len(p.body))}
 	return true
 }

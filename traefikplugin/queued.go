@@ -224,14 +224,19 @@ func deliver(calls []*batch.Call) {
 			continue
 		}
 		at := 0
+		problem := false
 		for i := range c.Decisions {
 			if !c.Decisions[i].Allowed {
 				at = edge.Tightest(c.Decisions)
+				problem = edge.PrefersProblem(p.r.Header)
 				break
 			}
 			if c.Decisions[i].Remaining < c.Decisions[at].Remaining {
 				at = i
 			}
+		}
+		if problem && deliverJudged(p, c) {
+			continue
 		}
 		requests[n] = p
 		responses[n].Header = p.w.Header()

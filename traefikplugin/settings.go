@@ -25,6 +25,7 @@ type zone struct {
 	ipv6     int
 	ban      *policy.BanAfter // nil if refusals lead to none
 	mode     policy.Mode
+	match    *edge.Matcher // nil for all requests
 
 	byValue      map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
 	by           template
@@ -124,6 +125,11 @@ func (z *namedZone) compile(s *IPStrategy) (*zone, error) {
 		return nil, err
 	}
 	r.byValue = read.ByValue
+	if settings.Match != nil {
+		if r.match, err = settings.Match.Compile(); err != nil {
+			return nil, err
+		}
+	}
 	r.secret = r.key.secret()
 	if read.HashKey != nil {
 		r.secret = *read.HashKey

@@ -63,13 +63,14 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			hits := o.Hits(r)
-			outcome := decider.Take(r.Context(), hits, make([]ratelimit.Decision, len(hits)), nil)
+			decisions := make([]ratelimit.Decision, len(hits))
+			outcome := decider.Take(r.Context(), hits, decisions, nil)
 			if outcome.Err != nil && o.OnError != nil {
 				o.OnError(r, outcome.Err)
 			}
 			edge.SetHeaders(w.Header(), &outcome)
 			if outcome.Status != 0 {
-				outcome.Refuse(w)
+				outcome.Refuse(w, &edge.Refusal{Request: r.Header, Hits: hits, Decisions: decisions})
 				return
 			}
 			next.ServeHTTP(w, r)

@@ -45,6 +45,8 @@ var refusals = []struct{ constraint, sql string }{
 	{"rate_limit_rules:networks_must_be_null_or_a_list_without_nulls", "UPDATE rate_limit_rules SET networks = '{}'"},
 	{"rate_limit_rules:tiers_must_be_null_or_names_of_tiers", "UPDATE rate_limit_rules SET tiers = '{}'"},
 	{"rate_limit_rules:count_by_must_be_of_user_key_tier_ip_host_route_header_or_all", "UPDATE rate_limit_rules SET count_by = '{users}'"},
+	{"rate_limit_rules:count_by_must_be_of_user_key_tier_ip_host_route_header_or_all", "UPDATE rate_limit_rules SET count_by = '{user|}'"},
+	{"rate_limit_rules:count_by_must_be_of_user_key_tier_ip_host_route_header_or_all", "UPDATE rate_limit_rules SET count_by = '{user|all}'"},
 	{"rate_limit_rules:count_by_all_must_stand_alone", "UPDATE rate_limit_rules SET count_by = '{user,all}'"},
 	{"rate_limit_rules:valid_must_not_be_empty", "UPDATE rate_limit_rules SET valid = 'empty'"},
 	{"rate_limit_rules:cost_must_be_1_to_9007199254740992", "UPDATE rate_limit_rules SET cost = 0"},
@@ -164,7 +166,7 @@ func TestRightRowsAreAccepted(t *testing.T) {
 	s := newSite(t)
 	s.exec(`INSERT INTO rate_limit_rules (name, family, priority, hosts, paths, methods, networks, tiers, count_by, valid, status, retry_after) VALUES
 		('a', 'f', 1, '{api.example.com,*.example.com,localhost,[::1]}', '{/,/*,/u/*/files,/api/v1/*}', '{GET,delete}', '{10.0.0.0/8,::1/128}', '{free}',
-			'{user,key,tier,ip,ip/64,host,route,header:X-Org}', '[2026-11-27,2026-11-28)', 402, '90 s'),
+			'{user,key|tier,ip|ip/64|header:X-B,host,route,header:X-Org}', '[2026-11-27,2026-11-28)', 402, '90 s'),
 		('b', 'f', 2, NULL, NULL, NULL, NULL, NULL, '{all}', '(,)', NULL, NULL), ('c', NULL, 1, NULL, NULL, NULL, NULL, NULL, '{ip}', '(,)', NULL, NULL),
 		('d', NULL, 1, NULL, NULL, NULL, NULL, NULL, '{ip}', '(,)', NULL, NULL);
 		INSERT INTO rate_limit_rule_limits (rule, name, algorithm, events, per, calendar, time_zone, burst, on_exceed) VALUES

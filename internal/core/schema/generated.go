@@ -1551,8 +1551,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
 	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL),
 	CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
-	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
-		'^(user|key|tier|ip|ip/64|host|route|all|header:[A-Za-z0-9!#$%&''*+.^_|~-]+)$')),
 	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
 	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
@@ -1575,6 +1573,14 @@ ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS counter text
 ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS settle text
 	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
 		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$');
+DO $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rules'::regclass AND conname = 'count_by_must_be_of_user_key_tier_ip_host_route_header_or_all'
+			AND strpos(pg_get_constraintdef(oid), '(?!$)') > 0) THEN
+		ALTER TABLE rate_limit_rules DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all,
+			ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
+				'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
+	END IF;
+END $$;
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
@@ -1586,7 +1592,7 @@ COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The 
 COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
 COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
 COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
-COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME; or all, which is one counter for everybody.';
+COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one counter for everybody.';
 COMMENT ON COLUMN rate_limit_rules.without_header IS
 	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
 COMMENT ON COLUMN rate_limit_rules.counter IS
@@ -1787,7 +1793,7 @@ BEGIN
 	END IF;
 	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
 		-- Names of headers differ in more than upper and lower case.
-		SELECT min(c) INTO wrong FROM unnest(NEW.count_by) AS c GROUP BY lower(c) HAVING count(*) > 1 LIMIT 1;
+		SELECT min(a) INTO wrong FROM unnest(NEW.count_by) AS c, unnest(string_to_array(c, '|')) AS a GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1;
 		IF wrong IS NOT NULL THEN
 			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong)
 				USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';
@@ -1877,6 +1883,14 @@ CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS
 $$;
 COMMENT ON FUNCTION rate_limit_rows(text, boolean) IS 'The counters of a prefix in one of the two tables, for rate_limit_used.';
 
+CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1] ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
+		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
+	WHERE cardinality(count_by) = 1
+$$;
+COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
+	'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
+
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
 		SELECT l.rule, l.name AS limit_name, c.key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
@@ -1886,10 +1900,11 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
 		CROSS JOIN LATERAL rate_limit_rows('rule/' || coalesce(r.counter, r.name) || '/' || l.name, l.durable) c
-		LEFT JOIN rate_limit_api_keys k ON r.count_by = '{key}' AND k.id = CASE WHEN c.key ~ '^[1-9][0-9]{0,17}$' THEN c.key::bigint END
+		LEFT JOIN LATERAL rate_limit_counted(r.count_by, c.key) d ON true
+		LEFT JOIN rate_limit_api_keys k ON d.dimension = 'key' AND k.id = CASE WHEN d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END
 		-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
-		LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN r.count_by = '{user}'
-			THEN replace(replace(replace(c.key, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
+		LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN d.dimension = 'user'
+			THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
 		LEFT JOIN LATERAL (
 			SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
 			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()

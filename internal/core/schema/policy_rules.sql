@@ -36,8 +36,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
 	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL),
 	CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
-	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
-		'^(user|key|tier|ip|ip/64|host|route|all|header:[A-Za-z0-9!#$%&''*+.^_|~-]+)$')),
 	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
 	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
@@ -60,6 +58,14 @@ ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS counter text
 ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS settle text
 	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
 		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$');
+DO $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rules'::regclass AND conname = 'count_by_must_be_of_user_key_tier_ip_host_route_header_or_all'
+			AND strpos(pg_get_constraintdef(oid), '(?!$)') > 0) THEN
+		ALTER TABLE rate_limit_rules DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all,
+			ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
+				'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
+	END IF;
+END $$;
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
@@ -71,7 +77,7 @@ COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The 
 COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
 COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
 COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
-COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME; or all, which is one counter for everybody.';
+COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one counter for everybody.';
 COMMENT ON COLUMN rate_limit_rules.without_header IS
 	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
 COMMENT ON COLUMN rate_limit_rules.counter IS

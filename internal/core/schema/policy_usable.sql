@@ -26,7 +26,7 @@ BEGIN
 	END IF;
 	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
 		-- Names of headers differ in more than upper and lower case.
-		SELECT min(c) INTO wrong FROM unnest(NEW.count_by) AS c GROUP BY lower(c) HAVING count(*) > 1 LIMIT 1;
+		SELECT min(a) INTO wrong FROM unnest(NEW.count_by) AS c, unnest(string_to_array(c, '|')) AS a GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1;
 		IF wrong IS NOT NULL THEN
 			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong)
 				USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';

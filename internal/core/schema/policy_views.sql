@@ -29,6 +29,14 @@ CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS
 $$;
 COMMENT ON FUNCTION rate_limit_rows(text, boolean) IS 'The counters of a prefix in one of the two tables, for rate_limit_used.';
 
+CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1] ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
+		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
+	WHERE cardinality(count_by) = 1
+$$;
+COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
+	'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
+
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
 		SELECT l.rule, l.name AS limit_name, c.key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
@@ -38,10 +46,11 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
 		CROSS JOIN LATERAL rate_limit_rows('rule/' || coalesce(r.counter, r.name) || '/' || l.name, l.durable) c
-		LEFT JOIN rate_limit_api_keys k ON r.count_by = '{key}' AND k.id = CASE WHEN c.key ~ '^[1-9][0-9]{0,17}$' THEN c.key::bigint END
+		LEFT JOIN LATERAL rate_limit_counted(r.count_by, c.key) d ON true
+		LEFT JOIN rate_limit_api_keys k ON d.dimension = 'key' AND k.id = CASE WHEN d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END
 		-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
-		LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN r.count_by = '{user}'
-			THEN replace(replace(replace(c.key, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
+		LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN d.dimension = 'user'
+			THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
 		LEFT JOIN LATERAL (
 			SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
 			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()

@@ -28,6 +28,7 @@ func TestRulesThatNoProxyCanUseAreRefused(t *testing.T) {
 		`UPDATE rate_limit_rules SET hosts = '{localhost:8080}'`:                                      `hosts: "localhost:8080": must be`,
 		`UPDATE rate_limit_rules SET hosts = '{example.com,"a:80"}'`:                                  `hosts: "a:80": must be`,
 		`UPDATE rate_limit_rules SET count_by = '{user,user}'`:                                        `count_by: "user": must be given once`,
+		`UPDATE rate_limit_rules SET count_by = '{user|ip,ip}'`:                                       `count_by: "ip": must be given once`,
 		`UPDATE rate_limit_rules SET count_by = '{ip,header:X-A,header:x-a}'`:                         `must be given once`,
 		`UPDATE rate_limit_rules SET action = 'block' WHERE name = 'r'`:                               `action: 'block': must be limit for a rule with limits`,
 		`INSERT INTO rate_limit_rule_limits (rule, name, events, per) VALUES ('free', 'l', 1, '1 s')`: `action: 'exempt': must be limit for a rule with limits`,
@@ -96,15 +97,20 @@ func TestTheDatabaseAndProxiesAcceptTheSamePatterns(t *testing.T) {
 	}
 	paths := []string{"/", "/", "/a", "/*", "*", ".", "..", "/.", "/..", "%", "%2", "%2F", "%zz", `\`, "?", "//", "b", "ü", ";x=1", "/..a", " "}
 	hosts := []string{"a", "example.com", "*.", "*", ".", ":", "::", "1", "ff", "[", "]", "[::1]", "192.0.2.1", ":80", "-", "_", "Z"}
+	counts := []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:X", "header:x-Y", "header:", "all", "|", "|", "|", "x"}
 	accepted := map[string]int{}
 	for i := 0; i < 4000; i++ {
 		rule := policy.Rule{Name: "r", Limits: []policy.RuleLimit{{Name: "l", Limit: ratelimit.Limit{Events: 1, Window: 1e9}}}}
 		column, value := "paths", "/"+text(paths)
-		if i%2 == 0 {
+		switch i % 3 {
+		case 0:
 			rule.Paths = []string{value}
-		} else {
+		case 1:
 			column, value = "hosts", text(hosts)
 			rule.Hosts = []string{value}
+		case 2:
+			column, value = "count_by", text(counts)
+			rule.CountBy = []string{value}
 		}
 		wrong := policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{}).Wrong()
 		_, err := s.conn.Exec(context.Background(), fmt.Sprintf("UPDATE rate_limit_rules SET %s = ARRAY[$1::text]", column), value)

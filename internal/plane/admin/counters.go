@@ -68,6 +68,9 @@ func storedKeys(key string) []string {
 	if utf8.ValidString(key) && strings.IndexByte(key, 0) < 0 {
 		keys = append(keys, key)
 	}
+	if len(key) > 2 && key[0] >= '1' && key[0] <= '9' && key[1] == '|' { // an alternative that is a secret
+		keys = append(keys, key[:2]+ratelimit.DigestKey(key[2:]))
+	}
 	return keys
 }
 
@@ -144,6 +147,9 @@ func (d *Database) TopCounters(ctx context.Context, prefix string, most int) ([]
 ORDER BY coalesce(c.count, cardinality(c.hits)) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key LIMIT $2::bigint`, prefix, int64(most))
 }
 
+// alternatives are what the key of a counter begins with: nothing, or the number of an alternative.
+const alternatives = `unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS number`
+
 // userUsage returns the counters that count by user, and those of one of its keys.
 func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) {
 	key, err := userCounter(user)
@@ -152,8 +158,9 @@ func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) 
 	}
 	// The view looks at the counters of these keys only.
 	return rows[Usage](ctx, d, "SELECT "+usageColumns+` FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
-WHERE u.key = ANY (ARRAY(SELECT $1::text UNION ALL SELECT k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $2))
-	AND (r.count_by = '{user}' AND u.key = $1 OR r.count_by = '{key}' AND u.key IN (SELECT k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $2))
+	JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = 'user' AND d.part = $1
+		OR d.dimension = 'key' AND d.part IN (SELECT k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $2)
+WHERE u.key = ANY (ARRAY(SELECT number || own.key FROM `+alternatives+`, (SELECT $1::text UNION ALL SELECT k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $2) AS own(key)))
 ORDER BY u.rule, u.limit_name, u.key`, key, user)
 }
 

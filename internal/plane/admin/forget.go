@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -172,7 +173,7 @@ func (d *Database) forgetHistory(ctx context.Context, f *Forgetting, t *traces, 
 	for _, table := range append([]string{"rate_limit_audit"}, detached...) {
 		err := d.delete(ctx, f, table, holder+` OR address <<= ANY ($3::inet[])
 	OR (user_id IS NULL OR NOT $5::boolean) AND (key = ANY ($4::text[]) OR string_to_array(key, ' ') && $4::text[] OR also && $4::text[])`,
-			t.users, t.keys, t.networks, t.texts, isUser)
+			t.users, t.keys, t.networks, numbered(t.texts), isUser)
 		if err != nil {
 			return err
 		}
@@ -216,7 +217,7 @@ func (d *Database) forgetPolicy(ctx context.Context, f *Forgetting, t *traces, a
 const (
 	tracedSQL = `SELECT c.prefix, c.key FROM %s c LEFT JOIN %s r ON c.prefix LIKE 'rule/%%' AND split_part(c.prefix, '/', 2) = coalesce(r.counter, r.name)
 WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, ' ')) WITH ORDINALITY AS p(part, place)
-		WHERE part = ANY (CASE WHEN r.count_by[place] = 'key' THEN $1::text[] ELSE $2::text[] END))
+		WHERE part = ANY (CASE WHEN 'key' IN (r.count_by[place], split_part(r.count_by[place], '|', substring(part FROM '^([1-9])[|]')::int)) THEN $1::text[] ELSE $2::text[] END))
 	OR r.name IS NULL AND c.key = ANY ($2::text[])`
 	// noRules takes the place of the table of rules.
 	noRules = `(SELECT NULL::text AS name, NULL::text AS counter, NULL::text[] AS count_by WHERE false)`
@@ -226,13 +227,24 @@ WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, ' ')) WITH ORDINALITY AS
 DELETE FROM %[1]s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key`
 )
 
+// numbered are texts, and the same as alternatives of a key.
+func numbered(texts []string) []string {
+	all := slices.Clone(texts)
+	for number := 1; number <= 9; number++ {
+		for _, text := range texts {
+			all = append(all, policy.AlternativeKey(number, text, false))
+		}
+	}
+	return all
+}
+
 // forgetCounters deletes the rows of a table of counts. It finds them before it locks one.
 func (d *Database) forgetCounters(ctx context.Context, f *Forgetting, t *traces, table string, hasPolicy bool) error {
 	rules := noRules
 	if hasPolicy {
 		rules = "rate_limit_rules"
 	}
-	found, err := rows[struct{ Prefix, Key string }](ctx, d, fmt.Sprintf(tracedSQL, table, rules), t.keys, t.texts)
+	found, err := rows[struct{ Prefix, Key string }](ctx, d, fmt.Sprintf(tracedSQL, table, rules), numbered(t.keys), numbered(t.texts))
 	if err != nil {
 		return err
 	}

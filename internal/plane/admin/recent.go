@@ -34,10 +34,12 @@ const recentSQL = `SELECT n.today, n.this_month, n.refused, n.limited, n.denied,
 	(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = w.name AND w.key IN (-1, h.key_id) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
 	(SELECT max(CASE l.algorithm WHEN 'gcra' THEN c.last_refill ELSE c.expires_at END) FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name
 		JOIN ` + bothTables + ` ON c.prefix = 'rule/' || coalesce(r.counter, r.name) || '/' || l.name AND c.durable = l.durable
-		-- As proxies write the key of a counter.
-		WHERE c.key = CASE w.key WHEN -1 THEN regexp_replace(replace(replace(w.name, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A') ELSE w.key::text END
-			AND r.count_by = CASE w.key WHEN -1 THEN '{user}' ELSE '{key}' END::text[] AND c.expires_at > now())
-FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS w(name, key, number) CROSS JOIN LATERAL (
+		JOIN LATERAL rate_limit_counted(r.count_by, c.key) d ON d.dimension = CASE w.key WHEN -1 THEN 'user' ELSE 'key' END AND d.part = own.part
+		WHERE c.key = ANY (ARRAY(SELECT number || own.part FROM ` + alternatives + `)) AND c.expires_at > now())
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS w(name, key, number)
+-- As proxies write the key of a counter.
+CROSS JOIN LATERAL (SELECT CASE w.key WHEN -1 THEN regexp_replace(replace(replace(w.name, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A') ELSE w.key::text END AS part) own
+CROSS JOIN LATERAL (
 	SELECT coalesce(sum(n.today), 0)::bigint AS today, coalesce(sum(n.this_month), 0)::bigint AS this_month, coalesce(sum(n.refused), 0)::bigint AS refused,
 		coalesce(sum(n.limited), 0)::bigint AS limited, coalesce(sum(n.denied), 0)::bigint AS denied
 	FROM rate_limit_usage_now n WHERE n.user_id = w.name AND w.key IN (-1, n.key_id)) n

@@ -43,7 +43,7 @@ var ruleSettings = []ruleSetting{
 	{"paths", "text[]", resetRule, "paths, as in /login,/api/v1/*"},
 	{"methods", "text[]", resetRule, "methods, as in GET,POST"},
 	{"networks", "cidr[]", resetRule, "networks of clients"},
-	{"count_by", "text[]", resetRule, "what has a counter of its own: user, key, tier, ip, ip/64, host, route, header:NAME, all"},
+	{"count_by", "text[]", resetRule, "what has a counter of its own: user, key, tier, ip, ip/64, host, route, header:NAME, all; or the first there is, as in user|ip"},
 	{"without_header", "text", resetRule, "header:NAME for requests without it. share: they have one counter; skip: the rule does not match"},
 	{"valid", "tstzrange", resetRule, "when it applies: FROM..UNTIL"},
 	{"algorithm", "text", noReset, "sliding_window, fixed_window, token_bucket, sliding_log or gcra"},

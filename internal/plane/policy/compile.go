@@ -104,7 +104,6 @@ type rule struct {
 	// pathFiled if only for a request to its only path.
 	hostFiled, pathFiled bool
 	by                   counterBy
-	secret               bool // the keys hold a secret
 	personal             bool // whether it applies, or its counter, depends on who sends a request
 	cost                 int64
 	first, end           int32 // its limits
@@ -259,9 +258,9 @@ func (set *ruleSet) add(row *Rule, options Options) error {
 		return err
 	}
 	r.by.skips = row.SkipWithoutHeader
-	r.personal = r.tiers != nil || row.Action == Charge && (r.by.person || r.by.tier)
-	for _, header := range r.by.headers {
-		r.secret = r.secret || header != "" && (options.SecretHeader == nil || options.SecretHeader(header))
+	r.personal = r.tiers != nil || row.Action == Charge && r.by.sender
+	for i, header := range r.by.headers {
+		r.by.secrets[i] = header != "" && (options.SecretHeader == nil || options.SecretHeader(header))
 	}
 	compiled, err := r.compileLimits(int32(len(set.rules)))
 	if err != nil {

@@ -3,6 +3,7 @@ package policy
 import (
 	"net/netip"
 	"net/textproto"
+	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -26,18 +27,22 @@ const (
 // dimensions are the names in CountBy, by dimension.
 var dimensions = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"}
 
-const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, each once, or all alone"
+const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, or alternatives of them such as user|ip, each once; or all alone"
 
-// counterBy is a parsed CountBy.
+// counterBy is a parsed CountBy. The slices have an element for each dimension. A name in CountBy is one, or has
+// several, its alternatives, which follow each other.
 type counterBy struct {
 	dimensions []dimension
-	headers    []string // of each dimension, "" if it is no header; canonical
+	headers    []string // "" if it is no header; canonical
+	secrets    []bool   // the header holds a secret
+	numbers    []int    // of an alternative, 1 and up; 0 if there is no other
+	more       []bool   // another alternative follows
 	skips      bool     // Rule.SkipWithoutHeader
 	user       bool     // user alone
 	all        bool     // all alone
 	hasUser    bool     // user is among them
-	person     bool     // each counter is of one user or key
-	tier       bool     // tier is among them
+	sender     bool     // user, key or tier is among them
+	person     bool     // each counter of an identity's request is of one user or key
 }
 
 func parseCountBy(names []string) (counterBy, error) {
@@ -47,43 +52,50 @@ func parseCountBy(names []string) (counterBy, error) {
 	var by counterBy
 	seen := make(map[string]bool)
 	for _, name := range names {
-		header := ""
-		found := -1
-		for d := range dimensions {
-			if name == dimensions[d] && dimension(d) != byHeader {
-				found = d
+		alternatives := strings.Split(name, "|")
+		certain := true // no alternative before is of something other than the sender
+		for i, text := range alternatives {
+			found, header := parseDimension(text)
+			if header != "" {
+				text = "header:" + header
 			}
+			if found < 0 || seen[text] || dimension(found) == byAll && (len(names) > 1 || len(alternatives) > 1) {
+				return by, &ratelimit.FieldError{Field: "count_by", Value: name, Want: wantCountBy}
+			}
+			seen[text] = true
+			number := 0
+			if len(alternatives) > 1 {
+				number = i + 1
+			}
+			d := dimension(found)
+			by.dimensions = append(by.dimensions, d)
+			by.headers = append(by.headers, header)
+			by.secrets = append(by.secrets, false)
+			by.numbers = append(by.numbers, number)
+			by.more = append(by.more, i+1 < len(alternatives))
+			// An identity with a billing period has a user, and may have no key.
+			by.person = by.person || certain && (d == byUser || d == byKey && len(alternatives) == 1)
+			certain = certain && d == byKey
+			by.sender = by.sender || d == byUser || d == byKey || d == byTier
 		}
-		if rest := strings.TrimPrefix(name, "header:"); rest != name && headerName(rest) {
-			found = int(byHeader)
-			header = textproto.CanonicalMIMEHeaderKey(rest)
-			name = "header:" + header
-		}
-		if found < 0 || seen[name] || dimension(found) == byAll && len(names) > 1 {
-			return by, &ratelimit.FieldError{Field: "count_by", Value: name, Want: wantCountBy}
-		}
-		seen[name] = true
-		by.dimensions = append(by.dimensions, dimension(found))
-		by.headers = append(by.headers, header)
-		by.person = by.person || found == int(byUser) || found == int(byKey)
 	}
 	by.hasUser = seen["user"]
-	by.tier = seen["tier"]
-	by.user = len(names) == 1 && by.dimensions[0] == byUser
+	by.user = len(by.dimensions) == 1 && by.dimensions[0] == byUser
 	by.all = by.dimensions[0] == byAll
 	return by, nil
 }
 
-// countsHeader reports whether a rule counts by one of the headers.
-func countsHeader(by *counterBy, names []string) bool {
-	for _, header := range by.headers {
-		for _, name := range names {
-			if header == name {
-				return true
-			}
+// parseDimension returns the number of a dimension, or -1, and the canonical name of its header, or "".
+func parseDimension(text string) (found int, header string) {
+	if rest := strings.TrimPrefix(text, "header:"); rest != text && headerName(rest) {
+		return int(byHeader), textproto.CanonicalMIMEHeaderKey(rest)
+	}
+	for d := range dimensions {
+		if text == dimensions[d] && dimension(d) != byHeader {
+			return d, ""
 		}
 	}
-	return false
+	return -1, ""
 }
 
 // headerName reports whether text is a token as the names of headers are.
@@ -101,8 +113,8 @@ func headerName(text string) bool {
 // in their order, with a space between them. In a value, a space is written %20 and a percent
 // sign %25. The value of a user is the user's id; "ip:" at the beginning of the id is written
 // "ip%3A". The value of a request without a user is "ip:" and the network. So no two senders
-// have the same key. A header that is missing or empty is noHeader. If a rule counts by user alone,
-// the key is the user's id.
+// have the same key. A header that is missing or empty is noHeader. The value of one of several alternatives
+// begins with its number, see AlternativeKey. If a rule counts by user alone, the key is the user's id.
 func counterText(value string) string {
 	if strings.IndexByte(value, '%') >= 0 {
 		value = strings.ReplaceAll(value, "%", "%25")
@@ -170,16 +182,37 @@ func networkText(address netip.Addr) string {
 // counterText has a percent sign before another character than 2.
 const noHeader = "%empty"
 
+// AlternativeKey is the key, or a part of one, if the first of several alternatives that is not empty has this
+// text: its number, from 1 on, a bar, and the text, or its digest if it is a secret. So a header with the text of
+// an address is not that address.
+func AlternativeKey(number int, text string, secret bool) string {
+	if secret {
+		text = ratelimit.DigestKey(text)
+	}
+	return strconv.Itoa(number) + "|" + text
+}
+
 // counterKey is the key of a rule's counters for a request, or "" if the request lacks what
-// the rule counts by. user is the result of userText or of nobodyText, key that of the API
-// key's id.
-func counterKey(by *counterBy, f *Facts, user, key, tier string) string {
-	text := ""
+// the rule counts by, and whether it holds a secret. user is the result of userText or of nobodyText, key that of
+// the API key's id. Of alternatives, the first that the request has counts, and the last one as it would without
+// the others.
+func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, secret bool) {
+	text = ""
+	secret = false
+	chosen := false // an alternative, and the next dimension is another one of the same
 	for i, d := range by.dimensions {
+		if chosen {
+			chosen = by.more[i]
+			continue
+		}
 		part := ""
+		hides := false
 		switch d {
 		case byUser:
 			part = user
+			if by.more[i] && strings.HasPrefix(user, "ip:") {
+				part = "" // nobody
+			}
 		case byKey:
 			part = key
 		case byTier:
@@ -199,19 +232,38 @@ func counterKey(by *counterBy, f *Facts, user, key, tier string) string {
 			} else if len(values) > 1 {
 				part = counterText(strings.Join(values, ","))
 			}
-			if part == "" && !by.skips {
+			hides = by.secrets[i] || isAmong(f.KeyHeaders, by.headers[i])
+			if part == "" && !by.skips && !by.more[i] {
 				part = noHeader
 			}
 		case byAll:
 			part = "all"
 		}
 		if part == "" {
-			return ""
+			if by.more[i] {
+				continue
+			}
+			return "", false
 		}
-		if i > 0 {
+		chosen = by.more[i]
+		if by.numbers[i] > 0 {
+			part = AlternativeKey(by.numbers[i], part, hides)
+		} else {
+			secret = secret || hides
+		}
+		if text != "" {
 			text += " "
 		}
 		text += part
 	}
-	return text
+	return text, secret
+}
+
+func isAmong(names []string, name string) bool {
+	for i := range names {
+		if names[i] == name {
+			return true
+		}
+	}
+	return false
 }

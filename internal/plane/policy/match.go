@@ -244,12 +244,11 @@ func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, idAmounts *am
 			user = nobodyText(f.Address)
 		}
 		counter := user
-		secret := r.secret
+		secret := false
 		if r.by.all {
 			counter = "all"
 		} else if !r.by.user {
-			counter = counterKey(&r.by, f, user, key, o.Tier)
-			secret = secret || countsHeader(&r.by, f.KeyHeaders)
+			counter, secret = counterKey(&r.by, f, user, key, o.Tier)
 		}
 		if counter == "" {
 			continue

@@ -166,7 +166,7 @@ func completeMatches(set *ruleSet, first *matches, tier string, at int64) *match
 			if a.none {
 				return m
 			}
-			hit := ratelimit.Hit{Limit: a.limit, Cost: r.cost, Secret: r.secret}
+			hit := ratelimit.Hit{Limit: a.limit, Cost: r.cost}
 			if r.by.all {
 				hit.Key = "all"
 			} else {

@@ -264,44 +264,62 @@ func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Verdict) string {
 		}
 	}
 	var parts []string
-	for _, name := range by {
+	for _, element := range by {
 		part := ""
-		switch name {
-		case "user":
-			part = o.User
-			if o.User == "" && network != "" {
-				part = "ip:" + network
-			}
-		case "key":
-			if o.KeyID != 0 {
-				part = fmt.Sprint(o.KeyID)
-			}
-		case "tier":
-			part = o.Tier
-		case "ip":
-			if f.Address.IsValid() {
-				part = f.Address.Unmap().String()
-			}
-		case "ip/64":
-			part = network
-		case "host":
-			part = f.Host
-		case "route":
-			part = f.Route
-		case "all":
-			part = "all"
-		default:
-			part = strings.Join(f.Header.Values(strings.TrimPrefix(name, "header:")), ",")
-			if part == "" && !r.SkipWithoutHeader {
-				part = "%empty"
-			}
+		names := strings.Split(element, "|")
+		number := 0
+		for part == "" && number < len(names) {
+			number++
+			part = naivePart(r, f, o, names[number-1], network, number == len(names))
 		}
 		if part == "" {
 			return ""
 		}
+		if len(names) > 1 {
+			if strings.HasPrefix(names[number-1], "header:") {
+				part = ratelimit.DigestKey(part) // without options, all headers are secrets
+			}
+			part = fmt.Sprintf("%d|%s", number, part)
+		}
 		parts = append(parts, part)
 	}
 	return strings.Join(parts, " ")
+}
+
+// naivePart is the text of one dimension. The last alternative counts as one that stands alone.
+func naivePart(r *policy.Rule, f *policy.Facts, o *policy.Verdict, name, network string, last bool) string {
+	switch name {
+	case "user":
+		if o.User == "" && network != "" && last {
+			return "ip:" + network
+		}
+		return o.User
+	case "key":
+		if o.KeyID == 0 {
+			return ""
+		}
+		return fmt.Sprint(o.KeyID)
+	case "tier":
+		return o.Tier
+	case "ip":
+		if !f.Address.IsValid() {
+			return ""
+		}
+		return f.Address.Unmap().String()
+	case "ip/64":
+		return network
+	case "host":
+		return f.Host
+	case "route":
+		return f.Route
+	case "all":
+		return "all"
+	}
+	text := strings.Join(f.Header.Values(strings.TrimPrefix(name, "header:")), ",")
+	if text == "" && last && !r.SkipWithoutHeader {
+		return "%empty"
+	}
+	return text
 }
 
 // hitOf is the hit on a limit, or nil if nothing limits. The amount is that of the most

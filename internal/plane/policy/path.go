@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"net/netip"
+	"net/url"
 	"path"
 	"strings"
 )
@@ -87,8 +88,12 @@ func hasDotSegment(text string) bool {
 	return false
 }
 
-// unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays.
+// unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays; the path of a request has
+// none, and is not for the interpreter.
 func unescape(text string) string {
+	if plain, err := url.PathUnescape(text); err == nil {
+		return plain
+	}
 	decoded := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
 		c := text[i]

@@ -106,8 +106,8 @@ type Rule struct {
 	Networks []netip.Prefix
 
 	// CountBy says for what a limit is counted: any of user, key, tier, ip, ip/64, host,
-	// route, header:NAME; or all alone, which is one counter for everybody. Empty is
-	// user.
+	// route, header:NAME, or of alternatives such as user|ip, of which the first that a request has
+	// counts; or all alone, which is one counter for everybody. Empty is user.
 	CountBy []string
 	// SkipWithoutHeader is for a header in CountBy: the rule does not match a request in which
 	// the header is missing or empty. Otherwise all such requests have one counter.

@@ -138,16 +138,26 @@ func uncounted(r *rule, f *Facts, user, key, tier string) []string {
 		user = nobodyText(f.Address)
 	}
 	var texts []string
-	for i := range r.by.dimensions {
-		part := counterBy{dimensions: r.by.dimensions[i : i+1], headers: r.by.headers[i : i+1], skips: r.by.skips}
-		if counterKey(&part, f, user, key, tier) != "" {
+	by := &r.by
+	at := 0
+	for i := range by.dimensions {
+		if by.more[i] {
 			continue
 		}
+		from := i
+		for from > 0 && by.more[from-1] {
+			from--
+		}
+		part := counterBy{dimensions: by.dimensions[from : i+1], headers: by.headers[from : i+1], secrets: by.secrets[from : i+1],
+			numbers: by.numbers[from : i+1], more: by.more[from : i+1], skips: by.skips}
 		name := "user"
 		if len(r.row.CountBy) > 0 {
-			name = r.row.CountBy[i]
+			name = r.row.CountBy[at]
 		}
-		texts = append(texts, "count_by: no "+name)
+		at++
+		if text, _ := counterKey(&part, f, user, key, tier); text == "" {
+			texts = append(texts, "count_by: no "+name)
+		}
 	}
 	return texts
 }

@@ -47,8 +47,14 @@ func evaluateUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 // withhold leaves out a rule that may not apply to the sender of a request. Rules of its family
 // that come after it are left out as well.
 func withhold(r *rule, f *Facts, o *Verdict) {
-	if r.row.Mode == Shadow || r.row.Action == Charge && (isTaken(o.families, r.family) || counterKey(&r.by, f, "user", "key", "tier") == "") {
+	if r.row.Mode == Shadow {
 		return
+	}
+	if r.row.Action == Charge {
+		counter, _ := counterKey(&r.by, f, "user", "key", "tier")
+		if counter == "" || isTaken(o.families, r.family) {
+			return
+		}
 	}
 	o.depends = true
 	switch {

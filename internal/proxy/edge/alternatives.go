@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -55,7 +54,3 @@ func hasFixedText(text string) bool {
 	}
 	return false
 }
-
-// AlternativeKey is the key of a request whose first alternatives are empty: the number of the
-// alternative, a bar, and its text. So a header with the text of an address is not that address.
-func AlternativeKey(at int, text string) string { return strconv.Itoa(at+1) + "|" + text }

@@ -25,9 +25,3 @@ func TestAKeyMayHaveAlternatives(t *testing.T) {
 		checkField(t, err, "key", text)
 	}
 }
-
-func TestAlternativesOfAKeyAreToldApart(t *testing.T) {
-	if a, b := edge.AlternativeKey(0, "203.0.113.9"), edge.AlternativeKey(1, "203.0.113.9"); a != "1|203.0.113.9" || b != "2|203.0.113.9" {
-		t.Errorf("the keys are %s and %s", a, b)
-	}
-}

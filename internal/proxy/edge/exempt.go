@@ -49,7 +49,7 @@ func readExemptHeader(to *Settings, text string) error {
 		return nil
 	}
 	words := strings.Fields(text)
-	if len(words) != 2 || strings.Trim(strings.ToLower(words[0]), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+	if len(words) != 2 || !isHeaderName(words[0]) {
 		return &ratelimit.FieldError{Want: wantExemptHeader}
 	}
 	to.Exempt.header = http.CanonicalHeaderKey(words[0])

@@ -68,7 +68,7 @@ func TestManyResponsesAreAsEach(t *testing.T) {
 			want := httptest.NewRecorder()
 			edge.SetHeaders(want.Header(), &outcome)
 			if outcome.Status != 0 {
-				outcome.Refuse(want)
+				outcome.Refuse(want, &edge.Refusal{})
 			}
 			if !reflect.DeepEqual(r.Header, want.Header()) || r.Body != want.Body.String() {
 				t.Fatalf("response %d to %+v is %v %q, want %v %q", i, r.Decision, r.Header, r.Body, want.Header(), want.Body)

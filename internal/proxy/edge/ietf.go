@@ -204,23 +204,25 @@ func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int6
 	return seconds
 }
 
-// fieldString is text as a string of a structured field, which has only printable ASCII: other bytes, and
-// percent signs, are percent-encoded.
+// fieldString is the name of a limit as a string of a structured field.
 func fieldString(text string) string {
-	quoted := []byte{'"'}
+	return `"` + strings.ReplaceAll(strings.ReplaceAll(fieldName(text), `\`, `\\`), `"`, `\"`) + `"`
+}
+
+// fieldName is the name of a limit for clients. A structured field has only printable ASCII: other bytes, and
+// percent signs, are percent-encoded.
+func fieldName(text string) string {
+	name := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
 		c := text[i]
-		switch {
-		case c < ' ' || c >= 0x7f || c == '%':
+		if c < ' ' || c >= 0x7f || c == '%' {
 			const digits = "0123456789ABCDEF"
-			quoted = append(quoted, '%', digits[c>>4], digits[c&15])
-		case c == '"' || c == '\\':
-			quoted = append(quoted, '\\', c)
-		default:
-			quoted = append(quoted, c)
+			name = append(name, '%', digits[c>>4], digits[c&15])
+		} else {
+			name = append(name, c)
 		}
 	}
-	return string(append(quoted, '"'))
+	return string(name)
 }
 
 // partitionSalt keeps keys from being guessed from their digests.

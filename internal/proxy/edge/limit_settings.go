@@ -29,6 +29,7 @@ type LimitSettings struct {
 	Ban               string `json:"ban,omitempty"`
 	Audit             string `json:"audit,omitempty"`
 	Mode              string `json:"mode,omitempty"`
+	Match             *Match `json:"match,omitempty"`
 }
 
 // ConfiguredLimit is a limit of a configuration, read and checked. The adapters read its key, its
@@ -48,7 +49,7 @@ type ConfiguredLimit struct {
 	ByValue map[string]*ratelimit.Limit
 	By      string
 
-	// Alternatives are those of the key, see AlternativeKey; nil if it has none.
+	// Alternatives are those of the key, see policy.AlternativeKey; nil if it has none.
 	Alternatives []string
 }
 

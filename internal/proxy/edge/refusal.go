@@ -6,14 +6,20 @@ import (
 	"strconv"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// Refusal is what Refuse answers, and to which request.
+type Refusal struct {
+	Request   http.Header // of the client
+	Hits      []ratelimit.Hit
+	Decisions []ratelimit.Decision
+	Policy    *policy.Verdict // nil without a policy
+}
+
 // Refuse sends the response to a request that does not pass, after SetHeaders.
-func (o *Outcome) Refuse(w http.ResponseWriter) {
-	h := w.Header()
-	h["Content-Type"] = []string{"application/json"}
-	body := o.Body()
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+func (o *Outcome) Refuse(w http.ResponseWriter, r *Refusal) {
+	body := o.Content(w.Header(), r)
 	w.WriteHeader(o.Status)
 	_, _ = w.Write([]byte(body)) // an error means that the client has closed the connection
 }

@@ -95,7 +95,7 @@ var rules = []rule{
 	}, {
 		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/hooks", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/admin", "internal/plane/archive", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres"},
 		// Prometheus: Caddy's registry of metrics has a type of that module.
-		others: []string{"github.com/caddyserver/caddy/v2", "go.uber.org/zap", "github.com/prometheus/client_golang"},
+		others: []string{"github.com/caddyserver/caddy/v2", "go.opentelemetry.io/otel", "go.uber.org/zap", "github.com/prometheus/client_golang"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type, and admin and archive for the daily archive",
 	}, {
 		dir:    "internal/testkit/await",

@@ -1,6 +1,10 @@
 package policytest
 
-import "github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+import (
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+)
 
 // IsClosed reports whether the rules refuse a request for what does not depend on who sends it: a
 // ban of its network, or one rule that refuses it whatever the tier of its sender is. It asks about
@@ -64,8 +68,10 @@ func isShared(w *World, rule string) bool {
 			continue
 		}
 		for _, by := range w.Rules[i].CountBy {
-			if by == "user" || by == "key" || by == "tier" {
-				return false
+			for _, name := range strings.Split(by, "|") {
+				if name == "user" || name == "key" || name == "tier" {
+					return false
+				}
 			}
 		}
 		return w.Rules[i].CountBy != nil

@@ -36,6 +36,7 @@ var (
 	counts  = [][]string{
 		nil, {"user"}, {"key"}, {"tier"}, {"ip"}, {"ip/64"}, {"host"}, {"route"}, {"header:x-tenant"}, {"all"},
 		{"user", "host"}, {"key", "route"}, {"header:X-Tenant", "ip/64"}, {"tier", "header:X-Other"},
+		{"user|ip"}, {"key|header:X-Tenant|ip/64", "host"}, {"header:X-Other|user"}, {"host", "key|user"},
 	}
 	networks  = []string{"10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32", "::ffff:10.1.0.0/112", "2001:db8::/32", "2001:db8:1::/48", "0.0.0.0/0", "::/0"}
 	addresses = []string{"10.1.2.3", "10.1.2.4", "10.1.9.9", "10.9.9.9", "192.0.2.1", "::ffff:10.1.2.3", "2001:db8:1::5", "2001:db8:2::5", "2001:db9::1", ""}

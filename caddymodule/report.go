@@ -1,0 +1,129 @@
+package caddymodule
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+// refusedEvent is the name of the event in the app events.
+const refusedEvent = "pg_ratelimit.refused"
+
+// events emits refusals to the app events.
+type events struct {
+	app     *caddyevents.App
+	ctx     caddy.Context
+	sampler edge.Sampler
+}
+
+// openEvents returns nil if there is no app that anything could listen to.
+func openEvents(ctx caddy.Context) (*events, error) {
+	app, err := ctx.AppIfConfigured("events")
+	if errors.Is(err, caddy.ErrNotConfigured) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &events{app: app.(*caddyevents.App), ctx: ctx}, nil
+}
+
+// emit emits a refusal, at most one a second. Clients choose how many requests are refused, and what listens may
+// run a program.
+func (e *events) emit(f *facts) {
+	skipped, ok := e.sampler.Next(time.Now())
+	if !ok {
+		return
+	}
+	e.app.Emit(e.ctx, refusedEvent, map[string]any{"prefix": f.prefix, "key": f.key, "wait": f.wait, "status": f.status, "reason": f.reason, "skipped": skipped})
+}
+
+// facts are what others are told of a decision.
+type facts struct {
+	prefix, key      string // of the limit that refused, or has the least left; the key as it is stored
+	limit, remaining int64  // -1 without a decision
+	wait             int64  // seconds until a refused request would pass; 0 is none
+	status           int    // of a refusal
+	reason           string // of a refusal by the policy alone
+	failed           bool   // no decision was possible
+}
+
+func factsOf(hits *requestHits, outcome *edge.Outcome) facts {
+	f := facts{limit: -1, remaining: -1, wait: outcome.RetrySeconds(), status: outcome.Status, reason: outcome.Reason.String(), failed: outcome.Err != nil}
+	if len(hits.hits) > 0 && (outcome.Decision != nil || outcome.Status != 0) {
+		hit := &hits.hits[outcome.Hit]
+		f.prefix, f.key = hit.Limit.Prefix, hit.StoredKey()
+	}
+	if d := outcome.Decision; d != nil {
+		f.limit, f.remaining = d.Limit, d.Remaining
+	}
+	return f
+}
+
+// report tells the access log, the span of the request and the app events of a decision, where there are any.
+func (h *Handler) report(r *http.Request, repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome) {
+	span := trace.SpanFromContext(r.Context())
+	if outcome.Status == 0 && !writesLog(r) && !span.IsRecording() {
+		return
+	}
+	f := factsOf(hits, outcome)
+	f.setPlaceholders(repl)
+	if span.IsRecording() {
+		f.addTo(span)
+	}
+	if outcome.Status != 0 && h.events != nil {
+		h.events.emit(&f)
+	}
+}
+
+// writesLog reports whether the server of a request writes access logs. Nothing else needs the placeholders of a
+// request that passes.
+func writesLog(r *http.Request) bool {
+	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	return ok && server.Logs != nil
+}
+
+// setPlaceholders sets {http.pg_ratelimit.*}. Placeholders without a value are set to "",
+// because the text of an unknown placeholder is left as it is.
+func (f *facts) setPlaceholders(repl *caddy.Replacer) {
+	limit, remaining, wait := "", "", ""
+	if f.limit >= 0 {
+		limit, remaining = strconv.FormatInt(f.limit, 10), strconv.FormatInt(f.remaining, 10)
+	}
+	if f.wait > 0 {
+		wait = strconv.FormatInt(f.wait, 10)
+	}
+	repl.Set("http.pg_ratelimit.prefix", f.prefix)
+	repl.Set("http.pg_ratelimit.key", f.key)
+	repl.Set("http.pg_ratelimit.limit", limit)
+	repl.Set("http.pg_ratelimit.remaining", remaining)
+	repl.Set("http.pg_ratelimit.retry_after", wait)
+}
+
+// addTo adds the decision to a span.
+func (f *facts) addTo(span trace.Span) {
+	outcome := "allowed"
+	switch {
+	case f.failed:
+		outcome = "error"
+	case f.status != 0:
+		outcome = "refused"
+	}
+	attributes := []attribute.KeyValue{attribute.String("pg_ratelimit.outcome", outcome), attribute.String("pg_ratelimit.prefix", f.prefix), attribute.String("pg_ratelimit.key", f.key)}
+	if f.limit >= 0 {
+		attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.limit), attribute.Int64("pg_ratelimit.remaining", f.remaining))
+	}
+	if f.wait > 0 {
+		attributes = append(attributes, attribute.Int64("pg_ratelimit.retry_after", f.wait))
+	}
+	span.AddEvent("pg_ratelimit.decision", trace.WithAttributes(attributes...))
+}

@@ -1,0 +1,33 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// TestDecisionsAreOnTheSpansOfCaddysTracing: each span has the decision on its request, and no key that is a secret.
+func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
+	t.Parallel()
+	address := harness.FreeAddress(t)
+	limits := "route {\n\ttracing\n\tpg_ratelimit traced {\n\t\tdsn memory\n\t\tkey {header.Authorization}\n\t\tlimit 1 1h\n\t\talgorithm fixed_window\n\t}\n\trespond ok\n}"
+	c := launchConfig(t, buildCaddy(t), address, caddyfile(address, "memory", []caddyRoute{{"/*", []string{limits}}}), "OTEL_TRACES_EXPORTER=console", "OTEL_BSP_SCHEDULE_DELAY=50")
+	c.AwaitAddress(t, address)
+	if got := answersTo(t, 2, c.url, "Authorization", "hunter2"); got != "200 429" {
+		t.Fatalf("the answers are %s", got)
+	}
+	const refused = `{"Key":"pg_ratelimit.outcome","Value":{"Type":"STRING","Value":"refused"}}`
+	await(t, "the spans", func() bool { return strings.Contains(c.Log(), refused) })
+	log := c.Log()
+	for _, want := range []string{`"Name":"pg_ratelimit.decision"`, `"Value":"allowed"`, `"Value":"traced"`, `"Value":"sha256:`, `"pg_ratelimit.retry_after"`, fmt.Sprintf(`{"Type":"INT64","Value":%d}`, http.StatusTooManyRequests)} {
+		if !strings.Contains(log, want) {
+			t.Errorf("no span has %s", want)
+		}
+	}
+	if strings.Contains(log, "hunter2") {
+		t.Error("a span has the secret")
+	}
+}
