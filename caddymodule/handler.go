@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"fmt"
 	"reflect"
+	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -119,8 +120,9 @@ type Handler struct {
 	fields         edge.Fields
 	exempt         *edge.Exempt // nil if no request is
 	exemptSettings edge.ExemptSettings
-	events         *events // nil without the app events
-	hasErrorRoutes bool    // of a subroute around the handler
+	events         *events      // nil without the app events
+	watched        atomic.Int32 // see isWatched
+	hasErrorRoutes bool         // of a subroute around the handler
 }
 
 // CaddyModule returns the Caddy module information.

@@ -69,15 +69,15 @@ func factsOf(hits *requestHits, outcome *edge.Outcome) facts {
 	return f
 }
 
-// report tells the access log, the span of the request and the app events of a decision, where there are any.
+// report tells the access log, the span of the request and the app events of a decision, where there are any. Of a
+// request that passes, only access logs and spans are told.
 func (h *Handler) report(r *http.Request, repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome) {
-	span := trace.SpanFromContext(r.Context())
-	if outcome.Status == 0 && !writesLog(r) && !span.IsRecording() {
+	if outcome.Status == 0 && !h.isWatched(r) {
 		return
 	}
 	f := factsOf(hits, outcome)
 	f.setPlaceholders(repl)
-	if span.IsRecording() {
+	if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
 		f.addTo(span)
 	}
 	if outcome.Status != 0 && h.events != nil {
@@ -85,11 +85,48 @@ func (h *Handler) report(r *http.Request, repl *caddy.Replacer, hits *requestHit
 	}
 }
 
-// writesLog reports whether the server of a request writes access logs. Nothing else needs the placeholders of a
-// request that passes.
-func writesLog(r *http.Request) bool {
-	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	return ok && server.Logs != nil
+// The values of Handler.watched.
+const (
+	unknownWatch int32 = iota // before the first request
+	unwatched
+	watched
+)
+
+// isWatched reports whether the server of the handler writes access logs or has spans. Servers do not change.
+func (h *Handler) isWatched(r *http.Request) bool {
+	state := h.watched.Load()
+	if state == unknownWatch {
+		state = unwatched
+		if server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok && (server.Logs != nil || hasSpans(server)) {
+			state = watched
+		}
+		h.watched.Store(state)
+	}
+	return state == watched
+}
+
+func hasSpans(server *caddyhttp.Server) bool {
+	for _, route := range server.NamedRoutes {
+		if route != nil && traces(caddyhttp.RouteList{*route}) {
+			return true
+		}
+	}
+	return traces(server.Routes) || server.Errors != nil && traces(server.Errors.Routes)
+}
+
+// traces reports whether a route has the handler tracing.
+func traces(routes caddyhttp.RouteList) bool {
+	for i := range routes {
+		for _, handler := range routes[i].Handlers {
+			if module, ok := handler.(caddy.Module); ok && module.CaddyModule().ID == "http.handlers.tracing" {
+				return true
+			}
+			if nested, ok := handler.(*caddyhttp.Subroute); ok && (traces(nested.Routes) || nested.Errors != nil && traces(nested.Errors.Routes)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // setPlaceholders sets {http.pg_ratelimit.*}. Placeholders without a value are set to "",

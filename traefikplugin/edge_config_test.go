@@ -3,6 +3,8 @@ package traefikplugin
 import (
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 func TestEachSettingOfWhatALimitIsForIsChecked(t *testing.T) {
@@ -26,6 +28,13 @@ func TestEachSettingOfWhatALimitIsForIsChecked(t *testing.T) {
 		`exemptHeader: "X-Internal …": must be with a secret: only {env.NAME} and {file.PATH}`: func(c *Config) { c.ExemptHeader = "X-Internal {env.PG_RATELIMIT_UNSET}" },
 		`exemptHeader: "X-Internal …": must be with a secret: open /nonexistent: no such file`: func(c *Config) { c.ExemptHeader = "X-Internal {file./nonexistent}" },
 		`key: "{nobody}": must be text with`:                                                   func(c *Config) { c.Key = "{nobody}" },
+		`match: missing: must be given with paths, methods, hosts or headers`:                  func(c *Config) { c.Match = &edge.Match{} },
+		`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
+			c.Zones = []Zone{{Prefix: "z", Limit: "5 1m", Match: &edge.Match{Paths: []string{"/x", "api"}}}}
+		},
+		`match.hosts: "a:80": must be a host`:                    func(c *Config) { c.Match = &edge.Match{Hosts: []string{"a:80"}} },
+		`match.methods: "G T": must be methods such as GET`:      func(c *Config) { c.Match = &edge.Match{Methods: []string{"G T"}} },
+		`match.headers: "X-Plan:": must be the name of a header`: func(c *Config) { c.Match = &edge.Match{Headers: []string{"X-Plan:"}} },
 	} {
 		c := valid()
 		change(c)

@@ -228,7 +228,7 @@ func deliver(calls []*batch.Call) {
 		for i := range c.Decisions {
 			if !c.Decisions[i].Allowed {
 				at = edge.Tightest(c.Decisions)
-				problem = edge.PrefersProblem(p.r.Header)
+				problem = len(p.r.Header["Accept"]) != 0 && edge.PrefersProblem(p.r.Header)
 				break
 			}
 			if c.Decisions[i].Remaining < c.Decisions[at].Remaining {

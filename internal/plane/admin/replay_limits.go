@@ -90,7 +90,10 @@ func (d *Database) limitsOf(ctx context.Context, rule string) (*replayLimits, er
 	if action := found[0].Action; action != policy.Charge.String() {
 		return nil, &ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action}
 	}
-	return l, l.read(ctx, d, rule, slices.Contains(found[0].CountBy, "user") || slices.Contains(found[0].CountBy, "key"))
+	person := slices.ContainsFunc(found[0].CountBy, func(by string) bool {
+		return by == "key" || by == "user" || strings.HasPrefix(by, "user|") || strings.HasPrefix(by, "key|user")
+	})
+	return l, l.read(ctx, d, rule, person)
 }
 
 // read reads the limits, the overrides and the billing periods. person: the rule counts by user or key.

@@ -36,6 +36,11 @@ func (m *Match) Compile() (*Matcher, error) {
 	if len(m.Paths)+len(m.Methods)+len(m.Hosts)+len(m.Headers) == 0 {
 		return nil, &ratelimit.FieldError{Field: "match", Want: "given with paths, methods, hosts or headers, or left out for all requests"}
 	}
+	for _, text := range m.Methods {
+		if text == "" || strings.Trim(strings.ToUpper(text), "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
+			return nil, &ratelimit.FieldError{Field: "match.methods", Value: text, Want: "methods such as GET"}
+		}
+	}
 	conditions, err := policy.NewConditions(m.Hosts, m.Paths, m.Methods)
 	if wrong, ok := err.(*ratelimit.FieldError); ok {
 		return nil, &ratelimit.FieldError{Field: "match." + wrong.Field, Value: wrong.Value, Want: wrong.Want}
