@@ -51,6 +51,9 @@ const (
 	SettledInvalid SettleOutcome = "invalid" // the response says what cannot be a cost
 )
 
+// SettleOutcomes are all of them.
+var SettleOutcomes = []SettleOutcome{SettledMore, SettledLess, SettledSame, SettledMissing, SettledInvalid}
+
 // NewSettling returns the Settling of a request that passes, or nil if there is nothing to settle. settles are
 // those of the limits of the configuration, whose hits come first, and may have nil; p is what the policy says, or
 // nil. stored is whether the keys of the hits are as they are stored. report is called once for each hit, perhaps by
