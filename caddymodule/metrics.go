@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -104,6 +105,11 @@ func (c *bySource) inc(s ratelimit.Source) {
 // counters returns the counters of a limit on a store.
 func (m *metrics) counters(z *zone, s *store) counters {
 	prefix := z.limit.Prefix
+	if z.settle != nil {
+		for _, outcome := range edge.SettleOutcomes {
+			m.settlements.WithLabelValues(prefix, string(outcome)) // a series begins at 0
+		}
+	}
 	if z.mode == policy.Shadow {
 		return counters{wouldAllow: expect(m.decisions, prefix, "would_allow"), wouldDeny: expect(m.decisions, prefix, "would_deny"),
 			paused: m.decisions.WithLabelValues(prefix, "paused", noSource)}

@@ -69,6 +69,7 @@ func startMeasured(t *testing.T) {
 			pg_ratelimit PREFIX {
 				dsn `+dsn+`
 				limit 100 1h
+				settle bytes
 				timeout 10s
 				policy {
 					user {header.X-User}

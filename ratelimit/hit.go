@@ -55,9 +55,8 @@ type Decision struct {
 	Remaining int64
 	// Reset is when the full quota is back if no other hit comes, by the clock that decided.
 	Reset time.Time
-	// RetryAfter is how long until a hit of this cost would pass if no other hit
-	// came, in whole microseconds: above 0 for a refusal, 0 if the hit is allowed,
-	// and Never if the hit cannot ever pass.
+	// RetryAfter is how long until a hit of this cost would pass if no other hit came, in whole
+	// microseconds: above 0 for a refusal, 0 if the hit is allowed, Never if it cannot ever pass.
 	RetryAfter time.Duration
 	// DecidedAt is the time by that clock in microseconds; FromLease, of the units' charge.
 	DecidedAt int64

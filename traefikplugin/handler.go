@@ -219,7 +219,7 @@ func answer(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 func respond(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	edge.SetFields(p.w.Header(), p.hits.fields, o, hits, decisions)
 	p.admitted = o.Status == 0
-	if p.admitted && o.Decision != nil && (p.hits.settled || p.asked && !p.verdict.Simple) {
+	if p.admitted && o.Err == nil && len(decisions) == len(hits) && (p.hits.settled || p.asked && !p.verdict.Simple) {
 		settle(p, hits, decisions, false)
 	}
 	if !p.admitted {

@@ -11,6 +11,7 @@
 //   - node.go: this proxy in the registry of proxies, and a pause of all limits.
 //   - decide.go: a request is decided. onerror.go: no decision was possible.
 //   - headers.go, ietf.go, upstream.go, refusal.go: the response.
+//   - settle.go, settle_body.go: what the request really cost, by its response.
 //   - history_settings.go, history.go: what is recorded of a request.
 //
 // Traefik interprets this package: see package batch for what that means.

@@ -27,6 +27,7 @@ type Settling struct {
 	hits   []settledHit
 	body   *settledBody // nil if no hit needs the body's text
 	status int          // 0 if there is no response yet
+	ended  bool         // what an outer handler writes after the end does not count
 	sent   int64        // bytes of the body; atomic
 }
 
@@ -50,6 +51,9 @@ const (
 	SettledMissing SettleOutcome = "missing" // the response does not say what it cost
 	SettledInvalid SettleOutcome = "invalid" // the response says what cannot be a cost
 )
+
+// SettleOutcomes are all of them.
+var SettleOutcomes = []SettleOutcome{SettledMore, SettledLess, SettledSame, SettledMissing, SettledInvalid}
 
 // NewSettling returns the Settling of a request that passes, or nil if there is nothing to settle. settles are
 // those of the limits of the configuration, whose hits come first, and may have nil; p is what the policy says, or
@@ -93,6 +97,10 @@ func NewSettling(store ratelimit.Store, hits []ratelimit.Hit, decisions []rateli
 // Header is called with the headers of a response before they are sent, also with those of an informational
 // response. It removes the headers with costs.
 func (s *Settling) Header(status int, h http.Header) {
+	if s.ended {
+		s.remove(h)
+		return
+	}
 	final := status >= http.StatusOK || status == http.StatusSwitchingProtocols
 	if final {
 		s.status = status
@@ -123,7 +131,7 @@ func (s *Settling) remove(h http.Header) {
 // Body is called with each part of a body that was sent.
 func (s *Settling) Body(part []byte) {
 	atomic.AddInt64(&s.sent, int64(len(part)))
-	if s.body != nil {
+	if s.body != nil && !s.ended {
 		s.body.write(part, s.hits)
 	}
 }
@@ -155,6 +163,7 @@ func (s *Settling) End(failed int, h http.Header) {
 		}
 	}
 	s.remove(h)
+	s.ended = true
 	if s.body != nil && s.body.whole() {
 		go s.settleLate() // the response does not end before the handler returns
 		return

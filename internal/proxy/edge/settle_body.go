@@ -173,11 +173,10 @@ func jsonAt(text []byte, path []string) (string, bool) {
 		if json.Unmarshal(rest, &fields) != nil {
 			return "", false
 		}
-		value, ok := fields[name]
-		if !ok {
+		rest = fields[name]
+		if rest == nil {
 			return "", false
 		}
-		rest = value
 	}
 	return string(rest), string(rest) != "null"
 }
