@@ -3,6 +3,7 @@ package traefikplugin
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,4 +72,23 @@ func number(t *testing.T, dsn, sql string) int {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return n
+}
+
+// A region without changes from its publisher obeys what it has, and says so in the log.
+func TestARegionWithoutItsPublisherIsReported(t *testing.T) {
+	dsn := withPolicy(t, people+"SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1); SELECT rate_limit_make_region('eu')")
+	text := logged(t, func() {
+		h := governed(t, dsn, func(*Config) {})
+		for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+			if w := send(h, "/", "X-User", "alice"); w.Code != want {
+				t.Errorf("status %d, want %d", w.Code, want)
+			}
+		}
+		await.Within(t, 15*time.Second, "the replication is looked at", func() bool {
+			return h.(*handler).policy.Stats().Replication.Region == "eu"
+		})
+	})
+	if !strings.Contains(text, "the region eu gets no changes from the publisher (its subscription: none)") {
+		t.Errorf("the log: %s", text)
+	}
 }

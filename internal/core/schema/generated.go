@@ -1335,6 +1335,7 @@ BEGIN
 		RAISE EXCEPTION 'region: %: must be 1 to 40 lower-case letters, digits or underscores, the first a letter', to_json(region) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	PERFORM set_config('rate_limit.migrating', 'on', true);
+	SET CONSTRAINTS ALL IMMEDIATE; -- no table with a check that waits for the end of the transaction can be altered
 	IF region IS NOT NULL AND rate_limit_region() IS NULL THEN
 		UPDATE rate_limit_bans SET id = -id; -- the bans of this database are those of the region
 		EXECUTE format('ALTER TABLE rate_limit_bans ALTER COLUMN id SET INCREMENT BY -1 SET MINVALUE -9223372036854775807 SET MAXVALUE -1 SET START WITH -1 RESTART WITH %s',
