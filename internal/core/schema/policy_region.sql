@@ -19,7 +19,7 @@ BEGIN
 	IF old_row - 'updated_at' = new_row - 'updated_at' THEN
 		RETURN NULL;
 	END IF;
-	IF logged = 'key' AND TG_OP = 'DELETE' THEN
+	IF logged = 'key' AND TG_OP = 'DELETE' AND current_setting('rate_limit.migrating', true) IS DISTINCT FROM 'on' THEN
 		DELETE FROM rate_limit_bans b WHERE b.key_id = (old_row->>'id')::bigint; -- no foreign key acts on replicated rows
 	END IF;
 	PERFORM set_config(counter, changed::text, true);
