@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 )
 
 // The counters, the policy and the history can be in three databases. Refusals are counted beside the counters, and
@@ -86,4 +87,18 @@ func TestARegionWithoutItsPublisherIsReported(t *testing.T) {
 	await.Within(t, 10*time.Second, "the log", func() bool {
 		return strings.Contains(c.logged(), "the region eu gets no changes from the publisher (its subscription: none)")
 	})
+}
+
+// With an early lease, the first request of a key waits for a database far away, and the second does not.
+func TestTheSecondRequestDoesNotWaitForTheDistance(t *testing.T) {
+	const away = 400 * time.Millisecond
+	_, dsn := slownet.ListenFor(t, cluster.Open(t), away)
+	c := start(t, ":PORT {\n\tpg_ratelimit PREFIX {\n\t\tdsn "+dsn+"\n\t\tlimit 600 1m\n\t\ttimeout 30s\n\t\tkey {query.key}\n\t\tlease 5% early\n\t}\n}\n")
+	c.expect(http.StatusOK, "/?key=warm")
+	c.expect(http.StatusOK, "/?key=a")
+	begun := time.Now()
+	c.expect(http.StatusOK, "/?key=a")
+	if took := time.Since(begun); took >= away {
+		t.Errorf("the second request took %v", took)
+	}
 }
