@@ -3,11 +3,13 @@ package traefikplugin
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 )
 
 // The counters, the policy and the history can be in three databases, which are closed after the middleware.
@@ -71,4 +73,41 @@ func number(t *testing.T, dsn, sql string) int {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return n
+}
+
+// A region without changes from its publisher obeys what it has, and says so in the log.
+func TestARegionWithoutItsPublisherIsReported(t *testing.T) {
+	dsn := withPolicy(t, people+"SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1); SELECT rate_limit_make_region('eu')")
+	text := logged(t, func() {
+		h := governed(t, dsn, func(*Config) {})
+		for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+			if w := send(h, "/", "X-User", "alice"); w.Code != want {
+				t.Errorf("status %d, want %d", w.Code, want)
+			}
+		}
+		await.Within(t, 15*time.Second, "the replication is looked at", func() bool {
+			return h.(*handler).policy.Stats().Replication.Region == "eu"
+		})
+	})
+	if !strings.Contains(text, "the region eu gets no changes from the publisher (its subscription: none)") {
+		t.Errorf("the log: %s", text)
+	}
+}
+
+// With an early lease, the first request of a key waits for a database far away, and the second does not.
+func TestTheSecondRequestDoesNotWaitForTheDistance(t *testing.T) {
+	const away = 400 * time.Millisecond
+	_, dsn := slownet.ListenFor(t, cluster.Open(t), away)
+	c := valid()
+	c.DSN, c.Limit, c.Timeout, c.Key, c.Lease = dsn, "600 1m", "30s", "{header.X-Key}", "5% early"
+	h := withLeases(open(t, t.Context(), newRegistry(time.Millisecond), &served{}, c))
+	for _, key := range []string{"warm", "a"} {
+		if w := send(h, "/", "X-Key", key); w.Code != http.StatusOK {
+			t.Fatalf("status %d: %s", w.Code, w.Body)
+		}
+	}
+	begun := time.Now()
+	if w := send(h, "/", "X-Key", "a"); w.Code != http.StatusOK || time.Since(begun) >= away {
+		t.Errorf("the second request: status %d after %v", w.Code, time.Since(begun))
+	}
 }

@@ -63,7 +63,7 @@ func earlyLow(t *Set, l *Lease) int64 {
 	return low
 }
 
-// updateEarly notes whether an answer says that nothing is left. The caller holds the shard's mutex.
+// updateEarly sets for how long hits without units are refused: for a while if an answer says that nothing is left. The caller holds the shard's mutex.
 func updateEarly(t *Set, l *Lease, a *Answer, now int64) {
 	l.dryUntil = 0
 	if a.Free > 0 {
@@ -77,7 +77,7 @@ func updateEarly(t *Set, l *Lease, a *Answer, now int64) {
 // refused refuses a hit without units, if the last answer of the database said that nothing is left, and asks for units
 // that have become free. The caller holds the shard's mutex.
 func refused(t *Set, l *Lease, h *ratelimit.Hit, now int64, d *ratelimit.Decision) bool {
-	if l == nil || now >= l.dryUntil || h.Apart || h.Peek {
+	if l == nil || now >= l.dryUntil || h.Apart || h.Peek || h.Cost > h.Limit.Capacity() {
 		return false
 	}
 	l.Used += h.Cost

@@ -70,8 +70,13 @@ func (p *process) hit(cost int64) bool {
 		return true
 	}
 	hits := []ratelimit.Hit{{Limit: p.w.limit, Key: "k", Cost: cost}}
-	if lease.Take(p.leases, hits, make([]ratelimit.Decision, 1)) {
-		p.w.oracle.admit(p.w.server(), cost)
+	decisions := make([]ratelimit.Decision, 1)
+	if lease.Take(p.leases, hits, decisions) {
+		if decisions[0].Allowed {
+			p.w.oracle.admit(p.w.server(), cost)
+		} else if !p.w.limit.LeaseEarly || decisions[0].RetryAfter <= 0 {
+			p.w.oracle.wrong = fmt.Errorf("a lease refuses: %+v", decisions[0])
+		}
 		return true
 	}
 	p.send(cost)
@@ -138,6 +143,9 @@ func (w *world) execute(p *process, f *flight) {
 
 // answer gives a process the answer to a batch.
 func (p *process) answer(f *flight) {
+	if p.w.limit.LeaseEarly {
+		lease.SetRoundTrip(p.leases, p.w.time-f.sent)
+	}
 	for i := range f.answers {
 		lease.Update(p.leases, &f.answers[i])
 	}
@@ -314,7 +322,8 @@ func drawLeased(t *rapid.T) *ratelimit.Limit {
 	l := &ratelimit.Limit{
 		Prefix: "p", Algorithm: rapid.SampledFrom([]ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket}).Draw(t, "algorithm"),
 		Events: rapid.Int64Range(20, 300).Draw(t, "events"), Lease: rapid.SampledFrom([]float64{0.001, 0.05, 0.5, 0.5}).Draw(t, "lease"),
-		Window: time.Duration(rapid.SampledFrom([]int64{200000, 1000000, 4000000, 60000000}).Draw(t, "window")) * time.Microsecond,
+		Window:     time.Duration(rapid.SampledFrom([]int64{200000, 1000000, 4000000, 60000000}).Draw(t, "window")) * time.Microsecond,
+		LeaseEarly: rapid.Bool().Draw(t, "early"),
 	}
 	if l.Algorithm == ratelimit.TokenBucket && rapid.Bool().Draw(t, "has burst") {
 		l.Burst = rapid.Int64Range(20, 600).Draw(t, "burst")

@@ -8,10 +8,10 @@ DECLARE
 	function record;
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_name_counter',
-			'rate_limit_ban', 'rate_limit_forget', 'rate_limit_log_replicated', 'rate_limit_admit_ban') AS of_owner
+			'rate_limit_ban', 'rate_limit_forget', 'rate_limit_log_replicated', 'rate_limit_replace_ban') AS of_owner
 		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_name_counter', 'rate_limit_rule', 'rate_limit_ban', 'rate_limit_forget',
-			'rate_limit_rows', 'rate_limit_log_replicated', 'rate_limit_admit_ban', 'rate_limit_refuse_change')
+			'rate_limit_rows', 'rate_limit_log_replicated', 'rate_limit_replace_ban', 'rate_limit_refuse_change')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
 			CASE WHEN function.of_owner THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END, current_schema());

@@ -19,7 +19,7 @@ BEGIN
 	IF old_row - 'updated_at' = new_row - 'updated_at' THEN
 		RETURN NULL;
 	END IF;
-	IF logged = 'key' AND TG_OP = 'DELETE' THEN
+	IF logged = 'key' AND TG_OP = 'DELETE' AND current_setting('rate_limit.migrating', true) IS DISTINCT FROM 'on' THEN
 		DELETE FROM rate_limit_bans b WHERE b.key_id = (old_row->>'id')::bigint; -- no foreign key acts on replicated rows
 	END IF;
 	PERFORM set_config(counter, changed::text, true);
@@ -44,13 +44,13 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_log_replicated() IS 'Writes rate_limit_changes in a region: one line for each of the first 1,000 rows of a kind that a transaction changes, and one for all others.';
 
-CREATE OR REPLACE FUNCTION rate_limit_admit_ban() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_replace_ban() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_bans b WHERE (b.network = NEW.network OR b.user_id = NEW.user_id OR b.key_id = NEW.key_id OR b.id = NEW.id)
 		AND (TG_OP = 'INSERT' OR b.id <> OLD.id);
 	RETURN NEW;
 END $$;
-COMMENT ON FUNCTION rate_limit_admit_ban() IS 'Lets a ban of the publisher replace an equal one of the region, which would stop the replication.';
+COMMENT ON FUNCTION rate_limit_replace_ban() IS 'Lets a ban of the publisher replace an equal one of the region, which would stop the replication.';
 
 CREATE OR REPLACE FUNCTION rate_limit_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -77,6 +77,7 @@ BEGIN
 		RAISE EXCEPTION 'region: %: must be 1 to 40 lower-case letters, digits or underscores, the first a letter', to_json(region) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	PERFORM set_config('rate_limit.migrating', 'on', true);
+	SET CONSTRAINTS ALL IMMEDIATE; -- no table with a check that waits for the end of the transaction can be altered
 	IF region IS NOT NULL AND rate_limit_region() IS NULL THEN
 		UPDATE rate_limit_bans SET id = -id; -- the bans of this database are those of the region
 		EXECUTE format('ALTER TABLE rate_limit_bans ALTER COLUMN id SET INCREMENT BY -1 SET MINVALUE -9223372036854775807 SET MAXVALUE -1 SET START WITH -1 RESTART WITH %s',
@@ -88,7 +89,7 @@ BEGIN
 	LOOP
 		EXECUTE format('ALTER TABLE %1$I %2$s TRIGGER rate_limit_log_truncate', logged.name, CASE WHEN region IS NULL THEN 'ENABLE' ELSE 'ENABLE ALWAYS' END);
 		IF region IS NULL THEN
-			EXECUTE format('DROP TRIGGER IF EXISTS rate_limit_log_replicated ON %1$I; DROP TRIGGER IF EXISTS rate_limit_admit_ban ON %1$I;
+			EXECUTE format('DROP TRIGGER IF EXISTS rate_limit_log_replicated ON %1$I; DROP TRIGGER IF EXISTS rate_limit_replace_ban ON %1$I;
 				DROP TRIGGER IF EXISTS rate_limit_refuse_change ON %1$I; DROP TRIGGER IF EXISTS rate_limit_refuse_insert ON %1$I; DROP TRIGGER IF EXISTS rate_limit_refuse_truncate ON %1$I', logged.name);
 			CONTINUE;
 		END IF;
@@ -101,8 +102,8 @@ BEGIN
 			CASE logged.kind WHEN 'ban' THEN 'WHEN (OLD.id > 0 AND OLD.until > now())' ELSE '' END, CASE logged.kind WHEN 'ban' THEN 'WHEN (NEW.id > 0)' ELSE '' END);
 	END LOOP;
 	IF region IS NOT NULL THEN
-		CREATE OR REPLACE TRIGGER rate_limit_admit_ban BEFORE INSERT OR UPDATE ON rate_limit_bans FOR EACH ROW EXECUTE FUNCTION rate_limit_admit_ban();
-		ALTER TABLE rate_limit_bans ENABLE REPLICA TRIGGER rate_limit_admit_ban;
+		CREATE OR REPLACE TRIGGER rate_limit_replace_ban BEFORE INSERT OR UPDATE ON rate_limit_bans FOR EACH ROW EXECUTE FUNCTION rate_limit_replace_ban();
+		ALTER TABLE rate_limit_bans ENABLE REPLICA TRIGGER rate_limit_replace_ban;
 		RETURN;
 	END IF;
 	FOR logged IN SELECT * FROM (VALUES ('rate_limit_api_keys'), ('rate_limit_overrides'), ('rate_limit_bans')) AS t(name) LOOP

@@ -42,10 +42,8 @@ func (d *Database) Region(ctx context.Context) (string, error) {
 
 // MakeRegion makes the database a region, or with "" none. The tables are those of Migrate.
 func (d *Database) MakeRegion(ctx context.Context, name string) error {
-	return d.together(ctx, func() error {
-		_, err := d.execute(ctx, "SELECT rate_limit_make_region(nullif($1::text, ''))", name)
-		return err
-	})
+	_, err := d.makeTables(ctx, false, "rate_limit_rules", "SELECT rate_limit_make_region(nullif("+quoted(name)+", ''))")
+	return err
 }
 
 // RegionStatuses returns the replication of the policy to this database, if it is a region, and that from it.
@@ -131,6 +129,7 @@ func SubscribeSQL(region, publisher string) []string {
 		"SELECT rate_limit_make_region(" + quoted(region) + ")",
 		"CREATE SUBSCRIPTION " + name + " CONNECTION " + quoted(publisher) + " PUBLICATION " + schema.Publication + " WITH (enabled = false)",
 		"SET session_replication_role = replica",
+		"SET rate_limit.migrating = on",
 	}
 	for i := len(schema.Published) - 1; i >= 0; i-- {
 		table := schema.Published[i]
@@ -139,7 +138,7 @@ func SubscribeSQL(region, publisher string) []string {
 		}
 		commands = append(commands, "DELETE FROM "+table)
 	}
-	return append(commands, "RESET session_replication_role", "ALTER SUBSCRIPTION "+name+" ENABLE")
+	return append(commands, "RESET session_replication_role", "RESET rate_limit.migrating", "ALTER SUBSCRIPTION "+name+" ENABLE")
 }
 
 // subscription is the name of the subscription of a region, which make_region has checked.

@@ -212,7 +212,8 @@ func TestRegionsAgreeAfterTheLinkWasCut(t *testing.T) {
 	const users = 50
 	home, eu, homeDSN, euDSN := publisherAndRegion(t)
 	link, through := slownet.ListenFor(t, homeDSN, 20*time.Millisecond)
-	exec(t, home, `INSERT INTO rate_limit_tiers (tier) SELECT 't' || i FROM generate_series(0, 9) i; INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 't0' FROM generate_series(0, 49) i`)
+	exec(t, home, `INSERT INTO rate_limit_tiers (tier) SELECT 't' || i FROM generate_series(0, 9) i; INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 't0' FROM generate_series(0, 49) i;
+		INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (1, decode(repeat('ab', 32), 'hex'), 'u0')`)
 	if _, err := home.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -276,6 +277,7 @@ func TestRegionsAgreeAfterTheLinkWasCut(t *testing.T) {
 	}
 	half()
 	known("after the cut")
+	exec(t, eu, "SELECT rate_limit_ban(interval '1 h', key_id => 1)")
 	// Rebuilt from nothing, while changes go on.
 	var rebuilt sync.WaitGroup
 	rebuilt.Go(func() {
@@ -286,6 +288,9 @@ func TestRegionsAgreeAfterTheLinkWasCut(t *testing.T) {
 	change(atHome, *regionChanges/2)
 	rebuilt.Wait()
 	known("after it was rebuilt")
+	if n := one[int](t, eu, "SELECT count(*) FROM rate_limit_bans WHERE key_id = 1 AND id < 0 AND rate_limit_forget() >= 0"); n != 1 {
+		t.Errorf("%d bans of the region's own after it was rebuilt", n)
+	}
 	if one[int](t, eu, "SELECT count(*) FROM rate_limit_bans WHERE id < 0 AND EXISTS (SELECT FROM rate_limit_bans o WHERE o.id > 0 AND o.user_id = rate_limit_bans.user_id)") != 0 {
 		t.Error("a sender is banned twice")
 	}

@@ -44,7 +44,9 @@ func (p *Policy) readReplication(ctx context.Context) error {
 	r := Replication{Region: ""}
 	if err == nil && len(row) == 4 {
 		silent, _ := strconv.ParseFloat(row[2], 64) // the statement gives numbers
-		r = Replication{Region: row[0], State: row[1], Silent: time.Duration(silent * float64(time.Second))}
+		r.Region = row[0]
+		r.State = row[1]
+		r.Silent = time.Duration(silent * float64(time.Second))
 		r.Errors, _ = strconv.ParseInt(row[3], 10, 64)
 	}
 	p.mu.Lock()
