@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func init() {
@@ -111,6 +112,7 @@ type Handler struct {
 	fields         edge.Fields
 	exempt         *edge.Exempt // nil if no request is
 	exemptSettings edge.ExemptSettings
+	flights        bool // a zone is of requests in flight, or lets requests wait
 	hasErrorRoutes bool // of a subroute around the handler
 }
 
@@ -190,7 +192,7 @@ func (h *Handler) compile() error {
 	if _, err := edge.ParseAudit(h.Audit, history.Audit{}); err != nil {
 		return err
 	}
-	h.zones, h.policy = nil, nil
+	h.zones, h.policy, h.flights = nil, nil, false
 	var err error
 	if h.Policy != nil {
 		if h.policy, err = h.Policy.compile(); err != nil {
@@ -234,6 +236,7 @@ func (h *Handler) addZone(s *LimitSettings) error {
 		err = edge.BanNeedsPolicy(s.Ban)
 	}
 	h.zones = append(h.zones, z)
+	h.flights = h.flights || z.wait != nil || z.limit != nil && z.limit.Algorithm == ratelimit.InFlight
 	return err
 }
 

@@ -17,4 +17,7 @@ const (
 	SlidingLog
 	// GCRA spaces hits evenly, Events in a Window, with up to Burst at once.
 	GCRA
+	// InFlight admits a hit while fewer than Events are running: each holds a Slot until its
+	// request ends. It has no Window, and Events is at most MaxLogEvents.
+	InFlight
 )

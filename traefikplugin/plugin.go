@@ -110,7 +110,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 			h.pool.logger.log("middleware " + name + ", prefix " + z.limit.Prefix + ": " + camelCase(warning.Field) + " " + warning.Text)
 		}
 	}
-	h.plain = p == nil && len(h.hits.hits) > 0 && exempt == nil
+	h.plain = p == nil && len(h.hits.hits) > 0 && exempt == nil && !h.hits.flies
 	h.exempt = exempt
 	h.none = newHitTemplate(nil, addresses, read.Fields)
 	h.none.recorder = h.hits.recorder

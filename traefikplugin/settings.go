@@ -24,6 +24,7 @@ type zone struct {
 	ipv6     int
 	ban      *policy.BanAfter // nil if refusals lead to none
 	mode     policy.Mode
+	wait     *edge.Wait // nil if refused requests do not wait
 
 	byValue      map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
 	by           template
@@ -95,7 +96,7 @@ func (z *namedZone) compile(s *IPStrategy) (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban, mode: read.Mode}
+	r := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban, mode: read.Mode, wait: read.Wait}
 	key := settings.Key
 	if key == "" {
 		key = defaultKey

@@ -76,10 +76,38 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
 	}
+	all, err := s.take(hits, decisions)
+	if err != nil {
+		return err
+	}
+	for i := range hits {
+		if h := hits[i]; h.Slot != nil && decisions[i].Allowed && !h.Peek && (all || h.Apart) {
+			h.Slot.Hold(func() { s.free(h) })
+		}
+	}
+	return nil
+}
+
+// free gives back the slots of a hit that was charged.
+func (s *Store) free(h ratelimit.Hit) {
+	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
+	sh := s.shardOf(k)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.rows[k]; e != nil {
+		algorithm.Of(h.Limit).Refund(h.Limit, &e.row, s.now().UnixMicro(), h.Cost)
+		if e.row.Blank() {
+			sh.removeEntry(e)
+		}
+	}
+}
+
+// take decides hits, and reports whether all that are not apart are allowed.
+func (s *Store) take(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool, error) {
 	keys, shards, err := s.lock(hits)
 	defer unlock(shards)
 	if err != nil {
-		return err
+		return false, err
 	}
 	now := s.now().UnixMicro()
 	rows := make([]*algorithm.Row, len(hits))
@@ -88,7 +116,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		rows[i] = s.shardOf(keys[i]).row(keys[i], now)
 		nows[i] = now
 	}
-	algorithm.Decide(hits, rows, nows, decisions)
+	all := algorithm.Decide(hits, rows, nows, decisions)
 	for i := range hits {
 		decisions[i].Source = ratelimit.FromMemory
 		if rows[i].Blank() {
@@ -98,7 +126,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	for _, sh := range shards {
 		sh.sweep(now)
 	}
-	return nil
+	return all, nil
 }
 
 // Reset implements ratelimit.Store.

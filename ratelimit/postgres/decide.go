@@ -58,6 +58,7 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	p.oneByOne = oneByOne
 	asks := d.planReturns(p, requests)
 	addRequests(p, singles)
+	_ = d.enter(p) // its error is that of the hits
 	transactions := d.firstTransactions(several, oneByOne)
 	surplus := p // what is charged for leases: after the transactions, if there are some
 	if len(asks) > 0 && len(transactions) > 0 {
@@ -65,14 +66,30 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	}
 	addAsks(surplus, asks)
 
-	statements := p.write(d.engine.texts, d.settings)
+	var exits []*exit
+	var statements []*Statement
+	if !oneByOne && atomic.LoadInt32(&d.engine.flight.waiting) != 0 {
+		exits = d.planExits()
+		for _, e := range exits {
+			statements = append(statements, e.write(d.engine.texts, d.settings))
+		}
+	}
+	if written := p.write(d.engine.texts, d.settings); statements == nil {
+		statements = written
+	} else {
+		statements = append(statements, written...)
+	}
 	for _, t := range transactions {
 		statements = append(statements, t.write()...)
 	}
 	if surplus != p {
 		statements = append(statements, surplus.write(d.engine.texts, d.settings)...)
 	}
-	if err := d.execute(statements); err != nil {
+	err := d.execute(statements)
+	if exits != nil {
+		d.finishExits(exits, err)
+	}
+	if err != nil {
 		return err
 	}
 
@@ -197,6 +214,9 @@ func (d *dispatch) finishSingles(p *plan, requests []*request) error {
 		finishing = append(finishing, c)
 	}
 	d.updateLeases(p)
+	if p.inFlight {
+		d.hold(requests)
+	}
 	d.finishing = finishing
 	// Not before: after a panic, end finishes what is not finished.
 	for _, r := range requests {

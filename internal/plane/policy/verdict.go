@@ -84,7 +84,7 @@ type Mark struct {
 	// Ban is Rule.Ban.
 	Ban *BanAfter
 
-	simple bool // neither Shadow nor Overage, and the answer is a proxy's own
+	simple bool // neither Shadow nor Overage nor of a limit InFlight, and the answer is a proxy's own
 }
 
 // Verdict is what the policy says about a request. Its memory is used again by the next
@@ -123,7 +123,7 @@ type Verdict struct {
 	Hits  []ratelimit.Hit
 	Marks []*Mark
 
-	// Simple: there are hits, none of them is of a shadow rule or of a limit with overage,
+	// Simple: there are hits, none of them is of a shadow rule, of a limit with overage or InFlight,
 	// and the answer to a refusal is 429 without a message and a time of the rule's own.
 	Simple bool
 
