@@ -46,7 +46,7 @@ func (u *holdingUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 		_, _ = io.Copy(conn, buffered)
 	case "/slow":
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fmt.Fprint(conn, "GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+			fmt.Fprintf(conn, "GET /echo HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", conn.RemoteAddr())
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
 				t.Fatalf("%s: %v, %v", proxy, response, err)
@@ -154,7 +154,7 @@ func TestRequestsWaitForTheirTurn(t *testing.T) {
 							group.Go(func() {
 								statuses[i] = harness.Ask(t, harness.Get(url+path, "X-Key", "k", "X-Name", fmt.Sprint(i))).Status
 							})
-							time.Sleep(20 * time.Millisecond)
+							time.Sleep(60 * time.Millisecond)
 						}
 						group.Wait()
 						return statuses
@@ -195,5 +195,35 @@ func TestRequestsWaitForTheirTurn(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A rule limits requests in flight over all proxies together, beside its other limits.
+func TestARuleLimitsRequestsInFlight(t *testing.T) {
+	t.Parallel()
+	dsn := policyDatabase(t, "SELECT rate_limit_rule('reports', count_by => '{all}', in_flight => 2, per_hour => 1000)")
+	upstream := httptest.NewServer(&holdingUpstream{})
+	t.Cleanup(upstream.Close)
+	urls := bothProxies(t, dsn, upstream.URL, "policy {\n\tuser {header.X-User}\n}", object{"policy": object{"user": "{header.X-User}"}})
+	awaitObeyed(t, dsn, 2)
+	ends := map[string]func(){}
+	for proxy, url := range urls {
+		status, end := hold(t, url)
+		if status != http.StatusOK {
+			t.Fatalf("%s answers %d", proxy, status)
+		}
+		ends[proxy] = end
+	}
+	for proxy, url := range urls {
+		if a := harness.Ask(t, harness.Get(url+"/")); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "1" || a.Header.Get("X-RateLimit-Limit") != "2" {
+			t.Errorf("%s answers a third request %d, %v", proxy, a.Status, a.Header)
+		}
+	}
+	for proxy, end := range ends {
+		end()
+		await(t, proxy+": a free slot", func() bool { return harness.Ask(t, harness.Get(urls[proxy]+"/")).Status == http.StatusOK })
+	}
+	if n := queryInt(t, dsn, "SELECT count FROM rate_limit_ephemeral WHERE prefix = 'rule/reports/per_hour'"); n < 4 {
+		t.Errorf("%d requests are counted", n)
 	}
 }

@@ -17,7 +17,6 @@ const (
 	SlidingLog
 	// GCRA spaces hits evenly, Events in a Window, with up to Burst at once.
 	GCRA
-	// InFlight admits a hit while fewer than Events are running: each holds a Slot until its
-	// request ends. It has no Window, and Events is at most MaxLogEvents.
+	// InFlight admits up to Events hits at once, each until its Slot is released. It has no Window.
 	InFlight
 )

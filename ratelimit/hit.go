@@ -28,8 +28,7 @@ type Hit struct {
 	// tables. All programs that share the row must set it alike.
 	Secret bool
 
-	// Slot is what the hit holds on a limit InFlight if it is allowed; its caller releases it. Only
-	// such a limit needs one, and only a hit that is charged.
+	// Slot is for a hit on a limit InFlight that is charged, which needs one.
 	Slot *Slot
 }
 

@@ -2,34 +2,31 @@ package ratelimit
 
 import "sync"
 
-// Slot is what a hit on a limit InFlight holds while its request runs. The caller makes one for each
-// hit (Hit.Slot), and calls Release when the request has ended, whatever became of the hit: also
-// after a refusal or an error, and while Take still runs.
+// Slot is what a hit on a limit InFlight holds until Release, which its caller calls when the request has
+// ended, whatever became of the hit.
 type Slot struct {
-	// Lost is called, once at most, if the process has lost the slot because it was stopped for too
-	// long. Others may have it now, so the request should end. It must not block. Nil does nothing.
-	// It does not change after Take.
+	// Lost, if not nil, is called if the process was stopped for so long that others may have the slot: the
+	// request should end. It must not block.
 	Lost func()
 
 	mu       sync.Mutex // guards all that follows
-	held     []func()   // give back what is held: a request that is decided again may hold more than one
+	frees    []func()   // give back what is held: a request that is decided again may hold more than one
 	released bool
 	lost     bool
 }
 
-// Release gives the slot back if it is held, and has it given back at once if a store still decides
-// the hit. It does not wait for the store. A second call does nothing. A nil Slot holds nothing.
+// Release gives the slot back, also if the hit is still being decided. It does not wait. Twice is once.
 func (s *Slot) Release() {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
-	held := s.held
-	s.held = nil
+	frees := s.frees
+	s.frees = nil
 	s.released = true
 	s.mu.Unlock()
-	for i := range held {
-		held[i]()
+	for i := range frees {
+		frees[i]()
 	}
 }
 
@@ -38,7 +35,7 @@ func (s *Slot) Hold(free func()) {
 	s.mu.Lock()
 	released := s.released
 	if !released {
-		s.held = append(s.held, free)
+		s.frees = append(s.frees, free)
 	}
 	s.mu.Unlock()
 	if released {

@@ -81,12 +81,15 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		return err
 	}
 	for i := range hits {
-		if h := hits[i]; h.Slot != nil && decisions[i].Allowed && !h.Peek && (all || h.Apart) {
-			h.Slot.Hold(func() { s.free(h) })
+		if hits[i].Slot != nil && decisions[i].Allowed && !hits[i].Peek && (all || hits[i].Apart) {
+			s.hold(hits[i])
 		}
 	}
 	return nil
 }
+
+// hold gives a hit that was charged its slots.
+func (s *Store) hold(h ratelimit.Hit) { h.Slot.Hold(func() { s.free(h) }) }
 
 // free gives back the slots of a hit that was charged.
 func (s *Store) free(h ratelimit.Hit) {

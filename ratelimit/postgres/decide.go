@@ -188,7 +188,11 @@ func (d *dispatch) refuseKnown(requests []*request) []*request {
 // finishSingles finishes the requests that are decided by themselves.
 func (d *dispatch) finishSingles(p *plan, requests []*request) error {
 	if d.failed {
-		if err := d.execute(p.divide(d.engine.texts, d.settings)); err != nil {
+		divided := p.divide(d.engine.texts, d.settings)
+		if p.inFlight {
+			_ = d.enter(p)
+		}
+		if err := d.execute(divided); err != nil {
 			return err
 		}
 		d.suspectWaits(p)

@@ -19,8 +19,8 @@ type engine struct {
 	tables  *tables
 	cleaner *cleaner
 	texts   *statements
-	blocked *blocked         // nil if the database is asked about every hit
-	leases  *lease.Set       // nil if there are none
+	blocked *blocked   // nil if the database is asked about every hit
+	leases  *lease.Set // nil if there are none
 	flight  *flight
 	now     func() time.Time // Options.Now
 	counts  *counts

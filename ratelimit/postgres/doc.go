@@ -21,6 +21,6 @@ package postgres
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
 //   - result.go: the rows of a result.
 //   - locks.go: rows that another transaction has locked.
-//   - flight.go: the slots of requests in flight.
+//   - flight.go, exit.go: the slots of requests in flight.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows.
 //   - node.go: the registry of proxies. pause.go: a pause of all limits.

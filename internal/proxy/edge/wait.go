@@ -42,8 +42,9 @@ type lines struct {
 
 // turn is the place of a request in a line.
 type turn struct {
-	wake  context.CancelFunc // ends the pause of the request
-	woken bool               // before it paused
+	came  time.Time
+	wake  context.CancelFunc // ends waitFor of the request
+	woken bool               // before waitFor
 }
 
 // allLines are the lines by prefix. Handlers and configurations that share a limit share its lines.
@@ -97,7 +98,7 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 	}
 	w := waits[at]
 	key := strings.Clone(hits[at].Key) // it may be a part of a long request
-	t := w.join(key)
+	t := w.join(key, began)
 	if t == nil { // too many wait
 		if outcome.Status == 0 {
 			outcome = d.Take(context.Background(), hits, decisions, p)
@@ -105,25 +106,17 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 		return outcome
 	}
 	defer w.leave(key, t)
-	for !w.isFirst(key, t) {
-		if w.pause(ctx, t, w.UpTo-time.Since(began)); ctx.Err() == nil && time.Since(began) < w.UpTo {
+	for {
+		left := w.UpTo - time.Since(began)
+		if left <= 0 || ctx.Err() != nil {
+			return unasked(&outcome, hits, decisions, at)
+		}
+		if !w.isFirst(key, t) {
+			w.waitFor(ctx, t, left)
 			continue
 		}
-		if outcome.Status == 0 {
-			for i := range decisions {
-				d := &decisions[i]
-				d.Allowed = i != at
-				d.Limit = hits[i].Limit.Capacity()
-				d.Source = ratelimit.Undecided
-			}
-			decisions[at].RetryAfter = time.Second
-			outcome = Outcome{Status: http.StatusTooManyRequests, Hit: at, Decision: &decisions[at]}
-		}
-		return outcome
-	}
-	for {
 		outcome = d.Take(context.Background(), hits, decisions, p)
-		if at = outcome.waits(waits, hits, began); at < 0 || ctx.Err() != nil {
+		if at = outcome.waits(waits, hits, began); at < 0 {
 			return outcome
 		}
 		wait := decisions[at].RetryAfter
@@ -131,14 +124,27 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 			wait = askInterval
 		}
 		wait += time.Duration(rand.Int63n(int64(wait)/5 + 1))
-		if left := waits[at].UpTo - time.Since(began); wait > left {
+		if wait > left {
 			wait = left
 		}
-		w.pause(ctx, t, wait)
-		if ctx.Err() != nil {
-			return outcome
-		}
+		w.waitFor(ctx, t, wait)
 	}
+}
+
+// unasked is the outcome of a request whose wait has ended: its last one, or if the store was never asked, a refusal by the
+// hit for which it has waited.
+func unasked(last *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, at int) Outcome {
+	if last.Status != 0 {
+		return *last
+	}
+	for i := range decisions {
+		d := &decisions[i]
+		d.Allowed = i != at
+		d.Limit = hits[i].Limit.Capacity()
+		d.Source = ratelimit.Undecided
+	}
+	decisions[at].RetryAfter = time.Second
+	return Outcome{Status: http.StatusTooManyRequests, Hit: at, Decision: &decisions[at]}
 }
 
 // firstLine is the index of the first hit for which others wait, or -1.
@@ -170,17 +176,22 @@ func (o *Outcome) waits(waits []*Wait, hits []ratelimit.Hit, began time.Time) in
 	return o.Hit
 }
 
-// join puts a request at the end of the line of a key, unless too many wait.
-func (w *Wait) join(key string) *turn {
+// join puts a request into the line of a key, behind those that came before it, unless too many wait.
+func (w *Wait) join(key string, came time.Time) *turn {
 	l := w.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting >= w.Most {
 		return nil
 	}
-	t := &turn{}
+	t := &turn{came: came}
 	l.waiting++
-	l.turns[key] = append(l.turns[key], t)
+	turns := append(l.turns[key], t)
+	for i := len(turns) - 1; i > 0 && turns[i-1].came.After(came); i-- { // it was refused later
+		turns[i] = turns[i-1]
+		turns[i-1] = t
+	}
+	l.turns[key] = turns
 	return t
 }
 
@@ -221,7 +232,7 @@ func (w *Wait) released(key string) {
 	}
 }
 
-// end ends the pause of a request, or the next one. The caller holds the mutex.
+// end ends waitFor of a request, or the next one. The caller holds the mutex.
 func (t *turn) end() {
 	t.woken = true
 	if t.wake != nil {
@@ -229,16 +240,16 @@ func (t *turn) end() {
 	}
 }
 
-// pause waits for a time, until the turn is ended, or until the client has gone.
-func (w *Wait) pause(ctx context.Context, t *turn, d time.Duration) {
-	paused, cancel := context.WithTimeout(ctx, d)
+// waitFor waits for a time, until the turn is ended, or until the client has gone.
+func (w *Wait) waitFor(ctx context.Context, t *turn, d time.Duration) {
+	waiting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	w.line.mu.Lock()
 	woken := t.woken
 	t.wake = cancel
 	w.line.mu.Unlock()
 	if !woken {
-		<-paused.Done()
+		<-waiting.Done()
 	}
 	w.line.mu.Lock()
 	t.woken = false

@@ -3,13 +3,11 @@ package conformance
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -26,9 +24,7 @@ func testSlots(t *testing.T, s *store) {
 	}
 	free := func(want int64) {
 		t.Helper()
-		await.Within(t, 10*time.Second, fmt.Sprint(want, " free"), func() bool {
-			return s.take(ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})[0].Remaining == want
-		})
+		s.awaitLeft(ratelimit.Hit{Limit: l, Key: "k"}, want)
 	}
 	one, two := hit(1), hit(2)
 	s.want(one, true, 2)
@@ -109,7 +105,16 @@ func testSlots(t *testing.T, s *store) {
 	if most.Load() > 3 || passed.Load() < 20 {
 		t.Errorf("%d at once, %d passed", most.Load(), passed.Load())
 	}
-	await.Within(t, 10*time.Second, "all slots are free", func() bool {
-		return s.take(ratelimit.Hit{Limit: l, Key: "busy", Cost: 1, Peek: true})[0].Remaining == 3
-	})
+	s.awaitLeft(ratelimit.Hit{Limit: l, Key: "busy"}, 3)
+}
+
+// awaitLeft waits until so much is left of a hit's quota.
+func (s *store) awaitLeft(h ratelimit.Hit, remaining int64) {
+	s.t.Helper()
+	h.Peek, h.Cost = true, 1
+	for end := time.Now().Add(timeout); s.take(h)[0].Remaining != remaining; time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("%d are not left within %v", remaining, timeout)
+		}
+	}
 }
