@@ -202,7 +202,7 @@ func proxyRows() (rows []*row) {
 	caddy("sliding_window, durable", exact, thousand, limitSpec{limit: ample, options: "durable"})
 	caddy("sliding_window, durable, synchronous", exact, thousand, limitSpec{limit: ample, options: "durable\nsynchronous_commit"})
 	for _, a := range ratelimit.Algorithms() {
-		if a != ratelimit.SlidingWindow {
+		if a != ratelimit.SlidingWindow && a != ratelimit.InFlight {
 			limit := ample
 			if a == ratelimit.SlidingLog {
 				limit = ampleLog // it takes no more events

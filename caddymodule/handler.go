@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func init() {
@@ -122,6 +123,7 @@ type Handler struct {
 	exemptSettings edge.ExemptSettings
 	events         *events      // nil without the app events
 	watched        atomic.Int32 // see isWatched
+	flights        bool         // a zone is of requests in flight, or lets requests wait
 	hasErrorRoutes bool         // of a subroute around the handler
 }
 
@@ -214,7 +216,7 @@ func (h *Handler) compile() error {
 	if _, err := edge.ParseAudit(h.Audit, history.Audit{}); err != nil {
 		return err
 	}
-	h.zones, h.policy, h.settles = nil, nil, false
+	h.zones, h.policy, h.settles, h.flights = nil, nil, false, false
 	var err error
 	if h.Policy != nil {
 		if h.policy, err = h.Policy.compile(); err != nil {
@@ -259,6 +261,7 @@ func (h *Handler) addZone(s *LimitSettings) error {
 	}
 	h.zones = append(h.zones, z)
 	h.settles = h.settles || err == nil && z.settle != nil
+	h.flights = h.flights || z.wait != nil || z.limit != nil && z.limit.Algorithm == ratelimit.InFlight
 	return err
 }
 

@@ -25,14 +25,15 @@ type LimitSettings struct {
 	// the default), `fixed_window` (from the first request until the window
 	// has passed, or on the calendar), `token_bucket` (refilled with the
 	// limit's events every window, holding up to `burst`), `sliding_log`
-	// (exact, up to 1,000 events) or `gcra` (evenly spaced, up to `burst` at
-	// once).
+	// (exact, up to 1,000 events), `gcra` (evenly spaced, up to `burst` at
+	// once) or `in_flight` (how many requests run at once).
 	Algorithm string `json:"algorithm,omitempty"`
 
 	// How much may pass in what time, such as `100 1m` or `100/1m`. Units are
 	// ms, s, m, h, d and w. A fixed window may follow the calendar:
 	// `10000 1d calendar` or `10000 1mo calendar Europe/Berlin`. The default
-	// time zone is UTC. Required.
+	// time zone is UTC. For `in_flight`: how many requests may run at once, such
+	// as `5`. Required.
 	Limit string `json:"limit,omitempty"`
 
 	// Instead of `limit`: a limit for each value of a placeholder, and one for all
@@ -108,6 +109,11 @@ type LimitSettings struct {
 	// Default: `denied` if the app `pg_ratelimit` has a `history`, else `off`.
 	Audit string `json:"audit,omitempty"`
 
+	// How long a request over the limit waits for its turn instead of being refused,
+	// such as `up to 2s`, and how many requests may wait for the limit at once in this
+	// process, as in `up to 2s at most 100`. Default: none; at most 1,000.
+	Wait string `json:"wait,omitempty"`
+
 	// `enforce`, `shadow` (count, report what it would have refused, and refuse
 	// nothing) or `off`. Default: `enforce`.
 	Mode string `json:"mode,omitempty"`
@@ -128,7 +134,7 @@ func (r *LimitSettings) compile() (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
-	z := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, settle: read.Settle, ban: read.Ban, mode: read.Mode}
+	z := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, settle: read.Settle, ban: read.Ban, mode: read.Mode, wait: read.Wait}
 	if z.key, err = newKey(r.Key, read); err != nil {
 		return nil, err
 	}

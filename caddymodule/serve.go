@@ -18,9 +18,14 @@ import (
 
 // ServeHTTP passes the request on, or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	w, settling, err := h.admit(w, r)
+	var flight *edge.Flight
+	defer func() { flight.End() }() // also after a panic
+	w, settling, err := h.admit(w, r, &flight)
 	if err != nil || w == nil {
 		return err
+	}
+	if flight != nil {
+		r = r.WithContext(flight.Context)
 	}
 	if settling != nil {
 		return serveSettled(settling, w, r, next)
@@ -29,8 +34,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 }
 
 // admit returns the writer of the response if the request passes, and what is to be settled after it, or nil. If
-// it does not pass, admit has responded and returns nil, or returns an error for the site's error routes.
-func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *edge.Settling, error) {
+// it does not pass, admit has responded and returns nil, or returns an error for the site's error routes. It
+// sets the flight of a request that has one.
+func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **edge.Flight) (http.ResponseWriter, *edge.Settling, error) {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
 		repl = caddy.NewReplacer()
@@ -50,6 +56,10 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request) (http.ResponseWr
 			return nil, nil, err
 		}
 		if len(hits.hits) > 0 {
+			if h.flights || len(hits.policy.Hits) > 0 && !hits.policy.Simple {
+				h.fly(r, hits)
+				*flight = hits.flight
+			}
 			outcome = h.take(hits, asked)
 		} else if h.policy == nil {
 			return w, nil, nil
@@ -114,6 +124,19 @@ func (h *Handler) addHits(r *http.Request, repl *caddy.Replacer, hits *requestHi
 	return nil
 }
 
+// fly makes the flight of a request, if it has one.
+func (h *Handler) fly(r *http.Request, hits *requestHits) {
+	waits := false
+	for _, z := range hits.zones {
+		hits.waits = append(hits.waits, z.wait)
+		waits = waits || z.wait != nil
+	}
+	if waits || edge.HasSlots(hits.hits) {
+		hits.flight = edge.NewFlight(r.Context())
+		hits.flight.Attach(hits.hits, hits.waits)
+	}
+}
+
 // take takes the hits of a request that came at a time.
 func (h *Handler) take(hits *requestHits, asked time.Time) edge.Outcome {
 	decider := h.decider
@@ -123,7 +146,12 @@ func (h *Handler) take(hits *requestHits, asked time.Time) edge.Outcome {
 	}
 	// The request's context is not used: a client that closes its connection must not
 	// fail the batch that its request is in. The timeout bounds the wait.
-	outcome := decider.Take(context.Background(), hits.hits, hits.decisions, &hits.policy)
+	var outcome edge.Outcome
+	if hits.flight == nil {
+		outcome = decider.Take(context.Background(), hits.hits, hits.decisions, &hits.policy)
+	} else {
+		outcome = decider.TakeInTurn(hits.flight.Context, hits.waits, hits.hits, hits.decisions, &hits.policy)
+	}
 	h.duration.Observe(time.Since(asked).Seconds())
 	h.count(hits, &outcome)
 	return outcome

@@ -56,6 +56,7 @@ type zone struct {
 	ban      *policy.BanAfter // nil if refusals lead to none
 	audit    history.Audit
 	mode     policy.Mode
+	wait     *edge.Wait                  // nil if refused requests do not wait
 	byValue  map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
 	by       template
 	counters counters
@@ -92,6 +93,8 @@ type requestHits struct {
 	zones     []*zone
 	hits      []ratelimit.Hit
 	decisions []ratelimit.Decision
+	waits     []*edge.Wait // of zones; none if no zone has one
+	flight    *edge.Flight // nil if the request holds nothing and does not wait
 
 	facts  policy.Facts
 	policy policy.Verdict
@@ -107,6 +110,7 @@ func (h *requestHits) release() {
 	clear(h.zones)
 	clear(h.hits)
 	h.facts = policy.Facts{}
+	h.waits, h.flight = h.waits[:0], nil
 	h.policy.Reset()
 	h.zones, h.hits, h.decisions = h.zones[:0], h.hits[:0], h.decisions[:0]
 	freeRequestHits.Put(h)

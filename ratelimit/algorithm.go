@@ -17,4 +17,6 @@ const (
 	SlidingLog
 	// GCRA spaces hits evenly, Events in a Window, with up to Burst at once.
 	GCRA
+	// InFlight admits up to Events hits at once, each until its Slot is released. It has no Window.
+	InFlight
 )

@@ -13,6 +13,7 @@ var algorithms = []struct {
 	burst     bool // a Limit may have a Burst
 	calendar  bool // windows may follow the calendar
 	check     func(l *Limit) error
+	noWindow  bool   // a Limit has no Window
 	noLease   string // why a Limit has no Lease; "" if it may have one
 }{
 	SlidingWindow: {name: "sliding_window", maxEvents: MaxEvents},
@@ -20,6 +21,7 @@ var algorithms = []struct {
 	TokenBucket:   {name: "token_bucket", maxEvents: MaxEvents, burst: true, check: checkBucket},
 	SlidingLog:    {name: "sliding_log", maxEvents: MaxLogEvents, noLease: "each charge expires a window after it was made, so an early one would expire too early"},
 	GCRA:          {name: "gcra", maxEvents: MaxEvents, burst: true, check: checkGCRA, noLease: "each charge drains from the moment it is made, so an early one would drain too early"},
+	InFlight:      {name: "in_flight", maxEvents: MaxLogEvents, noWindow: true, noLease: "a slot is held by one request"},
 }
 
 // Algorithms returns all algorithms, in the order of their constants.

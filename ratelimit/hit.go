@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"math"
+	"strconv"
 	"time"
 )
 
@@ -26,6 +27,9 @@ type Hit struct {
 	// Secret stores the key as its DigestKey, so that it cannot be read from the
 	// tables. All programs that share the row must set it alike.
 	Secret bool
+
+	// Slot is for a hit on a limit InFlight that is charged, which needs one.
+	Slot *Slot
 }
 
 // Validate returns a *FieldError for a hit that cannot be decided. It does not
@@ -36,6 +40,14 @@ func (h *Hit) Validate() error {
 	}
 	if h.Cost == 0 {
 		return &FieldError{"cost", "0", "1 or more, or below 0 for a refund; Peek asks without charging"}
+	}
+	if h.Limit.Algorithm == InFlight && !h.Peek {
+		if h.Cost < 0 {
+			return &FieldError{"cost", strconv.FormatInt(h.Cost, 10), "1 or more for " + h.Limit.Algorithm.String() + ": Slot.Release gives back"}
+		}
+		if h.Slot == nil {
+			return &FieldError{"slot", "", "a Slot for each hit on a limit " + h.Limit.Algorithm.String()}
+		}
 	}
 	if h.Cost < 0 && h.Peek {
 		return &FieldError{"cost", "below 0", "1 or more for a hit that only asks (Peek)"}

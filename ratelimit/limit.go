@@ -8,7 +8,7 @@ const (
 	MaxEvents = 1 << 53
 	MinWindow = time.Millisecond
 	MaxWindow = 36525 * 24 * time.Hour // a hundred years
-	// MaxLogEvents bounds Events of a SlidingLog.
+	// MaxLogEvents bounds Events of a SlidingLog, and of InFlight.
 	MaxLogEvents = 1000
 	// MaxPrefix is the longest Prefix, in bytes.
 	MaxPrefix = 255
@@ -29,7 +29,7 @@ type Limit struct {
 	// TokenBucket the tokens that are added. From 1 to MaxEvents. Required.
 	Events int64
 	// Window is the time to which Events apply, in whole microseconds, from
-	// MinWindow to MaxWindow. Required without a Calendar.
+	// MinWindow to MaxWindow. Required without a Calendar, except for InFlight, which has none.
 	Window time.Duration
 	// Burst is the capacity of a TokenBucket, or how many GCRA lets pass at
 	// once, from 1 to MaxEvents. 0 means Events. No other algorithm takes one. A

@@ -13,7 +13,7 @@ import (
 func TestAlgorithmNames(t *testing.T) {
 	for name, want := range map[string]ratelimit.Algorithm{
 		"": ratelimit.SlidingWindow, "sliding_window": ratelimit.SlidingWindow, "fixed_window": ratelimit.FixedWindow,
-		"token_bucket": ratelimit.TokenBucket, "sliding_log": ratelimit.SlidingLog, "gcra": ratelimit.GCRA,
+		"token_bucket": ratelimit.TokenBucket, "sliding_log": ratelimit.SlidingLog, "gcra": ratelimit.GCRA, "in_flight": ratelimit.InFlight,
 	} {
 		got, err := ratelimit.ParseAlgorithm(name)
 		if err != nil || got != want || name != "" && got.String() != name {
@@ -136,7 +136,9 @@ func TestErrorsNameTheField(t *testing.T) {
 		{func(l *ratelimit.Limit) { l.Prefix = strings.Repeat("p", 256) }, "prefix: "},
 		{func(l *ratelimit.Limit) { l.Prefix = "a\x00b" }, `prefix: "a\x00b": must be`},
 		{func(l *ratelimit.Limit) { l.Prefix = "\xff" }, `prefix: "\xff": must be`},
-		{func(l *ratelimit.Limit) { l.Algorithm = 5 }, `algorithm: "Algorithm(5)": must be one of sliding_window, fixed_window, token_bucket, sliding_log, gcra`},
+		{func(l *ratelimit.Limit) { l.Algorithm = 6 }, `algorithm: "Algorithm(6)": must be one of sliding_window, fixed_window, token_bucket, sliding_log, gcra, in_flight`},
+		{func(l *ratelimit.Limit) { l.Algorithm = ratelimit.InFlight }, `window: "1s": must be left out`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Window, l.Events = ratelimit.InFlight, 0, 1001 }, `events: "1001": must be at most 1000 for in_flight`},
 		{func(l *ratelimit.Limit) { l.Events = 0 }, `events: "0": must be a whole number from 1`},
 		{func(l *ratelimit.Limit) { l.Events = -1 }, `events: "-1": must be a whole number from 1`},
 		{func(l *ratelimit.Limit) { l.Events = ratelimit.MaxEvents + 1 }, `events: "9007199254740993": must be a whole number from 1`},

@@ -34,6 +34,9 @@ func NewLimiter(store Store, limit Limit) (*Limiter, error) {
 	if err := limit.Validate(); err != nil {
 		return nil, err
 	}
+	if limit.Algorithm == InFlight {
+		return nil, &FieldError{"algorithm", limit.Algorithm.String(), "another one: a Limiter holds no Slot, see Hit.Slot"}
+	}
 	return &Limiter{Timeout: DefaultTimeout, store: store, limit: limit, lines: map[string][]chan struct{}{}}, nil
 }
 

@@ -22,6 +22,10 @@ func (l *Limit) Validate() error {
 		if err := l.validateCalendar(); err != nil {
 			return err
 		}
+	} else if algorithm.noWindow {
+		if l.Window != 0 {
+			return &FieldError{"window", l.Window.String(), "left out: " + algorithm.name + " has none"}
+		}
 	} else if l.Window < MinWindow || l.Window > MaxWindow || l.Window%time.Microsecond != 0 {
 		return &FieldError{"window", l.Window.String(), "from 1ms to 876600h (100 years) in whole microseconds"}
 	}
@@ -36,7 +40,7 @@ func (l *Limit) Validate() error {
 	}
 	if l.Events > algorithm.maxEvents {
 		return &FieldError{"events", strconv.FormatInt(l.Events, 10),
-			"at most " + strconv.FormatInt(algorithm.maxEvents, 10) + " for " + algorithm.name + ", which keeps the time of each"}
+			"at most " + strconv.FormatInt(algorithm.maxEvents, 10) + " for " + algorithm.name + ", which keeps each of them"}
 	}
 	if err := l.validateLease(); err != nil {
 		return err

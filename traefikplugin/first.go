@@ -4,6 +4,9 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // askFirst is what happens to a request before the queue without a policy, unless the handler is plain. It
@@ -17,7 +20,22 @@ func askFirst(h *handler, p *pendingRequest) (queued bool) {
 		forget(p)
 		return false
 	}
-	return true
+	return fly(h, p)
+}
+
+// fly makes the flight of a request that may hold slots or wait. It reports whether the queue decides the request: a request that may
+// wait is decided without it, as often as it takes.
+func fly(h *handler, p *pendingRequest) bool {
+	if !p.hits.flies && (!p.asked || !edge.HasSlots(p.verdict.Hits)) {
+		return true
+	}
+	p.flight = edge.NewFlight(p.r.Context())
+	if !p.hits.waiting {
+		return true
+	}
+	p.began = time.Now()
+	decideLate(h, p, nil)
+	return false
 }
 
 // chooseHits leaves out the hits of the configuration that are not for a request.

@@ -22,7 +22,7 @@ type handler struct {
 	uses     []*sharing // of the pool, and of the policy and the history on it
 	decider  *edge.Decider
 	hits     *hitTemplate
-	plain    bool // all requests have hits, and there is no policy: nothing is asked before the queue
+	plain    bool // all requests have hits that hold nothing, and there is no policy: nothing is asked before the queue
 
 	// Nil if no request is exempt. none has no hits: it is the template of requests that are.
 	exempt *edge.Exempt
@@ -71,7 +71,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if queued {
 		batch.Enter(h.queue, p.call)
 	}
-	if p.asked || !p.admitted || p.settling != nil {
+	if p.asked || !p.admitted || p.settling != nil || p.flight != nil {
 		serveOther(h, p, w, r, queued)
 		return
 	}
@@ -87,11 +87,28 @@ func serveAtOnce(h *handler, w http.ResponseWriter, r *http.Request) {
 	p.r = r
 	p.began = time.Now()
 	admitAtOnce(h, p)
-	if p.admitted && p.settling != nil {
+	flight := p.flight
+	if p.admitted && flight != nil {
+		passFlight(h.upstream, flight, p.settling, w, r)
+	} else if p.admitted && p.settling != nil {
 		passSettled(h.upstream, p.settling, w, r)
 	} else if p.admitted {
 		pass(h.upstream, w, r)
+	} else {
+		flight.End()
 	}
+}
+
+// passFlight is pass for a request with a flight, which ends with the request: also after a panic of the
+// upstream, as when it aborts the response. settling may be nil.
+func passFlight(u *upstream, flight *edge.Flight, settling *edge.Settling, w http.ResponseWriter, r *http.Request) {
+	defer flight.End()
+	r = r.WithContext(flight.Context)
+	if settling != nil {
+		passSettled(u, settling, w, r)
+		return
+	}
+	pass(u, w, r)
 }
 
 func admitAtOnce(h *handler, p *pendingRequest) {
@@ -125,10 +142,14 @@ func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Re
 	if p.r != nil {
 		forget(p)
 	}
-	settling := p.settling
-	p.settling = nil
+	flight, settling := p.flight, p.settling
+	p.flight, p.settling = nil, nil
 	if p.admitted {
 		h.free <- p
+		if flight != nil {
+			passFlight(h.upstream, flight, settling, w, r)
+			return
+		}
 		if settling != nil {
 			passSettled(h.upstream, settling, w, r)
 			return
@@ -136,6 +157,7 @@ func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Re
 		pass(h.upstream, w, r)
 		return
 	}
+	flight.End()
 	body := p.body
 	status := p.status
 	h.free <- p
@@ -150,16 +172,23 @@ func askStore(p *pendingRequest, d *edge.Decider) edge.Outcome {
 	fill([]*batch.Call{p.call})
 	hits := p.call.Hits
 	p.call.Decisions = append(p.call.Decisions[:0], make([]ratelimit.Decision, len(hits))...)
+	var verdict *policy.Verdict
 	if p.asked {
-		return d.Take(background, hits, p.call.Decisions, &p.verdict)
+		verdict = &p.verdict
 	}
-	return d.Take(background, hits, p.call.Decisions, nil)
+	if p.flight != nil {
+		return d.TakeInTurn(p.flight.Context, p.hits.waits, hits, p.call.Decisions, verdict)
+	}
+	return d.Take(background, hits, p.call.Decisions, verdict)
 }
 
 // decideLate decides a request without the queue, in what is left of its timeout. failure is why the
 // policy could not decide the request, or nil: what it would have said of a request that passes is
 // unknown.
 func decideLate(h *handler, p *pendingRequest, failure error) {
+	if p.flight == nil && (p.hits.flies || p.asked && edge.HasSlots(p.verdict.Hits)) {
+		p.flight = edge.NewFlight(p.r.Context())
+	}
 	d := *h.decider
 	d.Timeout -= time.Since(p.began)
 	if d.Timeout < time.Millisecond {

@@ -114,7 +114,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	h.none = template(nil)
 	h.selection = newSelection(zones, template)
 	h.chooses = exempt != nil || h.selection != nil
-	h.plain = p == nil && len(h.hits.hits) > 0 && !h.chooses
+	h.plain = p == nil && len(h.hits.hits) > 0 && !h.chooses && !h.hits.flies
 	h.decider = &edge.Decider{Store: h.pool.store, Timeout: read.Timeout, OnError: read.OnError}
 	if q := r.queueOf(h.pool, read.Timeout); q != nil {
 		h.queue = q.queue

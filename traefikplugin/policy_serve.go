@@ -36,7 +36,7 @@ func askPolicy(h *handler, p *pendingRequest) (queued bool) {
 	if key == "" || !policy.Recall(h.live, key, &p.facts, &p.verdict) {
 		return askFully(h, p, key, user)
 	}
-	if p.verdict.Simple {
+	if p.verdict.Simple && !p.hits.flies {
 		return true
 	}
 	edge.ShadowsLast(&p.verdict)
@@ -96,7 +96,7 @@ func follow(h *handler, p *pendingRequest) bool {
 		answer(p, &edge.Outcome{}, nil, nil)
 		return false
 	}
-	return true
+	return fly(h, p)
 }
 
 // withoutPolicy is what happens to a request that the policy could not decide as a whole. If it is

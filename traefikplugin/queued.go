@@ -26,6 +26,8 @@ type pendingRequest struct {
 	body     string // of a refusal
 	status   int    // of a refusal
 
+	flight *edge.Flight // nil if the request holds nothing and does not wait
+
 	// Set if the policy has been asked about the request.
 	asked    bool
 	facts    policy.Facts
@@ -56,6 +58,7 @@ type hitTemplate struct {
 	least   []int64            // the least that costs give
 	bans    []*policy.BanAfter // nil if refusals lead to none
 	settles []*policy.Settle   // nil if the cost is what was charged
+	waits   []*edge.Wait       // nil if refused requests do not wait
 
 	byValue []map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
 	by      []template
@@ -63,6 +66,8 @@ type hitTemplate struct {
 	varies  bool // one of costs or of byValue is not nil
 	shadow  bool // one of hits is Apart
 	settled bool // one of settles is not nil
+	flies   bool // one of hits is on a limit InFlight, or one of waits is not nil
+	waiting bool // one of waits is not nil
 	judged  bool // deliver must judge each request: shadow or settled is set, or fields are not x alone
 	fields  edge.Fields
 
@@ -101,11 +106,14 @@ func newHitTemplate(zones []*zone, a *addresses, fields edge.Fields) *hitTemplat
 		t.bans = append(t.bans, z.ban)
 		t.settles = append(t.settles, z.settle)
 		t.settled = t.settled || z.settle != nil
+		t.waits = append(t.waits, z.wait)
+		t.waiting = t.waiting || z.wait != nil
 		t.byValue = append(t.byValue, z.byValue)
 		t.by = append(t.by, z.by)
 		t.varies = t.varies || z.costText != nil || z.byValue != nil
 	}
 	t.judged = t.judged || t.shadow || t.settled
+	t.flies = t.waiting || edge.HasSlots(t.hits)
 	return t
 }
 
@@ -183,6 +191,9 @@ func fill(calls []*batch.Call) {
 		if p.asked {
 			c.Hits = append(c.Hits, p.verdict.Hits...)
 			c.Apart = f.shadow || len(c.Hits) > 0 && c.Hits[len(c.Hits)-1].Apart // those of the policy come last
+		}
+		if p.flight != nil {
+			p.flight.Attach(c.Hits, f.waits)
 		}
 	}
 }
@@ -273,5 +284,6 @@ func forget(p *pendingRequest) {
 	hits := p.call.Hits[:cap(p.call.Hits)] // a panic may have left some behind the last one
 	for i := range hits {
 		hits[i].Key = ""
+		hits[i].Slot = nil
 	}
 }

@@ -26,6 +26,7 @@ type zone struct {
 	ban      *policy.BanAfter // nil if refusals lead to none
 	mode     policy.Mode
 	match    *edge.Matcher // nil for all requests
+	wait     *edge.Wait    // nil if refused requests do not wait
 
 	byValue      map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
 	by           template
@@ -97,7 +98,7 @@ func (z *namedZone) compile(s *IPStrategy) (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, settle: read.Settle, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban, mode: read.Mode}
+	r := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, settle: read.Settle, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban, mode: read.Mode, wait: read.Wait}
 	key := settings.Key
 	if key == "" {
 		key = defaultKey

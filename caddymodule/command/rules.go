@@ -90,6 +90,9 @@ func limits(r *admin.Rule) string {
 	var all []string
 	for _, l := range r.Limits {
 		one := fmt.Sprintf("%s %s/%s %s", l.Name, or(l.Events, "unlimited"), window(l.Seconds, l.Calendar), l.Algorithm)
+		if l.Seconds == nil && l.Calendar == nil {
+			one = fmt.Sprintf("%s %s %s", l.Name, or(l.Events, "unlimited"), l.Algorithm)
+		}
 		if l.TimeZone != nil {
 			one += " " + *l.TimeZone
 		}

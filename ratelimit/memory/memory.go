@@ -77,10 +77,41 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
 	}
+	all, err := s.take(hits, decisions)
+	if err != nil {
+		return err
+	}
+	for i := range hits {
+		if hits[i].Slot != nil && decisions[i].Allowed && !hits[i].Peek && (all || hits[i].Apart) {
+			s.hold(hits[i])
+		}
+	}
+	return nil
+}
+
+// hold gives a hit that was charged its slots.
+func (s *Store) hold(h ratelimit.Hit) { h.Slot.Hold(func() { s.free(h) }) }
+
+// free gives back the slots of a hit that was charged.
+func (s *Store) free(h ratelimit.Hit) {
+	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
+	sh := s.shardOf(k)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.rows[k]; e != nil {
+		algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Cost, 0)
+		if e.row.Blank() {
+			sh.removeEntry(e)
+		}
+	}
+}
+
+// take decides hits, and reports whether all that are not apart are allowed.
+func (s *Store) take(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool, error) {
 	keys, shards, err := s.lock(hits)
 	defer unlock(shards)
 	if err != nil {
-		return err
+		return false, err
 	}
 	now := s.now().UnixMicro()
 	rows := make([]*algorithm.Row, len(hits))
@@ -89,7 +120,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		rows[i] = s.shardOf(keys[i]).row(keys[i], now)
 		nows[i] = now
 	}
-	algorithm.Decide(hits, rows, nows, decisions)
+	all := algorithm.Decide(hits, rows, nows, decisions)
 	for i := range hits {
 		decisions[i].Source = ratelimit.FromMemory
 		if rows[i].Blank() {
@@ -99,7 +130,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 	for _, sh := range shards {
 		sh.sweep(now)
 	}
-	return nil
+	return all, nil
 }
 
 func init() {

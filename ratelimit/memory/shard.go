@@ -101,7 +101,7 @@ func (s *shard) sweep(now int64) {
 			s.next = 0
 		}
 		e := s.entries[s.next]
-		if e.row.Expires <= now {
+		if e.row.Expired(now) {
 			s.removeEntry(e) // the last row gets its index and is next
 		} else {
 			s.next++
@@ -119,7 +119,7 @@ func (s *shard) displace(now int64) {
 		if s.next >= len(s.entries) {
 			s.next = 0
 		}
-		if s.entries[s.next].row.Expires <= now {
+		if s.entries[s.next].row.Expired(now) {
 			break
 		}
 	}

@@ -155,9 +155,10 @@ func (b *blocked) clearedIndex(id lease.RowID) int {
 }
 
 // remember adds a row that refused a cost with RetryAfter wait, in the batch with
-// that number in sequence. The refusal is believed for up to so many microseconds.
+// that number in sequence. The refusal is believed for up to so many microseconds. That of a limit
+// InFlight is not: requests end at any time.
 func (b *blocked) remember(id lease.RowID, view *algorithm.View, cost int64, wait time.Duration, sequence, believed int64) {
-	if b == nil || wait <= 0 || wait == ratelimit.Never {
+	if b == nil || view.Limit.Algorithm == ratelimit.InFlight || wait <= 0 || wait == ratelimit.Never {
 		return
 	}
 	now := b.clock()

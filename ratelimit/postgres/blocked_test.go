@@ -163,7 +163,7 @@ func TestRefundsUnblock(t *testing.T) {
 func TestBlockedUntilRetryAfter(t *testing.T) {
 	s := newSite(t)
 	store := s.store(postgres.Options{CleanupProbability: -1})
-	for _, a := range ratelimit.Algorithms() {
+	for _, a := range conformance.Algorithms() {
 		l := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 4, Window: 100 * time.Millisecond}
 		h := ratelimit.Hit{Limit: l, Key: "k", Cost: 4}
 		takeOne(t, store, h)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -28,6 +29,7 @@ type cleaner struct {
 	texts       *statements
 	probability float64
 	report      func(error)
+	slots       *int32 // 1 if the process has limits InFlight; atomic
 
 	mu      sync.Mutex
 	running bool // guarded by mu
@@ -46,7 +48,7 @@ func (c *cleaner) after(p *plan) {
 	for _, stage := range p.stages {
 		for _, g := range stage {
 			if g.kind == take {
-				due = append(due, g.cleanup(c.texts)...)
+				due = append(due, c.cleanup(g)...)
 			}
 		}
 	}
@@ -75,13 +77,13 @@ func (c *cleaner) after(p *plan) {
 
 // cleanup returns the statements that delete expired rows of a group's prefixes, as of the
 // time that the group was decided.
-func (g *group) cleanup(texts *statements) []*Statement {
+func (c *cleaner) cleanup(g *group) []*Statement {
 	var all []*Statement
 	seen := map[string]bool{}
 	for _, e := range g.entries {
 		if !seen[e.id.Prefix] && e.view.Now != 0 {
 			seen[e.id.Prefix] = true
-			all = append(all, &Statement{SQL: texts.cleanup[g.durable], Args: []any{[]int64{e.view.Now, 0}, e.id.Prefix}, Unnamed: true})
+			all = append(all, &Statement{SQL: c.texts.cleanup[cleanupKey{g.durable, atomic.LoadInt32(c.slots) == 1}], Args: []any{[]int64{e.view.Now, 0}, e.id.Prefix}, Unnamed: true})
 		}
 	}
 	return all
@@ -111,7 +113,7 @@ func (c *cleaner) sweep(now any) error {
 		return nil
 	}
 	c.prefix = string(statement.Result[4:])
-	return c.deleteExpired([]*Statement{{SQL: c.texts.cleanup[c.durable], Args: []any{now, c.prefix}, Unnamed: true}})
+	return c.deleteExpired([]*Statement{{SQL: c.texts.cleanup[cleanupKey{c.durable, atomic.LoadInt32(c.slots) == 1}], Args: []any{now, c.prefix}, Unnamed: true}})
 }
 
 // run runs one statement.

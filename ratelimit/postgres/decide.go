@@ -59,6 +59,7 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	settled := d.planSettlements(p)
 	asks := d.planReturns(p, requests)
 	addRequests(p, singles)
+	_ = d.enter(p) // its error is that of the hits
 	transactions := d.firstTransactions(several, oneByOne)
 	surplus := p // what is charged for leases: after the transactions, if there are some
 	if len(asks) > 0 && len(transactions) > 0 {
@@ -66,7 +67,19 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	}
 	addAsks(surplus, asks)
 
-	statements := p.write(d.engine.texts, d.settings)
+	var exits []*exit
+	var statements []*Statement
+	if !oneByOne && atomic.LoadInt32(&d.engine.flight.waiting) != 0 {
+		exits = d.planExits()
+		for _, e := range exits {
+			statements = append(statements, e.write(d.engine.texts, d.settings))
+		}
+	}
+	if written := p.write(d.engine.texts, d.settings); statements == nil {
+		statements = written
+	} else {
+		statements = append(statements, written...)
+	}
 	for _, t := range transactions {
 		statements = append(statements, t.write()...)
 	}
@@ -74,6 +87,9 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 		statements = append(statements, surplus.write(d.engine.texts, d.settings)...)
 	}
 	err := d.execute(statements)
+	if exits != nil {
+		d.finishExits(exits, err)
+	}
 	if err == nil {
 		err = d.finishSingles(p, singles)
 	}
@@ -173,7 +189,11 @@ func (d *dispatch) refuseKnown(requests []*request) []*request {
 // finishSingles finishes the requests that are decided by themselves.
 func (d *dispatch) finishSingles(p *plan, requests []*request) error {
 	if d.failed {
-		if err := d.execute(p.divide(d.engine.texts, d.settings)); err != nil {
+		divided := p.divide(d.engine.texts, d.settings)
+		if p.inFlight {
+			_ = d.enter(p)
+		}
+		if err := d.execute(divided); err != nil {
 			return err
 		}
 		d.suspectWaits(p)
@@ -199,6 +219,9 @@ func (d *dispatch) finishSingles(p *plan, requests []*request) error {
 		finishing = append(finishing, c)
 	}
 	d.updateLeases(p)
+	if p.inFlight {
+		d.hold(requests)
+	}
 	d.finishing = finishing
 	// Not before: after a panic, end finishes what is not finished.
 	for _, r := range requests {

@@ -19,8 +19,9 @@ type engine struct {
 	tables  *tables
 	cleaner *cleaner
 	texts   *statements
-	blocked *blocked         // nil if the database is asked about every hit
-	leases  *lease.Set       // nil if there are none
+	blocked *blocked   // nil if the database is asked about every hit
+	leases  *lease.Set // nil if there are none
+	flight  *flight
 	now     func() time.Time // Options.Now
 	counts  *counts
 	locks   locks
@@ -41,6 +42,7 @@ type dispatch struct {
 	lockWait  time.Duration        // the longest wait of a statement for a lock
 	waiting   []*request           // those that have waited for a lock in vain, see locks.go
 	suspects  map[lease.RowID]bool // the rows of which seeLocks is to find out whether they are locked
+	entered   []slots              // those in the statements that execute is about to send
 	failed    bool                 // a statement of the last execute has failed
 	stats     Stats                // what the batch adds to the counts
 	finishing []*batch.Call        // memory for finishSingles
@@ -68,6 +70,7 @@ func newDispatch(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.
 		d.settings[0] = e.now().UnixMicro()
 	}
 	d.failed = false
+	d.entered = d.entered[:0]
 	d.waiting = nil
 	d.suspects = nil
 	for len(d.memory) < len(calls) {
@@ -87,6 +90,12 @@ func (d *dispatch) execute(statements []*Statement) error {
 	d.stats.Statements += int64(len(statements))
 	var err error
 	d.failed, err = d.engine.server.run(d.ctx, statements)
+	if len(d.entered) > 0 {
+		if err != nil {
+			d.engine.flight.leaveUnsure(d.entered)
+		}
+		d.entered = d.entered[:0]
+	}
 	if err != nil || !d.failed {
 		return err
 	}

@@ -36,6 +36,8 @@ type entry struct {
 	ask   *lease.Ask
 	claim int64
 
+	first int64 // of a take on a limit InFlight: the first slot
+
 	// The refund entry before this look; later refunds of the row are added to it.
 	refund *entry
 

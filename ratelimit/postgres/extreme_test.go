@@ -17,7 +17,7 @@ import (
 func TestExtremeLimits(t *testing.T) {
 	b := newBench(t)
 	var limits []*ratelimit.Limit
-	for _, a := range ratelimit.Algorithms() {
+	for _, a := range conformance.Algorithms() {
 		for _, events := range []int64{1, 2, 1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents} {
 			for _, window := range []time.Duration{ratelimit.MinWindow, ratelimit.MinWindow + time.Microsecond, time.Second, ratelimit.MaxWindow} {
 				for _, burst := range []int64{0, 1, 1000, ratelimit.MaxEvents} {

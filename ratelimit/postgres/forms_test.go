@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -116,7 +117,7 @@ func TestFrequentHitsArePlannedAsAllAre(t *testing.T) {
 // TestResultsAreReadInTwoWays: all columns by one call, and one after the other.
 func TestResultsAreReadInTwoWays(t *testing.T) {
 	r := rand.New(rand.NewSource(1))
-	for _, a := range ratelimit.Algorithms() {
+	for _, a := range conformance.Algorithms() {
 		l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 10, Window: time.Minute}
 		if a == ratelimit.SlidingLog {
 			continue // its rows are arrays, which are read in one way

@@ -13,6 +13,7 @@ type group struct {
 	entries   []*entry
 	statement Statement
 	before    Statement // of a look: indexSQL
+	failure   error     // why the statement cannot be sent, or nil
 
 	// Memory for results, see result.go.
 	cells []algorithm.Cell
@@ -27,6 +28,7 @@ type group struct {
 	claims                      []int64  // of refunds
 	units, timeZones            []string // on the calendar
 	anchors                     []int64
+	firsts                      []int64 // of slots
 
 	sorted []*entry // memory for entries
 }
@@ -37,16 +39,21 @@ func newGroup() *group { return &group{} }
 func (g *group) begin(key statementKey) {
 	g.statementKey = key
 	g.entries = g.entries[:0]
+	g.failure = nil
 }
 
 // write fills in the statement. settings are its first parameter, see clockSQL.
 func (g *group) write(texts *statements, settings []int64) {
+	if g.failure != nil {
+		g.statement = Statement{Err: g.failure, Result: g.statement.Result}
+		return
+	}
 	entries := g.entries
 	keys := g.keys[:0]
 	n := g.n[:0]
 	l := entries[0].view.Limit
 	cost := entries[0].cost
-	alike := g.kind == take
+	alike := g.kind == take && !hasSlots(g.definition)
 	for _, e := range entries {
 		keys = append(keys, e.id.Key)
 		if e.view.Limit != l || e.cost != cost {
@@ -86,6 +93,9 @@ func (g *group) write(texts *statements, settings []int64) {
 
 // appendTo appends what runs to the statements of a pipeline.
 func (g *group) appendTo(statements []*Statement) []*Statement {
+	if g.failure != nil {
+		return statements
+	}
 	if g.kind == look {
 		statements = append(statements, &g.before)
 	}
@@ -120,6 +130,7 @@ func appendArrays(g *group, args []any) []any {
 	g.units = g.units[:0]
 	g.timeZones = g.timeZones[:0]
 	g.anchors = g.anchors[:0]
+	g.firsts = g.firsts[:0]
 	for _, e := range g.entries {
 		l := e.view.Limit
 		g.prefixes = append(g.prefixes, l.Prefix)
@@ -131,6 +142,7 @@ func appendArrays(g *group, args []any) []any {
 		g.units = append(g.units, calendarUnits[l.Calendar])
 		g.timeZones = append(g.timeZones, timeZoneOf(l))
 		g.anchors = append(g.anchors, l.Anchor)
+		g.firsts = append(g.firsts, e.first)
 	}
 	args = append(args, g.prefixes, g.keys)
 	switch g.kind {
@@ -148,6 +160,8 @@ func appendArrays(g *group, args []any) []any {
 				args = append(args, g.timeZones)
 			case algorithm.AnchorParameter:
 				args = append(args, g.anchors)
+			case algorithm.SlotParameter:
+				args = append(args, g.firsts)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -53,7 +54,7 @@ var hotPath = []struct {
 	}},
 	{"looks, of each definition", 0, func(testing.TB) func() {
 		var views [][]*algorithm.View
-		for _, a := range ratelimit.Algorithms() {
+		for _, a := range conformance.Algorithms() {
 			l := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 1000, Window: time.Minute}
 			views = append(views, []*algorithm.View{{Limit: l, Now: 1_700_000_000_000_000, Row: algorithm.Row{
 				Count: 3, PrevCount: 4, Start: 1_700_000_000_000_000 - 1, Tokens: 3, HasTokens: true, Refill: 1_700_000_000_000_000,

@@ -204,7 +204,7 @@ func compare(t failer, what string, now int64, h ratelimit.Hit, c *batch.Call, w
 
 // drawLimit draws a limit of any kind, in either table.
 func drawLimit(t *rapid.T, prefix string) *ratelimit.Limit {
-	l := conformance.DrawLimit(t, rapid.SampledFrom(algorithm.All()).Draw(t, "definition").Name, prefix)
+	l := conformance.DrawLimit(t, rapid.SampledFrom(conformance.Definitions()).Draw(t, "definition").Name, prefix)
 	l.Durable = rapid.Bool().Draw(t, "durable")
 	l.SynchronousCommit = l.Durable && rapid.IntRange(0, 3).Draw(t, "synchronous") == 0
 	return l

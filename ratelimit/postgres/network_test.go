@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -43,7 +44,7 @@ func TestEveryRequestIsDecidedOverAWideNetwork(t *testing.T) {
 				if err := take(longTime, limit(ratelimit.SlidingWindow, "first", 1)); err != nil {
 					t.Fatal(err) // connects, and creates the tables
 				}
-				for _, a := range ratelimit.Algorithms() {
+				for _, a := range conformance.Algorithms() {
 					zones := []*ratelimit.Limit{limit(a, "a", 100), limit(a, "b", 100), limit(a, "c", 3)}
 					requests := 4 // the last one is refused
 					if roundTrip > 50*time.Millisecond {

@@ -27,6 +27,7 @@ type plan struct {
 	sync         bool
 
 	leases   bool // something is charged for leases, or given back
+	inFlight bool // limits InFlight are charged
 	oneByOne bool // each entry has a statement of its own
 
 	entries     []*entry // those in use, then those that are free
@@ -66,6 +67,7 @@ func (p *plan) free() {
 	p.allOrNothing = false
 	p.sync = false
 	p.leases = false
+	p.inFlight = false
 	p.oneByOne = false
 	for l := range p.recent {
 		delete(p.recent, l)

@@ -85,7 +85,7 @@ ON CONFLICT (prefix, key) DO UPDATE SET `
 const refundSQL = blankSQL + `{adjust} WHERE {adjust_where}`
 
 // resetSQL makes rows blank: their quotas are full again.
-const resetSQL = blankSQL + `(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) = (0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at)`
+const resetSQL = blankSQL + `(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) = (0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at){reset}`
 
 // refundValues are what algorithms can use in refundSQL.
 var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]", "{quota}", "($5::bigint[])[excluded.slot]",
@@ -95,10 +95,11 @@ var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]"
 // cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. A
 // decision in flight may have read the clock a while ago, and the clock may be set back: the
 // minute keeps the rows that still mean something then. The statement skips rows that a
-// decision has locked, and never waits. Its order is that of the index for cleanups, and indexSQL
+// decision has locked, and never waits. A row with slots of requests in flight stays: with any slots
+// in a process that has no limits InFlight, which need not be allowed to read the table of processes. Its order is that of the index for cleanups, and indexSQL
 // runs before it.
 const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute'
+	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute' AND {no_slots}
 	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
 SELECT count(*) FROM deleted`
 
@@ -135,12 +136,16 @@ type statementKey struct {
 // statements holds the text of each statement that a store runs. It does not change.
 type statements struct {
 	texts   map[statementKey]string
-	cleanup map[bool]string // by durable
+	cleanup map[cleanupKey]string
+	exit    map[bool]string // by durable
 }
+
+// cleanupKey is what the text of a cleanup depends on: the table, and whether the process has slots.
+type cleanupKey struct{ durable, slots bool }
 
 // newStatements writes all texts.
 func newStatements() *statements {
-	s := &statements{texts: map[statementKey]string{}, cleanup: map[bool]string{}}
+	s := &statements{texts: map[statementKey]string{}, cleanup: map[cleanupKey]string{}, exit: map[bool]string{}}
 	for _, d := range algorithm.All() {
 		for _, durable := range []bool{false, true} {
 			for _, sync := range []bool{false, true} {
@@ -155,7 +160,10 @@ func newStatements() *statements {
 		}
 	}
 	for _, durable := range []bool{false, true} {
-		s.cleanup[durable] = strings.NewReplacer("{table}", tableName(durable), "{settings}", commitSQL(durable, false)).Replace(cleanupSQL)
+		for slots, none := range map[bool]string{false: "coalesce(slots, '{}') = '{}'", true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"} {
+			s.cleanup[cleanupKey{durable, slots}] = strings.NewReplacer("{table}", tableName(durable), "{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL)
+		}
+		s.exit[durable] = strings.NewReplacer("{table}", tableName(durable), "{settings}", commitSQL(durable, false)+lockSQL).Replace(exitSQL)
 	}
 	return s
 }
@@ -198,6 +206,9 @@ func (s *statements) add(template string, key statementKey) {
 	if step.Returned != "" {
 		returned = step.Returned
 	}
+	if key.kind == look && step.Looked != "" {
+		returned = step.Looked
+	}
 	if step.ReadExpires {
 		returned += ", expires_at"
 	}
@@ -206,7 +217,7 @@ func (s *statements) add(template string, key statementKey) {
 		settings = commitSQL(key.durable, key.sync) + lockSQL
 	}
 	s.texts[key] = strings.NewReplacer("{table}", tableName(key.durable), "{columns}", step.Columns, "{returned}", returned,
-		"{settings}", settings, "{adjust}", refundValues.Replace(step.Adjust), "{adjust_where}", refundValues.Replace(step.AdjustWhere)).Replace(template)
+		"{settings}", settings, "{reset}", step.Reset, "{adjust}", refundValues.Replace(step.Adjust), "{adjust_where}", refundValues.Replace(step.AdjustWhere)).Replace(template)
 }
 
 // commitSQL turns the wait for the disk off where it is not wanted. An unlogged table has

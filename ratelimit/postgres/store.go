@@ -131,6 +131,8 @@ func New(db DB, options Options) (*Store, error) {
 	s.leasing = s.newQueue(leaseTimeout)
 	e.settles.send = func() { sendSettlements(s) }
 	e.leases = newLeases(s, o)
+	e.flight = newFlight(server, s.leasing, o.report)
+	e.cleaner.slots = &e.flight.used
 	if o.Node != nil {
 		s.registered = newRegistration(s, *o.Node)
 	}
@@ -222,6 +224,11 @@ func askUntil(s *Store, ctx context.Context, q *batch.Queue, c *batch.Call, deci
 	}
 	// ctx has ended the wait, or tried to. The call may still be in a batch, so it is
 	// not used again.
+	if c.Err != nil {
+		for i := range c.Hits {
+			c.Hits[i].Slot.Release()
+		}
+	}
 	if c.Err == nil {
 		copy(decisions, c.Decisions)
 	}
@@ -237,6 +244,7 @@ func (s *Store) answer(c *batch.Call, decisions []ratelimit.Decision) error {
 	}
 	for i := range c.Hits {
 		c.Hits[i].Key = ""
+		c.Hits[i].Slot = nil
 	}
 	s.idle.Put(c)
 	return err
@@ -310,6 +318,7 @@ func (s *Store) Close() {
 	}
 	endLeases(s)
 	endSettlements(s)
+	endFlight(s)
 	s.close()
 	if s.registered != nil {
 		s.registered.end()

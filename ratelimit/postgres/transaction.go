@@ -45,6 +45,7 @@ type transaction struct {
 	sent     int64      // the lease clock, read before the last round trip
 	plan     *plan
 	check    Statement // the last statement of takes
+	err      error     // why the statements were not sent, or nil
 	oneByOne bool      // each entry has a statement of its own, so that its failure tells the locked row
 }
 
@@ -111,6 +112,9 @@ func (t *transaction) write() []*Statement {
 	}
 	for _, stage := range p.stages {
 		sortGroups(stage)
+	}
+	if t.err = t.of.enter(p); t.err != nil {
+		return nil
 	}
 	statements := p.write(t.of.engine.texts, t.of.settings)
 	for _, s := range statements {
@@ -179,6 +183,9 @@ func (t *transaction) finish() []*transaction {
 	p := t.plan
 	t.plan = nil
 	defer p.free()
+	if t.err != nil {
+		return t.divide(t.err)
+	}
 	p.read()
 	if err := t.failed(p); err != nil {
 		if d.suspectWaits(p) {
@@ -191,6 +198,9 @@ func (t *transaction) finish() []*transaction {
 		d.updateLeases(p)
 		if rand.Float64() < d.engine.cleaner.probability {
 			d.engine.cleaner.after(p)
+		}
+		if p.inFlight {
+			d.hold(t.requests)
 		}
 		return t.committed()
 	}

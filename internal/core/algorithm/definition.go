@@ -53,8 +53,8 @@ var definitions [calendarWindow + 1]*Definition
 
 // The definitions that have no ratelimit.Algorithm of their own.
 const (
-	evenBucket     = ratelimit.GCRA + 1 // a TokenBucket that is refilled evenly
-	calendarWindow = ratelimit.GCRA + 2 // a FixedWindow on the calendar
+	evenBucket     = ratelimit.InFlight + 1 // a TokenBucket that is refilled evenly
+	calendarWindow = ratelimit.InFlight + 2 // a FixedWindow on the calendar
 )
 
 // define sets the definition of an algorithm, or one of those above. The init functions run before

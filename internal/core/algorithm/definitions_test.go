@@ -185,7 +185,7 @@ func TestExtremes(t *testing.T) {
 
 // extremes are the limits at the bounds of what is valid, for each algorithm.
 func extremes() (valid []*ratelimit.Limit, invalid int) {
-	for _, a := range ratelimit.Algorithms() {
+	for _, a := range conformance.Algorithms() {
 		for _, events := range []int64{1, 2, 1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents} {
 			for _, window := range []time.Duration{ratelimit.MinWindow, ratelimit.MinWindow + time.Microsecond, time.Second, ratelimit.MaxWindow} {
 				for _, burst := range []int64{0, 1, 1000, ratelimit.MaxEvents} {

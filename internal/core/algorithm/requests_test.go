@@ -17,7 +17,7 @@ import (
 func drawLimits(t *rapid.T) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for n := rapid.IntRange(2, 4).Draw(t, "limits"); n > 0; n-- {
-		d := rapid.SampledFrom(algorithm.All()).Draw(t, "definition")
+		d := rapid.SampledFrom(conformance.Definitions()).Draw(t, "definition")
 		l := conformance.DrawLimit(t, d.Name, fmt.Sprint("p", n))
 		l.Events, l.Burst = min(l.Events, 12), min(l.Burst, 12)
 		limits = append(limits, l)

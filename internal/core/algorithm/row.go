@@ -12,13 +12,17 @@ type Row struct {
 	Refill    int64   // last_refill; 0 is NULL
 	Remainder int64   // see GCRA
 	Hits      []int64 // times, oldest first
+	Slots     int64   // see InFlight
 	Expires   int64   // expires_at: from then on the row means the same as no row
 }
 
 // Blank reports whether the row means the same as no row at any time.
 func (r *Row) Blank() bool {
-	return r.Start == 0 && !r.HasTokens && r.Refill == 0 && len(r.Hits) == 0
+	return r.Start == 0 && !r.HasTokens && r.Refill == 0 && len(r.Hits) == 0 && r.Slots == 0
 }
+
+// Expired reports whether the row can be deleted.
+func (r *Row) Expired(now int64) bool { return r.Expires <= now && r.Slots == 0 }
 
 // View is a row at a time, as a limit sees it.
 type View struct {

@@ -15,6 +15,9 @@ type SQL struct {
 	Columns  string
 	Returned string
 
+	// Looked is what a look returns instead; "" is the same.
+	Looked string
+
 	// ReadExpires adds expires_at to what a statement returns.
 	ReadExpires bool
 
@@ -37,6 +40,9 @@ type SQL struct {
 	// it is not reached, because the server prepares all operators of a statement each
 	// time.
 	Step string
+
+	// Reset are further assignments of a reset.
+	Reset string
 
 	// Adjust are assignments that give cost back to the row r, or charge it, if AdjustWhere is
 	// true. Both can use r, the parameters as in Step, always {events} among them, {claimed} (when the
@@ -72,6 +78,7 @@ var (
 	UnitParameter     = Parameter{"unit", "text"}
 	TimeZoneParameter = Parameter{"zone", "text"}
 	AnchorParameter   = Parameter{"anchor", "bigint"}
+	SlotParameter     = Parameter{"first", "bigint"} // of each entry: the first slot that it takes
 )
 
 // Cell is a column of a result that is a number or a time. Its layout is that of a column

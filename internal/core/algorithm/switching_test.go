@@ -15,7 +15,7 @@ import (
 // definitions are the names of all ways to count.
 func definitions() []string {
 	var names []string
-	for _, d := range algorithm.All() {
+	for _, d := range conformance.Definitions() {
 		names = append(names, d.Name)
 	}
 	return names

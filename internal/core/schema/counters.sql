@@ -2,7 +2,7 @@
 -- and keep their rows.
 --
 -- The columns are those of the npm library, then two for the algorithms that the library lacks
--- (hits for sliding_log, remainder for gcra), and two that a statement needs while it runs (slot,
+-- (hits for sliding_log, remainder for gcra), one for requests in flight (slots), and two that a statement needs while it runs (slot,
 -- the place of the row's entry in the statement's parameters, and granted, how many hits were
 -- admitted). slot and granted mean nothing between statements.
 
@@ -19,6 +19,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	remainder    BIGINT,
 	slot         INT,
 	granted      BIGINT,
+	slots        BIGINT[],
 	PRIMARY KEY (prefix, key)
 );
 CREATE TABLE IF NOT EXISTS rate_limit_durable (
@@ -34,14 +35,26 @@ CREATE TABLE IF NOT EXISTS rate_limit_durable (
 	remainder    BIGINT,
 	slot         INT,
 	granted      BIGINT,
+	slots        BIGINT[],
 	PRIMARY KEY (prefix, key)
 );
 
 -- The columns that a table of the npm library lacks. fillfactor leaves room on each page for the row's
 -- next version, so that an update touches no index.
 ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
-	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
-	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
+
+-- The processes whose requests hold slots.
+CREATE TABLE IF NOT EXISTS rate_limit_processes (
+	process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY,
+	seen    timestamptz NOT NULL
+);
+COMMENT ON COLUMN rate_limit_ephemeral.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
+COMMENT ON COLUMN rate_limit_durable.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
+COMMENT ON TABLE rate_limit_processes IS 'The processes with requests in flight that are limited. A process renews its row every 3 seconds.';
+COMMENT ON COLUMN rate_limit_processes.process IS 'About the second of its start, since 2000. A process that was stopped for too long takes another row.';
+COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its slots are free 10 seconds after that.';

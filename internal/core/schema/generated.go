@@ -8,7 +8,7 @@ const counters = `
 -- and keep their rows.
 --
 -- The columns are those of the npm library, then two for the algorithms that the library lacks
--- (hits for sliding_log, remainder for gcra), and two that a statement needs while it runs (slot,
+-- (hits for sliding_log, remainder for gcra), one for requests in flight (slots), and two that a statement needs while it runs (slot,
 -- the place of the row's entry in the statement's parameters, and granted, how many hits were
 -- admitted). slot and granted mean nothing between statements.
 
@@ -25,6 +25,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	remainder    BIGINT,
 	slot         INT,
 	granted      BIGINT,
+	slots        BIGINT[],
 	PRIMARY KEY (prefix, key)
 );
 CREATE TABLE IF NOT EXISTS rate_limit_durable (
@@ -40,17 +41,29 @@ CREATE TABLE IF NOT EXISTS rate_limit_durable (
 	remainder    BIGINT,
 	slot         INT,
 	granted      BIGINT,
+	slots        BIGINT[],
 	PRIMARY KEY (prefix, key)
 );
 
 -- The columns that a table of the npm library lacks. fillfactor leaves room on each page for the row's
 -- next version, so that an update touches no index.
 ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
-	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
-	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, SET (fillfactor = 70);
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
+
+-- The processes whose requests hold slots.
+CREATE TABLE IF NOT EXISTS rate_limit_processes (
+	process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY,
+	seen    timestamptz NOT NULL
+);
+COMMENT ON COLUMN rate_limit_ephemeral.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
+COMMENT ON COLUMN rate_limit_durable.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
+COMMENT ON TABLE rate_limit_processes IS 'The processes with requests in flight that are limited. A process renews its row every 3 seconds.';
+COMMENT ON COLUMN rate_limit_processes.process IS 'About the second of its start, since 2000. A process that was stopped for too long takes another row.';
+COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its slots are free 10 seconds after that.';
 `
 
 // historyEnd is history_end.sql.
@@ -1003,6 +1016,7 @@ CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interva
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE
 	WHEN algorithm = 'sliding_log' AND events > 1000 THEN 'override_of_sliding_log_must_have_at_most_1000_events'
+	WHEN algorithm = 'in_flight' AND events > 1000 THEN 'override_of_in_flight_must_have_at_most_1000_events'
 	WHEN algorithm NOT IN ('token_bucket', 'gcra') AND burst IS NOT NULL THEN 'override_with_burst_must_be_of_token_bucket_or_gcra'
 	WHEN algorithm = 'gcra' AND greatest(coalesce(burst, own_burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) > 4611686018427387904
 		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us'
@@ -1434,7 +1448,7 @@ DECLARE
 	older regprocedure;
 BEGIN
 	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND (p.proname = 'rate_limit_rule' AND NOT 'settle' = ANY (p.proargnames) OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
+		AND (p.proname = 'rate_limit_rule' AND NOT p.proargnames @> '{settle,in_flight}' OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
 	LOOP
 		BEGIN
 			EXECUTE format('DROP FUNCTION %s', older);
@@ -1452,7 +1466,7 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
 	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL,
-	without_header text DEFAULT NULL, settle text DEFAULT NULL
+	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1489,21 +1503,21 @@ BEGIN
 			without_header = coalesce(rate_limit_rule.without_header, r.without_header), settle = coalesce(rate_limit_rule.settle, r.settle)
 		WHERE r.name = rate_limit_rule.name;
 	END IF;
-	-- The limits that exist take what is said of all of them. A month stays a fixed window.
+	-- The limits that exist take what is said of all of them. A month stays a fixed window, and in_flight what it is.
 	UPDATE rate_limit_rule_limits l SET
-		algorithm = CASE WHEN l.calendar IS NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
-		burst = CASE WHEN l.calendar IS NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
-		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = coalesce(rate_limit_rule.on_exceed, l.on_exceed)
+		algorithm = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
+		burst = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
+		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed ELSE coalesce(rate_limit_rule.on_exceed, l.on_exceed) END
 	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
 	-- A limit that is new beside others is of their algorithm, unless it is said.
-	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.calendar IS NULL HAVING count(DISTINCT l.algorithm) = 1;
+	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
 	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed)
-		SELECT rate_limit_rule.name, new.name, CASE WHEN new.calendar IS NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') ELSE 'fixed_window' END,
-			new.events, new.per, new.calendar, CASE WHEN new.calendar IS NULL THEN rate_limit_rule.burst END,
-			coalesce(rate_limit_rule.durable, false), coalesce(rate_limit_rule.on_exceed, 'refuse')
+		SELECT rate_limit_rule.name, new.name, CASE WHEN new.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') WHEN new.calendar IS NULL THEN 'in_flight' ELSE 'fixed_window' END,
+			new.events, new.per, new.calendar, CASE WHEN new.per IS NOT NULL THEN rate_limit_rule.burst END,
+			coalesce(rate_limit_rule.durable, false), CASE WHEN new.name = 'in_flight' THEN 'refuse' ELSE coalesce(rate_limit_rule.on_exceed, 'refuse') END
 		FROM (VALUES ('per_second', rate_limit_rule.per_second, interval '1 s', NULL), ('per_minute', rate_limit_rule.per_minute, '1 min', NULL),
 			('per_hour', rate_limit_rule.per_hour, '1 h', NULL), ('per_day', rate_limit_rule.per_day, '24 h', NULL),
-			('per_month', rate_limit_rule.per_month, NULL, 'month')) AS new(name, events, per, calendar)
+			('per_month', rate_limit_rule.per_month, NULL, 'month'), ('in_flight', rate_limit_rule.in_flight, NULL, NULL)) AS new(name, events, per, calendar)
 		WHERE new.events IS NOT NULL
 	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
 	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
@@ -1627,10 +1641,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	on_exceed text NOT NULL DEFAULT 'refuse',
 	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name),
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
-	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra')),
+	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
 	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
 	CONSTRAINT events_of_sliding_log_must_be_at_most_1000 CHECK (algorithm <> 'sliding_log' OR events <= 1000),
-	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = 1),
+	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
 	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
 		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms' AND interval '36525 days'),
 	CONSTRAINT calendar_must_be_day_or_week_or_month_or_year CHECK (calendar IN ('day', 'week', 'month', 'year')),
@@ -1647,12 +1661,21 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
 	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
 );
+-- Older tables know no requests in flight.
+DO $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rule_limits'::regclass AND conname = 'events_of_in_flight_must_be_at_most_1000') THEN
+		ALTER TABLE rate_limit_rule_limits DROP CONSTRAINT algorithm_must_be_one_that_the_documentation_names, DROP CONSTRAINT exactly_one_of_per_and_calendar_must_be_given,
+			ADD CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
+			ADD CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
+			ADD CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000);
+	END IF;
+END $$;
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the counter of the rule, a slash and this name.';
-COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log or gcra.';
-COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. 0: nothing. NULL: the limit holds only where an override has an amount.';
-COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours.';
+COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
+COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. 0: nothing. NULL: the limit holds only where an override has an amount.';
+COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours. in_flight has none.';
 COMMENT ON COLUMN rate_limit_rule_limits.calendar IS
 	'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.';
 COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.';
@@ -1813,7 +1836,7 @@ BEGIN
 	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
 	SELECT r.action INTO effect FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
 	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
-		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month: missing: a rule that limits must have one or more of them'
+		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month, in_flight: missing: a rule that limits must have one or more of them'
 			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Rows of rate_limit_rule_limits can have any other time.';
 	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
@@ -1927,7 +1950,7 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 				ELSE floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span) * a.events END))
 			WHEN 'gcra' THEN CASE WHEN a.tokens IS NULL THEN ceil(greatest(0, extract(epoch FROM a.last_refill - now())::float8) * a.events / a.span) END
 			END::float8 AS used
-		FROM amounts a
+		FROM amounts a WHERE a.algorithm <> 'in_flight' -- its rows do not say which of their slots count
 	)
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used::bigint AS used, u.quota, (100 * u.used / greatest(u.quota, 1))::numeric(20, 1) AS percent,
 		u.resets_at

@@ -207,7 +207,7 @@ func TestALimitAloneMakesNoPolicy(t *testing.T) {
 	}
 	takes(t, store)
 	store.Close()
-	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause")
+	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause rate_limit_processes")
 	s.want(`SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`, "0")
 }
 
@@ -235,7 +235,7 @@ func TestOldServer(t *testing.T) {
 	if err := policy.Migrate(context.Background(), db); err == nil || !strings.Contains(err.Error(), "need Postgres 15 or newer, and the server is 14") {
 		t.Errorf("MigratePolicy: %v", err)
 	}
-	s.want(`SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause")
+	s.want(`SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause rate_limit_processes")
 }
 
 // A role that may not create the tables of the policy counts all the same.

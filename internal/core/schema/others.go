@@ -3,7 +3,7 @@ package schema
 // The parts refuse tables of other programs that have a name of ours. CREATE TABLE IF NOT EXISTS
 // would take them for ours. A column of each table distinguishes them.
 const (
-	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix')`
+	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'), ('rate_limit_processes', 'process')`
 	policyMarks  = `('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'), ('rate_limit_api_keys', 'digest'), ('rate_limit_rules', 'count_by'),
 	('rate_limit_rule_limits', 'on_exceed'), ('rate_limit_overrides', 'limit_name'), ('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid')`
 	nodeMarks    = `('rate_limit_nodes', 'applied_seq'), ('rate_limit_pause', 'paused_at')`

@@ -8,6 +8,7 @@ CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interva
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE
 	WHEN algorithm = 'sliding_log' AND events > 1000 THEN 'override_of_sliding_log_must_have_at_most_1000_events'
+	WHEN algorithm = 'in_flight' AND events > 1000 THEN 'override_of_in_flight_must_have_at_most_1000_events'
 	WHEN algorithm NOT IN ('token_bucket', 'gcra') AND burst IS NOT NULL THEN 'override_with_burst_must_be_of_token_bucket_or_gcra'
 	WHEN algorithm = 'gcra' AND greatest(coalesce(burst, own_burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) > 4611686018427387904
 		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us'

@@ -12,7 +12,7 @@ DECLARE
 	older regprocedure;
 BEGIN
 	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND (p.proname = 'rate_limit_rule' AND NOT 'settle' = ANY (p.proargnames) OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
+		AND (p.proname = 'rate_limit_rule' AND NOT p.proargnames @> '{settle,in_flight}' OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
 	LOOP
 		BEGIN
 			EXECUTE format('DROP FUNCTION %s', older);
@@ -30,7 +30,7 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
 	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL,
-	without_header text DEFAULT NULL, settle text DEFAULT NULL
+	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -67,21 +67,21 @@ BEGIN
 			without_header = coalesce(rate_limit_rule.without_header, r.without_header), settle = coalesce(rate_limit_rule.settle, r.settle)
 		WHERE r.name = rate_limit_rule.name;
 	END IF;
-	-- The limits that exist take what is said of all of them. A month stays a fixed window.
+	-- The limits that exist take what is said of all of them. A month stays a fixed window, and in_flight what it is.
 	UPDATE rate_limit_rule_limits l SET
-		algorithm = CASE WHEN l.calendar IS NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
-		burst = CASE WHEN l.calendar IS NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
-		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = coalesce(rate_limit_rule.on_exceed, l.on_exceed)
+		algorithm = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
+		burst = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
+		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed ELSE coalesce(rate_limit_rule.on_exceed, l.on_exceed) END
 	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
 	-- A limit that is new beside others is of their algorithm, unless it is said.
-	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.calendar IS NULL HAVING count(DISTINCT l.algorithm) = 1;
+	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
 	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed)
-		SELECT rate_limit_rule.name, new.name, CASE WHEN new.calendar IS NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') ELSE 'fixed_window' END,
-			new.events, new.per, new.calendar, CASE WHEN new.calendar IS NULL THEN rate_limit_rule.burst END,
-			coalesce(rate_limit_rule.durable, false), coalesce(rate_limit_rule.on_exceed, 'refuse')
+		SELECT rate_limit_rule.name, new.name, CASE WHEN new.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') WHEN new.calendar IS NULL THEN 'in_flight' ELSE 'fixed_window' END,
+			new.events, new.per, new.calendar, CASE WHEN new.per IS NOT NULL THEN rate_limit_rule.burst END,
+			coalesce(rate_limit_rule.durable, false), CASE WHEN new.name = 'in_flight' THEN 'refuse' ELSE coalesce(rate_limit_rule.on_exceed, 'refuse') END
 		FROM (VALUES ('per_second', rate_limit_rule.per_second, interval '1 s', NULL), ('per_minute', rate_limit_rule.per_minute, '1 min', NULL),
 			('per_hour', rate_limit_rule.per_hour, '1 h', NULL), ('per_day', rate_limit_rule.per_day, '24 h', NULL),
-			('per_month', rate_limit_rule.per_month, NULL, 'month')) AS new(name, events, per, calendar)
+			('per_month', rate_limit_rule.per_month, NULL, 'month'), ('in_flight', rate_limit_rule.in_flight, NULL, NULL)) AS new(name, events, per, calendar)
 		WHERE new.events IS NOT NULL
 	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
 	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction

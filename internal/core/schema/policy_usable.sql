@@ -44,7 +44,7 @@ BEGIN
 	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
 	SELECT r.action INTO effect FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
 	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
-		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month: missing: a rule that limits must have one or more of them'
+		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month, in_flight: missing: a rule that limits must have one or more of them'
 			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Rows of rate_limit_rule_limits can have any other time.';
 	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)

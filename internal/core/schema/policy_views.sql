@@ -71,7 +71,7 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 				ELSE floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span) * a.events END))
 			WHEN 'gcra' THEN CASE WHEN a.tokens IS NULL THEN ceil(greatest(0, extract(epoch FROM a.last_refill - now())::float8) * a.events / a.span) END
 			END::float8 AS used
-		FROM amounts a
+		FROM amounts a WHERE a.algorithm <> 'in_flight' -- its rows do not say which of their slots count
 	)
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used::bigint AS used, u.quota, (100 * u.used / greatest(u.quota, 1))::numeric(20, 1) AS percent,
 		u.resets_at

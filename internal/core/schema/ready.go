@@ -35,10 +35,11 @@ const PolicyWhole = `(SELECT count(*) >= 28 FROM pg_catalog.pg_trigger g
 // The tables and their keys come from one snapshot. to_regclass would find tables that another
 // process made after the snapshot, whose keys the query does not see.
 const Ready = `SELECT (SELECT bool_and(coalesce(
-	(SELECT count(*) = 12 FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND NOT a.attisdropped
+	(SELECT count(*) = 13 FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND NOT a.attisdropped
 		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill', 'expires_at',
-			'hits', 'remainder', 'slot', 'granted'))
+			'hits', 'remainder', 'slot', 'granted', 'slots'))
 	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
+	* (to_regclass('rate_limit_processes') IS NOT NULL)::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,
 current_setting('server_version_num')::int,

@@ -17,7 +17,7 @@ type ExplainedLimit struct {
 	// Key is what is counted, as in the counters.
 	Key       string `json:"key"`
 	Algorithm string `json:"algorithm"`
-	// Seconds is the window; nil for one on the calendar.
+	// Seconds is the window; nil for one on the calendar, and for in_flight.
 	Seconds  *float64 `json:"seconds"`
 	Calendar *string  `json:"calendar"`
 	// Quota is the amount, and nil for unlimited. AmountFrom is where it comes from: rule,
@@ -104,7 +104,7 @@ func limitOf(hit *ratelimit.Hit, mark *policy.Mark) ExplainedLimit {
 	if mark.Settle != nil {
 		l.Settle = mark.Settle.Text
 	}
-	if hit.Limit.Calendar == ratelimit.NoCalendar {
+	if hit.Limit.Window > 0 {
 		seconds := hit.Limit.Window.Seconds()
 		l.Seconds = &seconds
 	} else {

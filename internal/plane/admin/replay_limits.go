@@ -104,6 +104,9 @@ func (l *replayLimits) read(ctx context.Context, d *Database, rule string, perso
 	}
 	for _, limit := range all {
 		if limit.Rule == rule {
+			if limit.Algorithm == ratelimit.InFlight.String() {
+				return &ratelimit.FieldError{Field: "rule", Value: rule, Want: "without a limit of requests in flight: the audit log does not have when requests ended"}
+			}
 			l.listed = append(l.listed, limit)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
@@ -91,7 +92,7 @@ type drawn struct {
 var drawnWindows = []time.Duration{time.Second, 7 * time.Second, time.Minute, time.Hour}
 
 func drawRule(t *rapid.T, label string) drawn {
-	d := drawn{algorithm: rapid.SampledFrom(ratelimit.Algorithms()).Draw(t, label+" algorithm"), cost: rapid.Int64Range(1, 3).Draw(t, label+" cost")}
+	d := drawn{algorithm: rapid.SampledFrom(conformance.Algorithms()).Draw(t, label+" algorithm"), cost: rapid.Int64Range(1, 3).Draw(t, label+" cost")}
 	for i := range rapid.IntRange(1, 2).Draw(t, label+" limits") {
 		d.events = append(d.events, rapid.Int64Range(1, 12).Draw(t, fmt.Sprint(label, " events ", i)))
 		d.windows = append(d.windows, rapid.SampledFrom(drawnWindows).Draw(t, fmt.Sprint(label, " window ", i)))

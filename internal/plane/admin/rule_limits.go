@@ -25,7 +25,7 @@ type ruleLimit struct {
 	timeZone *string
 }
 
-const wantLimit = "EVENTS/WINDOW, as in 100/10s, unlimited/1h or 10000/1mo calendar Europe/Berlin; or empty, to delete it"
+const wantLimit = "EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight; or empty, to delete it"
 
 // parseRuleLimit reads the setting limit.NAME; "" deletes the limit.
 func parseRuleLimit(setting, name, text string) (ruleLimit, error) {
@@ -42,6 +42,9 @@ func parseRuleLimit(setting, name, text string) (ruleLimit, error) {
 	var err error
 	if l.events, err = parseAmount(setting, strings.TrimSpace(amount)); err != nil {
 		return l, wrong
+	}
+	if strings.TrimSpace(window) == ratelimit.InFlight.String() {
+		return l, nil
 	}
 	rate, err := ratelimit.ParseRate("1/" + window)
 	if err != nil {
@@ -83,21 +86,21 @@ func unlimitedPer(setting string) ruleLimit {
 	l := ruleLimit{name: setting}
 	if window, found := windows[setting]; found {
 		l.setWindow(window)
-	} else {
+	} else if setting != ratelimit.InFlight.String() {
 		l.calendar = &calendarNames[ratelimit.Month]
 	}
 	return l
 }
 
 // setLimitSQL gives a new limit the algorithm of the others of its rule. One on the calendar is
-// a fixed window.
+// a fixed window, and one without a time is of requests in flight.
 const setLimitSQL = `INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, time_zone)
-SELECT $1::text, $2::text, CASE WHEN $5::text IS NOT NULL THEN 'fixed_window' ELSE coalesce(
-	(SELECT min(o.algorithm) FROM rate_limit_rule_limits o WHERE o.rule = $1::text AND o.calendar IS NULL HAVING count(DISTINCT o.algorithm) = 1), 'sliding_window') END,
+SELECT $1::text, $2::text, CASE WHEN $5::text IS NOT NULL THEN 'fixed_window' WHEN $4::interval IS NULL THEN 'in_flight' ELSE coalesce(
+	(SELECT min(o.algorithm) FROM rate_limit_rule_limits o WHERE o.rule = $1::text AND o.per IS NOT NULL HAVING count(DISTINCT o.algorithm) = 1), 'sliding_window') END,
 	$3::bigint, $4::interval, $5::text, $6::text
 ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events, per = excluded.per, calendar = excluded.calendar,
-	time_zone = excluded.time_zone, algorithm = CASE WHEN (l.calendar IS NULL) = (excluded.calendar IS NULL) THEN l.algorithm ELSE excluded.algorithm END,
-	burst = CASE WHEN excluded.calendar IS NULL THEN l.burst END`
+	time_zone = excluded.time_zone, algorithm = CASE WHEN (l.calendar IS NULL) = (excluded.calendar IS NULL) AND (l.per IS NULL) = (excluded.per IS NULL) THEN l.algorithm ELSE excluded.algorithm END,
+	burst = CASE WHEN excluded.per IS NOT NULL THEN l.burst END`
 
 // setLimit makes, changes or deletes a limit of a rule that exists.
 func (d *Database) setLimit(ctx context.Context, rule string, l ruleLimit) error {

@@ -46,12 +46,13 @@ var ruleSettings = []ruleSetting{
 	{"count_by", "text[]", resetRule, "what has a counter of its own: user, key, tier, ip, ip/64, host, route, header:NAME, all; or the first there is, as in user|ip"},
 	{"without_header", "text", resetRule, "header:NAME for requests without it. share: they have one counter; skip: the rule does not match"},
 	{"valid", "tstzrange", resetRule, "when it applies: FROM..UNTIL"},
-	{"algorithm", "text", noReset, "sliding_window, fixed_window, token_bucket, sliding_log or gcra"},
+	{"algorithm", "text", noReset, "sliding_window, fixed_window, token_bucket, sliding_log or gcra, of the limits with a window"},
 	{"per_second", "bigint", resetWindow, "how much may pass; or unlimited"},
 	{"per_minute", "bigint", resetWindow, "the same for a minute"},
 	{"per_hour", "bigint", resetWindow, "the same for an hour"},
 	{"per_day", "bigint", resetWindow, "the same for 24 hours"},
 	{"per_month", "bigint", resetWindow, "the same for a month of the calendar, or of the user's billing period"},
+	{"in_flight", "bigint", resetWindow, "how many requests may run at once"},
 	{"burst", "bigint", resetLimits, "how much may pass at once; a token_bucket with less than its events is refilled evenly"},
 	{"durable", "boolean", resetLimits, "true: counts survive a crash of the server"},
 	{"on_exceed", "text", resetLimits, "refuse or overage"},
@@ -82,7 +83,7 @@ func RuleSettings() []Setting {
 	for _, s := range ruleSettings {
 		all = append(all, Setting{s.name, s.help})
 	}
-	return append(all, Setting{limitPrefix + "NAME", "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin"})
+	return append(all, Setting{limitPrefix + "NAME", "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
 }
 
 func settingNames(settings []Setting) []string {

@@ -58,7 +58,7 @@ type RuleLimit struct {
 	Algorithm string `json:"algorithm"`
 	// Events is nil for unlimited.
 	Events *int64 `json:"events"`
-	// Seconds is the window; nil for one on the calendar.
+	// Seconds is the window; nil for one on the calendar, and for in_flight.
 	Seconds  *float64 `json:"seconds"`
 	Calendar *string  `json:"calendar"`
 	TimeZone *string  `json:"time_zone"`

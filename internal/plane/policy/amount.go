@@ -53,7 +53,7 @@ func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, fro
 	if a.mark.Status == 0 {
 		a.mark.Status = 429
 	}
-	a.mark.simple = !a.mark.Shadow && !a.mark.Overage && a.mark.Status == 429 && a.mark.Message == "" && a.mark.RetryAfter == 0 && settle == nil
+	a.mark.simple = !a.mark.Shadow && !a.mark.Overage && a.mark.Status == 429 && a.mark.Message == "" && a.mark.RetryAfter == 0 && settle == nil && l.Algorithm != ratelimit.InFlight
 	if burst > 0 {
 		a.limit.Burst = burst
 	}

@@ -87,7 +87,7 @@ type Mark struct {
 	// Settle is Rule.Settle, or nil. It must not be changed.
 	Settle *Settle
 
-	simple bool // neither Shadow nor Overage, nothing to settle, and the answer is a proxy's own
+	simple bool // neither Shadow nor Overage nor of a limit InFlight, nothing to settle, and the answer is a proxy's own
 }
 
 // Verdict is what the policy says about a request. Its memory is used again by the next
@@ -126,7 +126,7 @@ type Verdict struct {
 	Hits  []ratelimit.Hit
 	Marks []*Mark
 
-	// Simple: there are hits, none of them is of a shadow rule, of a limit with overage or to be settled,
+	// Simple: there are hits, none of them is of a shadow rule, of a limit with overage or InFlight, or to be settled,
 	// and the answer to a refusal is 429 without a message and a time of the rule's own.
 	Simple bool
 

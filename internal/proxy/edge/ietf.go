@@ -123,6 +123,9 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) 
 		}
 		policies = append(policies, name...)
 		policies = appendParameter(policies, ";q=", d.Limit)
+		if hit.Limit.Algorithm == ratelimit.InFlight {
+			policies = append(policies, ";qu=\"concurrent-requests\""...)
+		}
 		policies = appendParameter(policies, ";w=", windowSeconds(hit.Limit))
 		policies = append(policies, key...)
 		if d.Source == ratelimit.Undecided {

@@ -40,6 +40,7 @@ func TestTheFieldsOfTheDraft(t *testing.T) {
 		{ratelimit.Limit{Prefix: "month", Events: 5, Calendar: ratelimit.Month}, ratelimit.Decision{Limit: 5, RetryAfter: time.Hour}, `"month";q=5`, `"month";r=0;t=3600`},
 		{ratelimit.Limit{Prefix: "week", Events: 5, Calendar: ratelimit.Week}, ratelimit.Decision{Limit: 5, RetryAfter: time.Hour}, `"week";q=5;w=604800`, `"week";r=0;t=3600`},
 		{ratelimit.Limit{Prefix: "burst", Events: 3, Window: time.Second, Burst: 7}, ratelimit.Decision{Limit: 7, RetryAfter: time.Hour}, `"burst";q=7`, `"burst";r=0;t=3600`},
+		{ratelimit.Limit{Prefix: "flight", Algorithm: ratelimit.InFlight, Events: 5}, ratelimit.Decision{Limit: 5, RetryAfter: time.Second}, `"flight";q=5;qu="concurrent-requests"`, `"flight";r=0;t=1`},
 		{ratelimit.Limit{Prefix: "long", Events: 1, Window: ratelimit.MaxWindow, Burst: ratelimit.MaxEvents}, ratelimit.Decision{Limit: ratelimit.MaxEvents, RetryAfter: time.Hour}, `"long";q=999999999999999`, `"long";r=0;t=3600`},
 	} {
 		policy, rates := fields([]ratelimit.Hit{{Limit: &test.limit, Key: "k", Cost: 1}}, []ratelimit.Decision{test.decision})

@@ -28,6 +28,7 @@ type LimitSettings struct {
 	IPv6Prefix        string `json:"ipv6Prefix,omitempty"`
 	Ban               string `json:"ban,omitempty"`
 	Audit             string `json:"audit,omitempty"`
+	Wait              string `json:"wait,omitempty"`
 	Mode              string `json:"mode,omitempty"`
 	Match             *Match `json:"match,omitempty"`
 }
@@ -43,6 +44,7 @@ type ConfiguredLimit struct {
 	IPv4, IPv6 int   // how many bits of an address count
 	Ban        *policy.BanAfter
 	Mode       policy.Mode
+	Wait       *Wait // nil if refused requests do not wait
 
 	// ByValue has limits by the value of By, text with placeholders; Limit is for all other values. Nil if
 	// there is one limit for all requests. They have one row of a key.
@@ -102,8 +104,8 @@ var LimitTable = []Setting{{
 	Default: "`{client_ip}`",
 	Read:    readKey,
 }, {
-	Name: "algorithm", Args: "the name of one algorithm", Syntax: "sliding_window | fixed_window | token_bucket | sliding_log | gcra",
-	Help:    "`sliding_window`, `fixed_window`, `token_bucket`, `sliding_log` or `gcra`. See [algorithms](algorithms.md).",
+	Name: "algorithm", Args: "the name of one algorithm", Syntax: "sliding_window | fixed_window | token_bucket | sliding_log | gcra | in_flight",
+	Help:    "`sliding_window`, `fixed_window`, `token_bucket`, `sliding_log`, `gcra` or `in_flight`. See [algorithms](algorithms.md).",
 	Default: "`sliding_window`",
 	Read: func(to *Settings, text string) (err error) {
 		to.Limit.Limit.Algorithm, err = ratelimit.ParseAlgorithm(text)
@@ -115,9 +117,9 @@ var LimitTable = []Setting{{
 	Default: "none",
 	Read:    readLimits,
 }, {
-	Name: "limit", Form: Words, Syntax: "<events> <window> [calendar [<time zone>]]",
+	Name: "limit", Form: Words, Syntax: "<events> <window> [calendar [<time zone>]] | <requests in flight>",
 	Help: "`100 1m` or `100/1m`: 100 events a minute. The units are ms, s, m, h, d and w. A `fixed_window` may follow the " +
-		"[calendar](algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`.",
+		"[calendar](algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For [in_flight](algorithms.md#in_flight): `5`.",
 	Default: "required, here or in a zone",
 	Read: func(to *Settings, text string) error {
 		if to.Limit.By != "" {
@@ -126,7 +128,7 @@ var LimitTable = []Setting{{
 			}
 			return nil
 		}
-		rate, err := ratelimit.ParseRate(text)
+		rate, err := parseRate(to.Limit.Limit.Algorithm, text)
 		setRate(&to.Limit.Limit, &rate)
 		return err
 	},
@@ -204,6 +206,11 @@ var LimitTable = []Setting{{
 		_, err := ParseAudit(text, history.Audit{})
 		return err
 	},
+}, {
+	Name: "wait", Form: Words, Args: wantWait, Want: wantWait, Syntax: "up to <duration> [at most <requests>]",
+	Help:    "A request over the limit waits for its turn, as in `up to 2s`. See [Waiting](caddy.md#waiting).",
+	Default: "none",
+	Read:    readWait,
 }, {
 	Name: "mode", Want: "enforce, shadow or off",
 	Read: func(to *Settings, text string) (err error) {

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -25,7 +26,7 @@ func readLimits(to *Settings, text string) error {
 	}
 	rates := map[string]ratelimit.Rate{}
 	for _, entry := range strings.Split(strings.Join(words[1:], " "), ",") {
-		value, rate, err := readEntry(strings.Fields(entry))
+		value, rate, err := readEntry(l.Limit.Algorithm, strings.Fields(entry))
 		if err != nil {
 			return err
 		}
@@ -53,15 +54,27 @@ func readLimits(to *Settings, text string) error {
 }
 
 // readEntry reads a value and its limit.
-func readEntry(words []string) (string, ratelimit.Rate, error) {
+func readEntry(a ratelimit.Algorithm, words []string) (string, ratelimit.Rate, error) {
 	if len(words) < 2 {
 		return "", ratelimit.Rate{}, errWant
 	}
-	rate, err := ratelimit.ParseRate(strings.Join(words[1:], " "))
+	rate, err := parseRate(a, strings.Join(words[1:], " "))
 	if wrong, ok := err.(*ratelimit.FieldError); ok {
 		err = &ratelimit.FieldError{Field: "limits", Value: strings.Join(words, " "), Want: wrong.Want}
 	}
 	return words[0], rate, err
+}
+
+// parseRate reads a rate, or for limits InFlight how many requests may run at once.
+func parseRate(a ratelimit.Algorithm, text string) (ratelimit.Rate, error) {
+	if a != ratelimit.InFlight {
+		return ratelimit.ParseRate(text)
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return ratelimit.Rate{}, &ratelimit.FieldError{Field: "limit", Value: text, Want: "how many requests may run at once, such as 5, for in_flight"}
+	}
+	return ratelimit.Rate{Events: n}, nil
 }
 
 func setRate(l *ratelimit.Limit, rate *ratelimit.Rate) {

@@ -71,7 +71,7 @@ func NewSettling(store ratelimit.Store, hits []ratelimit.Hit, decisions []rateli
 		}
 		h := &hits[i]
 		d := &decisions[i]
-		if how == nil || !d.Allowed || d.DecidedAt == 0 || h.Peek || h.Cost < 1 {
+		if how == nil || !d.Allowed || d.DecidedAt == 0 || h.Peek || h.Cost < 1 || h.Limit.Algorithm == ratelimit.InFlight {
 			continue
 		}
 		if s == nil {

@@ -3,6 +3,7 @@ package conformance
 import (
 	"flag"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -14,11 +15,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// Algorithms are those that count in a time: all but InFlight, see testSlots.
+func Algorithms() []ratelimit.Algorithm {
+	return slices.DeleteFunc(ratelimit.Algorithms(), func(a ratelimit.Algorithm) bool { return a == ratelimit.InFlight })
+}
+
+// Definitions are the definitions of such algorithms.
+func Definitions() []*algorithm.Definition {
+	return slices.DeleteFunc(algorithm.All(), func(d *algorithm.Definition) bool { return d.Name == ratelimit.InFlight.String() })
+}
+
 // Limits returns limits of so many events in an hour, or in a year of the calendar: one
 // for each way to count.
 func Limits(prefix string, events int64) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
-	for _, a := range ratelimit.Algorithms() {
+	for _, a := range Algorithms() {
 		limits = append(limits, &ratelimit.Limit{Prefix: prefix + a.String(), Algorithm: a, Events: events, Window: time.Hour})
 	}
 	return append(limits, &ratelimit.Limit{
@@ -40,7 +51,7 @@ func (c *Clock) Now() time.Time { return time.UnixMicro(c.Micro) }
 
 // EachDefinition checks a property for each way to count.
 func EachDefinition(t *testing.T, checks int, property func(t *rapid.T, name string)) {
-	for _, d := range algorithm.All() {
+	for _, d := range Definitions() {
 		t.Run(d.Name, func(t *testing.T) {
 			Check(t, checks, func(t *rapid.T) { property(t, d.Name) })
 		})

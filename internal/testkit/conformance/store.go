@@ -47,6 +47,7 @@ func Store(t *testing.T, open func(t testing.TB) ratelimit.Store) {
 		{"refund beside a refusal", testRefundBesideRefusal},
 		{"hits apart", testHitsApart},
 		{"retry after", testRetryAfter},
+		{"slots", testSlots},
 		{"many hits", testManyHits},
 		{"no hits", testNoHits},
 		{"wrong hits", testWrongHits},
@@ -285,7 +286,7 @@ func testHitsApart(t *testing.T, s *store) {
 }
 
 func testRetryAfter(t *testing.T, s *store) {
-	for _, a := range ratelimit.Algorithms() {
+	for _, a := range Algorithms() {
 		l := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 1, Window: 50 * time.Millisecond}
 		h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 		for i := 0; i < 3; i++ {

@@ -1,0 +1,73 @@
+package edge
+
+import (
+	"context"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Flight is a request with hits on limits InFlight, or with limits that let it wait. Its adapter makes it
+// before the hits are decided, serves the request with Context, and calls End when the request has ended,
+// also after a refusal and a panic.
+type Flight struct {
+	// Context is that of the request. It also ends if the process has lost a slot of the request.
+	Context context.Context
+
+	cancel context.CancelFunc
+	slots  []*ratelimit.Slot
+	waits  []*Wait  // of limits whose slots others wait for
+	keys   []string // of these
+}
+
+// HasSlots reports whether one of the hits is on a limit InFlight.
+func HasSlots(hits []ratelimit.Hit) bool {
+	for i := range hits {
+		if hits[i].Limit.Algorithm == ratelimit.InFlight {
+			return true
+		}
+	}
+	return false
+}
+
+// NewFlight returns the flight of a request with a context.
+func NewFlight(ctx context.Context) *Flight {
+	f := &Flight{}
+	f.Context, f.cancel = context.WithCancel(ctx)
+	return f
+}
+
+// Attach gives the hits on limits InFlight their slots. waits are those of the first hits, or fewer. It can be called again for
+// the same hits.
+func (f *Flight) Attach(hits []ratelimit.Hit, waits []*Wait) {
+	n := 0
+	f.waits = f.waits[:0]
+	f.keys = f.keys[:0]
+	for i := range hits {
+		if hits[i].Limit.Algorithm != ratelimit.InFlight {
+			continue
+		}
+		if n == len(f.slots) {
+			f.slots = append(f.slots, &ratelimit.Slot{Lost: f.cancel})
+		}
+		hits[i].Slot = f.slots[n]
+		n++
+		if i < len(waits) && waits[i] != nil {
+			f.waits = append(f.waits, waits[i])
+			f.keys = append(f.keys, hits[i].Key)
+		}
+	}
+}
+
+// End gives the slots back. A nil Flight has none.
+func (f *Flight) End() {
+	if f == nil {
+		return
+	}
+	f.cancel()
+	for _, s := range f.slots {
+		s.Release()
+	}
+	for i := range f.waits {
+		f.waits[i].released(f.keys[i])
+	}
+}

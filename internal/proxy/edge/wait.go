@@ -1,0 +1,258 @@
+package edge
+
+import (
+	"context"
+	"math/rand"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Wait lets requests that a limit refuses wait for their turn. The requests of a key form a line. Only the
+// first in line asks the store: after RetryAfter, or on a limit InFlight when a request of this process
+// ends, and each askInterval, because those of other processes end too.
+type Wait struct {
+	UpTo time.Duration
+	Most int // how many requests may wait for the limit in this process
+
+	line *lines
+}
+
+const (
+	// askInterval is the time between two questions of the first in line on a limit InFlight. A random part of up to a
+	// fifth is added, so that processes do not ask at the same moment.
+	askInterval = 100 * time.Millisecond
+	defaultMost = 1000
+	longestWait = 10 * time.Minute
+	mostWaiting = 100000
+	wantWait    = "up to a duration from 1ms to 10m, as in up to 2s, and perhaps how many may wait, from 1 to 100000, as in up to 2s at most 100"
+)
+
+// lines are those of a prefix in this process.
+type lines struct {
+	mu      sync.Mutex // guards all that follows, and the turns
+	turns   map[string][]*turn
+	waiting int
+}
+
+// turn is the place of a request in a line.
+type turn struct {
+	came  time.Time
+	wake  context.CancelFunc // ends waitFor of the request
+	woken bool               // before waitFor
+}
+
+// allLines are the lines by prefix. Handlers and configurations that share a limit share its lines.
+var allLines = struct {
+	mu       sync.Mutex
+	byPrefix map[string]*lines
+}{byPrefix: map[string]*lines{}}
+
+// readWait is the Read of the setting wait.
+func readWait(to *Settings, text string) error {
+	if text == "" {
+		return nil
+	}
+	words := strings.Fields(text)
+	if len(words) != 3 && len(words) != 6 || words[0] != "up" || words[1] != "to" {
+		return errWant
+	}
+	w := &Wait{Most: defaultMost}
+	var err error
+	if w.UpTo, err = ratelimit.ParseWindow(words[2]); err != nil || w.UpTo < time.Millisecond || w.UpTo > longestWait {
+		return errWant
+	}
+	if len(words) == 6 {
+		if w.Most, err = strconv.Atoi(words[5]); err != nil || words[3] != "at" || words[4] != "most" || w.Most < 1 || w.Most > mostWaiting {
+			return errWant
+		}
+	}
+	prefix := to.Limit.Limit.Prefix
+	allLines.mu.Lock()
+	defer allLines.mu.Unlock()
+	w.line = allLines.byPrefix[prefix]
+	if w.line == nil {
+		w.line = &lines{turns: map[string][]*turn{}}
+		allLines.byPrefix[prefix] = w.line
+	}
+	to.Limit.Wait = w
+	return nil
+}
+
+// TakeInTurn is Take for a request that may wait: for hits[i] as waits[i] says, nil is not at all. ctx
+// ends when the client has gone.
+func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
+	began := time.Now()
+	var outcome Outcome
+	at := firstLine(waits, hits)
+	if at < 0 {
+		outcome = d.Take(context.Background(), hits, decisions, p)
+		if at = outcome.waits(waits, hits, began); at < 0 {
+			return outcome
+		}
+	}
+	w := waits[at]
+	key := strings.Clone(hits[at].Key) // it may be a part of a long request
+	t := w.join(key, began)
+	if t == nil { // too many wait
+		if outcome.Status == 0 {
+			outcome = d.Take(context.Background(), hits, decisions, p)
+		}
+		return outcome
+	}
+	defer w.leave(key, t)
+	for {
+		left := w.UpTo - time.Since(began)
+		if left <= 0 || ctx.Err() != nil {
+			return unasked(&outcome, hits, decisions, at)
+		}
+		if !w.isFirst(key, t) {
+			w.waitFor(ctx, t, left)
+			continue
+		}
+		outcome = d.Take(context.Background(), hits, decisions, p)
+		if at = outcome.waits(waits, hits, began); at < 0 {
+			return outcome
+		}
+		wait := decisions[at].RetryAfter
+		if hits[at].Limit.Algorithm == ratelimit.InFlight {
+			wait = askInterval
+		}
+		wait += time.Duration(rand.Int63n(int64(wait)/5 + 1))
+		if wait > left {
+			wait = left
+		}
+		w.waitFor(ctx, t, wait)
+	}
+}
+
+// unasked is the outcome of a request whose wait has ended: its last one, or if the store was never asked, a refusal by the
+// hit for which it has waited.
+func unasked(last *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, at int) Outcome {
+	if last.Status != 0 {
+		return *last
+	}
+	for i := range decisions {
+		d := &decisions[i]
+		d.Allowed = i != at
+		d.Limit = hits[i].Limit.Capacity()
+		d.Source = ratelimit.Undecided
+	}
+	decisions[at].RetryAfter = time.Second
+	return Outcome{Status: http.StatusTooManyRequests, Hit: at, Decision: &decisions[at]}
+}
+
+// firstLine is the index of the first hit for which others wait, or -1.
+func firstLine(waits []*Wait, hits []ratelimit.Hit) int {
+	for i, w := range waits {
+		if w == nil || hits[i].Apart {
+			continue
+		}
+		w.line.mu.Lock()
+		n := len(w.line.turns[hits[i].Key])
+		w.line.mu.Unlock()
+		if n > 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// waits is the index of the hit that refused a request which may go on waiting, or -1.
+func (o *Outcome) waits(waits []*Wait, hits []ratelimit.Hit, began time.Time) int {
+	if o.Status == 0 || o.Decision == nil || o.Decision.Allowed || o.Hit >= len(waits) || waits[o.Hit] == nil {
+		return -1
+	}
+	left := waits[o.Hit].UpTo - time.Since(began)
+	soon := o.Decision.RetryAfter <= left || hits[o.Hit].Limit.Algorithm == ratelimit.InFlight // its RetryAfter is a guess
+	if left <= 0 || o.Decision.RetryAfter == ratelimit.Never || !soon {
+		return -1
+	}
+	return o.Hit
+}
+
+// join puts a request into the line of a key, behind those that came before it, unless too many wait.
+func (w *Wait) join(key string, came time.Time) *turn {
+	l := w.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiting >= w.Most {
+		return nil
+	}
+	t := &turn{came: came}
+	l.waiting++
+	turns := append(l.turns[key], t)
+	for i := len(turns) - 1; i > 0 && turns[i-1].came.After(came); i-- { // it was refused later
+		turns[i] = turns[i-1]
+		turns[i-1] = t
+	}
+	l.turns[key] = turns
+	return t
+}
+
+// leave takes a request out of its line. If it was the first, the next is first.
+func (w *Wait) leave(key string, t *turn) {
+	l := w.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting--
+	turns := l.turns[key]
+	at := 0
+	for turns[at] != t {
+		at++
+	}
+	turns = append(turns[:at:at], turns[at+1:]...)
+	if len(turns) == 0 {
+		delete(l.turns, key)
+		return
+	}
+	l.turns[key] = turns
+	if at == 0 {
+		turns[0].end()
+	}
+}
+
+func (w *Wait) isFirst(key string, t *turn) bool {
+	w.line.mu.Lock()
+	defer w.line.mu.Unlock()
+	return w.line.turns[key][0] == t
+}
+
+// released has the first in the line of a key ask: a slot is free.
+func (w *Wait) released(key string) {
+	w.line.mu.Lock()
+	defer w.line.mu.Unlock()
+	if turns := w.line.turns[key]; len(turns) > 0 {
+		turns[0].end()
+	}
+}
+
+// end ends waitFor of a request, or the next one. The caller holds the mutex.
+func (t *turn) end() {
+	t.woken = true
+	if t.wake != nil {
+		t.wake()
+	}
+}
+
+// waitFor waits for a time, until the turn is ended, or until the client has gone.
+func (w *Wait) waitFor(ctx context.Context, t *turn, d time.Duration) {
+	waiting, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	w.line.mu.Lock()
+	woken := t.woken
+	t.wake = cancel
+	w.line.mu.Unlock()
+	if !woken {
+		<-waiting.Done()
+	}
+	w.line.mu.Lock()
+	t.woken = false
+	t.wake = nil
+	w.line.mu.Unlock()
+}

@@ -1,0 +1,202 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// tripDB is a DB that counts pipelines with takes, and loses the answers to some.
+type tripDB struct {
+	postgres.DB
+	mu    sync.Mutex
+	trips int
+	lose  string // the answers to pipelines with this text are lost
+}
+
+func (d *tripDB) Run(ctx context.Context, statements []*postgres.Statement) error {
+	err := d.DB.Run(ctx, statements)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range statements {
+		if strings.Contains(s.SQL, "ON CONFLICT (prefix, key)") && strings.Contains(s.SQL, "granted") {
+			d.trips++
+			break
+		}
+	}
+	for _, s := range statements {
+		if d.lose != "" && strings.Contains(s.SQL, d.lose) {
+			for _, s := range statements {
+				s.Err = errors.New("the connection is lost")
+			}
+			return errors.New("the connection is lost")
+		}
+	}
+	return err
+}
+
+func (d *tripDB) setLose(text string) {
+	d.mu.Lock()
+	d.lose = text
+	d.mu.Unlock()
+}
+
+// enter takes n slots of a key, one by one, and returns those that are held. lost is for all of them.
+func enter(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int, lost func()) []*ratelimit.Slot {
+	t.Helper()
+	var held []*ratelimit.Slot
+	for range n {
+		slot := &ratelimit.Slot{Lost: lost}
+		decisions := make([]ratelimit.Decision, 1)
+		if err := store.Take(context.Background(), 20*time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, decisions); err != nil {
+			t.Fatal(err)
+		}
+		if decisions[0].Allowed {
+			held = append(held, slot)
+		}
+	}
+	return held
+}
+
+// awaitFree waits until so many slots of a key are free.
+func awaitFree(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, want int64) {
+	t.Helper()
+	await.Within(t, 20*time.Second, "free slots", func() bool {
+		decisions := make([]ratelimit.Decision, 1)
+		err := store.Take(context.Background(), 20*time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions)
+		return err == nil && decisions[0].Remaining == want
+	})
+}
+
+// A request through six limits, of which two are on trial, one is of requests in flight and one is durable, takes
+// one round trip if it is admitted.
+func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
+	db := &tripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
+	store := newStore(t, db, postgres.Options{CleanupProbability: -1})
+	var hits []ratelimit.Hit
+	for _, name := range []string{"shadow 1", "shadow 2", "durable", "window", "log"} {
+		l := &ratelimit.Limit{Prefix: name, Events: 100, Window: time.Hour, Durable: name == "durable"}
+		if name == "log" {
+			l.Algorithm = ratelimit.SlidingLog
+		}
+		hits = append(hits, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Apart: strings.HasPrefix(name, "shadow")})
+	}
+	hits = append(hits, ratelimit.Hit{Limit: conformance.InFlight("flight", 20), Key: "k", Cost: 1})
+	for i := range 10 {
+		hits[5].Slot = &ratelimit.Slot{}
+		decisions := make([]ratelimit.Decision, 6)
+		db.mu.Lock()
+		before := db.trips
+		db.mu.Unlock()
+		if err := store.Take(context.Background(), 20*time.Second, hits, decisions); err != nil {
+			t.Fatal(err)
+		}
+		db.mu.Lock()
+		if trips := db.trips - before; trips != 1 {
+			t.Errorf("request %d took %d round trips", i, trips)
+		}
+		db.mu.Unlock()
+		for _, d := range decisions {
+			if !d.Allowed {
+				t.Errorf("request %d: %+v", i, decisions)
+			}
+		}
+	}
+}
+
+// Slots of which the answers were lost, when they were taken or given back, are free again.
+func TestSlotsWithLostAnswersAreFreeAgain(t *testing.T) {
+	db := &tripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
+	store := newStore(t, db, postgres.Options{CleanupProbability: -1})
+	l := conformance.InFlight("flight", 3)
+	held := enter(t, store, l, 2, nil)
+	db.setLose("generate_series")
+	err := store.Take(context.Background(), time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}}}, make([]ratelimit.Decision, 1))
+	if err == nil {
+		t.Fatal("a lost answer is a decision")
+	}
+	db.setLose("array_agg(-u.slot)")
+	for _, s := range held {
+		s.Release()
+	}
+	time.Sleep(100 * time.Millisecond) // meanwhile answers are lost
+	db.setLose("")
+	awaitFree(t, store, l, 3)
+}
+
+// The slots of a process whose row has run out are free. The process finds that out, and what others do not
+// have in the meantime it keeps.
+func TestSlotsOfAStoppedProcess(t *testing.T) {
+	dsn := cluster.Open(t)
+	stopped := newStore(t, drivers.All["pgxdb"](t, dsn), postgres.Options{})
+	other := newStore(t, drivers.All["pgwire"](t, dsn), postgres.Options{})
+	for _, durable := range []bool{false, true} {
+		l := conformance.InFlight("flight", 3)
+		l.Durable = durable
+		var mu sync.Mutex
+		lost := 0
+		held := enter(t, stopped, l, 4, func() { mu.Lock(); lost++; mu.Unlock() })
+		if len(held) != 3 || len(enter(t, other, l, 1, nil)) != 0 {
+			t.Fatalf("%d slots of 3", len(held))
+		}
+		// As if it had begun long ago and been stopped for ten seconds.
+		cluster.Execute(t, dsn, `UPDATE rate_limit_processes SET process = process - 1000, seen = '-infinity' WHERE process IN (SELECT s >> 32 FROM rate_limit_ephemeral, unnest(slots) s UNION SELECT s >> 32 FROM rate_limit_durable, unnest(slots) s);
+			UPDATE rate_limit_ephemeral SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots) s);
+			UPDATE rate_limit_durable SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots) s)`)
+		taken := enter(t, other, l, 2, nil)
+		if len(taken) != 2 {
+			t.Fatalf("another process has %d slots of 2", len(taken))
+		}
+		await.Within(t, 20*time.Second, "two requests to lose their slots", func() bool { mu.Lock(); defer mu.Unlock(); return lost == 2 })
+		awaitFree(t, other, l, 0)
+		for _, s := range append(held, taken...) {
+			s.Release()
+		}
+		awaitFree(t, other, l, 3)
+		awaitFree(t, stopped, l, 3)
+		if lost != 2 {
+			t.Errorf("%d slots are lost", lost)
+		}
+	}
+}
+
+// A cleanup leaves a row with slots, and deletes one whose slots have ended.
+func TestRowsWithSlotsStay(t *testing.T) {
+	dsn := cluster.Open(t)
+	db := drivers.All["pgxdb"](t, dsn)
+	store := newStore(t, db, postgres.Options{CleanupProbability: 1})
+	l := conformance.InFlight("flight", 3)
+	held := enter(t, store, l, 1, nil)
+	// Another key of the prefix has the cleanup run.
+	others := func() {
+		t.Helper()
+		slot := &ratelimit.Slot{}
+		if err := store.Take(context.Background(), 20*time.Second, []ratelimit.Hit{{Limit: l, Key: "other", Cost: 1, Slot: slot}}, make([]ratelimit.Decision, 1)); err != nil {
+			t.Fatal(err)
+		}
+		slot.Release()
+	}
+	cluster.Execute(t, dsn, "UPDATE rate_limit_ephemeral SET expires_at = now() - interval '1 h'")
+	for range 20 {
+		others()
+		time.Sleep(10 * time.Millisecond)
+	}
+	awaitFree(t, store, l, 2)
+	held[0].Release()
+	awaitFree(t, store, l, 3)
+	await.Within(t, 20*time.Second, "the row to be deleted", func() bool {
+		others()
+		row := &postgres.Statement{SQL: "SELECT 1 FROM rate_limit_ephemeral WHERE key = 'k'"}
+		return db.Run(context.Background(), []*postgres.Statement{row}) == nil && row.Rows == 0
+	})
+}
