@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -98,7 +99,7 @@ func (d *Database) Publish(ctx context.Context) (bool, error) {
 	}
 	if len(published) > 0 {
 		for _, table := range tables {
-			if !contains(published, table) {
+			if !slices.Contains(published, table) {
 				return false, fmt.Errorf("the publication %s lacks the table %s: drop the publication, and try again", schema.Publication, table)
 			}
 		}
@@ -110,15 +111,6 @@ func (d *Database) Publish(ctx context.Context) (bool, error) {
 	}
 	_, err = d.execute(ctx, commands[0])
 	return true, err
-}
-
-func contains(all []string, one string) bool {
-	for _, a := range all {
-		if a == one {
-			return true
-		}
-	}
-	return false
 }
 
 // SubscribeSQL are the commands that make a database a region, or that copy the policy again. Proxies of the region keep
