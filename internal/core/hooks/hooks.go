@@ -35,9 +35,11 @@ type Settlement struct {
 	Source    ratelimit.Source
 }
 
-// Settle changes a counter of a Postgres store soon, and does not wait for that. SettleInMemory, which package
-// memory sets, changes one of a store in memory. Each does nothing for another kind of store.
-var Settle, SettleInMemory func(store ratelimit.Store, s *Settlement)
+// Settle changes a counter of a Postgres store soon, and does not wait for that.
+var Settle func(store ratelimit.Store, s *Settlement)
+
+// SettleInMemory changes a counter of a store in memory, whose package sets it.
+var SettleInMemory func(store ratelimit.Store, s *Settlement)
 
 // SettledOf returns how many settlements a store has made since it was made itself, and of how many it is not known
 // whether they had their effect.
