@@ -38,7 +38,7 @@ func (s *site) schema() string {
 }
 
 const columns = "count bigint, expires_at timestamp with time zone not null, granted bigint, hits timestamp with time zone[], key text not null, " +
-	"last_refill timestamp with time zone, prefix text not null, prev_count bigint, remainder bigint, slot integer, tokens double precision, " +
+	"last_refill timestamp with time zone, prefix text not null, prev_count bigint, remainder bigint, slot integer, slots bigint[], tokens double precision, " +
 	"window_start timestamp with time zone | btree (prefix, expires_at), btree (prefix, key)"
 
 const wantSchema = "rate_limit_durable p {fillfactor=70} " + columns + "\nrate_limit_ephemeral u {fillfactor=70} " + columns
