@@ -83,6 +83,9 @@ func setRate(l *ratelimit.Limit, rate *ratelimit.Rate) {
 
 // completeLimits gives the limits of values all that they have in common, and checks them.
 func (l *ConfiguredLimit) completeLimits() error {
+	if l.Settle != nil && l.Limit.Algorithm == ratelimit.InFlight {
+		return &ratelimit.FieldError{Field: "settle", Value: l.Settle.Text, Want: "left out with in_flight: a slot ends with its request"}
+	}
 	if l.ByValue == nil {
 		return nil
 	}
