@@ -3,7 +3,7 @@
 // Handler and App document the settings, in JSON and in a Caddyfile.
 //
 //   - handler.go, zone.go, limit.go, key.go, placeholder.go: the handler's settings, and the hits of a
-//     request. serve.go serves a request, refusal.go refuses it, response.go
+//     request. serve.go serves a request, report.go tells logs, spans and events, refusal.go refuses it, response.go
 //     changes the headers of its response.
 //   - app.go, store.go, dsn.go: where handlers count. same_path.go: a warning.
 //   - history.go: what is recorded of requests, and where. history_serve.go records a request.

@@ -58,7 +58,7 @@
 //     index.go: which rules may match.
 //   - match.go: Evaluate. unread.go: if it is not known who sends a request. parameters.go: paths
 //     with parameters. memo.go: what it remembers. recall.go: requests of known API keys.
-//     trace.go: why each rule applies or not.
+//     trace.go: why each rule applies or not. conditions.go: a limit that is no rule, in the words of one.
 //   - policy.go: a Policy. refresh.go: what it does in the background: it polls for changes
 //     (poll.go), reads the rules and bans that have changed (load.go), replaces rules that cannot
 //     be used (usable.go), forgets the identities that have changed, and swaps the snapshot as a
