@@ -55,7 +55,7 @@ type zone struct {
 	ban      *policy.BanAfter // nil if refusals lead to none
 	audit    history.Audit
 	mode     policy.Mode
-	wait     *edge.Wait // nil if refused requests do not wait
+	wait     *edge.Wait                  // nil if refused requests do not wait
 	byValue  map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
 	by       template
 	counters counters
