@@ -114,7 +114,8 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	h.exempt = exempt
 	h.none = newHitTemplate(nil, addresses, read.Fields)
 	h.none.recorder = h.hits.recorder
-	h.decider = &edge.Decider{Store: h.pool.store, Timeout: read.Timeout, OnError: read.OnError}
+	h.decider = &edge.Decider{Timeout: read.Timeout, OnError: read.OnError, Share: read.LocalShare}
+	h.decider.UseStore(h.pool.store)
 	if q := r.queueOf(h.pool, read.Timeout); q != nil {
 		h.queue = q.queue
 		h.free = q.free
