@@ -45,7 +45,7 @@ func localProxies(t *testing.T, n int, dsn string) (all []proxy) {
 			address := harness.FreeAddress(t)
 			fmt.Fprintf(&b, "{\n\tadmin off\n\tpersist_config off\n\tauto_https off\n\tpg_ratelimit {\n\t\tdsn %q\n\t\tnode_name %s\n\t}\n}\nhttp://%s {\n", dsn, name, address)
 			for _, l := range localLimits {
-				fmt.Fprintf(&b, "\thandle /%s {\n\t\tpg_ratelimit local-%s {\n\t\t\ton_error local\n\t\t\tkey all\n", l.name, l.name)
+				fmt.Fprintf(&b, "\thandle /%s {\n\t\tpg_ratelimit local-%s {\n\t\t\ton_error local\n\t\t\ttimeout 5s\n\t\t\tkey all\n", l.name, l.name)
 				for _, setting := range []string{"limit", "algorithm", "durable", "burst", "cost"} {
 					if value, found := l.limit[setting]; found {
 						fmt.Fprintf(&b, "\t\t\t%s %s\n", setting, strings.ReplaceAll(fmt.Sprint(value), "true", "on"))
@@ -61,7 +61,7 @@ func localProxies(t *testing.T, n int, dsn string) (all []proxy) {
 		}
 		var routes []route
 		for _, l := range localLimits {
-			settings := object{"prefix": "local-" + l.name, "onError": "local", "key": "all", "nodeName": name}
+			settings := object{"prefix": "local-" + l.name, "onError": "local", "timeout": "5s", "key": "all", "nodeName": name}
 			for setting, value := range l.limit {
 				settings[setting] = value
 			}
