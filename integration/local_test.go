@@ -134,7 +134,7 @@ func testLocal(t *testing.T, n int) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), *localOutage)
 	defer cancel()
-	during := localLoad(ctx, proxies, 0, max(*localOutage/time.Duration(150*len(localLimits)), 500*time.Microsecond))
+	during := localLoad(ctx, proxies, 0, min(*localOutage/time.Duration(150*len(localLimits)), 4*time.Millisecond))
 	lasted := time.Since(began)
 	for _, wrong := range []map[string]int{before.wrong, during.wrong} {
 		if len(wrong) > 0 {

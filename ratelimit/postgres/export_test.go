@@ -111,3 +111,12 @@ var CleanupSQL = newStatements().cleanup[false]
 
 // MigrationSQL is what a store runs if the tables are not right.
 const MigrationSQL = migrationSQL
+
+// LocalRows returns how many rows are remembered for decisions without the database, and how many of them have
+// charges that the database does not know.
+func LocalRows(s *Store) (rows, unpaid int) {
+	k := s.engine.local
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.rows), len(k.unpaid)
+}

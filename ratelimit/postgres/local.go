@@ -43,7 +43,8 @@ type local struct {
 type localRow struct {
 	id     lease.RowID
 	row    algorithm.Row
-	shared bool // row is the share
+	now    int64 // the server's time of the decision
+	shared bool  // row is the share
 
 	// What was admitted on a durable limit, until the database knows it.
 	limit  *ratelimit.Limit
@@ -88,7 +89,11 @@ func (k *local) remember(p *plan) {
 		if r == nil {
 			r = k.add(e.id)
 		}
+		if late := r.now - e.view.Now; late > 0 && late < trust {
+			continue // several batches may be under way
+		}
 		r.row = e.view.Row
+		r.now = e.view.Now
 		r.shared = false
 		k.ahead = e.view.Now - now
 	}
