@@ -209,3 +209,32 @@ func TestLocalRowsAreBounded(t *testing.T) {
 		t.Errorf("%d rows, %d with charges", rows, unpaid)
 	}
 }
+
+// The share is that of one of the proxies in the registry. After an outage, proxies that have not renewed their rows
+// yet count.
+func TestLocalShareIsThatOfTheRegistry(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	l, db := s.localStore(1, "pgxdb")
+	l.share = 0
+	s.wantNodes("n 7")
+	s.exec("INSERT INTO rate_limit_nodes (node, epoch, seen) VALUES ('live', 1, now() + interval '1 hour'), ('gone', 1, now() - interval '1 minute')")
+	remaining := func(prefix string) int64 { return l.decide(t, hitOn(prefix, 100, false))[0].Remaining }
+	n := 0
+	await.Within(t, 20*time.Second, "the other proxy to count", func() bool {
+		time.Sleep(time.Second)
+		l.lose(t, db)
+		defer db.set(answers)
+		n++
+		return remaining(fmt.Sprint("share", n)) == 98
+	})
+	db.set(lost)
+	s.exec("UPDATE rate_limit_nodes SET seen = now() - interval '1 minute' WHERE node = 'live'")
+	time.Sleep(7 * time.Second) // longer than the time between a few beats
+	db.set(answers)
+	await.Within(t, 20*time.Second, "exact limits", func() bool { return hooks.LocalSince(l.Store).IsZero() })
+	l.lose(t, db)
+	if got := remaining("again"); got != 98 {
+		t.Errorf("%d left after one request, right after an outage: the other proxy is not back yet, and must count", got)
+	}
+}
