@@ -54,7 +54,7 @@ func TestFaultTable(t *testing.T) {
 		begin, end func() error
 	}{
 		{"Postgres restarts", server.Stop, func() error { return server.Restart(context.Background()) }},
-		{"`kill -9` of Postgres", server.Kill, func() error { return server.Restart(context.Background()) }},
+		{"`kill -9` of Postgres (`durable`: other limits are full again)", server.Kill, func() error { return server.Restart(context.Background()) }},
 		{"Postgres hangs (SIGSTOP)", server.Pause, server.Resume},
 		{"the network drops all packets", func() error { network.SetHanging(true); return nil }, func() error { network.SetHanging(false); return nil }},
 		{"1 s latency", func() error { network.SetRoundTrip(time.Second); return nil }, func() error { network.SetRoundTrip(0); return nil }},
