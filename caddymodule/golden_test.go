@@ -140,7 +140,7 @@ func TestWrongJSONIsRefused(t *testing.T) {
 		{`"prefix": "demo", "limit": "100 1m", "timeout": "2m"`, `timeout: "2m0s": must be a duration from 1ms to 1m`},
 		{`"prefix": "demo", "limit": "100 1m", "timeout": -1`, `timeout: "-1ns": must be a duration from 1ms to 1m`},
 		{`"prefix": "demo", "limit": "100 1m", "headers": "none"`, `headers: "none": must be auto, ours, tighter or both`},
-		{`"prefix": "demo", "limit": "100 1m", "on_error": "maybe"`, `on_error: "maybe": must be allow or deny`},
+		{`"prefix": "demo", "limit": "100 1m", "on_error": "maybe"`, `on_error: "maybe": must be allow, deny or local`},
 		{`"prefix": "demo", "limit": "100 1m"`, `pg_ratelimit "demo": dsn: missing: must be a Postgres URL or key=value pairs, or memory: here, in the global option`},
 		{`"prefix": "demo", "limit": "100 1m", "dsn": "garbage"`, `dsn: "garbage": must be a Postgres URL or key=value pairs`},
 		{`"zones": [{"prefix": "api", "limit": "0 1m"}]`, `pg_ratelimit: zone "api": limit: "0 1m": must be a whole number`},

@@ -74,8 +74,13 @@ type Handler struct {
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
 	// What happens to a request while the database does not answer: `allow`
-	// lets it pass, `deny` refuses it with status 503. Default: `allow`.
+	// lets it pass, `deny` refuses it with status 503, and with `local` this
+	// process decides at its share of each limit. Default: `allow`.
 	OnError string `json:"on_error,omitempty"`
+
+	// With `on_error local`: the share of this process, such as `50%`. Default:
+	// that of one of the proxies that were in the registry last.
+	LocalShare string `json:"local_share,omitempty"`
 
 	// Which X-RateLimit headers a response has if the upstream sends some, too:
 	// those of the limit (`auto`, and `ours`, which is the same in Caddy), those that
@@ -174,7 +179,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	if h.store, err = app.store(h.DSN, h.decider.Timeout); err != nil {
 		return err
 	}
-	h.decider.Store = h.store.Store // Take asks it whether limits are paused
+	h.decider.UseStore(h.store.Store) // Take asks it whether limits are paused
 	h.duration = app.metrics.duration
 	h.settlements = app.metrics.settlements
 	if h.policy != nil {
@@ -211,7 +216,8 @@ func (h *Handler) compile() error {
 	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(h), &read); err != nil {
 		return err
 	}
-	h.decider.Timeout, h.decider.OnError, h.headers, h.fields = read.Timeout, read.OnError, read.Headers, read.Fields
+	h.decider = edge.Decider{Timeout: read.Timeout, OnError: read.OnError, Share: read.LocalShare}
+	h.headers, h.fields = read.Headers, read.Fields
 	h.exemptSettings = read.Exempt
 	if _, err := edge.ParseAudit(h.Audit, history.Audit{}); err != nil {
 		return err

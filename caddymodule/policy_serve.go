@@ -40,7 +40,7 @@ func (a *compiledPolicy) askPolicy(h *Handler, r *http.Request, repl *caddy.Repl
 	var err error
 	if f.Path, err = policy.NormalPath(r.URL.EscapedPath()); err != nil {
 		policy.RefuseAmbiguous(o)
-	} else if err = a.live.Ask(context.Background(), h.decider.Timeout, key, user, f, o); err != nil {
+	} else if err = h.decider.Ask(a.live, context.Background(), key, user, f, o); err != nil {
 		outcome := edge.NoDecision(h.decider.OnError, err)
 		a.counters.requests.WithLabelValues(withoutDecision(&outcome)).Inc()
 		h.logNoDecision(&outcome)

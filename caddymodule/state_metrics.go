@@ -65,7 +65,7 @@ func (m *metrics) watch(s *store) {
 // collectStores adds up what the stores have counted for a config.
 func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 	sum, batches := postgres.Stats{Errors: map[string]int64{}}, hooks.Batches{}
-	up, paused, lost := 1.0, 0.0, int64(0)
+	up, paused, local, lost := 1.0, 0.0, 0.0, int64(0)
 	for _, s := range stores {
 		now, before := edge.Stats(s.Store), s.stats
 		sum.Requests += now.Requests - before.Requests
@@ -90,9 +90,13 @@ func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 		if edge.Paused(s.Store) {
 			paused = 1
 		}
+		if edge.LimitsLocally(s.Store) {
+			local = 1
+		}
 	}
 	gauge(to, "database_up", up, "1 if the databases of all limits answer, 0 if one does not.")
 	gauge(to, "paused", paused, "1 if the limits of a database are paused, else 0.")
+	gauge(to, "local", local, "1 if this process limits by itself because a database makes no decisions (on_error local), else 0.")
 	counter(to, "batches_total", sum.Batches, "Batches of requests that the databases were asked about.", nil)
 	counter(to, "batched_requests_total", sum.Requests, "Requests in these batches.", nil)
 	counter(to, "statements_total", sum.Statements, "Statements that these batches sent, retries included.", nil)

@@ -68,6 +68,9 @@ func BenchmarkInterpreted(b *testing.B) {
 		{"Postgres", 64, decideAlways(object{"dsn": dsn, "prefix": "m", "limit": "1000000000 1h"})},
 		{"Postgres, headers ours", 64, decideAlways(object{"dsn": dsn, "prefix": "o", "limit": "1000000000 1h", "headers": "ours"})},
 		{"Postgres, many keys", 64, decideAlways(object{"dsn": dsn, "prefix": "k", "limit": "1000000000 1h"})},
+		// A proxy that remembers rows has a store of its own here.
+		{"Postgres, local", 64, object{"dsn": dsn, "prefix": "m", "limit": "1000000000 1h", "timeout": "30s", "onError": "local", "nodeName": "local"}},
+		{"Postgres, many keys, local", 64, object{"dsn": dsn, "prefix": "k", "limit": "1000000000 1h", "timeout": "30s", "onError": "local", "nodeName": "local"}},
 		{"Postgres, leased", 1, decideAlways(object{"dsn": dsn, "prefix": "l", "limit": "1000000000 1h", "lease": "5%"})},
 		{"Postgres, leased, headers ours", 1, decideAlways(object{"dsn": dsn, "prefix": "lo", "limit": "1000000000 1h", "lease": "5%", "headers": "ours"})},
 		{"Postgres, leased, many keys", 64, decideAlways(object{"dsn": dsn, "prefix": "lk", "limit": "1000000000 1h", "lease": "5%"})},

@@ -69,6 +69,9 @@ type Config struct {
 	// OnError is what happens to a request if there is no decision in time: allow lets
 	// it pass, deny refuses it with status 503. Default allow.
 	OnError string `json:"onError,omitempty"`
+	// LocalShare is the share of this process with onError local, such as 50%. "" is that of one of the
+	// proxies in the registry.
+	LocalShare string `json:"localShare,omitempty"`
 
 	// Headers says which X-RateLimit headers a response has if the upstream sends some,
 	// too: those of the limit (auto or ours), those that tell of less remaining (tighter), or all

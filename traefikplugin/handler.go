@@ -172,14 +172,18 @@ func askStore(p *pendingRequest, d *edge.Decider) edge.Outcome {
 	fill([]*batch.Call{p.call})
 	hits := p.call.Hits
 	p.call.Decisions = append(p.call.Decisions[:0], make([]ratelimit.Decision, len(hits))...)
-	var verdict *policy.Verdict
-	if p.asked {
-		verdict = &p.verdict
-	}
 	if p.flight != nil {
-		return d.TakeInTurn(p.flight.Context, p.hits.waits, hits, p.call.Decisions, verdict)
+		return d.TakeInTurn(p.flight.Context, p.hits.waits, hits, p.call.Decisions, verdictOf(p))
 	}
-	return d.Take(background, hits, p.call.Decisions, verdict)
+	return d.Take(background, hits, p.call.Decisions, verdictOf(p))
+}
+
+// verdictOf is what the policy says of a request, or nil without a policy.
+func verdictOf(p *pendingRequest) *policy.Verdict {
+	if p.asked {
+		return &p.verdict
+	}
+	return nil
 }
 
 // decideLate decides a request without the queue, in what is left of its timeout. failure is why the
@@ -211,6 +215,9 @@ func withoutDecision(h *handler, p *pendingRequest) {
 	defer contain(h, p)
 	fill([]*batch.Call{p.call}) // its hits may be those of an earlier request
 	outcome := noDecision(h, p, p.call.Err)
+	if outcome.Decision != nil && outcome.Status != 0 && p.asked {
+		countRefusal(h, p, p.call.Decisions)
+	}
 	answer(p, &outcome, p.call.Hits, p.call.Decisions)
 }
 
@@ -221,11 +228,13 @@ func noDecision(h *handler, p *pendingRequest, err error) edge.Outcome {
 	if errors.Is(err, batch.ErrPaused) {
 		return edge.PausedOutcome()
 	}
-	outcome := edge.NoDecision(h.decider.OnError, err)
+	p.call.Decisions = append(p.call.Decisions[:0], make([]ratelimit.Decision, len(p.call.Hits))...)
+	outcome := h.decider.TakeLocal(p.call.Hits, p.call.Decisions, verdictOf(p), err)
 	if errors.Is(err, ratelimit.ErrClosed) {
 		pool, failure := h.registry.acquire(h.pool.settings, h.decider.Timeout)
 		if failure == nil {
-			d := edge.Decider{Store: pool.store, Timeout: h.decider.Timeout, OnError: h.decider.OnError}
+			d := *h.decider
+			d.UseStore(pool.store)
 			outcome = askStore(p, &d)
 			h.registry.release(pool, pool.use)
 		}

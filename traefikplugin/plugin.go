@@ -115,7 +115,8 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	h.selection = newSelection(zones, template)
 	h.chooses = exempt != nil || h.selection != nil
 	h.plain = p == nil && len(h.hits.hits) > 0 && !h.chooses && !h.hits.flies
-	h.decider = &edge.Decider{Store: h.pool.store, Timeout: read.Timeout, OnError: read.OnError}
+	h.decider = &edge.Decider{Timeout: read.Timeout, OnError: read.OnError, Share: read.LocalShare}
+	h.decider.UseStore(h.pool.store)
 	if q := r.queueOf(h.pool, read.Timeout); q != nil {
 		h.queue = q.queue
 		h.free = q.free

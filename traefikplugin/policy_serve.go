@@ -48,7 +48,7 @@ func askPolicy(h *handler, p *pendingRequest) (queued bool) {
 func askFully(h *handler, p *pendingRequest, key, user string) bool {
 	p.began = time.Now()
 	timeout := h.decider.Timeout
-	err := h.policy.Ask(background, timeout, key, user, &p.facts, &p.verdict)
+	err := h.decider.Ask(h.policy, background, key, user, &p.facts, &p.verdict)
 	if err != nil && errors.Is(err, ratelimit.ErrClosed) {
 		err = askAgain(h, p, key, user, err)
 	}
@@ -81,7 +81,7 @@ func askAgain(h *handler, p *pendingRequest, key, user string, err error) error 
 		return err
 	}
 	defer registry.release(pool, replaced)
-	return replaced.policy.Ask(background, timeout, key, user, &p.facts, &p.verdict)
+	return h.decider.Ask(replaced.policy, background, key, user, &p.facts, &p.verdict)
 }
 
 // follow does what the verdict of the policy says, and reports whether the queue decides the request.

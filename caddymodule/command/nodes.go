@@ -60,9 +60,13 @@ func nodeRow(n *admin.Node) row {
 	if n.Policy {
 		behind = "unknown"
 	}
+	local := none
+	if n.LocalFrom != nil && n.LocalUntil != nil {
+		local = span(n.LocalUntil.Sub(*n.LocalFrom).Seconds()) + " until " + moment(*n.LocalUntil)
+	}
 	return row{
 		"NODE", n.Node, "REGION", n.Region, "VERSION", n.Version, "STATE", state, "EPOCH", n.Epoch, "CHANGES BEHIND", or(n.Behind, behind),
-		"PAUSED", n.Paused, "SEEN", span(n.SecondsAgo) + " ago", "PROBLEMS", strings.Join(n.Problems, "; "),
+		"PAUSED", n.Paused, "LOCAL", local, "SEEN", span(n.SecondsAgo) + " ago", "PROBLEMS", strings.Join(n.Problems, "; "),
 	}
 }
 

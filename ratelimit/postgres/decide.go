@@ -100,6 +100,7 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	if surplus != p {
 		surplus.read()
 		d.updateLeases(surplus)
+		d.engine.local.remember(surplus)
 		surplus.free()
 	}
 	if err := d.finishTransactions(transactions); err != nil {
@@ -222,6 +223,7 @@ func (d *dispatch) finishSingles(p *plan, requests []*request) error {
 	if p.inFlight {
 		d.hold(requests)
 	}
+	d.engine.local.remember(p)
 	d.finishing = finishing
 	// Not before: after a panic, end finishes what is not finished.
 	for _, r := range requests {

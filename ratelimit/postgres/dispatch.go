@@ -21,6 +21,7 @@ type engine struct {
 	texts   *statements
 	blocked *blocked   // nil if the database is asked about every hit
 	leases  *lease.Set // nil if there are none
+	local   *local     // for decisions without the database
 	flight  *flight
 	now     func() time.Time // Options.Now
 	counts  *counts

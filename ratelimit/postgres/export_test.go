@@ -120,3 +120,12 @@ func (s *Store) AddSettlement(h *hooks.Settlement) {
 	s.engine.settles.mu.Unlock()
 	settle(s, h)
 }
+
+// LocalRows returns how many rows are remembered for decisions without the database, and how many of them have
+// charges that the database does not know.
+func LocalRows(s *Store) (rows, unpaid int) {
+	k := s.engine.local
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.rows), len(k.unpaid)
+}

@@ -69,7 +69,8 @@ VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text
 ON CONFLICT (node) DO UPDATE SET version = excluded.version, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen,
 	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::bigint, n.applied_seq) ELSE excluded.applied_seq END,
 	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text[], n.problems) ELSE excluded.problems END,
-	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($7::text::oid, n.log) ELSE excluded.log END
+	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($7::text::oid, n.log) ELSE excluded.log END,
+	charged = CASE WHEN n.epoch = excluded.epoch THEN n.charged ELSE 0 END
 WHERE n.epoch = excluded.epoch OR NOT ` + schema.NodeIsLive + `
 RETURNING 1`
 
@@ -105,6 +106,7 @@ type registration struct {
 	timeline timeline
 	failures map[string]string // the last failure, by what failed
 	reported string            // what was reported of them
+	charging charging
 
 	mu       sync.Mutex
 	applied  applied
@@ -155,6 +157,7 @@ func (r *registration) run() {
 			r.report()
 		}
 		r.notify(time.Now())
+		r.notifyLocal()
 		sleep(closing, interval)
 	}
 }
@@ -192,6 +195,7 @@ func (r *registration) beat(now time.Time) {
 	if len(writes) > 0 {
 		r.readRenewals(writes, now)
 	}
+	r.chargeLocal(ctx, now)
 }
 
 // migrate makes the tables of the registry, unless they are right. It reports whether they may be.
@@ -247,8 +251,8 @@ func (r *registration) name() string {
 	return r.node.Name + "#" + strconv.Itoa(r.suffix)
 }
 
-// renewals renew the row. A process with a suffix also tries to take the name without one. Now and
-// then there is a third statement: the deletion of the rows of proxies that vanished.
+// renewals renew the row. A process with a suffix also tries to take the name without one. The next statement
+// counts the proxies. Now and then there is another: the deletion of the rows of proxies that vanished.
 func (r *registration) renewals(now time.Time, obeyed applied, problems []string) []*Statement {
 	var seq, log, texts any
 	if obeyed.seq >= 0 {
@@ -267,6 +271,7 @@ func (r *registration) renewals(now time.Time, obeyed applied, problems []string
 	for _, name := range names {
 		all = append(all, &Statement{SQL: nodeSQL, Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(r.paused), seq, texts, log}, Unnamed: true})
 	}
+	all = append(all, &Statement{SQL: liveSQL, Unnamed: true})
 	if now.Sub(r.swept) >= sweepNodes {
 		r.swept = now
 		all = append(all, &Statement{SQL: sweepSQL, Unnamed: true})
@@ -281,6 +286,11 @@ func (r *registration) readRenewals(writes []*Statement, now time.Time) {
 		r.fail("sweep", last.Err)
 	}
 	r.fail("write", first.Err)
+	for _, s := range writes {
+		if s.SQL == liveSQL {
+			r.readLive(s, now)
+		}
+	}
 	if first.Err == nil {
 		r.writeIn = 0
 	}
@@ -338,23 +348,6 @@ func retryAt(now time.Time, wait *time.Duration) time.Time {
 		*wait = longestRetry
 	}
 	return now.Add(*wait)
-}
-
-// notify tells of a pause.
-func (r *registration) notify(now time.Time) {
-	paused := r.store.Paused()
-	if paused == r.told && (!paused || now.Sub(r.reminded) < remindInterval) {
-		return
-	}
-	r.told = paused
-	r.reminded = now
-	text := "limits apply again"
-	if paused {
-		text = "limits are paused " + r.pause + ". Bans and block rules hold. To end it: caddy pg-ratelimit resume"
-	}
-	if r.node.Notice != nil {
-		_ = batch.PanicError(func() { r.node.Notice(text) })
-	}
 }
 
 // fail sets the last failure, or that there is none any more.

@@ -150,8 +150,8 @@ func (s *server) onFailure(err error, had time.Duration, answers int64) error {
 		return err
 	}
 	if !late {
-		err = unavailableError(err)
-		s.setDown(err)
+		s.setDown(unavailableError(err))
+		err = unavailableError(fmt.Errorf("%w: %w", errSent, err))
 	}
 	if !s.probing {
 		s.probing = true
@@ -159,6 +159,9 @@ func (s *server) onFailure(err error, had time.Duration, answers int64) error {
 	}
 	return err
 }
+
+// errSent is in the error of a batch that the database may have decided before the connection failed.
+var errSent = errors.New("while a batch was under way")
 
 // unavailableError is ErrUnavailable with its cause.
 func unavailableError(cause error) error {

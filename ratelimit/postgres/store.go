@@ -120,7 +120,7 @@ func New(db DB, options Options) (*Store, error) {
 	server := &server{db: db, closing: closing, counts: counts}
 	texts := newStatements()
 	e := &engine{
-		server: server, texts: texts, now: o.Now, counts: counts,
+		server: server, texts: texts, now: o.Now, counts: counts, local: newLocal(),
 		tables:  &tables{server: server, disabled: o.DisableMigration, report: o.report},
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, report: o.report},
 	}

@@ -196,6 +196,7 @@ func (t *transaction) finish() []*transaction {
 	}
 	if !t.looks && t.check.Err == nil {
 		d.updateLeases(p)
+		d.engine.local.remember(p)
 		if rand.Float64() < d.engine.cleaner.probability {
 			d.engine.cleaner.after(p)
 		}

@@ -3,7 +3,11 @@
 // after that. Another kind of store has no batches and no registry: for it, the functions do nothing.
 package hooks
 
-import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+import (
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
 
 // Histogram counts values by size.
 type Histogram struct {
@@ -49,3 +53,14 @@ var SettledOf func(store ratelimit.Store) (settled, lost int64)
 // log of changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot
 // use. It does nothing without postgres.Options.Node.
 var SetApplied func(store ratelimit.Store, seq int64, log string, problems []string)
+
+// UseLocal makes a store remember the rows of its decisions, for TakeLocal.
+var UseLocal func(store ratelimit.Store)
+
+// TakeLocal is Take without the database, at this process's share of each limit: with 0, the share is one
+// of the proxies that the registry showed last. cause is why the database has made no decision. It
+// reports false if the hits cannot be decided.
+var TakeLocal func(store ratelimit.Store, cause error, share float64, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool
+
+// LocalSince is since when TakeLocal decides because the database does not; the zero time if the database decides.
+var LocalSince func(store ratelimit.Store) time.Time

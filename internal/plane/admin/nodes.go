@@ -25,6 +25,10 @@ type Node struct {
 	// Paused is whether it obeys a Pause.
 	Paused bool      `json:"paused"`
 	Seen   time.Time `json:"seen"`
+	// LocalFrom and LocalUntil are when it last limited by itself, because the database made no decisions.
+	// Nil is never.
+	LocalFrom  *time.Time `json:"local_from"`
+	LocalUntil *time.Time `json:"local_until"`
 	// SecondsAgo is how long ago that was, by the clock of the server.
 	SecondsAgo float64 `json:"seconds_ago"`
 	// Problems name the rules that the proxy cannot use, and what they should be.
@@ -63,7 +67,7 @@ func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
 		THEN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > n.applied_seq) END`
 	}
 	nodes, err := rows[Node](ctx, d, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
-	n.paused, n.seen, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems FROM rate_limit_nodes n ORDER BY n.node`)
+	n.paused, n.seen, n.local_from, n.local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems FROM rate_limit_nodes n ORDER BY n.node`)
 	if err != nil || d.policy == "" {
 		return nodes, err
 	}

@@ -14,6 +14,7 @@ type Decider struct {
 	Store   ratelimit.Store
 	Timeout time.Duration // for the decision on a request, all its hits together
 	OnError OnError
+	Share   float64 // of Local: Settings.LocalShare
 }
 
 // Outcome is what happens to a request.
@@ -62,7 +63,7 @@ func (d *Decider) Take(ctx context.Context, hits []ratelimit.Hit, decisions []ra
 		return PausedOutcome()
 	}
 	if err := d.Store.Take(ctx, d.Timeout, hits, decisions); err != nil {
-		return NoDecision(d.OnError, err)
+		return d.TakeLocal(hits, decisions, p, err)
 	}
 	return Judge(hits, decisions, p)
 }

@@ -9,7 +9,7 @@
 //     and the hits that a request makes on them.
 //   - store.go, password.go: where they are counted.
 //   - node.go: this proxy in the registry of proxies, and a pause of all limits.
-//   - decide.go: a request is decided. onerror.go: no decision was possible.
+//   - decide.go: a request is decided. onerror.go, local.go: no decision was possible.
 //   - match.go: for which requests a limit in Traefik is. headers.go, ietf.go, upstream.go, refusal.go, problem.go: the response.
 //   - settle.go, settle_body.go: what the request really cost, by its response.
 //   - history_settings.go, history.go: what is recorded of a request.

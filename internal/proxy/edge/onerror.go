@@ -10,12 +10,13 @@ type OnError string
 const (
 	Allow OnError = "allow" // the request passes: limits are not enforced meanwhile
 	Deny  OnError = "deny"  // the request is refused with status 503
+	Local OnError = "local" // this process decides, at its share of each limit
 )
 
 // readOnError reads an OnError.
 func readOnError(to *Settings, text string) error {
 	to.OnError = OnError(text)
-	if to.OnError != Allow && to.OnError != Deny {
+	if to.OnError != Allow && to.OnError != Deny && to.OnError != Local {
 		return errWant
 	}
 	return nil

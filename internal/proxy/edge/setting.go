@@ -48,6 +48,7 @@ type Settings struct {
 	Limit         ConfiguredLimit
 	Timeout       time.Duration // for the decision on a request
 	OnError       OnError
+	LocalShare    float64 // 0 is that of one of the proxies in the registry
 	Headers       HeaderPolicy
 	Fields        Fields
 	Exempt        ExemptSettings

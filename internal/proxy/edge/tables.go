@@ -13,9 +13,13 @@ var HandlerTable = []Setting{
 		Help:    "How long a decision may take: 1ms to 1m.",
 		Default: "250ms",
 	}, {
-		Name: "on_error", Want: "allow or deny", Read: readOnError, Unset: "allow", Syntax: "allow | deny",
-		Help:    "What happens to a request without a decision: `allow` lets it pass, `deny` answers 503.",
+		Name: "on_error", Want: "allow, deny or local", Read: readOnError, Unset: "allow", Syntax: "allow | deny | local",
+		Help:    "What happens to a request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy [decides by itself](operating.md#the-proxy-limits-by-itself).",
 		Default: "`allow`",
+	}, {
+		Name: "local_share", Want: "a percentage from 0.1% to 100%", Read: readLocalShare, Syntax: "<percent>",
+		Help:    "With `on_error local`: this proxy's share of each limit.",
+		Default: "100% divided by the proxies in the [registry](operating.md#the-registry-of-proxies)",
 	}, {
 		Name: "headers", Want: "auto, ours, tighter or both", Read: readHeaderPolicy, Unset: "auto", Syntax: "auto | ours | tighter | both",
 		Help: "If the upstream sends `X-RateLimit-*` too: those of the limit (`auto` and `ours`, which differ in [Traefik](traefik.md#differences-from-the-caddy-module)), " +

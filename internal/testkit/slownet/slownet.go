@@ -17,7 +17,7 @@ type Proxy struct {
 	Address string // on which the proxy listens
 
 	target  string
-	delay   time.Duration
+	delay   atomic.Int64   // half a round trip, in nanoseconds
 	running sync.WaitGroup // goroutines
 	faults  atomic.Pointer[Faults]
 
@@ -37,7 +37,8 @@ func Listen(t testing.TB, target string, roundTrip time.Duration) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{Address: listener.Addr().String(), target: target, delay: roundTrip / 2, conns: map[net.Conn]bool{}}
+	p := &Proxy{Address: listener.Addr().String(), target: target, conns: map[net.Conn]bool{}}
+	p.SetRoundTrip(roundTrip)
 	p.changed = sync.NewCond(&p.mu)
 	p.running.Go(func() { p.accept(listener) })
 	t.Cleanup(func() {
@@ -60,6 +61,9 @@ func ListenFor(t testing.TB, dsn string, roundTrip time.Duration) (*Proxy, strin
 	address.Host = p.Address
 	return p, address.String()
 }
+
+// SetRoundTrip changes the delay of what is sent from now on.
+func (p *Proxy) SetRoundTrip(d time.Duration) { p.delay.Store(int64(d / 2)) }
 
 // CloseConnections closes the connections that are open, at once and without a
 // word to either side.
@@ -143,10 +147,10 @@ func (p *Proxy) forward(from, to net.Conn, d *damage) {
 		for {
 			n, err := from.Read(buffer)
 			if n > 0 {
-				chunks <- chunk{append([]byte(nil), buffer[:n]...), time.Now().Add(p.delay)}
+				chunks <- chunk{append([]byte(nil), buffer[:n]...), time.Now().Add(time.Duration(p.delay.Load()))}
 			}
 			if err != nil {
-				chunks <- chunk{nil, time.Now().Add(p.delay)}
+				chunks <- chunk{nil, time.Now().Add(time.Duration(p.delay.Load()))}
 				return
 			}
 		}

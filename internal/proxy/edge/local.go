@@ -1,0 +1,66 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// readLocalShare reads Settings.LocalShare. It must come after on_error.
+func readLocalShare(to *Settings, text string) error {
+	if text == "" {
+		return nil
+	}
+	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(percent) || percent < 0.1 || percent > 100 {
+		return errWant
+	}
+	if to.OnError != Local {
+		return &ratelimit.FieldError{Value: text, Want: "left out without on_error local"}
+	}
+	to.LocalShare = percent / 100
+	return nil
+}
+
+// UseStore sets the store. It must be called before requests that are to be decided with Local.
+func (d *Decider) UseStore(store ratelimit.Store) {
+	d.Store = store
+	if d.OnError == Local {
+		hooks.UseLocal(store)
+	}
+}
+
+// TakeLocal is the outcome of a request for which the store has made no decision because of err. See Take
+// for the parameters.
+func (d *Decider) TakeLocal(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict, err error) Outcome {
+	if d.OnError != Local || errors.Is(err, ratelimit.ErrClosed) || !hooks.TakeLocal(d.Store, err, d.Share, hits, decisions) {
+		return NoDecision(d.OnError, err)
+	}
+	return Judge(hits, decisions, p)
+}
+
+// Ask asks the policy, see ProxyPolicy.Ask. With Local, a sender that cannot be looked up is one without an API
+// key, and counts by address. Blocks and limits without a quota for such senders do not refuse the request: the
+// sender may be another.
+func (d *Decider) Ask(p *ProxyPolicy, ctx context.Context, key, user string, f *policy.Facts, o *policy.Verdict) error {
+	err := p.Ask(ctx, d.Timeout, key, user, f, o)
+	if err == nil || d.OnError != Local || key == "" && user == "" || errors.Is(err, ratelimit.ErrClosed) {
+		return err
+	}
+	var nobody policy.Verdict
+	if failure := p.Ask(ctx, d.Timeout, "", "", f, &nobody); failure != nil || nobody.Refused() {
+		return err
+	}
+	nobody.Unread = true
+	*o = nobody
+	return nil
+}
+
+// LimitsLocally reports whether a process decides without the database of a store.
+func LimitsLocally(store ratelimit.Store) bool { return !hooks.LocalSince(store).IsZero() }

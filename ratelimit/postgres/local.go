@@ -1,0 +1,218 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+func init() {
+	hooks.UseLocal = useLocal
+	hooks.TakeLocal = takeLocal
+	hooks.LocalSince = localSince
+}
+
+// local decides while the database does not: this process has a share of each limit. It remembers the
+// rows of the last decisions of the database, so that a row begins with the share of what was left. The
+// database's next decision on a row replaces what was counted here.
+type local struct {
+	on   int32 // 1 once rows are remembered; atomic
+	live int64 // how many proxies the registry has shown, this one included; atomic
+	born time.Time
+
+	mu       sync.Mutex // guards all that follows
+	rows     map[lease.RowID]*localRow
+	ahead    int64       // the server's clock less that of this process, in microseconds
+	unpaid   []*localRow // the rows with charges that the database does not know
+	since    time.Time   // the first decision without the database; zero while the database decides
+	last     time.Time   // the last one
+	parts    float64     // of the last one
+	admitted int64       // requests since since
+	refused  int64
+	lost     int64 // units that are not going to be charged
+}
+
+// localRow is a row as the database decided last, or what this process has made of its share since.
+type localRow struct {
+	id     lease.RowID
+	row    algorithm.Row
+	now    int64 // the server's time of the decision
+	shared bool  // row is the share
+
+	// What was admitted on a durable limit, until the database knows it.
+	limit  *ratelimit.Limit
+	charge int64
+	until  int64 // the server's time from which on the charge does not matter
+}
+
+const (
+	// maxLocal bounds the rows that are remembered, at about 300 bytes each.
+	maxLocal = 50000
+	// maxUnpaid bounds the rows with charges that the database does not know.
+	maxUnpaid = 10000
+	// localLinger is how long the database must have decided everything before that counts as exact again.
+	localLinger = 2 * time.Second
+)
+
+func newLocal() *local { return &local{born: time.Now(), live: 1, rows: map[lease.RowID]*localRow{}} }
+
+// useLocal is hooks.UseLocal.
+func useLocal(store ratelimit.Store) {
+	if s, ok := store.(*Store); ok {
+		atomic.StoreInt32(&s.engine.local.on, 1)
+	}
+}
+
+// clock is this machine's time in microseconds. It never goes back.
+func (k *local) clock() int64 { return k.born.Add(time.Since(k.born)).UnixMicro() }
+
+// remember remembers the rows of a plan as they are after its statements. It is one loop, with what most
+// rows need inline, because the plugin is interpreted: see package batch.
+func (k *local) remember(p *plan) {
+	if atomic.LoadInt32(&k.on) == 0 {
+		return
+	}
+	now := k.clock()
+	k.mu.Lock()
+	for _, e := range p.entries[:p.usedEntries] {
+		if !e.answered || e.err != nil {
+			continue
+		}
+		r := k.rows[e.id]
+		if r == nil {
+			r = k.add(e.id)
+		}
+		if late := r.now - e.view.Now; late > 0 && late < trust {
+			continue // several batches may be under way
+		}
+		r.row = e.view.Row
+		r.now = e.view.Now
+		r.shared = false
+		k.ahead = e.view.Now - now
+	}
+	k.mu.Unlock()
+}
+
+// add adds a row. The caller holds the mutex.
+func (k *local) add(id lease.RowID) *localRow {
+	if len(k.rows) >= maxLocal {
+		tries := 0
+		for other, r := range k.rows { // from a random one on
+			if tries++; r.charge == 0 || tries > 16 {
+				delete(k.rows, other)
+				break
+			}
+		}
+	}
+	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
+	r := &localRow{id: id}
+	k.rows[id] = r
+	return r
+}
+
+// takeLocal is hooks.TakeLocal.
+func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
+	s, ok := store.(*Store)
+	if !ok || ratelimit.ValidateHits(hits, decisions) != nil {
+		return false
+	}
+	k := s.engine.local
+	parts := 1 / share
+	if share == 0 {
+		parts = float64(atomic.LoadInt64(&k.live))
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.clock() + k.ahead
+	if s.engine.now != nil {
+		now = s.engine.now().UnixMicro()
+	}
+	limits := make([]ratelimit.Limit, len(hits))
+	shared := make([]ratelimit.Hit, len(hits))
+	taken := make([]*localRow, len(hits))
+	rows := make([]*algorithm.Row, len(hits))
+	nows := make([]int64, len(hits))
+	for i := range hits {
+		h := &hits[i]
+		limits[i] = algorithm.ShareLimit(h.Limit, parts)
+		shared[i] = *h
+		shared[i].Limit = &limits[i]
+		if most := limits[i].Capacity(); h.Cost > most && h.Cost <= h.Limit.Capacity() {
+			shared[i].Cost = most // else it could never pass
+		}
+		id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()}
+		r := k.rows[id]
+		if r == nil {
+			r = k.add(id)
+		}
+		if !r.shared {
+			r.shared = true
+			algorithm.ShareRow(&r.row, parts)
+		}
+		taken[i] = r
+		rows[i] = &r.row
+		nows[i] = now
+	}
+	all := algorithm.Decide(shared, rows, nows, decisions)
+	// A statement that was sent may have charged.
+	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, errSent)
+	for i := range hits {
+		h := &hits[i]
+		d := &decisions[i]
+		if owed && h.Limit.Durable && h.Cost > 0 && !h.Peek && d.Allowed && (all || h.Apart) {
+			k.owe(taken[i], h, d.Reset.UnixMicro())
+		}
+		// What all proxies together have left, if the others have used as much as this one.
+		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)
+		d.Limit = h.Limit.Capacity()
+		d.Remaining = algorithm.Remaining(d.Limit, d.Limit-used)
+		d.Source = ratelimit.FromMemory
+		if rows[i].Blank() && taken[i].charge == 0 {
+			delete(k.rows, taken[i].id)
+		}
+	}
+	k.last = time.Now()
+	k.parts = parts
+	if k.since.IsZero() {
+		k.since = k.last
+	}
+	if all {
+		k.admitted++
+	} else {
+		k.refused++
+	}
+	return true
+}
+
+// owe adds what a hit has used to what the database does not know. The caller holds the mutex.
+func (k *local) owe(r *localRow, h *ratelimit.Hit, until int64) {
+	if r.charge == 0 {
+		if len(k.unpaid) >= maxUnpaid {
+			k.lost += h.Cost
+			return
+		}
+		k.unpaid = append(k.unpaid, r)
+	}
+	r.limit = h.Limit
+	r.charge += h.Cost
+	r.until = until
+}
+
+// localSince is hooks.LocalSince.
+func localSince(store ratelimit.Store) time.Time {
+	s, ok := store.(*Store)
+	if !ok {
+		return time.Time{}
+	}
+	k := s.engine.local
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.since
+}
