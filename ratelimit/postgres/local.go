@@ -45,6 +45,7 @@ type localRow struct {
 	row    algorithm.Row
 	now    int64 // the server's time of the decision
 	shared bool  // row is the share
+	slots  int64 // that requests hold of the share, on a limit InFlight; atomic
 
 	// What was admitted on a durable limit, until the database knows it.
 	limit  *ratelimit.Limit
@@ -156,6 +157,9 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 			r.shared = true
 			algorithm.ShareRow(&r.row, parts)
 		}
+		if h.Limit.Algorithm == ratelimit.InFlight {
+			r.row.Slots = atomic.LoadInt64(&r.slots) + s.engine.flight.heldOf(id)
+		}
 		taken[i] = r
 		rows[i] = &r.row
 		nows[i] = now
@@ -169,11 +173,15 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 		if owed && h.Limit.Durable && h.Cost > 0 && !h.Peek && d.Allowed && (all || h.Apart) {
 			k.owe(taken[i], h, d.Reset.UnixMicro())
 		}
+		if h.Slot != nil && h.Cost > 0 && !h.Peek && d.Allowed && (all || h.Apart) {
+			taken[i].hold(h)
+		}
 		// What all proxies together have left, if the others have used as much as this one.
 		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)
 		d.Limit = h.Limit.Capacity()
 		d.Remaining = algorithm.Remaining(d.Limit, d.Limit-used)
 		d.Source = ratelimit.FromMemory
+		d.DecidedAt = 0 // nothing is settled: the database does not know of the charge
 		if rows[i].Blank() && taken[i].charge == 0 {
 			delete(k.rows, taken[i].id)
 		}
@@ -189,6 +197,13 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 		k.refused++
 	}
 	return true
+}
+
+// hold gives a hit that was admitted its slots of the share.
+func (r *localRow) hold(h *ratelimit.Hit) {
+	cost := h.Cost
+	atomic.AddInt64(&r.slots, cost)
+	h.Slot.Hold(func() { atomic.AddInt64(&r.slots, -cost) })
 }
 
 // owe adds what a hit has used to what the database does not know. The caller holds the mutex.
