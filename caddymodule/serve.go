@@ -192,11 +192,11 @@ func (h *Handler) count(hits *requestHits, outcome *edge.Outcome) {
 	}
 	if outcome.Err != nil {
 		for _, z := range hits.zones {
-			if z.mode == policy.Shadow {
-				continue
-			} else if outcome.Status == 0 {
+			switch {
+			case z.mode == policy.Shadow:
+			case outcome.Status == 0:
 				z.counters.errorPassed.Inc()
-			} else {
+			default:
 				z.counters.errorRefused.Inc()
 			}
 		}
@@ -213,14 +213,15 @@ func (h *Handler) count(hits *requestHits, outcome *edge.Outcome) {
 		h.logger.Info("the database answers again")
 	}
 	for i, z := range hits.zones {
-		if z.mode == policy.Shadow {
+		switch {
+		case z.mode == policy.Shadow:
 			h.countShadow(z, &hits.hits[i], &hits.decisions[i])
-		} else if outcome.Status == 0 {
+		case outcome.Status == 0:
 			z.counters.allowed.inc(hits.decisions[i].Source)
 			if hits.decisions[i].Source == ratelimit.FromLease {
 				z.counters.leased.Inc()
 			}
-		} else if !hits.decisions[i].Allowed {
+		case !hits.decisions[i].Allowed:
 			z.counters.denied.inc(hits.decisions[i].Source)
 			if hits.decisions[i].Source == ratelimit.FromBlocked {
 				z.counters.blocked.Inc()

@@ -18,15 +18,16 @@ func (l *Limit) Validate() error {
 	if l.Events < 1 || l.Events > MaxEvents {
 		return &FieldError{"events", strconv.FormatInt(l.Events, 10), "a whole number from 1 to " + strconv.Itoa(MaxEvents)}
 	}
-	if l.Calendar != NoCalendar || l.Zone != "" {
+	switch {
+	case l.Calendar != NoCalendar || l.Zone != "":
 		if err := l.validateCalendar(); err != nil {
 			return err
 		}
-	} else if algorithm.noWindow {
+	case algorithm.noWindow:
 		if l.Window != 0 {
 			return &FieldError{"window", l.Window.String(), "left out: " + algorithm.name + " has none"}
 		}
-	} else if l.Window < MinWindow || l.Window > MaxWindow || l.Window%time.Microsecond != 0 {
+	case l.Window < MinWindow || l.Window > MaxWindow || l.Window%time.Microsecond != 0:
 		return &FieldError{"window", l.Window.String(), "from 1ms to 876600h (100 years) in whole microseconds"}
 	}
 	if l.Anchor != 0 && (l.Anchor < 0 || l.Anchor > maxAnchor || l.Calendar != Month && l.Calendar != Year) {

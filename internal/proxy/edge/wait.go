@@ -186,7 +186,8 @@ func (w *Wait) join(key string, came time.Time) *turn {
 	}
 	t := &turn{came: came}
 	l.waiting++
-	turns := append(l.turns[key], t)
+	turns := l.turns[key]
+	turns = append(turns, t)
 	for i := len(turns) - 1; i > 0 && turns[i-1].came.After(came); i-- { // it was refused later
 		turns[i] = turns[i-1]
 		turns[i-1] = t
