@@ -285,7 +285,7 @@ func TestARenewalOfALockedRowDelaysNobody(t *testing.T) {
 // TestLeasesAreBounded by MaxLeases, and off below 0.
 func TestLeasesAreBounded(t *testing.T) {
 	s := newSite(t)
-	o := quick
+	o := lasting
 	o.MaxLeases = 3
 	store := s.store(o)
 	o.MaxLeases = -1
