@@ -46,7 +46,7 @@ func TestOneStatementFails(t *testing.T) {
 		}
 	}
 	// Only the refund of a hit fails, not the look that follows it.
-	failRefunds := failing("53100", "disk full", func(s *postgres.Statement) bool { return strings.Contains(s.SQL, "greatest(0, r.count - ") })
+	failRefunds := failing("53100", "disk full", func(s *postgres.Statement) bool { return strings.Contains(s.SQL, "greatest(0, r.count)") })
 	store := newStore(t, &fakeDB{answer: failRefunds}, without)
 	refund.Limit = fakeLimit
 	if _, _, err := tryOne(store, longTime, refund); err == nil || !strings.Contains(err.Error(), "disk full") {
