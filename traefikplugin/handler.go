@@ -143,7 +143,8 @@ func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Re
 		forget(p)
 	}
 	flight, settling := p.flight, p.settling
-	p.flight, p.settling = nil, nil
+	p.flight = nil // Yaegi cannot assign two nils at once
+	p.settling = nil
 	if p.admitted {
 		h.free <- p
 		if flight != nil {
