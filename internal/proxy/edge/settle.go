@@ -22,13 +22,14 @@ func readSettle(to *Settings, text string) (err error) {
 // store charge or give back the difference between what the request was charged and what it really cost.
 // Header and Body are called by one goroutine after the other.
 type Settling struct {
-	store  ratelimit.Store
-	report func(prefix string, outcome SettleOutcome, err error)
-	hits   []settledHit
-	body   *settledBody // nil if no hit needs the body's text
-	status int          // 0 if there is no response yet
-	ended  bool         // what an outer handler writes after the end does not count
-	sent   int64        // bytes of the body; atomic
+	store   ratelimit.Store
+	report  func(prefix string, outcome SettleOutcome, err error)
+	hits    []settledHit
+	headers []string     // with costs, also those of hits that are not settled, because nothing was charged
+	body    *settledBody // nil if no hit needs the body's text
+	status  int          // 0 if there is no response yet
+	ended   bool         // what an outer handler writes after the end does not count
+	sent    int64        // bytes of the body; atomic
 }
 
 // settledHit is a hit that is to be settled.
@@ -71,11 +72,21 @@ func NewSettling(store ratelimit.Store, hits []ratelimit.Hit, decisions []rateli
 		}
 		h := &hits[i]
 		d := &decisions[i]
-		if how == nil || !d.Allowed || d.DecidedAt == 0 || h.Peek || h.Cost < 1 || h.Limit.Algorithm == ratelimit.InFlight {
+		if how == nil {
+			continue
+		}
+		charged := d.Allowed && d.DecidedAt != 0 && !h.Peek && h.Cost >= 1 && h.Limit.Algorithm != ratelimit.InFlight
+		if !charged && how.Header == "" {
 			continue
 		}
 		if s == nil {
 			s = &Settling{store: store, report: report}
+		}
+		if how.Header != "" {
+			s.headers = append(s.headers, how.Header)
+		}
+		if !charged {
+			continue
 		}
 		if how.Path != nil && s.body == nil {
 			s.body = &settledBody{}
@@ -120,11 +131,9 @@ func (s *Settling) Header(status int, h http.Header) {
 
 // remove removes the headers with costs.
 func (s *Settling) remove(h http.Header) {
-	for i := range s.hits {
-		if name := s.hits[i].how.Header; name != "" {
-			delete(h, name)
-			delete(h, http.TrailerPrefix+name)
-		}
+	for _, name := range s.headers {
+		delete(h, name)
+		delete(h, http.TrailerPrefix+name)
 	}
 }
 

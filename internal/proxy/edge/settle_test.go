@@ -155,3 +155,19 @@ func TestAResponseThatNeverCameIsSettledByItsError(t *testing.T) {
 		}
 	}
 }
+
+// No client gets a header with a cost, also if there was no decision.
+func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
+	how, err := policy.ParseSettle("header X-Tokens")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k", Cost: 1}}
+	s := edge.NewSettling(nil, hits, make([]ratelimit.Decision, 1), []*policy.Settle{how}, nil, false, nil)
+	for _, h := range []http.Header{{"X-Tokens": {"5"}}, {"Trailer:X-Tokens": {"5"}}} {
+		if s.Header(http.StatusOK, h); len(h) > 0 {
+			t.Error(h)
+		}
+	}
+	s.End(0, http.Header{})
+}
