@@ -27,6 +27,7 @@ type Settling struct {
 	hits    []settledHit
 	headers []string     // with costs, also those of hits that are not settled, because nothing was charged
 	body    *settledBody // nil if no hit needs the body's text
+	head    bool         // the client gets no body, whatever is written
 	status  int          // 0 if there is no response yet
 	ended   bool         // what an outer handler writes after the end does not count
 	sent    int64        // bytes of the body; atomic
@@ -137,8 +138,14 @@ func (s *Settling) remove(h http.Header) {
 	}
 }
 
+// Head says that the request is a HEAD: the client gets no body.
+func (s *Settling) Head() { s.head = true }
+
 // Body is called with each part of a body that was sent.
 func (s *Settling) Body(part []byte) {
+	if s.head {
+		return
+	}
 	atomic.AddInt64(&s.sent, int64(len(part)))
 	if s.body != nil && !s.ended {
 		s.body.write(part, s.hits)
@@ -146,7 +153,11 @@ func (s *Settling) Body(part []byte) {
 }
 
 // Sent is Body for a settlement that does not read the body.
-func (s *Settling) Sent(n int64) { atomic.AddInt64(&s.sent, n) }
+func (s *Settling) Sent(n int64) {
+	if !s.head {
+		atomic.AddInt64(&s.sent, n)
+	}
+}
 
 // ReadsBody reports whether Body needs the text.
 func (s *Settling) ReadsBody() bool { return s.body != nil }
