@@ -378,3 +378,31 @@ func TestTheLogWarnsOfOnePrefixTwiceOnlyIfOneRequestReachesBoth(t *testing.T) {
 		}
 	}
 }
+
+// The placeholders of Caddy follow what handlers behind a limit of requests in flight change, and error routes
+// do not end with the slot.
+func TestALimitInFlightLeavesTheRequestToCaddy(t *testing.T) {
+	c := start(t, `
+		:PORT {
+			route {
+				pg_ratelimit PREFIX {
+					dsn memory
+					algorithm in_flight
+					limit 1
+				}
+				method PUT
+				error /error {http.request.method} 500
+				respond {http.request.method}
+			}
+			handle_errors 500 {
+				reverse_proxy 127.0.0.1:PORT {
+					rewrite /again
+				}
+			}
+		}`)
+	for _, path := range []string{"/", "/error"} {
+		if a := c.get(path); a.body != http.MethodPut {
+			t.Errorf("%s: %d, %q", path, a.status, a.body)
+		}
+	}
+}

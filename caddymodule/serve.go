@@ -25,7 +25,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	if flight != nil {
-		r = r.WithContext(flight.Context)
+		// Caddy's placeholders and matchers hold r, so that the handlers behind this one must get no copy of it.
+		before := r.Context()
+		*r = *r.WithContext(flight.Context)
+		defer func() { *r = *r.WithContext(before) }() // error routes do not end with the flight
 	}
 	if settling != nil {
 		return serveSettled(settling, w, r, next)

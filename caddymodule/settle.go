@@ -48,6 +48,9 @@ func (h *Handler) settled(prefix string, outcome edge.SettleOutcome, err error) 
 
 // serveSettled passes a request on, and settles it after its response, also if that is broken off.
 func serveSettled(settling *edge.Settling, w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if r.Method == http.MethodHead {
+		settling.Head()
+	}
 	failed := http.StatusInternalServerError // also after a panic
 	defer func() { settling.End(failed, w.Header()) }()
 	err := next.ServeHTTP(w, r)

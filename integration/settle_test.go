@@ -280,3 +280,15 @@ func TestAClientThatGoesAwayIsSettled(t *testing.T) {
 		await(t, "the settlement of "+proxy, func() bool { return countedOf(t, dsn, proxy, "all") == 1000 })
 	}
 }
+
+// No client sees the header with the cost, also of a request that is not charged.
+func TestTheHeaderWithTheCostIsRemovedWithoutACharge(t *testing.T) {
+	t.Parallel()
+	upstream := settledUpstream(t, nil)
+	inTraefik := object{"prefix": "traefik", "limit": "5 1h", "cost": "10", "mode": "shadow", "settle": "header X-Tokens"}
+	for proxy, url := range bothProxies(t, cluster.Open(t), upstream, "zone caddy {\n\tlimit 5 1h\n\tcost 10\n\tmode shadow\n\tsettle header X-Tokens\n}", inTraefik) {
+		if a := harness.Ask(t, harness.Get(url+"/plain")); a.Status != http.StatusOK || a.Header.Get("X-Tokens") != "" {
+			t.Errorf("%s: %d, %v", proxy, a.Status, a.Header)
+		}
+	}
+}

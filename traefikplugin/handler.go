@@ -143,7 +143,8 @@ func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Re
 		forget(p)
 	}
 	flight, settling := p.flight, p.settling
-	p.flight, p.settling = nil, nil
+	p.flight = nil // Yaegi cannot assign two nils at once
+	p.settling = nil
 	if p.admitted {
 		h.free <- p
 		if flight != nil {
@@ -225,10 +226,10 @@ func withoutDecision(h *handler, p *pendingRequest) {
 // reason. If the pool is closed, because the request came long after a reload, noDecision
 // asks the pool that has replaced it.
 func noDecision(h *handler, p *pendingRequest, err error) edge.Outcome {
+	p.call.Decisions = append(p.call.Decisions[:0], make([]ratelimit.Decision, len(p.call.Hits))...) // they may be those of an earlier request
 	if errors.Is(err, batch.ErrPaused) {
 		return edge.PausedOutcome()
 	}
-	p.call.Decisions = append(p.call.Decisions[:0], make([]ratelimit.Decision, len(p.call.Hits))...)
 	outcome := h.decider.TakeLocal(p.call.Hits, p.call.Decisions, verdictOf(p), err)
 	if errors.Is(err, ratelimit.ErrClosed) {
 		pool, failure := h.registry.acquire(h.pool.settings, h.decider.Timeout)
@@ -257,7 +258,7 @@ func answer(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 func respond(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	edge.SetFields(p.w.Header(), p.hits.fields, o, hits, decisions)
 	p.admitted = o.Status == 0
-	if p.admitted && o.Err == nil && len(decisions) == len(hits) && (p.hits.settled || p.asked && !p.verdict.Simple) {
+	if p.admitted && len(decisions) == len(hits) && (p.hits.settled || p.asked && !p.verdict.Simple) {
 		settle(p, hits, decisions, false)
 	}
 	if !p.admitted {

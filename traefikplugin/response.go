@@ -88,6 +88,9 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 
 // passSettled is pass for a request that is to be settled: the response gets a responseWriter, which flushes.
 func passSettled(u *upstream, settling *edge.Settling, w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodHead {
+		settling.Head()
+	}
 	header := w.Header()
 	failed := http.StatusInternalServerError
 	defer func() { settling.End(failed, header) }() // also if the upstream panics, because the client has gone

@@ -21,6 +21,9 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 	s.engine.decide(batch.NewQueue(batch.Options{Timeout: time.Minute}), append([]*batch.Call(nil), calls...), time.Now().Add(time.Minute))
 }
 
+// IndexSQL runs before each statement that reads rows.
+const IndexSQL = indexSQL
+
 // TakeFirst makes the next transaction take before it looks, as that of a new store. A schedule then has
 // the same outcome whatever came before it.
 func (s *Store) TakeFirst() { atomic.StoreInt32(&s.engine.looks, 0) }

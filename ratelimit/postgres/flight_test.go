@@ -200,3 +200,45 @@ func TestRowsWithSlotsStay(t *testing.T) {
 		return db.Run(context.Background(), []*postgres.Statement{row}) == nil && row.Rows == 0
 	})
 }
+
+// The server does not compile the statements that read slots: that takes it longer than a decision may.
+func TestLooksAtSlotsAreNotCompiled(t *testing.T) {
+	s := newSite(t)
+	if s.text("SELECT pg_jit_available()::text") != "true" {
+		t.Skip("the server has no compiler")
+	}
+	s.exec(postgres.TableSQL)
+	db := &recorder{DB: s.db(""), seen: map[string]postgres.Statement{}, free: map[string]bool{}}
+	store := s.storeOn(db, postgres.Options{CleanupProbability: 1, DisableMigration: true})
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.InFlight, Events: 2}
+	defer enter(t, store, l, 1, nil)[0].Release()
+	awaitFree(t, store, l, 1)
+	store.Close()
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	looks := 0
+	for sql, statement := range db.seen {
+		if !strings.Contains(sql, "rate_limit_processes") || db.free[sql] {
+			continue
+		}
+		looks++
+		var args, types []string
+		for _, arg := range statement.Args {
+			args = append(args, literal(arg))
+			types = append(types, typeOf(arg))
+		}
+		plan := ""
+		conn := cluster.Connect(t, s.dsn)
+		for _, text := range []string{"SET jit = on", "BEGIN", postgres.IndexSQL, "PREPARE look (" + strings.Join(types, ", ") + ") AS " + sql} {
+			if _, err := conn.Exec(context.Background(), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := conn.QueryRow(context.Background(), "EXPLAIN (FORMAT json) EXECUTE look("+strings.Join(args, ", ")+")").Scan(&plan); err != nil || strings.Contains(plan, `"JIT"`) {
+			t.Errorf("%v, %s:\n%s", err, sql, plan)
+		}
+	}
+	if looks == 0 {
+		t.Error("no statement looks")
+	}
+}

@@ -61,10 +61,11 @@ const (
 // doing so when the table has grown; without statistics, it could also be planned so on a large
 // table. findSQL prevents that: the primary key is the only index that returns rows in the order
 // of key, and indexSQL, which runs before in the same transaction, leaves no other way to get
-// this order. Statements that write insert, and find a row by its conflict, which only the index
-// of the primary key can tell.
+// this order. Without sequential scans, the one of the small table of processes seems so dear that
+// the server would compile the statement, which takes 200 ms: indexSQL also turns that off. Statements
+// that write insert, and find a row by its conflict, which only the index of the primary key can tell.
 const (
-	indexSQL = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
+	indexSQL = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`
 	findSQL  = `FROM {table} t WHERE t.prefix = u.prefix AND t.key >= u.key AND t.key <= u.key ORDER BY t.key LIMIT 1`
 	lookSQL  = clockSQL + `
 SELECT u.slot, 0::bigint, (SELECT now FROM clock), {returned}

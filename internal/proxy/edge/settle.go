@@ -22,13 +22,15 @@ func readSettle(to *Settings, text string) (err error) {
 // store charge or give back the difference between what the request was charged and what it really cost.
 // Header and Body are called by one goroutine after the other.
 type Settling struct {
-	store  ratelimit.Store
-	report func(prefix string, outcome SettleOutcome, err error)
-	hits   []settledHit
-	body   *settledBody // nil if no hit needs the body's text
-	status int          // 0 if there is no response yet
-	ended  bool         // what an outer handler writes after the end does not count
-	sent   int64        // bytes of the body; atomic
+	store   ratelimit.Store
+	report  func(prefix string, outcome SettleOutcome, err error)
+	hits    []settledHit
+	headers []string     // with costs, also those of hits that are not settled, because nothing was charged
+	body    *settledBody // nil if no hit needs the body's text
+	head    bool         // the client gets no body, whatever is written
+	status  int          // 0 if there is no response yet
+	ended   bool         // what an outer handler writes after the end does not count
+	sent    int64        // bytes of the body; atomic
 }
 
 // settledHit is a hit that is to be settled.
@@ -71,11 +73,21 @@ func NewSettling(store ratelimit.Store, hits []ratelimit.Hit, decisions []rateli
 		}
 		h := &hits[i]
 		d := &decisions[i]
-		if how == nil || !d.Allowed || d.DecidedAt == 0 || h.Peek || h.Cost < 1 || h.Limit.Algorithm == ratelimit.InFlight {
+		if how == nil {
+			continue
+		}
+		charged := d.Allowed && d.DecidedAt != 0 && !h.Peek && h.Cost >= 1 && h.Limit.Algorithm != ratelimit.InFlight
+		if !charged && how.Header == "" {
 			continue
 		}
 		if s == nil {
 			s = &Settling{store: store, report: report}
+		}
+		if how.Header != "" {
+			s.headers = append(s.headers, how.Header)
+		}
+		if !charged {
+			continue
 		}
 		if how.Path != nil && s.body == nil {
 			s.body = &settledBody{}
@@ -120,16 +132,20 @@ func (s *Settling) Header(status int, h http.Header) {
 
 // remove removes the headers with costs.
 func (s *Settling) remove(h http.Header) {
-	for i := range s.hits {
-		if name := s.hits[i].how.Header; name != "" {
-			delete(h, name)
-			delete(h, http.TrailerPrefix+name)
-		}
+	for _, name := range s.headers {
+		delete(h, name)
+		delete(h, http.TrailerPrefix+name)
 	}
 }
 
+// Head says that the request is a HEAD: the client gets no body.
+func (s *Settling) Head() { s.head = true }
+
 // Body is called with each part of a body that was sent.
 func (s *Settling) Body(part []byte) {
+	if s.head {
+		return
+	}
 	atomic.AddInt64(&s.sent, int64(len(part)))
 	if s.body != nil && !s.ended {
 		s.body.write(part, s.hits)
@@ -137,7 +153,11 @@ func (s *Settling) Body(part []byte) {
 }
 
 // Sent is Body for a settlement that does not read the body.
-func (s *Settling) Sent(n int64) { atomic.AddInt64(&s.sent, n) }
+func (s *Settling) Sent(n int64) {
+	if !s.head {
+		atomic.AddInt64(&s.sent, n)
+	}
+}
 
 // ReadsBody reports whether Body needs the text.
 func (s *Settling) ReadsBody() bool { return s.body != nil }

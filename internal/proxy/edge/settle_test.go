@@ -155,3 +155,33 @@ func TestAResponseThatNeverCameIsSettledByItsError(t *testing.T) {
 		}
 	}
 }
+
+// No client gets a header with a cost, also if there was no decision.
+func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
+	how, err := policy.ParseSettle("header X-Tokens")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k", Cost: 1}}
+	s := edge.NewSettling(nil, hits, make([]ratelimit.Decision, 1), []*policy.Settle{how}, nil, false, nil)
+	for _, h := range []http.Header{{"X-Tokens": {"5"}}, {"Trailer:X-Tokens": {"5"}}} {
+		if s.Header(http.StatusOK, h); len(h) > 0 {
+			t.Error(h)
+		}
+	}
+	s.End(0, http.Header{})
+}
+
+// What is written in answer to a HEAD is no body, and costs nothing.
+func TestAHEADHasNoBody(t *testing.T) {
+	for text, want := range map[string]string{"bytes": "lessfalse 0", "json n": "missingfalse 10"} {
+		s := newSettling(t, text)
+		s.Head()
+		s.Header(http.StatusOK, http.Header{})
+		s.Body([]byte(`{"n":7}`))
+		s.Sent(5)
+		if got := s.used(t); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}

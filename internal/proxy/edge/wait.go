@@ -115,7 +115,7 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 			w.waitFor(ctx, t, left)
 			continue
 		}
-		outcome = d.Take(context.Background(), hits, decisions, p)
+		outcome = d.askAgain(hits, decisions, p)
 		if at = outcome.waits(waits, hits, began); at < 0 {
 			return outcome
 		}
@@ -129,6 +129,30 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 		}
 		w.waitFor(ctx, t, wait)
 	}
+}
+
+// keptDecision is the decision on a hit from an earlier question.
+type keptDecision struct {
+	at       int
+	decision ratelimit.Decision
+}
+
+// askAgain is Take for a request about which the store may have been asked before. A hit that is Apart and was decided
+// then (with a Limit) has been charged, and keeps its decision: it only looks now.
+func (d *Decider) askAgain(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
+	var kept []keptDecision
+	for i := range hits {
+		if hits[i].Apart && !hits[i].Peek && decisions[i].Limit > 0 && decisions[i].Source != ratelimit.Undecided {
+			kept = append(kept, keptDecision{i, decisions[i]})
+			hits[i].Peek = true
+		}
+	}
+	outcome := d.Take(context.Background(), hits, decisions, p)
+	for _, k := range kept {
+		decisions[k.at] = k.decision
+		hits[k.at].Peek = false
+	}
+	return outcome
 }
 
 // unasked is the outcome of a request whose wait has ended: its last one, or if the store was never asked, a refusal by the
