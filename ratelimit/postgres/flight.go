@@ -83,6 +83,7 @@ type slots struct {
 	row      lease.RowID
 	first, n int64
 	due      time.Time // of unsure slots
+	failed   bool      // a statement has failed to give them back
 }
 
 // heldSlots are those of one hit that was admitted.

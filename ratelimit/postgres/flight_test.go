@@ -134,6 +134,19 @@ func TestSlotsWithLostAnswersAreFreeAgain(t *testing.T) {
 	awaitFree(t, store, l, 3)
 }
 
+// A slot in a row that is locked is given back after that, and the requests of others do not wait for it.
+func TestASlotOfALockedRowIsGivenBack(t *testing.T) {
+	s := newSite(t)
+	store := s.store(without)
+	l := conformance.InFlight("flight", 3)
+	held := enter(t, store, l, 2, nil)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
+	held[0].Release()
+	othersAreFast(t, store, 400) // longer than some tries to give back
+	s.exec("ROLLBACK")
+	awaitFree(t, store, l, 2)
+}
+
 // The slots of a process whose row has run out are free. The process finds that out, and what others do not
 // have in the meantime it keeps.
 func TestSlotsOfAStoppedProcess(t *testing.T) {

@@ -156,10 +156,7 @@ func (d *dispatch) planSettlements(p *plan) []settling {
 	if atomic.LoadInt32(&q.any) == 0 || p.oneByOne {
 		return nil
 	}
-	idle := true
-	for _, r := range d.requests {
-		idle = idle && len(r.call.Hits) == 0
-	}
+	idle := d.isIdle()
 	retried := 0
 	var all []settling
 	q.mu.Lock()
