@@ -213,3 +213,29 @@ func TestRowsWithSlotsStay(t *testing.T) {
 		return db.Run(context.Background(), []*postgres.Statement{row}) == nil && row.Rows == 0
 	})
 }
+
+// A slot serves a second attempt after one whose context has ended.
+func TestASlotOutlivesAnAttempt(t *testing.T) {
+	s := newSite(t)
+	store := s.store(without)
+	l := conformance.InFlight("flight", 3)
+	enter(t, store, l, 1, nil)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	slot := &ratelimit.Slot{}
+	hits, decisions := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, make([]ratelimit.Decision, 1)
+	if err := store.Take(ctx, longTime, hits, decisions); err == nil {
+		t.Fatal("a hit on a locked row is decided")
+	}
+	s.exec("ROLLBACK")
+	if err := store.Take(context.Background(), longTime, hits, decisions); err != nil || !decisions[0].Allowed {
+		t.Fatal(err, decisions)
+	}
+	time.Sleep(100 * time.Millisecond) // what was released would be given back meanwhile
+	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions); err != nil || decisions[0].Remaining > 1 {
+		t.Errorf("two of three slots are held: %v, %+v", err, decisions)
+	}
+	slot.Release()
+	awaitFree(t, store, l, 2)
+}
