@@ -205,13 +205,16 @@ func (f *flight) renew(closing context.Context, now time.Time) {
 			return // requests notice that the database does not answer
 		}
 		f.mu.Lock()
-		if renews.Rows == 1 {
+		replaced := f.session != session // meanwhile, by a batch
+		switch {
+		case replaced:
+		case renews.Rows == 1:
 			f.renewed = now
-		} else {
+		default:
 			f.renewed = time.Time{} // the row has run out
 		}
 		f.mu.Unlock()
-		if renews.Rows == 1 {
+		if replaced || renews.Rows == 1 {
 			return
 		}
 	}
