@@ -82,7 +82,7 @@ func adjustBucket(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	}
 	most := l.Capacity()
 	tokens, refill := fill(l, r, now)
-	r.Tokens = math.Min(float64(most), math.Max(tokens+float64(cost), math.Min(tokens, -float64(smaller(most, ratelimit.MaxEvents-most)))))
+	r.Tokens = math.Min(float64(most), math.Max(tokens+float64(cost), math.Min(tokens, float64(-smaller(most, ratelimit.MaxEvents-most)))))
 	r.Refill = refill
 	if cost < 0 {
 		keepBucket(l, r)
