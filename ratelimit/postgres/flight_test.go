@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,12 @@ func (d *tripDB) setLose(text string) {
 	d.mu.Lock()
 	d.lose = text
 	d.mu.Unlock()
+}
+
+func (d *tripDB) tripsSoFar() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.trips
 }
 
 // enter takes n slots of a key, one by one, and returns those that are held. lost is for all of them.
@@ -180,6 +187,30 @@ func TestSlotsOfAStoppedProcess(t *testing.T) {
 		if lost != 2 {
 			t.Errorf("%d slots are lost", lost)
 		}
+	}
+}
+
+// A process that begins a session while the database fails keeps its slots.
+func TestSlotsAreEnteredAgainUntilThereIsADecision(t *testing.T) {
+	dsn := cluster.Open(t)
+	db := &tripDB{DB: drivers.All["pgxdb"](t, dsn)}
+	store := newStore(t, db, postgres.Options{})
+	l := conformance.InFlight("flight", 3)
+	var lost atomic.Int32
+	held := enter(t, store, l, 2, func() { lost.Add(1) })
+	db.setLose("generate_series")
+	before := db.tripsSoFar()
+	cluster.Execute(t, dsn, "UPDATE rate_limit_processes SET seen = '-infinity'")
+	await.Within(t, 20*time.Second, "a lost answer", func() bool { return db.tripsSoFar() > before })
+	time.Sleep(100 * time.Millisecond) // the requests are told
+	db.setLose("")
+	awaitFree(t, store, l, 1)
+	for _, s := range held {
+		s.Release()
+	}
+	awaitFree(t, store, l, 3)
+	if n := lost.Load(); n != 0 {
+		t.Errorf("%d slots are lost", n)
 	}
 }
 
