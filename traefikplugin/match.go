@@ -68,11 +68,16 @@ func (s *selection) choose(r *http.Request) *hitTemplate {
 // share makes the limits of a template those of all middlewares on the pool.
 func (r *registry) share(p *pool, t *hitTemplate) {
 	r.shareLimits(p, t.hits)
-	for _, limits := range t.byValue {
+	for i, limits := range t.byValue {
+		if limits == nil {
+			continue
+		}
+		shared := map[string]*ratelimit.Limit{} // requests read the map of the zone in other templates
 		for value, limit := range limits {
 			one := []ratelimit.Hit{{Limit: limit}}
 			r.shareLimits(p, one)
-			limits[value] = one[0].Limit
+			shared[value] = one[0].Limit
 		}
+		t.byValue[i] = shared
 	}
 }

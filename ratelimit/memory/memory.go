@@ -82,7 +82,7 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		return err
 	}
 	for i := range hits {
-		if hits[i].Slot != nil && decisions[i].Allowed && !hits[i].Peek && (all || hits[i].Apart) {
+		if hits[i].Limit.Algorithm == ratelimit.InFlight && decisions[i].Allowed && !hits[i].Peek && (all || hits[i].Apart) {
 			s.hold(hits[i])
 		}
 	}

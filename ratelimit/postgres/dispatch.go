@@ -86,6 +86,16 @@ func newDispatch(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.
 	return d
 }
 
+// isIdle reports whether no call of the batch has hits.
+func (d *dispatch) isIdle() bool {
+	for _, r := range d.requests {
+		if len(r.call.Hits) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // execute runs statements, and sets failed.
 func (d *dispatch) execute(statements []*Statement) error {
 	d.stats.Statements += int64(len(statements))

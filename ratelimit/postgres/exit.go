@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"sync/atomic"
-	"time"
 )
 
 // exitSQL gives slots back. The row of a key that has none gets numbers below 0, which are no slots.
@@ -14,8 +13,8 @@ FROM clock, unnest($2::text[], $3::text[], $4::bigint[]) AS u(prefix, key, slot)
 ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
 
-// planExits returns the statements that give slots back, one for each table, or one for each row if an
-// earlier one has failed.
+// planExits returns the statements that give slots back, one for each table. What has failed with others has
+// a statement for each row, and goes without requests, a few rows at a time: a row may be locked.
 func (d *dispatch) planExits() []*exit {
 	f := d.engine.flight
 	f.mu.Lock()
@@ -24,20 +23,25 @@ func (d *dispatch) planExits() []*exit {
 	if n > mostLeaves {
 		n = mostLeaves
 	}
+	idle := d.isIdle()
+	retried := 0
 	var exits []*exit
 	var left []slots
 	byTable := map[string]*exit{}
 	for _, s := range f.leaves[:n] {
-		if _, locked := d.engine.locks.has(s.row); locked {
-			left = append(left, s)
-			continue
-		}
 		group := tableName(s.row.Durable)
-		if !s.due.IsZero() { // it has failed with others
+		if s.failed {
 			group += " " + s.row.Prefix + " " + s.row.Key
 		}
 		e := byTable[group]
+		if _, locked := d.engine.locks.has(s.row); locked || s.failed && (!idle || e == nil && retried == mostRetried) {
+			left = append(left, s)
+			continue
+		}
 		if e == nil {
+			if s.failed {
+				retried++
+			}
 			e = &exit{durable: s.row.Durable}
 			byTable[group] = e
 			exits = append(exits, e)
@@ -80,7 +84,7 @@ func (d *dispatch) finishExits(exits []*exit, err error) {
 		}
 		f.mu.Lock()
 		for _, s := range e.slots {
-			s.due = time.Now()
+			s.failed = s.failed || err == nil
 			if s.first>>32 == f.session {
 				f.leaves = append(f.leaves, s)
 			}

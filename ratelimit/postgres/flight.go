@@ -83,6 +83,7 @@ type slots struct {
 	row      lease.RowID
 	first, n int64
 	due      time.Time // of unsure slots
+	failed   bool      // a statement has failed to give them back
 }
 
 // heldSlots are those of one hit that was admitted.
@@ -204,21 +205,33 @@ func (f *flight) renew(closing context.Context, now time.Time) {
 			return // requests notice that the database does not answer
 		}
 		f.mu.Lock()
-		if renews.Rows == 1 {
+		replaced := f.session != session // meanwhile, by a batch
+		switch {
+		case replaced:
+		case renews.Rows == 1:
 			f.renewed = now
-		} else {
+		default:
 			f.renewed = time.Time{} // the row has run out
 		}
 		f.mu.Unlock()
-		if renews.Rows == 1 {
+		if replaced || renews.Rows == 1 {
 			return
 		}
 	}
 	_, _ = f.begin(ctx) // the next tick tries again
 }
 
-// enterAgain enters requests that run into the session that has begun. Those that do not fit have lost their slots.
+// enterAgain enters requests that run into the session that has begun, until there is a decision on each.
 func (f *flight) enterAgain(lost []*heldSlots) {
+	for len(lost) > 0 && f.server.closing.Err() == nil {
+		if lost = f.tryToEnter(lost); len(lost) > 0 {
+			sleep(f.server.closing, renewInterval)
+		}
+	}
+}
+
+// tryToEnter enters requests, and returns those without a decision. Those that do not fit have lost their slots.
+func (f *flight) tryToEnter(lost []*heldSlots) []*heldSlots {
 	calls := make([]*batch.Call, len(lost))
 	for i, h := range lost {
 		next := nextSlot(h)
@@ -233,15 +246,19 @@ func (f *flight) enterAgain(lost []*heldSlots) {
 		calls[i].Prepare([]ratelimit.Hit{{Limit: h.limit, Key: h.row.Key, Cost: h.n, Slot: next}}, false)
 		batch.Send(f.queue, calls[i])
 	}
+	var undecided []*heldSlots
 	for i, c := range calls {
 		if c == nil {
 			continue
 		}
 		batch.Wait(c)
-		if c.Err != nil || len(c.Decisions) != 1 || !c.Decisions[0].Allowed {
+		if c.Err != nil {
+			undecided = append(undecided, lost[i])
+		} else if !c.Decisions[0].Allowed {
 			lost[i].slot.Lose()
 		}
 	}
+	return undecided
 }
 
 // nextSlot is what a request holds in the next session.

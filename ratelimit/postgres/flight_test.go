@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,12 @@ func (d *tripDB) setLose(text string) {
 	d.mu.Lock()
 	d.lose = text
 	d.mu.Unlock()
+}
+
+func (d *tripDB) tripsSoFar() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.trips
 }
 
 // enter takes n slots of a key, one by one, and returns those that are held. lost is for all of them.
@@ -134,6 +141,19 @@ func TestSlotsWithLostAnswersAreFreeAgain(t *testing.T) {
 	awaitFree(t, store, l, 3)
 }
 
+// A slot in a row that is locked is given back after that, and the requests of others do not wait for it.
+func TestASlotOfALockedRowIsGivenBack(t *testing.T) {
+	s := newSite(t)
+	store := s.store(without)
+	l := conformance.InFlight("flight", 3)
+	held := enter(t, store, l, 2, nil)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
+	held[0].Release()
+	othersAreFast(t, store, 400) // longer than some tries to give back
+	s.exec("ROLLBACK")
+	awaitFree(t, store, l, 2)
+}
+
 // The slots of a process whose row has run out are free. The process finds that out, and what others do not
 // have in the meantime it keeps.
 func TestSlotsOfAStoppedProcess(t *testing.T) {
@@ -167,6 +187,30 @@ func TestSlotsOfAStoppedProcess(t *testing.T) {
 		if lost != 2 {
 			t.Errorf("%d slots are lost", lost)
 		}
+	}
+}
+
+// A process that begins a session while the database fails keeps its slots.
+func TestSlotsAreEnteredAgainUntilThereIsADecision(t *testing.T) {
+	dsn := cluster.Open(t)
+	db := &tripDB{DB: drivers.All["pgxdb"](t, dsn)}
+	store := newStore(t, db, postgres.Options{})
+	l := conformance.InFlight("flight", 3)
+	var lost atomic.Int32
+	held := enter(t, store, l, 2, func() { lost.Add(1) })
+	db.setLose("generate_series")
+	before := db.tripsSoFar()
+	cluster.Execute(t, dsn, "UPDATE rate_limit_processes SET seen = '-infinity'")
+	await.Within(t, 20*time.Second, "a lost answer", func() bool { return db.tripsSoFar() > before })
+	time.Sleep(100 * time.Millisecond) // the requests are told
+	db.setLose("")
+	awaitFree(t, store, l, 1)
+	for _, s := range held {
+		s.Release()
+	}
+	awaitFree(t, store, l, 3)
+	if n := lost.Load(); n != 0 {
+		t.Errorf("%d slots are lost", n)
 	}
 }
 
@@ -241,4 +285,30 @@ func TestLooksAtSlotsAreNotCompiled(t *testing.T) {
 	if looks == 0 {
 		t.Error("no statement looks")
 	}
+}
+
+// A slot serves a second attempt after one whose context has ended.
+func TestASlotOutlivesAnAttempt(t *testing.T) {
+	s := newSite(t)
+	store := s.store(without)
+	l := conformance.InFlight("flight", 3)
+	enter(t, store, l, 1, nil)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	slot := &ratelimit.Slot{}
+	hits, decisions := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, make([]ratelimit.Decision, 1)
+	if err := store.Take(ctx, longTime, hits, decisions); err == nil {
+		t.Fatal("a hit on a locked row is decided")
+	}
+	s.exec("ROLLBACK")
+	if err := store.Take(context.Background(), longTime, hits, decisions); err != nil || !decisions[0].Allowed {
+		t.Fatal(err, decisions)
+	}
+	time.Sleep(100 * time.Millisecond) // what was released would be given back meanwhile
+	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions); err != nil || decisions[0].Remaining > 1 {
+		t.Errorf("two of three slots are held: %v, %+v", err, decisions)
+	}
+	slot.Release()
+	awaitFree(t, store, l, 2)
 }

@@ -170,11 +170,12 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 	for i := range hits {
 		h := &hits[i]
 		d := &decisions[i]
-		if owed && h.Limit.Durable && h.Cost > 0 && !h.Peek && d.Allowed && (all || h.Apart) {
-			k.owe(taken[i], h, d.Reset.UnixMicro())
-		}
-		if h.Slot != nil && h.Cost > 0 && !h.Peek && d.Allowed && (all || h.Apart) {
+		charged := h.Cost > 0 && !h.Peek && d.Allowed && (all || h.Apart)
+		switch {
+		case charged && h.Limit.Algorithm == ratelimit.InFlight:
 			taken[i].hold(h)
+		case charged && h.Limit.Durable && owed:
+			k.owe(taken[i], h, d.Reset.UnixMicro())
 		}
 		// What all proxies together have left, if the others have used as much as this one.
 		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)

@@ -89,7 +89,10 @@ func (r *registration) chargeLocal(ctx context.Context, now time.Time) {
 				break
 			}
 			t.tries = 0
-			t.number = time.Now().UnixMicro()
+			t.number++ // also if the clock was set back
+			if now := time.Now().UnixMicro(); t.number < now {
+				t.number = now
+			}
 		}
 		if !r.listed {
 			e.local.lose(unitsOf(t.charges))

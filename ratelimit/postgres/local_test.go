@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -189,6 +190,34 @@ func TestLocalChargesAreMadeOnce(t *testing.T) {
 				t.Errorf("the registry has no time of local limits: %s", got)
 			}
 		})
+	}
+}
+
+// A durable limit of requests in flight owes nothing: its slots end with their requests.
+func TestLocalSlotsAreNotCharged(t *testing.T) {
+	db := &fakeDB{answer: failWith(errors.New("down")), probe: failWith(errors.New("down"))}
+	store := newStore(t, db, postgres.Options{CleanupProbability: -1})
+	l := conformance.InFlight("flight", 2)
+	l.Durable = true
+	decisions := make([]ratelimit.Decision, 1)
+	take := func() (*ratelimit.Slot, bool) {
+		slot := &ratelimit.Slot{}
+		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}
+		return slot, hooks.TakeLocal(store, fmt.Errorf("%w: test", ratelimit.ErrUnavailable), 1, hits, decisions) && decisions[0].Allowed
+	}
+	first, _ := take()
+	if _, ok := take(); !ok {
+		t.Error("the second slot of two is refused")
+	}
+	if _, ok := take(); ok {
+		t.Error("a third slot of two is granted")
+	}
+	if _, unpaid := postgres.LocalRows(store); unpaid != 0 {
+		t.Errorf("%d rows are to be charged", unpaid)
+	}
+	first.Release()
+	if _, ok := take(); !ok {
+		t.Error("a slot that is free again is refused")
 	}
 }
 

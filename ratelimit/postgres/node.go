@@ -168,6 +168,7 @@ func (r *registration) beat(now time.Time) {
 	ctx, cancel := context.WithTimeout(server.closing, nodeTimeout)
 	defer cancel()
 	if !r.migrate(ctx, now) {
+		r.chargeLocal(ctx, now) // which ends the time of local limits, also without a registry
 		return
 	}
 	var statements, writes []*Statement

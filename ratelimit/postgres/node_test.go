@@ -14,6 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -126,6 +127,11 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 			if !takeOne(t, store, hitOn("p", 5, false)).Allowed || store.Paused() {
 				t.Error("a hit was refused, or limits are paused")
 			}
+			decisions := make([]ratelimit.Decision, 1)
+			if !hooks.TakeLocal(store, ratelimit.ErrUnavailable, 1, []ratelimit.Hit{hitOn("p", 5, true)}, decisions) || hooks.LocalSince(store).IsZero() {
+				t.Errorf("no local decision: %+v", decisions)
+			}
+			await.Within(t, 20*time.Second, "exact limits", func() bool { return hooks.LocalSince(store).IsZero() })
 			store.Close()
 			if all := reports(); len(all) != 1 || !strings.Contains(all[0].Error(), "the registry of proxies: ") || !strings.Contains(all[0].Error(), "permission denied") {
 				t.Errorf("reported: %v", all)

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -156,10 +157,7 @@ func (d *dispatch) planSettlements(p *plan) []settling {
 	if atomic.LoadInt32(&q.any) == 0 || p.oneByOne {
 		return nil
 	}
-	idle := true
-	for _, r := range d.requests {
-		idle = idle && len(r.call.Hits) == 0
-	}
+	idle := d.isIdle()
 	retried := 0
 	var all []settling
 	q.mu.Lock()
@@ -195,6 +193,8 @@ func (d *dispatch) planSettlements(p *plan) []settling {
 func (d *dispatch) finishSettlements(all []settling, err error) {
 	q := &d.engine.settles
 	made := int64(0)
+	lost := int64(0)
+	var reason error
 	for _, one := range all {
 		s := one.settlement
 		failure := err
@@ -221,11 +221,14 @@ func (d *dispatch) finishSettlements(all []settling, err error) {
 			wake(q, retrySettle)
 			q.mu.Unlock()
 		default:
-			addSettled(d.engine.counts, 0, 1)
-			d.engine.cleaner.report(failure)
+			lost++
+			reason = failure
 		}
 	}
-	if made > 0 {
-		addSettled(d.engine.counts, made, 0)
+	if made+lost > 0 {
+		addSettled(d.engine.counts, made, lost)
+	}
+	if reason != nil { // once for a batch, which may have 500
+		d.engine.cleaner.report(fmt.Errorf("ratelimit/postgres: %d settlements are lost: %w", lost, reason))
 	}
 }

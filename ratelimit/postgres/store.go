@@ -224,11 +224,6 @@ func askUntil(s *Store, ctx context.Context, q *batch.Queue, c *batch.Call, deci
 	}
 	// ctx has ended the wait, or tried to. The call may still be in a batch, so it is
 	// not used again.
-	if c.Err != nil {
-		for i := range c.Hits {
-			c.Hits[i].Slot.Release()
-		}
-	}
 	if c.Err == nil {
 		copy(decisions, c.Decisions)
 	}

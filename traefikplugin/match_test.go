@@ -1,0 +1,46 @@
+package traefikplugin
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+// TestLimitsByAValueThatAreForSomeRequests, with many sets of limits that are asked for at once.
+func TestLimitsByAValueThatAreForSomeRequests(t *testing.T) {
+	c := valid()
+	c.Prefix, c.Limit = "", ""
+	for i := range 8 {
+		c.Zones = append(c.Zones, Zone{
+			Prefix: fmt.Sprint("z", i), Limits: "{header.X-Plan} gold 1000 1m, default 500 1m", Match: &edge.Match{Headers: []string{fmt.Sprint("X-", i)}},
+		})
+	}
+	h, err := New(t.Context(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), c, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for set := range 1 << 8 {
+		group.Go(func() {
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("X-Plan", "gold")
+			want := ""
+			for i := range 8 {
+				if set>>i&1 == 1 {
+					r.Header.Set(fmt.Sprint("X-", i), "1")
+					want = "1000"
+				}
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if got := w.Header().Get("X-RateLimit-Limit"); got != want {
+				t.Errorf("set %d: limit %q, want %q", set, got, want)
+			}
+		})
+	}
+	group.Wait()
+}
