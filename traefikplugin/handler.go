@@ -88,14 +88,15 @@ func serveAtOnce(h *handler, w http.ResponseWriter, r *http.Request) {
 	p.began = time.Now()
 	admitAtOnce(h, p)
 	flight := p.flight
-	if p.admitted && flight != nil {
-		passFlight(h.upstream, flight, p.settling, w, r)
-	} else if p.admitted && p.settling != nil {
-		passSettled(h.upstream, p.settling, w, r)
-	} else if p.admitted {
-		pass(h.upstream, w, r)
-	} else {
+	switch {
+	case !p.admitted:
 		flight.End()
+	case flight != nil:
+		passFlight(h.upstream, flight, p.settling, w, r)
+	case p.settling != nil:
+		passSettled(h.upstream, p.settling, w, r)
+	default:
+		pass(h.upstream, w, r)
 	}
 }
 
