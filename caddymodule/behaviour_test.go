@@ -406,3 +406,30 @@ func TestALimitInFlightLeavesTheRequestToCaddy(t *testing.T) {
 		}
 	}
 }
+
+// Two handlers can settle by one header. The headers are those of the limit with less left.
+func TestTwoHandlersSettleByOneHeader(t *testing.T) {
+	for _, limits := range [][]string{{"100", "50"}, {"50", "100"}} {
+		c := start(t, `
+			:PORT {
+				route {
+					pg_ratelimit PREFIX_a {
+						dsn memory
+						limit `+limits[0]+` 1h
+						settle header X-Tokens
+					}
+					pg_ratelimit PREFIX_b {
+						dsn memory
+						limit `+limits[1]+` 1h
+						settle header X-Tokens
+					}
+					header X-Tokens 7
+					respond "ok"
+				}
+			}`)
+		c.expect(http.StatusOK, "/")
+		if a := c.expect(http.StatusOK, "/"); a.header.Get("X-RateLimit-Remaining") != "42" || a.header.Get("X-Tokens") != "" {
+			t.Errorf("%v: %v", limits, a.header)
+		}
+	}
+}

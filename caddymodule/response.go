@@ -53,9 +53,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			edge.SetOverage(w.Header(), w.overage)
 		}
-		for _, s := range w.settling {
-			s.Header(status, w.Header())
-		}
+		edge.Headers(w.settling, status, w.Header())
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
 		w.informs = w.informs || !w.wrote
 	}

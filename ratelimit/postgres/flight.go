@@ -394,7 +394,8 @@ func (d *dispatch) enter(p *plan) error {
 func hasSlots(d *algorithm.Definition) bool { return d.Name == "in_flight" }
 
 // heldOf is how many slots of a row this process holds.
-func (f *flight) heldOf(row lease.RowID) (n int64) {
+func (f *flight) heldOf(row lease.RowID) int64 {
+	n := int64(0) // a named result has an old value in Yaegi
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for h := range f.held {

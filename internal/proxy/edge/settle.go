@@ -130,6 +130,20 @@ func (s *Settling) Header(status int, h http.Header) {
 	}
 }
 
+// Headers is Header for the Settlings of several handlers, which may want the same header.
+func Headers(all []*Settling, status int, h http.Header) {
+	for _, s := range all {
+		seen := h
+		if len(all) > 1 {
+			seen = h.Clone()
+		}
+		s.Header(status, seen)
+	}
+	for _, s := range all {
+		s.remove(h)
+	}
+}
+
 // remove removes the headers with costs.
 func (s *Settling) remove(h http.Header) {
 	for _, name := range s.headers {
