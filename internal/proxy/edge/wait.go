@@ -115,7 +115,11 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 			w.waitFor(ctx, t, left)
 			continue
 		}
-		outcome = d.Take(context.Background(), hits, decisions, p)
+		if outcome.Status == 0 {
+			outcome = d.Take(context.Background(), hits, decisions, p)
+		} else {
+			outcome = d.takeAgain(hits, decisions, p)
+		}
 		if at = outcome.waits(waits, hits, began); at < 0 {
 			return outcome
 		}
@@ -129,6 +133,27 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 		}
 		w.waitFor(ctx, t, wait)
 	}
+}
+
+// takeAgain is Take after a refusal. The hits that are Apart were charged before: they keep their decisions.
+func (d *Decider) takeAgain(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
+	var before []ratelimit.Decision
+	for i := range hits {
+		if hits[i].Apart && decisions[i].Source != ratelimit.Undecided {
+			if before == nil {
+				before = append(before, decisions...)
+			}
+			hits[i].Peek = true
+		}
+	}
+	outcome := d.Take(context.Background(), hits, decisions, p)
+	for i := range before {
+		if hits[i].Peek {
+			hits[i].Peek = false
+			decisions[i] = before[i]
+		}
+	}
+	return outcome
 }
 
 // unasked is the outcome of a request whose wait has ended: its last one, or if the store was never asked, a refusal by the
