@@ -70,7 +70,7 @@ type Decision struct {
 	// RetryAfter is how long until a hit of this cost would pass if no other hit came, in whole
 	// microseconds: above 0 for a refusal, 0 if the hit is allowed, Never if it cannot ever pass.
 	RetryAfter time.Duration
-	// DecidedAt is the time by that clock in microseconds; FromLease, of the units' charge.
+	// DecidedAt is when an allowed hit was charged, by that clock, in microseconds.
 	DecidedAt int64
 	// Source is where the decision was made.
 	Source Source

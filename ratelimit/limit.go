@@ -77,8 +77,8 @@ func (l *Limit) RefillsEvenly() bool {
 	return l.Algorithm == TokenBucket && l.Burst > 0 && l.Burst < l.Events
 }
 
-// Equal reports whether two limits decide alike on one row: all but Prefix and
-// Durable, which name the row, and Lease and LeaseEarly is equal.
+// Equal reports whether two limits decide alike on one row: all fields are equal but
+// Prefix and Durable, which name the row, Lease and LeaseEarly.
 func (l *Limit) Equal(other *Limit) bool {
 	return l == other || l.Algorithm == other.Algorithm && l.Events == other.Events && l.Window == other.Window &&
 		l.Capacity() == other.Capacity() && l.Calendar == other.Calendar && l.Zone == other.Zone &&

@@ -22,6 +22,6 @@ package postgres
 //   - result.go: the rows of a result.
 //   - settle.go: what requests cost more or less than they were charged.
 //   - locks.go: rows that another transaction has locked.
-//   - flight.go, exit.go: the slots of requests in flight.
+//   - flight.go, enter.go, exit.go: the slots of requests in flight.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows.
 //   - node.go: the registry of proxies. pause.go: a pause of all limits. timeline.go: a server that was restored or replaced.

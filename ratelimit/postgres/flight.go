@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -361,38 +360,6 @@ func (f *flight) send() {
 	}
 }
 
-// enter gives the takes of a plan on limits InFlight their slots. If the process has no name for them, the
-// groups of these takes fail, with the error that enter returns.
-func (d *dispatch) enter(p *plan) error {
-	var failure error
-	for _, g := range p.groups[:p.usedGroups] {
-		if g.kind != take || !hasSlots(g.definition) {
-			continue
-		}
-		p.inFlight = true
-		session, err := d.engine.flight.begin(d.ctx)
-		if err != nil {
-			g.failure = err
-			failure = err
-			continue
-		}
-		for _, e := range g.entries {
-			n := e.n * e.cost
-			if most := e.view.Limit.Capacity(); n > most {
-				n = most
-			}
-			if e.first == 0 { // else its statement had no effect before
-				e.first = d.engine.flight.numbers(session, n)
-			}
-			d.entered = append(d.entered, slots{row: e.id, first: e.first, n: n})
-		}
-	}
-	return failure
-}
-
-// hasSlots reports whether the definition is that of limits InFlight.
-func hasSlots(d *algorithm.Definition) bool { return d.Name == "in_flight" }
-
 // heldOf is how many slots of a row this process holds.
 func (f *flight) heldOf(row lease.RowID) int64 {
 	n := int64(0) // a named result has an old value in Yaegi
@@ -404,16 +371,4 @@ func (f *flight) heldOf(row lease.RowID) int64 {
 		}
 	}
 	return n
-}
-
-// hold gives the hits of requests their slots.
-func (d *dispatch) hold(requests []*request) {
-	for _, r := range requests {
-		for i := range r.positions {
-			at := &r.positions[i]
-			if e := at.entry; e != nil && e.first != 0 && at.nth < e.granted {
-				d.engine.flight.hold(slots{row: e.id, first: e.first + at.nth*e.cost, n: e.cost}, &r.call.Hits[i])
-			}
-		}
-	}
 }

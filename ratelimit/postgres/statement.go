@@ -96,9 +96,10 @@ var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]"
 // cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. A
 // decision in flight may have read the clock a while ago, and the clock may be set back: the
 // minute keeps the rows that still mean something then. The statement skips rows that a
-// decision has locked, and never waits. A row with slots of requests in flight stays: with any slots
-// in a process that has no limits InFlight, which need not be allowed to read the table of processes. Its order is that of the index for cleanups, and indexSQL
-// runs before it.
+// decision has locked, and never waits. A row with slots of requests in flight stays. A process without
+// limits InFlight leaves all rows that have slots, also slots that have ended: its role need not be allowed to
+// read the table of processes. The order of the statement is that of the index for cleanups, and indexSQL runs
+// before it.
 const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute' AND {no_slots}
 	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)

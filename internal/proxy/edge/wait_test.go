@@ -1,0 +1,43 @@
+package edge_test
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
+)
+
+// TestARequestThatWaitsIsChargedOnceOnTrial, however often its other limits are asked.
+func TestARequestThatWaitsIsChargedOnceOnTrial(t *testing.T) {
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	flight, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "flight", Algorithm: "in_flight", Limit: "1", Wait: "up to 500ms"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	trial := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "trial", Events: 100, Window: time.Hour}, Key: "k", Cost: 1, Apart: true}
+	d := &edge.Decider{Store: store, Timeout: time.Second}
+	for _, want := range []int{0, http.StatusTooManyRequests} {
+		f := edge.NewFlight(t.Context())
+		defer f.End()
+		hits, decisions := []ratelimit.Hit{{Limit: &flight.Limit, Key: "k", Cost: 1}, trial}, make([]ratelimit.Decision, 2)
+		waits := []*edge.Wait{flight.Wait, nil}
+		f.Attach(hits, waits)
+		if o := d.TakeInTurn(f.Context, waits, hits, decisions, nil); o.Status != want || !decisions[1].Allowed || hits[1].Peek {
+			t.Errorf("%+v, want status %d; %+v", o, want, decisions[1])
+		}
+	}
+	trial.Peek = true
+	decisions := make([]ratelimit.Decision, 1)
+	if err := store.Take(context.Background(), time.Second, []ratelimit.Hit{trial}, decisions); err != nil || decisions[0].Remaining != 98 {
+		t.Errorf("%+v, %v: two requests were charged on trial", decisions[0], err)
+	}
+}
