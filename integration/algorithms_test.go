@@ -25,12 +25,14 @@ var algorithms = []struct {
 	{"gcra", "100 2h", 72 * time.Second}, // one comes back every 72 s
 }
 
-// TestAlgorithmsAreAllHere compares the list above with package ratelimit.
+// TestAlgorithmsAreAllHere compares the list above with package ratelimit. in_flight, which counts no quota, has
+// tests of its own.
 func TestAlgorithmsAreAllHere(t *testing.T) {
 	var names []string
 	for _, a := range algorithms {
 		names = append(names, a.name)
 	}
+	names = append(names, "in_flight")
 	_, err := ratelimit.ParseAlgorithm("no such")
 	var field *ratelimit.FieldError
 	if !errors.As(err, &field) {
