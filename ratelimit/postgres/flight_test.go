@@ -118,6 +118,12 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 				t.Errorf("request %d: %+v", i, decisions)
 			}
 		}
+		store.AddSettlement(settlementOf(hits[3], decisions[3], -2)) // goes with the next request
+	}
+	peek := hits[3]
+	peek.Peek = true
+	if d := takeOne(t, store, peek); d.Remaining != 100-10-2*10 {
+		t.Errorf("%d are left of the settled limit", d.Remaining)
 	}
 }
 
