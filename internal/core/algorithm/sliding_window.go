@@ -143,6 +143,6 @@ var slidingWindowSQL = SQL{
 	prev_count = CASE WHEN r.window_start > {claimed} THEN ` + countedSQL("r.prev_count") + `
 		ELSE greatest(0, r.prev_count - greatest(0, {cost} - greatest(0, r.count))) END`,
 	AdjustWhere: `{now} < r.window_start + 2 * {span} * interval '1 microsecond'
-	AND coalesce(r.window_start <= {claimed} OR r.window_start - {span} * interval '1 microsecond' <= {claimed} AND r.prev_count > 0, true)`,
+	AND ({claimed} IS NULL OR r.window_start <= {claimed} OR r.window_start - {span} * interval '1 microsecond' <= {claimed} AND coalesce(r.prev_count, 0) > 0)`,
 	Read: readCounts,
 }
