@@ -367,7 +367,13 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 	if l.Overage {
 		limit.Events = 1 << 61
 	}
-	byPerson := len(r.CountBy) == 0 || slices.Contains(r.CountBy, "user") || slices.Contains(r.CountBy, "key")
+	byPerson := len(r.CountBy) == 0 || slices.ContainsFunc(r.CountBy, func(element string) bool {
+		names := strings.Split(element, "|")
+		for names[0] == "key" && len(names) > 1 { // an identity with a billing period has a user, and may have no key
+			names = names[1:]
+		}
+		return names[0] == "user" || element == "key"
+	})
 	if limit.Calendar == ratelimit.Month && byPerson && id != nil && !id.PeriodStart.IsZero() {
 		limit.Anchor = int64(id.PeriodStart.Day() - 1)
 	}

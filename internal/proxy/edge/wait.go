@@ -131,8 +131,8 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 	}
 }
 
-// keptDecision is the decision on a hit from an earlier question.
-type keptDecision struct {
+// earlierDecision is the decision on a hit from an earlier question.
+type earlierDecision struct {
 	at       int
 	decision ratelimit.Decision
 }
@@ -140,17 +140,17 @@ type keptDecision struct {
 // askAgain is Take for a request about which the store may have been asked before. A hit that is Apart and was decided
 // then (with a Limit) has been charged, and keeps its decision: it only looks now.
 func (d *Decider) askAgain(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
-	var kept []keptDecision
+	var earlier []earlierDecision
 	for i := range hits {
 		if hits[i].Apart && !hits[i].Peek && decisions[i].Limit > 0 && decisions[i].Source != ratelimit.Undecided {
-			kept = append(kept, keptDecision{i, decisions[i]})
+			earlier = append(earlier, earlierDecision{i, decisions[i]})
 			hits[i].Peek = true
 		}
 	}
 	outcome := d.Take(context.Background(), hits, decisions, p)
-	for _, k := range kept {
-		decisions[k.at] = k.decision
-		hits[k.at].Peek = false
+	for _, e := range earlier {
+		decisions[e.at] = e.decision
+		hits[e.at].Peek = false
 	}
 	return outcome
 }

@@ -81,9 +81,10 @@ func testSlots(t *testing.T, s *store) {
 	// Never more than the limit run at once, and all of it can be used after.
 	var running, most, passed atomic.Int64
 	var group sync.WaitGroup
+	end := time.Now().Add(timeout)
 	for range 16 {
 		group.Go(func() {
-			for range 100 {
+			for i := 0; i < 100 || passed.Load() < 20 && time.Now().Before(end); i++ {
 				h := ratelimit.Hit{Limit: l, Key: "busy", Cost: 1, Slot: &ratelimit.Slot{}}
 				decisions := make([]ratelimit.Decision, 1)
 				if err := s.Take(context.Background(), timeout, []ratelimit.Hit{h}, decisions); err != nil {
