@@ -59,7 +59,7 @@ func hold(t *testing.T, url string) (int, func()) {
 		t.Fatal(err)
 	}
 	request.Header.Set("X-Key", "k")
-	response, err := http.DefaultClient.Do(request)
+	response, err := http.DefaultClient.Do(request) //nolint:bodyclose // the caller does
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 			fmt.Fprintf(conn, "GET /echo HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", conn.RemoteAddr())
-			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it has none
 			if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
 				t.Fatalf("%s: %v, %v", proxy, response, err)
 			}
@@ -168,7 +168,7 @@ func TestRequestsWaitForTheirTurn(t *testing.T) {
 						gone, cancel := context.WithCancel(context.Background())
 						request := harness.Get(url+"/hold", "X-Key", "k").WithContext(gone)
 						time.AfterFunc(100*time.Millisecond, cancel)
-						if _, err := http.DefaultClient.Do(request); err == nil || status != http.StatusOK {
+						if _, err := http.DefaultClient.Do(request); err == nil || status != http.StatusOK { //nolint:bodyclose // there is none
 							t.Error("a request beside the one in flight does not wait")
 						}
 						end()
