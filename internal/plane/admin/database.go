@@ -86,6 +86,12 @@ func (d *Database) hasTable(ctx context.Context, name string) (bool, error) {
 	return d.known[name], err
 }
 
+// HasPolicy reports whether there are the tables of the policy.
+func (d *Database) HasPolicy(ctx context.Context) bool {
+	found, err := d.hasTable(ctx, "rate_limit_rules")
+	return err == nil && found
+}
+
 // major is the major version of the server; 0 if it is unknown.
 func (d *Database) major() int {
 	version := d.conn.PgConn().ParameterStatus("server_version")

@@ -21,6 +21,7 @@ type Watched struct {
 // Top are the senders with the most requests, and those with the most refusals, in no order.
 type Top struct {
 	Keys, Users, Addresses, Rules []Counted
+	All                           Counted // all requests
 }
 
 // Counted is what one sender, or the requests of one rule, did.
@@ -56,6 +57,7 @@ type seen struct {
 	users     map[string]*tally
 	addresses map[netip.Addr]*tally
 	rules     map[string]*tally
+	all       tally
 	left      bool // there were too many names
 }
 
@@ -75,6 +77,9 @@ func see(s *seen, r *Record, mode AddressMode) {
 	} else if r.Outcome != Allowed {
 		refused = 1
 	}
+	s.all.requests++
+	s.all.refused += refused
+	s.all.failed += failed
 	if r.Prefix != "" {
 		t := s.rules[r.Prefix]
 		if t == nil && len(s.rules) < seenNames {
@@ -128,6 +133,7 @@ func count(s *seen, t *tally, refused, failed int64) {
 type slot struct {
 	number int64               // of the slot since 1970; 0 is none
 	kinds  []map[string]*tally // as in Top
+	all    tally
 	left   bool
 }
 
@@ -176,12 +182,16 @@ func Watch(w *Writer, on bool) Watched {
 	}
 	return Watched{Since: since, Exact: !v.now.left && !v.last.left, ByPrefix: byPrefix, Top: Top{
 		Keys: topOf(v, 0), Users: topOf(v, 1), Addresses: topOf(v, 2), Rules: topOf(v, 3),
+		All: Counted{Requests: v.now.all.requests + v.last.all.requests, Refused: v.now.all.refused + v.last.all.refused, Failed: v.now.all.failed + v.last.all.failed},
 	}}
 }
 
 // add adds an interval to a slot.
 func (s *slot) add(i *seen, mode AddressMode) {
 	s.left = s.left || i.left
+	s.all.requests += i.all.requests
+	s.all.refused += i.all.refused
+	s.all.failed += i.all.failed
 	addresses := make(map[string]*tally, len(i.addresses))
 	for address, t := range i.addresses {
 		if text := maskAddress(mode, address); text != "" {

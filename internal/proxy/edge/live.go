@@ -204,7 +204,7 @@ func shownCounts(seen []history.Watched) map[string][]int64 {
 func shownTop(seen []history.Watched) map[string]any {
 	since := time.Now().Unix()
 	exact := true
-	keys, users, addresses, rules := []any{}, []any{}, []any{}, []any{}
+	keys, users, addresses, rules, all := []any{}, []any{}, []any{}, []any{}, []any{}
 	for i := range seen {
 		w := &seen[i]
 		if w.Since < since {
@@ -215,8 +215,9 @@ func shownTop(seen []history.Watched) map[string]any {
 		users = addShown(users, w.Top.Users)
 		addresses = addShown(addresses, w.Top.Addresses)
 		rules = addShown(rules, w.Top.Rules)
+		all = addShown(all, []history.Counted{w.Top.All})
 	}
-	return map[string]any{"since": since, "exact": exact, "keys": keys, "users": users, "addresses": addresses, "rules": rules}
+	return map[string]any{"since": since, "exact": exact, "keys": keys, "users": users, "addresses": addresses, "rules": rules, "all": all}
 }
 
 func addShown(to []any, top []history.Counted) []any {
