@@ -1,0 +1,43 @@
+// Shows the state of the limits, to be read at one look.
+
+import { el, byId, list, say, set, visible } from './dom.js';
+import { clock, duration, milliseconds, none, plural, rate } from './text.js';
+import { now } from './server.js';
+
+const modes = {
+	enforcing: 'Enforcing', paused: 'Paused', shadow: 'Shadow', failing_open: 'Failing open', failing_closed: 'Failing closed',
+	database_down: 'Database down', no_proxies: 'No proxies', no_limits: 'No limits',
+};
+
+function policy(p) {
+	if (p.all_obey) return ['obeyed by all', ''];
+	if (p.behind.length === 0) return ['not known', 'warn'];
+	return [p.behind.length === 1 ? `not by ${visible(p.behind[0].node)}` : `not by ${p.behind.length} proxies`, 'warn'];
+}
+
+export function showBanner(b) {
+	const database = b.database;
+	set(byId('banner'), { 'data-state': { ok: 'good', warn: 'warn', bad: 'bad' }[b.level] ?? 'wait' });
+	say(byId('state'), modes[b.mode] ?? b.mode);
+	say(byId('state-why'), visible(b.text));
+	document.title = (modes[b.mode] ?? b.mode) + ' – pg-ratelimit';
+	const notes = [...b.notes];
+	if (b.pause) notes.unshift(`Paused by ${b.pause.paused_by} at ${clock(b.pause.paused_at, now())}${b.pause.reason ? ': ' + b.pause.reason : ''}. It ends in ${duration((Date.parse(b.pause.until) - now()) / 1000)}.`);
+	if (!database.up && database.since) notes.unshift(`No answer since ${clock(database.since, now())}, for ${duration((now() - Date.parse(database.since)) / 1000)}${database.error ? ': ' + database.error : ''}. What is below is as old.`);
+	for (const behind of b.policy.behind) notes.push(behind.changes === null ? `${behind.node} may not obey the newest policy.` : `${behind.node} has yet to apply ${plural(behind.changes, 'change')} of the policy.`);
+	list(byId('state-more'), notes, (note) => note.replace(/\d+/g, ''), () => el('li', {}), (node, note) => say(node, visible(note)));
+	const [obeyed, kind] = policy(b.policy);
+	const rates = b.now ?? {};
+	const figures = [
+		['Allowed', b.now ? rate(rates.allowed) + '/s' : none, ''],
+		['Refused', b.now ? rate(rates.refused) + '/s' : none, ''],
+		['Failed', b.now ? rate(rates.failed) + '/s' : none, rates.failed > 0 ? 'bad' : ''],
+		['Database', database.up ? milliseconds(database.latency_ms) : 'down', database.up ? '' : 'bad'],
+		['Proxies wait, p99', milliseconds(database.proxies_p99_ms), ''],
+		['Newest policy', obeyed, kind],
+	];
+	list(byId('figures'), figures, ([name]) => name, ([name]) => el('div', {}, el('dt', {}, name), el('dd', {})), (node, [, value, kind]) => {
+		set(node, { class: kind });
+		say(node.lastElementChild, value);
+	});
+}
