@@ -212,10 +212,10 @@ func (b *tab) press(keys string) {
 	b.do(chromedp.KeyEvent(keys))
 }
 
-// picture writes a picture of the whole page to a file.
-func (b *tab) picture(file string) {
+// picture writes a picture to a file.
+func (b *tab) picture(file string, take chromedp.Action[[]byte]) {
 	b.Helper()
-	if err := os.WriteFile(file, result(b, chromedp.FullScreenshot(100)), 0o644); err != nil {
+	if err := os.WriteFile(file, result(b, take), 0o644); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -152,11 +152,10 @@ func proxy(node, kind string, allowed, refused float64, more object) object {
 }
 
 func sender(prefix, key string, requests, refused int) object {
-	name := key
-	if prefix != "" {
-		name = prefix + " " + key
+	if prefix == "" {
+		return object{"name": key, "requests": requests, "refused": refused, "failed": 0}
 	}
-	return object{"name": name, "prefix": prefix, "key": key, "requests": requests, "refused": refused, "failed": 0}
+	return object{"name": prefix + " " + key, "prefix": prefix, "key": key, "requests": requests, "refused": refused, "failed": 0}
 }
 
 func counter(rule, limit, key string, used, quota int) object {
@@ -232,11 +231,12 @@ func attacked() object {
 	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 1900, 9200, object{"p99_ms": 41.0, "waiting": 118}),
 		proxy("edge-2", "caddy", 310, 9200, object{"failing": "open", "p99_ms": 380.0, "waiting": 904, "errors": object{"timeout": 310}}),
 		proxy("traefik-1", "traefik", 0, 0, object{"live": false, "seconds_ago": 94.0, "behind": nil, "now": nil, "p99_ms": nil, "waiting": nil, "leases": nil})}}
-	var keys []object
+	var keys, addresses []object
 	for i := range 10 {
 		keys = append(keys, sender("web", fmt.Sprintf("198.51.100.%d", 17*i+3), 90000-i*7000, 89000-i*7000))
+		addresses = append(addresses, sender("", fmt.Sprintf("198.51.100.%d", 17*i+3), 90000-i*7000, 89000-i*7000))
 	}
-	s["top"] = top(keys, nil, keys, []object{sender("", "web", 600000, 580000)}, keys)
+	s["top"] = top(keys, nil, addresses, []object{sender("", "web", 600000, 580000)}, keys)
 	return s
 }
 
@@ -259,9 +259,10 @@ func hostile() object {
 		`<script>alert(1)</script>`, `"><img src=x onerror=alert(2)>`, `javascript:alert(3)`, `'};alert(4)//`, "\u202egnp.exe\u202c", "a\u0000b\u0007\u200b\u2066c", strings.Repeat("W", 500),
 		strings.Repeat("e\u0301\u0302\u0303\u0304", 100), "__proto__", "constructor", `</textarea><svg onload=alert(5)>`, "\n\n\n\t", "{{7*7}}", "%3Cscript%3E", `&lt;b&gt;`,
 	}
-	var senders, counters, decisions, bans, changes, marks []object
+	var senders, names, counters, decisions, bans, changes, marks []object
 	for i, text := range texts {
 		senders = append(senders, sender("web", text, 1000-i, 900-i))
+		names = append(names, sender("", text, 1000-i, 900-i))
 		c := counter("free", "per_hour", text, 900+i, 1000)
 		c["prefix"], c["rule"] = text, text
 		counters = append(counters, c)
@@ -274,7 +275,7 @@ func hostile() object {
 	}
 	s["banner"] = banner("enforcing", "ok", texts[0], 812, 14, 0, texts...)
 	s["traffic"] = traffic(line(790, 60), line(12, 4), line(0, 0), marks...)
-	s["top"] = top(senders, senders, senders, senders, senders)
+	s["top"] = top(senders, names, names, names, senders)
 	s["near"] = object{"looked": at, "note": texts[1], "counters": counters}
 	s["proxies"] = object{"proxies": []object{proxy(texts[0], "caddy", 1, 1, object{"region": texts[1], "version": texts[6], "problems": texts, "lacks": texts}), proxy("__proto__", "caddy", 1, 1, nil)}}
 	s["limits"] = object{"limits": []object{{"prefix": texts[0], "key": texts[1], "algorithm": "gcra", "mode": "enforce", "on_error": "allow", "nodes": texts, "text": texts[2]}}}

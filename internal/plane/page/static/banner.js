@@ -15,7 +15,14 @@ function policy(p) {
 	return [p.behind.length === 1 ? `not by ${visible(p.behind[0].node)}` : `not by ${p.behind.length} proxies`, 'warn'];
 }
 
-export function showBanner(b) {
+// failing is which proxies let requests pass without a decision.
+function failing(proxies) {
+	const open = proxies.filter((p) => p.failing === 'open');
+	if (open.length === 0) return [proxies.length === 0 ? none : 'no proxy', ''];
+	return [open.length === 1 ? visible(open[0].node) : `${open.length} proxies`, 'bad'];
+}
+
+export function showBanner(b, proxies) {
 	const database = b.database;
 	set(byId('banner'), { 'data-state': { ok: 'good', warn: 'warn', bad: 'bad' }[b.level] ?? 'wait' });
 	say(byId('state'), modes[b.mode] ?? b.mode);
@@ -26,15 +33,14 @@ export function showBanner(b) {
 	if (!database.up && database.since) notes.unshift(`No answer since ${clock(database.since, now())}, for ${duration((now() - Date.parse(database.since)) / 1000)}${database.error ? ': ' + database.error : ''}. What is below is as old.`);
 	for (const behind of b.policy.behind) notes.push(behind.changes === null ? `${behind.node} may not obey the newest policy.` : `${behind.node} has yet to apply ${plural(behind.changes, 'change')} of the policy.`);
 	list(byId('state-more'), notes, (note) => note.replace(/\d+/g, ''), () => el('li', {}), (node, note) => say(node, visible(note)));
-	const [obeyed, kind] = policy(b.policy);
 	const rates = b.now ?? {};
 	const figures = [
 		['Allowed', b.now ? rate(rates.allowed) + '/s' : none, ''],
 		['Refused', b.now ? rate(rates.refused) + '/s' : none, ''],
 		['Failed', b.now ? rate(rates.failed) + '/s' : none, rates.failed > 0 ? 'bad' : ''],
+		['Failing open', ...(database.up ? failing(proxies) : ['not known', 'warn'])],
 		['Database', database.up ? milliseconds(database.latency_ms) : 'down', database.up ? '' : 'bad'],
-		['Proxies wait, p99', milliseconds(database.proxies_p99_ms), ''],
-		['Newest policy', obeyed, kind],
+		['Newest policy', ...policy(b.policy)],
 	];
 	list(byId('figures'), figures, ([name]) => name, ([name]) => el('div', {}, el('dt', {}, name), el('dd', {})), (node, [, value, kind]) => {
 		set(node, { class: kind });

@@ -74,7 +74,9 @@ function draw() {
 	for (let t = Math.ceil(from / step) * step; t <= data.end; t += step) {
 		if (x(t) > 16 && x(t) < width - 16) ticks.push(el('svg:text', { x: x(t), y: 13, 'text-anchor': 'middle' }, clock(t * 1000, t * 1000, false)));
 	}
-	set(axis, { viewBox: `0 0 ${width} 34` });
+	const marked = data.marks.length > 0;
+	axis.classList.toggle('marked', marked);
+	set(axis, { viewBox: `0 0 ${width} ${marked ? 34 : 18}` });
 	axis.replaceChildren(...ticks, ...data.marks.map((m) => el('svg:g', { class: 'flag', transform: `translate(${Math.min(Math.max(x(m.time), 9), width - 9)} 25)` },
 		el('svg:circle', { r: 8 }), el('svg:text', { y: 3.5, 'text-anchor': 'middle' }, m.number))));
 	say(byId('chart-time'), point ? (chosen === null ? 'this minute' : 'at ' + clock(point[0] * 1000, now(), false)) : 'nothing is recorded');

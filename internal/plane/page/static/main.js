@@ -12,7 +12,7 @@ import { showBans, showPause, startAct } from './act.js';
 
 const silence = 4000; // milliseconds without news after which the page says so; the server has some each second
 
-const last = { changes: [], proxies: [] };
+const last = { banner: null, changes: [], proxies: [] };
 let heard = 0, since = null; // since when the database is down, if it is
 
 const show = {
@@ -20,7 +20,8 @@ const show = {
 		heard = Date.now();
 		since = b.database.up ? null : b.database.since ?? b.at;
 		setNow(b.at);
-		showBanner(b);
+		last.banner = b;
+		showBanner(b, last.proxies);
 		showPause(b.pause);
 		byId('not-recording').hidden = b.recording || b.loading;
 		tick();
@@ -31,6 +32,7 @@ const show = {
 	proxies(section) {
 		last.proxies = section.proxies;
 		showProxies(section.proxies);
+		if (last.banner) showBanner(last.banner, last.proxies);
 		showSince(last.changes, last.proxies);
 	},
 	limits: (section) => showLimits(section.limits),

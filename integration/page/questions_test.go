@@ -1,0 +1,183 @@
+package page
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// site is a Caddy with a policy and a history, and the page of its database.
+type site struct {
+	*testing.T
+	dsn, url, page string
+	ann, acme      string // API keys
+	client         http.Client
+}
+
+const siteConfig = `{
+	admin off
+	persist_config off
+	auto_https off
+	servers {
+		trusted_proxies static 127.0.0.1/32
+	}
+	pg_ratelimit {
+		dsn %[1]q
+		history
+	}
+}
+
+http://%[2]s {
+	bind 127.0.0.1
+	pg_ratelimit web {
+		policy {
+			api_key {header.X-Api-Key}
+		}
+		limit 20 1h
+		key {client_ip}
+		audit all
+		timeout 1m
+		on_error deny
+	}
+	respond ok
+}
+`
+
+// startSite starts both, with the user ann, which may do 5 requests an hour, and acme, which may do 1,000.
+func startSite(t *testing.T) *site {
+	t.Helper()
+	ctx := t.Context()
+	s := &site{T: t, dsn: cluster.Open(t)}
+	db, err := admin.Open(ctx, s.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Migrate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Execute(t, s.dsn, `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2);
+		SELECT rate_limit_rule('free', family => 'plan', priority => 40, tiers => '{free}', per_hour => 5);
+		SELECT rate_limit_rule('pro', family => 'plan', priority => 30, tiers => '{pro}', per_hour => 1000);
+		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('acme', 'pro')`)
+	for user, key := range map[string]*string{"ann": &s.ann, "acme": &s.acme} {
+		made, err := db.CreateKey(ctx, user, "app", "", time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		*key = made.Key
+	}
+	caddy := harness.Caddy(t, "../..")
+	address := harness.FreeAddress(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "Caddyfile")
+	if err := os.WriteFile(file, []byte(fmt.Sprintf(siteConfig, s.dsn, address)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir, "DATABASE_URL=" + s.dsn}
+	proxy := harness.Start(t, harness.Program{Path: caddy, Dir: dir, Args: []string{"run", "--config", file, "--adapter", "caddyfile"}, Env: env})
+	pageAddress := harness.FreeAddress(t)
+	page := harness.Start(t, harness.Program{Name: "the page", Path: caddy, Dir: dir, Args: []string{"pg-ratelimit", "page", "--listen", pageAddress, "--write", "--dsn", s.dsn}, Env: env})
+	proxy.AwaitAddress(t, address)
+	page.AwaitAddress(t, pageAddress)
+	s.url, s.page = "http://"+address, "http://"+pageAddress+"/"
+	return s
+}
+
+// send sends n requests with an API key from an address, and returns how many passed.
+func (s *site) send(n int, key, from, path string) (passed int) {
+	s.Helper()
+	for range n {
+		request := harness.Get(s.url+path, "X-Api-Key", key, "X-Forwarded-For", from)
+		response, err := s.client.Do(request)
+		if err != nil {
+			s.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode == http.StatusOK {
+			passed++
+		}
+	}
+	return passed
+}
+
+// Somebody who does not know the page finds out why a user was refused, whether anything is failing open, and which
+// rule refuses most since a change, and gives a customer more, from the page alone.
+func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
+	s := startSite(t)
+	if passed := s.send(12, s.ann, "192.0.2.1", "/reports"); passed != 5 {
+		t.Fatalf("%d requests have passed, want 5", passed)
+	}
+	s.send(30, s.acme, "192.0.2.2", "/")
+	b := open(t, s.page, desktop, false)
+
+	// Is anything failing open?
+	b.await("#state", "Enforcing")
+	b.await("#figures", "no proxy")
+	// Does every proxy obey the newest policy?
+	b.await("#figures", "obeyed by all")
+
+	// Why was ann refused at …?
+	b.fill("#why-who", "ann")
+	b.fill("#why-at", time.Now().UTC().Format("15:04"))
+	b.click("#why-form button")
+	b.await("#why-answer .answer", "free/per_hour")
+	b.await("#why-answer", "free")
+	b.await("#why-answer", "/reports")
+	b.await("#why-answer", "The next GET / would be refused")
+
+	// Which rule refuses most since the rule free was changed?
+	option := value[string](b, `[...document.querySelectorAll('#since option')].find((o) => o.text.includes('free'))?.value ?? ''`)
+	if option == "" {
+		t.Fatalf("no period begins with the change: %q", b.text("#since"))
+	}
+	value[bool](b, fmt.Sprintf(`(() => { const s = document.querySelector('#since'); s.value = %q; s.dispatchEvent(new Event('change')); return true })()`, option))
+	b.await("#top-rules", "web")
+
+	// Give acme 10 % more until midnight.
+	b.fill("#by", "nora")
+	b.fill("#form-override [name=who]", "acme\t")
+	b.await("#form-override [name=limit]", "pro/per_hour: now 1,000")
+	b.do(chromedp.SetValue(chromedp.CSS("#form-override [name=until]"), "midnight"))
+	b.click("#form-override button")
+	b.await("#ask[open]", "acme")
+	b.await("#ask[open]", "1,100")
+	b.click("#ask-yes")
+	b.await("#done", "1,100")
+	conn := cluster.Connect(t, s.dsn)
+	var events, midnight int64
+	const found = `SELECT events, extract(epoch FROM upper(valid) AT TIME ZONE 'UTC')::bigint % 86400 FROM rate_limit_overrides WHERE user_id = 'acme' AND rule = 'pro'`
+	if err := conn.QueryRow(context.Background(), found).Scan(&events, &midnight); err != nil || events != 1100 || midnight != 0 {
+		t.Errorf("the override is %d until %d s after midnight, %v; want 1100 until midnight", events, midnight, err)
+	}
+	var by string
+	if err := conn.QueryRow(context.Background(), "SELECT by FROM rate_limit_changes WHERE kind = 'override' ORDER BY seq DESC LIMIT 1").Scan(&by); err != nil || by == "" {
+		t.Errorf("%q, %v", by, err)
+	}
+	t.Log("the log of changes names", by)
+
+	// And the way back.
+	b.click("#done button")
+	b.await("#ask[open]", "acme")
+	b.click("#ask-yes")
+	var left int
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if err := conn.QueryRow(context.Background(), "SELECT count(*) FROM rate_limit_overrides").Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		if left == 0 {
+			return
+		}
+	}
+	t.Errorf("%d overrides are left", left)
+}
