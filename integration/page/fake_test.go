@@ -18,8 +18,7 @@ const policyOfPage = "default-src 'none'; script-src 'self'; style-src 'self'; i
 // object is one of JSON.
 type object = map[string]any
 
-// fake serves the page, and answers of a state that a test chooses. What the real server answers is tested with
-// the real one: the fake is for states that are rare, such as a database that is down for minutes.
+// fake serves the page with the answers of a state, for pictures of states that would take an hour to make.
 type fake struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -51,15 +50,6 @@ func serve(t *testing.T, sections object) *fake {
 func (f *fake) answer(w http.ResponseWriter, _ *http.Request, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(body)
-}
-
-// set changes sections, which open pages then show.
-func (f *fake) set(sections object) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for name, section := range sections {
-		f.sections[name] = section
-	}
 }
 
 func (f *fake) events(w http.ResponseWriter, r *http.Request) {

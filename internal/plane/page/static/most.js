@@ -5,9 +5,12 @@ import { clock, count, percent, plural, until } from './text.js';
 import { get, now } from './server.js';
 import { ask } from './why.js';
 
+// sender is whom to ask about: the address in the key ip:192.0.2.1 of a counter, and in a network.
+const sender = (key) => /^(?:ip:)?((?=.*[.:])[0-9a-f.:]+)(?:\/\d+)?$/i.exec(key)?.[1] ?? key;
+
 const lists = [
-	['keys', (r) => r.key, 'refused'], ['users', (r) => r.name, 'refused'], ['addresses', (r) => r.name, 'refused'],
-	['rules', null, 'refused'], ['asking', (r) => r.key ?? r.name, 'requests'],
+	['keys', (r) => sender(r.key), 'refused'], ['users', (r) => r.name, 'refused'], ['addresses', (r) => sender(r.name), 'refused'],
+	['rules', null, 'refused'], ['asking', (r) => sender(r.key ?? r.name), 'requests'],
 ];
 
 const row = () => el('li', {}, el('span', { class: 'who' }), el('span', { class: 'number' }), el('span', { class: 'of' }));
@@ -106,7 +109,7 @@ export function showNear(near) {
 	byId('quotas-none').hidden = near.counters.length > 0;
 	say(byId('quotas-note'), visible(near.note ?? ''));
 	list(byId('quotas-list'), near.counters, (c) => c.prefix + ' ' + c.key, () => el('li', {}, el('span', { class: 'who' }), el('span', { class: 'of limit' }), el('div', {}), el('span', { class: 'number' }), el('span', { class: 'of right' }), el('span', { class: 'of right' })), (node, c) => {
-		name(node, c.key, c.key);
+		name(node, c.key, sender(c.key));
 		const [, limit, meter, share, used, resets] = node.children;
 		say(limit, visible(c.rule ? c.rule + '/' + c.limit : c.prefix));
 		set(meter, { class: c.percent >= 100 ? 'meter failed' : 'meter' });

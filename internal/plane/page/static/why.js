@@ -23,9 +23,10 @@ async function answer() {
 	byId('why-answer').setAttribute('aria-busy', 'true');
 	try {
 		const found = await post('api/why', { who: byId('why-who').value, kind: field('kind'), at: field('at'), method: field('method'), path: field('path') || '/', host: field('host'), address: field('address') });
-		if (mine === asked) byId('why-answer').replaceChildren(...show(found));
+		if (mine === asked) show(found);
 	} catch (failure) {
 		if (mine !== asked) return;
+		byId('why-said').replaceChildren();
 		byId('why-answer').replaceChildren();
 		say(byId('why-error'), visible(failure.message));
 	}
@@ -109,16 +110,15 @@ function actions(a) {
 
 function show(a) {
 	const refused = a.decisions.some((d) => kinds[d.decision] === 'bad');
-	const parts = [box(refused ? 'bad' : '', a.summary)];
-	if (a.next) parts.push(box(a.next.passes ? 'good' : 'bad', a.next.text));
-	parts.push(facts(a), actions(a));
+	byId('why-said').replaceChildren(box(refused ? 'bad' : '', a.summary), ...(a.next ? [box(a.next.passes ? 'good' : 'bad', a.next.text)] : []));
+	const parts = [facts(a), actions(a)];
 	const e = a.next?.explanation;
 	if (e) parts.push(table('Limits of the next request', limitColumns, e.limits, 'No limit applies to it.'));
 	parts.push(table('Counters', counterColumns(), a.counters, 'Nothing is counted now.'));
 	parts.push(table('Last 20 decisions', decisionColumns, a.decisions, 'None is recorded.'));
 	if (a.decisions_note) parts.push(el('p', { class: 'nothing' }, visible(a.decisions_note)));
 	if (e && e.rules.length > 0) parts.push(el('details', {}, el('summary', {}, `All rules (${count(e.rules.length)})`), table('Rules', ruleColumns, e.rules)));
-	return parts.flat(Infinity).filter((part) => part instanceof Node);
+	byId('why-answer').replaceChildren(...parts.flat(Infinity));
 }
 
 export function startWhy() {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,15 +52,23 @@ http://%[2]s {
 		timeout 1m
 		on_error deny
 	}
+	@tenant header X-Tenant *
+	pg_ratelimit @tenant tenant {
+		limit 3 1h
+		key {header.X-Tenant}
+		audit all
+		timeout 1m
+		on_error deny
+	}
 	respond ok
 }
 `
 
 // startSite starts both, with the user ann, which may do 5 requests an hour, and acme, which may do 1,000.
-func startSite(t *testing.T) *site {
+func startSite(t *testing.T, dsn string) *site {
 	t.Helper()
 	ctx := t.Context()
-	s := &site{T: t, dsn: cluster.Open(t)}
+	s := &site{T: t, dsn: dsn}
 	db, err := admin.Open(ctx, s.dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +125,7 @@ func (s *site) send(n int, key, from, path string) (passed int) {
 // Somebody who does not know the page finds out why a user was refused, whether anything is failing open, and which
 // rule refuses most since a change, and gives a customer more, from the page alone.
 func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
-	s := startSite(t)
+	s := startSite(t, cluster.Open(t))
 	if passed := s.send(12, s.ann, "192.0.2.1", "/reports"); passed != 5 {
 		t.Fatalf("%d requests have passed, want 5", passed)
 	}
@@ -131,10 +142,10 @@ func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 	b.fill("#why-who", "ann")
 	b.fill("#why-at", time.Now().UTC().Format("15:04"))
 	b.click("#why-form button")
-	b.await("#why-answer .answer", "free/per_hour")
+	b.await("#why-said", "free/per_hour")
 	b.await("#why-answer", "free")
 	b.await("#why-answer", "/reports")
-	b.await("#why-answer", "The next GET / would be refused")
+	b.await("#why-said", "The next GET / would be refused")
 
 	// Which rule refuses most since the rule free was changed?
 	option := value[string](b, `[...document.querySelectorAll('#since option')].find((o) => o.text.includes('free'))?.value ?? ''`)
@@ -180,4 +191,80 @@ func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 		}
 	}
 	t.Errorf("%d overrides are left", left)
+}
+
+// 10,000 keys, addresses and paths that would do harm as HTML leave the page as it is, and usable: it names the three
+// heaviest keys, and says why one of them was refused.
+func TestTenThousandHostileKeysLeaveThePageInert(t *testing.T) {
+	s := startSite(t, cluster.Open(t))
+	b := open(t, s.page, phone, false)
+	b.await("#state", "Enforcing")
+	harm := []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(2)>`, `'};alert(3)//`, "\u202egnp", strings.Repeat("W", 300), `</p><svg onload=alert(4)>`, "__proto__"}
+	const workers, each = 4, 2500
+	var wait sync.WaitGroup
+	for worker := range workers {
+		wait.Go(func() {
+			for i := range each {
+				n := worker*each + i
+				heavy := n%100 < 6 // 600 of 10,000 requests: 300, 200 and 100
+				tenant := fmt.Sprintf("%s %d", harm[n%len(harm)], n)
+				if heavy {
+					tenant = harm[0] + []string{" first", " first", " first", " second", " second", " third"}[n%100]
+				}
+				request := harness.Get(s.url+"/"+url.PathEscape(harm[n%len(harm)]), "X-Tenant", tenant, "X-Forwarded-For", fmt.Sprintf("2001:db8:%x::1", n), "User-Agent", harm[0])
+				response, err := s.client.Do(request)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				response.Body.Close()
+			}
+		})
+	}
+	wait.Wait()
+	began := time.Now()
+	for _, heavy := range []string{"first", "second", "third"} {
+		b.await("#top-keys", harm[0]+" "+heavy)
+	}
+	t.Logf("the page named the three heaviest keys %v after the last request", time.Since(began))
+	b.await("#top-keys", "297")
+	b.click("#top-keys button")
+	b.await("#why-answer", "/<script>")
+	b.inert()
+	if wide := value[int64](b, "document.documentElement.scrollWidth"); wide > phone.width {
+		t.Errorf("the page is %d pixels wide", wide)
+	}
+	for _, found := range b.axe() {
+		t.Error(found)
+	}
+}
+
+// While the database is down, the page says so and keeps what it knew, with its age. When the database is back, so is
+// the page, by itself.
+func TestTheDatabaseGoesAndComesBack(t *testing.T) {
+	database := cluster.Private(t, cluster.Options{})
+	s := startSite(t, database.DSN("postgres"))
+	s.send(12, s.ann, "192.0.2.1", "/reports")
+	b := open(t, s.page, desktop, false)
+	b.await("#state", "Enforcing")
+	b.await("#top-users", "ann")
+	if err := database.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	b.await("#state", "Database down")
+	b.await("#state-more", "What is below is as old")
+	b.await("#top-users", "ann")
+	b.fill("#why-who", "ann")
+	b.click("#why-form button")
+	b.await("#why-error", "database")
+	if err := database.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.await("#state", "Enforcing")
+	b.click("#why-form button")
+	b.await("#why-said", "free/per_hour")
+	if value[bool](b, "document.documentElement.classList.contains('stale')") {
+		t.Error("the values are still shown as old")
+	}
+	b.forgive("503") // Chromium's own line about the answer to the question
 }
