@@ -118,8 +118,6 @@ export function startAct() {
 	if (!session.write) return;
 	byId('by-label').hidden = session.who !== null;
 	say(byId('act-who'), session.who === null ? '' : visible(`In the log of changes as ${session.who}.`));
-	byId('by').value = localStorage.getItem('by') ?? '';
-	byId('by').addEventListener('change', () => localStorage.setItem('by', byId('by').value.trim()));
 	on('pause', (f) => ({ for: f.for.value, reason: f.reason.value }));
 	on('ban', (f) => ({ ...whom(f.who.value), for: f.for.value, reason: f.reason.value }));
 	on('override', (f) => {

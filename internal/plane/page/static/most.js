@@ -30,6 +30,7 @@ function name(node, text, who) {
 let live = null; // the section top of the server
 let chosen = 'now';
 let asked = 0;
+let offered = '';
 
 function show(top) {
 	for (const [id, who, column] of lists) {
@@ -87,6 +88,9 @@ export function showSince(changes, proxies) {
 	const starts = [...proxies].filter((p) => p.up_since).sort((a, b) => (a.up_since < b.up_since ? 1 : -1));
 	for (const p of starts.slice(0, 5)) options.push([p.up_since, `${clock(p.up_since, now(), false)}, ${visible(p.node)} started`]);
 	if (!options.some(([value]) => value === chosen)) options.push([chosen, clock(chosen, now(), false)]);
+	const text = JSON.stringify(options);
+	if (text === offered) return; // the list may be open
+	offered = text;
 	list(byId('since'), options, ([value, text]) => value + text, () => el('option', {}), (node, [value, text]) => {
 		set(node, { value });
 		say(node, text);
