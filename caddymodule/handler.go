@@ -112,6 +112,7 @@ type Handler struct {
 	exempt         *edge.Exempt // nil if no request is
 	exemptSettings edge.ExemptSettings
 	hasErrorRoutes bool // of a subroute around the handler
+	forget         func()
 }
 
 // CaddyModule returns the Caddy module information.
@@ -174,6 +175,19 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		for _, warning := range edge.Warnings(z.limit, z.cost) {
 			h.logger.Warn(warning.Field+" "+warning.Text, zap.String("prefix", z.limit.Prefix))
 		}
+	}
+	shown := &edge.Shown{OnError: h.decider.OnError, Timeout: h.decider.Timeout, Policy: h.policy != nil}
+	for _, z := range h.zones {
+		shown.Limits = append(shown.Limits, edge.ShownLimit{Limit: z.limit, Key: z.key.text, Mode: z.mode, Varies: z.byValue != nil})
+	}
+	h.forget = edge.Show(h.store.Store, shown)
+	return nil
+}
+
+// Cleanup has pages show the handler no more.
+func (h *Handler) Cleanup() error {
+	if h.forget != nil {
+		h.forget()
 	}
 	return nil
 }
@@ -240,5 +254,6 @@ func (h *Handler) addZone(s *LimitSettings) error {
 // Interface guards
 var (
 	_ caddy.Provisioner           = (*Handler)(nil)
+	_ caddy.CleanerUpper          = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
 )

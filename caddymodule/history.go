@@ -118,7 +118,7 @@ func (a *App) history(s *store) (*history.Writer, error) {
 	}
 	w, err := share(a, historyUse{s.settings, settings}, func() (*history.Writer, error) {
 		return edge.OpenHistory(s.db, settings, edge.HistoryOptions{
-			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate, OnError: s.logHistoryFailure,
+			Store: s.Store, Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate, OnError: s.logHistoryFailure,
 		})
 	}, a.metrics.watchHistory)
 	if err == nil && settings.Archive.To != "" {

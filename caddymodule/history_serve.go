@@ -102,6 +102,7 @@ func (r *recorder) record(h *Handler, req *http.Request, repl *caddy.Replacer, h
 	record.Duration = record.Time.Sub(asked)
 	record.Method = req.Method
 	record.Audit = r.auditOf(h, hits)
+	record.Watched = history.IsWatched(r.writer)
 	if !r.hidesUser {
 		record.User, _ = repl.GetString("http.auth.user.id") // "" if no authentication has run
 	}

@@ -24,6 +24,7 @@ import (
 	"net/http"
 	"reflect"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -119,11 +120,27 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		h.queue = q.queue
 		h.free = q.free
 	}
+	h.forget = show(h, config, zones, read.Timeout)
 	context.AfterFunc(ctx, func() {
 		defer h.pool.logger.recovered()
+		h.forget()
 		h.release()
 	})
 	return h, nil
+}
+
+// show has pages show a handler.
+func show(h *handler, config *Config, zones []*zone, timeout time.Duration) (forget func()) {
+	shown := &edge.Shown{OnError: h.decider.OnError, Timeout: timeout, Policy: h.policy != nil}
+	for i, c := range config.zones() {
+		z := zones[i]
+		key := c.zone.Key
+		if key == "" {
+			key = defaultKey
+		}
+		shown.Limits = append(shown.Limits, edge.ShownLimit{Limit: z.limit, Key: key, Mode: z.mode, Varies: z.byValue != nil})
+	}
+	return edge.Show(h.pool.store, shown)
 }
 
 // acquire acquires what a handler shares on its pool: the policy and the history, if it has any.

@@ -130,7 +130,7 @@ func (r *registry) acquirePolicy(p *pool, settings edge.PolicySettings) (*sharin
 func (r *registry) acquireHistory(p *pool, settings edge.HistorySettings) (*sharing, error) {
 	return r.acquireShared(p, fmt.Sprintf("history %#v", settings), func(s *sharing) error {
 		opened, err := edge.OpenHistory(p.db, settings, edge.HistoryOptions{
-			Node: p.settings.NodeNameOf(proxyKind), AutoMigrate: p.settings.AutoMigrate, OnError: func(err error) { p.logger.log(err.Error()) },
+			Store: p.store, Node: p.settings.NodeNameOf(proxyKind), AutoMigrate: p.settings.AutoMigrate, OnError: func(err error) { p.logger.log(err.Error()) },
 		})
 		if err != nil {
 			return err

@@ -68,7 +68,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
 	group(root,
 		migrateCommand(t), policyCommand(t), rulesCommand(t), tiersCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
 		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), settingsCommand(t), pauseCommand(t), resumeCommand(t),
-		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), forgetCommand(t), uninstallCommand(t),
+		auditCommand(t), usageCommand(t), pageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), forgetCommand(t), uninstallCommand(t),
 	)
 }
 

@@ -99,7 +99,7 @@ func dsnsIn(config map[string]any) []string {
 				search(item, false)
 			}
 		case map[string]any:
-			isOurs = isOurs || value["handler"] == "pg_ratelimit"
+			isOurs = isOurs || value["handler"] == "pg_ratelimit" || value["handler"] == "pg_ratelimit_page"
 			if dsn, ok := value["dsn"].(string); isOurs && ok && strings.TrimSpace(dsn) != "" && !slices.Contains(found, dsn) {
 				found = append(found, dsn)
 			}

@@ -57,16 +57,12 @@ const (
 	maxPause = 365 * 24 * 3600 * 1000000
 )
 
-// pauseSQL reads the pause: how long it lasts in microseconds, and which role made it.
-const pauseSQL = `SELECT greatest(1, (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint)::text || ' by ' || paused_by || coalesce(': ' || reason, '')
-FROM rate_limit_pause WHERE until > clock_timestamp()`
-
 // nodeSQL renews the row. It returns a row unless the name is that of another process which is not
 // gone. What the policy has applied stays if this store has no policy: another store of the process
 // may have one.
-const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, paused, applied_seq, problems, log, seen)
-VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text[], '{}'), $7::text::oid, now())
-ON CONFLICT (node) DO UPDATE SET version = excluded.version, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen,
+const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, paused, applied_seq, problems, log, live, seen)
+VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text[], '{}'), $7::text::oid, $8::text::json, now())
+ON CONFLICT (node) DO UPDATE SET version = excluded.version, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen, live = excluded.live,
 	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::bigint, n.applied_seq) ELSE excluded.applied_seq END,
 	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text[], n.problems) ELSE excluded.problems END,
 	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($7::text::oid, n.log) ELSE excluded.log END
@@ -100,14 +96,18 @@ type registration struct {
 	readIn   time.Duration // the time to readAt and to writeAt; 0 if the server has not refused
 	writeIn  time.Duration
 	pause    string // until when limits are paused, and by which role, for people
+	watched  bool   // a page is open
+	old      bool   // the registry is of an older version, which has no pages
+	live     bool   // the row has what report returned
 	told     bool   // Notice was told that limits are paused
 	reminded time.Time
 	failures map[string]string // the last failure, by what failed
 	reported string            // what was reported of them
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards all that follows
 	applied  applied
 	problems []string
+	report   func(watched bool) string // see hooks.SetLive; nil without
 }
 
 // applied is the last change of the policy that a process obeys, and the log of changes that it is
@@ -128,6 +128,17 @@ func setApplied(store ratelimit.Store, seq int64, log string, problems []string)
 	r.applied = applied{seq: seq, log: log}
 	r.problems = append(make([]string, 0, len(problems)), problems...)
 	r.mu.Unlock()
+}
+
+// setLive is hooks.SetLive.
+func setLive(store ratelimit.Store, live func(watched bool) string) {
+	s, ok := store.(*Store)
+	if !ok || s.registered == nil {
+		return
+	}
+	s.registered.mu.Lock()
+	s.registered.report = live
+	s.registered.mu.Unlock()
 }
 
 func newRegistration(s *Store, n Node) *registration {
@@ -151,7 +162,7 @@ func (r *registration) run() {
 			interval /= 20 // the tables of counts are about to be made
 		} else {
 			r.fail("beat", batch.PanicError(func() { r.beat(time.Now()) }))
-			r.report()
+			r.tell()
 		}
 		r.notify(time.Now())
 		sleep(closing, interval)
@@ -168,13 +179,17 @@ func (r *registration) beat(now time.Time) {
 	}
 	var statements, writes []*Statement
 	if !now.Before(r.readAt) {
-		statements = append(statements, &Statement{SQL: pauseSQL})
+		read := &Statement{SQL: watchSQL}
+		if r.old {
+			read.SQL = pauseSQL
+		}
+		statements = append(statements, read)
 	}
 	r.mu.Lock()
 	obeyed, problems := r.applied, r.problems
 	r.mu.Unlock()
 	age := now.Sub(r.renewed)
-	news := !r.listed || obeyed != r.shown || r.store.Paused() != r.paused
+	news := !r.listed || obeyed != r.shown || r.store.Paused() != r.paused || r.watched || r.live
 	if !now.Before(r.writeAt) && (age >= heartbeatInterval || news && age >= newsInterval) {
 		writes = r.renewals(now, obeyed, problems)
 		statements = append(statements, writes...)
@@ -246,11 +261,24 @@ func (r *registration) name() string {
 // renewals renew the row. A process with a suffix also tries to take the name without one. Now and
 // then there is a third statement: the deletion of the rows of proxies that vanished.
 func (r *registration) renewals(now time.Time, obeyed applied, problems []string) []*Statement {
-	var seq, log, texts any
+	var seq, log, texts, live any
 	if obeyed.seq >= 0 {
 		seq = obeyed.seq
 		log = obeyed.log
 		texts = problems
+	}
+	if r.watched || r.live {
+		r.live = r.watched
+		r.mu.Lock()
+		report := r.report
+		r.mu.Unlock()
+		if report != nil {
+			r.fail("live", batch.PanicError(func() {
+				if text := report(r.watched); r.watched {
+					live = text
+				}
+			}))
+		}
 	}
 	r.shown = obeyed
 	r.paused = r.store.Paused()
@@ -261,7 +289,7 @@ func (r *registration) renewals(now time.Time, obeyed applied, problems []string
 	}
 	var all []*Statement
 	for _, name := range names {
-		all = append(all, &Statement{SQL: nodeSQL, Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(r.paused), seq, texts, log}, Unnamed: true})
+		all = append(all, &Statement{SQL: nodeSQL, Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(r.paused), seq, texts, log, live}, Unnamed: true})
 	}
 	if now.Sub(r.swept) >= sweepNodes {
 		r.swept = now
@@ -279,6 +307,7 @@ func (r *registration) readRenewals(writes []*Statement, now time.Time) {
 	r.fail("write", first.Err)
 	if first.Err == nil {
 		r.writeIn = 0
+		r.old = false // the registry has all columns
 	}
 	switch {
 	case first.Err != nil:
@@ -303,26 +332,6 @@ func (r *registration) readRenewals(writes []*Statement, now time.Time) {
 	}
 }
 
-// readPause reads the pause. After a refusal of the server a pause lasts until its time.
-func (r *registration) readPause(read *Statement, now time.Time) {
-	r.fail("read", read.Err)
-	if read.Err != nil {
-		r.readAt = retryAt(now, &r.readIn)
-		return
-	}
-	r.readIn = 0
-	left := int64(0)
-	if read.Rows == 1 && len(read.Result) > 4 {
-		parts := strings.SplitN(string(read.Result[4:]), " ", 2)
-		left, _ = strconv.ParseInt(parts[0], 10, 64) // the statement gives a number
-		if left > maxPause {
-			left = maxPause
-		}
-		r.pause = "until " + now.Add(time.Duration(left)*time.Microsecond).UTC().Format("2006-01-02 15:04:05Z") + " " + parts[len(parts)-1]
-	}
-	r.store.pauseFor(time.Duration(left) * time.Microsecond)
-}
-
 // retryAt is when to try again after another refusal of the server. wait is the time to the last
 // attempt, and then to this one.
 func retryAt(now time.Time, wait *time.Duration) time.Time {
@@ -336,23 +345,6 @@ func retryAt(now time.Time, wait *time.Duration) time.Time {
 	return now.Add(*wait)
 }
 
-// notify tells of a pause.
-func (r *registration) notify(now time.Time) {
-	paused := r.store.Paused()
-	if paused == r.told && (!paused || now.Sub(r.reminded) < remindInterval) {
-		return
-	}
-	r.told = paused
-	r.reminded = now
-	text := "limits apply again"
-	if paused {
-		text = "limits are paused " + r.pause + ". Bans and block rules hold. To end it: caddy pg-ratelimit resume"
-	}
-	if r.node.Notice != nil {
-		_ = batch.PanicError(func() { r.node.Notice(text) })
-	}
-}
-
 // fail sets the last failure, or that there is none any more.
 func (r *registration) fail(what string, err error) {
 	delete(r.failures, what)
@@ -361,10 +353,10 @@ func (r *registration) fail(what string, err error) {
 	}
 }
 
-// report reports what fails in one line, once.
-func (r *registration) report() {
+// tell reports what fails in one line, once.
+func (r *registration) tell() {
 	var failures []string
-	for _, what := range []string{"beat", "tables", "write", "read", "sweep"} {
+	for _, what := range []string{"beat", "tables", "write", "read", "sweep", "live"} {
 		if failure := r.failures[what]; failure != "" {
 			failures = append(failures, failure)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -13,6 +14,7 @@ import (
 func init() {
 	hooks.BatchesOf = batchesOf
 	hooks.SetApplied = setApplied
+	hooks.SetLive = setLive
 }
 
 // Stats counts what a Store has done since it was made.
@@ -120,10 +122,15 @@ func batchesOf(store ratelimit.Store) hooks.Batches {
 	if !ok {
 		return hooks.Batches{}
 	}
+	b := hooks.Batches{Waiting: s.waiting()}
+	if s.engine.leases != nil {
+		b.Leases = lease.Count(s.engine.leases)
+	}
 	c := s.engine.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return hooks.Batches{Sizes: copyOf(c.sizes), Waits: copyOf(c.waits), Times: copyOf(c.times)}
+	b.Sizes, b.Waits, b.Times = copyOf(c.sizes), copyOf(c.waits), copyOf(c.times)
+	return b
 }
 
 func copyOf(h hooks.Histogram) hooks.Histogram {

@@ -15,8 +15,11 @@ type Histogram struct {
 	Sum int64
 }
 
-// Batches are the histograms of the batches of a store.
+// Batches are the histograms of the batches of a store, and what is under way.
 type Batches struct {
+	Waiting int64 // requests that wait for a decision of the database
+	Leases  int64 // keys of which units are charged in advance
+
 	Sizes Histogram // requests in a batch
 	Waits Histogram // microseconds from the arrival of a batch's first request to the batch's start
 	Times Histogram // microseconds from a batch's start to its end
@@ -29,3 +32,8 @@ var BatchesOf func(store ratelimit.Store) Batches
 // log of changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot
 // use. It does nothing without postgres.Options.Node.
 var SetApplied func(store ratelimit.Store, seq int64, log string, problems []string)
+
+// SetLive has a store call live about once a second while a page is open that shows what proxies do, and once
+// with false when no page is open any more. live returns a text of JSON for the registry. SetLive does nothing
+// without postgres.Options.Node.
+var SetLive func(store ratelimit.Store, live func(watched bool) string)

@@ -11,10 +11,12 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	epoch       bigint NOT NULL DEFAULT 0,
 	paused      boolean NOT NULL DEFAULT false,
 	log         oid,
+	live        json,
+	watched     timestamptz,
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 );
 ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS epoch bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS paused boolean NOT NULL DEFAULT false,
-	ADD COLUMN IF NOT EXISTS log oid,
+	ADD COLUMN IF NOT EXISTS log oid, ADD COLUMN IF NOT EXISTS live json, ADD COLUMN IF NOT EXISTS watched timestamptz,
 	ALTER COLUMN applied_seq DROP NOT NULL, ALTER COLUMN applied_seq DROP DEFAULT;
 COMMENT ON TABLE rate_limit_nodes IS
 	'The proxies that count here. A proxy renews its row every 3 seconds, and deletes it when it stops in order. The row of a proxy that vanished is deleted after a day.';
@@ -27,6 +29,8 @@ COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, ea
 COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process. 0: an older version, which renews its row every 30 seconds.';
 COMMENT ON COLUMN rate_limit_nodes.paused IS 'Whether it obeys a pause of the limits.';
 COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: an older proxy does not say.';
+COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, its counts, and the keys with the most requests. NULL: no page is open, or the proxy is older.';
+COMMENT ON COLUMN rate_limit_nodes.watched IS 'Until when a page is open that shows live. If it is to come in any row, all proxies write live.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_pause (
 	id        int NOT NULL DEFAULT 1 CONSTRAINT rate_limit_pause_pkey PRIMARY KEY,

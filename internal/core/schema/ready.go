@@ -5,7 +5,7 @@ const NodeIsLive = `(n.seen > now() - CASE WHEN n.epoch = 0 THEN interval '90 s'
 
 // NodesReady is whether Nodes has nothing to do.
 const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND EXISTS (SELECT FROM pg_catalog.pg_attribute a
-	WHERE a.attrelid = to_regclass('rate_limit_nodes') AND a.attname = 'log' AND NOT a.attisdropped))::int`
+	WHERE a.attrelid = to_regclass('rate_limit_nodes') AND a.attname = 'watched' AND NOT a.attisdropped))::int`
 
 // HistoryReady returns one row with one int: 1 if History has nothing to do. It reads the
 // catalogue only, and takes no lock on the tables.

@@ -21,8 +21,9 @@ const connectTimeout = 10 * time.Second
 
 // Database is a connection to the database of a policy. One goroutine at a time may use it.
 type Database struct {
-	conn *pgx.Conn
-	dsn  string
+	conn  *pgx.Conn
+	dsn   string
+	known map[string]bool // the tables that hasTable has found
 }
 
 // Open connects to a database by its DSN: a postgres:// URL or key=value pairs. An error
@@ -53,7 +54,7 @@ func Open(ctx context.Context, dsn string) (*Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Database{conn, dsn}, nil
+	return &Database{conn: conn, dsn: dsn, known: map[string]bool{}}, nil
 }
 
 // Close ends the connection.
@@ -75,10 +76,20 @@ func (d *Database) Now(ctx context.Context) (time.Time, error) {
 	return *now, nil
 }
 
-// hasTable reports whether there is a table of this name.
+// hasTable reports whether there is a table of this name. It asks once for one that is there.
 func (d *Database) hasTable(ctx context.Context, name string) (bool, error) {
+	if d.known[name] {
+		return true, nil
+	}
 	found, err := value[bool](ctx, d, "SELECT to_regclass($1::text) IS NOT NULL", name)
-	return err == nil && *found, err
+	d.known[name] = err == nil && *found
+	return d.known[name], err
+}
+
+// HasPolicy reports whether there are the tables of the policy.
+func (d *Database) HasPolicy(ctx context.Context) bool {
+	found, err := d.hasTable(ctx, "rate_limit_rules")
+	return err == nil && found
 }
 
 // major is the major version of the server; 0 if it is unknown.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -28,6 +29,8 @@ type Node struct {
 	SecondsAgo float64 `json:"seconds_ago"`
 	// Problems name the rules that the proxy cannot use, and what they should be.
 	Problems []string `json:"problems"`
+	// Report is what the proxy does now, if a page is open, see Watch.
+	Report json.RawMessage `json:"-"`
 }
 
 // Archive is when a proxy last archived the history to a target, as its configuration says.
@@ -62,5 +65,5 @@ func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
 		THEN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > n.applied_seq) END`
 	}
 	return rows[Node](ctx, d, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
-	n.paused, n.seen, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems FROM rate_limit_nodes n ORDER BY n.node`)
+	n.paused, n.seen, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems, n.live FROM rate_limit_nodes n ORDER BY n.node`)
 }

@@ -13,9 +13,10 @@ import (
 
 // HistoryOptions are what a proxy adds to HistorySettings.
 type HistoryOptions struct {
-	Node        string      // the name of the proxy if the settings have none
-	AutoMigrate bool        // create or upgrade the tables
-	OnError     func(error) // see history.Settings
+	Store       ratelimit.Store // on the same database
+	Node        string          // the name of the proxy if the settings have none
+	AutoMigrate bool            // create or upgrade the tables
+	OnError     func(error)     // see history.Settings
 }
 
 // OpenHistory returns what writes the history into the database of a store. db is that of
@@ -35,7 +36,11 @@ func OpenHistory(db postgres.DB, s HistorySettings, o HistoryOptions) (*history.
 			settings.Retention = append(settings.Retention, history.Retention{What: what, Keep: keeps[i]})
 		}
 	}
-	return history.New(db, settings)
+	w, err := history.New(db, settings)
+	if err == nil {
+		showHistory(o.Store, w)
+	}
+	return w, err
 }
 
 // pausedReason is the reason in the history of a request that passes because limits are paused.
@@ -44,8 +49,8 @@ const pausedReason = "paused"
 // SetRecord sets in a record what happened to a request. Hits and decisions are those of the
 // request, and may be empty. p is what the policy said, or nil without a policy. The hits of the policy
 // are the last ones. The caller sets the other fields: Time, Duration, Address, Host, Method, Path, Route and Audit.
-// A user that the policy does not know is left as it is. Key and Also are set only if the request may
-// be in the audit log.
+// A user that the policy does not know is left as it is. Key is set only if the request may be in the audit
+// log, or is Watched, and Also only if it may be in the audit log.
 func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) {
 	r.Status = o.Status
 	if p != nil {
@@ -71,10 +76,11 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 		} else {
 			at = -1 // no limit enforces anything
 		}
-		if r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil {
-			if at >= 0 {
-				r.Key = hits[at].StoredKey()
-			}
+		isAudited := r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil
+		if at >= 0 && (isAudited || r.Watched) {
+			r.Key = hits[at].StoredKey()
+		}
+		if isAudited {
 			if len(hits) > 1 || at < 0 {
 				r.Also = alsoOf(at, r.Key, hits)
 			}
