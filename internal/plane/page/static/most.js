@@ -49,7 +49,7 @@ function show(top) {
 	}
 	const texts = [];
 	if (top.from) texts.push(`Since ${clock(top.from, now())}: ${plural(top.requests, 'request')}, ${count(top.refused)} refused, ${count(top.failed)} failed.`);
-	else texts.push('Nothing is recorded yet.');
+	else texts.push('Nothing is counted yet.');
 	if (top.exact === false) texts.push('There were more keys than proxies keep, so counts may be a little too high.');
 	if (top.note) texts.push(top.note);
 	say(byId('most-note'), visible(texts.join(' ')));
@@ -72,19 +72,28 @@ export function showTop(top) {
 	if (chosen === 'now') show(top);
 }
 
-// showSince offers the periods: besides the fixed ones, since each of the last changes of the policy, and
-// since proxies started.
-export function showSince(changes, proxies) {
+// kinds are the kinds of changes after which other requests are refused, the telling ones first.
+const kinds = ['rule', 'limit', 'tier', 'override', 'user', 'key'];
+
+// changesOf joins the changes that one role made within some seconds, which come newest first.
+function changesOf(changes) {
 	const points = [];
-	for (const c of changes) {
-		if (c.kind === 'ban' || c.kind === 'pause') continue;
-		const last = points[points.length - 1];
-		const what = c.kind + (c.ref === null ? 's' : ' ' + c.ref);
-		if (last && last.by === c.by && Date.parse(last.at) - Date.parse(c.at) < 5000) last.more++;
-		else points.push({ at: c.at, by: c.by, what, more: 0 });
+	for (const c of changes.filter((c) => kinds.includes(c.kind))) {
+		let point = points[points.length - 1];
+		if (!point || point.by !== c.by || Date.parse(point.at) - Date.parse(c.at) > 5000) points.push(point = { by: c.by, kinds: kinds.map(() => new Set()) });
+		point.at = c.at;
+		point.kinds[kinds.indexOf(c.kind)].add(c.kind + (c.key_id !== null && c.kind === 'key' ? ' #' + c.key_id : c.ref === null ? 's' : ' ' + c.ref));
 	}
-	const options = [['now', 'the last minutes, live'], ['1h', '1 hour'], ['24h', '24 hours'], ['7d', '7 days']];
-	for (const p of points.slice(0, 10)) options.push([p.at, `${clock(p.at, now(), false)}, ${visible(p.what)} changed${p.more > 0 ? ` and ${p.more} more` : ''}`]);
+	return points.map((p) => {
+		const what = p.kinds.flatMap((set) => [...set]);
+		return [p.at, `${clock(p.at, now(), false)}, changed: ${visible(what.slice(0, 2).join(', '))}${what.length > 2 ? ` and ${what.length - 2} more` : ''}`];
+	});
+}
+
+// showSince offers the periods: besides the fixed ones, since the last changes of the policy, and since proxies
+// started.
+export function showSince(changes, proxies) {
+	const options = [['now', 'this page is open, live'], ['1h', '1 hour ago'], ['24h', '24 hours ago'], ['7d', '7 days ago'], ...changesOf(changes).slice(0, 10)];
 	const starts = [...proxies].filter((p) => p.up_since).sort((a, b) => (a.up_since < b.up_since ? 1 : -1));
 	for (const p of starts.slice(0, 5)) options.push([p.up_since, `${clock(p.up_since, now(), false)}, ${visible(p.node)} started`]);
 	if (!options.some(([value]) => value === chosen)) options.push([chosen, clock(chosen, now(), false)]);
