@@ -140,7 +140,7 @@ bench: need-go ## measure the cost of limits: print tables, write docs/performan
 .PHONY: screenshots
 screenshots: need-go ## make pictures of the page in all states, in .cache/screenshots, and those of the documentation
 	mkdir -p .cache/screenshots
-	cd integration && $(GO) test -count=1 -run '^TestEachStateIsShown$$' ./page -pictures '$(CURDIR)/.cache/screenshots'
+	cd integration && $(GO) test -count=1 -run '^(TestEachStateIsShown|TestThePicturesOfTheDocumentationAreSmall)$$' ./page -pictures '$(CURDIR)/.cache/screenshots'
 	cp .cache/screenshots/page.png .cache/screenshots/page-phone.png docs/
 
 .PHONY: test-rules

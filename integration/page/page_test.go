@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-var pictures = flag.String("pictures", "", "a folder: TestEachStateIsShown puts pictures of all states there, and those of the documentation")
+var pictures = flag.String("pictures", "", "a folder: TestEachStateIsShown puts pictures of all states there, and another test those of the documentation")
 
 // states are those of the fake, with what the banner says of each.
 var states = []struct {
@@ -48,28 +48,12 @@ func TestEachStateIsShown(t *testing.T) {
 						t.Error(found)
 					}
 					if *pictures != "" {
-						b.pictures(name)
+						value[bool](b, "scrollTo(0, 0), document.activeElement.blur(), true")
+						b.picture(filepath.Join(*pictures, name+".png"), chromedp.FullScreenshot(100))
 					}
 				})
 			}
 		}
-	}
-}
-
-// pictures writes a picture of a state, and of the state busy those of the documentation: what a window shows first,
-// and an answer on a phone.
-func (b *tab) pictures(name string) {
-	b.Helper()
-	file := func(name string) string { return filepath.Join(*pictures, name+".png") }
-	value[bool](b, "scrollTo(0, 0), document.activeElement.blur(), true")
-	b.picture(file(name), chromedp.FullScreenshot(100))
-	switch name {
-	case "busy-1280":
-		b.do(chromedp.EmulateViewport(1120, 980))
-		b.picture(file("page"), chromedp.CaptureScreenshot())
-	case "busy-360":
-		value[bool](b, "document.querySelector('#why').scrollIntoView(), true")
-		b.picture(file("page-phone"), chromedp.CaptureScreenshot())
 	}
 }
 

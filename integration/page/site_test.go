@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -19,12 +20,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// site is a Caddy with a policy and a history, and the page of its database.
+// site are Caddys with a policy and a history, and the page of their database.
 type site struct {
 	*testing.T
-	dsn, url, page string
-	ann, acme      string // API keys
-	client         http.Client
+	dsn, page string
+	urls      []string // of the Caddys
+	ann, acme string   // API keys
+	client    http.Client
 }
 
 const siteConfig = `{
@@ -36,6 +38,7 @@ const siteConfig = `{
 	}
 	pg_ratelimit {
 		dsn %[1]q
+		node_name %[3]s
 		history
 	}
 }
@@ -46,7 +49,7 @@ http://%[2]s {
 		policy {
 			api_key {header.X-Api-Key}
 		}
-		limit 20 1h
+		limit 30 1m
 		key {client_ip}
 		audit all
 		timeout 1m
@@ -64,8 +67,8 @@ http://%[2]s {
 }
 `
 
-// startSite starts both, with the user ann, which may do 5 requests an hour, and acme, which may do 1,000.
-func startSite(t *testing.T, dsn string) *site {
+// startSite starts n Caddys and the page, with the user ann, which may do 5 requests an hour, and acme, which may do 1,000.
+func startSite(t *testing.T, dsn string, n int) *site {
 	t.Helper()
 	ctx := t.Context()
 	s := &site{T: t, dsn: dsn}
@@ -89,27 +92,33 @@ func startSite(t *testing.T, dsn string) *site {
 		*key = made.Key
 	}
 	caddy := harness.Caddy(t, "../..")
-	address := harness.FreeAddress(t)
 	dir := t.TempDir()
-	file := filepath.Join(dir, "Caddyfile")
-	if err := os.WriteFile(file, []byte(fmt.Sprintf(siteConfig, s.dsn, address)), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	env := []string{"XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir, "DATABASE_URL=" + s.dsn}
-	proxy := harness.Start(t, harness.Program{Path: caddy, Dir: dir, Args: []string{"run", "--config", file, "--adapter", "caddyfile"}, Env: env})
-	pageAddress := harness.FreeAddress(t)
-	page := harness.Start(t, harness.Program{Name: "the page", Path: caddy, Dir: dir, Args: []string{"pg-ratelimit", "page", "--listen", pageAddress, "--write", "--dsn", s.dsn}, Env: env})
-	proxy.AwaitAddress(t, address)
-	page.AwaitAddress(t, pageAddress)
-	s.url, s.page = "http://"+address, "http://"+pageAddress+"/"
+	var proxies []*harness.Process
+	for i := range n {
+		address, name := harness.FreeAddress(t), fmt.Sprintf("edge-%d", i+1)
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, fmt.Appendf(nil, siteConfig, s.dsn, address, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		proxies = append(proxies, harness.Start(t, harness.Program{Name: name, Path: caddy, Dir: dir, Args: []string{"run", "--config", file, "--adapter", "caddyfile"}, Env: env}))
+		s.urls = append(s.urls, "http://"+address)
+	}
+	address := harness.FreeAddress(t)
+	page := harness.Start(t, harness.Program{Name: "the page", Path: caddy, Dir: dir, Args: []string{"pg-ratelimit", "page", "--listen", address, "--write", "--dsn", s.dsn}, Env: env})
+	page.AwaitAddress(t, address)
+	for i, proxy := range proxies {
+		proxy.AwaitAddress(t, strings.TrimPrefix(s.urls[i], "http://"))
+	}
+	s.page = "http://" + address + "/"
 	return s
 }
 
 // send sends n requests with an API key from an address, and returns how many passed.
 func (s *site) send(n int, key, from, path string) (passed int) {
 	s.Helper()
-	for range n {
-		request := harness.Get(s.url+path, "X-Api-Key", key, "X-Forwarded-For", from)
+	for i := range n {
+		request := harness.Get(s.urls[i%len(s.urls)]+path, "X-Api-Key", key, "X-Forwarded-For", from)
 		response, err := s.client.Do(request)
 		if err != nil {
 			s.Fatal(err)
@@ -125,7 +134,7 @@ func (s *site) send(n int, key, from, path string) (passed int) {
 // Somebody who does not know the page finds out why a user was refused, whether anything is failing open, and which
 // rule refuses most since a change, and gives a customer more, from the page alone.
 func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
-	s := startSite(t, cluster.Open(t))
+	s := startSite(t, cluster.Open(t), 1)
 	if passed := s.send(12, s.ann, "192.0.2.1", "/reports"); passed != 5 {
 		t.Fatalf("%d requests have passed, want 5", passed)
 	}
@@ -192,7 +201,7 @@ func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 // 10,000 keys, addresses and paths that would do harm as HTML leave the page as it is, and usable: it names the three
 // heaviest keys, and says why one of them was refused.
 func TestTenThousandHostileKeysLeaveThePageInert(t *testing.T) {
-	s := startSite(t, cluster.Open(t))
+	s := startSite(t, cluster.Open(t), 1)
 	b := open(t, s.page, phone, false)
 	b.await("#figures", "0/s") // from now on the proxy counts
 	harm := []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(2)>`, `'};alert(3)//`, "\u202egnp", strings.Repeat("W", 300), `</p><svg onload=alert(4)>`, "__proto__"}
@@ -207,7 +216,7 @@ func TestTenThousandHostileKeysLeaveThePageInert(t *testing.T) {
 				if heavy {
 					tenant = harm[0] + []string{" first", " first", " first", " second", " second", " third"}[n%100]
 				}
-				request := harness.Get(s.url+"/"+url.PathEscape(harm[n%len(harm)]), "X-Tenant", tenant, "X-Forwarded-For", fmt.Sprintf("2001:db8:%x::1", n), "User-Agent", harm[0])
+				request := harness.Get(s.urls[0]+"/"+url.PathEscape(harm[n%len(harm)]), "X-Tenant", tenant, "X-Forwarded-For", fmt.Sprintf("2001:db8:%x::1", n), "User-Agent", harm[0])
 				response, err := s.client.Do(request)
 				if err != nil {
 					t.Error(err)
@@ -239,7 +248,7 @@ func TestTenThousandHostileKeysLeaveThePageInert(t *testing.T) {
 // the page, by itself.
 func TestTheDatabaseGoesAndComesBack(t *testing.T) {
 	database := cluster.Private(t, cluster.Options{})
-	s := startSite(t, database.DSN("postgres"))
+	s := startSite(t, database.DSN("postgres"), 1)
 	b := open(t, s.page, desktop, false)
 	b.await("#figures", "0/s") // from now on the proxy counts
 	s.send(12, s.ann, "192.0.2.1", "/reports")
@@ -263,4 +272,48 @@ func TestTheDatabaseGoesAndComesBack(t *testing.T) {
 		t.Error("the values are still shown as old")
 	}
 	b.forgive("503") // Chromium's own line about the answer to the question
+}
+
+// past gives the last hour a history, and moves the changes that have made the policy to an earlier day.
+const past = `UPDATE rate_limit_changes SET at = at - interval '2 days';
+	SELECT rate_limit_record_metrics('', array_agg(m), array_agg('web'::text), array_agg('api.example.com'::text), array_agg(''::text), array_agg((47000 + 3000 * sin(m / 9.0) + 900 * sin(m * 1.7))::bigint),
+		array_agg((700 + 180 * sin(m / 7.0) + 90 * cos(m * 2.9))::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg('{}'::text))
+		FROM (SELECT (extract(epoch FROM now())::bigint / 60 - i) AS m FROM generate_series(1, 59) AS i) AS minutes;
+	SELECT rate_limit_rule('free', per_hour => 20);
+	UPDATE rate_limit_changes SET at = at - interval '25 minutes' WHERE at > now() - interval '1 day'`
+
+// The documentation has two pictures of the page: what a window shows first, and why a user was refused, on a phone.
+func TestThePicturesOfTheDocumentationAreSmall(t *testing.T) {
+	database := cluster.Private(t, cluster.Options{})
+	cluster.Execute(t, database.DSN("postgres"), "CREATE DATABASE limits")
+	s := startSite(t, database.DSN("limits"), 2)
+	b := open(t, s.page, size{1120, 1010}, false)
+	b.await("#figures", "0/s")
+	cluster.Execute(t, s.dsn, past)
+	for i, stop := 0, time.Now().Add(8*time.Second); time.Now().Before(stop); i++ {
+		s.send(4, s.acme, fmt.Sprintf("192.0.2.%d", 10+i%9), "/v1/orders")
+		s.send(1, s.ann, "192.0.2.1", "/v1/reports")
+		s.send(1+i%3, "", "198.51.100.7", "/login")
+		s.send(i%2, "", "203.0.113.9", "/")
+		time.Sleep(10 * time.Millisecond)
+	}
+	b.await("#top-users", "ann")
+	b.await("#top-addresses", "198.51.100.7")
+	b.await("#changes", "5 → 20")
+	folder := cmp.Or(*pictures, t.TempDir())
+	b.picture(filepath.Join(folder, "page.png"), chromedp.CaptureScreenshot())
+	b.fill("#why-who", "ann")
+	b.click("#why-form button")
+	b.await("#why-answer", "Plan")
+	b.do(chromedp.EmulateViewport(phone.width, phone.height))
+	value[bool](b, "document.querySelector('#why').scrollIntoView(), document.activeElement.blur(), true")
+	b.picture(filepath.Join(folder, "page-phone.png"), chromedp.CaptureScreenshot())
+	for _, name := range []string{"page.png", "page-phone.png"} {
+		for _, file := range []string{filepath.Join(folder, name), filepath.Join("../../docs", name)} {
+			info, err := os.Stat(file)
+			if err != nil || info.Size() > 150_000 {
+				t.Errorf("%s: %v, %v; want 150 kB at most", file, info, err)
+			}
+		}
+	}
 }

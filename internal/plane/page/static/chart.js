@@ -117,16 +117,30 @@ export function startChart() {
 	chart.addEventListener('keydown', key);
 }
 
+// marksOf joins the changes that one role made within some seconds: a file with a policy makes many.
+function marksOf(changes, from) {
+	const marks = [];
+	for (const c of changes) {
+		const time = Date.parse(c.at) / 1000, last = marks[marks.length - 1];
+		if (time < from) continue;
+		if (last && last.by === c.by && time - last.until < 5) {
+			last.more++;
+			last.until = time;
+		} else marks.push({ ...c, time, until: time, more: 0, number: marks.length + 1 });
+	}
+	return marks;
+}
+
 // showTraffic shows the section traffic of the server.
 export function showTraffic(t) {
 	const from = Date.parse(t.from) / 1000;
 	const points = t.allowed.map((allowed, i) => [from + i * t.step_seconds, allowed, t.refused[i], t.failed[i]]);
 	const end = points.length > 0 ? points[points.length - 1][0] + t.step_seconds : now() / 1000;
-	const marks = t.marks.map((m, i) => ({ ...m, time: Date.parse(m.at) / 1000, number: i + 1 })).filter((m) => m.time >= end - hour);
+	const marks = marksOf(t.marks, end - hour);
 	data = { points, marks, end, sums: t.sums };
 	draw();
 	byId('changes-none').hidden = marks.length > 0;
 	list(byId('changes'), [...marks].reverse(), (m) => String(m.seq), () => el('li', {}, el('span', { class: 'flag' }), el('time', {}), el('span', { class: 'what' }), el('span', { class: 'by' })), (node, m) => {
-		[m.number, clock(m.at, now()), visible(m.text), 'by ' + visible(m.by)].forEach((text, i) => say(node.children[i], String(text)));
+		[m.number, clock(m.at, now()), visible(m.text) + (m.more > 0 ? `, and ${count(m.more)} more` : ''), 'by ' + visible(m.by)].forEach((text, i) => say(node.children[i], String(text)));
 	});
 }
