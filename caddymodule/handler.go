@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 
@@ -177,8 +178,12 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		}
 	}
 	shown := &edge.Shown{OnError: h.decider.OnError, Timeout: h.decider.Timeout, Policy: h.policy != nil}
-	for _, z := range h.zones {
-		shown.Limits = append(shown.Limits, edge.ShownLimit{Limit: z.limit, Key: z.key.text, Mode: z.mode, Varies: z.byValue != nil})
+	for i, z := range h.zones {
+		key := h.Key
+		if at := i - (len(h.zones) - len(h.Zones)); at >= 0 {
+			key = h.Zones[at].Key
+		}
+		shown.Limits = append(shown.Limits, edge.ShownLimit{Limit: z.limit, Key: cmp.Or(key, "{client_ip}"), Mode: z.mode, Varies: z.byValue != nil})
 	}
 	h.forget = edge.Show(h.store.Store, shown)
 	return nil

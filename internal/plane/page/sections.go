@@ -339,8 +339,11 @@ func (c *collector) limitList() map[string]any {
 	return map[string]any{"limits": all}
 }
 
+// shortKey has the placeholders of Caddy as Caddyfiles have them.
+var shortKey = strings.NewReplacer("{http.request.header.", "{header.", "{http.vars.client_ip}", "{client_ip}", "{http.request.", "{")
+
 func configOf(l *shownLimit, onError string) *shownConfig {
-	s := &shownConfig{Prefix: l.Prefix, Key: l.Key, Algorithm: l.Algorithm, Quota: l.Events, Mode: l.Mode, OnError: onError, Lease: l.Lease > 0, Durable: l.Durable, Varies: l.Varies}
+	s := &shownConfig{Prefix: l.Prefix, Key: shortKey.Replace(l.Key), Algorithm: l.Algorithm, Quota: l.Events, Mode: l.Mode, OnError: onError, Lease: l.Lease > 0, Durable: l.Durable, Varies: l.Varies}
 	if l.Burst > 0 {
 		s.Burst = &l.Burst
 	}
