@@ -276,8 +276,8 @@ func TestTheDatabaseGoesAndComesBack(t *testing.T) {
 
 // past gives the last hour a history, and moves the changes that have made the policy to an earlier day.
 const past = `UPDATE rate_limit_changes SET at = at - interval '2 days';
-	SELECT rate_limit_record_metrics('', array_agg(m), array_agg('web'::text), array_agg('api.example.com'::text), array_agg(''::text), array_agg((47000 + 3000 * sin(m / 9.0) + 900 * sin(m * 1.7))::bigint),
-		array_agg((700 + 180 * sin(m / 7.0) + 90 * cos(m * 2.9))::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg('{}'::text))
+	SELECT rate_limit_record_metrics('', array_agg(m), array_agg('web'::text), array_agg('api.example.com'::text), array_agg(''::text), array_agg((7000 + 700 * sin(m / 9.0) + 300 * sin(m * 1.7))::bigint),
+		array_agg((2600 + 400 * sin(m / 7.0) + 200 * cos(m * 2.9))::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg('{}'::text))
 		FROM (SELECT (extract(epoch FROM now())::bigint / 60 - i) AS m FROM generate_series(1, 59) AS i) AS minutes;
 	SELECT rate_limit_rule('free', per_hour => 20);
 	UPDATE rate_limit_changes SET at = at - interval '25 minutes' WHERE at > now() - interval '1 day'`
@@ -291,7 +291,7 @@ func TestThePicturesOfTheDocumentationAreSmall(t *testing.T) {
 	b.await("#figures", "0/s")
 	cluster.Execute(t, s.dsn, past)
 	for i, stop := 0, time.Now().Add(8*time.Second); time.Now().Before(stop); i++ {
-		s.send(4, s.acme, fmt.Sprintf("192.0.2.%d", 10+i%9), "/v1/orders")
+		s.send(4, s.acme, fmt.Sprintf("192.0.2.%d", 10+i%200), "/v1/orders")
 		s.send(1, s.ann, "192.0.2.1", "/v1/reports")
 		s.send(1+i%3, "", "198.51.100.7", "/login")
 		s.send(i%2, "", "203.0.113.9", "/")
