@@ -233,7 +233,7 @@ func attacked() object {
 // down is busy when the database has been away for a while.
 func down() object {
 	s := busy()
-	b := banner("database_down", "bad", "The database does not answer. Proxies with on_error allow let requests pass, the others refuse them.", 0, 0, 0)
+	b := banner("database_down", "bad", "The database does not answer since 14:04:21 UTC.", 0, 0, 0)
 	b["now"] = nil
 	b["database"] = object{"up": false, "error": "connection refused", "since": ago(42 * time.Second), "latency_ms": nil, "proxies_p50_ms": nil, "proxies_p99_ms": nil}
 	b["policy"] = object{"newest_seq": 481, "behind": []object{}, "all_obey": false}

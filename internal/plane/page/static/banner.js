@@ -1,7 +1,7 @@
 // Shows the state of the limits, to be read at one look.
 
 import { el, byId, list, say, set, visible } from './dom.js';
-import { clock, duration, milliseconds, none, plural, rate } from './text.js';
+import { clock, milliseconds, none, rate } from './text.js';
 import { now } from './server.js';
 
 const modes = {
@@ -29,9 +29,7 @@ export function showBanner(b, proxies) {
 	say(byId('state-why'), visible(b.text));
 	document.title = (modes[b.mode] ?? b.mode) + ' – pg-ratelimit';
 	const notes = [...b.notes];
-	if (b.pause) notes.unshift(`Paused by ${b.pause.paused_by} at ${clock(b.pause.paused_at, now())}${b.pause.reason ? ': ' + b.pause.reason : ''}. It ends in ${duration((Date.parse(b.pause.until) - now()) / 1000)}.`);
-	if (!database.up && database.since) notes.unshift(`No answer since ${clock(database.since, now())}, for ${duration((now() - Date.parse(database.since)) / 1000)}${database.error ? ': ' + database.error : ''}. What is below is as old.`);
-	for (const behind of b.policy.behind) notes.push(behind.changes === null ? `${behind.node} may not obey the newest policy.` : `${behind.node} has yet to apply ${plural(behind.changes, 'change')} of the policy.`);
+	if (!database.up) notes.unshift(`What is below is of ${clock(database.since ?? b.at, now())}.${database.error ? ' The error is: ' + database.error : ''}`);
 	list(byId('state-more'), notes, (note) => note.replace(/\d+/g, ''), () => el('li', {}), (node, note) => say(node, visible(note)));
 	const rates = b.now ?? {};
 	const figures = [
