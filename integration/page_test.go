@@ -49,6 +49,13 @@ func openPage(t *testing.T, dsn string) (section func(name string, into any) boo
 			}
 		}
 	}()
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if t.Failed() {
+			t.Logf("the page shows %v", last)
+		}
+	})
 	return func(name string, into any) bool {
 		mu.Lock()
 		defer mu.Unlock()

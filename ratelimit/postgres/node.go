@@ -269,15 +269,8 @@ func (r *registration) renewals(now time.Time, obeyed applied, problems []string
 	}
 	if r.watched || r.live {
 		r.live = r.watched
-		r.mu.Lock()
-		report := r.report
-		r.mu.Unlock()
-		if report != nil {
-			r.fail("live", batch.PanicError(func() {
-				if text := report(r.watched); r.watched {
-					live = text
-				}
-			}))
+		if text := r.liveText(); text != "" {
+			live = text
 		}
 	}
 	r.shown = obeyed
@@ -296,6 +289,18 @@ func (r *registration) renewals(now time.Time, obeyed applied, problems []string
 		all = append(all, &Statement{SQL: sweepSQL, Unnamed: true})
 	}
 	return all
+}
+
+// liveText is what the process does now; "" if no page is open.
+func (r *registration) liveText() string {
+	r.mu.Lock()
+	report := r.report
+	r.mu.Unlock()
+	text := ""
+	if report != nil {
+		r.fail("live", batch.PanicError(func() { text = report(r.watched) }))
+	}
+	return text
 }
 
 // readRenewals reads the results of renewals.

@@ -172,7 +172,8 @@ func (row *liveRow) shownStores() []any {
 // shownStore is what a store has counted since it was opened.
 func shownStore(store *postgres.Store) map[string]any {
 	s := store.Stats()
-	b := hooks.BatchesOf(store)
+	var opened ratelimit.Store = store
+	b := hooks.BatchesOf(opened)
 	return map[string]any{
 		"requests": s.Requests, "batches": s.Batches, "statements": s.Statements, "rolled_back": s.RolledBack, "failures": s.Failures,
 		"blocked": s.Blocked, "blocked_keys": s.BlockedKeys, "leased": s.Leased, "leased_units": s.LeasedUnits, "leases": b.Leases, "waiting": b.Waiting,
@@ -204,7 +205,7 @@ func shownCounts(seen []history.Watched) map[string][]int64 {
 func shownTop(seen []history.Watched) map[string]any {
 	since := time.Now().Unix()
 	exact := true
-	keys, users, addresses, rules, all := []any{}, []any{}, []any{}, []any{}, []any{}
+	keys, users, addresses, rules, all := [][]any{}, [][]any{}, [][]any{}, [][]any{}, [][]any{}
 	for i := range seen {
 		w := &seen[i]
 		if w.Since < since {
@@ -220,7 +221,8 @@ func shownTop(seen []history.Watched) map[string]any {
 	return map[string]any{"since": since, "exact": exact, "keys": keys, "users": users, "addresses": addresses, "rules": rules, "all": all}
 }
 
-func addShown(to []any, top []history.Counted) []any {
+// addShown adds senders. Yaegi takes a []any that is appended to a []any for its elements.
+func addShown(to [][]any, top []history.Counted) [][]any {
 	for i := range top {
 		c := &top[i]
 		to = append(to, []any{c.Prefix, c.Name, c.Requests, c.Refused, c.Failed})

@@ -139,7 +139,8 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB
 	row.mu.Lock()
 	row.stores = append(row.stores, inPostgres)
 	row.mu.Unlock()
-	hooks.SetLive(inPostgres, func(watched bool) string { return row.live(watched) })
+	var opened ratelimit.Store = inPostgres
+	hooks.SetLive(opened, func(watched bool) string { return row.live(watched) })
 	return inPostgres, db, nil
 }
 
