@@ -42,11 +42,9 @@ export function list(parent, items, keyOf, make, update) {
 	parent.kept = kept;
 }
 
-const longest = 300;
-
 // visible shows what would be invisible, or would change the order of the letters around it, and the
 // beginning of what is too long.
-export function visible(text) {
+export function visible(text, longest = 300) {
 	const all = String(text ?? '');
 	return (all.length > longest ? all.slice(0, longest) + '…' : all).replace(/[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\ufff0-\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g,
 		(c) => '\\u' + c.codePointAt(0).toString(16).padStart(4, '0'));

@@ -8,7 +8,7 @@ export const now = () => Date.now() + ahead;
 export const setNow = (time) => { ahead = Date.parse(time) - Date.now(); };
 
 // Failure is an answer that is an error: its message is for people.
-export class Failure extends Error {
+class Failure extends Error {
 	constructor(status, answer) {
 		super(answer?.error ?? `The server of this page answers ${status}.`);
 		this.field = answer?.field;

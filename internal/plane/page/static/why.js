@@ -34,7 +34,7 @@ async function answer() {
 }
 
 function box(kind, sentence) {
-	return el('p', { class: 'answer ' + kind }, visible(sentence));
+	return el('p', { class: 'answer ' + kind }, visible(sentence, 2000));
 }
 
 // table makes a table of columns [name, cell of an item, class].
