@@ -59,12 +59,13 @@ func (a *adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
 // usedDSN is the DSN of the database in which the handlers of the config count.
 func usedDSN() (string, error) {
 	found := map[string]bool{}
-	inUse.Range(func(settings, _ any) bool {
-		if s, ok := settings.(edge.StoreSettings); ok && s.DSN != edge.MemoryDSN {
-			found[s.DSN] = true
+	if loaded, err := caddy.ActiveContext().AppIfConfigured("pg_ratelimit"); err == nil { // else no handler has loaded it
+		for _, u := range loaded.(*App).used {
+			if s, ok := u.settings.(edge.StoreSettings); ok && s.DSN != edge.MemoryDSN {
+				found[s.DSN] = true
+			}
 		}
-		return true
-	})
+	}
 	if len(found) != 1 {
 		text := "no handler of the configuration counts in a database"
 		if len(found) > 1 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -401,5 +402,64 @@ func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
 				t.Errorf("loading: %v", err)
 			}
 		})
+	}
+}
+
+// The admin endpoint answers by the code of the page, for the database of the handlers.
+func TestTheAdminEndpointAnswersAsThePage(t *testing.T) {
+	c := startPage(t, withPolicy(t, people))
+	module, err := caddy.GetModule("admin.api.pg_ratelimit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	route := module.New().(caddy.AdminRouter).Routes()[0]
+	ask := func(method, path, body string) (int, string) {
+		t.Helper()
+		r := httptest.NewRequest(method, route.Pattern+path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		if err := route.Handler.ServeHTTP(w, r); err != nil {
+			t.Fatal(err)
+		}
+		return w.Code, w.Body.String()
+	}
+	for _, one := range []struct{ method, path, body, want string }{
+		{"GET", "proxies", "", `"kind":"caddy"`}, {"GET", "top?since=2h", "", `"rules":[`}, {"GET", "usage?user=acme&month=2026-11", "", `"first":"2026-11-01"`},
+		{"GET", "bans", "", `"total":0`}, {"GET", "changes", "", `"kind":"user"`}, {"POST", "why", `{"who": "bob", "at": "14:05"}`, `"plan":"pro"`},
+		{"POST", "explain", `{"user": "alice"}`, `"tier":"free"`}, {"POST", "pause", `{"for": "1m", "by": "ann"}`, `"confirm":"`},
+	} {
+		await.Within(t, 20*time.Second, "the answer to "+one.path, func() bool {
+			status, text := ask(one.method, one.path, one.body)
+			return status == http.StatusOK && strings.Contains(text, one.want)
+		})
+	}
+	if status, text := ask("POST", "counters", `{"prefix": "`+c.prefix()+`", "key": "nobody"}`); status != http.StatusNotFound || !strings.Contains(text, "there is no counter") {
+		t.Errorf("no counter: status %d: %s", status, text)
+	}
+}
+
+// An API key that a person asks about is in no answer.
+func TestThePageShowsNoAPIKey(t *testing.T) {
+	key, insert := insertKey(t, 7, "alice")
+	c := startPage(t, withPolicy(t, people+insert))
+	for name, body := range map[string]map[string]any{
+		"why": {"who": key}, "explain": {"key": key}, "an unknown key": {"who": key + "x"}, "a user with the name of a key": {"who": key, "kind": "user"},
+		"a ban": {"user": key, "by": "ann"}, "an unknown field": {key: 1}, "a rule": {"user": "alice", "rule": key, "percent": 1, "by": "ann"},
+	} {
+		text, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := map[string]string{"explain": "explain", "a ban": "ban", "a rule": "override"}[name]
+		if path == "" {
+			path = "why"
+		}
+		_, _, answer := c.page("POST", "/api/"+path, string(text))
+		if strings.Contains(answer, key) || strings.Contains(answer, key[4:20]) {
+			t.Errorf("%s: %s", name, answer)
+		}
+		if name == "why" && (!strings.Contains(answer, `"kind":"key"`) || !strings.Contains(answer, `"plan":"free"`)) {
+			t.Errorf("%s: %s", name, answer)
+		}
 	}
 }

@@ -222,7 +222,7 @@ func topSince(ctx context.Context, db *admin.Database, r *http.Request) (any, er
 	}
 	if !allowed && sums.Requests > sums.Refused {
 		text := "The audit log has refusals only (audit denied), so the requests of keys, users and addresses are those that were refused."
-		t.Note = &text
+		t.Remark = &text
 	}
 	return t, nil
 }

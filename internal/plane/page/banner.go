@@ -14,7 +14,7 @@ type bannerSection struct {
 	Level     string         `json:"level"`
 	Mode      string         `json:"mode"`
 	Text      string         `json:"text"`
-	Notes     []string       `json:"notes"`
+	Remarks   []string       `json:"notes"`
 	Database  bannerDatabase `json:"database"`
 	Policy    bannerPolicy   `json:"policy"`
 	Pause     *admin.Pause   `json:"pause"`
@@ -65,7 +65,7 @@ func (c *collector) banner() bannerSection {
 	if now.IsZero() {
 		now = time.Now()
 	}
-	b := bannerSection{At: now.UTC(), Level: levelOK, Notes: []string{}, Pause: c.pause, Now: c.rates(), Policy: c.policyState()}
+	b := bannerSection{At: now.UTC(), Level: levelOK, Remarks: []string{}, Pause: c.pause, Now: c.rates(), Policy: c.policyState()}
 	var live, gone []*proxy
 	reports := 0
 	for _, p := range c.proxies {
@@ -88,13 +88,13 @@ func (c *collector) banner() bannerSection {
 		b.At = time.Now().UTC()
 		b.Now = nil
 		b.Text = "The database does not answer" + c.sinceText() + "."
-		b.Notes = append(b.Notes, withoutDatabase(c.proxies)...)
+		b.Remarks = append(b.Remarks, withoutDatabase(c.proxies)...)
 		return b
 	case len(live) == 0:
 		b.Level, b.Mode, b.Text = levelWarn, modeNoProxies, "No proxy counts in this database."
 		if len(gone) > 0 {
 			b.Text = "No proxy counts in this database any more."
-			b.Notes = append(b.Notes, withoutDatabase(gone)...)
+			b.Remarks = append(b.Remarks, withoutDatabase(gone)...)
 		}
 		return b
 	case len(open) > 0:
@@ -107,13 +107,13 @@ func (c *collector) banner() bannerSection {
 		b.Level, b.Mode = levelWarn, modePaused
 		b.Text = fmt.Sprintf("All limits are paused until %s by %s.", clock(c.pause.Until, now), c.pause.PausedBy)
 		if c.pause.Reason != nil {
-			b.Notes = append(b.Notes, "The reason: "+*c.pause.Reason)
+			b.Remarks = append(b.Remarks, "The reason: "+*c.pause.Reason)
 		}
 	default:
 		b.Mode, b.Text = modeEnforcing, fmt.Sprintf("Limits are enforced by %s.", plural(len(live), "1 proxy", fmt.Sprintf("%d proxies", len(live))))
 		c.addShadows(&b, reports == len(live))
 	}
-	c.addNotes(&b, live, gone)
+	c.addRemarks(&b, live, gone)
 	return b
 }
 
@@ -142,16 +142,16 @@ func (c *collector) addShadows(b *bannerSection, all bool) {
 	case shadows > 0 && enforced == 0:
 		b.Level, b.Mode, b.Text = levelWarn, modeShadow, "All limits are on trial: they count, and refuse nothing."
 	case shadows > 0:
-		b.Notes = append(b.Notes, fmt.Sprintf("%d of %d limits and rules %s on trial (shadow), and %s nothing.", shadows, shadows+enforced, plural(int(shadows), "is", "are"), plural(int(shadows), "refuses", "refuse")))
+		b.Remarks = append(b.Remarks, fmt.Sprintf("%d of %d limits and rules %s on trial (shadow), and %s nothing.", shadows, shadows+enforced, plural(int(shadows), "is", "are"), plural(int(shadows), "refuses", "refuse")))
 	case enforced == 0 && all && c.firstRound:
 		b.Level, b.Mode, b.Text = levelWarn, modeNoLimits, "There are no limits: all requests pass."
 	}
 }
 
-// addNotes says what else needs a look.
-func (c *collector) addNotes(b *bannerSection, live, gone []*proxy) {
+// addRemarks says what else needs a look.
+func (c *collector) addRemarks(b *bannerSection, live, gone []*proxy) {
 	warn := func(text string) {
-		b.Notes = append(b.Notes, text)
+		b.Remarks = append(b.Remarks, text)
 		if b.Level == levelOK {
 			b.Level = levelWarn
 		}
@@ -171,7 +171,7 @@ func (c *collector) addNotes(b *bannerSection, live, gone []*proxy) {
 			warn(p.Node.Node + " cannot use " + plural(len(p.Problems), "a rule", "some rules") + ": " + strings.Join(p.Problems, "; "))
 		}
 		if p.now == nil && !b.Loading {
-			b.Notes = append(b.Notes, p.Node.Node+" reports nothing: it is of an older version.")
+			b.Remarks = append(b.Remarks, p.Node.Node+" reports nothing: it is of an older version.")
 		}
 	}
 	if c.unwatched != "" {
@@ -275,17 +275,17 @@ func withoutDatabase(proxies []*proxy) []string {
 			closed = append(closed, p)
 		}
 	}
-	notes := []string{}
+	remarks := []string{}
 	if len(open) > 0 {
-		notes = append(notes, "Without the database, "+nodeNames(open)+" "+plural(len(open), "lets", "let")+" requests pass (on_error).")
+		remarks = append(remarks, "Without the database, "+nodeNames(open)+" "+plural(len(open), "lets", "let")+" requests pass (on_error).")
 	}
 	if len(closed) > 0 {
-		notes = append(notes, "Without the database, "+nodeNames(closed)+" "+plural(len(closed), "refuses", "refuse")+" requests (on_error deny).")
+		remarks = append(remarks, "Without the database, "+nodeNames(closed)+" "+plural(len(closed), "refuses", "refuse")+" requests (on_error deny).")
 	}
 	if len(unknown) > 0 {
-		notes = append(notes, "What "+nodeNames(unknown)+" "+plural(len(unknown), "does", "do")+" without the database is not known here: see on_error in the configuration.")
+		remarks = append(remarks, "What "+nodeNames(unknown)+" "+plural(len(unknown), "does", "do")+" without the database is not known here: see on_error in the configuration.")
 	}
-	return notes
+	return remarks
 }
 
 // nodeNames are up to three names.

@@ -326,7 +326,7 @@ func (c *collector) readBans(ctx context.Context, db *admin.Database) error {
 func (c *collector) readNear(ctx context.Context, db *admin.Database, q *slowQuestion) error {
 	const percent = 80
 	began := time.Now()
-	near := nearSection{Counters: []usage{}}
+	near := nearSection{Counters: []shownUsage{}}
 	rules, err := db.Top(ctx, "", mostNear)
 	for i := range rules {
 		if rules[i].Percent != nil && *rules[i].Percent >= percent {
@@ -342,11 +342,11 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database, q *slowQue
 	for i := range found {
 		near.Counters = append(near.Counters, usageOf(&found[i], false))
 	}
-	slices.SortStableFunc(near.Counters, func(a, b usage) int { return int(*b.Percent*1000) - int(*a.Percent*1000) })
+	slices.SortStableFunc(near.Counters, func(a, b shownUsage) int { return int(*b.Percent*1000) - int(*a.Percent*1000) })
 	near.Counters = near.Counters[:min(len(near.Counters), mostNear)]
 	if wait := share * time.Since(began); wait > 5*time.Second {
 		text := "There are too many counters to look at all the time: they are looked at every " + span(wait) + "."
-		near.Note = &text
+		near.Remark = &text
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

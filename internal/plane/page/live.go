@@ -99,12 +99,12 @@ func (n *shownName) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &[]any{&n.prefix, &n.name, &n.requests, &n.refused, &n.failed})
 }
 
-// tally is how many requests passed, were refused, and had no decision.
-type tally struct{ allowed, refused, failed int64 }
+// handled is how many requests passed, were refused, and had no decision.
+type handled struct{ allowed, refused, failed int64 }
 
-// sum is the tally of all requests of a report.
-func (r *report) sum() tally {
-	var t tally
+// sum is the handled of all requests of a report.
+func (r *report) sum() handled {
+	var t handled
 	for _, counts := range r.Counts {
 		for kind, n := range counts {
 			switch history.OutcomeKind(kind) {

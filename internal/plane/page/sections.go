@@ -132,7 +132,7 @@ type topSection struct {
 	Users     []topName  `json:"users"`
 	Addresses []topName  `json:"addresses"`
 	Rules     []topName  `json:"rules"`
-	Note      *string    `json:"note"`
+	Remark    *string    `json:"note"`
 }
 
 // topName is a sender or a limit. Prefix and Key are those of a counter.
@@ -214,13 +214,13 @@ func (s *topSums) most(amount func(topName) int64, most int) []topName {
 }
 
 type nearSection struct {
-	Looked   time.Time `json:"looked"`
-	Note     *string   `json:"note"`
-	Counters []usage   `json:"counters"`
+	Looked   time.Time    `json:"looked"`
+	Remark   *string      `json:"note"`
+	Counters []shownUsage `json:"counters"`
 }
 
-// usage is how much of a limit is used. Rule and Limit are nil for a limit of a configuration.
-type usage struct {
+// shownUsage is how much of a limit is used. Rule and Limit are nil for a limit of a configuration.
+type shownUsage struct {
 	Prefix    string     `json:"prefix"`
 	Rule      *string    `json:"rule"`
 	Limit     *string    `json:"limit"`
@@ -232,8 +232,8 @@ type usage struct {
 	Resets    *time.Time `json:"resets"`
 }
 
-func usageOf(u *admin.Usage, isRule bool) usage {
-	shown := usage{Prefix: u.Rule, Key: u.Key, Algorithm: u.Algorithm, Used: u.Used, Quota: u.Quota, Percent: u.Percent, Resets: u.Resets}
+func usageOf(u *admin.Usage, isRule bool) shownUsage {
+	shown := shownUsage{Prefix: u.Rule, Key: u.Key, Algorithm: u.Algorithm, Used: u.Used, Quota: u.Quota, Percent: u.Percent, Resets: u.Resets}
 	if isRule {
 		shown.Prefix, shown.Rule, shown.Limit = u.Prefix(), &u.Rule, &u.Limit
 	}
@@ -243,7 +243,7 @@ func usageOf(u *admin.Usage, isRule bool) usage {
 func (c *collector) nearNow() nearSection {
 	near := c.near
 	if near.Counters == nil {
-		near.Counters = []usage{}
+		near.Counters = []shownUsage{}
 	}
 	return near
 }

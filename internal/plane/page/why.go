@@ -91,19 +91,19 @@ type whyBody struct {
 
 // reasons is the answer.
 type reasons struct {
-	Kind          string          `json:"kind"`
-	Who           string          `json:"who"`
-	Found         bool            `json:"found"`
-	At            time.Time       `json:"at"`
-	Summary       string          `json:"summary"`
-	Plan          *string         `json:"plan"`
-	PlanUntil     *time.Time      `json:"plan_until"`
-	User          *admin.User     `json:"user"`
-	Bans          []admin.Ban     `json:"bans"`
-	Counters      []usage         `json:"counters"`
-	Decisions     []shownDecision `json:"decisions"`
-	DecisionsNote *string         `json:"decisions_note"`
-	Next          *nextRequest    `json:"next"`
+	Kind            string          `json:"kind"`
+	Who             string          `json:"who"`
+	Found           bool            `json:"found"`
+	At              time.Time       `json:"at"`
+	Summary         string          `json:"summary"`
+	Plan            *string         `json:"plan"`
+	PlanUntil       *time.Time      `json:"plan_until"`
+	User            *admin.User     `json:"user"`
+	Bans            []admin.Ban     `json:"bans"`
+	Counters        []shownUsage    `json:"counters"`
+	Decisions       []shownDecision `json:"decisions"`
+	DecisionsRemark *string         `json:"decisions_note"`
+	Next            *nextRequest    `json:"next"`
 }
 
 // shownDecision is a row of the audit log, in words.
@@ -153,7 +153,7 @@ func (s *Server) why(r *http.Request) (any, error) {
 		if err != nil {
 			return err
 		}
-		w := &whyAsked{server: s, ctx: ctx, db: db, body: &body, answer: &reasons{Who: who, Bans: []admin.Ban{}, Counters: []usage{}, Decisions: []shownDecision{}}, now: now}
+		w := &whyAsked{server: s, ctx: ctx, db: db, body: &body, answer: &reasons{Who: who, Bans: []admin.Ban{}, Counters: []shownUsage{}, Decisions: []shownDecision{}}, now: now}
 		answer = w.answer
 		return w.run(who)
 	})
@@ -351,7 +351,7 @@ func (w *whyAsked) addDecisions() {
 	}
 	if found, err = w.db.Audit(w.ctx, &w.query); err != nil {
 		text := "The history cannot be read: " + err.Error()
-		a.DecisionsNote = &text
+		a.DecisionsRemark = &text
 		return
 	}
 	refusals := true
@@ -364,7 +364,7 @@ func (w *whyAsked) addDecisions() {
 		if len(found) == 0 {
 			text = "The audit log has no decision of the last 30 days. It has refusals only with `audit denied`, the default, and nothing without `history`."
 		}
-		a.DecisionsNote = &text
+		a.DecisionsRemark = &text
 	}
 }
 
