@@ -232,7 +232,9 @@ func TestTenThousandHostileKeysLeaveThePageInert(t *testing.T) {
 	for _, heavy := range []string{"first", "second", "third"} {
 		b.await("#top-keys", harm[0]+" "+heavy)
 	}
-	t.Logf("the page named the three heaviest keys %v after the last request", time.Since(began))
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("the page named the three heaviest keys %v after the last request", took)
+	}
 	b.await("#top-keys", "297")
 	b.click("#top-keys button")
 	b.await("#why-answer", "/%3Cscript%3E")
