@@ -5,7 +5,7 @@
 //   - connect.go: which database
 //   - arguments.go, flags.go, completion.go: arguments and flags, and what a shell suggests for them
 //   - output.go, cells.go: JSON for programs, tables for people
-//   - policy.go, rules.go, tiers.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, migrate.go, uninstall.go:
+//   - policy.go, rules.go, tiers.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, page.go, migrate.go, uninstall.go:
 //     the commands on the policy and the proxies
 //   - settings.go: the settings of a configuration
 //   - audit.go, follow.go, usage.go, replay.go, upkeep.go, archive.go, forget.go: those on the history

@@ -97,7 +97,7 @@ type registration struct {
 	writeIn  time.Duration
 	pause    string // until when limits are paused, and by which role, for people
 	watched  bool   // a page is open
-	old      bool   // the registry is of an older version, which has no pages
+	old      bool   // the server has refused watchSQL
 	live     bool   // the row has what report returned
 	told     bool   // Notice was told that limits are paused
 	reminded time.Time

@@ -67,7 +67,7 @@ func (s *Store) setPaused(paused int32) {
 // readPause reads the pause, and whether a page is open. After a refusal of the server a pause lasts
 // until its time.
 func (r *registration) readPause(read *Statement, now time.Time) {
-	if read.SQL == watchSQL && (read.Code == "42703" || read.Code == "42501") { // a column is missing, or may not be read
+	if read.SQL == watchSQL && read.Err != nil { // the registry is of an older version, or may not be read
 		r.old = true
 		return
 	}

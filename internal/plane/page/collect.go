@@ -106,7 +106,7 @@ func (c *collector) start() {
 	}
 	c.running, c.began, c.firstRound = true, time.Now(), false
 	c.up, c.failure, c.since = true, "", time.Time{}
-	c.proxies, c.seconds = nil, nil
+	c.proxies, c.seconds, c.sections = nil, nil, map[string]*section{}
 	ctx, end := context.WithCancel(c.closing)
 	go func() {
 		defer end()
