@@ -148,6 +148,8 @@ func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 	// Does every proxy obey the newest policy?
 	b.await("#figures", "obeyed by all")
 
+	b.await(".pane.refused .sum", "7 in 1 h") // the history is written
+
 	// Why was ann refused at …?
 	b.fill("#why-who", "ann")
 	b.fill("#why-at", time.Now().UTC().Format("15:04"))
