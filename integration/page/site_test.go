@@ -236,6 +236,7 @@ func TestTenThousandHostileKeysLeaveThePageInert(t *testing.T) {
 		t.Errorf("the page named the three heaviest keys %v after the last request", took)
 	}
 	b.await("#top-keys", "297")
+	b.await(".pane.refused .sum", "591 in 1 h") // the history is written
 	b.click("#top-keys button")
 	b.await("#why-answer", "/%3Cscript%3E")
 	b.inert()
