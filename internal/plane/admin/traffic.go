@@ -32,8 +32,8 @@ type Name struct {
 	Failed   int64  `json:"failed"`
 }
 
-// longMinutes is how long a period is at most for which the metrics of minutes are read.
-const longMinutes = 25 * time.Hour
+// longPeriod is how long a period is at most for which the metrics of minutes are read.
+const longPeriod = 25 * time.Hour
 
 // TopRules returns the limits, of rules and of configurations, with the most refusals in a period, at most so
 // many, by the metrics. A period of more than a day begins with a full hour. It also returns the sums of all requests.
@@ -44,7 +44,7 @@ func (d *Database) TopRules(ctx context.Context, p Period, most int) (top []Name
 	}
 	granularity := "minute"
 	from := p.From.Truncate(time.Minute)
-	if p.Until.Sub(p.From) > longMinutes {
+	if p.Until.Sub(p.From) > longPeriod {
 		granularity, from = "hour", p.From.Truncate(time.Hour)
 	}
 	all, err := rows[Name](ctx, d, `SELECT prefix, sum(requests)::bigint, sum(limited + blocked + rejected)::bigint, sum(errors)::bigint FROM rate_limit_metrics

@@ -164,7 +164,11 @@ func (c *collector) addRemarks(b *bannerSection, live, gone []*proxy) {
 		}
 	}
 	for _, p := range gone {
-		warn(fmt.Sprintf("%s is gone: it was last seen %s ago.", p.Node.Node, span(time.Duration(p.SecondsAgo*float64(time.Second)))))
+		text := fmt.Sprintf("%s is gone: it was last seen %s ago.", p.Node.Node, span(time.Duration(p.SecondsAgo*float64(time.Second))))
+		if p.now != nil && p.now.opens() {
+			text += " If it runs without the database, it lets requests pass."
+		}
+		warn(text)
 	}
 	for _, p := range live {
 		if len(p.Problems) > 0 {

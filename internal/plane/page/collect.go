@@ -244,9 +244,9 @@ type slowQuestion struct {
 
 // askSlowly asks what need not be asked each second, one question at a time, on a connection of its own.
 func (c *collector) askSlowly(ctx context.Context) {
-	near := &slowQuestion{interval: 3 * time.Second}
-	near.ask = func(ctx context.Context, db *admin.Database) error { return c.readNear(ctx, db, near) }
-	questions := []*slowQuestion{{interval: 2 * time.Second, ask: c.readTraffic}, {interval: 4 * time.Second, ask: c.readChanges}, {interval: 4 * time.Second, ask: c.readBans}, near}
+	questions := []*slowQuestion{
+		{interval: 2 * time.Second, ask: c.readTraffic}, {interval: 4 * time.Second, ask: c.readChanges}, {interval: 4 * time.Second, ask: c.readBans}, {interval: 3 * time.Second, ask: c.readNear},
+	}
 	var db *admin.Database
 	defer func() {
 		if db != nil {
@@ -323,7 +323,7 @@ func (c *collector) readBans(ctx context.Context, db *admin.Database) error {
 }
 
 // readNear finds who is above 80 % of a quota.
-func (c *collector) readNear(ctx context.Context, db *admin.Database, q *slowQuestion) error {
+func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 	const percent = 80
 	began := time.Now()
 	near := nearSection{Counters: []shownUsage{}}
