@@ -110,8 +110,11 @@ func summary(a *reasons, now time.Time) string {
 	}
 	switch {
 	case first != nil:
-		times := plural(int(refused), "once", number(refused)+" times")
-		text = append(text, fmt.Sprintf("%s was refused %s in the last %d decisions, last at %s. %s", who, times, len(a.Decisions), clock(first.Time, now), first.Text))
+		line := fmt.Sprintf("%s was refused at %s", who, clock(first.Time, now))
+		if refused > 1 {
+			line += ", and " + number(refused) + " times in the decisions below"
+		}
+		return strings.Join(append(text, line+". "+first.Text), " ")
 	case len(a.Decisions) > 0:
 		text = append(text, fmt.Sprintf("%s was not refused in the last %d decisions.", who, len(a.Decisions)))
 	case !a.Found && len(text) == 0:
@@ -135,7 +138,11 @@ func summary(a *reasons, now time.Time) string {
 func nextText(e *admin.Explanation, now time.Time) string {
 	switch e.Result {
 	case "refused":
-		text := fmt.Sprintf("The next request would be refused with status %d: %s.", e.Status, strings.ReplaceAll(e.Reason, "_", " "))
+		reason := e.Reason
+		if !strings.HasPrefix(reason, "limit ") {
+			reason = strings.ReplaceAll(reason, "_", " ")
+		}
+		text := fmt.Sprintf("The next request would be refused with status %d: %s.", e.Status, reason)
 		for _, l := range e.Limits {
 			if !l.Passes && !l.Shadow && !l.Overage && l.RetryAfter != nil {
 				return text + " It would pass at " + clock(now.Add(time.Duration(*l.RetryAfter*float64(time.Second))), now) + "."
