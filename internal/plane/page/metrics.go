@@ -62,13 +62,15 @@ var (
 	proxyLeases  = metric("leases", "Keys of which the proxy holds units that are charged in advance.", "node")
 	proxyUnits   = metric("leased_units", "Units that are charged in advance, and not used yet.", "node")
 	proxyWaiting = metric("waiting_requests", "Requests that wait for a decision.", "node")
+	proxyFlights = metric("in_flight", "What requests hold of limits of requests in flight.", "node")
+	proxyIsLocal = metric("local", "1 if the proxy limits by itself because the database makes no decisions (on_error local), else 0.", "node")
 	proxyTimes   = metric("batch_duration_seconds", "How long the database took for a batch, retries included.", "node")
 )
 
 // Describe implements prometheus.Collector.
 func (n numbers) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{databaseUp, limitsPaused, proxyUp, proxyBehind, proxyRequest, proxyBatches, proxyBatched, proxyFailed, proxyErrors, proxyBlocked, proxyLeased,
-		proxyKeys, proxyLeases, proxyUnits, proxyWaiting, proxyTimes} {
+		proxyKeys, proxyLeases, proxyUnits, proxyWaiting, proxyFlights, proxyIsLocal, proxyTimes} {
 		to <- d
 	}
 }
@@ -94,7 +96,9 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 		if p.Version != nil {
 			version = *p.Version
 		}
-		gauge(proxyUp, oneIf(p.Live), node, version)
+		if !p.Elsewhere {
+			gauge(proxyUp, oneIf(p.Live), node, version)
+		}
 		if p.Policy {
 			behind := -1.0
 			if p.Behind != nil {
@@ -122,6 +126,7 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 			sum.Leases += s.Leases
 			sum.LeasedUnits += s.LeasedUnits
 			sum.Waiting += s.Waiting
+			sum.InFlight += s.InFlight
 			sum.Times.add(s.Times)
 			for class, count := range s.Errors {
 				errors[class] += count
@@ -139,6 +144,8 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 		gauge(proxyLeases, float64(sum.Leases), node)
 		gauge(proxyUnits, float64(sum.LeasedUnits), node)
 		gauge(proxyWaiting, float64(sum.Waiting), node)
+		gauge(proxyFlights, float64(sum.InFlight), node)
+		gauge(proxyIsLocal, oneIf(p.now.stores().LocalSince > 0), node)
 		to <- histogramOf(&sum.Times, node)
 	}
 }

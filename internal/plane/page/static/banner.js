@@ -5,7 +5,7 @@ import { clock, milliseconds, none, rate } from './text.js';
 import { now } from './server.js';
 
 const modes = {
-	enforcing: 'Enforcing', paused: 'Paused', shadow: 'Shadow', failing_open: 'Failing open', failing_closed: 'Failing closed',
+	enforcing: 'Enforcing', paused: 'Paused', shadow: 'Shadow', failing_open: 'Failing open', failing_closed: 'Failing closed', failing_local: 'Local limits',
 	database_down: 'Database down', no_proxies: 'No proxies', no_limits: 'No limits',
 };
 

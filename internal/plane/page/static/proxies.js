@@ -1,7 +1,8 @@
 // Shows the proxies, and the limits of their configurations.
 
 import { el, byId, list, say, set, visible } from './dom.js';
-import { count, duration, milliseconds, none, rate } from './text.js';
+import { clock, count, duration, milliseconds, none, rate } from './text.js';
+import { now } from './server.js';
 
 const cells = [
 	['State', (p) => (p.live ? 'live' : 'gone'), (p) => (p.live ? 'good' : 'bad')],
@@ -11,7 +12,8 @@ const cells = [
 	['Allowed', (p) => (p.now ? rate(p.now.allowed) + '/s' : none)],
 	['Refused', (p) => (p.now ? rate(p.now.refused) + '/s' : none)],
 	['Wait, p99', (p) => milliseconds(p.p99_ms)],
-	['In flight', (p) => count(p.waiting)],
+	['Waiting', (p) => count(p.waiting)],
+	['In flight', (p) => count(p.in_flight)],
 	['Leases', (p) => (p.leases === null ? none : p.leases === 0 ? '0' : `${count(p.leases)} (${count(p.leased_units)} units)`)],
 ];
 
@@ -19,6 +21,8 @@ function lacks(p) {
 	const all = [];
 	if (p.failing === 'open') all.push(['bad', 'Failing open: requests without a decision pass.']);
 	if (p.failing === 'closed') all.push(['bad', 'Failing closed: requests without a decision are refused.']);
+	if (p.failing === 'local') all.push(['bad', `Limits itself since ${clock(p.local_since, now())}, at its share of each limit: the database makes no decisions.`]);
+	else if (p.local_until) all.push(['', `Has limited itself from ${clock(p.local_from, now())} to ${clock(p.local_until, now())}.`]);
 	if (!p.live) all.push(['bad', `Gone for ${duration(p.seconds_ago)}.`]);
 	const errors = Object.entries(p.errors ?? {}).filter(([, n]) => n > 0);
 	if (errors.length > 0) all.push(['warn', 'Errors: ' + errors.map(([name, n]) => `${name} ${count(n)}`).join(', ') + '.']);
@@ -45,6 +49,10 @@ export function showLimits(limits) {
 	byId('limits-box').hidden = limits.length === 0;
 	say(byId('limits-count'), `Limits of configurations (${count(limits.length)})`);
 	list(byId('limits-list'), limits, (l) => [l.prefix, l.key, l.text, ...l.nodes].join(' '), () => el('li', {}), (node, l) => {
-		say(node, visible(`${l.prefix}: ${l.text} for each ${l.key}, ${l.algorithm}, ${l.mode}, on_error ${l.on_error}; in ${l.nodes.join(', ')}`));
+		const more = [l.algorithm, l.mode, 'on_error ' + l.on_error];
+		if (l.settle) more.push('settle ' + l.settle);
+		if (l.wait_seconds) more.push('requests wait up to ' + duration(l.wait_seconds));
+		const running = l.in_flight === null || l.in_flight === undefined ? '' : `; ${count(l.in_flight)} in flight now, of all keys`;
+		say(node, visible(`${l.prefix}: ${l.text} for each ${l.key}, ${more.join(', ')}${running}; in ${l.nodes.join(', ')}`));
 	});
 }

@@ -60,10 +60,11 @@ const decisionColumns = [
 
 const limitColumns = [
 	['Limit', (l) => text(l.rule + '/' + l.limit + (l.shadow ? ' (shadow)' : ''))],
-	['Allows', (l) => (l.quota === null ? 'unlimited' : `${count(l.quota)} per ${windowOf(l)}`)],
+	['Allows', (l) => (l.quota === null ? 'unlimited' : count(l.quota) + (l.algorithm === 'in_flight' ? ' in flight' : ' per ' + windowOf(l)))],
+	['Costs', (l) => count(l.cost) + (l.settle ? ', settle ' + visible(l.settle) : '')],
 	['Amount', (l) => 'of the ' + l.amount_from],
 	['Left', (l) => count(l.left), 'right'],
-	['Full again', (l) => (l.reset && Date.parse(l.reset) > now() ? until(l.reset, now()) : 'is full')],
+	['Full again', (l) => (l.algorithm === 'in_flight' ? none : l.reset && Date.parse(l.reset) > now() ? until(l.reset, now()) : 'is full')],
 	['Next request', (l) => el('span', { class: 'tag ' + (l.passes ? 'good' : 'bad') }, l.passes ? 'passes' : l.retry_after ? 'refused for ' + duration(Math.ceil(l.retry_after)) : 'refused')],
 ];
 
