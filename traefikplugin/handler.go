@@ -144,7 +144,8 @@ func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Re
 		forget(p)
 	}
 	flight, settling := p.flight, p.settling
-	p.flight, p.settling = nil, nil
+	p.flight = nil
+	p.settling = nil
 	if p.admitted {
 		h.free <- p
 		if flight != nil {

@@ -377,9 +377,10 @@ func (d *dispatch) enter(p *plan) error {
 func hasSlots(d *algorithm.Definition) bool { return d.Name == "in_flight" }
 
 // heldOf is how many slots of a row this process holds.
-func (f *flight) heldOf(row lease.RowID) (n int64) {
+func (f *flight) heldOf(row lease.RowID) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	n := int64(0)
 	for h := range f.held {
 		if h.row == row && !h.ended {
 			n += h.n

@@ -147,11 +147,12 @@ func (c *collector) look(ctx context.Context) {
 				if db.Conn().IsClosed() {
 					return err
 				}
-				watched = began
 				c.mu.Lock()
 				c.unwatched = ""
 				if err != nil {
 					c.unwatched = err.Error()
+				} else {
+					watched = began
 				}
 				c.mu.Unlock()
 			}
