@@ -133,7 +133,7 @@ func banner(mode, level, text string, allowed, refused, failed float64, notes ..
 
 func proxy(node, kind string, allowed, refused float64, more object) object {
 	p := object{"node": node, "region": "eu", "version": "v0.9.0", "kind": kind, "live": true, "seen": ago(time.Second), "seconds_ago": 0.7, "policy": true, "behind": 0, "paused": false,
-		"problems": []string{}, "lacks": []string{}, "on_error": []string{"allow"}, "failing": nil, "leases": 12, "leased_units": 340, "waiting": 3, "blocked_keys": 4, "p50_ms": 1.1, "p99_ms": 4.2,
+		"problems": []string{}, "lacks": []string{}, "on_error": []string{"allow"}, "failing": nil, "leases": 12, "leased_units": 340, "waiting": 3, "in_flight": 2, "local_since": nil, "local_from": nil, "local_until": nil, "blocked_keys": 4, "p50_ms": 1.1, "p99_ms": 4.2,
 		"errors": object{}, "now": object{"allowed": allowed, "refused": refused, "failed": 0}, "up_since": ago(30 * time.Hour)}
 	for name, v := range more {
 		p[name] = v
@@ -182,7 +182,9 @@ func busy() object {
 		"near": object{"looked": at, "note": nil, "counters": []object{counter("free", "per_hour", "ann", 1000, 1000), counter("pro", "per_minute", "acme", 2910, 3000), counter("free", "per_hour", "hooli", 812, 1000)}},
 		"proxies": object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, nil), proxy("edge-2", "caddy", 398, 6, object{"leases": 9, "leased_units": 210}),
 			proxy("traefik-1", "traefik", 12, 1, object{"region": "us", "leases": 0, "leased_units": 0, "up_since": ago(40 * time.Minute)})}},
-		"limits":  object{"limits": []object{{"prefix": "web", "key": "{client_ip}", "algorithm": "sliding_window", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1", "edge-2"}, "text": "100 in 1m"}}},
+		"limits": object{"limits": []object{{"prefix": "web", "key": "{client_ip}", "algorithm": "sliding_window", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1", "edge-2"}, "text": "100 in 1m", "settle": nil, "wait_seconds": nil, "in_flight": nil},
+			{"prefix": "tokens", "key": "{header.X-Tenant}", "algorithm": "sliding_window", "mode": "shadow", "on_error": "local", "nodes": []string{"edge-1"}, "text": "100,000 in 1h", "settle": "json usage.total_tokens", "wait_seconds": nil, "in_flight": nil},
+			{"prefix": "reports", "key": "{client_ip}", "algorithm": "in_flight", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1"}, "text": "5 in flight", "settle": nil, "wait_seconds": 2, "in_flight": 12}}},
 		"bans":    object{"bans": []object{{"kind": "network", "banned": "198.51.100.0/24", "until": nil, "reason": "scan", "times": 1, "banned_at": ago(time.Hour), "banned_by": "admin (ann)"}}, "total": 1},
 		"changes": object{"changes": []object{{"seq": 481, "at": ago(11 * time.Minute), "by": "admin (ann)", "kind": "override", "ref": "user/acme"}, {"seq": 477, "at": ago(25 * time.Minute), "by": "deploy", "kind": "rule", "ref": "free"}}},
 		"why": object{"kind": "user", "who": "ann", "found": true, "at": at, "summary": "ann was refused at 14:05:02 UTC, and 10 times in the decisions below. Refused by the limit free/per_hour: 1,000 of 1,000 were used.", "plan": "free", "plan_until": nil,
@@ -227,6 +229,15 @@ func attacked() object {
 		addresses = append(addresses, sender("", fmt.Sprintf("198.51.100.%d", 17*i+3), 90000-i*7000, 89000-i*7000))
 	}
 	s["top"] = top(keys, nil, addresses, []object{sender("", "web", 600000, 580000)}, keys)
+	return s
+}
+
+// local is busy when a proxy has no decisions of the database, and limits by itself.
+func local() object {
+	s := busy()
+	s["banner"] = banner("failing_local", "bad", "Failing over to local limits: edge-2 limits by itself, at its share of each limit, because the database makes no decisions.", 795, 19, 0)
+	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, object{"local_from": ago(50 * time.Minute), "local_until": ago(48 * time.Minute)}),
+		proxy("edge-2", "caddy", 381, 11, object{"failing": "local", "local_since": ago(21 * time.Second), "on_error": []string{"local"}, "p99_ms": 250.0, "errors": object{"timeout": 4}}), proxy("traefik-1", "traefik", 12, 1, nil)}}
 	return s
 }
 

@@ -19,7 +19,7 @@ var states = []struct {
 	sections func() object
 	banner   string
 }{
-	{"idle", idle, "Enforcing"}, {"busy", busy, "Enforcing"}, {"attacked", attacked, "Failing open"}, {"down", down, "Database down"}, {"hostile", hostile, "Enforcing"},
+	{"idle", idle, "Enforcing"}, {"busy", busy, "Enforcing"}, {"attacked", attacked, "Failing open"}, {"local", local, "Local limits"}, {"down", down, "Database down"}, {"hostile", hostile, "Enforcing"},
 }
 
 // In each state, at both sizes, and dark: axe-core finds nothing serious, nothing is wider than the window,
@@ -38,6 +38,13 @@ func TestEachStateIsShown(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					b := open(t, serve(t, state.sections()).URL+"/", window, dark)
 					b.await("#state", state.banner)
+					if state.name == "local" {
+						b.await("#proxies-list", "Limits itself since 14:04:42, at its share of each limit")
+						b.await("#proxies-list", "Has limited itself from 13:15:03 to 13:17:03.")
+						b.click("#limits-count")
+						b.await("#limits-list", "tokens: 100,000 in 1h for each {header.X-Tenant}, sliding_window, shadow, on_error local, settle json usage.total_tokens; in edge-1")
+						b.await("#limits-list", "5 in flight for each {client_ip}, in_flight, enforce, on_error allow, requests wait up to 2 s; 12 in flight now, of all keys; in edge-1")
+					}
 					b.fill("#why-who", "ann")
 					b.click("#why-form button")
 					b.await("#why-answer", "Plan")

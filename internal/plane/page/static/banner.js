@@ -15,11 +15,10 @@ function policy(p) {
 	return [p.behind.length === 1 ? `not by ${visible(p.behind[0].node)}` : `not by ${p.behind.length} proxies`, 'warn'];
 }
 
-// failing is which proxies let requests pass without a decision.
-function failing(proxies) {
-	const open = proxies.filter((p) => p.failing === 'open');
-	if (open.length === 0) return [proxies.length === 0 ? none : 'no proxy', ''];
-	return [open.length === 1 ? visible(open[0].node) : `${open.length} proxies`, 'bad'];
+// failing is which proxies let requests pass without a decision, or limit by themselves.
+function failing(proxies, how) {
+	const all = proxies.filter((p) => p.failing === how);
+	return all.length === 0 ? [proxies.length === 0 ? none : 'no proxy', ''] : [all.length === 1 ? visible(all[0].node) : `${all.length} proxies`, 'bad'];
 }
 
 export function showBanner(b, proxies) {
@@ -36,7 +35,7 @@ export function showBanner(b, proxies) {
 		['Allowed', b.now ? rate(rates.allowed) + '/s' : none, ''],
 		['Refused', b.now ? rate(rates.refused) + '/s' : none, ''],
 		['Failed', b.now ? rate(rates.failed) + '/s' : none, rates.failed > 0 ? 'bad' : ''],
-		['Failing open', ...(database.up ? failing(proxies) : ['not known', 'warn'])],
+		b.mode === 'failing_local' ? ['Local limits', ...failing(proxies, 'local')] : ['Failing open', ...(database.up ? failing(proxies, 'open') : ['not known', 'warn'])],
 		['Database', database.up ? milliseconds(database.latency_ms) : 'down', database.up ? '' : 'bad'],
 		['Newest policy', ...policy(b.policy)],
 	];
