@@ -70,6 +70,7 @@ func TestThePageShowsThePolicyAndTheHistoryOfOtherServers(t *testing.T) {
 		Summary   string
 		Counters  []struct{ Prefix string }
 		Decisions []struct{ Text string }
+		Note      *string `json:"decisions_note"`
 		Next      struct {
 			Passes      bool
 			Explanation struct{ Limits []struct{ Left int64 } }
@@ -91,6 +92,19 @@ func TestThePageShowsThePolicyAndTheHistoryOfOtherServers(t *testing.T) {
 	}
 	if n := query[int](t, counters, "SELECT count(*) FROM rate_limit_pause WHERE until > now()"); n != 1 {
 		t.Errorf("%d pauses beside the counters", n)
+	}
+	c.do("resume", map[string]any{})
+
+	// Without the history, the page says so, and shows the rest.
+	name := query[string](t, history, "SELECT current_database()")
+	cluster.Execute(t, counters, fmt.Sprintf("ALTER DATABASE %q ALLOW_CONNECTIONS false; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '%s'", name, name))
+	await.Within(t, 20*time.Second, "the banner to say that the history is old", func() bool {
+		c.get("state", &state)
+		return state.Banner.Mode == "enforcing" && len(state.Banner.Notes) == 1 && strings.HasPrefix(state.Banner.Notes[0], "What is shown of the history is old: the database does not answer")
+	})
+	c.post("why", map[string]any{"who": "alice"}, &why)
+	if why.Note == nil || !strings.Contains(*why.Note, "The history cannot be read: the database does not answer") || len(why.Decisions) != 0 {
+		t.Errorf("why, without the history: %+v", why)
 	}
 }
 

@@ -376,19 +376,6 @@ func (d *dispatch) enter(p *plan) error {
 // hasSlots reports whether the definition is that of limits InFlight.
 func hasSlots(d *algorithm.Definition) bool { return d.Name == "in_flight" }
 
-// heldOf is how many slots of a row this process holds.
-func (f *flight) heldOf(row lease.RowID) int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := int64(0)
-	for h := range f.held {
-		if h.row == row && !h.ended {
-			n += h.n
-		}
-	}
-	return n
-}
-
 // hold gives the hits of requests their slots.
 func (d *dispatch) hold(requests []*request) {
 	for _, r := range requests {

@@ -73,12 +73,13 @@ func configOf(l *shownLimit, onError string) *shownConfig {
 	if l.Burst > 0 {
 		s.Burst = &l.Burst
 	}
-	if l.Calendar > 0 && l.Calendar < len(calendars) {
+	switch {
+	case l.Calendar > 0 && l.Calendar < len(calendars):
 		s.Calendar = &calendars[l.Calendar]
 		s.Text = fmt.Sprintf("%s in a %s", number(l.Events), calendars[l.Calendar])
-	} else if l.Algorithm == inFlight {
+	case l.Algorithm == inFlight:
 		s.Text = number(l.Events) + " in flight"
-	} else {
+	default:
 		window := time.Duration(l.WindowUS) * time.Microsecond
 		seconds := window.Seconds()
 		s.WindowSeconds = &seconds

@@ -29,13 +29,13 @@ func (c *collector) askSlowly(ctx context.Context) {
 		questions[c.dsns[q.of]] = append(questions[c.dsns[q.of]], q)
 	}
 	c.asking = len(questions)
-	for dsn, all := range questions {
-		go c.askDatabase(ctx, dsn, all)
+	for _, all := range questions {
+		go c.askDatabase(ctx, all)
 	}
 }
 
-// askDatabase asks one database.
-func (c *collector) askDatabase(ctx context.Context, dsn string, questions []*slowQuestion) {
+// askDatabase asks the database of all these questions.
+func (c *collector) askDatabase(ctx context.Context, questions []*slowQuestion) {
 	at := &connections{dsns: c.dsns, open: map[string]*admin.Database{}}
 	defer at.close()
 	for first := true; ctx.Err() == nil; first = false {
