@@ -222,7 +222,7 @@ func attacked() object {
 	s["traffic"] = traffic(line(790, 60), refused, failed)
 	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 1900, 9200, object{"p99_ms": 41.0, "waiting": 118}),
 		proxy("edge-2", "caddy", 310, 9200, object{"failing": "open", "p99_ms": 380.0, "waiting": 904, "errors": object{"timeout": 310}}),
-		proxy("traefik-1", "traefik", 0, 0, object{"live": false, "seconds_ago": 94.0, "behind": nil, "now": nil, "p99_ms": nil, "waiting": nil, "leases": nil})}}
+		proxy("traefik-1", "traefik", 0, 0, object{"live": false, "seconds_ago": 94.0, "behind": nil, "now": nil, "p99_ms": nil, "waiting": nil, "in_flight": nil, "leases": nil})}}
 	var keys, addresses []object
 	for i := range 10 {
 		keys = append(keys, sender("web", fmt.Sprintf("198.51.100.%d", 17*i+3), 90000-i*7000, 89000-i*7000))
