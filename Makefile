@@ -137,6 +137,12 @@ bench: need-go ## measure the cost of limits: print tables, write docs/performan
 	mkdir -p .cache && cd bench && $(GO) build -o ../.cache/bench . && exec ../.cache/bench $(or $(BENCHFLAGS),-docs ../docs)
 	$(if $(BENCHFLAGS),,@$(MAKE) --no-print-directory test-rules)
 
+.PHONY: screenshots
+screenshots: need-go ## make pictures of the page in all states, in .cache/screenshots, and those of the documentation
+	mkdir -p .cache/screenshots
+	cd integration && $(GO) test -count=1 -run '^(TestEachStateIsShown|TestThePicturesOfTheDocumentationAreSmall)$$' ./page -pictures '$(CURDIR)/.cache/screenshots'
+	cp .cache/screenshots/page.png .cache/screenshots/page-phone.png docs/
+
 .PHONY: test-rules
 test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests with a plain loop over them
 	$(GO) test -count=1 -v -timeout 60m -run '^TestManyRulesDecideAsALoopDoes$$' ./internal/plane/policy -rules 10000 -requests 1000000

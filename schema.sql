@@ -107,11 +107,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	charged     bigint NOT NULL DEFAULT 0,
 	local_from  timestamptz,
 	local_until timestamptz,
+	live        json,
+	watched     timestamptz,
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 );
 ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS epoch bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS paused boolean NOT NULL DEFAULT false,
 	ADD COLUMN IF NOT EXISTS log oid,
 	ADD COLUMN IF NOT EXISTS charged bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS local_from timestamptz, ADD COLUMN IF NOT EXISTS local_until timestamptz,
+	ADD COLUMN IF NOT EXISTS live json, ADD COLUMN IF NOT EXISTS watched timestamptz,
 	ALTER COLUMN applied_seq DROP NOT NULL, ALTER COLUMN applied_seq DROP DEFAULT;
 COMMENT ON TABLE rate_limit_nodes IS
 	'The proxies that count here. A proxy renews its row every 3 seconds, and deletes it when it stops in order. The row of a proxy that vanished is deleted after a day.';
@@ -127,6 +130,8 @@ COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_s
 COMMENT ON COLUMN rate_limit_nodes.charged IS 'The number of the last batch of what it admitted on durable limits without the database. A batch is charged once.';
 COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
+COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, its counts, and the keys with the most requests. NULL: no page is open, or the proxy is older.';
+COMMENT ON COLUMN rate_limit_nodes.watched IS 'Until when a page is open that shows live. If it is to come in any row, all proxies write live.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_pause (
 	id        int NOT NULL DEFAULT 1 CONSTRAINT rate_limit_pause_pkey PRIMARY KEY,
@@ -1323,7 +1328,7 @@ COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, ke
 COMMENT ON COLUMN rate_limit_changes.ref IS
 	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/…, user/…, key/<digest>, network/…. NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
 COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
-COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change.';
+COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
 COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
 
@@ -1525,7 +1530,9 @@ COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_chang
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
-	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
+	-- The name of a person stands behind the role, so that it cannot be taken for a role.
+	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END
+		|| coalesce(' (' || nullif(left(current_setting('rate_limit.person', true), 100), '') || ')', '');
 	most CONSTANT int := 1000;
 	changed int := 0;
 BEGIN

@@ -71,6 +71,9 @@ type App struct {
 	used    []use               // what the handlers share; what is on a store comes after the store
 	longest time.Duration       // the longest timeout of any handler
 	http    func() (any, error) // the app with the handlers, when all apps are set up
+	pages   []*Page
+
+	datasets map[string]datasets // by the DSN of the limits
 }
 
 // CaddyModule returns the Caddy module information.
@@ -170,6 +173,7 @@ func (a *App) Start() error {
 		for _, server := range app.Servers {
 			warnOfDoubleCharges(routedHandlers(server.Routes, nil))
 		}
+		return a.openPages(app.Servers)
 	}
 	return nil
 }

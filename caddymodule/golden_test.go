@@ -215,7 +215,7 @@ func TestGoldenCasesAreComplete(t *testing.T) {
 		}
 		all.Write(text)
 	}
-	for _, setting := range slices.Concat(edge.LimitTable, edge.HandlerTable, edge.PolicyTable, edge.StoreTable, edge.HistoryTable,
+	for _, setting := range slices.Concat(edge.LimitTable, edge.HandlerTable, edge.PolicyTable, edge.StoreTable, edge.HistoryTable, edge.PageTable,
 		edge.HistoryTable[len(edge.HistoryTable)-1].Settings, []edge.Setting{{Name: "match"}}) {
 		name := setting.Name
 		if !strings.Contains(all.String(), "\t"+name) || !strings.Contains(all.String(), `"`+name+`":`) {

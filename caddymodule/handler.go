@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"sync/atomic"
@@ -130,6 +131,7 @@ type Handler struct {
 	watched        atomic.Int32 // see isWatched
 	flights        bool         // a zone is of requests in flight, or lets requests wait
 	hasErrorRoutes bool         // of a subroute around the handler
+	forget         func()
 }
 
 // CaddyModule returns the Caddy module information.
@@ -182,6 +184,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	h.decider.UseStore(h.store.Store) // Take asks it whether limits are paused
 	h.duration = app.metrics.duration
 	h.settlements = app.metrics.settlements
+	var policyStore *store
 	if h.policy != nil {
 		h.policy.counters = app.metrics.policy
 		at := h.store
@@ -196,15 +199,43 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		if h.policy.live, err = app.policy(ctx, h.store, at, h.policy.settings); err != nil {
 			return err
 		}
+		policyStore = at
 	}
-	if err := h.openHistory(app); err != nil {
+	historyStore, err := h.openHistory(app)
+	if err != nil {
 		return err
 	}
+	app.addDatasets(h.store, policyStore, historyStore)
 	for _, z := range h.zones {
 		z.counters = app.metrics.counters(z, h.store)
 		for _, warning := range edge.Warnings(z.limit, z.cost) {
 			h.logger.Warn(warning.Field+" "+warning.Text, zap.String("prefix", z.limit.Prefix))
 		}
+	}
+	h.forget = edge.Show(h.store.Store, h.shown())
+	return nil
+}
+
+// shown is what pages show of the handler.
+func (h *Handler) shown() *edge.Shown {
+	shown := &edge.Shown{OnError: h.decider.OnError, Timeout: h.decider.Timeout, Policy: h.policy != nil}
+	if h.recorder != nil {
+		shown.History = h.recorder.writer
+	}
+	for i, z := range h.zones {
+		key := h.Key
+		if at := i - (len(h.zones) - len(h.Zones)); at >= 0 {
+			key = h.Zones[at].Key
+		}
+		shown.Limits = append(shown.Limits, edge.ShownLimit{Limit: z.limit, Key: cmp.Or(key, "{client_ip}"), Mode: z.mode, Varies: z.byValue != nil, Settle: z.settle, Wait: z.wait})
+	}
+	return shown
+}
+
+// Cleanup has pages show the handler no more.
+func (h *Handler) Cleanup() error {
+	if h.forget != nil {
+		h.forget()
 	}
 	return nil
 }
@@ -274,5 +305,6 @@ func (h *Handler) addZone(s *LimitSettings) error {
 // Interface guards
 var (
 	_ caddy.Provisioner           = (*Handler)(nil)
+	_ caddy.CleanerUpper          = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
 )

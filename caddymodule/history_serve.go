@@ -23,8 +23,8 @@ type recorder struct {
 }
 
 // openHistory sets where the handler records its requests, if it does, and which of them are in
-// the audit log.
-func (h *Handler) openHistory(app *App) error {
+// the audit log. It returns the store of the history, nil without one.
+func (h *Handler) openHistory(app *App) (*store, error) {
 	h.recorder = nil
 	unset := history.Audit{Level: history.AuditOff}
 	if app.History != nil {
@@ -32,32 +32,32 @@ func (h *Handler) openHistory(app *App) error {
 	}
 	own, err := edge.ParseAudit(h.Audit, unset)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	most := own
 	for i, z := range h.zones {
 		z.audit = own
 		if at := i - (len(h.zones) - len(h.Zones)); at >= 0 {
 			if z.audit, err = edge.ParseAudit(h.Zones[at].Audit, own); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		most = edge.MoreAudit(most, z.audit)
 	}
 	at, err := app.historyStore(h.store)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if most.Level == history.AuditOff && (app.History == nil || at.db == nil) {
-		return nil
+		return nil, nil
 	}
 	r := &recorder{audit: own}
 	if r.writer, err = app.history(at); err != nil {
-		return err
+		return nil, err
 	}
 	r.hide(h)
 	h.recorder = r
-	return nil
+	return at, nil
 }
 
 // hide finds out what is not recorded, because the API key of the policy, or a key that is hashed
@@ -106,6 +106,7 @@ func (r *recorder) record(h *Handler, req *http.Request, repl *caddy.Replacer, h
 	record.Duration = record.Time.Sub(asked)
 	record.Method = req.Method
 	record.Audit = r.auditOf(h, hits)
+	record.Watched = history.IsWatched(r.writer)
 	if !r.hidesUser {
 		record.User, _ = repl.GetString("http.auth.user.id") // "" if no authentication has run
 	}

@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -170,46 +168,14 @@ func (n *nodeProgram) take(hit nodeHit) (bool, error) {
 	return n.ask(nodeRequest{Do: "hit", Hit: &hit})
 }
 
-// nodeModules is a folder with what the package.json manifest asks for. It stays for the
-// next test process, until the manifest changes.
+// nodeModules are those that a package.json asks for.
 func nodeModules(t *testing.T, manifest string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	if err := npm.Require(ctx); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(manifest)
+	modules, err := npm.Modules(ctx, manifest, "../.cache/npm")
 	if err != nil {
 		t.Fatal(err)
-	}
-	cache, err := filepath.Abs("../.cache/npm")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(text)
-	folder := filepath.Join(cache, hex.EncodeToString(sum[:8]))
-	modules := filepath.Join(folder, "node_modules")
-	if _, err := os.Stat(modules); err == nil {
-		return modules
-	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	unfinished, err := os.MkdirTemp(cache, "unfinished-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(unfinished)
-	copyFile(t, manifest, filepath.Join(unfinished, "package.json"))
-	if err := npm.Install(ctx, unfinished); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(unfinished, folder); err != nil {
-		// Another process may have been faster.
-		if _, there := os.Stat(modules); there != nil {
-			t.Fatal(err)
-		}
 	}
 	return modules
 }

@@ -20,6 +20,7 @@ type handler struct {
 	registry *registry
 	pool     *pool
 	uses     []*sharing // of the pool, and of the policy and the history on it
+	forget   func()     // has pages show it no more
 	decider  *edge.Decider
 	hits     *hitTemplate
 	plain    bool // all requests have hits that hold nothing, and there is no policy: nothing is asked before the queue

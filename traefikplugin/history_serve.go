@@ -24,6 +24,7 @@ func recordAll(calls []*batch.Call) {
 	records := make([]history.Record, len(calls))
 	counted := make([]*batch.Call, 0, len(calls)) // the calls of records
 	var writer *history.Writer                    // of counted
+	watched := false                              // writer is
 	for _, c := range calls {
 		p := c.Owner.(*pendingRequest)
 		f := p.hits.recorder
@@ -37,6 +38,7 @@ func recordAll(calls []*batch.Call) {
 			addCounted(writer, records, counted)
 			counted = counted[:0]
 			writer = f.writer
+			watched = history.IsWatched(writer)
 		}
 		r := &records[len(counted)]
 		counted = append(counted, c)
@@ -54,6 +56,13 @@ func recordAll(calls []*batch.Call) {
 			r.Outcome = history.Limited
 			r.Status = http.StatusTooManyRequests
 			r.Key = h.Key
+		}
+		if watched {
+			r.Key = h.StoredKey()
+			r.Address = p.facts.Address
+			if !p.asked {
+				r.Address = addressOf(f.addresses, p.r)
+			}
 		}
 		if p.asked {
 			r.Duration = now.Sub(p.began)
@@ -112,7 +121,7 @@ func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions 
 	if atomic.LoadInt32(&f.registry.watched) == 0 {
 		f.registry.flushAtShutdown(p.r)
 	}
-	r := &history.Record{Time: time.Now(), Method: p.r.Method, Audit: f.audit}
+	r := &history.Record{Time: time.Now(), Method: p.r.Method, Audit: f.audit, Watched: history.IsWatched(f.writer)}
 	var said *policy.Verdict
 	key := ""
 	if p.asked {

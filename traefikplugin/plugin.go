@@ -24,6 +24,7 @@ import (
 	"net/http"
 	"reflect"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
@@ -121,8 +122,10 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		h.queue = q.queue
 		h.free = q.free
 	}
+	h.forget = show(h, config, zones, read.Timeout)
 	context.AfterFunc(ctx, func() {
 		defer h.pool.logger.recovered()
+		h.forget()
 		h.release()
 	})
 	return h, nil
@@ -131,6 +134,23 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 // hasPassword reports whether a DSN in the configuration holds a password.
 func (c *Config) hasPassword() bool {
 	return edge.HasPassword(c.DSN) || len(c.Policy) > 0 && edge.HasPassword(c.Policy[0].DSN) || len(c.History) > 0 && edge.HasPassword(c.History[0].DSN)
+}
+
+// show has pages show a handler.
+func show(h *handler, config *Config, zones []*zone, timeout time.Duration) (forget func()) {
+	shown := &edge.Shown{OnError: h.decider.OnError, Timeout: timeout, Policy: h.policy != nil}
+	if h.hits.recorder != nil {
+		shown.History = h.hits.recorder.writer
+	}
+	for i, c := range config.zones() {
+		z := zones[i]
+		key := c.zone.Key
+		if key == "" {
+			key = defaultKey
+		}
+		shown.Limits = append(shown.Limits, edge.ShownLimit{Limit: z.limit, Key: key, Mode: z.mode, Varies: z.byValue != nil, Settle: z.settle, Wait: z.wait})
+	}
+	return edge.Show(h.pool.store, shown)
 }
 
 // acquire acquires what a handler shares: the policy and the history, if it has any.

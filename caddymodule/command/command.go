@@ -5,7 +5,7 @@
 //   - connect.go: which database
 //   - arguments.go, flags.go, completion.go: arguments and flags, and what a shell suggests for them
 //   - output.go, cells.go: JSON for programs, tables for people
-//   - policy.go, rules.go, tiers.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, migrate.go, uninstall.go:
+//   - policy.go, rules.go, tiers.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, page.go, migrate.go, uninstall.go:
 //     the commands on the policy and the proxies
 //   - region.go: the copies of the policy in regions
 //   - settings.go: the settings of a configuration
@@ -72,7 +72,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
 	group(root,
 		migrateCommand(t), policyCommand(t), rulesCommand(t), tiersCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
 		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), regionCommand(t), settingsCommand(t), pauseCommand(t), resumeCommand(t),
-		auditCommand(t), usageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), forgetCommand(t), uninstallCommand(t),
+		auditCommand(t), usageCommand(t), pageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), forgetCommand(t), uninstallCommand(t),
 	)
 }
 

@@ -110,7 +110,7 @@ func dsnsIn(config map[string]any) [datasets][]string {
 				search(item, other)
 			}
 		case map[string]any:
-			if value["handler"] == "pg_ratelimit" {
+			if value["handler"] == "pg_ratelimit" || value["handler"] == "pg_ratelimit_page" {
 				of = ofCounters
 			}
 			if dsn, ok := value["dsn"].(string); of != other && ok && strings.TrimSpace(dsn) != "" && !slices.Contains(found[of], dsn) {

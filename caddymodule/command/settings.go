@@ -38,14 +38,15 @@ func settingsCommand(t *tool) *cobra.Command {
 	return &cobra.Command{
 		Use:   "settings",
 		Short: "Lists the settings of a configuration, with their values and defaults",
-		Long: `Lists the settings that a configuration of a proxy may have: those of the directive, of a zone in it, and
-of the global option. Names are those of a Caddyfile and of JSON; Traefik has them in camel case. The
+		Long: `Lists the settings that a configuration of a proxy may have: those of the directive, of a zone in it, 
+of the global option, and of the page. Names are those of a Caddyfile and of JSON; Traefik has them in camel case. The
 command needs no database.`,
 		Example: "  caddy pg-ratelimit settings\n  caddy pg-ratelimit settings --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all := settingsIn("directive, zone", edge.LimitTable, nil)
 			all = settingsIn("directive", edge.HandlerTable, all)
 			all = settingsIn("global option", edge.StoreTable, all)
+			all = settingsIn("page", edge.PageTable, all)
 			return showList(&call{tool: t, cmd: cmd}, all, nil, func(s *setting) row {
 				return row{"IN", s.In, "SETTING", s.Name, "VALUES", s.Values, "DEFAULT", s.Default, "MEANING", s.Help}
 			}, "")

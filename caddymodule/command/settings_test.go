@@ -34,6 +34,7 @@ func TestSettingsAreListed(t *testing.T) {
 	has("directive, zone", edge.LimitTable)
 	has("directive", edge.HandlerTable)
 	has("global option", edge.StoreTable)
+	has("page", edge.PageTable)
 	if at != len(listed) {
 		t.Errorf("%d settings, want %d", len(listed), at)
 	}

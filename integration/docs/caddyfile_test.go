@@ -61,7 +61,7 @@ func TestCaddyfiles(t *testing.T) {
 			if strings.Contains(log, "not formatted") {
 				t.Error("caddy fmt would change it")
 			}
-			if strings.Count(adapted, `"pg_ratelimit"`) < 2 {
+			if strings.Count(adapted, `"pg_ratelimit`) < 2 {
 				t.Errorf("it has no pg_ratelimit:\n%s", adapted)
 			}
 		})

@@ -27,6 +27,12 @@ var commands = map[string]func(t *testing.T, command string){
 	`XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '-w -s' -tags nobadger,nomysql,nopgx,nos3" xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule`: isWhatXcaddyBuilds,
 	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule --replace github.com/pgratelimit/pg-ratelimit=/path/to/clone":                         isWhatXcaddyBuilds,
 
+	"caddy pg-ratelimit page":                                             ranBy("caddymodule/command", "TestThePageIsServedUntilASignal"),
+	"curl -s localhost:2019/pg_ratelimit/proxies":                         ranBy("caddymodule", "TestTheAdminEndpointAnswersAsThePage"),
+	"curl -s 'localhost:2019/pg_ratelimit/top?since=2h'":                  ranBy("caddymodule", "TestTheAdminEndpointAnswersAsThePage"),
+	"curl -s 'localhost:2019/pg_ratelimit/usage?user=acme&month=2026-11'": ranBy("caddymodule", "TestTheAdminEndpointAnswersAsThePage"),
+	`curl -s localhost:2019/pg_ratelimit/why -H 'Content-Type: application/json' -d '{"who": "acme", "at": "14:05"}'`: ranBy("caddymodule", "TestTheAdminEndpointAnswersAsThePage"),
+
 	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit": runs,
 	`psql "$DATABASE_URL" -f schema.sql`:                   createsTheTables,
 

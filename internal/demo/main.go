@@ -149,6 +149,7 @@ Caddy with pg_ratelimit answers on http://localhost:%[1]s
   config    %[3]s
   log       %[4]s
   metrics   http://localhost:%[1]s/metrics
+  page      http://localhost:%[1]s/limits/
 
 Try it, more often than the limit allows:
 

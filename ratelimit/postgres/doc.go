@@ -24,4 +24,5 @@ package postgres
 //   - locks.go: rows that another transaction has locked.
 //   - flight.go, enter.go, exit.go: the slots of requests in flight.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows.
-//   - node.go: the registry of proxies. pause.go: a pause of all limits. timeline.go: a server that was restored or replaced.
+//   - node.go: the registry of proxies. live.go: what a process does while a page is open. pause.go: a pause of all limits.
+//     timeline.go: a server that was restored or replaced. local.go, local_charge.go: limits without the database.

@@ -360,15 +360,4 @@ func (f *flight) send() {
 	}
 }
 
-// heldOf is how many slots of a row this process holds.
-func (f *flight) heldOf(row lease.RowID) int64 {
-	n := int64(0) // a named result has an old value in Yaegi
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for h := range f.held {
-		if h.row == row && !h.ended {
-			n += h.n
-		}
-	}
-	return n
 }

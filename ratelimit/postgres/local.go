@@ -232,3 +232,16 @@ func localSince(store ratelimit.Store) time.Time {
 	defer k.mu.Unlock()
 	return k.since
 }
+
+// heldOf is how many slots of a row this process holds.
+func (f *flight) heldOf(row lease.RowID) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := int64(0)
+	for h := range f.held {
+		if h.row == row && !h.ended {
+			n += h.n
+		}
+	}
+	return n
+}

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
@@ -218,26 +217,4 @@ func (r *registration) notifyLocal() {
 	}
 	k.mu.Unlock()
 	r.tell(text)
-}
-
-// notify tells of a pause.
-func (r *registration) notify(now time.Time) {
-	paused := r.store.Paused()
-	if paused == r.told && (!paused || now.Sub(r.reminded) < remindInterval) {
-		return
-	}
-	r.told = paused
-	r.reminded = now
-	text := "limits apply again"
-	if paused {
-		text = "limits are paused " + r.pause + ". Bans and block rules hold. To end it: caddy pg-ratelimit resume"
-	}
-	r.tell(text)
-}
-
-// tell calls Node.Notice.
-func (r *registration) tell(text string) {
-	if r.node.Notice != nil {
-		_ = batch.PanicError(func() { r.node.Notice(text) })
-	}
 }

@@ -57,16 +57,12 @@ const (
 	maxPause = 365 * 24 * 3600 * 1000000
 )
 
-// pauseSQL reads the pause: how long it lasts in microseconds, and which role made it.
-const pauseSQL = `SELECT greatest(1, (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint)::text || ' by ' || paused_by || coalesce(': ' || reason, '')
-FROM rate_limit_pause WHERE until > clock_timestamp()`
-
 // nodeSQL renews the row. It returns a row unless the name is that of another process which is not
 // gone. What the policy has applied stays if this store has no policy: another store of the process
 // may have one.
-const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, paused, applied_seq, problems, log, seen)
-VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text[], '{}'), $7::text::oid, now())
-ON CONFLICT (node) DO UPDATE SET version = excluded.version, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen,
+const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, paused, applied_seq, problems, log, live, seen)
+VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text[], '{}'), $7::text::oid, $8::text::json, now())
+ON CONFLICT (node) DO UPDATE SET version = excluded.version, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen, live = excluded.live,
 	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::bigint, n.applied_seq) ELSE excluded.applied_seq END,
 	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text[], n.problems) ELSE excluded.problems END,
 	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($7::text::oid, n.log) ELSE excluded.log END,
@@ -107,8 +103,9 @@ type registration struct {
 	failures map[string]string // the last failure, by what failed
 	reported string            // what was reported of them
 	charging charging
+	watching watching
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards all that follows
 	applied  applied
 	problems []string
 }
@@ -154,7 +151,7 @@ func (r *registration) run() {
 			interval /= 20 // the tables of counts are about to be made
 		} else {
 			r.fail("beat", batch.PanicError(func() { r.beat(time.Now()) }))
-			r.report()
+			r.reportFailures()
 		}
 		r.notify(time.Now())
 		r.notifyLocal()
@@ -173,13 +170,13 @@ func (r *registration) beat(now time.Time) {
 	}
 	var statements, writes []*Statement
 	if !now.Before(r.readAt) {
-		statements = append(statements, &Statement{SQL: pauseSQL}, &Statement{SQL: timelineSQL})
+		statements = append(statements, r.watching.look(), &Statement{SQL: timelineSQL})
 	}
 	r.mu.Lock()
 	obeyed, problems := r.applied, r.problems
 	r.mu.Unlock()
 	age := now.Sub(r.renewed)
-	news := !r.listed || obeyed != r.shown || r.store.Paused() != r.paused
+	news := !r.listed || obeyed != r.shown || r.store.Paused() != r.paused || r.watching.watched || r.watching.written
 	if !now.Before(r.writeAt) && (age >= heartbeatInterval || news && age >= newsInterval) {
 		writes = r.renewals(now, obeyed, problems)
 		statements = append(statements, writes...)
@@ -261,6 +258,7 @@ func (r *registration) renewals(now time.Time, obeyed applied, problems []string
 		log = obeyed.log
 		texts = problems
 	}
+	live := r.liveText()
 	r.shown = obeyed
 	r.paused = r.store.Paused()
 	r.renewed = now
@@ -270,7 +268,7 @@ func (r *registration) renewals(now time.Time, obeyed applied, problems []string
 	}
 	var all []*Statement
 	for _, name := range names {
-		all = append(all, &Statement{SQL: nodeSQL, Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(r.paused), seq, texts, log}, Unnamed: true})
+		all = append(all, &Statement{SQL: nodeSQL, Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(r.paused), seq, texts, log, live}, Unnamed: true})
 	}
 	all = append(all, &Statement{SQL: liveSQL, Unnamed: true})
 	if now.Sub(r.swept) >= sweepNodes {
@@ -294,6 +292,7 @@ func (r *registration) readRenewals(writes []*Statement, now time.Time) {
 	}
 	if first.Err == nil {
 		r.writeIn = 0
+		r.watching.old = false // the registry has all columns
 	}
 	switch {
 	case first.Err != nil:
@@ -318,26 +317,6 @@ func (r *registration) readRenewals(writes []*Statement, now time.Time) {
 	}
 }
 
-// readPause reads the pause. After a refusal of the server a pause lasts until its time.
-func (r *registration) readPause(read *Statement, now time.Time) {
-	r.fail("read", read.Err)
-	if read.Err != nil {
-		r.readAt = retryAt(now, &r.readIn)
-		return
-	}
-	r.readIn = 0
-	left := int64(0)
-	if read.Rows == 1 && len(read.Result) > 4 {
-		parts := strings.SplitN(string(read.Result[4:]), " ", 2)
-		left, _ = strconv.ParseInt(parts[0], 10, 64) // the statement gives a number
-		if left > maxPause {
-			left = maxPause
-		}
-		r.pause = "until " + now.Add(time.Duration(left)*time.Microsecond).UTC().Format("2006-01-02 15:04:05Z") + " " + parts[len(parts)-1]
-	}
-	r.store.pauseFor(time.Duration(left) * time.Microsecond)
-}
-
 // retryAt is when to try again after another refusal of the server. wait is the time to the last
 // attempt, and then to this one.
 func retryAt(now time.Time, wait *time.Duration) time.Time {
@@ -359,10 +338,10 @@ func (r *registration) fail(what string, err error) {
 	}
 }
 
-// report reports what fails in one line, once.
-func (r *registration) report() {
+// reportFailures reports what fails in one line, once.
+func (r *registration) reportFailures() {
 	var failures []string
-	for _, what := range []string{"beat", "tables", "write", "read", "sweep"} {
+	for _, what := range []string{"beat", "tables", "write", "read", "sweep", "live"} {
 		if failure := r.failures[what]; failure != "" {
 			failures = append(failures, failure)
 		}

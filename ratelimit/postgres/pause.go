@@ -1,11 +1,18 @@
 package postgres
 
 import (
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 )
+
+// pauseSQL reads the pause: how long it lasts in microseconds, and which role made it.
+const pauseSQL = `SELECT greatest(1, (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint)::text || ' by ' || paused_by || coalesce(': ' || reason, '')
+FROM rate_limit_pause WHERE until > clock_timestamp()`
 
 // Paused reports whether the limits of the database are paused, see Options.Node. Store.Take does
 // not ask: bans are counted in a pause as well. Callers that enforce limits let requests pass.
@@ -50,5 +57,57 @@ func (s *Store) setPaused(paused int32) {
 		lease.End(s.engine.leases)
 	} else {
 		lease.Begin(s.engine.leases)
+	}
+}
+
+// readPause reads the pause, and whether a page is open. After a refusal of the server a pause lasts
+// until its time.
+func (r *registration) readPause(read *Statement, now time.Time) {
+	if read.SQL == watchSQL && read.Err != nil { // the registry is of an older version, or may not be read
+		r.watching.old = true
+		return
+	}
+	r.fail("read", read.Err)
+	if read.Err != nil {
+		r.readAt = retryAt(now, &r.readIn)
+		return
+	}
+	r.readIn = 0
+	text := ""
+	if read.Rows == 1 && len(read.Result) > 4 {
+		text = string(read.Result[4:])
+	}
+	text = r.watching.read(read, text)
+	left := int64(0)
+	if text != "" {
+		parts := strings.SplitN(text, " ", 2)
+		left, _ = strconv.ParseInt(parts[0], 10, 64) // the statement gives a number
+		if left > maxPause {
+			left = maxPause
+		}
+		r.pause = "until " + now.Add(time.Duration(left)*time.Microsecond).UTC().Format("2006-01-02 15:04:05Z") + " " + parts[len(parts)-1]
+	}
+	r.store.pauseFor(time.Duration(left) * time.Microsecond)
+}
+
+// notify tells of a pause.
+func (r *registration) notify(now time.Time) {
+	paused := r.store.Paused()
+	if paused == r.told && (!paused || now.Sub(r.reminded) < remindInterval) {
+		return
+	}
+	r.told = paused
+	r.reminded = now
+	text := "limits apply again"
+	if paused {
+		text = "limits are paused " + r.pause + ". Bans and block rules hold. To end it: caddy pg-ratelimit resume"
+	}
+	r.tell(text)
+}
+
+// tell calls Node.Notice.
+func (r *registration) tell(text string) {
+	if r.node.Notice != nil {
+		_ = batch.PanicError(func() { r.node.Notice(text) })
 	}
 }

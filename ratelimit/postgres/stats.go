@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -14,6 +15,7 @@ func init() {
 	hooks.BatchesOf = batchesOf
 	hooks.SetApplied = setApplied
 	hooks.SettledOf = settledOf
+	hooks.SetLive = setLive
 }
 
 // Stats counts what a Store has done since it was made.
@@ -143,10 +145,26 @@ func batchesOf(store ratelimit.Store) hooks.Batches {
 	if !ok {
 		return hooks.Batches{}
 	}
+	b := hooks.Batches{Waiting: s.waiting(), InFlight: s.engine.flight.count()}
+	if s.engine.leases != nil {
+		b.Leases = lease.Count(s.engine.leases)
+	}
 	c := s.engine.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return hooks.Batches{Sizes: copyOf(c.sizes), Waits: copyOf(c.waits), Times: copyOf(c.times)}
+	b.Sizes, b.Waits, b.Times = copyOf(c.sizes), copyOf(c.waits), copyOf(c.times)
+	return b
+}
+
+// count is how many slots the requests of this store hold.
+func (f *flight) count() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := int64(0)
+	for h := range f.held {
+		n += h.n
+	}
+	return n
 }
 
 func copyOf(h hooks.Histogram) hooks.Histogram {

@@ -321,6 +321,20 @@ func (s *Store) Close() {
 	s.engine.server.db.Close()
 }
 
+// waiting is how many calls wait for a decision of the database.
+func (s *Store) waiting() int64 {
+	n := 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		n += batch.Waiting(q)
+	}
+	for _, q := range s.opened {
+		n += batch.Waiting(q)
+	}
+	return int64(n)
+}
+
 // busy reports whether a batch is in flight.
 func (s *Store) busy() bool {
 	s.mu.Lock()

@@ -23,6 +23,7 @@ type Queue struct {
 	collecting bool       // a worker is about to collect the pending calls
 	running    int        // how many workers run
 	inFlight   int        // how many batches are in flight
+	sent       int        // how many calls are in these batches
 	free       []*worker  // workers that do not run; their memory is used again
 	pace       pace
 }
@@ -108,6 +109,13 @@ func Enter(q *Queue, c *Call) {
 
 // Timeout is for the whole wait of a call in the queue.
 func Timeout(q *Queue) time.Duration { return q.timeout }
+
+// Waiting is how many calls wait, pending or in flight.
+func Waiting(q *Queue) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.pending) + q.sent
+}
 
 // Busy reports whether a worker runs, or is about to start.
 func Busy(q *Queue) bool {

@@ -110,6 +110,7 @@ func collect(q *Queue, w *worker) ([]*Call, []*Call) {
 	w.inFlight = true
 	w.sample = sample{hits: hits, most: q.pace.most, only: q.inFlight == 0}
 	q.inFlight++
+	q.sent += len(w.calls)
 	if w.watch == nil {
 		w.watch = time.AfterFunc(patience, func() { overdue(q, w) })
 	} else {
@@ -138,6 +139,7 @@ func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	w.inFlight = false
 	w.watch.Stop()
 	q.inFlight--
+	q.sent -= len(w.calls)
 	w.sample.took = now.Sub(started)
 	w.sample.late = !now.Before(deadline)
 	q.pace.learn(w.sample, q.timeout, q.maxWorkers)

@@ -19,8 +19,12 @@ type Histogram struct {
 	Sum int64
 }
 
-// Batches are the histograms of the batches of a store.
+// Batches are the histograms of the batches of a store, and what is under way.
 type Batches struct {
+	Waiting  int64 // requests that wait for a decision of the database
+	Leases   int64 // keys of which units are charged in advance
+	InFlight int64 // slots that requests of this process hold
+
 	Sizes Histogram // requests in a batch
 	Waits Histogram // microseconds from the arrival of a batch's first request to the batch's start
 	Times Histogram // microseconds from a batch's start to its end
@@ -64,3 +68,8 @@ var TakeLocal func(store ratelimit.Store, cause error, share float64, hits []rat
 
 // LocalSince is since when TakeLocal decides because the database does not; the zero time if the database decides.
 var LocalSince func(store ratelimit.Store) time.Time
+
+// SetLive has a store call live about once a second while a page is open that shows what proxies do, and once
+// with false when no page is open any more. live returns a text of JSON for the registry. SetLive does nothing
+// without postgres.Options.Node.
+var SetLive func(store ratelimit.Store, live func(watched bool) string)

@@ -14,11 +14,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	charged     bigint NOT NULL DEFAULT 0,
 	local_from  timestamptz,
 	local_until timestamptz,
+	live        json,
+	watched     timestamptz,
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 );
 ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS epoch bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS paused boolean NOT NULL DEFAULT false,
 	ADD COLUMN IF NOT EXISTS log oid,
 	ADD COLUMN IF NOT EXISTS charged bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS local_from timestamptz, ADD COLUMN IF NOT EXISTS local_until timestamptz,
+	ADD COLUMN IF NOT EXISTS live json, ADD COLUMN IF NOT EXISTS watched timestamptz,
 	ALTER COLUMN applied_seq DROP NOT NULL, ALTER COLUMN applied_seq DROP DEFAULT;
 COMMENT ON TABLE rate_limit_nodes IS
 	'The proxies that count here. A proxy renews its row every 3 seconds, and deletes it when it stops in order. The row of a proxy that vanished is deleted after a day.';
@@ -34,6 +37,8 @@ COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_s
 COMMENT ON COLUMN rate_limit_nodes.charged IS 'The number of the last batch of what it admitted on durable limits without the database. A batch is charged once.';
 COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
+COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, its counts, and the keys with the most requests. NULL: no page is open, or the proxy is older.';
+COMMENT ON COLUMN rate_limit_nodes.watched IS 'Until when a page is open that shows live. If it is to come in any row, all proxies write live.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_pause (
 	id        int NOT NULL DEFAULT 1 CONSTRAINT rate_limit_pause_pkey PRIMARY KEY,

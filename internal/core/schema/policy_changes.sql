@@ -26,6 +26,6 @@ COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, ke
 COMMENT ON COLUMN rate_limit_changes.ref IS
 	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/…, user/…, key/<digest>, network/…. NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
 COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
-COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change.';
+COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
 COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';

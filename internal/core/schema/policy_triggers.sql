@@ -27,7 +27,9 @@ COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_chang
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
-	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
+	-- The name of a person stands behind the role, so that it cannot be taken for a role.
+	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END
+		|| coalesce(' (' || nullif(left(current_setting('rate_limit.person', true), 100), '') || ')', '');
 	most CONSTANT int := 1000;
 	changed int := 0;
 BEGIN

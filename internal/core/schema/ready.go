@@ -4,8 +4,8 @@ package schema
 const NodeIsLive = `(n.seen > now() - CASE WHEN n.epoch = 0 THEN interval '90 s' ELSE interval '10 s' END)`
 
 // NodesReady is whether Nodes has nothing to do.
-const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND EXISTS (SELECT FROM pg_catalog.pg_attribute a
-	WHERE a.attrelid = to_regclass('rate_limit_nodes') AND a.attname = 'local_until' AND NOT a.attisdropped))::int`
+const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND (SELECT count(*) = 2 FROM pg_catalog.pg_attribute a
+	WHERE a.attrelid = to_regclass('rate_limit_nodes') AND a.attname IN ('local_until', 'watched') AND NOT a.attisdropped))::int`
 
 // HistoryReady returns one row with one int: 1 if History has nothing to do. It reads the
 // catalogue only, and takes no lock on the tables.

@@ -62,6 +62,9 @@ type AuditQuery struct {
 	// Address finds the rows whose address is in this network, or whose network overlaps it.
 	Address    netip.Prefix
 	Host, Node string
+	// Key finds also the rows of a counter with this key, as it is given or as it is stored. With a User, one of
+	// the two is enough.
+	Key string
 	// Most is how many rows are returned at most. It must be above 0.
 	Most int
 }
@@ -151,7 +154,12 @@ func (q *AuditQuery) where(names renamed) *where {
 	w := &where{}
 	w.period(q.Period)
 	w.prefix(names.stored(q.Prefix))
-	w.text("user_id = $%d::text", q.User)
+	if q.Key == "" {
+		w.text("user_id = $%d::text", q.User)
+	} else {
+		w.args = append(w.args, q.User)
+		w.add(fmt.Sprintf("(user_id = $%d::text OR key = ANY ($%%d::text[]))", len(w.args)), storedKeys(q.Key))
+	}
 	w.text("host = $%d::text", q.Host)
 	w.text("node = $%d::text", q.Node)
 	if q.KeyID != 0 {

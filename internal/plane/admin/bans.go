@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -57,9 +58,14 @@ func (d *Database) BanUser(ctx context.Context, user string, until time.Time, re
 	return d.ban(ctx, "user_id", "text", user, until, reason)
 }
 
+// BanKey is BanNetwork for an API key.
+func (d *Database) BanKey(ctx context.Context, id int64, until time.Time, reason string) (*Ban, error) {
+	return d.ban(ctx, "key_id", "bigint", strconv.FormatInt(id, 10), until, reason)
+}
+
 func (d *Database) ban(ctx context.Context, column, kind, value string, until time.Time, reason string) (*Ban, error) {
-	sql := fmt.Sprintf(`INSERT INTO rate_limit_bans (%[1]s, until, reason) VALUES ($1::text::%[2]s, $2::timestamptz, nullif($3::text, ''))
-ON CONFLICT (%[1]s) DO UPDATE SET until = excluded.until, reason = excluded.reason, banned_at = now(), banned_by = session_user`, column, kind)
+	sql := fmt.Sprintf(`INSERT INTO rate_limit_bans (%[1]s, until, reason, banned_by) VALUES ($1::text::%[2]s, $2::timestamptz, nullif($3::text, ''), %[3]s)
+ON CONFLICT (%[1]s) DO UPDATE SET until = excluded.until, reason = excluded.reason, banned_at = now(), banned_by = excluded.banned_by`, column, kind, actorSQL)
 	if _, err := d.execute(ctx, sql, value, timeOrInfinity(until), reason); err != nil {
 		return nil, err
 	}
@@ -98,4 +104,13 @@ func (d *Database) UnbanUser(ctx context.Context, user string) error {
 		return err
 	}
 	return notFound(fmt.Sprintf("user: %q: not banned", user))
+}
+
+// UnbanKey lifts the ban of an API key.
+func (d *Database) UnbanKey(ctx context.Context, id int64) error {
+	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE key_id = $1", id)
+	if err != nil || n > 0 {
+		return err
+	}
+	return notFound(fmt.Sprintf("key: %d: not banned", id))
 }

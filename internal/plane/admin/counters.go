@@ -143,12 +143,14 @@ ORDER BY u.percent DESC, u.used DESC, u.rule, u.limit_name, u.key LIMIT $2::bigi
 // TopCounters returns the counters of a prefix that is not of a rule, those that have counted
 // most first. Their quotas are in the configurations of proxies.
 func (d *Database) TopCounters(ctx context.Context, prefix string, most int) ([]Counter, error) {
-	return rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+bothTables+` WHERE c.prefix = $1 AND c.expires_at > now()
-ORDER BY coalesce(c.count, cardinality(c.hits)) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key LIMIT $2::bigint`, prefix, int64(most))
+	return rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+bothTables+" WHERE c.prefix = $1 AND c.expires_at > now() "+mostFirst+" LIMIT $2::bigint", prefix, int64(most))
 }
 
 // alternatives are what the key of a counter begins with: nothing, or the number of an alternative.
 const alternatives = `unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS number`
+
+// mostFirst orders counters c by what they have counted.
+const mostFirst = "ORDER BY coalesce(c.count, cardinality(c.hits)) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key"
 
 // userUsage returns the counters that count by user, and those of one of its keys.
 func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) {

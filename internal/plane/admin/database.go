@@ -21,11 +21,13 @@ const connectTimeout = 10 * time.Second
 
 // Database is a connection to the database of a policy. One goroutine at a time may use it.
 type Database struct {
-	conn *pgx.Conn
-	dsn  string
+	conn  *pgx.Conn
+	dsn   string
+	known map[string]bool // the tables that hasTable has found
 
 	// The DSNs of the policy and of the counters if they are elsewhere, else "".
 	policy, counters string
+	other            *Database // the connection to that of the policy; nil before the first use
 }
 
 // Elsewhere says where the policy and the counters are, so that what needs more than this database can be shown.
@@ -36,6 +38,18 @@ func (d *Database) Elsewhere(policy, counters string) {
 	if counters != d.dsn {
 		d.counters = counters
 	}
+}
+
+// atPolicy is the database of the policy, which is elsewhere. Close closes it, too.
+func (d *Database) atPolicy(ctx context.Context) (*Database, error) {
+	if d.other != nil && !d.other.conn.IsClosed() {
+		return d.other, nil
+	}
+	at, err := Open(ctx, d.policy)
+	if err == nil {
+		d.other = at
+	}
+	return at, err
 }
 
 // Open connects to a database by its DSN: a postgres:// URL or key=value pairs. An error
@@ -66,11 +80,14 @@ func Open(ctx context.Context, dsn string) (*Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Database{conn: conn, dsn: dsn}, nil
+	return &Database{conn: conn, dsn: dsn, known: map[string]bool{}}, nil
 }
 
 // Close ends the connection.
 func (d *Database) Close() {
+	if d.other != nil {
+		d.other.Close()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = d.conn.Close(ctx) // the server notices a lost connection by itself
@@ -88,10 +105,20 @@ func (d *Database) Now(ctx context.Context) (time.Time, error) {
 	return *now, nil
 }
 
-// hasTable reports whether there is a table of this name.
+// hasTable reports whether there is a table of this name. It asks once for one that is there.
 func (d *Database) hasTable(ctx context.Context, name string) (bool, error) {
+	if d.known[name] {
+		return true, nil
+	}
 	found, err := value[bool](ctx, d, "SELECT to_regclass($1::text) IS NOT NULL", name)
-	return err == nil && *found, err
+	d.known[name] = err == nil && *found
+	return d.known[name], err
+}
+
+// HasPolicy reports whether there are the tables of the policy.
+func (d *Database) HasPolicy(ctx context.Context) bool {
+	found, err := d.hasTable(ctx, "rate_limit_rules")
+	return err == nil && found
 }
 
 // major is the major version of the server; 0 if it is unknown.

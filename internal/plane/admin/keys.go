@@ -195,3 +195,28 @@ func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration)
 	})
 	return made, err
 }
+
+// KeyID is the number of an API key; 0 if the database does not have the key.
+func (d *Database) KeyID(ctx context.Context, key string) (int64, error) {
+	if !d.HasPolicy(ctx) {
+		return 0, nil
+	}
+	digest := policy.Digest(key)
+	id, err := value[int64](ctx, d, "SELECT id FROM rate_limit_api_keys WHERE digest = $1::bytea", digest[:])
+	if err != nil || id == nil {
+		return 0, err
+	}
+	return *id, nil
+}
+
+// UserOfKey is the user of an API key.
+func (d *Database) UserOfKey(ctx context.Context, id int64) (string, error) {
+	user, err := value[string](ctx, d, "SELECT user_id FROM rate_limit_api_keys WHERE id = $1", id)
+	if err == nil && user == nil {
+		err = noKey(id)
+	}
+	if err != nil {
+		return "", err
+	}
+	return *user, nil
+}

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -33,6 +34,10 @@ type Node struct {
 	SecondsAgo float64 `json:"seconds_ago"`
 	// Problems name the rules that the proxy cannot use, and what they should be.
 	Problems []string `json:"problems"`
+	// Report is what the proxy does now, if a page is open, see Watch.
+	Report json.RawMessage `json:"-"`
+	// Elsewhere is whether it counts in another database, and only its policy is here.
+	Elsewhere bool `json:"-" db:"-"`
 }
 
 // Archive is when a proxy last archived the history to a target, as its configuration says.
@@ -67,24 +72,30 @@ func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
 		THEN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > n.applied_seq) END`
 	}
 	nodes, err := rows[Node](ctx, d, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
-	n.paused, n.seen, n.local_from, n.local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems FROM rate_limit_nodes n ORDER BY n.node`)
+	n.paused, n.seen, n.local_from, n.local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems, n.live FROM rate_limit_nodes n ORDER BY n.node`)
 	if err != nil || d.policy == "" {
 		return nodes, err
 	}
-	at, err := Open(ctx, d.policy)
+	at, err := d.atPolicy(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer at.Close()
 	obeying, err := at.Nodes(ctx)
+	return AddObeying(nodes, obeying), err
+}
+
+// AddObeying adds to the proxies that count in a database what they have applied of a policy in another one, and
+// the proxies that obey this policy and count elsewhere.
+func AddObeying(nodes, obeying []Node) []Node {
 	for _, n := range obeying {
 		same := slices.IndexFunc(nodes, func(other Node) bool { return other.Node == n.Node && other.Epoch == n.Epoch })
 		if same < 0 {
 			n.Paused = false // that is about another server
+			n.Elsewhere = true
 			nodes = append(nodes, n)
 			continue
 		}
 		nodes[same].Policy, nodes[same].Behind, nodes[same].Problems = n.Policy, n.Behind, n.Problems
 	}
-	return nodes, err
+	return nodes
 }

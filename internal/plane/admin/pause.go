@@ -16,8 +16,8 @@ type Pause struct {
 
 // Pause pauses all limits from now on. It replaces a pause that is in force. reason may be "".
 func (d *Database) Pause(ctx context.Context, lasts time.Duration, reason string) (*Pause, error) {
-	return row[Pause](ctx, d, `INSERT INTO rate_limit_pause (until, reason) VALUES (now() + $1::interval, nullif($2::text, ''))
-ON CONFLICT (id) DO UPDATE SET until = excluded.until, reason = excluded.reason, paused_at = now(), paused_by = session_user
+	return row[Pause](ctx, d, `INSERT INTO rate_limit_pause (until, reason, paused_by) VALUES (now() + $1::interval, nullif($2::text, ''), `+actorSQL+`)
+ON CONFLICT (id) DO UPDATE SET until = excluded.until, reason = excluded.reason, paused_at = now(), paused_by = excluded.paused_by
 RETURNING until, reason, paused_at, paused_by`, intervalOf(lasts), reason)
 }
 

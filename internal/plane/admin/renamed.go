@@ -13,11 +13,10 @@ type renamed struct{ byCounter, byName map[string]string }
 func (d *Database) renamedRules(ctx context.Context) (renamed, error) {
 	r := renamed{map[string]string{}, map[string]string{}}
 	if d.policy != "" {
-		at, err := Open(ctx, d.policy)
+		at, err := d.atPolicy(ctx)
 		if err != nil {
 			return r, err
 		}
-		defer at.Close()
 		return at.renamedRules(ctx)
 	}
 	if exists, err := d.hasTable(ctx, "rate_limit_rules"); err != nil || !exists {

@@ -220,3 +220,19 @@ func (d *Database) noRule(ctx context.Context, name string) error {
 	}
 	return notFound(fmt.Sprintf("rule: %q: must be %s", name, amongSome(name, names)))
 }
+
+// RuleModes are how many rules have each mode. A database without a policy has none.
+func (d *Database) RuleModes(ctx context.Context) (map[string]int64, error) {
+	modes := map[string]int64{}
+	if exists, err := d.hasTable(ctx, "rate_limit_rules"); err != nil || !exists {
+		return modes, err
+	}
+	found, err := rows[struct {
+		Mode  string
+		Rules int64
+	}](ctx, d, "SELECT mode, count(*) FROM rate_limit_rules WHERE now() <@ valid GROUP BY mode")
+	for _, f := range found {
+		modes[f.Mode] = f.Rules
+	}
+	return modes, err
+}

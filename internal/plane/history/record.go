@@ -69,7 +69,8 @@ type Record struct {
 	// not: prefix, key, prefix, key and so on.
 	Also []string
 
-	Audit Audit
+	Audit   Audit
+	Watched bool // see IsWatched
 }
 
 // Audit says which requests of a limit are in the audit log.

@@ -85,6 +85,7 @@ type totals struct {
 	last    *cell // that of the last record
 	minutes map[int64]*minute
 	usage   map[usageKey]*usage
+	done    map[string][]int64 // the counts of all cells that were in cells, by prefix and OutcomeKind
 
 	// What the next batches take, before anything of the maps.
 	cellsLeft []*cell
@@ -92,7 +93,7 @@ type totals struct {
 }
 
 func newTotals() totals {
-	return totals{cells: make(map[cellKey]*cell), minutes: make(map[int64]*minute), usage: make(map[usageKey]*usage)}
+	return totals{cells: make(map[cellKey]*cell), minutes: make(map[int64]*minute), usage: make(map[usageKey]*usage), done: make(map[string][]int64)}
 }
 
 // cellOf returns the cell of a record that is not that of the last record, or nil if there are too
@@ -181,6 +182,7 @@ func (t *totals) collect() {
 		t.cellsLeft = make([]*cell, 0, len(t.cells))
 		for _, c := range t.cells {
 			t.cellsLeft = append(t.cellsLeft, c)
+			addCounts(t.done, c)
 		}
 		t.cells = make(map[cellKey]*cell)
 		t.last = nil
@@ -191,6 +193,30 @@ func (t *totals) collect() {
 			t.usageLeft = append(t.usageLeft, u)
 		}
 		t.usage = make(map[usageKey]*usage)
+	}
+}
+
+// byPrefix are all requests since the start, as done has them.
+func (t *totals) byPrefix() map[string][]int64 {
+	all := make(map[string][]int64, len(t.done))
+	for prefix, counts := range t.done {
+		all[prefix] = append([]int64(nil), counts...)
+	}
+	for _, c := range t.cells {
+		addCounts(all, c)
+	}
+	return all
+}
+
+// addCounts adds the counts of a cell to those of its prefix.
+func addCounts(to map[string][]int64, c *cell) {
+	sums := to[c.of.prefix]
+	if sums == nil {
+		sums = make([]int64, len(outcomeKinds))
+		to[c.of.prefix] = sums
+	}
+	for i, n := range c.counts {
+		sums[i] += n
 	}
 }
 

@@ -8,7 +8,7 @@
 //   - limit.go, cost.go, rows.go, limits.go, alternatives.go, network.go, request.go, credentials.go, exempt.go: the limits of a configuration
 //     and the hits that a request makes on them.
 //   - store.go, password.go: where they are counted.
-//   - node.go: this proxy in the registry of proxies, and a pause of all limits.
+//   - node.go: this proxy in the registry of proxies, and a pause of all limits. live.go: what it says there while a page is open.
 //   - decide.go: a request is decided. onerror.go, local.go: no decision was possible.
 //   - match.go: for which requests a limit in Traefik is. headers.go, ietf.go, upstream.go, refusal.go, problem.go: the response.
 //   - settle.go, settle_body.go: what the request really cost, by its response.

@@ -44,8 +44,8 @@ const pausedReason = "paused"
 // SetRecord sets in a record what happened to a request. Hits and decisions are those of the
 // request, and may be empty. p is what the policy said, or nil without a policy. The hits of the policy
 // are the last ones. The caller sets the other fields: Time, Duration, Address, Host, Method, Path, Route and Audit.
-// A user that the policy does not know is left as it is. Key and Also are set only if the request may
-// be in the audit log.
+// A user that the policy does not know is left as it is. Key is set only if the request may be in the audit
+// log, or is Watched, and Also only if it may be in the audit log.
 func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) {
 	r.Status = o.Status
 	if p != nil {
@@ -71,10 +71,11 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 		} else {
 			at = -1 // no limit enforces anything
 		}
-		if r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil {
-			if at >= 0 {
-				r.Key = hits[at].StoredKey()
-			}
+		isAudited := r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil
+		if at >= 0 && (isAudited || r.Watched) {
+			r.Key = hits[at].StoredKey()
+		}
+		if isAudited {
 			if len(hits) > 1 || at < 0 {
 				r.Also = alsoOf(at, r.Key, hits)
 			}

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"os"
-	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -20,13 +19,6 @@ type NodeOptions struct {
 // started is the epoch of this process.
 var started = time.Now().UnixMicro()
 
-// nodeRows counts the stores of this process by the rows that they have in the registry, so that the
-// row stays until the last store is closed.
-var nodeRows = struct {
-	mu    sync.Mutex
-	count map[string]int
-}{count: map[string]int{}}
-
 // NodeNameOf is the name of this proxy: that of the settings, else the host name, a slash and kind.
 func (s StoreSettings) NodeNameOf(kind string) string {
 	if s.NodeName != "" {
@@ -39,23 +31,31 @@ func (s StoreSettings) NodeNameOf(kind string) string {
 	return host + "/" + kind
 }
 
-// node is the entry in the registry for a store.
-func (o NodeOptions) node(s StoreSettings) *postgres.Node {
+// openedStore is a store that is opened after its entry in the registry is made.
+type openedStore struct{ store *postgres.Store }
+
+// node is the entry in the registry for a store, and its row.
+func (o NodeOptions) node(s StoreSettings, later *openedStore) (*postgres.Node, *liveRow) {
 	name := s.NodeNameOf(o.Kind)
-	row := name + " " + s.DSN
+	key := name + " " + s.DSN
 	nodeRows.mu.Lock()
-	nodeRows.count[row]++
-	nodeRows.mu.Unlock()
+	defer nodeRows.mu.Unlock()
+	row := nodeRows.rows[key]
+	if row == nil {
+		row = &liveRow{kind: o.Kind, handlers: map[int]*Shown{}}
+		nodeRows.rows[key] = row
+	}
+	row.users++
 	return &postgres.Node{Name: name, Version: o.Version, Epoch: started, Notice: o.Notice, Leave: func() bool {
 		nodeRows.mu.Lock()
 		defer nodeRows.mu.Unlock()
-		nodeRows.count[row]--
-		last := nodeRows.count[row] == 0
-		if last {
-			delete(nodeRows.count, row)
+		row.users--
+		row.leave(later.store)
+		if row.users == 0 {
+			delete(nodeRows.rows, key)
 		}
-		return last
-	}}
+		return row.users == 0
+	}}, row
 }
 
 // Paused reports whether the limits of a store's database are paused.

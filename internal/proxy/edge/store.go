@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -129,8 +130,10 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB
 	if s.HistoryOnly {
 		return nil, db, nil
 	}
+	later := &openedStore{}
+	node, row := n.node(s, later)
 	o := postgres.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability, MaxBlockedKeys: s.MaxBlockedKeys,
-		MaxLeases: s.MaxLeases, LeaseHorizon: s.LeaseHorizon, Node: n.node(s), OnError: onError}
+		MaxLeases: s.MaxLeases, LeaseHorizon: s.LeaseHorizon, Node: node, OnError: onError}
 	if s.CleanupProbability == 0 {
 		o.CleanupProbability = -1
 	}
@@ -141,6 +144,12 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB
 	if err != nil {
 		return nil, nil, err
 	}
+	later.store = inPostgres
+	row.mu.Lock()
+	row.stores = append(row.stores, inPostgres)
+	row.mu.Unlock()
+	var opened ratelimit.Store = inPostgres
+	hooks.SetLive(opened, func(watched bool) string { return row.live(watched) })
 	return inPostgres, db, nil
 }
 

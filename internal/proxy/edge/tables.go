@@ -90,6 +90,26 @@ var PolicyTable = []Setting{databaseOf("policy"), {
 	Default: "100,000",
 }}
 
+// PageTable has the settings of a page. Only Caddy has one.
+var PageTable = []Setting{
+	dsnSetting,
+	{
+		Name: "write", Form: Switch,
+		Read: onOff(func(*Settings) *bool { return new(bool) }), Unset: "off",
+		Help:    "Let people pause, ban, lift bans, and give a user more for a while.",
+		Default: "off",
+	}, {
+		Name: "hosts", Form: Words, Args: "one or more host names", Syntax: "<names>",
+		Help:    "Names under which the page is reached without TLS, besides addresses and localhost.",
+		Default: "none",
+	}, {
+		Name: "insecure", Form: Switch,
+		Read: onOff(func(*Settings) *bool { return new(bool) }), Unset: "off",
+		Help:    "Serve it although nothing in front of it keeps strangers out.",
+		Default: "off",
+	},
+}
+
 // StoreTable has the settings of a store.
 var StoreTable = []Setting{
 	dsnSetting,

@@ -25,6 +25,11 @@ func TestTheDocumentationHasTheTablesOfSettings(t *testing.T) {
 	settings.has("## The history", row, edge.HistoryTable)
 	settings.compare()
 
+	pages := page{t: t, path: "../../../docs/page.md"}
+	pages.read()
+	pages.has("## Settings of the page", row, edge.PageTable)
+	pages.compare()
+
 	caddy := page{t: t, path: "../../../docs/caddy.md"}
 	caddy.read()
 	caddy.has("## The directive", syntaxLine(1), edge.LimitTable, edge.HandlerTable)

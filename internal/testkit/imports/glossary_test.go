@@ -37,6 +37,7 @@ var sameTypes = []sameType{
 	{"Sender", []string{"internal/plane/admin", "internal/proxy/edge"}, "who sends requests"},
 	{"Setting", []string{"internal/plane/admin", "internal/proxy/edge"}, "the name of a setting and its help"},
 	{"column", []string{"internal/plane/admin", "internal/plane/archive"}, "a column of a table and its type"},
+	{"dataset", []string{"caddymodule/command", "internal/plane/page"}, "the counters, the policy or the history, which may be in databases of their own"},
 	{"prepared", []string{"internal/proxy/pgwire", "ratelimit/pgxdb"}, "what a connection knows of a prepared statement"},
 	{"tablesFound", []string{"internal/plane/policy", "ratelimit/postgres"}, "which tables a migration finds"},
 }

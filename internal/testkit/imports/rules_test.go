@@ -89,11 +89,15 @@ var rules = []rule{
 		others: []string{"github.com/cespare/xxhash/v2", "github.com/jackc/pgx/v5", "github.com/minio/minio-go/v7", "github.com/parquet-go/parquet-go"},
 		reason: "it moves rows from a table to files, and knows neither what they mean nor a proxy",
 	}, {
-		dir: "caddymodule/command", ours: []string{"internal/plane/admin", "internal/plane/archive", "internal/proxy/edge", "ratelimit", "internal/plane/policy", "internal/plane/policyfile"},
+		dir: "internal/plane/page", ours: []string{"internal/plane/admin", "internal/plane/history", "internal/plane/policy", "ratelimit"},
+		others: []string{"github.com/jackc/pgx/v5", "github.com/prometheus/client_golang"},
+		reason: "it shows what admin returns, and knows the proxies only from the database; history and policy are for names of decisions and the form of keys",
+	}, {
+		dir: "caddymodule/command", ours: []string{"internal/plane/admin", "internal/plane/archive", "internal/plane/page", "internal/proxy/edge", "ratelimit", "internal/plane/policy", "internal/plane/policyfile"},
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra", "github.com/spf13/pflag"},
 		reason: "it prints what admin and archive return; policy is for the form of keys",
 	}, {
-		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/hooks", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/admin", "internal/plane/archive", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres"},
+		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/hooks", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/admin", "internal/plane/archive", "internal/plane/history", "internal/plane/page", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/postgres"},
 		// Prometheus: Caddy's registry of metrics has a type of that module.
 		others: []string{"github.com/caddyserver/caddy/v2", "go.opentelemetry.io/otel", "go.uber.org/zap", "github.com/prometheus/client_golang"},
 		reason: "an adapter is thin and does not know the other one; postgres is for the driver's type, and admin and archive for the daily archive",

@@ -6,6 +6,8 @@ package npm
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -89,6 +91,48 @@ func Pack(ctx context.Context, spec, dir string) (string, error) {
 func Install(ctx context.Context, dir string) error {
 	_, err := run(ctx, dir, "install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund")
 	return err
+}
+
+// Modules returns the node_modules with what the package.json manifest asks for. They stay in the folder
+// cache for the next process, until the manifest changes.
+func Modules(ctx context.Context, manifest, cache string) (string, error) {
+	if err := Require(ctx); err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(manifest)
+	if err != nil {
+		return "", err
+	}
+	if cache, err = filepath.Abs(cache); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	folder := filepath.Join(cache, hex.EncodeToString(sum[:8]))
+	modules := filepath.Join(folder, "node_modules")
+	if _, err := os.Stat(modules); err == nil {
+		return modules, nil
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	unfinished, err := os.MkdirTemp(cache, "unfinished-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(unfinished) }()
+	if err := os.WriteFile(filepath.Join(unfinished, "package.json"), text, 0o644); err != nil {
+		return "", err
+	}
+	if err := Install(ctx, unfinished); err != nil {
+		return "", err
+	}
+	if err := os.Rename(unfinished, folder); err != nil {
+		// Another process may have been faster.
+		if _, there := os.Stat(modules); there != nil {
+			return "", err
+		}
+	}
+	return modules, nil
 }
 
 // run runs npm in dir and returns what it prints.

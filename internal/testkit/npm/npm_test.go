@@ -90,6 +90,28 @@ esac`)
 	}
 }
 
+func TestModulesAreInstalledOnce(t *testing.T) {
+	dir := onlyPath(t)
+	script(t, dir, "node", "")
+	script(t, dir, "npm", `/bin/mkdir node_modules && echo x >>"`+dir+`/installed"`)
+	manifest, cache := filepath.Join(t.TempDir(), "package.json"), t.TempDir()
+	if err := os.WriteFile(manifest, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		modules, err := Modules(t.Context(), manifest, cache)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(modules); err != nil {
+			t.Error(err)
+		}
+	}
+	if runs, err := os.ReadFile(filepath.Join(dir, "installed")); string(runs) != "x\n" {
+		t.Errorf("npm has installed %q, %v; want once", runs, err)
+	}
+}
+
 func TestFailuresAreOneLine(t *testing.T) {
 	dir := onlyPath(t)
 	script(t, dir, "node", "")

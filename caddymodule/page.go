@@ -1,0 +1,186 @@
+package caddymodule
+
+import (
+	"cmp"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+func init() {
+	caddy.RegisterModule(new(Page))
+	httpcaddyfile.RegisterHandlerDirective("pg_ratelimit_page", parsePage)
+	httpcaddyfile.RegisterDirectiveOrder("pg_ratelimit_page", httpcaddyfile.Before, "reverse_proxy")
+}
+
+// Page serves a page that shows what all proxies on a database do, who is refused,
+// and why. It reads the database only, so it also shows Traefik.
+//
+// Caddy does not load a configuration in which neither an authentication nor a
+// matcher of networks (`remote_ip`, `client_ip`) is in front of the page, unless
+// `insecure` says so.
+type Page struct {
+	// The database, as in `pg_ratelimit`. Default: that of the app, or else the
+	// environment variable DATABASE_URL.
+	DSN string `json:"dsn,omitempty"`
+
+	// Let people pause limits, ban, lift bans, and give a user more for a while. The
+	// log of changes has the name of the user of the authentication, or else the
+	// name that a person gives. Default: false.
+	Write bool `json:"write,omitempty"`
+
+	// The names under which the page is reached without TLS, besides addresses and
+	// localhost, with spaces between them. Default: none.
+	Hosts string `json:"hosts,omitempty"`
+
+	// Serve the page to everybody who reaches it. Default: false.
+	Insecure bool `json:"insecure,omitempty"`
+
+	options page.Options
+	server  *page.Server // nil until the config has started
+	guarded bool         // something keeps strangers out
+	open    int32        // 1 once the config has started; atomic
+}
+
+// CaddyModule returns the Caddy module information.
+func (*Page) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.pg_ratelimit_page", New: func() caddy.Module { return new(Page) }}
+}
+
+// Provision sets up the handler.
+func (p *Page) Provision(ctx caddy.Context) error {
+	loaded, err := ctx.App("pg_ratelimit")
+	if err != nil {
+		return err
+	}
+	app := loaded.(*App)
+	app.pages = append(app.pages, p) // it checks at its start what is in front of them
+	dsn, err := app.pageDSN(p.DSN)
+	if err != nil {
+		return err
+	}
+	p.options = page.Options{DSN: dsn, Write: p.Write, Hosts: strings.Fields(p.Hosts), Version: version(), Who: authenticated}
+	_, err = page.New(p.options) // serve makes another one, when all handlers are known
+	return err
+}
+
+// serve has the page serve, with the databases of the handlers of the config.
+func (p *Page) serve(a *App) error {
+	at := a.datasets[p.options.DSN]
+	p.options.Policy, p.options.History = at.policy, at.history
+	var err error
+	if p.server, err = page.New(p.options); err == nil {
+		atomic.StoreInt32(&p.open, 1)
+	}
+	return err
+}
+
+// datasets are the DSNs of the policy and the history of limits; "" if there is none.
+type datasets struct{ policy, history string }
+
+// addDatasets remembers where the policy and the history of a handler's limits are. Those of the first handler that
+// has any are shown.
+func (a *App) addDatasets(limits, policy, history *store) {
+	if limits.settings.DSN == edge.MemoryDSN {
+		return
+	}
+	if a.datasets == nil {
+		a.datasets = map[string]datasets{}
+	}
+	at := a.datasets[limits.settings.DSN]
+	if policy != nil {
+		at.policy = cmp.Or(at.policy, policy.settings.DSN)
+	}
+	if history != nil {
+		at.history = cmp.Or(at.history, history.settings.DSN)
+	}
+	a.datasets[limits.settings.DSN] = at
+}
+
+// pageDSN is the DSN for a page. "" is the app's DSN.
+func (a *App) pageDSN(dsn string) (string, error) {
+	if dsn == "" {
+		dsn = a.DSN
+	}
+	dsn, shown, err := expandDSN(dsn)
+	if err != nil {
+		return "", err
+	}
+	s, err := edge.StoreSettings{DSN: dsn}.Resolve("here, in the global option pg_ratelimit,")
+	if err == nil && s.DSN == edge.MemoryDSN {
+		err = &ratelimit.FieldError{Field: "dsn", Value: shown, Want: "a Postgres URL or key=value pairs: counters in memory are only in the proxy"}
+	}
+	return s.DSN, err
+}
+
+// authenticated is the user of the authentication in front of the page.
+func authenticated(r *http.Request) string {
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return ""
+	}
+	user, _ := repl.GetString("http.auth.user.id")
+	return user
+}
+
+// Cleanup ends the page.
+func (p *Page) Cleanup() error {
+	if p.server != nil {
+		p.server.Close()
+	}
+	return nil
+}
+
+// ServeHTTP serves the page. Its links are relative, so its own path must end with a slash.
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	if atomic.LoadInt32(&p.open) == 0 {
+		return caddyhttp.Error(http.StatusServiceUnavailable, errOpenPage)
+	}
+	original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
+	if ok && strings.Trim(r.URL.Path, "/") == "" && !strings.HasSuffix(original.URL.Path, "/") && !strings.HasPrefix(original.URL.Path, "//") {
+		http.Redirect(w, r, original.URL.Path+"/", http.StatusPermanentRedirect)
+		return nil
+	}
+	p.server.ServeHTTP(w, r)
+	return nil
+}
+
+func parsePage(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	p := new(Page)
+	if err := p.UnmarshalCaddyfile(helper.Dispenser); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// UnmarshalCaddyfile reads the directive. Its syntax is in docs/page.md.
+func (p *Page) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // the directive's name
+	b := newBlock(d)
+	if args := d.RemainingArgs(); len(args) > 0 {
+		return b.wrong("pg_ratelimit_page", strings.Join(args, " "), "a block, or nothing")
+	}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		if err := b.read(p, edge.PageTable); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner           = (*Page)(nil)
+	_ caddy.CleanerUpper          = (*Page)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Page)(nil)
+	_ caddyfile.Unmarshaler       = (*Page)(nil)
+)

@@ -1,0 +1,100 @@
+package caddymodule
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+)
+
+// errOpenPage is the error of a page that everybody could reach.
+var errOpenPage = fmt.Errorf("pg_ratelimit_page: nothing in front of it keeps strangers out: put an authentication (basic_auth, forward_auth, client certificates) or a " +
+	"matcher of networks (remote_ip, client_ip) in front of it in its route, or set insecure")
+
+// openPages opens the pages of a config, if something is in front of each of them.
+func (a *App) openPages(servers map[string]*caddyhttp.Server) error {
+	for _, server := range servers {
+		guardRoutes(server.Routes, asksForCertificates(server))
+	}
+	for _, p := range a.pages {
+		if !p.Insecure && !p.guarded {
+			return errOpenPage
+		}
+	}
+	for _, p := range a.pages {
+		if err := p.serve(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// asksForCertificates reports whether all clients of a server must have a certificate.
+func asksForCertificates(s *caddyhttp.Server) bool {
+	for _, p := range s.TLSConnPolicies {
+		if c := p.ClientAuthentication; c == nil || c.Mode != "" && c.Mode != "require_and_verify" {
+			return false
+		}
+	}
+	return len(s.TLSConnPolicies) > 0
+}
+
+// guardRoutes marks the pages in a list of routes that have a guard in front of them. guarded is whether there is one in
+// front of the list. It reports whether there is one in front of what follows the list.
+func guardRoutes(list caddyhttp.RouteList, guarded bool) bool {
+	var matched []caddyhttp.MatcherSets // of routes with a guard
+	for i := range list {
+		route := &list[i]
+		inside := guarded || restrictsNetworks(route.MatcherSets)
+		for _, sets := range matched {
+			inside = inside || reflect.DeepEqual(sets, route.MatcherSets)
+		}
+		guards := false
+		for _, handler := range route.Handlers {
+			switch handler := handler.(type) {
+			case *Page:
+				handler.guarded = handler.guarded || inside
+			case *caddyhttp.Subroute:
+				guards = guardRoutes(handler.Routes, inside) && !inside || guards
+			default:
+				guards = guards || authenticates(handler)
+			}
+			inside = inside || guards
+		}
+		if guards && len(route.MatcherSets) == 0 {
+			guarded = true
+		} else if guards {
+			matched = append(matched, route.MatcherSets)
+		}
+	}
+	return guarded
+}
+
+// restrictsNetworks reports whether a route is for some addresses of clients only.
+func restrictsNetworks(sets caddyhttp.MatcherSets) bool {
+	for _, set := range sets {
+		restricted := false
+		for _, matcher := range set {
+			switch matcher.(type) {
+			case *caddyhttp.MatchRemoteIP, caddyhttp.MatchRemoteIP, *caddyhttp.MatchClientIP, caddyhttp.MatchClientIP:
+				restricted = true
+			}
+		}
+		if !restricted {
+			return false
+		}
+	}
+	return len(sets) > 0
+}
+
+// authenticates reports whether a handler lets only those pass who say who they are. forward_auth is a reverse
+// proxy that handles the responses of another server.
+func authenticates(handler any) bool {
+	if proxy, ok := handler.(*reverseproxy.Handler); ok {
+		return len(proxy.HandleResponse) > 0
+	}
+	module, ok := handler.(caddy.Module)
+	return ok && module.CaddyModule().ID == "http.handlers.authentication"
+}

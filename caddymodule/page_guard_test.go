@@ -1,0 +1,119 @@
+package caddymodule_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+func TestThePageRefusesWhatOtherSitesSend(t *testing.T) {
+	c := startPage(t, cluster.Open(t))
+	status, header, _ := c.page("GET", "", "")
+	if status != http.StatusPermanentRedirect || header.Get("Location") != "/limits/" {
+		t.Errorf("without a slash: status %d, to %q", status, header.Get("Location"))
+	}
+	status, header, _ = c.page("GET", "/", "")
+	if policy := header.Get("Content-Security-Policy"); status != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
+		t.Errorf("status %d, policy %q", status, policy)
+	}
+	const body = `{"for": "1m", "by": "ann"}`
+	for name, one := range map[string]struct {
+		method, path, body string
+		header             []string
+		want               int
+	}{
+		"another host":          {"GET", "/api/state", "", []string{"Host", "evil.example"}, http.StatusMisdirectedRequest},
+		"localhost":             {"GET", "/api/session", "", []string{"Host", "localhost:1"}, http.StatusOK},
+		"another origin":        {"POST", "/api/pause", body, []string{"Origin", "http://evil.example"}, http.StatusForbidden},
+		"an origin of nobody":   {"POST", "/api/pause", body, []string{"Origin", "null"}, http.StatusForbidden},
+		"a script of elsewhere": {"GET", "/api/session", "", []string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden},
+		"no token":              {"POST", "/api/pause", body, []string{"X-Pg-Ratelimit-Token", ""}, http.StatusForbidden},
+		"another token":         {"POST", "/api/pause", body, []string{"X-Pg-Ratelimit-Token", "x"}, http.StatusForbidden},
+		"a form":                {"POST", "/api/pause", body, []string{"Content-Type", "text/plain"}, http.StatusUnsupportedMediaType},
+		"an action by GET":      {"GET", "/api/pause", "", nil, http.StatusNotFound},
+		"no name":               {"POST", "/api/pause", `{"for": "1m"}`, nil, http.StatusBadRequest},
+		"a name with a role":    {"POST", "/api/pause", `{"for": "1m", "by": "ann) (bob"}`, nil, http.StatusBadRequest},
+		"an unknown field":      {"POST", "/api/pause", `{"fro": "1m", "by": "ann"}`, nil, http.StatusBadRequest},
+		"a file outside":        {"GET", "/guard.go", "", nil, http.StatusNotFound},
+		"no file":               {"GET", "/x.js", "", nil, http.StatusNotFound},
+		"another method":        {"PUT", "/", "", nil, http.StatusMethodNotAllowed},
+	} {
+		if status, _, text := c.page(one.method, one.path, one.body, one.header...); status != one.want {
+			t.Errorf("%s: status %d, want %d: %.300s", name, status, one.want, text)
+		}
+	}
+}
+
+func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
+	t.Setenv("DATABASE_URL", "postgres://user@127.0.0.1:1/db")
+	const guard = `basic_auth {
+		ann $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG
+	}`
+	for name, one := range map[string]struct {
+		site string
+		want bool
+	}{
+		"alone":                       {"pg_ratelimit_page", false},
+		"insecure":                    {"pg_ratelimit_page {\ninsecure\n}", true},
+		"a path is no guard":          {"handle_path /limits/* {\npg_ratelimit_page\n}", false},
+		"behind a login":              {guard + "\npg_ratelimit_page", true},
+		"in a route behind a login":   {"handle_path /limits/* {\n" + guard + "\npg_ratelimit_page\n}", true},
+		"beside a login":              {"handle /other/* {\n" + guard + "\n}\nhandle {\npg_ratelimit_page\n}", false},
+		"for a network":               {"@here remote_ip 10.0.0.0/8\nhandle @here {\npg_ratelimit_page\n}", true},
+		"for all but a network":       {"@there not remote_ip 10.0.0.0/8\nhandle @there {\npg_ratelimit_page\n}", false},
+		"for a network of clients":    {"@here client_ip 10.0.0.0/8\nroute @here {\npg_ratelimit_page\n}", true},
+		"a login for another matcher": {"@a path /a\n" + strings.Replace(guard, "basic_auth", "basic_auth @a", 1) + "\npg_ratelimit_page", false},
+		"behind another server":       {"forward_auth 127.0.0.1:1 {\nuri /\n}\npg_ratelimit_page", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t, ":PORT {\nrespond ok\n}")
+			config, err := adapt(string(caddyfile.Format([]byte(":" + c.port + " {\n" + one.site + "\n}"))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var whole map[string]any
+			if err := json.Unmarshal(config, &whole); err != nil {
+				t.Fatal(err)
+			}
+			whole["admin"] = map[string]any{"disabled": true, "config": map[string]any{"persist": false}}
+			if config, err = json.Marshal(whole); err != nil {
+				t.Fatal(err)
+			}
+			if err := caddy.Load(config, true); (err == nil) != one.want || err != nil && !strings.Contains(err.Error(), "nothing in front of it keeps strangers out") {
+				t.Errorf("loading: %v", err)
+			}
+		})
+	}
+}
+
+// An API key that a person asks about is in no answer.
+func TestThePageShowsNoAPIKey(t *testing.T) {
+	key, insert := insertKey(t, 7, "alice")
+	c := startPage(t, withPolicy(t, people+insert))
+	for name, body := range map[string]map[string]any{
+		"why": {"who": key}, "explain": {"key": key}, "an unknown key": {"who": key + "x"}, "a user with the name of a key": {"who": key, "kind": "user"},
+		"a ban": {"user": key, "by": "ann"}, "an unknown field": {key: 1}, "a rule": {"user": "alice", "rule": key, "percent": 1, "by": "ann"},
+	} {
+		text, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := map[string]string{"explain": "explain", "a ban": "ban", "a rule": "override"}[name]
+		if path == "" {
+			path = "why"
+		}
+		_, _, answer := c.page("POST", "/api/"+path, string(text))
+		if strings.Contains(answer, key) || strings.Contains(answer, key[4:20]) {
+			t.Errorf("%s: %s", name, answer)
+		}
+		if name == "why" && (!strings.Contains(answer, `"kind":"key"`) || !strings.Contains(answer, `"plan":"free"`)) {
+			t.Errorf("%s: %s", name, answer)
+		}
+	}
+}

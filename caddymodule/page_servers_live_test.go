@@ -1,0 +1,194 @@
+package caddymodule_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// Where the policy and the history are on other servers than the counters, the page shows and changes all three.
+func TestThePageShowsThePolicyAndTheHistoryOfOtherServers(t *testing.T) {
+	counters, history := cluster.Open(t), cluster.Open(t)
+	policy := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 2);`)
+	site := strings.NewReplacer("dsn DSN\n\t\t\thistory", "dsn "+counters+"\n\t\t\thistory {\n\t\t\t\tdsn "+history+"\n\t\t\t}",
+		"limit 20 1h\n", "limit 20 1h\n\t\t\t\taudit all\n\t\t\t\tpolicy {\n\t\t\t\t\tdsn "+policy+"\n\t\t\t\t\tuser {header.X-User}\n\t\t\t\t\trefresh 50ms\n\t\t\t\t}\n").Replace(pageSite)
+	c := &pageClient{live: start(t, site)}
+	var session struct{ Token, Database string }
+	c.get("session", &session)
+	c.token = session.Token
+	if !strings.Contains(session.Database, ", policy in ") || !strings.Contains(session.Database, ", history in ") || strings.Contains(session.Database, "postgres:") {
+		t.Errorf("the databases: %s", session.Database)
+	}
+	var state struct {
+		Banner struct {
+			Mode      string
+			Recording bool
+			Notes     []string
+			Policy    struct {
+				NewestSeq *int64 `json:"newest_seq"`
+				AllObey   bool   `json:"all_obey"`
+			}
+		}
+		Top     topOfPage
+		Traffic struct{ Sums map[string]any }
+		Near    struct{ Note *string }
+		Proxies struct {
+			Proxies []struct {
+				Policy bool
+				Behind *int64
+				Lacks  []string
+			}
+		}
+		Changes struct{ Changes []struct{ Kind string } }
+	}
+	await.Within(t, 30*time.Second, "the proxy to obey the newest policy", func() bool {
+		c.get("state", &state)
+		p := state.Proxies.Proxies
+		return len(p) == 1 && p[0].Policy && p[0].Behind != nil && *p[0].Behind == 0 && len(p[0].Lacks) == 0 && len(state.Banner.Notes) == 0 && state.Banner.Recording && len(state.Changes.Changes) > 0
+	})
+	if b := state.Banner; b.Mode != "enforcing" || b.Policy.NewestSeq == nil || !b.Policy.AllObey || len(b.Notes) > 0 || state.Near.Note == nil {
+		t.Errorf("the banner: %+v; above 80 %%: %+v", b, state.Near)
+	}
+	c.expect(http.StatusOK, "/x", "X-Key", "k", "X-User", "alice")
+	c.expect(http.StatusOK, "/x", "X-Key", "k", "X-User", "alice")
+	c.expect(http.StatusTooManyRequests, "/x", "X-Key", "k", "X-User", "alice")
+	await.Within(t, 20*time.Second, "the requests", func() bool {
+		c.get("state", &state)
+		return state.Top.Requests == 3 && state.Top.Refused == 1 && fmt.Sprint(state.Traffic.Sums["allowed"], state.Traffic.Sums["refused"]) == "2 1"
+	})
+	var why struct {
+		Plan      *string
+		Summary   string
+		Counters  []struct{ Prefix string }
+		Decisions []struct{ Text string }
+		Note      *string `json:"decisions_note"`
+		Next      struct {
+			Passes      bool
+			Explanation struct{ Limits []struct{ Left int64 } }
+		}
+	}
+	c.post("why", map[string]any{"who": "alice"}, &why)
+	if why.Plan == nil || *why.Plan != "free" || !strings.Contains(why.Summary, "was refused") || len(why.Decisions) != 3 || why.Next.Passes || len(why.Next.Explanation.Limits) != 1 {
+		t.Errorf("why: %+v", why)
+	}
+	c.post("why", map[string]any{"who": "k", "kind": "counter"}, &why)
+	if len(why.Counters) != 1 || why.Counters[0].Prefix != c.prefix() {
+		t.Errorf("the counters of a key: %+v", why.Counters)
+	}
+	c.do("ban", map[string]any{"user": "alice", "for": "1h"})
+	await.Within(t, 10*time.Second, "the ban", func() bool { return c.live.get("/x", "X-User", "alice").status == http.StatusForbidden })
+	c.do("pause", map[string]any{"for": "1m"})
+	if n := query[int](t, policy, "SELECT count(*) FROM rate_limit_bans WHERE user_id = 'alice' AND banned_by LIKE '% (ann)'"); n != 1 {
+		t.Errorf("%d bans beside the policy", n)
+	}
+	if n := query[int](t, counters, "SELECT count(*) FROM rate_limit_pause WHERE until > now()"); n != 1 {
+		t.Errorf("%d pauses beside the counters", n)
+	}
+	c.do("resume", map[string]any{})
+
+	// Without the history, the page says so, and shows the rest.
+	name := query[string](t, history, "SELECT current_database()")
+	cluster.Execute(t, counters, fmt.Sprintf("ALTER DATABASE %q ALLOW_CONNECTIONS false; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '%s'", name, name))
+	await.Within(t, 20*time.Second, "the banner to say that the history is old", func() bool {
+		c.get("state", &state)
+		return state.Banner.Mode == "enforcing" && len(state.Banner.Notes) == 1 && strings.HasPrefix(state.Banner.Notes[0], "What is shown of the history is old: the database does not answer")
+	})
+	c.post("why", map[string]any{"who": "alice"}, &why)
+	if why.Note == nil || !strings.Contains(*why.Note, "The history cannot be read: the database does not answer") || len(why.Decisions) != 0 {
+		t.Errorf("why, without the history: %+v", why)
+	}
+}
+
+// While the database makes no decisions, a proxy with on_error local limits by itself, and the page says so. Requests in
+// flight, and what settles a cost, stand with the limit.
+func TestThePageShowsLocalLimitsAndRequestsInFlight(t *testing.T) {
+	dsn := cluster.Open(t)
+	site := strings.NewReplacer("DSN", dsn, "limit 20 1h", "algorithm in_flight\n\t\t\t\tlimit 3\n\t\t\t\twait up to 5s", "timeout 10s", "timeout 100ms\n\t\t\t\ton_error local\n\t\t\t\tzone costs {\n\t\t\t\t\tkey {header.X-Key}\n\t\t\t\t\tlimit 1000 1h\n\t\t\t\t\tsettle header X-Cost\n\t\t\t\t\tmode shadow\n\t\t\t\t}").Replace(pageSite)
+	c := &pageClient{live: start(t, site)}
+	var state struct {
+		Banner struct{ Mode, Level, Text string }
+		Near   struct {
+			Counters []struct {
+				Key    string
+				Used   int64
+				Resets *time.Time
+			}
+		}
+		Limits struct {
+			Limits []struct {
+				Prefix, Text, Mode, Algorithm string
+				Settle                        *string
+				WaitSeconds                   *float64 `json:"wait_seconds"`
+				InFlight                      *int64   `json:"in_flight"`
+			}
+		}
+		Proxies struct {
+			Proxies []struct {
+				Failing    *string
+				LocalSince *time.Time `json:"local_since"`
+				LocalUntil *time.Time `json:"local_until"`
+				InFlight   *int64     `json:"in_flight"`
+			}
+		}
+	}
+	c.expect(http.StatusOK, "/x", "X-Key", "k")
+	await.Within(t, 30*time.Second, "the limits", func() bool {
+		c.get("state", &state)
+		return len(state.Limits.Limits) == 2 && state.Limits.Limits[0].InFlight != nil
+	})
+	flights, costs := state.Limits.Limits[0], state.Limits.Limits[1]
+	if costs.Settle == nil || *costs.Settle != "header X-Cost" || costs.Mode != "shadow" || costs.InFlight != nil {
+		t.Errorf("the limit that settles: %+v", costs)
+	}
+	if flights.Text != "3 in flight" || flights.WaitSeconds == nil || *flights.WaitSeconds != 5 || *flights.InFlight != 0 {
+		t.Errorf("the limit of requests in flight: %+v", flights)
+	}
+	// Three requests of another proxy.
+	cluster.Execute(t, dsn, `INSERT INTO rate_limit_processes (process, seen) VALUES (1, now() + interval '1 h');
+		INSERT INTO rate_limit_ephemeral (prefix, key, slots, expires_at) SELECT '`+c.prefix()+`', 'other', array_agg((1::bigint << 32) + n), now() + interval '1 h' FROM generate_series(1, 3) AS n`)
+	await.Within(t, 20*time.Second, "the requests in flight", func() bool {
+		c.get("state", &state)
+		return *state.Limits.Limits[0].InFlight == 3 && len(state.Near.Counters) == 1
+	})
+	if near := state.Near.Counters[0]; near.Key != "other" || near.Used != 3 || near.Resets != nil {
+		t.Errorf("above 80 %%: %+v", near)
+	}
+
+	writer, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close(context.Background())
+	if _, err := writer.Exec(t.Context(), "BEGIN; LOCK TABLE rate_limit_ephemeral IN SHARE ROW EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	await.Within(t, 30*time.Second, "the banner to say that the proxy limits by itself", func() bool {
+		c.live.get("/x", "X-Key", "k")
+		c.get("state", &state)
+		return state.Banner.Mode == "failing_local"
+	})
+	p := state.Proxies.Proxies[0]
+	if state.Banner.Level != "bad" || !strings.Contains(state.Banner.Text, "limits by itself, at its share of each limit") || p.Failing == nil || *p.Failing != "local" || p.LocalSince == nil {
+		t.Errorf("the banner: %+v; the proxy: %+v", state.Banner, p)
+	}
+	if _, _, metrics := c.page("GET", "/metrics", ""); !regexp.MustCompile(`(?m)^pg_ratelimit_local{node=.*} 1$`).MatchString(metrics) {
+		t.Errorf("the metrics: %.2000s", metrics)
+	}
+	if _, err := writer.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	await.Within(t, 30*time.Second, "the banner to say that the database decides again", func() bool {
+		c.live.get("/x", "X-Key", "k")
+		c.get("state", &state)
+		return state.Banner.Mode == "enforcing" && state.Proxies.Proxies[0].LocalUntil != nil && state.Proxies.Proxies[0].LocalSince == nil
+	})
+}

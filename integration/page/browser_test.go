@@ -1,0 +1,263 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
+)
+
+// patience is how long a test waits for the page to show something.
+const patience = 30 * time.Second
+
+// chromium is the browser of all tests of this process; TestMain ends it.
+var chromium struct {
+	ctx context.Context
+	end func()
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if chromium.end != nil {
+		chromium.end()
+	}
+	os.Exit(code)
+}
+
+// browser starts Chromium once.
+var browser = sync.OnceValue(func() error {
+	path, err := harness.Installed(context.Background(), "chromium")
+	if err != nil {
+		return err
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.DisableGPU)
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox)
+	}
+	allocator, endAllocator := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, endBrowser := chromedp.NewContext(allocator)
+	chromium.ctx, chromium.end = ctx, func() { endBrowser(); endAllocator() }
+	return chromedp.Do(ctx)
+})
+
+// size is that of a window.
+type size struct{ width, height int64 }
+
+var (
+	desktop = size{1280, 900}
+	phone   = size{360, 740}
+)
+
+// tab shows a page.
+type tab struct {
+	*testing.T
+	ctx context.Context
+
+	mu       sync.Mutex
+	problems []string // what the console says, and requests to other hosts
+}
+
+// open opens a page in a tab of its own, with cookies and storage of its own. At its end the test fails if the
+// console has an error, or if the page has asked another host.
+func open(t *testing.T, address string, window size, dark bool) *tab {
+	t.Helper()
+	if err := browser(); err != nil {
+		t.Fatal(err)
+	}
+	own, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &tab{T: t}
+	ctx, end := chromedp.NewContext(chromium.ctx, chromedp.WithNewBrowserContext(), chromedp.WithListener(func(event any) { b.hear(event, own.Host) }))
+	t.Cleanup(end)
+	b.ctx = ctx
+	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as this context
+		t.Fatal(err)
+	}
+	scheme := "light"
+	if dark {
+		scheme = "dark"
+	}
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}
+	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	b.do(chromedp.EmulateViewport(window.width, window.height), chromedp.Navigate(address))
+	t.Cleanup(func() {
+		for _, problem := range b.heard() {
+			t.Error(problem)
+		}
+	})
+	return b
+}
+
+func (b *tab) hear(event any, own string) {
+	problem := ""
+	switch event := event.(type) {
+	case *runtime.EventExceptionThrown:
+		text, _ := json.Marshal(event.ExceptionDetails)
+		problem = "exception: " + string(text)
+	case *runtime.EventConsoleAPICalled:
+		if event.Type != runtime.ConsoleAPICalledTypeLog {
+			text, _ := json.Marshal(event.Args)
+			problem = "console: " + string(text)
+		}
+	case *log.EventEntryAdded:
+		if event.Entry.Level == log.EntryLevelError || event.Entry.Level == log.EntryLevelWarning {
+			problem = "console: " + event.Entry.Text + " " + event.Entry.URL
+		}
+	case *network.EventRequestWillBeSent:
+		if asked, err := url.Parse(event.Request.URL); err != nil || asked.Scheme != "data" && asked.Host != own {
+			problem = "a request to another host: " + event.Request.URL
+		}
+	case *page.EventJavascriptDialogOpening:
+		problem = "a dialog: " + event.Message
+	}
+	if problem != "" {
+		b.mu.Lock()
+		b.problems = append(b.problems, problem)
+		b.mu.Unlock()
+	}
+}
+
+func (b *tab) heard() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.problems)
+}
+
+// forgive removes the problems that contain a text, which the test has provoked.
+func (b *tab) forgive(text string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.problems = slices.DeleteFunc(b.problems, func(p string) bool { return strings.Contains(p, text) })
+}
+
+func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	result(b, chromedp.Steps(steps...))
+}
+
+func result[T any](b *tab, action chromedp.Action[T]) T {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	made, err := chromedp.Run(ctx, action)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return made
+}
+
+// value is that of a JavaScript expression.
+func value[T any](b *tab, expression string) T {
+	b.Helper()
+	return result(b, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+}
+
+// text is what an element shows.
+func (b *tab) text(selector string) string {
+	b.Helper()
+	return value[string](b, fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
+}
+
+// await waits until an element shows a text.
+func (b *tab) await(selector, text string) {
+	b.Helper()
+	shown := ""
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if shown = b.text(selector); strings.Contains(shown, text) {
+			return
+		}
+	}
+	b.Fatalf("%s shows %q, want %q; the console: %q", selector, shown, text, b.heard())
+}
+
+// fill types into a field, as somebody would.
+func (b *tab) fill(selector chromedp.CSS, text string) {
+	b.Helper()
+	b.do(chromedp.Clear(selector), chromedp.SendKeys(selector, text))
+}
+
+func (b *tab) click(selector chromedp.CSS) {
+	b.Helper()
+	b.do(chromedp.Click(selector, chromedp.NodeVisible))
+}
+
+// press presses keys.
+func (b *tab) press(keys string) {
+	b.Helper()
+	b.do(chromedp.KeyEvent(keys))
+}
+
+// picture writes a picture to a file.
+func (b *tab) picture(file string, take chromedp.Action[[]byte]) {
+	b.Helper()
+	if err := os.WriteFile(file, result(b, take), 0o644); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// axe returns what axe-core finds, except for what it says is minor or moderate.
+func (b *tab) axe() []string {
+	b.Helper()
+	modules, err := npm.Modules(b.Context(), "testdata/package.json", "../../.cache/npm")
+	if err != nil {
+		b.Fatal(err)
+	}
+	script, err := os.ReadFile(filepath.Join(modules, "axe-core", "axe.min.js"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	type found struct {
+		Passes []struct {
+			ID string `json:"id"`
+		} `json:"passes"`
+		Violations []struct {
+			ID     string `json:"id"`
+			Impact string `json:"impact"`
+			Help   string `json:"help"`
+			Nodes  []struct {
+				HTML           string `json:"html"`
+				FailureSummary string `json:"failureSummary"`
+			} `json:"nodes"`
+		} `json:"violations"`
+	}
+	value[int](b, string(script)+"; 0")
+	report := value[found](b, "axe.run()")
+	if len(report.Passes) < 20 {
+		b.Errorf("axe-core has passed %d rules only: it has not seen the page", len(report.Passes))
+	}
+	var serious []string
+	for _, v := range report.Violations {
+		text := v.ID + ", " + v.Impact + ": " + v.Help + ": " + v.Nodes[0].HTML + ": " + v.Nodes[0].FailureSummary
+		if v.Impact == "serious" || v.Impact == "critical" {
+			serious = append(serious, text)
+		} else {
+			b.Log(text)
+		}
+	}
+	return serious
+}

@@ -1,0 +1,137 @@
+package page
+
+import (
+	"flag"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+var pictures = flag.String("pictures", "", "a folder: TestEachStateIsShown puts pictures of all states there, and another test those of the documentation")
+
+// states are those of the fake, with what the banner says of each.
+var states = []struct {
+	name     string
+	sections func() object
+	banner   string
+}{
+	{"idle", idle, "Enforcing"}, {"busy", busy, "Enforcing"}, {"attacked", attacked, "Failing open"}, {"local", local, "Local limits"}, {"down", down, "Database down"}, {"hostile", hostile, "Enforcing"},
+}
+
+// In each state, at both sizes, and dark: axe-core finds nothing serious, nothing is wider than the window,
+// and the console has no error.
+func TestEachStateIsShown(t *testing.T) {
+	for _, state := range states {
+		for _, window := range []size{desktop, phone} {
+			for _, dark := range []bool{false, true} {
+				if dark && window == phone {
+					continue
+				}
+				name := fmt.Sprintf("%s-%d", state.name, window.width)
+				if dark {
+					name += "-dark"
+				}
+				t.Run(name, func(t *testing.T) {
+					b := open(t, serve(t, state.sections()).URL+"/", window, dark)
+					b.await("#state", state.banner)
+					if state.name == "local" {
+						b.await("#proxies-list", "Limits itself since 14:04:42, at its share of each limit")
+						b.await("#proxies-list", "Has limited itself from 13:15:03 to 13:17:03.")
+						b.click("#limits-count")
+						b.await("#limits-list", "tokens: 100,000 in 1h for each {header.X-Tenant}, sliding_window, shadow, on_error local, settle json usage.total_tokens; in edge-1")
+						b.await("#limits-list", "5 in flight for each {client_ip}, in_flight, enforce, on_error allow, requests wait up to 2 s; 12 in flight now, of all keys; in edge-1")
+					}
+					b.fill("#why-who", "ann")
+					b.click("#why-form button")
+					b.await("#why-answer", "Plan")
+					if wide := value[int64](b, "document.documentElement.scrollWidth"); wide > window.width {
+						t.Errorf("the page is %d pixels wide", wide)
+					}
+					for _, found := range b.axe() {
+						t.Error(found)
+					}
+					if *pictures != "" {
+						value[bool](b, "scrollTo(0, 0), document.activeElement.blur(), true")
+						b.picture(filepath.Join(*pictures, name+".png"), chromedp.FullScreenshot(100))
+					}
+				})
+			}
+		}
+	}
+}
+
+// A text from a request never becomes HTML, a script or a picture, and none changes the order of the letters around it.
+func TestHostileTextsAreInert(t *testing.T) {
+	b := open(t, serve(t, hostile()).URL+"/", desktop, false)
+	b.await("#top-keys", "<script>alert(1)</script>")
+	b.fill("#why-who", "ann")
+	b.click("#why-form button")
+	b.await("#why-said", "<img src=x onerror=alert(2)>")
+	b.await("#proxies-list", "<script>")
+	b.inert()
+	if text := value[string](b, "document.body.innerText"); strings.ContainsAny(text, "\u202e\u202c\u0000\u200b\u2066") || !strings.Contains(text, `\u202e`) {
+		t.Error("characters that cannot be seen are not shown as such")
+	}
+}
+
+// inert checks that no text of the page has become an element that does something.
+func (b *tab) inert() {
+	b.Helper()
+	if made := value[string](b, `[...document.querySelectorAll('body script, body img, iframe, object, [onerror], [onload], a[href^=javascript]')].map((e) => e.outerHTML).join()`); made != "" {
+		b.Errorf("the page has made %s", made)
+	}
+}
+
+// When the page's own server is gone, the page says how old its values are.
+func TestThePageSaysThatItsServerIsGone(t *testing.T) {
+	f := serve(t, busy())
+	b := open(t, f.URL+"/", phone, false)
+	b.await("#state", "Enforcing")
+	f.CloseClientConnections()
+	f.Listener.Close()
+	b.await("#freshness", "No news from this page’s server for")
+	b.await("#top-users", "ann")
+	b.forgive("ERR_CONNECTION_REFUSED")
+	b.forgive("ERR_INCOMPLETE_CHUNKED_ENCODING")
+}
+
+// An action is asked twice, and has a way back, with the keyboard alone.
+func TestAnActionIsAskedTwice(t *testing.T) {
+	f := serve(t, busy())
+	b := open(t, f.URL+"/", desktop, false)
+	b.await("#state", "Enforcing")
+	b.fill("#by", "ann")
+	b.fill("#form-pause [name=reason]", "outage"+kb.Enter)
+	b.await("#ask[open]", "Pause all limits of this database")
+	b.press(kb.Escape)
+	b.await("#done-none", "Nothing yet.")
+	b.press(kb.Enter)
+	b.await("#ask[open]", "Bans and block rules hold.")
+	if focus := value[string](b, "document.activeElement.id"); focus != "ask-no" {
+		t.Errorf("%s has the focus, want the button that cancels", focus)
+	}
+	b.press(kb.Tab + kb.Enter)
+	b.await("#done", "All limits are paused until 15:05:03 UTC.")
+	b.await("#done", "End the pause")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const asked = `api/pause {"by":"ann","for":"10m","reason":"outage"}`
+	if len(f.posts) != 3 || f.posts[0] != asked || f.posts[1] != asked || f.posts[2] != `api/pause {"by":"ann","confirm":"c","for":"10m","reason":"outage"}` {
+		t.Errorf("the page has asked %q", f.posts)
+	}
+}
+
+// The arrow keys move through the lines.
+func TestTheLinesCanBeReadByKeyboard(t *testing.T) {
+	b := open(t, serve(t, busy()).URL+"/", desktop, false)
+	b.await("#chart-time", "this minute")
+	b.do(chromedp.Focus(chromedp.CSS("#chart")), chromedp.KeyEvent(kb.ArrowLeft+kb.ArrowLeft))
+	b.await("#chart-time", "at 14:03")
+	if said := value[string](b, "document.querySelector('#chart').getAttribute('aria-valuetext')"); !strings.HasPrefix(said, "14:03: 7") {
+		t.Errorf("a screen reader says %q", said)
+	}
+}

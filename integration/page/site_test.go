@@ -1,0 +1,339 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// site are Caddys with a policy and a history, and the page of their database.
+type site struct {
+	*testing.T
+	dsn, page string
+	urls      []string // of the Caddys
+	ann, acme string   // API keys
+	client    http.Client
+}
+
+const siteConfig = `{
+	admin off
+	persist_config off
+	auto_https off
+	servers {
+		trusted_proxies static 127.0.0.1/32
+	}
+	pg_ratelimit {
+		dsn %[1]q
+		node_name %[3]s
+		history
+	}
+}
+
+http://%[2]s {
+	bind 127.0.0.1
+	pg_ratelimit web {
+		policy {
+			api_key {header.X-Api-Key}
+		}
+		limit 60 1m
+		key {client_ip}
+		audit all
+		timeout 1m
+		on_error deny
+	}
+	@tenant header X-Tenant *
+	pg_ratelimit @tenant tenant {
+		limit 3 1h
+		key {header.X-Tenant}
+		audit all
+		timeout 1m
+		on_error deny
+	}
+	respond ok
+}
+`
+
+// startSite starts n Caddys and the page, with the user ann, which may do 5 requests an hour, and acme, which may do 1,000.
+func startSite(t *testing.T, dsn string, n int) *site {
+	t.Helper()
+	ctx := t.Context()
+	s := &site{T: t, dsn: dsn}
+	db, err := admin.Open(ctx, s.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Migrate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Execute(t, s.dsn, `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2);
+		SELECT rate_limit_rule('free', family => 'plan', priority => 40, tiers => '{free}', per_hour => 5);
+		SELECT rate_limit_rule('pro', family => 'plan', priority => 30, tiers => '{pro}', per_hour => 1000);
+		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('acme', 'pro')`)
+	for user, key := range map[string]*string{"ann": &s.ann, "acme": &s.acme} {
+		made, err := db.CreateKey(ctx, user, "app", "", time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		*key = made.Key
+	}
+	caddy := harness.Caddy(t, "../..")
+	dir := t.TempDir()
+	env := []string{"XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir, "DATABASE_URL=" + s.dsn}
+	var proxies []*harness.Process
+	for i := range n {
+		address, name := harness.FreeAddress(t), fmt.Sprintf("edge-%d", i+1)
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, fmt.Appendf(nil, siteConfig, s.dsn, address, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		proxies = append(proxies, harness.Start(t, harness.Program{Name: name, Path: caddy, Dir: dir, Args: []string{"run", "--config", file, "--adapter", "caddyfile"}, Env: env}))
+		s.urls = append(s.urls, "http://"+address)
+	}
+	address := harness.FreeAddress(t)
+	page := harness.Start(t, harness.Program{Name: "the page", Path: caddy, Dir: dir, Args: []string{"pg-ratelimit", "page", "--listen", address, "--write", "--dsn", s.dsn}, Env: env})
+	page.AwaitAddress(t, address)
+	for i, proxy := range proxies {
+		proxy.AwaitAddress(t, strings.TrimPrefix(s.urls[i], "http://"))
+	}
+	s.page = "http://" + address + "/"
+	return s
+}
+
+// send sends n requests with an API key from an address, and returns how many passed.
+func (s *site) send(n int, key, from, path string) (passed int) {
+	s.Helper()
+	for i := range n {
+		request := harness.Get(s.urls[i%len(s.urls)]+path, "X-Api-Key", key, "X-Forwarded-For", from)
+		response, err := s.client.Do(request)
+		if err != nil {
+			s.Error(err)
+			return passed
+		}
+		response.Body.Close()
+		if response.StatusCode == http.StatusOK {
+			passed++
+		}
+	}
+	return passed
+}
+
+// Somebody who does not know the page finds out why a user was refused, whether anything is failing open, and which
+// rule refuses most since a change, and gives a customer more, from the page alone.
+func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
+	s := startSite(t, cluster.Open(t), 1)
+	if passed := s.send(12, s.ann, "192.0.2.1", "/reports"); passed != 5 {
+		t.Fatalf("%d requests have passed, want 5", passed)
+	}
+	s.send(30, s.acme, "192.0.2.2", "/")
+	b := open(t, s.page, desktop, false)
+
+	// Is anything failing open?
+	b.await("#state", "Enforcing")
+	b.await("#figures", "no proxy")
+	// Does every proxy obey the newest policy?
+	b.await("#figures", "obeyed by all")
+
+	b.await(".pane.refused .sum", "7 in 1 h") // the history is written
+
+	// Why was ann refused at …?
+	b.fill("#why-who", "ann")
+	b.fill("#why-at", time.Now().UTC().Format("15:04"))
+	b.click("#why-form button")
+	b.await("#why-said", "free/per_hour")
+	b.await("#why-answer", "free")
+	b.await("#why-answer", "/reports")
+	b.await("#why-said", "The next request would be refused")
+
+	// Which rule refuses most since the rule free was changed?
+	b.await("#since", "rule free")
+	option := value[string](b, `[...document.querySelectorAll('#since option')].find((o) => o.text.includes('rule free')).value`)
+	value[bool](b, fmt.Sprintf(`(() => { const s = document.querySelector('#since'); s.value = %q; s.dispatchEvent(new Event('change')); return true })()`, option))
+	b.await("#top-rules", "free")
+
+	// Give acme 10 % more until midnight.
+	b.fill("#by", "nora")
+	b.fill("#form-override [name=who]", "acme\t")
+	b.await("#form-override [name=limit]", "pro/per_hour: now 1,000")
+	b.do(chromedp.SetValue(chromedp.CSS("#form-override [name=until]"), "midnight"))
+	b.click("#form-override button")
+	b.await("#ask[open]", "acme")
+	b.await("#ask[open]", "1,100")
+	b.click("#ask-yes")
+	b.await("#done", "1,100")
+	conn := cluster.Connect(t, s.dsn)
+	var events, midnight int64
+	const found = `SELECT events, extract(epoch FROM upper(valid) AT TIME ZONE 'UTC')::bigint % 86400 FROM rate_limit_overrides WHERE user_id = 'acme' AND rule = 'pro'`
+	if err := conn.QueryRow(context.Background(), found).Scan(&events, &midnight); err != nil || events != 1100 || midnight != 0 {
+		t.Errorf("the override is %d until %d s after midnight, %v; want 1100 until midnight", events, midnight, err)
+	}
+	b.await("#changes", "(nora)")
+
+	// And the way back.
+	b.click("#done button")
+	b.await("#ask[open]", "override")
+	b.click("#ask-yes")
+	var left int
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if err := conn.QueryRow(context.Background(), "SELECT count(*) FROM rate_limit_overrides").Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		if left == 0 {
+			return
+		}
+	}
+	t.Errorf("%d overrides are left", left)
+}
+
+// 10,000 keys, addresses and paths that would do harm as HTML leave the page as it is, and usable: it names the three
+// heaviest keys, and says why one of them was refused.
+func TestTenThousandHostileKeysLeaveThePageInert(t *testing.T) {
+	s := startSite(t, cluster.Open(t), 1)
+	b := open(t, s.page, phone, false)
+	b.await("#figures", "0/s") // from now on the proxy counts
+	harm := []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(2)>`, `'};alert(3)//`, "\u202egnp", strings.Repeat("W", 300), `</p><svg onload=alert(4)>`, "__proto__"}
+	const workers, each = 4, 2500
+	var wait sync.WaitGroup
+	for worker := range workers {
+		wait.Go(func() {
+			for i := range each {
+				n := worker*each + i
+				heavy := n%100 < 6 // 600 of 10,000 requests: 300, 200 and 100
+				tenant := fmt.Sprintf("%s %d", harm[n%len(harm)], n)
+				if heavy {
+					tenant = harm[0] + []string{" first", " first", " first", " second", " second", " third"}[n%100]
+				}
+				request := harness.Get(s.urls[0]+"/"+url.PathEscape(harm[n%len(harm)]), "X-Tenant", tenant, "X-Forwarded-For", fmt.Sprintf("2001:db8:%x::1", n), "User-Agent", harm[0])
+				response, err := s.client.Do(request)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				response.Body.Close()
+			}
+		})
+	}
+	wait.Wait()
+	began := time.Now()
+	for _, heavy := range []string{"first", "second", "third"} {
+		b.await("#top-keys", harm[0]+" "+heavy)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("the page named the three heaviest keys %v after the last request", took)
+	}
+	b.await("#top-keys", "297")
+	b.await(".pane.refused .sum", "591 in 1 h") // the history is written
+	b.click("#top-keys button")
+	b.await("#why-answer", "/%3Cscript%3E")
+	b.inert()
+	if wide := value[int64](b, "document.documentElement.scrollWidth"); wide > phone.width {
+		t.Errorf("the page is %d pixels wide", wide)
+	}
+	for _, found := range b.axe() {
+		t.Error(found)
+	}
+}
+
+// While the database is down, the page says so and keeps what it knew, with its age. When the database is back, so is
+// the page, by itself.
+func TestTheDatabaseGoesAndComesBack(t *testing.T) {
+	database := cluster.Private(t, cluster.Options{})
+	s := startSite(t, database.DSN("postgres"), 1)
+	b := open(t, s.page, desktop, false)
+	b.await("#figures", "0/s") // from now on the proxy counts
+	s.send(12, s.ann, "192.0.2.1", "/reports")
+	b.await("#top-users", "ann")
+	if err := database.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	b.await("#state", "Database down")
+	b.await("#state-more", "What is below is of ")
+	b.await("#top-users", "ann")
+	b.fill("#why-who", "ann")
+	b.click("#why-form button")
+	b.await("#why-error", "database")
+	if err := database.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.await("#state", "Enforcing")
+	b.click("#why-form button")
+	b.await("#why-said", "free/per_hour")
+	if value[bool](b, "document.documentElement.classList.contains('stale')") {
+		t.Error("the values are still shown as old")
+	}
+	b.forgive("503") // Chromium's own line about the answer to the question
+}
+
+// past gives the last hour a history, and moves the changes that have made the policy to an earlier day.
+const past = `UPDATE rate_limit_changes SET at = at - interval '2 days';
+	SELECT rate_limit_record_metrics('', array_agg(m), array_agg('web'::text), array_agg('api.example.com'::text), array_agg(''::text), array_agg((7000 + 700 * sin(m / 9.0) + 300 * sin(m * 1.7))::bigint),
+		array_agg((2600 + 400 * sin(m / 7.0) + 200 * cos(m * 2.9))::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), array_agg('{}'::text))
+		FROM (SELECT (extract(epoch FROM now())::bigint / 60 - i) AS m FROM generate_series(1, 59) AS i) AS minutes;
+	SELECT rate_limit_rule('free', per_hour => 20);
+	UPDATE rate_limit_changes SET at = at - interval '25 minutes' WHERE at > now() - interval '1 day'`
+
+// The documentation has two pictures of the page: what a window shows first, and why a user was refused, on a phone.
+func TestThePicturesOfTheDocumentationAreSmall(t *testing.T) {
+	database := cluster.Private(t, cluster.Options{})
+	cluster.Execute(t, database.DSN("postgres"), "CREATE DATABASE limits")
+	s := startSite(t, database.DSN("limits"), 2)
+	b := open(t, s.page, size{1120, 1010}, false)
+	b.await("#figures", "0/s")
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	load.Go(func() {
+		for i := 0; ; i++ {
+			s.send(4, s.acme, fmt.Sprintf("192.0.2.%d", 10+i%200), "/v1/orders")
+			s.send(1, s.ann, "192.0.2.1", "/v1/reports")
+			s.send(1+i%3, "", "198.51.100.7", "/login")
+			s.send(i%2, "", "203.0.113.9", "/")
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+	b.await("#top-users", "ann")
+	b.await("#top-addresses", "203.0.113.9")
+	cluster.Execute(t, s.dsn, past)
+	b.await("#changes", "5 → 20")
+	b.await("#figures", "obeyed by all")
+	for end := time.Now().Add(patience); len(b.text(".allowed .sum")) < len("100,000 in 1 h"); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the sum of the last hour is %q", b.text(".allowed .sum"))
+		}
+	}
+	folder := cmp.Or(*pictures, t.TempDir())
+	b.picture(filepath.Join(folder, "page.png"), chromedp.CaptureScreenshot())
+	b.fill("#why-who", "ann")
+	b.click("#why-form button")
+	b.await("#why-answer", "Plan")
+	close(stop)
+	load.Wait()
+	b.do(chromedp.EmulateViewport(phone.width, phone.height))
+	value[bool](b, "document.querySelector('#why').scrollIntoView(), document.activeElement.blur(), true")
+	b.picture(filepath.Join(folder, "page-phone.png"), chromedp.CaptureScreenshot())
+	for _, name := range []string{"page.png", "page-phone.png"} {
+		for _, file := range []string{filepath.Join(folder, name), filepath.Join("../../docs", name)} {
+			info, err := os.Stat(file)
+			if err != nil || info.Size() > 150_000 {
+				t.Errorf("%s: %v, %v; want 150 kB at most", file, info, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// NewOverride is another amount of the limits of a rule for a while. One of User and KeyID is set.
+type NewOverride struct {
+	User  string
+	KeyID int64
+	// Limit "" is all limits of the rule.
+	Rule, Limit string
+	// Percent is how much more the sender gets than now, and Events, if it is not nil, the amount itself.
+	Percent float64
+	Events  *int64
+	Until   time.Time
+	Reason  string
+}
+
+// MadeOverride is an override that was made, or would be made.
+type MadeOverride struct {
+	ID    int64  `json:"id"`
+	Rule  string `json:"rule"`
+	Limit string `json:"limit"`
+	// Was is the amount for the sender before; nil is unlimited.
+	Was    *int64 `json:"was"`
+	Events int64  `json:"events"`
+	Burst  *int64 `json:"burst"`
+}
+
+// holder is the column of the sender, and its value.
+func (o *NewOverride) holder() (column string, id any) {
+	if o.User != "" {
+		return "user_id", o.User
+	}
+	return "key_id", o.KeyID
+}
+
+// amountsSQL are the amounts of the limits of a rule for a sender, now. It is as proxies choose the override.
+const amountsSQL = `SELECT l.name, CASE WHEN o.id IS NULL THEN l.events ELSE o.events END, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END
+FROM rate_limit_rule_limits l
+	LEFT JOIN rate_limit_api_keys k ON k.id = $4::bigint
+	LEFT JOIN rate_limit_users u ON u.user_id = coalesce(nullif($3::text, ''), k.user_id)
+	LEFT JOIN LATERAL (
+		SELECT o.id, o.events, o.burst FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
+			AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END))
+		ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
+	) o ON true
+WHERE l.rule = $1::text AND $2::text IN ('', l.name) ORDER BY l.name`
+
+// Overrides returns the overrides that SetOverride would make. The error says which field is wrong.
+func (d *Database) Overrides(ctx context.Context, o *NewOverride) ([]MadeOverride, error) {
+	if o.User != "" {
+		exists, err := value[bool](ctx, d, "SELECT true FROM rate_limit_users WHERE user_id = $1", o.User)
+		if err == nil && exists == nil {
+			err = d.noUser(ctx, o.User)
+		}
+		if err != nil {
+			return nil, err
+		}
+	} else if exists, err := value[bool](ctx, d, "SELECT true FROM rate_limit_api_keys WHERE id = $1", o.KeyID); err != nil || exists == nil {
+		if err == nil {
+			err = noKey(o.KeyID)
+		}
+		return nil, err
+	}
+	amounts, err := rows[struct {
+		Limit         string
+		Events, Burst *int64
+	}](ctx, d, amountsSQL, o.Rule, o.Limit, o.User, o.KeyID)
+	if err != nil {
+		return nil, err
+	}
+	if len(amounts) == 0 {
+		if o.Limit != "" {
+			return nil, d.noLimit(ctx, o.Rule+"/"+o.Limit)
+		}
+		return nil, d.noRule(ctx, o.Rule)
+	}
+	made := []MadeOverride{}
+	for _, a := range amounts {
+		if a.Events == nil && o.Events == nil {
+			continue // unlimited is more than any amount
+		}
+		m := MadeOverride{Rule: o.Rule, Limit: a.Limit, Was: a.Events}
+		if o.Events != nil {
+			m.Events = *o.Events
+		} else {
+			m.Events = more(*a.Events, o.Percent)
+			if a.Burst != nil {
+				burst := max(more(*a.Burst, o.Percent), 1)
+				m.Burst = &burst
+			}
+		}
+		made = append(made, m)
+	}
+	if len(made) == 0 {
+		return nil, &ratelimit.FieldError{Field: "percent", Value: fmt.Sprint(o.Percent), Want: "an amount (events): the limit is unlimited for this sender"}
+	}
+	return made, nil
+}
+
+// more is an amount with so many percent more, rounded up, within its bounds.
+func more(n int64, percent float64) int64 {
+	return int64(math.Min(math.Max(math.Ceil(float64(n)*(100+percent)/100-1e-9), 0), ratelimit.MaxEvents))
+}
+
+// SetOverride makes overrides that are valid from now on.
+func (d *Database) SetOverride(ctx context.Context, o *NewOverride) ([]MadeOverride, error) {
+	made, err := d.Overrides(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	column, id := o.holder()
+	for i := range made {
+		m := &made[i]
+		inserted, err := value[int64](ctx, d, `INSERT INTO rate_limit_overrides (rule, limit_name, `+column+`, events, burst, valid, reason, created_by)
+VALUES ($1, $2, $3, $4, $5, tstzrange(now(), $6::timestamptz), nullif($7::text, ''), `+actorSQL+`) RETURNING id`,
+			m.Rule, m.Limit, id, m.Events, m.Burst, timeOrInfinity(o.Until), o.Reason)
+		if err != nil {
+			return nil, err
+		}
+		m.ID = *inserted
+	}
+	return made, nil
+}
+
+// DeleteOverrides deletes overrides by their ids, or, without ids, those of a sender for a rule, or one of its
+// limits, that are valid now and end by themselves. It returns what they were.
+func (d *Database) DeleteOverrides(ctx context.Context, ids []int64, o *NewOverride) (int64, error) {
+	if len(ids) > 0 {
+		n, err := d.execute(ctx, "DELETE FROM rate_limit_overrides WHERE id = ANY ($1::bigint[])", ids)
+		if err == nil && n == 0 {
+			err = notFound("override: not in the database any more")
+		}
+		return n, err
+	}
+	column, id := o.holder()
+	n, err := d.execute(ctx, `DELETE FROM rate_limit_overrides WHERE `+column+` = $1 AND rule = $2::text AND $3::text IN ('', limit_name)
+	AND valid @> now() AND NOT upper_inf(valid) AND upper(valid) < 'infinity'`, id, o.Rule, o.Limit)
+	if err == nil && n == 0 {
+		err = notFound(fmt.Sprintf("override: the sender has none for %q that ends by itself", o.Rule))
+	}
+	return n, err
+}

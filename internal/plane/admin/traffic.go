@@ -1,0 +1,84 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Minute is what happened in a minute.
+type Minute struct {
+	Time    time.Time `json:"time"`
+	Allowed int64     `json:"allowed"`
+	// Refused are the requests that a limit, a ban, a rule, or the check of the API key refused.
+	Refused int64 `json:"refused"`
+	// Failed are the requests without a decision.
+	Failed int64 `json:"failed"`
+	// Shadow are the refusals that shadow rules would have made.
+	Shadow int64 `json:"shadow"`
+}
+
+// Traffic returns the minutes of a period in which requests came, by the metrics, in their order.
+func (d *Database) Traffic(ctx context.Context, p Period) ([]Minute, error) {
+	return rows[Minute](ctx, d, `SELECT time, sum(allowed)::bigint, sum(limited + blocked + rejected)::bigint, sum(errors)::bigint, sum(shadow)::bigint
+FROM rate_limit_metrics WHERE granularity = 'minute' AND time >= $1::timestamptz AND time < $2::timestamptz GROUP BY 1 ORDER BY 1`, p.From, p.Until)
+}
+
+// Name is what the requests of one sender or of one limit were. A sample is counted as what it stands for.
+type Name struct {
+	Name     string `json:"name"`
+	Requests int64  `json:"requests"`
+	Refused  int64  `json:"refused"`
+	Failed   int64  `json:"failed"`
+}
+
+// longPeriod is how long a period is at most for which the metrics of minutes are read.
+const longPeriod = 25 * time.Hour
+
+// TopRules returns the limits, of rules and of configurations, with the most refusals in a period, at most so
+// many, by the metrics. A period of more than a day begins with a full hour. It also returns the sums of all requests.
+func (d *Database) TopRules(ctx context.Context, p Period, most int) (top []Name, sums Name, err error) {
+	names, err := d.renamedRules(ctx)
+	if err != nil {
+		return nil, sums, err
+	}
+	granularity := "minute"
+	from := p.From.Truncate(time.Minute)
+	if p.Until.Sub(p.From) > longPeriod {
+		granularity, from = "hour", p.From.Truncate(time.Hour)
+	}
+	all, err := rows[Name](ctx, d, `SELECT prefix, sum(requests)::bigint, sum(limited + blocked + rejected)::bigint, sum(errors)::bigint FROM rate_limit_metrics
+WHERE granularity = $1 AND time >= $2::timestamptz AND time < $3::timestamptz GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1`, granularity, from, p.Until)
+	top = []Name{}
+	for _, n := range all {
+		sums.Requests += n.Requests
+		sums.Refused += n.Refused
+		sums.Failed += n.Failed
+		if n.Refused > 0 && n.Name != "" && len(top) < most {
+			n.Name = names.shown(n.Name)
+			top = append(top, n)
+		}
+	}
+	return top, sums, err
+}
+
+// TopUsers and TopAddresses return the users and the addresses with the most refusals in a period, by the
+// audit log, at most so many.
+func (d *Database) TopUsers(ctx context.Context, p Period, most int) ([]Name, error) {
+	return d.topNames(ctx, "user_id", p, most)
+}
+
+// TopAddresses is TopUsers for addresses.
+func (d *Database) TopAddresses(ctx context.Context, p Period, most int) ([]Name, error) {
+	return d.topNames(ctx, "abbrev(address)", p, most)
+}
+
+func (d *Database) topNames(ctx context.Context, column string, p Period, most int) ([]Name, error) {
+	var w where
+	w.period(p)
+	w.args = append(w.args, int64(most))
+	return rows[Name](ctx, d, fmt.Sprintf(`SELECT %[1]s, round(sum(count * weight))::bigint, round(sum(count * weight) FILTER (WHERE `+refusedSQL+`))::bigint,
+	coalesce(sum(count) FILTER (WHERE decision = 'error'), 0)::bigint
+FROM rate_limit_audit WHERE %[2]s AND decision <> 'shadow' AND %[1]s IS NOT NULL GROUP BY 1 HAVING bool_or(`+refusedSQL+`) ORDER BY 3 DESC, 2 DESC, 1 LIMIT $%[3]d::bigint`,
+		column, &w, len(w.args)), w.args...)
+}

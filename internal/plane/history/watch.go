@@ -1,0 +1,289 @@
+package history
+
+import (
+	"net/netip"
+	"sort"
+	"strings"
+	"sync/atomic"
+)
+
+// Watched is what a Writer has counted. It is for a page that shows what the proxies do now.
+type Watched struct {
+	// Since is when the counts of Top begin, in seconds since 1970.
+	Since int64
+	// Exact is whether Top has counted every sender. There may have been too many.
+	Exact bool
+	Top   Top
+	// ByPrefix are all requests of this process by prefix, and of each by OutcomeKind.
+	ByPrefix map[string][]int64
+}
+
+// Top are the senders with the most requests, and those with the most refusals, in no order.
+type Top struct {
+	Keys, Users, Addresses, Rules []Counted
+	All                           Counted // all requests
+}
+
+// Counted is what one sender, or the requests of one rule, did.
+type Counted struct {
+	Prefix, Name              string // Prefix is that of a key, else ""
+	Requests, Refused, Failed int64
+}
+
+const (
+	// seenNames are how many different names of a kind one interval has.
+	seenNames = 1000
+	// slotSeconds is for how long a slot counts. Top has the slot under way and the one before.
+	slotSeconds = 300
+	// slotNames are how many different names of a kind a slot has at most.
+	slotNames = 2000
+	// topNames are how many names of each order Top has.
+	topNames = 20
+)
+
+// IsWatched reports whether a page is open. A Record should then have its Key and its Address.
+func IsWatched(w *Writer) bool { return atomic.LoadInt32(&w.watched) != 0 }
+
+// tally is what was counted of a name.
+type tally struct{ requests, refused, failed int64 }
+
+// seen counts the requests of an interval, by the kinds of Top. Add and AddCounted fill it, so it does as
+// little as possible.
+type seen struct {
+	keys      map[string]*tally // by prefix and key, with a NUL between them
+	users     map[string]*tally
+	addresses map[netip.Addr]*tally
+	rules     map[string]*tally
+	all       tally
+	left      bool // there were too many names
+}
+
+func newSeen() *seen {
+	return &seen{keys: make(map[string]*tally), users: make(map[string]*tally), addresses: make(map[netip.Addr]*tally), rules: make(map[string]*tally)}
+}
+
+// see counts a record. The caller holds the Writer's mutex.
+func see(s *seen, r *Record, mode AddressMode) {
+	if r.Outcome == Shadow {
+		return
+	}
+	refused := int64(0)
+	failed := int64(0)
+	if r.Outcome >= Failed {
+		failed = 1
+	} else if r.Outcome != Allowed {
+		refused = 1
+	}
+	s.all.requests++
+	s.all.refused += refused
+	s.all.failed += failed
+	if r.Prefix != "" {
+		t := s.rules[r.Prefix]
+		if t == nil && len(s.rules) < seenNames {
+			t = &tally{}
+			s.rules[strings.Clone(r.Prefix)] = t
+		}
+		count(s, t, refused, failed)
+	}
+	if r.Key != "" {
+		k := r.Prefix + "\x00" + r.Key
+		if mode != AddressFull {
+			k = r.Prefix + "\x00" + maskKey(mode, r.Key, r.Address)
+		}
+		t := s.keys[k]
+		if t == nil && len(s.keys) < seenNames {
+			t = &tally{}
+			s.keys[k] = t
+		}
+		count(s, t, refused, failed)
+	}
+	if r.User != "" {
+		t := s.users[r.User]
+		if t == nil && len(s.users) < seenNames {
+			t = &tally{}
+			s.users[strings.Clone(r.User)] = t
+		}
+		count(s, t, refused, failed)
+	}
+	if r.Address.IsValid() {
+		t := s.addresses[r.Address]
+		if t == nil && len(s.addresses) < seenNames {
+			t = &tally{}
+			s.addresses[r.Address] = t
+		}
+		count(s, t, refused, failed)
+	}
+}
+
+// count counts a request of a name; t is nil if there are too many names.
+func count(s *seen, t *tally, refused, failed int64) {
+	if t == nil {
+		s.left = true
+		return
+	}
+	t.requests++
+	t.refused += refused
+	t.failed += failed
+}
+
+// slot adds up intervals.
+type slot struct {
+	number int64               // of the slot since 1970; 0 is none
+	kinds  []map[string]*tally // as in Top
+	all    tally
+	left   bool
+}
+
+// watch is what a watched Writer has counted. Only Watch uses it, which one goroutine at a time calls.
+type watch struct {
+	since     int64 // when it began
+	now, last slot
+}
+
+// Watch returns what was counted, and goes on counting senders until the next Watch, or stops if on is
+// false. One goroutine at a time may call it.
+func Watch(w *Writer, on bool) Watched {
+	now := w.settings.Now().Unix()
+	w.mu.Lock()
+	s := w.seen
+	w.seen = nil
+	atomic.StoreInt32(&w.watched, 0)
+	if on && !w.closed {
+		w.seen = newSeen()
+		atomic.StoreInt32(&w.watched, 1)
+	}
+	byPrefix := w.totals.byPrefix()
+	w.mu.Unlock()
+	v := &w.view
+	if !on || s == nil {
+		w.view = watch{since: now}
+		return Watched{Since: now, Exact: true, ByPrefix: byPrefix}
+	}
+	if number := now / slotSeconds; v.now.number != number {
+		v.last = slot{}
+		if v.now.number == number-1 {
+			v.last = v.now
+		}
+		v.now = slot{number: number, kinds: make([]map[string]*tally, 4)}
+		for kind := range v.now.kinds {
+			v.now.kinds[kind] = make(map[string]*tally)
+		}
+	}
+	v.now.add(s, w.settings.Address)
+	since := v.now.number * slotSeconds
+	if v.last.number != 0 {
+		since = v.last.number * slotSeconds
+	}
+	if since < v.since {
+		since = v.since
+	}
+	return Watched{Since: since, Exact: !v.now.left && !v.last.left, ByPrefix: byPrefix, Top: Top{
+		Keys: topOf(v, 0), Users: topOf(v, 1), Addresses: topOf(v, 2), Rules: topOf(v, 3),
+		All: Counted{Requests: v.now.all.requests + v.last.all.requests, Refused: v.now.all.refused + v.last.all.refused, Failed: v.now.all.failed + v.last.all.failed},
+	}}
+}
+
+// add adds an interval to a slot.
+func (s *slot) add(i *seen, mode AddressMode) {
+	s.left = s.left || i.left
+	s.all.requests += i.all.requests
+	s.all.refused += i.all.refused
+	s.all.failed += i.all.failed
+	addresses := make(map[string]*tally, len(i.addresses))
+	for address, t := range i.addresses {
+		if text := maskAddress(mode, address); text != "" {
+			addTally(addresses, text, t)
+		}
+	}
+	for at, names := range []map[string]*tally{i.keys, i.users, addresses, i.rules} {
+		for name, t := range names {
+			addTally(s.kinds[at], name, t)
+		}
+		if len(s.kinds[at]) > slotNames {
+			s.left = true
+			prune(s.kinds[at])
+		}
+	}
+}
+
+func addTally(to map[string]*tally, name string, t *tally) {
+	sum := to[name]
+	if sum == nil {
+		sum = &tally{}
+		to[name] = sum
+	}
+	sum.requests += t.requests
+	sum.refused += t.refused
+	sum.failed += t.failed
+}
+
+// prune removes the names with the fewest requests, half of all or more.
+func prune(names map[string]*tally) {
+	counts := make([]int, 0, len(names))
+	for _, t := range names {
+		counts = append(counts, int(t.requests))
+	}
+	sort.Ints(counts)
+	least := int64(counts[len(counts)/2])
+	for name, t := range names {
+		if t.requests <= least {
+			delete(names, name)
+		}
+	}
+}
+
+// topOf are the names of a kind with the most requests, and with the most refusals.
+func topOf(v *watch, kind int) []Counted {
+	sums := v.now.kinds[kind]
+	if v.last.kinds != nil && len(v.last.kinds[kind]) > 0 {
+		sums = make(map[string]*tally, len(v.now.kinds[kind])+len(v.last.kinds[kind]))
+		for _, s := range []*slot{&v.last, &v.now} {
+			for name, t := range s.kinds[kind] {
+				addTally(sums, name, t)
+			}
+		}
+	}
+	// sort.Ints is fast in an interpreter, and a comparison of ours is not.
+	chosen := make(map[string]bool)
+	counts := make([]int, 0, len(sums))
+	for _, refusals := range []bool{false, true} {
+		counts = counts[:0]
+		for _, t := range sums {
+			if refusals {
+				counts = append(counts, int(t.refused))
+			} else {
+				counts = append(counts, int(t.requests))
+			}
+		}
+		sort.Ints(counts)
+		least := int64(1)
+		if n := len(counts); n > topNames && int64(counts[n-topNames]) > least {
+			least = int64(counts[n-topNames])
+		}
+		ties := topNames
+		for name, t := range sums {
+			n := t.requests
+			if refusals {
+				n = t.refused
+			}
+			if n == least {
+				ties--
+			}
+			if n > least || n == least && ties >= 0 {
+				chosen[name] = true
+			}
+		}
+	}
+	top := make([]Counted, 0, len(chosen))
+	for name := range chosen {
+		t := sums[name]
+		c := Counted{Name: name, Requests: t.requests, Refused: t.refused, Failed: t.failed}
+		if kind == 0 {
+			at := strings.IndexByte(name, 0)
+			c.Prefix = name[:at]
+			c.Name = name[at+1:]
+		}
+		top = append(top, c)
+	}
+	return top
+}

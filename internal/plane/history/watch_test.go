@@ -1,0 +1,84 @@
+package history_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+)
+
+// watched adds records of keys, each so many times, and returns what a page shows.
+func watched(t *testing.T, w *history.Writer, counts map[string]int) history.Watched {
+	t.Helper()
+	for key, n := range counts {
+		for i := range n {
+			r := history.Record{Time: time.Now(), Prefix: "web", Key: key, User: "u-" + key, Address: netip.MustParseAddr("192.0.2.7"), Watched: true}
+			if i%2 == 1 {
+				r.Outcome, r.Status = history.Limited, 429
+			}
+			history.Add(w, &r)
+		}
+	}
+	return history.Watch(w, true)
+}
+
+func find(list []history.Counted, name string) history.Counted {
+	for _, c := range list {
+		if c.Name == name {
+			return c
+		}
+	}
+	return history.Counted{}
+}
+
+// The heaviest senders are exact, also among many thousands of others, and memory is bounded.
+func TestAPageHasTheHeaviestSendersAmongMany(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	w, err := history.New(noDB{}, history.Settings{Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if history.IsWatched(w) {
+		t.Error("a page is open before it was opened")
+	}
+	history.Watch(w, true)
+	var last history.Watched
+	for second := range 30 {
+		counts := map[string]int{"first": 40, "second": 20}
+		for i := range 500 {
+			counts[fmt.Sprint("other-", second, "-", i)] = 1
+		}
+		last = watched(t, w, counts)
+		now = now.Add(time.Second)
+	}
+	if c := find(last.Top.Keys, "first"); c.Requests != 1200 || c.Refused != 600 || c.Prefix != "web" {
+		t.Errorf("the heaviest key is %+v", c)
+	}
+	if c := find(last.Top.Users, "u-second"); c.Requests != 600 {
+		t.Errorf("the second user is %+v", c)
+	}
+	if all := last.Top.All; all.Requests != 30*560 || last.Exact || len(last.Top.Keys) > 100 {
+		t.Errorf("all are %+v, exact is %v, %d keys", all, last.Exact, len(last.Top.Keys))
+	}
+	if c := find(last.Top.Addresses, "192.0.2.7"); c.Requests != 30*560 {
+		t.Errorf("the address is %+v", c)
+	}
+	if counts := last.ByPrefix["web"]; counts[history.Allowed] != 30*530 || counts[history.Limited] != 30*30 {
+		t.Errorf("by prefix: %v", counts)
+	}
+
+	// After ten minutes the counts of now are gone, and after the last page nothing is counted.
+	for range 2 {
+		now = now.Add(5 * time.Minute)
+		last = watched(t, w, map[string]int{"later": 2})
+	}
+	if find(last.Top.Keys, "first").Requests != 0 || find(last.Top.Keys, "later").Requests != 4 {
+		t.Errorf("ten minutes later: %+v", last.Top.Keys)
+	}
+	history.Watch(w, false)
+	if history.IsWatched(w) {
+		t.Error("a page is open after it was closed")
+	}
+}

@@ -1,0 +1,324 @@
+package page
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+)
+
+// publish makes the sections anew, and wakes the streams if one has changed. The caller holds the mutex.
+func (c *collector) publish() {
+	changed := false
+	for name, value := range c.values() {
+		text := marshal(value)
+		s := c.sections[name]
+		if s == nil {
+			s = &section{}
+			c.sections[name] = s
+		}
+		if !bytes.Equal(s.text, text) {
+			s.text = text
+			s.version++
+			changed = true
+		}
+	}
+	if changed {
+		close(c.changed)
+		c.changed = make(chan struct{})
+	}
+}
+
+// values are the sections. While the database is down, all but the banner are as they were.
+func (c *collector) values() map[string]any {
+	if !c.up && c.sections["proxies"] != nil {
+		return map[string]any{"banner": c.banner()}
+	}
+	return map[string]any{
+		"banner": c.banner(), "traffic": c.traffic(), "top": c.top(), "near": c.nearNow(), "proxies": c.proxyList(), "limits": c.limitList(), "bans": banList(c.bans),
+		"changes": map[string]any{"changes": changeList(c.changes)},
+	}
+}
+
+// trafficFrom is when the minutes of the page begin.
+func trafficFrom(now time.Time) time.Time {
+	return now.Add(time.Minute - trafficTime).Truncate(time.Minute).UTC()
+}
+
+type trafficSection struct {
+	StepSeconds int           `json:"step_seconds"`
+	From        *time.Time    `json:"from"`
+	Allowed     []float64     `json:"allowed"`
+	Refused     []float64     `json:"refused"`
+	Failed      []float64     `json:"failed"`
+	Shadow      []float64     `json:"shadow"`
+	Marks       []trafficMark `json:"marks"`
+	Sums        *admin.Minute `json:"sums"`
+	Live        *liveSeconds  `json:"live"`
+}
+
+type liveSeconds struct {
+	StepSeconds int        `json:"step_seconds"`
+	From        *time.Time `json:"from"`
+	Allowed     []float64  `json:"allowed"`
+	Refused     []float64  `json:"refused"`
+	Failed      []float64  `json:"failed"`
+}
+
+// trafficMark is a change of the policy, in words.
+type trafficMark struct {
+	At   time.Time `json:"at"`
+	Text string    `json:"text"`
+	By   string    `json:"by"`
+	Kind string    `json:"kind"`
+	Seq  int64     `json:"seq"`
+}
+
+func (c *collector) traffic() trafficSection {
+	from := trafficFrom(c.now)
+	t := trafficSection{StepSeconds: 60, From: &from, Marks: []trafficMark{}, Sums: &admin.Minute{Time: from}}
+	minutes := map[int64]admin.Minute{}
+	for _, m := range c.minutes {
+		minutes[m.Time.Unix()] = m
+	}
+	for at := from; !at.After(c.now) && len(t.Allowed) < 60; at = at.Add(time.Minute) {
+		m := minutes[at.Unix()]
+		seconds := min(60, max(1, c.now.Sub(at).Seconds()))
+		t.Allowed = append(t.Allowed, rounded(float64(m.Allowed)/seconds))
+		t.Refused = append(t.Refused, rounded(float64(m.Refused)/seconds))
+		t.Failed = append(t.Failed, rounded(float64(m.Failed)/seconds))
+		t.Shadow = append(t.Shadow, rounded(float64(m.Shadow)/seconds))
+		t.Sums.Allowed += m.Allowed
+		t.Sums.Refused += m.Refused
+		t.Sums.Failed += m.Failed
+		t.Sums.Shadow += m.Shadow
+	}
+	for i := range c.changes {
+		if change := &c.changes[i]; change.At.After(from) {
+			t.Marks = append(t.Marks, trafficMark{change.At, changeText(change), change.By, change.Kind, change.Seq})
+		}
+	}
+	slices.Reverse(t.Marks)
+	t.Live = &liveSeconds{StepSeconds: 1, Allowed: []float64{}, Refused: []float64{}, Failed: []float64{}}
+	for i := range c.seconds {
+		s := &c.seconds[i]
+		if i == 0 {
+			at := s.at.UTC()
+			t.Live.From = &at
+		}
+		t.Live.Allowed = append(t.Live.Allowed, rounded(s.Allowed))
+		t.Live.Refused = append(t.Live.Refused, rounded(s.Refused))
+		t.Live.Failed = append(t.Live.Failed, rounded(s.Failed))
+	}
+	return t
+}
+
+// rounded leaves a rate a tenth.
+func rounded(f float64) float64 { return float64(int64(f*10+0.5)) / 10 }
+
+type topSection struct {
+	From      *time.Time `json:"from"`
+	Exact     bool       `json:"exact"`
+	Requests  int64      `json:"requests"`
+	Refused   int64      `json:"refused"`
+	Failed    int64      `json:"failed"`
+	Asking    []topName  `json:"asking"`
+	Keys      []topName  `json:"keys"`
+	Users     []topName  `json:"users"`
+	Addresses []topName  `json:"addresses"`
+	Rules     []topName  `json:"rules"`
+	Remark    *string    `json:"note"`
+}
+
+// topName is a sender or a limit. Prefix and Key are those of a counter.
+type topName struct {
+	Prefix string `json:"prefix,omitempty"`
+	Key    string `json:"key,omitempty"`
+	admin.Name
+}
+
+// mostTop is how many names each list has.
+const mostTop = 10
+
+func (c *collector) top() topSection {
+	t := topSection{Exact: true}
+	var keys, users, addresses, rules topSums
+	for _, p := range c.proxies {
+		if p.now == nil || !p.now.History || !p.Live {
+			continue
+		}
+		top := &p.now.Top
+		from := time.Unix(top.Since, 0).UTC()
+		if t.From == nil || from.Before(*t.From) {
+			t.From = &from
+		}
+		t.Exact = t.Exact && top.Exact
+		keys.add(top.Keys)
+		users.add(top.Users)
+		addresses.add(top.Addresses)
+		rules.add(top.Rules)
+		for _, all := range top.All {
+			t.Requests += all.requests
+			t.Refused += all.refused
+			t.Failed += all.failed
+		}
+	}
+	requests := func(n topName) int64 { return n.Requests }
+	refused := func(n topName) int64 { return n.Refused }
+	t.Asking = keys.most(requests, mostTop)
+	t.Keys, t.Users = keys.most(refused, mostTop), users.most(refused, mostTop)
+	t.Addresses, t.Rules = addresses.most(refused, mostTop), rules.most(refused, mostTop)
+	return t
+}
+
+// topSums adds up names of several proxies.
+type topSums struct{ names map[string]topName }
+
+func (s *topSums) add(names []shownName) {
+	if s.names == nil {
+		s.names = map[string]topName{}
+	}
+	for _, n := range names {
+		sum := s.names[n.prefix+"\x00"+n.name]
+		sum.Name.Name = strings.TrimSpace(n.prefix + " " + n.name)
+		if n.prefix != "" {
+			sum.Prefix, sum.Key = n.prefix, n.name
+		}
+		sum.Requests += n.requests
+		sum.Refused += n.refused
+		sum.Failed += n.failed
+		s.names[n.prefix+"\x00"+n.name] = sum
+	}
+}
+
+// most are the names with the most of something, without those that have nothing of it.
+func (s *topSums) most(amount func(topName) int64, most int) []topName {
+	all := []topName{}
+	for _, n := range s.names {
+		if amount(n) > 0 {
+			all = append(all, n)
+		}
+	}
+	sort.Slice(all, func(i, j int) bool {
+		if a, b := amount(all[i]), amount(all[j]); a != b {
+			return a > b
+		}
+		return all[i].Name.Name < all[j].Name.Name
+	})
+	return all[:min(len(all), most)]
+}
+
+type nearSection struct {
+	Looked   time.Time    `json:"looked"`
+	Remark   *string      `json:"note"`
+	Counters []shownUsage `json:"counters"`
+}
+
+// shownUsage is how much of a limit is used. Rule and Limit are nil for a limit of a configuration.
+type shownUsage struct {
+	Prefix    string     `json:"prefix"`
+	Rule      *string    `json:"rule"`
+	Limit     *string    `json:"limit"`
+	Key       string     `json:"key"`
+	Algorithm string     `json:"algorithm"`
+	Used      int64      `json:"used"`
+	Quota     *int64     `json:"quota"`
+	Percent   *float64   `json:"percent"`
+	Resets    *time.Time `json:"resets"`
+}
+
+func usageOf(u *admin.Usage, isRule bool) shownUsage {
+	shown := shownUsage{Prefix: u.Rule, Key: u.Key, Algorithm: u.Algorithm, Used: u.Used, Quota: u.Quota, Percent: u.Percent, Resets: u.Resets}
+	if isRule {
+		shown.Prefix, shown.Rule, shown.Limit = u.Prefix(), &u.Rule, &u.Limit
+	}
+	return shown
+}
+
+func (c *collector) nearNow() nearSection {
+	near := c.near
+	if near.Counters == nil {
+		near.Counters = []shownUsage{}
+	}
+	return near
+}
+
+func banList(bans []admin.Ban) map[string]any {
+	shown := bans[:min(len(bans), mostBans)]
+	if shown == nil {
+		shown = []admin.Ban{}
+	}
+	return map[string]any{"bans": shown, "total": len(bans)}
+}
+
+// shownChange is a change with what it did.
+type shownChange struct {
+	admin.Change
+	What []string `json:"what"`
+	Text string   `json:"text"`
+}
+
+func changeList(changes []admin.Change) []shownChange {
+	shown := []shownChange{}
+	for i := range changes {
+		c := changes[i]
+		if c.Before == nil {
+			c.Before = json.RawMessage("null")
+		}
+		if c.After == nil {
+			c.After = json.RawMessage("null")
+		}
+		shown = append(shown, shownChange{c, c.What, changeText(&changes[i])})
+	}
+	return shown
+}
+
+// changeText is a change in words.
+func changeText(c *admin.Change) string {
+	which := "all"
+	switch {
+	case c.KeyID != nil:
+		which = fmt.Sprintf("key %d", *c.KeyID)
+	case c.Ref != nil:
+		which = *c.Ref
+	}
+	if c.Kind != "key" || c.KeyID == nil {
+		which = c.Kind + " " + which
+	}
+	return which + ": " + strings.Join(c.What, ", ")
+}
+
+// number is a number for people.
+func number(n int64) string {
+	text := fmt.Sprint(n)
+	for at := len(text) - 3; at > 0 && text[at-1] != '-'; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}
+
+// span is a duration for people.
+func span(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour && d%(24*time.Hour) == 0:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	case d >= time.Minute:
+		d = d.Round(time.Second)
+	case d >= time.Second:
+		d = d.Round(100 * time.Millisecond)
+	}
+	text := d.String()
+	text = strings.TrimSuffix(text, "0s")
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	if text == "" || text[len(text)-1] >= '0' && text[len(text)-1] <= '9' || strings.HasSuffix(text, ".") {
+		return d.String()
+	}
+	return text
+}

@@ -1,0 +1,134 @@
+// The actions. Each is asked twice: the server says what it would do, and the reader confirms that.
+// What was done stays in a list, with its way back.
+
+import { el, byId, list, say, set, visible } from './dom.js';
+import { clock, count, until } from './text.js';
+import { get, now, post, session } from './server.js';
+
+// act asks, does, and lists what was done.
+export async function act(action, body, complain) {
+	const whole = session.who === null ? { ...body, by: byId('by').value.trim() } : body;
+	try {
+		const answer = await post('api/' + action, whole);
+		if (!(await confirmed(answer))) return false;
+		const result = await post('api/' + action, { ...whole, confirm: answer.confirm });
+		done(result);
+		return true;
+	} catch (failure) {
+		if (failure.field === 'by') byId('by').focus();
+		(complain ?? ((message) => confirmed({ question: message, effect: [] })))(failure.message);
+		return false;
+	}
+}
+
+// confirmed shows a question, or an error that has nothing to confirm.
+function confirmed(question) {
+	const dialog = byId('ask');
+	say(byId('ask-title'), visible(question.question));
+	byId('ask-effect').replaceChildren(...(question.effect ?? []).map((text) => el('li', {}, visible(text))));
+	byId('ask-yes').hidden = !question.confirm;
+	set(byId('ask-yes'), { class: question.danger ? 'strong danger' : 'strong' });
+	say(byId('ask-no'), question.confirm ? 'Cancel' : 'Close');
+	return new Promise((resolve) => {
+		dialog.returnValue = '';
+		dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true });
+		dialog.showModal();
+	});
+}
+
+function done(result) {
+	byId('done-none').hidden = true;
+	const item = el('li', {}, el('time', {}, clock(now(), now())), el('span', {}, visible(result.done)));
+	if (result.undo) {
+		const button = el('button', { type: 'button', class: 'small' }, visible(result.undo.label));
+		button.addEventListener('click', async () => {
+			if (await act(result.undo.action, result.undo.body)) button.remove();
+		});
+		item.append(button);
+	}
+	byId('done').prepend(item);
+	byId('done-title').scrollIntoView({ block: 'nearest' });
+}
+
+// offer fills the form of an action and takes the reader there.
+export function offer(action, who) {
+	const form = byId('form-' + action);
+	form.elements.who.value = who;
+	form.elements.who.dispatchEvent(new Event('change'));
+	form.scrollIntoView({ block: 'center' });
+	form.elements.who.focus({ preventScroll: true });
+}
+
+// whom reads who is meant: #7 is an API key, an address or a network is one, and all else a user.
+function whom(typed) {
+	const text = typed.trim();
+	const key = /^#\s*(\d+)$/.exec(text);
+	if (key) return { key_id: Number(key[1]) };
+	if (/^\d{1,3}(\.\d{1,3}){3}(\/\d{1,2})?$/.test(text) || /^[0-9a-f:.]*:[0-9a-f:.]*(\/\d{1,3})?$/i.test(text)) return { network: text };
+	return { user: text };
+}
+
+// on makes the submission of a form an action.
+function on(action, body) {
+	const form = byId('form-' + action), error = form.querySelector('.error');
+	form.addEventListener('submit', (event) => {
+		event.preventDefault();
+		say(error, '');
+		act(action, body(form.elements), (message) => say(error, visible(message)));
+	});
+}
+
+// limitsOf offers the limits of a user: first those of its next request and its counters, then all rules.
+async function limitsOf(who, select) {
+	const mine = (select.asked = (select.asked ?? 0) + 1);
+	const own = new Map(), others = new Map();
+	if (who.trim() !== '') {
+		try {
+			const answer = await post('api/why', { who, kind: whom(who).key_id ? 'key_id' : 'user' });
+			for (const l of answer.next?.explanation.limits ?? []) if (l.quota !== null) own.set(JSON.stringify([l.rule, l.limit]), `${l.rule}/${l.limit}: now ${count(l.quota)}`);
+			for (const c of answer.counters) if (c.rule && c.quota !== null && !own.has(JSON.stringify([c.rule, c.limit]))) own.set(JSON.stringify([c.rule, c.limit]), `${c.rule}/${c.limit}: now ${count(c.quota)}`);
+		} catch { /* the action itself says what is wrong */ }
+	}
+	try {
+		for (const name of (await get('api/names?kind=rule&begins=')).names) others.set(JSON.stringify([name, '']), `${name}: all limits`);
+	} catch { /* the same */ }
+	if (mine !== select.asked) return;
+	const options = (from) => [...from].map(([value, text]) => el('option', { value }, visible(text)));
+	select.replaceChildren(...(own.size > 0 ? [el('optgroup', { label: 'applies to ' + visible(who) }, options(own))] : []), el('optgroup', { label: 'all rules' }, options(others)));
+}
+
+export function showBans(bans) {
+	byId('bans-none').hidden = bans.bans.length > 0;
+	list(byId('bans'), bans.bans, (b) => b.kind + ' ' + b.banned, (b) => {
+		const target = { network: () => ({ network: b.banned }), user: () => ({ user: b.banned }), key: () => ({ key_id: Number(b.banned) }) }[b.kind];
+		return el('li', {}, el('span', {}), el('button', { type: 'button', class: 'small', onclick: () => act('unban', target()) }, 'Unban'));
+	}, (node, b) => {
+		say(node.firstElementChild, visible(`${b.kind} ${b.banned}, ${b.until === null ? 'for ever' : 'until ' + until(b.until, now())}, by ${b.banned_by}${b.reason ? ': ' + b.reason : ''}`));
+		set(node.lastElementChild, { 'aria-label': visible(`Unban ${b.kind} ${b.banned}`) });
+	});
+	say(byId('bans-more'), bans.total > bans.bans.length ? `… and ${count(bans.total - bans.bans.length)} more` : '');
+}
+
+export function showPause(pause) {
+	byId('resume').hidden = pause === null;
+}
+
+export function startAct() {
+	byId('act').hidden = byId('nav-act').hidden = !session.write;
+	if (!session.write) return;
+	byId('by-label').hidden = session.who !== null;
+	say(byId('act-who'), session.who === null ? '' : visible(`In the log of changes as ${session.who}.`));
+	on('pause', (f) => ({ for: f.for.value, reason: f.reason.value }));
+	on('ban', (f) => ({ ...whom(f.who.value), for: f.for.value, reason: f.reason.value }));
+	on('override', (f) => {
+		const [rule, limit] = JSON.parse(f.limit.value || '["",""]');
+		const { network, ...who } = whom(f.who.value);
+		return { ...(network ? { user: network } : who), rule, limit, percent: Number(f.percent.value), until: f.until.value, reason: f.reason.value };
+	});
+	const override = byId('form-override').elements;
+	override.who.addEventListener('change', () => limitsOf(override.who.value, override.limit));
+	limitsOf('', override.limit);
+	byId('resume').addEventListener('click', () => act('resume', {}));
+	byId('ask-yes').addEventListener('click', () => byId('ask').close('yes'));
+	byId('ask-no').addEventListener('click', () => byId('ask').close('no'));
+}

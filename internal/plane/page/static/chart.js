@@ -1,0 +1,146 @@
+// Draws what was allowed, refused and failed a second, each on a scale of its own: few refusals
+// stay visible beside many requests. Changes of the policy are marks over all of them.
+
+import { el, set, say, list, byId, visible } from './dom.js';
+import { rate, clock, count } from './text.js';
+import { now } from './server.js';
+
+const hour = 3600;
+const height = 56;
+const series = ['allowed', 'refused', 'failed'];
+
+let data = { points: [], marks: [], end: 0, sums: null }; // times are in seconds since 1970
+let chosen = null; // the time that the reader points to; null: now
+let panes, axis;
+
+const chart = byId('chart');
+
+// scale is the next larger of 1, 2, 5, 10, 20 …
+function scale(most) {
+	const power = 10 ** Math.floor(Math.log10(Math.max(most, 1)));
+	return [1, 2, 5, 10].find((step) => step * power >= most) * power;
+}
+
+function line(points, column, x, y) {
+	let path = '', open = false, from = 0, area = '';
+	const close = (last) => {
+		if (open) area += `L${x(last)} ${height}L${from} ${height}Z`;
+		open = false;
+	};
+	points.forEach((p, i) => {
+		const value = p[column];
+		if (value === null || value === undefined) return close(points[i - 1]?.[0] ?? p[0]);
+		const at = `${x(p[0])} ${y(value)}`;
+		if (!open) from = x(p[0]);
+		path += (open ? 'L' : 'M') + at;
+		area += (open ? 'L' : 'M') + at;
+		open = true;
+	});
+	if (points.length > 0) close(points[points.length - 1][0]);
+	return { path, area };
+}
+
+function nearest(time) {
+	let best = null;
+	for (const p of data.points) if (best === null || Math.abs(p[0] - time) < Math.abs(best[0] - time)) best = p;
+	return best;
+}
+
+// draw draws all of it anew: an hour has a few hundred points.
+function draw() {
+	const width = axis.clientWidth, from = data.end - hour;
+	if (width === 0) return;
+	const x = (time) => Math.round(((time - from) / hour) * width * 10) / 10;
+	const points = data.points.filter((p) => p[0] >= from);
+	const point = chosen === null ? points[points.length - 1] : nearest(chosen);
+	panes.forEach((pane, i) => {
+		const most = Math.max(0, ...points.map((p) => p[i + 1] ?? 0));
+		const top = scale(most);
+		const y = (value) => Math.round((height - 1 - (value / top) * (height - 4)) * 10) / 10;
+		const { path, area } = most > 0 ? line(points, i + 1, x, y) : { path: '', area: '' };
+		set(pane.svg, { viewBox: `0 0 ${width} ${height}` });
+		set(pane.area, { d: area });
+		set(pane.path, { d: path });
+		set(pane.base, { d: `M0 ${height - 0.5}H${width}` });
+		set(pane.marks, { d: data.marks.map((m) => `M${x(m.time)} 0V${height}`).join('') });
+		set(pane.cursor, { d: chosen !== null && point ? `M${x(point[0])} 0V${height}` : '' });
+		say(pane.value, rate(point?.[i + 1]) + '/s');
+		const sum = data.sums?.[series[i]];
+		say(pane.sum, sum > 0 ? `${count(sum)} in 1 h` : 'none in 1 h');
+		say(pane.most, sum > 0 ? `, at most ${rate(most)}/s` : '');
+	});
+	const ticks = [];
+	const step = width < 500 ? 900 : 600;
+	for (let t = Math.ceil(from / step) * step; t <= data.end; t += step) {
+		if (x(t) > 16 && x(t) < width - 16) ticks.push(el('svg:text', { x: x(t), y: 13, 'text-anchor': 'middle' }, clock(t * 1000, t * 1000, false)));
+	}
+	const marked = data.marks.length > 0;
+	axis.classList.toggle('marked', marked);
+	set(axis, { viewBox: `0 0 ${width} ${marked ? 34 : 18}` });
+	axis.replaceChildren(...ticks, ...data.marks.map((m) => el('svg:g', { class: 'flag', transform: `translate(${Math.min(Math.max(x(m.time), 9), width - 9)} 25)` },
+		el('svg:circle', { r: 8 }), el('svg:text', { y: 3.5, 'text-anchor': 'middle' }, m.number))));
+	say(byId('chart-time'), point ? (chosen === null ? 'this minute' : 'at ' + clock(point[0] * 1000, now(), false)) : 'nothing is recorded');
+	set(chart, { 'aria-valuemin': Math.round(from), 'aria-valuemax': Math.round(data.end), 'aria-valuenow': Math.round(point ? point[0] : data.end),
+		'aria-valuetext': point ? `${clock(point[0] * 1000, now(), false)}: ${rate(point[1])} allowed, ${rate(point[2])} refused, ${rate(point[3])} failed a second` : 'nothing is recorded' });
+}
+
+function point(event) {
+	const box = axis.getBoundingClientRect();
+	chosen = data.end - hour + ((event.clientX - box.left) / box.width) * hour;
+	draw();
+}
+
+function key(event) {
+	const times = data.points.map((p) => p[0]);
+	if (times.length === 0) return;
+	const at = chosen === null ? times.length - 1 : times.indexOf(nearest(chosen)[0]);
+	const to = { ArrowLeft: at - 1, ArrowDown: at - 1, ArrowRight: at + 1, ArrowUp: at + 1, PageDown: at - 10, PageUp: at + 10, Home: 0, End: times.length, Escape: times.length }[event.key];
+	if (to === undefined) return;
+	event.preventDefault();
+	chosen = to >= times.length ? null : times[Math.max(0, to)];
+	draw();
+}
+
+export function startChart() {
+	panes = series.map((name) => {
+		const box = chart.querySelector('.' + name);
+		const made = { value: box.querySelector('.value'), sum: box.querySelector('.sum'), most: box.querySelector('.most'), svg: box.querySelector('svg') };
+		for (const part of ['area', 'marks', 'base', 'path', 'cursor']) made.svg.append(made[part] = el('svg:path', { class: part }));
+		return made;
+	});
+	axis = chart.querySelector('.axis');
+	new ResizeObserver(draw).observe(axis);
+	chart.addEventListener('pointermove', point);
+	chart.addEventListener('pointerdown', point);
+	chart.addEventListener('pointerleave', () => { chosen = null; draw(); });
+	chart.addEventListener('blur', () => { chosen = null; draw(); });
+	chart.addEventListener('keydown', key);
+}
+
+// marksOf joins the changes that one role made within some seconds: a file with a policy makes many.
+function marksOf(changes, from) {
+	const marks = [];
+	for (const c of changes) {
+		const time = Date.parse(c.at) / 1000, last = marks[marks.length - 1];
+		if (time < from) continue;
+		if (last && last.by === c.by && time - last.until < 5) {
+			last.more++;
+			last.until = time;
+		} else marks.push({ ...c, time, until: time, more: 0, number: marks.length + 1 });
+	}
+	return marks;
+}
+
+// showTraffic shows the section traffic of the server.
+export function showTraffic(t) {
+	const from = Date.parse(t.from) / 1000;
+	const points = t.allowed.map((allowed, i) => [from + i * t.step_seconds, allowed, t.refused[i], t.failed[i]]);
+	const end = points.length > 0 ? points[points.length - 1][0] + t.step_seconds : now() / 1000;
+	const marks = marksOf(t.marks, end - hour);
+	data = { points, marks, end, sums: t.sums };
+	draw();
+	byId('changes-none').hidden = marks.length > 0;
+	list(byId('changes'), [...marks].reverse(), (m) => String(m.seq), () => el('li', {}, el('span', { class: 'flag' }), el('time', {}), el('span', { class: 'what' }), el('span', { class: 'by' })), (node, m) => {
+		[m.number, clock(m.at, now()), visible(m.text) + (m.more > 0 ? `, and ${count(m.more)} more` : ''), 'by ' + visible(m.by)].forEach((text, i) => say(node.children[i], String(text)));
+	});
+}

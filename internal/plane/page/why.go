@@ -1,0 +1,390 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// explainBody is a request to explain.
+type explainBody struct {
+	User    string            `json:"user"`
+	Key     string            `json:"key"`
+	KeyID   int64             `json:"key_id"`
+	Tier    string            `json:"tier"`
+	Method  string            `json:"method"`
+	Host    string            `json:"host"`
+	Path    string            `json:"path"`
+	Address string            `json:"address"`
+	Route   string            `json:"route"`
+	Headers map[string]string `json:"headers"`
+	At      string            `json:"at"`
+}
+
+func (b *explainBody) request() (*admin.Request, error) {
+	path, _, _ := strings.Cut(cmp.Or(b.Path, "/"), "?")
+	if !strings.HasPrefix(path, "/") {
+		return nil, &ratelimit.FieldError{Field: "path", Value: path, Want: "a path that begins with a slash"}
+	}
+	r := &admin.Request{
+		Key: b.Key, KeyID: b.KeyID, User: b.User, Tier: cmp.Or(b.Tier, "anonymous"), Method: strings.ToUpper(cmp.Or(b.Method, "GET")), Host: b.Host, Path: path,
+		Route: b.Route, Header: http.Header{},
+	}
+	var err error
+	if b.Address != "" {
+		if r.Address, err = admin.ParseAddress("address", b.Address); err != nil {
+			return nil, err
+		}
+	}
+	for name, value := range b.Headers {
+		r.Header.Set(name, value)
+	}
+	if b.At != "" {
+		r.At, err = admin.ParseTime("at", b.At)
+	}
+	return r, err
+}
+
+func explain(ctx context.Context, db *admin.Database, r *http.Request) (any, error) {
+	var body explainBody
+	if err := readBody(r, &body); err != nil {
+		return nil, err
+	}
+	request, err := body.request()
+	if err != nil {
+		return nil, err
+	}
+	return db.Explain(ctx, request)
+}
+
+// whyBody is a question why a sender was refused.
+type whyBody struct {
+	Who     string `json:"who"`
+	Kind    string `json:"kind"`
+	At      string `json:"at"`
+	Method  string `json:"method"`
+	Host    string `json:"host"`
+	Path    string `json:"path"`
+	Address string `json:"address"`
+}
+
+// reasons is the answer.
+type reasons struct {
+	Kind            string          `json:"kind"`
+	Who             string          `json:"who"`
+	Found           bool            `json:"found"`
+	At              time.Time       `json:"at"`
+	Summary         string          `json:"summary"`
+	Plan            *string         `json:"plan"`
+	PlanUntil       *time.Time      `json:"plan_until"`
+	User            *admin.User     `json:"user"`
+	Bans            []admin.Ban     `json:"bans"`
+	Counters        []shownUsage    `json:"counters"`
+	Decisions       []shownDecision `json:"decisions"`
+	DecisionsRemark *string         `json:"decisions_note"`
+	Next            *nextRequest    `json:"next"`
+}
+
+// shownDecision is a row of the audit log, in words.
+type shownDecision struct {
+	admin.Audited
+	Text string `json:"text"`
+}
+
+// nextRequest is what the policy would do with the next request.
+type nextRequest struct {
+	Text        string             `json:"text"`
+	Passes      bool               `json:"passes"`
+	Explanation *admin.Explanation `json:"explanation"`
+}
+
+const (
+	// mostDecisions is how many decisions an answer has.
+	mostDecisions = 20
+	// decisionsTime is how far back they go.
+	decisionsTime = 30 * 24 * time.Hour
+	// afterTime is how long after a given time they end: people give minutes.
+	afterTime = time.Minute
+)
+
+// The kinds of senders.
+const (
+	kindUser, kindKey, kindKeyID, kindAddress, kindCounter = "user", "key", "key_id", "address", "counter"
+)
+
+// why says why a sender was refused.
+func (s *Server) why(r *http.Request) (any, error) {
+	var body whyBody
+	if err := readBody(r, &body); err != nil {
+		return nil, err
+	}
+	who := strings.TrimSpace(body.Who)
+	if who == "" {
+		return nil, &ratelimit.FieldError{Field: "who", Want: "a user, an address, an API key, # and the number of an API key, or the key of a counter"}
+	}
+	defer s.collector.use()() // for the limits of configurations
+	if _, err := s.state(r, "limits"); err != nil {
+		return nil, err
+	}
+	var answer *reasons
+	err := s.databases.ask(r.Context(), func(ctx context.Context, c *connections) error {
+		db, err := c.at(ctx, ofPolicy)
+		if err != nil {
+			return err
+		}
+		now, err := db.Now(ctx)
+		if err != nil {
+			return err
+		}
+		w := &whyAsked{server: s, ctx: ctx, at: c, db: db, body: &body, answer: &reasons{Who: who, Bans: []admin.Ban{}, Counters: []shownUsage{}, Decisions: []shownDecision{}}, now: now}
+		answer = w.answer
+		return w.run(who)
+	})
+	return answer, err
+}
+
+// whyAsked is a question that is being answered.
+type whyAsked struct {
+	server  *Server
+	ctx     context.Context
+	at      *connections
+	db      *admin.Database // of the policy
+	body    *whyBody
+	answer  *reasons
+	now     time.Time
+	request admin.Request // the next one
+	query   admin.AuditQuery
+	counter string // the key of the counters in configurations; "" is none
+}
+
+func (w *whyAsked) run(who string) error {
+	a := w.answer
+	until, err := whenAsked(w.body.At, w.now)
+	if err != nil {
+		return err
+	}
+	a.At = until.UTC()
+	w.query = admin.AuditQuery{Period: admin.Period{From: until.Add(-decisionsTime), Until: until}, Most: mostDecisions}
+	w.request = admin.Request{Tier: "anonymous", Method: strings.ToUpper(cmp.Or(w.body.Method, "GET")), Host: w.body.Host, Path: cmp.Or(w.body.Path, "/"), Header: http.Header{}}
+	if w.body.Address != "" {
+		if w.request.Address, err = admin.ParseAddress("address", w.body.Address); err != nil {
+			return err
+		}
+	}
+	if a.Kind, err = kindOf(w.body.Kind, who); err != nil {
+		return err
+	}
+	switch a.Kind {
+	case kindUser:
+		err = w.aboutUser(who)
+	case kindAddress:
+		err = w.aboutAddress(who)
+	case kindKey:
+		err = w.aboutKey(who)
+	case kindKeyID:
+		id, failed := strconv.ParseInt(strings.TrimPrefix(who, "#"), 10, 64)
+		if failed != nil || id < 1 {
+			return &ratelimit.FieldError{Field: "who", Value: who, Want: "# and the number of an API key, as in #7"}
+		}
+		err = w.aboutKeyID(id)
+	default:
+		w.counter = who
+	}
+	if err != nil {
+		return err
+	}
+	if err := w.addCounters(); err != nil {
+		return err
+	}
+	w.addDecisions()
+	w.addNext()
+	a.Found = a.User != nil || len(a.Bans) > 0 || len(a.Counters) > 0 || len(a.Decisions) > 0
+	a.Summary = summary(a, w.now)
+	return nil
+}
+
+// kindOf guesses what a text names, unless it is said.
+func kindOf(said, who string) (string, error) {
+	switch said {
+	case kindUser, kindKey, kindKeyID, kindAddress, kindCounter:
+		return said, nil
+	case "":
+	default:
+		return "", &ratelimit.FieldError{Field: "kind", Value: said, Want: "user, key, key_id, address or counter"}
+	}
+	if _, err := netip.ParseAddr(who); err == nil {
+		return kindAddress, nil
+	}
+	if strings.HasPrefix(who, policy.KeyPrefix) {
+		return kindKey, nil
+	}
+	if id, isNumber := strings.CutPrefix(who, "#"); isNumber && strings.Trim(id, "0123456789") == "" && id != "" {
+		return kindKeyID, nil
+	}
+	return kindUser, nil
+}
+
+// whenAsked is the end of the time that is asked about. 14:05 is today, or yesterday if it is to come.
+func whenAsked(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return now.Add(time.Second), nil
+	}
+	at, err := time.Parse("15:04", text)
+	if err != nil {
+		at, err = time.Parse("15:04:05", text)
+	}
+	if err == nil {
+		day := now.UTC().Truncate(24 * time.Hour)
+		at = day.Add(time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute + time.Duration(at.Second())*time.Second)
+		if at.After(now) {
+			at = at.Add(-24 * time.Hour)
+		}
+	} else if at, err = admin.ParseTime("at", text); err != nil {
+		return at, &ratelimit.FieldError{Field: "at", Value: text, Want: "a time such as 14:05 or 2026-11-21T14:05:00Z"}
+	}
+	return at.Add(afterTime), nil
+}
+
+// aboutUser reads what the policy knows of a user, or of what may be the key of a counter.
+func (w *whyAsked) aboutUser(name string) error {
+	u, err := w.db.User(w.ctx, name)
+	switch {
+	case err == nil:
+		w.addUser(&u)
+	case w.db.HasPolicy(w.ctx) && !errors.Is(err, admin.ErrNotFound):
+		return err
+	}
+	w.counter = name
+	w.query.User, w.request.User = name, name
+	return nil
+}
+
+func (w *whyAsked) addUser(u *admin.User) {
+	a := w.answer
+	a.User, a.Plan, a.PlanUntil = u, u.Tier, u.TierUntil
+	a.Bans = append(a.Bans, u.Bans...)
+	for i := range u.Usage {
+		a.Counters = append(a.Counters, usageOf(&u.Usage[i], true))
+	}
+}
+
+func (w *whyAsked) aboutAddress(text string) error {
+	address, err := admin.ParseAddress("who", text)
+	if err != nil {
+		return err
+	}
+	address = address.Unmap().WithZone("")
+	network := policy.NetworkOf(address)
+	w.request.Address = address
+	w.query.Address = network
+	w.counter = strings.TrimSuffix(network.String(), "/32") // as counters have it
+	return nil
+}
+
+// aboutKey does not keep the key.
+func (w *whyAsked) aboutKey(key string) error {
+	w.answer.Who = cmp.Or(policy.Hint(key), "an API key")
+	w.counter = ratelimit.DigestKey(key)
+	id, err := w.db.KeyID(w.ctx, key)
+	if err != nil {
+		return err
+	}
+	if id == 0 {
+		w.request.Key = key
+		w.query.Most = 0 // no decision names it
+		return nil
+	}
+	return w.aboutKeyID(id)
+}
+
+func (w *whyAsked) aboutKeyID(id int64) error {
+	w.request.KeyID, w.query.KeyID = id, id
+	user, err := w.db.UserOfKey(w.ctx, id)
+	if err != nil {
+		return err
+	}
+	u, err := w.db.User(w.ctx, user)
+	if err == nil {
+		w.addUser(&u)
+	}
+	return err
+}
+
+// addCounters adds the counters of limits of configurations.
+func (w *whyAsked) addCounters() error {
+	if w.counter == "" {
+		return nil
+	}
+	db, err := w.at.at(w.ctx, ofCounters)
+	if err != nil {
+		return err
+	}
+	used, err := db.UsedOf(w.ctx, w.server.collector.limits(), w.counter)
+	for i := range used {
+		w.answer.Counters = append(w.answer.Counters, usageOf(&used[i], false))
+	}
+	return err
+}
+
+// addDecisions adds what the audit log has. Without a history there is none.
+func (w *whyAsked) addDecisions() {
+	a := w.answer
+	if w.query.Most == 0 {
+		return
+	}
+	var found []admin.Audited
+	if a.User == nil && (a.Kind == kindUser || a.Kind == kindCounter) {
+		w.query.Key = w.counter // a user whom only the proxies know may be one
+	}
+	db, err := w.at.at(w.ctx, ofHistory)
+	if err == nil {
+		found, err = db.Audit(w.ctx, &w.query)
+	}
+	if err != nil {
+		text := "The history cannot be read: " + err.Error()
+		a.DecisionsRemark = &text
+		return
+	}
+	refusals := true
+	for i := range found {
+		refusals = refusals && found[i].Decision != "allowed"
+		a.Decisions = append(a.Decisions, shownDecision{found[i], decisionText(&found[i])})
+	}
+	if refusals {
+		text := "The audit log has no request that passed. With `audit denied`, the default, it has refusals only."
+		if len(found) == 0 {
+			text = "The audit log has no decision of the last 30 days. It has refusals only with `audit denied`, the default, and nothing without `history`."
+		}
+		a.DecisionsRemark = &text
+	}
+}
+
+// addNext adds what the policy would do with the next request.
+func (w *whyAsked) addNext() {
+	if w.answer.Kind == kindCounter {
+		return
+	}
+	e, err := w.db.Explain(w.ctx, &w.request)
+	if err != nil {
+		return // there is no policy
+	}
+	w.answer.Next = &nextRequest{Text: nextText(e, w.now), Passes: e.Result != "refused", Explanation: e}
+	known := map[string]bool{}
+	for _, b := range w.answer.Bans {
+		known[b.Kind+" "+b.Banned] = true
+	}
+	for _, b := range e.Bans {
+		if !known[b.Kind+" "+b.Banned] {
+			w.answer.Bans = append(w.answer.Bans, b)
+		}
+	}
+}

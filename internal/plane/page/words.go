@@ -1,0 +1,164 @@
+package page
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+)
+
+// limitName is the limit of a row of the audit log, for people.
+func limitName(prefix string, limit *string) string {
+	if name, isRule := strings.CutPrefix(prefix, "rule/"); isRule {
+		if limit != nil && *limit != "" {
+			return "the limit " + name + "/" + *limit
+		}
+		return "the rule " + name
+	}
+	if prefix == "" {
+		return "no limit"
+	}
+	return "the limit " + prefix
+}
+
+// refusalReasons are the reasons of the audit log in words.
+var refusalReasons = map[string]string{
+	"unknown_key": "Refused: the API key is not known.", "key_expired": "Refused: the API key has expired.", "key_revoked": "Refused: the API key was revoked.",
+	"ambiguous_path": "Refused: the path has two meanings.", "banned": "Refused: the sender is banned.",
+}
+
+// decisionText is a row of the audit log in words.
+func decisionText(d *admin.Audited) string {
+	reason := ""
+	if d.Reason != nil {
+		reason = *d.Reason
+	}
+	limit := limitName(d.Prefix, d.Limit)
+	switch d.Decision {
+	case "allowed":
+		if reason == "paused" {
+			return "Passed: all limits were paused."
+		}
+		if d.Quota == nil {
+			return "Passed: no limit applied."
+		}
+		left := ""
+		if d.Remaining != nil {
+			left = fmt.Sprintf(", %s of %s left", number(*d.Remaining), number(*d.Quota))
+		}
+		return "Passed " + limit + left + "."
+	case "limited":
+		if reason == "no_quota" {
+			return "Refused by " + limit + ": its quota is 0."
+		}
+		text := "Refused by " + limit
+		if d.Quota != nil {
+			used := *d.Quota
+			if d.Remaining != nil {
+				used -= *d.Remaining
+			}
+			text += fmt.Sprintf(": %s of %s were used", number(used), number(*d.Quota))
+		}
+		text += "."
+		if d.RetryAfter != nil && *d.RetryAfter > 0 {
+			text += " It would have passed " + span(time.Duration(*d.RetryAfter*float64(time.Second))) + " later."
+		}
+		return text
+	case "shadow":
+		return "Would have been refused by " + limit + ", which is on trial."
+	case "error":
+		passed := "it passed"
+		if d.Status != nil {
+			passed = fmt.Sprintf("it got status %d", *d.Status)
+		}
+		return "No decision (" + reason + "): " + passed + "."
+	}
+	if text := refusalReasons[reason]; text != "" {
+		return text
+	}
+	if d.Decision == "blocked" {
+		return "Refused by " + limit + ", which blocks."
+	}
+	return "Refused: " + reason + "."
+}
+
+// summary is the answer in a sentence or two.
+func summary(a *reasons, now time.Time) string {
+	var text []string
+	who := a.Who
+	for _, b := range a.Bans {
+		until := "for ever"
+		if b.Until != nil {
+			until = "until " + clock(*b.Until, now)
+		}
+		line := fmt.Sprintf("The %s %s is banned %s by %s", b.Kind, b.Banned, until, b.BannedBy)
+		if b.Reason != nil {
+			line += ": " + *b.Reason
+		}
+		text = append(text, line+".")
+	}
+	refused, first := int64(0), (*shownDecision)(nil)
+	for i := range a.Decisions {
+		switch d := &a.Decisions[i]; d.Decision {
+		case "limited", "blocked", "rejected":
+			refused += d.Count
+			if first == nil {
+				first = d
+			}
+		}
+	}
+	switch {
+	case first != nil:
+		line := fmt.Sprintf("%s was refused at %s", who, clock(first.Time, now))
+		if refused > 1 {
+			line += ", and " + number(refused) + " times in the decisions below"
+		}
+		return strings.Join(append(text, line+". "+first.Text), " ")
+	case len(a.Decisions) > 0:
+		text = append(text, fmt.Sprintf("%s was not refused in the last %d decisions.", who, len(a.Decisions)))
+	case !a.Found && len(text) == 0:
+		return fmt.Sprintf("Nothing is known of %s: no user, no ban, no counter and no recorded decision.", who)
+	default:
+		text = append(text, "No refusal of "+who+" is recorded.")
+	}
+	for _, c := range a.Counters {
+		if c.Quota != nil && c.Used >= *c.Quota {
+			line := fmt.Sprintf("%s: %s of %s are used", c.Prefix, number(c.Used), number(*c.Quota))
+			if c.Resets != nil {
+				line += ", and all is back by " + clock(*c.Resets, now)
+			}
+			text = append(text, line+".")
+		}
+	}
+	return strings.Join(text, " ")
+}
+
+// nextText is what the policy does with the next request, in words.
+func nextText(e *admin.Explanation, now time.Time) string {
+	switch e.Result {
+	case "refused":
+		reason := e.Reason
+		if !strings.HasPrefix(reason, "limit ") {
+			reason = strings.ReplaceAll(reason, "_", " ")
+		}
+		text := fmt.Sprintf("The next request would be refused with status %d: %s.", e.Status, reason)
+		for _, l := range e.Limits {
+			if !l.Passes && !l.Shadow && !l.Overage && l.RetryAfter != nil {
+				return text + " It would pass at " + clock(now.Add(time.Duration(*l.RetryAfter*float64(time.Second))), now) + "."
+			}
+		}
+		return text
+	case "exempt":
+		return "The next request would pass: the rule " + e.Rule + " exempts it from all limits."
+	case "limited":
+		text := "The next request would pass the policy"
+		for _, l := range e.Limits {
+			if l.Left != nil && l.Quota != nil && !l.Shadow {
+				return text + fmt.Sprintf(", and leave %s of %s of %s/%s.", number(max(*l.Left-l.Cost, 0)), number(*l.Quota), l.Rule, l.Limit)
+			}
+		}
+		return text + "."
+	}
+	return "The next request would pass the policy: no rule limits it."
+}

@@ -1,0 +1,236 @@
+package edge
+
+import (
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// Shown is what a page shows of a handler.
+type Shown struct {
+	OnError OnError
+	Timeout time.Duration
+	Policy  bool            // it has one
+	History *history.Writer // nil without
+	Limits  []ShownLimit
+}
+
+// ShownLimit is a limit of a configuration, and what it counts by.
+type ShownLimit struct {
+	Limit *ratelimit.Limit
+	Key   string
+	Mode  policy.Mode
+	// Settle says what a request really costs; nil is what it was charged. Wait is for requests that wait
+	// for their turn; nil without.
+	Settle *policy.Settle
+	Wait   *Wait
+	// Varies says that some requests have another limit under the same prefix.
+	Varies bool
+}
+
+// liveRow is the row of this process in the registry of a database, and all that it shows.
+type liveRow struct {
+	kind  string
+	users int // how many stores have the row
+
+	mu       sync.Mutex // guards all that follows
+	stores   []*postgres.Store
+	handlers map[int]*Shown // by the order in which they came
+	next     int
+}
+
+// nodeRows are the rows of this process by name and DSN. A row stays until its last store is closed.
+var nodeRows = struct {
+	mu   sync.Mutex // guards rows, and the users of each
+	rows map[string]*liveRow
+}{rows: map[string]*liveRow{}}
+
+// leave takes a store off the row.
+func (row *liveRow) leave(store *postgres.Store) {
+	row.mu.Lock()
+	defer row.mu.Unlock()
+	for i := range row.stores {
+		if row.stores[i] == store {
+			row.stores = append(row.stores[:i:i], row.stores[i+1:]...)
+			return
+		}
+	}
+}
+
+// rowOf is the row of a store; nil for a store without one.
+func rowOf(store ratelimit.Store) *liveRow {
+	s, ok := store.(*postgres.Store)
+	if !ok {
+		return nil
+	}
+	nodeRows.mu.Lock()
+	defer nodeRows.mu.Unlock()
+	for _, row := range nodeRows.rows {
+		row.mu.Lock()
+		for _, other := range row.stores {
+			if other == s {
+				row.mu.Unlock()
+				return row
+			}
+		}
+		row.mu.Unlock()
+	}
+	return nil
+}
+
+// Show has pages show a handler on a store, until forget is called.
+func Show(store ratelimit.Store, h *Shown) (forget func()) {
+	row := rowOf(store)
+	if row == nil {
+		return func() {}
+	}
+	row.mu.Lock()
+	defer row.mu.Unlock()
+	number := row.next
+	row.next++
+	row.handlers[number] = h
+	return func() {
+		row.mu.Lock()
+		delete(row.handlers, number)
+		row.mu.Unlock()
+	}
+}
+
+// live is what the process does now, as JSON. While no page is open it stops what is counted for pages.
+func (row *liveRow) live(watched bool) string {
+	row.mu.Lock()
+	defer row.mu.Unlock()
+	watching := map[*history.Writer]bool{}
+	seen := []history.Watched{}
+	for _, h := range row.handlers {
+		if h.History != nil && !watching[h.History] {
+			watching[h.History] = true
+			seen = append(seen, history.Watch(h.History, watched))
+		}
+	}
+	if !watched {
+		return ""
+	}
+	text, err := json.Marshal(map[string]any{
+		"kind": row.kind, "started": started, "at": time.Now().UnixMilli(), "history": len(seen) > 0,
+		"handlers": row.shownHandlers(), "stores": row.shownStores(), "counts": shownCounts(seen), "top": shownTop(seen),
+	})
+	if err != nil {
+		return "{}" // all values are numbers and texts
+	}
+	return string(text)
+}
+
+// shownHandlers are the different handlers.
+func (row *liveRow) shownHandlers() []any {
+	all := []any{}
+	seen := map[string]bool{}
+	for _, h := range row.handlers {
+		limits := []any{}
+		for i := range h.Limits {
+			s := &h.Limits[i]
+			l := s.Limit
+			settle := ""
+			if s.Settle != nil {
+				settle = s.Settle.Text
+			}
+			wait := int64(0)
+			if s.Wait != nil {
+				wait = int64(s.Wait.UpTo / time.Millisecond)
+			}
+			limits = append(limits, map[string]any{
+				"prefix": l.Prefix, "key": s.Key, "algorithm": l.Algorithm.String(), "events": l.Events, "window_us": int64(l.Window / time.Microsecond),
+				"burst": l.Burst, "calendar": int(l.Calendar), "time_zone": l.Zone, "anchor": l.Anchor, "durable": l.Durable, "lease": l.Lease,
+				"mode": s.Mode.String(), "varies": s.Varies, "settle": settle, "wait_ms": wait,
+			})
+		}
+		one := map[string]any{"on_error": string(h.OnError), "timeout_ms": int64(h.Timeout / time.Millisecond), "policy": h.Policy, "limits": limits}
+		text, err := json.Marshal(one)
+		if err == nil && !seen[string(text)] {
+			seen[string(text)] = true
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// shownStores are all stores.
+func (row *liveRow) shownStores() []any {
+	all := []any{}
+	for i := range row.stores {
+		all = append(all, shownStore(row.stores[i]))
+	}
+	return all
+}
+
+// shownStore is what a store has counted since it was opened.
+func shownStore(store *postgres.Store) map[string]any {
+	s := store.Stats()
+	var opened ratelimit.Store = store
+	b := hooks.BatchesOf(opened)
+	local := int64(0)
+	if since := hooks.LocalSince(opened); !since.IsZero() {
+		local = since.UnixMilli()
+	}
+	return map[string]any{
+		"requests": s.Requests, "batches": s.Batches, "statements": s.Statements, "rolled_back": s.RolledBack, "failures": s.Failures,
+		"blocked": s.Blocked, "blocked_keys": s.BlockedKeys, "leased": s.Leased, "leased_units": s.LeasedUnits, "leases": b.Leases, "waiting": b.Waiting,
+		"in_flight": b.InFlight, "local_since": local,
+		"errors": s.Errors, "sizes": histogramOf(b.Sizes), "waits_us": histogramOf(b.Waits), "times_us": histogramOf(b.Times),
+	}
+}
+
+func histogramOf(h hooks.Histogram) map[string]any {
+	return map[string]any{"counts": h.Counts, "sum": h.Sum}
+}
+
+// shownCounts are the requests of all histories by prefix, and of each by history.OutcomeKind.
+func shownCounts(seen []history.Watched) map[string][]int64 {
+	sums := map[string][]int64{}
+	for i := range seen {
+		for prefix, counts := range seen[i].ByPrefix {
+			if sums[prefix] == nil {
+				sums[prefix] = make([]int64, len(counts))
+			}
+			for j, n := range counts {
+				sums[prefix][j] += n
+			}
+		}
+	}
+	return sums
+}
+
+// shownTop are the senders of all histories. A page adds up those of the same name.
+func shownTop(seen []history.Watched) map[string]any {
+	since := time.Now().Unix()
+	exact := true
+	keys, users, addresses, rules, all := [][]any{}, [][]any{}, [][]any{}, [][]any{}, [][]any{}
+	for i := range seen {
+		w := &seen[i]
+		if w.Since < since {
+			since = w.Since
+		}
+		exact = exact && w.Exact
+		keys = addShown(keys, w.Top.Keys)
+		users = addShown(users, w.Top.Users)
+		addresses = addShown(addresses, w.Top.Addresses)
+		rules = addShown(rules, w.Top.Rules)
+		all = addShown(all, []history.Counted{w.Top.All})
+	}
+	return map[string]any{"since": since, "exact": exact, "keys": keys, "users": users, "addresses": addresses, "rules": rules, "all": all}
+}
+
+// addShown adds senders. Yaegi takes a []any that is appended to a []any for its elements.
+func addShown(to [][]any, top []history.Counted) [][]any {
+	for i := range top {
+		c := &top[i]
+		to = append(to, []any{c.Prefix, c.Name, c.Requests, c.Refused, c.Failed})
+	}
+	return to
+}
