@@ -359,5 +359,3 @@ func (f *flight) send() {
 		sleep(f.server.closing, wait)
 	}
 }
-
-}
