@@ -47,7 +47,7 @@ func (e *events) emit(f *facts) {
 	e.app.Emit(e.ctx, refusedEvent, map[string]any{"prefix": f.prefix, "key": f.key, "wait": f.wait, "status": f.status, "reason": f.reason, "skipped": skipped})
 }
 
-// facts are what others are told of a decision.
+// facts are what events, logs and traces say of a decision.
 type facts struct {
 	prefix, key      string // of the limit that refused, or has the least left; the key as it is stored
 	limit, remaining int64  // -1 without a decision

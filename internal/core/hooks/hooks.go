@@ -46,7 +46,7 @@ type Settlement struct {
 // Settle changes a counter of a Postgres store soon, and does not wait for that.
 var Settle func(store ratelimit.Store, s *Settlement)
 
-// SettleInMemory changes a counter of a store in memory, whose package sets it.
+// SettleInMemory changes a counter of a store in memory. Package memory sets it.
 var SettleInMemory func(store ratelimit.Store, s *Settlement)
 
 // SettledOf returns how many settlements a store has made since it was made itself, and of how many it is not known

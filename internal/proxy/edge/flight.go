@@ -15,7 +15,7 @@ type Flight struct {
 
 	cancel context.CancelFunc
 	slots  []*ratelimit.Slot
-	waits  []*Wait  // of limits whose slots others wait for
+	waits  []*Wait  // of the limits for which requests may wait
 	keys   []string // of these
 }
 

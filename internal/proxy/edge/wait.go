@@ -155,7 +155,7 @@ func (d *Decider) askAgain(hits []ratelimit.Hit, decisions []ratelimit.Decision,
 	return outcome
 }
 
-// unasked is the outcome of a request whose wait has ended: its last one, or if the store was never asked, a refusal by the
+// unasked is the outcome of a request after its wait: its last one, or if the store was never asked, a refusal by the
 // hit for which it has waited.
 func unasked(last *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, at int) Outcome {
 	if last.Status != 0 {
