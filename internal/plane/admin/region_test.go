@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
@@ -101,10 +102,12 @@ const contentsSQL = `SELECT coalesce(md5(string_agg(r, E'\n' ORDER BY r)), '') F
 	UNION ALL SELECT x::text FROM rate_limit_api_keys x UNION ALL SELECT x::text FROM rate_limit_rules x UNION ALL SELECT x::text FROM rate_limit_rule_limits x
 	UNION ALL SELECT x::text FROM rate_limit_overrides x UNION ALL SELECT x::text FROM rate_limit_bans x WHERE id > 0) AS all_rows(r)`
 
-// agree waits until the region has what the publisher has.
+// agree waits until the region has what the publisher has, and no table is being copied: until then, a proxy that starts has no policy.
 func agree(t *testing.T, home, eu *admin.Database, within time.Duration) {
 	t.Helper()
-	await.Within(t, within, "both sides agree", func() bool { return one[string](t, home, contentsSQL) == one[string](t, eu, contentsSQL) })
+	await.Within(t, within, "both sides agree", func() bool {
+		return one[bool](t, eu, "SELECT "+schema.PolicyCopied) && one[string](t, home, contentsSQL) == one[string](t, eu, contentsSQL)
+	})
 }
 
 func TestARegionHasThePolicyOfItsPublisher(t *testing.T) {
