@@ -185,6 +185,13 @@ func (r *registration) beat(now time.Time) {
 		return // requests notice that the database does not answer
 	}
 	if len(statements) > len(writes) {
+		if statements[0].Err != nil && !r.watching.old { // the registry is of an older version, or may not be read
+			r.watching.old = true
+			statements[0] = r.watching.look()
+			if server.db.Run(ctx, statements[:1]) != nil {
+				return
+			}
+		}
 		r.readPause(statements[0], now)
 		if r.timeline.read(statements[1]) {
 			r.store.forgetLost()
