@@ -10,25 +10,38 @@ import (
 )
 
 func migrateCommand(t *tool) *cobra.Command {
-	printOnly := false
+	printOnly, citus, parts := false, false, 0
 	cmd := &cobra.Command{
-		Use:   "migrate [--print]",
+		Use:   "migrate [--print | --citus --parts N]",
 		Short: "Creates the tables, or upgrades them in place",
 		Long: `Creates the tables of the counters, of the history and of the policy, or upgrades them in
 place and keeps their rows. The command may run any number of times, also while proxies use the
-tables. The role must be able to create tables. --print only prints the SQL, for psql.`,
+tables. The role must be able to create tables. --print only prints the SQL, for psql.
+
+On the coordinator of Citus, --citus spreads the counters over the servers, in so many parts. The
+number cannot change later. Proxies find the parts when they start.`,
 		Example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
-  caddy pg-ratelimit migrate --print > schema.sql`,
+  caddy pg-ratelimit migrate --print > schema.sql
+  caddy pg-ratelimit migrate --citus --parts 16 --dsn postgres://admin@coordinator/limits`,
 	}
 	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL and change nothing")
+	cmd.Flags().BoolVar(&citus, "citus", false, "spread the counters over the servers of Citus")
+	cmd.Flags().IntVar(&parts, "parts", 0, "how many parts the counters have with --citus; two to four times as many as there will ever be servers")
+	cmd.MarkFlagsRequiredTogether("citus", "parts")
 	run := t.on(func(c *call) error {
-		m, err := c.db.Migrate(c.ctx)
+		if citus && parts == 0 {
+			return errors.New("--parts: 0: must be 1 or more")
+		}
+		m, err := c.db.MigrateParts(c.ctx, parts)
 		if m == (admin.Migration{}) {
 			return err
 		}
 		// On a server that is too old, the policy is an error, and the others are made.
 		return errors.Join(err, show(c, m, nil, func(p *page, m admin.Migration) {
 			p.print("tables of the counters: %s\ntables of the history: %s\ntables of the policy: %s\n", m.Counters, m.History, m.Policy)
+			if m.Parts != "" {
+				p.print("parts of the counters: %s\n", m.Parts)
+			}
 		}))
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -53,6 +53,9 @@ func (d *DB) attempt(ctx context.Context, statements []*postgres.Statement, unna
 	conn, err := d.acquire(ctx)
 	if err != nil {
 		setFailed(statements, err)
+		for _, s := range statements {
+			s.Err = postgres.ErrNotSent
+		}
 		return attemptResult{err: err}
 	}
 	defer d.release(conn)

@@ -101,7 +101,7 @@ func (c *cleaner) cleanUp(due []*Statement) error {
 
 // sweep cleans the next prefix of the tables, as of now.
 func (c *cleaner) sweep(now any) error {
-	statement := &Statement{SQL: strings.Replace(nextPrefixSQL, "{table}", tableName(c.durable), 1), Args: []any{c.prefix}, Unnamed: true}
+	statement := &Statement{SQL: strings.Replace(nextPrefixSQL, "{table}", c.texts.tables[c.durable].name, 1), Args: []any{c.prefix}, Unnamed: true}
 	if err := c.run(statement); err != nil {
 		return err
 	}

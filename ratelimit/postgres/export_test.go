@@ -107,7 +107,7 @@ func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
 
 // CleanupSQL is the statement that deletes expired rows of the unlogged table. A store runs it
 // at random moments.
-var CleanupSQL = newStatements().cleanup[false]
+var CleanupSQL = newStatements(tablesOfOne()).cleanup[false]
 
 // MigrationSQL is what a store runs if the tables are not right.
 const MigrationSQL = migrationSQL

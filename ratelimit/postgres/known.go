@@ -28,6 +28,9 @@ func openQueue(store ratelimit.Store, timeout time.Duration, fill, deliver func(
 				batch.Finish(q, calls, batch.ErrPaused)
 				return
 			}
+			if passToParts(s, q, deliver, calls, deadline) {
+				return
+			}
 			decided, unavailable := decideKnown(s, timeout, calls)
 			if decided > 0 {
 				calls = finishDecided(q, calls)

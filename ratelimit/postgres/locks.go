@@ -240,7 +240,7 @@ func (d *dispatch) seeLocks() error {
 		if len(ids) == 0 {
 			continue
 		}
-		statement := &Statement{SQL: strings.Replace(lockedSQL, "{table}", tableName(durable), -1), Args: []any{prefixes, keys}, Unnamed: true}
+		statement := &Statement{SQL: strings.Replace(lockedSQL, "{table}", d.engine.texts.tables[durable].name, -1), Args: []any{prefixes, keys}, Unnamed: true}
 		if err := d.execute([]*Statement{{SQL: indexSQL, Joined: true}, statement}); err != nil {
 			return err
 		}

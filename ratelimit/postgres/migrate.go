@@ -21,6 +21,7 @@ type tables struct {
 	server   *server
 	disabled bool // the operator makes the tables
 	report   func(error)
+	parts    *parts // nil if the counts cannot be in parts
 
 	ready int32 // 1 if the tables are as they must be; atomic, so that a batch need not take the mutex
 
@@ -90,7 +91,7 @@ func (t *tables) wait(ctx context.Context) error {
 
 // startLocked is start for a caller that holds the mutex.
 func (t *tables) startLocked() {
-	if t.disabled {
+	if t.disabled && (t.parts == nil || atomic.LoadInt32(&t.parts.state) != partsUnknown) {
 		atomic.StoreInt32(&t.ready, 1)
 	}
 	if atomic.LoadInt32(&t.ready) == 1 || t.migration != nil || t.server.closing.Err() != nil || time.Now().Before(t.next) {
@@ -136,6 +137,12 @@ func (t *tables) finished(err error) {
 func (t *tables) migrate() error {
 	ctx, cancel := context.WithTimeout(t.server.closing, migrationTimeout)
 	defer cancel()
+	if t.parts != nil {
+		in, err := t.findParts(ctx)
+		if err != nil || in || t.disabled {
+			return err
+		}
+	}
 	now, err := t.inspect(ctx)
 	if err == nil && !now.counters && !now.restoring && t.had {
 		// A restore drops the tables, and makes them a moment later. In between, nothing in the database

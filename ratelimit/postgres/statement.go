@@ -109,17 +109,14 @@ const nextPrefixSQL = `SELECT prefix FROM {table} WHERE prefix > $1::text ORDER 
 // firstValue is the number of the first parameter in takeSQL that is a value of an entry.
 const firstValue = 5
 
-// Names of the two tables, which the npm library pg-ratelimit shares.
-const (
-	ephemeralTable = "rate_limit_ephemeral"
-	durableTable   = "rate_limit_durable"
-)
+// table is a table of counts, as SQL names it. guard is a function that statements on the table
+// call, see parts_routes.go; "" is none.
+type table struct{ name, guard string }
 
-func tableName(durable bool) string {
-	if durable {
-		return durableTable
-	}
-	return ephemeralTable
+// tablesOfOne are the two tables of a database whose counts are not in parts, by durable. The npm library
+// pg-ratelimit shares them.
+func tablesOfOne() map[bool]table {
+	return map[bool]table{false: {name: "rate_limit_ephemeral"}, true: {name: "rate_limit_durable"}}
 }
 
 // statementKey is what the text of a statement depends on.
@@ -136,11 +133,12 @@ type statementKey struct {
 type statements struct {
 	texts   map[statementKey]string
 	cleanup map[bool]string // by durable
+	tables  map[bool]table  // by durable
 }
 
-// newStatements writes all texts.
-func newStatements() *statements {
-	s := &statements{texts: map[statementKey]string{}, cleanup: map[bool]string{}}
+// newStatements writes all texts for two tables.
+func newStatements(tables map[bool]table) *statements {
+	s := &statements{texts: map[statementKey]string{}, cleanup: map[bool]string{}, tables: tables}
 	for _, d := range algorithm.All() {
 		for _, durable := range []bool{false, true} {
 			for _, sync := range []bool{false, true} {
@@ -155,7 +153,7 @@ func newStatements() *statements {
 		}
 	}
 	for _, durable := range []bool{false, true} {
-		s.cleanup[durable] = strings.NewReplacer("{table}", tableName(durable), "{settings}", commitSQL(durable, false)).Replace(cleanupSQL)
+		s.cleanup[durable] = strings.NewReplacer("{table}", tables[durable].name, "{settings}", commitSQL(durable, false)+tables[durable].guard).Replace(cleanupSQL)
 	}
 	return s
 }
@@ -205,7 +203,8 @@ func (s *statements) add(template string, key statementKey) {
 	if key.kind != look {
 		settings = commitSQL(key.durable, key.sync) + lockSQL
 	}
-	s.texts[key] = strings.NewReplacer("{table}", tableName(key.durable), "{columns}", step.Columns, "{returned}", returned,
+	settings += s.tables[key.durable].guard // after the wait for locks, which bounds its wait
+	s.texts[key] = strings.NewReplacer("{table}", s.tables[key.durable].name, "{columns}", step.Columns, "{returned}", returned,
 		"{settings}", settings, "{refund}", refundValues.Replace(step.Refund), "{refund_where}", refundValues.Replace(step.RefundWhere)).Replace(template)
 }
 

@@ -115,10 +115,21 @@ func New(db DB, options Options) (*Store, error) {
 	if b, ok := db.(bounded); ok && b.MaxConns() < o.Workers {
 		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
 	}
+	s := newStore(db, o, tablesOfOne(), newCounts())
+	if elsewhere, ok := db.(Elsewhere); ok {
+		s.engine.tables.parts = newParts(s, elsewhere, o)
+	}
+	if o.Node != nil {
+		s.registered = newRegistration(s, *o.Node)
+	}
+	return s, nil
+}
+
+// newStore returns a store on two tables, which adds what it does to counts.
+func newStore(db DB, o Options, names map[bool]table, counts *counts) *Store {
 	closing, cancel := context.WithCancel(context.Background())
-	counts := newCounts()
 	server := &server{db: db, closing: closing, counts: counts}
-	texts := newStatements()
+	texts := newStatements(names)
 	e := &engine{
 		server: server, texts: texts, now: o.Now, counts: counts,
 		tables:  &tables{server: server, disabled: o.DisableMigration, report: o.report},
@@ -130,11 +141,8 @@ func New(db DB, options Options) (*Store, error) {
 	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
 	s.leasing = s.newQueue(leaseTimeout)
 	e.leases = newLeases(s, o)
-	if o.Node != nil {
-		s.registered = newRegistration(s, *o.Node)
-	}
 	s.idle.New = func() any { return batch.NewCall() }
-	return s, nil
+	return s
 }
 
 // report passes a failure to OnError. A panic of OnError must not end the program.
@@ -156,25 +164,43 @@ func (s *Store) Prepare() {
 // Unavailable returns why no decision can be had now, or nil. The error wraps
 // ratelimit.ErrUnavailable. Until a decision is asked for, the store does not notice that
 // the database has stopped answering.
-func (s *Store) Unavailable() error { return s.engine.server.unavailable() }
+func (s *Store) Unavailable() error {
+	if p := partsOf(s); p != nil {
+		return p.unavailable()
+	}
+	return s.engine.server.unavailable()
+}
 
 // Stats returns the counts as of now.
 func (s *Store) Stats() Stats {
 	stats := s.engine.counts.get()
-	if b := s.engine.blocked; b != nil {
-		stats.BlockedKeys = int64(b.size())
-	}
-	if s.engine.leases != nil {
-		stats.Leased = lease.Taken(s.engine.leases)
-		stats.LeasedUnits = lease.Total(s.engine.leases)
+	addMemory(&stats, s)
+	if p := partsOf(s); p != nil {
+		for _, part := range p.stores {
+			addMemory(&stats, part)
+		}
 	}
 	return stats
+}
+
+// addMemory adds what a store has in memory.
+func addMemory(stats *Stats, s *Store) {
+	if b := s.engine.blocked; b != nil {
+		stats.BlockedKeys += int64(b.size())
+	}
+	if s.engine.leases != nil {
+		stats.Leased += lease.Taken(s.engine.leases)
+		stats.LeasedUnits += lease.Total(s.engine.leases)
+	}
 }
 
 // Take implements ratelimit.Store. timeout is for the whole decision.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
+	}
+	if p := partsOf(s); p != nil {
+		return p.take(ctx, timeout, hits, decisions)
 	}
 	return ask(s, ctx, timeout, hits, decisions, false)
 }
@@ -185,6 +211,9 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 		if hits[i].Limit == nil {
 			return hits[i].Validate()
 		}
+	}
+	if p := partsOf(s); p != nil {
+		return p.reset(ctx, timeout, hits)
 	}
 	return ask(s, ctx, timeout, hits, nil, true)
 }
@@ -276,7 +305,11 @@ func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: s.workers,
-		Decide: func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
+		Decide: func(calls []*batch.Call, deadline time.Time) {
+			if !passToParts(s, q, nil, calls, deadline) {
+				s.engine.decide(q, calls, deadline)
+			}
+		},
 		Expire: func(calls []*batch.Call) { s.engine.failCalls(q, calls, ratelimit.ErrTimeout) },
 	})
 	return q
@@ -309,6 +342,9 @@ func (s *Store) Close() {
 	}
 	endLeases(s)
 	s.close()
+	if p := s.engine.tables.parts; p != nil {
+		p.close()
+	}
 	if s.registered != nil {
 		s.registered.end()
 	}

@@ -53,9 +53,6 @@ const rulePrefix = "rule/"
 
 const counterColumns = `c.prefix, c.key, c.durable, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, cardinality(c.hits), c.expires_at`
 
-const bothTables = `(SELECT false AS durable, prefix, key, count, prev_count, window_start, tokens, last_refill, hits, expires_at FROM rate_limit_ephemeral
-	UNION ALL SELECT true, prefix, key, count, prev_count, window_start, tokens, last_refill, hits, expires_at FROM rate_limit_durable) AS c`
-
 const usageColumns = `u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8, CASE WHEN u.resets_at > now() THEN u.resets_at END`
 
 // errNoCounter does not name the key, which may be a secret.
@@ -82,7 +79,11 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 		return nil, err
 	}
 	keys := storedKeys(key)
-	all, err := rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+bothTables+" WHERE c.prefix = $1 AND c.key = ANY ($2::text[])", names.stored(prefix), keys)
+	counts, err := d.counts(ctx, "prefix = $1 AND key = ANY ($2::text[])")
+	if err != nil {
+		return nil, err
+	}
+	all, err := rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+counts, names.stored(prefix), keys)
 	if err != nil {
 		return nil, err
 	}
@@ -117,10 +118,23 @@ func (d *Database) Reset(ctx context.Context, prefix, key string) error {
 	if err != nil {
 		return err
 	}
-	deleted, err := value[bool](ctx, d, `WITH e AS (DELETE FROM rate_limit_ephemeral WHERE prefix = $1 AND key = ANY ($2::text[]) RETURNING 1),
-	d AS (DELETE FROM rate_limit_durable WHERE prefix = $1 AND key = ANY ($2::text[]) RETURNING 1)
-SELECT EXISTS (SELECT FROM e UNION ALL SELECT FROM d)`, names.stored(prefix), storedKeys(key))
-	if err == nil && !*deleted {
+	tables, err := d.countTables(ctx)
+	if err != nil {
+		return err
+	}
+	deleted := int64(0)
+	err = d.together(ctx, func() error {
+		deleted = 0
+		for _, t := range tables {
+			n, err := d.execute(ctx, "DELETE FROM "+t.name+" WHERE prefix = $1 AND key = ANY ($2::text[])", names.stored(prefix), storedKeys(key))
+			if err != nil {
+				return err
+			}
+			deleted += n
+		}
+		return nil
+	})
+	if err == nil && deleted == 0 {
 		err = errNoCounter
 	}
 	return err
@@ -137,7 +151,11 @@ ORDER BY u.percent DESC, u.used DESC, u.rule, u.limit_name, u.key LIMIT $2::bigi
 // TopCounters returns the counters of a prefix that is not of a rule, those that have counted
 // most first. Their quotas are in the configurations of proxies.
 func (d *Database) TopCounters(ctx context.Context, prefix string, most int) ([]Counter, error) {
-	return rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+bothTables+` WHERE c.prefix = $1 AND c.expires_at > now()
+	counts, err := d.counts(ctx, "prefix = $1 AND expires_at > now()")
+	if err != nil {
+		return nil, err
+	}
+	return rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+counts+`
 ORDER BY coalesce(c.count, cardinality(c.hits)) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key LIMIT $2::bigint`, prefix, int64(most))
 }
 

@@ -244,12 +244,16 @@ func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, idAmounts *am
 			user = nobodyText(f.Address)
 		}
 		counter := user
+		subject := ""
 		secret := r.secret
 		if r.by.all {
 			counter = "all"
 		} else if !r.by.user {
 			counter = counterKey(&r.by, f, user, key, o.Tier)
 			secret = secret || countsHeader(&r.by, f.KeyHeaders)
+			if r.by.person {
+				subject = user
+			}
 		}
 		if counter == "" {
 			continue
@@ -287,7 +291,7 @@ func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, idAmounts *am
 				}
 				continue
 			}
-			o.Hits = append(o.Hits, ratelimit.Hit{Limit: a.limit, Key: counter, Cost: r.cost, Secret: secret})
+			o.Hits = append(o.Hits, ratelimit.Hit{Limit: a.limit, Key: counter, Subject: subject, Cost: r.cost, Secret: secret})
 			o.marks = append(o.marks, a.mark)
 			simple = simple && a.mark.simple
 		}

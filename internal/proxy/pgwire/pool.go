@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +25,10 @@ type Options struct {
 	LookupEnv func(name string) (value string, ok bool)
 }
 
-var _ postgres.DB = (*Pool)(nil)
+var (
+	_ postgres.DB        = (*Pool)(nil)
+	_ postgres.Elsewhere = (*Pool)(nil)
+)
 
 // Pool is a postgres.DB over a bounded number of connections.
 type Pool struct {
@@ -71,6 +75,13 @@ func Open(dsn string, o Options) (*Pool, error) {
 		cfg.maxConns = o.MaxConns
 	}
 	return &Pool{cfg: cfg, log: o.Logger, created: time.Now(), unnamed: cfg.unnamed}, nil
+}
+
+// At implements postgres.Elsewhere.
+func (p *Pool) At(host string, port int) (postgres.DB, error) {
+	cfg := *p.cfg
+	cfg.targets = []target{{host: host, port: strconv.Itoa(port)}}
+	return &Pool{cfg: &cfg, log: p.log, created: time.Now(), unnamed: cfg.unnamed}, nil
 }
 
 // MaxConns is how many connections there are at most.

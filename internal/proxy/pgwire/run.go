@@ -88,9 +88,8 @@ func runAgain(p *Pool, ctx context.Context, statements []*postgres.Statement, fa
 		left := failed.retry
 		c, none := p.acquire(ctx)
 		if none != nil {
-			failed = none
-			failed.retry = left
-			break
+			setAllFailed(left, postgres.ErrNotSent, none.code)
+			return none.err
 		}
 		failed = runOn(p, ctx, c, left, unnamed)
 		if failed == nil {

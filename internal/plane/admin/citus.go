@@ -1,0 +1,113 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+// mostParts bounds the number of parts: each has two tables, and in each proxy a queue.
+const mostParts = 256
+
+// migrateParts makes the tables of so many parts in a database with Citus. It can run any number of times. The number of parts cannot change, because it says in which part a row is.
+func (d *Database) migrateParts(ctx context.Context, parts int) (string, error) {
+	if parts < 1 || parts > mostParts {
+		return "", fmt.Errorf("--parts: %d: must be from 1 to %d", parts, mostParts)
+	}
+	version, err := value[string](ctx, d, "SELECT extversion FROM pg_extension WHERE extname = 'citus'")
+	if err != nil {
+		return "", err
+	}
+	if version == nil {
+		return "", errors.New("--citus: the database has no extension citus: it must be on the coordinator of Citus 12 or newer, with CREATE EXTENSION citus")
+	}
+	if major, _, _ := strings.Cut(*version, "."); len(major) < 2 || major < "12" {
+		return "", fmt.Errorf("--citus: the server has Citus %s: it must be 12 or newer", *version)
+	}
+	schemas, err := d.parts(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(schemas) > 0 && len(schemas) != parts {
+		return "", fmt.Errorf("--parts: %d: must be %d, the number with which the counts were made: it says in which part a counter is", parts, len(schemas))
+	}
+	prefix, err := value[string](ctx, d, "SELECT CASE current_schema() WHEN 'public' THEN 'rl_p' ELSE current_schema() || '_p' END")
+	if err != nil {
+		return "", err
+	}
+	for part := range parts {
+		name := *prefix + strconv.Itoa(part)
+		if err := d.run(ctx, "SET LOCAL citus.enable_schema_based_sharding = on; CREATE SCHEMA IF NOT EXISTS "+quoted(name)+"; SET LOCAL search_path = "+quoted(name)+";"+schema.PartTables); err != nil {
+			return "", fmt.Errorf("making the part %s: %w", name, err)
+		}
+	}
+	common := schema.PartsTable + schema.Parts
+	if err := d.run(ctx, common); err != nil {
+		return "", err
+	}
+	if _, err := d.execute(ctx, "SELECT create_reference_table('rate_limit_parts') WHERE NOT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = 'rate_limit_parts'::regclass)"); err != nil {
+		return "", err
+	}
+	if len(schemas) > 0 {
+		return upToDate, nil
+	}
+	// The rows come last: proxies take the database for whole from then on.
+	_, err = d.execute(ctx, "INSERT INTO rate_limit_parts (part, schema) SELECT part, $1::text || part FROM generate_series(0, $2::bigint - 1) AS part", *prefix, int64(parts))
+	return created, err
+}
+
+// run runs commands in one transaction.
+func (d *Database) run(ctx context.Context, sql string) error {
+	return d.patiently(ctx, patience, func() error {
+		_, err := d.conn.PgConn().Exec(ctx, sql).ReadAll()
+		return err
+	})
+}
+
+// quoted is a name in SQL.
+func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// parts are the schemas of the parts, or none if the counts are not in parts.
+func (d *Database) parts(ctx context.Context) ([]string, error) {
+	if exists, err := d.hasTable(ctx, "rate_limit_parts"); err != nil || !exists {
+		return nil, err
+	}
+	return values[string](ctx, d, schema.PartNames)
+}
+
+// countTable is a table of counts.
+type countTable struct {
+	name    string // in SQL
+	durable bool
+}
+
+// countTables are the two tables of counts, or those of all parts.
+func (d *Database) countTables(ctx context.Context) ([]countTable, error) {
+	schemas, err := d.parts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(schemas) == 0 {
+		return []countTable{{"rate_limit_durable", true}, {"rate_limit_ephemeral", false}}, nil
+	}
+	var all []countTable
+	for _, s := range schemas {
+		all = append(all, countTable{quoted(s) + ".rate_limit_durable", true}, countTable{quoted(s) + ".rate_limit_ephemeral", false})
+	}
+	return all, nil
+}
+
+// counts is the rows of all tables of counts for which a condition holds, as an item of FROM with the name c. The
+// condition is in the query of each table, since Citus does not move one there.
+func (d *Database) counts(ctx context.Context, condition string) (string, error) {
+	tables, err := d.countTables(ctx)
+	var each []string
+	for _, t := range tables {
+		each = append(each, "SELECT "+strconv.FormatBool(t.durable)+" AS durable, prefix, key, count, prev_count, window_start, tokens, last_refill, hits, expires_at FROM "+t.name+" WHERE "+condition)
+	}
+	return "(" + strings.Join(each, "\n\tUNION ALL ") + ") AS c", err
+}
