@@ -29,9 +29,9 @@ import (
 type routes struct {
 	server    *server // of the root store
 	elsewhere Elsewhere
-	schemas   []string          // by part; find sets it
-	tables    []map[bool]table  // by part; find sets it
-	one       chan struct{}     // has one element, which the reader of routes takes
+	schemas   []string         // by part; find sets it
+	tables    []map[bool]table // by part; find sets it
+	one       chan struct{}    // has one element, which the reader of routes takes
 
 	mu      sync.Mutex // guards all that follows
 	closed  bool

@@ -41,11 +41,11 @@ func (d *Database) migrateParts(ctx context.Context, parts int) (string, error) 
 	}
 	for part := range parts {
 		name := *prefix + strconv.Itoa(part)
-		if err := d.run(ctx, "SET LOCAL citus.enable_schema_based_sharding = on; CREATE SCHEMA IF NOT EXISTS "+quoted(name)+"; SET LOCAL search_path = "+quoted(name)+";"+schema.PartTables); err != nil {
+		if err := d.run(ctx, "SET LOCAL citus.enable_schema_based_sharding = on;\nCREATE SCHEMA IF NOT EXISTS "+quoted(name)+";\nSET LOCAL search_path = "+quoted(name)+";\n"+schema.PartTables); err != nil {
 			return "", fmt.Errorf("making the part %s: %w", name, err)
 		}
 	}
-	common := schema.PartsTable + schema.Parts
+	common := schema.PartsTable + "\n" + schema.Parts
 	if err := d.run(ctx, common); err != nil {
 		return "", err
 	}
@@ -60,11 +60,21 @@ func (d *Database) migrateParts(ctx context.Context, parts int) (string, error) 
 	return created, err
 }
 
-// run runs commands in one transaction.
+// run runs commands in one transaction, each by itself: Citus passes the text of a command on to the workers.
 func (d *Database) run(ctx context.Context, sql string) error {
-	return d.patiently(ctx, patience, func() error {
-		_, err := d.conn.PgConn().Exec(ctx, sql).ReadAll()
-		return err
+	return d.together(ctx, func() error {
+		command := ""
+		for _, text := range strings.SplitAfter(sql, ";\n") {
+			command += text
+			if strings.Count(command, "$$")%2 == 1 {
+				continue // in the body of a function
+			}
+			if _, err := d.conn.PgConn().Exec(ctx, command).ReadAll(); err != nil {
+				return d.failure(err)
+			}
+			command = ""
+		}
+		return nil
 	})
 }
 

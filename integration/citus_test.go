@@ -1,0 +1,86 @@
+package integration
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// citusBin is for the tests on a Citus, which make test-citus runs.
+var citusBin = flag.String("citus", "", "the folder of the programs of a Postgres with Citus")
+
+// TestACaddyAndATraefikShareALimitOnCitus: of 12 users in 8 parts, each gets what the limit allows of both
+// proxies together, while the parts move from worker to worker.
+func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
+	if *citusBin == "" {
+		t.Skip("make test-citus runs this")
+	}
+	const parts, users, quota, each = 8, 12, 500, 400
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	servers, err := citus.Start(ctx, citus.Options{BinDir: *citusBin, Workers: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := servers.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	db, err := admin.Open(ctx, servers.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.MigrateParts(ctx, parts); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("a coordinator and %d workers, counts in %d parts", len(servers.Workers), parts)
+	urls := bothProxies(t, servers.DSN(), startBackend(t), "prefix both\nkey {header.X-User}\nalgorithm fixed_window\nlimit 500 1h",
+		object{"prefix": "both", "key": "{header.X-User}", "algorithm": "fixed_window", "limit": "500 1h"})
+
+	done := make(chan *harness.Result)
+	go func() {
+		done <- harness.Run(t.Context(), harness.Load{Clients: 24, Requests: 2 * users * each, Request: func(i int) *http.Request {
+			return harness.Get(urls[[]string{"caddy", "traefik"}[i/users%2]], "X-User", fmt.Sprint("user", i%users))
+		}})
+	}()
+	var result *harness.Result
+	moves := 0
+	for result == nil {
+		select {
+		case result = <-done:
+		default:
+			// A part that is there already is not moved.
+			if err := servers.Move(ctx, fmt.Sprint("rl_p", moves%parts), (moves+moves/parts)%3); err == nil {
+				moves++
+			}
+		}
+	}
+	if err := result.Err(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d moves of parts; answers: %v", moves, result)
+	var passed, refused [users]int
+	for i := range result.Replies {
+		switch result.Replies[i].Status {
+		case http.StatusOK:
+			passed[i%users]++
+		case http.StatusTooManyRequests:
+			refused[i%users]++
+		}
+	}
+	for user := range users {
+		t.Logf("user%d: %d passed and %d were refused", user, passed[user], refused[user])
+		if passed[user] != quota || passed[user]+refused[user] != 2*each {
+			t.Errorf("user%d: %d of %d requests passed, and %d were refused; want %d, and all others", user, passed[user], 2*each, refused[user], quota)
+		}
+	}
+}

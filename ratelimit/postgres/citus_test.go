@@ -1,0 +1,472 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// Tests on a real Citus. make test-citus builds one.
+var (
+	citusBin  = flag.String("citus", "", "the folder of the programs of a Postgres with Citus")
+	citusLoad = flag.Duration("citus-load", 10*time.Second, "how long the chaos lasts")
+)
+
+// testParts is how many parts the counts have.
+const testParts = 16
+
+// spread is a Citus with counts in parts.
+type spread struct {
+	t testing.TB
+	*citus.Servers
+}
+
+// newSpread starts a Citus.
+func newSpread(t testing.TB, workers int) *spread {
+	t.Helper()
+	if *citusBin == "" {
+		t.Skip("make test-citus runs this")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	servers, err := citus.Start(ctx, citus.Options{BinDir: *citusBin, Workers: workers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := servers.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &spread{t, servers}
+	s.migrate(testParts)
+	return s
+}
+
+func (s *spread) migrate(parts int) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	db, err := admin.Open(ctx, s.DSN())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.MigrateParts(ctx, parts); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// store opens a store.
+func (s *spread) store(t testing.TB, driver string, o postgres.Options) *postgres.Store {
+	t.Helper()
+	if o.OnError == nil {
+		o.OnError = func(err error) { t.Log("reported:", err) }
+	}
+	return newStore(t, drivers.All[driver](t, s.DSN()), o)
+}
+
+// rows runs a query with one column of texts on a server.
+func (s *spread) rows(dsn, sql string, args ...any) []string {
+	s.t.Helper()
+	conn := cluster.Watch(s.t, context.Background(), dsn)
+	defer conn.Close(context.Background())
+	found, err := conn.Query(context.Background(), sql, args...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(found, pgx.RowTo[string])
+	if err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	return all
+}
+
+// clear empties the counts.
+func (s *spread) clear() {
+	s.t.Helper()
+	for part := range testParts {
+		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
+			cluster.Execute(s.t, s.DSN(), fmt.Sprintf("TRUNCATE rl_p%d.%s", part, table))
+		}
+	}
+}
+
+// counted is the sum of the counts of a prefix, by the part.
+func (s *spread) counted(prefix string) map[int]int64 {
+	s.t.Helper()
+	all := map[int]int64{}
+	for part := range testParts {
+		text := s.rows(s.DSN(), fmt.Sprintf("SELECT coalesce(sum(count), 0)::text FROM rl_p%d.rate_limit_ephemeral WHERE prefix = $1", part), prefix)
+		var n int64
+		fmt.Sscan(text[0], &n)
+		all[part] = n
+	}
+	return all
+}
+
+// where is the worker of a part.
+func (s *spread) where(part int) int {
+	s.t.Helper()
+	port := s.rows(s.DSN(), "SELECT nodeport::text FROM citus_shards WHERE table_name = $1::regclass", fmt.Sprintf("rl_p%d.rate_limit_ephemeral", part))
+	for i, w := range s.Workers {
+		if port[0] == fmt.Sprint(w.Port()) {
+			return i
+		}
+	}
+	s.t.Fatalf("part %d is at port %s", part, port[0])
+	return 0
+}
+
+func (s *spread) move(part, worker int) {
+	s.t.Helper()
+	if s.where(part) == worker {
+		return
+	}
+	if err := s.Move(context.Background(), fmt.Sprintf("rl_p%d", part), worker); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// TestCitus is one test, because a Citus takes a while to start.
+func TestCitus(t *testing.T) {
+	s := newSpread(t, 3)
+	t.Run("the migration is idempotent and refuses another number of parts", s.testMigration)
+	for _, driver := range []string{"pgxdb", "pgwire"} {
+		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
+			var mu sync.Mutex
+			emptied := false
+			conformance.Store(t, func(t testing.TB) ratelimit.Store {
+				mu.Lock()
+				defer mu.Unlock()
+				if !emptied {
+					s.clear()
+					emptied = true
+				}
+				return s.store(t, driver, postgres.Options{MaxBlockedKeys: -1})
+			})
+		})
+	}
+	t.Run("one limit and key is one row", s.testOneRow)
+	t.Run("hits of several parts are all or nothing", s.testSeveralParts)
+	t.Run("a share in each part", s.testPerPart)
+	for _, driver := range []string{"pgxdb", "pgwire"} {
+		t.Run(driver+" counts exactly while parts move", func(t *testing.T) { s.testMoves(t, driver) })
+	}
+	t.Run("chaos", s.testChaos)
+}
+
+func (s *spread) testMigration(t *testing.T) {
+	s.migrate(testParts)
+	db, err := admin.Open(context.Background(), s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.MigrateParts(context.Background(), 8); err == nil || !strings.Contains(err.Error(), "--parts: 8: must be 16") {
+		t.Errorf("another number: %v", err)
+	}
+	if m, err := db.Migrate(context.Background()); err != nil || m.Parts != "up to date" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	_, err = db.Conn().Exec(context.Background(), "INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('x', 'y', now())")
+	if err == nil || !strings.Contains(err.Error(), "in parts") {
+		t.Errorf("a program that does not know of parts counts beside them: %v", err)
+	}
+}
+
+// testOneRow: all stores have a key in the same part, which SQL tells as well, and the commands find it.
+func (s *spread) testOneRow(t *testing.T) {
+	l := &ratelimit.Limit{Prefix: "one", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}
+	keys := append([]string{"alice", "ä", "sha256:x"}, strings.Split("a b c d e f g h", " ")...)
+	for _, driver := range []string{"pgxdb", "pgwire"} {
+		store := s.store(t, driver, postgres.Options{})
+		for _, key := range keys {
+			takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 1})
+			takeOne(t, store, ratelimit.Hit{Limit: l, Key: "of " + key, Subject: key, Cost: 1})
+		}
+	}
+	for part := range testParts {
+		for _, row := range s.rows(s.DSN(), fmt.Sprintf(`SELECT key || ': ' || count || ' in ' || ('x' || left(encode(sha256(convert_to(regexp_replace(key, '^of ', ''), 'UTF8')), 'hex'), 8))::bit(32)::bigint %% %d
+FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256:%%'`, testParts, part)) {
+			if !strings.HasSuffix(row, fmt.Sprintf(": 2 in %d", part)) {
+				t.Errorf("part %d has the row %s", part, row)
+			}
+		}
+	}
+	ctx := context.Background()
+	db, err := admin.Open(ctx, s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	found, err := db.Counters(ctx, "one", "alice")
+	if err != nil || len(found) != 1 || *found[0].Count != 2 {
+		t.Errorf("get: %v, %v", found, err)
+	}
+	top, err := db.TopCounters(ctx, "one", 50)
+	if err != nil || len(top) != 2*len(keys) {
+		t.Errorf("top: %d counters, %v", len(top), err)
+	}
+	if err := db.Reset(ctx, "one", "alice"); err != nil {
+		t.Error(err)
+	}
+	if _, err := db.Counters(ctx, "one", "alice"); !errors.Is(err, admin.ErrNotFound) {
+		t.Errorf("after a reset: %v", err)
+	}
+}
+
+// apartFrom is a key in another part than a subject.
+func apartFrom(subject string) string {
+	for i := 0; ; i++ {
+		if key := fmt.Sprint("k", i); postgres.PartOf(key, testParts) != postgres.PartOf(subject, testParts) {
+			return key
+		}
+	}
+}
+
+func (s *spread) testSeveralParts(t *testing.T) {
+	store := s.store(t, "pgxdb", postgres.Options{MaxBlockedKeys: -1})
+	user := &ratelimit.Limit{Prefix: "several user", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour}
+	all := &ratelimit.Limit{Prefix: "several all", Algorithm: ratelimit.FixedWindow, Events: 100, Window: time.Hour}
+	hits := []ratelimit.Hit{{Limit: user, Key: "u", Subject: "u", Cost: 1}, {Limit: all, Key: apartFrom("u"), Cost: 1}}
+	granted := int64(0)
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Add(1)
+		go func() {
+			defer callers.Done()
+			for range 10 {
+				if passes(t, store, hits...) {
+					atomic.AddInt64(&granted, 1)
+				}
+			}
+		}()
+	}
+	callers.Wait()
+	if granted != 5 || left(t, store, hits[0]) != 0 || left(t, store, hits[1]) != 95 {
+		t.Errorf("%d of 80 requests passed, %d and %d are left; want 5, 0 and 95", granted, left(t, store, hits[0]), left(t, store, hits[1]))
+	}
+	decisions := make([]ratelimit.Decision, 2)
+	if err := store.Take(context.Background(), longTime, hits, decisions); err != nil || decisions[0].Allowed || !decisions[1].Allowed || decisions[1].Remaining != 95 {
+		t.Errorf("a refusal: %+v, %v", decisions, err)
+	}
+}
+
+func (s *spread) testPerPart(t *testing.T) {
+	store := s.store(t, "pgxdb", postgres.Options{MaxBlockedKeys: -1})
+	all := &ratelimit.Limit{Prefix: "per part", Algorithm: ratelimit.FixedWindow, Events: 10*testParts + 3, Window: time.Hour, PerPart: true}
+	user := &ratelimit.Limit{Prefix: "per part user", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}
+	granted := 0
+	for i := range 40 * testParts {
+		subject := fmt.Sprint("u", i)
+		if passes(t, store, ratelimit.Hit{Limit: user, Key: subject, Cost: 1}, ratelimit.Hit{Limit: all, Key: "all", Cost: 1}) {
+			granted++
+		}
+	}
+	if granted != 10*testParts {
+		t.Errorf("%d of %d requests passed, want %d", granted, 40*testParts, 10*testParts)
+	}
+	for part, n := range s.counted("per part") {
+		if n != 10 {
+			t.Errorf("part %d counted %d, want 10", part, n)
+		}
+	}
+}
+
+// load takes from many keys until stop is closed, and returns what was granted by the part.
+type load struct {
+	granted, unknown [testParts]int64 // atomic
+	requests         int64
+	longest          int64 // nanoseconds in which no request of a part passed, see gaps
+
+	last [testParts]int64 // when a request of the part was decided
+}
+
+func (l *load) run(t testing.TB, store ratelimit.Store, limit *ratelimit.Limit, callers, keys int, stop <-chan struct{}) *sync.WaitGroup {
+	var all sync.WaitGroup
+	for c := range callers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			d := make([]ratelimit.Decision, 1)
+			for i := c; ; i += callers {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				key := fmt.Sprint("key ", i%keys)
+				part := postgres.PartOf(key, testParts)
+				err := store.Take(context.Background(), 250*time.Millisecond, []ratelimit.Hit{{Limit: limit, Key: key, Cost: 1}}, d)
+				atomic.AddInt64(&l.requests, 1)
+				switch {
+				case err != nil:
+					atomic.AddInt64(&l.unknown[part], 1)
+					time.Sleep(time.Millisecond)
+				case d[0].Allowed:
+					atomic.AddInt64(&l.granted[part], 1)
+				}
+				if err == nil {
+					now := time.Now().UnixNano()
+					if before := atomic.SwapInt64(&l.last[part], now); before != 0 {
+						for gap := now - before; ; {
+							longest := atomic.LoadInt64(&l.longest)
+							if gap <= longest || atomic.CompareAndSwapInt64(&l.longest, longest, gap) {
+								break
+							}
+						}
+					}
+				}
+			}
+		}()
+	}
+	return &all
+}
+
+func (s *spread) testMoves(t *testing.T, driver string) {
+	limit := &ratelimit.Limit{Prefix: "moves " + driver, Algorithm: ratelimit.FixedWindow, Events: 1 << 40, Window: 24 * time.Hour}
+	var stores []*postgres.Store
+	for range 2 {
+		stores = append(stores, s.store(t, driver, postgres.Options{}))
+	}
+	var l load
+	stop := make(chan struct{})
+	var loads []*sync.WaitGroup
+	for _, store := range stores {
+		loads = append(loads, l.run(t, store, limit, 16, 400, stop))
+	}
+	for move := range 12 {
+		part := move % 4
+		began := time.Now()
+		s.move(part, (s.where(part)+1)%3)
+		t.Logf("part %d moved in %v", part, time.Since(began).Round(time.Millisecond))
+		time.Sleep(100 * time.Millisecond)
+	}
+	close(stop)
+	for _, one := range loads {
+		one.Wait()
+	}
+	s.compare(t, &l, limit.Prefix, nil)
+}
+
+// compare compares what was granted with what was counted. A request without an answer may have counted.
+func (s *spread) compare(t *testing.T, l *load, prefix string, lost map[int]bool) {
+	t.Helper()
+	granted, unknown := int64(0), int64(0)
+	counted := s.counted(prefix)
+	sum := int64(0)
+	for part := range testParts {
+		granted += l.granted[part]
+		unknown += l.unknown[part]
+		sum += counted[part]
+		if lost[part] {
+			continue
+		}
+		if counted[part] < l.granted[part] || counted[part] > l.granted[part]+l.unknown[part] {
+			t.Errorf("part %d: granted %d, without an answer %d, counted %d", part, l.granted[part], l.unknown[part], counted[part])
+		}
+	}
+	t.Logf("%d requests: granted %d, without an answer %d, counted %d; longest gap of a part %v", l.requests, granted, unknown, sum, time.Duration(l.longest).Round(time.Millisecond))
+}
+
+// testChaos has moves, a rebalance, an added and a drained worker, and a killed worker and coordinator under load.
+func (s *spread) testChaos(t *testing.T) {
+	ctx := context.Background()
+	limit := &ratelimit.Limit{Prefix: "chaos", Algorithm: ratelimit.FixedWindow, Events: 1 << 40, Window: 24 * time.Hour}
+	var l load
+	stop := make(chan struct{})
+	var loads []*sync.WaitGroup
+	for i := range 8 {
+		store := s.store(t, []string{"pgxdb", "pgwire"}[i%2], postgres.Options{OnError: func(error) {}})
+		loads = append(loads, l.run(t, store, limit, 4, 400, stop))
+	}
+	until := time.Now().Add(*citusLoad)
+	lost := map[int]bool{}
+	added, err := s.Add(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []int{0, 1} {
+		s.move(part, added)
+	}
+	cluster.Execute(t, s.DSN(), "SELECT rebalance_table_shards(shard_transfer_mode := 'block_writes')")
+	t.Log("a worker was added and has parts: ", time.Until(until))
+	// Drain it, and remove it.
+	for part := range testParts {
+		if s.where(part) == added {
+			s.move(part, part%3)
+		}
+	}
+	cluster.Execute(t, s.DSN(), fmt.Sprintf("SELECT citus_remove_node('127.0.0.1', %d)", s.Workers[added].Port()))
+	if err := s.Workers[added].Kill(); err != nil {
+		t.Error(err)
+	}
+	t.Log("the worker was drained: ", time.Until(until))
+	// Without the coordinator, counts and routes go on.
+	before := atomic.LoadInt64(&l.requests)
+	if err := s.Coordinator.Kill(); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(time.Second)
+	failures := int64(0)
+	for part := range testParts {
+		failures -= atomic.LoadInt64(&l.unknown[part])
+	}
+	time.Sleep(time.Second)
+	for part := range testParts {
+		failures += atomic.LoadInt64(&l.unknown[part])
+	}
+	if failures > 0 || atomic.LoadInt64(&l.requests) == before {
+		t.Errorf("%d requests had no answer without the coordinator", failures)
+	}
+	if err := s.Coordinator.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for part := range testParts {
+		lost[part] = s.where(part) == 2
+	}
+	if err := s.Workers[2].Kill(); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(time.Second)
+	var at [testParts]int64
+	for part := range testParts {
+		at[part] = atomic.LoadInt64(&l.granted[part])
+	}
+	time.Sleep(time.Second)
+	for part := range testParts {
+		if goes := atomic.LoadInt64(&l.granted[part]) > at[part]; goes == lost[part] {
+			t.Errorf("part %d: granted while worker 2 is down: %v, of worker 2: %v", part, goes, lost[part])
+		}
+	}
+	if err := s.Workers[2].Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("the worker is back: ", time.Until(until))
+	for move := 0; time.Now().Before(until); move++ {
+		part := move % testParts
+		s.move(part, (s.where(part)+1)%3)
+	}
+	close(stop)
+	for _, one := range loads {
+		one.Wait()
+	}
+	s.compare(t, &l, limit.Prefix, lost)
+}
