@@ -98,14 +98,37 @@ func (s *spread) rows(dsn, sql string, args ...any) []string {
 	return all
 }
 
-// clear empties the counts.
-func (s *spread) clear() {
-	s.t.Helper()
-	for part := range testParts {
-		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
-			cluster.Execute(s.t, s.DSN(), fmt.Sprintf("TRUNCATE rl_p%d.%s", part, table))
+// renamed is a store whose limits have other prefixes than those of other tests.
+type renamed struct {
+	ratelimit.Store
+	prefix string
+
+	mu     sync.Mutex
+	limits map[*ratelimit.Limit]*ratelimit.Limit
+}
+
+func (r *renamed) rename(hits []ratelimit.Hit) []ratelimit.Hit {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := append([]ratelimit.Hit(nil), hits...)
+	for i := range all {
+		l := all[i].Limit
+		if l != nil && r.limits[l] == nil {
+			other := *l
+			other.Prefix = r.prefix + l.Prefix
+			r.limits[l] = &other
 		}
+		all[i].Limit = r.limits[l]
 	}
+	return all
+}
+
+func (r *renamed) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	return r.Store.Take(ctx, timeout, r.rename(hits), decisions)
+}
+
+func (r *renamed) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	return r.Store.Reset(ctx, timeout, r.rename(hits))
 }
 
 // counted is the sum of the counts of a prefix, by the part.
@@ -150,16 +173,8 @@ func TestCitus(t *testing.T) {
 	t.Run("the migration is idempotent and refuses another number of parts", s.testMigration)
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
-			var mu sync.Mutex
-			emptied := false
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
-				mu.Lock()
-				defer mu.Unlock()
-				if !emptied {
-					s.clear()
-					emptied = true
-				}
-				return s.store(t, driver, postgres.Options{MaxBlockedKeys: -1})
+				return &renamed{Store: s.store(t, driver, postgres.Options{MaxBlockedKeys: -1}), prefix: t.Name() + " ", limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
 			})
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
 const (
@@ -122,6 +123,9 @@ func (c *cleaner) run(statement *Statement) error {
 	err := c.server.db.Run(ctx, statements)
 	if c.server.closing.Err() == nil {
 		c.server.counts.countErrors(statements, err)
+	}
+	if err == nil && sqlstate.IsTransient(statement.Code) {
+		return nil // a later cleanup deletes the rows
 	}
 	if err == nil {
 		err = statement.Err

@@ -111,3 +111,11 @@ var CleanupSQL = newStatements(tablesOfOne()).cleanup[false]
 
 // MigrationSQL is what a store runs if the tables are not right.
 const MigrationSQL = migrationSQL
+
+// StoreOf is the store of a part, or nil until it is known.
+func (s *Store) StoreOf(part int) *Store {
+	if p := partsOf(s); p != nil {
+		return p.stores[part]
+	}
+	return nil
+}

@@ -81,7 +81,7 @@ func (r *routes) find(ctx context.Context) (bool, error) {
 		err = parts.Err
 	}
 	if err != nil || len(names) == 0 {
-		return false, fmt.Errorf("reading rate_limit_parts (`migrate --citus` makes it): %w", err)
+		return false, fmt.Errorf("reading rate_limit_parts(): %w", err)
 	}
 	for _, name := range names {
 		r.schemas = append(r.schemas, string(name))

@@ -2,15 +2,11 @@ package schema
 
 // The counts of a database can be in parts, which are schemas on the servers of Citus.
 const (
-	// PartsTable has the parts. A database without this table has its counts in one place.
-	PartsTable = `CREATE TABLE IF NOT EXISTS rate_limit_parts (
-	part INT PRIMARY KEY,
-	schema TEXT NOT NULL
-);
-COMMENT ON TABLE rate_limit_parts IS 'The parts of the counts. Their number cannot change.';
-COMMENT ON COLUMN rate_limit_parts.part IS 'A subject is in the part that is the first four bytes of its SHA-256 modulo the number of parts.';
-COMMENT ON COLUMN rate_limit_parts.schema IS 'The schema with the two tables of the part.';
-GRANT SELECT ON rate_limit_parts TO PUBLIC;`
+	// PartsFunction makes the function that has the parts. $1 stands for the array of their schemas. It
+	// is a function, because Citus gives it to new workers by itself.
+	PartsFunction = `CREATE OR REPLACE FUNCTION rate_limit_parts() RETURNS TABLE (part int, schema text) LANGUAGE sql IMMUTABLE AS $$
+	SELECT p.part::int - 1, p.schema FROM unnest($1::text[]) WITH ORDINALITY AS p(schema, part) $$;
+COMMENT ON FUNCTION rate_limit_parts() IS 'The parts of the counts. A subject is in the part that is the first four bytes of its SHA-256 modulo the number of parts, which cannot change.';`
 
 	// PartTables makes the tables of a part, which is the first schema of the search_path.
 	PartTables = counters
@@ -19,10 +15,10 @@ GRANT SELECT ON rate_limit_parts TO PUBLIC;`
 	Parts = citusParts
 
 	// PartsReady returns 1 if the counts are in parts.
-	PartsReady = `SELECT (to_regclass('rate_limit_parts') IS NOT NULL)::int`
+	PartsReady = `SELECT (to_regprocedure('rate_limit_parts()') IS NOT NULL)::int`
 
 	// PartNames returns the schemas of the parts, in the order of the parts.
-	PartNames = `SELECT schema FROM rate_limit_parts ORDER BY part`
+	PartNames = `SELECT schema FROM rate_limit_parts() ORDER BY part`
 
 	// PartRoutes returns, for each table of each part in $1, the number of the part from 1, whether the table
 	// is the durable one, the table that has the rows, the call of the guard, and the server. Any

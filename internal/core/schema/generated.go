@@ -38,7 +38,7 @@ CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS
 DECLARE
 	part record;
 BEGIN
-	FOR part IN SELECT p.schema FROM rate_limit_parts p LOOP
+	FOR part IN SELECT p.schema FROM rate_limit_parts() p LOOP
 		RETURN QUERY EXECUTE format('SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill,
 			c.expires_at, c.hits FROM %I.%I c WHERE c.prefix = $1', part.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix;
 	END LOOP;

@@ -39,25 +39,19 @@ func (d *Database) migrateParts(ctx context.Context, parts int) (string, error) 
 	if err != nil {
 		return "", err
 	}
+	var names []string
 	for part := range parts {
 		name := *prefix + strconv.Itoa(part)
+		names = append(names, "'"+strings.ReplaceAll(name, "'", "''")+"'")
 		if err := d.run(ctx, "SET LOCAL citus.enable_schema_based_sharding = on;\nCREATE SCHEMA IF NOT EXISTS "+quoted(name)+";\nSET LOCAL search_path = "+quoted(name)+";\n"+schema.PartTables); err != nil {
 			return "", fmt.Errorf("making the part %s: %w", name, err)
 		}
 	}
-	common := schema.PartsTable + "\n" + schema.Parts
-	if err := d.run(ctx, common); err != nil {
-		return "", err
+	if err := d.run(ctx, schema.Parts); err != nil || len(schemas) > 0 {
+		return upToDate, err
 	}
-	if _, err := d.execute(ctx, "SELECT create_reference_table('rate_limit_parts') WHERE NOT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = 'rate_limit_parts'::regclass)"); err != nil {
-		return "", err
-	}
-	if len(schemas) > 0 {
-		return upToDate, nil
-	}
-	// The rows come last: proxies take the database for whole from then on.
-	_, err = d.execute(ctx, "INSERT INTO rate_limit_parts (part, schema) SELECT part, $1::text || part FROM generate_series(0, $2::bigint - 1) AS part", *prefix, int64(parts))
-	return created, err
+	// It comes last: proxies take the database for whole from then on.
+	return created, d.run(ctx, strings.Replace(schema.PartsFunction, "$1", "ARRAY["+strings.Join(names, ", ")+"]", 1))
 }
 
 // run runs commands in one transaction, each by itself: Citus passes the text of a command on to the workers.
@@ -83,7 +77,7 @@ func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""
 
 // parts are the schemas of the parts, or none if the counts are not in parts.
 func (d *Database) parts(ctx context.Context) ([]string, error) {
-	if exists, err := d.hasTable(ctx, "rate_limit_parts"); err != nil || !exists {
+	if found, err := value[int32](ctx, d, schema.PartsReady); err != nil || *found == 0 {
 		return nil, err
 	}
 	return values[string](ctx, d, schema.PartNames)
