@@ -21,7 +21,10 @@ type tables struct {
 	server   *server
 	disabled bool // the operator makes the tables
 	report   func(error)
-	parts    *parts // nil if the counts cannot be in parts
+
+	// find finds the parts, and reports whether there are some. Nil if there cannot be parts. It is a
+	// function because Yaegi gets types wrong that refer to themselves through others.
+	find func(ctx context.Context) (bool, error)
 
 	ready int32 // 1 if the tables are as they must be; atomic, so that a batch need not take the mutex
 
@@ -91,7 +94,7 @@ func (t *tables) wait(ctx context.Context) error {
 
 // startLocked is start for a caller that holds the mutex.
 func (t *tables) startLocked() {
-	if t.disabled && (t.parts == nil || atomic.LoadInt32(&t.parts.state) != partsUnknown) {
+	if t.disabled && t.find == nil {
 		atomic.StoreInt32(&t.ready, 1)
 	}
 	if atomic.LoadInt32(&t.ready) == 1 || t.migration != nil || t.server.closing.Err() != nil || time.Now().Before(t.next) {
@@ -137,9 +140,9 @@ func (t *tables) finished(err error) {
 func (t *tables) migrate() error {
 	ctx, cancel := context.WithTimeout(t.server.closing, migrationTimeout)
 	defer cancel()
-	if t.parts != nil {
-		in, err := t.findParts(ctx)
-		if err != nil || in || t.disabled {
+	if t.find != nil {
+		found, err := t.find(ctx)
+		if err != nil || found || t.disabled {
 			return err
 		}
 	}

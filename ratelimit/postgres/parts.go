@@ -30,7 +30,7 @@ const (
 
 // parts are the stores of the parts.
 type parts struct {
-	root    *Store
+	counts  *counts // of all stores
 	options Options // of the stores
 	routes  *routes
 
@@ -46,23 +46,22 @@ type parts struct {
 
 func newParts(root *Store, db Elsewhere, o Options) *parts {
 	return &parts{
-		root: root, options: o, routes: newRoutes(root.engine.server, db),
+		counts: root.engine.counts, options: o, routes: newRoutes(root.engine.server, db),
 		queues: map[*batch.Queue][]*batch.Queue{}, shares: map[*ratelimit.Limit]*ratelimit.Limit{},
 	}
 }
 
 // partsOf returns the parts of a store, or nil if there are none, or if that is not known yet.
 func partsOf(s *Store) *parts {
-	p := s.engine.tables.parts
+	p := s.parts
 	if p == nil || atomic.LoadInt32(&p.state) != partsFound {
 		return nil
 	}
 	return p
 }
 
-// findParts finds out whether the counts are in parts, once.
-func (t *tables) findParts(ctx context.Context) (bool, error) {
-	p := t.parts
+// find finds out whether the counts are in parts, once.
+func (p *parts) find(ctx context.Context) (bool, error) {
 	if state := atomic.LoadInt32(&p.state); state != partsUnknown {
 		return state == partsFound, nil
 	}
@@ -91,10 +90,7 @@ func (p *parts) open() {
 		o.MaxLeases = (o.MaxLeases + n - 1) / n
 	}
 	for part := 0; part < n; part++ {
-		p.stores = append(p.stores, newStore(&partDB{routes: p.routes, part: part}, o, p.routes.tablesOf(part), p.root.engine.counts))
-	}
-	if p.root.Paused() {
-		setPartsPaused(p, 1)
+		p.stores = append(p.stores, newStore(&partDB{routes: p.routes, part: part}, o, p.routes.tablesOf(part), p.counts))
 	}
 }
 
@@ -161,7 +157,7 @@ func (p *parts) take(ctx context.Context, timeout time.Duration, hits []ratelimi
 // passToParts passes the calls of a batch of a store's queue on to the parts, which finish them, and reports
 // whether it has. deliver is that of the queue, or nil.
 func passToParts(s *Store, q *batch.Queue, deliver func(calls []*batch.Call), calls []*batch.Call, deadline time.Time) bool {
-	p := s.engine.tables.parts
+	p := s.parts
 	if p == nil {
 		return false
 	}

@@ -30,7 +30,7 @@ type routes struct {
 	server    *server // of the root store
 	elsewhere Elsewhere
 	schemas   []string         // by part; find sets it
-	tables    []map[bool]table // by part; find sets it
+	tables    []map[bool]countTable // by part; find sets it
 	one       chan struct{}    // has one element, which the reader of routes takes
 
 	mu      sync.Mutex // guards all that follows
@@ -97,21 +97,22 @@ func (r *routes) find(ctx context.Context) (bool, error) {
 }
 
 // tablesOf returns the tables of a part, by durable.
-func (r *routes) tablesOf(part int) map[bool]table { return r.tables[part] }
+func (r *routes) tablesOf(part int) map[bool]countTable { return r.tables[part] }
 
-// place is a shard, and where it is.
-type place struct {
-	table   table
-	address string
-	host    string
-	port    int
+// address is where a part is.
+type address struct {
+	host string
+	port int
 }
+
+// String is the address with its port.
+func (a address) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
 // errIncomplete is the error of a server that does not know all parts: it may have left the cluster.
 var errIncomplete = errors.New("the server does not know the tables of all parts")
 
 // ask reads the routes from a server.
-func (r *routes) ask(ctx context.Context, db DB) ([]place, []map[bool]table, error) {
+func (r *routes) ask(ctx context.Context, db DB) ([]address, []map[bool]countTable, error) {
 	s := &Statement{SQL: schema.PartRoutes, Args: []any{r.schemas}, Unnamed: true}
 	if err := db.Run(ctx, []*Statement{s}); err != nil {
 		return nil, nil, err
@@ -124,19 +125,19 @@ func (r *routes) ask(ctx context.Context, db DB) ([]place, []map[bool]table, err
 		return nil, nil, err
 	}
 	const width = 6
-	to := make([]place, len(r.schemas))
-	tables := make([]map[bool]table, len(r.schemas))
+	to := make([]address, len(r.schemas))
+	tables := make([]map[bool]countTable, len(r.schemas))
 	for at := 0; at+width <= len(columns); at += width {
 		part := int(number(columns[at])) - 1
 		if part < 0 || part >= len(to) {
 			return nil, nil, errColumns
 		}
 		if tables[part] == nil {
-			tables[part] = map[bool]table{}
+			tables[part] = map[bool]countTable{}
 		}
-		tables[part][number(columns[at+1]) == 1] = table{name: string(columns[at+2]), guard: ", " + string(columns[at+3])}
+		tables[part][number(columns[at+1]) == 1] = countTable{name: string(columns[at+2]), guard: ", " + string(columns[at+3])}
 		host, port := string(columns[at+4]), int(number(columns[at+5]))
-		to[part] = place{address: net.JoinHostPort(host, strconv.Itoa(port)), host: host, port: port}
+		to[part] = address{host: host, port: port}
 	}
 	for part := range tables {
 		if len(tables[part]) != 2 {
@@ -158,7 +159,7 @@ func number(column []byte) int64 {
 }
 
 // set sets the routes. It opens the servers that are new, and closes those that have no part.
-func (r *routes) set(to []place) {
+func (r *routes) set(to []address) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.read = time.Now()
@@ -168,9 +169,10 @@ func (r *routes) set(to []place) {
 	used := map[string]DB{}
 	next := make([]route, len(to))
 	for part, at := range to {
-		db := used[at.address]
+		name := at.String()
+		db := used[name]
 		if db == nil {
-			db = r.servers[at.address]
+			db = r.servers[name]
 		}
 		if db == nil {
 			opened, err := r.elsewhere.At(at.host, at.port)
@@ -179,11 +181,11 @@ func (r *routes) set(to []place) {
 			}
 			db = opened
 		}
-		used[at.address] = db
-		next[part] = route{address: at.address, db: db}
+		used[name] = db
+		next[part] = route{address: name, db: db}
 	}
-	for address, db := range r.servers {
-		if used[address] == nil {
+	for name, db := range r.servers {
+		if used[name] == nil {
 			go db.Close()
 		}
 	}
@@ -210,8 +212,8 @@ func (r *routes) again(ctx context.Context, part int, failed route, reached bool
 	r.mu.Lock()
 	known := r.to[part].address != failed.address || r.read.After(since)
 	dbs := []DB{r.server.db}
-	for address, db := range r.servers {
-		if address != failed.address {
+	for name, db := range r.servers {
+		if name != failed.address {
 			dbs = append([]DB{db}, dbs...)
 		}
 	}

@@ -109,14 +109,14 @@ const nextPrefixSQL = `SELECT prefix FROM {table} WHERE prefix > $1::text ORDER 
 // firstValue is the number of the first parameter in takeSQL that is a value of an entry.
 const firstValue = 5
 
-// table is a table of counts, as SQL names it. guard is a function that statements on the table
+// countTable is a table of counts, as SQL names it. guard is a function that statements on the table
 // call, see parts_routes.go; "" is none.
-type table struct{ name, guard string }
+type countTable struct{ name, guard string }
 
 // tablesOfOne are the two tables of a database whose counts are not in parts, by durable. The npm library
 // pg-ratelimit shares them.
-func tablesOfOne() map[bool]table {
-	return map[bool]table{false: {name: "rate_limit_ephemeral"}, true: {name: "rate_limit_durable"}}
+func tablesOfOne() map[bool]countTable {
+	return map[bool]countTable{false: {name: "rate_limit_ephemeral"}, true: {name: "rate_limit_durable"}}
 }
 
 // statementKey is what the text of a statement depends on.
@@ -133,11 +133,11 @@ type statementKey struct {
 type statements struct {
 	texts   map[statementKey]string
 	cleanup map[bool]string // by durable
-	tables  map[bool]table  // by durable
+	tables  map[bool]countTable  // by durable
 }
 
 // newStatements writes all texts for two tables.
-func newStatements(tables map[bool]table) *statements {
+func newStatements(tables map[bool]countTable) *statements {
 	s := &statements{texts: map[statementKey]string{}, cleanup: map[bool]string{}, tables: tables}
 	for _, d := range algorithm.All() {
 		for _, durable := range []bool{false, true} {

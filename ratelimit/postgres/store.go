@@ -90,6 +90,7 @@ type Store struct {
 	idle    sync.Pool // of calls
 	close   context.CancelFunc
 	leasing *batch.Queue // of batches without requests, see leases.go
+	parts   *parts       // nil if the counts cannot be in parts
 
 	registered *registration // nil without Options.Node
 	paused     int32         // 1 while limits are paused; atomic, set with the mutex
@@ -117,7 +118,8 @@ func New(db DB, options Options) (*Store, error) {
 	}
 	s := newStore(db, o, tablesOfOne(), newCounts())
 	if elsewhere, ok := db.(Elsewhere); ok {
-		s.engine.tables.parts = newParts(s, elsewhere, o)
+		s.parts = newParts(s, elsewhere, o)
+		s.engine.tables.find = s.parts.find
 	}
 	if o.Node != nil {
 		s.registered = newRegistration(s, *o.Node)
@@ -126,7 +128,7 @@ func New(db DB, options Options) (*Store, error) {
 }
 
 // newStore returns a store on two tables, which adds what it does to counts.
-func newStore(db DB, o Options, names map[bool]table, counts *counts) *Store {
+func newStore(db DB, o Options, names map[bool]countTable, counts *counts) *Store {
 	closing, cancel := context.WithCancel(context.Background())
 	server := &server{db: db, closing: closing, counts: counts}
 	texts := newStatements(names)
@@ -342,7 +344,7 @@ func (s *Store) Close() {
 	}
 	endLeases(s)
 	s.close()
-	if p := s.engine.tables.parts; p != nil {
+	if p := s.parts; p != nil {
 		p.close()
 	}
 	if s.registered != nil {

@@ -83,24 +83,24 @@ func (d *Database) parts(ctx context.Context) ([]string, error) {
 	return values[string](ctx, d, schema.PartNames)
 }
 
-// countTable is a table of counts.
-type countTable struct {
+// counterTable is a table of counts.
+type counterTable struct {
 	name    string // in SQL
 	durable bool
 }
 
-// countTables are the two tables of counts, or those of all parts.
-func (d *Database) countTables(ctx context.Context) ([]countTable, error) {
+// counterTables are the two tables of counts, or those of all parts.
+func (d *Database) counterTables(ctx context.Context) ([]counterTable, error) {
 	schemas, err := d.parts(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if len(schemas) == 0 {
-		return []countTable{{"rate_limit_durable", true}, {"rate_limit_ephemeral", false}}, nil
+		return []counterTable{{"rate_limit_durable", true}, {"rate_limit_ephemeral", false}}, nil
 	}
-	var all []countTable
+	var all []counterTable
 	for _, s := range schemas {
-		all = append(all, countTable{quoted(s) + ".rate_limit_durable", true}, countTable{quoted(s) + ".rate_limit_ephemeral", false})
+		all = append(all, counterTable{quoted(s) + ".rate_limit_durable", true}, counterTable{quoted(s) + ".rate_limit_ephemeral", false})
 	}
 	return all, nil
 }
@@ -108,7 +108,7 @@ func (d *Database) countTables(ctx context.Context) ([]countTable, error) {
 // counts is the rows of all tables of counts for which a condition holds, as an item of FROM with the name c. The
 // condition is in the query of each table, since Citus does not move one there.
 func (d *Database) counts(ctx context.Context, condition string) (string, error) {
-	tables, err := d.countTables(ctx)
+	tables, err := d.counterTables(ctx)
 	var each []string
 	for _, t := range tables {
 		each = append(each, "SELECT "+strconv.FormatBool(t.durable)+" AS durable, prefix, key, count, prev_count, window_start, tokens, last_refill, hits, expires_at FROM "+t.name+" WHERE "+condition)

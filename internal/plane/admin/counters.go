@@ -118,7 +118,7 @@ func (d *Database) Reset(ctx context.Context, prefix, key string) error {
 	if err != nil {
 		return err
 	}
-	tables, err := d.countTables(ctx)
+	tables, err := d.counterTables(ctx)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 	if err != nil {
 		return nil, err
 	}
-	counts, err := d.countTables(ctx)
+	counts, err := d.counterTables(ctx)
 	if err != nil {
 		return nil, err
 	}
