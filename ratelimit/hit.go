@@ -10,8 +10,8 @@ type Hit struct {
 	Limit *Limit // must be valid, and must not change while a store uses it
 	Key   string // the key that is charged: any bytes; see StoredKey
 
-	// Subject is whose key it is, such as a user: a database with parts counts all hits of a subject in
-	// one part. All programs that share the row must set it alike. "" is the key.
+	// Subject is whose key it is, such as a user. A database with parts has all rows of a subject
+	// in one part. All programs that share the row must set it alike. "" is the key.
 	Subject string
 
 	// Cost is how much of the quota the hit takes, 1 or more. A negative cost is a

@@ -61,10 +61,8 @@ type Limit struct {
 	// calendar, and TokenBucket with a Burst of at least its Events have leases, and only
 	// for a Window of 200 ms or more. A store in memory needs none.
 	Lease float64
-	// PerPart counts a limit in each part of a database with parts, with an equal share of
-	// Events and Burst in each: a request of another subject is then decided in one part. A key that
-	// has less than its share of the requests in a part gets less than Events. Without it, and
-	// in a database without parts, the limit is exact.
+	// PerPart counts an equal share of Events and Burst in each part of a database with parts,
+	// in the part of the request's other hits. Without parts it does nothing.
 	PerPart bool
 }
 

@@ -50,10 +50,7 @@ var errUnused = errors.New("pgxdb: no call yet")
 // calling is the key of a value in the context of a call. The pool's own contexts have none.
 type calling struct{}
 
-var (
-	_ postgres.DB        = (*DB)(nil)
-	_ postgres.Elsewhere = (*DB)(nil)
-)
+var _ postgres.DB = (*DB)(nil)
 
 // DB is a postgres.DB over a pgx pool.
 type DB struct {
@@ -120,8 +117,7 @@ func open(config *pgxpool.Config) (*DB, error) {
 	return d, nil
 }
 
-// At implements postgres.Elsewhere. The settings are those of this DB, and the first server of the DSN says
-// how a connection is encrypted.
+// At returns a DB for another server of the same database, with the settings of this one.
 func (d *DB) At(host string, port int) (postgres.DB, error) {
 	config := d.pool.Config()
 	c := config.ConnConfig

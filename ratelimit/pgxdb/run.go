@@ -54,7 +54,7 @@ func (d *DB) attempt(ctx context.Context, statements []*postgres.Statement, unna
 	if err != nil {
 		setFailed(statements, err)
 		for _, s := range statements {
-			s.Err = postgres.ErrNotSent
+			s.Err = sqlstate.ErrNotSent
 		}
 		return attemptResult{err: err}
 	}

@@ -185,6 +185,27 @@ func TestCitus(t *testing.T) {
 		t.Run(driver+" counts exactly while parts move", func(t *testing.T) { s.testMoves(t, driver) })
 	}
 	t.Run("chaos", s.testChaos)
+	t.Run("an uninstall leaves nothing", s.testUninstall)
+}
+
+func (s *spread) testUninstall(t *testing.T) {
+	ctx := context.Background()
+	db, err := admin.Open(ctx, s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	parts, err := db.Parts(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Uninstall(ctx, parts); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.rows(s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_p%'
+UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' UNION ALL SELECT proname::text FROM pg_proc WHERE proname LIKE 'rate\_limit%'`); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
 }
 
 func (s *spread) testMigration(t *testing.T) {

@@ -18,8 +18,7 @@ type DB interface {
 	// of other transactions: its Err is set and Run goes on.
 	//
 	// Run returns an error only if the connection failed or ctx ended. Err is then set in every
-	// statement of which it is not known whether it took effect, and is ErrNotSent in those that
-	// were certainly not sent. A DB sends a transaction again by itself only if the
+	// statement of which it is not known whether it took effect. A DB sends a transaction again by itself only if the
 	// first attempt certainly had no effect.
 	Run(ctx context.Context, statements []*Statement) error
 
@@ -30,10 +29,9 @@ type DB interface {
 	Close()
 }
 
-// Elsewhere is a DB that can connect to other servers with what it knows of the database and of the
-// account. It is for a database whose counts are in parts, on the servers of Citus: such a store needs it.
-type Elsewhere interface {
-	// At returns a DB for the same database on another server. It does not touch the network yet.
+// elsewhere is a DB that can connect to other servers with what it knows of the database and of the account, as
+// that of pgxdb can. At does not touch the network yet. A database whose counts are in parts needs it.
+type elsewhere interface {
 	At(host string, port int) (DB, error)
 }
 
@@ -68,6 +66,3 @@ type Statement struct {
 // ErrRolledBack is the error of a statement that was undone because another
 // statement of its transaction failed.
 var ErrRolledBack = errors.New("ratelimit/postgres: rolled back with its transaction")
-
-// ErrNotSent is the error of a statement that certainly did not reach the server.
-var ErrNotSent = errors.New("ratelimit/postgres: not sent")

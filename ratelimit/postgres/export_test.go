@@ -119,3 +119,6 @@ func (s *Store) StoreOf(part int) *Store {
 	}
 	return nil
 }
+
+// PartOf is the part of a subject.
+func PartOf(subject string, parts int) int { return partOfSubject(subject, parts) }

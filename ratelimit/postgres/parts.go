@@ -44,7 +44,7 @@ type parts struct {
 	giving sync.WaitGroup // charges that are being given back
 }
 
-func newParts(root *Store, db Elsewhere, o Options) *parts {
+func newParts(root *Store, db elsewhere, o Options) *parts {
 	return &parts{
 		counts: root.engine.counts, options: o, routes: newRoutes(root.engine.server, db),
 		queues: map[*batch.Queue][]*batch.Queue{}, shares: map[*ratelimit.Limit]*ratelimit.Limit{},
@@ -103,11 +103,11 @@ func setPartsPaused(p *parts, paused int32) {
 	}
 }
 
-// PartOf is the part of a subject: the first four bytes of its SHA-256, as a number, modulo the number
+// partOfSubject is the part of a subject: the first four bytes of its SHA-256, as a number, modulo the number
 // of parts. In SQL that is
 //
 //	('x' || left(encode(sha256(convert_to(subject, 'UTF8')), 'hex'), 8))::bit(32)::bigint % parts
-func PartOf(subject string, parts int) int {
+func partOfSubject(subject string, parts int) int {
 	sum := sha256.Sum256([]byte(subject))
 	return int(binary.BigEndian.Uint32(sum[:4]) % uint32(parts))
 }
@@ -129,7 +129,7 @@ func (p *parts) partOf(hits []ratelimit.Hit) int {
 			continue
 		}
 		subject = of
-		next := PartOf(of, len(p.stores))
+		next := partOfSubject(of, len(p.stores))
 		if i > 0 && next != part {
 			return several
 		}

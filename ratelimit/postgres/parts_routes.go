@@ -28,7 +28,7 @@ import (
 // routes are where the parts are.
 type routes struct {
 	server    *server // of the root store
-	elsewhere Elsewhere
+	elsewhere elsewhere
 	schemas   []string         // by part; find sets it
 	tables    []map[bool]countTable // by part; find sets it
 	one       chan struct{}    // has one element, which the reader of routes takes
@@ -54,7 +54,7 @@ const (
 	routesTimeout = 100 * time.Millisecond
 )
 
-func newRoutes(s *server, e Elsewhere) *routes {
+func newRoutes(s *server, e elsewhere) *routes {
 	r := &routes{server: s, elsewhere: e, one: make(chan struct{}, 1), servers: map[string]DB{}}
 	r.one <- struct{}{}
 	return r
@@ -262,7 +262,7 @@ type failingDB struct{ err error }
 
 func (d failingDB) Run(_ context.Context, statements []*Statement) error {
 	for _, s := range statements {
-		s.Err = ErrNotSent
+		s.Err = sqlstate.ErrNotSent
 	}
 	return d.err
 }
@@ -293,7 +293,7 @@ func (d *partDB) Run(ctx context.Context, statements []*Statement) error {
 		if err != nil {
 			var unsent []*Statement
 			for _, s := range statements {
-				if s.Err == ErrNotSent {
+				if s.Err == sqlstate.ErrNotSent {
 					unsent = append(unsent, s)
 				}
 			}

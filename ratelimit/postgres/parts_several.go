@@ -73,7 +73,7 @@ func (p *parts) divide(hits []ratelimit.Hit) (*inPart, []*inPart) {
 		if shares[i] = p.shareOf(h.Limit); shares[i] != nil {
 			continue
 		}
-		parts[i] = PartOf(subjectOf(h), len(p.stores))
+		parts[i] = partOfSubject(subjectOf(h), len(p.stores))
 		if home.part == several || h.Subject != "" && !named && !h.Apart {
 			home.part = parts[i]
 			named = named || h.Subject != ""
@@ -270,7 +270,7 @@ func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 			}
 			continue
 		}
-		part := PartOf(subjectOf(&h), len(p.stores))
+		part := partOfSubject(subjectOf(&h), len(p.stores))
 		byPart[part] = append(byPart[part], h)
 	}
 	errs := make([]error, len(byPart))

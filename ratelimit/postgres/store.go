@@ -117,8 +117,8 @@ func New(db DB, options Options) (*Store, error) {
 		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
 	}
 	s := newStore(db, o, tablesOfOne(), newCounts())
-	if elsewhere, ok := db.(Elsewhere); ok {
-		s.parts = newParts(s, elsewhere, o)
+	if other, ok := db.(elsewhere); ok {
+		s.parts = newParts(s, other, o)
 		s.engine.tables.find = s.parts.find
 	}
 	if o.Node != nil {

@@ -2,7 +2,13 @@
 // says what the store or a driver does after each of them.
 package sqlstate
 
-import "strings"
+import (
+	"errors"
+	"strings"
+)
+
+// ErrNotSent is the error that a driver gives a statement which certainly did not reach the server.
+var ErrNotSent = errors.New("not sent")
 
 // The codes, in order.
 const (

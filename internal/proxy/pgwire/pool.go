@@ -25,10 +25,7 @@ type Options struct {
 	LookupEnv func(name string) (value string, ok bool)
 }
 
-var (
-	_ postgres.DB        = (*Pool)(nil)
-	_ postgres.Elsewhere = (*Pool)(nil)
-)
+var _ postgres.DB = (*Pool)(nil)
 
 // Pool is a postgres.DB over a bounded number of connections.
 type Pool struct {
@@ -77,7 +74,7 @@ func Open(dsn string, o Options) (*Pool, error) {
 	return &Pool{cfg: cfg, log: o.Logger, created: time.Now(), unnamed: cfg.unnamed}, nil
 }
 
-// At implements postgres.Elsewhere.
+// At returns a pool for another server of the same database.
 func (p *Pool) At(host string, port int) (postgres.DB, error) {
 	cfg := *p.cfg
 	cfg.targets = []target{{host: host, port: strconv.Itoa(port)}}

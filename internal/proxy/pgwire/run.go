@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -88,7 +89,7 @@ func runAgain(p *Pool, ctx context.Context, statements []*postgres.Statement, fa
 		left := failed.retry
 		c, none := p.acquire(ctx)
 		if none != nil {
-			setAllFailed(left, postgres.ErrNotSent, none.code)
+			setAllFailed(left, sqlstate.ErrNotSent, none.code)
 			return none.err
 		}
 		failed = runOn(p, ctx, c, left, unnamed)
