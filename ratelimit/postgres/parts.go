@@ -172,23 +172,27 @@ func passToParts(s *Store, q *batch.Queue, deliver func(calls []*batch.Call), ca
 		return false
 	}
 	for _, c := range calls {
-		c := c
 		part := several
 		if len(c.Hits) > 0 {
 			part = p.partOf(c.Hits)
 		}
 		if part != several {
 			batch.Pass(p.queue(q, part, deliver), c)
-			continue
+		} else {
+			startCall(p, q, c, deadline)
 		}
-		go func() {
-			if err := batch.PanicError(func() { p.decideCall(c, deadline) }); err != nil {
-				c.Err = err
-			}
-			batch.Finish(q, []*batch.Call{c}, nil)
-		}()
 	}
 	return true
+}
+
+// startCall decides a call that is not in one part, in the background.
+func startCall(p *parts, q *batch.Queue, c *batch.Call, deadline time.Time) {
+	go func() {
+		if err := batch.PanicError(func() { p.decideCall(c, deadline) }); err != nil {
+			c.Err = err
+		}
+		batch.Finish(q, []*batch.Call{c}, nil)
+	}()
 }
 
 // queue returns the queue of a part for the calls of a queue of the store.
@@ -238,14 +242,18 @@ func (p *parts) close() {
 	if atomic.LoadInt32(&p.state) == partsFound {
 		var closing sync.WaitGroup
 		for _, s := range p.stores {
-			s := s
-			closing.Add(1)
-			go func() {
-				defer closing.Done()
-				_ = batch.PanicError(s.Close)
-			}()
+			startClose(&closing, s)
 		}
 		closing.Wait()
 	}
 	p.routes.close()
+}
+
+// startClose closes a store, or a DB, in the background.
+func startClose(closing *sync.WaitGroup, what interface{ Close() }) {
+	closing.Add(1)
+	go func() {
+		_ = batch.PanicError(func() { what.Close() })
+		closing.Done()
+	}()
 }

@@ -29,9 +29,10 @@ import (
 type routes struct {
 	server    *server // of the root store
 	elsewhere elsewhere
-	schemas   []string         // by part; find sets it
+	schemas   []string              // by part; find sets it
 	tables    []map[bool]countTable // by part; find sets it
-	one       chan struct{}    // has one element, which the reader of routes takes
+	reading   sync.Mutex            // of again
+	closing   sync.WaitGroup        // connections to servers without a part
 
 	mu      sync.Mutex // guards all that follows
 	closed  bool
@@ -55,9 +56,7 @@ const (
 )
 
 func newRoutes(s *server, e elsewhere) *routes {
-	r := &routes{server: s, elsewhere: e, one: make(chan struct{}, 1), servers: map[string]DB{}}
-	r.one <- struct{}{}
-	return r
+	return &routes{server: s, elsewhere: e, servers: map[string]DB{}}
 }
 
 // find reports whether the counts are in parts. If they are, it sets the routes.
@@ -167,8 +166,8 @@ func (r *routes) set(to []address) {
 		return
 	}
 	used := map[string]DB{}
-	next := make([]route, len(to))
-	for part, at := range to {
+	next := make([]route, 0, len(to))
+	for _, at := range to {
 		name := at.String()
 		db := used[name]
 		if db == nil {
@@ -176,17 +175,17 @@ func (r *routes) set(to []address) {
 		}
 		if db == nil {
 			opened, err := r.elsewhere.At(at.host, at.port)
-			if err != nil {
-				opened = failingDB{err}
-			}
 			db = opened
+			if err != nil {
+				db = newFailing(err)
+			}
 		}
 		used[name] = db
-		next[part] = route{address: name, db: db}
+		next = append(next, route{address: name, db: db})
 	}
 	for name, db := range r.servers {
 		if used[name] == nil {
-			go db.Close()
+			startClose(&r.closing, db)
 		}
 	}
 	r.servers = used
@@ -203,12 +202,11 @@ func (r *routes) of(part int) route {
 // again reads the routes again after a failure at a route to a part, and reports whether the part is elsewhere
 // now. reached is whether the server of the route answers.
 func (r *routes) again(ctx context.Context, part int, failed route, reached bool, since time.Time) bool {
-	select {
-	case <-r.one:
-	case <-ctx.Done():
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	if ctx.Err() != nil {
 		return false
 	}
-	defer func() { r.one <- struct{}{} }()
 	r.mu.Lock()
 	known := r.to[part].address != failed.address || r.read.After(since)
 	dbs := []DB{r.server.db}
@@ -222,8 +220,12 @@ func (r *routes) again(ctx context.Context, part int, failed route, reached bool
 	}
 	r.mu.Unlock()
 	if !known {
+		limit := routesTimeout
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline)/4 > limit {
+			limit = time.Until(deadline) / 4
+		}
 		for _, db := range dbs {
-			limited, cancel := context.WithTimeout(ctx, routesTimeout)
+			limited, cancel := context.WithTimeout(ctx, limit)
 			to, _, err := r.ask(limited, db)
 			cancel()
 			if err == nil {
@@ -245,29 +247,25 @@ func (r *routes) close() {
 	servers := r.servers
 	r.servers = nil
 	r.mu.Unlock()
-	var all sync.WaitGroup
 	for _, db := range servers {
-		db := db
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			db.Close()
-		}()
+		startClose(&r.closing, db)
 	}
-	all.Wait()
+	r.closing.Wait()
 }
 
 // failingDB is the DB of a server with an address that cannot be used.
 type failingDB struct{ err error }
 
-func (d failingDB) Run(_ context.Context, statements []*Statement) error {
+func newFailing(err error) DB { return &failingDB{err: err} }
+
+func (d *failingDB) Run(_ context.Context, statements []*Statement) error {
 	for _, s := range statements {
 		s.Err = sqlstate.ErrNotSent
 	}
 	return d.err
 }
-func (d failingDB) Exec(context.Context, string) error { return d.err }
-func (d failingDB) Close()                             {}
+func (d *failingDB) Exec(context.Context, string) error { return d.err }
+func (d *failingDB) Close()                             {}
 
 // partDB is the DB of a part: it runs statements where the part is.
 type partDB struct {

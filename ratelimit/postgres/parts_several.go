@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -146,28 +147,34 @@ func (p *parts) shareOf(l *ratelimit.Limit) *ratelimit.Limit {
 
 // takeAll decides the hits of some parts at the same time.
 func takeAll(p *parts, ctx context.Context, deadline time.Time, all []*inPart) {
-	take := func(in *inPart) {
-		in.decisions = make([]ratelimit.Decision, len(in.hits))
-		if len(in.hits) > 0 {
-			in.err = p.stores[in.part].Take(ctx, time.Until(deadline), in.hits, in.decisions)
-		}
-	}
 	var others sync.WaitGroup
 	for i, in := range all {
-		in := in
 		if i == len(all)-1 {
-			take(in)
-			break
+			takeIn(p, ctx, deadline, in)
+		} else {
+			startTake(p, ctx, deadline, in, &others)
 		}
-		others.Add(1)
-		go func() {
-			defer others.Done()
-			if err := batch.PanicError(func() { take(in) }); err != nil {
-				in.err = err
-			}
-		}()
 	}
 	others.Wait()
+}
+
+// takeIn decides the hits of a part.
+func takeIn(p *parts, ctx context.Context, deadline time.Time, in *inPart) {
+	in.decisions = make([]ratelimit.Decision, len(in.hits))
+	if len(in.hits) > 0 {
+		in.err = p.stores[in.part].Take(ctx, time.Until(deadline), in.hits, in.decisions)
+	}
+}
+
+// startTake is takeIn in the background.
+func startTake(p *parts, ctx context.Context, deadline time.Time, in *inPart, all *sync.WaitGroup) {
+	all.Add(1)
+	go func() {
+		if err := batch.PanicError(func() { takeIn(p, ctx, deadline, in) }); err != nil {
+			in.err = err
+		}
+		all.Done()
+	}()
 }
 
 // failed returns the error of one of the parts. The failure of a hit apart fails nothing.
@@ -219,42 +226,42 @@ func refundsOf(in *inPart) *inPart {
 // deadline. A part that cannot be reached keeps the charge: less passes then, never more.
 func (p *parts) giveBack(deadline time.Time, all []*inPart) {
 	for _, in := range all {
+		if in.err != nil || !allAllowed([]*inPart{in}) {
+			continue
+		}
 		back := &inPart{part: in.part}
 		for i := range in.hits {
 			h := in.hits[i]
-			if in.err == nil && allAllowed([]*inPart{in}) && h.Cost > 0 && !h.Peek && !h.Apart {
+			if h.Cost > 0 && !h.Peek && !h.Apart {
 				h.Cost = -h.Cost
 				back.hits = append(back.hits, h)
 				back.at = append(back.at, i)
 			}
 		}
-		if len(back.hits) == 0 {
-			continue
-		}
-		in := in
-		done := make(chan struct{})
-		given := append([]ratelimit.Decision(nil), in.decisions...)
-		p.giving.Add(1)
-		go func() {
-			defer p.giving.Done()
-			err := batch.PanicError(func() {
-				takeAll(p, context.Background(), time.Now().Add(leaseTimeout), []*inPart{back})
-			})
-			if err == nil && back.err == nil {
-				for i, at := range back.at {
-					given[at] = back.decisions[i]
-				}
+		if len(back.hits) > 0 && startGiveBack(p, deadline, back) {
+			for i, at := range back.at {
+				in.decisions[at] = back.decisions[i]
 			}
-			close(done)
-		}()
-		ctx, cancel := context.WithDeadline(context.Background(), deadline)
-		select {
-		case <-done:
-			in.decisions = given
-		case <-ctx.Done():
 		}
-		cancel()
 	}
+}
+
+// startGiveBack makes refunds in the background, and reports whether they are made before the deadline.
+func startGiveBack(p *parts, deadline time.Time, back *inPart) bool {
+	waiting, stop := context.WithDeadline(context.Background(), deadline)
+	given := int32(0)
+	p.giving.Add(1)
+	go func() {
+		err := batch.PanicError(func() { takeIn(p, context.Background(), time.Now().Add(leaseTimeout), back) })
+		if err == nil && back.err == nil {
+			atomic.StoreInt32(&given, 1)
+		}
+		stop()
+		p.giving.Done()
+	}()
+	<-waiting.Done()
+	stop()
+	return atomic.LoadInt32(&given) == 1
 }
 
 // reset is Store.Reset. A limit that is PerPart is reset in all parts.
@@ -273,27 +280,27 @@ func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 		part := partOfSubject(subjectOf(&h), len(p.stores))
 		byPart[part] = append(byPart[part], h)
 	}
-	errs := make([]error, len(byPart))
+	var resets []*inPart
 	var all sync.WaitGroup
 	for part := range byPart {
-		if len(byPart[part]) == 0 {
-			continue
+		if len(byPart[part]) > 0 {
+			in := &inPart{part: part, hits: byPart[part]}
+			resets = append(resets, in)
+			startReset(p, ctx, deadline, in, &all)
 		}
-		part := part
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			err := batch.PanicError(func() { errs[part] = p.stores[part].Reset(ctx, time.Until(deadline), byPart[part]) })
-			if err != nil {
-				errs[part] = err
-			}
-		}()
 	}
 	all.Wait()
-	for _, err := range errs {
+	return failed(resets)
+}
+
+// startReset resets the rows of a part in the background.
+func startReset(p *parts, ctx context.Context, deadline time.Time, in *inPart, all *sync.WaitGroup) {
+	all.Add(1)
+	go func() {
+		err := batch.PanicError(func() { in.err = p.stores[in.part].Reset(ctx, time.Until(deadline), in.hits) })
 		if err != nil {
-			return err
+			in.err = err
 		}
-	}
-	return nil
+		all.Done()
+	}()
 }

@@ -132,8 +132,8 @@ type statementKey struct {
 // statements holds the text of each statement that a store runs. It does not change.
 type statements struct {
 	texts   map[statementKey]string
-	cleanup map[bool]string // by durable
-	tables  map[bool]countTable  // by durable
+	cleanup map[bool]string     // by durable
+	tables  map[bool]countTable // by durable
 }
 
 // newStatements writes all texts for two tables.
