@@ -16,13 +16,13 @@ import (
 // citusBin is for the tests on a Citus, which make test-citus runs.
 var citusBin = flag.String("citus", "", "the folder of the programs of a Postgres with Citus")
 
-// TestACaddyAndATraefikShareALimitOnCitus: of 12 users in 8 parts, each gets what the limit allows of both
+// TestACaddyAndATraefikShareALimitOnCitus: of 6 users in 8 parts, each gets what the limit allows of both
 // proxies together, while the parts move from worker to worker.
 func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	if *citusBin == "" {
 		t.Skip("make test-citus runs this")
 	}
-	const parts, users, quota, each = 8, 12, 500, 400
+	const parts, users, quota, each = 8, 6, 500, 300
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	servers, err := citus.Start(ctx, citus.Options{BinDir: *citusBin, Workers: 3})
@@ -53,21 +53,25 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 		}})
 	}()
 	var result *harness.Result
-	moves := 0
+	moves, moved := 0, 0
 	for result == nil {
 		select {
 		case result = <-done:
 		default:
 			// A part that is there already is not moved.
 			if err := servers.Move(ctx, fmt.Sprint("rl_p", moves%parts), (moves+moves/parts)%3); err == nil {
-				moves++
+				moved++
+			} else if ctx.Err() != nil {
+				t.Fatal(err)
 			}
+			moves++
+			time.Sleep(300 * time.Millisecond) // for requests between moves
 		}
 	}
 	if err := result.Err(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d moves of parts; answers: %v", moves, result)
+	t.Logf("%d moves of parts; answers: %v", moved, result)
 	var passed, refused [users]int
 	for i := range result.Replies {
 		switch result.Replies[i].Status {

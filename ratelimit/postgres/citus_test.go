@@ -388,11 +388,12 @@ func (s *spread) testMoves(t *testing.T, driver string) {
 	for _, store := range stores {
 		loads = append(loads, l.run(t, store, limit, 16, 400, stop))
 	}
+	longest := time.Duration(0)
 	for move := range 12 {
 		part := move % 4
 		began := time.Now()
 		s.move(part, (s.where(part)+1)%3)
-		t.Logf("part %d moved in %v", part, time.Since(began).Round(time.Millisecond))
+		longest = max(longest, time.Since(began))
 		time.Sleep(100 * time.Millisecond)
 	}
 	close(stop)
@@ -400,6 +401,11 @@ func (s *spread) testMoves(t *testing.T, driver string) {
 		one.Wait()
 	}
 	s.compare(t, &l, limit.Prefix, nil)
+	if gap := time.Duration(l.longest); gap > longest+lateness {
+		t.Errorf("a part had no decision for %v; the longest move took %v", gap, longest)
+	} else {
+		t.Logf("the longest move took %v", longest.Round(time.Millisecond))
+	}
 }
 
 // compare compares what was granted with what was counted. A request without an answer may have counted.

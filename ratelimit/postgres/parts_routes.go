@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
@@ -62,8 +63,10 @@ func newRoutes(s *server, e elsewhere) *routes {
 // find reports whether the counts are in parts. If they are, it sets the routes.
 func (r *routes) find(ctx context.Context) (bool, error) {
 	parts := &Statement{SQL: schema.PartsReady, Unnamed: true}
+	sent := time.Now()
+	answers := atomic.LoadInt64(&r.server.answers)
 	if err := r.server.db.Run(ctx, []*Statement{parts}); err != nil {
-		return false, r.server.onFailure(err, routesTimeout, 0)
+		return false, r.server.onFailure(err, time.Since(sent), answers)
 	}
 	if parts.Err != nil {
 		return false, fmt.Errorf("looking for parts: %w", parts.Err)
