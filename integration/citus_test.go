@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,24 +26,7 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	const parts, users, quota, each = 8, 6, 500, 300
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	servers, err := citus.Start(ctx, citus.Options{BinDir: *citusBin, Workers: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := servers.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	db, err := admin.Open(ctx, servers.DSN())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.MigrateParts(ctx, parts); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("a coordinator and %d workers, counts in %d parts", len(servers.Workers), parts)
+	servers := startCitus(t, ctx, 3, parts)
 	urls := bothProxies(t, servers.DSN(), startBackend(t), "prefix both\nkey {header.X-User}\nalgorithm fixed_window\nlimit 500 1h",
 		object{"prefix": "both", "key": "{header.X-User}", "algorithm": "fixed_window", "limit": "500 1h"})
 
@@ -87,4 +71,62 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 			t.Errorf("user%d: %d of %d requests passed, and %d were refused; want %d, and all others", user, passed[user], 2*each, refused[user], quota)
 		}
 	}
+}
+
+// TestAnInterpretedStoreFollowsAMoveOnCitus, as in Traefik.
+func TestAnInterpretedStoreFollowsAMoveOnCitus(t *testing.T) {
+	if *citusBin == "" {
+		t.Skip("make test-citus runs this")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	servers := startCitus(t, ctx, 2, 2)
+	p := loadPlugin(t)
+	if _, err := p.interpreter.Eval(`import "` + modulePath + `/integration/internal/script"`); err != nil {
+		t.Fatal(err)
+	}
+	decide := p.eval(t, "script.Postgres").Interface().(func(string, string) string)
+	text := "a fixed_window - false 1000000 1d\n\n" + strings.Repeat("take 1767225600000000 0:x:1\ntake 1767225600000000 0:y:1\ntake 1767225600000000 0:z:1\n", 300)
+	result := make(chan string)
+	go func() { result <- decide(servers.DSN(), text) }()
+	for move := range 4 {
+		for part := range 2 {
+			_ = servers.Move(ctx, fmt.Sprint("rl_p", part), move%2) // it may be there
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(<-result), "\n")
+	for i, line := range lines {
+		if !strings.HasPrefix(strings.TrimSpace(line), "true") {
+			t.Fatalf("request %d of %d: %s", i, len(lines), line)
+		}
+	}
+	for _, line := range lines[len(lines)-3:] { // of x, y and z
+		if !strings.Contains(line, " 999700 ") {
+			t.Errorf("after 300 requests of a key: %s", line)
+		}
+	}
+}
+
+// startCitus starts a Citus with counts in parts.
+func startCitus(t *testing.T, ctx context.Context, workers, parts int) *citus.Servers {
+	t.Helper()
+	servers, err := citus.Start(ctx, citus.Options{BinDir: *citusBin, Workers: workers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := servers.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	db, err := admin.Open(ctx, servers.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.MigrateParts(ctx, parts); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("a coordinator and %d workers, counts in %d parts", workers, parts)
+	return servers
 }

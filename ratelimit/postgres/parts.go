@@ -90,7 +90,7 @@ func (p *parts) open() {
 		o.MaxLeases = (o.MaxLeases + n - 1) / n
 	}
 	for part := 0; part < n; part++ {
-		p.stores = append(p.stores, newStore(&partDB{routes: p.routes, part: part}, o, p.routes.tablesOf(part), p.counts))
+		p.stores = append(p.stores, newStore(newPartDB(p.routes, part), o, p.routes.tablesOf(part), p.counts))
 	}
 }
 

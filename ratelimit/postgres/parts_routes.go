@@ -134,12 +134,17 @@ func (r *routes) ask(ctx context.Context, db DB) ([]address, []map[bool]countTab
 		if part < 0 || part >= len(to) {
 			return nil, nil, errColumns
 		}
-		if tables[part] == nil {
-			tables[part] = map[bool]countTable{}
+		byDurable := tables[part]
+		if byDurable == nil {
+			byDurable = map[bool]countTable{}
+			tables[part] = byDurable
 		}
-		tables[part][number(columns[at+1]) == 1] = countTable{name: string(columns[at+2]), guard: ", " + string(columns[at+3])}
+		durable := number(columns[at+1]) == 1
+		t := countTable{name: string(columns[at+2]), guard: ", " + string(columns[at+3])}
+		byDurable[durable] = t
 		host, port := string(columns[at+4]), int(number(columns[at+5]))
-		to[part] = address{host: host, port: port}
+		a := address{host: host, port: port}
+		to[part] = a
 	}
 	for part := range tables {
 		if len(tables[part]) != 2 {
@@ -276,6 +281,9 @@ type partDB struct {
 	part   int
 }
 
+// newPartDB is a function because Yaegi gives all that a loop makes of a literal the last value.
+func newPartDB(r *routes, part int) DB { return &partDB{routes: r, part: part} }
+
 // MaxConns is that of the database, for each of its servers.
 func (d *partDB) MaxConns() int {
 	if b, ok := d.routes.server.db.(bounded); ok {
@@ -287,40 +295,55 @@ func (d *partDB) MaxConns() int {
 // Run implements DB. A statement that finds that the part is not here has the code of a transaction that
 // lost, so that the store sends it again.
 func (d *partDB) Run(ctx context.Context, statements []*Statement) error {
-	for {
+	left := statements
+	for len(left) > 0 {
 		to := d.routes.of(d.part)
-		sent := time.Now()
-		err := to.db.Run(ctx, statements)
-		if err != nil {
-			var unsent []*Statement
-			for _, s := range statements {
-				if s.Err == sqlstate.ErrNotSent {
-					unsent = append(unsent, s)
-				}
+		began := time.Now()
+		err := to.db.Run(ctx, left)
+		if err == nil {
+			if lostPart(left) {
+				d.notHere(ctx, to, left, began)
 			}
-			if len(unsent) == 0 || ctx.Err() != nil || !d.routes.again(ctx, d.part, to, false, sent) {
-				return fmt.Errorf("part %d at %s: %w", d.part, to.address, err)
-			}
-			statements = unsent
-			continue
+			return nil
 		}
-		for _, s := range statements {
-			if s.Err != nil && (s.Code == sqlstate.SerializationFailure || s.Code == sqlstate.UndefinedTable) {
-				d.notHere(ctx, to, statements, sent)
-				break
-			}
+		left = unsent(left)
+		if len(left) == 0 || ctx.Err() != nil || !d.routes.again(ctx, d.part, to, false, began) {
+			return fmt.Errorf("part %d at %s: %w", d.part, to.address, err)
 		}
-		return nil
 	}
+	return nil
+}
+
+// unsent returns the statements that did not reach the server.
+func unsent(statements []*Statement) []*Statement {
+	var all []*Statement
+	for _, s := range statements {
+		if errors.Is(s.Err, sqlstate.ErrNotSent) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// lostPart reports whether a statement did not find the part.
+func lostPart(statements []*Statement) bool {
+	for _, s := range statements {
+		switch s.Code {
+		case sqlstate.SerializationFailure, sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
+			return true
+		}
+	}
+	return false
 }
 
 // notHere is the rest of Run after a statement that did not find the part.
-func (d *partDB) notHere(ctx context.Context, at route, statements []*Statement, sent time.Time) {
-	if !d.routes.again(ctx, d.part, at, true, sent) {
+func (d *partDB) notHere(ctx context.Context, at route, statements []*Statement, began time.Time) {
+	if !d.routes.again(ctx, d.part, at, true, began) {
 		sleep(ctx, moveWait)
 	}
 	for _, s := range statements {
-		if s.Code == sqlstate.UndefinedTable {
+		switch s.Code {
+		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
 			s.Code = sqlstate.SerializationFailure
 		}
 	}

@@ -26,6 +26,8 @@ type inPart struct {
 	err       error
 }
 
+func newInPart(part int) *inPart { return &inPart{part: part} }
+
 // takeSeveral decides hits that are not in one part.
 func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
 	deadline := time.Now().Add(timeout)
@@ -94,7 +96,7 @@ func (p *parts) divide(hits []ratelimit.Hit) (*inPart, []*inPart) {
 		}
 		to := byPart[part]
 		if to == nil || h.Apart && to != home {
-			to = &inPart{part: part}
+			to = newInPart(part)
 			others = append(others, to)
 			if !h.Apart {
 				byPart[part] = to
@@ -134,15 +136,20 @@ func (p *parts) shareOf(l *ratelimit.Limit) *ratelimit.Limit {
 	}
 	n := int64(len(p.stores))
 	if l.Events >= n && l.Capacity() >= n {
-		copied := *l
-		copied.Events /= n
-		copied.Burst /= n
-		share = &copied
+		share = dividedBy(l, n)
 	} else {
 		p.options.report(fmt.Errorf("limit %q: spread per_part: there are %d parts and %d events, so the limit is counted exactly", l.Prefix, n, l.Capacity()))
 	}
 	p.shares[l] = share
 	return share
+}
+
+// dividedBy is a limit of a share of the events.
+func dividedBy(l *ratelimit.Limit, n int64) *ratelimit.Limit {
+	share := *l
+	share.Events /= n
+	share.Burst /= n
+	return &share
 }
 
 // takeAll decides the hits of some parts at the same time.
@@ -229,7 +236,7 @@ func (p *parts) giveBack(deadline time.Time, all []*inPart) {
 		if in.err != nil || !allAllowed([]*inPart{in}) {
 			continue
 		}
-		back := &inPart{part: in.part}
+		back := newInPart(in.part)
 		for i := range in.hits {
 			h := in.hits[i]
 			if h.Cost > 0 && !h.Peek && !h.Apart {
@@ -284,7 +291,8 @@ func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	var all sync.WaitGroup
 	for part := range byPart {
 		if len(byPart[part]) > 0 {
-			in := &inPart{part: part, hits: byPart[part]}
+			in := newInPart(part)
+			in.hits = byPart[part]
 			resets = append(resets, in)
 			startReset(p, ctx, deadline, in, &all)
 		}

@@ -23,6 +23,7 @@ const (
 	DeadlockDetected       = "40P01"
 	UndefinedColumn        = "42703"
 	UndefinedTable         = "42P01"
+	NoSuchConstraint       = "42P10" // ON CONFLICT on a table without its primary key, which Citus is copying
 	DuplicateStatement     = "42P05" // another prepared statement has this name
 	LockNotAvailable       = "55P03" // lock_timeout has passed
 	AdminShutdown          = "57P01"
