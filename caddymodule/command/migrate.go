@@ -26,7 +26,7 @@ number cannot change later. Proxies find the parts when they start.`,
 	}
 	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL and change nothing")
 	cmd.Flags().BoolVar(&citus, "citus", false, "spread the counters over the servers of Citus")
-	cmd.Flags().IntVar(&parts, "parts", 0, "how many parts the counters have with --citus; two to four times as many as there will ever be servers")
+	cmd.Flags().IntVar(&parts, "parts", 0, "how many parts the counters have with --citus; one or two for each server that there will ever be")
 	cmd.MarkFlagsRequiredTogether("citus", "parts")
 	run := t.on(func(c *call) error {
 		if citus && parts == 0 {

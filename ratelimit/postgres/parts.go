@@ -96,11 +96,15 @@ func (p *parts) open() {
 
 // setPartsPaused is setPaused for all parts.
 func setPartsPaused(p *parts, paused int32) {
-	for _, s := range p.stores {
-		s.mu.Lock()
-		s.setPaused(paused)
-		s.mu.Unlock()
+	for part := range p.stores {
+		setPausedOf(p.stores[part], paused)
 	}
+}
+
+func setPausedOf(s *Store, paused int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setPaused(paused)
 }
 
 // partOfSubject is the part of a subject: the first four bytes of its SHA-256, as a number, modulo the number
@@ -228,8 +232,8 @@ func (p *parts) decideCall(c *batch.Call, deadline time.Time) {
 // unavailable returns why no part can decide, or nil if one of them can.
 func (p *parts) unavailable() error {
 	var err error
-	for _, s := range p.stores {
-		if err = s.engine.server.unavailable(); err == nil {
+	for part := range p.stores {
+		if err = p.stores[part].engine.server.unavailable(); err == nil {
 			return nil
 		}
 	}
@@ -241,8 +245,8 @@ func (p *parts) close() {
 	p.giving.Wait()
 	if atomic.LoadInt32(&p.state) == partsFound {
 		var closing sync.WaitGroup
-		for _, s := range p.stores {
-			startClose(&closing, s)
+		for part := range p.stores {
+			startClose(&closing, p.stores[part])
 		}
 		closing.Wait()
 	}
