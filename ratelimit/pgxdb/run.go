@@ -3,6 +3,7 @@ package pgxdb
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -54,7 +55,7 @@ func (d *DB) attempt(ctx context.Context, statements []*postgres.Statement, unna
 	if err != nil {
 		setFailed(statements, err)
 		for _, s := range statements {
-			s.Err = sqlstate.ErrNotSent
+			s.Err = fmt.Errorf("%w: %w", sqlstate.ErrNotSent, err)
 		}
 		return attemptResult{err: err}
 	}

@@ -3,6 +3,7 @@ package pgwire
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -89,7 +90,7 @@ func runAgain(p *Pool, ctx context.Context, statements []*postgres.Statement, fa
 		left := failed.retry
 		c, none := p.acquire(ctx)
 		if none != nil {
-			setAllFailed(left, sqlstate.ErrNotSent, none.code)
+			setAllFailed(left, fmt.Errorf("%w: %w", sqlstate.ErrNotSent, none.err), none.code)
 			return none.err
 		}
 		failed = runOn(p, ctx, c, left, unnamed)
