@@ -293,7 +293,7 @@ func (s *spread) testTimeline(t *testing.T) {
 	}
 	time.Sleep(1500 * time.Millisecond) // for a look at the timeline before
 	w := s.Workers[2]
-	if err := w.Stop(); err != nil {
+	if err := w.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	standby := filepath.Join(w.DataDir(), "standby.signal")

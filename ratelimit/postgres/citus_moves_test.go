@@ -90,7 +90,7 @@ type block struct{ from, to time.Time }
 
 // watchBlock looks for the lock of a move of a part at all workers, every few milliseconds, until stop is called.
 func (s *spread) watchBlock(part int) (stop func() block) {
-	shard := s.rows(s.DSN(), "SELECT shardid::text FROM pg_dist_shard WHERE logicalrelid = $1::regclass", fmt.Sprintf("rl_p%d.rate_limit_ephemeral", part))[0]
+	group := s.rows(s.DSN(), "SELECT colocationid::text FROM pg_dist_partition WHERE logicalrelid = $1::regclass", fmt.Sprintf("rl_p%d.rate_limit_ephemeral", part))[0]
 	ctx, cancel := context.WithCancel(context.Background())
 	var mu sync.Mutex
 	var found block
@@ -103,10 +103,13 @@ func (s *spread) watchBlock(part int) (stop func() block) {
 			defer conn.Close(context.Background())
 			for ctx.Err() == nil {
 				var held bool
-				// 4 is Citus's class of locks of a shard's metadata.
-				err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 4 AND mode = 'ExclusiveLock' AND granted
-	AND objid::bigint = $1::bigint)`, pgx.QueryExecModeSimpleProtocol, shard).Scan(&held)
+				// 8 is Citus's class of the locks of what it knows of the shards that move together.
+				err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 8 AND mode = 'ExclusiveLock' AND granted
+	AND objid::bigint = $1::bigint)`, pgx.QueryExecModeSimpleProtocol, group).Scan(&held)
 				now := time.Now()
+				if err != nil && ctx.Err() == nil {
+					s.t.Error(err)
+				}
 				if err == nil && held {
 					mu.Lock()
 					if found.from.IsZero() {
@@ -208,7 +211,7 @@ func (s *spread) testMoves(t *testing.T, driver string, durable bool) {
 		t.Logf("move %d took %v and blocked the part for %v; %v after that a request passed, and until %v after it one failed", move,
 			took.Round(time.Millisecond), b.to.Sub(b.from).Round(time.Millisecond), passed.Round(time.Millisecond), failed.Round(time.Millisecond))
 		if b.from.IsZero() {
-			t.Errorf("move %d: its lock was not seen", move)
+			t.Fatalf("move %d: its lock was not seen", move)
 		}
 		if failed > *citusLate || passed == 0 || passed > *citusLate {
 			t.Errorf("move %d: a request failed %v after the part was free again, and one passed after %v; want at most %v", move, failed, passed, *citusLate)

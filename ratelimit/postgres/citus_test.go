@@ -163,7 +163,12 @@ func (s *spread) move(part, worker int) {
 	if s.where(part) == worker {
 		return
 	}
-	if err := s.Move(context.Background(), fmt.Sprintf("rl_p%d", part), worker); err != nil {
+	err := s.Move(context.Background(), fmt.Sprintf("rl_p%d", part), worker)
+	// Citus waits for a second to drop what the last move left behind.
+	for tries := 0; err != nil && strings.Contains(err.Error(), "leftover from the previous move") && tries < 20; tries++ {
+		err = s.Move(context.Background(), fmt.Sprintf("rl_p%d", part), worker)
+	}
+	if err != nil {
 		s.t.Error(err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
 const (
@@ -126,7 +125,7 @@ func (c *cleaner) run(statement *Statement) error {
 	if c.server.closing.Err() == nil {
 		c.server.counts.countErrors(statements, err)
 	}
-	if err == nil && sqlstate.IsTransient(statement.Code) {
+	if err == nil && len(lostTransactions(statements)) > 0 {
 		return nil // a later cleanup deletes the rows
 	}
 	if err == nil {
