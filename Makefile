@@ -53,11 +53,15 @@ build: need-go ## build Caddy with pg_ratelimit, as xcaddy does: bin/caddy
 # or started.
 # exec: the demo replaces the shell, so that a signal to make reaches the demo.
 .PHONY: run
-run: need-go ## run Postgres, an upstream and Caddy on port 8080 (PORT: another port; DATABASE_URL: another database)
+run: need-go ## run Postgres, an upstream and Caddy on port 8080 (PORT: another port; DATABASE_URL: another database; CITUS: the source of Citus, to see a Caddy and a Traefik share a limit on it)
+ifneq ($(CITUS),)
+	@$(call CITUS_BIN,$(CITUS)); cd integration && exec $(GO) test -count=1 -v -timeout 15m -run '^TestACaddyAndATraefikShareALimitOnCitus$$' . -args -citus "$$bin"
+else
 	@[ -x bin/demo ] || echo 'Building the program that runs the demo; the first time this takes up to a minute ...'
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/demo ./internal/demo
 	@exec bin/demo -with-parent -port '$(PORT)' -list '$(IN_XCADDY) list -deps -tags nobadger,nomysql,nopgx .' \
 		-build '$(IN_XCADDY) build -v $(CADDY_FLAGS) -o ../bin/caddy .'
+endif
 
 # The race detector allocates memory itself, and takes time. These tests count
 # allocations, need decisions in time, or send 600,000 requests, and run without it.
@@ -104,6 +108,17 @@ test-archive: need-go ## archive 5,000,000 rows of the audit log, to a folder an
 	GOBIN='$(CURDIR)/integration/.cache/bin' $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 	cd integration && $(ON_DISK) $(GO) test -count=1 -v -timeout 60m -run '^(TestDuckDBReadsTheArchive|TestAnArchiveThatIsKilledLosesNothing)$$' . \
 		-archive-rows 5000000 -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
+
+# The tests on a Citus need its source. It is built once, into /var/tmp (CITUS_CACHE).
+CITUS_SOURCE ?=
+CITUS ?=
+CITUS_LOAD ?= 10s
+CITUS_BIN = bin=$$(internal/testkit/citus/build.sh '$(1)') || exit 1
+
+.PHONY: test-citus
+test-citus: need-go ## run the tests of counters on Citus (CITUS_SOURCE: the archive of its source; CITUS_LOAD: how long the chaos lasts)
+	$(call CITUS_BIN,$(CITUS_SOURCE)); set -x; $(GO) test -count=1 -v -timeout 30m -run '^TestCitus' ./ratelimit/postgres -args -citus "$$bin" -citus-load '$(CITUS_LOAD)' \
+		&& cd integration && $(GO) test -count=1 -v -timeout 15m -run OnCitus . -args -citus "$$bin"
 
 .PHONY: test-history
 test-history: test-archive ## the same, ask about 50,000,000 rows of the audit log, and upgrade a database with 10,000,000 (about 15 GB in the temporary folder)

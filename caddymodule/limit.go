@@ -78,6 +78,10 @@ type LimitSettings struct {
 	// Default: none.
 	Lease string `json:"lease,omitempty"`
 
+	// On Citus, how a key is counted of which another key of the request is in another part:
+	// `exact`, or `per_part` with a share of the quota in each part. Default: exact.
+	Spread string `json:"spread,omitempty"`
+
 	// Store keys as SHA-256 digests, so that they cannot be read from the database. Default:
 	// true if the key has a placeholder of a credential (Authorization; any cookie; a header, a
 	// query parameter or a user's property with a name like token, secret, password or api-key;

@@ -11,6 +11,10 @@ type Hit struct {
 	Limit *Limit // must be valid, and must not change while a store uses it
 	Key   string // the key that is charged: any bytes; see StoredKey
 
+	// Subject is whose key it is, such as a user. A database with parts has all rows of a subject
+	// in one part. All programs that share the row must set it alike. "" is the key.
+	Subject string
+
 	// Cost is how much of the quota the hit takes, 1 or more. A negative cost is a
 	// refund. It is given back even if another hit of the request is refused.
 	Cost int64

@@ -61,6 +61,9 @@ type Limit struct {
 	Lease float64
 	// LeaseEarly is for a database that is far away: see docs/leases.md.
 	LeaseEarly bool
+	// PerPart counts an equal share of Events and Burst in each part of a database with parts,
+	// in the part of the request's other hits. Without parts it does nothing.
+	PerPart bool
 }
 
 // Capacity is the full quota: the most that can pass at once. It is Burst if there

@@ -11,23 +11,33 @@ import (
 )
 
 func migrateCommand(t *tool) *cobra.Command {
-	printOnly, region := false, ""
+	printOnly, region, citus, parts := false, "", false, 0
 	cmd := &cobra.Command{
-		Use:   "migrate [--region NAME] [--print]",
+		Use:   "migrate [--region NAME] [--print | --citus --parts N]",
 		Short: "Creates the tables, or upgrades them in place",
 		Long: `Creates the tables of the counters, of the history and of the policy, or upgrades them in
 place and keeps their rows. The command may run any number of times, also while proxies use the
 tables. The role must be able to create tables. --print only prints the SQL, for psql.
 
+On the coordinator of Citus, --citus spreads the counters over the servers, in so many parts. The
+number cannot change later. Proxies find the parts when they start.
+
 --region makes the database a region, which gets its policy from a publisher: see region subscribe. --region none makes
 the policy one that can be changed here.`,
 		Example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
-  caddy pg-ratelimit migrate --print > schema.sql`,
+  caddy pg-ratelimit migrate --print > schema.sql
+  caddy pg-ratelimit migrate --citus --parts 16 --dsn postgres://admin@coordinator/limits`,
 	}
 	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL and change nothing")
 	cmd.Flags().StringVar(&region, "region", "", "the name of the region that the database is, or none")
+	cmd.Flags().BoolVar(&citus, "citus", false, "spread the counters over the servers of Citus")
+	cmd.Flags().IntVar(&parts, "parts", 0, "how many parts the counters have with --citus; one or two for each server that there will ever be")
+	cmd.MarkFlagsRequiredTogether("citus", "parts")
 	run := t.at(ofCounters, func(c *call) error {
-		m, err := c.migrate()
+		if citus && parts == 0 {
+			return errors.New("--parts: 0: must be 1 or more")
+		}
+		m, err := c.migrate(parts)
 		if err == nil && region != "" {
 			m.Region = region
 			err = errors.Join(c.open(ofPolicy), c.db.MakeRegion(c.ctx, strings.TrimPrefix(region, "none")))
@@ -41,6 +51,9 @@ the policy one that can be changed here.`,
 			if m.Region != "" {
 				p.print("region: %s\n", m.Region)
 			}
+			if m.Parts != "" {
+				p.print("parts of the counters: %s\n", m.Parts)
+			}
 		}))
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -53,21 +66,23 @@ the policy one that can be changed here.`,
 	return cmd
 }
 
-// migrate makes the tables of each dataset in its database.
-func (c *call) migrate() (admin.Migration, error) {
+// migrate makes the tables of each dataset in its database, and so many parts of the counters.
+func (c *call) migrate(parts int) (admin.Migration, error) {
 	all, err := c.databases()
 	if err != nil || all.same() {
-		return c.db.Migrate(c.ctx)
+		return c.db.MigrateParts(c.ctx, parts)
 	}
 	var m admin.Migration
 	for of := ofCounters; of < datasets; of++ {
 		if err := c.open(of); err != nil {
 			return m, err
 		}
-		did, err := c.db.Migrate(c.ctx)
+		did, err := c.db.MigrateParts(c.ctx, parts)
+		parts = 0 // the counters are first
 		switch of {
 		case ofCounters:
 			m.Counters = did.Counters
+			m.Parts = did.Parts
 		case ofPolicy:
 			m.Policy = did.Policy
 		case ofHistory:

@@ -4,6 +4,7 @@ package pgxdb
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"regexp"
@@ -81,6 +82,21 @@ func Open(dsn string, o Options) (*DB, error) {
 	if !strings.Contains(dsn, "pool_max_conn_idle_time") {
 		config.MaxConnIdleTime = defaultIdleTime
 	}
+	// Idle connections are not pinged: keep-alive probes notice when packets are
+	// dropped. Go's interval is 15 seconds, that of pgx's own Dialer 5 minutes.
+	dialer := &net.Dialer{Timeout: config.ConnConfig.ConnectTimeout}
+	if dialer.Timeout == 0 {
+		dialer.Timeout = dialTimeout
+		config.ConnConfig.ConnectTimeout = loginTimeout
+	}
+	config.ConnConfig.DialFunc = dialer.DialContext
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // as in Go; the server converts
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	return open(config)
+}
+
+// open returns a DB with a pool of its own.
+func open(config *pgxpool.Config) (*DB, error) {
 	// After a quiet time, a request should not wait for a login: one connection is kept, and
 	// replaced when it is too old. There is none before the first call.
 	d := &DB{}
@@ -91,17 +107,7 @@ func Open(dsn string, o Options) (*DB, error) {
 		}
 		return nil
 	}
-	// Idle connections are not pinged: keep-alive probes notice when packets are
-	// dropped. Go's interval is 15 seconds, that of pgx's own Dialer 5 minutes.
-	dialer := &net.Dialer{Timeout: config.ConnConfig.ConnectTimeout}
-	if dialer.Timeout == 0 {
-		dialer.Timeout = dialTimeout
-		config.ConnConfig.ConnectTimeout = loginTimeout
-	}
-	config.ConnConfig.DialFunc = dialer.DialContext
 	config.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool { return shouldPing(idle) }
-	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // as in Go; the server converts
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	config.ConnConfig.Tracer = &d.logins
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
@@ -109,6 +115,29 @@ func Open(dsn string, o Options) (*DB, error) {
 	}
 	d.use(pool)
 	return d, nil
+}
+
+// At returns a DB for another server of the same database, with the settings of this one.
+func (d *DB) At(host string, port int) (postgres.DB, error) {
+	config := d.pool.Config()
+	c := config.ConnConfig
+	first := c.Host
+	at := func(settings *tls.Config) *tls.Config {
+		if settings == nil || settings.ServerName == "" {
+			return settings
+		}
+		settings = settings.Clone()
+		settings.ServerName = host
+		return settings
+	}
+	var same []*pgconn.FallbackConfig // the other ways to connect to the first server
+	for _, f := range c.Fallbacks {
+		if f.Host == first && f.Port == c.Port {
+			same = append(same, &pgconn.FallbackConfig{Host: host, Port: uint16(port), TLSConfig: at(f.TLSConfig)})
+		}
+	}
+	c.Host, c.Port, c.TLSConfig, c.Fallbacks = host, uint16(port), at(c.TLSConfig), same
+	return open(config)
 }
 
 // New returns a DB on a pool of the program. The pool keeps its settings, such as MaxConns. The program

@@ -3,6 +3,7 @@ package pgxdb
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -53,6 +54,9 @@ func (d *DB) attempt(ctx context.Context, statements []*postgres.Statement, unna
 	conn, err := d.acquire(ctx)
 	if err != nil {
 		setFailed(statements, err)
+		for _, s := range statements {
+			s.Err = fmt.Errorf("%w: %w", sqlstate.ErrNotSent, err)
+		}
 		return attemptResult{err: err}
 	}
 	defer d.release(conn)

@@ -29,6 +29,12 @@ type DB interface {
 	Close()
 }
 
+// elsewhere is a DB that can connect to other servers with what it knows of the database and of the account, as
+// that of pgxdb can. At does not touch the network yet. A database whose counts are in parts needs it.
+type elsewhere interface {
+	At(host string, port int) (DB, error)
+}
+
 // Statement is one SQL statement, its parameters and its result.
 type Statement struct {
 	// SQL is the text, with $1, $2 … for the parameters. A store uses few texts, so a DB

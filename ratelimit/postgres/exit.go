@@ -106,5 +106,5 @@ func endFlight(s *Store) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	// After a failure the session runs out.
-	_ = s.engine.server.db.Run(ctx, []*Statement{{SQL: endSQL, Args: []any{session}, Unnamed: true}})
+	_ = s.engine.server.db.Run(ctx, f.statements(&Statement{SQL: endSQL, Args: []any{session}, Unnamed: true}))
 }

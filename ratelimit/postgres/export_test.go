@@ -111,7 +111,7 @@ func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
 
 // CleanupSQL is the statement that deletes expired rows of the unlogged table. A store runs it
 // at random moments.
-var CleanupSQL = newStatements().cleanup[cleanupKey{}]
+var CleanupSQL = newStatements(tablesOfOne()).cleanup[cleanupKey{}]
 
 // MigrationSQL is what a store runs if the tables are not right.
 const MigrationSQL = migrationSQL
@@ -132,3 +132,14 @@ func LocalRows(s *Store) (rows, unpaid int) {
 	defer k.mu.Unlock()
 	return len(k.rows), len(k.unpaid)
 }
+
+// StoreOf is the store of a part, or nil until it is known.
+func (s *Store) StoreOf(part int) *Store {
+	if p := partsOf(s); p != nil {
+		return p.stores[part]
+	}
+	return nil
+}
+
+// PartOf is the part of a subject.
+func PartOf(subject string, parts int) int { return partOfSubject(subject, parts) }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,18 +47,19 @@ const (
 // sessionSQL begins a session and ends the one before. Names do not come back: the row of a session
 // stays for a day. renewSQL renews a session that others have not seen run out.
 const (
-	sessionSQL = `WITH ended AS (UPDATE rate_limit_processes SET seen = '-infinity' WHERE process = $1::bigint), swept AS (
-	DELETE FROM rate_limit_processes WHERE seen < clock_timestamp() - interval '1 day' AND process < extract(epoch FROM clock_timestamp())::bigint - 946684800 - 86400)
-INSERT INTO rate_limit_processes (process, seen)
-SELECT greatest(extract(epoch FROM clock_timestamp())::bigint - 946684800, coalesce(max(process) + 1, 0)), clock_timestamp() FROM rate_limit_processes
+	sessionSQL = `WITH ended AS (UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint), swept AS (
+	DELETE FROM {table} WHERE seen < clock_timestamp() - interval '1 day' AND process < extract(epoch FROM clock_timestamp())::bigint - 946684800 - 86400)
+INSERT INTO {table} (process, seen)
+SELECT greatest(extract(epoch FROM clock_timestamp())::bigint - 946684800, coalesce(max(process) + 1, 0)), clock_timestamp() FROM {table}
 ON CONFLICT (process) DO NOTHING RETURNING process`
-	renewSQL = `UPDATE rate_limit_processes SET seen = clock_timestamp() WHERE process = $1::bigint AND seen > clock_timestamp() - interval '8 s' RETURNING process`
-	endSQL   = `UPDATE rate_limit_processes SET seen = '-infinity' WHERE process = $1::bigint`
+	renewSQL = `UPDATE {table} SET seen = clock_timestamp() WHERE process = $1::bigint AND seen > clock_timestamp() - interval '8 s' RETURNING process`
+	endSQL   = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 
 // flight is the slots of a store.
 type flight struct {
 	server *server
+	texts  *statements
 	queue  *batch.Queue // for batches without requests of callers
 	report func(error)
 
@@ -94,8 +96,18 @@ type heldSlots struct {
 	ended bool            // the hit has released them
 }
 
-func newFlight(s *server, q *batch.Queue, report func(error)) *flight {
-	return &flight{server: s, queue: q, report: report, held: map[*heldSlots]bool{}}
+func newFlight(s *server, q *batch.Queue, texts *statements, report func(error)) *flight {
+	return &flight{server: s, texts: texts, queue: q, report: report, held: map[*heldSlots]bool{}}
+}
+
+// statements returns what runs one of the statements above: in a part, the guard is before it.
+func (f *flight) statements(s *Statement) []*Statement {
+	t := f.texts.tables[processesTable]
+	s.SQL = strings.ReplaceAll(s.SQL, "{table}", t.name)
+	if t.guard == "" {
+		return []*Statement{s}
+	}
+	return []*Statement{{SQL: "SELECT true" + guardedSQL + t.guard, Joined: true, Unnamed: true}, s}
 }
 
 // current returns the session, and whether the store may use it.
@@ -125,7 +137,7 @@ func (f *flight) begin(ctx context.Context) (int64, error) {
 	sent := time.Now()
 	for {
 		begins := &Statement{SQL: sessionSQL, Args: []any{before}, Unnamed: true}
-		if _, err := f.server.run(ctx, []*Statement{begins}); err != nil {
+		if _, err := f.server.run(ctx, f.statements(begins)); err != nil {
 			return 0, err
 		}
 		if begins.Err != nil {
@@ -200,7 +212,7 @@ func (f *flight) renew(closing context.Context, now time.Time) {
 	defer cancel()
 	if fresh {
 		renews := &Statement{SQL: renewSQL, Args: []any{session}, Unnamed: true}
-		if err := f.server.db.Run(ctx, []*Statement{renews}); err != nil || renews.Err != nil {
+		if err := f.server.db.Run(ctx, f.statements(renews)); err != nil || renews.Err != nil {
 			return // requests notice that the database does not answer
 		}
 		f.mu.Lock()

@@ -12,7 +12,8 @@ type group struct {
 	statementKey
 	entries   []*entry
 	statement Statement
-	before    Statement // of a look: indexSQL
+	before    Statement // of a look: indexSQL. In a part, also of a take of slots: their processes are read as of after the guard
+	guarded   bool      // a take has before
 	failure   error     // why the statement cannot be sent, or nil
 
 	// Memory for results, see result.go.
@@ -53,7 +54,9 @@ func (g *group) write(texts *statements, settings []int64) {
 	n := g.n[:0]
 	l := entries[0].view.Limit
 	cost := entries[0].cost
-	alike := g.kind == take && !hasSlots(g.definition)
+	slots := g.kind == take && hasSlots(g.definition)
+	alike := g.kind == take && !slots
+	g.guarded = slots && texts.inParts
 	for _, e := range entries {
 		keys = append(keys, e.id.Key)
 		if e.view.Limit != l || e.cost != cost {
@@ -88,7 +91,7 @@ func (g *group) write(texts *statements, settings []int64) {
 		args = appendArrays(g, args)
 	}
 	g.statement = Statement{SQL: texts.texts[key], Args: args, Result: g.statement.Result}
-	g.before = Statement{SQL: indexSQL, Joined: true, Result: g.before.Result}
+	g.before = Statement{SQL: texts.index, Joined: true, Result: g.before.Result}
 }
 
 // appendTo appends what runs to the statements of a pipeline.
@@ -96,7 +99,7 @@ func (g *group) appendTo(statements []*Statement) []*Statement {
 	if g.failure != nil {
 		return statements
 	}
-	if g.kind == look {
+	if g.kind == look || g.guarded {
 		statements = append(statements, &g.before)
 	}
 	return append(statements, &g.statement)

@@ -28,6 +28,9 @@ func openQueue(store ratelimit.Store, timeout time.Duration, fill, deliver func(
 				batch.Finish(q, calls, batch.ErrPaused)
 				return
 			}
+			if p := s.parts; p != nil && atomic.LoadInt32(&p.state) != partsNone && p.pass(s, q, deliver, calls, deadline) {
+				return
+			}
 			decided, unavailable := decideKnown(s, timeout, calls)
 			if decided > 0 {
 				calls = finishDecided(q, calls)

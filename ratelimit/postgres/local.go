@@ -48,6 +48,7 @@ type localRow struct {
 	slots  int64 // that requests hold of the share, on a limit InFlight; atomic
 
 	// What was admitted on a durable limit, until the database knows it.
+	part   int // of a database in parts
 	limit  *ratelimit.Limit
 	charge int64
 	until  int64 // the server's time from which on the charge does not matter
@@ -125,6 +126,7 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 		return false
 	}
 	k := s.engine.local
+	in := partsOf(s)
 	parts := 1 / share
 	if share == 0 {
 		parts = float64(atomic.LoadInt64(&k.live))
@@ -155,10 +157,13 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 		}
 		if !r.shared {
 			r.shared = true
+			if in != nil && h.Limit.PerPart {
+				r.row = algorithm.Row{} // it was that of one part
+			}
 			algorithm.ShareRow(&r.row, parts)
 		}
 		if h.Limit.Algorithm == ratelimit.InFlight {
-			r.row.Slots = atomic.LoadInt64(&r.slots) + s.engine.flight.heldOf(id)
+			r.row.Slots = atomic.LoadInt64(&r.slots) + heldOf(s, id)
 		}
 		taken[i] = r
 		rows[i] = &r.row
@@ -175,7 +180,7 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 		case charged && h.Limit.Algorithm == ratelimit.InFlight:
 			taken[i].hold(h)
 		case charged && h.Limit.Durable && owed:
-			k.owe(taken[i], h, d.Reset.UnixMicro())
+			k.owe(in, taken[i], h, d.Reset.UnixMicro())
 		}
 		// What all proxies together have left, if the others have used as much as this one.
 		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)
@@ -207,12 +212,16 @@ func (r *localRow) hold(h *ratelimit.Hit) {
 	h.Slot.Hold(func() { atomic.AddInt64(&r.slots, -cost) })
 }
 
-// owe adds what a hit has used to what the database does not know. The caller holds the mutex.
-func (k *local) owe(r *localRow, h *ratelimit.Hit, until int64) {
+// owe adds what a hit has used to what the database does not know. in are its parts, or nil. The caller holds the
+// mutex.
+func (k *local) owe(in *parts, r *localRow, h *ratelimit.Hit, until int64) {
 	if r.charge == 0 {
-		if len(k.unpaid) >= maxUnpaid {
+		if len(k.unpaid) >= maxUnpaid || in != nil && h.Limit.PerPart { // nobody knows in which part it would have been
 			k.lost += h.Cost
 			return
+		}
+		if in != nil {
+			r.part = partOfSubject(subjectOf(h), len(in.stores))
 		}
 		k.unpaid = append(k.unpaid, r)
 	}
@@ -231,6 +240,15 @@ func localSince(store ratelimit.Store) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.since
+}
+
+// heldOf is how many slots of a row a store holds.
+func heldOf(s *Store, row lease.RowID) int64 {
+	n := int64(0)
+	for _, one := range allStores(s) {
+		n += one.engine.flight.heldOf(row)
+	}
+	return n
 }
 
 // heldOf is how many slots of a row this process holds.

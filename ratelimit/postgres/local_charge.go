@@ -44,6 +44,7 @@ type charging struct {
 	told    bool      // Notice was told that limits are local
 
 	number  int64 // of the batch under way
+	part    int   // whose rows it has, of a database in parts
 	tries   int
 	charges []localCharge // of the batch under way; nil is none
 	charged int64         // units
@@ -82,9 +83,10 @@ func (r *registration) chargeLocal(ctx context.Context, now time.Time) {
 	if !r.listed && r.writeIn == 0 {
 		return // the row is about to be written
 	}
-	for t.charges != nil || e.server.unavailable() == nil {
+	charged := decidingStores(r.store)
+	for t.charges != nil || r.store.Unavailable() == nil {
 		if t.charges == nil {
-			if t.charges = e.local.bill(); t.charges == nil {
+			if t.charges, t.part = e.local.bill(charged); t.charges == nil {
 				break
 			}
 			t.tries = 0
@@ -95,7 +97,7 @@ func (r *registration) chargeLocal(ctx context.Context, now time.Time) {
 		}
 		if !r.listed {
 			e.local.lose(unitsOf(t.charges))
-		} else if !r.charge(ctx) {
+		} else if !r.charge(ctx, charged[t.part].engine) {
 			return // to be continued
 		}
 		t.charges = nil
@@ -103,7 +105,7 @@ func (r *registration) chargeLocal(ctx context.Context, now time.Time) {
 	k := e.local
 	k.mu.Lock()
 	since, last := k.since, k.last
-	over := !since.IsZero() && now.Sub(last) >= localLinger && len(k.unpaid) == 0 && e.server.unavailable() == nil
+	over := !since.IsZero() && now.Sub(last) >= localLinger && len(k.unpaid) == 0 && r.store.Unavailable() == nil
 	if over {
 		k.since = time.Time{}
 	}
@@ -114,22 +116,28 @@ func (r *registration) chargeLocal(ctx context.Context, now time.Time) {
 	}
 }
 
-// bill takes the next charges, or returns nil if there are none.
-func (k *local) bill() []localCharge {
+// bill takes the next charges on one of some stores, and returns its index. It returns nil if there are none, or if
+// their stores do not answer.
+func (k *local) bill(stores []*Store) ([]localCharge, int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.clock() + k.ahead
 	var charges []localCharge
-	for len(charges) < batchCharges && len(k.unpaid) > 0 {
-		last := len(k.unpaid) - 1
-		row := k.unpaid[last]
-		k.unpaid = k.unpaid[:last]
+	part := 0
+	var left []*localRow
+	for _, row := range k.unpaid {
+		if len(charges) > 0 && row.part != part || len(charges) == batchCharges || stores[row.part].engine.server.unavailable() != nil {
+			left = append(left, row)
+			continue
+		}
 		if now < row.until {
 			charges = append(charges, localCharge{row.id, row.limit, row.charge})
+			part = row.part
 		}
 		row.charge = 0
 	}
-	return charges
+	k.unpaid = left
+	return charges, part
 }
 
 func unitsOf(charges []localCharge) int64 {
@@ -140,9 +148,9 @@ func unitsOf(charges []localCharge) int64 {
 	return units
 }
 
-// charge charges a batch, as far as the quotas go. It reports whether the batch is done.
-func (r *registration) charge(ctx context.Context) bool {
-	e := r.store.engine
+// charge charges a batch, as far as the quotas go. It reports whether the batch is done. The row with the number of
+// the last batch is not on the server of a part: a batch there is sent once.
+func (r *registration) charge(ctx context.Context, e *engine) bool {
 	t := &r.charging
 	p := newPlan()
 	defer p.free()
@@ -155,11 +163,17 @@ func (r *registration) charge(ctx context.Context) bool {
 		sortGroups(stage)
 	}
 	first := &Statement{SQL: chargedSQL, Args: []any{r.name(), r.node.Epoch, t.number}}
+	if e.texts.inParts {
+		first = &Statement{SQL: e.texts.index}
+	}
 	statements := append([]*Statement{first}, p.write(e.texts, []int64{0, leaveTimeout.Milliseconds()})...)
 	for i, s := range statements {
 		s.Joined = i < len(statements)-1
 	}
-	if _, err := e.server.run(ctx, statements); err != nil {
+	if _, err := e.server.run(ctx, statements); err != nil && e.texts.inParts {
+		e.local.lose(units)
+		return true
+	} else if err != nil {
 		return false // it may have been charged
 	}
 	if first.Code == sqlstate.DivisionByZero {

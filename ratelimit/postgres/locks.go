@@ -240,8 +240,8 @@ func (d *dispatch) seeLocks() error {
 		if len(ids) == 0 {
 			continue
 		}
-		statement := &Statement{SQL: strings.Replace(lockedSQL, "{table}", tableName(durable), -1), Args: []any{prefixes, keys}, Unnamed: true}
-		if err := d.execute([]*Statement{{SQL: indexSQL, Joined: true}, statement}); err != nil {
+		statement := &Statement{SQL: strings.Replace(lockedSQL, "{table}", d.engine.texts.tables[tableName(durable)].name, -1), Args: []any{prefixes, keys}, Unnamed: true}
+		if err := d.execute([]*Statement{{SQL: d.engine.texts.index, Joined: true}, statement}); err != nil {
 			return err
 		}
 		columns := bigints(statement)

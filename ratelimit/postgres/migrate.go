@@ -22,6 +22,10 @@ type tables struct {
 	disabled bool // the operator makes the tables
 	report   func(error)
 
+	// find finds the parts, and reports whether there are some. Nil if there cannot be parts. It is a
+	// function because Yaegi gets types wrong that refer to themselves through others.
+	find func(ctx context.Context) (bool, error)
+
 	ready int32 // 1 if the tables are as they must be; atomic, so that a batch need not take the mutex
 
 	mu        sync.Mutex      // guards all that follows
@@ -90,7 +94,7 @@ func (t *tables) wait(ctx context.Context) error {
 
 // startLocked is start for a caller that holds the mutex.
 func (t *tables) startLocked() {
-	if t.disabled {
+	if t.disabled && t.find == nil {
 		atomic.StoreInt32(&t.ready, 1)
 	}
 	if atomic.LoadInt32(&t.ready) == 1 || t.migration != nil || t.server.closing.Err() != nil || time.Now().Before(t.next) {
@@ -136,6 +140,12 @@ func (t *tables) finished(err error) {
 func (t *tables) migrate() error {
 	ctx, cancel := context.WithTimeout(t.server.closing, migrationTimeout)
 	defer cancel()
+	if t.find != nil {
+		found, err := t.find(ctx)
+		if err != nil || found || t.disabled {
+			return err
+		}
+	}
 	now, err := t.inspect(ctx)
 	if err == nil && !now.counters && !now.restoring && t.had {
 		// A restore drops the tables, and makes them a moment later. In between, nothing in the database

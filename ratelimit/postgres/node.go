@@ -168,6 +168,9 @@ func (r *registration) beat(now time.Time) {
 		r.chargeLocal(ctx, now) // which ends the time of local limits, also without a registry
 		return
 	}
+	if p := partsOf(r.store); p != nil {
+		p.watchTimelines(server.closing)
+	}
 	var statements, writes []*Statement
 	if !now.Before(r.readAt) {
 		statements = append(statements, r.watching.look(), &Statement{SQL: timelineSQL})

@@ -50,7 +50,13 @@ func (s *Store) pauseFor(left time.Duration) {
 // setPaused sets whether limits are paused. A pause gives all leases back, and none begins in it: what
 // decides by them in memory then needs not ask whether limits are paused. The caller holds the mutex.
 func (s *Store) setPaused(paused int32) {
-	if atomic.SwapInt32(&s.paused, paused) == paused || s.engine.leases == nil {
+	if atomic.SwapInt32(&s.paused, paused) == paused {
+		return
+	}
+	if p := partsOf(s); p != nil {
+		setPartsPaused(p, paused)
+	}
+	if s.engine.leases == nil {
 		return
 	}
 	if paused != 0 {

@@ -37,6 +37,12 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if dsn := os.Getenv(asPartsWorker); dsn != "" {
+		if err := runPartsWorker(dsn); err != nil {
+			panic(err)
+		}
+		return
+	}
 	if text := os.Getenv(asLeaseWorker); text != "" {
 		if err := runLeaseWorker(text); err != nil {
 			panic(err)

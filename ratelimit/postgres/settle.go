@@ -74,6 +74,13 @@ func settle(store ratelimit.Store, h *hooks.Settlement) {
 	if !ok || h.Source != ratelimit.FromPostgres && h.Source != ratelimit.FromLease {
 		return
 	}
+	if p := partsOf(s); p != nil {
+		subject := h.Subject
+		if subject == "" {
+			subject = h.Key
+		}
+		s = p.stores[partOfSubject(subject, len(p.stores))]
+	}
 	id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: strings.Clone(h.Key)} // the key may be a part of a long request
 	addSettlement(s, settledWindow{id, algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset)}, &settlement{row: id, limit: h.Limit, at: h.DecidedAt, back: h.Back})
 }

@@ -112,10 +112,11 @@ const nextPrefixSQL = `SELECT prefix FROM {table} WHERE prefix > $1::text ORDER 
 // firstValue is the number of the first parameter in takeSQL that is a value of an entry.
 const firstValue = 5
 
-// Names of the two tables, which the npm library pg-ratelimit shares.
+// Names of the tables. The npm library pg-ratelimit shares the first two.
 const (
 	ephemeralTable = "rate_limit_ephemeral"
 	durableTable   = "rate_limit_durable"
+	processesTable = "rate_limit_processes"
 )
 
 func tableName(durable bool) string {
@@ -123,6 +124,15 @@ func tableName(durable bool) string {
 		return durableTable
 	}
 	return ephemeralTable
+}
+
+// countTable is a table of a store, as SQL names it. guard is a function that statements on the table
+// call, see parts_routes.go; "" is none.
+type countTable struct{ name, guard string }
+
+// tablesOfOne are the tables of a database whose counts are not in parts, by their names.
+func tablesOfOne() map[string]countTable {
+	return map[string]countTable{ephemeralTable: {name: ephemeralTable}, durableTable: {name: durableTable}, processesTable: {name: processesTable}}
 }
 
 // statementKey is what the text of a statement depends on.
@@ -139,15 +149,21 @@ type statementKey struct {
 type statements struct {
 	texts   map[statementKey]string
 	cleanup map[cleanupKey]string
-	exit    map[bool]string // by durable
+	exit    map[bool]string       // by durable
+	tables  map[string]countTable // by the names that a database without parts has
+	index   string                // indexSQL, with the guard: the tables of a part move together
+	inParts bool
 }
 
 // cleanupKey is what the text of a cleanup depends on: the table, and whether the process has slots.
 type cleanupKey struct{ durable, slots bool }
 
-// newStatements writes all texts.
-func newStatements() *statements {
-	s := &statements{texts: map[statementKey]string{}, cleanup: map[cleanupKey]string{}, exit: map[bool]string{}}
+// newStatements writes all texts for the tables of a store.
+func newStatements(tables map[string]countTable) *statements {
+	s := &statements{texts: map[statementKey]string{}, cleanup: map[cleanupKey]string{}, exit: map[bool]string{}, tables: tables, index: indexSQL, inParts: tables[ephemeralTable].guard != ""}
+	if s.inParts {
+		s.index += guardedSQL + tables[ephemeralTable].guard
+	}
 	for _, d := range algorithm.All() {
 		for _, durable := range []bool{false, true} {
 			for _, sync := range []bool{false, true} {
@@ -162,10 +178,11 @@ func newStatements() *statements {
 		}
 	}
 	for _, durable := range []bool{false, true} {
+		t := tables[tableName(durable)]
 		for slots, none := range map[bool]string{false: "coalesce(slots, '{}') = '{}'", true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"} {
-			s.cleanup[cleanupKey{durable, slots}] = strings.NewReplacer("{table}", tableName(durable), "{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL)
+			s.cleanup[cleanupKey{durable, slots}] = s.named(strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL), t)
 		}
-		s.exit[durable] = strings.NewReplacer("{table}", tableName(durable), "{settings}", commitSQL(durable, false)+lockSQL).Replace(exitSQL)
+		s.exit[durable] = s.named(strings.ReplaceAll(exitSQL, "{settings}", commitSQL(durable, false)+lockSQL+t.guard), t)
 	}
 	return s
 }
@@ -215,11 +232,21 @@ func (s *statements) add(template string, key statementKey) {
 		returned += ", expires_at"
 	}
 	settings := ""
+	t := s.tables[tableName(key.durable)]
 	if key.kind != look {
-		settings = commitSQL(key.durable, key.sync) + lockSQL
+		settings = commitSQL(key.durable, key.sync) + lockSQL + t.guard // the wait for locks bounds that of the guard
 	}
-	s.texts[key] = strings.NewReplacer("{table}", tableName(key.durable), "{columns}", step.Columns, "{returned}", returned,
+	text := strings.NewReplacer("{columns}", step.Columns, "{returned}", returned,
 		"{settings}", settings, "{reset}", step.Reset, "{adjust}", refundValues.Replace(step.Adjust), "{adjust_where}", refundValues.Replace(step.AdjustWhere)).Replace(template)
+	s.texts[key] = s.named(text, t)
+}
+
+// guardedSQL precedes a guard in a statement that has no lockSQL: the guard waits for no more than that.
+const guardedSQL = `, set_config('lock_timeout', '200', true)`
+
+// named writes the names of a table, and of that of the processes, into a text.
+func (s *statements) named(text string, t countTable) string {
+	return strings.NewReplacer("{table}", t.name, "{processes}", s.tables[processesTable].name).Replace(text)
 }
 
 // commitSQL turns the wait for the disk off where it is not wanted. An unlogged table has

@@ -145,9 +145,13 @@ func batchesOf(store ratelimit.Store) hooks.Batches {
 	if !ok {
 		return hooks.Batches{}
 	}
-	b := hooks.Batches{Waiting: s.waiting(), InFlight: s.engine.flight.count()}
-	if s.engine.leases != nil {
-		b.Leases = lease.Count(s.engine.leases)
+	b := hooks.Batches{}
+	for _, one := range allStores(s) {
+		b.Waiting += one.waiting()
+		b.InFlight += one.engine.flight.count()
+		if one.engine.leases != nil {
+			b.Leases += lease.Count(one.engine.leases)
+		}
 	}
 	c := s.engine.counts
 	c.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -90,6 +91,7 @@ type Store struct {
 	idle    sync.Pool // of calls
 	close   context.CancelFunc
 	leasing *batch.Queue // of batches without requests, see leases.go
+	parts   *parts       // nil if the counts cannot be in parts
 
 	registered *registration // nil without Options.Node
 	paused     int32         // 1 while limits are paused; atomic, set with the mutex
@@ -115,12 +117,24 @@ func New(db DB, options Options) (*Store, error) {
 	if b, ok := db.(bounded); ok && b.MaxConns() < o.Workers {
 		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
 	}
+	s := newStore(db, o, tablesOfOne(), newCounts(), newLocal())
+	if other, ok := db.(elsewhere); ok {
+		s.parts = newParts(s, other, o)
+		s.engine.tables.find = s.parts.find
+	}
+	if o.Node != nil {
+		s.registered = newRegistration(s, *o.Node)
+	}
+	return s, nil
+}
+
+// newStore returns a store on some tables. It adds what it does to counts, and has its rows remembered by local.
+func newStore(db DB, o Options, names map[string]countTable, counts *counts, local *local) *Store {
 	closing, cancel := context.WithCancel(context.Background())
-	counts := newCounts()
 	server := &server{db: db, closing: closing, counts: counts}
-	texts := newStatements()
+	texts := newStatements(names)
 	e := &engine{
-		server: server, texts: texts, now: o.Now, counts: counts, local: newLocal(),
+		server: server, texts: texts, now: o.Now, counts: counts, local: local,
 		tables:  &tables{server: server, disabled: o.DisableMigration, report: o.report},
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, report: o.report},
 	}
@@ -131,13 +145,10 @@ func New(db DB, options Options) (*Store, error) {
 	s.leasing = s.newQueue(leaseTimeout)
 	e.settles.send = func() { sendSettlements(s) }
 	e.leases = newLeases(s, o)
-	e.flight = newFlight(server, s.leasing, o.report)
+	e.flight = newFlight(server, s.leasing, texts, o.report)
 	e.cleaner.slots = &e.flight.used
-	if o.Node != nil {
-		s.registered = newRegistration(s, *o.Node)
-	}
 	s.idle.New = func() any { return batch.NewCall() }
-	return s, nil
+	return s
 }
 
 // report passes a failure to OnError. A panic of OnError must not end the program.
@@ -159,25 +170,42 @@ func (s *Store) Prepare() {
 // Unavailable returns why no decision can be had now, or nil. The error wraps
 // ratelimit.ErrUnavailable. Until a decision is asked for, the store does not notice that
 // the database has stopped answering.
-func (s *Store) Unavailable() error { return s.engine.server.unavailable() }
+func (s *Store) Unavailable() error {
+	if p := partsOf(s); p != nil {
+		return p.unavailable()
+	}
+	return s.engine.server.unavailable()
+}
 
 // Stats returns the counts as of now.
 func (s *Store) Stats() Stats {
 	stats := s.engine.counts.get()
-	if b := s.engine.blocked; b != nil {
-		stats.BlockedKeys = int64(b.size())
-	}
-	if s.engine.leases != nil {
-		stats.Leased = lease.Taken(s.engine.leases)
-		stats.LeasedUnits = lease.Total(s.engine.leases)
+	for _, one := range allStores(s) {
+		addMemory(&stats, one)
 	}
 	return stats
+}
+
+// addMemory adds what a store has in memory.
+func addMemory(stats *Stats, s *Store) {
+	if b := s.engine.blocked; b != nil {
+		stats.BlockedKeys += int64(b.size())
+	}
+	if s.engine.leases != nil {
+		stats.Leased += lease.Taken(s.engine.leases)
+		stats.LeasedUnits += lease.Total(s.engine.leases)
+	}
 }
 
 // Take implements ratelimit.Store. timeout is for the whole decision.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
+	}
+	if p := s.parts; p != nil && atomic.LoadInt32(&p.state) != partsNone {
+		if timeout = p.await(s, ctx, timeout); partsOf(s) != nil {
+			return p.take(ctx, timeout, hits, decisions)
+		}
 	}
 	return ask(s, ctx, timeout, hits, decisions, false)
 }
@@ -187,6 +215,11 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	for i := range hits {
 		if hits[i].Limit == nil {
 			return hits[i].Validate()
+		}
+	}
+	if p := s.parts; p != nil && atomic.LoadInt32(&p.state) != partsNone {
+		if timeout = p.await(s, ctx, timeout); partsOf(s) != nil {
+			return p.reset(ctx, timeout, hits)
 		}
 	}
 	return ask(s, ctx, timeout, hits, nil, true)
@@ -280,7 +313,13 @@ func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: s.workers,
-		Decide: func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
+		Decide: func(calls []*batch.Call, deadline time.Time) {
+			if partsOf(s) != nil { // they were found when the time was over
+				s.engine.failCalls(q, calls, ratelimit.ErrTimeout)
+				return
+			}
+			s.engine.decide(q, calls, deadline)
+		},
 		Expire: func(calls []*batch.Call) { s.engine.failCalls(q, calls, ratelimit.ErrTimeout) },
 	})
 	return q
@@ -315,6 +354,9 @@ func (s *Store) Close() {
 	endSettlements(s)
 	endFlight(s)
 	s.close()
+	if p := s.parts; p != nil {
+		p.close()
+	}
 	if s.registered != nil {
 		s.registered.end()
 	}

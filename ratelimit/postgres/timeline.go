@@ -1,9 +1,11 @@
 package postgres
 
 import (
+	"context"
 	"encoding/binary"
 	"sync/atomic"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 )
@@ -32,6 +34,51 @@ func (t *timeline) read(read *Statement) bool {
 	lost := t.server != "" && (now.server != t.server || now.position < t.position)
 	*t = now
 	return lost
+}
+
+// watchTimelines reads the timelines of the servers of the parts, each without waiting for the others, and has the
+// parts of a server with another history forget what may be lost.
+func (p *parts) watchTimelines(closing context.Context) {
+	r := p.routes
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, db := range r.servers {
+		t := r.timelines[name]
+		if t == nil {
+			t = &timelineOf{}
+			r.timelines[name] = t
+		}
+		if !t.reading {
+			t.reading = true
+			go p.readTimeline(closing, name, db, t)
+		}
+	}
+}
+
+// timelineOf is the timeline of one of several servers.
+type timelineOf struct {
+	reading bool // a goroutine owns the timeline; guarded by routes.mu
+	timeline
+}
+
+// readTimeline is watchTimelines for one server.
+func (p *parts) readTimeline(closing context.Context, name string, db DB, t *timelineOf) {
+	ctx, cancel := context.WithTimeout(closing, nodeTimeout)
+	defer cancel()
+	read := &Statement{SQL: timelineSQL}
+	err := batch.PanicError(func() {
+		if db.Run(ctx, []*Statement{read}) == nil && t.read(read) {
+			for part, s := range p.stores {
+				if p.routes.of(part).address == name {
+					s.forgetLost()
+				}
+			}
+		}
+	})
+	p.options.report(err)
+	p.routes.mu.Lock()
+	t.reading = false
+	p.routes.mu.Unlock()
 }
 
 // forgetLost forgets what the process knows of counters that may lack its charges: no unit of a lease

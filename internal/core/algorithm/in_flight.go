@@ -60,9 +60,9 @@ func passesInFlight(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return 
 
 const (
 	// aliveSQL are the processes whose rows have not run out, and youngSQL the last of the others that
-	// could have a row too young for the snapshot. The time of the statement is that of its snapshot,
+	// could have a row too young for the snapshot. {processes} stands for the table of processes. The time of the statement is that of its snapshot,
 	// or earlier: a wait for a lock does not make a row older.
-	aliveSQL = `(SELECT coalesce(array_agg(process), '{}') FROM rate_limit_processes WHERE seen > statement_timestamp() - interval '10 s')::bigint[]`
+	aliveSQL = `(SELECT coalesce(array_agg(process), '{}') FROM {processes} WHERE seen > statement_timestamp() - interval '10 s')::bigint[]`
 	youngSQL = `(SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810)`
 
 	// LiveSQL is whether a row has a slot that counts.

@@ -88,6 +88,12 @@ var ErrPaused = errors.New("ratelimit/postgres: limits are paused")
 // Send puts a call into the queue. Wait must follow.
 func Send(q *Queue, c *Call) {
 	c.Arrived = time.Now()
+	Pass(q, c)
+}
+
+// Pass puts a call of another queue's batch into the queue, which finishes it in the place of the other. The time
+// of its arrival stays.
+func Pass(q *Queue, c *Call) {
 	q.mu.Lock()
 	q.pending = append(q.pending, c)
 	start := !q.collecting

@@ -37,6 +37,7 @@ var BatchesOf func(store ratelimit.Store) Batches
 type Settlement struct {
 	Limit     *ratelimit.Limit
 	Key       string // as it is stored
+	Subject   string // of the hit
 	Back      int64  // what is to be given back of the charge, or charged in addition if it is below 0
 	DecidedAt int64  // of the decision on the charge
 	Reset     int64  // likewise, in microseconds

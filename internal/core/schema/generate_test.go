@@ -70,7 +70,7 @@ func TestTheSchemaFileIsWhatAStoreRuns(t *testing.T) {
 	current(t, "../../../schema.sql", schema.File)
 }
 
-// Each .sql file is a part of the schema once.
+// Each .sql file is a part of the schema once, except that of databases with Citus.
 func TestNoSQLFileIsLeftOut(t *testing.T) {
 	files, _ := filepath.Glob("*.sql")
 	for _, file := range files {
@@ -78,7 +78,7 @@ func TestNoSQLFileIsLeftOut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := strings.Count(schema.File, string(sql)); n != 1 {
+		if n := strings.Count(schema.File+schema.Parts, string(sql)); n != 1 {
 			t.Errorf("%s is in the schema %d times", file, n)
 		}
 	}

@@ -2,7 +2,13 @@
 // says what the store or a driver does after each of them.
 package sqlstate
 
-import "strings"
+import (
+	"errors"
+	"strings"
+)
+
+// ErrNotSent is the error that a driver gives a statement which certainly did not reach the server.
+var ErrNotSent = errors.New("not sent")
 
 // The codes, in order.
 const (
@@ -17,6 +23,7 @@ const (
 	DeadlockDetected       = "40P01"
 	UndefinedColumn        = "42703"
 	UndefinedTable         = "42P01"
+	NoSuchConstraint       = "42P10" // ON CONFLICT on a table without its primary key, which Citus is copying
 	DuplicateStatement     = "42P05" // another prepared statement has this name
 	LockNotAvailable       = "55P03" // lock_timeout has passed
 	AdminShutdown          = "57P01"

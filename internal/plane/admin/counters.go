@@ -53,8 +53,8 @@ const rulePrefix = "rule/"
 
 const counterColumns = `c.prefix, c.key, c.durable, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, cardinality(c.hits), c.expires_at`
 
-const bothTables = `(SELECT false AS durable, prefix, key, count, prev_count, window_start, tokens, last_refill, hits, expires_at FROM rate_limit_ephemeral
-	UNION ALL SELECT true, prefix, key, count, prev_count, window_start, tokens, last_refill, hits, expires_at FROM rate_limit_durable) AS c`
+// counterRow is what counterColumns and mostFirst need of a table of counts.
+const counterRow = `{durable} AS durable, c.prefix, c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.hits, c.slots, c.expires_at`
 
 const usageColumns = `u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8, CASE WHEN u.resets_at > now() THEN u.resets_at END`
 
@@ -85,7 +85,11 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 		return nil, err
 	}
 	keys := storedKeys(key)
-	all, err := rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+bothTables+" WHERE c.prefix = $1 AND c.key = ANY ($2::text[])", names.stored(prefix), keys)
+	counts, err := d.counts(ctx, "SELECT "+counterRow+" FROM {table} AS c WHERE c.prefix = $1 AND c.key = ANY ($2::text[])")
+	if err != nil {
+		return nil, err
+	}
+	all, err := rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+counts, names.stored(prefix), keys)
 	if err != nil {
 		return nil, err
 	}
@@ -120,10 +124,23 @@ func (d *Database) Reset(ctx context.Context, prefix, key string) error {
 	if err != nil {
 		return err
 	}
-	deleted, err := value[bool](ctx, d, `WITH e AS (DELETE FROM rate_limit_ephemeral WHERE prefix = $1 AND key = ANY ($2::text[]) RETURNING 1),
-	d AS (DELETE FROM rate_limit_durable WHERE prefix = $1 AND key = ANY ($2::text[]) RETURNING 1)
-SELECT EXISTS (SELECT FROM e UNION ALL SELECT FROM d)`, names.stored(prefix), storedKeys(key))
-	if err == nil && !*deleted {
+	tables, err := d.counterTables(ctx)
+	if err != nil {
+		return err
+	}
+	deleted := int64(0)
+	err = d.together(ctx, func() error {
+		deleted = 0
+		for _, t := range tables {
+			n, err := d.execute(ctx, "DELETE FROM "+t.name+" WHERE prefix = $1 AND key = ANY ($2::text[])", names.stored(prefix), storedKeys(key))
+			if err != nil {
+				return err
+			}
+			deleted += n
+		}
+		return nil
+	})
+	if err == nil && deleted == 0 {
 		err = errNoCounter
 	}
 	return err
@@ -143,14 +160,18 @@ ORDER BY u.percent DESC, u.used DESC, u.rule, u.limit_name, u.key LIMIT $2::bigi
 // TopCounters returns the counters of a prefix that is not of a rule, those that have counted
 // most first. Their quotas are in the configurations of proxies.
 func (d *Database) TopCounters(ctx context.Context, prefix string, most int) ([]Counter, error) {
-	return rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+bothTables+" WHERE c.prefix = $1 AND c.expires_at > now() "+mostFirst+" LIMIT $2::bigint", prefix, int64(most))
+	counts, err := d.counts(ctx, "SELECT "+counterRow+" FROM {table} AS c WHERE c.prefix = $1 AND c.expires_at > now()")
+	if err != nil {
+		return nil, err
+	}
+	return rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+counts+" "+mostFirst+" LIMIT $2::bigint", prefix, int64(most))
 }
 
 // alternatives are what the key of a counter begins with: nothing, or the number of an alternative.
 const alternatives = `unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS number`
 
 // mostFirst orders counters c by what they have counted.
-const mostFirst = "ORDER BY coalesce(c.count, cardinality(c.hits)) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key"
+const mostFirst = "ORDER BY coalesce(c.count, cardinality(c.hits), cardinality(c.slots)) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key"
 
 // userUsage returns the counters that count by user, and those of one of its keys.
 func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) {

@@ -13,7 +13,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // connectTimeout is for a DSN without a connect_timeout.
@@ -235,7 +234,7 @@ func beginSQL(expression string) string {
 
 // proxyDB returns a connection as proxies have one, for the packages of the proxies. It
 // connects when it is first used.
-func (d *Database) proxyDB() (postgres.DB, error) {
+func (d *Database) proxyDB() (*pgxdb.DB, error) {
 	return pgxdb.Open(d.dsn, pgxdb.Options{MaxConns: 1})
 }
 

@@ -60,6 +60,10 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 	if err != nil {
 		return nil, err
 	}
+	counts, err := d.counterTables(ctx)
+	if err != nil {
+		return nil, err
+	}
 	err = d.together(ctx, func() error {
 		f = &Forgetting{DryRun: dryRun, Tables: []Forgotten{}, Notes: []string{}}
 		if err := d.forgetHistory(ctx, f, t, p.User != ""); err != nil {
@@ -70,8 +74,8 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 				return err
 			}
 		}
-		for _, table := range []string{"rate_limit_durable", "rate_limit_ephemeral"} {
-			if err := d.forgetCounters(ctx, f, t, table, hasPolicy); err != nil {
+		for _, table := range counts {
+			if err := d.forgetCounters(ctx, f, t, table.name, hasPolicy); err != nil {
 				return err
 			}
 		}

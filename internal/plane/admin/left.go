@@ -48,7 +48,7 @@ const leftTimeout = 10 * time.Second
 
 // explainLimits asks a store what is left of the limits of a verdict, and charges nothing. db is a connection
 // to d.
-func (d *Database) explainLimits(ctx context.Context, db postgres.DB, o *policy.Verdict) ([]ExplainedLimit, error) {
+func (d *Database) explainLimits(ctx context.Context, db *pgxdb.DB, o *policy.Verdict) ([]ExplainedLimit, error) {
 	limits := []ExplainedLimit{}
 	if len(o.Hits) == 0 {
 		return limits, nil
@@ -114,6 +114,6 @@ func limitOf(hit *ratelimit.Hit, mark *policy.Mark) ExplainedLimit {
 }
 
 // keepOpen is a connection that the store does not close.
-type keepOpen struct{ postgres.DB }
+type keepOpen struct{ *pgxdb.DB }
 
 func (keepOpen) Close() {}

@@ -17,6 +17,8 @@ type Migration struct {
 	Policy   string `json:"policy"`
 	// Region is the name of the region that the database was made, or "none".
 	Region string `json:"region,omitempty"`
+	// Parts is empty if the counts are not in parts.
+	Parts string `json:"parts,omitempty"`
 }
 
 // The results of a Migration.
@@ -33,7 +35,11 @@ func MigrationSQL() string { return schema.File }
 // Migrate makes the tables of the counters, of the history and of the policy, or brings them up
 // to date in place and keeps their rows. On a server that is too old for the policy it makes the
 // others and returns an error.
-func (d *Database) Migrate(ctx context.Context) (Migration, error) {
+func (d *Database) Migrate(ctx context.Context) (Migration, error) { return d.MigrateParts(ctx, 0) }
+
+// MigrateParts is Migrate for a database with Citus, whose counts get so many parts. With 0 they
+// have the parts that they had, or none.
+func (d *Database) MigrateParts(ctx context.Context, parts int) (Migration, error) {
 	ready, err := row[struct{ Counters, Policy, Version, Restoring, Nodes, History int32 }](ctx, d,
 		"SELECT * FROM ("+schema.Ready+") AS a, ("+schema.NodesReady+") AS b, ("+schema.HistoryReady+") AS c")
 	if err != nil {
@@ -50,7 +56,17 @@ func (d *Database) Migrate(ctx context.Context) (Migration, error) {
 		m.Policy = notPossible
 		return m, tooOld(d.major())
 	}
-	m.Policy, err = d.makeTables(ctx, ready.Policy == 1, "rate_limit_rules", schema.Policy)
+	if m.Policy, err = d.makeTables(ctx, ready.Policy == 1, "rate_limit_rules", schema.Policy); err != nil {
+		return m, err
+	}
+	if parts == 0 {
+		schemas, err := d.parts(ctx)
+		if err != nil || len(schemas) == 0 {
+			return m, err
+		}
+		parts = len(schemas)
+	}
+	m.Parts, err = d.migrateParts(ctx, parts)
 	return m, err
 }
 

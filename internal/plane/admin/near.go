@@ -10,14 +10,14 @@ import (
 )
 
 // stateColumns are a counter as an algorithm.Row has it, and the time of the server.
-var stateColumns = `c.prefix, c.key, c.durable, coalesce(c.count, 0), coalesce(c.prev_count, 0), c.window_start, c.tokens, c.last_refill, coalesce(c.remainder, 0), c.hits, ` + slotsSQL + `, c.expires_at, now()`
+const stateColumns = `c.prefix, c.key, c.durable, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at, now()`
+
+// stateRow is what stateColumns need of a table of counts.
+var stateRow = `{durable} AS durable, c.prefix, c.key, coalesce(c.count, 0) AS count, coalesce(c.prev_count, 0) AS prev_count, c.window_start, c.tokens, c.last_refill,
+	coalesce(c.remainder, 0) AS remainder, c.hits, ` + slotsSQL + ` AS slots, c.expires_at`
 
 // slotsSQL is how many slots of a counter requests in flight hold.
 var slotsSQL = algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.Looked
-
-// stateTables are both tables of counts, as bothTables has them. The count of requests in flight is for mostFirst.
-const stateTables = `(SELECT false AS durable, prefix, key, coalesce(count, cardinality(slots)) AS count, prev_count, window_start, tokens, last_refill, remainder, hits, slots, expires_at FROM rate_limit_ephemeral
-	UNION ALL SELECT true, prefix, key, coalesce(count, cardinality(slots)), prev_count, window_start, tokens, last_refill, remainder, hits, slots, expires_at FROM rate_limit_durable) AS c`
 
 // counterState has stateColumns.
 type counterState struct {
@@ -66,7 +66,7 @@ func (c *counterState) used(l *ratelimit.Limit) Usage {
 // Rule is the prefix.
 func (d *Database) NearLimits(ctx context.Context, limits []*ratelimit.Limit, percent float64, most int) ([]Usage, error) {
 	all, err := d.states(ctx, limits, `SELECT c.* FROM (SELECT DISTINCT unnest($1::text[]) AS prefix) AS p
-CROSS JOIN LATERAL (SELECT `+stateColumns+` FROM `+stateTables+` WHERE c.prefix = p.prefix AND c.expires_at > now() `+mostFirst+` LIMIT $2::bigint) AS c`, int64(most))
+CROSS JOIN LATERAL (SELECT `+stateRow+` FROM {table} AS c WHERE c.prefix = p.prefix AND c.expires_at > now() `+mostFirst+` LIMIT $2::bigint) AS c`, "", int64(most))
 	near := []Usage{}
 	for _, u := range all {
 		if *u.Percent >= percent {
@@ -80,7 +80,8 @@ CROSS JOIN LATERAL (SELECT `+stateColumns+` FROM `+stateTables+` WHERE c.prefix 
 // UsedOf returns how much is used of limits of configurations for a key, as it is given or as it is stored. In a
 // Usage, Rule is the prefix.
 func (d *Database) UsedOf(ctx context.Context, limits []*ratelimit.Limit, key string) ([]Usage, error) {
-	return d.states(ctx, limits, `SELECT `+stateColumns+` FROM `+stateTables+` WHERE c.prefix = ANY ($1::text[]) AND c.key = ANY (ARRAY(SELECT number || own.key FROM `+alternatives+`, unnest($2::text[]) AS own(key))) ORDER BY c.prefix, c.key`, storedKeys(key))
+	return d.states(ctx, limits, `SELECT `+stateRow+` FROM {table} AS c WHERE c.prefix = ANY ($1::text[])
+	AND c.key = ANY (ARRAY(SELECT number || own.key FROM `+alternatives+`, unnest($2::text[]) AS own(key)))`, " ORDER BY c.prefix, c.key", storedKeys(key))
 }
 
 // InFlight returns how many requests are in flight by the prefix of a limit that counts them, all keys together.
@@ -89,18 +90,22 @@ func (d *Database) InFlight(ctx context.Context, prefixes []string) (map[string]
 	if len(prefixes) == 0 {
 		return running, nil
 	}
+	counts, err := d.counts(ctx, "SELECT c.prefix, "+slotsSQL+" AS slots FROM {table} AS c WHERE c.prefix = ANY ($1::text[])")
+	if err != nil {
+		return running, err
+	}
 	found, err := rows[struct {
 		Prefix string
 		Slots  int64
-	}](ctx, d, "SELECT c.prefix, sum("+slotsSQL+")::bigint FROM "+stateTables+" WHERE c.prefix = ANY ($1::text[]) GROUP BY c.prefix", prefixes)
+	}](ctx, d, "SELECT c.prefix, sum(c.slots)::bigint FROM "+counts+" GROUP BY c.prefix", prefixes)
 	for _, f := range found {
 		running[f.Prefix] = f.Slots
 	}
 	return running, err
 }
 
-// states returns the counters that a query finds for the prefixes of limits, as these limits see them.
-func (d *Database) states(ctx context.Context, limits []*ratelimit.Limit, sql string, arg any) ([]Usage, error) {
+// states returns the counters that a query finds for the prefixes of limits, in an order, as these limits see them.
+func (d *Database) states(ctx context.Context, limits []*ratelimit.Limit, query, order string, arg any) ([]Usage, error) {
 	used := []Usage{}
 	if len(limits) == 0 {
 		return used, nil
@@ -109,7 +114,11 @@ func (d *Database) states(ctx context.Context, limits []*ratelimit.Limit, sql st
 	for i, l := range limits {
 		prefixes[i] = l.Prefix
 	}
-	found, err := rows[counterState](ctx, d, sql, prefixes, arg)
+	counts, err := d.counts(ctx, query)
+	if err != nil {
+		return used, err
+	}
+	found, err := rows[counterState](ctx, d, "SELECT "+stateColumns+" FROM "+counts+order, prefixes, arg)
 	for i := range found {
 		for _, l := range limits {
 			if c := &found[i]; l.Prefix == c.Prefix && l.Durable == c.Durable {

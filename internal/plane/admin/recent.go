@@ -33,7 +33,7 @@ type ListedUser struct {
 const recentSQL = `SELECT n.today, n.this_month, n.refused, n.limited, n.denied,
 	(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = w.name AND w.key IN (-1, h.key_id) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
 	(SELECT max(CASE l.algorithm WHEN 'gcra' THEN c.last_refill ELSE c.expires_at END) FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name
-		JOIN ` + bothTables + ` ON c.prefix = 'rule/' || coalesce(r.counter, r.name) || '/' || l.name AND c.durable = l.durable
+		CROSS JOIN LATERAL rate_limit_rows('rule/' || coalesce(r.counter, r.name) || '/' || l.name, l.durable) c
 		JOIN LATERAL rate_limit_counted(r.count_by, c.key) d ON d.dimension = CASE w.key WHEN -1 THEN 'user' ELSE 'key' END AND d.part = own.part
 		WHERE c.key = ANY (ARRAY(SELECT number || own.part FROM ` + alternatives + `)) AND c.expires_at > now())
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS w(name, key, number)

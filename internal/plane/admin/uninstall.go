@@ -14,7 +14,7 @@ import (
 
 // Part is something that Migrate, or the upkeep, has made.
 type Part struct {
-	// Kind is a table, view, function or aggregate.
+	// Kind is a table, view, function or aggregate, or the schema of a part of the counters.
 	Kind string `json:"kind"`
 	// Name is with the schema, and of a function with the types of its parameters.
 	Name string `json:"name"`
@@ -31,7 +31,7 @@ const isAuditPartition = "c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'"
 // and indexes as well.
 func (d *Database) Parts(ctx context.Context) ([]Part, error) {
 	names := []string{"rate_limit_explain", "rate_limit_path_matches", "rate_limit_host_matches"} // of older versions
-	for _, found := range made.FindAllStringSubmatch(schema.File, -1) {
+	for _, found := range made.FindAllStringSubmatch(schema.File+schema.Parts+schema.PartsFunction, -1) {
 		names = append(names, found[1])
 	}
 	others, err := value[*string](ctx, d, schema.Others)
@@ -40,6 +40,10 @@ func (d *Database) Parts(ctx context.Context) ([]Part, error) {
 	}
 	if *others != nil {
 		return nil, fmt.Errorf("%s: it would be dropped, too; rename it first", **others)
+	}
+	schemas, err := d.parts(ctx)
+	if err != nil {
+		return nil, err
 	}
 	// A partition whose drop was interrupted has no parent.
 	return rows[Part](ctx, d, `SELECT kind, name FROM (
@@ -51,7 +55,9 @@ func (d *Database) Parts(ctx context.Context) ([]Part, error) {
 	SELECT CASE p.prokind WHEN 'a' THEN 3 ELSE 4 END, CASE p.prokind WHEN 'a' THEN 'aggregate' ELSE 'function' END,
 		format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
 	FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE pg_function_is_visible(p.oid) AND p.proname = ANY ($1)
-	) AS parts ORDER BY step, name`, names)
+	UNION ALL
+	SELECT 0, 'schema', quote_ident(s) FROM unnest($2::text[]) AS s
+	) AS parts ORDER BY step, name`, names, schemas)
 }
 
 // LiveProxies returns the names of the proxies that run.
@@ -76,7 +82,7 @@ func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
 		if _, err := d.execute(ctx, "SET LOCAL lock_timeout = '10s'"); err != nil {
 			return err
 		}
-		for _, kind := range []string{"view", "table", "aggregate", "function"} {
+		for _, kind := range []string{"schema", "view", "table", "aggregate", "function"} {
 			var names []string
 			for _, part := range parts {
 				if part.Kind == kind {
@@ -87,7 +93,11 @@ func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
 				continue
 			}
 			slices.Sort(names)
-			if _, err := d.conn.Exec(ctx, "DROP "+strings.ToUpper(kind)+" "+strings.Join(names, ", "), pgx.QueryExecModeSimpleProtocol); err != nil {
+			rest := ""
+			if kind == "schema" {
+				rest = " CASCADE" // with its tables
+			}
+			if _, err := d.conn.Exec(ctx, "DROP "+strings.ToUpper(kind)+" "+strings.Join(names, ", ")+rest, pgx.QueryExecModeSimpleProtocol); err != nil {
 				return d.failure(err)
 			}
 		}

@@ -244,11 +244,15 @@ func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, idAmounts *am
 			user = nobodyText(f.Address)
 		}
 		counter := user
+		subject := ""
 		secret := false
 		if r.by.all {
 			counter = "all"
 		} else if !r.by.user {
 			counter, secret = counterKey(&r.by, f, user, key, o.Tier)
+			if r.by.person {
+				subject = user
+			}
 		}
 		if counter == "" {
 			continue
@@ -286,7 +290,7 @@ func tryRules(set *ruleSet, found []int32, f *Facts, id *Identity, idAmounts *am
 				}
 				continue
 			}
-			o.Hits = append(o.Hits, ratelimit.Hit{Limit: a.limit, Key: counter, Cost: r.cost, Secret: secret})
+			o.Hits = append(o.Hits, ratelimit.Hit{Limit: a.limit, Key: counter, Subject: subject, Cost: r.cost, Secret: secret})
 			o.marks = append(o.marks, a.mark)
 			simple = simple && a.mark.simple
 		}

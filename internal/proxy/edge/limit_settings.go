@@ -23,6 +23,7 @@ type LimitSettings struct {
 	Durable           string `json:"durable,omitempty"`
 	SynchronousCommit string `json:"synchronousCommit,omitempty"`
 	Lease             string `json:"lease,omitempty"`
+	Spread            string `json:"spread,omitempty"`
 	HashKey           string `json:"hashKey,omitempty"`
 	IPv4Prefix        string `json:"ipv4Prefix,omitempty"`
 	IPv6Prefix        string `json:"ipv6Prefix,omitempty"`
@@ -168,6 +169,17 @@ var LimitTable = []Setting{{
 	Help:    "Let the process charge this share of what is left in advance: 0.1% to 50%. `5% early` is for a database [far away](leases.md#a-database-far-away). See [leases](leases.md).",
 	Default: "none",
 	Read:    readLease, Unset: "off",
+}, {
+	Name: "spread", Args: "exact or per_part", Want: "exact or per_part", Syntax: "exact | per_part",
+	Help:    "On Citus, how a key is counted of which another key of the request is in another part. See [one server and more](scale.md#several-limits).",
+	Default: "`exact`",
+	Read: func(to *Settings, text string) error {
+		to.Limit.Limit.PerPart = text == "per_part"
+		if text != "per_part" && text != "exact" {
+			return errWant
+		}
+		return nil
+	}, Unset: "exact",
 }, {
 	Name: "hash_key", Form: Switch,
 	Help:    "Store keys as SHA-256 digests. Proxies that share counters must agree. See [Keys](caddy.md#keys).",

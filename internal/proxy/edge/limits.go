@@ -86,6 +86,9 @@ func (l *ConfiguredLimit) completeLimits() error {
 	if l.Settle != nil && l.Limit.Algorithm == ratelimit.InFlight {
 		return &ratelimit.FieldError{Field: "settle", Value: l.Settle.Text, Want: "left out with in_flight: a slot ends with its request"}
 	}
+	if l.Settle != nil && l.Limit.PerPart {
+		return &ratelimit.FieldError{Field: "settle", Value: l.Settle.Text, Want: "left out with spread per_part: a settlement does not know which part was charged"}
+	}
 	if l.ByValue == nil {
 		return nil
 	}

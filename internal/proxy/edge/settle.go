@@ -95,6 +95,7 @@ func NewSettling(store ratelimit.Store, hits []ratelimit.Hit, decisions []rateli
 		one := settledHit{how: how, cost: h.Cost, text: "", found: false}
 		one.Limit = h.Limit
 		one.Key = h.Key
+		one.Subject = h.Subject
 		if !stored {
 			one.Key = h.StoredKey()
 		}

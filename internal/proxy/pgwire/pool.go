@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -71,6 +72,13 @@ func Open(dsn string, o Options) (*Pool, error) {
 		cfg.maxConns = o.MaxConns
 	}
 	return &Pool{cfg: cfg, log: o.Logger, created: time.Now(), unnamed: cfg.unnamed}, nil
+}
+
+// At returns a pool for another server of the same database.
+func (p *Pool) At(host string, port int) (postgres.DB, error) {
+	cfg := *p.cfg
+	cfg.targets = []target{{host: host, port: strconv.Itoa(port)}}
+	return &Pool{cfg: &cfg, log: p.log, created: time.Now(), unnamed: cfg.unnamed}, nil
 }
 
 // MaxConns is how many connections there are at most.

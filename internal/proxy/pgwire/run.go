@@ -3,7 +3,9 @@ package pgwire
 import (
 	"context"
 	"errors"
+	"fmt"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -88,9 +90,8 @@ func runAgain(p *Pool, ctx context.Context, statements []*postgres.Statement, fa
 		left := failed.retry
 		c, none := p.acquire(ctx)
 		if none != nil {
-			failed = none
-			failed.retry = left
-			break
+			setAllFailed(left, fmt.Errorf("%w: %w", sqlstate.ErrNotSent, none.err), none.code)
+			return none.err
 		}
 		failed = runOn(p, ctx, c, left, unnamed)
 		if failed == nil {

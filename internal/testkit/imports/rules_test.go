@@ -133,6 +133,9 @@ var rules = []rule{
 		dir:    "internal/testkit/npm",
 		reason: "it fetches packages of any content",
 	}, {
+		dir: "internal/testkit/citus", ours: []string{"internal/testkit/cluster"}, others: []string{"github.com/jackc/pgx/v5"},
+		reason: "it runs servers for tests of any package",
+	}, {
 		dir: "internal/testkit/harness", ours: []string{"internal/testkit/cluster/leash"},
 		reason: "it runs finished programs and sends requests to them",
 	}, {

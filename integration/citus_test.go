@@ -1,0 +1,132 @@
+package integration
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// citusBin is for the tests on a Citus, which make test-citus runs.
+var citusBin = flag.String("citus", "", "the folder of the programs of a Postgres with Citus")
+
+// TestACaddyAndATraefikShareALimitOnCitus: of 6 users in 8 parts, each gets what the limit allows of both
+// proxies together, while the parts move from worker to worker.
+func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
+	if *citusBin == "" {
+		t.Skip("make test-citus runs this")
+	}
+	const parts, users, quota, each = 8, 6, 500, 300
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	servers := startCitus(t, ctx, 3, parts)
+	urls := bothProxies(t, servers.DSN(), startBackend(t), "prefix both\nkey {header.X-User}\nalgorithm fixed_window\nlimit 500 1h",
+		object{"prefix": "both", "key": "{header.X-User}", "algorithm": "fixed_window", "limit": "500 1h"})
+
+	done := make(chan *harness.Result)
+	go func() {
+		done <- harness.Run(t.Context(), harness.Load{Clients: 24, Requests: 2 * users * each, Request: func(i int) *http.Request {
+			return harness.Get(urls[[]string{"caddy", "traefik"}[i/users%2]], "X-User", fmt.Sprint("user", i%users))
+		}})
+	}()
+	var result *harness.Result
+	moves, moved := 0, 0
+	for result == nil {
+		select {
+		case result = <-done:
+		default:
+			// A part that is there already is not moved.
+			if err := servers.Move(ctx, fmt.Sprint("rl_p", moves%parts), (moves+moves/parts)%3); err == nil {
+				moved++
+			} else if ctx.Err() != nil {
+				t.Fatal(err)
+			}
+			moves++
+			time.Sleep(300 * time.Millisecond) // for requests between moves
+		}
+	}
+	if err := result.Err(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d moves of parts; answers: %v", moved, result)
+	var passed, refused [users]int
+	for i := range result.Replies {
+		switch result.Replies[i].Status {
+		case http.StatusOK:
+			passed[i%users]++
+		case http.StatusTooManyRequests:
+			refused[i%users]++
+		}
+	}
+	for user := range users {
+		t.Logf("user%d: %d passed and %d were refused", user, passed[user], refused[user])
+		if passed[user] != quota || passed[user]+refused[user] != 2*each {
+			t.Errorf("user%d: %d of %d requests passed, and %d were refused; want %d, and all others", user, passed[user], 2*each, refused[user], quota)
+		}
+	}
+}
+
+// TestAnInterpretedStoreFollowsAMoveOnCitus, as in Traefik.
+func TestAnInterpretedStoreFollowsAMoveOnCitus(t *testing.T) {
+	if *citusBin == "" {
+		t.Skip("make test-citus runs this")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	servers := startCitus(t, ctx, 2, 2)
+	p := loadPlugin(t)
+	if _, err := p.interpreter.Eval(`import "` + modulePath + `/integration/internal/script"`); err != nil {
+		t.Fatal(err)
+	}
+	decide := p.eval(t, "script.Postgres").Interface().(func(string, string) string)
+	text := "a fixed_window - false 1000000 1d\n\n" + strings.Repeat("take 1767225600000000 0:x:1\ntake 1767225600000000 0:y:1\ntake 1767225600000000 0:z:1\n", 300)
+	result := make(chan string)
+	go func() { result <- decide(servers.DSN(), text) }()
+	for move := range 4 {
+		for part := range 2 {
+			_ = servers.Move(ctx, fmt.Sprint("rl_p", part), move%2) // it may be there
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(<-result), "\n")
+	for i, line := range lines {
+		if !strings.HasPrefix(strings.TrimSpace(line), "true") {
+			t.Fatalf("request %d of %d: %s", i, len(lines), line)
+		}
+	}
+	for _, line := range lines[len(lines)-3:] { // of x, y and z
+		if !strings.Contains(line, " 999700 ") {
+			t.Errorf("after 300 requests of a key: %s", line)
+		}
+	}
+}
+
+// startCitus starts a Citus with counts in parts.
+func startCitus(t *testing.T, ctx context.Context, workers, parts int) *citus.Servers {
+	t.Helper()
+	servers, err := citus.Start(ctx, citus.Options{BinDir: *citusBin, Workers: workers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := servers.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	db, err := admin.Open(ctx, servers.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.MigrateParts(ctx, parts); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("a coordinator and %d workers, counts in %d parts", workers, parts)
+	return servers
+}

@@ -1,0 +1,118 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+// mostParts bounds the number of parts: each has two tables, and in each proxy a queue.
+const mostParts = 256
+
+// migrateParts makes the tables of so many parts in a database with Citus. It can run any number of times. The number of parts cannot change, because it says in which part a row is.
+func (d *Database) migrateParts(ctx context.Context, parts int) (string, error) {
+	if parts < 1 || parts > mostParts {
+		return "", fmt.Errorf("--parts: %d: must be from 1 to %d", parts, mostParts)
+	}
+	version, err := value[string](ctx, d, "SELECT extversion FROM pg_extension WHERE extname = 'citus'")
+	if err != nil {
+		return "", err
+	}
+	if version == nil {
+		return "", errors.New("--citus: the database has no extension citus: it must be on the coordinator of Citus 12 or newer, with CREATE EXTENSION citus")
+	}
+	if major, _, _ := strings.Cut(*version, "."); len(major) < 2 || major < "12" {
+		return "", fmt.Errorf("--citus: the server has Citus %s: it must be 12 or newer", *version)
+	}
+	schemas, err := d.parts(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(schemas) > 0 && len(schemas) != parts {
+		return "", fmt.Errorf("--parts: %d: must be %d, the number with which the counts were made: it says in which part a counter is", parts, len(schemas))
+	}
+	prefix, err := value[string](ctx, d, "SELECT CASE current_schema() WHEN 'public' THEN 'rl_p' ELSE current_schema() || '_p' END")
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for part := range parts {
+		name := *prefix + strconv.Itoa(part)
+		names = append(names, "'"+strings.ReplaceAll(name, "'", "''")+"'")
+		if err := d.run(ctx, "SET LOCAL citus.enable_schema_based_sharding = on;\nCREATE SCHEMA IF NOT EXISTS "+identifier(name)+";\nSET LOCAL search_path = "+identifier(name)+";\n"+schema.PartTables); err != nil {
+			return "", fmt.Errorf("making the part %s: %w", name, err)
+		}
+	}
+	if err := d.run(ctx, schema.Parts); err != nil || len(schemas) > 0 {
+		return upToDate, err
+	}
+	// It comes last: proxies take the database for whole from then on.
+	return created, d.run(ctx, strings.Replace(schema.PartsFunction, "$1", "ARRAY["+strings.Join(names, ", ")+"]", 1))
+}
+
+// run runs commands in one transaction, each by itself: Citus passes the text of a command on to the workers.
+func (d *Database) run(ctx context.Context, sql string) error {
+	return d.together(ctx, func() error {
+		command := ""
+		for _, text := range strings.SplitAfter(sql, ";\n") {
+			command += text
+			if strings.Count(command, "$$")%2 == 1 {
+				continue // in the body of a function
+			}
+			if _, err := d.conn.PgConn().Exec(ctx, command).ReadAll(); err != nil {
+				return d.failure(err)
+			}
+			command = ""
+		}
+		return nil
+	})
+}
+
+// identifier is a name in SQL.
+func identifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// parts are the schemas of the parts, or none if the counts are not in parts.
+func (d *Database) parts(ctx context.Context) ([]string, error) {
+	if found, err := value[int32](ctx, d, schema.PartsReady); err != nil || *found == 0 {
+		return nil, err
+	}
+	return values[string](ctx, d, schema.PartNames)
+}
+
+// counterTable is a table of counts.
+type counterTable struct {
+	name, processes string // in SQL: the table, and that of the processes beside it
+	durable         bool
+}
+
+// counterTables are the two tables of counts, or those of all parts.
+func (d *Database) counterTables(ctx context.Context) ([]counterTable, error) {
+	schemas, err := d.parts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(schemas) == 0 {
+		return []counterTable{{"rate_limit_durable", "rate_limit_processes", true}, {"rate_limit_ephemeral", "rate_limit_processes", false}}, nil
+	}
+	var all []counterTable
+	for _, s := range schemas {
+		processes := identifier(s) + ".rate_limit_processes"
+		all = append(all, counterTable{identifier(s) + ".rate_limit_durable", processes, true}, counterTable{identifier(s) + ".rate_limit_ephemeral", processes, false})
+	}
+	return all, nil
+}
+
+// counts is what a query finds in all tables of counts, as an item of FROM with the name c. The query has {table},
+// {durable} and {processes} for one of them. It has all conditions, since Citus does not move one there.
+func (d *Database) counts(ctx context.Context, query string) (string, error) {
+	tables, err := d.counterTables(ctx)
+	var each []string
+	for _, t := range tables {
+		each = append(each, strings.NewReplacer("{table}", t.name, "{durable}", strconv.FormatBool(t.durable), "{processes}", t.processes).Replace("("+query+")"))
+	}
+	return "(" + strings.Join(each, "\n\tUNION ALL ") + ") AS c", err
+}

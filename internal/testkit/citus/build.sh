@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Builds Citus from its source for the installed Postgres, once, and prints the folder of the server's
+# programs. The folder is a copy of the installed Postgres with Citus: nothing is installed beside it.
+# Needs a C compiler and Postgres's headers, which apt-get installs where this account may.
+#
+#   build.sh citus-13.2.2.tar.xz
+set -euo pipefail
+
+archive=$1
+[ -f "$archive" ] || { echo "$archive: no such file: it must be the source of Citus" >&2; exit 1; }
+bin=${PG_BINDIR:-$(ls -d /usr/lib/postgresql/*/bin | sort -V | tail -n 1)}
+major=$("$bin/postgres" --version | grep -oE '[0-9]+' | head -n 1)
+# The account of the server must be able to read it, wherever the checkout is.
+cache=${CITUS_CACHE:-/var/tmp/pg-ratelimit-citus}/$major-$(sha256sum <"$archive" | cut -c 1-12)
+if [ -f "$cache/built" ]; then
+	echo "$cache$bin"
+	exit
+fi
+{
+	if [ ! -f "/usr/include/postgresql/$major/server/postgres.h" ] && [ "$(id -u)" = 0 ]; then
+		apt-get update -q && apt-get install -qy --no-install-recommends "postgresql-server-dev-$major" gcc make flex xz-utils \
+			liblz4-dev libzstd-dev libicu-dev libkrb5-dev libselinux1-dev libxslt1-dev libpam0g-dev libssl-dev libxml2-dev libreadline-dev
+	fi
+	rm -rf "$cache" && mkdir -p "$cache/source"
+	tar -xf "$archive" -C "$cache/source" --strip-components 1
+	# Postgres finds its files by their place beside its programs.
+	for folder in "$(dirname "$bin")" "$("$bin/pg_config" --sharedir)"; do
+		mkdir -p "$cache$(dirname "$folder")"
+		cp -a "$folder" "$cache$folder"
+	done
+	cd "$cache/source"
+	# Postgres 15.18 has a function of this name.
+	sed -i 's/have_createdb_privilege(void)/citus_have_createdb_privilege(void)/' src/include/pg_version_compat.h
+	./configure --quiet --without-libcurl --with-extra-version= PG_CONFIG="$bin/pg_config"
+	nice make -j2 -s with_llvm=no # no bitcode for the JIT, which takes as long again
+	make -s install with_llvm=no DESTDIR="$cache"
+	cd / && rm -rf "$cache/source" && touch "$cache/built"
+} >&2
+echo "$cache$bin"

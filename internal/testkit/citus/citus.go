@@ -1,0 +1,134 @@
+// Package citus runs a private Citus: a coordinator and workers. build.sh builds it.
+package citus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// database is the database that all servers have.
+const database = "limits"
+
+// Servers are the servers of a Citus.
+type Servers struct {
+	Coordinator *cluster.Cluster
+	Workers     []*cluster.Cluster
+
+	options Options
+}
+
+// Options say how a Citus is made.
+type Options struct {
+	// BinDir is the folder of the programs, which build.sh prints.
+	BinDir string
+	// Dir is the folder for the servers; "" is temporary folders.
+	Dir string
+	// Workers is how many workers there are.
+	Workers int
+	// Config holds settings of all servers.
+	Config map[string]string
+}
+
+// Start starts a coordinator and workers.
+func Start(ctx context.Context, o Options) (_ *Servers, err error) {
+	s := &Servers{options: o}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop())
+		}
+	}()
+	if s.Coordinator, err = s.server(ctx, "coordinator"); err != nil {
+		return nil, err
+	}
+	if err := s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_set_coordinator_host('127.0.0.1', %d)", s.Coordinator.Port())); err != nil {
+		return nil, err
+	}
+	for range o.Workers {
+		if _, err := s.Add(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// server starts a server with the extension.
+func (s *Servers) server(ctx context.Context, name string) (*cluster.Cluster, error) {
+	config := map[string]string{
+		"shared_preload_libraries":           "citus",
+		"wal_level":                          "logical",
+		"max_prepared_transactions":          "100",
+		"max_connections":                    "200",
+		"citus.node_conninfo":                "sslmode=disable",
+		"citus.enable_statistics_collection": "off",
+		"fsync":                              "off",
+		"full_page_writes":                   "off",
+		"shared_buffers":                     "64MB",
+	}
+	maps.Copy(config, s.options.Config)
+	o := cluster.Options{BinDir: s.options.BinDir, Config: config}
+	if s.options.Dir != "" {
+		o.Dir = filepath.Join(s.options.Dir, name)
+	}
+	c, err := cluster.Start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Execute(ctx, c.DSN("postgres"), "CREATE DATABASE "+database); err != nil {
+		return c, err
+	}
+	return c, s.Execute(ctx, c.DSN(database), "CREATE EXTENSION citus")
+}
+
+// Add starts another worker, which has no parts yet, and returns its number.
+func (s *Servers) Add(ctx context.Context) (int, error) {
+	w, err := s.server(ctx, fmt.Sprintf("worker%d", len(s.Workers)))
+	if w != nil {
+		s.Workers = append(s.Workers, w)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return len(s.Workers) - 1, s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", w.Port()))
+}
+
+// DSN is the address of the coordinator.
+func (s *Servers) DSN() string { return s.Coordinator.DSN(database) }
+
+// WorkerDSN is the address of a worker.
+func (s *Servers) WorkerDSN(worker int) string { return s.Workers[worker].DSN(database) }
+
+// Execute runs SQL text without parameters.
+func (s *Servers) Execute(ctx context.Context, dsn, sql string) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return fmt.Errorf("citus: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("citus: %s: %w", sql, err)
+	}
+	return nil
+}
+
+// Move moves a schema to a worker. Unlogged tables move with their writes blocked only.
+func (s *Servers) Move(ctx context.Context, schema string, worker int) error {
+	return s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_schema_move('%s', '127.0.0.1', %d, 'block_writes')", schema, s.Workers[worker].Port()))
+}
+
+// Stop ends all servers.
+func (s *Servers) Stop() error {
+	var errs []error
+	for _, c := range append(s.Workers, s.Coordinator) {
+		if c != nil {
+			errs = append(errs, c.Stop())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,343 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A request of several subjects has its hits in several parts. Its home is the part of the first hit that
+// names a subject, or else of the first hit. The hits of other parts come first, each part in a transaction
+// of its own. If all of them pass, the home decides. If a part refuses, the others give back what they
+// have charged. So nothing passes beyond a limit, but a refused request holds some of it for a
+// moment. A limit that is PerPart has a row with its share in each part, and is decided at home.
+
+// inPart are hits of a request that one part decides together.
+type inPart struct {
+	part      int
+	at        []int // of each hit, its index in the request
+	hits      []ratelimit.Hit
+	decisions []ratelimit.Decision
+	err       error
+}
+
+func newInPart(part int) *inPart { return &inPart{part: part} }
+
+// takeSeveral decides hits that are not in one part.
+func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	deadline := time.Now().Add(timeout)
+	home, others := p.divide(hits)
+	takeAll(p, ctx, deadline, others)
+	err := failed(others)
+	passes := err == nil && allAllowed(others)
+	if passes || charged(home) {
+		if !passes {
+			home = refundsOf(home)
+		}
+		takeAll(p, ctx, deadline, []*inPart{home})
+		if err == nil {
+			err = home.err
+		}
+		passes = passes && err == nil && allAllowed([]*inPart{home})
+	}
+	for i := range decisions {
+		decisions[i] = ratelimit.Decision{Allowed: true, Limit: hits[i].Limit.Capacity(), Source: ratelimit.Undecided}
+	}
+	holdSlots(hits, others, passes)
+	if !passes {
+		p.giveBack(deadline, others)
+	}
+	for _, part := range append(others, home) {
+		if part.err != nil {
+			continue
+		}
+		for i, at := range part.at {
+			if i < len(part.decisions) {
+				decisions[at] = part.decisions[i]
+			}
+		}
+	}
+	return err
+}
+
+// divide divides the hits of a request: those of its home, and those of other parts. A hit apart of another
+// part is by itself, so that its refusal refuses nothing.
+func (p *parts) divide(hits []ratelimit.Hit) (*inPart, []*inPart) {
+	home := &inPart{part: several}
+	parts := make([]int, len(hits))
+	shares := make([]*ratelimit.Limit, len(hits))
+	named := false
+	for i := range hits {
+		h := &hits[i]
+		if shares[i] = p.shareOf(h.Limit); shares[i] != nil {
+			continue
+		}
+		parts[i] = partOfSubject(subjectOf(h), len(p.stores))
+		if home.part == several || h.Subject != "" && !named && !h.Apart {
+			home.part = parts[i]
+			named = named || h.Subject != ""
+		}
+	}
+	if home.part == several {
+		home.part = p.nextPart()
+	}
+	byPart := map[int]*inPart{home.part: home}
+	var others []*inPart
+	for i := range hits {
+		h := hits[i]
+		part := parts[i]
+		if shares[i] != nil {
+			h.Limit = shares[i]
+			part = home.part
+		}
+		to := byPart[part]
+		if to != home && h.Slot != nil {
+			h.Slot = passingSlot(h.Slot)
+		}
+		if to == nil || h.Apart && to != home {
+			to = newInPart(part)
+			others = append(others, to)
+			if !h.Apart {
+				byPart[part] = to
+			}
+		}
+		to.hits = append(to.hits, h)
+		to.at = append(to.at, i)
+	}
+	return home, others
+}
+
+// passingSlot is what a hit holds until it is known whether its request passes. Then the slot of the caller holds it.
+func passingSlot(of *ratelimit.Slot) *ratelimit.Slot {
+	return &ratelimit.Slot{Lost: func() { of.Lose() }}
+}
+
+// holdSlots has the slots of the caller hold what the hits of a request hold, or gives it back if the request does not
+// pass: the caller may ask again with the same slot.
+func holdSlots(hits []ratelimit.Hit, all []*inPart, passes bool) {
+	for _, in := range all {
+		for i := range in.hits {
+			h := &in.hits[i]
+			switch {
+			case h.Slot == nil:
+			case passes && in.err == nil || h.Apart:
+				holdSlot(hits[in.at[i]].Slot, h.Slot)
+			default:
+				h.Slot.Release()
+			}
+		}
+	}
+}
+
+// holdSlot has a slot hold what another one holds.
+func holdSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
+
+// nextPart is the part of a request without a subject.
+func (p *parts) nextPart() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next = (p.next + 1) % len(p.stores)
+	return p.next
+}
+
+// mostShares bounds the shares. A policy makes new limits with each change.
+const mostShares = 10000
+
+// shareOf is the share that each part has of a limit that is PerPart, or nil: for another limit,
+// and for one that is smaller than the number of parts, which is counted exactly.
+func (p *parts) shareOf(l *ratelimit.Limit) *ratelimit.Limit {
+	if !l.PerPart {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	share, known := p.shares[l]
+	if known {
+		return share
+	}
+	if len(p.shares) >= mostShares {
+		p.shares = map[*ratelimit.Limit]*ratelimit.Limit{}
+	}
+	n := int64(len(p.stores))
+	if l.Events >= n && l.Capacity() >= n {
+		share = dividedBy(l, n)
+	} else {
+		p.options.report(fmt.Errorf("limit %q: spread per_part: there are %d parts and %d events, so the limit is counted exactly", l.Prefix, n, l.Capacity()))
+	}
+	p.shares[l] = share
+	return share
+}
+
+// dividedBy is a limit of a share of the events.
+func dividedBy(l *ratelimit.Limit, n int64) *ratelimit.Limit {
+	share := *l
+	share.Events /= n
+	share.Burst /= n
+	return &share
+}
+
+// takeAll decides the hits of some parts at the same time.
+func takeAll(p *parts, ctx context.Context, deadline time.Time, all []*inPart) {
+	var others sync.WaitGroup
+	for i, in := range all {
+		if i == len(all)-1 {
+			takeIn(p, ctx, deadline, in)
+		} else {
+			startTake(p, ctx, deadline, in, &others)
+		}
+	}
+	others.Wait()
+}
+
+// takeIn decides the hits of a part.
+func takeIn(p *parts, ctx context.Context, deadline time.Time, in *inPart) {
+	in.decisions = make([]ratelimit.Decision, len(in.hits))
+	if len(in.hits) > 0 {
+		in.err = p.stores[in.part].Take(ctx, time.Until(deadline), in.hits, in.decisions)
+	}
+}
+
+// startTake is takeIn in the background.
+func startTake(p *parts, ctx context.Context, deadline time.Time, in *inPart, all *sync.WaitGroup) {
+	all.Add(1)
+	go func() {
+		if err := batch.PanicError(func() { takeIn(p, ctx, deadline, in) }); err != nil {
+			in.err = err
+		}
+		all.Done()
+	}()
+}
+
+// failed returns the error of one of the parts. The failure of a hit apart fails nothing.
+func failed(all []*inPart) error {
+	for _, in := range all {
+		if in.err != nil && !in.hits[0].Apart {
+			return in.err
+		}
+	}
+	return nil
+}
+
+// allAllowed reports whether the request passes, as far as these parts are asked.
+func allAllowed(all []*inPart) bool {
+	for _, in := range all {
+		for i := range in.decisions {
+			if !in.decisions[i].Allowed && !in.hits[i].Apart {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// charged reports whether hits have a refund, which is made in any case, or one apart, which is decided in
+// any case.
+func charged(in *inPart) bool {
+	for i := range in.hits {
+		if in.hits[i].Cost < 0 || in.hits[i].Apart {
+			return true
+		}
+	}
+	return false
+}
+
+// refundsOf returns the hits for which charged is true.
+func refundsOf(in *inPart) *inPart {
+	some := &inPart{part: in.part}
+	for i := range in.hits {
+		if in.hits[i].Cost < 0 || in.hits[i].Apart {
+			some.hits = append(some.hits, in.hits[i])
+			some.at = append(some.at, in.at[i])
+		}
+	}
+	return some
+}
+
+// giveBack gives back what parts have charged for a request that does not pass, and waits for it until the
+// deadline. A part that cannot be reached keeps the charge: less passes then, never more.
+func (p *parts) giveBack(deadline time.Time, all []*inPart) {
+	for _, in := range all {
+		if in.err != nil || !allAllowed([]*inPart{in}) {
+			continue
+		}
+		back := newInPart(in.part)
+		for i := range in.hits {
+			h := in.hits[i]
+			if h.Cost > 0 && !h.Peek && !h.Apart && h.Slot == nil {
+				h.Cost = -h.Cost
+				back.hits = append(back.hits, h)
+				back.at = append(back.at, i)
+			}
+		}
+		if len(back.hits) > 0 && startGiveBack(p, deadline, back) {
+			for i, at := range back.at {
+				in.decisions[at] = back.decisions[i]
+			}
+		}
+	}
+}
+
+// startGiveBack makes refunds in the background, and reports whether they are made before the deadline.
+func startGiveBack(p *parts, deadline time.Time, back *inPart) bool {
+	waiting, stop := context.WithDeadline(context.Background(), deadline)
+	given := int32(0)
+	p.giving.Add(1)
+	go func() {
+		err := batch.PanicError(func() { takeIn(p, context.Background(), time.Now().Add(leaseTimeout), back) })
+		if err == nil && back.err == nil {
+			atomic.StoreInt32(&given, 1)
+		}
+		stop()
+		p.giving.Done()
+	}()
+	<-waiting.Done()
+	stop()
+	return atomic.LoadInt32(&given) == 1
+}
+
+// reset is Store.Reset. A limit that is PerPart is reset in all parts.
+func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	deadline := time.Now().Add(timeout)
+	byPart := make([][]ratelimit.Hit, len(p.stores))
+	for i := range hits {
+		h := hits[i]
+		if share := p.shareOf(h.Limit); share != nil {
+			h.Limit = share
+			for part := range byPart {
+				byPart[part] = append(byPart[part], h)
+			}
+			continue
+		}
+		part := partOfSubject(subjectOf(&h), len(p.stores))
+		byPart[part] = append(byPart[part], h)
+	}
+	var resets []*inPart
+	var all sync.WaitGroup
+	for part := range byPart {
+		if len(byPart[part]) > 0 {
+			in := newInPart(part)
+			in.hits = byPart[part]
+			resets = append(resets, in)
+			startReset(p, ctx, deadline, in, &all)
+		}
+	}
+	all.Wait()
+	return failed(resets)
+}
+
+// startReset resets the rows of a part in the background.
+func startReset(p *parts, ctx context.Context, deadline time.Time, in *inPart, all *sync.WaitGroup) {
+	all.Add(1)
+	go func() {
+		err := batch.PanicError(func() { in.err = p.stores[in.part].Reset(ctx, time.Until(deadline), in.hits) })
+		if err != nil {
+			in.err = err
+		}
+		all.Done()
+	}()
+}
