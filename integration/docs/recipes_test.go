@@ -73,7 +73,6 @@ var recipes = map[string]recipe{
 	"Forget a person":                             {owner: true},
 	"Exempt monitoring":                           {after: monitoringIsNotCharged},
 	"Pause all limits":                            {},
-	"Upgrade":                                     {},
 	"Backup":                                      {owner: true, tool: "pg_dump", after: goesOnAfterARestore},
 }
 
