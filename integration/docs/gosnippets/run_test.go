@@ -95,19 +95,9 @@ func report(err error) {
 	}
 }
 
-func Example_peek() {
-	report(peek(context.Background(), newLimiter()))
-	// Output: 100 of 100 left; a cost of 5 would pass: true
-}
-
-func Example_refundAndReset() {
-	limiter := newLimiter()
-	report(refund(context.Background(), limiter))
-	report(limiter.Reset(context.Background(), "user:123"))
-	report(peek(context.Background(), limiter))
-	// Output:
-	// 50
-	// 100 of 100 left; a cost of 5 would pass: true
+func Example_refund() {
+	report(refund(context.Background(), newLimiter()))
+	// Output: 50
 }
 
 func Example_wait() {

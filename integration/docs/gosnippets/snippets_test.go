@@ -44,16 +44,6 @@ func oneLimit(ctx context.Context) error {
 	return nil
 }
 
-// docs/go.md: One limit, Peek.
-func peek(ctx context.Context, limiter *ratelimit.Limiter) error {
-	decision, err := limiter.Peek(ctx, "user:123", 5)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("%d of %d left; a cost of 5 would pass: %v\n", decision.Remaining, decision.Limit, decision.Allowed)
-	return nil
-}
-
 // docs/go.md: Refund.
 func refund(ctx context.Context, limiter *ratelimit.Limiter) error {
 	if _, err := limiter.Take(ctx, "user:123", 80); err != nil { // an estimate
