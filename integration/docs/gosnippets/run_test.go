@@ -79,15 +79,6 @@ func newStore() ratelimit.Store {
 	return store
 }
 
-// newLimiter returns a limiter of 100 a minute in memory.
-func newLimiter() *ratelimit.Limiter {
-	limiter, err := ratelimit.NewLimiter(newStore(), ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute})
-	if err != nil {
-		panic(err)
-	}
-	return limiter
-}
-
 // report prints an error, so that the output of an example has it.
 func report(err error) {
 	if err != nil {
@@ -95,25 +86,7 @@ func report(err error) {
 	}
 }
 
-func Example_refund() {
-	report(refund(context.Background(), newLimiter()))
-	// Output: 50
-}
-
-func Example_wait() {
-	report(wait(context.Background(), newLimiter()))
-	// Output:
-}
-
 func Example_severalLimits() {
 	report(severalLimits(context.Background(), newStore()))
 	// Output: true
-}
-
-func Example_memoryStore() {
-	report(memoryStore(context.Background()))
-	// Output:
-	// true
-	// true
-	// true
 }
