@@ -23,7 +23,6 @@ var commands = map[string]func(t *testing.T, command string){
 	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE '^HTTP|ratelimit|retry|error'; done`: ranBy("integration", "TestExampleCaddyfile"),
 
 	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule":                                                                                      isWhatXcaddyBuilds,
-	"xcaddy build v2.10.2 --with github.com/pgratelimit/pg-ratelimit/caddymodule":                                                                              isWhatXcaddyBuilds,
 	`XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '-w -s' -tags nobadger,nomysql,nopgx,nos3" xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule`: isWhatXcaddyBuilds,
 	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule --replace github.com/pgratelimit/pg-ratelimit=/path/to/clone":                         isWhatXcaddyBuilds,
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/httplimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -40,39 +39,6 @@ func oneLimit(ctx context.Context) error {
 	}
 	if !decision.Allowed {
 		return fmt.Errorf("refused; try again in %v", decision.RetryAfter)
-	}
-	return nil
-}
-
-// docs/go.md: One limit, Peek.
-func peek(ctx context.Context, limiter *ratelimit.Limiter) error {
-	decision, err := limiter.Peek(ctx, "user:123", 5)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("%d of %d left; a cost of 5 would pass: %v\n", decision.Remaining, decision.Limit, decision.Allowed)
-	return nil
-}
-
-// docs/go.md: Refund.
-func refund(ctx context.Context, limiter *ratelimit.Limiter) error {
-	if _, err := limiter.Take(ctx, "user:123", 80); err != nil { // an estimate
-		return err
-	}
-	decision, err := limiter.Take(ctx, "user:123", -30) // the work cost only 50
-	if err != nil {
-		return err
-	}
-	fmt.Println(decision.Remaining)
-	return nil
-}
-
-// docs/go.md: Wait.
-func wait(ctx context.Context, limiter *ratelimit.Limiter) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if _, err := limiter.Wait(ctx, "smtp", 1); err != nil {
-		return err
 	}
 	return nil
 }
@@ -116,27 +82,4 @@ func middlewareByKey(store ratelimit.Store, limit *ratelimit.Limit) (func(http.H
 		OnError:     func(r *http.Request, err error) { log.Printf("%s: no decision: %v", r.URL.Path, err) },
 	})
 	return limited, err
-}
-
-// docs/go.md: Tests.
-func memoryStore(ctx context.Context) error {
-	now := time.Date(2030, time.January, 1, 12, 0, 0, 0, time.UTC)
-	store, err := memory.New(memory.Options{Now: func() time.Time { return now }})
-	if err != nil {
-		return err
-	}
-	limit := ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Minute}
-	limiter, err := ratelimit.NewLimiter(store, limit)
-	if err != nil {
-		return err
-	}
-	for range 3 {
-		decision, err := limiter.Take(ctx, "user:123", 1)
-		if err != nil {
-			return err
-		}
-		fmt.Println(decision.Allowed) // true, each time in a new window
-		now = now.Add(time.Minute)
-	}
-	return nil
 }

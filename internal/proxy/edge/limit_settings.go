@@ -146,12 +146,12 @@ var LimitTable = []Setting{{
 	Read:    readCost, Unset: "1",
 }, {
 	Name: "min_cost", Args: "one whole number", Want: "a whole number from 0 to 9007199254740992", Syntax: "<whole number>",
-	Help:    "The least that a request takes if `cost` is a placeholder. See [Cost](caddy.md#cost).",
+	Help:    "The least that a request takes if `cost` is a placeholder.",
 	Default: "1",
 	Read:    readMinCost,
 }, {
 	Name: "settle", Form: Words, Args: policy.WantSettle, Want: policy.WantSettle, Syntax: "header <name> | bytes | json <path> | status <statuses> = <cost>, else <cost>",
-	Help:    "What a request really cost, by its response. `cost` is the estimate. See [Cost after the answer](caddy.md#cost-after-the-answer).",
+	Help:    "What a request really cost, by its response. See [Cost after the answer](caddy.md#cost-after-the-answer).",
 	Default: "what it was charged",
 	Read:    readSettle,
 }, {

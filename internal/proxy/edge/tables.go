@@ -35,7 +35,7 @@ var HandlerTable = []Setting{
 		Default: "none",
 	}, {
 		Name: "exempt_header", Form: Words, Args: wantExemptHeader, Want: wantExemptHeader, Read: readExemptHeader, Syntax: "<header> <secret>",
-		Help:    "The same for requests with a secret of 16 characters or more in a header. The upstream does not get the header. See [Exemptions](caddy.md#exemptions).",
+		Help:    "The same for requests with a secret of 16 characters or more in a header. The upstream does not get the header.",
 		Default: "none",
 	}, {
 		Name: "policy", Form: Block, Args: "a block, or nothing", Settings: PolicyTable,
@@ -51,7 +51,7 @@ var dsnSetting = Setting{Name: "dsn", Form: Words, Args: WantDSN, Syntax: "<post
 func databaseOf(part string) Setting {
 	return Setting{
 		Name: "dsn", Form: Words, Args: wantPostgres, Syntax: "<postgres URL or key=value pairs>",
-		Help:    "The database of the " + part + ", if it is another one than that of the limits. See [several servers](regions.md#several-servers).",
+		Help:    "The database of the " + part + ", if it is [another one](regions.md#several-servers).",
 		Default: "that of the limits",
 	}
 }
