@@ -11,25 +11,22 @@ type Hit struct {
 	Limit *Limit // must be valid, and must not change while a store uses it
 	Key   string // the key that is charged: any bytes; see StoredKey
 
-	// Subject is whose key it is, such as a user. A database with parts has all rows of a subject
-	// in one part. All programs that share the row must set it alike. "" is the key.
+	// Subject is whose key it is, such as a user. A database with parts has all rows of a subject in one part. All
+	// programs that share the row must set it alike. "" is the key.
 	Subject string
 
-	// Cost is how much of the quota the hit takes, 1 or more. A negative cost is a
-	// refund. It is given back even if another hit of the request is refused.
+	// Cost is how much of the quota the hit takes, 1 or more. Below 0 it is given back, also if another hit is refused.
 	Cost int64
 
 	// Peek asks whether Cost, of 1 or more, would pass, and charges nothing.
 	Peek bool
 
-	// Apart decides the hit by itself: it is charged if it fits, whether or not the
-	// request's other hits are allowed, and a refusal does not refuse them. It is for a
-	// limit on trial. If no decision on it is possible, but one on the others is, its
-	// decision has the source Undecided.
+	// Apart decides the hit by itself: it is charged if it fits, whether or not the request's other hits are
+	// allowed, and a refusal does not refuse them. It is for a limit on trial. If no decision on it is
+	// possible, but one on the others is, its decision has the source Undecided.
 	Apart bool
 
-	// Secret stores the key as its DigestKey, so that it cannot be read from the
-	// tables. All programs that share the row must set it alike.
+	// Secret stores the key as its DigestKey, so that the tables do not tell it. All programs that share the row do so.
 	Secret bool
 
 	// Slot is for a hit on a limit InFlight that is charged, which needs one.
@@ -61,9 +58,8 @@ func (h *Hit) Validate() error {
 
 // Decision is a store's answer to a hit.
 type Decision struct {
-	// Allowed is whether this limit has room for the hit. A request of several hits
-	// may pass only if each hit is allowed; otherwise none of them was charged. Hits
-	// that are Apart do not count.
+	// Allowed is whether this limit has room for the hit. A request of several hits may pass only if each
+	// hit is allowed; otherwise none of them was charged. Hits that are Apart do not count.
 	Allowed bool
 	// Limit is the full quota, Limit.Capacity.
 	Limit int64
@@ -98,8 +94,7 @@ const (
 	// FromBlocked. The store did not ask about the hit and charged nothing. Only
 	// Decision.Limit is set. It is also for a hit apart without a decision.
 	Undecided
-	// FromLease is for a hit that passed because its process had charged its cost in
-	// advance, see Limit.Lease.
+	// FromLease is for a hit whose process had charged its cost in advance, see Limit.Lease.
 	FromLease
 )
 

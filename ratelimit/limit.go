@@ -61,8 +61,7 @@ type Limit struct {
 	Lease float64
 	// LeaseEarly is for a database that is far away: see docs/leases.md.
 	LeaseEarly bool
-	// PerPart counts an equal share of Events and Burst in each part of a database with parts,
-	// in the part of the request's other hits. Without parts it does nothing.
+	// PerPart counts an equal share of Events and Burst in each part of a database with parts: see docs/scale.md.
 	PerPart bool
 }
 
