@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -132,10 +133,14 @@ type pageState struct {
 		Mode, Level, Text  string
 		Recording, Loading bool
 		Notes              []string
+		Now                struct{ Allowed float64 }
 	}
 	Top     topOfPage
-	Traffic struct{ Sums map[string]any }
-	Near    struct {
+	Traffic struct {
+		Allowed []float64
+		Sums    map[string]any
+	}
+	Near struct {
 		Counters []struct {
 			Prefix, Key string
 			Used, Quota int64
@@ -182,6 +187,10 @@ func TestThePageNamesTheHeaviestKeysWithinSeconds(t *testing.T) {
 		c.get("state", &state)
 		return state.Top.Requests == total && len(state.Near.Counters) == 3 && fmt.Sprint(state.Traffic.Sums["allowed"], state.Traffic.Sums["refused"]) == "63 65"
 	})
+	// The minute under way is as the banner says, whatever of it the history has.
+	if line := state.Traffic.Allowed; len(line) != 60 || math.Abs(line[59]-state.Banner.Now.Allowed) > 0.1 {
+		t.Errorf("the line ends with %v, and the banner says %v", line, state.Banner.Now)
+	}
 	for i, want := range []string{"<script>alert(1)</script>", "second", "third\u202e", "fourth"} {
 		if got := state.Top.Asking[i]; got.Key != want || got.Requests != sent[want] || got.Refused != max(0, sent[want]-20) {
 			t.Errorf("key %d is %+v, want %q with %d requests", i, got, want, sent[want])

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,7 @@ type fake struct {
 	*httptest.Server
 	mu       sync.Mutex
 	sections object
-	posts    []string // what was asked, such as "api/pause {…}"
+	asked    []string // such as "api/pause {…}"
 }
 
 func serve(t *testing.T, sections object) *fake {
@@ -34,7 +35,10 @@ func serve(t *testing.T, sections object) *fake {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { f.answer(w, r, body) })
 	}
 	answer("GET /api/session", object{"write": true, "who": nil, "token": "t", "version": "v0.9.0", "database": "limits at db1.internal:5432"})
-	answer("GET /api/top", sections["top"])
+	mux.HandleFunc("GET /api/top", func(w http.ResponseWriter, r *http.Request) {
+		f.hasAsked(strings.TrimPrefix(r.URL.String(), "/"))
+		f.answer(w, r, sections["top"])
+	})
 	answer("GET /api/names", object{"names": []string{"enterprise", "free", "pro"}})
 	answer("POST /api/why", sections["why"])
 	mux.HandleFunc("GET /api/events", f.events)
@@ -57,6 +61,9 @@ func (f *fake) events(w http.ResponseWriter, r *http.Request) {
 	for {
 		f.mu.Lock()
 		for _, name := range []string{"banner", "traffic", "top", "near", "proxies", "limits", "bans", "changes"} {
+			if f.sections["proxies"] == nil && name != "banner" {
+				continue // the database has never answered
+			}
 			text, err := json.Marshal(f.sections[name])
 			if err != nil {
 				panic(err)
@@ -73,6 +80,26 @@ func (f *fake) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+func (f *fake) hasAsked(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, what)
+}
+
+// awaitAsked waits until the page has asked something.
+func (f *fake) awaitAsked(b *tab, what string) {
+	b.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		f.mu.Lock()
+		found := slices.Contains(f.asked, what)
+		f.mu.Unlock()
+		if found {
+			return
+		}
+	}
+	b.Fatalf("the page has not asked %s, but %q", what, f.asked)
+}
+
 func (f *fake) act(w http.ResponseWriter, r *http.Request) {
 	var body object
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.Header.Get("X-Pg-Ratelimit-Token") != "t" {
@@ -80,9 +107,7 @@ func (f *fake) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	text, _ := json.Marshal(body)
-	f.mu.Lock()
-	f.posts = append(f.posts, strings.TrimPrefix(r.URL.Path, "/")+" "+string(text))
-	f.mu.Unlock()
+	f.hasAsked(strings.TrimPrefix(r.URL.Path, "/") + " " + string(text))
 	if body["confirm"] == nil {
 		f.answer(w, r, object{"confirm": "c", "question": "Pause all limits of this database until 15:05:03 UTC (1 hour)?", "danger": true,
 			"effect": []string{"2 proxies let all requests pass uncounted within a second.", "Bans and block rules hold."}})
