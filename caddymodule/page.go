@@ -36,8 +36,8 @@ type Page struct {
 
 	// The databases of the policy and of the history, if they are others. Default: those of
 	// the `pg_ratelimit` handlers of this Caddy with the same database of counters.
-	PolicyDSN  string `json:"policy_dsn,omitempty"`
-	HistoryDSN string `json:"history_dsn,omitempty"`
+	Policy  string `json:"policy,omitempty"`
+	History string `json:"history,omitempty"`
 
 	// Let people pause limits, ban, lift bans, and give a user more for a while. The
 	// log of changes has the name of the user of the authentication, or else the
@@ -74,11 +74,11 @@ func (p *Page) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	policy, err := shownDSN("policy_dsn", p.PolicyDSN)
+	policy, err := shownDSN("policy", p.Policy)
 	if err != nil {
 		return err
 	}
-	history, err := shownDSN("history_dsn", p.HistoryDSN)
+	history, err := shownDSN("history", p.History)
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ func TestThePageRefusesWhatOtherSitesSend(t *testing.T) {
 		"no name":               {"POST", "/api/pause", `{"for": "1m"}`, nil, http.StatusBadRequest},
 		"a name with a role":    {"POST", "/api/pause", `{"for": "1m", "by": "ann) (bob"}`, nil, http.StatusBadRequest},
 		"an unknown field":      {"POST", "/api/pause", `{"fro": "1m", "by": "ann"}`, nil, http.StatusBadRequest},
+		"a NUL":                 {"POST", "/api/why", `{"who": "a\u0000b"}`, nil, http.StatusBadRequest},
 		"a file outside":        {"GET", "/guard.go", "", nil, http.StatusNotFound},
 		"no file":               {"GET", "/x.js", "", nil, http.StatusNotFound},
 		"another method":        {"PUT", "/", "", nil, http.StatusMethodNotAllowed},
@@ -80,7 +81,8 @@ func TestTheHeadOfTheStreamEnds(t *testing.T) {
 	c := startPage(t, cluster.Open(t))
 	ended := make(chan http.Header, 1)
 	go func() {
-		_, header, _ := c.page("HEAD", "/api/events", "", "Connection", "close")
+		_, header, _ := c.page("HEAD", "/api/events", "")
+		c.page("GET", "/", "") // on the same connection
 		ended <- header
 	}()
 	select {

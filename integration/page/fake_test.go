@@ -212,7 +212,7 @@ func busy() object {
 			{"prefix": "reports", "key": "{client_ip}", "algorithm": "in_flight", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1"}, "text": "5 in flight", "settle": nil, "wait_seconds": 2, "in_flight": 12}}},
 		"bans":    object{"bans": []object{{"kind": "network", "banned": "198.51.100.0/24", "until": nil, "reason": "scan", "times": 1, "banned_at": ago(time.Hour), "banned_by": "admin (ann)"}}, "total": 1},
 		"changes": object{"changes": []object{{"seq": 481, "at": ago(11 * time.Minute), "by": "admin (ann)", "kind": "override", "ref": "user/acme"}, {"seq": 477, "at": ago(25 * time.Minute), "by": "deploy", "kind": "rule", "ref": "free"}}},
-		"why": object{"kind": "user", "who": "ann", "found": true, "at": at, "summary": "ann was refused at 14:05:02 UTC, and 10 times in the decisions below. Refused by the limit free/per_hour: 1,000 of 1,000 were used.", "plan": "free", "plan_until": nil,
+		"why": object{"kind": "user", "who": "ann", "found": true, "at": at, "summary": "ann was refused 10 times in the decisions below, last at 14:05:02 UTC. Refused by the limit free/per_hour: 1,000 of 1,000 were used.", "plan": "free", "plan_until": nil,
 			"user": object{"user": "ann", "tier": "free", "keys": []object{{"id": 7, "hint": "pgrl_ab…", "name": "app", "state": "valid", "tier": nil}}, "overrides": []object{}, "bans": []object{}, "usage": []object{}},
 			"bans": []object{}, "counters": []object{counter("free", "per_hour", "ann", 1000, 1000)},
 			"decisions": []object{decision(time.Second, "limited", "Refused by the limit free/per_hour: 1,000 of 1,000 were used. It would have passed 32 min later.", "/v1/reports", 4),

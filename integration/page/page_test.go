@@ -187,10 +187,16 @@ func TestAnActionIsAskedTwice(t *testing.T) {
 
 // The arrow keys move through the lines.
 func TestTheLinesCanBeReadByKeyboard(t *testing.T) {
-	b := open(t, serve(t, busy()).URL+"/", desktop, false)
-	b.await("#chart-time", "now")
+	s := busy()
+	s["traffic"] = hostile()["traffic"] // with many changes
+	b := open(t, serve(t, s).URL+"/", phone, false)
+	b.await("#chart-time", "latest")
 	b.do(chromedp.Focus(chromedp.CSS("#chart")), chromedp.KeyEvent(kb.ArrowLeft+kb.ArrowLeft))
 	b.await("#chart-time", "at 14:03")
+	const overlapping = `[...document.querySelectorAll('.axis .flag')].filter((f, i, all) => i > 0 && f.getBoundingClientRect().left < all[i - 1].getBoundingClientRect().right).length`
+	if flags := value[int](b, overlapping); flags > 0 {
+		t.Errorf("%d flags of changes lie over another", flags)
+	}
 	if said := value[string](b, "document.querySelector('#chart').getAttribute('aria-valuetext')"); !strings.HasPrefix(said, "14:03: 7") {
 		t.Errorf("a screen reader says %q", said)
 	}

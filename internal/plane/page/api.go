@@ -124,6 +124,9 @@ func readWhole(w http.ResponseWriter, r *http.Request) *failure {
 	if err != nil {
 		return &failure{http.StatusBadRequest, "", "the body did not come: " + err.Error()}
 	}
+	if bytes.Contains(body, []byte(`\u0000`)) {
+		return &failure{http.StatusBadRequest, "", "the body has a NUL, which is in no name and no key"}
+	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return nil
 }

@@ -59,7 +59,7 @@ func databaseOf(part string) Setting {
 // shownDSN is the DSN of a part that a page shows.
 func shownDSN(part string) Setting {
 	return Setting{
-		Name: part + "_dsn", Form: Words, Args: wantPostgres, Syntax: "<postgres URL or key=value pairs>",
+		Name: part, Form: Words, Args: wantPostgres, Syntax: "<postgres URL or key=value pairs>",
 		Help:    "The database of the " + part + ", if it is another one.",
 		Default: "that of the first `pg_ratelimit` handler of this Caddy with the same `dsn`",
 	}

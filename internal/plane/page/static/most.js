@@ -42,7 +42,7 @@ function show(top) {
 			continue;
 		}
 		list(box, rows, (r) => (r.prefix ?? '') + ' ' + r.name, row, (node, r) => {
-			name(node, r.key === undefined ? r.name : `${r.key} · ${r.prefix.replace(/^rule\//, '')}`, who?.(r) ?? null);
+			name(node, r.key === undefined ? (id === 'rules' ? r.name.replace(/^(?:rule\/)?/, (begin) => (begin ? 'rule ' : 'limit ')) : r.name) : `${r.key} · ${r.prefix.replace(/^rule\//, '')}`, who?.(r) ?? null);
 			say(node.children[1], count(r[column]));
 			say(node.children[2], column === 'refused' ? `of ${count(r.requests)}` : r.refused > 0 ? `${count(r.refused)} refused` : '');
 			bar(node, r[column] / most);
