@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -312,8 +313,16 @@ func TestThePageAsksTwiceAndHasAWayBack(t *testing.T) {
 	if n := count("SELECT count(*) FROM rate_limit_changes WHERE by LIKE '% (ann)'"); n != 8 {
 		t.Errorf("the log of changes has %d lines of ann, want 8", n)
 	}
-	// What a person has not been asked about is not done.
+	// A name that nobody has may be mistyped.
 	var plan planOfPage
+	c.post("ban", map[string]any{"user": "bbo", "by": "ann"}, &plan)
+	if !slices.Contains(plan.Effect, "The policy has no user of this name.") {
+		t.Errorf("a ban of a stranger: %+v", plan)
+	}
+	if status, _, text := c.page("POST", "/api/ban", `{"key_id": 999, "by": "ann"}`); status != http.StatusNotFound || !strings.Contains(text, "999") {
+		t.Errorf("a ban of no key: status %d: %s", status, text)
+	}
+	// What a person has not been asked about is not done.
 	c.post("pause", map[string]any{"for": "1m", "by": "ann"}, &plan)
 	body, err := json.Marshal(map[string]any{"for": "2m", "by": "ann", "confirm": plan.Confirm})
 	if err != nil {
