@@ -20,6 +20,8 @@ local dotted = {} -- ".0" to ".255"
 -- Each draws the number of a key, from 0.
 local draws = {
    uniform = function() return random(0, keys - 1) end,
+   -- The same, from clients that wait a little before their next request.
+   calm = function() return random(0, keys - 1) end,
    -- Zipf's law with exponent 1: the key in place k comes with weight ln((k+1)/k).
    zipf = function() return floor(keys ^ random()) - 1 end,
    -- Nine of ten requests are for old keys, and each of the others is for a new key.
@@ -42,6 +44,9 @@ function init(args)
    step = tonumber(args[5])
    place = tonumber(args[4]) + number - step
    fresh = keys + (tonumber(args[4]) * step + number) * 100000 -- others than in the runs with other seeds
+   if args[2] == "calm" then
+      delay = function() return 2 end -- milliseconds; wrk looks for this name
+   end
    math.randomseed((tonumber(args[4]) + 1000) * 16 + number)
    wrk.headers[args[1]] = "@"
    head, tail = wrk.format("GET", "/"):match("^(.*)@(.*)$")

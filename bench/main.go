@@ -5,7 +5,7 @@
 // The files, in the order of a run: main.go prepares it. rows.go lists what is
 // measured. proxies.go, caddy.go, traefik.go, redis.go and database.go start servers.
 // rounds.go, wrk.go and cpu.go measure the rows, and core.go those of the core.
-// latency.go, memory.go and policy.go measure what takes another load.
+// latency.go, memory.go, policy.go and pages.go measure what takes another load.
 // stats.go, report.go, docs.go, picture.go and machine.go print results.
 package main
 

@@ -24,6 +24,7 @@ func (b *bench) measureProxies() {
 	b.proxyRows = b.measureRounds(b.proxyRows, b.measureRow)
 	b.attempt(nameLatency, b.measureLatency)
 	b.attempt(nameFlood, b.measureFlood)
+	b.attempt(namePages, b.measurePages)
 	for _, p := range b.proxies {
 		if line := regexp.MustCompile(`.*(no decision|database failed|history has dropped).*`).FindString(p.Log()); line != "" {
 			b.complain("%s logged: %s", p.spec.name, line)

@@ -59,7 +59,7 @@ type limitSpec struct {
 	limit     string   // events and window
 	lease     string   // the share of the quota that the process may take in advance; "" is none
 	headers   string   // of the plugin; "" is its default
-	options   string   // further lines of a Caddyfile
+	options   string   // further lines of a Caddyfile; Traefik takes `audit …` alone
 	zones     []string // further limits of the same request
 	memory    bool     // count in the process, without a database
 	policy    bool     // a rule of the policy for each tier, instead of limits of the configuration; see policyRowsOf
@@ -107,9 +107,10 @@ const (
 	nameMemory     = "memory"
 	nameIdentities = "memory for API keys"
 	nameFlood      = "invented keys"
+	namePages      = "50 pages"
 )
 
-var figureNames = []string{nameLatency, nameMemory, nameFlood}
+var figureNames = []string{nameLatency, nameMemory, nameFlood, namePages}
 
 const (
 	million = 1000000

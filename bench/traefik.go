@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -78,7 +79,7 @@ func traefikLimit(p *proxy) object {
 			"dsn": p.dsn, "prefix": "api", "key": "{header." + keyHeader + "}",
 			"algorithm": "sliding_window", "limit": s.limit.limit, "timeout": decisionTimeout, "onError": "deny",
 		}
-		for name, value := range map[string]string{"lease": s.limit.lease, "headers": s.limit.headers} {
+		for name, value := range map[string]string{"lease": s.limit.lease, "headers": s.limit.headers, "audit": strings.TrimPrefix(s.limit.options, "audit ")} {
 			if value != "" {
 				limit[name] = value
 			}

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -32,6 +33,11 @@ type Page struct {
 	// The database, as in `pg_ratelimit`. Default: that of the app, or else the
 	// environment variable DATABASE_URL.
 	DSN string `json:"dsn,omitempty"`
+
+	// The databases of the policy and of the history, if they are others. Default: those of
+	// the `pg_ratelimit` handlers of this Caddy with the same database of counters.
+	Policy  string `json:"policy,omitempty"`
+	History string `json:"history,omitempty"`
 
 	// Let people pause limits, ban, lift bans, and give a user more for a while. The
 	// log of changes has the name of the user of the authentication, or else the
@@ -68,7 +74,15 @@ func (p *Page) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	p.options = page.Options{DSN: dsn, Write: p.Write, Hosts: strings.Fields(p.Hosts), Version: version(), Who: authenticated}
+	policy, err := shownDSN("policy", p.Policy)
+	if err != nil {
+		return err
+	}
+	history, err := shownDSN("history", p.History)
+	if err != nil {
+		return err
+	}
+	p.options = page.Options{DSN: dsn, Policy: policy, History: history, Write: p.Write, Hosts: strings.Fields(p.Hosts), Version: version(), Who: authenticated}
 	_, err = page.New(p.options) // serve makes another one, when all handlers are known
 	return err
 }
@@ -76,7 +90,7 @@ func (p *Page) Provision(ctx caddy.Context) error {
 // serve has the page serve, with the databases of the handlers of the config.
 func (p *Page) serve(a *App) error {
 	at := a.datasets[p.options.DSN]
-	p.options.Policy, p.options.History = at.policy, at.history
+	p.options.Policy, p.options.History = cmp.Or(p.options.Policy, at.policy), cmp.Or(p.options.History, at.history)
 	var err error
 	if p.server, err = page.New(p.options); err == nil {
 		atomic.StoreInt32(&p.open, 1)
@@ -111,7 +125,24 @@ func (a *App) pageDSN(dsn string) (string, error) {
 	if dsn == "" {
 		dsn = a.DSN
 	}
-	dsn, shown, err := expandDSN(dsn)
+	return databaseDSN(dsn)
+}
+
+// shownDSN is the DSN of a part that may be in another database; "" if it is not.
+func shownDSN(field, configured string) (dsn string, err error) {
+	if configured != "" {
+		dsn, err = databaseDSN(configured)
+	}
+	var wrong *ratelimit.FieldError
+	if errors.As(err, &wrong) {
+		err = &ratelimit.FieldError{Field: field, Value: wrong.Value, Want: wrong.Want}
+	}
+	return dsn, err
+}
+
+// databaseDSN is a configured DSN, which is not that of counters in memory.
+func databaseDSN(configured string) (string, error) {
+	dsn, shown, err := expandDSN(configured)
 	if err != nil {
 		return "", err
 	}

@@ -2,9 +2,12 @@ package caddymodule_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -40,12 +43,101 @@ func TestThePageRefusesWhatOtherSitesSend(t *testing.T) {
 		"no name":               {"POST", "/api/pause", `{"for": "1m"}`, nil, http.StatusBadRequest},
 		"a name with a role":    {"POST", "/api/pause", `{"for": "1m", "by": "ann) (bob"}`, nil, http.StatusBadRequest},
 		"an unknown field":      {"POST", "/api/pause", `{"fro": "1m", "by": "ann"}`, nil, http.StatusBadRequest},
+		"a NUL":                 {"POST", "/api/why", `{"who": "a\u0000b"}`, nil, http.StatusBadRequest},
 		"a file outside":        {"GET", "/guard.go", "", nil, http.StatusNotFound},
 		"no file":               {"GET", "/x.js", "", nil, http.StatusNotFound},
 		"another method":        {"PUT", "/", "", nil, http.StatusMethodNotAllowed},
 	} {
 		if status, _, text := c.page(one.method, one.path, one.body, one.header...); status != one.want {
 			t.Errorf("%s: status %d, want %d: %.300s", name, status, one.want, text)
+		}
+	}
+}
+
+// Somebody who sends the second request of an action again, or a browser that does, changes nothing more.
+func TestAConfirmationHoldsOnce(t *testing.T) {
+	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{pro}', per_hour => 1000);`)
+	c := startPage(t, dsn)
+	body := map[string]any{"user": "bob", "rule": "plan", "percent": 10, "until": "1h", "by": "ann"}
+	var plan planOfPage
+	c.post("override", body, &plan)
+	body["confirm"] = plan.Confirm
+	var did doneOfPage
+	c.post("override", body, &did)
+	text, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, _, answer := c.page("POST", "/api/override", string(text)); status != http.StatusConflict || !strings.Contains(answer, "was used") {
+		t.Errorf("again: status %d: %s", status, answer)
+	}
+	if n := query[int](t, dsn, "SELECT max(events) FROM rate_limit_overrides"); n != 1100 {
+		t.Errorf("the override is %d, want 1100", n)
+	}
+}
+
+// A HEAD of the stream has the headers alone, and holds none of the streams.
+func TestTheHeadOfTheStreamEnds(t *testing.T) {
+	c := startPage(t, cluster.Open(t))
+	ended := make(chan http.Header, 1)
+	go func() {
+		_, header, _ := c.page("HEAD", "/api/events", "")
+		c.page("GET", "/", "") // on the same connection
+		ended <- header
+	}()
+	select {
+	case header := <-ended:
+		if kind := header.Get("Content-Type"); kind != "text/event-stream" {
+			t.Errorf("it is %q", kind)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it does not end")
+	}
+}
+
+// Clients that send no body do not keep others from asking.
+func TestBodiesThatNeverComeHoldNobodyUp(t *testing.T) {
+	c := startPage(t, withPolicy(t, people))
+	for range 8 {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+c.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := fmt.Fprintf(conn, "POST /limits/api/explain HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Pg-Ratelimit-Token: %s\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", c.token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // until the server has their headers
+	began := time.Now()
+	var e struct{ Tier string }
+	c.post("explain", map[string]any{"user": "alice"}, &e)
+	if took := time.Since(began); took > 5*time.Second || e.Tier != "free" {
+		t.Errorf("the answer is %+v, after %v", e, took)
+	}
+	if status, _, text := c.page("POST", "/api/explain", `{"user": "`+strings.Repeat("a", 1<<16)+`"}`); status != http.StatusRequestEntityTooLarge {
+		t.Errorf("a long body: status %d: %s", status, text)
+	}
+}
+
+// A page that has never reached its database says so, and does not say that there is nothing.
+func TestThePageKnowsNothingWithoutADatabase(t *testing.T) {
+	c := &pageClient{live: start(t, "{\n\tpg_ratelimit {\n\t\tdsn postgres://user:secret@127.0.0.1:1/db\n\t}\n}\n:PORT {\n\thandle_path /limits/* {\n\t\tpg_ratelimit_page {\n\t\t\tinsecure\n\t\t}\n\t}\n}")}
+	var session struct{ Token string }
+	c.get("session", &session)
+	c.token = session.Token
+	var state map[string]any
+	c.get("state", &state)
+	if len(state) != 1 || state["banner"].(map[string]any)["mode"] != "database_down" {
+		t.Errorf("the state: %v", state)
+	}
+	for _, one := range []struct{ method, path, body string }{
+		{"GET", "proxies", ""}, {"GET", "limits", ""}, {"GET", "near", ""}, {"GET", "bans", ""}, {"GET", "changes", ""}, {"GET", "top", ""}, {"GET", "names?kind=user", ""}, {"GET", "usage?user=ann", ""},
+		{"POST", "why", `{"who": "ann"}`}, {"POST", "explain", `{"user": "ann"}`}, {"POST", "counters", `{"prefix": "p", "key": "k"}`},
+	} {
+		status, _, text := c.page(one.method, "/api/"+one.path, one.body)
+		if status != http.StatusServiceUnavailable || !strings.Contains(text, "the database does not answer") || strings.Contains(text, "secret") {
+			t.Errorf("%s: status %d: %s", one.path, status, text)
 		}
 	}
 }

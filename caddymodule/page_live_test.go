@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -132,10 +134,14 @@ type pageState struct {
 		Mode, Level, Text  string
 		Recording, Loading bool
 		Notes              []string
+		Now                struct{ Allowed float64 }
 	}
 	Top     topOfPage
-	Traffic struct{ Sums map[string]any }
-	Near    struct {
+	Traffic struct {
+		Allowed []float64
+		Sums    map[string]any
+	}
+	Near struct {
 		Counters []struct {
 			Prefix, Key string
 			Used, Quota int64
@@ -182,6 +188,10 @@ func TestThePageNamesTheHeaviestKeysWithinSeconds(t *testing.T) {
 		c.get("state", &state)
 		return state.Top.Requests == total && len(state.Near.Counters) == 3 && fmt.Sprint(state.Traffic.Sums["allowed"], state.Traffic.Sums["refused"]) == "63 65"
 	})
+	// The minute under way is as the banner says, whatever of it the history has.
+	if line := state.Traffic.Allowed; len(line) != 60 || math.Abs(line[59]-state.Banner.Now.Allowed) > 0.1 {
+		t.Errorf("the line ends with %v, and the banner says %v", line, state.Banner.Now)
+	}
 	for i, want := range []string{"<script>alert(1)</script>", "second", "third\u202e", "fourth"} {
 		if got := state.Top.Asking[i]; got.Key != want || got.Requests != sent[want] || got.Refused != max(0, sent[want]-20) {
 			t.Errorf("key %d is %+v, want %q with %d requests", i, got, want, sent[want])
@@ -303,8 +313,16 @@ func TestThePageAsksTwiceAndHasAWayBack(t *testing.T) {
 	if n := count("SELECT count(*) FROM rate_limit_changes WHERE by LIKE '% (ann)'"); n != 8 {
 		t.Errorf("the log of changes has %d lines of ann, want 8", n)
 	}
-	// What a person has not been asked about is not done.
+	// A name that nobody has may be mistyped.
 	var plan planOfPage
+	c.post("ban", map[string]any{"user": "bbo", "by": "ann"}, &plan)
+	if !slices.Contains(plan.Effect, "The policy has no user of this name.") {
+		t.Errorf("a ban of a stranger: %+v", plan)
+	}
+	if status, _, text := c.page("POST", "/api/ban", `{"key_id": 999, "by": "ann"}`); status != http.StatusNotFound || !strings.Contains(text, "999") {
+		t.Errorf("a ban of no key: status %d: %s", status, text)
+	}
+	// What a person has not been asked about is not done.
 	c.post("pause", map[string]any{"for": "1m", "by": "ann"}, &plan)
 	body, err := json.Marshal(map[string]any{"for": "2m", "by": "ann", "confirm": plan.Confirm})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,7 @@ type fake struct {
 	*httptest.Server
 	mu       sync.Mutex
 	sections object
-	posts    []string // what was asked, such as "api/pause {…}"
+	asked    []string // such as "api/pause {…}"
 }
 
 func serve(t *testing.T, sections object) *fake {
@@ -34,7 +35,10 @@ func serve(t *testing.T, sections object) *fake {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { f.answer(w, r, body) })
 	}
 	answer("GET /api/session", object{"write": true, "who": nil, "token": "t", "version": "v0.9.0", "database": "limits at db1.internal:5432"})
-	answer("GET /api/top", sections["top"])
+	mux.HandleFunc("GET /api/top", func(w http.ResponseWriter, r *http.Request) {
+		f.hasAsked(strings.TrimPrefix(r.URL.String(), "/"))
+		f.answer(w, r, sections["top"])
+	})
 	answer("GET /api/names", object{"names": []string{"enterprise", "free", "pro"}})
 	answer("POST /api/why", sections["why"])
 	mux.HandleFunc("GET /api/events", f.events)
@@ -57,6 +61,9 @@ func (f *fake) events(w http.ResponseWriter, r *http.Request) {
 	for {
 		f.mu.Lock()
 		for _, name := range []string{"banner", "traffic", "top", "near", "proxies", "limits", "bans", "changes"} {
+			if f.sections["proxies"] == nil && name != "banner" {
+				continue // the database has never answered
+			}
 			text, err := json.Marshal(f.sections[name])
 			if err != nil {
 				panic(err)
@@ -73,6 +80,26 @@ func (f *fake) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+func (f *fake) hasAsked(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, what)
+}
+
+// awaitAsked waits until the page has asked something.
+func (f *fake) awaitAsked(b *tab, what string) {
+	b.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		f.mu.Lock()
+		found := slices.Contains(f.asked, what)
+		f.mu.Unlock()
+		if found {
+			return
+		}
+	}
+	b.Fatalf("the page has not asked %s, but %q", what, f.asked)
+}
+
 func (f *fake) act(w http.ResponseWriter, r *http.Request) {
 	var body object
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.Header.Get("X-Pg-Ratelimit-Token") != "t" {
@@ -80,9 +107,7 @@ func (f *fake) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	text, _ := json.Marshal(body)
-	f.mu.Lock()
-	f.posts = append(f.posts, strings.TrimPrefix(r.URL.Path, "/")+" "+string(text))
-	f.mu.Unlock()
+	f.hasAsked(strings.TrimPrefix(r.URL.Path, "/") + " " + string(text))
 	if body["confirm"] == nil {
 		f.answer(w, r, object{"confirm": "c", "question": "Pause all limits of this database until 15:05:03 UTC (1 hour)?", "danger": true,
 			"effect": []string{"2 proxies let all requests pass uncounted within a second.", "Bans and block rules hold."}})
@@ -187,7 +212,7 @@ func busy() object {
 			{"prefix": "reports", "key": "{client_ip}", "algorithm": "in_flight", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1"}, "text": "5 in flight", "settle": nil, "wait_seconds": 2, "in_flight": 12}}},
 		"bans":    object{"bans": []object{{"kind": "network", "banned": "198.51.100.0/24", "until": nil, "reason": "scan", "times": 1, "banned_at": ago(time.Hour), "banned_by": "admin (ann)"}}, "total": 1},
 		"changes": object{"changes": []object{{"seq": 481, "at": ago(11 * time.Minute), "by": "admin (ann)", "kind": "override", "ref": "user/acme"}, {"seq": 477, "at": ago(25 * time.Minute), "by": "deploy", "kind": "rule", "ref": "free"}}},
-		"why": object{"kind": "user", "who": "ann", "found": true, "at": at, "summary": "ann was refused at 14:05:02 UTC, and 10 times in the decisions below. Refused by the limit free/per_hour: 1,000 of 1,000 were used.", "plan": "free", "plan_until": nil,
+		"why": object{"kind": "user", "who": "ann", "found": true, "at": at, "summary": "ann was refused 10 times in the decisions below, last at 14:05:02 UTC. Refused by the limit free/per_hour: 1,000 of 1,000 were used.", "plan": "free", "plan_until": nil,
 			"user": object{"user": "ann", "tier": "free", "keys": []object{{"id": 7, "hint": "pgrl_ab…", "name": "app", "state": "valid", "tier": nil}}, "overrides": []object{}, "bans": []object{}, "usage": []object{}},
 			"bans": []object{}, "counters": []object{counter("free", "per_hour", "ann", 1000, 1000)},
 			"decisions": []object{decision(time.Second, "limited", "Refused by the limit free/per_hour: 1,000 of 1,000 were used. It would have passed 32 min later.", "/v1/reports", 4),

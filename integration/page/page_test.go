@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -99,6 +100,65 @@ func TestThePageSaysThatItsServerIsGone(t *testing.T) {
 	b.forgive("ERR_INCOMPLETE_CHUNKED_ENCODING")
 }
 
+// A reader who knows when something was deployed chooses this time.
+func TestTheListsAreOfAnyTimeOfADay(t *testing.T) {
+	f := serve(t, busy())
+	b := open(t, f.URL+"/", phone, false)
+	b.await("#since", "a time of the last 24 hours")
+	choose := func(selector, value string) {
+		t.Helper()
+		b.do(chromedp.SetValue(chromedp.CSS(selector), value))
+		_ = result(b, chromedp.Evaluate[bool](fmt.Sprintf("document.querySelector(%q).dispatchEvent(new Event('change'))", selector)))
+	}
+	choose("#since", "time")
+	if focus := value[string](b, "document.activeElement.id"); focus != "since-time" {
+		t.Errorf("%s has the focus, want the time", focus)
+	}
+	choose("#since-time", "13:30")
+	f.awaitAsked(b, "api/top?since=2026-11-21T13%3A30%3A00.000Z")
+	choose("#since-time", "14:30") // is to come
+	f.awaitAsked(b, "api/top?since=2026-11-20T14%3A30%3A00.000Z")
+	choose("#since", "24h")
+	f.awaitAsked(b, "api/top?since=24h")
+	if shown := value[bool](b, "document.querySelector('#since-time').checkVisibility()"); shown {
+		t.Error("the time is still shown")
+	}
+}
+
+// What a user gets more of is chosen among its own limits, once they are known. An override can be taken back later.
+func TestMoreIsGivenOfALimitOfTheUser(t *testing.T) {
+	s := busy()
+	s["why"].(object)["user"].(object)["overrides"] = []object{{"rule": "free", "limit": "per_hour", "key_id": nil, "events": 1100, "burst": nil, "valid_from": nil, "valid_until": at.Add(time.Hour), "reason": "a sale"}}
+	f := serve(t, s)
+	b := open(t, f.URL+"/", desktop, false)
+	b.await("#state", "Enforcing")
+	b.fill("#by", "nora")
+	b.fill("#form-override [name=who]", "ann"+kb.Enter)
+	if shown := value[bool](b, "document.querySelector('#ask').open"); shown {
+		t.Error("it asks before the limits of the user are known")
+	}
+	b.await("#form-override [name=limit]", "free/per_hour: now 1,000")
+	b.fill("#why-who", "ann")
+	b.click("#why-form button")
+	b.await("#why-answer", "a sale Take back")
+	b.click("#why-answer .facts button")
+	b.await("#ask[open]", "Cancel")
+	b.click("#ask-yes")
+	f.awaitAsked(b, `api/unoverride {"by":"nora","confirm":"c","limit":"per_hour","rule":"free","user":"ann"}`)
+}
+
+// A page whose database never answered says so, and not that there is nothing.
+func TestNothingIsShownOfADatabaseThatNeverAnswered(t *testing.T) {
+	b := open(t, serve(t, object{"banner": down()["banner"], "top": top(nil, nil, nil, nil, nil), "why": object{}}).URL+"/", desktop, false)
+	b.await("#state", "Database down")
+	b.await("#state-more", "Nothing is known yet. The error is: connection refused")
+	for _, nothing := range []string{"#changes-none", "#quotas-none", "#proxies-none", "#bans-none", ".allowed .peak"} {
+		if shown := value[bool](b, fmt.Sprintf("document.querySelector(%[1]q).checkVisibility() && document.querySelector(%[1]q).innerText !== ''", nothing)); shown {
+			t.Errorf("it says %q", b.text(nothing))
+		}
+	}
+}
+
 // An action is asked twice, and has a way back, with the keyboard alone.
 func TestAnActionIsAskedTwice(t *testing.T) {
 	f := serve(t, busy())
@@ -120,17 +180,23 @@ func TestAnActionIsAskedTwice(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const asked = `api/pause {"by":"ann","for":"10m","reason":"outage"}`
-	if len(f.posts) != 3 || f.posts[0] != asked || f.posts[1] != asked || f.posts[2] != `api/pause {"by":"ann","confirm":"c","for":"10m","reason":"outage"}` {
-		t.Errorf("the page has asked %q", f.posts)
+	if len(f.asked) != 3 || f.asked[0] != asked || f.asked[1] != asked || f.asked[2] != `api/pause {"by":"ann","confirm":"c","for":"10m","reason":"outage"}` {
+		t.Errorf("the page has asked %q", f.asked)
 	}
 }
 
 // The arrow keys move through the lines.
 func TestTheLinesCanBeReadByKeyboard(t *testing.T) {
-	b := open(t, serve(t, busy()).URL+"/", desktop, false)
-	b.await("#chart-time", "this minute")
+	s := busy()
+	s["traffic"] = hostile()["traffic"] // with many changes
+	b := open(t, serve(t, s).URL+"/", phone, false)
+	b.await("#chart-time", "latest")
 	b.do(chromedp.Focus(chromedp.CSS("#chart")), chromedp.KeyEvent(kb.ArrowLeft+kb.ArrowLeft))
 	b.await("#chart-time", "at 14:03")
+	const overlapping = `[...document.querySelectorAll('.axis .flag')].filter((f, i, all) => i > 0 && f.getBoundingClientRect().left < all[i - 1].getBoundingClientRect().right).length`
+	if flags := value[int](b, overlapping); flags > 0 {
+		t.Errorf("%d flags of changes lie over another", flags)
+	}
 	if said := value[string](b, "document.querySelector('#chart').getAttribute('aria-valuetext')"); !strings.HasPrefix(said, "14:03: 7") {
 		t.Errorf("a screen reader says %q", said)
 	}

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"time"
 	"unicode"
@@ -72,12 +73,8 @@ func changed(name string) dataset {
 
 // act asks whether an action is meant, or does it if the body has the confirmation.
 func (s *Server) act(r *http.Request, name string, make func() action) (any, error) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, &failure{http.StatusRequestEntityTooLarge, "", "the body is too long"}
-	}
 	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(body, &fields); err != nil {
+	if err := json.NewDecoder(r.Body).Decode(&fields); err != nil {
 		return nil, &failure{http.StatusBadRequest, "", "the body is no JSON object"}
 	}
 	var confirm, person string
@@ -117,7 +114,7 @@ func (s *Server) act(r *http.Request, name string, make func() action) (any, err
 		signed := name + "\x00" + person + "\x00" + string(rest)
 		if !s.confirms(confirm, signed) {
 			if confirm != "" {
-				return &failure{http.StatusConflict, "confirm", "the confirmation is not for this, or is older than 2 minutes: ask again"}
+				return &failure{http.StatusConflict, "confirm", "the confirmation is not for this, was used, or is older than 2 minutes: ask again"}
 			}
 			plan.Confirm = s.confirmation(signed, time.Now().Add(confirmTime))
 			answer = plan
@@ -151,18 +148,26 @@ func checkPerson(name string) error {
 // confirmation signs what a person has been asked about, until a time.
 func (s *Server) confirmation(signed string, until time.Time) string {
 	var text [8]byte
-	binary.BigEndian.PutUint64(text[:], uint64(until.Unix()))
+	binary.BigEndian.PutUint64(text[:], uint64(until.UnixNano()))
 	return base64.RawURLEncoding.EncodeToString(append(text[:], s.sign(text[:], signed)...))
 }
 
-// confirms reports whether a confirmation is for this, and not too old.
+// confirms reports whether a confirmation is for this, not too old, and not used yet: it can be used once.
 func (s *Server) confirms(confirm, signed string) bool {
 	text, err := base64.RawURLEncoding.DecodeString(confirm)
 	if err != nil || len(text) != 8+sha256.Size {
 		return false
 	}
-	until := time.Unix(int64(binary.BigEndian.Uint64(text)), 0)
-	return hmac.Equal(text[8:], s.sign(text[:8], signed)) && time.Now().Before(until)
+	now, until := time.Now(), time.Unix(0, int64(binary.BigEndian.Uint64(text)))
+	if !hmac.Equal(text[8:], s.sign(text[:8], signed)) || !now.Before(until) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.confirmed, func(_ string, until time.Time) bool { return !now.Before(until) })
+	_, again := s.confirmed[string(text)]
+	s.confirmed[string(text)] = until
+	return !again
 }
 
 func (s *Server) sign(until []byte, signed string) []byte {

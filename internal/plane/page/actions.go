@@ -175,6 +175,18 @@ func (a *banAction) plan(ctx context.Context, db *admin.Database, now time.Time)
 		return nil, err
 	}
 	p := &planned{Question: fmt.Sprintf("Ban the %s %s %s?", kind, which, untilText(until, now)), Effect: []string{"All proxies with a policy refuse its requests with status 403 within a second."}, Danger: true}
+	switch kind {
+	case "user":
+		if _, err := db.User(ctx, a.User); errors.Is(err, admin.ErrNotFound) {
+			p.Effect = append(p.Effect, "The policy has no user of this name.")
+		}
+	case "key":
+		user, err := db.UserOfKey(ctx, a.KeyID)
+		if err != nil {
+			return nil, err
+		}
+		p.Effect = append(p.Effect, "It is a key of "+user+".")
+	}
 	if before != nil {
 		p.Effect = append(p.Effect, "It replaces a ban by "+before.BannedBy+".")
 	}

@@ -1,10 +1,12 @@
 package page
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,6 +14,13 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+const (
+	// mostBody is how long the body of a POST may be.
+	mostBody = 1 << 16
+	// bodyTimeout is for one body.
+	bodyTimeout = 10 * time.Second
 )
 
 var errNoAnswer = errors.New("there is no answer yet")
@@ -51,7 +60,10 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 			(&failure{http.StatusUnsupportedMediaType, "", "the body must be application/json"}).write(w)
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, 1<<16)
+		if failed := readWhole(w, r); failed != nil {
+			failed.write(w)
+			return
+		}
 	}
 	ask := questions[method+" "+name]
 	if ask == nil && method == http.MethodPost && s.options.Write {
@@ -97,6 +109,26 @@ func asked(of dataset, ask func(ctx context.Context, db *admin.Database, r *http
 		})
 		return value, err
 	}
+}
+
+// readWhole reads the body of a POST before anything waits for it.
+func readWhole(w http.ResponseWriter, r *http.Request) *failure {
+	in := http.NewResponseController(w)
+	_ = in.SetReadDeadline(time.Now().Add(bodyTimeout)) // a server without deadlines has another guard
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostBody))
+	_ = in.SetReadDeadline(time.Time{})
+	var long *http.MaxBytesError
+	if errors.As(err, &long) {
+		return &failure{http.StatusRequestEntityTooLarge, "", "the body is too long"}
+	}
+	if err != nil {
+		return &failure{http.StatusBadRequest, "", "the body did not come: " + err.Error()}
+	}
+	if bytes.Contains(body, []byte(`\u0000`)) {
+		return &failure{http.StatusBadRequest, "", "the body has a NUL, which is in no name and no key"}
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
 }
 
 // readBody reads the body of a POST into a struct. Names that the struct lacks are errors.

@@ -26,7 +26,6 @@ const (
 	mostNear    = 50
 	mostBans    = 200
 	mostChanges = 50
-	mostSeconds = 120
 	// changesTime is how far back the changes go, and trafficTime the minutes.
 	changesTime = 7 * 24 * time.Hour
 	trafficTime = time.Hour
@@ -52,7 +51,6 @@ type collector struct {
 	now       time.Time     // by the clock of the server
 	proxies   []*proxy      // in the order of their names
 	pause     *admin.Pause
-	seconds   []second // the last ones
 	minutes   []admin.Minute
 	changes   []admin.Change
 	bans      []admin.Ban
@@ -64,12 +62,6 @@ type collector struct {
 	sections  map[string]*section
 	changed   chan struct{} // closed at the next change of a section
 	asking    int           // how many databases have yet to answer the slow questions for the first time
-}
-
-// second is what all proxies did in a second.
-type second struct {
-	at time.Time
-	rates
 }
 
 // section is a part of the page as JSON. The version is another one after each change.
@@ -107,7 +99,7 @@ func (c *collector) start() {
 	}
 	c.running, c.began = true, time.Now()
 	c.up, c.failure, c.since = true, "", time.Time{}
-	c.proxies, c.obeying, c.seconds, c.sections, c.failures = nil, nil, nil, map[string]*section{}, map[dataset]string{}
+	c.proxies, c.obeying, c.sections, c.failures = nil, nil, map[string]*section{}, map[dataset]string{}
 	ctx, end := context.WithCancel(c.closing)
 	go func() {
 		defer end()
@@ -202,10 +194,6 @@ func (c *collector) readProxies(ctx context.Context, db *admin.Database) error {
 		}
 		p.update(&nodes[i], time.Now())
 		c.proxies = append(c.proxies, p)
-	}
-	if sum := c.rates(); sum != nil {
-		c.seconds = append(c.seconds, second{c.now, *sum})
-		c.seconds = c.seconds[max(0, len(c.seconds)-mostSeconds):]
 	}
 	return nil
 }

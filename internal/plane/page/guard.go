@@ -44,7 +44,7 @@ func newToken() (string, error) {
 // guard returns why a request is refused, or nil.
 func (s *Server) guard(r *http.Request) *failure {
 	if !s.knowsHost(r) {
-		return &failure{http.StatusMisdirectedRequest, "host", "the page is not for this host name: use the address that it listens on, or name the host in its configuration (host)"}
+		return &failure{http.StatusMisdirectedRequest, "host", "the page is not for this host name: use the address that it listens on, or name the host in its settings (`hosts`, or --host of the command)"}
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !sameHost(origin, r.Host) {
 		return &failure{http.StatusForbidden, "origin", "another site has sent this request"}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
@@ -40,6 +41,9 @@ type Server struct {
 	databases *questionPool
 	collector *collector
 	streams   chan struct{} // one for each open stream
+
+	mu        sync.Mutex           // guards confirmed
+	confirmed map[string]time.Time // the confirmations that were used, until they end
 }
 
 // New returns a server. It does not touch the network before a request.
@@ -57,7 +61,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, token: token, secret: []byte(secret), started: time.Now(), databases: newQuestionPool(at), streams: make(chan struct{}, mostStreams), database: database}
+	s := &Server{options: o, token: token, secret: []byte(secret), started: time.Now(), databases: newQuestionPool(at), streams: make(chan struct{}, mostStreams), database: database, confirmed: map[string]time.Time{}}
 	for _, host := range o.Hosts {
 		s.hosts = append(s.hosts, strings.ToLower(strings.TrimSuffix(host, ".")))
 	}

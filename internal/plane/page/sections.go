@@ -34,9 +34,9 @@ func (c *collector) publish() {
 	}
 }
 
-// values are the sections. While the database is down, all but the banner are as they were.
+// values are the sections. While the database is down, all but the banner are as they were, or not known yet.
 func (c *collector) values() map[string]any {
-	if !c.up && c.sections["proxies"] != nil {
+	if !c.up {
 		return map[string]any{"banner": c.banner()}
 	}
 	return map[string]any{
@@ -59,15 +59,6 @@ type trafficSection struct {
 	Shadow      []float64     `json:"shadow"`
 	Marks       []trafficMark `json:"marks"`
 	Sums        *admin.Minute `json:"sums"`
-	Live        *liveSeconds  `json:"live"`
-}
-
-type liveSeconds struct {
-	StepSeconds int        `json:"step_seconds"`
-	From        *time.Time `json:"from"`
-	Allowed     []float64  `json:"allowed"`
-	Refused     []float64  `json:"refused"`
-	Failed      []float64  `json:"failed"`
 }
 
 // trafficMark is a change of the policy, in words.
@@ -98,23 +89,16 @@ func (c *collector) traffic() trafficSection {
 		t.Sums.Failed += m.Failed
 		t.Sums.Shadow += m.Shadow
 	}
+	if now := c.rates(); now != nil { // of the minute under way the history does not have all yet
+		last := len(t.Allowed) - 1
+		t.Allowed[last], t.Refused[last], t.Failed[last] = rounded(now.Allowed), rounded(now.Refused), rounded(now.Failed)
+	}
 	for i := range c.changes {
 		if change := &c.changes[i]; change.At.After(from) {
 			t.Marks = append(t.Marks, trafficMark{change.At, changeText(change), change.By, change.Kind, change.Seq})
 		}
 	}
 	slices.Reverse(t.Marks)
-	t.Live = &liveSeconds{StepSeconds: 1, Allowed: []float64{}, Refused: []float64{}, Failed: []float64{}}
-	for i := range c.seconds {
-		s := &c.seconds[i]
-		if i == 0 {
-			at := s.at.UTC()
-			t.Live.From = &at
-		}
-		t.Live.Allowed = append(t.Live.Allowed, rounded(s.Allowed))
-		t.Live.Refused = append(t.Live.Refused, rounded(s.Refused))
-		t.Live.Failed = append(t.Live.Failed, rounded(s.Failed))
-	}
 	return t
 }
 

@@ -25,6 +25,10 @@ var sectionNames = []string{"banner", "proxies", "traffic", "top", "near", "limi
 // serveEvents sends each section that has changed, until the client leaves.
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	c := s.collector
+	w.Header().Set("Content-Type", "text/event-stream")
+	if r.Method == http.MethodHead {
+		return
+	}
 	select {
 	case s.streams <- struct{}{}:
 		defer func() { <-s.streams }()
@@ -34,7 +38,6 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	defer c.use()()
 	out := http.NewResponseController(w)
-	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	_, _ = fmt.Fprint(w, "retry: 2000\n\n")
 	sent := map[string]int64{}

@@ -112,7 +112,7 @@ func summary(a *reasons, now time.Time) string {
 	case first != nil:
 		line := fmt.Sprintf("%s was refused at %s", who, clock(first.Time, now))
 		if refused > 1 {
-			line += ", and " + number(refused) + " times in the decisions below"
+			line = fmt.Sprintf("%s was refused %s times in the decisions below, last at %s", who, number(refused), clock(first.Time, now))
 		}
 		return strings.Join(append(text, line+". "+first.Text), " ")
 	case len(a.Decisions) > 0:

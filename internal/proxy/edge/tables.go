@@ -56,6 +56,15 @@ func databaseOf(part string) Setting {
 	}
 }
 
+// shownDSN is the DSN of a part that a page shows.
+func shownDSN(part string) Setting {
+	return Setting{
+		Name: part, Form: Words, Args: wantPostgres, Syntax: "<postgres URL or key=value pairs>",
+		Help:    "The database of the " + part + ", if it is another one.",
+		Default: "that of the first `pg_ratelimit` handler of this Caddy with the same `dsn`",
+	}
+}
+
 // PolicyTable has the settings of a policy.
 var PolicyTable = []Setting{databaseOf("policy"), {
 	Name: "api_key", Args: "one text with a placeholder", Syntax: "<text with placeholders>",
@@ -92,7 +101,7 @@ var PolicyTable = []Setting{databaseOf("policy"), {
 
 // PageTable has the settings of a page. Only Caddy has one.
 var PageTable = []Setting{
-	dsnSetting,
+	dsnSetting, shownDSN("policy"), shownDSN("history"),
 	{
 		Name: "write", Form: Switch,
 		Read: onOff(func(*Settings) *bool { return new(bool) }), Unset: "off",

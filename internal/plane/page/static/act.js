@@ -78,23 +78,25 @@ function on(action, body) {
 	});
 }
 
-// limitsOf offers the limits of a user: first those of its next request and its counters, then all rules.
+// limitsOf offers the limits of a user: first those of its next request and its counters, then all rules. Until they
+// are known, none can be chosen.
 async function limitsOf(who, select) {
 	const mine = (select.asked = (select.asked ?? 0) + 1);
 	const own = new Map(), others = new Map();
-	if (who.trim() !== '') {
-		try {
-			const answer = await post('api/why', { who, kind: whom(who).key_id ? 'key_id' : 'user' });
-			for (const l of answer.next?.explanation.limits ?? []) if (l.quota !== null) own.set(JSON.stringify([l.rule, l.limit]), `${l.rule}/${l.limit}: now ${count(l.quota)}`);
-			for (const c of answer.counters) if (c.rule && c.quota !== null && !own.has(JSON.stringify([c.rule, c.limit]))) own.set(JSON.stringify([c.rule, c.limit]), `${c.rule}/${c.limit}: now ${count(c.quota)}`);
-		} catch { /* the action itself says what is wrong */ }
-	}
+	const named = who.trim() !== '';
+	select.replaceChildren(el('option', { value: '' }, named ? 'asking for its limits …' : 'first say for whom'));
+	if (!named) return;
+	try {
+		const answer = await post('api/why', { who, kind: whom(who).key_id ? 'key_id' : 'user' });
+		for (const l of answer.next?.explanation.limits ?? []) if (l.quota !== null) own.set(JSON.stringify([l.rule, l.limit]), `${l.rule}/${l.limit}: now ${count(l.quota)}`);
+		for (const c of answer.counters) if (c.rule && c.quota !== null && !own.has(JSON.stringify([c.rule, c.limit]))) own.set(JSON.stringify([c.rule, c.limit]), `${c.rule}/${c.limit}: now ${count(c.quota)}`);
+	} catch { /* the action itself says what is wrong */ }
 	try {
 		for (const name of (await get('api/names?kind=rule&begins=')).names) others.set(JSON.stringify([name, '']), `${name}: all limits`);
 	} catch { /* the same */ }
 	if (mine !== select.asked) return;
 	const options = (from) => [...from].map(([value, text]) => el('option', { value }, visible(text)));
-	select.replaceChildren(...(own.size > 0 ? [el('optgroup', { label: 'applies to ' + visible(who) }, options(own))] : []), el('optgroup', { label: 'all rules' }, options(others)));
+	select.replaceChildren(...(own.size > 0 ? [el('optgroup', { label: 'applies to ' + visible(who) }, options(own))] : []), others.size > 0 ? el('optgroup', { label: 'rules' }, options(others)) : el('option', { value: '' }, 'no rule is known'));
 }
 
 export function showBans(bans) {

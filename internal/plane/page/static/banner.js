@@ -28,14 +28,14 @@ export function showBanner(b, proxies) {
 	say(byId('state-why'), visible(b.text));
 	document.title = (modes[b.mode] ?? b.mode) + ' – pg-ratelimit';
 	const notes = [...b.notes];
-	if (!database.up) notes.unshift(`What is below is of ${clock(database.since ?? b.at, now())}.${database.error ? ' The error is: ' + database.error : ''}`);
+	if (!database.up) notes.unshift(`${proxies === null ? 'Nothing is known yet.' : `What is below is of ${clock(database.since ?? b.at, now())}.`}${database.error ? ' The error is: ' + database.error : ''}`);
 	list(byId('state-more'), notes, (note) => note.replace(/\d+/g, ''), () => el('li', {}), (node, note) => say(node, visible(note)));
 	const rates = b.now ?? {};
 	const figures = [
 		['Allowed', b.now ? rate(rates.allowed) + '/s' : none, ''],
 		['Refused', b.now ? rate(rates.refused) + '/s' : none, ''],
 		['Failed', b.now ? rate(rates.failed) + '/s' : none, rates.failed > 0 ? 'bad' : ''],
-		b.mode === 'failing_local' ? ['Local limits', ...failing(proxies, 'local')] : ['Failing open', ...(database.up ? failing(proxies, 'open') : ['not known', 'warn'])],
+		b.mode === 'failing_local' ? ['Local limits', ...failing(proxies ?? [], 'local')] : ['Failing open', ...(database.up ? failing(proxies ?? [], 'open') : ['not known', 'warn'])],
 		['Database', database.up ? milliseconds(database.latency_ms) : 'down', database.up ? '' : 'bad'],
 		['Newest policy', ...policy(b.policy)],
 	];

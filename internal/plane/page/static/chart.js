@@ -66,7 +66,7 @@ function draw() {
 		set(pane.cursor, { d: chosen !== null && point ? `M${x(point[0])} 0V${height}` : '' });
 		say(pane.value, rate(point?.[i + 1]) + '/s');
 		const sum = data.sums?.[series[i]];
-		say(pane.sum, sum > 0 ? `${count(sum)} in 1 h` : 'none in 1 h');
+		say(pane.sum, sum > 0 ? `${count(sum)} in 1 h` : sum === 0 ? 'none in 1 h' : '');
 		say(pane.most, sum > 0 ? `, at most ${rate(most)}/s` : '');
 	});
 	const ticks = [];
@@ -77,11 +77,13 @@ function draw() {
 	const marked = data.marks.length > 0;
 	axis.classList.toggle('marked', marked);
 	set(axis, { viewBox: `0 0 ${width} ${marked ? 34 : 18}` });
-	axis.replaceChildren(...ticks, ...data.marks.map((m) => el('svg:g', { class: 'flag', transform: `translate(${Math.min(Math.max(x(m.time), 9), width - 9)} 25)` },
+	let free = -Infinity; // where a flag has room beside the one before
+	const flags = data.marks.filter((m) => x(m.time) >= free && (free = x(m.time) + 18));
+	axis.replaceChildren(...ticks, ...flags.map((m) => el('svg:g', { class: 'flag', transform: `translate(${Math.min(Math.max(x(m.time), 9), width - 9)} 25)` },
 		el('svg:circle', { r: 8 }), el('svg:text', { y: 3.5, 'text-anchor': 'middle' }, m.number))));
-	say(byId('chart-time'), point ? (chosen === null ? 'this minute' : 'at ' + clock(point[0] * 1000, now(), false)) : 'nothing is recorded');
+	say(byId('chart-time'), point ? (chosen === null ? 'latest' : 'at ' + clock(point[0] * 1000, now(), false)) : 'not known yet');
 	set(chart, { 'aria-valuemin': Math.round(from), 'aria-valuemax': Math.round(data.end), 'aria-valuenow': Math.round(point ? point[0] : data.end),
-		'aria-valuetext': point ? `${clock(point[0] * 1000, now(), false)}: ${rate(point[1])} allowed, ${rate(point[2])} refused, ${rate(point[3])} failed a second` : 'nothing is recorded' });
+		'aria-valuetext': point ? `${clock(point[0] * 1000, now(), false)}: ${rate(point[1])} allowed, ${rate(point[2])} refused, ${rate(point[3])} failed a second` : 'not known yet' });
 }
 
 function point(event) {

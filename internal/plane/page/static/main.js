@@ -12,7 +12,7 @@ import { showBans, showPause, startAct } from './act.js';
 
 const silence = 4000; // milliseconds without news after which the page says so; the server has some each second
 
-const last = { banner: null, changes: [], proxies: [] };
+const last = { banner: null, changes: [], proxies: null }; // proxies is null until the database has answered
 let heard = 0, since = null; // since when the database is down, if it is
 
 const show = {
@@ -33,13 +33,13 @@ const show = {
 		last.proxies = section.proxies;
 		showProxies(section.proxies);
 		if (last.banner) showBanner(last.banner, last.proxies);
-		showSince(last.changes, last.proxies);
+		showSince(last.changes, last.proxies ?? []);
 	},
 	limits: (section) => showLimits(section.limits),
 	bans: showBans,
 	changes(section) {
 		last.changes = section.changes;
-		showSince(last.changes, last.proxies);
+		showSince(last.changes, last.proxies ?? []);
 	},
 };
 
@@ -50,7 +50,7 @@ function tick() {
 	byId('freshness').classList.toggle('old', silent || since !== null);
 	if (heard === 0) return;
 	const time = clock(now(), now()) + ' UTC';
-	say(byId('freshness'), silent ? `No news from this page’s server for ${duration((Date.now() - heard) / 1000)}` : since === null ? time : `${time}, values of ${clock(since, now())}`);
+	say(byId('freshness'), silent ? `No news from this page’s server for ${duration((Date.now() - heard) / 1000)}` : since === null || last.proxies === null ? time : `${time}, values of ${clock(since, now())}`);
 }
 
 async function start() {

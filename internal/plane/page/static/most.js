@@ -30,6 +30,7 @@ function name(node, text, who) {
 let live = null; // the section top of the server
 let chosen = 'now';
 let asked = 0;
+let again = 0; // the timer of the next look at a period
 let offered = '';
 
 function show(top) {
@@ -41,7 +42,7 @@ function show(top) {
 			continue;
 		}
 		list(box, rows, (r) => (r.prefix ?? '') + ' ' + r.name, row, (node, r) => {
-			name(node, r.key === undefined ? r.name : `${r.key} · ${r.prefix.replace(/^rule\//, '')}`, who?.(r) ?? null);
+			name(node, r.key === undefined ? (id === 'rules' ? r.name.replace(/^(?:rule\/)?/, (begin) => (begin ? 'rule ' : 'limit ')) : r.name) : `${r.key} · ${r.prefix.replace(/^rule\//, '')}`, who?.(r) ?? null);
 			say(node.children[1], count(r[column]));
 			say(node.children[2], column === 'refused' ? `of ${count(r.requests)}` : r.refused > 0 ? `${count(r.refused)} refused` : '');
 			bar(node, r[column] / most);
@@ -55,8 +56,14 @@ function show(top) {
 	say(byId('most-note'), visible(texts.join(' ')));
 }
 
+// past shows a period, and looks at it again later: a long one costs the database time.
 async function past() {
-	const mine = ++asked;
+	const mine = ++asked, began = Date.now();
+	clearTimeout(again);
+	if (document.hidden) {
+		again = setTimeout(past, 30000);
+		return;
+	}
 	byId('most').setAttribute('aria-busy', 'true');
 	try {
 		const top = await get('api/top?since=' + encodeURIComponent(chosen));
@@ -64,7 +71,9 @@ async function past() {
 	} catch (failure) {
 		if (mine === asked) say(byId('most-note'), failure.message);
 	}
-	if (mine === asked) byId('most').removeAttribute('aria-busy');
+	if (mine !== asked) return;
+	byId('most').removeAttribute('aria-busy');
+	again = setTimeout(past, Math.max(30000, 20 * (Date.now() - began)));
 }
 
 export function showTop(top) {
@@ -93,10 +102,11 @@ function changesOf(changes) {
 // showSince offers the periods: besides the fixed ones, since the last changes of the policy, and since proxies
 // started.
 export function showSince(changes, proxies) {
-	const options = [['now', 'this page is open, live'], ['1h', '1 hour ago'], ['24h', '24 hours ago'], ['7d', '7 days ago'], ...changesOf(changes).slice(0, 10)];
+	const options = [['now', 'this page is open, live'], ['1h', '1 hour ago'], ['24h', '24 hours ago'], ['7d', '7 days ago'], ['time', 'a time of the last 24 hours …'], ...changesOf(changes).slice(0, 10)];
 	const starts = [...proxies].filter((p) => p.up_since).sort((a, b) => (a.up_since < b.up_since ? 1 : -1));
 	for (const p of starts.slice(0, 5)) options.push([p.up_since, `${clock(p.up_since, now(), false)}, ${visible(p.node)} started`]);
-	if (!options.some(([value]) => value === chosen)) options.push([chosen, clock(chosen, now(), false)]);
+	const chose = byId('since').value || chosen;
+	if (!options.some(([value]) => value === chose)) options.push([chose, clock(chose, now(), false)]);
 	const text = JSON.stringify(options);
 	if (text === offered) return; // the list may be open
 	offered = text;
@@ -104,18 +114,29 @@ export function showSince(changes, proxies) {
 		set(node, { value });
 		say(node, text);
 	});
-	byId('since').value = chosen;
+	byId('since').value = chose;
+}
+
+// last is the last time that it was this hour and minute.
+function last(time) {
+	const [hour, minute] = time.split(':');
+	const at = new Date(now()).setUTCHours(hour, minute, 0, 0);
+	return new Date(at > now() ? at - 86400000 : at).toISOString();
 }
 
 export function startMost() {
-	byId('since').addEventListener('change', (event) => {
-		chosen = event.target.value;
-		if (chosen === 'now') {
-			asked++;
-			if (live) show(live);
-		} else past();
-	});
-	setInterval(() => { if (chosen !== 'now' && !document.hidden) past(); }, 30000);
+	const period = byId('since'), time = byId('since-time');
+	const choose = () => {
+		time.parentElement.hidden = period.value !== 'time';
+		if (period.value === 'time' && time.value === '') return time.focus();
+		chosen = period.value === 'time' ? last(time.value) : period.value;
+		asked++;
+		clearTimeout(again);
+		if (chosen !== 'now') past();
+		else if (live) show(live);
+	};
+	period.addEventListener('change', choose);
+	time.addEventListener('change', choose);
 }
 
 export function showNear(near) {

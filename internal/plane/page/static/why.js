@@ -62,7 +62,7 @@ const limitColumns = [
 	['Limit', (l) => text(l.rule + '/' + l.limit + (l.shadow ? ' (shadow)' : ''))],
 	['Allows', (l) => (l.quota === null ? 'unlimited' : count(l.quota) + (l.algorithm === 'in_flight' ? ' in flight' : ' per ' + windowOf(l)))],
 	['Costs', (l) => count(l.cost) + (l.settle ? ', settle ' + visible(l.settle) : '')],
-	['Amount', (l) => 'of the ' + l.amount_from],
+	['Set by', (l) => (l.amount_from === 'rule' ? 'the rule' : 'an override of the ' + l.amount_from)],
 	['Left', (l) => count(l.left), 'right'],
 	['Full again', (l) => (l.algorithm === 'in_flight' ? none : l.reset && Date.parse(l.reset) > now() ? until(l.reset, now()) : 'is full')],
 	['Next request', (l) => el('span', { class: 'tag ' + (l.passes ? 'good' : 'bad') }, l.passes ? 'passes' : l.retry_after ? 'refused for ' + duration(Math.ceil(l.retry_after)) : 'refused')],
@@ -74,7 +74,7 @@ const counterColumns = () => [
 	['Used', (c) => `${count(c.used)} of ${count(c.quota)}`, 'right'],
 	['Share', (c) => { const meter = el('div', { class: 'meter' + (c.percent >= 100 ? ' failed' : '') }); bar(meter, c.percent / 100); return [percent(c.percent), meter]; }, 'share'],
 	['Full again', (c) => (c.resets ? until(c.resets, now()) : none)],
-	...(session.write ? [['Reset', (c) => el('button', { type: 'button', class: 'small', onclick: () => act('reset', { prefix: c.prefix, key: c.key }) }, 'Give all back')]] : []),
+	...(session.write ? [['Reset', (c) => button('Give all back', 'reset', { prefix: c.prefix, key: c.key })]] : []),
 ];
 
 const ruleColumns = [
@@ -86,17 +86,22 @@ function ban(b) {
 	return `${b.kind} ${b.banned}, ${b.until === null ? 'for ever' : 'until ' + until(b.until, now())}, by ${b.banned_by}${b.reason ? ': ' + b.reason : ''}`;
 }
 
-function override(o) {
-	return `${o.rule}/${o.limit}: ${o.events === null ? 'unlimited' : count(o.events)}${o.key_id === null ? '' : ' for the key ' + o.key_id}, ${o.valid_until === null ? 'without an end' : 'until ' + until(o.valid_until, now())}${o.reason ? ': ' + o.reason : ''}`;
+// button is an action beside what it changes. After it the answer is another one.
+const button = (label, action, body) => el('button', { type: 'button', class: 'small', onclick: async () => { if (await act(action, body)) answer(); } }, label);
+
+function override(o, user) {
+	const text = `${o.rule}/${o.limit}: ${o.events === null ? 'unlimited' : count(o.events)}${o.key_id === null ? '' : ' for the key ' + o.key_id}, ${o.valid_until === null ? 'without an end' : 'until ' + until(o.valid_until, now())}${o.reason ? ': ' + o.reason : ''}`;
+	const holder = o.key_id === null ? { user } : { key_id: o.key_id };
+	return session.write && o.valid_until !== null ? [visible(text), ' ', button('Take back', 'unoverride', { ...holder, rule: o.rule, limit: o.limit })] : visible(text);
 }
 
 function facts(a) {
-	const lines = (items, empty) => (items.length === 0 ? empty : el('ul', {}, items.map((line) => el('li', {}, visible(line)))));
+	const lines = (items, empty) => (items.length === 0 ? empty : el('ul', {}, items.map((line) => el('li', {}, line))));
 	const user = a.user;
-	const rows = [['Plan', a.plan === null ? 'none in the policy' : visible(a.plan) + (a.plan_until ? ', until ' + until(a.plan_until, now()) : '')], ['Bans', lines(a.bans.map(ban), 'none')]];
+	const rows = [['Plan', a.plan === null ? 'none in the policy' : visible(a.plan) + (a.plan_until ? ', until ' + until(a.plan_until, now()) : '')], ['Bans', lines(a.bans.map((b) => visible(ban(b))), 'none')]];
 	if (user) {
-		rows.push(['Overrides', lines(user.overrides.map(override), 'none')]);
-		rows.push(['API keys', lines(user.keys.map((k) => `#${k.id}${k.name ? ' ' + k.name : ''}${k.hint ? ' (' + k.hint + ')' : ''}: ${k.state}${k.tier ? ', plan ' + k.tier : ''}`), 'none')]);
+		rows.push(['Overrides', lines(user.overrides.map((o) => override(o, user.user)), 'none')]);
+		rows.push(['API keys', lines(user.keys.map((k) => visible(`#${k.id}${k.name ? ' ' + k.name : ''}${k.hint ? ' (' + k.hint + ')' : ''}: ${k.state}${k.tier ? ', plan ' + k.tier : ''}`)), 'none')]);
 	}
 	return el('dl', { class: 'facts' }, rows.map(([name, value]) => [el('dt', {}, name), el('dd', {}, value)]));
 }
