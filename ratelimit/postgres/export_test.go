@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -131,4 +133,31 @@ func LocalRows(s *Store) (rows, unpaid int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.rows), len(k.unpaid)
+}
+
+// Meaning is what the text of a statement on rows means.
+type Meaning struct {
+	Kind                         string // take, look, refund or reset
+	Width                        int    // columns of state in a result
+	Durable, Alike, AllOrNothing bool
+}
+
+// Meanings are those of all statements on rows, by text. A text can be that of several algorithms.
+var Meanings = sync.OnceValue(func() map[string]Meaning {
+	all := map[string]Meaning{}
+	for key, text := range sharedStatements().texts {
+		all[text] = Meaning{
+			Kind: []string{"take", "look", "refund", "reset"}[key.kind], Width: key.definition.SQL.Width(),
+			Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing,
+		}
+	}
+	return all
+})
+
+// Simulate makes a store take random numbers and hashes from a simulation.
+func Simulate(s *Store, random func() float64, hash func(key string) uint64) {
+	s.engine.server.random = random
+	seeded := func(_ maphash.Seed, key string) uint64 { return hash(key) }
+	s.engine.blocked.hash = seeded
+	s.engine.leases.Hash = seeded
 }

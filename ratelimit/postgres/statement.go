@@ -3,6 +3,7 @@ package postgres
 import (
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 )
@@ -144,6 +145,17 @@ type statements struct {
 
 // cleanupKey is what the text of a cleanup depends on: the table, and whether the process has slots.
 type cleanupKey struct{ durable, slots bool }
+
+var (
+	writeStatements sync.Once
+	allStatements   *statements
+)
+
+// sharedStatements are the texts, which all stores of the process share.
+func sharedStatements() *statements {
+	writeStatements.Do(func() { allStatements = newStatements() })
+	return allStatements
+}
 
 // newStatements writes all texts.
 func newStatements() *statements {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"math"
+	"math/rand"
 	"strconv"
 	"sync"
 	"time"
@@ -117,8 +118,8 @@ func New(db DB, options Options) (*Store, error) {
 	}
 	closing, cancel := context.WithCancel(context.Background())
 	counts := newCounts()
-	server := &server{db: db, closing: closing, counts: counts}
-	texts := newStatements()
+	server := &server{db: db, closing: closing, counts: counts, random: rand.Float64}
+	texts := sharedStatements()
 	e := &engine{
 		server: server, texts: texts, now: o.Now, counts: counts, local: newLocal(),
 		tables:  &tables{server: server, disabled: o.DisableMigration, report: o.report},
