@@ -5,6 +5,8 @@ PORT ?= 8080
 FUZZTIME ?= 60s
 BENCHFLAGS ?=
 VERSIONS ?=
+SEEDS ?= 10000
+SEED ?= 1
 
 GOLANGCI_LINT_VERSION = 2.15.0
 
@@ -64,8 +66,8 @@ else
 endif
 
 # The race detector allocates memory itself, and takes time. These tests count
-# allocations, need decisions in time, or send 600,000 requests, and run without it.
-UNRACED = ^(Test[A-Za-z]*Allocations|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota|TestOverloadKeepsTheThroughput)$$
+# allocations, need decisions in time, or send very many requests, and run without it.
+UNRACED = ^(Test[A-Za-z]*Allocations|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota|TestOverloadKeepsTheThroughput|TestSimulation|TestASimulationRepeats)$$
 
 # These packages start no goroutine, and neither do their tests, which check millions of
 # random steps: the race detector would find nothing, and take four times as long.
@@ -165,6 +167,10 @@ test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests w
 .PHONY: test-restore
 test-restore: need-go ## restore a backup of 100,000 users into the live database, five times in each of three ways
 	cd integration && $(GO) test -count=1 -v -timeout 30m -run '^TestABackupIsRestoredUnderLoad$$' . -restore-users 100000 -restore-rounds 5
+
+.PHONY: simulate
+simulate: need-go ## run 10,000 seeds of the simulation, in virtual time (SEEDS: another number; SEED: the first one)
+	$(GO) test -count=1 -timeout 24h -run '^TestSimulation$$' ./ratelimit/postgres -simulate-seeds '$(SEEDS)' -simulate-first '$(SEED)'
 
 .PHONY: rehearse
 rehearse: need-go ## run the commands of docs/recovery.md under load: a backup, a restore to a point in time, a failover

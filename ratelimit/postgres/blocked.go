@@ -27,6 +27,7 @@ type blocked struct {
 	max  int
 	born time.Time
 	seed maphash.Seed
+	hash func(seed maphash.Seed, key string) uint64 // maphash.String, except in a simulation
 
 	mu   sync.Mutex // guards all that follows
 	rows map[lease.RowID]*blockedRow
@@ -55,7 +56,7 @@ type blockedRow struct {
 const trust = int64(time.Second / time.Microsecond)
 
 func newBlocked(max int) *blocked {
-	return &blocked{max: max, born: time.Now(), seed: maphash.MakeSeed(), rows: map[lease.RowID]*blockedRow{}}
+	return &blocked{max: max, born: time.Now(), seed: maphash.MakeSeed(), hash: maphash.String, rows: map[lease.RowID]*blockedRow{}}
 }
 
 // clock is the time since b was made, in microseconds.
@@ -151,7 +152,7 @@ func refuses(b *blocked, row *blockedRow, h *ratelimit.Hit, now int64, believe b
 
 // clearedIndex is the index of a row in cleared.
 func (b *blocked) clearedIndex(id lease.RowID) int {
-	return int(maphash.String(b.seed, id.Key) % uint64(len(b.cleared)))
+	return int(b.hash(b.seed, id.Key) % uint64(len(b.cleared)))
 }
 
 // remember adds a row that refused a cost with RetryAfter wait, in the batch with

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"math/rand"
 	"sync/atomic"
 	"time"
 
@@ -106,7 +105,7 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	if err := d.finishTransactions(transactions); err != nil {
 		return err
 	}
-	if rand.Float64() < d.engine.cleaner.probability {
+	if d.engine.server.random() < d.engine.cleaner.probability {
 		d.engine.cleaner.after(p)
 	}
 	p.free()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -111,7 +113,7 @@ func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
 
 // CleanupSQL is the statement that deletes expired rows of the unlogged table. A store runs it
 // at random moments.
-var CleanupSQL = newStatements(tablesOfOne()).cleanup[cleanupKey{}]
+var CleanupSQL = sharedStatements().cleanup[cleanupKey{}]
 
 // MigrationSQL is what a store runs if the tables are not right.
 const MigrationSQL = migrationSQL
@@ -143,3 +145,29 @@ func (s *Store) StoreOf(part int) *Store {
 
 // PartOf is the part of a subject.
 func PartOf(subject string, parts int) int { return partOfSubject(subject, parts) }
+// Meaning is what the text of a statement on rows means.
+type Meaning struct {
+	Kind                         string // take, look, refund or reset
+	Width                        int    // columns of state in a result
+	Durable, Alike, AllOrNothing bool
+}
+
+// Meanings are those of all statements on rows, by text. A text can be that of several algorithms.
+var Meanings = sync.OnceValue(func() map[string]Meaning {
+	all := map[string]Meaning{}
+	for key, text := range sharedStatements().texts {
+		all[text] = Meaning{
+			Kind: []string{"take", "look", "refund", "reset"}[key.kind], Width: key.definition.SQL.Width(),
+			Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing,
+		}
+	}
+	return all
+})
+
+// Simulate makes a store take random numbers and hashes from a simulation.
+func Simulate(s *Store, random func() float64, hash func(key string) uint64) {
+	s.engine.server.random = random
+	seeded := func(_ maphash.Seed, key string) uint64 { return hash(key) }
+	s.engine.blocked.hash = seeded
+	s.engine.leases.Hash = seeded
+}

@@ -35,7 +35,8 @@ type Node struct {
 }
 
 const (
-	// pollInterval is the time between two polls for a pause of the limits.
+	// pollInterval is the mean time between two polls for a pause of the limits. Up to a quarter more or less keeps the
+	// proxies from asking at the same moment, after they have got an answer or the end of their connections at the same moment.
 	pollInterval = 500 * time.Millisecond
 	// heartbeatInterval is the time between two writes of the row, and newsInterval the least
 	// if there is something new.
@@ -155,7 +156,7 @@ func (r *registration) run() {
 		}
 		r.notify(time.Now())
 		r.notifyLocal()
-		sleep(closing, interval)
+		sleep(closing, time.Duration((0.75+r.store.engine.server.random()/2)*float64(interval)))
 	}
 }
 

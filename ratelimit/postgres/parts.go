@@ -120,7 +120,7 @@ func (p *parts) open() {
 		o.MaxLeases = (o.MaxLeases + n - 1) / n
 	}
 	for part := 0; part < n; part++ {
-		p.stores = append(p.stores, newStore(newPartDB(p.routes, part), o, p.routes.tablesOf(part), p.counts, p.local))
+		p.stores = append(p.stores, newStore(newPartDB(p.routes, part), o, newStatements(p.routes.tablesOf(part)), p.counts, p.local))
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +27,7 @@ type server struct {
 	db      DB
 	closing context.Context // ends when the store is closed
 	counts  *counts         // for errors
+	random  func() float64  // rand.Float64, except in a simulation
 
 	// Atomic, so that a batch need not take the mutex.
 	isDown  int32 // 1 while down is set
@@ -191,7 +191,7 @@ func (s *server) probe(patience time.Duration) {
 		}
 		s.setDown(unavailableError(err))
 		s.mu.Unlock()
-		sleep(s.closing, interval/2+time.Duration(rand.Int63n(int64(interval))))
+		sleep(s.closing, interval/2+time.Duration(s.random()*float64(interval)))
 		if interval *= 2; interval > longestProbe {
 			interval = longestProbe
 		}

@@ -3,6 +3,7 @@ package postgres
 import (
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 )
@@ -157,6 +158,17 @@ type statements struct {
 
 // cleanupKey is what the text of a cleanup depends on: the table, and whether the process has slots.
 type cleanupKey struct{ durable, slots bool }
+
+var (
+	writeStatements sync.Once
+	ofOneServer     *statements
+)
+
+// sharedStatements are the texts for one server, which all stores of the process share.
+func sharedStatements() *statements {
+	writeStatements.Do(func() { ofOneServer = newStatements(tablesOfOne()) })
+	return ofOneServer
+}
 
 // newStatements writes all texts for the tables of a store.
 func newStatements(tables map[string]countTable) *statements {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"math"
+	"math/rand"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -117,7 +118,7 @@ func New(db DB, options Options) (*Store, error) {
 	if b, ok := db.(bounded); ok && b.MaxConns() < o.Workers {
 		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
 	}
-	s := newStore(db, o, tablesOfOne(), newCounts(), newLocal())
+	s := newStore(db, o, sharedStatements(), newCounts(), newLocal())
 	if other, ok := db.(elsewhere); ok {
 		s.parts = newParts(s, other, o)
 		s.engine.tables.find = s.parts.find
@@ -128,11 +129,10 @@ func New(db DB, options Options) (*Store, error) {
 	return s, nil
 }
 
-// newStore returns a store on some tables. It adds what it does to counts, and has its rows remembered by local.
-func newStore(db DB, o Options, names map[string]countTable, counts *counts, local *local) *Store {
+// newStore returns a store on the tables of the texts. It adds what it does to counts, and has its rows remembered by local.
+func newStore(db DB, o Options, texts *statements, counts *counts, local *local) *Store {
 	closing, cancel := context.WithCancel(context.Background())
-	server := &server{db: db, closing: closing, counts: counts}
-	texts := newStatements(names)
+	server := &server{db: db, closing: closing, counts: counts, random: rand.Float64}
 	e := &engine{
 		server: server, texts: texts, now: o.Now, counts: counts, local: local,
 		tables:  &tables{server: server, disabled: o.DisableMigration, report: o.report},

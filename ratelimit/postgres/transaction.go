@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"errors"
-	"math/rand"
 	"sort"
 	"sync/atomic"
 
@@ -197,7 +196,7 @@ func (t *transaction) finish() []*transaction {
 	if !t.looks && t.check.Err == nil {
 		d.updateLeases(p)
 		d.engine.local.remember(p)
-		if rand.Float64() < d.engine.cleaner.probability {
+		if d.engine.server.random() < d.engine.cleaner.probability {
 			d.engine.cleaner.after(p)
 		}
 		if p.inFlight {

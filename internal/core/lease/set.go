@@ -120,6 +120,9 @@ type Set struct {
 	Seed   maphash.Seed
 	Born   time.Time // when Now was 0
 
+	// Hash is maphash.String, except in a simulation.
+	Hash func(seed maphash.Seed, key string) uint64
+
 	max             int64
 	most            int   // the most wants, and the most returns: further wants are not asked for, further returns are lost
 	horizon         int64 // microseconds
@@ -139,7 +142,7 @@ type Set struct {
 // New returns a set without leases.
 func New(o Options) *Set {
 	t := &Set{
-		Seed: maphash.MakeSeed(), max: int64(o.Max), horizon: int64(o.Horizon / time.Microsecond),
+		Seed: maphash.MakeSeed(), Hash: maphash.String, max: int64(o.Max), horizon: int64(o.Horizon / time.Microsecond),
 		clock: o.Clock, Born: time.Now(), maintain: o.Maintain,
 	}
 	t.shortestHorizon = t.horizon
@@ -185,7 +188,7 @@ func MostLife(t *Set, l *ratelimit.Limit) int64 { return Horizon(t, l) * 3 / 2 }
 
 // shardOf returns the shard of a key.
 func shardOf(t *Set, key string) *Shard {
-	return t.Shards[maphash.String(t.Seed, key)%ShardCount]
+	return t.Shards[t.Hash(t.Seed, key)%ShardCount]
 }
 
 // Count is how many leases there are, those included that hold nothing now.

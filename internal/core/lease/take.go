@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"hash/maphash"
 	"math/bits"
 	"strings"
 	"sync/atomic"
@@ -26,7 +25,7 @@ func Take(t *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	leases := make([]*Lease, 0, 4)
 	shards := uint32(0) // a bit for each shard, which are locked in the order of the set
 	for i := range hits {
-		hash := maphash.String(t.Seed, hits[i].Key)
+		hash := t.Hash(t.Seed, hits[i].Key)
 		hashes = append(hashes, hash)
 		shards |= uint32(1) << (hash % ShardCount)
 	}

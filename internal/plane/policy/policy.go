@@ -20,7 +20,7 @@ type Settings struct {
 	// Options are how the rules are compiled.
 	Options Options
 
-	// Refresh is the time between two polls for changes, 10 ms or more. 0 means
+	// Refresh is the mean time between two polls for changes, 10 ms or more. 0 means
 	// DefaultRefresh; below 0 there are none but those of Policy.Refresh.
 	Refresh time.Duration
 
@@ -46,6 +46,9 @@ type Settings struct {
 
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
+
+	// Random replaces random numbers from 0 to 1, for a simulation.
+	Random func() float64
 
 	// OnError is called with failures that no caller sees, each once until it is over, and
 	// with the rules that cannot be used. It must not block. Nil drops them.
@@ -159,6 +162,9 @@ func New(db postgres.DB, s Settings) (*Policy, error) {
 	if s.Now == nil {
 		s.Now = time.Now
 	}
+	if s.Random == nil {
+		s.Random = rand.Float64
+	}
 	p := &Policy{
 		db: db, settings: s, identities: NewIdentities(s.MaxIdentities), rows: savedRows{Form: savedForm},
 		poller: poller{db: db}, reported: make(map[string]string),
@@ -166,7 +172,7 @@ func New(db postgres.DB, s Settings) (*Policy, error) {
 	p.lookups = newLookups(db, p.identities, s.Now)
 	p.closing, p.close = context.WithCancel(context.Background())
 	p.ready, p.setReady = context.WithCancel(p.closing)
-	p.forgotten = s.Now().Add(-time.Duration(rand.Int63n(int64(forgetInterval))))
+	p.forgotten = s.Now().Add(-time.Duration(s.Random() * float64(forgetInterval)))
 	if len(s.Saved) > 0 {
 		var rows savedRows
 		err := json.Unmarshal(s.Saved, &rows)
@@ -238,11 +244,13 @@ func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user 
 	set, _ := p.current.Load().(*Snapshot)
 	if set == nil {
 		var err error
+		began := time.Now()
 		if set, err = p.first(ctx, timeout); err != nil {
 			o.Reset()
 			o.Tier = f.Tier
 			return err
 		}
+		timeout -= time.Since(began)
 	}
 	now := p.settings.Now()
 	var id *Identity

@@ -14,11 +14,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// poll refreshes until the policy is closed.
+// poll refreshes until the policy is closed. The time to the next poll has a random part. Otherwise the proxies would
+// go on asking at the same moment once they have got an answer, or the end of their connections, at the same moment.
 func (p *Policy) poll() {
 	for p.closing.Err() == nil {
 		_ = p.Refresh(p.closing)
-		ctx, cancel := context.WithTimeout(p.closing, p.settings.Refresh)
+		ctx, cancel := context.WithTimeout(p.closing, time.Duration((0.75+p.settings.Random()/2)*float64(p.settings.Refresh)))
 		<-ctx.Done()
 		cancel()
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -49,12 +50,13 @@ func (d *Decider) TakeLocal(hits []ratelimit.Hit, decisions []ratelimit.Decision
 // key, and counts by address. Blocks and limits without a quota for such senders do not refuse the request: the
 // sender may be another.
 func (d *Decider) Ask(p *ProxyPolicy, ctx context.Context, key, user string, f *policy.Facts, o *policy.Verdict) error {
+	began := time.Now()
 	err := p.Ask(ctx, d.Timeout, key, user, f, o)
 	if err == nil || d.OnError != Local || key == "" && user == "" || errors.Is(err, ratelimit.ErrClosed) {
 		return err
 	}
 	var nobody policy.Verdict
-	if failure := p.Ask(ctx, d.Timeout, "", "", f, &nobody); failure != nil || nobody.Refused() {
+	if failure := p.Ask(ctx, d.Timeout-time.Since(began), "", "", f, &nobody); failure != nil || nobody.Refused() {
 		return err
 	}
 	nobody.Unread = true

@@ -19,12 +19,13 @@ type ProxyPolicy struct {
 
 // ProxyPolicyOptions are what a proxy adds to PolicySettings.
 type ProxyPolicyOptions struct {
-	Node        string       // the name of this proxy in the bans that it makes
-	AutoMigrate bool         // create or upgrade the tables
-	Remember    int          // see policy.Options
-	Saved       []byte       // what Save was called with last, or nil
-	Save        func([]byte) // keeps the last good rules; nil does not
-	OnError     func(error)  // is called with failures that no request sees
+	Node        string         // the name of this proxy in the bans that it makes
+	AutoMigrate bool           // create or upgrade the tables
+	Remember    int            // see policy.Options
+	Saved       []byte         // what Save was called with last, or nil
+	Save        func([]byte)   // keeps the last good rules; nil does not
+	OnError     func(error)    // is called with failures that no request sees
+	Random      func() float64 // see policy.Settings
 }
 
 // OpenProxyPolicy returns the policy in the database of a store. OpenStore has returned store and db.
@@ -37,7 +38,7 @@ func OpenProxyPolicy(counters, store ratelimit.Store, db postgres.DB, s PolicySe
 	live, err := policy.New(db, policy.Settings{
 		Options: policy.Options{Remember: o.Remember, SecretHeader: CredentialHeader},
 		Refresh: s.Refresh, MaxIdentities: s.MaxIdentities, DisableMigration: !o.AutoMigrate,
-		OnApplied: func(seq int64, log string, problems []string) { hooks.SetApplied(store, seq, log, problems) }, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError,
+		OnApplied: func(seq int64, log string, problems []string) { hooks.SetApplied(store, seq, log, problems) }, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError, Random: o.Random,
 	})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,124 @@
+package postgres_test
+
+import (
+	"flag"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// The simulation runs proxies in virtual time: the real queues, leases, policy and fallback, over a model of Postgres. A seed says
+// how many proxies there are, what they ask for, how long each message takes, and what goes wrong.
+//
+//   - simulation_plan_test.go: what a seed says. simulation_network_test.go: the way of a message.
+//   - simulation_server_test.go: the model of Postgres.
+//   - simulation_proxy_test.go: what a proxy does. simulation_checks_test.go: what must hold.
+
+var (
+	simSeeds = flag.Int("simulate-seeds", 20, "how many seeds TestSimulation runs")
+	simFirst = flag.Uint64("simulate-first", 1, "the first seed of TestSimulation")
+)
+
+// simRun is the simulation of a seed.
+type simRun struct {
+	plan    *simPlan
+	server  *simServer
+	proxies []*simProxy
+
+	mu       sync.Mutex // guards all that follows
+	admitted map[lease.RowID][]simAdmitted
+	requests int
+	homes    int // rows of which checkLeases was sure
+	failures []string
+}
+
+func (r *simRun) fail(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failures = append(r.failures, fmt.Sprintf(format, args...))
+}
+
+// simulate runs a seed.
+func simulate(t *testing.T, plan *simPlan) *simRun {
+	policyLimit := &ratelimit.Limit{Prefix: "rule/plan/requests", Algorithm: ratelimit.TokenBucket, Events: 40, Window: 10 * time.Second, Durable: true}
+	r := &simRun{plan: plan, server: newSimServer([]*ratelimit.Limit{plan.contest, plan.client, policyLimit}, plan.outages), admitted: map[lease.RowID][]simAdmitted{}}
+	synctest.Test(t, func(t *testing.T) {
+		var all sync.WaitGroup
+		for n := range plan.proxies {
+			p := newSimProxy(r, n)
+			r.proxies = append(r.proxies, p)
+			all.Go(p.load)
+		}
+		time.Sleep(plan.load / 2)
+		r.server.mu.Lock()
+		r.server.changes++
+		r.server.mu.Unlock()
+		all.Wait()
+		time.Sleep(simQuiet)
+		r.checkLeases()
+		for _, p := range r.proxies {
+			all.Go(p.close)
+		}
+		all.Wait()
+	})
+	r.checkLimits()
+	r.checkCharges()
+	r.checkStampede()
+	r.checkFairness()
+	for i, text := range r.server.broken {
+		if i < 3 {
+			r.fail("the model does not understand: %s", text)
+		}
+	}
+	return r
+}
+
+// TestSimulation runs many seeds. To run one of them: go test -run TestSimulation -simulate-seeds 1 -simulate-first SEED.
+func TestSimulation(t *testing.T) {
+	if raced {
+		t.Skip("the simulation runs without the race detector, which would take too long")
+	}
+	for n := range *simSeeds {
+		seed := *simFirst + uint64(n)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			r := simulate(t, newSimPlan(seed))
+			r.report(t)
+		})
+	}
+}
+
+// report fails the test with the first failures.
+func (r *simRun) report(t *testing.T) {
+	t.Logf("%d proxies, %d admitted, %d messages, %d leased rows, outages %v, hash %x", r.plan.proxies, r.requests, r.server.messages, r.homes, r.plan.outages, r.server.hash)
+	for i, failure := range r.failures {
+		if i == 5 {
+			t.Errorf("and %d more", len(r.failures)-i)
+			break
+		}
+		t.Error(failure)
+	}
+}
+
+// TestASimulationRepeats: a seed that fails can be run again, and the same happens.
+func TestASimulationRepeats(t *testing.T) {
+	if raced {
+		t.Skip("see TestSimulation")
+	}
+	hashes := map[uint64]bool{}
+	for _, seed := range []uint64{1, 2, 3, 13} {
+		first, second := simulate(t, newSimPlan(seed)), simulate(t, newSimPlan(seed))
+		if first.server.hash != second.server.hash || first.server.messages != second.server.messages {
+			t.Errorf("seed %d: %d messages with the hash %x, then %d with %x", seed, first.server.messages, first.server.hash, second.server.messages, second.server.hash)
+		}
+		hashes[first.server.hash] = true
+	}
+	if len(hashes) < 4 {
+		t.Error("different seeds have the same messages")
+	}
+}
