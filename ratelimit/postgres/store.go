@@ -131,6 +131,11 @@ func New(db DB, options Options) (*Store, error) {
 	s.leasing = s.newQueue(leaseTimeout)
 	e.settles.send = func() { sendSettlements(s) }
 	e.leases = newLeases(s, o)
+	e.bounds = &keyBounds{server: server, now: o.Now, report: o.report, prefixes: map[prefixID]*keyBound{}, notice: func(text string) {
+		if s.registered != nil {
+			s.registered.tell(text)
+		}
+	}}
 	e.flight = newFlight(server, s.leasing, o.report)
 	e.cleaner.slots = &e.flight.used
 	if o.Node != nil {

@@ -23,6 +23,7 @@ type LimitSettings struct {
 	Durable           string `json:"durable,omitempty"`
 	SynchronousCommit string `json:"synchronousCommit,omitempty"`
 	Lease             string `json:"lease,omitempty"`
+	MaxKeys           string `json:"maxKeys,omitempty"`
 	HashKey           string `json:"hashKey,omitempty"`
 	IPv4Prefix        string `json:"ipv4Prefix,omitempty"`
 	IPv6Prefix        string `json:"ipv6Prefix,omitempty"`
@@ -168,6 +169,11 @@ var LimitTable = []Setting{{
 	Help:    "Let the process charge this share of what is left in advance: 0.1% to 50%. `5% early` is for a database [far away](leases.md#a-database-far-away). See [leases](leases.md).",
 	Default: "none",
 	Read:    readLease, Unset: "off",
+}, {
+	Name: "max_keys", Args: "one whole number", Want: "a whole number from 1 to 100000000", Syntax: "<whole number>",
+	Help:    "How many keys have counters of their own. Further ones share one quota. See [a flood of keys](operating.md#a-flood-of-keys).",
+	Default: "no bound",
+	Read:    number(100000000, func(to *Settings) *int { return &to.Limit.Limit.MaxKeys }),
 }, {
 	Name: "hash_key", Form: Switch,
 	Help:    "Store keys as SHA-256 digests. Proxies that share counters must agree. See [Keys](caddy.md#keys).",

@@ -86,6 +86,9 @@ func (l *ConfiguredLimit) completeLimits() error {
 	if l.Settle != nil && l.Limit.Algorithm == ratelimit.InFlight {
 		return &ratelimit.FieldError{Field: "settle", Value: l.Settle.Text, Want: "left out with in_flight: a slot ends with its request"}
 	}
+	if l.Settle != nil && l.Limit.MaxKeys > 0 {
+		return &ratelimit.FieldError{Field: "max_keys", Value: strconv.Itoa(l.Limit.MaxKeys), Want: "left out with settle: a settlement is for the row of its own key"}
+	}
 	if l.ByValue == nil {
 		return nil
 	}
