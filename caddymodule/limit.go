@@ -82,6 +82,11 @@ type LimitSettings struct {
 	// `exact`, or `per_part` with a share of the quota in each part. Default: exact.
 	Spread string `json:"spread,omitempty"`
 
+	// How many keys of the prefix have counters of their own, about. Further ones share one
+	// quota, so that they are refused sooner. Not for `in_flight`, and not with `settle`.
+	// Default: no bound.
+	MaxKeys *int64 `json:"max_keys,omitempty"`
+
 	// Store keys as SHA-256 digests, so that they cannot be read from the database. Default:
 	// true if the key has a placeholder of a credential (Authorization; any cookie; a header, a
 	// query parameter or a user's property with a name like token, secret, password or api-key;

@@ -74,6 +74,7 @@ type Decision struct {
 	DecidedAt int64
 	// Source is where the decision was made.
 	Source Source
+	Shared bool // on the quota that keys beyond Limit.MaxKeys share
 }
 
 // Never is the RetryAfter of a hit that costs more than the full quota: 292 years.

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// mostKeys bounds Limit.MaxKeys.
+const mostKeys = 100000000
+
 // Validate returns a *FieldError for the first field out of its range.
 func (l *Limit) Validate() error {
 	if l.Prefix == "" || len(l.Prefix) > MaxPrefix || !storable(l.Prefix) {
@@ -42,6 +45,12 @@ func (l *Limit) Validate() error {
 	if l.Events > algorithm.maxEvents {
 		return &FieldError{"events", strconv.FormatInt(l.Events, 10),
 			"at most " + strconv.FormatInt(algorithm.maxEvents, 10) + " for " + algorithm.name + ", which keeps each of them"}
+	}
+	if l.MaxKeys < 0 || l.MaxKeys > mostKeys {
+		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "a whole number from 1 to " + strconv.Itoa(mostKeys)}
+	}
+	if l.MaxKeys > 0 && l.Algorithm == InFlight {
+		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out: " + algorithm.name + " has none"}
 	}
 	if err := l.validateLease(); err != nil {
 		return err

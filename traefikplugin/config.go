@@ -99,7 +99,7 @@ type Config struct {
 }
 
 // Zone is one limit, in text: prefix, key, algorithm, limit, limits, burst, cost, minCost, settle, durable,
-// synchronousCommit, lease, hashKey, ipv4Prefix, ipv6Prefix, ban, audit, wait and mode. edge.LimitTable says
+// synchronousCommit, lease, maxKeys, hashKey, ipv4Prefix, ipv6Prefix, ban, audit, wait and mode. edge.LimitTable says
 // what each of them means, which values and units it has, and what holds without it. Match says which requests
 // the limit is for.
 type Zone = edge.LimitSettings

@@ -57,8 +57,13 @@ func recordAll(calls []*batch.Call) {
 			r.Status = http.StatusTooManyRequests
 			r.Key = h.Key
 		}
+		if d.Shared {
+			r.Key = edge.OtherKey
+		}
 		if watched {
-			r.Key = h.StoredKey()
+			if r.Key != edge.OtherKey {
+				r.Key = h.StoredKey()
+			}
 			r.Address = p.facts.Address
 			if !p.asked {
 				r.Address = addressOf(f.addresses, p.r)

@@ -35,7 +35,14 @@ func run(d *dispatch) {
 			return
 		}
 	}
-	err := d.decideRequests(d.refuseLocked(d.requests), false)
+	requests := d.requests
+	var err error
+	if atomic.LoadInt32(&d.engine.bounds.on) != 0 {
+		requests, err = d.shareKeys()
+	}
+	if err == nil {
+		err = d.decideRequests(d.refuseLocked(requests), false)
+	}
 	if err == nil && len(d.waiting)+len(d.suspects) > 0 {
 		err = d.decideWaiting()
 	}
@@ -58,6 +65,9 @@ func (d *dispatch) decideRequests(requests []*request, oneByOne bool) error {
 	settled := d.planSettlements(p)
 	asks := d.planReturns(p, requests)
 	addRequests(p, singles)
+	if p.maxKeys {
+		d.engine.bounds.begin()
+	}
 	_ = d.enter(p) // its error is that of the hits
 	transactions := d.firstTransactions(several, oneByOne)
 	surplus := p // what is charged for leases: after the transactions, if there are some
@@ -224,6 +234,7 @@ func (d *dispatch) finishSingles(p *plan, requests []*request) error {
 	}
 	d.engine.local.remember(p)
 	d.finishing = finishing
+	d.unshare(finishing)
 	// Not before: after a panic, end finishes what is not finished.
 	for _, r := range requests {
 		r.finished = true

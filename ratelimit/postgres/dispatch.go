@@ -23,6 +23,7 @@ type engine struct {
 	leases  *lease.Set // nil if there are none
 	local   *local     // for decisions without the database
 	flight  *flight
+	bounds  *keyBounds
 	now     func() time.Time // Options.Now
 	counts  *counts
 	locks   locks
@@ -40,14 +41,15 @@ type dispatch struct {
 	settings []int64         // the first parameter of statements, see clockSQL
 	requests []*request
 
-	lockWait  time.Duration        // the longest wait of a statement for a lock
-	waiting   []*request           // those that have waited for a lock in vain, see locks.go
-	suspects  map[lease.RowID]bool // the rows of which seeLocks is to find out whether they are locked
-	entered   []slots              // those in the statements that execute is about to send
-	failed    bool                 // a statement of the last execute has failed
-	stats     Stats                // what the batch adds to the counts
-	finishing []*batch.Call        // memory for finishSingles
-	memory    []*request           // for requests
+	lockWait  time.Duration               // the longest wait of a statement for a lock
+	waiting   []*request                  // those that have waited for a lock in vain, see locks.go
+	suspects  map[lease.RowID]bool        // the rows of which seeLocks is to find out whether they are locked
+	shared    map[*batch.Call][]sharedKey // hits on shared rows, see share.go
+	entered   []slots                     // those in the statements that execute is about to send
+	failed    bool                        // a statement of the last execute has failed
+	stats     Stats                       // what the batch adds to the counts
+	finishing []*batch.Call               // memory for finishSingles
+	memory    []*request                  // for requests
 }
 
 // dispatches are free for the next batch.
@@ -74,6 +76,7 @@ func newDispatch(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.
 	d.entered = d.entered[:0]
 	d.waiting = nil
 	d.suspects = nil
+	d.shared = nil
 	for len(d.memory) < len(calls) {
 		d.memory = append(d.memory, &request{})
 	}
@@ -178,6 +181,7 @@ func (d *dispatch) finish(requests []*request, err error) {
 		r.finished = true
 		calls = append(calls, r.call)
 	}
+	d.unshare(calls)
 	d.count()
 	if err != nil {
 		d.engine.failCalls(d.queue, calls, err)
@@ -201,6 +205,7 @@ func (d *dispatch) fail(requests []*request, err error) {
 			calls = append(calls, r.call)
 		}
 	}
+	d.unshare(calls)
 	d.engine.failCalls(d.queue, calls, err)
 }
 
@@ -216,6 +221,7 @@ func (d *dispatch) end(err error) {
 	for _, r := range d.requests {
 		if !r.finished {
 			r.finished = true
+			d.unshare([]*batch.Call{r.call})
 			batch.Finish(d.queue, []*batch.Call{r.call}, err)
 		}
 		r.call = nil

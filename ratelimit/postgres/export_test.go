@@ -115,6 +115,19 @@ func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
 // at random moments.
 var CleanupSQL = sharedStatements().cleanup[cleanupKey{}]
 
+// KeysStatements are the statements about the rows of a prefix with MaxKeys.
+func KeysStatements(durable bool) []Statement {
+	settings := []int64{0, 100}
+	prefixes, keys := []string{"p1", "p1", "p2"}, []string{"1", "11", "new"}
+	return []Statement{
+		{SQL: keysSQL(readKeysSQL, durable), Args: []any{settings, prefixes, []string{numberKey, otherKey, numberKey}}},
+		{SQL: keysSQL(claimSQL, durable), Args: []any{settings, "p1", int64(1000)}},
+		{SQL: keysSQL(countSQL, durable), Args: []any{settings, "p1", int64(1000)}, Unnamed: true},
+		{SQL: keysSQL(haveRowSQL, durable), Args: []any{settings, prefixes, keys}},
+		{SQL: keysSQL(copyRowSQL, durable), Args: []any{settings, prefixes, keys}},
+	}
+}
+
 // MigrationSQL is what a store runs if the tables are not right.
 const MigrationSQL = migrationSQL
 

@@ -28,6 +28,7 @@ type plan struct {
 
 	leases   bool // something is charged for leases, or given back
 	inFlight bool // limits InFlight are charged
+	maxKeys  bool // limits have MaxKeys
 	oneByOne bool // each entry has a statement of its own
 
 	entries     []*entry // those in use, then those that are free
@@ -68,6 +69,7 @@ func (p *plan) free() {
 	p.sync = false
 	p.leases = false
 	p.inFlight = false
+	p.maxKeys = false
 	p.oneByOne = false
 	for l := range p.recent {
 		delete(p.recent, l)
@@ -200,6 +202,9 @@ func addRefund(a, b int64) int64 {
 // groupOf returns the group of the statement that an entry belongs to.
 func groupOf(p *plan, e *entry) *group {
 	l := e.view.Limit
+	if l.MaxKeys > 0 {
+		p.maxKeys = true
+	}
 	key := statementKey{e.kind, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync, p.allOrNothing && e.kind == take, false}
 	for len(p.stages) <= e.stage {
 		if len(p.stages) < cap(p.stages) {

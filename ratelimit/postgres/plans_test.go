@@ -88,7 +88,7 @@ func typeOf(arg any) string {
 
 // comesSorted reports whether a statement is a take with keys that the store has sorted.
 func comesSorted(sql string) bool {
-	return strings.Contains(sql, "INSERT INTO") && !strings.Contains(sql, "ORDER BY")
+	return strings.Contains(sql, "INSERT INTO") && strings.Contains(sql, "unnest(") && !strings.Contains(sql, "ORDER BY")
 }
 
 // planNode finds the names of the nodes of a plan.
@@ -111,15 +111,16 @@ func reorders(plan string) string {
 var scanNode = regexp.MustCompile(`-> +([A-Z][A-Za-z ]+?)(?: using (\S+))? on (rate_limit_\w+).*(?:\n +((?:Index|TID) Cond: .*))?`)
 
 // readsTooMuch returns a scan of a plan that may read more rows than the statement is about: it
-// is not one of rows by their place, of one key by the primary key, or of expired rows and
-// prefixes by an index in its order.
+// is not one of rows by their place, of one key by the primary key, or of expired rows, of
+// prefixes, and of so many rows of a prefix by an index in its order.
 func readsTooMuch(plan string) string {
 	for _, scan := range scanNode.FindAllStringSubmatch(plan, -1) {
 		node, index, table, condition := scan[1], scan[2], scan[3], scan[4]
 		byKey := index == table+"_pkey" && (strings.Contains(condition, "(key = ") || strings.Contains(condition, "(key >= ") && strings.Contains(condition, "(key <= "))
 		expired := index == "idx_"+table+"_cleanup" && strings.Contains(condition, "(expires_at <= ")
 		next := node == "Index Only Scan" && strings.Contains(plan, "Limit") && strings.Contains(condition, "(prefix > ")
-		if node != "Tid Scan" && !byKey && !expired && !next && !strings.HasPrefix(node, "Insert") && !strings.HasPrefix(node, "Delete") {
+		counted := index == "idx_"+table+"_cleanup" && strings.Contains(plan, "Aggregate") && strings.Contains(plan, "Limit") && strings.Contains(condition, "(prefix = ")
+		if node != "Tid Scan" && !byKey && !expired && !next && !counted && !strings.HasPrefix(node, "Insert") && !strings.HasPrefix(node, "Delete") {
 			return scan[0]
 		}
 	}
@@ -179,6 +180,11 @@ func TestPlansUseTheIndexes(t *testing.T) {
 	}
 	if len(seen) < 70 || sorted != 2*2*6 { // by table, and by itself or in a transaction
 		t.Fatalf("%d statements, of which the keys of %d come sorted", len(seen), sorted)
+	}
+	for _, durable := range []bool{false, true} {
+		for _, statement := range postgres.KeysStatements(durable) {
+			seen[statement.SQL] = statement
+		}
 	}
 	s.exec("TRUNCATE rate_limit_ephemeral, rate_limit_durable")
 	fill := func(rows int) {

@@ -145,6 +145,11 @@ func newStore(db DB, o Options, texts *statements, counts *counts, local *local)
 	s.leasing = s.newQueue(leaseTimeout)
 	e.settles.send = func() { sendSettlements(s) }
 	e.leases = newLeases(s, o)
+	e.bounds = &keyBounds{server: server, now: o.Now, report: o.report, prefixes: map[prefixID]*keyBound{}, notice: func(text string) {
+		if s.registered != nil {
+			s.registered.tell(text)
+		}
+	}}
 	e.flight = newFlight(server, s.leasing, texts, o.report)
 	e.cleaner.slots = &e.flight.used
 	s.idle.New = func() any { return batch.NewCall() }

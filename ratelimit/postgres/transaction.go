@@ -109,6 +109,9 @@ func (t *transaction) write() []*Statement {
 			addCharges(p, r)
 		}
 	}
+	if p.maxKeys {
+		t.of.engine.bounds.begin()
+	}
 	for _, stage := range p.stages {
 		sortGroups(stage)
 	}

@@ -73,11 +73,11 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 		}
 		isAudited := r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil
 		if at >= 0 && (isAudited || r.Watched) {
-			r.Key = hits[at].StoredKey()
+			r.Key = counterKey(hits, decisions, at)
 		}
 		if isAudited {
 			if len(hits) > 1 || at < 0 {
-				r.Also = alsoOf(at, r.Key, hits)
+				r.Also = alsoOf(at, r.Key, hits, decisions)
 			}
 		}
 	}
@@ -140,9 +140,20 @@ func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Verdict) 
 	}
 }
 
+// OtherKey stands in the history for all keys that share a quota: they are a row, whatever clients invent.
+const OtherKey = "(other)"
+
+// counterKey is the key in the history of a hit at an index.
+func counterKey(hits []ratelimit.Hit, decisions []ratelimit.Decision, at int) string {
+	if at < len(decisions) && decisions[at].Shared {
+		return OtherKey
+	}
+	return hits[at].StoredKey()
+}
+
 // alsoOf are the prefixes and keys of the hits other than that at an index, which has that key; -1 is
 // none. Limits of one rule that have the same key are there once, as rule/ and its counter.
-func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
+func alsoOf(at int, key string, hits []ratelimit.Hit, decisions []ratelimit.Decision) []string {
 	var also []string
 	prefix := ""
 	if at >= 0 {
@@ -152,7 +163,7 @@ func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
 		if i == at {
 			continue
 		}
-		p, k := ruleOf(hits[i].Limit.Prefix), hits[i].StoredKey()
+		p, k := ruleOf(hits[i].Limit.Prefix), counterKey(hits, decisions, i)
 		known := p == prefix && k == key
 		for j := 0; j < len(also) && !known; j += 2 {
 			known = also[j] == p && also[j+1] == k
@@ -264,6 +275,9 @@ func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimi
 			shadow.Prefix = h.Limit.Prefix
 		}
 		shadow.Key = h.StoredKey()
+		if d.Shared {
+			shadow.Key = OtherKey
+		}
 		shadow.Cost = h.Cost
 		shadow.Quota = d.Limit
 		shadow.Remaining = d.Remaining

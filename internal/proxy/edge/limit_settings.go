@@ -24,6 +24,7 @@ type LimitSettings struct {
 	SynchronousCommit string `json:"synchronousCommit,omitempty"`
 	Lease             string `json:"lease,omitempty"`
 	Spread            string `json:"spread,omitempty"`
+	MaxKeys           string `json:"maxKeys,omitempty"`
 	HashKey           string `json:"hashKey,omitempty"`
 	IPv4Prefix        string `json:"ipv4Prefix,omitempty"`
 	IPv6Prefix        string `json:"ipv6Prefix,omitempty"`
@@ -180,6 +181,11 @@ var LimitTable = []Setting{{
 		}
 		return nil
 	}, Unset: "exact",
+}, {
+	Name: "max_keys", Args: "one whole number", Want: "a whole number from 1 to 100000000", Syntax: "<whole number>",
+	Help:    "How many keys have counters of their own. Further ones share one quota. See [a flood of keys](operating.md#a-flood-of-keys).",
+	Default: "no bound",
+	Read:    number(100000000, func(to *Settings) *int { return &to.Limit.Limit.MaxKeys }),
 }, {
 	Name: "hash_key", Form: Switch,
 	Help:    "Store keys as SHA-256 digests. Proxies that share counters must agree. See [Keys](caddy.md#keys).",

@@ -89,6 +89,9 @@ func (l *ConfiguredLimit) completeLimits() error {
 	if l.Settle != nil && l.Limit.PerPart {
 		return &ratelimit.FieldError{Field: "settle", Value: l.Settle.Text, Want: "left out with spread per_part: a settlement does not know which part was charged"}
 	}
+	if l.Settle != nil && l.Limit.MaxKeys > 0 {
+		return &ratelimit.FieldError{Field: "max_keys", Value: strconv.Itoa(l.Limit.MaxKeys), Want: "left out with settle: a settlement is for the row of its own key"}
+	}
 	if l.ByValue == nil {
 		return nil
 	}

@@ -1,0 +1,353 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+)
+
+// A limit with MaxKeys bounds the rows of its prefix, so that a flood of new keys fills neither the disk
+// nor the cache of the server. While the prefix has more rows, a key without a row that counts is
+// charged on one row, which all such keys share: see shareKeys. So a key may be refused sooner than by a row
+// of its own, and never later:
+//
+//   - A key with a row that counts goes on with this row.
+//   - When the prefix has few rows again, a key without a row gets one that begins as the shared row is, until
+//     the shared row has expired. Thus no key gets a second quota.
+//   - All proxies give such copies before the first of them shares, and after the last one has stopped.
+//
+// What the proxies agree on is in two rows of the prefix with keys that no client can have: the shared row, and one
+// with the number of rows. One of the proxies counts them, and all others read that.
+
+// The keys of the two rows. Each key of a client that begins with batch.DigestPrefix is stored as its digest.
+const (
+	otherKey  = batch.DigestPrefix + "(other)"
+	numberKey = batch.DigestPrefix + "(number of keys)"
+)
+
+// keyMode says how a key without a row that counts is charged.
+type keyMode uint8
+
+const (
+	newRow  keyMode = iota // on a row of its own
+	rowCopy                // on a row of its own that begins as the shared row is
+	oneRow                 // on the shared row
+)
+
+const (
+	// shareAfter is the time from the count that finds too many rows to the first charge of the shared row. All
+	// proxies have read that count then.
+	shareAfter = 3 * pollInterval
+	// countInterval is the least time between two counts, and countTime what is added for each row: a
+	// count reads up to MaxKeys rows of an index.
+	countInterval = time.Second
+	countTime     = 10 * time.Microsecond
+	// countLasts is how old a count may be.
+	countLasts = time.Minute
+	// forgetPrefix is after how long without a request a prefix is not watched any more.
+	forgetPrefix = time.Minute
+	// keysTimeout is for one statement, and keysLockWait for a lock.
+	keysTimeout  = 5 * time.Second
+	keysLockWait = 100 * time.Millisecond
+)
+
+// readKeysSQL reads the two rows of prefixes. What is NULL comes as -1.
+const readKeysSQL = clockSQL + `
+SELECT u.slot, coalesce(r.granted, -1), coalesce((extract(epoch FROM now - r.window_start) * 1000000)::bigint, -1),
+	coalesce((extract(epoch FROM now - r.last_refill) * 1000000)::bigint, -1), (r.expires_at > now)::int::bigint
+FROM clock, unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot), LATERAL (SELECT * ` + findSQL + `) r`
+
+// claimSQL returns a row if the rows of a prefix are to be counted now. countSQL counts them. In the row of the number, granted is the
+// number, window_start the time of the count, and last_refill since when there are too many.
+const (
+	claimSQL = clockSQL + `
+INSERT INTO {table} AS r (prefix, key, count, prev_count, window_start, expires_at)
+SELECT $2::text, '` + numberKey + `', 0, 0, now, now + interval '2 hours' FROM clock
+ON CONFLICT (prefix, key) DO UPDATE SET window_start = excluded.window_start,
+	expires_at = CASE WHEN r.expires_at < excluded.expires_at - interval '1 hour' THEN excluded.expires_at ELSE r.expires_at END
+WHERE r.window_start <= excluded.window_start - $3::bigint * interval '1 microsecond' OR r.window_start > excluded.window_start RETURNING 1`
+	countSQL = clockSQL + `
+INSERT INTO {table} AS r (prefix, key, count, prev_count, window_start, expires_at, granted)
+SELECT $2::text, '` + numberKey + `', 0, 0, now, now + interval '2 hours',
+	(SELECT count(*) FROM (SELECT FROM {table} t WHERE t.prefix = $2::text ORDER BY t.expires_at LIMIT $3::bigint + 3) c) FROM clock
+ON CONFLICT (prefix, key) DO UPDATE SET granted = excluded.granted, last_refill = CASE WHEN excluded.granted > $3::bigint + 2 THEN coalesce(r.last_refill, excluded.window_start)
+	WHEN excluded.granted > $3::bigint * 9 / 10 THEN r.last_refill END`
+)
+
+// haveRowSQL returns the keys that have a row that counts.
+const haveRowSQL = clockSQL + `
+SELECT u.slot FROM clock, unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot), LATERAL (SELECT * ` + findSQL + `) r WHERE r.expires_at > now`
+
+// copyRowSQL gives keys without a row that counts a copy of the shared row, if that one counts.
+const copyRowSQL = clockSQL + `
+INSERT INTO {table} AS r (prefix, key, count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at)
+SELECT i.prefix, i.key, s.count, s.prev_count, s.window_start, s.tokens, s.last_refill, s.hits, s.remainder, s.expires_at
+FROM clock, (SELECT prefix, key, '` + otherKey + `' AS other FROM unnest($2::text[], $3::text[]) AS u(prefix, key)) i,
+	LATERAL (SELECT * FROM {table} t WHERE t.prefix = i.prefix AND t.key >= i.other AND t.key <= i.other ORDER BY t.key LIMIT 1) s
+WHERE s.expires_at > now` + orderSQL + `
+ON CONFLICT (prefix, key) DO UPDATE SET (count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) =
+	(excluded.count, excluded.prev_count, excluded.window_start, excluded.tokens, excluded.last_refill, excluded.hits, excluded.remainder, excluded.expires_at)
+WHERE r.expires_at <= (SELECT now FROM clock)`
+
+// prefixID names a prefix in one of the tables.
+type prefixID struct {
+	durable bool
+	prefix  string
+}
+
+// keyBounds are the prefixes with MaxKeys that are in use.
+type keyBounds struct {
+	server *server
+	now    func() time.Time // Options.Now
+	report func(error)
+	notice func(text string)
+
+	on int32 // 1 once a limit has MaxKeys; atomic
+
+	mu       sync.Mutex // guards all that follows
+	prefixes map[prefixID]*keyBound
+	watched  bool // watch runs
+	failure  string
+}
+
+// keyBound is what the process knows of a prefix.
+type keyBound struct {
+	max  int
+	used time.Time
+	mode keyMode
+}
+
+// begin notes that there are limits with MaxKeys.
+func (b *keyBounds) begin() { atomic.StoreInt32(&b.on, 1) }
+
+// keysSQL writes a statement for a table.
+func keysSQL(text string, durable bool) string {
+	settings := ""
+	if strings.Contains(text, "INSERT") {
+		settings = commitSQL(durable, false) + lockSQL
+	}
+	return strings.NewReplacer("{table}", tableName(durable), "{settings}", settings).Replace(text)
+}
+
+// settings are the first parameter of statements, see clockSQL.
+func (b *keyBounds) settings() []int64 {
+	settings := []int64{0, keysLockWait.Milliseconds()}
+	if b.now != nil {
+		settings[0] = b.now().UnixMicro()
+	}
+	return settings
+}
+
+// use returns the modes of prefixes that requests use. max has their MaxKeys. It asks the database about a
+// prefix that it does not know.
+func (b *keyBounds) use(ctx context.Context, ids []prefixID, max []int) ([]keyMode, error) {
+	now := time.Now()
+	var unknown []prefixID
+	b.mu.Lock()
+	for i, id := range ids {
+		if k := b.prefixes[id]; k != nil {
+			k.used = now
+			k.max = max[i]
+		} else {
+			unknown = append(unknown, id)
+		}
+	}
+	b.mu.Unlock()
+	if len(unknown) > 0 {
+		found, err := b.read(ctx, unknown)
+		if err != nil {
+			return nil, err
+		}
+		b.mu.Lock()
+		for i, id := range ids {
+			if f, ok := found[id]; ok && b.prefixes[id] == nil {
+				id.prefix = strings.Clone(id.prefix)
+				b.prefixes[id] = &keyBound{max: max[i], used: now, mode: f.mode()}
+			}
+		}
+		if !b.watched {
+			b.watched = true
+			go b.watch()
+		}
+		b.mu.Unlock()
+	}
+	modes := make([]keyMode, len(ids))
+	b.mu.Lock()
+	for i, id := range ids {
+		if k := b.prefixes[id]; k != nil {
+			modes[i] = k.mode
+		}
+	}
+	b.mu.Unlock()
+	return modes, nil
+}
+
+// watch reads the rows of the prefixes in use, and counts, until no prefix is in use.
+func (b *keyBounds) watch() {
+	for {
+		sleep(b.server.closing, pollInterval)
+		ids := b.inUse(time.Now())
+		if ids == nil {
+			return
+		}
+		if b.server.unavailable() != nil {
+			continue
+		}
+		var err error
+		if failure := batch.PanicError(func() { err = b.refresh(ids) }); failure != nil {
+			err = failure
+		}
+		b.fail(err)
+	}
+}
+
+// inUse returns the prefixes in use, or nil if watch is to end.
+func (b *keyBounds) inUse(now time.Time) []prefixID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var ids []prefixID
+	for id, k := range b.prefixes {
+		if now.Sub(k.used) > forgetPrefix {
+			delete(b.prefixes, id)
+		} else {
+			ids = append(ids, id)
+		}
+	}
+	if ids == nil || b.server.closing.Err() != nil {
+		b.watched = false
+		return nil
+	}
+	return ids
+}
+
+// fail reports a failure once.
+func (b *keyBounds) fail(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == b.failure || b.server.closing.Err() != nil {
+		return
+	}
+	b.failure = text
+	if err != nil {
+		b.report(fmt.Errorf("ratelimit/postgres: counting the keys of a prefix with max_keys: %w", err))
+	}
+}
+
+// refresh reads the rows of prefixes, and counts those that are due.
+func (b *keyBounds) refresh(ids []prefixID) error {
+	ctx, cancel := context.WithTimeout(b.server.closing, keysTimeout)
+	defer cancel()
+	found, err := b.read(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		f := found[id]
+		mode := f.mode()
+		b.mu.Lock()
+		k := b.prefixes[id]
+		max := k.max
+		before := k.mode
+		k.mode = mode
+		b.mu.Unlock()
+		if mode != before && mode == oneRow {
+			b.notice(fmt.Sprintf("prefix %q has more than %d keys: new keys share one counter", id.prefix, max))
+		} else if mode != before && before == oneRow {
+			b.notice(fmt.Sprintf("prefix %q has at most %d keys again: new keys have counters of their own", id.prefix, max))
+		}
+		interval := countInterval + time.Duration(max)*countTime
+		if f.age < 0 || f.age >= interval.Microseconds() {
+			if err := b.count(ctx, id, max, interval); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// keysFound is what the two rows of a prefix say. Times are in microseconds.
+type keysFound struct {
+	age   int64 // of the count; -1 without one
+	over  int64 // since when there are too many rows; -1 if there are not
+	other bool  // the shared row counts
+}
+
+func (f keysFound) mode() keyMode {
+	over := f.over >= 0 && f.age <= countLasts.Microseconds()
+	switch {
+	case over && f.over >= shareAfter.Microseconds():
+		return oneRow
+	case over || f.other:
+		return rowCopy
+	}
+	return newRow
+}
+
+// read reads the two rows of each prefix.
+func (b *keyBounds) read(ctx context.Context, ids []prefixID) (map[prefixID]keysFound, error) {
+	found := make(map[prefixID]keysFound, len(ids))
+	for _, id := range ids {
+		found[id] = keysFound{age: -1, over: -1, other: false}
+	}
+	for _, durable := range []bool{false, true} {
+		var prefixes, keys []string
+		for _, id := range ids {
+			if id.durable == durable {
+				prefixes = append(prefixes, id.prefix, id.prefix)
+				keys = append(keys, numberKey, otherKey)
+			}
+		}
+		if len(keys) == 0 {
+			continue
+		}
+		s := &Statement{SQL: keysSQL(readKeysSQL, durable), Args: []any{b.settings(), prefixes, keys}}
+		if err := b.run(ctx, s); err != nil {
+			return nil, err
+		}
+		const width = 5
+		values := bigints(s)
+		for at := 0; at+width <= len(values); at += width {
+			slot := values[at] - 1
+			if slot < 0 || slot >= int64(len(keys)) {
+				return nil, errColumns
+			}
+			id := prefixID{durable: durable, prefix: prefixes[slot]}
+			f := found[id]
+			if keys[slot] == numberKey {
+				f.age = values[at+2]
+				f.over = values[at+3]
+			} else {
+				f.other = values[at+4] == 1
+			}
+			found[id] = f
+		}
+	}
+	return found, nil
+}
+
+// count counts the rows of a prefix, unless another process does.
+func (b *keyBounds) count(ctx context.Context, id prefixID, max int, interval time.Duration) error {
+	claim := &Statement{SQL: keysSQL(claimSQL, id.durable), Args: []any{b.settings(), id.prefix, interval.Microseconds()}}
+	if err := b.run(ctx, claim); err != nil || claim.Rows == 0 {
+		return err
+	}
+	return b.run(ctx, &Statement{SQL: keysSQL(countSQL, id.durable), Args: []any{b.settings(), id.prefix, int64(max)}, Unnamed: true})
+}
+
+// run runs one statement.
+func (b *keyBounds) run(ctx context.Context, s *Statement) error {
+	statements := []*Statement{{SQL: indexSQL, Joined: true}, s}
+	err := b.server.db.Run(ctx, statements)
+	b.server.counts.countErrors(statements, err)
+	if err == nil {
+		err = s.Err
+	}
+	return err
+}

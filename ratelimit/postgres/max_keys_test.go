@@ -1,0 +1,187 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// crowd is two stores, over both drivers, and what they tell.
+type crowd struct {
+	*site
+	stores []*postgres.Store
+
+	mu   sync.Mutex
+	told map[string]int // the stores that told a text last, by prefix and text
+}
+
+func newCrowd(t *testing.T) *crowd {
+	c := &crowd{site: newSite(t), told: map[string]int{}}
+	c.exec(postgres.TableSQL)
+	for name, open := range drivers.All {
+		store := c.storeOn(open(t, c.dsn), postgres.Options{CleanupProbability: -1, Node: &postgres.Node{Name: name, Epoch: 1, Notice: func(text string) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.told[text]++
+		}}})
+		store.Prepare()
+		c.stores = append(c.stores, store)
+	}
+	return c
+}
+
+// others fills prefixes with rows of other keys that count for an hour.
+func (c *crowd) others(n int, limits ...*ratelimit.Limit) {
+	c.t.Helper()
+	for _, l := range limits {
+		table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[l.Durable]
+		c.exec("DELETE FROM "+table+" WHERE prefix = $1 AND key LIKE 'filler%'", l.Prefix)
+		c.exec("INSERT INTO "+table+" (prefix, key, count, prev_count, window_start, expires_at) SELECT $1, 'filler' || n, 1, 0, now(), now() + interval '1 hour' FROM generate_series(1, $2::int) n", l.Prefix, n)
+	}
+}
+
+// await waits until all stores have told a text so many times.
+func (c *crowd) await(times int, l *ratelimit.Limit, text string) {
+	c.t.Helper()
+	await.Within(c.t, 30*time.Second, l.Prefix+": "+text, func() bool {
+		for _, store := range c.stores { // a prefix that is not in use is not watched
+			takeOne(c.t, store, ratelimit.Hit{Limit: l, Key: "in use", Cost: 1, Peek: true})
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.told[fmt.Sprintf("prefix %q has %s", l.Prefix, text)] >= times*len(c.stores)
+	})
+}
+
+// Beyond MaxKeys, new keys share one quota in all processes. Keys with a row go on with it. When there
+// are few keys again, no key gets a second quota.
+func TestNewKeysShareAQuota(t *testing.T) {
+	const quota = 20
+	c := newCrowd(t)
+	var limits []*ratelimit.Limit
+	for _, durable := range []bool{false, true} {
+		for _, l := range conformance.Limits(fmt.Sprint(durable, "-"), quota) {
+			if l.Algorithm != ratelimit.InFlight {
+				l.Durable = durable
+				l.MaxKeys = 50
+				limits = append(limits, l)
+			}
+		}
+	}
+	passed := func(l *ratelimit.Limit, key string, times int) (n int) {
+		for i := range times {
+			if takeOne(t, c.stores[i%len(c.stores)], ratelimit.Hit{Limit: l, Key: strings.ReplaceAll(key, "*", fmt.Sprint(i)), Cost: 1}).Allowed {
+				n++
+			}
+		}
+		return n
+	}
+	rows := func(l *ratelimit.Limit, keys string) string {
+		return c.text("SELECT count(*)::text FROM (SELECT * FROM rate_limit_ephemeral UNION ALL SELECT * FROM rate_limit_durable) r WHERE prefix = $1 AND key LIKE $2", l.Prefix, keys)
+	}
+	for _, l := range limits {
+		if n := passed(l, "early", 3) + passed(l, "few *", 4); n != 7 {
+			t.Errorf("%s: %d hits of few keys pass, want 7", l.Prefix, n)
+		}
+	}
+	c.others(100, limits...)
+	for _, l := range limits {
+		c.await(1, l, "more than 50 keys: new keys share one counter")
+		if n := passed(l, "early", 2*quota); n != quota-3 {
+			t.Errorf("%s: %d more hits of an early key pass, want %d", l.Prefix, n, quota-3)
+		}
+		several := []ratelimit.Hit{{Limit: l, Key: "one", Cost: 1}, {Limit: limits[0], Key: "two of " + l.Prefix, Cost: 1}}
+		if several[1].Limit == l {
+			several = several[:1]
+		}
+		decisions := make([]ratelimit.Decision, len(several))
+		if err := c.stores[0].Take(context.Background(), longTime, several, decisions); err != nil || decisions[0].Remaining != quota-1 && len(several) == 1 {
+			t.Errorf("%s: several hits: %+v, %v", l.Prefix, decisions, err)
+		}
+		used := 0
+		if allAllowed(decisions) {
+			used = 1
+		}
+		if n := used + passed(l, "new *", 3*quota); n != quota {
+			t.Errorf("%s: %d hits of new keys pass, want %d", l.Prefix, n, quota)
+		}
+		if d := takeOne(t, c.stores[1], ratelimit.Hit{Limit: l, Key: "asks", Cost: 1, Peek: true}); d.Allowed || d.Remaining != 0 || d.RetryAfter <= 0 {
+			t.Errorf("%s: a new key that asks: %+v", l.Prefix, d)
+		}
+		refund := ratelimit.Hit{Limit: l, Key: "refunded", Cost: -5}
+		if takeOne(t, c.stores[0], refund); passed(l, "newer *", 4) != 0 {
+			t.Errorf("%s: a refund of a key without a charge gave something back to all", l.Prefix)
+		}
+		if n := rows(l, "new%"); n != "0" {
+			t.Errorf("%s: %s new keys have rows", l.Prefix, n)
+		}
+	}
+	c.others(10, limits...)
+	for _, l := range limits {
+		c.await(1, l, "at most 50 keys again: new keys have counters of their own")
+		if n := passed(l, "new *", 10); n != 0 {
+			t.Errorf("%s: %d hits of keys that shared a quota pass", l.Prefix, n)
+		}
+		if n := rows(l, "new%"); n != "10" {
+			t.Errorf("%s: %s of 10 keys have rows again", l.Prefix, n)
+		}
+		c.exec("UPDATE "+map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[l.Durable]+" SET expires_at = now() WHERE prefix = $1 AND key = 'sha256:(other)'", l.Prefix)
+		if d := takeOne(t, c.stores[0], ratelimit.Hit{Limit: l, Key: "fresh", Cost: 1}); d.Remaining != quota-1 {
+			t.Errorf("%s: after the time of the shared quota: %+v", l.Prefix, d)
+		}
+	}
+	c.nothingReported()
+}
+
+// While sharing begins and ends, no key passes more than by a row of its own, except for hits under way just then.
+func TestNoKeyPassesMoreWhileSharingBeginsAndEnds(t *testing.T) {
+	const quota = 5
+	c := newCrowd(t)
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: quota, Window: time.Hour, MaxKeys: 20_000}
+	var mu sync.Mutex
+	passed := map[string]int{}
+	ctx, stop := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	for _, store := range c.stores {
+		for range 6 {
+			group.Go(func() {
+				for i := 0; ctx.Err() == nil; i++ {
+					key := fmt.Sprint(time.Now().UnixMilli()/20 - int64(i%8))
+					if takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 1}).Allowed {
+						mu.Lock()
+						passed[key]++
+						mu.Unlock()
+					}
+				}
+			})
+		}
+	}
+	rounds := 1 + conformance.Long()
+	for i := range rounds {
+		c.others(25_000, l)
+		c.await(i+1, l, "more than 20000 keys: new keys share one counter")
+		c.others(10, l)
+		c.await(i+1, l, "at most 20000 keys again: new keys have counters of their own")
+		c.exec("UPDATE rate_limit_ephemeral SET count = 0 WHERE key = 'sha256:(other)'") // so that keys share again
+	}
+	stop()
+	group.Wait()
+	over := 0
+	for _, n := range passed {
+		over += max(0, n-quota)
+	}
+	t.Logf("%d keys, %d hits beyond their quotas in %d rounds", len(passed), over, rounds)
+	if over > 2*quota*rounds || len(passed) < 50 {
+		t.Errorf("%d hits of %d keys passed beyond their quotas", over, len(passed))
+	}
+	c.nothingReported()
+}
