@@ -152,8 +152,9 @@ test-restore: need-go ## restore a backup of 100,000 users into the live databas
 	cd integration && $(GO) test -count=1 -v -timeout 30m -run '^TestABackupIsRestoredUnderLoad$$' . -restore-users 100000 -restore-rounds 5
 
 .PHONY: rehearse
-rehearse: need-go ## run the commands of docs/recovery.md under load: a backup, a restore to a point in time, a failover
-	cd integration && $(GO) test -count=1 -v -timeout 15m -tags rehearse -run '^TestRehearsal$$' .
+rehearse: need-go ## run the commands of docs/recovery.md under load: restores, failovers, TLS, an upgrade (BEFORE: the commit to upgrade from)
+	GOBIN='$(CURDIR)/integration/.cache/bin' $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+	cd integration && $(GO) test -count=1 -v -timeout 20m -tags rehearse -run '^TestRehearsal$$' . -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
 
 .PHONY: fmt-check
 fmt-check: need-go ## fail if gofmt would change a file
