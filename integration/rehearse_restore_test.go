@@ -100,6 +100,10 @@ func (r *rehearsal) restores(configure func()) {
 	r.obeyed()
 	r.answers("before the restore", map[string]int{"/early": 200, "/later": 403}, "new")
 	r.answers("before the restore", map[string]int{"/": 429}, "spent")
+	r.sh("a minute, after which all is archived", `psql -c "SELECT pg_switch_wal()"`)
+	await(t, "the archive", func() bool {
+		return r.number("SELECT count(*) FROM pg_stat_archiver WHERE last_archived_time > (SELECT max(at) FROM rate_limit_changes)") == 1
+	})
 	r.sh("the loss of all files", `pg_ctl stop -m immediate; rm -rf "$PGDATA"`)
 	r.page("Restore to a point in time", 0)
 	r.decided()
