@@ -173,8 +173,9 @@ simulate: need-go ## run 10,000 seeds of the simulation, in virtual time (SEEDS:
 	$(GO) test -count=1 -timeout 24h -run '^TestSimulation$$' ./ratelimit/postgres -simulate-seeds '$(SEEDS)' -simulate-first '$(SEED)'
 
 .PHONY: rehearse
-rehearse: need-go ## run the commands of docs/recovery.md under load: a backup, a restore to a point in time, a failover
-	cd integration && $(GO) test -count=1 -v -timeout 15m -tags rehearse -run '^TestRehearsal$$' .
+rehearse: need-go ## run the commands of docs/recovery.md under load: restores, failovers, TLS, an upgrade (BEFORE: the commit to upgrade from)
+	GOBIN='$(CURDIR)/integration/.cache/bin' $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+	cd integration && $(GO) test -count=1 -v -timeout 20m -tags rehearse -run '^TestRehearsal$$' . -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
 
 .PHONY: fmt-check
 fmt-check: need-go ## fail if gofmt would change a file

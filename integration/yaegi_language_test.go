@@ -16,7 +16,7 @@ import (
 // interpretedFolders are the packages that Traefik interprets.
 var interpretedFolders = []string{
 	"ratelimit", "internal/core/algorithm", "internal/plane/history", "ratelimit/memory", "internal/plane/policy", "ratelimit/postgres", "internal/core/schema",
-	"internal/core/batch", "internal/core/results", "internal/proxy/edge", "internal/core/lease", "internal/proxy/pgwire", "internal/testkit/policytest", "internal/core/sqlstate", "internal/core/hooks", "traefikplugin",
+	"internal/core/batch", "internal/core/results", "internal/proxy/edge", "internal/core/lease", "internal/proxy/pgwire", "internal/testkit/policytest", "internal/core/sqlstate", "internal/core/timeline", "internal/core/hooks", "traefikplugin",
 }
 
 // TestYaegiStillGetsThisWrong fails if Yaegi runs a hazard correctly: its rule is then not

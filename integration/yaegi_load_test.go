@@ -57,7 +57,14 @@ func readManifest(t testing.TB) manifest {
 // of a local plugin, and returns the folder.
 func goPath(t testing.TB, dir string) string {
 	t.Helper()
-	root, err := filepath.Abs("..")
+	linkPlugin(t, "..", dir)
+	return dir
+}
+
+// linkPlugin puts a checkout of the repository into a GOPATH.
+func linkPlugin(t testing.TB, root, dir string) {
+	t.Helper()
+	root, err := filepath.Abs(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +75,6 @@ func goPath(t testing.TB, dir string) string {
 	if err := os.Symlink(root, at); err != nil {
 		t.Fatal(err)
 	}
-	return dir
 }
 
 // plugin is the plugin in an interpreter of its own.

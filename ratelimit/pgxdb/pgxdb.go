@@ -9,6 +9,7 @@ import (
 	"net"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,6 +61,9 @@ type DB struct {
 	logins logins
 	used   atomic.Bool  // a call has had a connection
 	lost   atomic.Int32 // how many times prepared statements were lost
+
+	mu       sync.Mutex
+	timeline string // the latest one of a primary, see timeline.SQL; guarded by mu
 }
 
 // Open reads a DSN (a postgres:// URL or key=value pairs, and the usual
@@ -101,11 +105,19 @@ func open(config *pgxpool.Config) (*DB, error) {
 	// replaced when it is too old. There is none before the first call.
 	d := &DB{}
 	config.MinConns = 1
-	config.BeforeConnect = func(ctx context.Context, _ *pgx.ConnConfig) error {
+	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
 		if !d.used.Load() && ctx.Value(calling{}) == nil {
 			return errUnused
 		}
-		return nil
+		return renew(&c.Config, dsn)
+	}
+	if wanted := config.ConnConfig.ValidateConnect; wanted != nil && severalHosts(&config.ConnConfig.Config) {
+		config.ConnConfig.ValidateConnect = func(ctx context.Context, c *pgconn.PgConn) error {
+			if err := wanted(ctx, c); err != nil {
+				return err
+			}
+			return d.checkTimeline(ctx, c)
+		}
 	}
 	config.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool { return shouldPing(idle) }
 	config.ConnConfig.Tracer = &d.logins

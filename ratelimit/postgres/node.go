@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -100,7 +101,7 @@ type registration struct {
 	pause    string // until when limits are paused, and by which role, for people
 	told     bool   // Notice was told that limits are paused
 	reminded time.Time
-	timeline timeline
+	past     past
 	failures map[string]string // the last failure, by what failed
 	reported string            // what was reported of them
 	charging charging
@@ -174,7 +175,7 @@ func (r *registration) beat(now time.Time) {
 	}
 	var statements, writes []*Statement
 	if !now.Before(r.readAt) {
-		statements = append(statements, r.watching.look(), &Statement{SQL: timelineSQL})
+		statements = append(statements, r.watching.look(), &Statement{SQL: timeline.SQL})
 	}
 	r.mu.Lock()
 	obeyed, problems := r.applied, r.problems
@@ -197,7 +198,7 @@ func (r *registration) beat(now time.Time) {
 			}
 		}
 		r.readPause(statements[0], now)
-		if r.timeline.read(statements[1]) {
+		if r.past.read(statements[1]) {
 			r.store.forgetLost()
 		}
 	}

@@ -10,29 +10,23 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 )
 
-// timelineSQL returns the system identifier and the timeline of the server, and its position in the
-// write-ahead log. A failover and a recovery to a point in time begin a new timeline. A copy of the
-// files that was put back without one has an earlier position. On a standby it returns no row.
-const timelineSQL = `SELECT system_identifier || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8), (pg_current_wal_lsn() - '0/0')::bigint
-FROM pg_control_system() WHERE NOT pg_is_in_recovery()`
-
-// timeline is the history of a server that a process has seen. The zero value has seen none.
-type timeline struct {
+// past is the history of a server that a process has seen. The zero value has seen none.
+type past struct {
 	server   string // system identifier and timeline
 	position int64  // the last one in the write-ahead log
 }
 
-// read reads the result of timelineSQL, and reports whether the counters may lack what this process
+// read reads the result of timeline.SQL, and reports whether the counters may lack what this process
 // has charged: the server has another history now, or has gone back in its own. If the role may not
 // call these functions, nothing is noticed.
-func (t *timeline) read(read *Statement) bool {
+func (p *past) read(read *Statement) bool {
 	columns, err := results.Columns(read.Result)
 	if read.Err != nil || err != nil || len(columns) != 2 || len(columns[1]) != 8 {
 		return false
 	}
-	now := timeline{server: string(columns[0]), position: int64(binary.BigEndian.Uint64(columns[1]))}
-	lost := t.server != "" && (now.server != t.server || now.position < t.position)
-	*t = now
+	now := past{server: string(columns[0]), position: int64(binary.BigEndian.Uint64(columns[1]))}
+	lost := p.server != "" && (now.server != p.server || now.position < p.position)
+	*p = now
 	return lost
 }
 

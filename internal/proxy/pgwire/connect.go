@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -60,7 +62,7 @@ func connect(ctx context.Context, cfg *config, targets *targetMemory) (*conn, *c
 	for _, session := range sessions {
 		var texts []string
 		for _, i := range targets.order(len(cfg.targets)) {
-			c, failed := connectTarget(ctx, cfg, cfg.targets[i], session)
+			c, failed := connectTarget(ctx, cfg, targets, cfg.targets[i], session)
 			if c != nil {
 				targets.record(i, true)
 				return c, nil
@@ -93,7 +95,7 @@ func (c *config) attemptLimit(addresses int) time.Duration {
 }
 
 // connectTarget tries the addresses of one target.
-func connectTarget(ctx context.Context, cfg *config, t target, session string) (*conn, *connectError) {
+func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t target, session string) (*conn, *connectError) {
 	peers, err := lookUp(ctx, t, cfg.attemptLimit(len(cfg.targets)))
 	if err != nil {
 		return nil, &connectError{text: t.String() + ": " + err.Error(), network: true}
@@ -101,7 +103,7 @@ func connectTarget(ctx context.Context, cfg *config, t target, session string) (
 	var texts []string
 	last := &connectError{}
 	for _, to := range peers {
-		c, failed := connectPeer(ctx, cfg, to, session, cfg.attemptLimit(len(cfg.targets)*len(peers)))
+		c, failed := connectPeer(ctx, cfg, targets, to, session, cfg.attemptLimit(len(cfg.targets)*len(peers)))
 		if c != nil {
 			return c, nil
 		}
@@ -131,12 +133,12 @@ func lookUp(ctx context.Context, t target, limit time.Duration) ([]peer, error) 
 }
 
 // connectPeer tries one address, with or without TLS or both, as sslmode says.
-func connectPeer(ctx context.Context, cfg *config, to peer, session string, limit time.Duration) (*conn, *connectError) {
+func connectPeer(ctx context.Context, cfg *config, targets *targetMemory, to peer, session string, limit time.Duration) (*conn, *connectError) {
 	ctx, stop := context.WithTimeout(ctx, limit)
 	defer stop()
 	var failed *connectError
 	for _, enc := range cfg.encryptions(to.target) {
-		c, latest := attempt(ctx, cfg, to, session, enc)
+		c, latest := attempt(ctx, cfg, targets, to, session, enc)
 		if c != nil {
 			return c, nil
 		}
@@ -164,7 +166,7 @@ func (c *config) encryptions(t target) []encryption {
 }
 
 // attempt makes one connection.
-func attempt(ctx context.Context, cfg *config, to peer, session string, enc encryption) (*conn, *connectError) {
+func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer, session string, enc encryption) (*conn, *connectError) {
 	raw, err := (&net.Dialer{KeepAlive: keepAlive}).DialContext(ctx, to.network, to.address)
 	if err != nil {
 		return nil, &connectError{text: err.Error(), network: true}
@@ -179,6 +181,9 @@ func attempt(ctx context.Context, cfg *config, to peer, session string, enc encr
 	}
 	if failed == nil {
 		failed = checkSession(ctx, c, session)
+	}
+	if failed == nil && len(cfg.targets) > 1 && (session == "read-write" || session == "primary") {
+		failed = checkTimeline(ctx, c, targets)
 	}
 	if !stop() && failed == nil {
 		failed = &connectError{text: ctx.Err().Error(), network: true}
@@ -276,4 +281,18 @@ func checkSession(ctx context.Context, c *conn, session string) *connectError {
 		return &connectError{text: "target_session_attrs is " + session + ": another kind of server is wanted"}
 	}
 	return nil
+}
+
+// checkTimeline refuses a primary that another one has replaced. A server that does not tell its timeline
+// is not refused.
+func checkTimeline(ctx context.Context, c *conn, targets *targetMemory) *connectError {
+	st := &postgres.Statement{SQL: timeline.SQL}
+	if failed := pipeline(ctx, c, []*postgres.Statement{st}, true); failed != nil && failed.err != nil {
+		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
+	}
+	columns, err := results.Columns(st.Result)
+	if st.Err != nil || err != nil || len(columns) != 2 || targets.current(string(columns[0])) {
+		return nil
+	}
+	return &connectError{text: timeline.Replaced}
 }

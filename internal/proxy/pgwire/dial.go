@@ -99,6 +99,11 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 		p.lastError = ""
 		c.lastUsed = time.Since(p.created)
 		c.expires = c.lastUsed + jitter(p.cfg.maxLifetime)
+		if p.targets.takeReplaced() {
+			for _, idle := range p.idle { // to the primary that was replaced
+				idle.expires = 0
+			}
+		}
 		putConn(p, c)
 	default:
 		p.open--

@@ -36,6 +36,8 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) postgres.DB) {
 		"logins at once":                 testLoginsAtOnce,
 		"a login that is refused once":   testRefusedOnce,
 		"a login slower than calls":      testCauseOverASlowNetwork,
+		"a primary that was replaced":    testReplacedPrimary,
+		"a password that was changed":    testChangedPassword,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

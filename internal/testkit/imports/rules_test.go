@@ -48,10 +48,13 @@ var rules = []rule{
 		dir:    "internal/core/sqlstate",
 		reason: "the store and both drivers use this list of error codes",
 	}, {
+		dir:    "internal/core/timeline",
+		reason: "the store and both drivers compare timelines",
+	}, {
 		dir:    "internal/core/schema",
 		reason: "it is SQL text, which every package may run",
 	}, {
-		dir: "ratelimit/postgres", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/hooks", "internal/core/lease", "internal/core/sqlstate", "ratelimit", "internal/core/algorithm", "internal/core/schema"},
+		dir: "ratelimit/postgres", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/hooks", "internal/core/lease", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "internal/core/algorithm", "internal/core/schema"},
 		reason: "the store knows a driver only as a postgres.DB, and no proxy",
 	}, {
 		dir: "internal/plane/policy", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "ratelimit", "ratelimit/postgres"},
@@ -66,10 +69,10 @@ var rules = []rule{
 		dir: "internal/testkit/policytest", ours: []string{"ratelimit", "internal/plane/policy"},
 		reason: "it makes rules and requests for tests, compiled and interpreted",
 	}, {
-		dir: "ratelimit/pgxdb", ours: []string{"internal/core/sqlstate", "ratelimit", "ratelimit/postgres"}, others: []string{"github.com/jackc/pgx/v5"},
+		dir: "ratelimit/pgxdb", ours: []string{"internal/core/sqlstate", "internal/core/timeline", "ratelimit", "ratelimit/postgres"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "Go programs use this driver without a proxy",
 	}, {
-		dir: "internal/proxy/pgwire", ours: []string{"internal/core/sqlstate", "ratelimit", "ratelimit/postgres"},
+		dir: "internal/proxy/pgwire", ours: []string{"internal/core/results", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "ratelimit/postgres"},
 		reason: "this driver exists because pgx cannot be interpreted",
 	}, {
 		dir: "internal/proxy/edge", ours: []string{"internal/core/hooks", "ratelimit", "internal/plane/history", "ratelimit/memory", "internal/plane/policy", "ratelimit/postgres"},
@@ -306,7 +309,7 @@ func interpreted(t *testing.T) []string {
 // TestInterpretedPackages: the documentation of package batch names them.
 func TestInterpretedPackages(t *testing.T) {
 	want := []string{
-		"internal/core/algorithm", "internal/core/batch", "internal/core/hooks", "internal/core/lease", "internal/core/results", "internal/core/schema", "internal/core/sqlstate",
+		"internal/core/algorithm", "internal/core/batch", "internal/core/hooks", "internal/core/lease", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "internal/core/timeline",
 		"internal/plane/history", "internal/plane/policy", "internal/proxy/edge", "internal/proxy/pgwire",
 		"ratelimit", "ratelimit/memory", "ratelimit/postgres", "traefikplugin",
 	}

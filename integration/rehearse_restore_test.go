@@ -1,0 +1,145 @@
+//go:build rehearse
+
+package integration
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// rehearseRestoreAndFailover restores a backup of a folder, and then fails over to a synchronous standby and
+// back to the old primary as a standby.
+func rehearseRestoreAndFailover(t *testing.T) {
+	r := newRehearsal(t)
+	r.restores(func() {})
+	if t.Failed() {
+		return
+	}
+	r.page("Replicate", 0)
+	r.page("Replicate", 1)
+	r.decided()
+	await(t, "the standby to be synchronous", func() bool {
+		return r.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
+	})
+	admitted := r.ask("/", 500, "failover")
+	r.loseThePrimary("")
+	r.page("Fail over", 0)
+	r.decidedWithin("the promotion", time.Now(), 2*time.Second)
+	time.Sleep(time.Second) // the time within which proxies notice
+	if n := r.number(rehearsedCount + " AND key = 'failover'"); n < admitted {
+		t.Errorf("%d were admitted, and %d are counted on the standby", admitted, n)
+	}
+	if n := r.ask("/", rehearsedQuota+500, "failover"); admitted+n > rehearsedQuota {
+		t.Errorf("%d were admitted before the failover, and %d after it: more than %d", admitted, n, rehearsedQuota)
+	}
+	r.page("Fail over", 1)
+	await(t, "the old primary to follow", func() bool {
+		return r.number("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'") == 1
+	})
+	r.obeyed()
+}
+
+// rehearseRestoreFromS3 restores a backup of a bucket. The server for S3 has a certificate, as pgBackRest wants it.
+func rehearseRestoreFromS3(t *testing.T) {
+	if *archiveGateway == "" {
+		t.Fatal("there is no server for S3: say -archive-gateway and the path of versitygw, as make rehearse does")
+	}
+	r := newRehearsal(t)
+	ca := newRehearsedCA(t, r)
+	cert, key := ca.issue("s3", "localhost", time.Hour)
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "backups"), 0o755); err != nil { // a bucket is a folder
+		t.Fatal(err)
+	}
+	port := strconv.Itoa(harness.FreePort(t))
+	gateway := harness.Start(t, harness.Program{
+		Path: *archiveGateway, Args: []string{"--port", "127.0.0.1:" + port, "--access", "backup", "--secret", "backup-secret", "--quiet",
+			"--cert", cert, "--key", key, "posix", root},
+	})
+	gateway.AwaitAddress(t, "127.0.0.1:"+port)
+	r.env = append(r.env, "S3_ENDPOINT=localhost:"+port, "S3_BUCKET=backups", "S3_REGION=us-east-1", "S3_KEY=backup", "S3_SECRET=backup-secret",
+		"PGBACKREST_REPO1_STORAGE_CA_FILE="+ca.file)
+	r.restores(func() { r.page("Back up", 1) })
+	if files, _ := filepath.Glob(filepath.Join(root, "backups", "*")); len(files) == 0 {
+		t.Error("the bucket is empty")
+	}
+}
+
+// restores destroys a database and restores it to a point in time. configure adds to the configuration of
+// pgBackRest.
+func (r *rehearsal) restores(configure func()) {
+	t := r.t
+	r.proxies()
+	r.decided()
+	execute(t, r.dsn, "INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'); INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'); SELECT rate_limit_rule('early', action => 'block', paths => '{/early}')")
+	r.page("Back up", 0)
+	configure()
+	r.page("Back up", 2)
+	r.decided()
+	admitted := r.ask("/", 300, "k")
+	r.sh("a ban", "caddy pg-ratelimit ban 192.0.2.0/24")
+	r.obeyed()
+	r.page("Back up", 3)
+	admitted += r.ask("/", 200, "k")
+	time.Sleep(time.Second) // TIME has whole seconds
+	r.env = append(r.env, "TIME="+r.text("SELECT date_trunc('second', now())::text"))
+	time.Sleep(time.Second)
+
+	// This future will not have happened.
+	r.ask("/", 500, "k")
+	r.ask("/", rehearsedQuota+500, "spent")
+	r.ask("/short", rehearsedShort+100, "k")
+	r.sh("changes", "caddy pg-ratelimit ban 198.51.100.0/24; caddy pg-ratelimit unban 192.0.2.0/24; caddy pg-ratelimit users set ann tier=pro")
+	execute(t, r.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}'); DELETE FROM rate_limit_rules WHERE name = 'early'")
+	r.obeyed()
+	r.answers("before the restore", map[string]int{"/early": 200, "/later": 403}, "new")
+	r.answers("before the restore", map[string]int{"/": 429}, "spent")
+	r.sh("a minute, after which all is archived", `psql -c "SELECT pg_switch_wal()"`)
+	await(t, "the archive", func() bool {
+		return r.number("SELECT count(*) FROM pg_stat_archiver WHERE last_archived_time > (SELECT max(at) FROM rate_limit_changes)") == 1
+	})
+	r.sh("the loss of all files", `pg_ctl stop -m immediate; rm -rf "$PGDATA"`)
+	r.page("Restore to a point in time", 0)
+	r.decided()
+	r.obeyed()
+	time.Sleep(time.Second) // the time within which proxies notice
+	r.page("Restore to a point in time", 1)
+	if bans := r.text("SELECT string_agg(network::text, ' ') FROM rate_limit_bans"); bans != "192.0.2.0/24" {
+		t.Errorf("banned after the restore: %s", bans)
+	}
+	if tier := r.text("SELECT tier FROM rate_limit_users WHERE user_id = 'ann'"); tier != "free" {
+		t.Errorf("the tier of ann after the restore: %s", tier)
+	}
+	r.answers("after the restore", map[string]int{"/early": 403, "/later": 200}, "new")
+	r.answers("after the restore", map[string]int{"/": 200, "/short": 200}, "spent")
+	counted := r.number(rehearsedCount + " AND key = 'k'")
+	if counted < admitted || counted > admitted+100 { // with leased units
+		t.Errorf("%d are counted after the restore, and %d were admitted before the time", counted, admitted)
+	}
+	if n := r.ask("/", rehearsedQuota+500, "k"); n > rehearsedQuota-counted {
+		t.Errorf("%d were admitted after the restore, and %d are counted before it: more than %d", n, counted, rehearsedQuota)
+	} else if n < (rehearsedQuota-counted)*9/10 {
+		t.Errorf("%d were admitted after the restore, want about %d", n, rehearsedQuota-counted)
+	}
+	if n := r.ask("/short", rehearsedShort+100, "k"); n != rehearsedShort {
+		t.Errorf("%d were admitted after the restore of a limit that is not durable, want all %d", n, rehearsedShort)
+	}
+}
+
+// answers checks what each proxy answers at some paths to a key.
+func (r *rehearsal) answers(when string, want map[string]int, key string) {
+	r.t.Helper()
+	for path, status := range want {
+		for _, url := range r.urls {
+			if a := harness.Ask(r.t, harness.Get(url+path, "X-Key", key)); a.Status != status {
+				r.t.Errorf("%s: %s answers %d to %s, want %d (%s)", when, url+path, a.Status, key, status, http.StatusText(status))
+			}
+		}
+	}
+}

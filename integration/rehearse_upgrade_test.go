@@ -1,0 +1,150 @@
+//go:build rehearse
+
+package integration
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// version is a version of this repository.
+type version struct {
+	root  string // a checkout
+	caddy string // its program
+}
+
+// before is the version before: that of the environment's BEFORE, a commit, or the last one with older tables.
+func before(t *testing.T) version {
+	t.Helper()
+	git := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("git", append([]string{"-C", ".."}, args...)...).Output()
+		text := strings.TrimSpace(string(out))
+		if err != nil || text == "" {
+			t.Fatalf("git %q: %v. The version before comes from the history of the repository (git fetch --unshallow), or BEFORE names a commit", args, err)
+		}
+		return text
+	}
+	commit := os.Getenv("BEFORE")
+	if commit == "" {
+		commit = git("log", "-1", "--format=%H", `-Gconst policyVersion = "`, "--", "internal/core/schema/generated.go") + "^"
+	}
+	t.Logf("the version before is %s", git("log", "-1", "--format=%h of %cI: %s", commit))
+	v := version{root: t.TempDir()}
+	files := filepath.Join(t.TempDir(), "files.tar")
+	for _, cmd := range []*exec.Cmd{exec.Command("git", "-C", "..", "archive", "-o", files, commit), exec.Command("tar", "-xf", files, "-C", v.root)} {
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", cmd, err, out)
+		}
+	}
+	v.caddy = harness.Caddy(t, v.root)
+	return v
+}
+
+// rehearseUpgrade upgrades the tables and the proxies under load, one after the other, and goes back to the
+// proxies of the version before. Every request is decided, and no limit is exceeded.
+func rehearseUpgrade(t *testing.T) {
+	const quota = 500
+	r := newRehearsal(t)
+	older, newer := before(t), version{root: "..", caddy: buildCaddy(t)}
+	backend := startBackend(t)
+	limits := object{"dsn": r.dsn, "timeout": "2s", "onError": "deny", "prefix": "rehearsed", "key": "{header.X-Key}", "limit": strconv.Itoa(quota) + " 1h",
+		"algorithm": "fixed_window", "durable": true, "policy": object{"user": "{header.X-User}"}}
+	caddyOf := func(v version) proxy {
+		address := harness.FreeAddress(t)
+		c := launchConfig(t, v.caddy, address, caddyfile(address, r.dsn, []caddyRoute{{"/*", []string{
+			rehearsedLimit("rehearsed", "limit "+strconv.Itoa(quota)+" 1h", "durable on", "policy {\n\t\tuser {header.X-User}\n\t}")}}}))
+		c.AwaitAddress(t, address)
+		return proxy{c.Process, c.url}
+	}
+	traefikOf := func(v version) proxy {
+		tr := startTraefikOf(t, v.root, object{}, "INFO", []route{{"/", backend, limits}})
+		return proxy{tr.Process, tr.url}
+	}
+	decides := func(p proxy) proxy {
+		await(t, "decisions of "+p.url, func() bool {
+			return harness.Ask(t, harness.Get(p.url, "X-Key", "probe")).Status != http.StatusServiceUnavailable
+		})
+		return p
+	}
+	running := []proxy{decides(caddyOf(older)), decides(traefikOf(older))}
+	execute(t, r.dsn, `INSERT INTO rate_limit_tiers (tier) VALUES ('free'); INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');
+		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => 700, durable => true)`)
+	awaitObeyed(t, r.dsn, len(running))
+
+	var urls [2]atomic.Value
+	for i := range urls {
+		urls[i].Store(running[i].url)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var byKey, byUser atomic.Int64 // admitted
+	done := make(chan *harness.Result, 1)
+	go func() {
+		done <- harness.Run(ctx, harness.Load{Clients: 8, Every: 5 * time.Millisecond,
+			Request: func(i int) *http.Request {
+				url := urls[i%2].Load().(string)
+				switch i / 2 % 10 {
+				case 0:
+					return harness.Get(url, "X-Key", "k")
+				case 1:
+					return harness.Get(url, "X-Key", "of ann "+strconv.Itoa(i), "X-User", "ann")
+				}
+				return harness.Get(url, "X-Key", strconv.Itoa(i))
+			},
+			Answered: func(i int, reply harness.Reply) {
+				if reply.Status == http.StatusOK && i/2%10 == 0 {
+					byKey.Add(1)
+				} else if reply.Status == http.StatusOK && i/2%10 == 1 {
+					byUser.Add(1)
+				}
+			}})
+	}()
+	replace := func(i int, p proxy) {
+		t.Helper()
+		decides(p)
+		urls[i].Store(p.url)
+		time.Sleep(500 * time.Millisecond) // for the answers that the one before still owes
+		if err := running[i].Stop(); err != nil {
+			t.Error(err)
+		}
+		running[i] = p
+		time.Sleep(time.Second)
+	}
+	time.Sleep(time.Second)
+	r.sh("the upgrade of the tables", "caddy pg-ratelimit migrate")
+	time.Sleep(time.Second)
+	replace(0, caddyOf(newer))
+	replace(1, traefikOf(newer))
+	t.Logf("all are new: %d admitted by key, %d by user", byKey.Load(), byUser.Load())
+	r.sh("a change", "caddy pg-ratelimit ban 198.51.100.0/24")
+	replace(0, caddyOf(older)) // the way back
+	replace(1, traefikOf(older))
+	r.sh("a change", "caddy pg-ratelimit unban 198.51.100.0/24")
+	for _, count := range []*atomic.Int64{&byKey, &byUser} {
+		await(t, "the load to use up a limit", func() bool { return count.Load() >= quota })
+	}
+	replace(0, caddyOf(newer))
+	stop()
+	result := <-done
+	t.Logf("%v; %d admitted by key, %d by user", result, byKey.Load(), byUser.Load())
+	if err := result.Err(); err != nil {
+		t.Error(err)
+	}
+	if n := result.Sent - result.Status[http.StatusOK] - result.Status[http.StatusTooManyRequests]; n > 0 {
+		t.Errorf("%d requests had another answer than 200 and 429", n)
+	}
+	if byKey.Load() != quota || byUser.Load() > 700 {
+		t.Errorf("%d were admitted of a limit of %d, and %d of one of 700", byKey.Load(), quota, byUser.Load())
+	}
+}

@@ -1,0 +1,19 @@
+// Package timeline tells the histories of a server apart. A server that is promoted or restored begins
+// another one.
+package timeline
+
+// SQL returns the system identifier and the timeline of the server, and its position in the
+// write-ahead log. A failover and a recovery to a point in time begin a new timeline. A copy of the
+// files that was put back without one has an earlier position. On a standby it returns no row.
+const SQL = `SELECT system_identifier || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8), (pg_current_wal_lsn() - '0/0')::bigint
+FROM pg_control_system() WHERE NOT pg_is_in_recovery()`
+
+// Earlier reports whether a is an earlier timeline than b of the same system. Both are of the first
+// column of SQL: a timeline has eight hexadecimal digits.
+func Earlier(a, b string) bool {
+	at := len(a) - 8
+	return at > 0 && len(a) == len(b) && a[:at] == b[:at] && a[at:] < b[at:]
+}
+
+// Replaced is why a driver does not use a primary whose timeline is Earlier than another one that it has seen.
+const Replaced = "the server was replaced: another one of the same system has a later timeline; if this one is to be used again, restart this process"

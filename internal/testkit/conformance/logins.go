@@ -1,0 +1,95 @@
+package conformance
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// testReplacedPrimary has a DSN with two hosts. They are the same server, and functions of its database say
+// on which timeline it is: on an earlier one than before, it is an old primary that came back. With one host
+// the server is used, whatever it says.
+func testReplacedPrimary(t *testing.T, open openDB) {
+	dsn := cluster.Open(t)
+	admin := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}
+	defer admin.Close()
+	admin.exec(`CREATE TABLE timeline (system bigint, timeline text); INSERT INTO timeline VALUES (70, '00000009');
+		CREATE SCHEMA fake;
+		CREATE FUNCTION fake.pg_control_system(OUT system_identifier bigint) LANGUAGE sql AS 'SELECT system FROM public.timeline';
+		CREATE FUNCTION fake.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql AS 'SELECT timeline || ''0000000000000001'' FROM public.timeline'`)
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("target_session_attrs", "read-write")
+	query.Set("search_path", "fake,pg_catalog,public")
+	u.RawQuery = query.Encode()
+	one := &db{t: t, DB: open(t, u.String()), open: open}
+	defer one.Close()
+	u.Host = u.Host + ",localhost:" + u.Port()
+	two := &db{t: t, DB: open(t, u.String()), open: open}
+	defer two.Close()
+	pid := two.cell("SELECT pg_backend_pid()::bigint")
+	end := func() {
+		admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+	}
+	for _, step := range []struct {
+		system   int
+		timeline string
+		replaced bool
+	}{
+		{70, "00000009", false}, {70, "0000000A", false}, {70, "00000009", true}, {70, "0000000A", false}, {70, "0000000B", false}, {70, "0000000A", true}, {71, "00000001", false},
+	} {
+		admin.exec(fmt.Sprintf("UPDATE timeline SET system = %d, timeline = '%s'", step.system, step.timeline))
+		end()
+		one.cell("SELECT pg_backend_pid()::bigint")
+		err := two.try(statement("SELECT 1"))
+		for until := time.Now().Add(timeout); step.replaced != (err != nil) && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+			err = two.try(statement("SELECT 1"))
+		}
+		if step.replaced && (err == nil || !strings.Contains(err.Error(), "was replaced")) || !step.replaced && err != nil {
+			t.Errorf("system %d on timeline %s, to be refused: %v: %v", step.system, step.timeline, step.replaced, err)
+		}
+	}
+	if now := two.cell("SELECT pg_backend_pid()::bigint"); now == pid {
+		t.Error("the connection is the one of the beginning")
+	}
+}
+
+// testChangedPassword changes a password that the DSN has in a file.
+func testChangedPassword(t *testing.T, open openDB) {
+	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"})
+	admin := &db{t: t, DB: open(t, server.DSN("postgres")), open: open}
+	defer admin.Close()
+	passfile := filepath.Join(t.TempDir(), "passfile")
+	change := func(password string) {
+		t.Helper()
+		if err := os.WriteFile(passfile, []byte("*:*:*:changing:"+password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admin.exec("CREATE ROLE changing LOGIN PASSWORD 'first'")
+	change("first")
+	d := &db{t: t, DB: open(t, fmt.Sprintf("host=127.0.0.1 port=%d user=changing dbname=postgres sslmode=disable passfile=%s", server.Port(), passfile)), open: open}
+	defer d.Close()
+	d.cell("SELECT 1::bigint")
+	admin.exec("ALTER ROLE changing PASSWORD 'second'")
+	d.cell("SELECT 1::bigint") // on the open connection
+	admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE usename = 'changing'")
+	if err := d.try(statement("SELECT 1")); err == nil {
+		t.Error("the old password is accepted")
+	}
+	change("second")
+	for until := time.Now().Add(timeout); d.try(statement("SELECT 1")) != nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("the new password is not read from the file")
+		}
+	}
+}
