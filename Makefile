@@ -141,13 +141,20 @@ cover: need-go ## print the test coverage of ratelimit and of everything, and wr
 	$(GO) test -timeout 30m -coverpkg=./... -coverprofile=cover.out ./...
 	$(GO) tool cover -func=cover.out | tail -n 1
 
+# Two fuzz tests run at a time, with one process each for their inputs.
 .PHONY: fuzz
 fuzz: need-go ## run each fuzz test for 60s (FUZZTIME: another time)
-	@grep -rlE --include='*_test.go' '^func Fuzz' . | grep -v '^./integration/' | while read -r file; do \
-		for test in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file"); do \
-			echo "$$(dirname "$$file") $$test"; \
-			$(GO) test -run '^$$' -fuzz "^$$test\$$" -fuzztime '$(FUZZTIME)' "$$(dirname "$$file")" </dev/null || exit 1; \
-		done; done
+	@grep -rE --include='*_test.go' '^func Fuzz' . | sed 's|^\(.*\)/[^/]*:func \(Fuzz[A-Za-z0-9_]*\).*|\1 \2|' | sort | \
+		xargs -n 2 -P 2 sh -c 'out=$$($(GO) test -run "^\$$" -fuzz "^$$1\$$" -fuzztime $(FUZZTIME) -parallel 1 "$$0" 2>&1) && \
+			echo "$$0 $$1: $$(echo "$$out" | grep "^fuzz: elapsed" | tail -n 1)" || { echo "$$0 $$1:"; echo "$$out"; exit 1; }'
+
+# Only the modules that users build. The command asks https://vuln.go.dev.
+GOVULNCHECK = $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+.PHONY: vuln
+vuln: need-go ## look for known vulnerabilities that the code reaches (asks vuln.go.dev)
+	$(GOVULNCHECK) ./...
+	cd xcaddy && $(GOVULNCHECK) .
 
 .PHONY: bench
 bench: need-go ## measure the cost of limits: print tables, write docs/performance.md and docs/benchmark.svg (BENCHFLAGS='-only plain -rounds 3')

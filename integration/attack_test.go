@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,79 +17,96 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-var attackFor = flag.Duration("attack", 3*time.Second, "for how long TestAttackersWhoChooseEverything attacks each proxy")
+// The long form: go test -run 'TestAttackers' -v . -attack 10m
+var (
+	attackFor  = flag.Duration("attack", 2*time.Second, "for how long the tests of attackers attack each server")
+	attackSeed = flag.Uint64("attack-seed", 0, "what the attackers choose; 0 is another one each time")
+)
 
-// attack is what the clients of TestAttackersWhoChooseEverything have found out.
+// attack is what the attackers of a server have found out.
 type attack struct {
-	url string
+	seed uint64
+	want []int // statuses without which the attack says nothing
 
 	mu     sync.Mutex // guards what follows
 	status map[int]int
 	wrong  []string // answers that are not documented
 }
 
-// anyText is text that a client may choose: short and long, of letters and of what means something to a proxy, a
+func newAttack(t *testing.T, want ...int) *attack {
+	a := &attack{seed: *attackSeed, want: want, status: map[int]int{}}
+	if a.seed == 0 {
+		a.seed = rand.Uint64()
+	}
+	t.Logf("-attack-seed %d", a.seed)
+	return a
+}
+
+// attacker chooses at random what it sends.
+type attacker struct{ *rand.Rand }
+
+// text is text that a client may choose: short and long, of letters and of what means something to a proxy, a
 // database, a placeholder or a field.
-func anyText() string {
+func (by attacker) text() string {
 	pieces := []string{"a", "127.0.0.1", "2001:db8::1", "1|", "|", "ip:", "sha256:", "prl_", "'; DROP TABLE rate_limit_rules; --", "{env.PGPASSWORD}", "%00", "%2F", "é", "\"", "\\", ",", ";q=", "\t", "rule/x",
-		"gold", "default", "application/problem+json", "*/*", "999999999999999999999", "-5", "NaN", strings.Repeat("x", rand.IntN(5000)), fmt.Sprint(rand.Int64())}
+		"gold", "default", "application/problem+json", "*/*", "999999999999999999999", "-5", "NaN", strings.Repeat("x", by.IntN(5000)), fmt.Sprint(by.Int64())}
 	var text strings.Builder
-	for n := rand.IntN(5); n >= 0; n-- {
-		text.WriteString(pieces[rand.IntN(len(pieces))])
+	for n := by.IntN(5); n >= 0; n-- {
+		text.WriteString(pieces[by.IntN(len(pieces))])
 	}
 	return text.String()
 }
 
-// anyRequest is a request with headers, a path and a body that the client chooses.
-func anyRequest(address string) *http.Request {
-	method := []string{"GET", "GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "get", "FOO", "PATCH"}[rand.IntN(10)]
-	path := "/" + []string{"", "api/", "login", "api/../login", "x;y=1/", "a%2F..%2Flogin", "slow/"}[rand.IntN(7)]
-	if rand.IntN(2) == 0 {
-		path += url.PathEscape(anyText()) + "?" + url.QueryEscape(anyText())
+// request is a request with headers, a path and a body that the client chooses.
+func (by attacker) request(address string) *http.Request {
+	method := []string{"GET", "GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "get", "FOO", "PATCH"}[by.IntN(10)]
+	path := "/" + by.path()
+	if by.IntN(2) == 0 {
+		path += url.PathEscape(by.text()) + "?" + url.QueryEscape(by.text())
 	}
 	var body io.Reader
-	if rand.IntN(4) == 0 {
-		body = strings.NewReader(strings.Repeat(anyText(), 1+rand.IntN(20)))
+	if by.IntN(4) == 0 {
+		body = strings.NewReader(strings.Repeat(by.text(), 1+by.IntN(20)))
 	}
 	r, err := http.NewRequest(method, address+path, body)
 	if err != nil {
 		panic(err)
 	}
-	for _, name := range []string{"X-Api-Key", "Authorization", "X-Plan", "X-Cost", "X-Tenant", "X-User", "X-Internal", "X-Forwarded-For", "Accept", "Cookie", "RateLimit", "X-RateLimit-Limit", "Retry-After", anyName()} {
-		for n := rand.IntN(3); n > 0; n-- {
-			r.Header.Add(name, strings.ReplaceAll(anyText(), "%00", ""))
+	for _, name := range append([]string{"X-" + strconv.Itoa(by.IntN(1000))}, attackedHeaders...) {
+		for n := by.IntN(3); n > 0; n-- {
+			r.Header.Add(name, strings.ReplaceAll(by.text(), "%00", ""))
 		}
 	}
-	if rand.IntN(3) == 0 {
-		r.Host = []string{"example.com", "EXAMPLE.com.", "[::1]:80", "a.b.c.d", fmt.Sprint("h", rand.Int64(), ".example.com")}[rand.IntN(5)]
+	if by.IntN(3) == 0 {
+		r.Host = by.host()
 	}
 	return r
 }
 
-func anyName() string { return fmt.Sprint("X-", rand.IntN(1000)) }
+var attackedHeaders = []string{"X-Api-Key", "Authorization", "X-Plan", "X-Cost", "X-Tenant", "X-User", "X-Internal", "X-Forwarded-For", "Accept", "Cookie", "RateLimit", "X-RateLimit-Limit", "Retry-After"}
 
-// run sends requests until ctx ends.
-func (a *attack) run(ctx context.Context) {
+func (by attacker) path() string {
+	return []string{"", "api/", "login", "api/../login", "x;y=1/", "a%2F..%2Flogin", "slow/"}[by.IntN(7)]
+}
+
+func (by attacker) host() string {
+	return []string{"example.com", "EXAMPLE.com.", "[::1]:80", "a.b.c.d", fmt.Sprint("h", by.Int64(), ".example.com")}[by.IntN(5)]
+}
+
+// run has attackers send requests for a time, which is longer on a slow machine. Send returns the status of an answer and what is
+// wrong with it, or 0 and "" if there was none to look at.
+func (a *attack) run(attackers int, d time.Duration, send func(by attacker, client *http.Client) (status int, wrong string)) {
+	began := time.Now()
 	var wait sync.WaitGroup
-	for range 16 {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
+	for i := range attackers {
+		wait.Go(func() {
 			transport := &http.Transport{}
 			defer transport.CloseIdleConnections()
-			client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
-			for ctx.Err() == nil {
-				r := anyRequest(a.url)
-				response, err := client.Do(r)
-				if err != nil {
-					a.add(0, fmt.Sprintf("%s %.100s: %v", r.Method, r.URL, err))
-					continue
-				}
-				body, err := io.ReadAll(response.Body)
-				response.Body.Close()
-				a.add(response.StatusCode, undocumented(r, response, string(body), err))
+			client := &http.Client{Transport: transport, Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+			for by := (attacker{rand.New(rand.NewPCG(a.seed, uint64(i)))}); time.Since(began) < d || a.lacks() != 0 && time.Since(began) < d+time.Minute; {
+				a.add(send(by, client))
 			}
-		}()
+		})
 	}
 	wait.Wait()
 }
@@ -100,6 +117,52 @@ func (a *attack) add(status int, wrong string) {
 	a.status[status]++
 	if wrong != "" && len(a.wrong) < 5 {
 		a.wrong = append(a.wrong, wrong)
+	}
+}
+
+// lacks is a status that is wanted and was not seen, or 0.
+func (a *attack) lacks() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, status := range a.want {
+		if a.status[status] == 0 {
+			return status
+		}
+	}
+	return 0
+}
+
+// check fails the test if an answer was not documented, or if a status was not seen.
+func (a *attack) check(t *testing.T, name string) {
+	t.Helper()
+	t.Logf("%s: %v", name, a.status)
+	if len(a.wrong) > 0 {
+		t.Errorf("%s: answers that are not documented:\n%s", name, strings.Join(a.wrong, "\n"))
+	}
+	if status := a.lacks(); status != 0 {
+		t.Errorf("%s: no %d: too few kinds of answers to say anything", name, status)
+	}
+}
+
+// askAs sends a request of a client, and reads the answer.
+func askAs(client *http.Client, r *http.Request) (response *http.Response, body string, err error) {
+	if response, err = client.Do(r); err != nil {
+		return nil, "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response, string(text), err
+}
+
+// sendAny sends a request that is one, and checks its answer.
+func sendAny(address string) func(by attacker, client *http.Client) (int, string) {
+	return func(by attacker, client *http.Client) (int, string) {
+		r := by.request(address)
+		response, body, err := askAs(client, r)
+		if response == nil {
+			return 0, fmt.Sprintf("%s %.100s: %v", r.Method, r.URL, err)
+		}
+		return response.StatusCode, undocumented(r, response, body, err)
 	}
 }
 
@@ -146,8 +209,8 @@ func TestAttackersWhoChooseEverything(t *testing.T) {
 		SELECT rate_limit_rule('trial', count_by => '{header:X-User|user}', mode => 'shadow', per_hour => 1)`)
 	backend := startBackend(t)
 	admin := harness.FreeAddress(t)
-	tr := startTraefik(t, []route{{"/", backend, object{
-		"dsn": dsn, "timeout": "30s", "onError": "deny", "fields": "x ietf", "exempt": "192.0.2.0/24", "exemptHeader": "X-Internal {env.ATTACKED}", "policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"},
+	tr := startTraefikWith(t, object{"forwardedHeaders": object{"insecure": true}}, "INFO", []route{{"/", backend, object{
+		"dsn": dsn, "timeout": "30s", "onError": "deny", "ipStrategy": object{"depth": 1}, "fields": "x ietf", "exempt": "192.0.2.0/24", "exemptHeader": "X-Internal {env.ATTACKED}", "policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"},
 		"zones": []object{
 			{"prefix": "traefik-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}", "limit": "200 1m", "cost": "{header.X-Cost}", "minCost": "0", "audit": "denied"},
 			{"prefix": "traefik-plan", "key": "{header.X-Tenant}", "limits": "{header.X-Plan} gold 1000 1m, default 50 1m"},
@@ -164,6 +227,9 @@ func TestAttackersWhoChooseEverything(t *testing.T) {
 		format json
 	}
 	metrics
+	servers {
+		trusted_proxies static 127.0.0.1/32
+	}
 	pg_ratelimit {
 		dsn %q
 		history
@@ -213,11 +279,12 @@ http://:%s {
 		log              func() string
 		metrics          bool
 	}{{"Traefik", tr.url, tr.admin, tr.Log, false}, {"Caddy", c.url, "http://" + admin, c.Log, true}} {
-		a := &attack{url: p.url, status: map[int]int{}}
+		a, raw := newAttack(t, http.StatusOK, http.StatusTooManyRequests, http.StatusUnauthorized), newAttack(t, http.StatusOK, http.StatusBadRequest)
 		during := func(d time.Duration) {
-			ctx, cancel := context.WithTimeout(t.Context(), d)
-			defer cancel()
-			a.run(ctx)
+			var wait sync.WaitGroup
+			wait.Go(func() { a.run(12, d, sendAny(p.url)) })
+			wait.Go(func() { raw.run(4, d, sendRaw(strings.TrimPrefix(p.url, "http://"))) })
+			wait.Wait()
 		}
 		series := func() int {
 			if !p.metrics {
@@ -226,21 +293,36 @@ http://:%s {
 			return strings.Count(harness.Ask(t, harness.Get(p.admin+"/metrics")).Body, "\ncaddy_pg_ratelimit_")
 		}
 		during(time.Second + *attackFor/10)
-		heap, metrics, lines := heapAt(t, p.admin), series(), strings.Count(p.log(), "\n")
+		heap, metrics, lines := heapAt(t, p.admin), series(), ownLines(p.log())
 		during(*attackFor)
-		grown, newMetrics, newLines := heapAt(t, p.admin)-heap, series()-metrics, strings.Count(p.log(), "\n")-lines
-		t.Logf("%s: %v; the heap has grown by %d MB, the metrics by %d, the log by %d lines", p.name, a.status, grown>>20, newMetrics, newLines)
-		if len(a.wrong) > 0 {
-			t.Errorf("%s: answers that are not documented:\n%s", p.name, strings.Join(a.wrong, "\n"))
-		}
-		if a.status[http.StatusOK] == 0 || a.status[http.StatusTooManyRequests] == 0 || a.status[http.StatusUnauthorized] == 0 {
-			t.Errorf("%s: %v: too few kinds of answers to say anything", p.name, a.status)
-		}
+		grown, newMetrics, newLines := heapAt(t, p.admin)-heap, series()-metrics, ownLines(p.log())-lines
+		t.Logf("%s: the heap has grown by %d MB, the metrics by %d, the log by %d lines", p.name, grown>>20, newMetrics, newLines)
+		a.check(t, p.name)
+		raw.check(t, p.name+" and raw bytes")
 		if grown > mostHeap || newMetrics > 20 || newLines > mostLines+int(attackFor.Minutes()*mostLines) {
 			t.Errorf("%s: the heap has grown by %d MB, the metrics by %d, and the log by %d lines", p.name, grown>>20, newMetrics, newLines)
 		}
 		if strings.Contains(p.log(), secret) {
 			t.Errorf("the log of %s has the secret", p.name)
 		}
+		checkNoPanic(t, p.name, p.log())
+	}
+}
+
+// ownLines is how many lines of a log are ours.
+func ownLines(log string) (n int) {
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, "pg_ratelimit") {
+			n++
+		}
+	}
+	return n
+}
+
+// checkNoPanic fails the test if the log of a process has a panic.
+func checkNoPanic(t *testing.T, name, log string) {
+	t.Helper()
+	if at := strings.Index(log, "panic"); at >= 0 {
+		t.Errorf("something panicked in %s: %.3000s", name, log[at:])
 	}
 }

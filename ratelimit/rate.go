@@ -81,6 +81,9 @@ func ParseWindow(text string) (time.Duration, error) {
 	if err != nil || d < 0 {
 		return 0, fmt.Errorf("%q is not a duration such as 30s, 1m, 1h30m, 1d or 2w", text)
 	}
+	if days+d < 0 { // beyond the longest Duration
+		return 0, fmt.Errorf("%q is longer than a hundred years", text)
+	}
 	return days + d, nil
 }
 

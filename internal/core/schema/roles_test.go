@@ -96,7 +96,9 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	}
 	for _, forbidden := range []string{
 		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'somebody else')", "DELETE FROM rate_limit_changes", "UPDATE rate_limit_changes SET by = 'somebody else'",
-		"TRUNCATE rate_limit_users", "SELECT rate_limit_forget()", "CREATE TABLE x ()",
+		"TRUNCATE rate_limit_users", "SELECT rate_limit_forget()", "CREATE TABLE x ()", "DROP TABLE rate_limit_bans", "ALTER TABLE rate_limit_rules DISABLE TRIGGER ALL", "SET session_replication_role = replica",
+		"UPDATE rate_limit_ephemeral SET count = 0", "INSERT INTO rate_limit_durable (prefix, key) VALUES ('p', 'k')", "DELETE FROM rate_limit_audit", "UPDATE rate_limit_usage SET cost = 0", "DELETE FROM rate_limit_metrics",
+		"UPDATE rate_limit_nodes SET node = 'x'", "DELETE FROM rate_limit_archives",
 	} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {
 			t.Errorf("an administrator, %s: %s", forbidden, failure.Message)
@@ -117,11 +119,17 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		t.Error(err)
 	}
 	s.exec("SET ROLE " + proxy)
-	s.exec("SELECT rate_limit_ban('1 h', user_id => 'bob'), rate_limit_forget()")
+	for _, command := range []string{
+		"SELECT rate_limit_ban('1 h', user_id => 'bob'), rate_limit_forget()", "SELECT digest FROM rate_limit_api_keys", "UPDATE rate_limit_ephemeral SET count = 1", "DELETE FROM rate_limit_durable",
+	} {
+		s.exec(command)
+	}
 	for _, forbidden := range []string{
 		"UPDATE rate_limit_bans SET until = now()", "DELETE FROM rate_limit_bans", "SELECT rate_limit_rule('plan', per_hour => 1000000)",
 		"SELECT after FROM rate_limit_changes", "DELETE FROM rate_limit_changes", "UPDATE rate_limit_users SET tier = 'pro'", "INSERT INTO rate_limit_rules (name) VALUES ('x')",
-		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')",
+		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')", "INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('x'), 'ann')", "DELETE FROM rate_limit_overrides", "UPDATE rate_limit_tiers SET rank = 0",
+		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'x')", "SELECT by FROM rate_limit_changes", "SELECT FROM rate_limit_audit", "SELECT FROM rate_limit_usage", "SELECT FROM rate_limit_metrics", "TRUNCATE rate_limit_ephemeral",
+		"CREATE TABLE x ()", "SET session_replication_role = replica",
 	} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {
 			t.Errorf("a proxy, %s: %s", forbidden, failure.Message)

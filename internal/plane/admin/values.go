@@ -122,18 +122,20 @@ func parseRange(field, text string) (string, error) {
 	if !found {
 		return "", &ratelimit.FieldError{Field: field, Value: text, Want: wantRange}
 	}
+	var times [2]time.Time
 	var ends [2]string
 	for i, end := range []string{from, until} {
 		if end == "" {
 			continue
 		}
 		t, err := ParseTime(field, end)
-		if err != nil {
+		times[i] = t.UTC()
+		if year := times[i].Year(); err != nil || year < 1 || year > 9999 {
 			return "", &ratelimit.FieldError{Field: field, Value: text, Want: wantRange}
 		}
-		ends[i] = t.UTC().Format(time.RFC3339Nano)
+		ends[i] = times[i].Format(time.RFC3339Nano)
 	}
-	if ends[0] != "" && ends[1] != "" && ends[0] >= ends[1] {
+	if ends[0] != "" && ends[1] != "" && !times[0].Before(times[1]) {
 		return "", &ratelimit.FieldError{Field: field, Value: text, Want: "a range that ends after it begins"}
 	}
 	return "[" + ends[0] + "," + ends[1] + ")", nil

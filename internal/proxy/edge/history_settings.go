@@ -145,13 +145,13 @@ func readArchive(to *Settings, text string) error {
 	if text == "" {
 		return nil
 	}
+	if strings.Contains(text, "://") && (!strings.HasPrefix(text, "s3://") || strings.ContainsAny(text, "?#@")) {
+		// What is wrong may hold a secret.
+		return &ratelimit.FieldError{Want: wantArchive + "; the credentials are in the environment"}
+	}
 	words := strings.Fields(text)
 	if len(words) < 2 || words[1] != "daily" {
 		return errWant
-	}
-	if remote := strings.Contains(words[0], "://"); remote && (!strings.HasPrefix(words[0], "s3://") || strings.ContainsAny(words[0], "?#@")) {
-		// What is wrong may hold a secret.
-		return &ratelimit.FieldError{Want: wantArchive + "; the credentials are in the environment"}
 	}
 	a := ArchiveSettings{To: words[0], Before: archiveBefore, Expire: archiveExpire}
 	for rest := words[2:]; len(rest) > 0; {

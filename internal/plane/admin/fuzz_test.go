@@ -1,0 +1,78 @@
+package admin
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// FuzzArguments: any argument of a command, or parameter of the page, is refused with an error, or means something that the
+// database holds.
+func FuzzArguments(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"limit.burst", "50/10s"}, {"limit.x", "unlimited/1mo calendar Europe/Berlin"}, {"limit.f", "5/in_flight"}, {"valid", "2036-11-27..2036-11-30"}, {"valid", "2036-11-27T00:00:00Z..2036-11-27T00:00:00.5Z"},
+		{"valid", "..9999-12-31T23:59:59-12:00"}, {"networks", "192.0.2.0/24,::1"}, {"per_hour", "unlimited"}, {"ban", "1h"}, {"cost", "-1"}, {"retry_after", "36525d2562047h"}, {"paths", "/a/*, ,/b"},
+		{"since", "36525d2562047h"}, {"since", "7y"}, {"until", "24h"}, {"month", "2026-11"}, {"decision", "limited,banned"}, {"address", "fe80::1%eth0"}, {"network", "::ffff:192.0.2.0/120"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	f.Fuzz(func(t *testing.T, name, text string) {
+		for _, parse := range []func([]string) (ruleChange, error){parseRuleChange, parseReplay} {
+			if _, err := parse([]string{name + "=" + text}); err != nil && !strings.Contains(err.Error(), ": ") {
+				t.Errorf("%s=%q: %v", name, text, err)
+			}
+		}
+		named := func(err error) bool {
+			var wrong *ratelimit.FieldError
+			if err != nil && (!errors.As(err, &wrong) || wrong.Want == "") {
+				t.Errorf("%q: %v", text, err)
+			}
+			return err == nil
+		}
+		if network, err := ParseNetwork("network", text); named(err) {
+			if again, err := ParseNetwork("network", network.String()); err != nil || again != network || network != network.Masked() {
+				t.Errorf("the network %q is %v, and of that %v, %v", text, network, again, err)
+			}
+		}
+		_, err := ParseAddress("address", text)
+		named(err)
+		_, err = ParseDecisions("decision", text)
+		named(err)
+		if until, err := ParseUntil("until", text, now); named(err) && !until.IsZero() && !until.After(now) {
+			t.Errorf("until %q is %v", text, until)
+		}
+		if ago, err := ParseAgo("since", text, now); named(err) && ago.After(now) {
+			if _, err := edge.ParseAge(text); err == nil {
+				t.Errorf("%q ago is %v", text, ago)
+			}
+		}
+		if p, err := ParsePeriod(text, "", now); named(err) && !p.From.Before(p.Until) {
+			t.Errorf("since %q is %v", text, p)
+		}
+		if p, err := ParseMonth("month", text, now); named(err) && !p.From.Before(p.Until) {
+			t.Errorf("the month %q is %v", text, p)
+		}
+		if interval, err := parseDuration("retry_after", text); named(err) && strings.HasPrefix(interval, "-") {
+			t.Errorf("the duration %q is %s", text, interval)
+		}
+		if between, err := parseRange("valid", text); named(err) {
+			from, until, _ := strings.Cut(strings.Trim(between, "[)"), ",")
+			begin, wrongBegin := time.Parse(time.RFC3339Nano, from)
+			end, wrongEnd := time.Parse(time.RFC3339Nano, until)
+			if from != "" && wrongBegin != nil || until != "" && wrongEnd != nil || from != "" && until != "" && !begin.Before(end) {
+				t.Errorf("the range %q is %s", text, between)
+			}
+		} else if from, until, found := strings.Cut(text, ".."); found && from != "" && until != "" {
+			begin, wrongBegin := ParseTime("", from)
+			end, wrongEnd := ParseTime("", until)
+			if wrongBegin == nil && wrongEnd == nil && begin.Before(end) && begin.UTC().Year() > 0 && end.UTC().Year() <= 9999 {
+				t.Errorf("the range %q: %v", text, err)
+			}
+		}
+	})
+}

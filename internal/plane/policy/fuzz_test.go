@@ -1,0 +1,58 @@
+package policy_test
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
+)
+
+// FuzzRules: whatever row of the database a rule is read from, it is usable or reported, and no request makes it fail. Patterns
+// of hosts and paths match as a loop over their segments does.
+func FuzzRules(f *testing.F) {
+	for _, row := range []string{
+		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],"CountBy":["user|header:X-Tenant","ip/64"],"Limits":[{"Name":"l","Limit":{"Algorithm":1,"Events":5,"Window":1000000000}}]}`,
+		`{"Action":1,"Networks":["192.0.2.0/24","::ffff:0:0/90"],"Status":451,"RetryAfter":1,"Ban":{"Refusals":1,"Within":1000000000,"For":1000000000}}`,
+		`{"Action":2,"Mode":1,"From":"2026-01-31T00:00:00Z","Family":"f","Settle":"status 401 = 1, else 0","Tiers":["gold"]}`, `{"Action":255}`, `{"Limits":[{}]}`, `[]`,
+	} {
+		f.Add(row, "/api/*", "*.example.com", "/api/x%2Fy;z", "a.example.com:80")
+	}
+	f.Add("settle", "/u/*/x", "example.com.", "/u//x", "EXAMPLE.com")
+	f.Fuzz(func(t *testing.T, row, pathPattern, hostPattern, path, host string) {
+		if how, err := policy.ParseSettle(row); err == nil && how != nil {
+			if again, err := policy.ParseSettle(how.Text); err != nil || !reflect.DeepEqual(how, again) {
+				t.Errorf("%q is %+v, and of that %+v, %v", row, how, again, err)
+			}
+		}
+		f := policy.Facts{Tier: "gold", Method: "GET", Host: policy.NormalHost(host), Address: netip.MustParseAddr("192.0.2.1")}
+		var err error
+		if f.Path, err = policy.NormalPath(path); err != nil {
+			return
+		}
+		var o policy.Verdict
+		if rules, overrides, err := policy.DecodeRules([]string{"rule", "r", row, "override", "r", row}); err == nil {
+			s := policy.Compile(rules, overrides, nil, policy.Options{Remember: 4})
+			if s.Rules()+len(s.Wrong()) == 0 && rules[0].Mode != policy.Off {
+				t.Errorf("%s is neither used nor reported", row)
+			}
+			policy.Evaluate(s, &f, &policy.Identity{User: "ann", Known: true}, policytest.Now, &o)
+			for i := range o.Hits {
+				if err := o.Hits[i].Limit.Validate(); err != nil {
+					t.Errorf("%s: %v", row, err)
+				}
+			}
+		}
+		w := &policytest.World{Rules: []policy.Rule{{Name: "r", Action: policy.Block, Paths: []string{pathPattern}, Hosts: []string{hostPattern}}}}
+		s := policy.Compile(w.Rules, nil, nil, policy.Options{})
+		if len(s.Wrong()) > 0 || strings.ContainsAny(f.Path, `\;`) || policy.NormalHost(hostPattern) != hostPattern {
+			return
+		}
+		policy.Evaluate(s, &f, nil, policytest.Now, &o)
+		if got, want := policytest.Text(&o), newNaive(w).decide(&f, nil, policytest.Now); got != want {
+			t.Errorf("the rule for %q and %q, of %q and %q: %s, want %s", hostPattern, pathPattern, f.Host, f.Path, got, want)
+		}
+	})
+}

@@ -1,0 +1,179 @@
+package edge_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// fuzzedSecret is in no error about a setting.
+const fuzzedSecret = "S3cr3tOfMine"
+
+// FuzzSettings: any text of any setting is refused with an error that names a setting and shows no secret, or is a
+// setting of a limit that can be counted.
+func FuzzSettings(f *testing.F) {
+	tables := slices.Concat(edge.LimitTable, edge.HandlerTable, edge.PolicyTable, edge.PageTable, edge.StoreTable, edge.HistoryTable, edge.RetentionTable)
+	tables = slices.DeleteFunc(tables, func(s edge.Setting) bool { return s.Read == nil })
+	seeds := map[string][]string{
+		"key": {"{header.X-Api-Key} | {client_ip}", "a | b", "{a}||{b}"}, "algorithm": {"in_flight", "gcra"}, "limit": {"100 1m", "5", "5 1mo calendar Europe/Berlin"},
+		"limits": {"{header.X-Plan} gold 1000 1m, default 5 1m", "{a} default 5"}, "burst": {"5"}, "cost": {"{header.X}", "7"}, "min_cost": {"0"},
+		"settle": {"header X-Cost", "bytes", "json usage.total_tokens", "status 401 403 = 1, else 0"}, "lease": {"5% early", "0.1%"}, "ban": {"1h after 10 refusals in 1m"},
+		"audit": {"sample 1%", "denied"}, "wait": {"up to 2s at most 100"}, "exempt": {"10.0.0.0/8 192.0.2.7 ::1"}, "exempt_header": {"X-Internal "}, "local_share": {"50%"},
+		"archive": {"s3://logs/limits daily before 30d expire 7y drop", "/var/x daily", "s3://k:", "http://u:"}, "timeout": {"250ms"}, "cleanup_probability": {"0.1"}, "fields": {"x ietf"},
+	}
+	for i := range tables {
+		for _, text := range append(seeds[tables[i].Name], "on") {
+			f.Add(uint8(i), text)
+		}
+	}
+	f.Fuzz(func(t *testing.T, at uint8, text string) {
+		if strings.Contains(text, fuzzedSecret) {
+			return
+		}
+		setting := &tables[int(at)%len(tables)]
+		check := func(text string) error {
+			err := setting.Check(text)
+			var wrong *ratelimit.FieldError
+			if err != nil && (!errors.As(err, &wrong) || wrong.Field == "" || wrong.Want == "") {
+				t.Errorf("%s %q: %v", setting.Name, text, err)
+			}
+			return err
+		}
+		switch setting.Name {
+		case "exempt_header":
+			text += fuzzedSecret
+		case "archive":
+			_ = check(text)
+			text = "s3://key:" + fuzzedSecret + "@" + text
+		}
+		if err := check(text); err != nil {
+			if strings.Count(text, fuzzedSecret) == 1 && strings.Contains(err.Error(), fuzzedSecret) {
+				t.Errorf("%s %q: %v", setting.Name, text, err)
+			}
+			return
+		}
+		settings := edge.LimitSettings{Prefix: "p", Limit: "100 1m"}
+		fields := reflect.ValueOf(&settings).Elem()
+		for i := range fields.NumField() {
+			if name := fields.Type().Field(i).Name; fields.Field(i).Kind() == reflect.String && strings.EqualFold(name, strings.ReplaceAll(setting.Name, "_", "")) {
+				fields.Field(i).SetString(text)
+			}
+		}
+		if settings.Limits != "" {
+			settings.Limit = ""
+		}
+		read, err := edge.ReadLimit(reflect.ValueOf(settings))
+		if err != nil {
+			return
+		}
+		for _, limit := range read.ByValue {
+			if err := limit.Validate(); err != nil {
+				t.Errorf("%s %q: %v", setting.Name, text, err)
+			}
+		}
+	})
+}
+
+// FuzzTextsOfRequests: whatever a client sends as a cost, an address, a path, a query or in Accept, the cost is no refund, a
+// key has one form, and the answer is a valid one.
+func FuzzTextsOfRequests(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"18446744073709551616", "0"}, {"-1", "+5"}, {"::ffff:192.0.2.1", "/a/../b?x;y"}, {"2001:DB8::1%eth0", "//..//%2e"}, {"application/problem+json;q=0.5, */*;q=1", "é\n\"\\"}, {"1.000", ",;q=,application/json"},
+	} {
+		f.Add(seed[0], seed[1], int64(1))
+	}
+	f.Fuzz(func(t *testing.T, text, other string, least int64) {
+		least = max(0, least) % ratelimit.MaxEvents
+		var hit ratelimit.Hit
+		if edge.SetCost(&hit, text, least); hit.Cost < max(1, least) || hit.Peek && least != 0 {
+			t.Errorf("the cost %q, at least %d, is %d %v", text, least, hit.Cost, hit.Peek)
+		}
+		for _, v4 := range []int{24, 32} {
+			if once := edge.Network(text, v4, 64); edge.Network(once, v4, 64) != once {
+				t.Errorf("the network of %q is %q, and of that %q", text, once, edge.Network(once, v4, 64))
+			}
+		}
+		if once := edge.Path(text); edge.Path(once) != once {
+			t.Errorf("the path %q is %q, and of that %q", text, once, edge.Path(once))
+		}
+		if u, err := url.ParseRequestURI(text); err == nil {
+			if once := edge.CleanURL(u); edge.CleanURL(once).String() != once.String() || edge.QueryValue(once, "a") != edge.QueryValue(u, "a") {
+				t.Errorf("the URL %q is %q, and of that %q", u, once, edge.CleanURL(once))
+			}
+		}
+		settings := edge.Settings{}
+		if err := edge.Read(edge.HandlerTable, reflect.ValueOf(&struct {
+			Header string `json:"exempt_header"`
+		}{"X-Internal " + fuzzedSecret + fuzzedSecret}), &settings); err != nil {
+			t.Fatal(err)
+		}
+		exempt, err := settings.Exempt.Compile(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h := (http.Header{"X-Internal": {text}}); exempt.IsExempt(h, netip.Addr{}) != (text == fuzzedSecret+fuzzedSecret) || len(h) > 0 {
+			t.Errorf("a request with %q is exempt, or its header is left: %v", text, h)
+		}
+		hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute}, Key: other, Cost: 1}}
+		decisions := []ratelimit.Decision{{Limit: 5, RetryAfter: time.Second}}
+		o := edge.Judge(hits, decisions, nil)
+		h := http.Header{}
+		edge.SetFields(h, edge.Fields{X: true, IETF: true}, &o, hits, decisions)
+		if body := o.Content(h, &edge.Refusal{Request: http.Header{"Accept": {text, other}}, Hits: hits, Decisions: decisions}); !json.Valid([]byte(body)) {
+			t.Errorf("the answer is %q", body)
+		}
+		for name, values := range h {
+			if len(values) != 1 || strings.ContainsFunc(values[0], func(c rune) bool { return c < ' ' || c >= 0x7f }) {
+				t.Errorf("%s: %q", name, values)
+			}
+		}
+		_ = edge.HasLessRemaining(http.Header{"X-Ratelimit-Remaining": {text}}, 5) // does not panic
+	})
+}
+
+// FuzzAnswersOfUpstreams: whatever an upstream answers, in whatever parts, the request costs from 0 to the largest quota, and
+// the parts do not matter.
+func FuzzAnswersOfUpstreams(f *testing.F) {
+	for _, text := range []string{
+		`{"usage":{"total_tokens":25}}`, "data: {\"usage\":{\"total_tokens\":5}}\n\ndata: [DONE]\n\n", "data:{\"usage\":\r\ndata:{\"total_tokens\":7}}\r\n\r\n", `{"usage":{"total_tokens":-1}}`,
+		`{"usage":{"total_tokens":1e3}}`, `{"usage":{"total_tokens":99999999999999999999}}`, `{"usage":{"total_tokens":null}}`, "25", "9007199254740993",
+	} {
+		f.Add([]byte(text), uint16(3))
+	}
+	f.Fuzz(func(t *testing.T, text []byte, part uint16) {
+		if len(text) > 1<<16 {
+			return
+		}
+		used := func(settle string, h http.Header, part int) string {
+			s := newSettling(t, settle)
+			s.Header(http.StatusOK, h)
+			for rest := range slices.Chunk(text, part) {
+				s.Body(rest)
+			}
+			return s.used(t)
+		}
+		for _, contentType := range []string{"application/json", "text/event-stream"} {
+			h := http.Header{"Content-Type": {contentType}}
+			whole := used("json usage.total_tokens", h, max(1, len(text)))
+			if parts := used("json usage.total_tokens", h, int(part)+1); parts != whole {
+				t.Errorf("%s %q: %s as a whole, and %s in parts of %d bytes", contentType, text, whole, parts, part+1)
+			}
+			if _, cost, _ := strings.Cut(whole, " "); strings.HasPrefix(cost, "-") || len(cost) > 16 {
+				t.Errorf("%s %q: %s", contentType, text, whole)
+			}
+		}
+		if got := used("header X-Cost", http.Header{"X-Cost": {string(text)}}, 1<<16); strings.Contains(got, " -") {
+			t.Errorf("X-Cost: %q: %s", text, got)
+		}
+	})
+}

@@ -1,0 +1,66 @@
+package traefikplugin
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// FuzzTemplates: any text of a key, a cost, a matcher or an address in the configuration is refused with an error that names the
+// setting, or gives a text for any request.
+func FuzzTemplates(f *testing.F) {
+	for _, text := range []string{
+		"{client_ip}", "{header.X-Key}|{cookie.id} | {path}", "t:{query.a}{uri}{query}", "{labels.99999999999}", "{path.0}{dir}{file}{port}", "{{host}}", "X-Plan: gold", "10.0.0.0/8", "/api/*", "*.example.com", "::1",
+	} {
+		f.Add(text, "203.0.113.1, [2001:db8::1]:80,,10.0.0.1")
+	}
+	f.Fuzz(func(t *testing.T, text, sent string) {
+		r := httptest.NewRequest(http.MethodGet, "http://example.com/a/b?a=1", nil)
+		r.Host, r.RemoteAddr, r.URL.Path, r.URL.RawQuery = sent, sent, sent, sent
+		for _, name := range []string{"X-Key", "Cookie", "X-Forwarded-For", "X-Plan"} {
+			r.Header.Set(name, sent)
+		}
+		if t1, err := parseTemplate("key", text); err != nil {
+			var wrong *ratelimit.FieldError
+			if !errors.As(err, &wrong) || wrong.Field != "key" || wrong.Value != text {
+				t.Errorf("%q: %v", text, err)
+			}
+		} else if got := expand(t1, r, &addresses{plain: true}, 24, 64); t1.fixed() && !strings.ContainsAny(text, "{}") && got != text {
+			t.Errorf("%q is %q", text, got)
+		}
+		for _, strategy := range []*IPStrategy{{Depth: 2}, {ExcludedIPs: []string{text}}, {ExcludedIPs: []string{"10.0.0.0/8"}}} {
+			a, err := newAddresses(strategy)
+			if err != nil {
+				continue
+			}
+			if address := a.client(r); address != "" && !strings.Contains(sent, address) {
+				if _, err := parseAddress(address); err != nil {
+					t.Errorf("the client of %q is %q", sent, address)
+				}
+			}
+		}
+		for _, change := range []func(*Config){
+			func(c *Config) { c.Key = text }, func(c *Config) { c.Cost = text }, func(c *Config) { c.Limit, c.Limits = "", text+" default 5 1m" },
+			func(c *Config) { c.Match = &edge.Match{Headers: []string{text}, Methods: []string{"GET"}} }, func(c *Config) { c.Match = &edge.Match{Paths: []string{text}, Hosts: []string{text}} },
+		} {
+			c := valid()
+			change(c)
+			zones, err := c.compile()
+			if err != nil {
+				var wrong *ratelimit.FieldError
+				if !errors.As(err, &wrong) || wrong.Field == "" || wrong.Want == "" {
+					t.Errorf("%q: %v", text, err)
+				}
+				continue
+			}
+			if zones[0].match != nil {
+				zones[0].match.Matches(r)
+			}
+		}
+	})
+}
