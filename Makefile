@@ -5,6 +5,9 @@ PORT ?= 8080
 FUZZTIME ?= 60s
 BENCHFLAGS ?=
 VERSIONS ?=
+DURATION ?= 10m
+SEED ?=
+INJECT ?=
 
 GOLANGCI_LINT_VERSION = 2.15.0
 
@@ -154,6 +157,10 @@ test-restore: need-go ## restore a backup of 100,000 users into the live databas
 .PHONY: rehearse
 rehearse: need-go ## run the commands of docs/recovery.md under load: a backup, a restore to a point in time, a failover
 	cd integration && $(GO) test -count=1 -v -timeout 15m -tags rehearse -run '^TestRehearsal$$' .
+
+.PHONY: soak
+soak: need-go ## run two Caddies and a Traefik for ten minutes, with a fault every 20 seconds (DURATION: another time; SEED: the faults of an earlier run)
+	cd integration && $(GO) test -count=1 -v -timeout 0 -tags soak -run '^TestSoak$$' . -soak-duration '$(DURATION)' $(if $(SEED),-soak-seed $(SEED)) $(if $(INJECT),-soak-inject $(INJECT))
 
 .PHONY: fmt-check
 fmt-check: need-go ## fail if gofmt would change a file
