@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -14,10 +15,13 @@ const (
 	exactWithin = 3*time.Second + soakTimeout
 	// lostByKill is what the audit log lacks of a killed proxy, and metrics and usage, with a second for a busy machine.
 	lostByKill, lostTotals = 3 * time.Second, 6 * time.Second
+	// localShare is what a proxy admits by itself: its share of the quota, rounded up, and one.
+	localShare = 100/soakProxies + 2
 	// lostByCrash is what a crash of Postgres may lose without synchronous_commit.
 	lostByCrash = time.Second
-	// lateOf is how many requests there are to one that may time out without a fault: the machine is busy.
-	lateOf = 1000
+	// lateOf is how many requests there are to one that may time out without a fault, because the machine is busy.
+	// mostBlackout is for how many seconds a proxy may decide nothing then.
+	lateOf, mostBlackout = 100, 2
 )
 
 // touches reports whether something between two times may be due to the event.
@@ -35,6 +39,7 @@ func (s *soak) judgeAnswers() {
 		}
 		if o.status == http.StatusServiceUnavailable && o.lane.onError == "deny" {
 			late++
+			s.late = append(s.late, o)
 		} else {
 			wrong++
 		}
@@ -45,6 +50,20 @@ func (s *soak) judgeAnswers() {
 	fmt.Printf("soak: %d answers that only a fault explains, %d too late without one, %d wrong\n", len(s.load.odds), late, wrong)
 	if wrong > 0 || late > s.load.sent/lateOf {
 		s.t.Errorf("%d answers are wrong, and %d of %d had no decision although nothing was wrong", wrong, late, s.load.sent)
+	}
+	for i := range s.load.recorded {
+		r, blackout := &s.load.recorded[i], 0
+		for second := range int(*soakDuration / time.Second) {
+			at := time.Duration(second) * time.Second
+			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events, func(e *event) bool { return e.touches(at, at+time.Second) }) {
+				blackout++
+			} else {
+				blackout = 0
+			}
+			if blackout > mostBlackout {
+				s.t.Errorf("%s decides nothing at %v, although nothing is wrong", s.proxies[i].name, at)
+			}
+		}
 	}
 }
 
@@ -86,10 +105,18 @@ func (s *soak) judgeAdmissions() {
 			if !e.touches(u.first, u.last) {
 				continue
 			}
-			quiet = false
+			quiet = quiet && e.fault.decides && e.proxy < 0
 			if more := s.allowance(e, u); more > 0 {
 				most += more
 				why = append(why, fmt.Sprintf("%d more by %q", more, e.fault.name))
+			}
+		}
+		if u.lane.onError == "local" {
+			for i := range s.proxies {
+				if u.slow[i] || slices.ContainsFunc(s.late, func(o *odd) bool { return o.proxy == i && o.began <= u.last && o.ended >= u.first }) {
+					most += localShare
+					why = append(why, "more by a late decision of "+s.proxies[i].name)
+				}
 			}
 		}
 		if got > most {
@@ -136,7 +163,7 @@ func (s *soak) allowance(e *event, u *use) (more int) {
 		more += l.quota // a bucket that was made while the clock was back is full again
 	}
 	if l.onError == "local" && !e.fault.decides && (e.lane == nil || e.lane == l) {
-		more += soakProxies * (l.quota/soakProxies + 2) // each its share, rounded up, and one
+		more += soakProxies * localShare
 	}
 	return more
 }

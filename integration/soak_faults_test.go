@@ -44,7 +44,7 @@ func (e *event) String() string {
 func plan(seed uint64, duration time.Duration) (all []*event) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var next []int
-	for at := soakEvery / 2; at+soakEvery/2 <= duration; at += soakEvery {
+	for at := *soakEvery / 2; at+*soakEvery/2 <= duration; at += *soakEvery {
 		if len(next) == 0 {
 			next = random.Perm(len(faults))
 		}
@@ -123,8 +123,14 @@ var faults = []fault{
 			return err
 		}
 		time.Sleep(e.lasts / 2)
-		_ = s.servers.run(server, "SELECT pg_switch_wal()") // the next file of the log cannot be made
+		err := s.servers.run(server, "CREATE TABLE soak_full AS SELECT 1")
+		for i := 0; i < 20 && s.servers.run(server, "SELECT pg_logical_emit_message(false, 'soak', 'x'), pg_switch_wal()") == nil; i++ {
+			continue // until the next file of the log cannot be made
+		}
 		time.Sleep(e.lasts / 2)
+		if err == nil || !strings.Contains(err.Error(), "No space left on device") {
+			return fmt.Errorf("the disk is not full: %v", err)
+		}
 		return server.set(0, false)
 	}},
 	{name: "max_connections used up", do: useUpConnections},

@@ -33,9 +33,9 @@ type lane struct {
 }
 
 const (
-	soakTimeout = 500 * time.Millisecond // for a decision
-	keyLife     = 17 * time.Second       // then the next key comes
-	forever     = "forever"              // the key that is used all the time
+	soakTimeout = time.Second     // for a decision
+	keyLife     = 8 * time.Second // then the next key comes
+	forever     = "forever"       // the key that is used all the time
 	longWindow  = "364d"
 	turningFor  = 5 * time.Second // the window of the limit that turns
 )
@@ -44,16 +44,16 @@ const (
 // lanes whose admissions are counted by the answers: only these say in which window a decision was made,
 // and whether there was one.
 var lanes = []lane{
-	{name: "durable", onError: "deny", quota: 200, durable: true,
-		settings: object{"limit": "200 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
-	{name: "leased", onError: "deny", quota: 200, durable: true, leased: true,
-		settings: object{"limit": "200 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true, "lease": "5%"}},
-	{name: "early", onError: "deny", quota: 200, durable: true, leased: true,
-		settings: object{"limit": "200 " + longWindow, "durable": true, "synchronousCommit": true, "lease": "5% early"}},
-	{name: "ephemeral", onError: "deny", quota: 200, settings: object{"limit": "200 " + longWindow}},
-	{name: "local", onError: "local", quota: 200, durable: true,
-		settings: object{"limit": "200 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
-	{name: "governed", onError: "deny", quota: 200, durable: true, async: true, governed: true},
+	{name: "durable", onError: "deny", quota: 100, durable: true,
+		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
+	{name: "leased", onError: "deny", quota: 100, durable: true, leased: true,
+		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true, "lease": "5%"}},
+	{name: "early", onError: "deny", quota: 100, durable: true, leased: true,
+		settings: object{"limit": "100 " + longWindow, "durable": true, "synchronousCommit": true, "lease": "5% early"}},
+	{name: "ephemeral", onError: "deny", quota: 100, settings: object{"limit": "100 " + longWindow}},
+	{name: "local", onError: "local", quota: 100, durable: true,
+		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
+	{name: "governed", onError: "deny", quota: 100, durable: true, async: true, governed: true},
 	{name: "bucket", onError: "allow", quota: 60, answers: true, refill: 5,
 		settings: object{"limit": "300 1m", "burst": "60", "algorithm": "token_bucket"}},
 	{name: "turning", onError: "deny", quota: 40, durable: true, answers: true,
@@ -67,9 +67,10 @@ var lanes = []lane{
 type use struct {
 	lane        *lane
 	sent        int
-	first, last time.Duration   // of the requests
-	undecided   int             // answered 503
-	admitted    []time.Duration // when
+	first, last time.Duration     // of the requests
+	undecided   int               // answered 503
+	slow        [soakProxies]bool // the proxy took more than half of the timeout: it may have decided by itself
+	admitted    []time.Duration   // when
 }
 
 // odd is an answer that is right at some moments only.
@@ -100,15 +101,16 @@ type soakLoad struct {
 
 // recorded are the requests of one proxy that its history must have.
 type recorded struct {
-	sent, answered int
-	bySecond       map[int]int // answered
+	sent, answered     int
+	bySecond           map[int]int // answered
+	decided, undecided map[int]int // answers of limits that deny requests without a decision, by second
 }
 
 func newSoakLoad(over bool) *soakLoad {
 	s := &soakLoad{began: time.Now(), over: over, uses: map[string]*use{}, statuses: map[int]int{},
 		client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	for i := range s.recorded {
-		s.recorded[i].bySecond = map[int]int{}
+		s.recorded[i] = recorded{bySecond: map[int]int{}, decided: map[int]int{}, undecided: map[int]int{}}
 	}
 	return s
 }
@@ -205,6 +207,7 @@ func (s *soakLoad) send(proxy int, l *lane, n int, upstream string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u.last = max(u.last, ended)
+	u.slow[proxy] = u.slow[proxy] || ended-began > soakTimeout/2
 	r := &s.recorded[proxy]
 	if l.onError != "" {
 		r.sent++
@@ -221,6 +224,11 @@ func (s *soakLoad) send(proxy int, l *lane, n int, upstream string) {
 	if l.onError != "" {
 		r.answered++
 		r.bySecond[int(ended/time.Second)]++
+	}
+	if l.onError == "deny" && status == http.StatusServiceUnavailable {
+		r.undecided[int(ended/time.Second)]++
+	} else if l.onError == "deny" {
+		r.decided[int(ended/time.Second)]++
 	}
 	strange.status = status
 	strange.what = fmt.Sprint("status ", status)

@@ -72,7 +72,7 @@ func startSoakServers(t *testing.T) *soakServers {
 			Env: []string{"LD_PRELOAD=" + library, "SOAK_FAULTS=" + name},
 			Config: map[string]string{
 				"max_connections": fmt.Sprint(soakConnections), "max_wal_size": "256MB",
-				"wal_retrieve_retry_interval": "200ms", "log_checkpoints": "off",
+				"wal_retrieve_retry_interval": "200ms", "wal_keep_size": "512MB", "log_checkpoints": "off",
 			},
 		})
 		network := slownet.Listen(t, fmt.Sprint("127.0.0.1:", c.Port()), 0)
@@ -168,7 +168,10 @@ func (s *soakServers) heal() (crashes int, err error) {
 			break
 		}
 		if time.Now().After(until) {
-			return 0, fmt.Errorf("the servers do not recover: %d synchronous standbys, %w", synchronous, errors.Join(err))
+			ofPrimary, _ := os.ReadFile(s.server().LogFile())
+			ofStandby, _ := os.ReadFile(s.standby().LogFile())
+			return 0, fmt.Errorf("the servers do not recover: %d synchronous standbys, %v\n%s\nthe standby:\n%s", synchronous, err,
+				ofPrimary[max(0, len(ofPrimary)-3000):], ofStandby[max(0, len(ofStandby)-3000):])
 		}
 		for _, server := range []*soakServer{s.server(), s.standby()} {
 			if !server.Runs() {
