@@ -160,7 +160,7 @@ rehearse: need-go ## run the commands of docs/recovery.md under load: a backup, 
 
 .PHONY: soak
 soak: need-go ## run two Caddies and a Traefik for ten minutes, with a fault every 20 seconds (DURATION: another time; SEED: the faults of an earlier run)
-	cd integration && $(GO) test -count=1 -v -timeout 0 -tags soak -run '^TestSoak$$' . -soak-duration '$(DURATION)' $(if $(SEED),-soak-seed $(SEED)) $(if $(INJECT),-soak-inject $(INJECT))
+	cd integration && $(GO) test -count=1 -v -timeout 0 -tags soak -run '^TestSoak' . -soak-duration '$(DURATION)' $(if $(SEED),-soak-seed $(SEED)) $(if $(INJECT),-soak-inject $(INJECT))
 
 .PHONY: fmt-check
 fmt-check: need-go ## fail if gofmt would change a file

@@ -53,7 +53,7 @@ func (s *soak) judgeAnswers() {
 	}
 	for i := range s.load.recorded {
 		r, blackout := &s.load.recorded[i], 0
-		for second := range int(*soakDuration / time.Second) {
+		for second := range int(time.Since(s.load.began) / time.Second) {
 			at := time.Duration(second) * time.Second
 			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events, func(e *event) bool { return e.touches(at, at+time.Second) }) {
 				blackout++

@@ -97,7 +97,7 @@ var faults = []fault{
 		return nil
 	}},
 	{name: "all backends terminated", do: func(s *soak, e *event) error {
-		return s.servers.run(s.servers.server(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+		return s.servers.run(s.servers.server(), terminateBackends)
 	}},
 	{name: "rows locked for 5 s", do: func(s *soak, e *event) error {
 		var tables []*lane
