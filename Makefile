@@ -6,7 +6,9 @@ FUZZTIME ?= 60s
 BENCHFLAGS ?=
 VERSIONS ?=
 SEEDS ?= 10000
-SEED ?= 1
+DURATION ?= 10m
+SEED ?=
+INJECT ?=
 
 GOLANGCI_LINT_VERSION = 2.15.0
 
@@ -177,12 +179,16 @@ test-restore: need-go ## restore a backup of 100,000 users into the live databas
 
 .PHONY: simulate
 simulate: need-go ## run 10,000 seeds of the simulation, in virtual time (SEEDS: another number; SEED: the first one)
-	$(GO) test -count=1 -timeout 24h -run '^TestSimulation$$' ./ratelimit/postgres -simulate-seeds '$(SEEDS)' -simulate-first '$(SEED)'
+	$(GO) test -count=1 -timeout 24h -run '^TestSimulation$$' ./ratelimit/postgres -simulate-seeds '$(SEEDS)' $(if $(SEED),-simulate-first $(SEED))
 
 .PHONY: rehearse
 rehearse: need-go ## run the commands of docs/recovery.md under load: restores, failovers, TLS, an upgrade (BEFORE: the commit to upgrade from)
 	GOBIN='$(CURDIR)/integration/.cache/bin' $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 	cd integration && $(GO) test -count=1 -v -timeout 20m -tags rehearse -run '^TestRehearsal$$' . -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
+
+.PHONY: soak
+soak: need-go ## run two Caddies and a Traefik for ten minutes, with a fault every 20 seconds (DURATION: another time; SEED: the faults of an earlier run)
+	cd integration && $(GO) test -count=1 -v -timeout 0 -tags soak -run '^TestSoak' . -soak-duration '$(DURATION)' $(if $(SEED),-soak-seed $(SEED)) $(if $(INJECT),-soak-inject $(INJECT))
 
 .PHONY: fmt-check
 fmt-check: need-go ## fail if gofmt would change a file

@@ -23,6 +23,8 @@ var faultLasts = flag.Duration("fault-lasts", time.Second, "how long each fault 
 // decidedInARow is how many decisions without a failure show that limits are exact again.
 const decidedInARow = 10
 
+const terminateBackends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+
 // faultPaths are where the load of TestFaultTable goes, in turn: a limit that is never reached, with on_error local, one
 // that is used up, one that tells by status 503 that the database makes no decisions, and no limit.
 var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
@@ -60,7 +62,7 @@ func TestFaultTable(t *testing.T) {
 		{"1 s latency", func() error { network.SetRoundTrip(time.Second); return nil }, func() error { network.SetRoundTrip(0); return nil }},
 		{"all connections reset", func() error { network.CloseConnections(); return nil }, nil},
 		{"all backends terminated", func() error {
-			execute(t, server.DSN("postgres"), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+			execute(t, server.DSN("postgres"), terminateBackends)
 			return nil
 		}, nil},
 		{"a row is locked", func() error {

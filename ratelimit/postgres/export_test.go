@@ -158,6 +158,7 @@ func (s *Store) StoreOf(part int) *Store {
 
 // PartOf is the part of a subject.
 func PartOf(subject string, parts int) int { return partOfSubject(subject, parts) }
+
 // Meaning is what the text of a statement on rows means.
 type Meaning struct {
 	Kind                         string // take, look, refund or reset

@@ -45,6 +45,9 @@ type Options struct {
 	// readable by the server alone: certificates and their keys, for one.
 	Files map[string][]byte
 
+	// Env is added to the environment of the server's programs.
+	Env []string
+
 	// Log receives what the server logs, besides the file that LogFile names.
 	Log io.Writer
 
@@ -211,6 +214,13 @@ func (c *Cluster) Resume() error {
 		return errors.New("cluster: nothing to resume: the server does not run")
 	}
 	return c.thaw()
+}
+
+// Runs tells whether the server runs.
+func (c *Cluster) Runs() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running()
 }
 
 // remove stops the server and removes the cluster's folder.

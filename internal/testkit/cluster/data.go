@@ -86,7 +86,7 @@ func (c *Cluster) command(ctx context.Context, program string, args ...string) *
 			cmd.Env = append(cmd.Env, variable)
 		}
 	}
-	cmd.Env = append(cmd.Env, "LC_ALL=C", "TZ=UTC")
+	cmd.Env = append(append(cmd.Env, "LC_ALL=C", "TZ=UTC"), c.opts.Env...)
 	return cmd
 }
 

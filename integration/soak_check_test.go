@@ -1,0 +1,214 @@
+//go:build soak
+
+package integration
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+)
+
+const (
+	// exactWithin is when limits are exact after a fault, see docs/operating.md, with a timeout.
+	exactWithin = 3*time.Second + soakTimeout
+	// lostByKill is what the audit log lacks of a killed proxy, and metrics and usage, with a second for a busy machine.
+	lostByKill, lostTotals = 3 * time.Second, 6 * time.Second
+	// localShare is what a proxy admits by itself: its share of the quota, rounded up, and one.
+	localShare = 100/soakProxies + 2
+	// lostByCrash is what a crash of Postgres may lose without synchronous_commit.
+	lostByCrash = time.Second
+	// lateOf is how many requests there are to one that may time out without a fault, because the machine is busy.
+	// mostBlackout is for how many seconds a proxy may decide nothing then.
+	lateOf, mostBlackout = 100, 2
+)
+
+// touches reports whether something between two times may be due to the event.
+func (e *event) touches(from, to time.Duration) bool {
+	return from <= e.ended+exactWithin && to >= e.began
+}
+
+// judgeAnswers finds the answers that the documentation does not name for their moment.
+func (s *soak) judgeAnswers() {
+	late, wrong := 0, 0
+	for i := range s.load.odds {
+		o := &s.load.odds[i]
+		if s.explained(o) {
+			continue
+		}
+		if o.status == http.StatusServiceUnavailable && o.lane.onError == "deny" {
+			late++
+			s.late = append(s.late, o)
+		} else {
+			wrong++
+		}
+		if late+wrong <= 20 {
+			s.t.Logf("%v: %s/%s: %s after %v", o.began.Round(time.Millisecond), s.proxies[o.proxy].name, o.lane.name, o.what, (o.ended - o.began).Round(time.Millisecond))
+		}
+	}
+	fmt.Printf("soak: %d answers that only a fault explains, %d too late without one, %d wrong\n", len(s.load.odds), late, wrong)
+	if wrong > 0 || late > s.load.sent/lateOf {
+		s.t.Errorf("%d answers are wrong, and %d of %d had no decision although nothing was wrong", wrong, late, s.load.sent)
+	}
+	for i := range s.load.recorded {
+		r, blackout := &s.load.recorded[i], 0
+		for second := range int(time.Since(s.load.began) / time.Second) {
+			at := time.Duration(second) * time.Second
+			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events, func(e *event) bool { return e.touches(at, at+time.Second) }) {
+				blackout++
+			} else {
+				blackout = 0
+			}
+			if blackout > mostBlackout {
+				s.t.Errorf("%s decides nothing at %v, although nothing is wrong", s.proxies[i].name, at)
+			}
+		}
+	}
+}
+
+// explained reports whether a fault explains an answer.
+func (s *soak) explained(o *odd) bool {
+	for _, e := range s.events {
+		switch {
+		case !e.touches(o.began, o.ended) || e.proxy >= 0 && e.proxy != o.proxy:
+		case o.status == http.StatusServiceUnavailable:
+			if o.lane.onError == "deny" && (e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0) {
+				return true
+			}
+		case o.status == http.StatusNotFound:
+			if e.proxy >= 0 && o.began <= e.ended { // Traefik listens before it has its configuration
+				return true
+			}
+		case o.status == 0 && o.what != "admitted without a decision":
+			if e.proxy >= 0 && o.began <= e.ended { // the proxy was dead
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// judgeAdmissions compares what each key got with what it may get.
+func (s *soak) judgeAdmissions() {
+	keys, exact := 0, 0
+	for name, u := range s.load.uses {
+		if u.lane.quota == 0 || len(u.admitted) == 0 {
+			continue
+		}
+		keys++
+		u.last = max(u.last, u.admitted[len(u.admitted)-1])
+		got, most, why := len(u.admitted), u.lane.quota, []string(nil)
+		most += int(math.Ceil(u.lane.refill * (u.last - u.first + time.Second).Seconds()))
+		quiet := true
+		for _, e := range s.events {
+			if !e.touches(u.first, u.last) {
+				continue
+			}
+			quiet = quiet && e.fault.decides && e.proxy < 0
+			if more := s.allowance(e, u); more > 0 {
+				most += more
+				why = append(why, fmt.Sprintf("%d more by %q", more, e.fault.name))
+			}
+		}
+		if u.lane.onError == "local" {
+			for i := range s.proxies {
+				if u.slow[i] || slices.ContainsFunc(s.late, func(o *odd) bool { return o.proxy == i && o.began <= u.last && o.ended >= u.first }) {
+					most += localShare
+					why = append(why, "more by a late decision of "+s.proxies[i].name)
+				}
+			}
+		}
+		if got > most {
+			s.t.Errorf("%s, from %v to %v: %d were admitted, want %d at most %v", name, u.first.Round(time.Millisecond), u.last.Round(time.Millisecond), got, most, why)
+		}
+		// With a demand far above the quota, all of it is used. A lease may lose what a process holds.
+		if u.sent < 2*u.lane.quota || u.lane.refill > 0 || u.lane.answers {
+			continue
+		}
+		least := u.lane.quota
+		if u.lane.leased {
+			least -= u.lane.quota * 15 / 100
+		}
+		if quiet {
+			exact++
+			if got+u.undecided < least {
+				s.t.Errorf("%s, without a fault: %d of %d requests were admitted, want %d at least", name, got, u.sent, least)
+			}
+		}
+	}
+	fmt.Printf("soak: %d keys, %d of them used up without a fault\n", keys, exact)
+	if keys == 0 || exact == 0 && len(s.events) > 5 {
+		s.t.Errorf("no key was used up without a fault: the load is too small")
+	}
+}
+
+// allowance is what a fault may have admitted beyond the quota of a key.
+func (s *soak) allowance(e *event, u *use) (more int) {
+	l := u.lane
+	if !l.durable {
+		more += e.crashes * l.quota
+	}
+	if e.dropped == l.table() {
+		more += l.quota
+	}
+	if l.async && e.crashes > 0 {
+		for _, at := range u.admitted {
+			if at >= e.began-lostByCrash && at <= e.ended {
+				more++
+			}
+		}
+	}
+	if e.clock && l.refill > 0 {
+		more += l.quota // a bucket that was made while the clock was back is full again
+	}
+	if l.onError == "local" && !e.fault.decides && (e.lane == nil || e.lane == l) {
+		more += soakProxies * localShare
+	}
+	return more
+}
+
+// judgeHistory adds the history up. Each request that a proxy has answered is in it, but for those of a killed proxy, and no
+// request is in it twice.
+func (s *soak) judgeHistory() {
+	for i, p := range s.proxies {
+		r := &s.load.recorded[i]
+		least, leastTotals := r.answered, r.answered
+		for _, e := range s.events {
+			if e.proxy == i {
+				for second, n := range r.bySecond {
+					at := time.Duration(second) * time.Second
+					if at <= e.ended && at+time.Second >= e.killed-lostByKill {
+						least -= n
+					}
+					if at <= e.ended && at+time.Second >= e.killed-lostTotals {
+						leastTotals -= n
+					}
+				}
+			}
+		}
+		name := "split_part(node, '#', 1) = '" + p.name + "'"
+		for _, sum := range []struct {
+			what, sql string
+			least     int
+		}{
+			{"the audit log", "SELECT coalesce((SELECT sum(count * weight) FROM rate_limit_audit WHERE " + name + "), 0)::bigint + coalesce((SELECT sum(dropped) FROM rate_limit_writers WHERE " + name + "), 0)::bigint", least},
+			{"the metrics", "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute' AND region = '" + p.name + "'", leastTotals},
+		} {
+			var got int64
+			for until := time.Now().Add(15 * time.Second); ; time.Sleep(500 * time.Millisecond) {
+				got = queryInt(s.t, s.servers.dsn, sum.sql)
+				if got >= int64(r.answered) || time.Now().After(until) {
+					break
+				}
+			}
+			fmt.Printf("soak: %s has %d requests of %s, which has answered %d of %d\n", sum.what, got, p.name, r.answered, r.sent)
+			if got < int64(sum.least) || got > int64(r.sent) {
+				s.t.Errorf("%s has %d requests of %s, want %d to %d", sum.what, got, p.name, sum.least, r.sent)
+			}
+		}
+	}
+	if n := queryInt(s.t, s.servers.dsn, "SELECT coalesce(sum(dropped), 0)::bigint FROM rate_limit_writers"); n > 0 {
+		s.t.Logf("%d rows of the history were dropped", n)
+	}
+}

@@ -1,0 +1,207 @@
+//go:build soak
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// fault is something that goes wrong during a soak.
+type fault struct {
+	name string
+	do   func(s *soak, e *event) error
+	// decides is set if no request may lack a decision because of the fault.
+	decides bool
+}
+
+// event is a fault of the plan, and afterwards what it was.
+type event struct {
+	fault  *fault
+	at     time.Duration // planned
+	lasts  time.Duration
+	choice int // which proxy, table or lane
+
+	began, ended time.Duration
+	crashes      int    // how often the unlogged tables were emptied
+	dropped      string // the table that was
+	lane         *lane  // the only one without decisions; nil is all
+	proxy        int    // the one that was killed; -1 is none
+	killed       time.Duration
+	clock        bool // the clock was set
+}
+
+func (e *event) String() string {
+	return fmt.Sprintf("%6v  %s (%v, choice %d)", e.at, e.fault.name, e.lasts, e.choice)
+}
+
+// plan is the faults of a soak. The same seed and duration give the same plan. All faults occur before one occurs again.
+func plan(seed uint64, duration time.Duration) (all []*event) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	var next []int
+	for at := *soakEvery / 2; at+*soakEvery/2 <= duration; at += *soakEvery {
+		if len(next) == 0 {
+			next = random.Perm(len(faults))
+		}
+		all = append(all, &event{fault: &faults[next[0]], at: at, proxy: -1, choice: random.IntN(60),
+			lasts: time.Duration(1500+random.IntN(3500)) * time.Millisecond})
+		next = next[1:]
+	}
+	return all
+}
+
+// faults are all that go wrong. Each function returns when the fault is over. heal waits for the servers after it.
+var faults = []fault{
+	{name: "kill -9 of Postgres", do: func(s *soak, e *event) error {
+		if err := s.servers.server().Kill(); err != nil {
+			return err
+		}
+		time.Sleep(e.lasts)
+		return s.servers.server().Restart(context.Background())
+	}},
+	{name: "SIGSTOP of Postgres", do: func(s *soak, e *event) error {
+		if err := s.servers.server().Pause(); err != nil {
+			return err
+		}
+		time.Sleep(e.lasts)
+		return s.servers.server().Resume()
+	}},
+	{name: "restart of Postgres", do: func(s *soak, e *event) error {
+		return s.servers.server().Restart(context.Background())
+	}},
+	{name: "black hole", do: func(s *soak, e *event) error {
+		for _, server := range s.servers.all {
+			server.network.SetHanging(true)
+			defer server.network.SetHanging(false)
+		}
+		time.Sleep(e.lasts)
+		return nil
+	}},
+	{name: "latency of 1 s", do: func(s *soak, e *event) error {
+		for _, server := range s.servers.all {
+			server.network.SetRoundTrip(time.Second)
+			defer server.network.SetRoundTrip(0)
+		}
+		time.Sleep(e.lasts)
+		return nil
+	}},
+	{name: "all connections reset", do: func(s *soak, e *event) error {
+		for _, server := range s.servers.all {
+			server.network.CloseConnections()
+		}
+		return nil
+	}},
+	{name: "all backends terminated", do: func(s *soak, e *event) error {
+		return s.servers.run(s.servers.server(), terminateBackends)
+	}},
+	{name: "rows locked for 5 s", do: func(s *soak, e *event) error {
+		var tables []*lane
+		for i := range lanes {
+			if lanes[i].quota > 0 && !lanes[i].governed {
+				tables = append(tables, &lanes[i])
+			}
+		}
+		e.lane = tables[e.choice%len(tables)]
+		return s.servers.run(s.servers.server(), "BEGIN",
+			fmt.Sprintf("SELECT 1 FROM %s WHERE prefix = '%s' FOR UPDATE", e.lane.table(), e.lane.name), "SELECT pg_sleep(5)", "ROLLBACK")
+	}},
+	{name: "a table dropped", do: func(s *soak, e *event) error {
+		e.dropped = []string{"rate_limit_ephemeral", "rate_limit_durable"}[e.choice%2]
+		return s.servers.run(s.servers.server(), "DROP TABLE "+e.dropped+" CASCADE")
+	}},
+	{name: "VACUUM FULL", do: func(s *soak, e *event) error {
+		return s.servers.run(s.servers.server(), "VACUUM FULL rate_limit_ephemeral", "VACUUM FULL rate_limit_durable", "VACUUM FULL rate_limit_nodes")
+	}},
+	{name: "full disk", do: func(s *soak, e *event) error {
+		server := s.servers.server()
+		if err := server.set(0, true); err != nil {
+			return err
+		}
+		time.Sleep(e.lasts / 2)
+		err := s.servers.run(server, "CREATE TABLE soak_full AS SELECT 1")
+		for i := 0; i < 20 && s.servers.run(server, "SELECT pg_logical_emit_message(false, 'soak', 'x'), pg_switch_wal()") == nil; i++ {
+			continue // until the next file of the log cannot be made
+		}
+		time.Sleep(e.lasts / 2)
+		if err == nil || !strings.Contains(err.Error(), "No space left on device") {
+			return fmt.Errorf("the disk is not full: %v", err)
+		}
+		return server.set(0, false)
+	}},
+	{name: "max_connections used up", do: useUpConnections},
+	{name: "a reload", decides: true, do: func(s *soak, e *event) error {
+		return s.proxies[e.choice%soakProxies].reload()
+	}},
+	{name: "a reload that is rejected", decides: true, do: func(s *soak, e *event) error {
+		return s.proxies[e.choice%soakProxies].reject()
+	}},
+	{name: "failover", do: func(s *soak, e *event) error {
+		return s.servers.failOver(e.lasts / 3)
+	}},
+	{name: "the clock set back", do: func(s *soak, e *event) error {
+		e.clock = true
+		back := time.Duration(1+e.choice) * time.Minute
+		for _, server := range s.servers.all {
+			if err := server.set(back, false); err != nil {
+				return err
+			}
+			defer server.set(0, false)
+		}
+		time.Sleep(2 * e.lasts)
+		return nil
+	}},
+	{name: "a proxy killed", decides: true, do: func(s *soak, e *event) error {
+		e.proxy = e.choice % soakProxies
+		p := s.proxies[e.proxy]
+		e.killed = time.Since(s.load.began)
+		if err := p.process().Kill(); err != nil {
+			return err
+		}
+		s.forget(e.proxy)
+		time.Sleep(e.lasts / 2)
+		p.start()
+		return nil
+	}},
+}
+
+// table is the table of a lane's rows.
+func (l *lane) table() string {
+	if l.durable {
+		return "rate_limit_durable"
+	}
+	return "rate_limit_ephemeral"
+}
+
+// useUpConnections ends the connections of the proxies, and takes all that the server has.
+func useUpConnections(s *soak, e *event) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	dsn := s.servers.server().DSN("postgres") + "&application_name=soak"
+	var taken []*pgx.Conn
+	defer func() {
+		for _, c := range taken {
+			_ = c.Close(ctx)
+		}
+	}()
+	for until := time.Now().Add(e.lasts); time.Now().Before(until); {
+		c, err := pgx.Connect(ctx, dsn)
+		if err == nil {
+			taken = append(taken, c)
+			continue
+		}
+		if !strings.Contains(err.Error(), "53300") || len(taken) == 0 {
+			return err
+		}
+		if _, err := taken[0].Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE backend_type = 'client backend' AND application_name <> 'soak' ORDER BY random() LIMIT 4`); err != nil {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return nil
+}

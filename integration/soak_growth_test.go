@@ -1,0 +1,141 @@
+//go:build soak
+
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// growth is what a process used before each fault. It begins anew with the process.
+type growth struct {
+	goroutines  []map[string]int // by stack
+	heap        []int64
+	connections []int64
+}
+
+const (
+	// enoughSamples is how many samples show whether something grows.
+	enoughSamples = 9
+	// moreGoroutines and moreHeap are a growth: the least of the last third of the samples less the most of the first
+	// third. A goroutine a minute makes about 4 in ten minutes.
+	moreGoroutines = 3
+	moreHeap       = 16 << 20
+	// mostConnections is max_conns, for each proxy.
+	mostConnections = 8 * soakProxies
+)
+
+// sample measures what the proxies use.
+func (s *soak) sample() {
+	s.t.Helper()
+	total := ""
+	for i, p := range s.proxies {
+		g := &s.grown[i]
+		stacks := stacksAt(s.t, p.admin)
+		g.goroutines = append(g.goroutines, stacks)
+		g.heap = append(g.heap, heapAt(s.t, p.admin))
+		n := 0
+		for _, count := range stacks {
+			n += count
+		}
+		total += fmt.Sprintf(" %s %d goroutines %d MB", p.name, n, g.heap[len(g.heap)-1]>>20)
+	}
+	n, err := s.servers.number("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name <> 'soak'")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if n > mostConnections {
+		s.t.Errorf("the proxies have %d connections, want %d at most", n, mostConnections)
+	}
+	for i := range s.grown {
+		s.grown[i].connections = append(s.grown[i].connections, n)
+	}
+	fmt.Printf("        %s, %d connections\n", total, n)
+}
+
+// forget begins the samples of a proxy anew.
+func (s *soak) forget(proxy int) {
+	s.judgeGrowthOf(proxy)
+	s.grown[proxy] = growth{}
+}
+
+// judgeGrowth finds what grows.
+func (s *soak) judgeGrowth() {
+	for i := range s.proxies {
+		s.judgeGrowthOf(i)
+	}
+}
+
+func (s *soak) judgeGrowthOf(proxy int) {
+	g := &s.grown[proxy]
+	if len(g.heap) < enoughSamples {
+		return
+	}
+	all := map[string]bool{}
+	for _, stacks := range g.goroutines {
+		for stack := range stacks {
+			all[stack] = true
+		}
+	}
+	for stack := range all {
+		var counts []int64
+		for _, stacks := range g.goroutines {
+			counts = append(counts, int64(stacks[stack]))
+		}
+		if grows(counts, moreGoroutines) {
+			s.t.Errorf("%s: goroutines: %v at\n%s", s.proxies[proxy].name, counts, stack)
+		}
+	}
+	if grows(g.heap, moreHeap) {
+		s.t.Errorf("%s: bytes of the heap: %v", s.proxies[proxy].name, g.heap)
+	}
+	if grows(g.connections, moreGoroutines) {
+		s.t.Errorf("connections of all proxies: %v", g.connections)
+	}
+}
+
+// grows reports whether the least of the last third of the numbers is so much more than the most of the first.
+func grows(numbers []int64, more int64) bool {
+	third := len(numbers) / 3
+	first, last := numbers[0], numbers[len(numbers)-1]
+	for i := range third {
+		first, last = max(first, numbers[i]), min(last, numbers[len(numbers)-1-i])
+	}
+	return last-first >= more
+}
+
+var stackLine = regexp.MustCompile(`(?m)^#\t0x[0-9a-f]+\t(\S+?)\+0x`)
+
+// stacksAt counts the goroutines of a process with pprof at a URL, by their functions. The connections of HTTP
+// are not among them: the clients have a bounded number.
+func stacksAt(t testing.TB, admin string) map[string]int {
+	t.Helper()
+	response, err := http.Get(admin + "/debug/pprof/goroutine?debug=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for _, block := range strings.Split(string(text), "\n\n") {
+		head, _, _ := strings.Cut(strings.TrimPrefix(block, "goroutine profile: total"), " @")
+		n, err := strconv.Atoi(strings.TrimSpace(head[strings.LastIndexByte(head, '\n')+1:]))
+		if err != nil || strings.Contains(block, "net/http.(*conn).serve") || strings.Contains(block, "net/http.(*persistConn)") || strings.Contains(block, "connReader") {
+			continue
+		}
+		var functions []string
+		for _, line := range stackLine.FindAllStringSubmatch(block, -1) {
+			functions = append(functions, line[1])
+		}
+		counts[strings.Join(functions, "\n")] += n
+	}
+	return counts
+}

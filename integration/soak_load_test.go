@@ -1,0 +1,273 @@
+//go:build soak
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// lane is a path, and the limit on it.
+type lane struct {
+	name     string
+	onError  string // "": the path has no limit
+	quota    int
+	settings object
+	governed bool // by the policy, not by a limit of the configuration
+
+	durable bool
+	async   bool // without synchronous_commit: a crash loses the last fraction of a second
+	leased  bool
+	always  int // the status of all answers with a decision; 0 is 200 and 429
+	answers bool
+	refill  float64 // what comes back in a second
+}
+
+const (
+	soakTimeout = time.Second     // for a decision
+	keyLife     = 8 * time.Second // then the next key comes
+	forever     = "forever"       // the key that is used all the time
+	longWindow  = "364d"
+	turningFor  = 5 * time.Second // the window of the limit that turns
+)
+
+// lanes are the paths of a soak. The windows are so long that each key has one quota, except on two
+// lanes whose admissions are counted by the answers: only these say in which window a decision was made,
+// and whether there was one.
+var lanes = []lane{
+	{name: "durable", onError: "deny", quota: 100, durable: true,
+		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
+	{name: "leased", onError: "deny", quota: 100, durable: true, leased: true,
+		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true, "lease": "5%"}},
+	{name: "early", onError: "deny", quota: 100, durable: true, leased: true,
+		settings: object{"limit": "100 " + longWindow, "durable": true, "synchronousCommit": true, "lease": "5% early"}},
+	{name: "ephemeral", onError: "deny", quota: 100, settings: object{"limit": "100 " + longWindow}},
+	{name: "local", onError: "local", quota: 100, durable: true,
+		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
+	{name: "governed", onError: "deny", quota: 100, durable: true, async: true, governed: true},
+	{name: "bucket", onError: "allow", quota: 60, answers: true, refill: 5,
+		settings: object{"limit": "300 1m", "burst": "60", "algorithm": "token_bucket"}},
+	{name: "turning", onError: "deny", quota: 40, durable: true, answers: true,
+		settings: object{"limit": "40 " + turningFor.String(), "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
+	{name: "banned", onError: "deny", governed: true, always: http.StatusForbidden},
+	{name: "unknown", onError: "deny", governed: true, always: http.StatusUnauthorized},
+	{name: "none", always: http.StatusOK},
+}
+
+// use is what became of a key.
+type use struct {
+	lane        *lane
+	sent        int
+	first, last time.Duration     // of the requests
+	undecided   int               // answered 503
+	slow        [soakProxies]bool // the proxy took more than half of the timeout: it may have decided by itself
+	admitted    []time.Duration   // when
+}
+
+// odd is an answer that is right at some moments only.
+type odd struct {
+	began, ended time.Duration
+	proxy        int
+	lane         *lane
+	what         string
+	status       int
+}
+
+// soakLoad sends requests, and counts what the proxies do with them.
+type soakLoad struct {
+	began   time.Time
+	urls    []string
+	client  *http.Client
+	over    bool // admits one request of 100,000 that no limit has admitted
+	running sync.WaitGroup
+
+	mu       sync.Mutex // guards all that follows
+	uses     map[string]*use
+	odds     []odd
+	sent     int
+	statuses map[int]int
+	recorded [soakProxies]recorded
+	slowest  time.Duration
+}
+
+// recorded are the requests of one proxy that its history must have.
+type recorded struct {
+	sent, answered     int
+	bySecond           map[int]int // answered
+	decided, undecided map[int]int // answers of limits that deny requests without a decision, by second
+}
+
+func newSoakLoad(over bool) *soakLoad {
+	s := &soakLoad{began: time.Now(), over: over, uses: map[string]*use{}, statuses: map[int]int{},
+		client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	for i := range s.recorded {
+		s.recorded[i] = recorded{bySecond: map[int]int{}, decided: map[int]int{}, undecided: map[int]int{}}
+	}
+	return s
+}
+
+// upstream starts the server behind the proxies, which counts the requests that have passed.
+func (s *soakLoad) upstream(t *testing.T) string {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := strings.Trim(r.URL.Path, "/")
+		for i := range lanes {
+			if l := &lanes[i]; l.name == name && !l.answers && l.quota > 0 {
+				s.admit(l, r.Header.Get("X-Key"))
+			}
+		}
+		fmt.Fprint(w, "ok")
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// admit counts an admission.
+func (s *soakLoad) admit(l *lane, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := s.use(l, key)
+	u.admitted = append(u.admitted, time.Since(s.began))
+}
+
+// use is the use of a key. The caller holds the mutex.
+func (s *soakLoad) use(l *lane, key string) *use {
+	u := s.uses[l.name+" "+key]
+	if u == nil {
+		u = &use{lane: l, first: time.Since(s.began)}
+		s.uses[l.name+" "+key] = u
+	}
+	return u
+}
+
+// keyAt is the key of the requests at a time.
+func keyAt(at time.Duration, n int) string {
+	if n%8 == 0 {
+		return forever
+	}
+	return strconv.Itoa(int(at / keyLife))
+}
+
+// run sends requests to all lanes of all proxies until the context ends: about 320 in a second.
+func (s *soakLoad) run(ctx context.Context, upstream string) {
+	for proxy := range s.urls {
+		for i := range lanes {
+			clients := 3
+			if lanes[i].quota == 0 {
+				clients = 1
+			}
+			for range clients {
+				s.running.Go(func() {
+					random := rand.New(rand.NewPCG(rand.Uint64(), 0))
+					for n := random.IntN(8); ; n++ {
+						select {
+						case <-ctx.Done():
+							return
+						case <-time.After(time.Duration(random.Int64N(int64(500 * time.Millisecond)))):
+						}
+						s.send(proxy, &lanes[i], n, upstream)
+					}
+				})
+			}
+		}
+	}
+}
+
+// send sends the nth request of a client.
+func (s *soakLoad) send(proxy int, l *lane, n int, upstream string) {
+	began := time.Since(s.began)
+	key := keyAt(began, n)
+	s.mu.Lock()
+	s.sent++
+	if s.over && s.sent%100000 == 0 {
+		l, key = &lanes[0], keyAt(began, 1)
+		s.mu.Unlock()
+		if response, err := s.client.Do(s.request(upstream, l, key)); err == nil {
+			_ = response.Body.Close()
+		}
+		return
+	}
+	u := s.use(l, key)
+	u.sent++
+	s.mu.Unlock()
+	response, err := s.client.Do(s.request(s.urls[proxy], l, key))
+	if err == nil {
+		_, err = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
+	}
+	ended := time.Since(s.began)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u.last = max(u.last, ended)
+	u.slow[proxy] = u.slow[proxy] || ended-began > soakTimeout/2
+	r := &s.recorded[proxy]
+	if l.onError != "" {
+		r.sent++
+	}
+	s.slowest = max(s.slowest, ended-began)
+	strange := odd{began: began, ended: ended, proxy: proxy, lane: l}
+	if err != nil {
+		strange.what = err.Error()
+		s.odds = append(s.odds, strange)
+		return
+	}
+	status := response.StatusCode
+	s.statuses[status]++
+	if l.onError != "" {
+		r.answered++
+		r.bySecond[int(ended/time.Second)]++
+	}
+	if l.onError == "deny" && status == http.StatusServiceUnavailable {
+		r.undecided[int(ended/time.Second)]++
+	} else if l.onError == "deny" {
+		r.decided[int(ended/time.Second)]++
+	}
+	strange.status = status
+	strange.what = fmt.Sprint("status ", status)
+	decided := response.Header.Get("X-RateLimit-Limit") != ""
+	switch {
+	case status == http.StatusServiceUnavailable:
+		u.undecided++
+		s.odds = append(s.odds, strange)
+	case l.always != 0:
+		if status != l.always {
+			s.odds = append(s.odds, strange)
+		}
+	case status == http.StatusOK && !decided && l.onError == "allow":
+		u.undecided++
+	case status == http.StatusOK && !decided:
+		strange.what, strange.status = "admitted without a decision", 0
+		s.odds = append(s.odds, strange)
+	case status == http.StatusOK && l.answers:
+		if l.refill == 0 { // the end of the window
+			u = s.use(l, key+" "+response.Header.Get("X-RateLimit-Reset"))
+			u.last = ended
+		}
+		u.admitted = append(u.admitted, ended)
+	case status != http.StatusOK && status != http.StatusTooManyRequests:
+		s.odds = append(s.odds, strange)
+	}
+}
+
+func (s *soakLoad) request(url string, l *lane, key string) *http.Request {
+	request, err := http.NewRequest(http.MethodGet, url+"/"+l.name, nil)
+	if err != nil {
+		panic(err)
+	}
+	switch l.name {
+	case "banned":
+		key = "mallory"
+	case "unknown":
+		request.Header.Set("X-Api-Key", "invented")
+	}
+	request.Header.Set("X-Key", key)
+	return request
+}

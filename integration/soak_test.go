@@ -1,0 +1,132 @@
+//go:build soak
+
+package integration
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+var (
+	soakDuration = flag.Duration("soak-duration", 10*time.Minute, "how long TestSoak lasts")
+	soakSeed     = flag.Uint64("soak-seed", 0, "the seed of TestSoak's plan of faults; 0 is the time")
+	soakEvery    = flag.Duration("soak-every", 20*time.Second, "the time from one fault of TestSoak to the next")
+	soakInject   = flag.String("soak-inject", "", "what must make TestSoak fail: over, goroutine, or both")
+)
+
+// soak is a long run of two Caddies and a Traefik, with faults.
+type soak struct {
+	t       *testing.T
+	servers *soakServers
+	proxies []*soakProxy
+	load    *soakLoad
+	events  []*event
+	grown   [soakProxies]growth
+	late    []*odd // answers without a decision that no fault explains
+}
+
+// TestSoak has a load with a fault every 20 s, and judges all answers, what was admitted, the history, and what the proxies
+// use. It prints its seed and its plan; the same seed gives the same plan.
+func TestSoak(t *testing.T) {
+	seed := *soakSeed
+	if seed == 0 {
+		seed = uint64(time.Now().Unix())
+	}
+	s := &soak{t: t, events: plan(seed, *soakDuration)}
+	fmt.Printf("soak: seed %d, %v\n", seed, *soakDuration)
+	for _, e := range s.events {
+		fmt.Println(e)
+	}
+	s.servers = startSoakServers(t)
+	execute(t, s.servers.dsn, schema.File)
+	execute(t, s.servers.dsn, fmt.Sprintf(`
+		INSERT INTO rate_limit_tiers (tier) VALUES ('free') ON CONFLICT DO NOTHING;
+		INSERT INTO rate_limit_users (user_id, tier) SELECT i::text, 'free' FROM generate_series(0, %d) AS i;
+		INSERT INTO rate_limit_users (user_id, tier) VALUES ('%s', 'free'), ('mallory', 'free');
+		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');
+		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 100, durable => true);
+		UPDATE rate_limit_rule_limits SET per = '364 days'`, 2*(*soakDuration)/keyLife+100, forever))
+	s.load = newSoakLoad(strings.Contains(*soakInject, "over"))
+	upstream := s.load.upstream(t)
+	s.proxies = startSoakProxies(t, s.servers.proxied, upstream, strings.Contains(*soakInject, "goroutine"))
+	for _, p := range s.proxies {
+		s.load.urls = append(s.load.urls, p.url)
+	}
+	awaitObeyed(t, s.servers.dsn, soakProxies)
+	if _, err := s.servers.heal(); err != nil {
+		t.Fatal(err)
+	}
+	s.load.began = time.Now()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer s.load.running.Wait()
+	defer cancel()
+	s.load.run(ctx, upstream)
+	well := time.Duration(0)
+	for _, e := range s.events {
+		s.sleepUntil(max(e.at, well))
+		s.sample()
+		s.suffer(e)
+		well = e.ended + 2*exactWithin
+	}
+	s.sleepUntil(max(*soakDuration, well))
+	s.sample()
+	cancel()
+	s.load.running.Wait()
+	fmt.Printf("soak: seed %d: %d requests, %v, the slowest took %v\n", seed, s.load.sent, s.load.statuses, s.load.slowest.Round(time.Millisecond))
+	s.judgeAnswers()
+	s.judgeAdmissions()
+	s.judgeHistory()
+	s.judgeGrowth()
+}
+
+func (s *soak) sleepUntil(at time.Duration) { time.Sleep(time.Until(s.load.began.Add(at))) }
+
+// suffer has a fault, and waits until the servers are well.
+func (s *soak) suffer(e *event) {
+	e.began = time.Since(s.load.began)
+	err := e.fault.do(s, e)
+	if err == nil {
+		e.crashes, err = s.servers.heal()
+	}
+	e.ended = time.Since(s.load.began)
+	if err != nil {
+		s.t.Fatalf("%v: %v", e, err)
+	}
+	fmt.Printf("%6v  %s took %v, %d crashes\n", e.began.Round(100*time.Millisecond), e.fault.name, (e.ended - e.began).Round(time.Millisecond), e.crashes)
+}
+
+func TestSoakPlansBySeed(t *testing.T) {
+	const duration = 10 * time.Minute
+	first := fmt.Sprint(plan(5, duration))
+	if again := fmt.Sprint(plan(5, duration)); again != first {
+		t.Errorf("one seed gives two plans:\n%s\n%s", first, again)
+	}
+	if other := fmt.Sprint(plan(6, duration)); other == first {
+		t.Errorf("two seeds give one plan: %s", first)
+	}
+	for _, f := range faults {
+		if !strings.Contains(first, f.name) {
+			t.Errorf("ten minutes have no %q", f.name)
+		}
+	}
+}
+
+func TestSoakFindsGrowth(t *testing.T) {
+	var leak, noise []int64
+	for i := range 30 { // a sample every 20 seconds
+		leak = append(leak, 26+int64(i/3))
+		noise = append(noise, 26+int64(i*7%11))
+	}
+	if !grows(leak, moreGoroutines) {
+		t.Errorf("a goroutine a minute is not found: %v", leak)
+	}
+	if grows(noise, moreGoroutines) {
+		t.Errorf("this does not grow: %v", noise)
+	}
+}
