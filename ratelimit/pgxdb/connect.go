@@ -2,6 +2,7 @@ package pgxdb
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -10,19 +11,46 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 )
 
-// renew reads the files again that a DSN names, so that a new connection uses certificates and
-// passwords that were renewed.
-func renew(config *pgconn.Config, dsn string) error {
+// parse reads the settings of a DSN, and the files that it names.
+func parse(dsn string) (*pgconn.Config, error) {
 	fresh, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		return errors.New("pgxdb: dsn: " + parseFailure(err))
+		return nil, errors.New("pgxdb: dsn: " + parseFailure(err))
 	}
-	now := &fresh.ConnConfig.Config
-	if err := check(now); err != nil {
+	c := &fresh.ConnConfig.Config
+	return c, check(c)
+}
+
+// renew has a new connection use certificates and passwords that were renewed.
+func (d *DB) renew(config *pgconn.Config) error {
+	if d.renewed == nil {
+		return nil
+	}
+	now, err := d.renewed()
+	if err != nil {
 		return err
 	}
 	config.TLSConfig, config.Password, config.Fallbacks = now.TLSConfig, now.Password, now.Fallbacks
 	return nil
+}
+
+// moveTo makes the settings of a connection to a server those of a connection to another one.
+func moveTo(c *pgconn.Config, host string, port int) {
+	at := func(settings *tls.Config) *tls.Config {
+		if settings == nil || settings.ServerName == "" {
+			return settings
+		}
+		settings = settings.Clone()
+		settings.ServerName = host
+		return settings
+	}
+	var same []*pgconn.FallbackConfig // the other ways to connect to the first server
+	for _, f := range c.Fallbacks {
+		if f.Host == c.Host && f.Port == c.Port {
+			same = append(same, &pgconn.FallbackConfig{Host: host, Port: uint16(port), TLSConfig: at(f.TLSConfig)})
+		}
+	}
+	c.Host, c.Port, c.TLSConfig, c.Fallbacks = host, uint16(port), at(c.TLSConfig), same
 }
 
 // severalHosts reports whether there is another server to connect to. The same one occurs twice if

@@ -4,7 +4,6 @@ package pgxdb
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"regexp"
@@ -62,6 +61,9 @@ type DB struct {
 	used   atomic.Bool  // a call has had a connection
 	lost   atomic.Int32 // how many times prepared statements were lost
 
+	config  *pgxpool.Config                // of connections to another server; does not change
+	renewed func() (*pgconn.Config, error) // see open
+
 	mu       sync.Mutex
 	timeline string // the latest one of a primary, see timeline.SQL; guarded by mu
 }
@@ -96,20 +98,20 @@ func Open(dsn string, o Options) (*DB, error) {
 	config.ConnConfig.DialFunc = dialer.DialContext
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // as in Go; the server converts
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	return open(config)
+	return open(config, func() (*pgconn.Config, error) { return parse(dsn) })
 }
 
-// open returns a DB with a pool of its own.
-func open(config *pgxpool.Config) (*DB, error) {
+// open returns a DB with a pool of its own. renewed reads the files again that the settings name; nil without.
+func open(config *pgxpool.Config, renewed func() (*pgconn.Config, error)) (*DB, error) {
 	// After a quiet time, a request should not wait for a login: one connection is kept, and
 	// replaced when it is too old. There is none before the first call.
-	d := &DB{}
+	d := &DB{config: config.Copy(), renewed: renewed}
 	config.MinConns = 1
 	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
 		if !d.used.Load() && ctx.Value(calling{}) == nil {
 			return errUnused
 		}
-		return renew(&c.Config, dsn)
+		return d.renew(&c.Config)
 	}
 	if wanted := config.ConnConfig.ValidateConnect; wanted != nil && severalHosts(&config.ConnConfig.Config) {
 		config.ConnConfig.ValidateConnect = func(ctx context.Context, c *pgconn.PgConn) error {
@@ -131,25 +133,18 @@ func open(config *pgxpool.Config) (*DB, error) {
 
 // At returns a DB for another server of the same database, with the settings of this one.
 func (d *DB) At(host string, port int) (postgres.DB, error) {
-	config := d.pool.Config()
-	c := config.ConnConfig
-	first := c.Host
-	at := func(settings *tls.Config) *tls.Config {
-		if settings == nil || settings.ServerName == "" {
-			return settings
-		}
-		settings = settings.Clone()
-		settings.ServerName = host
-		return settings
+	config := d.config.Copy()
+	moveTo(&config.ConnConfig.Config, host, port)
+	if d.renewed == nil {
+		return open(config, nil)
 	}
-	var same []*pgconn.FallbackConfig // the other ways to connect to the first server
-	for _, f := range c.Fallbacks {
-		if f.Host == first && f.Port == c.Port {
-			same = append(same, &pgconn.FallbackConfig{Host: host, Port: uint16(port), TLSConfig: at(f.TLSConfig)})
+	return open(config, func() (*pgconn.Config, error) {
+		c, err := d.renewed()
+		if err == nil {
+			moveTo(c, host, port)
 		}
-	}
-	c.Host, c.Port, c.TLSConfig, c.Fallbacks = host, uint16(port), at(c.TLSConfig), same
-	return open(config)
+		return c, err
+	})
 }
 
 // New returns a DB on a pool of the program. The pool keeps its settings, such as MaxConns. The program
@@ -158,7 +153,7 @@ func New(pool *pgxpool.Pool) (*DB, error) {
 	if pool == nil {
 		return nil, &ratelimit.FieldError{Field: "pool", Want: "a pool, such as pgxpool.New returns"}
 	}
-	d := &DB{shared: true}
+	d := &DB{shared: true, config: pool.Config()}
 	d.use(pool)
 	return d, nil
 }

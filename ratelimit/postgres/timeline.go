@@ -8,6 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 )
 
 // past is the history of a server that a process has seen. The zero value has seen none.
@@ -52,14 +53,14 @@ func (p *parts) watchTimelines(closing context.Context) {
 // timelineOf is the timeline of one of several servers.
 type timelineOf struct {
 	reading bool // a goroutine owns the timeline; guarded by routes.mu
-	timeline
+	past
 }
 
 // readTimeline is watchTimelines for one server.
 func (p *parts) readTimeline(closing context.Context, name string, db DB, t *timelineOf) {
 	ctx, cancel := context.WithTimeout(closing, nodeTimeout)
 	defer cancel()
-	read := &Statement{SQL: timelineSQL}
+	read := &Statement{SQL: timeline.SQL}
 	err := batch.PanicError(func() {
 		if db.Run(ctx, []*Statement{read}) == nil && t.read(read) {
 			for part, s := range p.stores {
