@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
@@ -59,7 +58,7 @@ SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', p
 	c.AwaitAddress(t, address)
 	urls := []string{c.url, tr.url}
 	for _, url := range urls {
-		await.Within(t, time.Minute, "the policy at "+url, func() bool {
+		await(t, "the policy at "+url, func() bool {
 			return harness.Ask(t, harness.Get(url, "X-User", "nobody")).Status != http.StatusServiceUnavailable
 		})
 	}
@@ -85,7 +84,7 @@ SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', p
 	share("ann", 40)
 	cluster.Execute(t, dsns["home"], "SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 60)")
 	for _, url := range urls {
-		await.Within(t, 20*time.Second, "the change at "+url, func() bool {
+		await(t, "the change at "+url, func() bool {
 			return harness.Ask(t, harness.Get(url, "X-User", "ann")).Header.Get("X-RateLimit-Limit") == "60"
 		})
 	}

@@ -20,6 +20,8 @@ FROM pg_control_system() WHERE NOT pg_is_in_recovery()`
 type timeline struct {
 	server   string // system identifier and timeline
 	position int64  // the last one in the write-ahead log
+
+	reading bool // a goroutine has it, of a server of parts; guarded by routes.mu
 }
 
 // read reads the result of timelineSQL, and reports whether the counters may lack what this process
@@ -30,55 +32,54 @@ func (t *timeline) read(read *Statement) bool {
 	if read.Err != nil || err != nil || len(columns) != 2 || len(columns[1]) != 8 {
 		return false
 	}
-	now := timeline{server: string(columns[0]), position: int64(binary.BigEndian.Uint64(columns[1]))}
-	lost := t.server != "" && (now.server != t.server || now.position < t.position)
-	*t = now
+	server, position := string(columns[0]), int64(binary.BigEndian.Uint64(columns[1]))
+	lost := t.server != "" && (server != t.server || position < t.position)
+	t.server = server
+	t.position = position
 	return lost
 }
 
-// watchTimelines reads the timelines of the servers of the parts, each without waiting for the others, and has the
-// parts of a server with another history forget what may be lost.
-func (p *parts) watchTimelines(closing context.Context) {
+// startTimelines reads the timelines of the servers of the parts in the background, each without waiting for the
+// others, and has the parts of a server with another history forget what may be lost.
+func startTimelines(p *parts, closing context.Context) {
 	r := p.routes
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, db := range r.servers {
 		t := r.timelines[name]
 		if t == nil {
-			t = &timelineOf{}
+			t = newTimeline()
 			r.timelines[name] = t
 		}
 		if !t.reading {
 			t.reading = true
-			go p.readTimeline(closing, name, db, t)
+			startTimeline(p, closing, name, db, t)
 		}
 	}
 }
 
-// timelineOf is the timeline of one of several servers.
-type timelineOf struct {
-	reading bool // a goroutine owns the timeline; guarded by routes.mu
-	timeline
-}
+func newTimeline() *timeline { return &timeline{} }
 
-// readTimeline is watchTimelines for one server.
-func (p *parts) readTimeline(closing context.Context, name string, db DB, t *timelineOf) {
-	ctx, cancel := context.WithTimeout(closing, nodeTimeout)
-	defer cancel()
-	read := &Statement{SQL: timelineSQL}
-	err := batch.PanicError(func() {
-		if db.Run(ctx, []*Statement{read}) == nil && t.read(read) {
-			for part, s := range p.stores {
-				if p.routes.of(part).address == name {
-					s.forgetLost()
+// startTimeline is startTimelines for one server.
+func startTimeline(p *parts, closing context.Context, name string, db DB, t *timeline) {
+	go func() {
+		ctx, cancel := context.WithTimeout(closing, nodeTimeout)
+		read := &Statement{SQL: timelineSQL}
+		err := batch.PanicError(func() {
+			if db.Run(ctx, []*Statement{read}) == nil && t.read(read) {
+				for part := range p.stores {
+					if p.routes.of(part).address == name {
+						p.stores[part].forgetLost()
+					}
 				}
 			}
-		}
-	})
-	p.options.report(err)
-	p.routes.mu.Lock()
-	t.reading = false
-	p.routes.mu.Unlock()
+		})
+		cancel()
+		p.options.report(err)
+		p.routes.mu.Lock()
+		t.reading = false
+		p.routes.mu.Unlock()
+	}()
 }
 
 // forgetLost forgets what the process knows of counters that may lack its charges: no unit of a lease
