@@ -171,7 +171,7 @@ func (r *registration) beat(now time.Time) {
 		return
 	}
 	if p := partsOf(r.store); p != nil {
-		p.watchTimelines(server.closing)
+		startTimelines(p, server.closing)
 	}
 	var statements, writes []*Statement
 	if !now.Before(r.readAt) {

@@ -61,18 +61,21 @@ func partsOf(s *Store) *parts {
 	return p
 }
 
-// allStores are a store and those of its parts, and decidingStores those of them that decide.
+// allStores are a store and those of its parts, and decidingStores those of them that decide. They copy one by one
+// because Yaegi takes the type of the stores for another one.
 func allStores(s *Store) []*Store {
 	all := []*Store{s}
 	if p := partsOf(s); p != nil {
-		all = append(all, p.stores...)
+		for part := range p.stores {
+			all = append(all, p.stores[part])
+		}
 	}
 	return all
 }
 
 func decidingStores(s *Store) []*Store {
-	if p := partsOf(s); p != nil {
-		return p.stores
+	if all := allStores(s); len(all) > 1 {
+		return all[1:]
 	}
 	return []*Store{s}
 }

@@ -15,6 +15,8 @@ import (
 type past struct {
 	server   string // system identifier and timeline
 	position int64  // the last one in the write-ahead log
+
+	reading bool // a goroutine has it, of a server of parts; guarded by routes.mu
 }
 
 // read reads the result of timeline.SQL, and reports whether the counters may lack what this process
@@ -25,55 +27,54 @@ func (p *past) read(read *Statement) bool {
 	if read.Err != nil || err != nil || len(columns) != 2 || len(columns[1]) != 8 {
 		return false
 	}
-	now := past{server: string(columns[0]), position: int64(binary.BigEndian.Uint64(columns[1]))}
-	lost := p.server != "" && (now.server != p.server || now.position < p.position)
-	*p = now
+	server, position := string(columns[0]), int64(binary.BigEndian.Uint64(columns[1]))
+	lost := p.server != "" && (server != p.server || position < p.position)
+	p.server = server
+	p.position = position
 	return lost
 }
 
-// watchTimelines reads the timelines of the servers of the parts, each without waiting for the others, and has the
-// parts of a server with another history forget what may be lost.
-func (p *parts) watchTimelines(closing context.Context) {
+// startTimelines reads the timelines of the servers of the parts in the background, each without waiting for the
+// others, and has the parts of a server with another history forget what may be lost.
+func startTimelines(p *parts, closing context.Context) {
 	r := p.routes
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, db := range r.servers {
 		t := r.timelines[name]
 		if t == nil {
-			t = &timelineOf{}
+			t = newPast()
 			r.timelines[name] = t
 		}
 		if !t.reading {
 			t.reading = true
-			go p.readTimeline(closing, name, db, t)
+			startTimeline(p, closing, name, db, t)
 		}
 	}
 }
 
-// timelineOf is the timeline of one of several servers.
-type timelineOf struct {
-	reading bool // a goroutine owns the timeline; guarded by routes.mu
-	past
-}
+func newPast() *past { return &past{} }
 
-// readTimeline is watchTimelines for one server.
-func (p *parts) readTimeline(closing context.Context, name string, db DB, t *timelineOf) {
-	ctx, cancel := context.WithTimeout(closing, nodeTimeout)
-	defer cancel()
-	read := &Statement{SQL: timeline.SQL}
-	err := batch.PanicError(func() {
-		if db.Run(ctx, []*Statement{read}) == nil && t.read(read) {
-			for part, s := range p.stores {
-				if p.routes.of(part).address == name {
-					s.forgetLost()
+// startTimeline is startTimelines for one server.
+func startTimeline(p *parts, closing context.Context, name string, db DB, t *past) {
+	go func() {
+		ctx, cancel := context.WithTimeout(closing, nodeTimeout)
+		read := &Statement{SQL: timeline.SQL}
+		err := batch.PanicError(func() {
+			if db.Run(ctx, []*Statement{read}) == nil && t.read(read) {
+				for part := range p.stores {
+					if p.routes.of(part).address == name {
+						p.stores[part].forgetLost()
+					}
 				}
 			}
-		}
-	})
-	p.options.report(err)
-	p.routes.mu.Lock()
-	t.reading = false
-	p.routes.mu.Unlock()
+		})
+		cancel()
+		p.options.report(err)
+		p.routes.mu.Lock()
+		t.reading = false
+		p.routes.mu.Unlock()
+	}()
 }
 
 // forgetLost forgets what the process knows of counters that may lack its charges: no unit of a lease
