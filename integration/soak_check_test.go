@@ -19,9 +19,9 @@ const (
 	localShare = 100/soakProxies + 2
 	// lostByCrash is what a crash of Postgres may lose without synchronous_commit.
 	lostByCrash = time.Second
-	// lateOf is how many requests there are to one that may time out without a fault, because the machine is busy.
-	// mostBlackout is for how many seconds a proxy may decide nothing then.
-	lateOf, mostBlackout = 100, 2
+	// lateOf is how many requests there are to one that may time out without a fault, and mostBlackout for how many seconds
+	// a proxy may decide nothing. What happens while the machine is busy does not count.
+	lateOf, mostBlackout = 1000, 2
 )
 
 // touches reports whether something between two times may be due to the event.
@@ -37,17 +37,27 @@ func (s *soak) judgeAnswers() {
 		if s.explained(o) {
 			continue
 		}
-		if o.status == http.StatusServiceUnavailable && o.lane.onError == "deny" {
-			late++
+		busy := s.busy(o.began, o.ended)
+		undecided := o.status == http.StatusServiceUnavailable && o.lane.onError == "deny"
+		if undecided {
 			s.late = append(s.late, o)
-		} else {
-			wrong++
 		}
-		if late+wrong <= 20 {
+		if busy && (undecided || o.status == statusSlow) {
+			continue
+		}
+		count := &wrong
+		if undecided {
+			count = &late
+		}
+		if *count++; *count <= 20 {
 			s.t.Logf("%v: %s/%s: %s after %v", o.began.Round(time.Millisecond), s.proxies[o.proxy].name, o.lane.name, o.what, (o.ended - o.began).Round(time.Millisecond))
 		}
 	}
-	fmt.Printf("soak: %d answers that only a fault explains, %d too late without one, %d wrong\n", len(s.load.odds), late, wrong)
+	for _, e := range s.events {
+		fmt.Printf("%6v  %s: explains %d answers\n", e.began.Round(100*time.Millisecond), e.fault.name, e.explained)
+	}
+	fmt.Printf("soak: %d answers that only a fault explains, %d too late without one on a busy machine, %d on one that is not, %d wrong\n",
+		len(s.load.odds)-len(s.late)-wrong, len(s.late)-late, late, wrong)
 	if wrong > 0 || late > s.load.sent/lateOf {
 		s.t.Errorf("%d answers are wrong, and %d of %d had no decision although nothing was wrong", wrong, late, s.load.sent)
 	}
@@ -55,7 +65,8 @@ func (s *soak) judgeAnswers() {
 		r, blackout := &s.load.recorded[i], 0
 		for second := range int(time.Since(s.load.began) / time.Second) {
 			at := time.Duration(second) * time.Second
-			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events, func(e *event) bool { return e.touches(at, at+time.Second) }) {
+			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events, func(e *event) bool { return e.touches(at, at+time.Second) }) &&
+				!s.busy(at, at+time.Second) {
 				blackout++
 			} else {
 				blackout = 0
@@ -67,26 +78,34 @@ func (s *soak) judgeAnswers() {
 	}
 }
 
+// busy reports whether the machine was busy, about a second around a time.
+func (s *soak) busy(from, to time.Duration) bool {
+	return slices.ContainsFunc(s.load.busy, func(b span) bool { return b.began <= to+time.Second && b.ended >= from-time.Second })
+}
+
 // explained reports whether a fault explains an answer.
 func (s *soak) explained(o *odd) bool {
 	for _, e := range s.events {
-		switch {
-		case !e.touches(o.began, o.ended) || e.proxy >= 0 && e.proxy != o.proxy:
-		case o.status == http.StatusServiceUnavailable:
-			if o.lane.onError == "deny" && (e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0) {
-				return true
-			}
-		case o.status == http.StatusNotFound:
-			if e.proxy >= 0 && o.began <= e.ended { // Traefik listens before it has its configuration
-				return true
-			}
-		case o.status == 0 && o.what != "admitted without a decision":
-			if e.proxy >= 0 && o.began <= e.ended { // the proxy was dead
-				return true
-			}
+		if e.touches(o.began, o.ended) && e.explains(o) {
+			e.explained++
+			return true
 		}
 	}
 	return false
+}
+
+// explains reports whether an answer is due to the event, if it came at that time.
+func (e *event) explains(o *odd) bool {
+	dead := e.proxy == o.proxy && o.began <= e.ended
+	switch {
+	case e.proxy >= 0 && e.proxy != o.proxy:
+		return false
+	case o.status == http.StatusServiceUnavailable:
+		return o.lane.onError == "deny" && (e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0)
+	case o.status == http.StatusNotFound:
+		return dead // Traefik listens before it has its configuration
+	}
+	return dead && o.status == 0 && o.what != undecidedAdmission
 }
 
 // judgeAdmissions compares what each key got with what it may get.

@@ -34,6 +34,7 @@ type event struct {
 	proxy        int    // the one that was killed; -1 is none
 	killed       time.Duration
 	clock        bool // the clock was set
+	explained    int  // answers
 }
 
 func (e *event) String() string {

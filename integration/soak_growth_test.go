@@ -38,7 +38,7 @@ func (s *soak) sample() {
 		g := &s.grown[i]
 		stacks := stacksAt(s.t, p.admin)
 		g.goroutines = append(g.goroutines, stacks)
-		g.heap = append(g.heap, heapAt(s.t, p.admin))
+		g.heap = append(g.heap, heapOnceAt(s.t, p.admin))
 		n := 0
 		for _, count := range stacks {
 			n += count

@@ -34,6 +34,7 @@ type lane struct {
 
 const (
 	soakTimeout = time.Second     // for a decision
+	soakMargin  = time.Second     // for everything else that a request takes
 	keyLife     = 8 * time.Second // then the next key comes
 	forever     = "forever"       // the key that is used all the time
 	longWindow  = "364d"
@@ -62,6 +63,11 @@ var lanes = []lane{
 	{name: "unknown", onError: "deny", governed: true, always: http.StatusUnauthorized},
 	{name: "none", always: http.StatusOK},
 }
+
+// statusSlow is the status of an odd answer that came too late.
+const statusSlow = -1
+
+const undecidedAdmission = "admitted without a decision"
 
 // use is what became of a key.
 type use struct {
@@ -97,7 +103,10 @@ type soakLoad struct {
 	statuses map[int]int
 	recorded [soakProxies]recorded
 	slowest  time.Duration
+	busy     []span // when requests without a limit took long: the machine is busy
 }
+
+type span struct{ began, ended time.Duration }
 
 // recorded are the requests of one proxy that its history must have.
 type recorded struct {
@@ -108,7 +117,7 @@ type recorded struct {
 
 func newSoakLoad(over bool) *soakLoad {
 	s := &soakLoad{began: time.Now(), over: over, uses: map[string]*use{}, statuses: map[int]int{},
-		client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+		client: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	for i := range s.recorded {
 		s.recorded[i] = recorded{bySecond: map[int]int{}, decided: map[int]int{}, undecided: map[int]int{}}
 	}
@@ -211,9 +220,15 @@ func (s *soakLoad) send(proxy int, l *lane, n int, upstream string) {
 	r := &s.recorded[proxy]
 	if l.onError != "" {
 		r.sent++
+	} else if ended-began > soakTimeout/4 {
+		s.busy = append(s.busy, span{began, ended})
 	}
 	s.slowest = max(s.slowest, ended-began)
 	strange := odd{began: began, ended: ended, proxy: proxy, lane: l}
+	if ended-began > soakTimeout+soakMargin {
+		strange.what, strange.status = "answered", statusSlow
+		s.odds = append(s.odds, strange)
+	}
 	if err != nil {
 		strange.what = err.Error()
 		s.odds = append(s.odds, strange)
@@ -244,7 +259,7 @@ func (s *soakLoad) send(proxy int, l *lane, n int, upstream string) {
 	case status == http.StatusOK && !decided && l.onError == "allow":
 		u.undecided++
 	case status == http.StatusOK && !decided:
-		strange.what, strange.status = "admitted without a decision", 0
+		strange.what, strange.status = undecidedAdmission, 0
 		s.odds = append(s.odds, strange)
 	case status == http.StatusOK && l.answers:
 		if l.refill == 0 { // the end of the window
