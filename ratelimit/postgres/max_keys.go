@@ -122,7 +122,11 @@ type keyBound struct {
 	mode keyMode
 }
 
-// begin notes that there are limits with MaxKeys.
+func newKeyBound(max int, used time.Time, mode keyMode) *keyBound {
+	return &keyBound{max: max, used: used, mode: mode}
+}
+
+// begin records that there are limits with MaxKeys.
 func (b *keyBounds) begin() { atomic.StoreInt32(&b.on, 1) }
 
 // keysSQL writes a statement for a table.
@@ -148,6 +152,7 @@ func (b *keyBounds) settings() []int64 {
 func (b *keyBounds) use(ctx context.Context, ids []prefixID, max []int) ([]keyMode, error) {
 	now := time.Now()
 	var unknown []prefixID
+	var unknownMax []int
 	b.mu.Lock()
 	for i, id := range ids {
 		if k := b.prefixes[id]; k != nil {
@@ -155,6 +160,7 @@ func (b *keyBounds) use(ctx context.Context, ids []prefixID, max []int) ([]keyMo
 			k.max = max[i]
 		} else {
 			unknown = append(unknown, id)
+			unknownMax = append(unknownMax, max[i])
 		}
 	}
 	b.mu.Unlock()
@@ -164,10 +170,9 @@ func (b *keyBounds) use(ctx context.Context, ids []prefixID, max []int) ([]keyMo
 			return nil, err
 		}
 		b.mu.Lock()
-		for i, id := range ids {
-			if f, ok := found[id]; ok && b.prefixes[id] == nil {
-				id.prefix = strings.Clone(id.prefix)
-				b.prefixes[id] = &keyBound{max: max[i], used: now, mode: f.mode()}
+		for i, id := range unknown {
+			if b.prefixes[id] == nil {
+				b.prefixes[id] = newKeyBound(unknownMax[i], now, found[id].mode())
 			}
 		}
 		if !b.watched {
