@@ -131,7 +131,7 @@ func TestWrongJSONIsRefused(t *testing.T) {
 		{`"prefix": "demo", "limit": "100 1m", "cost": "0"`, `cost: "0": must be a whole number from 1 to 9007199254740992, or a placeholder that gives one`},
 		{`"prefix": "demo", "limit": "100 1m", "cost": "{header.X}", "min_cost": -1`, `min_cost: "-1": must be a whole number from 0`},
 		{`"prefix": "demo", "limit": "100 1m", "cost": "2", "min_cost": 0`, `min_cost: "0": must be left out: cost is not a placeholder`},
-		{`"prefix": "demo", "limit": "100 1m", "max_keys": 0`, `max_keys: "0": must be a whole number from 1 to 100000000`},
+		{`"prefix": "demo", "limit": "100 1m", "max_keys": 0`, `max_keys: "0": must be a whole number from 1 to 10000000`},
 		{`"prefix": "demo", "limit": "5", "algorithm": "in_flight", "max_keys": 1000`, `max_keys: "1000": must be left out: in_flight has none`},
 		{`"prefix": "demo", "limit": "100 1m", "settle": "bytes", "max_keys": 1000`, `max_keys: "1000": must be left out with settle: a settlement is for the row of its own key`},
 		{`"prefix": "demo", "limit": "100 1m", "key": "{nope}"`, `key: "{nope}": must be text with placeholders such as {client_ip} or {header.X-User}: {nope} is none`},

@@ -7,7 +7,7 @@ import (
 )
 
 // mostKeys bounds Limit.MaxKeys.
-const mostKeys = 100000000
+const mostKeys = 10000000
 
 // Validate returns a *FieldError for the first field out of its range.
 func (l *Limit) Validate() error {

@@ -67,6 +67,15 @@ var hotPath = []struct {
 		}
 	}},
 	{"a batch", 660, func(t testing.TB) func() { return decideAgain(t, false, batchOf(1)) }},
+	{"a batch of a limit with MaxKeys", 670, func(t testing.TB) func() {
+		calls := batchOf(1)
+		l := *fakeLimit
+		l.MaxKeys = 1000
+		for _, c := range calls {
+			c.Hits[0].Limit = &l
+		}
+		return decideAgain(t, false, calls)
+	}},
 	{"a batch of several limits", 1320, func(t testing.TB) func() { return decideAgain(t, false, batchOf(2)) }},
 	{"a refused batch of several limits", 1530, func(t testing.TB) func() { return decideAgain(t, true, batchOf(2)) }},
 }

@@ -47,12 +47,12 @@ const (
 	// count reads up to MaxKeys rows of an index.
 	countInterval = time.Second
 	countTime     = 10 * time.Microsecond
-	// countLasts is how old a count may be.
-	countLasts = time.Minute
+	// countLasts is how old a count may be. The time between two is at most 101 seconds.
+	countLasts = 5 * time.Minute
 	// forgetPrefix is after how long without a request a prefix is not watched any more.
 	forgetPrefix = time.Minute
-	// keysTimeout is for one statement, and keysLockWait for a lock.
-	keysTimeout  = 5 * time.Second
+	// keysTimeout is for the statements of one refresh, and keysLockWait for a lock.
+	keysTimeout  = 10 * time.Second
 	keysLockWait = 100 * time.Millisecond
 )
 
@@ -122,7 +122,11 @@ type keyBound struct {
 	mode keyMode
 }
 
-// begin notes that there are limits with MaxKeys.
+func newKeyBound(max int, used time.Time, mode keyMode) *keyBound {
+	return &keyBound{max: max, used: used, mode: mode}
+}
+
+// begin records that there are limits with MaxKeys.
 func (b *keyBounds) begin() { atomic.StoreInt32(&b.on, 1) }
 
 // keysSQL writes a statement for a table.
@@ -144,10 +148,11 @@ func (b *keyBounds) settings() []int64 {
 }
 
 // use returns the modes of prefixes that requests use. max has their MaxKeys. It asks the database about a
-// prefix that it does not know.
-func (b *keyBounds) use(ctx context.Context, ids []prefixID, max []int) ([]keyMode, error) {
+// prefix that it does not know, by execute.
+func (b *keyBounds) use(execute func([]*Statement) error, ids []prefixID, max []int) ([]keyMode, error) {
 	now := time.Now()
 	var unknown []prefixID
+	var unknownMax []int
 	b.mu.Lock()
 	for i, id := range ids {
 		if k := b.prefixes[id]; k != nil {
@@ -155,19 +160,19 @@ func (b *keyBounds) use(ctx context.Context, ids []prefixID, max []int) ([]keyMo
 			k.max = max[i]
 		} else {
 			unknown = append(unknown, id)
+			unknownMax = append(unknownMax, max[i])
 		}
 	}
 	b.mu.Unlock()
 	if len(unknown) > 0 {
-		found, err := b.read(ctx, unknown)
+		found, err := b.read(execute, unknown)
 		if err != nil {
 			return nil, err
 		}
 		b.mu.Lock()
-		for i, id := range ids {
-			if f, ok := found[id]; ok && b.prefixes[id] == nil {
-				id.prefix = strings.Clone(id.prefix)
-				b.prefixes[id] = &keyBound{max: max[i], used: now, mode: f.mode()}
+		for i, id := range unknown {
+			if b.prefixes[id] == nil {
+				b.prefixes[id] = newKeyBound(unknownMax[i], now, found[id].mode())
 			}
 		}
 		if !b.watched {
@@ -244,7 +249,12 @@ func (b *keyBounds) fail(err error) {
 func (b *keyBounds) refresh(ids []prefixID) error {
 	ctx, cancel := context.WithTimeout(b.server.closing, keysTimeout)
 	defer cancel()
-	found, err := b.read(ctx, ids)
+	execute := func(statements []*Statement) error {
+		err := b.server.db.Run(ctx, statements) // requests notice that the database does not answer
+		b.server.counts.countErrors(statements, err)
+		return err
+	}
+	found, err := b.read(execute, ids)
 	if err != nil {
 		return err
 	}
@@ -264,7 +274,7 @@ func (b *keyBounds) refresh(ids []prefixID) error {
 		}
 		interval := countInterval + time.Duration(max)*countTime
 		if f.age < 0 || f.age >= interval.Microseconds() {
-			if err := b.count(ctx, id, max, interval); err != nil {
+			if err := b.count(execute, id, max, interval); err != nil {
 				return err
 			}
 		}
@@ -291,7 +301,7 @@ func (f keysFound) mode() keyMode {
 }
 
 // read reads the two rows of each prefix.
-func (b *keyBounds) read(ctx context.Context, ids []prefixID) (map[prefixID]keysFound, error) {
+func (b *keyBounds) read(execute func([]*Statement) error, ids []prefixID) (map[prefixID]keysFound, error) {
 	found := make(map[prefixID]keysFound, len(ids))
 	for _, id := range ids {
 		found[id] = keysFound{age: -1, over: -1, other: false}
@@ -308,7 +318,7 @@ func (b *keyBounds) read(ctx context.Context, ids []prefixID) (map[prefixID]keys
 			continue
 		}
 		s := &Statement{SQL: keysSQL(readKeysSQL, durable), Args: []any{b.settings(), prefixes, keys}}
-		if err := b.run(ctx, s); err != nil {
+		if err := runOne(execute, s); err != nil {
 			return nil, err
 		}
 		const width = 5
@@ -333,19 +343,17 @@ func (b *keyBounds) read(ctx context.Context, ids []prefixID) (map[prefixID]keys
 }
 
 // count counts the rows of a prefix, unless another process does.
-func (b *keyBounds) count(ctx context.Context, id prefixID, max int, interval time.Duration) error {
+func (b *keyBounds) count(execute func([]*Statement) error, id prefixID, max int, interval time.Duration) error {
 	claim := &Statement{SQL: keysSQL(claimSQL, id.durable), Args: []any{b.settings(), id.prefix, interval.Microseconds()}}
-	if err := b.run(ctx, claim); err != nil || claim.Rows == 0 {
+	if err := runOne(execute, claim); err != nil || claim.Rows == 0 {
 		return err
 	}
-	return b.run(ctx, &Statement{SQL: keysSQL(countSQL, id.durable), Args: []any{b.settings(), id.prefix, int64(max)}, Unnamed: true})
+	return runOne(execute, &Statement{SQL: keysSQL(countSQL, id.durable), Args: []any{b.settings(), id.prefix, int64(max)}, Unnamed: true})
 }
 
-// run runs one statement.
-func (b *keyBounds) run(ctx context.Context, s *Statement) error {
-	statements := []*Statement{{SQL: indexSQL, Joined: true}, s}
-	err := b.server.db.Run(ctx, statements)
-	b.server.counts.countErrors(statements, err)
+// runOne runs one statement.
+func runOne(execute func([]*Statement) error, s *Statement) error {
+	err := execute([]*Statement{{SQL: indexSQL, Joined: true}, s})
 	if err == nil {
 		err = s.Err
 	}

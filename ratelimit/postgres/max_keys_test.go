@@ -21,7 +21,7 @@ type crowd struct {
 	stores []*postgres.Store
 
 	mu   sync.Mutex
-	told map[string]int // the stores that told a text last, by prefix and text
+	told map[string]int // how many times each text was told
 }
 
 func newCrowd(t *testing.T) *crowd {
@@ -184,4 +184,24 @@ func TestNoKeyPassesMoreWhileSharingBeginsAndEnds(t *testing.T) {
 		t.Errorf("%d hits of %d keys passed beyond their quotas", over, len(passed))
 	}
 	c.nothingReported()
+}
+
+// Tables that were dropped are made again, also if requests find that out by the question how many keys there are.
+func TestDroppedTablesComeBackWithMaxKeys(t *testing.T) {
+	s := newSite(t)
+	store := s.store(postgres.Options{CleanupProbability: -1, OnError: func(error) {}})
+	on := func(prefix string) ratelimit.Hit {
+		return ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: prefix, Events: 5, Window: time.Hour, MaxKeys: 10}, Key: "k", Cost: 1}
+	}
+	for range 3 {
+		takeOne(t, store, on("known"))
+	}
+	s.exec("DROP TABLE rate_limit_ephemeral, rate_limit_durable")
+	await.Within(t, 20*time.Second, "decisions on a prefix that is new", func() bool {
+		_, _, err := tryOne(store, longTime, on("new"))
+		return err == nil
+	})
+	if d := takeOne(t, store, on("known")); d.Remaining != 4 {
+		t.Errorf("%+v", d)
+	}
 }

@@ -34,7 +34,7 @@ func (d *dispatch) shareKeys() ([]*request, error) {
 	if limit == nil {
 		return d.requests, nil
 	}
-	used, err := d.engine.bounds.use(d.ctx, ids, max)
+	used, err := d.engine.bounds.use(d.execute, ids, max)
 	if err != nil {
 		return nil, err
 	}

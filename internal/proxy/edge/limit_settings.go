@@ -182,10 +182,10 @@ var LimitTable = []Setting{{
 		return nil
 	}, Unset: "exact",
 }, {
-	Name: "max_keys", Args: "one whole number", Want: "a whole number from 1 to 100000000", Syntax: "<whole number>",
+	Name: "max_keys", Args: "one whole number", Want: "a whole number from 1 to 10000000", Syntax: "<whole number>",
 	Help:    "How many keys have counters of their own. Further ones share one quota. See [a flood of keys](operating.md#a-flood-of-keys).",
 	Default: "no bound",
-	Read:    number(100000000, func(to *Settings) *int { return &to.Limit.Limit.MaxKeys }),
+	Read:    number(10000000, func(to *Settings) *int { return &to.Limit.Limit.MaxKeys }),
 }, {
 	Name: "hash_key", Form: Switch,
 	Help:    "Store keys as SHA-256 digests. Proxies that share counters must agree. See [Keys](caddy.md#keys).",
