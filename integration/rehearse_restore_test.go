@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,22 @@ func rehearseRestoreFromS3(t *testing.T) {
 	if files, _ := filepath.Glob(filepath.Join(root, "backups", "*")); len(files) == 0 {
 		t.Error("the bucket is empty")
 	}
+	if t.Failed() {
+		return
+	}
+
+	// A second time, to the end of what is archived.
+	r.sh("a ban", "caddy pg-ratelimit ban 203.0.113.0/24")
+	r.destroy()
+	options, restore := ` --type=time --target="$TIME" --target-action=promote`, r.blocks["Restore to a point in time"][0]
+	if !strings.Contains(restore, options) {
+		t.Fatalf("the page restores without %q", options)
+	}
+	r.sh("a restore of all", strings.Replace(restore, options, "", 1))
+	r.decided()
+	if bans := r.number("SELECT count(*) FROM rate_limit_bans WHERE network = '203.0.113.0/24'"); bans != 1 {
+		t.Error("the last change is missing after a restore of all that was archived")
+	}
 }
 
 // restores destroys a database and restores it to a point in time. configure adds to the configuration of
@@ -100,11 +117,7 @@ func (r *rehearsal) restores(configure func()) {
 	r.obeyed()
 	r.answers("before the restore", map[string]int{"/early": 200, "/later": 403}, "new")
 	r.answers("before the restore", map[string]int{"/": 429}, "spent")
-	r.sh("a minute, after which all is archived", `psql -c "SELECT pg_switch_wal()"`)
-	await(t, "the archive", func() bool {
-		return r.number("SELECT count(*) FROM pg_stat_archiver WHERE last_archived_time > (SELECT max(at) FROM rate_limit_changes)") == 1
-	})
-	r.sh("the loss of all files", `pg_ctl stop -m immediate; rm -rf "$PGDATA"`)
+	r.destroy()
 	r.page("Restore to a point in time", 0)
 	r.decided()
 	r.obeyed()
@@ -130,6 +143,16 @@ func (r *rehearsal) restores(configure func()) {
 	if n := r.ask("/short", rehearsedShort+100, "k"); n != rehearsedShort {
 		t.Errorf("%d were admitted after the restore of a limit that is not durable, want all %d", n, rehearsedShort)
 	}
+}
+
+// destroy removes all files of the server a minute after the last change: all is archived.
+func (r *rehearsal) destroy() {
+	r.t.Helper()
+	r.sh("a minute later", `psql -c "SELECT pg_switch_wal()"`)
+	await(r.t, "the archive", func() bool {
+		return r.number("SELECT count(*) FROM pg_stat_archiver WHERE last_archived_time > (SELECT max(at) FROM rate_limit_changes)") == 1
+	})
+	r.sh("the loss of all files", `pg_ctl stop -m immediate; rm -rf "$PGDATA"`)
 }
 
 // answers checks what each proxy answers at some paths to a key.

@@ -82,7 +82,7 @@ printf "port = %d\nunix_socket_directories = '%s'\nfsync = off\n" >> "$PGDATA/po
 pg_ctl start -w -l "$PGDATA/../log"`, port, dir))
 	t.Cleanup(func() {
 		r.t = t
-		r.sh("the end", `for d in "$PGDATA" "$STANDBY"; do [ ! -f "$d/postmaster.pid" ] || pg_ctl stop -m immediate -D "$d" || true; done`)
+		r.sh("the end", `for d in "$PGDATA" "$PGDATA.new" "$STANDBY"; do [ ! -f "$d/postmaster.pid" ] || pg_ctl stop -m immediate -D "$d" || true; done`)
 	})
 	return r
 }
