@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -44,7 +45,7 @@ func asksForCertificates(s *caddyhttp.Server) bool {
 // guardRoutes marks the pages in a list of routes that have a guard in front of them. guarded is whether there is one in
 // front of the list. It reports whether there is one in front of what follows the list.
 func guardRoutes(list caddyhttp.RouteList, guarded bool) bool {
-	var matched []caddyhttp.MatcherSets // of routes with a guard
+	var matched []caddyhttp.MatcherSets // of routes with a guard, for requests that are as they were there
 	for i := range list {
 		route := &list[i]
 		inside := guarded || restrictsNetworks(route.MatcherSets)
@@ -62,6 +63,9 @@ func guardRoutes(list caddyhttp.RouteList, guarded bool) bool {
 				guards = guards || authenticates(handler)
 			}
 			inside = inside || guards
+			if _, isList := handler.(*caddyhttp.Subroute); rewrites(handler) && (!isList || route.Group == "") { // of a group one route handles a request
+				matched = nil
+			}
 		}
 		if guards && len(route.MatcherSets) == 0 {
 			guarded = true
@@ -70,6 +74,20 @@ func guardRoutes(list caddyhttp.RouteList, guarded bool) bool {
 		}
 	}
 	return guarded
+}
+
+// rewrites reports whether other matchers may match a request after a handler.
+func rewrites(handler any) bool {
+	if list, ok := handler.(*caddyhttp.Subroute); ok {
+		for i := range list.Routes {
+			if slices.ContainsFunc(list.Routes[i].Handlers, func(h caddyhttp.MiddlewareHandler) bool { return rewrites(h) }) {
+				return true
+			}
+		}
+		return false
+	}
+	module, ok := handler.(caddy.Module)
+	return ok && module.CaddyModule().ID == "http.handlers.rewrite"
 }
 
 // restrictsNetworks reports whether a route is for some addresses of clients only.

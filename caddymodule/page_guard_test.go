@@ -161,6 +161,8 @@ func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
 		"for all but a network":       {"@there not remote_ip 10.0.0.0/8\nhandle @there {\npg_ratelimit_page\n}", false},
 		"for a network of clients":    {"@here client_ip 10.0.0.0/8\nroute @here {\npg_ratelimit_page\n}", true},
 		"a login for another matcher": {"@a path /a\n" + strings.Replace(guard, "basic_auth", "basic_auth @a", 1) + "\npg_ratelimit_page", false},
+		"a login for the same path":   {strings.Replace(guard, "basic_auth", "basic_auth /limits/*", 1) + "\nhandle_path /api/* {\nrespond ok\n}\nhandle /limits/* {\npg_ratelimit_page\n}", true},
+		"rewritten behind a login":    {"route {\n" + strings.Replace(guard, "basic_auth", "basic_auth /limits/*", 1) + "\nrewrite * /limits/\npg_ratelimit_page /limits/*\n}", false},
 		"behind another server":       {"forward_auth 127.0.0.1:1 {\nuri /\n}\npg_ratelimit_page", true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -240,6 +240,37 @@ func TestThePageNamesTheHeaviestKeysWithinSeconds(t *testing.T) {
 	}
 }
 
+// The requests of a user who has many keys count together.
+func TestThePageNamesTheUserWhoAsksMost(t *testing.T) {
+	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000);`)
+	c := &pageClient{live: start(t, strings.NewReplacer("DSN", dsn, "limit 20 1h\n", "limit 20 1h\n\t\t\t\taudit all\n\t\t\t\tpolicy {\n\t\t\t\t\tuser {header.X-User}\n\t\t\t\t}\n").Replace(pageSite))}
+	var state pageState
+	await.Within(t, 30*time.Second, "the page is ready", func() bool {
+		c.get("state", &state)
+		return state.Banner.Recording
+	})
+	for i := range 12 {
+		c.expect(http.StatusOK, "/x", "X-User", "alice", "X-Key", fmt.Sprint("k", i))
+	}
+	c.expect(http.StatusOK, "/x", "X-Key", "k0")
+	var top topOfPage
+	for _, question := range []string{"state", "top?since=1h"} {
+		await.Within(t, 20*time.Second, "the requests in "+question, func() bool {
+			state, top = pageState{}, topOfPage{}
+			if question == "state" {
+				c.get(question, &state)
+				top = state.Top
+			} else {
+				c.get(question, &top)
+			}
+			return top.Requests == 13 && len(top.Asking) > 1 && top.Asking[0].Requests >= 12
+		})
+		if first := top.Asking[0]; first.Name != "alice" || first.Requests != 12 {
+			t.Errorf("%s: %+v", question, top.Asking)
+		}
+	}
+}
+
 // planOfPage and doneOfPage are the two answers to an action.
 type planOfPage struct {
 	Confirm, Question string

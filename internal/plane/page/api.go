@@ -238,16 +238,19 @@ func topSince(ctx context.Context, db *admin.Database, r *http.Request) (any, er
 	if err != nil {
 		return nil, err
 	}
-	var keys topSums
+	var keys, senderUsers topSums
 	allowed := false
 	for _, sender := range senders {
+		if sender.User != nil {
+			senderUsers.add([]shownName{{"", *sender.User, sender.Requests, sender.Refused, 0}})
+		}
 		if sender.Key == nil {
 			continue
 		}
 		allowed = allowed || sender.Requests > sender.Refused
 		keys.add([]shownName{{sender.Prefix, *sender.Key, sender.Requests, sender.Refused, 0}})
 	}
-	t.Asking = keys.most(func(n topName) int64 { return n.Requests }, most)
+	t.Asking = askingMost(&keys, &senderUsers, most)
 	t.Keys = keys.most(func(n topName) int64 { return n.Refused }, most)
 	for i, names := range [][]admin.Name{users, addresses, rules} {
 		to := []*[]topName{&t.Users, &t.Addresses, &t.Rules}[i]

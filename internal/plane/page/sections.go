@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -152,9 +153,8 @@ func (c *collector) top() topSection {
 			t.Failed += all.failed
 		}
 	}
-	requests := func(n topName) int64 { return n.Requests }
 	refused := func(n topName) int64 { return n.Refused }
-	t.Asking = keys.most(requests, mostTop)
+	t.Asking = askingMost(&keys, &users, mostTop)
 	t.Keys, t.Users = keys.most(refused, mostTop), users.most(refused, mostTop)
 	t.Addresses, t.Rules = addresses.most(refused, mostTop), rules.most(refused, mostTop)
 	return t
@@ -193,6 +193,22 @@ func (s *topSums) most(amount func(topName) int64, most int) []topName {
 			return a > b
 		}
 		return all[i].Name.Name < all[j].Name.Name
+	})
+	return all[:min(len(all), most)]
+}
+
+// askingMost are the keys and users with the most requests. Each request counts for one key, so the requests of a
+// user may be those of many keys.
+func askingMost(keys, users *topSums, most int) []topName {
+	requests := func(n topName) int64 { return n.Requests }
+	all := append(users.most(requests, most), keys.most(requests, most)...)
+	sort.SliceStable(all, func(i, j int) bool { return all[i].Requests > all[j].Requests })
+	seen := map[string]bool{}
+	all = slices.DeleteFunc(all, func(n topName) bool {
+		name := cmp.Or(n.Key, n.Name.Name)
+		again := seen[name]
+		seen[name] = true
+		return again
 	})
 	return all[:min(len(all), most)]
 }

@@ -117,6 +117,7 @@ export function showPause(pause) {
 
 export function startAct() {
 	byId('act').hidden = byId('nav-act').hidden = !session.write;
+	byId('read-only').hidden = session.write;
 	if (!session.write) return;
 	byId('by-label').hidden = session.who !== null;
 	say(byId('act-who'), session.who === null ? '' : visible(`In the log of changes as ${session.who}.`));
