@@ -100,7 +100,6 @@ type registration struct {
 	pause    string // until when limits are paused, and by which role, for people
 	told     bool   // Notice was told that limits are paused
 	reminded time.Time
-	timeline timeline
 	failures map[string]string // the last failure, by what failed
 	reported string            // what was reported of them
 	charging charging
@@ -182,14 +181,13 @@ func (r *registration) beat(now time.Time) {
 		writes = r.renewals(now, obeyed, problems)
 		statements = append(statements, writes...)
 	}
+	sent := time.Now()
 	if len(statements) == 0 || server.db.Run(ctx, statements) != nil {
 		return // requests notice that the database does not answer
 	}
 	if len(statements) > len(writes) {
 		r.readPause(statements[0], now)
-		if r.timeline.read(statements[1]) {
-			r.store.forgetLost()
-		}
+		r.store.seeTimeline(statements[1], sent)
 	}
 	if len(writes) > 0 {
 		r.readRenewals(writes, now)

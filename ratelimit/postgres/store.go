@@ -93,7 +93,8 @@ type Store struct {
 	leasing *batch.Queue // of batches without requests, see leases.go
 
 	registered *registration // nil without Options.Node
-	paused     int32         // 1 while limits are paused; atomic, set with the mutex
+	timeline   timeline
+	paused     int32 // 1 while limits are paused; atomic, set with the mutex
 
 	mu        sync.Mutex // guards all that follows
 	closed    bool
@@ -129,6 +130,7 @@ func New(db DB, options Options) (*Store, error) {
 		e.blocked = newBlocked(o.MaxBlockedKeys)
 	}
 	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
+	server.onTimeline = s.seeTimeline
 	s.leasing = s.newQueue(leaseTimeout)
 	e.settles.send = func() { sendSettlements(s) }
 	e.leases = newLeases(s, o)
