@@ -69,7 +69,7 @@ endif
 
 # The race detector allocates memory itself, and takes time. These tests count
 # allocations, need decisions in time, or send very many requests, and run without it.
-UNRACED = ^(Test[A-Za-z]*Allocations|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota|TestOverloadKeepsTheThroughput|TestSimulation|TestASimulationRepeats)$$
+UNRACED = ^(Test[A-Za-z]*Allocations|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota|TestOverloadKeepsTheThroughput|TestSimulation|TestASimulationRepeats|TestTheSimulationFindsWhatIsTakenAway)$$
 
 # These packages start no goroutine, and neither do their tests, which check millions of
 # random steps: the race detector would find nothing, and take four times as long.

@@ -101,7 +101,6 @@ type registration struct {
 	pause    string // until when limits are paused, and by which role, for people
 	told     bool   // Notice was told that limits are paused
 	reminded time.Time
-	past     past
 	failures map[string]string // the last failure, by what failed
 	reported string            // what was reported of them
 	charging charging
@@ -186,6 +185,7 @@ func (r *registration) beat(now time.Time) {
 		writes = r.renewals(now, obeyed, problems)
 		statements = append(statements, writes...)
 	}
+	sent := time.Now()
 	if len(statements) == 0 || server.db.Run(ctx, statements) != nil {
 		return // requests notice that the database does not answer
 	}
@@ -198,9 +198,7 @@ func (r *registration) beat(now time.Time) {
 			}
 		}
 		r.readPause(statements[0], now)
-		if r.past.read(statements[1]) {
-			r.store.forgetLost()
-		}
+		r.store.seeTimeline(statements[1], sent)
 	}
 	if len(writes) > 0 {
 		r.readRenewals(writes, now)

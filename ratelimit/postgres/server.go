@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -27,7 +28,10 @@ type server struct {
 	db      DB
 	closing context.Context // ends when the store is closed
 	counts  *counts         // for errors
-	random  func() float64  // rand.Float64, except in a simulation
+	// onTimeline is called with the result of timeline.SQL, before requests are decided again after an outage: another server may
+	// have taken over.
+	onTimeline func(read *Statement, sent time.Time)
+	random     func() float64 // rand.Float64, except in a simulation
 
 	// Atomic, so that a batch need not take the mutex.
 	isDown  int32 // 1 while down is set
@@ -200,13 +204,17 @@ func (s *server) probe(patience time.Duration) {
 
 // ping asks the database for a sign of life.
 func (s *server) ping(ctx context.Context) error {
-	statements := []*Statement{{SQL: "SELECT 1"}}
+	statements := []*Statement{{SQL: "SELECT 1"}, {SQL: timeline.SQL}}
+	sent := time.Now()
 	var err error
 	if failure := batch.PanicError(func() { err = s.db.Run(ctx, statements) }); failure != nil {
 		return failure
 	}
 	if err != nil && s.closing.Err() == nil {
 		s.counts.countErrors(statements, err)
+	}
+	if err == nil {
+		s.onTimeline(statements[1], sent)
 	}
 	return err
 }

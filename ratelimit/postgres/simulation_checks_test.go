@@ -137,6 +137,9 @@ func (r *simRun) checkCharges() {
 	}
 }
 
+// simInstant is a short time. What proxies do in step is within it.
+const simInstant = 20 * time.Millisecond
+
 // checkStampede fails if proxies send much more after an outage than before it: in a second, or in a short time.
 func (r *simRun) checkStampede() {
 	for i, o := range r.plan.outages {
@@ -147,24 +150,31 @@ func (r *simRun) checkStampede() {
 		if i > 0 && r.plan.outages[i-1].to == o.from {
 			first = r.plan.outages[i-1].from
 		}
-		for _, width := range []time.Duration{time.Second, 20 * time.Millisecond} {
-			before := r.most(first-int64(3*time.Second), first, width)
-			after := r.most(o.to, o.to+int64(2*time.Second), width)
+		for _, width := range []time.Duration{time.Second, simInstant} {
+			before := most(r.server.sent, first-int64(3*time.Second), first, width)
+			from := o.to
+			if o.kind == simHang && width < time.Second {
+				from += int64(60 * time.Millisecond) // what was sent is answered at once, and its senders go on
+			}
+			after := most(r.server.sent, from, from+int64(2*time.Second), width)
 			if spare := 10 + before/5; after > 2*before+spare {
 				r.fail("after the %s until %v, %d statements within %v, and %d before it", o.kind, time.Duration(o.to), after, width, before)
 			}
 		}
+		if n := most(r.server.probes, o.to, o.to+int64(time.Second), simInstant); o.kind != simHang && n > 5+len(r.proxies)/4 {
+			r.fail("after the %s until %v, %d of %d proxies ask for a sign of life within %v", o.kind, time.Duration(o.to), n, len(r.proxies), simInstant)
+		}
 	}
 }
 
-// most is the most statements that were sent within a time between two others.
-func (r *simRun) most(from, to int64, width time.Duration) int {
+// most is the most of what was sent in a millisecond, within a time between two others.
+func most(sent []int, from, to int64, width time.Duration) int {
 	begin, end, n := int(from/1e6)+1, int(to/1e6), int(width.Milliseconds())
 	most, sum := 0, 0
-	for at := begin; at < end && at < len(r.server.sent); at++ {
-		sum += r.server.sent[at]
+	for at := begin; at < end && at < len(sent); at++ {
+		sum += sent[at]
 		if at >= begin+n {
-			sum -= r.server.sent[at-n]
+			sum -= sent[at-n]
 		}
 		most = max(most, sum)
 	}

@@ -76,7 +76,7 @@ func (d *simDB) Run(ctx context.Context, statements []*postgres.Statement) error
 		message = append(message, readStatement(s))
 		fate = fate.of(int64(message[len(message)-1].digest(0)))
 	}
-	d.server.count(sent, len(message))
+	d.server.count(sent, message)
 	way := d.plan.outward(d.proxy, sent, sent+int64(d.far+fate.of(1).wait(d.plan.noise)), fate.of(2))
 	if way.lost {
 		return d.lose(ctx, message, math.MaxInt64, nil)

@@ -22,6 +22,7 @@ type simPlan struct {
 	contest  *ratelimit.Limit
 	client   *ratelimit.Limit
 	outages  []simOutage
+	without  string  // what is taken away, see TestTheSimulationFindsWhatIsTakenAway
 	contests float64 // the share of the requests that want the contested key
 }
 
@@ -61,10 +62,13 @@ const (
 	simCalm  = 7 * time.Second
 )
 
+// simTimeout is no multiple of the intervals in package batch: of two timers of one moment, any can be first.
+const simTimeout = 250*time.Millisecond + 123457
+
 // newSimPlan draws a plan. Most are small; one in twenty has 1,000 proxies, for a shorter time.
 func newSimPlan(seed uint64) *simPlan {
 	c := chance(0).of(int64(seed))
-	p := &simPlan{seed: c, proxies: 3 + int(c.of(1).below(28)), load: 65 * time.Second, timeout: 250 * time.Millisecond, rate: 3 + 9*c.of(2).share()}
+	p := &simPlan{seed: c, proxies: 3 + int(c.of(1).below(28)), load: 65 * time.Second, timeout: simTimeout, rate: 3 + 9*c.of(2).share()}
 	switch seed % 20 {
 	case 7:
 		p.proxies = 1000
@@ -138,6 +142,14 @@ func (p *simPlan) drawOutages(c chance) {
 		p.outages = append(p.outages, o)
 		at += length + simCalm + time.Duration(d.of(7).below(int64(4*time.Second)))
 	}
+}
+
+// lull reports whether nobody asks for the contested key: during some outages, so that units are given back after them.
+func (p *simPlan) lull() bool {
+	now := simSince()
+	return slices.ContainsFunc(p.outages, func(o simOutage) bool {
+		return o.ends() && o.extra%2 == 0 && now >= o.from && now < o.to+int64(time.Second)
+	})
 }
 
 // simWay is what becomes of a message on its way: it is there at a time, or lost, or a failure comes at that time.
@@ -217,6 +229,7 @@ func (s *simServer) advance(at int64) {
 				s.undo[len(s.undo)-1].undo()
 				s.undo = s.undo[:len(s.undo)-1]
 			}
+			clear(s.holds)
 		}
 		s.undo = nil
 		lost := simBorn.Add(time.Duration(o.to)).UnixMicro()

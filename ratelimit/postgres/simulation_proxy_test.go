@@ -27,6 +27,7 @@ type simProxy struct {
 	hits    sync.WaitGroup // of the requests under way
 
 	mu       sync.Mutex // guards all that follows
+	waits    bool       // a request with a user has come
 	admitted int64      // on the contested key, from its first second to the end of the load
 	local    int64      // units of durable limits that this proxy has admitted by itself
 }
@@ -42,7 +43,12 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	if err != nil {
 		panic(err)
 	}
-	random := func() float64 { return p.chance.of(3, simSince()).share() }
+	random := func() float64 {
+		if run.plan.without == "jitter" {
+			return 0.5
+		}
+		return p.chance.of(3, simSince()).share()
+	}
 	postgres.Simulate(p.store, random, func(key string) uint64 { return uint64(p.chance.of(4).text(key)) })
 	p.decider = edge.Decider{Timeout: run.plan.timeout, OnError: edge.Local}
 	p.decider.UseStore(p.store)
@@ -88,6 +94,9 @@ func (p *simProxy) request(c chance) {
 	var verdict policy.Verdict
 	var hits []ratelimit.Hit
 	what := c.of(1).share()
+	if what < plan.contests && plan.lull() {
+		return
+	}
 	if what < plan.contests {
 		hits = append(hits, ratelimit.Hit{Limit: plan.contest, Key: "all", Cost: 1})
 	}
@@ -97,7 +106,7 @@ func (p *simProxy) request(c chance) {
 	if what > 0.7 {
 		facts := policy.Facts{Tier: "anonymous", Address: netip.AddrFrom4([4]byte{10, 0, 0, 1}), Method: "GET", Host: "h", Path: "/"}
 		began := time.Now()
-		err := p.decider.Ask(p.policy, context.Background(), "", "user-"+c.of(3).key(), &facts, &verdict)
+		err := p.decider.Ask(p.policy, context.Background(), "", p.user(c.of(3)), &facts, &verdict)
 		p.late("the policy", began, err)
 		hits = append(hits, verdict.Hits...)
 		c.of(4).work()
@@ -114,6 +123,18 @@ func (p *simProxy) request(c chance) {
 	if out.Err == nil && out.Status == 0 {
 		p.admit(hits, decisions)
 	}
+}
+
+// user draws a user. Of the requests that wait for the first rules, one has a user: the others would look their users up at the
+// same moment, in any order.
+func (p *simProxy) user(c chance) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waits && p.policy.Stats().Loads == 0 {
+		return ""
+	}
+	p.waits = true
+	return "user-" + c.key()
 }
 
 // late fails if a call has taken longer than its timeout.

@@ -27,16 +27,19 @@ type simServer struct {
 
 	outages  []simOutage // those that are to come
 	timeline int64
-	position int64                 // in the write-ahead log
-	started  int64                 // when the server was started
-	changes  int                   // of the policy
-	now      int64                 // of the message that is executed, in nanoseconds of the simulation
-	open     []simUndo             // of the transaction that is executed
-	undo     []simUndo             // of logged tables, if a standby is to take over that lacks the last of them
+	shown    int64     // 1 if the timeline is shown, else 0
+	position int64     // in the write-ahead log
+	started  int64     // when the server was started
+	changes  int       // of the policy
+	now      int64     // of the message that is executed, in nanoseconds of the simulation
+	open     []simUndo // of the transaction that is executed
+	undo     []simUndo // of logged tables, if a standby is to take over that lacks the last of them
+	holds    map[simHolder]int64
 	charged  map[string]int64      // units that each proxy has charged for its local decisions
 	unsure   map[lease.RowID]int64 // units of messages with an answer that no proxy got, or that never arrived
-	broken   []string              // what the model does not understand
+	broken   []string              // what no proxy should send
 	sent     []int                 // statements that were sent, by millisecond
+	probes   []int                 // those of them that ask for a sign of life
 	messages int
 	hash     uint64 // of all messages: a sum, so that messages of one moment have no order
 }
@@ -63,7 +66,7 @@ const longestLag = int64(500 * time.Millisecond)
 func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 	s := &simServer{
 		limits: map[string]*ratelimit.Limit{}, rows: map[lease.RowID]*algorithm.Row{}, nodes: map[string]simNode{},
-		begins: map[lease.RowID][]simWindow{}, charged: map[string]int64{}, unsure: map[lease.RowID]int64{}, outages: outages,
+		begins: map[lease.RowID][]simWindow{}, holds: map[simHolder]int64{}, charged: map[string]int64{}, unsure: map[lease.RowID]int64{}, outages: outages, shown: 1,
 	}
 	for _, l := range limits {
 		s.limits[l.Prefix] = l
@@ -178,13 +181,17 @@ func (s *simServer) run(proxy int, at int64, message []simStatement, digest chan
 }
 
 // count counts statements that are sent at a time.
-func (s *simServer) count(at int64, statements int) {
+func (s *simServer) count(at int64, message []simStatement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for int(at/1e6) >= len(s.sent) {
 		s.sent = append(s.sent, make([]int, 1000)...)
+		s.probes = append(s.probes, make([]int, 1000)...)
 	}
-	s.sent[at/1e6] += statements
+	s.sent[at/1e6] += len(message)
+	if message[0].sql == "SELECT 1" {
+		s.probes[at/1e6]++
+	}
 }
 
 // simNow is the server's clock, in microseconds.
@@ -197,7 +204,7 @@ func (s *simServer) transaction(proxy int, statements []simStatement, answers []
 	for i := range statements {
 		st := &statements[i]
 		if st.entries != nil {
-			short = s.onRows(st, &answers[i]) || short
+			short = s.onRows(proxy, st, &answers[i]) || short
 			continue
 		}
 		if s.others(st, &answers[i], short); answers[i].err == nil {
@@ -290,7 +297,7 @@ func (s *simServer) row(id lease.RowID) *algorithm.Row {
 }
 
 // onRows executes a statement on rows, and reports whether a row has granted less than it was asked for.
-func (s *simServer) onRows(st *simStatement, a *simAnswer) bool {
+func (s *simServer) onRows(proxy int, st *simStatement, a *simAnswer) bool {
 	now := simNow()
 	short := false
 	for i, e := range st.entries {
@@ -314,8 +321,10 @@ func (s *simServer) onRows(st *simStatement, a *simAnswer) bool {
 			n = d.Take(l, r, now, e.n, e.cost)
 			short = short || st.meaning.AllOrNothing && n < e.n
 			s.begin(e.id, r)
+			s.hold(proxy, e.id, n*e.cost)
 		case "refund":
 			d.Adjust(l, r, now, e.cost, e.claim)
+			s.hold(proxy, e.id, -e.cost)
 			continue
 		case "reset":
 			*r = algorithm.Row{}
@@ -326,6 +335,25 @@ func (s *simServer) onRows(st *simStatement, a *simAnswer) bool {
 		a.rows++
 	}
 	return short
+}
+
+// simHolder is a proxy that has charged a row.
+type simHolder struct {
+	proxy int
+	id    lease.RowID
+}
+
+// hold records what a proxy has charged on this timeline, and has not given back.
+func (s *simServer) hold(proxy int, id lease.RowID, units int64) {
+	if !id.Durable || s.timeline == 0 {
+		return
+	}
+	holder := simHolder{proxy, id}
+	s.holds[holder] += units
+	s.change(true, func() { s.holds[holder] -= units })
+	if n := s.holds[holder]; units < 0 && n < 0 {
+		s.broken = append(s.broken, fmt.Sprintf("at %v proxy%d gives back %d units of %s that were charged on a server that is gone", time.Duration(s.now), proxy, -n, id.Key))
+	}
 }
 
 // begin records in which window a row was charged.
@@ -419,7 +447,7 @@ func (s *simServer) others(st *simStatement, a *simAnswer, short bool) {
 	case is("SELECT (SELECT count(*) FROM rate_limit_nodes WHERE watched"):
 		a.addTexts("0 ")
 	case is("SELECT system_identifier"):
-		a.add([]byte("7000000000000000000 "+strconv.FormatInt(s.timeline, 10)), simBigint(s.position))
+		a.add([]byte("7000000000000000000 "+strconv.FormatInt(s.timeline*s.shown, 10)), simBigint(s.position))
 		a.rows = 1
 	case is("INSERT INTO rate_limit_nodes"):
 		name, epoch := st.args[0].(string), st.args[2].(int64)
@@ -509,6 +537,6 @@ func (s *simServer) policy(st *simStatement, a *simAnswer) {
 	case is("SELECT rate_limit_forget"):
 		a.addTexts("0")
 	default:
-		s.broken = append(s.broken, st.sql)
+		s.broken = append(s.broken, "the model does not understand: "+st.sql)
 	}
 }

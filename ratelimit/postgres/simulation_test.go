@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -47,6 +48,9 @@ func (r *simRun) fail(format string, args ...any) {
 func simulate(t *testing.T, plan *simPlan) *simRun {
 	policyLimit := &ratelimit.Limit{Prefix: "rule/plan/requests", Algorithm: ratelimit.TokenBucket, Events: 40, Window: 10 * time.Second, Durable: true}
 	r := &simRun{plan: plan, server: newSimServer([]*ratelimit.Limit{plan.contest, plan.client, policyLimit}, plan.outages), admitted: map[lease.RowID][]simAdmitted{}}
+	if plan.without == "timeline" {
+		r.server.shown = 0
+	}
 	synctest.Test(t, func(t *testing.T) {
 		var all sync.WaitGroup
 		for n := range plan.proxies {
@@ -65,6 +69,7 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 			all.Go(p.close)
 		}
 		all.Wait()
+		time.Sleep(time.Minute) // goroutines end, and messages under way arrive
 	})
 	r.checkLimits()
 	r.checkCharges()
@@ -72,19 +77,28 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 	r.checkFairness()
 	for i, text := range r.server.broken {
 		if i < 3 {
-			r.fail("the model does not understand: %s", text)
+			r.fail("%s", text)
 		}
 	}
 	return r
 }
+
+// foundFaults are further seeds that have found faults: units that were given back on a server that did not know of them.
+var foundFaults = []uint64{43, 57}
 
 // TestSimulation runs many seeds. To run one of them: go test -run TestSimulation -simulate-seeds 1 -simulate-first SEED.
 func TestSimulation(t *testing.T) {
 	if raced {
 		t.Skip("the simulation runs without the race detector, which would take too long")
 	}
+	var seeds []uint64
 	for n := range *simSeeds {
-		seed := *simFirst + uint64(n)
+		seeds = append(seeds, *simFirst+uint64(n))
+	}
+	if *simSeeds == 20 && *simFirst == 1 {
+		seeds = append(seeds, foundFaults...)
+	}
+	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			r := simulate(t, newSimPlan(seed))
@@ -111,7 +125,7 @@ func TestASimulationRepeats(t *testing.T) {
 		t.Skip("see TestSimulation")
 	}
 	hashes := map[uint64]bool{}
-	for _, seed := range []uint64{1, 2, 3, 13} {
+	for _, seed := range []uint64{1, 2, 3, 5} {
 		first, second := simulate(t, newSimPlan(seed)), simulate(t, newSimPlan(seed))
 		if first.server.hash != second.server.hash || first.server.messages != second.server.messages {
 			t.Errorf("seed %d: %d messages with the hash %x, then %d with %x", seed, first.server.messages, first.server.hash, second.server.messages, second.server.hash)
@@ -121,4 +135,38 @@ func TestASimulationRepeats(t *testing.T) {
 	if len(hashes) < 4 {
 		t.Error("different seeds have the same messages")
 	}
+}
+
+// TestTheSimulationFindsWhatIsTakenAway: without a part of what holds the limits, and the database, a seed fails.
+func TestTheSimulationFindsWhatIsTakenAway(t *testing.T) {
+	if raced {
+		t.Skip("see TestSimulation")
+	}
+	for what, seed := range map[string]uint64{
+		"jitter":      11, // the random part of intervals
+		"lease bound": 4,  // the time from which on units are not used
+		"timeline":    43, // that proxies notice another timeline
+	} {
+		plan := newSimPlan(seed)
+		plan.without = what
+		if what == "lease bound" {
+			defer endless(plan.contest)()
+		}
+		if r := simulate(t, plan); len(r.failures) == 0 {
+			t.Errorf("seed %d passes without the %s", seed, what)
+		} else {
+			t.Logf("without the %s: %s", what, r.failures[0])
+		}
+	}
+}
+
+// endless makes units of a limit's leases last for an hour, until the function that it returns is called.
+func endless(l *ratelimit.Limit) func() {
+	d := algorithm.Of(l)
+	lease := d.Lease
+	d.Lease = func(l *ratelimit.Limit, r *algorithm.Row, now, most int64) (life, claim int64) {
+		_, claim = lease(l, r, now, most)
+		return 3600e6, claim
+	}
+	return func() { d.Lease = lease }
 }

@@ -95,7 +95,8 @@ type Store struct {
 	parts   *parts       // nil if the counts cannot be in parts
 
 	registered *registration // nil without Options.Node
-	paused     int32         // 1 while limits are paused; atomic, set with the mutex
+	past       past
+	paused     int32 // 1 while limits are paused; atomic, set with the mutex
 
 	mu        sync.Mutex // guards all that follows
 	closed    bool
@@ -142,6 +143,7 @@ func newStore(db DB, o Options, texts *statements, counts *counts, local *local)
 		e.blocked = newBlocked(o.MaxBlockedKeys)
 	}
 	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
+	server.onTimeline = s.seeTimeline
 	s.leasing = s.newQueue(leaseTimeout)
 	e.settles.send = func() { sendSettlements(s) }
 	e.leases = newLeases(s, o)

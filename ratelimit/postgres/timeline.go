@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"encoding/binary"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
@@ -13,24 +15,33 @@ import (
 
 // past is the history of a server that a process has seen. The zero value has seen none.
 type past struct {
-	server   string // system identifier and timeline
-	position int64  // the last one in the write-ahead log
+	mu       sync.Mutex // guards what follows
+	server   string     // system identifier and timeline
+	position int64      // the last one in the write-ahead log
+	at       time.Time  // when it was read
 
-	reading bool // a goroutine has it, of a server of parts; guarded by routes.mu
+	reading bool // a goroutine reads it, of a server of parts; guarded by routes.mu
 }
 
 // read reads the result of timeline.SQL, and reports whether the counters may lack what this process
 // has charged: the server has another history now, or has gone back in its own. If the role may not
-// call these functions, nothing is noticed.
-func (p *past) read(read *Statement) bool {
+// call these functions, nothing is noticed. An answer to a statement that was sent before another answer came says nothing.
+func (p *past) read(read *Statement, sent time.Time) bool {
 	columns, err := results.Columns(read.Result)
 	if read.Err != nil || err != nil || len(columns) != 2 || len(columns[1]) != 8 {
 		return false
 	}
-	server, position := string(columns[0]), int64(binary.BigEndian.Uint64(columns[1]))
+	server := string(columns[0])
+	position := int64(binary.BigEndian.Uint64(columns[1]))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if sent.Before(p.at) {
+		return false
+	}
 	lost := p.server != "" && (server != p.server || position < p.position)
 	p.server = server
 	p.position = position
+	p.at = time.Now()
 	return lost
 }
 
@@ -59,9 +70,10 @@ func newPast() *past { return &past{} }
 func startTimeline(p *parts, closing context.Context, name string, db DB, t *past) {
 	go func() {
 		ctx, cancel := context.WithTimeout(closing, nodeTimeout)
+		sent := time.Now()
 		read := &Statement{SQL: timeline.SQL}
 		err := batch.PanicError(func() {
-			if db.Run(ctx, []*Statement{read}) == nil && t.read(read) {
+			if db.Run(ctx, []*Statement{read}) == nil && t.read(read, sent) {
 				for part := range p.stores {
 					if p.routes.of(part).address == name {
 						p.stores[part].forgetLost()
@@ -75,6 +87,13 @@ func startTimeline(p *parts, closing context.Context, name string, db DB, t *pas
 		t.reading = false
 		p.routes.mu.Unlock()
 	}()
+}
+
+// seeTimeline reads the result of timeline.SQL.
+func (s *Store) seeTimeline(read *Statement, sent time.Time) {
+	if s.past.read(read, sent) {
+		s.forgetLost()
+	}
 }
 
 // forgetLost forgets what the process knows of counters that may lack its charges: no unit of a lease
