@@ -17,6 +17,7 @@ func TestEachSettingOfWhatALimitIsForIsChecked(t *testing.T) {
 		`fields: "ietf x": must be x, ietf, or x ietf`:                                                func(c *Config) { c.Fields = "ietf x" },
 		`limits: "gold 5 1m": must be text with a placeholder`:                                        func(c *Config) { c.Limit, c.Limits = "", "gold 5 1m" },
 		`limits: "default 0 1m": must be`:                                                             func(c *Config) { c.Limit, c.Limits = "", "{header.X} default 0 1m" },
+		`limits: " ": must be text with a placeholder`:                                                func(c *Config) { c.Limit, c.Limits = "", " " },
 		`limits: "{nobody}": must be text with`:                                                       func(c *Config) { c.Limit, c.Limits = "", "{nobody} default 5 1m" },
 		`limit: "100 1m": must be left out: limits are given`:                                         func(c *Config) { c.Limits = "{header.X} default 5 1m" },
 		`lease: "5%": must be left out: a lease is for one limit`: func(c *Config) {

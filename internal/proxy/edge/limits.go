@@ -20,10 +20,10 @@ func readLimits(to *Settings, text string) error {
 	}
 	words := strings.Fields(text)
 	l := &to.Limit
-	l.By = words[0]
-	if strings.IndexByte(l.By, '{') < 0 {
+	if len(words) == 0 || strings.IndexByte(words[0], '{') < 0 {
 		return errWant
 	}
+	l.By = words[0]
 	rates := map[string]ratelimit.Rate{}
 	for _, entry := range strings.Split(strings.Join(words[1:], " "), ",") {
 		value, rate, err := readEntry(l.Limit.Algorithm, strings.Fields(entry))
