@@ -247,7 +247,7 @@ func (b *tab) axe() []string {
 	}
 	value[int](b, string(script)+"; 0")
 	report := value[found](b, "axe.run()")
-	if len(report.Passes) < 20 {
+	if len(report.Passes) < 15 { // beside an open dialog nothing else is seen
 		b.Errorf("axe-core has passed %d rules only: it has not seen the page", len(report.Passes))
 	}
 	var serious []string
