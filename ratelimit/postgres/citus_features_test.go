@@ -35,8 +35,9 @@ func (s *spread) testFeatures(t *testing.T) {
 // moving moves the part of a key until stop is called, which returns how often that was.
 func (s *spread) moving(t *testing.T, key string) (stop func() int) {
 	part := postgres.PartOf(key, testParts)
-	ended := make(chan int)
+	ended := make(chan int, 1)
 	stopped := int32(0)
+	t.Cleanup(func() { atomic.StoreInt32(&stopped, 1) })
 	go func() {
 		moves := 0
 		for ; atomic.LoadInt32(&stopped) == 0; moves++ {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
@@ -81,6 +84,21 @@ func (d *Database) parts(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return values[string](ctx, d, schema.PartNames)
+}
+
+// errPartMoved is the error of a query of a table that Citus has moved away meanwhile.
+var errPartMoved = errors.New("a part of the counters is being moved")
+
+// shard is what the server says of such a table.
+var shard = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" does not exist`)
+
+// partMoved returns errPartMoved for the error of such a query, and other errors as they are.
+func partMoved(err error) error {
+	var failed *pgconn.PgError
+	if errors.As(err, &failed) && failed.Code == undefinedTable && shard.MatchString(failed.Message) {
+		return fmt.Errorf("%w: %s", errPartMoved, failed.Message)
+	}
+	return err
 }
 
 // counterTable is a table of counts.

@@ -164,15 +164,19 @@ func values[T any](ctx context.Context, d *Database, sql string, args ...any) ([
 
 // query runs a query, and reads each of its rows with read.
 func query[T any](ctx context.Context, d *Database, read pgx.RowToFunc[T], sql string, args []any) (all []T, err error) {
-	err = d.patiently(ctx, patience, func() error {
-		result, err := d.conn.Query(ctx, sql, args...)
-		if err != nil {
-			return err
+	for tries := 0; ; tries++ {
+		err = d.patiently(ctx, patience, func() error {
+			result, err := d.conn.Query(ctx, sql, args...)
+			if err != nil {
+				return err
+			}
+			all, err = pgx.CollectRows(result, read)
+			return partMoved(err)
+		})
+		if !errors.Is(err, errPartMoved) || tries == 10 || !sleep(ctx, lockAttempt) {
+			return all, err
 		}
-		all, err = pgx.CollectRows(result, read)
-		return err
-	})
-	return all, err
+	}
 }
 
 // execute runs a command and returns how many rows it changed.
