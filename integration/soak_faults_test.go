@@ -146,14 +146,16 @@ var faults = []fault{
 	}},
 	{name: "the clock set back", do: func(s *soak, e *event) error {
 		e.clock = true
-		back := time.Duration(1+e.choice) * time.Minute
-		for _, server := range s.servers.all {
-			if err := server.set(back, false); err != nil {
-				return err
+		for _, back := range []time.Duration{time.Duration(1+e.choice) * time.Minute, 0} {
+			for _, server := range s.servers.all {
+				if err := server.set(back, false); err != nil {
+					return err
+				}
 			}
-			defer server.set(0, false)
+			if back > 0 {
+				time.Sleep(2 * e.lasts)
+			}
 		}
-		time.Sleep(2 * e.lasts)
 		return nil
 	}},
 	{name: "a proxy killed", decides: true, do: func(s *soak, e *event) error {
