@@ -111,7 +111,9 @@ func (t *tables) startLocked() {
 		t.mu.Lock()
 		t.finished(err)
 		t.mu.Unlock()
-		t.report(err)
+		if t.server.closing.Err() == nil { // else it was interrupted
+			t.report(err)
+		}
 		done()
 	}()
 }
