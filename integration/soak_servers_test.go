@@ -170,7 +170,7 @@ func (s *soakServers) heal() (crashes int, err error) {
 		if time.Now().After(until) {
 			ofPrimary, _ := os.ReadFile(s.server().LogFile())
 			ofStandby, _ := os.ReadFile(s.standby().LogFile())
-			return 0, fmt.Errorf("the servers do not recover: %d synchronous standbys, %v\n%s\nthe standby:\n%s", synchronous, err,
+			return 0, fmt.Errorf("the servers do not recover: %d synchronous standbys, %s\n%s\nthe standby:\n%s", synchronous, fmt.Sprint(err),
 				ofPrimary[max(0, len(ofPrimary)-3000):], ofStandby[max(0, len(ofStandby)-3000):])
 		}
 		for _, server := range []*soakServer{s.server(), s.standby()} {
