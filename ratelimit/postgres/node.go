@@ -186,6 +186,13 @@ func (r *registration) beat(now time.Time) {
 		return // requests notice that the database does not answer
 	}
 	if len(statements) > len(writes) {
+		if statements[0].Err != nil && !r.watching.old { // the registry is of an older version, or may not be read
+			r.watching.old = true
+			statements[0] = r.watching.look()
+			if server.db.Run(ctx, statements[:1]) != nil {
+				return
+			}
+		}
 		r.readPause(statements[0], now)
 		r.store.seeTimeline(statements[1], sent)
 	}

@@ -63,10 +63,6 @@ func (s *Store) setPaused(paused int32) {
 // readPause reads the pause, and whether a page is open. After a refusal of the server a pause lasts
 // until its time.
 func (r *registration) readPause(read *Statement, now time.Time) {
-	if read.SQL == watchSQL && read.Err != nil { // the registry is of an older version, or may not be read
-		r.watching.old = true
-		return
-	}
 	r.fail("read", read.Err)
 	if read.Err != nil {
 		r.readAt = retryAt(now, &r.readIn)
