@@ -103,33 +103,33 @@ func (by attacker) pageRequest(address, token string) (r *http.Request, body map
 var pageKeys = regexp.MustCompile(`prl_[0-9A-Za-z]{20}`)
 
 // wrongOfPage says what is wrong with an answer of a page, or "".
-func wrongOfPage(r *http.Request, response *http.Response, body string, foreign bool, secrets ...string) string {
-	text := fmt.Sprintf("%s %s %.300s %v: %d %v %.300q", r.Method, r.Host, r.URL, r.Header, response.StatusCode, response.Header, body)
+func wrongOfPage(r *http.Request, answer *harness.Answer, foreign bool, secrets ...string) string {
+	text := fmt.Sprintf("%s %s %.300s %v: %d %v %.300q", r.Method, r.Host, r.URL, r.Header, answer.Status, answer.Header, answer.Body)
 	documented := []int{http.StatusOK, http.StatusNotModified, http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusRequestEntityTooLarge,
 		http.StatusUnsupportedMediaType, http.StatusMisdirectedRequest, http.StatusUnprocessableEntity}
-	if !slices.Contains(documented, response.StatusCode) || foreign && response.StatusCode < 400 {
+	if !slices.Contains(documented, answer.Status) || foreign && answer.Status < 400 {
 		return text
 	}
-	header := response.Header
-	if response.StatusCode == http.StatusBadRequest && header.Get("Content-Type") != "application/json" {
+	header := answer.Header
+	if answer.Status == http.StatusBadRequest && header.Get("Content-Type") != "application/json" {
 		return "" // of net/http, for a host that is none
 	}
 	if !strings.HasPrefix(header.Get("Content-Security-Policy"), "default-src 'none'") || header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Access-Control-Allow-Origin") != "" {
 		return "headers: " + text
 	}
 	isAPI := strings.HasPrefix(r.URL.Path, "/api/")
-	if r.Method != http.MethodHead && (isAPI || response.StatusCode >= 400) {
-		var answer map[string]any
-		if err := json.Unmarshal([]byte(body), &answer); err != nil || response.StatusCode >= 400 && answer["error"] == "" {
+	if r.Method != http.MethodHead && (isAPI || answer.Status >= 400) {
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(answer.Body), &fields); err != nil || answer.Status >= 400 && fields["error"] == "" {
 			return "JSON: " + text
 		}
 	}
 	for _, secret := range secrets {
-		if strings.Contains(body, secret) {
+		if strings.Contains(answer.Body, secret) {
 			return "a secret: " + text
 		}
 	}
-	if pageKeys.MatchString(body) {
+	if pageKeys.MatchString(answer.Body) {
 		return "an API key: " + text
 	}
 	return ""
@@ -189,23 +189,23 @@ http://:%s {
 		a := newAttack(t, http.StatusOK, http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusMisdirectedRequest)
 		a.run(8, *attackFor, func(by attacker, client *http.Client) (int, string) {
 			r, body, foreign := by.pageRequest(p.url, session.Token)
-			response, text, err := askAs(client, r)
+			answer, err := askAs(client, r)
 			if err != nil {
 				return 0, fmt.Sprintf("%s %.100s: %v", r.Method, r.URL, err)
 			}
-			wrong := wrongOfPage(r, response, text, foreign, password, key)
+			wrong := wrongOfPage(r, &answer, foreign, password, key)
 			var plan struct{ Confirm string }
-			if json.Unmarshal([]byte(text), &plan) == nil && plan.Confirm != "" && wrong == "" && by.IntN(2) == 0 { // else nobody confirms it
+			if json.Unmarshal([]byte(answer.Body), &plan) == nil && plan.Confirm != "" && wrong == "" && by.IntN(2) == 0 { // else nobody confirms it
 				body["confirm"] = plan.Confirm
 				again, _ := json.Marshal(body)
 				second, _ := http.NewRequest(http.MethodPost, p.url+r.URL.Path, strings.NewReader(string(again)))
 				second.Header = r.Header
-				if response, text, err = askAs(client, second); err != nil {
+				if answer, err = askAs(client, second); err != nil {
 					return 0, err.Error()
 				}
-				wrong = wrongOfPage(second, response, text, false, password, key)
+				wrong = wrongOfPage(second, &answer, false, password, key)
 			}
-			return response.StatusCode, wrong
+			return answer.Status, wrong
 		})
 		a.check(t, p.name)
 		if answer := harness.Ask(t, harness.Get(p.url+"/api/state")); answer.Status != http.StatusOK {

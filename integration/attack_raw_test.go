@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // rawHeaders are lines that no client of net/http sends.
@@ -95,27 +97,28 @@ func sendRaw(address string) func(by attacker, _ *http.Client) (int, string) {
 				return 0, "" // closed, or waits for more
 			case err != nil:
 				return 0, wrong(err.Error())
-			case response.StatusCode < http.StatusOK:
-				continue
 			}
-			body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20)) // it may wait for the rest of a request
-			return response.StatusCode, wrongRaw(sent, response, string(body), wrong)
+			body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20)) // the server may wait for the rest of a request
+			response.Body.Close()
+			if answer := (harness.Answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}); answer.Status >= http.StatusOK {
+				return answer.Status, wrongRaw(sent, &answer, wrong)
+			}
 		}
 	}
 }
 
 // wrongRaw says what is wrong with an answer to raw bytes, or "".
-func wrongRaw(sent []byte, response *http.Response, body string, wrong func(string) string) string {
-	text := wrong(fmt.Sprintf("%d %v %.200q", response.StatusCode, response.Header, body))
-	contentType := response.Header.Get("Content-Type")
+func wrongRaw(sent []byte, answer *harness.Answer, wrong func(string) string) string {
+	text := wrong(fmt.Sprintf("%d %v %.200q", answer.Status, answer.Header, answer.Body))
+	contentType := answer.Header.Get("Content-Type")
 	if contentType == "application/json" || contentType == problemJSON {
-		switch response.StatusCode {
+		switch answer.Status {
 		case http.StatusTooManyRequests, http.StatusBadRequest, http.StatusUnauthorized, http.StatusPaymentRequired:
 			return ""
 		}
 		return text
 	}
-	switch response.StatusCode { // of the proxies themselves
+	switch answer.Status { // of the proxies themselves
 	case http.StatusOK, http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusExpectationFailed, http.StatusRequestHeaderFieldsTooLarge, http.StatusMisdirectedRequest,
 		http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
 		return ""

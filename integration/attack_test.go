@@ -145,50 +145,48 @@ func (a *attack) check(t *testing.T, name string) {
 }
 
 // askAs sends a request of a client, and reads the answer.
-func askAs(client *http.Client, r *http.Request) (response *http.Response, body string, err error) {
-	if response, err = client.Do(r); err != nil {
-		return nil, "", err
+func askAs(client *http.Client, r *http.Request) (a harness.Answer, err error) {
+	response, err := client.Do(r)
+	if err != nil {
+		return a, err
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	return response, string(text), err
+	body, err := io.ReadAll(response.Body)
+	return harness.Answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}, err
 }
 
 // sendAny sends a request that is one, and checks its answer.
 func sendAny(address string) func(by attacker, client *http.Client) (int, string) {
 	return func(by attacker, client *http.Client) (int, string) {
 		r := by.request(address)
-		response, body, err := askAs(client, r)
-		if response == nil {
-			return 0, fmt.Sprintf("%s %.100s: %v", r.Method, r.URL, err)
-		}
-		return response.StatusCode, undocumented(r, response, body, err)
+		answer, err := askAs(client, r)
+		return answer.Status, undocumented(r, &answer, err)
 	}
 }
 
 // undocumented says what is wrong with an answer, or "".
-func undocumented(r *http.Request, response *http.Response, body string, err error) string {
-	text := fmt.Sprintf("%s %.100s: %d %v %.200q %v", r.Method, r.URL, response.StatusCode, response.Header, body, err)
-	contentType := response.Header.Get("Content-Type")
+func undocumented(r *http.Request, answer *harness.Answer, err error) string {
+	text := fmt.Sprintf("%s %.100s: %d %v %.200q %v", r.Method, r.URL, answer.Status, answer.Header, answer.Body, err)
+	contentType := answer.Header.Get("Content-Type")
 	ours := contentType == "application/json" || contentType == problemJSON
 	switch {
 	case err != nil:
 		return text
-	case response.StatusCode == http.StatusOK:
-	case (response.StatusCode == http.StatusBadRequest || response.StatusCode == http.StatusRequestHeaderFieldsTooLarge) && !ours: // of the proxy itself
+	case answer.Status == http.StatusOK:
+	case (answer.Status == http.StatusBadRequest || answer.Status == http.StatusRequestHeaderFieldsTooLarge) && !ours: // of the proxy itself
 		return ""
-	case response.StatusCode != http.StatusTooManyRequests && response.StatusCode != http.StatusBadRequest && response.StatusCode != http.StatusUnauthorized && response.StatusCode != http.StatusPaymentRequired:
+	case answer.Status != http.StatusTooManyRequests && answer.Status != http.StatusBadRequest && answer.Status != http.StatusUnauthorized && answer.Status != http.StatusPaymentRequired:
 		return text
-	case !ours || r.Method != http.MethodHead && !json.Valid([]byte(body)):
+	case !ours || r.Method != http.MethodHead && !json.Valid([]byte(answer.Body)):
 		return text
 	}
 	for _, secret := range []string{"PGPASSWORD", "hunter2", "rate_limit_", "goroutine"} {
-		if strings.Contains(body, secret) && response.StatusCode != http.StatusOK {
+		if strings.Contains(answer.Body, secret) && answer.Status != http.StatusOK {
 			return text
 		}
 	}
 	for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit", "RateLimit-Policy", "Retry-After", "Content-Type"} {
-		if len(response.Header.Values(name)) > 1 {
+		if len(answer.Header.Values(name)) > 1 {
 			return name + ": " + text
 		}
 	}
