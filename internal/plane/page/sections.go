@@ -203,12 +203,11 @@ func askingMost(keys, users *topSums, most int) []topName {
 	requests := func(n topName) int64 { return n.Requests }
 	all := append(users.most(requests, most), keys.most(requests, most)...)
 	sort.SliceStable(all, func(i, j int) bool { return all[i].Requests > all[j].Requests })
-	seen := map[string]bool{}
+	seen := map[bool]map[string]bool{true: {}, false: {}} // the names of keys, and those of users
 	all = slices.DeleteFunc(all, func(n topName) bool {
-		name := cmp.Or(n.Key, n.Name.Name)
-		again := seen[name]
-		seen[name] = true
-		return again
+		name, isKey := cmp.Or(n.Key, n.Name.Name), n.Prefix != ""
+		seen[isKey][name] = true
+		return seen[!isKey][name]
 	})
 	return all[:min(len(all), most)]
 }
