@@ -17,7 +17,7 @@ import (
 // how many proxies there are, what they ask for, how long each message takes, and what goes wrong.
 //
 //   - simulation_plan_test.go: what a seed says. simulation_network_test.go: the way of a message.
-//   - simulation_server_test.go: the model of Postgres.
+//   - simulation_server_test.go: the model of Postgres. simulation_answers_test.go: what it answers.
 //   - simulation_proxy_test.go: what a proxy does. simulation_checks_test.go: what must hold.
 
 var (
