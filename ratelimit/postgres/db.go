@@ -12,10 +12,9 @@ import (
 // A DB is safe for concurrent use. Every method returns when ctx ends, at the
 // latest, with an error that wraps ctx's.
 type DB interface {
-	// Run sends the statements in one pipeline over one connection, in order, and
-	// reads their results. Each statement is a transaction of its own unless
-	// Statement.Joined says otherwise, so a statement that fails does not undo those
-	// of other transactions: its Err is set and Run goes on.
+	// Run sends the statements in one pipeline over one connection, in order, and reads their results. Each
+	// statement is a transaction of its own unless Statement.Joined says otherwise, so a statement that fails
+	// does not undo those of other transactions: its Err is set and Run goes on.
 	//
 	// Run returns an error only if the connection failed or ctx ended. Err is then set in every
 	// statement of which it is not known whether it took effect. A DB sends a transaction again by itself only if the

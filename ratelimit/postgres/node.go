@@ -27,11 +27,9 @@ type Node struct {
 	// Epoch is another number after each start of the process. Stores of one process on one
 	// database have the same Name and Epoch, and share a row.
 	Epoch int64
-	// Notice is called when a pause of the limits begins, each minute until it ends, and when it
-	// ends. It must not block. Nil drops the text.
+	// Notice is called when a pause of the limits begins, each minute until it ends, and when it ends. It must not block. Nil drops the text.
 	Notice func(text string)
-	// Leave is called when the store is closed. It reports whether no other store has the row,
-	// which is then deleted. Nil is true.
+	// Leave is called when the store is closed. It reports whether no other store has the row, which is then deleted. Nil is true.
 	Leave func() bool
 }
 

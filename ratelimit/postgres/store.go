@@ -21,9 +21,8 @@ type Options struct {
 	// CleanupProbability is how likely a statement is followed, in the background, by
 	// the deletion of expired rows: from 0 to 1. 0 means 0.1; below 0 turns it off.
 	CleanupProbability float64
-	// Workers is how many batches may be in flight at once, each on its own connection.
-	// There is one while the database answers within 5 ms. 0 means 4. A DB
-	// that has a method MaxConns() int, as that of pgxdb has, gets no more than that.
+	// Workers is how many batches may be in flight at once, each on its own connection. There is one while the database
+	// answers within 5 ms. 0 means 4. A DB that has a method MaxConns() int, as that of pgxdb has, gets no more than that.
 	Workers int
 	// MaxBlockedKeys bounds the used-up keys that the store remembers and refuses
 	// without asking the database. 0 means 10,000; below 0 turns it off.
@@ -31,9 +30,8 @@ type Options struct {
 	// MaxLeases bounds the keys of which the store holds units in advance, if their limits
 	// have a Lease. 0 means 10,000; below 0 turns leases off.
 	MaxLeases int
-	// LeaseHorizon is for how long the units of a lease should last, at most a twentieth of
-	// the limit's Window. Units that are not used after one and a half times as long are
-	// given back. 0 means a second.
+	// LeaseHorizon is for how long the units of a lease should last, at most a twentieth of the limit's Window. Units
+	// that are not used after one and a half times as long are given back. 0 means a second.
 	LeaseHorizon time.Duration
 	// Node registers the process as a proxy of the database, and lets it obey pauses of the
 	// limits. Nil does neither.
