@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -138,8 +139,10 @@ func (s *spread) counted(table, prefix string) map[int]int64 {
 	all := map[int]int64{}
 	for part := range testParts {
 		text := s.rows(s.DSN(), fmt.Sprintf("SELECT coalesce(sum(count), 0)::text FROM rl_p%d.%s WHERE prefix = $1", part, table), prefix)
-		var n int64
-		fmt.Sscan(text[0], &n)
+		n, err := strconv.ParseInt(text[0], 10, 64)
+		if err != nil {
+			s.t.Fatal(err)
+		}
 		all[part] = n
 	}
 	return all

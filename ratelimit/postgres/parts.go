@@ -66,7 +66,7 @@ func partsOf(s *Store) *parts {
 func allStores(s *Store) []*Store {
 	all := []*Store{s}
 	if p := partsOf(s); p != nil {
-		for part := range p.stores {
+		for part := range p.stores { //nolint:staticcheck // see above
 			all = append(all, p.stores[part])
 		}
 	}

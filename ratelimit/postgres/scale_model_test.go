@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -46,8 +47,10 @@ func TestScaleModel(t *testing.T) {
 		}
 		table += "| " + name
 		for _, text := range strings.Fields(modelParts) {
-			parts := 0
-			fmt.Sscan(text, &parts)
+			parts, err := strconv.Atoi(text)
+			if err != nil {
+				t.Fatal(err)
+			}
 			batch, processors := scaleModel(proxies, parts)
 			table += fmt.Sprintf(" | %.0f (%.0f)", processors, batch)
 		}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -236,7 +235,7 @@ func (s *simServer) advance(at int64) {
 		for id := range s.rows {
 			if !id.Durable {
 				s.begins[id] = append(s.begins[id], simWindow{at: lost})
-				delete(s.rows, lease.RowID(id))
+				delete(s.rows, id)
 			}
 		}
 	}

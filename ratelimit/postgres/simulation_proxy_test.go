@@ -162,8 +162,7 @@ func (p *simProxy) admit(hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	defer r.mu.Unlock()
 	for i, h := range hits {
 		at := now // of units that are used
-		switch decisions[i].Source {
-		case ratelimit.FromPostgres:
+		if decisions[i].Source == ratelimit.FromPostgres {
 			at = decisions[i].DecidedAt
 		}
 		id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
