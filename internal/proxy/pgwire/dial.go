@@ -119,10 +119,8 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 			}
 			p.waiting = nil
 		}
-		if p.open > 0 {
-			// The calls that wait then may be the last ones that come for a long time.
-			time.AfterFunc(dialInterval, p.dialAgain)
-		}
+		// The calls that wait then may be the last ones that come for a long time.
+		time.AfterFunc(dialInterval, p.dialAgain)
 	}
 	p.dialIfNeeded()
 	p.mu.Unlock()
