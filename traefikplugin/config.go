@@ -99,9 +99,9 @@ type Config struct {
 }
 
 // Zone is one limit, in text: prefix, key, algorithm, limit, limits, burst, cost, minCost, settle, durable,
-// synchronousCommit, lease, maxKeys, hashKey, ipv4Prefix, ipv6Prefix, ban, audit, wait and mode. edge.LimitTable says
-// what each of them means, which values and units it has, and what holds without it. Match says which requests
-// the limit is for.
+// synchronousCommit, lease, spread, maxKeys, hashKey, ipv4Prefix, ipv6Prefix, ban, audit, wait and mode.
+// edge.LimitTable says what each of them means, which values and units it has, and what holds without it. Match
+// says which requests the limit is for.
 type Zone = edge.LimitSettings
 
 // History is what is recorded of requests, and for how long. Requests do not wait for it.

@@ -3,10 +3,13 @@ package pgxdb_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -98,3 +101,55 @@ func TestAPoolThatCannotServeIsRefused(t *testing.T) {
 		t.Errorf("connections with LATIN1: %v", err)
 	}
 }
+
+// A program may get a password for each connection, as from a cloud's API.
+func TestTheServersOfThePartsAreReachedAsThePoolOfAProgram(t *testing.T) {
+	ctx := context.Background()
+	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"})
+	admin := cluster.Connect(t, server.DSN("postgres"))
+	if _, err := admin.Exec(ctx, "CREATE ROLE changing LOGIN PASSWORD 'token'"); err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgxpool.ParseConfig(fmt.Sprintf("host=127.0.0.1 port=%d user=changing dbname=postgres sslmode=disable", server.Port()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		c.Password = "token"
+		return nil
+	}
+	traced := &tracer{}
+	config.ConnConfig.Tracer = traced
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	db, err := pgxdb.New(pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, err := db.At("127.0.0.1", server.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer part.Close()
+	if err := part.Exec(ctx, "SELECT 1"); err != nil {
+		t.Errorf("without what the program does before a connection: %v", err)
+	}
+	if traced.logins.Load() == 0 {
+		t.Error("the program's tracer does not see the login")
+	}
+}
+
+// tracer counts logins.
+type tracer struct{ logins atomic.Int32 }
+
+func (r *tracer) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
+	return ctx
+}
+func (r *tracer) TraceConnectEnd(context.Context, pgx.TraceConnectEndData) { r.logins.Add(1) }
+func (r *tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (r *tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/multitracer"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -107,9 +108,13 @@ func open(config *pgxpool.Config, renewed func() (*pgconn.Config, error)) (*DB, 
 	// replaced when it is too old. There is none before the first call.
 	d := &DB{config: config.Copy(), renewed: renewed}
 	config.MinConns = 1
+	before := config.BeforeConnect // of the program's pool
 	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
 		if !d.used.Load() && ctx.Value(calling{}) == nil {
 			return errUnused
+		}
+		if before != nil {
+			return before(ctx, c)
 		}
 		return d.renew(&c.Config)
 	}
@@ -122,7 +127,11 @@ func open(config *pgxpool.Config, renewed func() (*pgconn.Config, error)) (*DB, 
 		}
 	}
 	config.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool { return shouldPing(idle) }
-	config.ConnConfig.Tracer = &d.logins
+	if others := config.ConnConfig.Tracer; others != nil {
+		config.ConnConfig.Tracer = multitracer.New(&d.logins, others)
+	} else {
+		config.ConnConfig.Tracer = &d.logins
+	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return nil, err

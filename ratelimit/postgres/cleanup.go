@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -21,6 +22,9 @@ const (
 	// sweepInterval is the least time between two prefixes of the sweep.
 	sweepInterval = time.Second
 )
+
+// errLost ends a cleanup that has lost against another transaction. A later cleanup deletes the rows.
+var errLost = errors.New("the transaction was lost")
 
 // cleaner deletes expired rows now and then, in the background, one cleanup at a time: those
 // of the prefixes of a plan, and those of one more prefix of the tables.
@@ -69,7 +73,7 @@ func (c *cleaner) after(p *plan) {
 		c.mu.Lock()
 		c.running = false
 		c.mu.Unlock()
-		if c.server.closing.Err() == nil {
+		if c.server.closing.Err() == nil && !errors.Is(err, errLost) {
 			c.report(err)
 		}
 	}()
@@ -126,7 +130,7 @@ func (c *cleaner) run(statement *Statement) error {
 		c.server.counts.countErrors(statements, err)
 	}
 	if err == nil && len(lostTransactions(statements)) > 0 {
-		return nil // a later cleanup deletes the rows
+		return errLost
 	}
 	if err == nil {
 		err = statement.Err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sort"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -177,6 +178,40 @@ func TestCleanupRaces(t *testing.T) {
 		t.Errorf("only %d windows were seen", windows)
 	}
 	s.nothingReported()
+}
+
+// TestASweepGoesOnAfterALostTransaction: a sweep that loses against another transaction has not reached the end of a
+// table. The next one begins where that one began.
+func TestASweepGoesOnAfterALostTransaction(t *testing.T) {
+	var mu sync.Mutex
+	var sweeps []string
+	db := &fakeDB{answer: failing("40001", "could not serialize access", func(s *postgres.Statement) bool {
+		if !strings.HasPrefix(s.SQL, "SELECT prefix FROM") {
+			return false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		sweeps = append(sweeps, fmt.Sprint(s.SQL, s.Args))
+		return true
+	})}
+	reported := make(chan error, 1)
+	store := newStore(t, db, postgres.Options{CleanupProbability: 1, MaxBlockedKeys: -1, OnError: func(err error) { reported <- err }})
+	await.Within(t, 20*time.Second, "a second sweep", func() bool {
+		takeOne(t, store, hitOn("p", 100_000, false))
+		mu.Lock()
+		defer mu.Unlock()
+		return len(sweeps) > 1
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if sweeps[0] != sweeps[1] {
+		t.Errorf("the sweep %s follows a lost one: %s", sweeps[1], sweeps[0])
+	}
+	select {
+	case err := <-reported:
+		t.Errorf("reported, although a later cleanup deletes the rows: %v", err)
+	default:
+	}
 }
 
 // TestStricterIsolation: counts are exact, too, if transactions of the database are serializable

@@ -123,8 +123,14 @@ func (p *parts) open() {
 		o.MaxLeases = (o.MaxLeases + n - 1) / n
 	}
 	for part := 0; part < n; part++ {
-		p.stores = append(p.stores, newStore(newPartDB(p.routes, part), o, newStatements(p.routes.tablesOf(part)), p.counts, p.local))
+		p.stores = append(p.stores, newPartStore(p, part, o))
 	}
+}
+
+func newPartStore(p *parts, part int, o Options) *Store {
+	s := newStore(newPartDB(p.routes, part), o, newStatements(p.routes.tablesOf(part)), p.counts, p.local)
+	s.past.part = true
+	return s
 }
 
 // setPartsPaused is setPaused for all parts.

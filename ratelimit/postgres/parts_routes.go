@@ -37,10 +37,10 @@ type routes struct {
 
 	mu        sync.Mutex // guards all that follows
 	closed    bool
-	to        []route          // by part
-	servers   map[string]DB    // by address
-	timelines map[string]*past // by address
-	read      time.Time        // when the routes were read
+	to        []route         // by part
+	servers   map[string]DB   // by address
+	timelines map[string]bool // by address: a goroutine reads the timeline
+	read      time.Time       // when the routes were read
 }
 
 // route is where a part is.
@@ -58,7 +58,7 @@ const (
 )
 
 func newRoutes(s *server, e elsewhere) *routes {
-	return &routes{server: s, elsewhere: e, servers: map[string]DB{}, timelines: map[string]*past{}}
+	return &routes{server: s, elsewhere: e, servers: map[string]DB{}, timelines: map[string]bool{}}
 }
 
 // find reports whether the counts are in parts. If they are, it sets the routes.

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/binary"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,14 +14,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 )
 
-// past is the history of a server that a process has seen. The zero value has seen none.
+// past is the history of the counters that a process has seen. The zero value has seen none. A server may get
+// another address when a standby takes over, so servers are told apart by the identifiers of their systems.
 type past struct {
-	mu       sync.Mutex // guards what follows
-	server   string     // system identifier and timeline
-	position int64      // the last one in the write-ahead log
-	at       time.Time  // when it was read
+	part bool // Citus may move the counters to another system, with all that was charged; does not change
 
-	reading bool // a goroutine reads it, of a server of parts; guarded by routes.mu
+	mu      sync.Mutex         // guards what follows
+	systems map[string]history // by identifier; only the latest one if the counters are not of a part
+	at      time.Time          // when the latest was read
+}
+
+// history is what the server of a system said.
+type history struct {
+	timeline string
+	position int64 // in the write-ahead log
 }
 
 // read reads the result of timeline.SQL, and reports whether the counters may lack what this process
@@ -31,16 +38,27 @@ func (p *past) read(read *Statement, sent time.Time) bool {
 	if read.Err != nil || err != nil || len(columns) != 2 || len(columns[1]) != 8 {
 		return false
 	}
-	server := string(columns[0])
-	position := int64(binary.BigEndian.Uint64(columns[1]))
+	fields := strings.Fields(string(columns[0]))
+	if len(fields) != 2 {
+		return false
+	}
+	system := fields[0]
+	now := history{timeline: fields[1], position: int64(binary.BigEndian.Uint64(columns[1]))}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if sent.Before(p.at) {
 		return false
 	}
-	lost := p.server != "" && (server != p.server || position < p.position)
-	p.server = server
-	p.position = position
+	before, known := p.systems[system]
+	lost := known && (now.timeline != before.timeline || now.position < before.position)
+	if !known && !p.part {
+		lost = len(p.systems) > 0
+		p.systems = nil
+	}
+	if p.systems == nil {
+		p.systems = map[string]history{}
+	}
+	p.systems[system] = now
 	p.at = time.Now()
 	return lost
 }
@@ -52,31 +70,24 @@ func startTimelines(p *parts, closing context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, db := range r.servers {
-		t := r.timelines[name]
-		if t == nil {
-			t = newPast()
-			r.timelines[name] = t
-		}
-		if !t.reading {
-			t.reading = true
-			startTimeline(p, closing, name, db, t)
+		if !r.timelines[name] {
+			r.timelines[name] = true
+			startTimeline(p, closing, name, db)
 		}
 	}
 }
 
-func newPast() *past { return &past{} }
-
 // startTimeline is startTimelines for one server.
-func startTimeline(p *parts, closing context.Context, name string, db DB, t *past) {
+func startTimeline(p *parts, closing context.Context, name string, db DB) {
 	go func() {
 		ctx, cancel := context.WithTimeout(closing, nodeTimeout)
 		sent := time.Now()
 		read := &Statement{SQL: timeline.SQL}
 		err := batch.PanicError(func() {
-			if db.Run(ctx, []*Statement{read}) == nil && t.read(read, sent) {
+			if db.Run(ctx, []*Statement{read}) == nil {
 				for part := range p.stores {
 					if p.routes.of(part).address == name {
-						p.stores[part].forgetLost()
+						p.stores[part].seeTimeline(read, sent)
 					}
 				}
 			}
@@ -84,7 +95,7 @@ func startTimeline(p *parts, closing context.Context, name string, db DB, t *pas
 		cancel()
 		p.options.report(err)
 		p.routes.mu.Lock()
-		t.reading = false
+		delete(p.routes.timelines, name)
 		p.routes.mu.Unlock()
 	}()
 }

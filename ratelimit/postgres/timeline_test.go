@@ -3,11 +3,14 @@ package postgres_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -18,6 +21,7 @@ type timelineDB struct {
 	postgres.DB
 	timeline int64 // is added to the first digit of the system identifier; atomic
 	back     int64 // is subtracted from the position; atomic
+	later    byte  // is added to the last digit of the timeline
 	asked    int64 // atomic
 }
 
@@ -27,6 +31,7 @@ func (d *timelineDB) Run(ctx context.Context, statements []*postgres.Statement) 
 		if strings.HasPrefix(s.SQL, "SELECT system_identifier") && s.Rows == 1 {
 			atomic.AddInt64(&d.asked, 1)
 			s.Result[4] += byte(atomic.LoadInt64(&d.timeline))
+			s.Result[len(s.Result)-13] += d.later
 			position := s.Result[len(s.Result)-8:]
 			binary.BigEndian.PutUint64(position, binary.BigEndian.Uint64(position)-uint64(atomic.LoadInt64(&d.back)))
 		}
@@ -64,4 +69,71 @@ func TestUnitsOfAnotherTimelineAreNotUsed(t *testing.T) {
 			s.nothingReported()
 		})
 	}
+}
+
+// partDB is a database with one part, or the server of the part: at most one host has the part, and is reached.
+type partDB struct {
+	timelineDB
+	site  *site
+	host  string        // "" is that of the database
+	part  *atomic.Value // the host of the part
+	looks *int64        // at the timelines of the hosts; atomic
+}
+
+func (d *partDB) At(host string, _ int) (postgres.DB, error) {
+	server := &partDB{site: d.site, host: host, part: d.part, looks: d.looks}
+	server.DB = d.site.db("")
+	if host == "standby" {
+		server.later = 1
+	}
+	return server, nil
+}
+
+func (d *partDB) Run(ctx context.Context, statements []*postgres.Statement) error {
+	first := statements[0]
+	host := d.part.Load().(string)
+	if d.host != "" && d.host != host {
+		for _, s := range statements {
+			s.Err = sqlstate.ErrNotSent
+		}
+		return errors.New("no route to host")
+	}
+	switch first.SQL {
+	case schema.PartsReady:
+		addRow(first, [][]byte{int8(1)})
+	case schema.PartNames:
+		addRow(first, [][]byte{[]byte("part")})
+	case schema.PartRoutes:
+		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes"} {
+			addRow(first, [][]byte{int4(1), []byte(table), []byte(table), []byte("pg_backend_pid()"), []byte(host), int4(5432)})
+		}
+	default:
+		err := d.timelineDB.Run(ctx, statements)
+		if d.host != "" && strings.HasPrefix(first.SQL, "SELECT system_identifier") {
+			atomic.AddInt64(d.looks, 1)
+		}
+		return err
+	}
+	return nil
+}
+
+// The standby of a part's server takes over, at an address of its own.
+func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
+	s := newSite(t)
+	s.exec(postgres.TableSQL)
+	d := &partDB{site: s, part: &atomic.Value{}, looks: new(int64)}
+	d.DB = s.db("")
+	d.part.Store("primary")
+	o := lasting
+	o.Node = &postgres.Node{Name: "n", Epoch: 1}
+	store := s.storeOn(d, o)
+	store.Prepare()
+	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
+	await.Within(t, 20*time.Second, "a look at the timeline", func() bool { return atomic.LoadInt64(d.looks) > 0 })
+	if store.Stats().LeasedUnits == 0 {
+		t.Fatal("no units are held")
+	}
+	d.part.Store("standby")
+	takeOne(t, store, hitOn("other", 10, true)) // finds the part
+	await.Within(t, 20*time.Second, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 }

@@ -14,8 +14,8 @@ var ErrNotSent = errors.New("not sent")
 const (
 	ProtocolViolation      = "08P01" // PgBouncer reports all its own errors with this code
 	FeatureNotSupported    = "0A000"
-	InvalidByteSequence    = "22021" // text that its encoding does not have, such as a NUL byte
 	DivisionByZero         = "22012" // how a transaction of several limits fails on purpose
+	InvalidByteSequence    = "22021" // text that its encoding does not have, such as a NUL byte
 	ReadOnlyTransaction    = "25006" // the server is a standby or was made read-only
 	InvalidStatementName   = "26000" // no prepared statement has this name
 	InvalidAuthorization   = "28000"
@@ -23,8 +23,8 @@ const (
 	DeadlockDetected       = "40P01"
 	UndefinedColumn        = "42703"
 	UndefinedTable         = "42P01"
-	NoSuchConstraint       = "42P10" // ON CONFLICT on a table without its primary key, which Citus is copying
 	DuplicateStatement     = "42P05" // another prepared statement has this name
+	NoSuchConstraint       = "42P10" // ON CONFLICT on a table without its primary key, which Citus is copying
 	LockNotAvailable       = "55P03" // lock_timeout has passed
 	AdminShutdown          = "57P01"
 	CrashShutdown          = "57P02"

@@ -3,6 +3,7 @@ package pgwire
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,7 +32,7 @@ func takeIdle(p *Pool, ctx context.Context) *conn {
 	p.idle = p.idle[:n]
 	p.mu.Unlock()
 	c.lastUsed = now
-	if now > c.expires || len(c.readDone) > 0 {
+	if now > c.expires || c.generation != atomic.LoadInt32(&p.targets.generation) || len(c.readDone) > 0 {
 		p.drop(c, true)
 		return nil
 	}
@@ -107,9 +108,9 @@ func (p *Pool) endWait(w *waiter, c *conn, failed *runError) {
 
 // release returns a connection to the pool. c.usable says whether it can be used
 // again. Anything that is left in its buffer would be taken for the next answer, so
-// such a connection is closed.
+// such a connection is closed. So is one to a primary that was replaced.
 func release(p *Pool, c *conn) {
-	if !c.usable || c.discard || c.r != c.w {
+	if !c.usable || c.discard || c.r != c.w || c.generation != atomic.LoadInt32(&p.targets.generation) {
 		p.drop(c, c.usable)
 		return
 	}

@@ -43,6 +43,8 @@ type conn struct {
 	interrupt func()    // makes the Read or Write under way fail; the connection is unusable then
 	deadline  time.Time // of the login
 
+	generation int32 // see targetMemory
+
 	// Moments, as time since the pool was created.
 	expires  time.Duration // when the connection is too old
 	lastUsed time.Duration

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
@@ -286,13 +287,19 @@ func checkSession(ctx context.Context, c *conn, session string) *connectError {
 // checkTimeline refuses a primary that another one has replaced. A server that does not tell its timeline
 // is not refused.
 func checkTimeline(ctx context.Context, c *conn, targets *targetMemory) *connectError {
+	c.generation = atomic.LoadInt32(&targets.generation)
 	st := &postgres.Statement{SQL: timeline.SQL}
 	if failed := pipeline(ctx, c, []*postgres.Statement{st}, true); failed != nil && failed.err != nil {
 		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
 	}
 	columns, err := results.Columns(st.Result)
-	if st.Err != nil || err != nil || len(columns) != 2 || targets.current(string(columns[0])) {
+	if st.Err != nil || err != nil || len(columns) != 2 {
 		return nil
 	}
-	return &connectError{text: timeline.Replaced}
+	generation, ok := targets.current(string(columns[0]))
+	if !ok {
+		return &connectError{text: timeline.Replaced}
+	}
+	c.generation = generation
+	return nil
 }

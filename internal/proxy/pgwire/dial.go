@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -90,8 +91,9 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 		}
 	}
 	switch {
-	case c != nil && p.closed:
+	case c != nil && (p.closed || c.generation != atomic.LoadInt32(&p.targets.generation)):
 		p.open--
+		p.dialIfNeeded()
 		p.mu.Unlock()
 		closeConn(c, true)
 		return
@@ -99,11 +101,6 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 		p.lastError = ""
 		c.lastUsed = time.Since(p.created)
 		c.expires = c.lastUsed + jitter(p.cfg.maxLifetime)
-		if p.targets.takeReplaced() {
-			for _, idle := range p.idle { // to the primary that was replaced
-				idle.expires = 0
-			}
-		}
 		putConn(p, c)
 	default:
 		p.open--
@@ -119,10 +116,8 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 			}
 			p.waiting = nil
 		}
-		if p.open > 0 {
-			// The calls that wait then may be the last ones that come for a long time.
-			time.AfterFunc(dialInterval, p.dialAgain)
-		}
+		// The calls that wait then may be the last ones that come for a long time.
+		time.AfterFunc(dialInterval, p.dialAgain)
 	}
 	p.dialIfNeeded()
 	p.mu.Unlock()

@@ -2,6 +2,7 @@ package pgwire
 
 import (
 	"math/rand"
+	"sync/atomic"
 	"time"
 )
 
@@ -10,8 +11,8 @@ func (p *Pool) checkIdleLater() {
 	p.idleTimer = time.AfterFunc(p.cfg.idleTimeout/2+time.Millisecond, p.closeExpired)
 }
 
-// closeExpired closes the idle connections that are too old, were idle for too long, or got
-// something from the server. After a quiet time, a request should not wait for a login: one
+// closeExpired closes the idle connections that are too old, were idle for too long, got
+// something from the server, or are to a primary that was replaced. After a quiet time, a request should not wait for a login: one
 // connection is kept however long it is idle, and if none is left, closeExpired opens
 // another. A timer calls closeExpired from the first idle connection on.
 func (p *Pool) closeExpired() {
@@ -25,7 +26,7 @@ func (p *Pool) closeExpired() {
 		return
 	}
 	for _, c := range p.idle {
-		if now > c.expires || len(c.readDone) > 0 {
+		if now > c.expires || c.generation != atomic.LoadInt32(&p.targets.generation) || len(c.readDone) > 0 {
 			expired = append(expired, c)
 		} else {
 			good = append(good, c)

@@ -2,6 +2,7 @@ package pgwire
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
@@ -14,10 +15,10 @@ const avoidFor = 10 * time.Second
 // last, so that not every new connection waits for them. It also remembers the latest
 // timeline of a primary, so that none is used that was replaced.
 type targetMemory struct {
-	mu       sync.Mutex
-	failed   map[int]time.Time // by the target's index, when it did not answer
-	timeline string            // see timeline.SQL; "" if none was seen
-	replaced bool              // timeline has replaced another one since takeReplaced
+	mu         sync.Mutex
+	failed     map[int]time.Time // by the target's index, when it did not answer
+	timeline   string            // see timeline.SQL; "" if none was seen
+	generation int32             // how many times a timeline replaced another one; atomic, set with the mutex
 }
 
 // order returns the indexes of n targets in the order in which to try them.
@@ -49,23 +50,17 @@ func (m *targetMemory) record(i int, answered bool) {
 }
 
 // current reports whether a primary's timeline is not earlier than another one of the same system that was
-// seen, and remembers it then.
-func (m *targetMemory) current(name string) bool {
+// seen, and remembers it then. The generation is that of connections to this primary: those of an earlier one are to
+// a primary that was replaced.
+func (m *targetMemory) current(name string) (generation int32, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if timeline.Earlier(name, m.timeline) {
-		return false
+		return 0, false
 	}
-	m.replaced = m.replaced || timeline.Earlier(m.timeline, name)
+	if timeline.Earlier(m.timeline, name) {
+		atomic.AddInt32(&m.generation, 1)
+	}
 	m.timeline = name
-	return true
-}
-
-// takeReplaced reports, once, that a primary was replaced.
-func (m *targetMemory) takeReplaced() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	replaced := m.replaced
-	m.replaced = false
-	return replaced
+	return m.generation, true
 }

@@ -61,6 +61,25 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	if now := two.cell("SELECT pg_backend_pid()::bigint"); now == pid {
 		t.Error("the connection is the one of the beginning")
 	}
+
+	// A connection is in use when another one shows that its server was replaced.
+	admin.exec("CREATE TABLE held AS SELECT")
+	held := statement("SELECT pg_backend_pid()::bigint")
+	done := make(chan error, 1)
+	go func() {
+		done <- two.try(held, statement("DO $$BEGIN WHILE EXISTS (SELECT FROM public.held) LOOP PERFORM pg_sleep(0.01); END LOOP; END$$"))
+	}()
+	admin.sessions("query LIKE 'DO %'", 1)
+	admin.exec("UPDATE timeline SET timeline = '00000002'")
+	admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query NOT LIKE 'DO %'")
+	two.cell("SELECT pg_backend_pid()::bigint")
+	admin.exec("DELETE FROM held")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if now := two.cell("SELECT pg_backend_pid()::bigint"); now == cells(t, held)[0] {
+		t.Error("the connection was in use when its server was replaced, and is used again")
+	}
 }
 
 // testChangedPassword changes a password that the DSN has in a file.
