@@ -12,7 +12,7 @@ import (
 )
 
 // A request of several subjects has its hits in several parts. Its home is the part of the first hit that
-// names a subject, or else of the first hit. The hits of other parts come first, each part in a transaction
+// names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of other parts come first, each part in a transaction
 // of its own. If all of them pass, the home decides. If a part refuses, the others give back what they
 // have charged. So nothing passes beyond a limit, but a refused request holds some of it for a
 // moment. A limit that is PerPart has a row with its share in each part, and is decided at home.
@@ -40,8 +40,8 @@ func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 			home = refundsOf(home)
 		}
 		takeAll(p, ctx, deadline, []*inPart{home})
-		if err == nil {
-			err = home.err
+		if passes {
+			err = failed([]*inPart{home})
 		}
 		passes = passes && err == nil && allAllowed([]*inPart{home})
 	}
@@ -71,16 +71,24 @@ func (p *parts) divide(hits []ratelimit.Hit) (*inPart, []*inPart) {
 	home := &inPart{part: several}
 	parts := make([]int, len(hits))
 	shares := make([]*ratelimit.Limit, len(hits))
-	named := false
+	best := 0
 	for i := range hits {
 		h := &hits[i]
 		if shares[i] = p.shareOf(h.Limit); shares[i] != nil {
 			continue
 		}
 		parts[i] = partOfSubject(subjectOf(h), len(p.stores))
-		if home.part == several || h.Subject != "" && !named && !h.Apart {
+		rank := 1
+		switch {
+		case h.Apart:
+		case h.Subject == "":
+			rank = 2
+		default:
+			rank = 3
+		}
+		if rank > best {
 			home.part = parts[i]
-			named = named || h.Subject != ""
+			best = rank
 		}
 	}
 	if home.part == several {
@@ -216,8 +224,10 @@ func startTake(p *parts, ctx context.Context, deadline time.Time, in *inPart, al
 // failed returns the error of one of the parts. The failure of a hit apart fails nothing.
 func failed(all []*inPart) error {
 	for _, in := range all {
-		if in.err != nil && !in.hits[0].Apart {
-			return in.err
+		for i := range in.hits {
+			if in.err != nil && !in.hits[i].Apart {
+				return in.err
+			}
 		}
 	}
 	return nil

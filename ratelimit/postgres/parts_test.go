@@ -1,0 +1,105 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// fakeCitus is a database with counts in parts, each on a server of its own.
+type fakeCitus struct {
+	fakeDB
+	parts [testParts]fakeDB
+}
+
+// At is the server of the part that is the port.
+func (c *fakeCitus) At(_ string, port int) (postgres.DB, error) { return &c.parts[port], nil }
+
+// newFakeCitus returns a database, and a store on it that knows the parts.
+func newFakeCitus(t *testing.T) (*fakeCitus, *postgres.Store) {
+	t.Helper()
+	c := &fakeCitus{}
+	c.set(answerParts, nil)
+	for part := range c.parts {
+		c.parts[part].set(answerParts, nil)
+	}
+	store := newStore(t, c, without)
+	takeOne(t, store, ratelimit.Hit{Limit: fakeLimit, Key: "first", Cost: 1})
+	return c, store
+}
+
+// answerParts is a server of Citus that admits every hit.
+func answerParts(ctx context.Context, statements []*postgres.Statement) error {
+	switch s := statements[0]; s.SQL {
+	case schema.PartsReady:
+		addRow(s, [][]byte{int4(1)})
+	case schema.PartNames:
+		for part := range testParts {
+			addRow(s, [][]byte{fmt.Append(nil, "rl_p", part)})
+		}
+	case schema.PartRoutes:
+		for part := range int64(testParts) {
+			for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes"} {
+				name := fmt.Sprintf("rl_p%d.%s_1", part, table)
+				addRow(s, [][]byte{int4(part + 1), []byte(table), []byte(name), []byte("rate_limit_guard(1)"), []byte("host"), int4(part)})
+			}
+		}
+	default:
+		return admit(ctx, statements)
+	}
+	return nil
+}
+
+func inPart(part int) ratelimit.Hit {
+	return ratelimit.Hit{Limit: fakeLimit, Key: keyIn(part), Cost: 1}
+}
+
+func apartIn(part int) ratelimit.Hit {
+	h := inPart(part)
+	h.Apart = true
+	return h
+}
+
+var errWorkerDown = errors.New("the worker is down")
+
+// stop stops the server of a part, which the store notices.
+func (c *fakeCitus) stop(t *testing.T, store *postgres.Store, part int) {
+	t.Helper()
+	c.parts[part].set(failWith(errWorkerDown), failWith(errWorkerDown))
+	if _, _, err := tryOne(store, longTime, inPart(part)); !errors.Is(err, ratelimit.ErrUnavailable) {
+		t.Errorf("a part that is down: %v", err)
+	}
+}
+
+func TestAHitApartOfAPartThatIsDownFailsNothing(t *testing.T) {
+	c, store := newFakeCitus(t)
+	c.stop(t, store, 1)
+	for name, hits := range map[string][]ratelimit.Hit{
+		"before an enforced limit": {apartIn(1), inPart(2)},
+		"before others apart":      {apartIn(1), apartIn(2), apartIn(1)},
+	} {
+		decisions := make([]ratelimit.Decision, len(hits))
+		err := store.Take(context.Background(), longTime, hits, decisions)
+		if err != nil || decisions[0].Source != ratelimit.Undecided || decisions[1].Source != ratelimit.FromPostgres || !decisions[1].Allowed {
+			t.Errorf("%s: %+v, %v", name, decisions, err)
+		}
+	}
+}
+
+func TestARefusalStandsIfTheHomeOfTheRequestIsDown(t *testing.T) {
+	c, store := newFakeCitus(t)
+	c.stop(t, store, 1)
+	c.parts[2].set(refuse, nil)
+	refund := inPart(1)
+	refund.Subject = refund.Key
+	refund.Cost = -1
+	decisions := make([]ratelimit.Decision, 2)
+	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{inPart(2), refund}, decisions); err != nil || decisions[0].Allowed {
+		t.Errorf("%+v, %v", decisions, err)
+	}
+}
