@@ -86,11 +86,11 @@ func (p *parts) await(s *Store, ctx context.Context, timeout time.Duration) time
 	if atomic.LoadInt32(&p.state) != partsUnknown || s.unavailable() != nil {
 		return timeout
 	}
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	deadline := time.Now().Add(timeout)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	_ = s.engine.tables.wait(ctx)
-	return timeout - time.Since(began)
+	return leftOf(timeout, deadline)
 }
 
 // find finds out whether the counts are in parts, once.
@@ -214,7 +214,7 @@ func (p *parts) pass(s *Store, q *batch.Queue, deliver func(calls []*batch.Call)
 // startCall decides a call that is not in one part, in the background.
 func startCall(p *parts, q *batch.Queue, c *batch.Call, deadline time.Time) {
 	go func() {
-		if err := batch.PanicError(func() { p.decideCall(c, deadline) }); err != nil {
+		if err := batch.PanicError(func() { p.decideCall(q, c, deadline) }); err != nil {
 			c.Err = err
 		}
 		batch.Finish(q, []*batch.Call{c}, nil)
@@ -236,9 +236,9 @@ func (p *parts) queue(q *batch.Queue, part int, deliver func(calls []*batch.Call
 	return queues[part]
 }
 
-// decideCall decides a call that is not in one part.
-func (p *parts) decideCall(c *batch.Call, deadline time.Time) {
-	timeout := time.Until(deadline)
+// decideCall decides a call of a queue that is not in one part.
+func (p *parts) decideCall(q *batch.Queue, c *batch.Call, deadline time.Time) {
+	timeout := leftOf(batch.Timeout(q), deadline)
 	if c.Reset {
 		c.Err = p.reset(context.Background(), timeout, c.Hits)
 	} else {

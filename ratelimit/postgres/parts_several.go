@@ -32,14 +32,14 @@ func newInPart(part int) *inPart { return &inPart{part: part} }
 func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
 	deadline := time.Now().Add(timeout)
 	home, others := p.divide(hits)
-	takeAll(p, ctx, deadline, others)
+	takeAll(p, ctx, timeout, others)
 	err := failed(others)
 	passes := err == nil && allAllowed(others)
 	if passes || charged(home) {
 		if !passes {
 			home = refundsOf(home)
 		}
-		takeAll(p, ctx, deadline, []*inPart{home})
+		takeAll(p, ctx, leftOf(timeout, deadline), []*inPart{home})
 		if passes {
 			err = failed([]*inPart{home})
 		}
@@ -63,6 +63,15 @@ func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 		}
 	}
 	return err
+}
+
+// leftOf is what is left of a timeout. It has few different values, since each has a queue of its own.
+func leftOf(timeout time.Duration, deadline time.Time) time.Duration {
+	left := time.Until(deadline)
+	if left > timeout-timeout/16 {
+		return timeout
+	}
+	return roundDown(left)
 }
 
 // divide divides the hits of a request: those of its home, and those of other parts. A hit apart of another
@@ -190,31 +199,31 @@ func dividedBy(l *ratelimit.Limit, n int64) *ratelimit.Limit {
 }
 
 // takeAll decides the hits of some parts at the same time.
-func takeAll(p *parts, ctx context.Context, deadline time.Time, all []*inPart) {
+func takeAll(p *parts, ctx context.Context, timeout time.Duration, all []*inPart) {
 	var others sync.WaitGroup
 	for i, in := range all {
 		if i == len(all)-1 {
-			takeIn(p, ctx, deadline, in)
+			takeIn(p, ctx, timeout, in)
 		} else {
-			startTake(p, ctx, deadline, in, &others)
+			startTake(p, ctx, timeout, in, &others)
 		}
 	}
 	others.Wait()
 }
 
 // takeIn decides the hits of a part.
-func takeIn(p *parts, ctx context.Context, deadline time.Time, in *inPart) {
+func takeIn(p *parts, ctx context.Context, timeout time.Duration, in *inPart) {
 	in.decisions = make([]ratelimit.Decision, len(in.hits))
 	if len(in.hits) > 0 {
-		in.err = p.stores[in.part].Take(ctx, time.Until(deadline), in.hits, in.decisions)
+		in.err = p.stores[in.part].Take(ctx, timeout, in.hits, in.decisions)
 	}
 }
 
 // startTake is takeIn in the background.
-func startTake(p *parts, ctx context.Context, deadline time.Time, in *inPart, all *sync.WaitGroup) {
+func startTake(p *parts, ctx context.Context, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {
-		if err := batch.PanicError(func() { takeIn(p, ctx, deadline, in) }); err != nil {
+		if err := batch.PanicError(func() { takeIn(p, ctx, timeout, in) }); err != nil {
 			in.err = err
 		}
 		all.Done()
@@ -298,7 +307,7 @@ func startGiveBack(p *parts, deadline time.Time, back *inPart) bool {
 	given := int32(0)
 	p.giving.Add(1)
 	go func() {
-		err := batch.PanicError(func() { takeIn(p, context.Background(), time.Now().Add(leaseTimeout), back) })
+		err := batch.PanicError(func() { takeIn(p, context.Background(), leaseTimeout, back) })
 		if err == nil && back.err == nil {
 			atomic.StoreInt32(&given, 1)
 		}
@@ -312,7 +321,6 @@ func startGiveBack(p *parts, deadline time.Time, back *inPart) bool {
 
 // reset is Store.Reset. A limit that is PerPart is reset in all parts.
 func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	deadline := time.Now().Add(timeout)
 	byPart := make([][]ratelimit.Hit, len(p.stores))
 	for i := range hits {
 		h := hits[i]
@@ -333,7 +341,7 @@ func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 			in := newInPart(part)
 			in.hits = byPart[part]
 			resets = append(resets, in)
-			startReset(p, ctx, deadline, in, &all)
+			startReset(p, ctx, timeout, in, &all)
 		}
 	}
 	all.Wait()
@@ -341,10 +349,10 @@ func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 }
 
 // startReset resets the rows of a part in the background.
-func startReset(p *parts, ctx context.Context, deadline time.Time, in *inPart, all *sync.WaitGroup) {
+func startReset(p *parts, ctx context.Context, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {
-		err := batch.PanicError(func() { in.err = p.stores[in.part].Reset(ctx, time.Until(deadline), in.hits) })
+		err := batch.PanicError(func() { in.err = p.stores[in.part].Reset(ctx, timeout, in.hits) })
 		if err != nil {
 			in.err = err
 		}

@@ -103,3 +103,17 @@ func TestARefusalStandsIfTheHomeOfTheRequestIsDown(t *testing.T) {
 		t.Errorf("%+v, %v", decisions, err)
 	}
 }
+
+func TestRequestsOfSeveralPartsShareTheQueuesOfTheirTimeout(t *testing.T) {
+	_, store := newFakeCitus(t)
+	for range 20 {
+		if !passes(t, store, inPart(1), inPart(2)) {
+			t.Error("a request was refused")
+		}
+	}
+	for _, part := range []int{1, 2} {
+		if n := store.StoreOf(part).Queues(); n != 1 {
+			t.Errorf("part %d has %d queues, want 1", part, n)
+		}
+	}
+}
