@@ -41,8 +41,7 @@ type parts struct {
 	mu     sync.Mutex // guards all that follows
 	queues map[*batch.Queue][]*batch.Queue
 	shares map[*ratelimit.Limit]*ratelimit.Limit
-	next   int            // the next part of a request without a subject
-	giving sync.WaitGroup // charges that are being given back
+	next   int // the next part of a request without a subject
 }
 
 func newParts(root *Store, db elsewhere, o Options) *parts {
@@ -261,7 +260,6 @@ func (p *parts) unavailable() error {
 
 // close closes the stores, and the connections.
 func (p *parts) close() {
-	p.giving.Wait()
 	if atomic.LoadInt32(&p.state) == partsFound {
 		var closing sync.WaitGroup
 		for part := range p.stores {

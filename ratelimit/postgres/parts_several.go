@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -50,7 +50,7 @@ func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 	}
 	holdSlots(hits, others, passes)
 	if !passes {
-		p.giveBack(deadline, others)
+		p.giveBack(leftOf(timeout, deadline), others)
 	}
 	for _, part := range append(others, home) {
 		if part.err != nil {
@@ -214,9 +214,7 @@ func takeAll(p *parts, ctx context.Context, timeout time.Duration, all []*inPart
 // takeIn decides the hits of a part.
 func takeIn(p *parts, ctx context.Context, timeout time.Duration, in *inPart) {
 	in.decisions = make([]ratelimit.Decision, len(in.hits))
-	if len(in.hits) > 0 {
-		in.err = p.stores[in.part].Take(ctx, timeout, in.hits, in.decisions)
-	}
+	in.err = p.stores[in.part].Take(ctx, timeout, in.hits, in.decisions)
 }
 
 // startTake is takeIn in the background.
@@ -278,45 +276,33 @@ func refundsOf(in *inPart) *inPart {
 }
 
 // giveBack gives back what parts have charged for a request that does not pass, and waits for it until the
-// deadline. A part that cannot be reached keeps the charge: less passes then, never more.
-func (p *parts) giveBack(deadline time.Time, all []*inPart) {
+// timeout. It is a settlement: a refund would take from a window that has begun since. A part that cannot
+// be reached keeps the charge: less passes then, never more.
+func (p *parts) giveBack(timeout time.Duration, all []*inPart) {
+	var waits []*inPart
 	for _, in := range all {
 		if in.err != nil || !allAllowed([]*inPart{in}) {
 			continue
 		}
-		back := newInPart(in.part)
+		wait := newInPart(in.part) // without hits, since the settlements go with the next batch
+		waits = append(waits, wait)
 		for i := range in.hits {
-			h := in.hits[i]
+			h := &in.hits[i]
 			if h.Cost > 0 && !h.Peek && !h.Apart && h.Slot == nil {
-				h.Cost = -h.Cost
-				back.hits = append(back.hits, h)
-				back.at = append(back.at, i)
-			}
-		}
-		if len(back.hits) > 0 && startGiveBack(p, deadline, back) {
-			for i, at := range back.at {
-				in.decisions[at] = back.decisions[i]
+				d := &in.decisions[i]
+				settleHit(p.stores[in.part], h, d)
+				if d.Remaining += h.Cost; d.Remaining > d.Limit {
+					d.Remaining = d.Limit
+				}
 			}
 		}
 	}
+	takeAll(p, context.Background(), timeout, waits)
 }
 
-// startGiveBack makes refunds in the background, and reports whether they are made before the deadline.
-func startGiveBack(p *parts, deadline time.Time, back *inPart) bool {
-	waiting, stop := context.WithDeadline(context.Background(), deadline)
-	given := int32(0)
-	p.giving.Add(1)
-	go func() {
-		err := batch.PanicError(func() { takeIn(p, context.Background(), leaseTimeout, back) })
-		if err == nil && back.err == nil {
-			atomic.StoreInt32(&given, 1)
-		}
-		stop()
-		p.giving.Done()
-	}()
-	<-waiting.Done()
-	stop()
-	return atomic.LoadInt32(&given) == 1
+// settleHit gives back what a hit was charged.
+func settleHit(s *Store, h *ratelimit.Hit, d *ratelimit.Decision) {
+	settle(s, &hooks.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
 }
 
 // reset is Store.Reset. A limit that is PerPart is reset in all parts.

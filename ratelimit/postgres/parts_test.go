@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -115,5 +116,26 @@ func TestRequestsOfSeveralPartsShareTheQueuesOfTheirTimeout(t *testing.T) {
 		if n := store.StoreOf(part).Queues(); n != 1 {
 			t.Errorf("part %d has %d queues, want 1", part, n)
 		}
+	}
+}
+
+func TestARefusedRequestGivesBackToTheWindowOfItsCharge(t *testing.T) {
+	c, store := newFakeCitus(t)
+	c.parts[2].set(refuse, nil)
+	var claims []int64
+	c.parts[1].set(func(ctx context.Context, statements []*postgres.Statement) error {
+		for _, s := range statements {
+			if strings.Contains(s.SQL, "$8") { // a refund or a settlement
+				claims = append(claims, s.Args[len(s.Args)-1].([]int64)...)
+			}
+		}
+		return admit(ctx, statements)
+	}, nil)
+	home := inPart(2)
+	home.Subject = home.Key
+	decisions := make([]ratelimit.Decision, 2)
+	err := store.Take(context.Background(), longTime, []ratelimit.Hit{inPart(1), home}, decisions)
+	if err != nil || decisions[1].Allowed || decisions[0].Remaining != 5 || fmt.Sprint(claims) != fmt.Sprint([]int64{decisions[0].DecidedAt}) {
+		t.Errorf("%+v, %v; given back with the times %v", decisions, err, claims)
 	}
 }
