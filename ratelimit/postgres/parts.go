@@ -39,6 +39,7 @@ type parts struct {
 	stores []*Store // by part; they do not change
 
 	mu     sync.Mutex // guards all that follows
+	closed bool
 	queues map[*batch.Queue][]*batch.Queue
 	shares map[*ratelimit.Limit]*ratelimit.Limit
 	next   int // the next part of a request without a subject
@@ -79,6 +80,16 @@ func decidingStores(s *Store) []*Store {
 	return []*Store{s}
 }
 
+// anyBusy reports whether a batch of a store or of its parts is in flight.
+func anyBusy(s *Store) bool {
+	for _, one := range allStores(s) {
+		if one.busy() {
+			return true
+		}
+	}
+	return false
+}
+
 // await waits until it is known whether there are parts, and returns what is left of a timeout. If that is not known
 // after it, a batch of the store gets the error.
 func (p *parts) await(s *Store, ctx context.Context, timeout time.Duration) time.Duration {
@@ -105,12 +116,17 @@ func (p *parts) find(ctx context.Context) (bool, error) {
 		atomic.StoreInt32(&p.state, partsNone)
 		return false, nil
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false, ratelimit.ErrClosed
+	}
 	p.open()
 	atomic.StoreInt32(&p.state, partsFound)
 	return true, nil
 }
 
-// open makes the stores.
+// open makes the stores. The caller holds the mutex.
 func (p *parts) open() {
 	o := p.options
 	o.DisableMigration = true
@@ -260,6 +276,9 @@ func (p *parts) unavailable() error {
 
 // close closes the stores, and the connections.
 func (p *parts) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
 	if atomic.LoadInt32(&p.state) == partsFound {
 		var closing sync.WaitGroup
 		for part := range p.stores {

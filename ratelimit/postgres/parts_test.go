@@ -139,3 +139,28 @@ func TestARefusedRequestGivesBackToTheWindowOfItsCharge(t *testing.T) {
 		t.Errorf("%+v, %v; given back with the times %v", decisions, err, claims)
 	}
 }
+
+func TestAStoreThatIsClosedWhileItLooksForPartsOpensNone(t *testing.T) {
+	c := &fakeCitus{}
+	asked := make(chan bool)
+	goOn := make(chan bool)
+	c.set(func(ctx context.Context, statements []*postgres.Statement) error {
+		if statements[0].SQL == schema.PartRoutes {
+			asked <- true
+			<-goOn
+		}
+		return answerParts(ctx, statements)
+	}, nil)
+	store := newStore(t, c, without)
+	answer := make(chan error, 1)
+	go func() {
+		_, _, err := tryOne(store, longTime, inPart(1))
+		answer <- err
+	}()
+	<-asked
+	store.Close()
+	goOn <- true
+	if err := <-answer; !errors.Is(err, ratelimit.ErrClosed) {
+		t.Error(err)
+	}
+}

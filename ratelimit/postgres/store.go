@@ -352,7 +352,7 @@ func (s *Store) Close() {
 	if closed {
 		return
 	}
-	for until := time.Now().Add(time.Second); s.busy() && time.Now().Before(until); {
+	for until := time.Now().Add(time.Second); anyBusy(s) && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
 	endLeases(s)
