@@ -164,3 +164,37 @@ func TestAStoreThatIsClosedWhileItLooksForPartsOpensNone(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// routesRead is how often a part's server was asked for the routes.
+func (c *fakeCitus) failOnce(part int, code, text string) (routesRead *int) {
+	failed, read := false, 0
+	c.parts[part].set(func(ctx context.Context, statements []*postgres.Statement) error {
+		switch {
+		case statements[0].SQL == schema.PartRoutes:
+			read++
+		case !failed:
+			failed = true
+			for _, s := range statements {
+				serverError(s, code, text)
+			}
+			return nil
+		}
+		return answerParts(ctx, statements)
+	}, nil)
+	return &read
+}
+
+func TestOnlyAPartThatIsNotHereHasItsRouteReadAgain(t *testing.T) {
+	c, store := newFakeCitus(t)
+	for text, want := range map[string]int{
+		"could not serialize access due to concurrent update": 0,
+		"ERROR: shard 7 is not here (SQLSTATE 40001)":         1,
+		"shard 7 is being moved":                              1,
+	} {
+		read := c.failOnce(1, "40001", text)
+		takeOne(t, store, inPart(1))
+		if *read != want {
+			t.Errorf("%s: the routes were read %d times, want %d", text, *read, want)
+		}
+	}
+}
