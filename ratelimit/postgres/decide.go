@@ -35,6 +35,10 @@ func run(d *dispatch) {
 			return
 		}
 	}
+	if atomic.LoadInt32(&d.engine.tables.inParts) != 0 { // they were found when the time was over
+		d.fail(d.requests, ratelimit.ErrTimeout)
+		return
+	}
 	requests := d.requests
 	var err error
 	if atomic.LoadInt32(&d.engine.bounds.on) != 0 {

@@ -156,6 +156,13 @@ func (s *Store) StoreOf(part int) *Store {
 	return nil
 }
 
+// Queues is how many timeouts have a queue.
+func (s *Store) Queues() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queues)
+}
+
 // PartOf is the part of a subject.
 func PartOf(subject string, parts int) int { return partOfSubject(subject, parts) }
 

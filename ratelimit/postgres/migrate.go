@@ -26,7 +26,9 @@ type tables struct {
 	// function because Yaegi gets types wrong that refer to themselves through others.
 	find func(ctx context.Context) (bool, error)
 
-	ready int32 // 1 if the tables are as they must be; atomic, so that a batch need not take the mutex
+	// Atomic, so that a batch need not take the mutex.
+	ready   int32 // 1 if the tables are as they must be
+	inParts int32 // 1 if find has found parts: nothing is decided here then
 
 	mu        sync.Mutex      // guards all that follows
 	migration context.Context // ends with the migration that is under way
@@ -144,6 +146,9 @@ func (t *tables) migrate() error {
 	defer cancel()
 	if t.find != nil {
 		found, err := t.find(ctx)
+		if found {
+			atomic.StoreInt32(&t.inParts, 1)
+		}
 		if err != nil || found || t.disabled {
 			return err
 		}

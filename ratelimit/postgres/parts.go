@@ -39,10 +39,10 @@ type parts struct {
 	stores []*Store // by part; they do not change
 
 	mu     sync.Mutex // guards all that follows
+	closed bool
 	queues map[*batch.Queue][]*batch.Queue
 	shares map[*ratelimit.Limit]*ratelimit.Limit
-	next   int            // the next part of a request without a subject
-	giving sync.WaitGroup // charges that are being given back
+	next   int // the next part of a request without a subject
 }
 
 func newParts(root *Store, db elsewhere, o Options) *parts {
@@ -80,17 +80,27 @@ func decidingStores(s *Store) []*Store {
 	return []*Store{s}
 }
 
+// anyBusy reports whether a batch of a store or of its parts is in flight.
+func anyBusy(s *Store) bool {
+	for _, one := range allStores(s) {
+		if one.busy() {
+			return true
+		}
+	}
+	return false
+}
+
 // await waits until it is known whether there are parts, and returns what is left of a timeout. If that is not known
 // after it, a batch of the store gets the error.
 func (p *parts) await(s *Store, ctx context.Context, timeout time.Duration) time.Duration {
 	if atomic.LoadInt32(&p.state) != partsUnknown || s.unavailable() != nil {
 		return timeout
 	}
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	deadline := time.Now().Add(timeout)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	_ = s.engine.tables.wait(ctx)
-	return timeout - time.Since(began)
+	return leftOf(timeout, deadline)
 }
 
 // find finds out whether the counts are in parts, once.
@@ -106,12 +116,17 @@ func (p *parts) find(ctx context.Context) (bool, error) {
 		atomic.StoreInt32(&p.state, partsNone)
 		return false, nil
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false, ratelimit.ErrClosed
+	}
 	p.open()
 	atomic.StoreInt32(&p.state, partsFound)
 	return true, nil
 }
 
-// open makes the stores.
+// open makes the stores. The caller holds the mutex.
 func (p *parts) open() {
 	o := p.options
 	o.DisableMigration = true
@@ -220,7 +235,7 @@ func (p *parts) pass(s *Store, q *batch.Queue, deliver func(calls []*batch.Call)
 // startCall decides a call that is not in one part, in the background.
 func startCall(p *parts, q *batch.Queue, c *batch.Call, deadline time.Time) {
 	go func() {
-		if err := batch.PanicError(func() { p.decideCall(c, deadline) }); err != nil {
+		if err := batch.PanicError(func() { p.decideCall(q, c, deadline) }); err != nil {
 			c.Err = err
 		}
 		batch.Finish(q, []*batch.Call{c}, nil)
@@ -242,9 +257,9 @@ func (p *parts) queue(q *batch.Queue, part int, deliver func(calls []*batch.Call
 	return queues[part]
 }
 
-// decideCall decides a call that is not in one part.
-func (p *parts) decideCall(c *batch.Call, deadline time.Time) {
-	timeout := time.Until(deadline)
+// decideCall decides a call of a queue that is not in one part.
+func (p *parts) decideCall(q *batch.Queue, c *batch.Call, deadline time.Time) {
+	timeout := leftOf(batch.Timeout(q), deadline)
 	if c.Reset {
 		c.Err = p.reset(context.Background(), timeout, c.Hits)
 	} else {
@@ -267,7 +282,9 @@ func (p *parts) unavailable() error {
 
 // close closes the stores, and the connections.
 func (p *parts) close() {
-	p.giving.Wait()
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
 	if atomic.LoadInt32(&p.state) == partsFound {
 		var closing sync.WaitGroup
 		for part := range p.stores {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,7 +33,7 @@ type routes struct {
 	elsewhere elsewhere
 	schemas   []string                // by part; find sets it
 	tables    []map[string]countTable // by part; find sets it
-	reading   sync.Mutex              // of again
+	reading   chan struct{}           // has room for one: again sends to it, and receives at its end
 	closing   sync.WaitGroup          // connections to servers without a part
 
 	mu        sync.Mutex // guards all that follows
@@ -53,12 +54,14 @@ const (
 	// moveWait is the time between two looks for a part that is nowhere: the servers learn of a
 	// move one after the other.
 	moveWait = 5 * time.Millisecond
-	// routesTimeout is for reading the routes from one server, if there are others.
-	routesTimeout = 100 * time.Millisecond
+	// routesTimeout is for reading the routes from one server, if there are others. A caller with much time
+	// waits for mostRoutesTimeout.
+	routesTimeout     = 100 * time.Millisecond
+	mostRoutesTimeout = 500 * time.Millisecond
 )
 
 func newRoutes(s *server, e elsewhere) *routes {
-	return &routes{server: s, elsewhere: e, servers: map[string]DB{}, timelines: map[string]bool{}}
+	return &routes{server: s, elsewhere: e, reading: make(chan struct{}, 1), servers: map[string]DB{}, timelines: map[string]bool{}}
 }
 
 // find reports whether the counts are in parts. If they are, it sets the routes.
@@ -210,11 +213,12 @@ func (r *routes) of(part int) route {
 // again reads the routes again after a failure at a route to a part, and reports whether the part is elsewhere
 // now. reached is whether the server of the route answers.
 func (r *routes) again(ctx context.Context, part int, failed route, reached bool, since time.Time) bool {
-	r.reading.Lock()
-	defer r.reading.Unlock()
-	if ctx.Err() != nil {
+	select {
+	case r.reading <- struct{}{}:
+	case <-ctx.Done():
 		return false
 	}
+	defer func() { <-r.reading }()
 	r.mu.Lock()
 	known := r.to[part].address != failed.address || r.read.After(since)
 	dbs := []DB{r.server.db}
@@ -231,6 +235,9 @@ func (r *routes) again(ctx context.Context, part int, failed route, reached bool
 		limit := routesTimeout
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline)/4 > limit {
 			limit = time.Until(deadline) / 4
+		}
+		if limit > mostRoutesTimeout {
+			limit = mostRoutesTimeout
 		}
 		for _, db := range dbs {
 			limited, cancel := context.WithTimeout(ctx, limit)
@@ -325,12 +332,17 @@ func unsent(statements []*Statement) []*Statement {
 	return all
 }
 
-// lostPart reports whether a statement did not find the part.
+// lostPart reports whether a statement did not find the part. A transaction that lost against another one has the
+// code of the guard, and not its text.
 func lostPart(statements []*Statement) bool {
 	for _, s := range statements {
 		switch s.Code {
-		case sqlstate.SerializationFailure, sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
+		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
 			return true
+		case sqlstate.SerializationFailure:
+			if text := s.Err.Error(); strings.Contains(text, "is not here") || strings.Contains(text, "is being moved") {
+				return true
+			}
 		}
 	}
 	return false

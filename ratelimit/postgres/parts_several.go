@@ -4,15 +4,15 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // A request of several subjects has its hits in several parts. Its home is the part of the first hit that
-// names a subject, or else of the first hit. The hits of other parts come first, each part in a transaction
+// names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of other parts come first, each part in a transaction
 // of its own. If all of them pass, the home decides. If a part refuses, the others give back what they
 // have charged. So nothing passes beyond a limit, but a refused request holds some of it for a
 // moment. A limit that is PerPart has a row with its share in each part, and is decided at home.
@@ -32,16 +32,16 @@ func newInPart(part int) *inPart { return &inPart{part: part} }
 func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
 	deadline := time.Now().Add(timeout)
 	home, others := p.divide(hits)
-	takeAll(p, ctx, deadline, others)
+	takeAll(p, ctx, timeout, others)
 	err := failed(others)
 	passes := err == nil && allAllowed(others)
 	if passes || charged(home) {
 		if !passes {
 			home = refundsOf(home)
 		}
-		takeAll(p, ctx, deadline, []*inPart{home})
-		if err == nil {
-			err = home.err
+		takeAll(p, ctx, leftOf(timeout, deadline), []*inPart{home})
+		if passes {
+			err = failed([]*inPart{home})
 		}
 		passes = passes && err == nil && allAllowed([]*inPart{home})
 	}
@@ -50,7 +50,7 @@ func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 	}
 	holdSlots(hits, others, passes)
 	if !passes {
-		p.giveBack(deadline, others)
+		p.giveBack(leftOf(timeout, deadline), others)
 	}
 	for _, part := range append(others, home) {
 		if part.err != nil {
@@ -65,22 +65,39 @@ func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 	return err
 }
 
+// leftOf is what is left of a timeout. It has few different values, since each has a queue of its own.
+func leftOf(timeout time.Duration, deadline time.Time) time.Duration {
+	left := time.Until(deadline)
+	if left > timeout-timeout/16 {
+		return timeout
+	}
+	return roundDown(left)
+}
+
 // divide divides the hits of a request: those of its home, and those of other parts. A hit apart of another
 // part is by itself, so that its refusal refuses nothing.
 func (p *parts) divide(hits []ratelimit.Hit) (*inPart, []*inPart) {
 	home := &inPart{part: several}
 	parts := make([]int, len(hits))
 	shares := make([]*ratelimit.Limit, len(hits))
-	named := false
+	best := 0
 	for i := range hits {
 		h := &hits[i]
 		if shares[i] = p.shareOf(h.Limit); shares[i] != nil {
 			continue
 		}
 		parts[i] = partOfSubject(subjectOf(h), len(p.stores))
-		if home.part == several || h.Subject != "" && !named && !h.Apart {
+		rank := 1
+		switch {
+		case h.Apart:
+		case h.Subject == "":
+			rank = 2
+		default:
+			rank = 3
+		}
+		if rank > best {
 			home.part = parts[i]
-			named = named || h.Subject != ""
+			best = rank
 		}
 	}
 	if home.part == several {
@@ -182,31 +199,29 @@ func dividedBy(l *ratelimit.Limit, n int64) *ratelimit.Limit {
 }
 
 // takeAll decides the hits of some parts at the same time.
-func takeAll(p *parts, ctx context.Context, deadline time.Time, all []*inPart) {
+func takeAll(p *parts, ctx context.Context, timeout time.Duration, all []*inPart) {
 	var others sync.WaitGroup
 	for i, in := range all {
 		if i == len(all)-1 {
-			takeIn(p, ctx, deadline, in)
+			takeIn(p, ctx, timeout, in)
 		} else {
-			startTake(p, ctx, deadline, in, &others)
+			startTake(p, ctx, timeout, in, &others)
 		}
 	}
 	others.Wait()
 }
 
 // takeIn decides the hits of a part.
-func takeIn(p *parts, ctx context.Context, deadline time.Time, in *inPart) {
+func takeIn(p *parts, ctx context.Context, timeout time.Duration, in *inPart) {
 	in.decisions = make([]ratelimit.Decision, len(in.hits))
-	if len(in.hits) > 0 {
-		in.err = p.stores[in.part].Take(ctx, time.Until(deadline), in.hits, in.decisions)
-	}
+	in.err = p.stores[in.part].Take(ctx, timeout, in.hits, in.decisions)
 }
 
 // startTake is takeIn in the background.
-func startTake(p *parts, ctx context.Context, deadline time.Time, in *inPart, all *sync.WaitGroup) {
+func startTake(p *parts, ctx context.Context, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {
-		if err := batch.PanicError(func() { takeIn(p, ctx, deadline, in) }); err != nil {
+		if err := batch.PanicError(func() { takeIn(p, ctx, timeout, in) }); err != nil {
 			in.err = err
 		}
 		all.Done()
@@ -216,8 +231,10 @@ func startTake(p *parts, ctx context.Context, deadline time.Time, in *inPart, al
 // failed returns the error of one of the parts. The failure of a hit apart fails nothing.
 func failed(all []*inPart) error {
 	for _, in := range all {
-		if in.err != nil && !in.hits[0].Apart {
-			return in.err
+		for i := range in.hits {
+			if in.err != nil && !in.hits[i].Apart {
+				return in.err
+			}
 		}
 	}
 	return nil
@@ -259,50 +276,37 @@ func refundsOf(in *inPart) *inPart {
 }
 
 // giveBack gives back what parts have charged for a request that does not pass, and waits for it until the
-// deadline. A part that cannot be reached keeps the charge: less passes then, never more.
-func (p *parts) giveBack(deadline time.Time, all []*inPart) {
+// timeout. It is a settlement: a refund would take from a window that has begun since. A part that cannot
+// be reached keeps the charge: less passes then, never more.
+func (p *parts) giveBack(timeout time.Duration, all []*inPart) {
+	var waits []*inPart
 	for _, in := range all {
 		if in.err != nil || !allAllowed([]*inPart{in}) {
 			continue
 		}
-		back := newInPart(in.part)
+		wait := newInPart(in.part) // without hits, since the settlements go with the next batch
+		waits = append(waits, wait)
 		for i := range in.hits {
-			h := in.hits[i]
+			h := &in.hits[i]
 			if h.Cost > 0 && !h.Peek && !h.Apart && h.Slot == nil {
-				h.Cost = -h.Cost
-				back.hits = append(back.hits, h)
-				back.at = append(back.at, i)
-			}
-		}
-		if len(back.hits) > 0 && startGiveBack(p, deadline, back) {
-			for i, at := range back.at {
-				in.decisions[at] = back.decisions[i]
+				d := &in.decisions[i]
+				settleHit(p.stores[in.part], h, d)
+				if d.Remaining += h.Cost; d.Remaining > d.Limit {
+					d.Remaining = d.Limit
+				}
 			}
 		}
 	}
+	takeAll(p, context.Background(), timeout, waits)
 }
 
-// startGiveBack makes refunds in the background, and reports whether they are made before the deadline.
-func startGiveBack(p *parts, deadline time.Time, back *inPart) bool {
-	waiting, stop := context.WithDeadline(context.Background(), deadline)
-	given := int32(0)
-	p.giving.Add(1)
-	go func() {
-		err := batch.PanicError(func() { takeIn(p, context.Background(), time.Now().Add(leaseTimeout), back) })
-		if err == nil && back.err == nil {
-			atomic.StoreInt32(&given, 1)
-		}
-		stop()
-		p.giving.Done()
-	}()
-	<-waiting.Done()
-	stop()
-	return atomic.LoadInt32(&given) == 1
+// settleHit gives back what a hit was charged.
+func settleHit(s *Store, h *ratelimit.Hit, d *ratelimit.Decision) {
+	settle(s, &hooks.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
 }
 
 // reset is Store.Reset. A limit that is PerPart is reset in all parts.
 func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	deadline := time.Now().Add(timeout)
 	byPart := make([][]ratelimit.Hit, len(p.stores))
 	for i := range hits {
 		h := hits[i]
@@ -323,7 +327,7 @@ func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 			in := newInPart(part)
 			in.hits = byPart[part]
 			resets = append(resets, in)
-			startReset(p, ctx, deadline, in, &all)
+			startReset(p, ctx, timeout, in, &all)
 		}
 	}
 	all.Wait()
@@ -331,10 +335,10 @@ func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 }
 
 // startReset resets the rows of a part in the background.
-func startReset(p *parts, ctx context.Context, deadline time.Time, in *inPart, all *sync.WaitGroup) {
+func startReset(p *parts, ctx context.Context, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {
-		err := batch.PanicError(func() { in.err = p.stores[in.part].Reset(ctx, time.Until(deadline), in.hits) })
+		err := batch.PanicError(func() { in.err = p.stores[in.part].Reset(ctx, timeout, in.hits) })
 		if err != nil {
 			in.err = err
 		}

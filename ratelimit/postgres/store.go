@@ -318,13 +318,7 @@ func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: s.workers,
-		Decide: func(calls []*batch.Call, deadline time.Time) {
-			if partsOf(s) != nil { // they were found when the time was over
-				s.engine.failCalls(q, calls, ratelimit.ErrTimeout)
-				return
-			}
-			s.engine.decide(q, calls, deadline)
-		},
+		Decide: func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
 		Expire: func(calls []*batch.Call) { s.engine.failCalls(q, calls, ratelimit.ErrTimeout) },
 	})
 	return q
@@ -352,7 +346,7 @@ func (s *Store) Close() {
 	if closed {
 		return
 	}
-	for until := time.Now().Add(time.Second); s.busy() && time.Now().Before(until); {
+	for until := time.Now().Add(time.Second); anyBusy(s) && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
 	endLeases(s)
