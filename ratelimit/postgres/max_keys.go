@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -107,7 +108,9 @@ type keyBounds struct {
 	report func(error)
 	notice func(text string)
 
-	on int32 // 1 once a limit has MaxKeys; atomic
+	on      int32 // 1 once a limit has MaxKeys; atomic. It stays 0 in parts
+	told    int32 // 1 once the report that there are parts is made; atomic
+	inParts bool  // nothing is bounded
 
 	mu       sync.Mutex // guards all that follows
 	prefixes map[prefixID]*keyBound
@@ -126,8 +129,17 @@ func newKeyBound(max int, used time.Time, mode keyMode) *keyBound {
 	return &keyBound{max: max, used: used, mode: mode}
 }
 
+// errKeysInParts is reported once.
+var errKeysInParts = errors.New("ratelimit/postgres: max_keys bounds nothing, because the counts are in parts")
+
 // begin records that there are limits with MaxKeys.
-func (b *keyBounds) begin() { atomic.StoreInt32(&b.on, 1) }
+func (b *keyBounds) begin() {
+	if !b.inParts {
+		atomic.StoreInt32(&b.on, 1)
+	} else if atomic.CompareAndSwapInt32(&b.told, 0, 1) {
+		b.report(errKeysInParts)
+	}
+}
 
 // keysSQL writes a statement for a table.
 func keysSQL(text string, durable bool) string {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -184,6 +185,63 @@ func TestNoKeyPassesMoreWhileSharingBeginsAndEnds(t *testing.T) {
 		t.Errorf("%d hits of %d keys passed beyond their quotas", over, len(passed))
 	}
 	c.nothingReported()
+}
+
+// inParts is a database with two parts.
+type inParts struct{ fakeDB }
+
+func (d *inParts) Run(ctx context.Context, statements []*postgres.Statement) error {
+	s := statements[0]
+	switch s.SQL {
+	case schema.PartsReady:
+		addRow(s, [][]byte{int8(1)})
+	case schema.PartNames:
+		addRow(s, [][]byte{[]byte("rl_p0")})
+		addRow(s, [][]byte{[]byte("rl_p1")})
+	case schema.PartRoutes:
+		for part := range 2 {
+			for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes"} {
+				addRow(s, [][]byte{int8(int64(part + 1)), []byte(table), []byte(table + "_1"), []byte("guard()"), []byte("localhost"), int8(1)})
+			}
+		}
+	default:
+		return d.fakeDB.Run(ctx, statements)
+	}
+	return nil
+}
+
+func (d *inParts) At(string, int) (postgres.DB, error) { return d, nil }
+
+// In parts, a limit with MaxKeys is decided like one without, and the operator learns that once.
+func TestMaxKeysBoundsNothingInParts(t *testing.T) {
+	db := &inParts{}
+	db.answer = func(ctx context.Context, statements []*postgres.Statement) error {
+		for _, s := range statements {
+			if strings.Contains(s.SQL, "rate_limit_ephemeral t") {
+				t.Errorf("a statement on a table that the part does not have: %s", s.SQL)
+			}
+		}
+		return admit(ctx, statements)
+	}
+	var mu sync.Mutex
+	var reported []error
+	store := newStore(t, db, postgres.Options{CleanupProbability: -1, OnError: func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		reported = append(reported, err)
+	}})
+	l := *fakeLimit
+	l.MaxKeys = 10
+	for i := range 40 {
+		if _, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: &l, Key: fmt.Sprint(i), Cost: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(reported) != 1 || !strings.Contains(fmt.Sprint(reported), "max_keys bounds nothing, because the counts are in parts") {
+		t.Errorf("reported: %v", reported)
+	}
 }
 
 // Tables that were dropped are made again, also if requests find that out by the question how many keys there are.

@@ -122,8 +122,11 @@ func (p *parts) open() {
 	if o.MaxLeases > 0 {
 		o.MaxLeases = (o.MaxLeases + n - 1) / n
 	}
+	bounds := &keyBounds{report: o.report, inParts: true}
 	for part := 0; part < n; part++ {
-		p.stores = append(p.stores, newStore(newPartDB(p.routes, part), o, newStatements(p.routes.tablesOf(part)), p.counts, p.local))
+		s := newStore(newPartDB(p.routes, part), o, newStatements(p.routes.tablesOf(part)), p.counts, p.local)
+		s.engine.bounds = bounds
+		p.stores = append(p.stores, s)
 	}
 }
 
