@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -185,6 +186,31 @@ func TestNoKeyPassesMoreWhileSharingBeginsAndEnds(t *testing.T) {
 		t.Errorf("%d hits of %d keys passed beyond their quotas", over, len(passed))
 	}
 	c.nothingReported()
+}
+
+// A locked row of one key does not fail the decisions on other keys of the prefix that begin with what the
+// shared quota has left.
+func TestALockedRowFailsOnlyItsKeyAfterSharing(t *testing.T) {
+	s := newSite(t)
+	s.exec(postgres.TableSQL)
+	store := s.store(postgres.Options{CleanupProbability: -1})
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour, MaxKeys: 10}
+	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, count, prev_count, window_start, expires_at)
+		SELECT 'p', key, 2, 0, now(), now() + interval '1 hour' FROM unnest('{sha256:(other),locked}'::text[]) key`)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'locked' FOR UPDATE")
+	defer s.exec("ROLLBACK")
+	var calls []*batch.Call
+	for _, key := range []string{"a", "locked", "z"} {
+		calls = append(calls, callFor(false, ratelimit.Hit{Limit: l, Key: key, Cost: 1}))
+	}
+	takeOne(t, store, ratelimit.Hit{Limit: l, Key: "first", Cost: 1}) // from the second batch on, keys are bounded
+	store.DecideBatchWithin(time.Second, calls)
+	for i, c := range calls {
+		batch.Wait(c)
+		if locked := i == 1; locked != (c.Err != nil) || !locked && c.Decisions[0].Remaining != 2 {
+			t.Errorf("key %d: %+v, %v", i, c.Decisions, c.Err)
+		}
+	}
 }
 
 // inParts is a database with two parts.
