@@ -44,15 +44,13 @@ const (
 	// shareAfter is the time from the count that finds too many rows to the first charge of the shared row. All
 	// proxies have read that count then.
 	shareAfter = 3 * pollInterval
-	// countInterval is the least time between two counts, and countTime what is added for each row: a
-	// count reads up to MaxKeys rows of an index.
-	countInterval = time.Second
-	countTime     = 10 * time.Microsecond
 	// countLasts is how old a count may be. The time between two is at most 101 seconds.
 	countLasts = 5 * time.Minute
 	// forgetPrefix is after how long without a request a prefix is not watched any more.
 	forgetPrefix = time.Minute
-	// keysTimeout is for the statements of one refresh, and keysLockWait for a lock.
+	// freshMode is how long a process believes that the keys of a prefix have rows of their own.
+	freshMode = 2 * pollInterval
+	// keysTimeout is for the statement of one refresh, and for each count. keysLockWait is for a lock.
 	keysTimeout  = 10 * time.Second
 	keysLockWait = 100 * time.Millisecond
 )
@@ -62,23 +60,6 @@ const readKeysSQL = clockSQL + `
 SELECT u.slot, coalesce(r.granted, -1), coalesce((extract(epoch FROM now - r.window_start) * 1000000)::bigint, -1),
 	coalesce((extract(epoch FROM now - r.last_refill) * 1000000)::bigint, -1), (r.expires_at > now)::int::bigint
 FROM clock, unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot), LATERAL (SELECT * ` + findSQL + `) r`
-
-// claimSQL returns a row if the rows of a prefix are to be counted now. countSQL counts them. In the row of the number, granted is the
-// number, window_start the time of the count, and last_refill since when there are too many.
-const (
-	claimSQL = clockSQL + `
-INSERT INTO {table} AS r (prefix, key, count, prev_count, window_start, expires_at)
-SELECT $2::text, '` + numberKey + `', 0, 0, now, now + interval '2 hours' FROM clock
-ON CONFLICT (prefix, key) DO UPDATE SET window_start = excluded.window_start,
-	expires_at = CASE WHEN r.expires_at < excluded.expires_at - interval '1 hour' THEN excluded.expires_at ELSE r.expires_at END
-WHERE r.window_start <= excluded.window_start - $3::bigint * interval '1 microsecond' OR r.window_start > excluded.window_start RETURNING 1`
-	countSQL = clockSQL + `
-INSERT INTO {table} AS r (prefix, key, count, prev_count, window_start, expires_at, granted)
-SELECT $2::text, '` + numberKey + `', 0, 0, now, now + interval '2 hours',
-	(SELECT count(*) FROM (SELECT FROM {table} t WHERE t.prefix = $2::text ORDER BY t.expires_at LIMIT $3::bigint + 3) c) FROM clock
-ON CONFLICT (prefix, key) DO UPDATE SET granted = excluded.granted, last_refill = CASE WHEN excluded.granted > $3::bigint + 2 THEN coalesce(r.last_refill, excluded.window_start)
-	WHEN excluded.granted > $3::bigint * 9 / 10 THEN r.last_refill END`
-)
 
 // haveRowSQL returns the keys that have a row that counts.
 const haveRowSQL = clockSQL + `
@@ -113,10 +94,12 @@ type keyBounds struct {
 	told    int32 // 1 once the report that there are parts is made; atomic
 	inParts bool  // nothing is bounded
 
-	mu       sync.Mutex // guards all that follows
-	prefixes map[prefixID]*keyBound
-	watched  bool // watch runs
-	failure  string
+	mu        sync.Mutex // guards all that follows
+	prefixes  map[prefixID]*keyBound
+	watched   bool   // watch runs
+	counting  bool   // countAll runs
+	failure   string // that fail reported
+	uncounted error  // of the last countAll
 }
 
 // keyBound is what the process knows of a prefix.
@@ -124,10 +107,11 @@ type keyBound struct {
 	max  int
 	used time.Time
 	mode keyMode
+	read time.Time // when the mode was asked for
 }
 
 func newKeyBound(max int, used time.Time, mode keyMode) *keyBound {
-	return &keyBound{max: max, used: used, mode: mode}
+	return &keyBound{max: max, used: used, mode: mode, read: used}
 }
 
 // errKeysInParts is reported once.
@@ -199,6 +183,9 @@ func (b *keyBounds) use(execute func([]*Statement) error, ids []prefixID, max []
 	for i, id := range ids {
 		if k := b.prefixes[id]; k != nil {
 			modes[i] = k.mode
+			if k.mode == newRow && now.Sub(k.read) > freshMode {
+				modes[i] = rowCopy // others may share by now: a copy gives no second quota
+			}
 		}
 	}
 	b.mu.Unlock()
@@ -219,6 +206,11 @@ func (b *keyBounds) watch() {
 		var err error
 		if failure := batch.PanicError(func() { err = b.refresh(ids) }); failure != nil {
 			err = failure
+		}
+		if err == nil {
+			b.mu.Lock()
+			err = b.uncounted
+			b.mu.Unlock()
 		}
 		b.fail(err)
 	}
@@ -258,19 +250,23 @@ func (b *keyBounds) fail(err error) {
 	}
 }
 
-// refresh reads the rows of prefixes, and counts those that are due.
-func (b *keyBounds) refresh(ids []prefixID) error {
+// execute runs the statements of a refresh or a count.
+func (b *keyBounds) execute(statements []*Statement) error {
 	ctx, cancel := context.WithTimeout(b.server.closing, keysTimeout)
 	defer cancel()
-	execute := func(statements []*Statement) error {
-		err := b.server.db.Run(ctx, statements) // requests notice that the database does not answer
-		b.server.counts.countErrors(statements, err)
-		return err
-	}
-	found, err := b.read(execute, ids)
+	err := b.server.db.Run(ctx, statements) // requests notice that the database does not answer
+	b.server.counts.countErrors(statements, err)
+	return err
+}
+
+// refresh reads the rows of prefixes, and has those that are due counted.
+func (b *keyBounds) refresh(ids []prefixID) error {
+	now := time.Now()
+	found, err := b.read(b.execute, ids)
 	if err != nil {
 		return err
 	}
+	var due []prefixID
 	for _, id := range ids {
 		f := found[id]
 		mode := f.mode()
@@ -279,18 +275,22 @@ func (b *keyBounds) refresh(ids []prefixID) error {
 		max := k.max
 		before := k.mode
 		k.mode = mode
+		k.read = now
 		b.mu.Unlock()
 		if mode != before && mode == oneRow {
 			b.notice(fmt.Sprintf("prefix %q has more than %d keys: new keys share one counter", id.prefix, max))
 		} else if mode != before && before == oneRow {
 			b.notice(fmt.Sprintf("prefix %q has at most %d keys again: new keys have counters of their own", id.prefix, max))
 		}
-		interval := countInterval + time.Duration(max)*countTime
-		if f.age < 0 || f.age >= interval.Microseconds() {
-			if err := b.count(execute, id, max, interval); err != nil {
-				return err
-			}
+		if f.age < 0 || f.age >= countEvery(max).Microseconds() {
+			due = append(due, id)
 		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(due) > 0 && !b.counting {
+		b.counting = true
+		go b.countAll(due)
 	}
 	return nil
 }
@@ -353,15 +353,6 @@ func (b *keyBounds) read(execute func([]*Statement) error, ids []prefixID) (map[
 		}
 	}
 	return found, nil
-}
-
-// count counts the rows of a prefix, unless another process does.
-func (b *keyBounds) count(execute func([]*Statement) error, id prefixID, max int, interval time.Duration) error {
-	claim := &Statement{SQL: keysSQL(claimSQL, id.durable), Args: []any{b.settings(), id.prefix, interval.Microseconds()}}
-	if err := runOne(execute, claim); err != nil || claim.Rows == 0 {
-		return err
-	}
-	return runOne(execute, &Statement{SQL: keysSQL(countSQL, id.durable), Args: []any{b.settings(), id.prefix, int64(max)}, Unnamed: true})
 }
 
 // runOne runs one statement.

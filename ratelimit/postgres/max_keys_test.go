@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -211,6 +213,84 @@ func TestALockedRowFailsOnlyItsKeyAfterSharing(t *testing.T) {
 			t.Errorf("key %d: %+v, %v", i, c.Decisions, c.Err)
 		}
 	}
+}
+
+// floodDB is a database with too many keys under all prefixes once flooded is 1. All keys are without rows.
+type floodDB struct {
+	fakeDB
+	flooded, lost, copies atomic.Int32 // lost: how many rows there are is not to be had
+}
+
+func (d *floodDB) Run(ctx context.Context, statements []*postgres.Statement) error {
+	if len(statements) != 2 || !strings.Contains(statements[1].SQL, "$3::text[]") || returnsRows(statements[1]) {
+		if len(statements) == 2 && strings.Contains(statements[1].SQL, "rate_limit_ephemeral AS r (prefix, key, count, prev_count, window_start, expires_at") {
+			return hang(ctx, nil) // a count
+		}
+		return d.fakeDB.Run(ctx, statements)
+	}
+	s := statements[1]
+	switch {
+	case strings.Contains(s.SQL, "INSERT"):
+		d.copies.Add(1)
+	case !strings.Contains(s.SQL, "r.granted"): // which keys have rows
+	case d.lost.Load() == 1:
+		serverError(s, "57014", "canceling statement")
+	default:
+		for i := range keysOf(s) {
+			over := int64(-1)
+			if d.flooded.Load() == 1 {
+				over = 5 * conformance.Second
+			}
+			addRow(s, [][]byte{int8(int64(i + 1)), int8(100), int8(10 * conformance.Second), int8(over), int8(0)})
+		}
+	}
+	return nil
+}
+
+func hitOfFlood(prefix string) ratelimit.Hit {
+	return ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour, MaxKeys: 10}, Key: "k", Cost: 1}
+}
+
+// A count that takes long does not delay that the keys of other prefixes share.
+func TestASlowCountDelaysNoOtherPrefix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &floodDB{}
+		store := newStore(t, db, without)
+		prefixes := []string{"p", "q", "r"}
+		for range 2 {
+			for _, prefix := range prefixes {
+				takeOne(t, store, hitOfFlood(prefix))
+			}
+		}
+		time.Sleep(1200 * time.Millisecond) // a count is under way
+		db.flooded.Store(1)
+		time.Sleep(1200 * time.Millisecond)
+		for _, prefix := range prefixes {
+			if d := takeOne(t, store, hitOfFlood(prefix)); !d.Shared {
+				t.Errorf("prefix %s: a new key does not share: %+v", prefix, d)
+			}
+		}
+		store.Close()
+	})
+}
+
+// A process that has not learned for a while whether keys share gives new keys what the shared quota has left.
+func TestAnOldAnswerGivesNoSecondQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &floodDB{}
+		store := newStore(t, db, without)
+		for range 2 {
+			takeOne(t, store, hitOfFlood("p"))
+		}
+		if db.lost.Store(1); db.copies.Load() != 0 {
+			t.Error("copies of the shared row although the answer is new")
+		}
+		time.Sleep(2 * time.Second)
+		if takeOne(t, store, hitOfFlood("p")); db.copies.Load() != 1 {
+			t.Errorf("%d copies of the shared row, want 1", db.copies.Load())
+		}
+		store.Close()
+	})
 }
 
 // inParts is a database with two parts.
