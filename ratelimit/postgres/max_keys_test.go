@@ -122,8 +122,11 @@ func TestNewKeysShareAQuota(t *testing.T) {
 			t.Errorf("%s: a new key that asks: %+v", l.Prefix, d)
 		}
 		refund := ratelimit.Hit{Limit: l, Key: "refunded", Cost: -5}
-		if takeOne(t, c.stores[0], refund); passed(l, "newer *", 4) != 0 {
-			t.Errorf("%s: a refund of a key without a charge gave something back to all", l.Prefix)
+		if d := takeOne(t, c.stores[0], refund); passed(l, "newer *", 4) != 0 || !d.Allowed || d.Shared || refund.Cost != -5 {
+			t.Errorf("%s: a refund of a key without a charge gave something back to all: %+v", l.Prefix, d)
+		}
+		if n := rows(l, "refunded"); n != "0" {
+			t.Errorf("%s: a refund made a row", l.Prefix)
 		}
 		if n := rows(l, "new%"); n != "0" {
 			t.Errorf("%s: %s new keys have rows", l.Prefix, n)
