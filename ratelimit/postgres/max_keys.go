@@ -15,12 +15,16 @@ import (
 // A limit with MaxKeys bounds the rows of its prefix, so that a flood of new keys fills neither the disk
 // nor the cache of the server. While the prefix has more rows, a key without a row that counts is
 // charged on one row, which all such keys share: see shareKeys. So a key may be refused sooner than by a row
-// of its own, and never later:
+// of its own, and not later, but for the exceptions below:
 //
 //   - A key with a row that counts goes on with this row.
 //   - When the prefix has few rows again, a key without a row gets one that begins as the shared row is, until
-//     the shared row has expired. Thus no key gets a second quota.
-//   - All proxies give such copies before the first of them shares, and after the last one has stopped.
+//     the shared row has expired.
+//   - All proxies that read the number of rows in time give such copies before the first of them shares, and as long
+//     as the shared row counts after that.
+//
+// A key can get a second quota by a hit that is under way as sharing begins or ends, by the first batch of a process, in
+// which no prefix is known to have a bound, and if the window is shorter than the time between two reads.
 //
 // What the proxies agree on is in two rows of the prefix with keys that no client can have: the shared row, and one
 // with the number of rows. One of the proxies counts them, and all others read that.
