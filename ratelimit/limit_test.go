@@ -153,6 +153,7 @@ func TestErrorsNameTheField(t *testing.T) {
 		{func(l *ratelimit.Limit) {
 			l.Algorithm, l.Events, l.Window = ratelimit.GCRA, ratelimit.MaxEvents, time.Hour
 		}, "events: "},
+		{func(l *ratelimit.Limit) { l.MaxKeys, l.Lease = 1000, 0.05 }, `max_keys: "1000": must be left out with a lease: leased units are charged on the row of their own key`},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.GCRA, 0.05 }, `lease: "0.05": must be left out for gcra`},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst, l.Window = ratelimit.GCRA, 2, ratelimit.MaxWindow }, "burst: "},
 		{func(l *ratelimit.Limit) { l.Calendar, l.Window = ratelimit.Day, 0 }, "algorithm: "},

@@ -52,6 +52,9 @@ func (l *Limit) Validate() error {
 	if l.MaxKeys > 0 && l.Algorithm == InFlight {
 		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out: " + algorithm.name + " has none"}
 	}
+	if l.MaxKeys > 0 && l.Lease > 0 {
+		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out with a lease: leased units are charged on the row of their own key"}
+	}
 	if err := l.validateLease(); err != nil {
 		return err
 	}

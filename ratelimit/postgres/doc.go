@@ -20,7 +20,7 @@ package postgres
 //     statements.
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
 //   - result.go: the rows of a result.
-//   - max_keys.go, share.go: a bound of the rows of a prefix.
+//   - max_keys.go, count_keys.go, share.go: a bound of the rows of a prefix.
 //   - settle.go: what requests cost more or less than they were charged.
 //   - locks.go: rows that another transaction has locked.
 //   - flight.go, enter.go, exit.go: the slots of requests in flight.

@@ -18,9 +18,12 @@ import (
 
 // DecideBatch decides calls as one batch: a test cannot arrange thousands of batches by
 // the timing of its calls.
-func (s *Store) DecideBatch(calls []*batch.Call) {
+func (s *Store) DecideBatch(calls []*batch.Call) { s.DecideBatchWithin(time.Minute, calls) }
+
+// DecideBatchWithin is DecideBatch with a timeout.
+func (s *Store) DecideBatchWithin(timeout time.Duration, calls []*batch.Call) {
 	storeKeys(calls)
-	s.engine.decide(batch.NewQueue(batch.Options{Timeout: time.Minute}), append([]*batch.Call(nil), calls...), time.Now().Add(time.Minute))
+	s.engine.decide(batch.NewQueue(batch.Options{Timeout: timeout}), append([]*batch.Call(nil), calls...), time.Now().Add(timeout))
 }
 
 // IndexSQL runs before each statement that reads rows.

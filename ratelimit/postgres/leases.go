@@ -138,8 +138,6 @@ func (d *dispatch) updateLeases(p *plan) {
 			l = e.ask.Limit // a limit that differs in its Lease only may be in the entry
 		}
 		switch {
-		case l.MaxKeys > 0 && e.id.Key == otherKey:
-			continue // requests look for leases of their own keys
 		case e.kind == refund && e.claim != 0:
 			d.engine.blocked.clear(e.id) // the row has more again
 			continue

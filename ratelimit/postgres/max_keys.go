@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -14,12 +15,16 @@ import (
 // A limit with MaxKeys bounds the rows of its prefix, so that a flood of new keys fills neither the disk
 // nor the cache of the server. While the prefix has more rows, a key without a row that counts is
 // charged on one row, which all such keys share: see shareKeys. So a key may be refused sooner than by a row
-// of its own, and never later:
+// of its own, and not later, but for the exceptions below:
 //
 //   - A key with a row that counts goes on with this row.
 //   - When the prefix has few rows again, a key without a row gets one that begins as the shared row is, until
-//     the shared row has expired. Thus no key gets a second quota.
-//   - All proxies give such copies before the first of them shares, and after the last one has stopped.
+//     the shared row has expired.
+//   - All proxies that read the number of rows in time give such copies before the first of them shares, and as long
+//     as the shared row counts after that.
+//
+// A key can get a second quota by a hit that is under way as sharing begins or ends, by the first batch of a process, in
+// which no prefix is known to have a bound, and if the window is shorter than the time between two reads.
 //
 // What the proxies agree on is in two rows of the prefix with keys that no client can have: the shared row, and one
 // with the number of rows. One of the proxies counts them, and all others read that.
@@ -43,15 +48,13 @@ const (
 	// shareAfter is the time from the count that finds too many rows to the first charge of the shared row. All
 	// proxies have read that count then.
 	shareAfter = 3 * pollInterval
-	// countInterval is the least time between two counts, and countTime what is added for each row: a
-	// count reads up to MaxKeys rows of an index.
-	countInterval = time.Second
-	countTime     = 10 * time.Microsecond
 	// countLasts is how old a count may be. The time between two is at most 101 seconds.
 	countLasts = 5 * time.Minute
 	// forgetPrefix is after how long without a request a prefix is not watched any more.
 	forgetPrefix = time.Minute
-	// keysTimeout is for the statements of one refresh, and keysLockWait for a lock.
+	// freshMode is how long a process believes that the keys of a prefix have rows of their own.
+	freshMode = 2 * pollInterval
+	// keysTimeout is for the statement of one refresh, and for each count. keysLockWait is for a lock.
 	keysTimeout  = 10 * time.Second
 	keysLockWait = 100 * time.Millisecond
 )
@@ -62,34 +65,18 @@ SELECT u.slot, coalesce(r.granted, -1), coalesce((extract(epoch FROM now - r.win
 	coalesce((extract(epoch FROM now - r.last_refill) * 1000000)::bigint, -1), (r.expires_at > now)::int::bigint
 FROM clock, unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot), LATERAL (SELECT * ` + findSQL + `) r`
 
-// claimSQL returns a row if the rows of a prefix are to be counted now. countSQL counts them. In the row of the number, granted is the
-// number, window_start the time of the count, and last_refill since when there are too many.
-const (
-	claimSQL = clockSQL + `
-INSERT INTO {table} AS r (prefix, key, count, prev_count, window_start, expires_at)
-SELECT $2::text, '` + numberKey + `', 0, 0, now, now + interval '2 hours' FROM clock
-ON CONFLICT (prefix, key) DO UPDATE SET window_start = excluded.window_start,
-	expires_at = CASE WHEN r.expires_at < excluded.expires_at - interval '1 hour' THEN excluded.expires_at ELSE r.expires_at END
-WHERE r.window_start <= excluded.window_start - $3::bigint * interval '1 microsecond' OR r.window_start > excluded.window_start RETURNING 1`
-	countSQL = clockSQL + `
-INSERT INTO {table} AS r (prefix, key, count, prev_count, window_start, expires_at, granted)
-SELECT $2::text, '` + numberKey + `', 0, 0, now, now + interval '2 hours',
-	(SELECT count(*) FROM (SELECT FROM {table} t WHERE t.prefix = $2::text ORDER BY t.expires_at LIMIT $3::bigint + 3) c) FROM clock
-ON CONFLICT (prefix, key) DO UPDATE SET granted = excluded.granted, last_refill = CASE WHEN excluded.granted > $3::bigint + 2 THEN coalesce(r.last_refill, excluded.window_start)
-	WHEN excluded.granted > $3::bigint * 9 / 10 THEN r.last_refill END`
-)
-
 // haveRowSQL returns the keys that have a row that counts.
 const haveRowSQL = clockSQL + `
 SELECT u.slot FROM clock, unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot), LATERAL (SELECT * ` + findSQL + `) r WHERE r.expires_at > now`
 
-// copyRowSQL gives keys without a row that counts a copy of the shared row, if that one counts.
+// copyRowSQL gives keys without a row that counts a copy of the shared row, if that one counts. A row that counts is left
+// out of the conflicts, which lock rows. Its subquery has the form of findSQL, so that no plan reads the whole table.
 const copyRowSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at)
 SELECT i.prefix, i.key, s.count, s.prev_count, s.window_start, s.tokens, s.last_refill, s.hits, s.remainder, s.expires_at
 FROM clock, (SELECT prefix, key, '` + otherKey + `' AS other FROM unnest($2::text[], $3::text[]) AS u(prefix, key)) i,
 	LATERAL (SELECT * FROM {table} t WHERE t.prefix = i.prefix AND t.key >= i.other AND t.key <= i.other ORDER BY t.key LIMIT 1) s
-WHERE s.expires_at > now` + orderSQL + `
+WHERE s.expires_at > now AND coalesce((SELECT x.expires_at <= now FROM {table} x WHERE x.prefix = i.prefix AND x.key >= i.key AND x.key <= i.key ORDER BY x.key LIMIT 1), true)` + orderSQL + `
 ON CONFLICT (prefix, key) DO UPDATE SET (count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) =
 	(excluded.count, excluded.prev_count, excluded.window_start, excluded.tokens, excluded.last_refill, excluded.hits, excluded.remainder, excluded.expires_at)
 WHERE r.expires_at <= (SELECT now FROM clock)`
@@ -107,12 +94,16 @@ type keyBounds struct {
 	report func(error)
 	notice func(text string)
 
-	on int32 // 1 once a limit has MaxKeys; atomic
+	on      int32 // 1 once a limit has MaxKeys; atomic. It stays 0 in parts
+	told    int32 // 1 once the report that there are parts is made; atomic
+	inParts bool  // nothing is bounded
 
-	mu       sync.Mutex // guards all that follows
-	prefixes map[prefixID]*keyBound
-	watched  bool // watch runs
-	failure  string
+	mu        sync.Mutex // guards all that follows
+	prefixes  map[prefixID]*keyBound
+	watched   bool   // watch runs
+	counting  bool   // countAll runs
+	failure   string // that fail reported
+	uncounted error  // of the last countAll
 }
 
 // keyBound is what the process knows of a prefix.
@@ -120,14 +111,24 @@ type keyBound struct {
 	max  int
 	used time.Time
 	mode keyMode
+	read time.Time // when the mode was asked for
 }
 
 func newKeyBound(max int, used time.Time, mode keyMode) *keyBound {
-	return &keyBound{max: max, used: used, mode: mode}
+	return &keyBound{max: max, used: used, mode: mode, read: used}
 }
 
+// errKeysInParts is reported once.
+var errKeysInParts = errors.New("ratelimit/postgres: max_keys bounds nothing, because the counts are in parts")
+
 // begin records that there are limits with MaxKeys.
-func (b *keyBounds) begin() { atomic.StoreInt32(&b.on, 1) }
+func (b *keyBounds) begin() {
+	if !b.inParts {
+		atomic.StoreInt32(&b.on, 1)
+	} else if atomic.CompareAndSwapInt32(&b.told, 0, 1) {
+		b.report(errKeysInParts)
+	}
+}
 
 // keysSQL writes a statement for a table.
 func keysSQL(text string, durable bool) string {
@@ -186,6 +187,9 @@ func (b *keyBounds) use(execute func([]*Statement) error, ids []prefixID, max []
 	for i, id := range ids {
 		if k := b.prefixes[id]; k != nil {
 			modes[i] = k.mode
+			if k.mode == newRow && now.Sub(k.read) > freshMode {
+				modes[i] = rowCopy // others may share by now: a copy gives no second quota
+			}
 		}
 	}
 	b.mu.Unlock()
@@ -206,6 +210,11 @@ func (b *keyBounds) watch() {
 		var err error
 		if failure := batch.PanicError(func() { err = b.refresh(ids) }); failure != nil {
 			err = failure
+		}
+		if err == nil {
+			b.mu.Lock()
+			err = b.uncounted
+			b.mu.Unlock()
 		}
 		b.fail(err)
 	}
@@ -245,19 +254,23 @@ func (b *keyBounds) fail(err error) {
 	}
 }
 
-// refresh reads the rows of prefixes, and counts those that are due.
-func (b *keyBounds) refresh(ids []prefixID) error {
+// execute runs the statements of a refresh or a count.
+func (b *keyBounds) execute(statements []*Statement) error {
 	ctx, cancel := context.WithTimeout(b.server.closing, keysTimeout)
 	defer cancel()
-	execute := func(statements []*Statement) error {
-		err := b.server.db.Run(ctx, statements) // requests notice that the database does not answer
-		b.server.counts.countErrors(statements, err)
-		return err
-	}
-	found, err := b.read(execute, ids)
+	err := b.server.db.Run(ctx, statements) // requests notice that the database does not answer
+	b.server.counts.countErrors(statements, err)
+	return err
+}
+
+// refresh reads the rows of prefixes, and has those that are due counted.
+func (b *keyBounds) refresh(ids []prefixID) error {
+	now := time.Now()
+	found, err := b.read(b.execute, ids)
 	if err != nil {
 		return err
 	}
+	var due []prefixID
 	for _, id := range ids {
 		f := found[id]
 		mode := f.mode()
@@ -266,18 +279,22 @@ func (b *keyBounds) refresh(ids []prefixID) error {
 		max := k.max
 		before := k.mode
 		k.mode = mode
+		k.read = now
 		b.mu.Unlock()
 		if mode != before && mode == oneRow {
 			b.notice(fmt.Sprintf("prefix %q has more than %d keys: new keys share one counter", id.prefix, max))
 		} else if mode != before && before == oneRow {
 			b.notice(fmt.Sprintf("prefix %q has at most %d keys again: new keys have counters of their own", id.prefix, max))
 		}
-		interval := countInterval + time.Duration(max)*countTime
-		if f.age < 0 || f.age >= interval.Microseconds() {
-			if err := b.count(execute, id, max, interval); err != nil {
-				return err
-			}
+		if f.age < 0 || f.age >= countEvery(max).Microseconds() {
+			due = append(due, id)
 		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(due) > 0 && !b.counting {
+		b.counting = true
+		go b.countAll(due)
 	}
 	return nil
 }
@@ -340,15 +357,6 @@ func (b *keyBounds) read(execute func([]*Statement) error, ids []prefixID) (map[
 		}
 	}
 	return found, nil
-}
-
-// count counts the rows of a prefix, unless another process does.
-func (b *keyBounds) count(execute func([]*Statement) error, id prefixID, max int, interval time.Duration) error {
-	claim := &Statement{SQL: keysSQL(claimSQL, id.durable), Args: []any{b.settings(), id.prefix, interval.Microseconds()}}
-	if err := runOne(execute, claim); err != nil || claim.Rows == 0 {
-		return err
-	}
-	return runOne(execute, &Statement{SQL: keysSQL(countSQL, id.durable), Args: []any{b.settings(), id.prefix, int64(max)}, Unnamed: true})
 }
 
 // runOne runs one statement.

@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -118,8 +122,11 @@ func TestNewKeysShareAQuota(t *testing.T) {
 			t.Errorf("%s: a new key that asks: %+v", l.Prefix, d)
 		}
 		refund := ratelimit.Hit{Limit: l, Key: "refunded", Cost: -5}
-		if takeOne(t, c.stores[0], refund); passed(l, "newer *", 4) != 0 {
-			t.Errorf("%s: a refund of a key without a charge gave something back to all", l.Prefix)
+		if d := takeOne(t, c.stores[0], refund); passed(l, "newer *", 4) != 0 || !d.Allowed || d.Shared || refund.Cost != -5 {
+			t.Errorf("%s: a refund of a key without a charge gave something back to all: %+v", l.Prefix, d)
+		}
+		if n := rows(l, "refunded"); n != "0" {
+			t.Errorf("%s: a refund made a row", l.Prefix)
 		}
 		if n := rows(l, "new%"); n != "0" {
 			t.Errorf("%s: %s new keys have rows", l.Prefix, n)
@@ -184,6 +191,166 @@ func TestNoKeyPassesMoreWhileSharingBeginsAndEnds(t *testing.T) {
 		t.Errorf("%d hits of %d keys passed beyond their quotas", over, len(passed))
 	}
 	c.nothingReported()
+}
+
+// A locked row of one key does not fail the decisions on other keys of the prefix that begin with what the
+// shared quota has left.
+func TestALockedRowFailsOnlyItsKeyAfterSharing(t *testing.T) {
+	s := newSite(t)
+	s.exec(postgres.TableSQL)
+	store := s.store(postgres.Options{CleanupProbability: -1})
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour, MaxKeys: 10}
+	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, count, prev_count, window_start, expires_at)
+		SELECT 'p', key, 2, 0, now(), now() + interval '1 hour' FROM unnest('{sha256:(other),locked}'::text[]) key`)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'locked' FOR UPDATE")
+	defer s.exec("ROLLBACK")
+	var calls []*batch.Call
+	for _, key := range []string{"a", "locked", "z"} {
+		calls = append(calls, callFor(false, ratelimit.Hit{Limit: l, Key: key, Cost: 1}))
+	}
+	takeOne(t, store, ratelimit.Hit{Limit: l, Key: "first", Cost: 1}) // from the second batch on, keys are bounded
+	store.DecideBatchWithin(time.Second, calls)
+	for i, c := range calls {
+		batch.Wait(c)
+		if locked := i == 1; locked != (c.Err != nil) || !locked && c.Decisions[0].Remaining != 2 {
+			t.Errorf("key %d: %+v, %v", i, c.Decisions, c.Err)
+		}
+	}
+}
+
+// floodDB is a database with too many keys under all prefixes once flooded is 1. All keys are without rows.
+type floodDB struct {
+	fakeDB
+	flooded, lost, copies atomic.Int32 // lost: how many rows there are is not to be had
+}
+
+func (d *floodDB) Run(ctx context.Context, statements []*postgres.Statement) error {
+	if len(statements) != 2 || !strings.Contains(statements[1].SQL, "$3::text[]") || returnsRows(statements[1]) {
+		if len(statements) == 2 && strings.Contains(statements[1].SQL, "rate_limit_ephemeral AS r (prefix, key, count, prev_count, window_start, expires_at") {
+			return hang(ctx, nil) // a count
+		}
+		return d.fakeDB.Run(ctx, statements)
+	}
+	s := statements[1]
+	switch {
+	case strings.Contains(s.SQL, "INSERT"):
+		d.copies.Add(1)
+	case !strings.Contains(s.SQL, "r.granted"): // which keys have rows
+	case d.lost.Load() == 1:
+		serverError(s, "57014", "canceling statement")
+	default:
+		for i := range keysOf(s) {
+			over := int64(-1)
+			if d.flooded.Load() == 1 {
+				over = 5 * conformance.Second
+			}
+			addRow(s, [][]byte{int8(int64(i + 1)), int8(100), int8(10 * conformance.Second), int8(over), int8(0)})
+		}
+	}
+	return nil
+}
+
+func hitOfFlood(prefix string) ratelimit.Hit {
+	return ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour, MaxKeys: 10}, Key: "k", Cost: 1}
+}
+
+// A count that takes long does not delay that the keys of other prefixes share.
+func TestASlowCountDelaysNoOtherPrefix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &floodDB{}
+		store := newStore(t, db, without)
+		prefixes := []string{"p", "q", "r"}
+		for range 2 {
+			for _, prefix := range prefixes {
+				takeOne(t, store, hitOfFlood(prefix))
+			}
+		}
+		time.Sleep(1200 * time.Millisecond) // a count is under way
+		db.flooded.Store(1)
+		time.Sleep(1200 * time.Millisecond)
+		for _, prefix := range prefixes {
+			if d := takeOne(t, store, hitOfFlood(prefix)); !d.Shared {
+				t.Errorf("prefix %s: a new key does not share: %+v", prefix, d)
+			}
+		}
+		store.Close()
+	})
+}
+
+// A process that has not learned for a while whether keys share gives new keys what the shared quota has left.
+func TestAnOldAnswerGivesNoSecondQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &floodDB{}
+		store := newStore(t, db, without)
+		for range 2 {
+			takeOne(t, store, hitOfFlood("p"))
+		}
+		if db.lost.Store(1); db.copies.Load() != 0 {
+			t.Error("copies of the shared row although the answer is new")
+		}
+		time.Sleep(2 * time.Second)
+		if takeOne(t, store, hitOfFlood("p")); db.copies.Load() != 1 {
+			t.Errorf("%d copies of the shared row, want 1", db.copies.Load())
+		}
+		store.Close()
+	})
+}
+
+// inParts is a database with two parts.
+type inParts struct{ fakeDB }
+
+func (d *inParts) Run(ctx context.Context, statements []*postgres.Statement) error {
+	s := statements[0]
+	switch s.SQL {
+	case schema.PartsReady:
+		addRow(s, [][]byte{int8(1)})
+	case schema.PartNames:
+		addRow(s, [][]byte{[]byte("rl_p0")})
+		addRow(s, [][]byte{[]byte("rl_p1")})
+	case schema.PartRoutes:
+		for part := range 2 {
+			for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes"} {
+				addRow(s, [][]byte{int8(int64(part + 1)), []byte(table), []byte(table + "_1"), []byte("guard()"), []byte("localhost"), int8(1)})
+			}
+		}
+	default:
+		return d.fakeDB.Run(ctx, statements)
+	}
+	return nil
+}
+
+func (d *inParts) At(string, int) (postgres.DB, error) { return d, nil }
+
+// In parts, a limit with MaxKeys is decided like one without, and the operator learns that once.
+func TestMaxKeysBoundsNothingInParts(t *testing.T) {
+	db := &inParts{}
+	db.answer = func(ctx context.Context, statements []*postgres.Statement) error {
+		for _, s := range statements {
+			if strings.Contains(s.SQL, "rate_limit_ephemeral t") {
+				t.Errorf("a statement on a table that the part does not have: %s", s.SQL)
+			}
+		}
+		return admit(ctx, statements)
+	}
+	var mu sync.Mutex
+	var reported []error
+	store := newStore(t, db, postgres.Options{CleanupProbability: -1, OnError: func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		reported = append(reported, err)
+	}})
+	l := *fakeLimit
+	l.MaxKeys = 10
+	for i := range 40 {
+		if _, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: &l, Key: fmt.Sprint(i), Cost: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(reported) != 1 || !strings.Contains(fmt.Sprint(reported), "max_keys bounds nothing, because the counts are in parts") {
+		t.Errorf("reported: %v", reported)
+	}
 }
 
 // Tables that were dropped are made again, also if requests find that out by the question how many keys there are.

@@ -137,8 +137,11 @@ func (p *parts) open() {
 	if o.MaxLeases > 0 {
 		o.MaxLeases = (o.MaxLeases + n - 1) / n
 	}
+	bounds := &keyBounds{report: o.report, inParts: true}
 	for part := 0; part < n; part++ {
-		p.stores = append(p.stores, newPartStore(p, part, o))
+		s := newPartStore(p, part, o)
+		s.engine.bounds = bounds
+		p.stores = append(p.stores, s)
 	}
 }
 

@@ -9,15 +9,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// sharedKey is a hit that is charged on the shared row of its prefix, and its own key.
+// sharedKey is a hit of a key without a row, and the hit's own key and cost. It is charged on the shared row of its
+// prefix. A refund only looks at the row of its key: it would make one.
 type sharedKey struct {
-	hit int
-	key string
+	hit  int
+	key  string
+	cost int64
 }
 
 // shareKeys finds the rows of hits on limits with MaxKeys, before all else in a batch, and returns the requests that are
 // left to be decided. A hit on the shared row has the key of that row until unshare. Refunds and resets are about
-// rows of their own: they never change what other keys share.
+// rows of their own: they never change what other keys share, so a refund of a charge on the shared row is lost.
 func (d *dispatch) shareKeys() ([]*request, error) {
 	var limit *ratelimit.Limit
 	var ids []prefixID
@@ -50,7 +52,8 @@ func (d *dispatch) shareKeys() ([]*request, error) {
 	rows := map[lease.RowID]bool{} // whether the row counts
 	for _, r := range d.requests {
 		for i := range r.call.Hits {
-			if id := rowOf(&r.call.Hits[i]); mayShare(r.call, i) && modes[prefixID{durable: id.Durable, prefix: id.Prefix}] != newRow {
+			id := rowOf(&r.call.Hits[i])
+			if mayShare(r.call, i, modes[prefixID{durable: id.Durable, prefix: id.Prefix}]) {
 				rows[id] = false
 			}
 		}
@@ -68,7 +71,7 @@ func (d *dispatch) shareKeys() ([]*request, error) {
 			h := &r.call.Hits[i]
 			id := prefixID{durable: h.Limit.Durable, prefix: h.Limit.Prefix}
 			mode := modes[id]
-			if mode == newRow || !mayShare(r.call, i) {
+			if !mayShare(r.call, i, mode) {
 				continue
 			}
 			if failed[id] != nil {
@@ -76,8 +79,13 @@ func (d *dispatch) shareKeys() ([]*request, error) {
 				failure = failed[id]
 			}
 			if mode == oneRow && !rows[rowOf(h)] {
-				d.shared[r.call] = append(d.shared[r.call], sharedKey{i, h.Key})
-				h.Key = otherKey
+				d.shared[r.call] = append(d.shared[r.call], sharedKey{i, h.Key, h.Cost})
+				if h.Cost < 0 {
+					h.Cost = 1
+					h.Peek = true
+				} else {
+					h.Key = otherKey
+				}
 			}
 		}
 		if fails {
@@ -93,10 +101,11 @@ func (d *dispatch) shareKeys() ([]*request, error) {
 	return d.refuseKnown(left), nil
 }
 
-// mayShare reports whether a hit of a call is one that charges, or asks, on a limit with MaxKeys.
-func mayShare(c *batch.Call, i int) bool {
+// mayShare reports whether the row of a hit of a call is to be found out: of one that charges, or asks, on a prefix that
+// has a mode, and of a refund by itself while keys share.
+func mayShare(c *batch.Call, i int, mode keyMode) bool {
 	h := &c.Hits[i]
-	return h.Limit.MaxKeys > 0 && h.Cost > 0 && !c.Reset
+	return mode != newRow && h.Limit.MaxKeys > 0 && !c.Reset && (h.Cost > 0 || mode == oneRow && len(c.Hits) == 1)
 }
 
 // rowSearch is a statement of findRows.
@@ -172,7 +181,7 @@ func (d *dispatch) findRows(rows map[lease.RowID]bool, modes map[prefixID]keyMod
 	return failed, nil
 }
 
-// unshare gives the hits of calls their own keys back, before the calls are finished.
+// unshare gives the hits of calls their own keys and costs back, before the calls are finished.
 func (d *dispatch) unshare(calls []*batch.Call) {
 	if d.shared == nil {
 		return
@@ -180,7 +189,10 @@ func (d *dispatch) unshare(calls []*batch.Call) {
 	for _, c := range calls {
 		for _, s := range d.shared[c] {
 			c.Hits[s.hit].Key = s.key
-			if s.hit < len(c.Decisions) {
+			if s.cost < 0 {
+				c.Hits[s.hit].Cost = s.cost
+				c.Hits[s.hit].Peek = false
+			} else if s.hit < len(c.Decisions) {
 				c.Decisions[s.hit].Shared = true
 			}
 		}

@@ -47,7 +47,8 @@ func newBans(store ratelimit.Store, db postgres.DB, live *policy.Policy, by stri
 
 // AddRefusals adds, for bans, the refusals of a request that was not admitted, with its verdict and its
 // decisions. limitBans are the bans of the hits that are not of the policy, and may have nil. Nothing is
-// added of an API key that could not be looked up: its network is not to be banned instead.
+// added of an API key that could not be looked up: its network is not to be banned instead. Nor is a refusal of
+// the quota that keys beyond max_keys share: other senders have used it up.
 func (p *ProxyPolicy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Verdict) {
 	if o.Unread && o.User == "" {
 		return
@@ -57,7 +58,7 @@ func (p *ProxyPolicy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, 
 	}
 	last := "" // a rule counts once, however many of its limits refuse
 	for i := range decisions {
-		if decisions[i].Allowed || hits[i].Apart || decisions[i].Source == ratelimit.Undecided {
+		if decisions[i].Allowed || decisions[i].Shared || hits[i].Apart || decisions[i].Source == ratelimit.Undecided {
 			continue
 		}
 		if i < len(limitBans) {

@@ -81,6 +81,24 @@ func TestAFloodOfRefusalsIsBounded(t *testing.T) {
 	}
 }
 
+// A flood of new keys uses up the quota that they share. A client that is refused for that is not banned.
+func TestARefusalOfASharedQuotaDoesNotBan(t *testing.T) {
+	store := &slowStore{goOn: make(chan struct{})}
+	defer close(store.goOn)
+	p := &ProxyPolicy{bans: newBans(store, nil, nil, "test", nil)}
+	ban := &policy.BanAfter{Refusals: 10, Within: time.Minute, For: time.Hour}
+	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "zone"}}}
+	sender := &Sender{Address: netip.MustParseAddr("192.0.2.1")}
+	for _, shared := range []bool{true, false} {
+		p.AddRefusals(sender, []*policy.BanAfter{ban}, hits, []ratelimit.Decision{{Shared: shared}}, &policy.Verdict{})
+		p.bans.mu.Lock()
+		if p.bans.counting == shared {
+			t.Errorf("shared %t: counted for a ban: %t", shared, p.bans.counting)
+		}
+		p.bans.mu.Unlock()
+	}
+}
+
 // The sender of a request is its API key, else its user, else the network of its address.
 func TestSenders(t *testing.T) {
 	for want, s := range map[string]Sender{
