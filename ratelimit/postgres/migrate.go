@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 )
 
 // tables makes the two tables of counts what they must be, once, and again if they are
@@ -178,13 +179,16 @@ func (t *tables) migrate() error {
 	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (their owner can run postgres.TableSQL instead): %w", failure)
 }
 
-// inspect finds out what tables there are. A failure of the connection counts for the health of the database.
+// inspect finds out what tables there are, and reads the timeline, so that another one is noticed later. A failure of the connection counts for the health of the database.
 func (t *tables) inspect(ctx context.Context) (tablesFound, error) {
 	sent := time.Now()
 	answers := atomic.LoadInt64(&t.server.answers)
-	now, failed, err := lookForTables(ctx, t.server.db)
+	read := &Statement{SQL: timeline.SQL}
+	now, failed, err := lookForTables(ctx, t.server.db, read)
 	if failed {
 		err = t.server.onFailure(err, time.Since(sent), answers)
+	} else {
+		t.server.onTimeline(read, sent)
 	}
 	return now, err
 }
@@ -195,10 +199,10 @@ type tablesFound struct {
 	restoring bool // a restore of the policy is under way, or has failed
 }
 
-// lookForTables reports which tables are right, and whether the connection failed.
-func lookForTables(ctx context.Context, db DB) (tablesFound, bool, error) {
+// lookForTables reports which tables are right, and whether the connection failed. It runs the others as well.
+func lookForTables(ctx context.Context, db DB, others ...*Statement) (tablesFound, bool, error) {
 	statement := &Statement{SQL: schema.Ready}
-	if err := db.Run(ctx, []*Statement{statement}); err != nil {
+	if err := db.Run(ctx, append([]*Statement{statement}, others...)); err != nil {
 		return tablesFound{}, true, err
 	}
 	if statement.Err != nil {

@@ -123,6 +123,7 @@ func (p *parts) find(ctx context.Context) (bool, error) {
 	}
 	p.open()
 	atomic.StoreInt32(&p.state, partsFound)
+	startTimelines(p, p.routes.server.closing)
 	return true, nil
 }
 

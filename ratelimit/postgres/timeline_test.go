@@ -22,10 +22,14 @@ type timelineDB struct {
 	timeline int64 // is added to the first digit of the system identifier; atomic
 	back     int64 // is subtracted from the position; atomic
 	later    byte  // is added to the last digit of the timeline
+	down     int32 // 1 if the server does not answer; atomic
 	asked    int64 // atomic
 }
 
 func (d *timelineDB) Run(ctx context.Context, statements []*postgres.Statement) error {
+	if atomic.LoadInt32(&d.down) == 1 {
+		return errors.New("connection refused")
+	}
 	err := d.DB.Run(ctx, statements)
 	for _, s := range statements {
 		if strings.HasPrefix(s.SQL, "SELECT system_identifier") && s.Rows == 1 {
@@ -135,5 +139,24 @@ func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 	}
 	d.part.Store("standby")
 	takeOne(t, store, hitOn("other", 10, true)) // finds the part
+	await.Within(t, 20*time.Second, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
+}
+
+// A store without Options.Node looks at the timeline after an outage only, and compares it with that of the beginning.
+func TestUnitsOfAnotherTimelineAreNotUsedAfterTheFirstOutage(t *testing.T) {
+	s := newSite(t)
+	d := &timelineDB{DB: s.db("")}
+	store := s.storeOn(d, lasting)
+	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
+	if store.Stats().LeasedUnits == 0 {
+		t.Fatal("no units are held")
+	}
+	atomic.StoreInt64(&d.timeline, 1)
+	atomic.StoreInt32(&d.down, 1)
+	h := hitOn("other", 10, true)
+	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{h}, make([]ratelimit.Decision, 1)); err == nil {
+		t.Error("a decision without a server")
+	}
+	atomic.StoreInt32(&d.down, 0)
 	await.Within(t, 20*time.Second, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 }
