@@ -159,6 +159,12 @@ func (s *Store) StoreOf(part int) *Store {
 	return nil
 }
 
+// NextBill is the part of the next charges that the database does not know, and whether there are some.
+func (s *Store) NextBill() (part int, some bool) {
+	charges, part := s.engine.local.bill(decidingStores(s))
+	return part, len(charges) > 0
+}
+
 // Queues is how many timeouts have a queue.
 func (s *Store) Queues() int {
 	s.mu.Lock()

@@ -48,10 +48,10 @@ type localRow struct {
 	slots  int64 // that requests hold of the share, on a limit InFlight; atomic
 
 	// What was admitted on a durable limit, until the database knows it.
-	part   int // of a database in parts
-	limit  *ratelimit.Limit
-	charge int64
-	until  int64 // the server's time from which on the charge does not matter
+	subject string // bill finds the part by it, since the parts may not be known yet
+	limit   *ratelimit.Limit
+	charge  int64
+	until   int64 // the server's time from which on the charge does not matter
 }
 
 const (
@@ -180,7 +180,7 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 		case charged && h.Limit.Algorithm == ratelimit.InFlight:
 			taken[i].hold(h)
 		case charged && h.Limit.Durable && owed:
-			k.owe(in, taken[i], h, d.Reset.UnixMicro())
+			k.owe(taken[i], h, d.Reset.UnixMicro())
 		}
 		// What all proxies together have left, if the others have used as much as this one.
 		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)
@@ -212,17 +212,14 @@ func (r *localRow) hold(h *ratelimit.Hit) {
 	h.Slot.Hold(func() { atomic.AddInt64(&r.slots, -cost) })
 }
 
-// owe adds what a hit has used to what the database does not know. in are its parts, or nil. The caller holds the
-// mutex.
-func (k *local) owe(in *parts, r *localRow, h *ratelimit.Hit, until int64) {
+// owe adds what a hit has used to what the database does not know. The caller holds the mutex.
+func (k *local) owe(r *localRow, h *ratelimit.Hit, until int64) {
 	if r.charge == 0 {
-		if len(k.unpaid) >= maxUnpaid || in != nil && h.Limit.PerPart { // nobody knows in which part it would have been
+		if len(k.unpaid) >= maxUnpaid {
 			k.lost += h.Cost
 			return
 		}
-		if in != nil {
-			r.part = partOfSubject(subjectOf(h), len(in.stores))
-		}
+		r.subject = strings.Clone(subjectOf(h)) // it may be a part of a long request
 		k.unpaid = append(k.unpaid, r)
 	}
 	r.limit = h.Limit

@@ -83,6 +83,10 @@ func (r *registration) chargeLocal(ctx context.Context, now time.Time) {
 	if !r.listed && r.writeIn == 0 {
 		return // the row is about to be written
 	}
+	if p := r.store.parts; p != nil && atomic.LoadInt32(&p.state) == partsUnknown {
+		e.tables.start()
+		return // to be continued
+	}
 	charged := decidingStores(r.store)
 	for t.charges != nil || r.store.Unavailable() == nil {
 		if t.charges == nil {
@@ -126,13 +130,19 @@ func (k *local) bill(stores []*Store) ([]localCharge, int) {
 	part := 0
 	var left []*localRow
 	for _, row := range k.unpaid {
-		if len(charges) > 0 && row.part != part || len(charges) == batchCharges || stores[row.part].engine.server.unavailable() != nil {
+		if row.limit.PerPart && stores[0].engine.texts.inParts { // nobody knows in which part it would have been
+			k.lost += row.charge
+			row.charge = 0
+			continue
+		}
+		of := partOfSubject(row.subject, len(stores))
+		if len(charges) > 0 && of != part || len(charges) == batchCharges || stores[of].engine.server.unavailable() != nil {
 			left = append(left, row)
 			continue
 		}
 		if now < row.until {
 			charges = append(charges, localCharge{row.id, row.limit, row.charge})
-			part = row.part
+			part = of
 		}
 		row.charge = 0
 	}

@@ -13,8 +13,9 @@ import (
 )
 
 // The counts of a database can be in parts, on the servers of Citus. A part is a schema with the two
-// tables. A table of the database says which parts there are, so a store finds out when it looks for
-// its tables. Such a store decides nothing itself. Each part has a store of its own, with its queues, leases
+// tables of counts and rate_limit_processes. The function rate_limit_parts of the database says which parts
+// there are, so a store finds out when it looks for its tables. Such a store decides nothing itself. Each
+// part has a store of its own, with its queues, leases
 // and known refusals, whose statements run at the server of the part (parts_routes.go). The statements
 // and the batches do not know of parts: the names of the tables and the guard are values of a store.
 //

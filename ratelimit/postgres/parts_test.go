@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
@@ -196,5 +197,25 @@ func TestOnlyAPartThatIsNotHereHasItsRouteReadAgain(t *testing.T) {
 		if *read != want {
 			t.Errorf("%s: the routes were read %d times, want %d", text, *read, want)
 		}
+	}
+}
+
+func TestChargesFromBeforeThePartsAreKnownAreBilledToTheirParts(t *testing.T) {
+	c := &fakeCitus{}
+	c.set(failWith(errWorkerDown), failWith(errWorkerDown))
+	for part := range c.parts {
+		c.parts[part].set(answerParts, nil)
+	}
+	store := newStore(t, c, without)
+	hooks.UseLocal(store)
+	h := hitOn("early", 10, true)
+	h.Key = keyIn(3)
+	if decisions := make([]ratelimit.Decision, 1); !hooks.TakeLocal(store, ratelimit.ErrUnavailable, 1, []ratelimit.Hit{h}, decisions) || !decisions[0].Allowed {
+		t.Fatalf("%+v", decisions)
+	}
+	c.set(answerParts, nil)
+	takeOne(t, store, inPart(1))
+	if part, ok := store.NextBill(); !ok || part != 3 {
+		t.Errorf("billed to part %d, %v; want 3", part, ok)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// mostParts bounds the number of parts: each has two tables, and in each proxy a queue.
+// mostParts bounds the number of parts: each has three tables, and in each proxy a queue.
 const mostParts = 256
 
 // migrateParts makes the tables of so many parts in a database with Citus. It can run any number of times. The number of parts cannot change, because it says in which part a row is.
