@@ -65,21 +65,18 @@ SELECT u.slot, coalesce(r.granted, -1), coalesce((extract(epoch FROM now - r.win
 	coalesce((extract(epoch FROM now - r.last_refill) * 1000000)::bigint, -1), (r.expires_at > now)::int::bigint
 FROM clock, unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot), LATERAL (SELECT * ` + findSQL + `) r`
 
-// haveRowSQL returns the keys that have a row that counts.
+// haveRowSQL returns the keys that have a row, also one that waits for the cleanup: a window ends, and its key goes on.
 const haveRowSQL = clockSQL + `
-SELECT u.slot FROM clock, unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot), LATERAL (SELECT * ` + findSQL + `) r WHERE r.expires_at > now`
+SELECT u.slot FROM clock, unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot), LATERAL (SELECT * ` + findSQL + `) r`
 
-// copyRowSQL gives keys without a row that counts a copy of the shared row, if that one counts. A row that counts is left
-// out of the conflicts, which lock rows. Its subquery has the form of findSQL, so that no plan reads the whole table.
+// copyRowSQL gives keys without a row a copy of the shared row, if that one counts. A key with a row has charged nothing there.
 const copyRowSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at)
 SELECT i.prefix, i.key, s.count, s.prev_count, s.window_start, s.tokens, s.last_refill, s.hits, s.remainder, s.expires_at
 FROM clock, (SELECT prefix, key, '` + otherKey + `' AS other FROM unnest($2::text[], $3::text[]) AS u(prefix, key)) i,
 	LATERAL (SELECT * FROM {table} t WHERE t.prefix = i.prefix AND t.key >= i.other AND t.key <= i.other ORDER BY t.key LIMIT 1) s
-WHERE s.expires_at > now AND coalesce((SELECT x.expires_at <= now FROM {table} x WHERE x.prefix = i.prefix AND x.key >= i.key AND x.key <= i.key ORDER BY x.key LIMIT 1), true)` + orderSQL + `
-ON CONFLICT (prefix, key) DO UPDATE SET (count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) =
-	(excluded.count, excluded.prev_count, excluded.window_start, excluded.tokens, excluded.last_refill, excluded.hits, excluded.remainder, excluded.expires_at)
-WHERE r.expires_at <= (SELECT now FROM clock)`
+WHERE s.expires_at > now` + orderSQL + `
+ON CONFLICT (prefix, key) DO NOTHING`
 
 // prefixID names a prefix in one of the tables.
 type prefixID struct {

@@ -125,6 +125,12 @@ func TestNewKeysShareAQuota(t *testing.T) {
 		if d := takeOne(t, c.stores[0], refund); passed(l, "newer *", 4) != 0 || !d.Allowed || d.Shared || refund.Cost != -5 {
 			t.Errorf("%s: a refund of a key without a charge gave something back to all: %+v", l.Prefix, d)
 		}
+		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
+			c.exec("UPDATE "+table+" SET expires_at = now() - interval '1 second' WHERE prefix = $1 AND key = 'few 0'", l.Prefix)
+		}
+		if n := passed(l, "few 0", 2*quota); n != quota-1 {
+			t.Errorf("%s: %d more hits pass of a key whose row waits for the cleanup, want %d", l.Prefix, n, quota-1)
+		}
 		if n := rows(l, "refunded"); n != "0" {
 			t.Errorf("%s: a refund made a row", l.Prefix)
 		}
