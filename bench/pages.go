@@ -72,8 +72,11 @@ func (b *bench) openPages(p *proxy) (end func() float64) {
 	}))
 	var streams sync.WaitGroup
 	for range openPages {
-		response := must(http.Get("http://" + address + "/api/events"))
-		streams.Go(func() { _, _ = io.Copy(io.Discard, response.Body) }) // until the server ends
+		response := must(http.Get("http://" + address + "/api/events")) //nolint:bodyclose // the goroutine does
+		streams.Go(func() {
+			_, _ = io.Copy(io.Discard, response.Body) // until the server ends
+			_ = response.Body.Close()
+		})
 	}
 	await := func(reports string) {
 		for query(b.ctx, p.dsn, "SELECT count(live) FROM rate_limit_nodes") != reports {
