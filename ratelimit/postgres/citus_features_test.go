@@ -243,6 +243,7 @@ func (s *spread) testLocal(t *testing.T) {
 	store.Prepare()
 	down, up := hitOn("local", 100, true), hitOn("local", 100, true)
 	down.Key, up.Key = s.at(1), s.at(0)
+	down.Limit.SynchronousCommit = true // the kill loses nothing
 	lost := hitOn("lost", 1000, false)
 	lost.Key = down.Key
 	takeOne(t, store, down)
