@@ -105,6 +105,9 @@ func TestTwentyCaddiesStartAtOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, line := range strings.Split(string(log), "\n") {
+				if strings.Contains(line, "canceling statement due to user request") {
+					continue // a Caddy that stops does not wait for what its registry asks
+				}
 				if strings.Contains(line, "ERROR:") || strings.Contains(line, "FATAL:") {
 					t.Errorf("Postgres complains: %s", line)
 				}

@@ -33,7 +33,7 @@ type routes struct {
 	elsewhere elsewhere
 	schemas   []string                // by part; find sets it
 	tables    []map[string]countTable // by part; find sets it
-	reading   chan struct{}           // has room for one: again sends to it, and receives at its end
+	reading   sync.Mutex              // of again
 	closing   sync.WaitGroup          // connections to servers without a part
 
 	mu        sync.Mutex // guards all that follows
@@ -61,7 +61,7 @@ const (
 )
 
 func newRoutes(s *server, e elsewhere) *routes {
-	return &routes{server: s, elsewhere: e, reading: make(chan struct{}, 1), servers: map[string]DB{}, timelines: map[string]bool{}}
+	return &routes{server: s, elsewhere: e, servers: map[string]DB{}, timelines: map[string]bool{}}
 }
 
 // find reports whether the counts are in parts. If they are, it sets the routes.
@@ -213,12 +213,11 @@ func (r *routes) of(part int) route {
 // again reads the routes again after a failure at a route to a part, and reports whether the part is elsewhere
 // now. reached is whether the server of the route answers.
 func (r *routes) again(ctx context.Context, part int, failed route, reached bool, since time.Time) bool {
-	select {
-	case r.reading <- struct{}{}:
-	case <-ctx.Done():
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	if ctx.Err() != nil {
 		return false
 	}
-	defer func() { <-r.reading }()
 	r.mu.Lock()
 	known := r.to[part].address != failed.address || r.read.After(since)
 	dbs := []DB{r.server.db}
