@@ -139,6 +139,7 @@ func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Re
 		p.verdict.Tier = ""
 		for i := range p.verdict.Hits {
 			p.verdict.Hits[i].Key = ""
+			p.verdict.Hits[i].Subject = ""
 		}
 	}
 	if p.r != nil {

@@ -95,6 +95,7 @@ func recordAll(calls []*batch.Call) {
 	for _, c := range calls {
 		for i := range c.Hits {
 			c.Hits[i].Key = ""
+			c.Hits[i].Subject = ""
 		}
 	}
 }

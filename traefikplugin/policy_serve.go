@@ -138,6 +138,7 @@ func deliverJudged(p *pendingRequest, c *batch.Call) (done bool) {
 	}
 	for i := range c.Hits {
 		c.Hits[i].Key = ""
+		c.Hits[i].Subject = ""
 	}
 	if o.Overage > 0 && f.X {
 		edge.SetOverage(h, o.Overage)

@@ -259,7 +259,8 @@ func deliver(calls []*batch.Call) {
 			continue
 		}
 		for i := range c.Hits {
-			c.Hits[i].Key = "" // the key may be a part of a long request, which must not be kept
+			c.Hits[i].Key = "" // it may be a part of a long request, which must not be kept
+			c.Hits[i].Subject = ""
 		}
 	}
 	if recorded != nil {
@@ -284,6 +285,7 @@ func forget(p *pendingRequest) {
 	hits := p.call.Hits[:cap(p.call.Hits)] // a panic may have left some behind the last one
 	for i := range hits {
 		hits[i].Key = ""
+		hits[i].Subject = ""
 		hits[i].Slot = nil
 	}
 }

@@ -277,6 +277,7 @@ func (s *Store) answer(c *batch.Call, decisions []ratelimit.Decision) error {
 	}
 	for i := range c.Hits {
 		c.Hits[i].Key = ""
+		c.Hits[i].Subject = ""
 		c.Hits[i].Slot = nil
 	}
 	s.idle.Put(c)
