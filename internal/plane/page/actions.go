@@ -100,43 +100,42 @@ type banned struct {
 	KeyID   int64  `json:"key_id,omitempty"`
 }
 
-// check returns the kind of the ban, and which it is for, as admin.Ban has them.
-func (b *banned) check() (kind, which string, network netip.Prefix, err error) {
+// banTarget is what a banned names, as admin.Ban has it.
+type banTarget struct {
+	kind, which string
+	network     netip.Prefix
+	ban         *admin.Ban // that is in force; nil is none
+}
+
+func (b *banned) target(ctx context.Context, db *admin.Database) (*banTarget, error) {
+	t := &banTarget{}
 	given := 0
 	if b.Network != "" {
 		given++
-		if network, err = admin.ParseNetwork("network", b.Network); err != nil {
-			return "", "", network, err
+		var err error
+		if t.network, err = admin.ParseNetwork("network", b.Network); err != nil {
+			return nil, err
 		}
-		kind, which = "network", network.String()
+		t.kind, t.which = "network", t.network.String()
 	}
 	if b.User != "" {
 		given++
-		kind, which = "user", b.User
+		t.kind, t.which = "user", b.User
 	}
 	if b.KeyID != 0 {
 		given++
-		kind, which = "key", fmt.Sprint(b.KeyID)
+		t.kind, t.which = "key", fmt.Sprint(b.KeyID)
 	}
 	if given != 1 {
-		err = &ratelimit.FieldError{Field: "network", Value: b.Network, Want: "given, or user or key_id, and only one of them"}
-	}
-	return kind, which, network, err
-}
-
-// current is the ban that is in force; nil is none.
-func (b *banned) current(ctx context.Context, db *admin.Database) (*admin.Ban, error) {
-	kind, which, _, err := b.check()
-	if err != nil {
-		return nil, err
+		return nil, &ratelimit.FieldError{Field: "network", Value: b.Network, Want: "given, or user or key_id, and only one of them"}
 	}
 	all, err := db.Bans(ctx)
 	for i := range all {
-		if all[i].Kind == kind && all[i].Banned == which {
-			return &all[i], err
+		if all[i].Kind == t.kind && all[i].Banned == t.which {
+			t.ban = &all[i]
 		}
 	}
-	return nil, err
+	return t, err
 }
 
 // again is the action that makes a ban as it was.
@@ -161,21 +160,23 @@ type banAction struct {
 	Reason string `json:"reason"`
 }
 
-func (a *banAction) plan(ctx context.Context, db *admin.Database, now time.Time) (*planned, error) {
-	kind, which, network, err := a.check()
-	if err != nil {
-		return nil, err
-	}
+// read is what the ban is for, and its end.
+func (a *banAction) read(ctx context.Context, db *admin.Database, now time.Time) (*banTarget, time.Time, error) {
 	until, err := admin.ParseUntil("for", cmp.Or(a.For, "1h"), now)
 	if err != nil {
-		return nil, err
+		return nil, until, err
 	}
-	before, err := a.current(ctx, db)
+	t, err := a.target(ctx, db)
+	return t, until, err
+}
+
+func (a *banAction) plan(ctx context.Context, db *admin.Database, now time.Time) (*planned, error) {
+	t, until, err := a.read(ctx, db, now)
 	if err != nil {
 		return nil, err
 	}
-	p := &planned{Question: fmt.Sprintf("Ban the %s %s %s?", kind, which, untilText(until, now)), Effect: []string{"All proxies with a policy refuse its requests with status 403 within a second."}, Danger: true}
-	switch kind {
+	p := &planned{Question: fmt.Sprintf("Ban the %s %s %s?", t.kind, t.which, untilText(until, now)), Effect: []string{"All proxies with a policy refuse its requests with status 403 within a second."}, Danger: true}
+	switch t.kind {
 	case "user":
 		if _, err := db.User(ctx, a.User); errors.Is(err, admin.ErrNotFound) {
 			p.Effect = append(p.Effect, "The policy has no user of this name.")
@@ -187,10 +188,10 @@ func (a *banAction) plan(ctx context.Context, db *admin.Database, now time.Time)
 		}
 		p.Effect = append(p.Effect, "It is a key of "+user+".")
 	}
-	if before != nil {
-		p.Effect = append(p.Effect, "It replaces a ban by "+before.BannedBy+".")
+	if t.ban != nil {
+		p.Effect = append(p.Effect, "It replaces a ban by "+t.ban.BannedBy+".")
 	}
-	if kind == "network" && admin.IsWide(network) {
+	if t.kind == "network" && admin.IsWide(t.network) {
 		p.Effect = append(p.Effect, "This network is larger than any that one organisation has: it shuts out others, and perhaps everybody.")
 	}
 	return p, nil
@@ -205,21 +206,13 @@ func untilText(until, now time.Time) string {
 }
 
 func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (*done, error) {
-	kind, which, network, err := a.check()
+	t, until, err := a.read(ctx, db, now)
 	if err != nil {
 		return nil, err
 	}
-	until, err := admin.ParseUntil("for", cmp.Or(a.For, "1h"), now)
-	if err != nil {
-		return nil, err
-	}
-	before, err := a.current(ctx, db)
-	if err != nil {
-		return nil, err
-	}
-	switch kind {
+	switch t.kind {
 	case "network":
-		_, err = db.BanNetwork(ctx, network, until, a.Reason)
+		_, err = db.BanNetwork(ctx, t.network, until, a.Reason)
 	case "user":
 		_, err = db.BanUser(ctx, a.User, until, a.Reason)
 	default:
@@ -228,9 +221,9 @@ func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (
 	if err != nil {
 		return nil, err
 	}
-	d := &done{fmt.Sprintf("The %s %s is banned %s.", kind, which, untilText(until, now)), &undo{"unban", a.banned, "Lift the ban"}}
-	if before != nil {
-		d.Undo = a.again(before, now)
+	d := &done{fmt.Sprintf("The %s %s is banned %s.", t.kind, t.which, untilText(until, now)), &undo{"unban", a.banned, "Lift the ban"}}
+	if t.ban != nil {
+		d.Undo = a.again(t.ban, now)
 	}
 	return d, nil
 }
@@ -238,36 +231,28 @@ func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (
 type unbanAction struct{ banned }
 
 func (a *unbanAction) plan(ctx context.Context, db *admin.Database, now time.Time) (*planned, error) {
-	kind, which, _, err := a.check()
+	t, err := a.target(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	before, err := a.current(ctx, db)
-	if err != nil {
-		return nil, err
+	if t.ban == nil {
+		return nil, &failure{404, t.kind, fmt.Sprintf("%s %s: not banned", t.kind, t.which)}
 	}
-	if before == nil {
-		return nil, &failure{404, kind, fmt.Sprintf("%s %s: not banned", kind, which)}
-	}
-	p := &planned{Question: fmt.Sprintf("Lift the ban of the %s %s?", kind, which), Effect: []string{"Its requests count as before within a second."}}
-	if before.Reason != nil {
-		p.Effect = append(p.Effect, "It was banned by "+before.BannedBy+": "+*before.Reason)
+	p := &planned{Question: fmt.Sprintf("Lift the ban of the %s %s?", t.kind, t.which), Effect: []string{"Its requests count as before within a second."}}
+	if t.ban.Reason != nil {
+		p.Effect = append(p.Effect, "It was banned by "+t.ban.BannedBy+": "+*t.ban.Reason)
 	}
 	return p, nil
 }
 
 func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time) (*done, error) {
-	kind, which, network, err := a.check()
+	t, err := a.target(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	before, err := a.current(ctx, db)
-	if err != nil {
-		return nil, err
-	}
-	switch kind {
+	switch t.kind {
 	case "network":
-		err = db.UnbanNetwork(ctx, network)
+		err = db.UnbanNetwork(ctx, t.network)
 	case "user":
 		err = db.UnbanUser(ctx, a.User)
 	default:
@@ -276,9 +261,9 @@ func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time)
 	if err != nil {
 		return nil, err
 	}
-	d := &done{Done: fmt.Sprintf("The ban of the %s %s is lifted.", kind, which)}
-	if before != nil {
-		d.Undo = a.again(before, now)
+	d := &done{Done: fmt.Sprintf("The ban of the %s %s is lifted.", t.kind, t.which)}
+	if t.ban != nil {
+		d.Undo = a.again(t.ban, now)
 	}
 	return d, nil
 }

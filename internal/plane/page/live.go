@@ -149,11 +149,15 @@ func (r *report) without() string {
 	return "closed"
 }
 
-// stores adds up the stores. Histograms stay empty but Times.
+// stores adds up the stores, but of the histograms only Times.
 func (r *report) stores() shownStore {
 	sum := shownStore{Errors: map[string]int64{}}
 	for _, s := range r.Stores {
+		sum.Batches += s.Batches
+		sum.Requests += s.Requests
 		sum.Failures += s.Failures
+		sum.Blocked += s.Blocked
+		sum.Leased += s.Leased
 		sum.BlockedKeys += s.BlockedKeys
 		sum.LeasedUnits += s.LeasedUnits
 		sum.Leases += s.Leases
@@ -163,9 +167,7 @@ func (r *report) stores() shownStore {
 			sum.LocalSince = s.LocalSince
 		}
 		for class, n := range s.Errors {
-			if n > 0 {
-				sum.Errors[class] += n
-			}
+			sum.Errors[class] += n
 		}
 		sum.Times.add(s.Times)
 	}

@@ -114,30 +114,13 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 				counter(proxyRequest, count, node, prefix, history.OutcomeKind(kind).String())
 			}
 		}
-		var sum shownStore
-		errors := map[string]int64{}
-		for _, s := range p.now.Stores {
-			sum.Batches += s.Batches
-			sum.Requests += s.Requests
-			sum.Failures += s.Failures
-			sum.Blocked += s.Blocked
-			sum.Leased += s.Leased
-			sum.BlockedKeys += s.BlockedKeys
-			sum.Leases += s.Leases
-			sum.LeasedUnits += s.LeasedUnits
-			sum.Waiting += s.Waiting
-			sum.InFlight += s.InFlight
-			sum.Times.add(s.Times)
-			for class, count := range s.Errors {
-				errors[class] += count
-			}
-		}
+		sum := p.now.stores()
 		counter(proxyBatches, sum.Batches, node)
 		counter(proxyBatched, sum.Requests, node)
 		counter(proxyFailed, sum.Failures, node)
 		counter(proxyBlocked, sum.Blocked, node)
 		counter(proxyLeased, sum.Leased, node)
-		for class, count := range errors {
+		for class, count := range sum.Errors {
 			counter(proxyErrors, count, node, class)
 		}
 		gauge(proxyKeys, float64(sum.BlockedKeys), node)
@@ -145,7 +128,7 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 		gauge(proxyUnits, float64(sum.LeasedUnits), node)
 		gauge(proxyWaiting, float64(sum.Waiting), node)
 		gauge(proxyFlights, float64(sum.InFlight), node)
-		gauge(proxyIsLocal, oneIf(p.now.stores().LocalSince > 0), node)
+		gauge(proxyIsLocal, oneIf(sum.LocalSince > 0), node)
 		to <- histogramOf(&sum.Times, node)
 	}
 }
