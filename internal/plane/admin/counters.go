@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -58,6 +59,8 @@ const counterRow = `{durable} AS durable, c.prefix, c.key, c.count, c.prev_count
 
 const usageColumns = `u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8, CASE WHEN u.resets_at > now() THEN u.resets_at END`
 
+var errNoKey = &ratelimit.FieldError{Field: "key", Want: "the key of a counter"}
+
 // errNoCounter does not name the key, which may be a secret.
 const errNoCounter = notFound("there is no counter of this prefix and key, so its full quota is left")
 
@@ -67,6 +70,9 @@ func storedKeys(key string) []string {
 	keys := []string{(&ratelimit.Hit{Key: key}).StoredKey(), ratelimit.DigestKey(key)}
 	if utf8.ValidString(key) && strings.IndexByte(key, 0) < 0 {
 		keys = append(keys, key)
+	}
+	if key == batch.OtherKey {
+		keys = append(keys, batch.DigestPrefix+key)
 	}
 	if len(key) > 2 && key[0] >= '1' && key[0] <= '9' && key[1] == '|' { // an alternative that is a secret
 		keys = append(keys, key[:2]+ratelimit.DigestKey(key[2:]))
@@ -78,7 +84,7 @@ func storedKeys(key string) []string {
 // one that is stored as a digest.
 func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter, error) {
 	if key == "" {
-		return nil, errors.New("key: missing: must be the key of a counter")
+		return nil, errNoKey
 	}
 	names, err := d.renamedRules(ctx)
 	if err != nil {
@@ -120,6 +126,9 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 
 // Reset deletes the counters of a prefix and a key, so that the full quota is back.
 func (d *Database) Reset(ctx context.Context, prefix, key string) error {
+	if key == "" {
+		return errNoKey
+	}
 	names, err := d.renamedRules(ctx)
 	if err != nil {
 		return err

@@ -31,8 +31,8 @@ type Counted struct {
 }
 
 const (
-	// seenNames are how many different names of a kind one interval has.
-	seenNames = 1000
+	// seenSenders are how many different senders one interval has.
+	seenSenders = 1000
 	// slotSeconds is for how long a slot counts. Top has the slot under way and the one before.
 	slotSeconds = 300
 	// slotNames are how many different names of a kind a slot has at most.
@@ -47,89 +47,68 @@ func IsWatched(w *Writer) bool { return atomic.LoadInt32(&w.watched) != 0 }
 // tally is what was counted of a name.
 type tally struct{ requests, refused, failed int64 }
 
-// seen counts the requests of an interval, by the kinds of Top. Add and AddCounted fill it, so it does as
-// little as possible.
+// sender is what is counted apart.
+type sender struct {
+	prefix, key, user string
+	address           netip.Addr
+}
+
+// seen counts the requests of an interval. Add and AddCounted fill it, so it does as little as possible.
 type seen struct {
-	keys      map[string]*tally // by prefix and key, with a NUL between them
-	users     map[string]*tally
-	addresses map[netip.Addr]*tally
-	rules     map[string]*tally
-	all       tally
-	left      bool // there were too many names
+	senders map[sender]*tally
+	others  map[string]*tally // by prefix: the requests of further senders
 }
 
 func newSeen() *seen {
-	return &seen{keys: make(map[string]*tally), users: make(map[string]*tally), addresses: make(map[netip.Addr]*tally), rules: make(map[string]*tally)}
+	return &seen{senders: make(map[sender]*tally), others: make(map[string]*tally)}
 }
 
 // see counts a record. The caller holds the Writer's mutex.
-func see(s *seen, r *Record, mode AddressMode) {
+func see(s *seen, r *Record) {
 	if r.Outcome == Shadow {
 		return
 	}
-	refused := int64(0)
-	failed := int64(0)
+	of := sender{r.Prefix, r.Key, r.User, r.Address}
+	t := s.senders[of]
+	if t == nil {
+		t = addSender(s, of)
+	}
+	t.requests++
 	if r.Outcome >= Failed {
-		failed = 1
+		t.failed++
 	} else if r.Outcome != Allowed {
-		refused = 1
-	}
-	s.all.requests++
-	s.all.refused += refused
-	s.all.failed += failed
-	if r.Prefix != "" {
-		t := s.rules[r.Prefix]
-		if t == nil && len(s.rules) < seenNames {
-			t = &tally{}
-			s.rules[strings.Clone(r.Prefix)] = t
-		}
-		count(s, t, refused, failed)
-	}
-	if r.Key != "" {
-		k := r.Prefix + "\x00" + r.Key
-		if mode != AddressFull {
-			k = r.Prefix + "\x00" + maskKey(mode, r.Key, r.Address)
-		}
-		t := s.keys[k]
-		if t == nil && len(s.keys) < seenNames {
-			t = &tally{}
-			s.keys[k] = t
-		}
-		count(s, t, refused, failed)
-	}
-	if r.User != "" {
-		t := s.users[r.User]
-		if t == nil && len(s.users) < seenNames {
-			t = &tally{}
-			s.users[strings.Clone(r.User)] = t
-		}
-		count(s, t, refused, failed)
-	}
-	if r.Address.IsValid() {
-		t := s.addresses[r.Address]
-		if t == nil && len(s.addresses) < seenNames {
-			t = &tally{}
-			s.addresses[r.Address] = t
-		}
-		count(s, t, refused, failed)
+		t.refused++
 	}
 }
 
-// count counts a request of a name; t is nil if there are too many names.
-func count(s *seen, t *tally, refused, failed int64) {
-	if t == nil {
-		s.left = true
-		return
+func addSender(s *seen, of sender) *tally {
+	t := &tally{}
+	of.prefix = strings.Clone(of.prefix) // each may be a part of a long request
+	if len(s.senders) < seenSenders {
+		of.key = strings.Clone(of.key)
+		of.user = strings.Clone(of.user)
+		s.senders[of] = t
+	} else if other := s.others[of.prefix]; other != nil {
+		t = other
+	} else {
+		s.others[of.prefix] = t
 	}
-	t.requests++
-	t.refused += refused
-	t.failed += failed
+	return t
 }
+
+// The kinds of a slot. A key has its prefix and a NUL before it.
+const (
+	keys = iota
+	users
+	addresses
+	rules
+	kinds
+)
 
 // slot adds up intervals.
 type slot struct {
 	number int64               // of the slot since 1970; 0 is none
-	kinds  []map[string]*tally // as in Top
+	kinds  []map[string]*tally // keys, users, addresses and rules
 	all    tally
 	left   bool
 }
@@ -164,7 +143,7 @@ func Watch(w *Writer, on bool) Watched {
 		if v.now.number == number-1 {
 			v.last = v.now
 		}
-		v.now = slot{number: number, kinds: make([]map[string]*tally, 4)}
+		v.now = slot{number: number, kinds: make([]map[string]*tally, kinds)}
 		for kind := range v.now.kinds {
 			v.now.kinds[kind] = make(map[string]*tally)
 		}
@@ -178,31 +157,44 @@ func Watch(w *Writer, on bool) Watched {
 		since = v.since
 	}
 	return Watched{Since: since, Exact: !v.now.left && !v.last.left, ByPrefix: byPrefix, Top: Top{
-		Keys: topOf(v, 0), Users: topOf(v, 1), Addresses: topOf(v, 2), Rules: topOf(v, 3),
+		Keys: topOf(v, keys), Users: topOf(v, users), Addresses: topOf(v, addresses), Rules: topOf(v, rules),
 		All: Counted{Requests: v.now.all.requests + v.last.all.requests, Refused: v.now.all.refused + v.last.all.refused, Failed: v.now.all.failed + v.last.all.failed},
 	}}
 }
 
 // add adds an interval to a slot.
 func (s *slot) add(i *seen, mode AddressMode) {
-	s.left = s.left || i.left
-	s.all.requests += i.all.requests
-	s.all.refused += i.all.refused
-	s.all.failed += i.all.failed
-	addresses := make(map[string]*tally, len(i.addresses))
-	for address, t := range i.addresses {
-		if text := maskAddress(mode, address); text != "" {
-			addTally(addresses, text, t)
+	for of, t := range i.senders {
+		if of.key != "" {
+			addTally(s.kinds[keys], of.prefix+"\x00"+maskKey(mode, of.key, of.address), t)
+		}
+		if of.user != "" {
+			addTally(s.kinds[users], of.user, t)
+		}
+		if address := maskAddress(mode, of.address); address != "" {
+			addTally(s.kinds[addresses], address, t)
+		}
+		s.addRule(of.prefix, t)
+	}
+	for prefix, t := range i.others {
+		s.left = true
+		s.addRule(prefix, t)
+	}
+	for _, names := range s.kinds {
+		if len(names) > slotNames {
+			s.left = true
+			prune(names)
 		}
 	}
-	for at, names := range []map[string]*tally{i.keys, i.users, addresses, i.rules} {
-		for name, t := range names {
-			addTally(s.kinds[at], name, t)
-		}
-		if len(s.kinds[at]) > slotNames {
-			s.left = true
-			prune(s.kinds[at])
-		}
+}
+
+// addRule adds the requests of a prefix, and to all requests.
+func (s *slot) addRule(prefix string, t *tally) {
+	s.all.requests += t.requests
+	s.all.refused += t.refused
+	s.all.failed += t.failed
+	if prefix != "" {
+		addTally(s.kinds[rules], prefix, t)
 	}
 }
 
@@ -278,7 +270,7 @@ func topOf(v *watch, kind int) []Counted {
 	for name := range chosen {
 		t := sums[name]
 		c := Counted{Name: name, Requests: t.requests, Refused: t.refused, Failed: t.failed}
-		if kind == 0 {
+		if kind == keys {
 			at := strings.IndexByte(name, 0)
 			c.Prefix = name[:at]
 			c.Name = name[at+1:]

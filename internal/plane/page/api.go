@@ -2,12 +2,14 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -138,11 +140,29 @@ func readBody(r *http.Request, into any) error {
 	if err := decoder.Decode(into); err != nil {
 		var kind *json.UnmarshalTypeError
 		if errors.As(err, &kind) {
-			return &failure{http.StatusBadRequest, kind.Field, kind.Field + ": must be a " + kind.Type.String()}
+			field := kind.Field[strings.LastIndexByte(kind.Field, '.')+1:]
+			return failureOf(&ratelimit.FieldError{Field: cmp.Or(field, "the body"), Value: "JSON " + kind.Value, Want: kindOfJSON(kind.Type)})
 		}
 		return &failure{http.StatusBadRequest, "", "the body is not the JSON of this question: " + strings.TrimPrefix(err.Error(), "json: ")}
 	}
 	return nil
+}
+
+// kindOfJSON is what JSON must have for a type, in words.
+func kindOfJSON(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a list"
+	}
+	return "an object"
 }
 
 // session is what the page needs to know of the server.

@@ -46,7 +46,7 @@ func (d *dsns) text() (string, error) {
 	for of, dsn := range d {
 		config, err := pgconn.ParseConfig(dsn)
 		if err != nil {
-			return "", &ratelimit.FieldError{Field: "dsn", Want: "a Postgres URL or key=value pairs"} // what is wrong may hold a password
+			return "", &ratelimit.FieldError{Field: "dsn", Value: "…", Want: "a Postgres URL or key=value pairs"} // what is wrong may hold a password
 		}
 		names[of] = fmt.Sprintf("%s at %s:%d", config.Database, config.Host, config.Port)
 	}

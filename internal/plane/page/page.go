@@ -63,6 +63,9 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{options: o, token: token, secret: []byte(secret), started: time.Now(), databases: newQuestionPool(at), streams: make(chan struct{}, mostStreams), database: database, confirmed: map[string]time.Time{}}
 	for _, host := range o.Hosts {
+		if host == "" || strings.ContainsAny(host, "/:@*, ") {
+			return nil, &ratelimit.FieldError{Field: "hosts", Value: host, Want: "names of hosts without a scheme, a port and wildcards"}
+		}
 		s.hosts = append(s.hosts, strings.ToLower(strings.TrimSuffix(host, ".")))
 	}
 	s.collector = newCollector(at)
