@@ -54,7 +54,7 @@ func TestThePageRefusesWhatOtherSitesSend(t *testing.T) {
 	}
 }
 
-// Somebody who sends the second request of an action again, or a browser that does, changes nothing more.
+// The second request of an action, sent again by a person or a browser, changes nothing more.
 func TestAConfirmationHoldsOnce(t *testing.T) {
 	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{pro}', per_hour => 1000);`)
 	c := startPage(t, dsn)

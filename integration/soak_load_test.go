@@ -42,7 +42,7 @@ const (
 )
 
 // lanes are the paths of a soak. The windows are so long that each key has one quota, except on two
-// lanes whose admissions are counted by the answers: only these say in which window a decision was made,
+// lanes on which admissions are counted by the answers: only these say in which window a decision was made,
 // and whether there was one.
 var lanes = []lane{
 	{name: "durable", onError: "deny", quota: 100, durable: true,

@@ -11,7 +11,7 @@ type Hit struct {
 	Limit *Limit // must be valid, and must not change while a store uses it
 	Key   string // the key that is charged: any bytes; see StoredKey
 
-	// Subject is whose key it is, such as a user. A database with parts has all rows of a subject in one part. All
+	// Subject is what the key belongs to, such as a user. A database with parts has all rows of a subject in one part. All
 	// programs that share the row must set it alike. "" is the key.
 	Subject string
 
@@ -95,7 +95,7 @@ const (
 	// FromBlocked. The store did not ask about the hit and charged nothing. Only
 	// Decision.Limit is set. It is also for a hit apart without a decision.
 	Undecided
-	// FromLease is for a hit whose process had charged its cost in advance, see Limit.Lease.
+	// FromLease is for a hit with a cost that the process had charged in advance, see Limit.Lease.
 	FromLease
 )
 

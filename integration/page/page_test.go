@@ -144,7 +144,7 @@ func TestMoreIsGivenOfALimitOfTheUser(t *testing.T) {
 	f.awaitAsked(b, `api/unoverride {"by":"nora","confirm":"c","limit":"per_hour","rule":"free","user":"ann"}`)
 }
 
-// A page whose database never answered says so, and not that there is nothing.
+// Without a single answer of the database, the page says so, and not that there is nothing.
 func TestNothingIsShownOfADatabaseThatNeverAnswered(t *testing.T) {
 	b := open(t, serve(t, object{"banner": down()["banner"], "top": top(nil, nil, nil, nil, nil), "why": object{}}).URL+"/", desktop, false)
 	b.await("#state", "Database down")

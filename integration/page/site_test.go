@@ -132,7 +132,7 @@ func (s *site) send(n int, key, from, path string) (passed int) {
 	return passed
 }
 
-// Somebody who does not know the page finds out why a user was refused, whether anything is failing open, and which
+// A reader who does not know the page finds out why a user was refused, whether anything is failing open, and which
 // rule refuses most since a change, and gives a customer more, from the page alone.
 func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 	s := startSite(t, cluster.Open(t), 1)

@@ -225,7 +225,7 @@ INSERT INTO rate_limit_rule_limits (rule, name, events, per, algorithm) VALUES (
 	cluster.Execute(t, s.DSN(), "DELETE FROM rate_limit_rules")
 }
 
-// at is a key whose part is on a worker.
+// at is a key with a part on a worker.
 func (s *spread) at(worker int) string {
 	for part := range testParts {
 		if s.where(part) == worker {

@@ -101,7 +101,7 @@ func (s *spread) rows(dsn, sql string, args ...any) []string {
 	return all
 }
 
-// renamed is a store whose limits have other prefixes than those of other tests.
+// renamed is a store for limits with other prefixes than those of other tests.
 type renamed struct {
 	ratelimit.Store
 	prefix string

@@ -29,7 +29,7 @@ type DB interface {
 }
 
 // elsewhere is a DB that can connect to other servers with what it knows of the database and of the account, as
-// that of pgxdb can. At does not touch the network yet. A database whose counts are in parts needs it.
+// that of pgxdb can. At does not touch the network yet. A database with counts in parts needs it.
 type elsewhere interface {
 	At(host string, port int) (DB, error)
 }

@@ -16,7 +16,7 @@ import (
 // tables of counts and rate_limit_processes. The function rate_limit_parts of the database says which parts
 // there are, so a store finds out when it looks for its tables. Such a store decides nothing itself. Each
 // part has a store of its own, with its queues, leases
-// and known refusals, whose statements run at the server of the part (parts_routes.go). The statements
+// and known refusals. Their statements run at the server of the part (parts_routes.go). The statements
 // and the batches do not know of parts: the names of the tables and the guard are values of a store.
 //
 // A row is in the part of its subject, which is Hit.Subject, or the key as it is stored. A request

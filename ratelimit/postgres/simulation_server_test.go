@@ -23,23 +23,24 @@ type simServer struct {
 	nodes  map[string]simNode
 	begins map[lease.RowID][]simWindow // in which windows the rows were charged
 
-	outages  []simOutage // those that are to come
-	timeline int64
-	shown    int64     // 1 if the timeline is shown, else 0
-	position int64     // in the write-ahead log
-	started  int64     // when the server was started
-	changes  int       // of the policy
-	now      int64     // of the message that is executed, in nanoseconds of the simulation
-	open     []simUndo // of the transaction that is executed
-	undo     []simUndo // of logged tables, if a standby is to take over that lacks the last of them
-	holds    map[simHolder]int64
-	charged  map[string]int64      // units that each proxy has charged for its local decisions
-	unsure   map[lease.RowID]int64 // units of messages with an answer that no proxy got, or that never arrived
-	broken   []string              // what no proxy should send
-	sent     []int                 // statements that were sent, by millisecond
-	probes   []int                 // those of them that ask for a sign of life
-	messages int
-	hash     uint64 // of all messages: a sum, so that messages of one moment have no order
+	outages    []simOutage // those that are to come
+	timeline   int64
+	shown      int64     // 1 if the timeline is shown, else 0
+	unnumbered bool      // batches of local charges are accepted without a check of their epoch and number
+	position   int64     // in the write-ahead log
+	started    int64     // when the server was started
+	changes    int       // of the policy
+	now        int64     // of the message that is executed, in nanoseconds of the simulation
+	open       []simUndo // of the transaction that is executed
+	undo       []simUndo // of logged tables, if a standby is to take over that lacks the last of them
+	holds      map[simHolder]int64
+	charged    map[string]int64      // units that each proxy has charged for its local decisions
+	unsure     map[lease.RowID]int64 // units of messages with an answer that no proxy got, or that never arrived
+	broken     []string              // what no proxy should send
+	sent       []int                 // statements that were sent, by millisecond
+	probes     []int                 // those of them that ask for a sign of life
+	messages   int
+	hash       uint64 // of all messages: a sum, so that messages of one moment have no order
 }
 
 // simNode is a row of the registry.

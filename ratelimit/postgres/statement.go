@@ -131,7 +131,7 @@ func tableName(durable bool) string {
 // call, see parts_routes.go; "" is none.
 type countTable struct{ name, guard string }
 
-// tablesOfOne are the tables of a database whose counts are not in parts, by their names.
+// tablesOfOne are the tables of a database without parts, by their names.
 func tablesOfOne() map[string]countTable {
 	return map[string]countTable{ephemeralTable: {name: ephemeralTable}, durableTable: {name: durableTable}, processesTable: {name: processesTable}}
 }

@@ -37,7 +37,7 @@ func MigrationSQL() string { return schema.File }
 // others and returns an error.
 func (d *Database) Migrate(ctx context.Context) (Migration, error) { return d.MigrateParts(ctx, 0) }
 
-// MigrateParts is Migrate for a database with Citus, whose counts get so many parts. With 0 they
+// MigrateParts is Migrate for a database with Citus. Its counts get so many parts. With 0 they
 // have the parts that they had, or none.
 func (d *Database) MigrateParts(ctx context.Context, parts int) (Migration, error) {
 	ready, err := row[struct{ Counters, Policy, Version, Restoring, Nodes, History int32 }](ctx, d,

@@ -177,7 +177,7 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 	return nil
 }
 
-// limits are the different limits of all configurations whose amounts are known.
+// limits are the different limits of all configurations, if their amounts are known.
 func (c *collector) limits() []*ratelimit.Limit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
