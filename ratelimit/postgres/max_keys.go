@@ -69,14 +69,17 @@ FROM clock, unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slo
 const haveRowSQL = clockSQL + `
 SELECT u.slot FROM clock, unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot), LATERAL (SELECT * ` + findSQL + `) r`
 
-// copyRowSQL gives keys without a row a copy of the shared row, if that one counts. A key with a row has charged nothing there.
-const copyRowSQL = clockSQL + `
+// copyRowSQL gives keys without a row a copy of the shared row, if that one counts, and returns them. A key with a row has
+// charged nothing there.
+const copyRowSQL = clockSQL + `, copied AS (
 INSERT INTO {table} AS r (prefix, key, count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at)
 SELECT i.prefix, i.key, s.count, s.prev_count, s.window_start, s.tokens, s.last_refill, s.hits, s.remainder, s.expires_at
 FROM clock, (SELECT prefix, key, '` + otherKey + `' AS other FROM unnest($2::text[], $3::text[]) AS u(prefix, key)) i,
 	LATERAL (SELECT * FROM {table} t WHERE t.prefix = i.prefix AND t.key >= i.other AND t.key <= i.other ORDER BY t.key LIMIT 1) s
 WHERE s.expires_at > now` + orderSQL + `
-ON CONFLICT (prefix, key) DO NOTHING`
+ON CONFLICT (prefix, key) DO NOTHING
+RETURNING r.prefix, r.key)
+SELECT u.slot FROM copied JOIN unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot) USING (prefix, key)`
 
 // prefixID names a prefix in one of the tables.
 type prefixID struct {

@@ -147,6 +147,10 @@ func TestNewKeysShareAQuota(t *testing.T) {
 		if n := rows(l, "new%"); n != "10" {
 			t.Errorf("%s: %s of 10 keys have rows again", l.Prefix, n)
 		}
+		late := ratelimit.Hit{Limit: l, Key: "late", Cost: 1}
+		if first, second := takeOne(t, c.stores[0], late), takeOne(t, c.stores[1], late); !first.Shared || second.Shared {
+			t.Errorf("%s: refused by what keys shared: %+v, and then by itself: %+v", l.Prefix, first, second)
+		}
 		c.exec("UPDATE "+map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[l.Durable]+" SET expires_at = now() WHERE prefix = $1 AND key = 'sha256:(other)'", l.Prefix)
 		if d := takeOne(t, c.stores[0], ratelimit.Hit{Limit: l, Key: "fresh", Cost: 1}); d.Remaining != quota-1 {
 			t.Errorf("%s: after the time of the shared quota: %+v", l.Prefix, d)

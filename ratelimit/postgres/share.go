@@ -10,11 +10,12 @@ import (
 )
 
 // sharedKey is a hit of a key without a row, and the hit's own key and cost. It is charged on the shared row of its
-// prefix. A refund only looks at the row of its key: it would make one.
+// prefix, or on a copy of that row. A refund only looks at the row of its key: it would make one.
 type sharedKey struct {
-	hit  int
-	key  string
-	cost int64
+	hit    int
+	key    string
+	cost   int64
+	copied bool
 }
 
 // shareKeys finds the rows of hits on limits with MaxKeys, before all else in a batch, and returns the requests that are
@@ -49,7 +50,7 @@ func (d *dispatch) shareKeys() ([]*request, error) {
 	if len(modes) == 0 {
 		return d.requests, nil
 	}
-	rows := map[lease.RowID]bool{} // whether the row counts
+	rows := map[lease.RowID]bool{} // whether the row counts, or is a new copy
 	for _, r := range d.requests {
 		for i := range r.call.Hits {
 			id := rowOf(&r.call.Hits[i])
@@ -79,13 +80,15 @@ func (d *dispatch) shareKeys() ([]*request, error) {
 				failure = failed[id]
 			}
 			if mode == oneRow && !rows[rowOf(h)] {
-				d.shared[r.call] = append(d.shared[r.call], sharedKey{i, h.Key, h.Cost})
+				d.shared[r.call] = append(d.shared[r.call], sharedKey{i, h.Key, h.Cost, false})
 				if h.Cost < 0 {
 					h.Cost = 1
 					h.Peek = true
 				} else {
 					h.Key = otherKey
 				}
+			} else if mode == rowCopy && rows[rowOf(h)] {
+				d.shared[r.call] = append(d.shared[r.call], sharedKey{i, h.Key, h.Cost, true})
 			}
 		}
 		if fails {
@@ -168,9 +171,6 @@ func (d *dispatch) findRows(rows map[lease.RowID]bool, modes map[prefixID]keyMod
 			}
 			continue
 		}
-		if s.mode == rowCopy {
-			continue
-		}
 		for _, slot := range bigints(s.statement) {
 			if slot < 1 || slot > int64(len(s.keys)) {
 				return nil, errColumns
@@ -192,7 +192,7 @@ func (d *dispatch) unshare(calls []*batch.Call) {
 			if s.cost < 0 {
 				c.Hits[s.hit].Cost = s.cost
 				c.Hits[s.hit].Peek = false
-			} else if s.hit < len(c.Decisions) {
+			} else if s.hit < len(c.Decisions) && !(s.copied && c.Decisions[s.hit].Allowed) {
 				c.Decisions[s.hit].Shared = true
 			}
 		}

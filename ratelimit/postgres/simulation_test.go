@@ -147,6 +147,7 @@ func TestTheSimulationFindsWhatIsTakenAway(t *testing.T) {
 		"jitter":      11, // the random part of intervals
 		"lease bound": 4,  // the time from which on units are not used
 		"timeline":    43, // that proxies notice another timeline
+		"epoch check": 72, // the epoch and the number of batches of local charges
 	} {
 		plan := newSimPlan(seed)
 		plan.without = what
