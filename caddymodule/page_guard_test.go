@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -50,6 +51,30 @@ func TestThePageRefusesWhatOtherSitesSend(t *testing.T) {
 	} {
 		if status, _, text := c.page(one.method, one.path, one.body, one.header...); status != one.want {
 			t.Errorf("%s: status %d, want %d: %.300s", name, status, one.want, text)
+		}
+	}
+}
+
+func TestErrorsOfThePageNameTheField(t *testing.T) {
+	c := startPage(t, cluster.Open(t))
+	for path, one := range map[string]struct{ body, want string }{
+		"/api/pause":    {`{"for": 5, "by": "ann"}`, `"for: \"JSON number\": must be text"`},
+		"/api/ban":      {`{"key_id": "x", "by": "ann"}`, `"key_id: \"JSON string\": must be a whole number"`},
+		"/api/why":      {`[]`, `"the body: \"JSON array\": must be an object"`},
+		"/api/counters": {`{"prefix": "web"}`, `"key: missing: must be the key of a counter"`},
+		"/api/reset":    {`{"prefix": "web", "by": "ann"}`, `"key: missing: must be the key of a counter"`},
+	} {
+		if status, _, text := c.page("POST", path, one.body); status != http.StatusBadRequest || !strings.Contains(text, one.want) {
+			t.Errorf("%s: status %d, want 400 and %s: %s", path, status, one.want, text)
+		}
+	}
+}
+
+func TestHostsOfThePageAreNames(t *testing.T) {
+	for _, host := range []string{"limits.example.com/page", "https://limits.example.com", "limits.example.com:443", "*.example.com"} {
+		_, err := page.New(page.Options{DSN: "postgres://127.0.0.1/db", Hosts: []string{host}})
+		if want := fmt.Sprintf("hosts: %q: must be names of hosts", host); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }
