@@ -35,7 +35,7 @@ type simServer struct {
 	undo       []simUndo // of logged tables, if a standby is to take over that lacks the last of them
 	holds      map[simHolder]int64
 	charged    map[string]int64      // units that each proxy has charged for its local decisions
-	unsure     map[lease.RowID]int64 // units of messages with an answer that no proxy got, or that never arrived
+	unsure     map[lease.RowID]int64 // units of messages with an answer that no proxy got, or that never arrived, and of local decisions: these may be older than the window
 	broken     []string              // what no proxy should send
 	sent       []int                 // statements that were sent, by millisecond
 	probes     []int                 // those of them that ask for a sign of life
@@ -223,6 +223,11 @@ func (s *simServer) transaction(proxy int, statements []simStatement, answers []
 		name, units := statements[0].args[0].(string), grantedIn(statements, answers)
 		s.charged[name] += units
 		s.change(true, func() { s.charged[name] -= units })
+		for i := range statements {
+			for _, e := range statements[i].entries {
+				s.unsure[e.id] += e.n * e.cost
+			}
+		}
 	}
 	s.position += 8
 	if !s.failsOver() {
