@@ -171,7 +171,7 @@ func (s *soak) judgeAdmissions() {
 // judgeFlights compares how many requests were in flight with how many may be. The slots of all are free in the end.
 func (s *soak) judgeFlights() {
 	l := &lanes[slices.IndexFunc(lanes, func(l lane) bool { return l.flights })]
-	full := 0
+	full, wrong := 0, []string(nil)
 	for _, a := range s.load.arrivals {
 		most := l.quota
 		for _, e := range s.events {
@@ -180,13 +180,16 @@ func (s *soak) judgeFlights() {
 			}
 		}
 		if a.requests > most {
-			s.t.Errorf("%d requests were in flight at %v, want %d at most", a.requests, a.at.Round(time.Millisecond), most)
+			wrong = append(wrong, fmt.Sprintf("%d at %v, want %d at most", a.requests, a.at.Round(time.Millisecond), most))
 		}
 		if a.requests == l.quota {
 			full++
 		}
 	}
 	fmt.Printf("soak: %d requests were in flight, %d of them took the last slot\n", len(s.load.arrivals), full)
+	if len(wrong) > 0 {
+		s.t.Errorf("too many requests were in flight, %d times: %v", len(wrong), wrong[:min(20, len(wrong))])
+	}
 	if full < len(s.load.arrivals)/10 {
 		s.t.Errorf("too few requests took the last slot: the load is too small")
 	}
