@@ -171,7 +171,7 @@ func (s *soak) judgeAdmissions() {
 // judgeFlights compares how many requests were in flight with how many may be. The slots of all are free in the end.
 func (s *soak) judgeFlights() {
 	l := &lanes[slices.IndexFunc(lanes, func(l lane) bool { return l.flights })]
-	full, wrong := 0, []string(nil)
+	full, atOnce, wrong := 0, 0, []string(nil)
 	for _, a := range s.load.arrivals {
 		most := l.quota
 		for _, e := range s.events {
@@ -179,6 +179,7 @@ func (s *soak) judgeFlights() {
 				most += s.allowance(e, &use{lane: l})
 			}
 		}
+		atOnce = max(atOnce, a.requests)
 		if a.requests > most {
 			wrong = append(wrong, fmt.Sprintf("%d at %v, want %d at most", a.requests, a.at.Round(time.Millisecond), most))
 		}
@@ -186,7 +187,7 @@ func (s *soak) judgeFlights() {
 			full++
 		}
 	}
-	fmt.Printf("soak: %d requests were in flight, %d of them took the last slot\n", len(s.load.arrivals), full)
+	fmt.Printf("soak: %d requests were in flight, at most %d at once, and %d of them took the last slot\n", len(s.load.arrivals), atOnce, full)
 	if len(wrong) > 0 {
 		s.t.Errorf("too many requests were in flight, %d times: %v", len(wrong), wrong[:min(20, len(wrong))])
 	}
