@@ -80,13 +80,13 @@ func TestFaultTable(t *testing.T) {
 	var locks *pgx.Conn
 	vacuumed := make(chan error, 1)
 	var table strings.Builder
-	table.WriteString("| fault | Caddy: longest added latency | wrong answers | exact after | Traefik: longest added latency | wrong answers | exact after |\n|---|--:|--:|--:|--:|--:|--:|\n")
+	table.WriteString("| fault | Caddy: longest added latency, ms | wrong answers | exact after, s | Traefik: longest added latency, ms | wrong answers | exact after, s |\n|---|--:|--:|--:|--:|--:|--:|\n")
 	for _, fault := range []struct {
 		name       string
 		begin, end func() error
 	}{
 		{"Postgres restarts", server.Stop, func() error { return server.Restart(context.Background()) }},
-		{"`kill -9` of Postgres (`durable`: other limits are full again)", server.Kill, func() error { return server.Restart(context.Background()) }},
+		{"`kill -9` of Postgres", server.Kill, func() error { return server.Restart(context.Background()) }},
 		{"Postgres hangs (SIGSTOP)", server.Pause, server.Resume},
 		{"the network drops all packets", each(func(n *slownet.Proxy) { n.SetHanging(true) }), each(func(n *slownet.Proxy) { n.SetHanging(false) })},
 		{"1 s latency", each(func(n *slownet.Proxy) { n.SetRoundTrip(time.Second) }), each(func(n *slownet.Proxy) { n.SetRoundTrip(0) })},
@@ -110,12 +110,12 @@ func TestFaultTable(t *testing.T) {
 		}, func() error { return errors.Join(locks.Close(context.Background()), <-vacuumed) }},
 		{"`max_connections` used up", func() error { return useUpConnections(server.DSN("postgres"), *faultLasts) }, nil},
 		{"a reload", func() error { load(config, http.StatusOK); tr.reload(t, routes); return nil }, nil},
-		{"a reload that is rejected", func() error {
+		{"a rejected reload", func() error {
 			load(strings.Replace(config, "limit 3 1h", "limit many 1h", 1), http.StatusBadRequest)
 			tr.reject(t)
 			return nil
 		}, nil},
-		{"failover to a standby", server.Kill, func() error { return runSQL(standby.DSN("postgres"), "SELECT pg_promote()") }},
+		{"failover after `kill -9`", server.Kill, func() error { return runSQL(standby.DSN("postgres"), "SELECT pg_promote()") }},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			rows := measureFault(t, proxies, fault.name, fault.begin, fault.end)
@@ -239,7 +239,7 @@ func measureFault(t *testing.T, proxies []proxy, key string, begin, end func() e
 		if wrong > 0 || added > outageTimeout+outageMargin+slowest["/none"] || exact > 3*time.Second+2*slowest["/none"] {
 			t.Errorf("%s: %d wrong answers, %v more latency (%v without a limit), exact after %v", proxies[i].url, wrong, added, slowest["/none"], exact)
 		}
-		cells = append(cells, fmt.Sprintf("%d ms | %d | %.1f s", added.Milliseconds(), wrong, max(0, exact.Seconds())))
+		cells = append(cells, fmt.Sprintf("%d | %d | %.1f", added.Milliseconds(), wrong, max(0, exact.Seconds())))
 	}
 	return cells
 }

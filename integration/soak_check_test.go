@@ -110,6 +110,8 @@ func (e *event) explains(o *odd) bool {
 		return o.lane.onError == "deny" && (e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0)
 	case o.status == http.StatusNotFound:
 		return dead // Traefik listens before it has its configuration
+	case o.status == statusEnded:
+		return o.lane.flights && e.clock
 	}
 	return dead && o.status == 0 && o.what != undecidedAdmission
 }

@@ -67,8 +67,10 @@ var lanes = []lane{
 	{name: "none", always: http.StatusOK},
 }
 
-// statusSlow is the status of an odd answer that came too late.
-const statusSlow = -1
+const (
+	statusSlow  = -1  // of an odd answer that came too late
+	statusEnded = 499 // of a request that has lost its slot
+)
 
 const undecidedAdmission = "admitted without a decision"
 
