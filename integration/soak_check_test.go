@@ -193,7 +193,7 @@ func (s *soak) judgeFlights() {
 	if len(wrong) > 0 {
 		s.t.Errorf("too many requests were in flight, %d times: %v", len(wrong), wrong[:min(20, len(wrong))])
 	}
-	if full < len(s.load.arrivals)/10 {
+	if full <= len(s.load.arrivals)/10 {
 		s.t.Errorf("too few requests took the last slot: the load is too small")
 	}
 	held := "SELECT coalesce(sum(" + strings.ReplaceAll(algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.Looked, "{processes}", "rate_limit_processes") + "), 0)::bigint FROM " + l.table() + " WHERE prefix = $1"
