@@ -24,13 +24,7 @@ func leasedCaddy(t *testing.T, dsn, limit string) (c *caddy, reload func()) {
 	c.AwaitAddress(t, address)
 	return c, func() {
 		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+admin+"/load", strings.NewReader(config))
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Content-Type", "text/caddyfile")
-		request.Header.Set("Cache-Control", "must-revalidate") // a config that is the same is loaded, too
-		if answer := harness.Ask(t, request); answer.Status != http.StatusOK {
+		if answer := loadConfig(t, admin, config); answer.Status != http.StatusOK {
 			t.Fatalf("the reload: %d %s", answer.Status, answer.Body)
 		}
 		// Caddy answers before the old server has closed its listener. A connection that waits

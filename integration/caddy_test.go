@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,6 +110,18 @@ func launchConfig(t *testing.T, binary, address, config string, env ...string) *
 		}),
 		address: address, url: "http://" + address,
 	}
+}
+
+// loadConfig has a Caddy with an admin endpoint load a Caddyfile, also if nothing has changed.
+func loadConfig(t *testing.T, admin, config string) harness.Answer {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodPost, "http://"+admin+"/load", strings.NewReader(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "text/caddyfile")
+	request.Header.Set("Cache-Control", "must-revalidate")
+	return harness.Ask(t, request)
 }
 
 // startCaddies starts n of them at once, and returns when all listen.

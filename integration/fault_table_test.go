@@ -2,11 +2,13 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +27,12 @@ const decidedInARow = 10
 
 const terminateBackends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 
+// replicating is a server that can have a standby, and be one.
+var replicating = cluster.Options{
+	HBA:    "local all all trust\nhost all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n",
+	Config: map[string]string{"max_connections": "60", "wal_retrieve_retry_interval": "200ms"},
+}
+
 // faultPaths are where the load of TestFaultTable goes, in turn: a limit that is never reached, with on_error local, one
 // that is used up, one that tells by status 503 that the database makes no decisions, and no limit.
 var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
@@ -32,35 +40,57 @@ var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
 // TestFaultTable prints a table of docs/operating.md: what a fault of the database does to requests. No answer is
 // wrong: a request passes the limit that is never reached, and is refused by the one that is used up.
 func TestFaultTable(t *testing.T) {
-	server := cluster.Private(t, cluster.Options{})
-	network, dsn := slownet.ListenFor(t, server.DSN("postgres"), 0)
+	server, standby := cluster.Private(t, replicating), cluster.Private(t, replicating)
+	if err := standby.Follow(t.Context(), server); err != nil {
+		t.Fatal(err)
+	}
+	networks := []*slownet.Proxy{slownet.Listen(t, fmt.Sprint("127.0.0.1:", server.Port()), 0), slownet.Listen(t, fmt.Sprint("127.0.0.1:", standby.Port()), 0)}
+	dsn := fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write", networks[0].Address, networks[1].Address)
+	each := func(do func(*slownet.Proxy)) func() error {
+		return func() error {
+			for _, network := range networks {
+				do(network)
+			}
+			return nil
+		}
+	}
 	wide, tight := object{"prefix": "wide", "limit": "1000000 1h", "key": "all", "onError": "local"}, object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window", "key": "{header.X-Key}", "durable": "true", "onError": "local"}
-	c := startCaddy(t, dsn,
-		caddyRoute{"/wide", []string{limit("wide", "limit 1000000 1h", "key all", "on_error local")}},
-		caddyRoute{"/tight", []string{limit("tight", "limit 3 1h", "algorithm fixed_window", "key {header.X-Key}", "durable", "on_error local")}},
-		caddyRoute{"/deny", []string{limit("deny", "limit 1000000 1h", "key all", "on_error deny")}},
-		caddyRoute{"/none", nil},
-	)
+	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
+	config := strings.Replace(caddyfile(address, dsn, []caddyRoute{
+		{"/wide", []string{limit("wide", "limit 1000000 1h", "key all", "on_error local")}},
+		{"/tight", []string{limit("tight", "limit 3 1h", "algorithm fixed_window", "key {header.X-Key}", "durable", "on_error local")}},
+		{"/deny", []string{limit("deny", "limit 1000000 1h", "key all", "on_error deny")}},
+		{"/none", nil},
+	}), "admin off", "admin "+admin, 1)
+	c := launchConfig(t, buildCaddy(t), address, config)
+	c.AwaitAddress(t, address)
+	load := func(config string, want int) {
+		if answer := loadConfig(t, admin, config); answer.Status != want {
+			t.Fatalf("a reload is answered %d %s, want %d", answer.Status, answer.Body, want)
+		}
+	}
 	backend := startBackend(t)
-	tr := startTraefik(t, []route{
+	routes := []route{
 		{"/wide", backend, wide}, {"/tight", backend, tight},
 		{"/deny", backend, object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
 		{"/none", backend, nil},
-	}, "DATABASE_URL="+dsn)
+	}
+	tr := startTraefik(t, routes, "DATABASE_URL="+dsn)
 	proxies := []proxy{{c.Process, c.url}, {tr.Process, tr.url}}
 	var locks *pgx.Conn
+	vacuumed := make(chan error, 1)
 	var table strings.Builder
-	table.WriteString("| fault | Caddy: longest added latency | wrong answers | exact after | Traefik: longest added latency | wrong answers | exact after |\n|---|--:|--:|--:|--:|--:|--:|\n")
+	table.WriteString("| fault | Caddy: longest added latency, ms | wrong answers | exact after, s | Traefik: longest added latency, ms | wrong answers | exact after, s |\n|---|--:|--:|--:|--:|--:|--:|\n")
 	for _, fault := range []struct {
 		name       string
 		begin, end func() error
 	}{
 		{"Postgres restarts", server.Stop, func() error { return server.Restart(context.Background()) }},
-		{"`kill -9` of Postgres (`durable`: other limits are full again)", server.Kill, func() error { return server.Restart(context.Background()) }},
+		{"`kill -9` of Postgres", server.Kill, func() error { return server.Restart(context.Background()) }},
 		{"Postgres hangs (SIGSTOP)", server.Pause, server.Resume},
-		{"the network drops all packets", func() error { network.SetHanging(true); return nil }, func() error { network.SetHanging(false); return nil }},
-		{"1 s latency", func() error { network.SetRoundTrip(time.Second); return nil }, func() error { network.SetRoundTrip(0); return nil }},
-		{"all connections reset", func() error { network.CloseConnections(); return nil }, nil},
+		{"the network drops all packets", each(func(n *slownet.Proxy) { n.SetHanging(true) }), each(func(n *slownet.Proxy) { n.SetHanging(false) })},
+		{"1 s latency", each(func(n *slownet.Proxy) { n.SetRoundTrip(time.Second) }), each(func(n *slownet.Proxy) { n.SetRoundTrip(0) })},
+		{"all connections reset", each((*slownet.Proxy).CloseConnections), nil},
 		{"all backends terminated", func() error {
 			execute(t, server.DSN("postgres"), terminateBackends)
 			return nil
@@ -70,6 +100,22 @@ func TestFaultTable(t *testing.T) {
 			_, err := locks.PgConn().Exec(t.Context(), "BEGIN; SELECT 1 FROM rate_limit_ephemeral WHERE prefix IN ('wide', 'deny') FOR UPDATE").ReadAll()
 			return err
 		}, func() error { return locks.Close(context.Background()) }},
+		{"`VACUUM FULL` waits for a reader", func() error {
+			locks = connect(t, server.DSN("postgres"))
+			_, err := locks.PgConn().Exec(t.Context(), "BEGIN; SELECT FROM rate_limit_ephemeral").ReadAll()
+			go func() {
+				vacuumed <- runSQL(server.DSN("postgres"), "VACUUM FULL rate_limit_ephemeral", "VACUUM FULL rate_limit_durable")
+			}()
+			return err
+		}, func() error { return errors.Join(locks.Close(context.Background()), <-vacuumed) }},
+		{"`max_connections` used up", func() error { return useUpConnections(server.DSN("postgres"), *faultLasts) }, nil},
+		{"a reload", func() error { load(config, http.StatusOK); tr.reload(t, routes); return nil }, nil},
+		{"a rejected reload", func() error {
+			load(strings.Replace(config, "limit 3 1h", "limit many 1h", 1), http.StatusBadRequest)
+			tr.reject(t)
+			return nil
+		}, nil},
+		{"failover after `kill -9`", server.Kill, func() error { return runSQL(standby.DSN("postgres"), "SELECT pg_promote()") }},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			rows := measureFault(t, proxies, fault.name, fault.begin, fault.end)
@@ -77,6 +123,51 @@ func TestFaultTable(t *testing.T) {
 		})
 	}
 	fmt.Print(table.String())
+}
+
+// runSQL runs SQL on a server.
+func runSQL(dsn string, sql ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, one := range sql {
+		if _, err := conn.Exec(ctx, one); err != nil {
+			return fmt.Errorf("%s: %w", one, err)
+		}
+	}
+	return nil
+}
+
+// useUpConnections ends the connections of the proxies, and takes all that the server has.
+func useUpConnections(dsn string, lasts time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var taken []*pgx.Conn
+	defer func() {
+		for _, c := range taken {
+			_ = c.Close(ctx)
+		}
+	}()
+	for until := time.Now().Add(lasts); time.Now().Before(until); {
+		c, err := pgx.Connect(ctx, dsn+"&application_name=soak")
+		if err == nil {
+			taken = append(taken, c)
+			continue
+		}
+		if !strings.Contains(err.Error(), "53300") || len(taken) == 0 {
+			return err
+		}
+		if _, err := taken[0].Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE backend_type = 'client backend' AND application_name <> 'soak' ORDER BY random() LIMIT 4`); err != nil {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return nil
 }
 
 // measureFault has a fault under load, and returns the cells of the table.
@@ -91,10 +182,17 @@ func measureFault(t *testing.T, proxies []proxy, key string, begin, end func() e
 	results := make([]*harness.Result, len(proxies))
 	var loads sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
+	inARow := make([]atomic.Int64, len(proxies)) // decisions
 	for i, p := range proxies {
 		loads.Go(func() {
 			results[i] = harness.Run(ctx, harness.Load{Clients: 60, Every: 6 * time.Millisecond, Request: func(n int) *http.Request {
 				return harness.Get(p.url+faultPaths[n%len(faultPaths)], "X-Key", key+p.url)
+			}, Answered: func(n int, r harness.Reply) {
+				if faultPaths[n%len(faultPaths)] == "/deny" && r.Status == http.StatusOK {
+					inARow[i].Add(1)
+				} else if faultPaths[n%len(faultPaths)] == "/deny" {
+					inARow[i].Store(0)
+				}
 			}})
 		})
 	}
@@ -109,7 +207,10 @@ func measureFault(t *testing.T, proxies []proxy, key string, begin, end func() e
 		}
 	}
 	ended := time.Now()
-	time.Sleep(4 * time.Second)
+	time.Sleep(2 * time.Second)
+	for i, p := range proxies {
+		await(t, "decisions of "+p.url, func() bool { return inARow[i].Load() >= decidedInARow })
+	}
 	cancel()
 	loads.Wait()
 	for i, r := range results {
@@ -138,7 +239,7 @@ func measureFault(t *testing.T, proxies []proxy, key string, begin, end func() e
 		if wrong > 0 || added > outageTimeout+outageMargin+slowest["/none"] || exact > 3*time.Second+2*slowest["/none"] {
 			t.Errorf("%s: %d wrong answers, %v more latency (%v without a limit), exact after %v", proxies[i].url, wrong, added, slowest["/none"], exact)
 		}
-		cells = append(cells, fmt.Sprintf("%d ms | %d | %.1f s", added.Milliseconds(), wrong, max(0, exact.Seconds())))
+		cells = append(cells, fmt.Sprintf("%d | %d | %.1f", added.Milliseconds(), wrong, max(0, exact.Seconds())))
 	}
 	return cells
 }

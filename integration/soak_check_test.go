@@ -7,7 +7,11 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 const (
@@ -19,6 +23,8 @@ const (
 	localShare = 100/soakProxies + 2
 	// lostByCrash is what a crash of Postgres may lose without synchronous_commit.
 	lostByCrash = time.Second
+	// slotsFree is when slots of lost requests are free, with a timeout.
+	slotsFree = 10*time.Second + soakTimeout
 	// lateOf is how many requests there are to one that may time out without a fault, and mostBlackout for how many seconds
 	// a proxy may decide nothing. What happens while the machine is busy does not count.
 	lateOf, mostBlackout = 1000, 2
@@ -104,6 +110,8 @@ func (e *event) explains(o *odd) bool {
 		return o.lane.onError == "deny" && (e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0)
 	case o.status == http.StatusNotFound:
 		return dead // Traefik listens before it has its configuration
+	case o.status == statusEnded:
+		return o.lane.flights && e.clock
 	}
 	return dead && o.status == 0 && o.what != undecidedAdmission
 }
@@ -162,6 +170,42 @@ func (s *soak) judgeAdmissions() {
 	}
 }
 
+// judgeFlights compares how many requests were in flight with how many may be. The slots of all are free in the end.
+func (s *soak) judgeFlights() {
+	l := &lanes[slices.IndexFunc(lanes, func(l lane) bool { return l.flights })]
+	full, atOnce, wrong := 0, 0, []string(nil)
+	for _, a := range s.load.arrivals {
+		most := l.quota
+		for _, e := range s.events {
+			if e.touches(a.at, a.at) {
+				most += s.allowance(e, &use{lane: l})
+			}
+		}
+		atOnce = max(atOnce, a.requests)
+		if a.requests > most {
+			wrong = append(wrong, fmt.Sprintf("%d at %v, want %d at most", a.requests, a.at.Round(time.Millisecond), most))
+		}
+		if a.requests == l.quota {
+			full++
+		}
+	}
+	fmt.Printf("soak: %d requests were in flight, at most %d at once, and %d of them took the last slot\n", len(s.load.arrivals), atOnce, full)
+	if len(wrong) > 0 {
+		s.t.Errorf("too many requests were in flight, %d times: %v", len(wrong), wrong[:min(20, len(wrong))])
+	}
+	if full <= len(s.load.arrivals)/10 {
+		s.t.Errorf("too few requests took the last slot: the load is too small")
+	}
+	held := "SELECT coalesce(sum(" + strings.ReplaceAll(algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.Looked, "{processes}", "rate_limit_processes") + "), 0)::bigint FROM " + l.table() + " WHERE prefix = $1"
+	n := int64(1)
+	for until := time.Now().Add(slotsFree); n > 0 && time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+		n = queryInt(s.t, s.servers.dsn, held, l.name)
+	}
+	if n > 0 {
+		s.t.Errorf("%d slots are held %v after the last request", n, slotsFree)
+	}
+}
+
 // allowance is what a fault may have admitted beyond the quota of a key.
 func (s *soak) allowance(e *event, u *use) (more int) {
 	l := u.lane
@@ -178,8 +222,8 @@ func (s *soak) allowance(e *event, u *use) (more int) {
 			}
 		}
 	}
-	if e.clock && l.refill > 0 {
-		more += l.quota // a bucket that was made while the clock was back is full again
+	if e.clock && (l.refill > 0 || l.flights) {
+		more += l.quota // a bucket that was made while the clock was back is full again, and slots of that time have run out
 	}
 	if l.onError == "local" && !e.fault.decides && (e.lane == nil || e.lane == l) {
 		more += soakProxies * localShare

@@ -8,8 +8,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // fault is something that goes wrong during a soak.
@@ -134,7 +132,9 @@ var faults = []fault{
 		}
 		return server.set(0, false)
 	}},
-	{name: "max_connections used up", do: useUpConnections},
+	{name: "max_connections used up", do: func(s *soak, e *event) error {
+		return useUpConnections(s.servers.server().DSN("postgres"), e.lasts)
+	}},
 	{name: "a reload", decides: true, do: func(s *soak, e *event) error {
 		return s.proxies[e.choice%soakProxies].reload()
 	}},
@@ -178,33 +178,4 @@ func (l *lane) table() string {
 		return "rate_limit_durable"
 	}
 	return "rate_limit_ephemeral"
-}
-
-// useUpConnections ends the connections of the proxies, and takes all that the server has.
-func useUpConnections(s *soak, e *event) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	dsn := s.servers.server().DSN("postgres") + "&application_name=soak"
-	var taken []*pgx.Conn
-	defer func() {
-		for _, c := range taken {
-			_ = c.Close(ctx)
-		}
-	}()
-	for until := time.Now().Add(e.lasts); time.Now().Before(until); {
-		c, err := pgx.Connect(ctx, dsn)
-		if err == nil {
-			taken = append(taken, c)
-			continue
-		}
-		if !strings.Contains(err.Error(), "53300") || len(taken) == 0 {
-			return err
-		}
-		if _, err := taken[0].Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE backend_type = 'client backend' AND application_name <> 'soak' ORDER BY random() LIMIT 4`); err != nil {
-			return err
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return nil
 }

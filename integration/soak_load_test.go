@@ -30,6 +30,7 @@ type lane struct {
 	always  int // the status of all answers with a decision; 0 is 200 and 429
 	answers bool
 	refill  float64 // what comes back in a second
+	flights bool    // quota is how many requests may be in flight
 }
 
 const (
@@ -59,13 +60,17 @@ var lanes = []lane{
 		settings: object{"limit": "300 1m", "burst": "60", "algorithm": "token_bucket"}},
 	{name: "turning", onError: "deny", quota: 40, durable: true, answers: true,
 		settings: object{"limit": "40 " + turningFor.String(), "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
+	{name: "flights", onError: "deny", quota: 4, durable: true, flights: true,
+		settings: object{"limit": "4", "algorithm": "in_flight", "key": "all", "durable": true, "synchronousCommit": true}},
 	{name: "banned", onError: "deny", governed: true, always: http.StatusForbidden},
 	{name: "unknown", onError: "deny", governed: true, always: http.StatusUnauthorized},
 	{name: "none", always: http.StatusOK},
 }
 
-// statusSlow is the status of an odd answer that came too late.
-const statusSlow = -1
+const (
+	statusSlow  = -1  // of an odd answer that came too late
+	statusEnded = 499 // of a request that has lost its slot
+)
 
 const undecidedAdmission = "admitted without a decision"
 
@@ -104,6 +109,14 @@ type soakLoad struct {
 	recorded [soakProxies]recorded
 	slowest  time.Duration
 	busy     []span // when requests without a limit took long: the machine is busy
+	flying   int    // requests in flight, of the limit of these
+	arrivals []arrival
+}
+
+// arrival is how many requests were in flight when one of them came.
+type arrival struct {
+	at       time.Duration
+	requests int
 }
 
 type span struct{ began, ended time.Duration }
@@ -129,7 +142,11 @@ func (s *soakLoad) upstream(t *testing.T) string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := strings.Trim(r.URL.Path, "/")
 		for i := range lanes {
-			if l := &lanes[i]; l.name == name && !l.answers && l.quota > 0 {
+			switch l := &lanes[i]; {
+			case l.name != name:
+			case l.flights:
+				s.hold(r.Context())
+			case !l.answers && l.quota > 0:
 				s.admit(l, r.Header.Get("X-Key"))
 			}
 		}
@@ -145,6 +162,21 @@ func (s *soakLoad) admit(l *lane, key string) {
 	defer s.mu.Unlock()
 	u := s.use(l, key)
 	u.admitted = append(u.admitted, time.Since(s.began))
+}
+
+// hold holds a request in flight for a while.
+func (s *soakLoad) hold(ctx context.Context) {
+	s.mu.Lock()
+	s.flying++
+	s.arrivals = append(s.arrivals, arrival{time.Since(s.began), s.flying})
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(50+rand.IntN(250)) * time.Millisecond):
+	}
+	s.mu.Lock()
+	s.flying--
+	s.mu.Unlock()
 }
 
 // use is the use of a key. The caller holds the mutex.

@@ -5,7 +5,6 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -87,19 +86,8 @@ func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 		running.AwaitAddress(t, address)
 	}
 	load := func(config string, want int) error {
-		request, err := http.NewRequest(http.MethodPost, p.admin+"/load", strings.NewReader(config))
-		if err != nil {
-			return err
-		}
-		request.Header.Set("Content-Type", "text/caddyfile")
-		request.Header.Set("Cache-Control", "must-revalidate") // also if nothing has changed
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		if text, _ := io.ReadAll(response.Body); response.StatusCode != want {
-			return fmt.Errorf("%s: a reload is answered %d %s, want %d", name, response.StatusCode, text, want)
+		if answer := loadConfig(t, admin, config); answer.Status != want {
+			return fmt.Errorf("%s: a reload is answered %d %s, want %d", name, answer.Status, answer.Body, want)
 		}
 		return nil
 	}
@@ -133,20 +121,8 @@ func newSoakTraefik(t *testing.T, name, dsn, upstream string) *soakProxy {
 			tr.AwaitAddress(t, strings.TrimPrefix(tr.url, "http://"))
 			tr.awaitGeneration(t)
 		},
-		reload: func() error { tr.reload(t, routes); return nil },
-		reject: func() error {
-			// A wrong setting of a middleware removes its routers. A file that Traefik cannot read changes nothing.
-			if err := os.WriteFile(tr.dynamic+".new", []byte("http: [\n"), 0o600); err != nil {
-				return err
-			}
-			complaints := strings.Count(tr.Log(), "yaml:")
-			if err := os.Rename(tr.dynamic+".new", tr.dynamic); err != nil {
-				return err
-			}
-			tr.Await(t, "the file to be rejected", func() bool { return strings.Count(tr.Log(), "yaml:") > complaints })
-			tr.reload(t, routes)
-			return nil
-		},
+		reload:  func() error { tr.reload(t, routes); return nil },
+		reject:  func() error { tr.reject(t); tr.reload(t, routes); return nil },
 		process: func() *harness.Process { return tr.Process },
 	}
 }

@@ -68,7 +68,7 @@ func startSoakServers(t *testing.T) *soakServers {
 		}
 		t.Cleanup(func() { _ = faults.Close() })
 		c := cluster.Private(t, cluster.Options{
-			HBA: "local all all trust\nhost all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n",
+			HBA: replicating.HBA,
 			Env: []string{"LD_PRELOAD=" + library, "SOAK_FAULTS=" + name},
 			Config: map[string]string{
 				"max_connections": fmt.Sprint(soakConnections), "max_wal_size": "256MB",
@@ -114,19 +114,7 @@ func (s *soakServers) follow() error {
 
 // run runs SQL on a server. A fault may have ended it a moment ago.
 func (s *soakServers) run(server *soakServer, sql ...string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, server.DSN("postgres")+"&application_name=soak")
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	for _, one := range sql {
-		if _, err := conn.Exec(ctx, one); err != nil {
-			return fmt.Errorf("%s: %w", one, err)
-		}
-	}
-	return nil
+	return runSQL(server.DSN("postgres")+"&application_name=soak", sql...)
 }
 
 // number asks the primary.

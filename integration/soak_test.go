@@ -81,6 +81,7 @@ func TestSoak(t *testing.T) {
 	fmt.Printf("soak: seed %d: %d requests, %v, the slowest took %v\n", seed, s.load.sent, s.load.statuses, s.load.slowest.Round(time.Millisecond))
 	s.judgeAnswers()
 	s.judgeAdmissions()
+	s.judgeFlights()
 	s.judgeHistory()
 	s.judgeGrowth()
 }

@@ -116,6 +116,20 @@ func (tr *traefik) reload(t testing.TB, routes []route) {
 	tr.awaitGeneration(t)
 }
 
+// reject has a file rejected. A wrong setting of a middleware removes its routers; a file that Traefik cannot
+// read changes nothing.
+func (tr *traefik) reject(t testing.TB) {
+	t.Helper()
+	if err := os.WriteFile(tr.dynamic+".new", []byte("http: [\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	complaints := strings.Count(tr.Log(), "yaml:")
+	if err := os.Rename(tr.dynamic+".new", tr.dynamic); err != nil {
+		t.Fatal(err)
+	}
+	tr.Await(t, "the file to be rejected", func() bool { return strings.Count(tr.Log(), "yaml:") > complaints })
+}
+
 func (tr *traefik) awaitGeneration(t testing.TB) {
 	t.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
