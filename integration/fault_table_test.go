@@ -80,7 +80,7 @@ func TestFaultTable(t *testing.T) {
 	var locks *pgx.Conn
 	vacuumed := make(chan error, 1)
 	var table strings.Builder
-	table.WriteString("| fault | Caddy: longest added latency, ms | wrong answers | exact after, s | Traefik: longest added latency, ms | wrong answers | exact after, s |\n|---|--:|--:|--:|--:|--:|--:|\n")
+	table.WriteString("|fault|Caddy: longest added latency, ms|wrong answers|exact after, s|Traefik: longest added latency, ms|wrong answers|exact after, s|\n|---|--:|--:|--:|--:|--:|--:|\n")
 	for _, fault := range []struct {
 		name       string
 		begin, end func() error
@@ -119,7 +119,7 @@ func TestFaultTable(t *testing.T) {
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			rows := measureFault(t, proxies, fault.name, fault.begin, fault.end)
-			fmt.Fprintf(&table, "| %s | %s |\n", fault.name, strings.Join(rows, " | "))
+			fmt.Fprintf(&table, "|%s|%s|\n", fault.name, strings.Join(rows, "|"))
 		})
 	}
 	fmt.Print(table.String())
@@ -239,7 +239,7 @@ func measureFault(t *testing.T, proxies []proxy, key string, begin, end func() e
 		if wrong > 0 || added > outageTimeout+outageMargin+slowest["/none"] || exact > 3*time.Second+2*slowest["/none"] {
 			t.Errorf("%s: %d wrong answers, %v more latency (%v without a limit), exact after %v", proxies[i].url, wrong, added, slowest["/none"], exact)
 		}
-		cells = append(cells, fmt.Sprintf("%d | %d | %.1f", added.Milliseconds(), wrong, max(0, exact.Seconds())))
+		cells = append(cells, fmt.Sprintf("%d|%d|%.1f", added.Milliseconds(), wrong, max(0, exact.Seconds())))
 	}
 	return cells
 }
