@@ -147,6 +147,28 @@ func TestSlotsWithLostAnswersAreFreeAgain(t *testing.T) {
 	awaitFree(t, store, l, 3)
 }
 
+// A slot that was given back a moment before the server crashes is free after that.
+func TestSlotsGivenBackBeforeACrashStayFree(t *testing.T) {
+	server := cluster.Private(t, cluster.Options{Config: map[string]string{"wal_writer_delay": "10s"}})
+	dsn := server.DSN("postgres")
+	store := newStore(t, drivers.All["pgxdb"](t, dsn), postgres.Options{CleanupProbability: -1})
+	l := conformance.InFlight("flight", 3)
+	l.Durable = true
+	held := enter(t, store, l, 2, nil)
+	cluster.Execute(t, dsn, "CREATE TABLE flushed ()") // the log, with the slots
+	held[0].Release()
+	awaitFree(t, store, l, 2)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	awaitFree(t, store, l, 2)
+	held[1].Release()
+	awaitFree(t, store, l, 3)
+}
+
 // A slot in a row that is locked is given back after that, and the requests of others do not wait for it.
 func TestASlotOfALockedRowIsGivenBack(t *testing.T) {
 	s := newSite(t)

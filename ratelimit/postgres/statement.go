@@ -194,7 +194,7 @@ func newStatements(tables map[string]countTable) *statements {
 		for slots, none := range map[bool]string{false: "coalesce(slots, '{}') = '{}'", true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"} {
 			s.cleanup[cleanupKey{durable, slots}] = s.named(strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL), t)
 		}
-		s.exit[durable] = s.named(strings.ReplaceAll(exitSQL, "{settings}", commitSQL(durable, false)+lockSQL+t.guard), t)
+		s.exit[durable] = s.named(strings.ReplaceAll(exitSQL, "{settings}", lockSQL+t.guard), t)
 	}
 	return s
 }
