@@ -70,6 +70,14 @@ func TestErrorsOfThePageNameTheField(t *testing.T) {
 	}
 }
 
+// The history has the name (other) for the row that keys beyond max_keys share.
+func TestThePageFindsTheRowOfOtherKeys(t *testing.T) {
+	dsn := withPolicy(t, "INSERT INTO rate_limit_ephemeral (prefix, key, count, expires_at) VALUES ('web', 'sha256:(other)', 7, now() + interval '1 hour')")
+	if status, _, text := startPage(t, dsn).page("POST", "/api/counters", `{"prefix": "web", "key": "(other)"}`); status != http.StatusOK || !strings.Contains(text, `"count":7`) {
+		t.Errorf("status %d: %s", status, text)
+	}
+}
+
 func TestHostsOfThePageAreNames(t *testing.T) {
 	for _, host := range []string{"limits.example.com/page", "https://limits.example.com", "limits.example.com:443", "*.example.com"} {
 		_, err := page.New(page.Options{DSN: "postgres://127.0.0.1/db", Hosts: []string{host}})

@@ -58,10 +58,10 @@ func recordAll(calls []*batch.Call) {
 			r.Key = h.Key
 		}
 		if d.Shared {
-			r.Key = batch.OtherKey
+			r.Key = edge.OtherKey
 		}
 		if watched {
-			if r.Key != batch.OtherKey {
+			if r.Key != edge.OtherKey {
 				r.Key = h.StoredKey()
 			}
 			r.Address = p.facts.Address

@@ -29,9 +29,9 @@ import (
 // What the proxies agree on is in two rows of the prefix with keys that no client can have: the shared row, and one
 // with the number of rows. One of the proxies counts them, and all others read that.
 
-// The keys of the two rows.
+// The keys of the two rows. Each key of a client that begins with batch.DigestPrefix is stored as its digest.
 const (
-	otherKey  = batch.DigestPrefix + batch.OtherKey
+	otherKey  = batch.DigestPrefix + "(other)"
 	numberKey = batch.DigestPrefix + "(number of keys)"
 )
 

@@ -36,10 +36,6 @@ type Call struct {
 // DigestPrefix begins each stored key that is a digest, see ratelimit.DigestKey.
 const DigestPrefix = "sha256:"
 
-// OtherKey is the name, in the history and in commands, of the row that keys beyond MaxKeys share. Its stored key is
-// DigestPrefix and this name, which no client can have.
-const OtherKey = "(other)"
-
 // NewCall returns a call.
 func NewCall() *Call { return &Call{done: make(chan struct{}, 1)} }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -71,8 +70,8 @@ func storedKeys(key string) []string {
 	if utf8.ValidString(key) && strings.IndexByte(key, 0) < 0 {
 		keys = append(keys, key)
 	}
-	if key == batch.OtherKey {
-		keys = append(keys, batch.DigestPrefix+key)
+	if key == "(other)" { // in the history: the row that keys beyond max_keys share
+		keys = append(keys, "sha256:"+key)
 	}
 	if len(key) > 2 && key[0] >= '1' && key[0] <= '9' && key[1] == '|' { // an alternative that is a secret
 		keys = append(keys, key[:2]+ratelimit.DigestKey(key[2:]))

@@ -47,20 +47,20 @@ func IsWatched(w *Writer) bool { return atomic.LoadInt32(&w.watched) != 0 }
 // tally is what was counted of a name.
 type tally struct{ requests, refused, failed int64 }
 
-// sender is what is counted apart.
-type sender struct {
+// watchedSender is what is counted apart.
+type watchedSender struct {
 	prefix, key, user string
 	address           netip.Addr
 }
 
 // seen counts the requests of an interval. Add and AddCounted fill it, so it does as little as possible.
 type seen struct {
-	senders map[sender]*tally
+	senders map[watchedSender]*tally
 	others  map[string]*tally // by prefix: the requests of further senders
 }
 
 func newSeen() *seen {
-	return &seen{senders: make(map[sender]*tally), others: make(map[string]*tally)}
+	return &seen{senders: make(map[watchedSender]*tally), others: make(map[string]*tally)}
 }
 
 // see counts a record. The caller holds the Writer's mutex.
@@ -68,7 +68,7 @@ func see(s *seen, r *Record) {
 	if r.Outcome == Shadow {
 		return
 	}
-	of := sender{r.Prefix, r.Key, r.User, r.Address}
+	of := watchedSender{r.Prefix, r.Key, r.User, r.Address}
 	t := s.senders[of]
 	if t == nil {
 		t = addSender(s, of)
@@ -81,7 +81,7 @@ func see(s *seen, r *Record) {
 	}
 }
 
-func addSender(s *seen, of sender) *tally {
+func addSender(s *seen, of watchedSender) *tally {
 	t := &tally{}
 	of.prefix = strings.Clone(of.prefix) // each may be a part of a long request
 	if len(s.senders) < seenSenders {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -141,10 +140,13 @@ func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Verdict) 
 	}
 }
 
+// OtherKey stands in the history for all keys that share a quota: they are a row, whatever clients invent.
+const OtherKey = "(other)"
+
 // counterKey is the key in the history of a hit at an index.
 func counterKey(hits []ratelimit.Hit, decisions []ratelimit.Decision, at int) string {
 	if at < len(decisions) && decisions[at].Shared {
-		return batch.OtherKey
+		return OtherKey
 	}
 	return hits[at].StoredKey()
 }
@@ -274,7 +276,7 @@ func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimi
 		}
 		shadow.Key = h.StoredKey()
 		if d.Shared {
-			shadow.Key = batch.OtherKey
+			shadow.Key = OtherKey
 		}
 		shadow.Cost = h.Cost
 		shadow.Quota = d.Limit
