@@ -108,6 +108,11 @@ func (f *fake) act(w http.ResponseWriter, r *http.Request) {
 	}
 	text, _ := json.Marshal(body)
 	f.hasAsked(strings.TrimPrefix(r.URL.Path, "/") + " " + string(text))
+	if by, _ := body["by"].(string); strings.ContainsAny(by, "()") {
+		w.WriteHeader(http.StatusBadRequest)
+		f.answer(w, r, object{"error": "by: must be your name, without parentheses", "field": "by"})
+		return
+	}
 	if body["confirm"] == nil {
 		f.answer(w, r, object{"confirm": "c", "question": "Pause all limits of this database until 15:05:03 UTC (1 hour)?", "danger": true,
 			"effect": []string{"2 proxies let all requests pass uncounted within a second.", "Bans and block rules hold."}})
@@ -271,7 +276,7 @@ func down() object {
 	s := busy()
 	b := banner("database_down", "bad", "The database does not answer since 14:04:21 UTC.", 0, 0, 0)
 	b["now"] = nil
-	b["database"] = object{"up": false, "error": "connection refused", "since": ago(42 * time.Second), "latency_ms": nil, "proxies_p50_ms": nil, "proxies_p99_ms": nil}
+	b["database"] = object{"up": false, "error": "failed to connect to `user=limits database=limits`: 127.0.0.1:5432 (db1.internal): dial error: dial tcp 127.0.0.1:5432: connect: connection refused", "since": ago(42 * time.Second), "latency_ms": nil, "proxies_p50_ms": nil, "proxies_p99_ms": nil}
 	b["policy"] = object{"newest_seq": 481, "behind": []object{}, "all_obey": false}
 	s["banner"] = b
 	return s

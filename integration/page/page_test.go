@@ -43,6 +43,12 @@ func TestEachStateIsShown(t *testing.T) {
 						b.await("#limits-list", "tokens: 100,000 in 1h for each {header.X-Tenant}, sliding_window, shadow, on_error local, settle json usage.total_tokens; in edge-1")
 						b.await("#limits-list", "5 in flight for each {client_ip}, in_flight, enforce, on_error allow, requests wait up to 2 s; 12 in flight now, of all keys; in edge-1")
 					}
+					if state.name == "down" {
+						b.await("#state", "Database down: requests pass without limits")
+						b.await("#figures", "yes, by on_error: 3 proxies")
+						b.await("#figures", "Newest policy\nnot known")
+						b.await("#state-more", "The error is: connection refused. In full: failed to connect")
+					}
 					b.fill("#why-who", "ann")
 					b.click("#why-form button")
 					b.await("#why-answer", "Plan")
@@ -84,7 +90,7 @@ func (b *tab) inert() {
 	}
 }
 
-// When the page's own server is gone, the page says how old its values are.
+// When the page's own server is gone, the page says that it knows nothing, and how old its values are.
 func TestThePageSaysThatItsServerIsGone(t *testing.T) {
 	f := serve(t, busy())
 	b := open(t, f.URL+"/", phone, false)
@@ -92,7 +98,18 @@ func TestThePageSaysThatItsServerIsGone(t *testing.T) {
 	f.CloseClientConnections()
 	f.Listener.Close()
 	b.await("#freshness", "No news from this page’s server for")
+	b.await("#state", "No connection")
+	b.await("#state-why", "since 14:05:03 UTC: the state is not known")
+	if figures := b.text("#figures"); strings.Count(figures, "not known") != 6 || strings.ContainsAny(figures, "0123456789") {
+		t.Errorf("the figures are %q, want that none is known", figures)
+	}
+	if look := value[string](b, "document.querySelector('#banner').dataset.state + ' ' + getComputedStyle(document.querySelector('#most')).filter"); look != "wait grayscale(1)" {
+		t.Errorf("the banner and the values look %s", look)
+	}
 	b.await("#top-users", "ann")
+	for _, found := range b.axe() {
+		t.Error(found)
+	}
 	b.forgive("ERR_CONNECTION_REFUSED")
 	b.forgive("ERR_INCOMPLETE_CHUNKED_ENCODING")
 }
@@ -142,6 +159,7 @@ func TestMoreIsGivenOfALimitOfTheUser(t *testing.T) {
 	b.await("#ask[open]", "Cancel")
 	b.click("#ask-yes")
 	f.awaitAsked(b, `api/unoverride {"by":"nora","confirm":"c","limit":"per_hour","rule":"free","user":"ann"}`)
+	b.await("#why-outcome", "All limits are paused until 15:05:03 UTC.\nEnd the pause")
 }
 
 // Without a single answer of the database, the page says so, and not that there is nothing.
@@ -177,6 +195,8 @@ func TestAnActionIsAskedTwice(t *testing.T) {
 	b.press(kb.Tab + kb.Enter)
 	b.await("#done", "All limits are paused until 15:05:03 UTC.")
 	b.await("#done", "End the pause")
+	b.await("#form-pause .outcome", "All limits are paused until 15:05:03 UTC.")
+	b.await("#form-pause .outcome button", "End the pause")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const asked = `api/pause {"by":"ann","for":"10m","reason":"outage"}`
@@ -185,19 +205,101 @@ func TestAnActionIsAskedTwice(t *testing.T) {
 	}
 }
 
+// Without a name, the page asks for one, remembers it over a reload, and asks again if the server refuses it.
+func TestTheNameIsAskedForOnce(t *testing.T) {
+	f := serve(t, busy())
+	b := open(t, f.URL+"/", phone, false)
+	b.await("#state", "Enforcing")
+	b.click("#form-pause button")
+	b.await("#ask[open]", "Your name, for the log of changes")
+	for _, found := range b.axe() {
+		t.Error(found)
+	}
+	if focus := value[string](b, "document.activeElement.id"); focus != "ask-by" {
+		t.Errorf("%s has the focus, want the name", focus)
+	}
+	b.press("a (b)" + kb.Enter)
+	b.await("#ask[open]", "by: must be your name, without parentheses")
+	b.fill("#ask-by", "nora"+kb.Enter)
+	b.await("#ask[open]", "Pause all limits of this database")
+	if shown := value[bool](b, "document.querySelector('#ask-by').checkVisibility()"); shown {
+		t.Error("the name is still asked for")
+	}
+	b.click("#ask-no")
+	b.do(chromedp.Reload())
+	b.await("#state", "Enforcing")
+	b.click("#form-pause button")
+	b.await("#ask[open]", "Pause all limits of this database")
+	b.click("#ask-yes")
+	f.awaitAsked(b, `api/pause {"by":"nora","confirm":"c","for":"10m","reason":""}`)
+	b.forgive("400") // Chromium's own line about the name
+}
+
+// After an action, the figures beside it are those of now.
+func TestFiguresAreOfNowAfterAnAction(t *testing.T) {
+	f := serve(t, busy())
+	b := open(t, f.URL+"/", phone, false)
+	b.await("#state", "Enforcing")
+	b.fill("#by", "nora")
+	b.fill("#form-override [name=who]", "ann\t")
+	b.await("#form-override [name=limit]", "free/per_hour: now 1,000")
+	b.fill("#why-who", "ann")
+	b.click("#why-form button")
+	b.await("#why-said", "As of 14:05:0")
+	b.await("#why-said", "Now, GET / would be refused with status 429")
+	f.mu.Lock()
+	limit := f.sections["why"].(object)["next"].(object)["explanation"].(object)["limits"].([]object)[0]
+	limit["quota"] = 1100
+	f.mu.Unlock()
+	b.click("#form-override button")
+	b.await("#ask[open]", "Cancel")
+	b.click("#ask-yes")
+	b.await("#form-override .outcome", "All limits are paused until 15:05:03 UTC.")
+	b.await("#form-override [name=limit]", "free/per_hour: now 1,100")
+	b.await("#why-answer", "1,100 per hour")
+	if seen := value[bool](b, "(({top, bottom}) => top >= 0 && bottom <= innerHeight)(document.querySelector('#form-override .outcome button').getBoundingClientRect())"); !seen {
+		t.Error("the way back is out of sight")
+	}
+}
+
+// Wherever the reader has scrolled to, the menu says the state.
+func TestTheMenuSaysTheState(t *testing.T) {
+	for _, window := range []size{desktop, phone} {
+		b := open(t, serve(t, down()).URL+"/", window, false)
+		b.await("#state", "Database down")
+		if shown := value[bool](b, "document.querySelector('#menu-state').checkVisibility()"); shown {
+			t.Error("the menu says the state beside the banner")
+		}
+		value[bool](b, "document.querySelector('#proxies').scrollIntoView(), true")
+		b.await("#menu-state", "Database down, values of 14:04:21")
+		if seen := value[bool](b, "(({top, bottom}) => top >= 0 && bottom <= 100)(document.querySelector('#menu-state').getBoundingClientRect())"); !seen {
+			t.Error("the state is not at the top of the window")
+		}
+		if covered := value[bool](b, "document.querySelector('#proxies-title').getBoundingClientRect().top < document.querySelector('#menu-state').getBoundingClientRect().bottom"); covered {
+			t.Error("the menu covers the section")
+		}
+		for _, found := range b.axe() {
+			t.Error(found)
+		}
+	}
+}
+
 // The arrow keys move through the lines.
 func TestTheLinesCanBeReadByKeyboard(t *testing.T) {
 	s := busy()
 	s["traffic"] = hostile()["traffic"] // with many changes
 	b := open(t, serve(t, s).URL+"/", phone, false)
-	b.await("#chart-time", "latest")
+	b.await("#chart-time", "last full minute, 14:04")
+	if last := value[string](b, "document.querySelector('#chart').getAttribute('aria-valuetext')"); !strings.HasPrefix(last, "14:04: ") {
+		t.Errorf("at 14:05:03 the lines end at %q, want the last full minute", last)
+	}
 	b.do(chromedp.Focus(chromedp.CSS("#chart")), chromedp.KeyEvent(kb.ArrowLeft+kb.ArrowLeft))
-	b.await("#chart-time", "at 14:03")
+	b.await("#chart-time", "at 14:02")
 	const overlapping = `[...document.querySelectorAll('.axis .flag')].filter((f, i, all) => i > 0 && f.getBoundingClientRect().left < all[i - 1].getBoundingClientRect().right).length`
 	if flags := value[int](b, overlapping); flags > 0 {
 		t.Errorf("%d flags of changes lie over another", flags)
 	}
-	if said := value[string](b, "document.querySelector('#chart').getAttribute('aria-valuetext')"); !strings.HasPrefix(said, "14:03: 7") {
+	if said := value[string](b, "document.querySelector('#chart').getAttribute('aria-valuetext')"); !strings.HasPrefix(said, "14:02: 8") || !strings.HasSuffix(said, " 0 without a decision a second") {
 		t.Errorf("a screen reader says %q", said)
 	}
 }

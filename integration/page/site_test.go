@@ -157,7 +157,7 @@ func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 	b.await("#why-said", "free/per_hour")
 	b.await("#why-answer", "free")
 	b.await("#why-answer", "/reports")
-	b.await("#why-said", "The next request would be refused")
+	b.await("#why-said", "Now, GET / would be refused")
 
 	// Which rule refuses most since the rule free was changed?
 	b.await("#since", "rule free")
@@ -260,7 +260,7 @@ func TestTheDatabaseGoesAndComesBack(t *testing.T) {
 	if err := database.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	b.await("#state", "Database down")
+	b.await("#state", "Database down: requests are refused")
 	b.await("#state-more", "What is below is of ")
 	b.await("#top-users", "ann")
 	b.fill("#why-who", "ann")

@@ -5,49 +5,79 @@ import { el, byId, list, say, set, visible } from './dom.js';
 import { clock, count, until } from './text.js';
 import { get, now, post, session } from './server.js';
 
-// act asks, does, and lists what was done.
-export async function act(action, body, complain) {
-	const whole = session.who === null ? { ...body, by: byId('by').value.trim() } : body;
+// The name of the reader, for the log of changes. It outlives a reload, if the browser lets the page remember it.
+const remembered = 'pg-ratelimit name';
+const reader = {
+	get name() { return byId('by').value.trim(); },
+	set name(name) {
+		byId('by').value = name;
+		try {
+			sessionStorage.setItem(remembered, name);
+		} catch { /* it is asked for again */ }
+	},
+	recall() {
+		try {
+			byId('by').value ||= sessionStorage.getItem(remembered) ?? '';
+		} catch { /* the same */ }
+	},
+};
+
+// act asks, does, and says at a place, and in the list, what was done. complaint is what is wrong with the name.
+export async function act(action, body, place, complaint = '') {
+	const anonymous = session.who === null;
+	if (anonymous && (complaint !== '' || reader.name === '') && !(await asks({ question: 'Who are you?', effect: complaint === '' ? [] : [complaint] }, true))) return false;
+	const whole = anonymous ? { ...body, by: reader.name } : body;
 	try {
 		const answer = await post('api/' + action, whole);
-		if (!(await confirmed(answer))) return false;
-		const result = await post('api/' + action, { ...whole, confirm: answer.confirm });
-		done(result);
+		if (!(await asks(answer))) return false;
+		done(await post('api/' + action, { ...whole, confirm: answer.confirm }), place);
 		return true;
 	} catch (failure) {
-		if (failure.field === 'by') byId('by').focus();
-		(complain ?? ((message) => confirmed({ question: message, effect: [] })))(failure.message);
+		if (anonymous && failure.field === 'by') return act(action, body, place, failure.message);
+		place.replaceChildren(el('p', { class: 'error' }, visible(failure.message)));
 		return false;
 	}
 }
 
-// confirmed shows a question, or an error that has nothing to confirm.
-function confirmed(question) {
+// asks shows a question, and the field of the name if that is what it is about. It is true if the reader agrees.
+function asks(question, named = false) {
 	const dialog = byId('ask');
 	say(byId('ask-title'), visible(question.question));
-	byId('ask-effect').replaceChildren(...(question.effect ?? []).map((text) => el('li', {}, visible(text))));
-	byId('ask-yes').hidden = !question.confirm;
+	byId('ask-effect').replaceChildren(...question.effect.map((text) => el('li', {}, visible(text))));
+	byId('ask-by-label').hidden = !named;
+	byId('ask-by').value = reader.name;
 	set(byId('ask-yes'), { class: question.danger ? 'strong danger' : 'strong' });
-	say(byId('ask-no'), question.confirm ? 'Cancel' : 'Close');
+	say(byId('ask-yes'), named ? 'Continue' : 'Yes, do it');
 	return new Promise((resolve) => {
 		dialog.returnValue = '';
-		dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true });
+		dialog.addEventListener('close', () => {
+			if (named && dialog.returnValue === 'yes') reader.name = byId('ask-by').value.trim();
+			resolve(dialog.returnValue === 'yes');
+		}, { once: true });
 		dialog.showModal();
+		if (named) byId('ask-by').select();
 	});
 }
 
-function done(result) {
+// done says what was done, with the way back: at the place where the reader is, and in the list.
+function done(result, place) {
 	byId('done-none').hidden = true;
-	const item = el('li', {}, el('time', {}, clock(now(), now())), el('span', {}, visible(result.done)));
-	if (result.undo) {
+	const buttons = [];
+	const way = (place) => {
+		if (!result.undo) return [];
 		const button = el('button', { type: 'button', class: 'small' }, visible(result.undo.label));
 		button.addEventListener('click', async () => {
-			if (await act(result.undo.action, result.undo.body)) button.remove();
+			if (await act(result.undo.action, result.undo.body, place)) for (const one of buttons) one.remove();
 		});
-		item.append(button);
-	}
-	byId('done').prepend(item);
-	byId('done-title').scrollIntoView({ block: 'nearest' });
+		buttons.push(button);
+		return [button];
+	};
+	const outcome = el('div', { class: 'outcome', tabindex: -1 });
+	byId('done').prepend(el('li', {}, el('time', {}, clock(now(), now())), el('span', {}, visible(result.done)), way(outcome), outcome));
+	place.replaceChildren(el('span', {}, visible(result.done)), ...way(place));
+	place.focus({ preventScroll: true });
+	place.scrollIntoView({ block: 'nearest' });
+	document.dispatchEvent(new Event('acted'));
 }
 
 // offer fills the form of an action and takes the reader there.
@@ -70,17 +100,18 @@ function whom(typed) {
 
 // on makes the submission of a form an action.
 function on(action, body) {
-	const form = byId('form-' + action), error = form.querySelector('.error');
+	const form = byId('form-' + action), outcome = form.querySelector('.outcome');
 	form.addEventListener('submit', (event) => {
 		event.preventDefault();
-		say(error, '');
-		act(action, body(form.elements), (message) => say(error, visible(message)));
+		outcome.replaceChildren();
+		act(action, body(form.elements), outcome);
 	});
 }
 
 // limitsOf offers the limits of a user: first those of its next request and its counters, then all rules. Until they
-// are known, none can be chosen.
-async function limitsOf(who, select) {
+// are known, none can be chosen. The choice stays if the limits are asked for again.
+async function limitsOf(who, select, again = false) {
+	const chosen = again ? select.value : '';
 	const mine = (select.asked = (select.asked ?? 0) + 1);
 	const own = new Map(), others = new Map();
 	const named = who.trim() !== '';
@@ -97,13 +128,14 @@ async function limitsOf(who, select) {
 	if (mine !== select.asked) return;
 	const options = (from) => [...from].map(([value, text]) => el('option', { value }, visible(text)));
 	select.replaceChildren(...(own.size > 0 ? [el('optgroup', { label: 'applies to ' + visible(who) }, options(own))] : []), others.size > 0 ? el('optgroup', { label: 'rules' }, options(others)) : el('option', { value: '' }, 'no rule is known'));
+	if ([...select.options].some((o) => o.value === chosen)) select.value = chosen;
 }
 
 export function showBans(bans) {
 	byId('bans-none').hidden = bans.bans.length > 0;
 	list(byId('bans'), bans.bans, (b) => b.kind + ' ' + b.banned, (b) => {
 		const target = { network: () => ({ network: b.banned }), user: () => ({ user: b.banned }), key: () => ({ key_id: Number(b.banned) }) }[b.kind];
-		return el('li', {}, el('span', {}), el('button', { type: 'button', class: 'small', onclick: () => act('unban', target()) }, 'Unban'));
+		return el('li', {}, el('span', {}), el('button', { type: 'button', class: 'small', onclick: () => act('unban', target(), byId('bans-outcome')) }, 'Unban'));
 	}, (node, b) => {
 		say(node.firstElementChild, visible(`${b.kind} ${b.banned}, ${b.until === null ? 'for ever' : 'until ' + until(b.until, now())}, by ${b.banned_by}${b.reason ? ': ' + b.reason : ''}`));
 		set(node.lastElementChild, { 'aria-label': visible(`Unban ${b.kind} ${b.banned}`) });
@@ -131,7 +163,15 @@ export function startAct() {
 	const override = byId('form-override').elements;
 	override.who.addEventListener('change', () => limitsOf(override.who.value, override.limit));
 	limitsOf('', override.limit);
-	byId('resume').addEventListener('click', () => act('resume', {}));
+	document.addEventListener('acted', () => limitsOf(override.who.value, override.limit, true));
+	byId('resume').addEventListener('click', () => act('resume', {}, byId('form-pause').querySelector('.outcome')));
 	byId('ask-yes').addEventListener('click', () => byId('ask').close('yes'));
 	byId('ask-no').addEventListener('click', () => byId('ask').close('no'));
+	byId('ask-by').addEventListener('keydown', (event) => {
+		if (event.key !== 'Enter') return;
+		event.preventDefault(); // the button that has the focus next would take it
+		byId('ask').close('yes');
+	});
+	byId('by').addEventListener('change', () => { reader.name = reader.name; });
+	reader.recall();
 }

@@ -1,4 +1,4 @@
-// Draws what was allowed, refused and failed a second, each on a scale of its own: few refusals
+// Draws what was allowed, what was refused and what had no decision a second, each on a scale of its own: few refusals
 // stay visible beside many requests. Changes of the policy are marks over all of them.
 
 import { el, set, say, list, byId, visible } from './dom.js';
@@ -81,9 +81,9 @@ function draw() {
 	const flags = data.marks.filter((m) => x(m.time) >= free && (free = x(m.time) + 18));
 	axis.replaceChildren(...ticks, ...flags.map((m) => el('svg:g', { class: 'flag', transform: `translate(${Math.min(Math.max(x(m.time), 9), width - 9)} 25)` },
 		el('svg:circle', { r: 8 }), el('svg:text', { y: 3.5, 'text-anchor': 'middle' }, m.number))));
-	say(byId('chart-time'), point ? (chosen === null ? 'latest' : 'at ' + clock(point[0] * 1000, now(), false)) : 'not known yet');
+	say(byId('chart-time'), point ? (chosen === null ? 'last full minute, ' : 'at ') + clock(point[0] * 1000, now(), false) : 'not known yet');
 	set(chart, { 'aria-valuemin': Math.round(from), 'aria-valuemax': Math.round(data.end), 'aria-valuenow': Math.round(point ? point[0] : data.end),
-		'aria-valuetext': point ? `${clock(point[0] * 1000, now(), false)}: ${rate(point[1])} allowed, ${rate(point[2])} refused, ${rate(point[3])} failed a second` : 'not known yet' });
+		'aria-valuetext': point ? `${clock(point[0] * 1000, now(), false)}: ${rate(point[1])} allowed, ${rate(point[2])} refused, ${rate(point[3])} without a decision a second` : 'not known yet' });
 }
 
 function point(event) {
@@ -136,8 +136,9 @@ function marksOf(changes, from) {
 // showTraffic shows the section traffic of the server.
 export function showTraffic(t) {
 	const from = Date.parse(t.from) / 1000;
-	const points = t.allowed.map((allowed, i) => [from + i * t.step_seconds, allowed, t.refused[i], t.failed[i]]);
-	const end = points.length > 0 ? points[points.length - 1][0] + t.step_seconds : now() / 1000;
+	const end = t.allowed.length > 0 ? from + t.allowed.length * t.step_seconds : now() / 1000;
+	// The last minute is under way: its beginning is no average of a minute.
+	const points = t.allowed.slice(0, -1).map((allowed, i) => [from + i * t.step_seconds, allowed, t.refused[i], t.failed[i]]);
 	const marks = marksOf(t.marks, end - hour);
 	data = { points, marks, end, sums: t.sums };
 	draw();

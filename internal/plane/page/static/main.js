@@ -3,17 +3,18 @@
 import { byId, say, visible } from './dom.js';
 import { clock, duration } from './text.js';
 import { listen, now, openSession, session, setNow } from './server.js';
-import { showBanner } from './banner.js';
+import { showBanner, showSilence } from './banner.js';
 import { showTraffic, startChart } from './chart.js';
 import { showNear, showSince, showTop, startMost } from './most.js';
 import { startWhy } from './why.js';
 import { showLimits, showProxies } from './proxies.js';
 import { showBans, showPause, startAct } from './act.js';
 
-const silence = 4000; // milliseconds without news after which the page says so; the server has some each second
+const silence = 5000; // milliseconds without news after which the page says so; the server has some each second
 
 const last = { banner: null, changes: [], proxies: null }; // proxies is null until the database has answered
-let heard = 0, since = null; // since when the database is down, if it is
+let heard = 0, listening = 0; // when there was news, and since when the page has listened for it
+let since = null; // since when the database is down, if it is
 
 const show = {
 	banner(b) {
@@ -23,7 +24,7 @@ const show = {
 		last.banner = b;
 		showBanner(b, last.proxies);
 		showPause(b.pause);
-		byId('not-recording').hidden = b.recording || b.loading;
+		byId('not-recording').hidden = b.recording || b.loading || !b.database.up;
 		tick();
 	},
 	traffic: showTraffic,
@@ -45,10 +46,11 @@ const show = {
 
 // tick says how old the values are.
 function tick() {
-	const silent = heard > 0 && Date.now() - heard > silence;
+	if (heard === 0 || document.hidden) return;
+	const silent = Date.now() - heard > silence;
+	if (silent) showSilence(clock(last.banner.at, now()), Date.now() - listening > silence);
 	document.documentElement.classList.toggle('stale', silent || since !== null);
 	byId('freshness').classList.toggle('old', silent || since !== null);
-	if (heard === 0) return;
 	const time = clock(now(), now()) + ' UTC';
 	say(byId('freshness'), silent ? `No news from this page’s server for ${duration((Date.now() - heard) / 1000)}` : since === null || last.proxies === null ? time : `${time}, values of ${clock(since, now())}`);
 }
@@ -65,7 +67,11 @@ async function start() {
 	startAct();
 	let end = null;
 	const watch = () => {
-		if (!document.hidden && end === null) end = listen(Object.keys(show), (section, value) => show[section](value), tick);
+		if (!document.hidden && end === null) {
+			listening = Date.now();
+			end = listen(Object.keys(show), (section, value) => show[section](value), tick);
+			tick();
+		}
 		// A page that nobody sees asks the database nothing.
 		if (document.hidden && end !== null) end = end();
 	};
@@ -76,5 +82,6 @@ async function start() {
 startChart();
 startMost();
 startWhy();
+new IntersectionObserver((entries) => { byId('menu-state').hidden = entries.at(-1).isIntersecting; }).observe(byId('state'));
 setInterval(tick, 1000);
 start();

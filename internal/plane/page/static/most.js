@@ -49,7 +49,7 @@ function show(top) {
 		});
 	}
 	const texts = [];
-	if (top.from) texts.push(`Since ${clock(top.from, now())}: ${plural(top.requests, 'request')}, ${count(top.refused)} refused, ${count(top.failed)} failed.`);
+	if (top.from) texts.push(`Since ${clock(top.from, now())}: ${plural(top.requests, 'request')}, ${count(top.refused)} refused, ${count(top.failed)} without a decision.`);
 	else texts.push('Nothing is counted yet.');
 	if (top.exact === false) texts.push('There were more keys than proxies keep, so counts may be a little too high.');
 	if (top.note) texts.push(top.note);

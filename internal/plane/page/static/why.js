@@ -11,6 +11,7 @@ let asked = 0;
 export function ask(who) {
 	byId('why-who').value = who;
 	byId('why-at').value = '';
+	byId('why-outcome').replaceChildren();
 	byId('why').scrollIntoView();
 	byId('why-who').focus({ preventScroll: true });
 	answer();
@@ -20,10 +21,11 @@ async function answer() {
 	const mine = ++asked;
 	const field = (name) => byId('why-form').elements[name].value.trim();
 	say(byId('why-error'), '');
+	const request = `${field('method') || 'GET'} ${field('host')}${field('path') || '/'}`;
 	byId('why-answer').setAttribute('aria-busy', 'true');
 	try {
 		const found = await post('api/why', { who: byId('why-who').value, kind: field('kind'), at: field('at'), method: field('method'), path: field('path') || '/', host: field('host'), address: field('address') });
-		if (mine === asked) show(found);
+		if (mine === asked) show(found, request);
 	} catch (failure) {
 		if (mine !== asked) return;
 		byId('why-said').replaceChildren();
@@ -86,8 +88,8 @@ function ban(b) {
 	return `${b.kind} ${b.banned}, ${b.until === null ? 'for ever' : 'until ' + until(b.until, now())}, by ${b.banned_by}${b.reason ? ': ' + b.reason : ''}`;
 }
 
-// button is an action beside what it changes. After it the answer is another one.
-const button = (label, action, body) => el('button', { type: 'button', class: 'small', onclick: async () => { if (await act(action, body)) answer(); } }, label);
+// button is an action beside what it changes.
+const button = (label, action, body) => el('button', { type: 'button', class: 'small', onclick: () => act(action, body, byId('why-outcome')) }, label);
 
 function override(o, user) {
 	const text = `${o.rule}/${o.limit}: ${o.events === null ? 'unlimited' : count(o.events)}${o.key_id === null ? '' : ' for the key ' + o.key_id}, ${o.valid_until === null ? 'without an end' : 'until ' + until(o.valid_until, now())}${o.reason ? ': ' + o.reason : ''}`;
@@ -114,9 +116,9 @@ function actions(a) {
 		!banned && ['user', 'address', 'key_id'].includes(a.kind) && el('button', { type: 'button', class: 'small', onclick: () => offer('ban', a.kind === 'key_id' ? '#' + a.who.replace('#', '') : a.who) }, 'Ban …'));
 }
 
-function show(a) {
+function show(a, request) {
 	const refused = a.decisions.some((d) => kinds[d.decision] === 'bad');
-	byId('why-said').replaceChildren(box(refused ? 'bad' : '', a.summary), ...(a.next ? [box(a.next.passes ? 'good' : 'bad', a.next.text)] : []));
+	byId('why-said').replaceChildren(box(refused ? 'bad' : '', a.summary), ...(a.next ? [box(a.next.passes ? 'good' : 'bad', a.next.text.replace(/^The next request/, () => `Now, ${request}`))] : []), el('p', { class: 'nothing' }, `As of ${clock(now(), now())} UTC.`));
 	const parts = [facts(a), actions(a)];
 	const e = a.next?.explanation;
 	if (e) parts.push(table('Limits of the next request', limitColumns, e.limits, 'No limit applies to it.'));
@@ -130,6 +132,8 @@ function show(a) {
 export function startWhy() {
 	byId('why-form').addEventListener('submit', (event) => {
 		event.preventDefault();
+		byId('why-outcome').replaceChildren();
 		answer();
 	});
+	document.addEventListener('acted', () => { if (byId('why-said').hasChildNodes()) answer(); });
 }
