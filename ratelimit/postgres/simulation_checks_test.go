@@ -157,7 +157,11 @@ func (r *simRun) checkStampede() {
 				from += int64(60 * time.Millisecond) // what was sent is answered at once, and its senders go on
 			}
 			after := most(r.server.sent, from, from+int64(2*time.Second), width)
-			if spare := 10 + before/5; after > 2*before+spare {
+			spare := 10 + before/5
+			if width < time.Second {
+				spare += 10 // few statements vary more: of 10,000 seeds, one or two have a little more by chance
+			}
+			if after > 2*before+spare {
 				r.fail("after the %s until %v, %d statements within %v, and %d before it", o.kind, time.Duration(o.to), after, width, before)
 			}
 		}
