@@ -1,0 +1,138 @@
+package page_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// asked is a page on a database that a test fills.
+type asked struct {
+	*testing.T
+	conn *pgx.Conn
+	api  http.Handler
+}
+
+func ask(t *testing.T) *asked {
+	t.Helper()
+	ctx := context.Background()
+	dsn := cluster.Open(t)
+	db, err := admin.Open(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if m, err := db.Migrate(ctx); err != nil {
+		if m.Policy == "not possible" {
+			t.Skip("the page of this test needs the policy, which needs Postgres 15")
+		}
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(ctx) })
+	return &asked{t, conn, serve(t, dsn)}
+}
+
+// serve returns the API of a page that people may write with.
+func serve(t *testing.T, dsn string) http.Handler {
+	t.Helper()
+	s, err := page.New(page.Options{DSN: dsn, Write: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s.API()
+}
+
+func (a *asked) exec(sql string, args ...any) {
+	a.Helper()
+	if _, err := a.conn.Exec(context.Background(), sql, args...); err != nil {
+		a.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// day makes the partition of a day of the audit log.
+func (a *asked) day(t time.Time) {
+	a.Helper()
+	day := t.UTC().Truncate(24 * time.Hour)
+	a.exec("CREATE TABLE IF NOT EXISTS rate_limit_audit_" + day.Format("20060102") + " PARTITION OF rate_limit_audit FOR VALUES FROM ('" +
+		day.Format(time.DateOnly) + "Z') TO ('" + day.AddDate(0, 0, 1).Format(time.DateOnly) + "Z')")
+}
+
+// decided writes a row of the audit log about ann.
+func (a *asked) decided(at time.Time, decision string, count int) {
+	a.Helper()
+	a.day(at)
+	a.exec(`INSERT INTO rate_limit_audit (time, decision, reason, prefix, key, user_id, cost, count, weight, quota, remaining, duration_us, node)
+VALUES ($1, $2, CASE $2 WHEN 'error' THEN 'timeout' END, 'web', 'ann', 'ann', 1, $3, 1, 20, 0, 1, 'test')`, at, decision, count)
+}
+
+// answer asks a question, and reads the answer into a value.
+func (a *asked) answer(name, body string, into any) {
+	a.Helper()
+	status, text := send(a.api, name, body)
+	if err := json.Unmarshal([]byte(text), into); err != nil || status != http.StatusOK {
+		a.Fatalf("%s %s: status %d, %v: %s", name, body, status, err, text)
+	}
+}
+
+// send sends a GET, or a POST with a body.
+func send(api http.Handler, name, body string) (status int, text string) {
+	method := http.MethodGet
+	if body != "" {
+		method = http.MethodPost
+	}
+	r := httptest.NewRequest(method, "/"+name, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	api.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+// A rule is not blamed for what it refused before the time that the answer names: the metrics have full minutes.
+func TestTheListsBeginWhenTheySay(t *testing.T) {
+	a := ask(t)
+	now := time.Now().UTC()
+	minute := now.Truncate(time.Minute).Add(-3 * time.Minute)
+	for i, refused := range []int{1000, 7} { // the rule was mended within the first minute
+		a.exec(`INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests, allowed, limited) VALUES ('minute', $1, $2, '', '', '', $3::bigint, 5, $3::bigint - 5)`,
+			minute.Add(time.Duration(i)*time.Minute), []string{"rule/search", "rule/pro"}[i], refused+5)
+		a.decided(minute.Add(time.Duration(i)*time.Minute+10*time.Second), "limited", refused)
+	}
+	type list struct {
+		From              *time.Time
+		Requests, Refused int64
+		Note              *string
+		Rules, Keys       []struct {
+			Name    string
+			Refused int64
+		}
+	}
+	var top list
+	a.answer("top?since="+minute.Add(5*time.Second).Format(time.RFC3339), "", &top)
+	if from := minute.Add(time.Minute); top.From == nil || !top.From.Equal(from) {
+		t.Errorf("the answer begins at %v, want %v", top.From, from)
+	}
+	if top.Refused != 7 || top.Requests != 12 || len(top.Rules) != 1 || top.Rules[0].Name != "rule/pro" || len(top.Keys) != 1 || top.Keys[0].Refused != 7 {
+		t.Errorf("%+v, want the refusals of the second minute", top)
+	}
+	// Within the first minute nothing is claimed.
+	top = list{}
+	a.answer("top?since="+time.Now().UTC().Format("2006-01-02T15:04:05.999999Z"), "", &top)
+	if top.From != nil || top.Refused != 0 || top.Note == nil || !strings.Contains(*top.Note, "full minutes") {
+		t.Errorf("within the first minute: %+v", top)
+	}
+}
