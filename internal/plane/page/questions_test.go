@@ -136,3 +136,87 @@ func TestTheListsBeginWhenTheySay(t *testing.T) {
 		t.Errorf("within the first minute: %+v", top)
 	}
 }
+
+func TestWhySaysWhatHappenedInTheMinute(t *testing.T) {
+	a := ask(t)
+	day := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, -1)
+	at := func(clock string) time.Time {
+		t.Helper()
+		c, err := time.Parse("15:04:05", clock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return day.Add(c.Sub(c.Truncate(24 * time.Hour)))
+	}
+	for i := range 30 {
+		a.decided(at("04:05:00").Add(time.Duration(i)*time.Second), "limited", 2)
+	}
+	a.decided(at("04:05:40"), "error", 3)
+	a.decided(at("04:06:01"), "limited", 1)
+	a.decided(at("04:26:10"), "error", 9)
+	a.decided(at("04:27:10"), "allowed", 1)
+	on := day.Format(time.DateOnly)
+	for _, one := range []struct{ at, want string }{
+		{"03:30", "ann was not refused at 03:30 UTC on " + on + ". The nearest minute with refusals: 60 times at 04:05 UTC on " + on + "."},
+		{"04:05", "ann was refused 60 times at 04:05 UTC on " + on + ". Refused by the limit web: 20 of 20 were used. In the same minute 3 requests had no decision."},
+		{"04:06", "ann was refused once at 04:06 UTC on " + on + ". Refused by"},
+		{"04:26", "ann had no decision 9 times at 04:26 UTC on " + on + ". The last: No decision (timeout): it passed."},
+		{"04:27", "ann was not refused at 04:27 UTC on " + on + ". The nearest minute with refusals: once at 04:06 UTC on " + on + "."},
+		{"", "ann was refused once at 04:06 UTC on " + on + "."},
+	} {
+		asked := one.at
+		if asked != "" {
+			asked = on + " " + asked
+		}
+		var why struct {
+			Summary string
+			Found   bool
+			Note    *string `json:"decisions_note"`
+		}
+		a.answer("why", `{"who": "ann", "at": "`+asked+`"}`, &why)
+		if !strings.HasPrefix(why.Summary, one.want) || !why.Found {
+			t.Errorf("at %q: %q, want %q", one.at, why.Summary, one.want)
+		}
+		// Requests that were allowed may be older or newer than the rows that are listed.
+		if told := why.Note != nil && strings.Contains(*why.Note, "audit denied"); told != (one.at != "" && one.at < "04:27") {
+			t.Errorf("at %q the note is %v", one.at, why.Note)
+		}
+	}
+}
+
+// 20 refusals do not hide that the audit log has requests that passed.
+func TestWhyDoesNotMistakeAllDecisionsForRefusals(t *testing.T) {
+	a := ask(t)
+	now := time.Now().UTC()
+	a.decided(now.Add(-time.Hour), "allowed", 1)
+	for i := range 20 {
+		a.decided(now.Add(-time.Duration(i+1)*time.Second), "limited", 1)
+	}
+	var why struct {
+		Decisions []any
+		Note      *string `json:"decisions_note"`
+	}
+	a.answer("why", `{"who": "ann"}`, &why)
+	if len(why.Decisions) != 20 || why.Note != nil {
+		t.Errorf("%d decisions, and the note %q", len(why.Decisions), *why.Note)
+	}
+}
+
+func TestWhyKnowsNoMinuteThatIsNotYet(t *testing.T) {
+	a := ask(t)
+	next := time.Now().UTC().Add(2 * time.Hour)
+	if status, text := send(a.api, "why", `{"who": "ann", "at": "`+next.Format(time.RFC3339)+`"}`); status != http.StatusBadRequest || !strings.Contains(text, "in the past") {
+		t.Errorf("status %d: %s", status, text)
+	}
+	before := next.AddDate(0, 0, -1)
+	a.decided(before, "limited", 4)
+	var why struct{ Summary string }
+	a.answer("why", `{"who": "ann", "at": "`+next.Format("15:04")+`"}`, &why)
+	want := "ann was refused 4 times at " + before.Format("15:04 UTC today.")
+	if next.Day() == time.Now().UTC().Day() {
+		want = next.Format("15:04 UTC") + " today is not yet. ann was refused 4 times at " + before.Format("15:04 UTC on 2006-01-02.")
+	}
+	if !strings.HasPrefix(why.Summary, want) {
+		t.Errorf("%q, want %q", why.Summary, want)
+	}
+}

@@ -84,9 +84,9 @@ func decisionText(d *admin.Audited) string {
 }
 
 // summary is the answer in a sentence or two.
-func summary(a *reasons, now time.Time) string {
+func (w *whyAsked) summary() string {
 	var text []string
-	who := a.Who
+	a, now := w.answer, w.now
 	for _, b := range a.Bans {
 		until := "for ever"
 		if b.Until != nil {
@@ -98,30 +98,13 @@ func summary(a *reasons, now time.Time) string {
 		}
 		text = append(text, line+".")
 	}
-	refused, first := int64(0), (*shownDecision)(nil)
-	for i := range a.Decisions {
-		switch d := &a.Decisions[i]; d.Decision {
-		case "limited", "blocked", "rejected":
-			refused += d.Count
-			if first == nil {
-				first = d
-			}
-		}
+	if w.refused {
+		return strings.Join(append(text, w.said), " ")
 	}
-	switch {
-	case first != nil:
-		line := fmt.Sprintf("%s was refused at %s", who, clock(first.Time, now))
-		if refused > 1 {
-			line = fmt.Sprintf("%s was refused %s times in the decisions below, last at %s", who, number(refused), clock(first.Time, now))
-		}
-		return strings.Join(append(text, line+". "+first.Text), " ")
-	case len(a.Decisions) > 0:
-		text = append(text, fmt.Sprintf("%s was not refused in the last %d decisions.", who, len(a.Decisions)))
-	case !a.Found && len(text) == 0:
-		return fmt.Sprintf("Nothing is known of %s: no user, no ban, no counter and no recorded decision.", who)
-	default:
-		text = append(text, "No refusal of "+who+" is recorded.")
+	if !a.Found && len(text) == 0 {
+		return fmt.Sprintf("Nothing is known of %s: no user, no ban, no counter and no recorded decision.", a.Who)
 	}
+	text = append(text, w.said)
 	for _, c := range a.Counters {
 		if c.Quota != nil && c.Used >= *c.Quota {
 			line := fmt.Sprintf("%s: %s of %s are used", c.Prefix, number(c.Used), number(*c.Quota))
