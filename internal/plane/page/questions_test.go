@@ -220,3 +220,26 @@ func TestWhyKnowsNoMinuteThatIsNotYet(t *testing.T) {
 		t.Errorf("%q, want %q", why.Summary, want)
 	}
 }
+
+// Of a database that has never answered, nothing is claimed.
+func TestThePageClaimsNothingOfADatabaseThatNeverAnswered(t *testing.T) {
+	var state struct {
+		Banner struct {
+			Mode      string
+			Recording *bool
+			Policy    struct {
+				NewestSeq *int64 `json:"newest_seq"`
+				Behind    []any
+				AllObey   *bool `json:"all_obey"`
+			}
+		}
+	}
+	status, text := send(serve(t, "postgres://nobody@127.0.0.1:1/none"), "state", "")
+	if err := json.Unmarshal([]byte(text), &state); err != nil || status != http.StatusOK {
+		t.Fatalf("status %d, %v: %s", status, err, text)
+	}
+	b := state.Banner
+	if b.Mode != "database_down" || b.Recording != nil || b.Policy.NewestSeq != nil || len(b.Policy.Behind) > 0 || b.Policy.AllObey != nil {
+		t.Errorf("the banner is %s", text)
+	}
+}

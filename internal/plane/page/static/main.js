@@ -23,7 +23,7 @@ const show = {
 		last.banner = b;
 		showBanner(b, last.proxies);
 		showPause(b.pause);
-		byId('not-recording').hidden = b.recording || b.loading;
+		byId('not-recording').hidden = b.recording !== false || b.loading;
 		tick();
 	},
 	traffic: showTraffic,
