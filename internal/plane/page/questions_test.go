@@ -243,3 +243,59 @@ func TestThePageClaimsNothingOfADatabaseThatNeverAnswered(t *testing.T) {
 		t.Errorf("the banner is %s", text)
 	}
 }
+
+// What is taken back is named, with the amounts, in the question and in the answer.
+func TestTakingAnOverrideBackNamesIt(t *testing.T) {
+	a := ask(t)
+	a.exec("SELECT rate_limit_rule('pro', per_minute => 20, per_hour => 500)")
+	a.exec("INSERT INTO rate_limit_tiers (tier) VALUES ('gold')")
+	a.exec("INSERT INTO rate_limit_users (user_id, tier) VALUES ('acme', 'gold')")
+	var made doneOfPage
+	a.do("override", map[string]any{"user": "acme", "rule": "pro", "limit": "per_minute", "events": 22}, &made)
+	if made.Undo == nil {
+		t.Fatalf("%+v", made)
+	}
+	const want = "acme’s pro/per_minute: 22 → 20"
+	for _, body := range []map[string]any{{"user": "acme", "rule": "pro"}, made.Undo.Body} {
+		var plan struct{ Question string }
+		a.answer("unoverride", a.by(body), &plan)
+		if plan.Question != "Take back "+want+"?" {
+			t.Errorf("the question is %q", plan.Question)
+		}
+	}
+	var back doneOfPage
+	a.do("unoverride", made.Undo.Body, &back)
+	if back.Done != "Taken back: "+want+"." {
+		t.Errorf("the answer is %q", back.Done)
+	}
+	if status, text := send(a.api, "unoverride", a.by(made.Undo.Body)); status != http.StatusNotFound || !strings.Contains(text, "not in the database any more") {
+		t.Errorf("again: status %d: %s", status, text)
+	}
+}
+
+// doneOfPage is the answer to an action.
+type doneOfPage struct {
+	Done string
+	Undo *struct{ Body map[string]any }
+}
+
+// do does an action, which is asked twice.
+func (a *asked) do(name string, body map[string]any, into *doneOfPage) {
+	a.Helper()
+	var plan struct{ Confirm string }
+	a.answer(name, a.by(body), &plan)
+	body["confirm"] = plan.Confirm
+	a.answer(name, a.by(body), into)
+	delete(body, "confirm")
+}
+
+// by is a body with the name of a person.
+func (a *asked) by(body map[string]any) string {
+	a.Helper()
+	body["by"] = "nora"
+	text, err := json.Marshal(body)
+	if err != nil {
+		a.Fatal(err)
+	}
+	return string(text)
+}
