@@ -132,8 +132,8 @@ VALUES ($1, $2, $3, $4, $5, tstzrange(now(), $6::timestamptz), nullif($7::text, 
 	return made, nil
 }
 
-// HeldOverride is an override that can be deleted.
-type HeldOverride struct {
+// ActiveOverride is an override that can be deleted.
+type ActiveOverride struct {
 	ID int64
 	// Holder is a user, a key or a tier.
 	Holder, Rule, Limit string
@@ -143,19 +143,19 @@ type HeldOverride struct {
 
 // FindOverrides returns overrides by their ids, or, without ids, those of a sender for a rule, or one of its limits,
 // that are valid now and end by themselves.
-func (d *Database) FindOverrides(ctx context.Context, ids []int64, o *NewOverride) ([]HeldOverride, error) {
+func (d *Database) FindOverrides(ctx context.Context, ids []int64, o *NewOverride) ([]ActiveOverride, error) {
 	which, args, none := "id = ANY ($1::bigint[])", []any{ids}, notFound("override: not in the database any more")
 	if len(ids) == 0 {
 		column, id := o.holder()
 		which, args = column+" = $1 AND rule = $2::text AND $3::text IN ('', limit_name) AND valid @> now() AND NOT upper_inf(valid) AND upper(valid) < 'infinity'", []any{id, o.Rule, o.Limit}
 		none = notFound(fmt.Sprintf("override: the sender has none for %q that ends by itself", o.Rule))
 	}
-	found, err := rows[HeldOverride](ctx, d, `WITH held AS (SELECT * FROM rate_limit_overrides WHERE `+which+`)
+	found, err := rows[ActiveOverride](ctx, d, `WITH chosen AS (SELECT * FROM rate_limit_overrides WHERE `+which+`)
 SELECT h.id, coalesce(h.user_id, 'key ' || h.key_id, 'tier ' || h.tier), h.rule, h.limit_name, h.events, CASE WHEN o.id IS NULL THEN l.events ELSE o.events END
-FROM held h JOIN rate_limit_rule_limits l ON l.rule = h.rule AND l.name = h.limit_name
+FROM chosen h JOIN rate_limit_rule_limits l ON l.rule = h.rule AND l.name = h.limit_name
 	LEFT JOIN rate_limit_api_keys k ON k.id = h.key_id
 	LEFT JOIN rate_limit_users u ON u.user_id = coalesce(h.user_id, k.user_id)
-	LEFT JOIN LATERAL (`+strings.Replace(overrideSQL, "WHERE ", "WHERE o.id NOT IN (SELECT id FROM held) AND ", 1)+`) o ON true
+	LEFT JOIN LATERAL (`+strings.Replace(overrideSQL, "WHERE ", "WHERE o.id NOT IN (SELECT id FROM chosen) AND ", 1)+`) o ON true
 ORDER BY h.rule, h.limit_name, h.id`, args...)
 	if err == nil && len(found) == 0 {
 		err = none
@@ -164,7 +164,7 @@ ORDER BY h.rule, h.limit_name, h.id`, args...)
 }
 
 // DeleteOverrides deletes overrides.
-func (d *Database) DeleteOverrides(ctx context.Context, overrides []HeldOverride) error {
+func (d *Database) DeleteOverrides(ctx context.Context, overrides []ActiveOverride) error {
 	var ids []int64
 	for i := range overrides {
 		ids = append(ids, overrides[i].ID)

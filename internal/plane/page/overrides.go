@@ -112,21 +112,21 @@ type unoverrideAction struct {
 	Limit string  `json:"limit,omitempty"`
 }
 
-// held are the overrides, and what becomes of the amounts without them.
-func (a *unoverrideAction) held(ctx context.Context, db *admin.Database) (held []admin.HeldOverride, text string, err error) {
+// chosen are the overrides, and what becomes of the amounts without them.
+func (a *unoverrideAction) chosen(ctx context.Context, db *admin.Database) (chosen []admin.ActiveOverride, text string, err error) {
 	if len(a.IDs) == 0 && ((a.User == "") == (a.KeyID == 0) || a.Rule == "") {
 		return nil, "", &ratelimit.FieldError{Field: "ids", Want: "given, or user or key_id, and rule"}
 	}
-	held, err = db.FindOverrides(ctx, a.IDs, &admin.NewOverride{User: a.User, KeyID: a.KeyID, Rule: a.Rule, Limit: a.Limit})
+	chosen, err = db.FindOverrides(ctx, a.IDs, &admin.NewOverride{User: a.User, KeyID: a.KeyID, Rule: a.Rule, Limit: a.Limit})
 	var texts []string
-	for _, o := range held {
+	for _, o := range chosen {
 		texts = append(texts, fmt.Sprintf("%s’s %s/%s: %s → %s", o.Holder, o.Rule, o.Limit, amountText(o.Events), amountText(o.Then)))
 	}
-	return held, strings.Join(texts, ", "), err
+	return chosen, strings.Join(texts, ", "), err
 }
 
 func (a *unoverrideAction) plan(ctx context.Context, db *admin.Database, _ time.Time) (*planned, error) {
-	_, text, err := a.held(ctx, db)
+	_, text, err := a.chosen(ctx, db)
 	if err != nil {
 		return nil, err
 	}
@@ -134,11 +134,11 @@ func (a *unoverrideAction) plan(ctx context.Context, db *admin.Database, _ time.
 }
 
 func (a *unoverrideAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*done, error) {
-	held, text, err := a.held(ctx, db)
+	chosen, text, err := a.chosen(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	if err := db.DeleteOverrides(ctx, held); err != nil {
+	if err := db.DeleteOverrides(ctx, chosen); err != nil {
 		return nil, err
 	}
 	return &done{Done: "Taken back: " + text + "."}, nil
