@@ -164,13 +164,19 @@ func TestMoreIsGivenOfALimitOfTheUser(t *testing.T) {
 
 // Without a single answer of the database, the page says so, and not that there is nothing.
 func TestNothingIsShownOfADatabaseThatNeverAnswered(t *testing.T) {
-	b := open(t, serve(t, object{"banner": down()["banner"], "top": top(nil, nil, nil, nil, nil), "why": object{}}).URL+"/", desktop, false)
+	banner := down()["banner"].(object)
+	banner["recording"], banner["policy"] = nil, object{"newest_seq": nil, "behind": []object{}, "all_obey": nil}
+	b := open(t, serve(t, object{"banner": banner, "top": top(nil, nil, nil, nil, nil), "why": object{}}).URL+"/", desktop, false)
 	b.await("#state", "Database down")
 	b.await("#state-more", "Nothing is known yet. The error is: connection refused")
-	for _, nothing := range []string{"#changes-none", "#quotas-none", "#proxies-none", "#bans-none", ".allowed .peak"} {
+	for _, nothing := range []string{"#changes-none", "#quotas-none", "#proxies-none", "#bans-none", ".allowed .peak", "#not-recording"} {
 		if shown := value[bool](b, fmt.Sprintf("document.querySelector(%[1]q).checkVisibility() && document.querySelector(%[1]q).innerText !== ''", nothing)); shown {
 			t.Errorf("it says %q", b.text(nothing))
 		}
+	}
+	b.await("#figures div:last-child", "not known")
+	if times := value[int](b, "document.querySelectorAll('.axis text').length"); times > 0 {
+		t.Errorf("the axis has %d times", times)
 	}
 }
 

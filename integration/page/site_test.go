@@ -185,7 +185,7 @@ func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 
 	// And the way back.
 	b.click("#done button")
-	b.await("#ask[open]", "override")
+	b.await("#ask[open]", "Take back acme’s pro/per_hour: 1,100 → 1,000?")
 	b.click("#ask-yes")
 	var left int
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {

@@ -58,7 +58,11 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 		) o ON true
 	), used AS (
-		SELECT a.rule, a.limit_name, a.key, a.algorithm, CASE a.algorithm WHEN 'gcra' THEN a.last_refill ELSE a.expires_at END AS resets_at,
+		SELECT a.rule, a.limit_name, a.key, a.algorithm, CASE WHEN a.algorithm = 'gcra' THEN a.last_refill
+			-- The row of a bucket outlives the refill. Its tokens are those of last_refill.
+			WHEN a.algorithm = 'token_bucket' AND a.tokens IS NOT NULL AND a.events > 0 THEN a.last_refill + least(3155760000, greatest(0,
+				CASE WHEN a.burst < a.events THEN (a.burst - a.tokens) / a.events ELSE ceil((coalesce(a.burst, a.events) - a.tokens) / a.events) END * a.span)) * interval '1 s'
+			ELSE a.expires_at END AS resets_at,
 			coalesce(a.burst, a.events) AS quota, CASE a.algorithm
 			WHEN 'fixed_window' THEN CASE WHEN a.expires_at > now() THEN a.count ELSE 0 END
 			WHEN 'sliding_window' THEN CASE

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -41,16 +42,17 @@ func (o *NewOverride) holder() (column string, id any) {
 	return "key_id", o.KeyID
 }
 
-// amountsSQL are the amounts of the limits of a rule for a sender, now. It is as proxies choose the override.
+// overrideSQL is the override of a limit l that counts now for a key k or a user u, as proxies choose it.
+const overrideSQL = `SELECT o.id, o.events, o.burst FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
+			AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END))
+		ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1`
+
+// amountsSQL are the amounts of the limits of a rule for a sender, now.
 const amountsSQL = `SELECT l.name, CASE WHEN o.id IS NULL THEN l.events ELSE o.events END, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END
 FROM rate_limit_rule_limits l
 	LEFT JOIN rate_limit_api_keys k ON k.id = $4::bigint
 	LEFT JOIN rate_limit_users u ON u.user_id = coalesce(nullif($3::text, ''), k.user_id)
-	LEFT JOIN LATERAL (
-		SELECT o.id, o.events, o.burst FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
-			AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END))
-		ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
-	) o ON true
+	LEFT JOIN LATERAL (` + overrideSQL + `) o ON true
 WHERE l.rule = $1::text AND $2::text IN ('', l.name) ORDER BY l.name`
 
 // Overrides returns the overrides that SetOverride would make. The error says which field is wrong.
@@ -130,21 +132,43 @@ VALUES ($1, $2, $3, $4, $5, tstzrange(now(), $6::timestamptz), nullif($7::text, 
 	return made, nil
 }
 
-// DeleteOverrides deletes overrides by their ids, or, without ids, those of a sender for a rule, or one of its
-// limits, that are valid now and end by themselves. It returns what they were.
-func (d *Database) DeleteOverrides(ctx context.Context, ids []int64, o *NewOverride) (int64, error) {
-	if len(ids) > 0 {
-		n, err := d.execute(ctx, "DELETE FROM rate_limit_overrides WHERE id = ANY ($1::bigint[])", ids)
-		if err == nil && n == 0 {
-			err = notFound("override: not in the database any more")
-		}
-		return n, err
+// ActiveOverride is an override that can be deleted.
+type ActiveOverride struct {
+	ID int64
+	// Holder is a user, a key or a tier.
+	Holder, Rule, Limit string
+	// Events is the amount, and Then that of the sender without it; nil is unlimited.
+	Events, Then *int64
+}
+
+// FindOverrides returns overrides by their ids, or, without ids, those of a sender for a rule, or one of its limits,
+// that are valid now and end by themselves.
+func (d *Database) FindOverrides(ctx context.Context, ids []int64, o *NewOverride) ([]ActiveOverride, error) {
+	which, args, none := "id = ANY ($1::bigint[])", []any{ids}, notFound("override: not in the database any more")
+	if len(ids) == 0 {
+		column, id := o.holder()
+		which, args = column+" = $1 AND rule = $2::text AND $3::text IN ('', limit_name) AND valid @> now() AND NOT upper_inf(valid) AND upper(valid) < 'infinity'", []any{id, o.Rule, o.Limit}
+		none = notFound(fmt.Sprintf("override: the sender has none for %q that ends by itself", o.Rule))
 	}
-	column, id := o.holder()
-	n, err := d.execute(ctx, `DELETE FROM rate_limit_overrides WHERE `+column+` = $1 AND rule = $2::text AND $3::text IN ('', limit_name)
-	AND valid @> now() AND NOT upper_inf(valid) AND upper(valid) < 'infinity'`, id, o.Rule, o.Limit)
-	if err == nil && n == 0 {
-		err = notFound(fmt.Sprintf("override: the sender has none for %q that ends by itself", o.Rule))
+	found, err := rows[ActiveOverride](ctx, d, `WITH chosen AS (SELECT * FROM rate_limit_overrides WHERE `+which+`)
+SELECT h.id, coalesce(h.user_id, 'key ' || h.key_id, 'tier ' || h.tier), h.rule, h.limit_name, h.events, CASE WHEN o.id IS NULL THEN l.events ELSE o.events END
+FROM chosen h JOIN rate_limit_rule_limits l ON l.rule = h.rule AND l.name = h.limit_name
+	LEFT JOIN rate_limit_api_keys k ON k.id = h.key_id
+	LEFT JOIN rate_limit_users u ON u.user_id = coalesce(h.user_id, k.user_id)
+	LEFT JOIN LATERAL (`+strings.Replace(overrideSQL, "WHERE ", "WHERE o.id NOT IN (SELECT id FROM chosen) AND ", 1)+`) o ON true
+ORDER BY h.rule, h.limit_name, h.id`, args...)
+	if err == nil && len(found) == 0 {
+		err = none
 	}
-	return n, err
+	return found, err
+}
+
+// DeleteOverrides deletes overrides.
+func (d *Database) DeleteOverrides(ctx context.Context, overrides []ActiveOverride) error {
+	var ids []int64
+	for i := range overrides {
+		ids = append(ids, overrides[i].ID)
+	}
+	_, err := d.execute(ctx, "DELETE FROM rate_limit_overrides WHERE id = ANY ($1::bigint[])", ids)
+	return err
 }

@@ -35,20 +35,32 @@ type Name struct {
 // longPeriod is how long a period is at most for which the metrics of minutes are read.
 const longPeriod = 25 * time.Hour
 
-// TopRules returns the limits, of rules and of configurations, with the most refusals in a period, at most so
-// many, by the metrics. A period of more than a day begins with a full hour. It also returns the sums of all requests.
+// Full returns the period from its first full minute on, or its first full hour if it is long: the metrics do not say
+// what came before and after a point within one.
+func (p Period) Full() Period {
+	step := time.Minute
+	if p.isLong() {
+		step = time.Hour
+	}
+	p.From = p.From.Add(step - 1).Truncate(step)
+	return p
+}
+
+func (p Period) isLong() bool { return p.Until.Sub(p.From) > longPeriod }
+
+// TopRules returns the limits, of rules and of configurations, with the most refusals in a period that is Full, at most so
+// many, by the metrics. It also returns the sums of all requests.
 func (d *Database) TopRules(ctx context.Context, p Period, most int) (top []Name, sums Name, err error) {
 	names, err := d.renamedRules(ctx)
 	if err != nil {
 		return nil, sums, err
 	}
 	granularity := "minute"
-	from := p.From.Truncate(time.Minute)
-	if p.Until.Sub(p.From) > longPeriod {
-		granularity, from = "hour", p.From.Truncate(time.Hour)
+	if p.isLong() {
+		granularity = "hour"
 	}
 	all, err := rows[Name](ctx, d, `SELECT prefix, sum(requests)::bigint, sum(limited + blocked + rejected)::bigint, sum(errors)::bigint FROM rate_limit_metrics
-WHERE granularity = $1 AND time >= $2::timestamptz AND time < $3::timestamptz GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1`, granularity, from, p.Until)
+WHERE granularity = $1 AND time >= $2::timestamptz AND time < $3::timestamptz GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1`, granularity, p.From, p.Until)
 	top = []Name{}
 	for _, n := range all {
 		sums.Requests += n.Requests

@@ -70,7 +70,7 @@ func Add(w *Writer, r *Record) {
 		}
 	}
 	if w.seen != nil {
-		see(w.seen, r)
+		see(w.seen, r, w.settings.Address)
 	}
 	var wake func()
 	if audited {

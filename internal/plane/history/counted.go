@@ -30,7 +30,7 @@ func AddCounted(w *Writer, records []Record) []int {
 			continue
 		}
 		if w.seen != nil {
-			see(w.seen, r)
+			see(w.seen, r, w.settings.Address)
 		}
 		if r.User != "" {
 			if u := w.totals.usageOf(micros/3600000000, r); u == nil {

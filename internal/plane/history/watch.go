@@ -31,8 +31,8 @@ type Counted struct {
 }
 
 const (
-	// seenSenders are how many different senders one interval has.
-	seenSenders = 1000
+	// seenNames are how many different names of a kind one interval has.
+	seenNames = 1000
 	// slotSeconds is for how long a slot counts. Top has the slot under way and the one before.
 	slotSeconds = 300
 	// slotNames are how many different names of a kind a slot has at most.
@@ -47,68 +47,89 @@ func IsWatched(w *Writer) bool { return atomic.LoadInt32(&w.watched) != 0 }
 // tally is what was counted of a name.
 type tally struct{ requests, refused, failed int64 }
 
-// watchedSender is what is counted apart.
-type watchedSender struct {
-	prefix, key, user string
-	address           netip.Addr
-}
-
-// seen counts the requests of an interval. Add and AddCounted fill it, so it does as little as possible.
+// seen counts the requests of an interval, by the kinds of Top. Add and AddCounted fill it, so it does as
+// little as possible.
 type seen struct {
-	senders map[watchedSender]*tally
-	others  map[string]*tally // by prefix: the requests of further senders
+	keys      map[string]*tally // by prefix and key, with a NUL between them
+	users     map[string]*tally
+	addresses map[netip.Addr]*tally
+	rules     map[string]*tally
+	all       tally
+	left      bool // there were too many names
 }
 
 func newSeen() *seen {
-	return &seen{senders: make(map[watchedSender]*tally), others: make(map[string]*tally)}
+	return &seen{keys: make(map[string]*tally), users: make(map[string]*tally), addresses: make(map[netip.Addr]*tally), rules: make(map[string]*tally)}
 }
 
 // see counts a record. The caller holds the Writer's mutex.
-func see(s *seen, r *Record) {
+func see(s *seen, r *Record, mode AddressMode) {
 	if r.Outcome == Shadow {
 		return
 	}
-	of := watchedSender{r.Prefix, r.Key, r.User, r.Address}
-	t := s.senders[of]
+	refused := int64(0)
+	failed := int64(0)
+	if r.Outcome >= Failed {
+		failed = 1
+	} else if r.Outcome != Allowed {
+		refused = 1
+	}
+	s.all.requests++
+	s.all.refused += refused
+	s.all.failed += failed
+	if r.Prefix != "" {
+		t := s.rules[r.Prefix]
+		if t == nil && len(s.rules) < seenNames {
+			t = &tally{}
+			s.rules[strings.Clone(r.Prefix)] = t
+		}
+		count(s, t, refused, failed)
+	}
+	if r.Key != "" {
+		k := r.Prefix + "\x00" + r.Key
+		if mode != AddressFull {
+			k = r.Prefix + "\x00" + maskKey(mode, r.Key, r.Address)
+		}
+		t := s.keys[k]
+		if t == nil && len(s.keys) < seenNames {
+			t = &tally{}
+			s.keys[k] = t
+		}
+		count(s, t, refused, failed)
+	}
+	if r.User != "" {
+		t := s.users[r.User]
+		if t == nil && len(s.users) < seenNames {
+			t = &tally{}
+			s.users[strings.Clone(r.User)] = t
+		}
+		count(s, t, refused, failed)
+	}
+	if r.Address.IsValid() {
+		t := s.addresses[r.Address]
+		if t == nil && len(s.addresses) < seenNames {
+			t = &tally{}
+			s.addresses[r.Address] = t
+		}
+		count(s, t, refused, failed)
+	}
+}
+
+// count counts a request of a name; t is nil if there are too many names.
+func count(s *seen, t *tally, refused, failed int64) {
 	if t == nil {
-		t = addSender(s, of)
+		s.left = true
+		return
 	}
 	t.requests++
-	if r.Outcome >= Failed {
-		t.failed++
-	} else if r.Outcome != Allowed {
-		t.refused++
-	}
+	t.refused += refused
+	t.failed += failed
 }
-
-func addSender(s *seen, of watchedSender) *tally {
-	t := &tally{}
-	of.prefix = strings.Clone(of.prefix) // each may be a part of a long request
-	if len(s.senders) < seenSenders {
-		of.key = strings.Clone(of.key)
-		of.user = strings.Clone(of.user)
-		s.senders[of] = t
-	} else if other := s.others[of.prefix]; other != nil {
-		t = other
-	} else {
-		s.others[of.prefix] = t
-	}
-	return t
-}
-
-// The kinds of a slot. A key has its prefix and a NUL before it.
-const (
-	keys = iota
-	users
-	addresses
-	rules
-	kinds
-)
 
 // slot adds up intervals.
 type slot struct {
 	number int64               // of the slot since 1970; 0 is none
-	kinds  []map[string]*tally // keys, users, addresses and rules
+	kinds  []map[string]*tally // as in Top
 	all    tally
 	left   bool
 }
@@ -143,7 +164,7 @@ func Watch(w *Writer, on bool) Watched {
 		if v.now.number == number-1 {
 			v.last = v.now
 		}
-		v.now = slot{number: number, kinds: make([]map[string]*tally, kinds)}
+		v.now = slot{number: number, kinds: make([]map[string]*tally, 4)}
 		for kind := range v.now.kinds {
 			v.now.kinds[kind] = make(map[string]*tally)
 		}
@@ -157,44 +178,31 @@ func Watch(w *Writer, on bool) Watched {
 		since = v.since
 	}
 	return Watched{Since: since, Exact: !v.now.left && !v.last.left, ByPrefix: byPrefix, Top: Top{
-		Keys: topOf(v, keys), Users: topOf(v, users), Addresses: topOf(v, addresses), Rules: topOf(v, rules),
+		Keys: topOf(v, 0), Users: topOf(v, 1), Addresses: topOf(v, 2), Rules: topOf(v, 3),
 		All: Counted{Requests: v.now.all.requests + v.last.all.requests, Refused: v.now.all.refused + v.last.all.refused, Failed: v.now.all.failed + v.last.all.failed},
 	}}
 }
 
 // add adds an interval to a slot.
 func (s *slot) add(i *seen, mode AddressMode) {
-	for of, t := range i.senders {
-		if of.key != "" {
-			addTally(s.kinds[keys], of.prefix+"\x00"+maskKey(mode, of.key, of.address), t)
+	s.left = s.left || i.left
+	s.all.requests += i.all.requests
+	s.all.refused += i.all.refused
+	s.all.failed += i.all.failed
+	addresses := make(map[string]*tally, len(i.addresses))
+	for address, t := range i.addresses {
+		if text := maskAddress(mode, address); text != "" {
+			addTally(addresses, text, t)
 		}
-		if of.user != "" {
-			addTally(s.kinds[users], of.user, t)
-		}
-		if address := maskAddress(mode, of.address); address != "" {
-			addTally(s.kinds[addresses], address, t)
-		}
-		s.addRule(of.prefix, t)
 	}
-	for prefix, t := range i.others {
-		s.left = true
-		s.addRule(prefix, t)
-	}
-	for _, names := range s.kinds {
-		if len(names) > slotNames {
+	for at, names := range []map[string]*tally{i.keys, i.users, addresses, i.rules} {
+		for name, t := range names {
+			addTally(s.kinds[at], name, t)
+		}
+		if len(s.kinds[at]) > slotNames {
 			s.left = true
-			prune(names)
+			prune(s.kinds[at])
 		}
-	}
-}
-
-// addRule adds the requests of a prefix, and to all requests.
-func (s *slot) addRule(prefix string, t *tally) {
-	s.all.requests += t.requests
-	s.all.refused += t.refused
-	s.all.failed += t.failed
-	if prefix != "" {
-		addTally(s.kinds[rules], prefix, t)
 	}
 }
 
@@ -270,7 +278,7 @@ func topOf(v *watch, kind int) []Counted {
 	for name := range chosen {
 		t := sums[name]
 		c := Counted{Name: name, Requests: t.requests, Refused: t.refused, Failed: t.failed}
-		if kind == keys {
+		if kind == 0 {
 			at := strings.IndexByte(name, 0)
 			c.Prefix = name[:at]
 			c.Name = name[at+1:]

@@ -239,7 +239,13 @@ func topSince(ctx context.Context, db *admin.Database, r *http.Request) (any, er
 	if err != nil {
 		return nil, err
 	}
+	p = p.Full()
 	t := topSection{From: &p.From, Exact: true, Asking: []topName{}, Keys: []topName{}, Users: []topName{}, Addresses: []topName{}, Rules: []topName{}}
+	if !p.From.Before(p.Until) {
+		text := "The counts are those of full minutes, and begin at " + clock(p.From, p.Until) + "."
+		t.From, t.Remark = nil, &text
+		return t, nil
+	}
 	rules, sums, err := db.TopRules(ctx, p, most)
 	if err != nil {
 		return nil, err

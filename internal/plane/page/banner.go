@@ -19,7 +19,7 @@ type bannerSection struct {
 	Policy    bannerPolicy   `json:"policy"`
 	Pause     *admin.Pause   `json:"pause"`
 	Now       *rates         `json:"now"`
-	Recording bool           `json:"recording"`
+	Recording *bool          `json:"recording"` // nil: no proxy has said it
 	Loading   bool           `json:"loading"`
 }
 
@@ -35,7 +35,7 @@ type bannerDatabase struct {
 type bannerPolicy struct {
 	NewestSeq *int64        `json:"newest_seq"`
 	Behind    []behindProxy `json:"behind"`
-	AllObey   bool          `json:"all_obey"`
+	AllObey   *bool         `json:"all_obey"` // nil: not known
 }
 
 // behindProxy is a proxy that does not obey the newest policy. Changes is nil if it is not known how far it is.
@@ -79,7 +79,8 @@ func (c *collector) banner() bannerSection {
 		live = append(live, p)
 		if p.now != nil {
 			reports++
-			b.Recording = b.Recording || p.now.History
+			recording := p.now.History || b.Recording != nil && *b.Recording
+			b.Recording = &recording
 		}
 	}
 	b.Loading = c.up && (c.asking > 0 || reports < len(live)) && time.Since(c.began) < loadingTime
@@ -195,9 +196,12 @@ func (c *collector) addRemarks(b *bannerSection, live, gone []*proxy) {
 	}
 }
 
-// policyState says which proxies do not obey the newest policy.
+// policyState says which proxies do not obey the newest policy. Without the database nobody knows.
 func (c *collector) policyState() bannerPolicy {
 	p := bannerPolicy{Behind: []behindProxy{}}
+	if !c.up {
+		return p
+	}
 	if len(c.changes) > 0 {
 		newest := c.changes[0].Seq
 		p.NewestSeq = &newest
@@ -207,7 +211,8 @@ func (c *collector) policyState() bannerPolicy {
 			p.Behind = append(p.Behind, behindProxy{one.Node.Node, one.Behind})
 		}
 	}
-	p.AllObey = len(p.Behind) == 0
+	all := len(p.Behind) == 0
+	p.AllObey = &all
 	return p
 }
 

@@ -6,7 +6,7 @@
 //   - collect.go, slow.go: one collector for all open pages asks the databases
 //   - live.go: what the proxies report, and the rates between two reports
 //   - banner.go, sections.go, proxies.go, limits.go: what the page shows of it. stream.go sends it.
-//   - api.go, why.go, words.go: questions. act.go, actions.go, overrides.go: actions
+//   - api.go, why.go, refusals.go, words.go: questions. act.go, actions.go, overrides.go: actions
 //   - metrics.go: the numbers of all proxies for Prometheus
 //   - databases.go: connections
 //

@@ -75,11 +75,15 @@ func (a *overrideAction) plan(ctx context.Context, db *admin.Database, now time.
 }
 
 func overrideText(m *admin.MadeOverride) string {
-	was := "unlimited"
-	if m.Was != nil {
-		was = number(*m.Was)
+	return fmt.Sprintf("%s/%s: %s → %s", m.Rule, m.Limit, amountText(m.Was), number(m.Events))
+}
+
+// amountText is an amount; nil is unlimited.
+func amountText(n *int64) string {
+	if n == nil {
+		return "unlimited"
 	}
-	return fmt.Sprintf("%s/%s: %s → %s", m.Rule, m.Limit, was, number(m.Events))
+	return number(*n)
 }
 
 func (a *overrideAction) do(ctx context.Context, db *admin.Database, now time.Time) (*done, error) {
@@ -108,17 +112,34 @@ type unoverrideAction struct {
 	Limit string  `json:"limit,omitempty"`
 }
 
-func (a *unoverrideAction) plan(context.Context, *admin.Database, time.Time) (*planned, error) {
+// chosen are the overrides, and what becomes of the amounts without them.
+func (a *unoverrideAction) chosen(ctx context.Context, db *admin.Database) (chosen []admin.ActiveOverride, text string, err error) {
 	if len(a.IDs) == 0 && ((a.User == "") == (a.KeyID == 0) || a.Rule == "") {
-		return nil, &ratelimit.FieldError{Field: "ids", Want: "given, or user or key_id, and rule"}
+		return nil, "", &ratelimit.FieldError{Field: "ids", Want: "given, or user or key_id, and rule"}
 	}
-	return &planned{Question: "Take the override back?", Effect: []string{"The amounts are those of before within a second."}}, nil
+	chosen, err = db.FindOverrides(ctx, a.IDs, &admin.NewOverride{User: a.User, KeyID: a.KeyID, Rule: a.Rule, Limit: a.Limit})
+	var texts []string
+	for _, o := range chosen {
+		texts = append(texts, fmt.Sprintf("%s’s %s/%s: %s → %s", o.Holder, o.Rule, o.Limit, amountText(o.Events), amountText(o.Then)))
+	}
+	return chosen, strings.Join(texts, ", "), err
 }
 
-func (a *unoverrideAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*done, error) {
-	n, err := db.DeleteOverrides(ctx, a.IDs, &admin.NewOverride{User: a.User, KeyID: a.KeyID, Rule: a.Rule, Limit: a.Limit})
+func (a *unoverrideAction) plan(ctx context.Context, db *admin.Database, _ time.Time) (*planned, error) {
+	_, text, err := a.chosen(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	return &done{Done: plural(int(n), "The override is", fmt.Sprintf("%d overrides are", n)) + " taken back."}, nil
+	return &planned{Question: "Take back " + text + "?", Effect: []string{"All proxies obey within a second."}}, nil
+}
+
+func (a *unoverrideAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*done, error) {
+	chosen, text, err := a.chosen(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	if err := db.DeleteOverrides(ctx, chosen); err != nil {
+		return nil, err
+	}
+	return &done{Done: "Taken back: " + text + "."}, nil
 }

@@ -55,7 +55,7 @@ func (c *collector) shownProxy(p *proxy) shownProxy {
 		return s
 	}
 	sum := p.now.stores()
-	s.Kind, s.OnError, s.Errors, s.Now = &p.now.Kind, p.now.onError(), sum.Errors, p.rates()
+	s.Kind, s.OnError, s.Errors, s.Now = &p.now.Kind, p.now.onError(), errorsText(sum.Errors), p.rates()
 	s.Leases, s.LeasedUnits, s.Waiting, s.InFlight, s.BlockedKeys = &sum.Leases, &sum.LeasedUnits, &sum.Waiting, &sum.InFlight, &sum.BlockedKeys
 	if p.before != nil {
 		s.P50MS, s.P99MS = percentiles(&sum.Times, p.before.stores().Times)

@@ -112,8 +112,6 @@ const (
 	mostDecisions = 20
 	// decisionsTime is how far back they go.
 	decisionsTime = 30 * 24 * time.Hour
-	// afterTime is how long after a given time they end: people give minutes.
-	afterTime = time.Minute
 )
 
 // The kinds of senders.
@@ -163,14 +161,21 @@ type whyAsked struct {
 	now     time.Time
 	request admin.Request // the next one
 	query   admin.AuditQuery
-	counter string // the key of the counters in configurations; "" is none
+	counter string    // the key of the counters in configurations; "" is none
+	minute  time.Time // that is asked about; the zero time is now
+	said    string    // what became of requests
+	refused bool      // in the minute that said is about
 }
 
 func (w *whyAsked) run(who string) error {
 	a := w.answer
-	until, err := whenAsked(w.body.At, w.now)
+	minute, early, err := whenAsked(w.body.At, w.now)
 	if err != nil {
 		return err
+	}
+	until := w.now.Add(time.Second)
+	if w.minute = minute; !minute.IsZero() {
+		until = minute.Add(time.Minute)
 	}
 	a.At = until.UTC()
 	w.query = admin.AuditQuery{Period: admin.Period{From: until.Add(-decisionsTime), Until: until}, Most: mostDecisions}
@@ -207,8 +212,11 @@ func (w *whyAsked) run(who string) error {
 	}
 	w.addDecisions()
 	w.addNext()
-	a.Found = a.User != nil || len(a.Bans) > 0 || len(a.Counters) > 0 || len(a.Decisions) > 0
-	a.Summary = summary(a, w.now)
+	a.Found = a.Found || a.User != nil || len(a.Bans) > 0 || len(a.Counters) > 0 || len(a.Decisions) > 0
+	if early != "" {
+		w.said = early + " " + w.said
+	}
+	a.Summary = w.summary()
 	return nil
 }
 
@@ -233,10 +241,11 @@ func kindOf(said, who string) (string, error) {
 	return kindUser, nil
 }
 
-// whenAsked is the end of the time that is asked about. 14:05 is today, or yesterday if it is to come.
-func whenAsked(text string, now time.Time) (time.Time, error) {
+// whenAsked is the minute that is asked about; the zero time is now. 14:05 is today, or yesterday if it is to come: early
+// then says so.
+func whenAsked(text string, now time.Time) (minute time.Time, early string, err error) {
 	if text == "" {
-		return now.Add(time.Second), nil
+		return time.Time{}, "", nil
 	}
 	at, err := time.Parse("15:04", text)
 	if err != nil {
@@ -246,12 +255,15 @@ func whenAsked(text string, now time.Time) (time.Time, error) {
 		day := now.UTC().Truncate(24 * time.Hour)
 		at = day.Add(time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute + time.Duration(at.Second())*time.Second)
 		if at.After(now) {
+			early = minuteText(at, now) + " is not yet."
 			at = at.Add(-24 * time.Hour)
 		}
 	} else if at, err = admin.ParseTime("at", text); err != nil {
-		return at, &ratelimit.FieldError{Field: "at", Value: text, Want: "a time such as 14:05 or 2026-11-21T14:05:00Z"}
+		return at, "", &ratelimit.FieldError{Field: "at", Value: text, Want: "a time such as 14:05 or 2026-11-21T14:05:00Z"}
+	} else if at.After(now) {
+		return at, "", &ratelimit.FieldError{Field: "at", Value: text, Want: "in the past: it is " + clock(now, now)}
 	}
-	return at.Add(afterTime), nil
+	return at.UTC().Truncate(time.Minute), early, nil
 }
 
 // aboutUser reads what the policy knows of a user, or of what may be the key of a counter.
@@ -333,39 +345,6 @@ func (w *whyAsked) addCounters() error {
 		w.answer.Counters = append(w.answer.Counters, usageOf(&used[i], false))
 	}
 	return err
-}
-
-// addDecisions adds what the audit log has. Without a history there is none.
-func (w *whyAsked) addDecisions() {
-	a := w.answer
-	if w.query.Most == 0 {
-		return
-	}
-	var found []admin.Audited
-	if a.User == nil && (a.Kind == kindUser || a.Kind == kindCounter) {
-		w.query.Key = w.counter // a user whom only the proxies know may be one
-	}
-	db, err := w.at.at(w.ctx, ofHistory)
-	if err == nil {
-		found, err = db.Audit(w.ctx, &w.query)
-	}
-	if err != nil {
-		text := "The history cannot be read: " + err.Error()
-		a.DecisionsRemark = &text
-		return
-	}
-	refusals := true
-	for i := range found {
-		refusals = refusals && found[i].Decision != "allowed"
-		a.Decisions = append(a.Decisions, shownDecision{found[i], decisionText(&found[i])})
-	}
-	if refusals {
-		text := "The audit log has no request that passed. With `audit denied`, the default, it has refusals only."
-		if len(found) == 0 {
-			text = "The audit log has no decision of the last 30 days. It has refusals only with `audit denied`, the default, and nothing without `history`."
-		}
-		a.DecisionsRemark = &text
-	}
 }
 
 // addNext adds what the policy would do with the next request.

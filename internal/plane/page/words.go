@@ -28,6 +28,26 @@ var refusalReasons = map[string]string{
 	"ambiguous_path": "Refused: the path has two meanings.", "banned": "Refused: the sender is banned.",
 }
 
+// classWords are the classes of SQLSTATEs by which errors are counted, in words.
+var classWords = map[string]string{
+	"08": "the connection failed", "0A": "not supported by the server", "22": "a value is not possible", "23": "a constraint does not hold", "25": "read-only server, or wrong state of the transaction",
+	"26": "a prepared statement is gone", "28": "wrong password or role", "3D": "no such database", "40": "deadlock, or conflict of transactions", "42": "a table, a column or a right is missing",
+	"53": "no connections, memory or disk left", "54": "a limit of the server", "55": "a lock is not free, or wrong state of an object", "57": "server stopped, or statement cancelled",
+	"58": "error of the server’s system", "XX": "internal error of the server",
+}
+
+// errorsText has the counts of errors by class, with the meanings of SQLSTATEs.
+func errorsText(counts map[string]int64) map[string]int64 {
+	shown := map[string]int64{}
+	for class, n := range counts {
+		if words := classWords[class]; words != "" {
+			class += " (" + words + ")"
+		}
+		shown[class] = n
+	}
+	return shown
+}
+
 // decisionText is a row of the audit log in words.
 func decisionText(d *admin.Audited) string {
 	reason := ""
@@ -84,9 +104,9 @@ func decisionText(d *admin.Audited) string {
 }
 
 // summary is the answer in a sentence or two.
-func summary(a *reasons, now time.Time) string {
+func (w *whyAsked) summary() string {
 	var text []string
-	who := a.Who
+	a, now := w.answer, w.now
 	for _, b := range a.Bans {
 		until := "for ever"
 		if b.Until != nil {
@@ -98,30 +118,13 @@ func summary(a *reasons, now time.Time) string {
 		}
 		text = append(text, line+".")
 	}
-	refused, first := int64(0), (*shownDecision)(nil)
-	for i := range a.Decisions {
-		switch d := &a.Decisions[i]; d.Decision {
-		case "limited", "blocked", "rejected":
-			refused += d.Count
-			if first == nil {
-				first = d
-			}
-		}
+	if w.refused {
+		return strings.Join(append(text, w.said), " ")
 	}
-	switch {
-	case first != nil:
-		line := fmt.Sprintf("%s was refused at %s", who, clock(first.Time, now))
-		if refused > 1 {
-			line = fmt.Sprintf("%s was refused %s times in the decisions below, last at %s", who, number(refused), clock(first.Time, now))
-		}
-		return strings.Join(append(text, line+". "+first.Text), " ")
-	case len(a.Decisions) > 0:
-		text = append(text, fmt.Sprintf("%s was not refused in the last %d decisions.", who, len(a.Decisions)))
-	case !a.Found && len(text) == 0:
-		return fmt.Sprintf("Nothing is known of %s: no user, no ban, no counter and no recorded decision.", who)
-	default:
-		text = append(text, "No refusal of "+who+" is recorded.")
+	if !a.Found && len(text) == 0 {
+		return fmt.Sprintf("Nothing is known of %s: no user, no ban, no counter and no recorded decision.", a.Who)
 	}
+	text = append(text, w.said)
 	for _, c := range a.Counters {
 		if c.Quota != nil && c.Used >= *c.Quota {
 			line := fmt.Sprintf("%s: %s of %s are used", c.Prefix, number(c.Used), number(*c.Quota))

@@ -71,7 +71,7 @@ function draw() {
 	});
 	const ticks = [];
 	const step = width < 500 ? 900 : 600;
-	for (let t = Math.ceil(from / step) * step; t <= data.end; t += step) {
+	for (let t = Math.ceil(from / step) * step; data.end > 0 && t <= data.end; t += step) {
 		if (x(t) > 16 && x(t) < width - 16) ticks.push(el('svg:text', { x: x(t), y: 13, 'text-anchor': 'middle' }, clock(t * 1000, t * 1000, false)));
 	}
 	const marked = data.marks.length > 0;

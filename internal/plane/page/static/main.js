@@ -24,7 +24,7 @@ const show = {
 		last.banner = b;
 		showBanner(b, last.proxies);
 		showPause(b.pause);
-		byId('not-recording').hidden = b.recording || b.loading || !b.database.up;
+		byId('not-recording').hidden = b.recording !== false || b.loading || !b.database.up;
 		tick();
 	},
 	traffic: showTraffic,
