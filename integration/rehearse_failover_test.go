@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func (r *rehearsal) server(port string) string {
 
 // variable is a variable of the commands.
 func (r *rehearsal) variable(name string) string {
-	for _, v := range r.env {
+	for _, v := range slices.Backward(r.env) { // the last one counts
 		if value, ok := strings.CutPrefix(v, name+"="); ok {
 			return value
 		}
@@ -90,6 +91,9 @@ func rehearseFailovers(t *testing.T) {
 			r.proxies()
 			r.decided()
 			r.page("Replicate", 0)
+			r.sh("a standby that is away while the primary removes old log", `pg_ctl stop -m fast -D "$STANDBY"
+for i in 1 2 3; do psql -c "SELECT pg_switch_wal()" -c CHECKPOINT; done
+pg_ctl start -w -D "$STANDBY" -l "$STANDBY/../log-standby"`)
 			if c.synchronous {
 				r.page("Replicate", 1)
 			}

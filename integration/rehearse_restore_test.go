@@ -22,12 +22,19 @@ func rehearseRestoreAndFailover(t *testing.T) {
 	if t.Failed() {
 		return
 	}
+	r.destroy()
+	r.restoresWith(`--target="$TIME"`, `--target="$UNDONE" --target-timeline=1`)
+	r.decided()
+	if bans := r.number("SELECT count(*) FROM rate_limit_bans WHERE network = '198.51.100.0/24'"); bans != 1 {
+		t.Error("a change that the first restore undid is missing after a restore to a later moment")
+	}
 	r.page("Replicate", 0)
 	r.page("Replicate", 1)
 	r.decided()
 	await(t, "the standby to be synchronous", func() bool {
 		return r.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
 	})
+	r.page("Replicate", 2)
 	admitted := r.ask("/", 500, "failover")
 	r.loseThePrimary("")
 	r.page("Fail over", 0)
@@ -39,11 +46,44 @@ func rehearseRestoreAndFailover(t *testing.T) {
 	if n := r.ask("/", rehearsedQuota+500, "failover"); admitted+n > rehearsedQuota {
 		t.Errorf("%d were admitted before the failover, and %d after it: more than %d", admitted, n, rehearsedQuota)
 	}
+	r.page("Back up", 3)
+	r.sh("a pg_rewind that fails", "set +e; STANDBY_PORT=1\n"+r.blocks["Fail over"][1]+"! pg_ctl status")
+	r.follows()
+	r.obeyed()
+
+	// Back to the first server.
+	r.exchange("PGDATA", "STANDBY")
+	r.exchange("PGPORT", "STANDBY_PORT")
+	r.loseThePrimary("")
+	r.page("Fail over", 0)
+	r.page("Back up", 3)
+	r.follows()
+	r.obeyed()
+}
+
+// follows makes the old primary the standby of the new one.
+func (r *rehearsal) follows() {
+	r.t.Helper()
 	r.page("Fail over", 1)
-	await(t, "the old primary to follow", func() bool {
+	await(r.t, "the old primary to follow", func() bool {
 		return r.number("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'") == 1
 	})
-	r.obeyed()
+}
+
+// exchange exchanges two variables of the commands.
+func (r *rehearsal) exchange(a, b string) {
+	r.t.Helper()
+	r.env = append(r.env, a+"="+r.variable(b), b+"="+r.variable(a))
+}
+
+// restoresWith restores with other options than those of the page.
+func (r *rehearsal) restoresWith(before, after string) {
+	r.t.Helper()
+	restore := r.blocks["Restore to a point in time"][1]
+	if !strings.Contains(restore, before) {
+		r.t.Fatalf("the page restores without %q", before)
+	}
+	r.sh("a restore with other options", strings.Replace(restore, before, after, 1))
 }
 
 // rehearseRestoreFromS3 restores a backup of a bucket. The server for S3 has a certificate, as pgBackRest wants it.
@@ -64,9 +104,11 @@ func rehearseRestoreFromS3(t *testing.T) {
 			"--cert", cert, "--key", key, "posix", root},
 	})
 	gateway.AwaitAddress(t, "127.0.0.1:"+port)
-	r.env = append(r.env, "S3_ENDPOINT=localhost:"+port, "S3_BUCKET=backups", "S3_REGION=us-east-1", "S3_KEY=backup", "S3_SECRET=backup-secret",
-		"PGBACKREST_REPO1_STORAGE_CA_FILE="+ca.file)
-	r.restores(func() { r.page("Back up", 1) })
+	r.env = append(r.env, "S3_ENDPOINT=localhost:"+port, "S3_BUCKET=backups", "S3_REGION=us-east-1", "S3_KEY=backup", "S3_SECRET=backup-secret")
+	r.restores(func() {
+		r.page("Back up", 1)
+		r.sh("the authority of the server for S3", `echo "repo1-storage-ca-file=`+ca.file+`" >> "$PGBACKREST_CONFIG"`)
+	})
 	if files, _ := filepath.Glob(filepath.Join(root, "backups", "*")); len(files) == 0 {
 		t.Error("the bucket is empty")
 	}
@@ -77,11 +119,7 @@ func rehearseRestoreFromS3(t *testing.T) {
 	// A second time, to the end of what is archived.
 	r.sh("a ban", "caddy pg-ratelimit ban 203.0.113.0/24")
 	r.destroy()
-	options, restore := ` --type=time --target="$TIME" --target-action=promote`, r.blocks["Restore to a point in time"][0]
-	if !strings.Contains(restore, options) {
-		t.Fatalf("the page restores without %q", options)
-	}
-	r.sh("a restore of all", strings.Replace(restore, options, "", 1))
+	r.restoresWith(` --type=time --target="$TIME" --target-action=promote`, "")
 	r.decided()
 	if bans := r.number("SELECT count(*) FROM rate_limit_bans WHERE network = '203.0.113.0/24'"); bans != 1 {
 		t.Error("the last change is missing after a restore of all that was archived")
@@ -102,6 +140,7 @@ func (r *rehearsal) restores(configure func()) {
 	admitted := r.ask("/", 300, "k")
 	r.sh("a ban", "caddy pg-ratelimit ban 192.0.2.0/24")
 	r.obeyed()
+	r.sh("a standby is awaited from the next reload on", `psql -c "ALTER SYSTEM SET synchronous_standby_names = '*'"`)
 	r.page("Back up", 3)
 	admitted += r.ask("/", 200, "k")
 	time.Sleep(time.Second) // TIME has whole seconds
@@ -113,16 +152,19 @@ func (r *rehearsal) restores(configure func()) {
 	r.ask("/", rehearsedQuota+500, "spent")
 	r.ask("/short", rehearsedShort+100, "k")
 	r.sh("changes", "caddy pg-ratelimit ban 198.51.100.0/24; caddy pg-ratelimit unban 192.0.2.0/24; caddy pg-ratelimit users set ann tier=pro")
+	r.env = append(r.env, "UNDONE="+r.text("SELECT now()::text"))
 	execute(t, r.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}'); DELETE FROM rate_limit_rules WHERE name = 'early'")
 	r.obeyed()
 	r.answers("before the restore", map[string]int{"/early": 200, "/later": 403}, "new")
 	r.answers("before the restore", map[string]int{"/": 429}, "spent")
-	r.destroy()
 	r.page("Restore to a point in time", 0)
+	r.destroy()
+	r.page("Restore to a point in time", 1)
 	r.decided()
 	r.obeyed()
 	time.Sleep(time.Second) // the time within which proxies notice
-	r.page("Restore to a point in time", 1)
+	r.page("Restore to a point in time", 2)
+	r.sh("the saved changes", "grep -F 198.51.100.0/24 changes.json")
 	if bans := r.text("SELECT string_agg(network::text, ' ') FROM rate_limit_bans"); bans != "192.0.2.0/24" {
 		t.Errorf("banned after the restore: %s", bans)
 	}

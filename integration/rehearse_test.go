@@ -67,11 +67,15 @@ func newRehearsal(t *testing.T) *rehearsal {
 	if err := os.WriteFile(filepath.Join(dir, "caddy"), program, 0o755); err != nil { // the account may not see the checkout
 		t.Fatal(err)
 	}
+	tools := filepath.Dir(cluster.Tool(t, "pg_ctl"))
+	emptied := "#!/bin/sh\nexec env -i PGDATA=\"$PGDATA\" " + tools + "/pg_ctl \"$@\"\n" // as pg_ctlcluster of Debian does
+	if err := os.WriteFile(filepath.Join(dir, "pg_ctl"), []byte(emptied), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	port, standby := harness.FreePort(t), harness.FreePort(t)
 	r.dsn = fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?target_session_attrs=read-write&sslmode=disable", port, standby)
-	tools := filepath.Dir(cluster.Tool(t, "pg_ctl"))
 	r.env = []string{
-		"PATH=" + tools + ":" + dir + ":/usr/bin:/bin", "HOME=" + dir, "LC_ALL=C",
+		"PATH=" + dir + ":" + tools + ":/usr/bin:/bin", "HOME=" + dir, "LC_ALL=C",
 		"PGDATA=" + dir + "/primary", "PGHOST=" + dir, "PGPORT=" + strconv.Itoa(port), "PGUSER=postgres", "PGDATABASE=postgres",
 		"STANDBY=" + dir + "/standby", "STANDBY_PORT=" + strconv.Itoa(standby),
 		"PGBACKREST_CONFIG=" + dir + "/pgbackrest.conf", "PGBACKREST_STANZA=limits", "REPOSITORY=" + dir + "/repository",
