@@ -1979,7 +1979,7 @@ END $$;
 
 -- The number grows with every change of the policy, so that proxies of different versions on one
 -- database leave the newest schema as it is.
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 6';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 7';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
 
 COMMIT;

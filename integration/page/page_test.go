@@ -44,8 +44,8 @@ func TestEachStateIsShown(t *testing.T) {
 						b.await("#limits-list", "5 in flight for each {client_ip}, in_flight, enforce, on_error allow, requests wait up to 2 s; 12 in flight now, of all keys; in edge-1")
 					}
 					if state.name == "down" {
-						b.await("#state", "Database down: requests pass without limits")
-						b.await("#figures", "yes, by on_error: 3 proxies")
+						b.await("#state", "Database down: without it, requests pass")
+						b.await("#figures", "without it: 3 proxies")
 						b.await("#figures", "Newest policy\nnot known")
 						b.await("#state-more", "The error is: connection refused. In full: failed to connect")
 					}

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// exitSQL gives slots back. Its commit waits for the disk: else the server may have the slots again after a crash, and nobody
+// exitSQL gives slots back. A durable one waits for the disk: else the server may have the slots again after a crash, and nobody
 // gives them back a second time. The row of a key that has none gets numbers below 0, which are no slots.
 const exitSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slots, expires_at)

@@ -17,6 +17,7 @@ const (
 	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch' + nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{settings})`
 	lockSQL  = `, set_config('lock_timeout', ($1::bigint[])[2]::text, true)`
 	asyncSQL = `, set_config('synchronous_commit', 'off', true)`
+	diskSQL  = `, set_config('synchronous_commit', 'local', true)` // waits for the disk, and for no standby
 )
 
 // takeSQL decides n hits of equal cost on each key. It has two forms. If all entries have one
@@ -194,7 +195,11 @@ func newStatements(tables map[string]countTable) *statements {
 		for slots, none := range map[bool]string{false: "coalesce(slots, '{}') = '{}'", true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"} {
 			s.cleanup[cleanupKey{durable, slots}] = s.named(strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL), t)
 		}
-		s.exit[durable] = s.named(strings.ReplaceAll(exitSQL, "{settings}", lockSQL+t.guard), t)
+		settings := lockSQL
+		if durable {
+			settings += diskSQL
+		}
+		s.exit[durable] = s.named(strings.ReplaceAll(exitSQL, "{settings}", settings+t.guard), t)
 	}
 	return s
 }

@@ -1042,12 +1042,12 @@ END $$;
 
 -- The number grows with every change of the policy, so that proxies of different versions on one
 -- database leave the newest schema as it is.
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 6';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 7';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
 `
 
 // policyVersion is the number in policy_end.sql.
-const policyVersion = "6"
+const policyVersion = "7"
 
 // policyLists is policy_lists.sql.
 const policyLists = `

@@ -36,7 +36,7 @@ type Name struct {
 const longPeriod = 25 * time.Hour
 
 // Full returns the period from its first full minute on, or its first full hour if it is long: the metrics do not say
-// what came before and after a point within one.
+// what came before a point within one.
 func (p Period) Full() Period {
 	step := time.Minute
 	if p.isLong() {

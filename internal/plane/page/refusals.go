@@ -2,10 +2,14 @@ package page
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
+
+// nearTime is how far from a minute another one with refusals is looked for.
+const nearTime = 24 * time.Hour
 
 // refusals are the decisions by which requests are refused.
 var refusals = []string{"limited", "blocked", "rejected"}
@@ -28,6 +32,7 @@ func (w *whyAsked) addDecisions() {
 	if err != nil {
 		text := "The history cannot be read: " + err.Error()
 		a.DecisionsRemark = &text
+		w.unread = true
 		w.said = "Whether " + a.Who + " was refused is not known: the history cannot be read."
 	}
 }
@@ -43,17 +48,23 @@ func (w *whyAsked) readDecisions(db *admin.Database) error {
 		allowed = allowed || found[i].Decision == "allowed"
 		a.Decisions = append(a.Decisions, shownDecision{found[i], decisionText(&found[i])})
 	}
-	if !allowed {
-		passed, err := w.last(db, w.query.Period, "allowed")
-		if err != nil {
-			return err
-		}
-		text := "The audit log has no request of " + a.Who + " that was allowed. With `audit denied`, the default, it records none."
+	if !allowed && len(found) < mostDecisions { // these are all
+		what, others := "request of "+a.Who+" that was allowed", "."
 		if len(found) == 0 {
-			text = "The audit log has no decision about " + a.Who + " of the 30 days until " + minuteText(w.query.Until, w.now) + ". With `audit denied`, the default, it records no request that was allowed, and without `history` nothing."
+			what, others = "decision about "+a.Who, ", and without `history` nothing."
 		}
-		if passed == nil {
-			a.DecisionsRemark = &text
+		text := "The audit log has no " + what + " of the 30 days until " + minuteText(w.query.Until, w.now) + ". With `audit denied`, the default, it records no request that was allowed" + others
+		a.DecisionsRemark = &text
+	}
+	if w.minute.IsZero() {
+		at := slices.IndexFunc(found, func(d admin.Audited) bool {
+			return slices.Contains(refusals, d.Decision) || d.Decision == "error" && d.Status != nil
+		})
+		switch {
+		case at >= 0:
+			w.minute = found[at].Time
+		case len(found) < mostDecisions:
+			return nil
 		}
 	}
 	return w.say(db)
@@ -118,13 +129,13 @@ func (w *whyAsked) say(db *admin.Database) error {
 	default:
 		w.said = fmt.Sprintf("%s was not refused at %s.", who, at)
 		q := w.query
-		q.Until = w.now.Add(time.Second)
+		q.Period = admin.Period{From: p.From.Add(-nearTime), Until: p.Until.Add(nearTime)} // the log is read whole
 		nearest, err := db.NearestRefusal(w.ctx, &q, minute)
 		if err != nil {
 			return err
 		}
 		if nearest == nil {
-			w.said += " No refusal is recorded of the 30 days before, and none since."
+			w.said += " No refusal is recorded within a day of it."
 			return nil
 		}
 		w.answer.Found = true

@@ -165,6 +165,7 @@ type whyAsked struct {
 	minute  time.Time // that is asked about; the zero time is now
 	said    string    // what became of requests
 	refused bool      // in the minute that said is about
+	unread  bool      // the history cannot be read
 }
 
 func (w *whyAsked) run(who string) error {

@@ -121,7 +121,7 @@ func (w *whyAsked) summary() string {
 	if w.refused {
 		return strings.Join(append(text, w.said), " ")
 	}
-	if !a.Found && len(text) == 0 {
+	if !a.Found && len(text) == 0 && !w.unread {
 		return fmt.Sprintf("Nothing is known of %s: no user, no ban, no counter and no recorded decision.", a.Who)
 	}
 	text = append(text, w.said)

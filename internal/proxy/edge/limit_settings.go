@@ -183,7 +183,7 @@ var LimitTable = []Setting{{
 	}, Unset: "exact",
 }, {
 	Name: "max_keys", Args: "one whole number", Want: "a whole number from 1 to 10000000", Syntax: "<whole number>",
-	Help:    "How many keys have counters of their own. Further ones share one quota. See [a flood of keys](operating.md#a-flood-of-keys).",
+	Help:    "How many keys have counters of their own. Further ones share one quota, except with `dsn memory`. See [a flood of keys](operating.md#a-flood-of-keys).",
 	Default: "no bound",
 	Read:    number(10000000, func(to *Settings) *int { return &to.Limit.Limit.MaxKeys }),
 }, {

@@ -33,7 +33,7 @@ function without(p) {
 function failingWithout(live) {
 	const open = live.filter((p) => without(p) === 'open');
 	if (open.length === 0) return live.length > 0 && live.every((p) => without(p) !== null) ? ['no proxy', ''] : [unknown, 'warn'];
-	return ['yes, by on_error: ' + failing(open.map((p) => ({ ...p, failing: 'open' })), 'open')[0], 'bad'];
+	return ['without it: ' + failing(open.map((p) => ({ ...p, failing: 'open' })), 'open')[0], 'bad'];
 }
 
 // headline is the mode, and while the database is down what becomes of requests.
@@ -41,10 +41,10 @@ function headline(b, live) {
 	const mode = modes[b.mode] ?? b.mode;
 	const ways = live.map(without);
 	if (b.mode !== 'database_down' || live.length === 0 || ways.includes(null)) return mode;
-	if (live.every((p) => p.on_error.every((way) => way === 'allow'))) return mode + ': requests pass without limits';
-	if (ways.includes('open')) return mode + ': some requests pass without limits';
-	if (ways.includes('local')) return mode + ': proxies limit by themselves';
-	return mode + ': requests are refused';
+	if (live.every((p) => p.on_error.every((way) => way === 'allow'))) return mode + ': without it, requests pass';
+	if (ways.includes('open')) return mode + ': without it, some requests pass';
+	if (ways.includes('local')) return mode + ': without it, proxies limit by themselves';
+	return mode + ': without it, requests are refused';
 }
 
 // show fills the banner. old is the time of the values, if they are not of now.

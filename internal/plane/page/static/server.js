@@ -56,7 +56,7 @@ export function listen(sections, take, lost) {
 		} catch (failure) {
 			lost(failure);
 		}
-		if (!ended) timer = setTimeout(open, 5000);
+		if (!ended) timer = setTimeout(open, 3000);
 	};
 	const open = () => {
 		source = new EventSource('api/events');
