@@ -82,7 +82,7 @@ func TestLongRequestsDoNotStayInMemory(t *testing.T) {
 	const (
 		length = 900 << 10
 		each   = 60       // requests of each kind
-		most   = 20 << 20 // less than half of those of one kind
+		most   = 25 << 20 // less than half of those of one kind
 	)
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")

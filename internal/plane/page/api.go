@@ -239,13 +239,15 @@ func topSince(ctx context.Context, db *admin.Database, r *http.Request) (any, er
 	if err != nil {
 		return nil, err
 	}
-	p = p.Full()
-	t := topSection{From: &p.From, Exact: true, Asking: []topName{}, Keys: []topName{}, Users: []topName{}, Addresses: []topName{}, Rules: []topName{}}
-	if !p.From.Before(p.Until) {
-		text := "The counts are those of full minutes, and begin at " + clock(p.From, p.Until) + "."
-		t.From, t.Remark = nil, &text
-		return t, nil
+	var remark *string
+	if full := p.Full(); full.From.Before(p.Until) {
+		p = full
+	} else { // there is no full minute yet
+		p.From = p.From.Truncate(time.Minute)
+		text := "The counts are those of full minutes, so these begin before the time that was chosen."
+		remark = &text
 	}
+	t := topSection{Remark: remark, From: &p.From, Exact: true, Asking: []topName{}, Keys: []topName{}, Users: []topName{}, Addresses: []topName{}, Rules: []topName{}}
 	rules, sums, err := db.TopRules(ctx, p, most)
 	if err != nil {
 		return nil, err
