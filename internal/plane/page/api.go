@@ -240,9 +240,9 @@ func topSince(ctx context.Context, db *admin.Database, r *http.Request) (any, er
 		return nil, err
 	}
 	var remark *string
-	if full := p.Full(); full.From.Before(p.Until) {
+	if full := p.Full(); full.From.Add(2 * time.Minute).Before(p.Until) {
 		p = full
-	} else { // there is no full minute yet
+	} else { // there would be next to nothing
 		p.From = p.From.Truncate(time.Minute)
 		text := "The counts are those of full minutes, so these begin before the time that was chosen."
 		remark = &text
