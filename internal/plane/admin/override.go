@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -42,17 +41,20 @@ func (o *NewOverride) holder() (column string, id any) {
 	return "key_id", o.KeyID
 }
 
-// overrideSQL is the override of a limit l that counts now for a key k or a user u, as proxies choose it.
-const overrideSQL = `SELECT o.id, o.events, o.burst FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
+// overrideSQL is the override of a limit l that counts now for a key k or a user u, as proxies choose it, of those with
+// ids that are not in a query.
+func overrideSQL(without string) string {
+	return `SELECT o.id, o.events, o.burst FROM rate_limit_overrides o WHERE o.id NOT IN (` + without + `) AND o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
 			AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END))
 		ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1`
+}
 
 // amountsSQL are the amounts of the limits of a rule for a sender, now.
-const amountsSQL = `SELECT l.name, CASE WHEN o.id IS NULL THEN l.events ELSE o.events END, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END
+var amountsSQL = `SELECT l.name, CASE WHEN o.id IS NULL THEN l.events ELSE o.events END, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END
 FROM rate_limit_rule_limits l
 	LEFT JOIN rate_limit_api_keys k ON k.id = $4::bigint
 	LEFT JOIN rate_limit_users u ON u.user_id = coalesce(nullif($3::text, ''), k.user_id)
-	LEFT JOIN LATERAL (` + overrideSQL + `) o ON true
+	LEFT JOIN LATERAL (` + overrideSQL("SELECT 0::bigint WHERE false") + `) o ON true
 WHERE l.rule = $1::text AND $2::text IN ('', l.name) ORDER BY l.name`
 
 // Overrides returns the overrides that SetOverride would make. The error says which field is wrong.
@@ -155,7 +157,7 @@ SELECT h.id, coalesce(h.user_id, 'key ' || h.key_id, 'tier ' || h.tier), h.rule,
 FROM chosen h JOIN rate_limit_rule_limits l ON l.rule = h.rule AND l.name = h.limit_name
 	LEFT JOIN rate_limit_api_keys k ON k.id = h.key_id
 	LEFT JOIN rate_limit_users u ON u.user_id = coalesce(h.user_id, k.user_id)
-	LEFT JOIN LATERAL (`+strings.Replace(overrideSQL, "WHERE ", "WHERE o.id NOT IN (SELECT id FROM chosen) AND ", 1)+`) o ON true
+	LEFT JOIN LATERAL (`+overrideSQL("SELECT id FROM chosen")+`) o ON true
 ORDER BY h.rule, h.limit_name, h.id`, args...)
 	if err == nil && len(found) == 0 {
 		err = none

@@ -65,6 +65,12 @@ func (w *whyAsked) readDecisions(db *admin.Database) error {
 			w.minute = found[at].Time
 		case len(found) < mostDecisions:
 			return nil
+		default: // the last refusal is older than these
+			last, err := w.last(db, w.query.Period, refusals...)
+			if err != nil || last == nil {
+				return err
+			}
+			w.minute = last.Time
 		}
 	}
 	return w.say(db)
@@ -97,13 +103,6 @@ func (w *whyAsked) minuteOf(db *admin.Database, t time.Time) (p admin.Period, de
 // say makes the sentence about the minute.
 func (w *whyAsked) say(db *admin.Database) error {
 	who, minute := w.answer.Who, w.minute
-	if minute.IsZero() {
-		last, err := w.last(db, w.query.Period, refusals...)
-		if err != nil || last == nil {
-			return err
-		}
-		minute = last.Time
-	}
 	p, decided, refused, err := w.minuteOf(db, minute)
 	if err != nil {
 		return err

@@ -162,7 +162,7 @@ type whyAsked struct {
 	request admin.Request // the next one
 	query   admin.AuditQuery
 	counter string    // the key of the counters in configurations; "" is none
-	minute  time.Time // that is asked about; the zero time is now
+	minute  time.Time // that is asked about; the zero time is now, until the log says when the last refusal was
 	said    string    // what became of requests
 	refused bool      // in the minute that said is about
 	unread  bool      // the history cannot be read

@@ -25,7 +25,7 @@ function lacks(p) {
 	else if (p.local_until) all.push(['', `Has limited itself from ${clock(p.local_from, now())} to ${clock(p.local_until, now())}.`]);
 	if (!p.live) all.push(['bad', `Gone for ${duration(p.seconds_ago)}.`]);
 	const errors = Object.entries(p.errors ?? {}).filter(([, n]) => n > 0);
-	if (errors.length > 0) all.push(['warn', 'Errors of the database: ' + errors.map(([name, n]) => `${/^[0-9A-Z]{2}$/.test(name) ? 'SQLSTATE class ' + name : name} × ${count(n)}`).join(', ') + '.']);
+	if (errors.length > 0) all.push(['warn', 'Errors of the database: ' + errors.map(([name, n]) => `${name} × ${count(n)}`).join(', ') + '.']);
 	for (const text of [...p.lacks, ...p.problems]) all.push(['warn', text]);
 	return all;
 }
