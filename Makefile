@@ -94,7 +94,7 @@ test: need-go ## run all tests, on the machine's Postgres or an installed one (P
 	@if [ -f bench/go.mod ]; then set -x; cd bench && $(GO) test $(RACE) ./...; fi
 
 # These tests are slow or need pg_dump, and do not depend on the version.
-UNVERSIONED = ^(TestRestart|TestBlackHole|TestDroppedPackets|TestLeasedProcesses|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota|TestAnOutageDropsTheOldestAndCountsThem|TestTheBackgroundWrites|TestUpkeepWithTheOtherDriver|TestQuestionsAboutManyRows|TestARestoreOpensNothing)$$
+UNVERSIONED = ^(TestSimulation|TestASimulationRepeats|TestTheSimulationFindsWhatIsTakenAway|TestOverloadKeepsTheThroughput|TestRestart|TestBlackHole|TestDroppedPackets|TestLeasedProcesses|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota|TestAnOutageDropsTheOldestAndCountsThem|TestTheBackgroundWrites|TestUpkeepWithTheOtherDriver|TestQuestionsAboutManyRows|TestARestoreOpensNothing)$$
 
 .PHONY: test-postgres-versions
 test-postgres-versions: need-go ## run the tests of the core on Postgres 14 to 18 (npm downloads the servers once, to .cache; VERSIONS=14,18: only those)

@@ -62,9 +62,9 @@ func (b *keyBounds) count(id prefixID) error {
 	if max == 0 {
 		return nil // the prefix is not in use any more
 	}
-	claim := &Statement{SQL: keysSQL(claimSQL, id.durable), Args: []any{b.settings(), id.prefix, countEvery(max).Microseconds()}}
+	claim := &Statement{SQL: keysSQL(claimSQL, id.durable), Args: []any{settingsOf(b.now, keysLockWait), id.prefix, countEvery(max).Microseconds()}}
 	if err := runOne(b.execute, claim); err != nil || claim.Rows == 0 {
 		return err
 	}
-	return runOne(b.execute, &Statement{SQL: keysSQL(countSQL, id.durable), Args: []any{b.settings(), id.prefix, int64(max)}, Unnamed: true})
+	return runOne(b.execute, &Statement{SQL: keysSQL(countSQL, id.durable), Args: []any{settingsOf(b.now, keysLockWait), id.prefix, int64(max)}, Unnamed: true})
 }

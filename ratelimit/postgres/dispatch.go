@@ -68,10 +68,7 @@ func newDispatch(e *engine, q *batch.Queue, ctx context.Context, calls []*batch.
 	d.sent = d.leaseTime()
 	d.stats = Stats{Batches: 1, Requests: int64(len(calls))}
 	d.lockWait = lockWait(batch.Timeout(q))
-	d.settings = []int64{0, d.lockWait.Milliseconds()}
-	if e.now != nil {
-		d.settings[0] = e.now().UnixMicro()
-	}
+	d.settings = settingsOf(e.now, d.lockWait)
 	d.failed = false
 	d.entered = d.entered[:0]
 	d.waiting = nil

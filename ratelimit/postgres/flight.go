@@ -73,6 +73,7 @@ type flight struct {
 	renewed time.Time  // when the last renewal was sent
 	number  int64      // of the last slot
 	held    map[*heldSlots]bool
+	rows    map[lease.RowID]int64 // how many slots of each row are in held
 	leaves  []slots
 	unsure  []slots // to be given back again, in the order of due
 	sending bool    // a goroutine sends batches without requests
@@ -97,7 +98,7 @@ type heldSlots struct {
 }
 
 func newFlight(s *server, q *batch.Queue, texts *statements, report func(error)) *flight {
-	return &flight{server: s, texts: texts, queue: q, report: report, held: map[*heldSlots]bool{}}
+	return &flight{server: s, texts: texts, queue: q, report: report, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{}}
 }
 
 // statements returns what runs one of the statements above: in a part, the guard is before it.
@@ -157,6 +158,7 @@ func (f *flight) begin(ctx context.Context) (int64, error) {
 		lost = append(lost, h)
 	}
 	f.held = map[*heldSlots]bool{}
+	f.rows = map[lease.RowID]int64{}
 	f.leaves = nil // they ended with their session
 	f.unsure = nil
 	atomic.StoreInt32(&f.waiting, 0)
@@ -284,6 +286,7 @@ func (f *flight) hold(s slots, h *ratelimit.Hit) {
 	current := s.first>>32 == f.session
 	if current {
 		f.held[held] = true
+		f.rows[s.row] += s.n
 	}
 	f.mu.Unlock()
 	h.Slot.Hold(func() { f.release(held) })
@@ -297,7 +300,14 @@ func (f *flight) release(h *heldSlots) {
 	f.mu.Lock()
 	next := h.next
 	h.ended = true
-	delete(f.held, h)
+	if f.held[h] {
+		delete(f.held, h)
+		if n := f.rows[h.row] - h.n; n > 0 {
+			f.rows[h.row] = n
+		} else {
+			delete(f.rows, h.row)
+		}
+	}
 	f.mu.Unlock()
 	if next != nil {
 		next.Release()

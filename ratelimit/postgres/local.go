@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,12 +30,12 @@ type local struct {
 
 	mu       sync.Mutex // guards all that follows
 	rows     map[lease.RowID]*localRow
-	ahead    int64       // the server's clock less that of this process, in microseconds
-	unpaid   []*localRow // the rows with charges that the database does not know
-	since    time.Time   // the first decision without the database; zero while the database decides
-	last     time.Time   // the last one
-	parts    float64     // of the last one
-	admitted int64       // requests since since
+	ahead    int64 // the server's clock less that of this process, in microseconds
+	unpaid   []*localDebt
+	since    time.Time // the first decision without the database; zero while the database decides
+	last     time.Time // the last one
+	parts    float64   // of the last one
+	admitted int64     // requests since since
 	refused  int64
 	lost     int64 // units that are not going to be charged
 }
@@ -43,21 +44,27 @@ type local struct {
 type localRow struct {
 	id     lease.RowID
 	row    algorithm.Row
-	now    int64 // the server's time of the decision
-	shared bool  // row is the share
-	slots  int64 // that requests hold of the share, on a limit InFlight; atomic
+	now    int64      // the server's time of the decision
+	shared bool       // row is the share
+	slots  int64      // that requests hold of the share, on a limit InFlight; atomic
+	debt   *localDebt // the last one; nil is none
+}
 
-	// What was admitted on a durable limit, until the database knows it.
-	subject string // bill finds the part by it, since the parts may not be known yet
-	limit   *ratelimit.Limit
-	charge  int64
-	until   int64 // the server's time from which on the charge does not matter
+// localDebt is what a row has admitted on a durable limit, until the database knows it.
+type localDebt struct {
+	of            *localRow
+	subject       string // bill finds the part by it, since the parts may not be known yet
+	limit         *ratelimit.Limit
+	charge        int64
+	share         ratelimit.Limit // the share of limit, as of the last charge
+	taken         int64           // what charge has taken of the share
+	before, after algorithm.Row   // the share before the first charge, and after the last one
 }
 
 const (
 	// maxLocal bounds the rows that are remembered, at about 300 bytes each.
 	maxLocal = 50000
-	// maxUnpaid bounds the rows with charges that the database does not know.
+	// maxUnpaid bounds the charges that the database does not know. A row can have one for each outage.
 	maxUnpaid = 10000
 	// localLinger is how long the database must have decided everything before that counts as exact again.
 	localLinger = 2 * time.Second
@@ -74,6 +81,14 @@ func useLocal(store ratelimit.Store) {
 
 // clock is this machine's time in microseconds. It never goes back.
 func (k *local) clock() int64 { return k.born.Add(time.Since(k.born)).UnixMicro() }
+
+// serverTime is the server's time in microseconds. The caller holds the mutex.
+func (k *local) serverTime(s *Store) int64 {
+	if s.engine.now != nil {
+		return s.engine.now().UnixMicro()
+	}
+	return k.clock() + k.ahead
+}
 
 // remember remembers the rows of a plan as they are after its statements. It is one loop, with what most
 // rows need inline, because the plugin is interpreted: see package batch.
@@ -107,7 +122,7 @@ func (k *local) add(id lease.RowID) *localRow {
 	if len(k.rows) >= maxLocal {
 		tries := 0
 		for other, r := range k.rows { // from a random one on
-			if tries++; r.charge == 0 || tries > 16 {
+			if tries++; r.debt == nil || tries > 16 {
 				delete(k.rows, other)
 				break
 			}
@@ -133,13 +148,11 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := k.clock() + k.ahead
-	if s.engine.now != nil {
-		now = s.engine.now().UnixMicro()
-	}
+	now := k.serverTime(s)
 	limits := make([]ratelimit.Limit, len(hits))
 	shared := make([]ratelimit.Hit, len(hits))
 	taken := make([]*localRow, len(hits))
+	before := make([]algorithm.Row, len(hits))
 	rows := make([]*algorithm.Row, len(hits))
 	nows := make([]int64, len(hits))
 	for i := range hits {
@@ -152,6 +165,10 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 		}
 		id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()}
 		r := k.rows[id]
+		if r == nil && h.Limit.MaxKeys > 0 && h.Cost > 0 && s.engine.bounds.shares(prefixID{durable: id.Durable, prefix: id.Prefix}) {
+			id.Key = otherKey // whether it has a row, only the database knows
+			r = k.rows[id]
+		}
 		if r == nil {
 			r = k.add(id)
 		}
@@ -161,11 +178,13 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 				r.row = algorithm.Row{} // it was that of one part
 			}
 			algorithm.ShareRow(&r.row, parts)
+			r.debt = nil // the next one is of this share
 		}
 		if h.Limit.Algorithm == ratelimit.InFlight {
 			r.row.Slots = atomic.LoadInt64(&r.slots) + heldOf(s, id)
 		}
 		taken[i] = r
+		before[i] = r.row
 		rows[i] = &r.row
 		nows[i] = now
 	}
@@ -180,15 +199,16 @@ func takeLocal(store ratelimit.Store, cause error, share float64, hits []ratelim
 		case charged && h.Limit.Algorithm == ratelimit.InFlight:
 			taken[i].hold(h)
 		case charged && h.Limit.Durable && owed:
-			k.owe(taken[i], h, d.Reset.UnixMicro())
+			k.owe(taken[i], h, &shared[i], &before[i], now)
 		}
 		// What all proxies together have left, if the others have used as much as this one.
 		used := int64(float64(limits[i].Capacity()-d.Remaining) * parts)
 		d.Limit = h.Limit.Capacity()
 		d.Remaining = algorithm.Remaining(d.Limit, d.Limit-used)
 		d.Source = ratelimit.FromMemory
+		d.Shared = taken[i].id.Key == otherKey
 		d.DecidedAt = 0 // nothing is settled: the database does not know of the charge
-		if rows[i].Blank() && taken[i].charge == 0 {
+		if rows[i].Blank() && taken[i].debt == nil {
 			delete(k.rows, taken[i].id)
 		}
 	}
@@ -212,19 +232,48 @@ func (r *localRow) hold(h *ratelimit.Hit) {
 	h.Slot.Hold(func() { atomic.AddInt64(&r.slots, -cost) })
 }
 
-// owe adds what a hit has used to what the database does not know. The caller holds the mutex.
-func (k *local) owe(r *localRow, h *ratelimit.Hit, until int64) {
-	if r.charge == 0 {
+// owe adds what a hit has used to what the database does not know. share is the same hit on the share, and before is
+// the row before it. The caller holds the mutex.
+func (k *local) owe(r *localRow, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
+	d := r.debt
+	switch {
+	case d != nil && d.counts(now) == 0: // such as that of an earlier window
+		d.charge = 0
+		d.taken = 0
+		d.before = *before
+	case d == nil:
 		if len(k.unpaid) >= maxUnpaid {
 			k.lost += h.Cost
 			return
 		}
-		r.subject = strings.Clone(subjectOf(h)) // it may be a part of a long request
-		k.unpaid = append(k.unpaid, r)
+		d = &localDebt{of: r, subject: strings.Clone(subjectOf(h)), before: *before} // the subject may be a part of a long request
+		r.debt = d
+		k.unpaid = append(k.unpaid, d)
 	}
-	r.limit = h.Limit
-	r.charge += h.Cost
-	r.until = until
+	d.limit = h.Limit
+	d.charge += h.Cost
+	d.share = *share.Limit
+	d.taken += share.Cost
+	d.after = r.row
+}
+
+// counts is how much of a debt still counts: in proportion, as much as the share has less for it. Nothing counts after the
+// end of its window.
+func (d *localDebt) counts(now int64) int64 {
+	left := usedOf(&d.share, &d.after, now) - usedOf(&d.share, &d.before, now)
+	switch {
+	case left <= 0:
+		return 0
+	case left >= d.taken:
+		return d.charge
+	}
+	return int64(math.Ceil(float64(d.charge) * float64(left) / float64(d.taken)))
+}
+
+// usedOf is how much of its limit a row has used.
+func usedOf(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
+	free, _ := algorithm.Of(l).Look(l, r, now)
+	return l.Capacity() - free
 }
 
 // localSince is hooks.LocalSince.
@@ -252,11 +301,5 @@ func heldOf(s *Store, row lease.RowID) int64 {
 func (f *flight) heldOf(row lease.RowID) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := int64(0)
-	for h := range f.held {
-		if h.row == row && !h.ended {
-			n += h.n
-		}
-	}
-	return n
+	return f.rows[row]
 }

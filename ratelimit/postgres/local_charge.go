@@ -125,26 +125,27 @@ func (r *registration) chargeLocal(ctx context.Context, now time.Time) {
 func (k *local) bill(stores []*Store) ([]localCharge, int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := k.clock() + k.ahead
+	now := k.serverTime(stores[0])
 	var charges []localCharge
 	part := 0
-	var left []*localRow
-	for _, row := range k.unpaid {
-		if row.limit.PerPart && stores[0].engine.texts.inParts { // nobody knows in which part it would have been
-			k.lost += row.charge
-			row.charge = 0
+	var left []*localDebt
+	for _, d := range k.unpaid {
+		of := partOfSubject(d.subject, len(stores))
+		switch {
+		case d.limit.PerPart && stores[0].engine.texts.inParts: // nobody knows in which part it would have been
+			k.lost += d.charge
+		case len(charges) > 0 && of != part || len(charges) == batchCharges || stores[of].engine.server.unavailable() != nil:
+			left = append(left, d)
 			continue
+		default:
+			if n := d.counts(now); n > 0 {
+				charges = append(charges, localCharge{d.of.id, d.limit, n})
+				part = of
+			}
 		}
-		of := partOfSubject(row.subject, len(stores))
-		if len(charges) > 0 && of != part || len(charges) == batchCharges || stores[of].engine.server.unavailable() != nil {
-			left = append(left, row)
-			continue
+		if d.of.debt == d {
+			d.of.debt = nil
 		}
-		if now < row.until {
-			charges = append(charges, localCharge{row.id, row.limit, row.charge})
-			part = of
-		}
-		row.charge = 0
 	}
 	k.unpaid = left
 	return charges, part
@@ -176,7 +177,7 @@ func (r *registration) charge(ctx context.Context, e *engine) bool {
 	if e.texts.inParts {
 		first = &Statement{SQL: e.texts.index}
 	}
-	statements := append([]*Statement{first}, p.write(e.texts, []int64{0, leaveTimeout.Milliseconds()})...)
+	statements := append([]*Statement{first}, p.write(e.texts, settingsOf(e.now, leaveTimeout))...)
 	for i, s := range statements {
 		s.Joined = i < len(statements)-1
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,6 +194,94 @@ func TestLocalChargesAreMadeOnce(t *testing.T) {
 	}
 }
 
+// Of what a process has admitted on durable limits, only what still counts is charged: an outage may be longer than a
+// window.
+func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
+	s := newSite(t)
+	var later atomic.Int64
+	begin := time.Now()
+	now := func() time.Time { return begin.Add(time.Duration(later.Load())) }
+	db := &lostDB{DB: s.db("")}
+	l := &localStore{share: 1}
+	l.Store = s.storeOn(db, postgres.Options{Now: now, Node: &postgres.Node{Name: "n", Epoch: 7, Notice: l.notice}})
+	hooks.UseLocal(l.Store)
+	l.Prepare()
+	s.wantNodes("n 7")
+	used := map[ratelimit.Algorithm]int64{
+		ratelimit.FixedWindow: 7, ratelimit.SlidingLog: 7,
+		ratelimit.SlidingWindow: 45 + 7, // half of what is in the window before
+		ratelimit.TokenBucket:   90 - 20 + 7, ratelimit.GCRA: 90 - 30 + 7,
+	}
+	hit := func(a ratelimit.Algorithm) ratelimit.Hit {
+		limit := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 100, Window: time.Minute, Durable: true}
+		if a == ratelimit.TokenBucket || a == ratelimit.GCRA {
+			limit.Events = 20
+			limit.Burst = 100
+		}
+		return ratelimit.Hit{Limit: limit, Key: "k", Cost: 1}
+	}
+	admit := func(n int) {
+		for a := range used {
+			for range n {
+				if d := l.decide(t, hit(a))[0]; !d.Allowed {
+					t.Fatalf("%s: %+v", a, d)
+				}
+			}
+		}
+	}
+	admit(50)
+	l.lose(t, db)
+	admit(40)
+	costly := hitOn("costs more than the share", 100, true)
+	costly.Limit.Window = time.Minute
+	costly.Cost = 60
+	ofAQuarter := func() {
+		l.share = 0.25
+		if d := l.decide(t, costly)[0]; !d.Allowed {
+			t.Fatalf("a cost of %d: %+v", costly.Cost, d)
+		}
+		l.share = 1
+	}
+	ofAQuarter()
+	later.Add(int64(90 * time.Second))
+	costly.Cost = 5
+	ofAQuarter()
+	admit(7)
+	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits by itself") })
+	db.set(answers)
+	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits are exact again") })
+	for a, want := range used {
+		if got := 100 - left(t, l, hit(a)); got != want {
+			t.Errorf("%s: %d are used, want %d", a, got, want)
+		}
+	}
+	if got := 100 - left(t, l, costly); got != costly.Cost {
+		t.Errorf("%d are used of a limit of which a share of 25 has let 60 pass in the window before, want %d", got, costly.Cost)
+	}
+}
+
+// A process that has started without the database charges what it has admitted, and ends the time of local limits, also
+// if no request comes when the database is back.
+func TestLocalLimitsEndWithoutARequest(t *testing.T) {
+	s := newSite(t)
+	db := &lostDB{DB: s.db(""), state: lost}
+	l := &localStore{share: 1}
+	l.Store = s.storeOn(db, postgres.Options{Node: &postgres.Node{Name: "n", Epoch: 7, Notice: l.notice}})
+	hooks.UseLocal(l.Store)
+	l.Prepare()
+	l.lose(t, db)
+	h := hitOn("p", 100, true)
+	for range 30 {
+		l.decide(t, h)
+	}
+	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits by itself") })
+	db.set(answers)
+	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits are exact again") })
+	if got := left(t, l, h); got != 70 {
+		t.Errorf("%d left, want 70", got)
+	}
+}
+
 // A durable limit of requests in flight owes nothing: its slots end with their requests.
 func TestLocalSlotsAreNotCharged(t *testing.T) {
 	db := &fakeDB{answer: failWith(errors.New("down")), probe: failWith(errors.New("down"))}
@@ -218,6 +307,43 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 	first.Release()
 	if _, ok := take(); !ok {
 		t.Error("a slot that is free again is refused")
+	}
+}
+
+// While keys beyond MaxKeys share a quota, they also do without the database: charges make no rows of their own.
+func TestKeysShareTheirQuotaLocally(t *testing.T) {
+	s := newSite(t)
+	l, db := s.localStore(1, "pgxdb")
+	limit := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour, Durable: true, MaxKeys: 50}
+	n := 0
+	newKey := func() ratelimit.Hit {
+		n++
+		return ratelimit.Hit{Limit: limit, Key: fmt.Sprint(n), Cost: 1}
+	}
+	s.wantNodes("n 7")
+	await.Within(t, 30*time.Second, "keys to share", func() bool { return l.decide(t, newKey())[0].Shared })
+	rows := s.text("SELECT count(*)::text FROM rate_limit_durable")
+	l.lose(t, db)
+	passed := 0
+	for range 1000 {
+		if d := l.decide(t, newKey())[0]; d.Allowed && d.Shared {
+			passed++
+		}
+	}
+	if passed != 9 {
+		t.Errorf("%d new keys pass, want 9: 10 less the one before the outage", passed)
+	}
+	if d := l.decide(t, ratelimit.Hit{Limit: limit, Key: "1", Cost: 1})[0]; !d.Allowed || d.Shared {
+		t.Errorf("a key with a row: %+v", d)
+	}
+	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits by itself") })
+	db.set(answers)
+	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits are exact again") })
+	if got := s.text("SELECT count(*)::text FROM rate_limit_durable"); got != rows {
+		t.Errorf("%s rows, before the outage %s", got, rows)
+	}
+	if d := l.decide(t, newKey())[0]; d.Allowed {
+		t.Errorf("the shared quota is used up: %+v", d)
 	}
 }
 

@@ -139,15 +139,6 @@ func keysSQL(text string, durable bool) string {
 	return strings.NewReplacer("{table}", tableName(durable), "{settings}", settings).Replace(text)
 }
 
-// settings are the first parameter of statements, see clockSQL.
-func (b *keyBounds) settings() []int64 {
-	settings := []int64{0, keysLockWait.Milliseconds()}
-	if b.now != nil {
-		settings[0] = b.now().UnixMicro()
-	}
-	return settings
-}
-
 // use returns the modes of prefixes that requests use. max has their MaxKeys. It asks the database about a
 // prefix that it does not know, by execute.
 func (b *keyBounds) use(execute func([]*Statement) error, ids []prefixID, max []int) ([]keyMode, error) {
@@ -196,6 +187,14 @@ func (b *keyBounds) use(execute func([]*Statement) error, ids []prefixID, max []
 	return modes, nil
 }
 
+// shares reports whether keys without a row shared one when the database answered last.
+func (b *keyBounds) shares(id prefixID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	k := b.prefixes[id]
+	return k != nil && k.mode == oneRow
+}
+
 // watch reads the rows of the prefixes in use, and counts, until no prefix is in use.
 func (b *keyBounds) watch() {
 	for {
@@ -220,13 +219,13 @@ func (b *keyBounds) watch() {
 	}
 }
 
-// inUse returns the prefixes in use, or nil if watch is to end.
+// inUse returns the prefixes in use, or nil if watch is to end. Without the database no prefix is forgotten: see shares.
 func (b *keyBounds) inUse(now time.Time) []prefixID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var ids []prefixID
 	for id, k := range b.prefixes {
-		if now.Sub(k.used) > forgetPrefix {
+		if now.Sub(k.used) > forgetPrefix && b.server.unavailable() == nil {
 			delete(b.prefixes, id)
 		} else {
 			ids = append(ids, id)
@@ -334,7 +333,7 @@ func (b *keyBounds) read(execute func([]*Statement) error, ids []prefixID) (map[
 		if len(keys) == 0 {
 			continue
 		}
-		s := &Statement{SQL: keysSQL(readKeysSQL, durable), Args: []any{b.settings(), prefixes, keys}}
+		s := &Statement{SQL: keysSQL(readKeysSQL, durable), Args: []any{settingsOf(b.now, keysLockWait), prefixes, keys}}
 		if err := runOne(execute, s); err != nil {
 			return nil, err
 		}

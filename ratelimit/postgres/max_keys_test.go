@@ -118,6 +118,12 @@ func TestNewKeysShareAQuota(t *testing.T) {
 		if n := used + passed(l, "new *", 3*quota); n != quota {
 			t.Errorf("%s: %d hits of new keys pass, want %d", l.Prefix, n, quota)
 		}
+		rule := *l
+		rule.Prefix, rule.MaxKeys = "rule of "+l.Prefix, 0
+		both := []ratelimit.Hit{{Limit: l, Key: "newest", Cost: 1}, {Limit: &rule, Key: "newest", Cost: 1}}
+		if err := c.stores[0].Take(context.Background(), longTime, both, make([]ratelimit.Decision, 2)); err != nil || rows(&rule, "%") != "0" {
+			t.Errorf("%s: a key that the shared quota refuses has %s rows of another prefix, %v", l.Prefix, rows(&rule, "%"), err)
+		}
 		if d := takeOne(t, c.stores[1], ratelimit.Hit{Limit: l, Key: "asks", Cost: 1, Peek: true}); d.Allowed || d.Remaining != 0 || d.RetryAfter <= 0 {
 			t.Errorf("%s: a new key that asks: %+v", l.Prefix, d)
 		}

@@ -148,6 +148,9 @@ func (r *registration) run() {
 		interval := pollInterval
 		if atomic.LoadInt32(&r.store.engine.tables.ready) == 0 {
 			interval /= 20 // the tables of counts are about to be made
+			if !localSince(r.store).IsZero() && r.store.Unavailable() == nil {
+				r.store.engine.tables.start() // no request may come that would have them made
+			}
 		} else {
 			r.fail("beat", batch.PanicError(func() { r.beat(time.Now()) }))
 			r.reportFailures()

@@ -216,6 +216,7 @@ func starvesNobody(n *network) {
 		if count.add(err); err == nil && !allAllowed(d) {
 			n.t.Errorf("request %d with %d of 60 used: %+v", i, i, d)
 		}
+		time.Sleep(pace)
 	}
 	close(ended)
 	group.Wait()

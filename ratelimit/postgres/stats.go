@@ -165,8 +165,8 @@ func (f *flight) count() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := int64(0)
-	for h := range f.held {
-		n += h.n
+	for _, held := range f.rows {
+		n += held
 	}
 	return n
 }
