@@ -144,13 +144,15 @@ cover: need-go ## print the test coverage of ratelimit and of everything, and wr
 	$(GO) tool cover -func=cover.out | tail -n 1
 
 # Two fuzz tests run at a time, with one process each for their inputs. Caddy takes minutes to compile with the
-# instrumentation that guides a fuzz test, so the one of caddymodule is not guided.
+# instrumentation that guides a fuzz test, so the one of caddymodule is not guided. Before Go 1.27, a fuzz test on a
+# busy machine can fail at the end of its time with only "context deadline exceeded" (go.dev/issue/75804): no fault is found then.
 .PHONY: fuzz
 fuzz: need-go ## run each fuzz test for 60s (FUZZTIME: another time)
 	@grep -rE --include='*_test.go' '^func Fuzz' . | sed 's|^\(.*\)/[^/]*:func \(Fuzz[A-Za-z0-9_]*\).*|\1 \2|' | sort | xargs -n 2 -P 2 sh -c 'case "$$0" in \
 			./caddymodule) flags="-args -test.fuzz=^$$1\$$ -test.fuzztime=$(FUZZTIME) -test.parallel=1 -test.fuzzcachedir=../.cache/fuzz";; \
 			*) flags="-fuzz=^$$1\$$ -fuzztime=$(FUZZTIME) -parallel=1";; \
-		esac; out=$$($(GO) test -v -run "^\$$" "$$0" $$flags 2>&1) && \
+		esac; out=$$($(GO) test -v -run "^\$$" "$$0" $$flags 2>&1) || \
+			{ echo "$$out" | grep -qx "    context deadline exceeded" && ! echo "$$out" | grep -q "Failing input written"; } && \
 			echo "$$0 $$1: $$(echo "$$out" | grep "^fuzz: elapsed" | tail -n 1)" || { echo "$$0 $$1:"; echo "$$out"; exit 1; }'
 
 # Only the modules that users build. The command asks https://vuln.go.dev.
