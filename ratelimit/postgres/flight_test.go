@@ -177,7 +177,7 @@ func TestASlotOfALockedRowIsGivenBack(t *testing.T) {
 	held := enter(t, store, l, 2, nil)
 	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
 	held[0].Release()
-	othersAreFast(t, store, 400) // longer than some tries to give back
+	othersAreFast(t, s, store, 400) // longer than some tries to give back
 	s.exec("ROLLBACK")
 	awaitFree(t, store, l, 2)
 }
