@@ -151,6 +151,9 @@ func LocalRows(s *Store) (rows, unpaid int) {
 	return len(k.rows), len(k.unpaid)
 }
 
+// ForgetUnusedPrefixes forgets the prefixes with MaxKeys that are not in use at a time.
+func ForgetUnusedPrefixes(s *Store, now time.Time) { s.engine.bounds.inUse(now) }
+
 // StoreOf is the store of a part, or nil until it is known.
 func (s *Store) StoreOf(part int) *Store {
 	if p := partsOf(s); p != nil {
