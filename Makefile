@@ -82,15 +82,23 @@ RACED_PACKAGES = $$($(GO) list ./... | grep -v $(SINGLE:%=-e /%$$))
 RACED = ^(TestStoresShareALimit|TestNodeProgramSharesRows|TestNodeProgramSharesWindows)$$
 
 # The tests of caddymodule run with the oldest Caddy first, and then, in xcaddy,
-# with the newest. The package that takes longest comes first.
-.PHONY: test
-test: need-go ## run all tests, on the machine's Postgres or an installed one (PG_RATELIMIT_TEST_DSN: another server)
+# with the newest. The package that takes longest comes first. `make -k test` goes on after a part that fails.
+.PHONY: test test-packages test-newest-caddy test-integration test-bench
+test: test-packages test-newest-caddy test-integration test-bench ## run all tests, on the machine's Postgres or an installed one (PG_RATELIMIT_TEST_DSN: another server)
+
+test-packages: need-go
 	@[ -n '$(RACE)' ] || echo 'Without a C compiler, or with CGO_ENABLED=0, the race detector is off.'
 	$(GO) test $(RACE) -timeout 30m ./ratelimit/postgres $(RACED_PACKAGES)
 	$(GO) test $(SINGLE:%=./%)
 	$(GO) test -run '$(UNRACED)' ./ratelimit/postgres ./caddymodule
+
+test-newest-caddy: need-go
 	cd xcaddy && $(GO) test github.com/pgratelimit/pg-ratelimit/caddymodule
+
+test-integration: need-go
 	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) test -count=1 -timeout 40m ./... && $(GO) test $(RACE) -count=1 -run '$(RACED)' .; fi
+
+test-bench: need-go
 	@if [ -f bench/go.mod ]; then set -x; cd bench && $(GO) test $(RACE) ./...; fi
 
 # These tests are slow or need pg_dump, and do not depend on the version.
