@@ -238,6 +238,11 @@ func TestTheNameIsAskedForOnce(t *testing.T) {
 	b.await("#ask[open]", "Pause all limits of this database")
 	b.click("#ask-yes")
 	f.awaitAsked(b, `api/pause {"by":"nora","confirm":"c","for":"10m","reason":""}`)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.asked) != 4 {
+		t.Errorf("the page has asked %q, want four questions", f.asked)
+	}
 	b.forgive("400") // Chromium's own line about the name
 }
 

@@ -167,9 +167,8 @@ export function startAct() {
 	byId('resume').addEventListener('click', () => act('resume', {}, byId('form-pause').querySelector('.outcome')));
 	byId('ask-yes').addEventListener('click', () => byId('ask').close('yes'));
 	byId('ask-no').addEventListener('click', () => byId('ask').close('no'));
-	byId('ask-by').addEventListener('keydown', (event) => {
-		if (event.key !== 'Enter') return;
-		event.preventDefault(); // the button that has the focus next would take it
+	byId('ask-name').addEventListener('submit', (event) => { // by Enter
+		event.preventDefault();
 		byId('ask').close('yes');
 	});
 	byId('by').addEventListener('change', () => { reader.name = reader.name; });
