@@ -2,7 +2,6 @@ package caddymodule_test
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // live is a Caddy in this process, on a port of the loopback interface.
@@ -166,17 +165,10 @@ func (c *live) get(path string, headers ...string) answer {
 // tryAgain sends a request, and sends it again if no handler has read it.
 func (c *live) tryAgain(path string, headers ...string) (answer, error) {
 	a, err := c.try(path, headers...)
-	for attempt := 0; attempt < 3 && unheard(err); attempt++ {
+	for attempt := 0; attempt < 3 && harness.Unheard(err); attempt++ {
 		a, err = c.try(path, headers...)
 	}
 	return a, err
-}
-
-// unheard reports whether a request failed because the connection was made
-// while the listener changed hands in a reload: Caddy then closes it without
-// having read a request.
-func unheard(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 func (c *live) try(path string, headers ...string) (answer, error) {

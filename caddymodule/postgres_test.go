@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -287,7 +288,7 @@ func TestManyReloads(t *testing.T) {
 				}
 				a, err := c.try("/")
 				switch {
-				case unheard(err):
+				case harness.Unheard(err):
 				case err != nil || a.status != http.StatusOK:
 					t.Errorf("%v, status %d, %s", err, a.status, a.body)
 					return

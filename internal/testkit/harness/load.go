@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -118,6 +119,13 @@ func send(client *http.Client, request *http.Request) Reply {
 	}
 	reply.Status = response.StatusCode
 	return reply
+}
+
+// Unheard reports whether a request failed because the connection was made
+// while the listener changed hands in a reload: Caddy then closes it without
+// having read a request.
+func Unheard(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // tickets hands out the numbers of requests and takes in their replies.

@@ -165,12 +165,7 @@ export function startAct() {
 	limitsOf('', override.limit);
 	document.addEventListener('acted', () => limitsOf(override.who.value, override.limit, true));
 	byId('resume').addEventListener('click', () => act('resume', {}, byId('form-pause').querySelector('.outcome')));
-	byId('ask-yes').addEventListener('click', () => byId('ask').close('yes'));
 	byId('ask-no').addEventListener('click', () => byId('ask').close('no'));
-	byId('ask-name').addEventListener('submit', (event) => { // by Enter
-		event.preventDefault();
-		byId('ask').close('yes');
-	});
 	byId('by').addEventListener('change', () => { reader.name = reader.name; });
 	reader.recall();
 }
