@@ -4,6 +4,7 @@ GO ?= go
 PORT ?= 8080
 FUZZTIME ?= 60s
 BENCHFLAGS ?=
+BEFORE ?=
 VERSIONS ?=
 SEEDS ?= 10000
 DURATION ?= 10m
@@ -53,8 +54,6 @@ build: need-go ## build Caddy with pg_ratelimit, as xcaddy does: bin/caddy
 	@[ -x bin/caddy ] || echo 'Building Caddy; the first time this takes some minutes ...'
 	$(IN_XCADDY) build $(CADDY_FLAGS) -o ../bin/caddy .
 
-# The demo looks for Postgres, and then builds Caddy while Postgres is installed
-# or started.
 # exec: the demo replaces the shell, so that a signal to make reaches the demo.
 .PHONY: run
 run: need-go ## run Postgres, an upstream and Caddy on port 8080 (PORT: another port; DATABASE_URL: another database; CITUS: the source of Citus, to see a Caddy and a Traefik share a limit on it)
@@ -63,13 +62,34 @@ ifneq ($(CITUS),)
 else
 	@[ -x bin/demo ] || echo 'Building the program that runs the demo; the first time this takes up to a minute ...'
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/demo ./internal/demo
-	@exec bin/demo -with-parent -port '$(PORT)' -list '$(IN_XCADDY) list -deps -tags nobadger,nomysql,nopgx .' \
-		-build '$(IN_XCADDY) build -v $(CADDY_FLAGS) -o ../bin/caddy .'
+	@exec bin/demo -port '$(PORT)' -build '$(IN_XCADDY) build $(CADDY_FLAGS) -o ../bin/caddy .'
 endif
 
-# The race detector allocates memory itself, and takes time. These tests count
-# allocations, need decisions in time, or send very many requests, and run without it.
-UNRACED = ^(Test[A-Za-z]*Allocations|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota|TestOverloadKeepsTheThroughput|TestSimulation|TestASimulationRepeats|TestTheSimulationFindsWhatIsTakenAway)$$
+# The tests of all packages run with the newest Caddy, in xcaddy, which is compiled once for them and for the programs.
+QUICK = CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -trimpath"
+MODULE = github.com/pgratelimit/pg-ratelimit
+TAGS = nobadger,nomysql,nopgx
+
+.PHONY: test
+test: need-go ## run the short tests of all packages on one Postgres, and of real programs (PG_RATELIMIT_TEST_DSN: another server)
+	@cd xcaddy && $(QUICK) $(GO) run -tags $(TAGS) $(MODULE)/internal/testkit/cluster/shared -- ../.ci/steps \
+		'packages' '$(GO) test -short -vet=off -p 4 -timeout 20m -tags $(TAGS) $(MODULE)/...' \
+		'real programs' 'cd ../integration && $(GO) test -short -vet=off -timeout 20m -count=1 -run "^TestSmoke$$" .'
+
+# The tests that make test leaves out. Those on a Citus need the archive of its source.
+.PHONY: test-all
+test-all: need-go ## run all other tests: in full with the race detector and the oldest Caddy, real proxies, faults, fuzz tests, other versions of Postgres, and Citus (CITUS_SOURCE)
+	@[ -n '$(RACE)' ] || echo 'Without a C compiler, or with CGO_ENABLED=0, the race detector is off.'
+	@[ -n '$(CITUS_SOURCE)' ] || echo 'Without CITUS_SOURCE, the archive of its source, nothing is tested on Citus.'
+	@.ci/steps 'packages, race detector' '$(AGAIN) test-race' 'packages, without it' '$(AGAIN) test-unraced' \
+		'integration' '$(AGAIN) test-integration' 'other modules' '$(AGAIN) test-modules' \
+		'fuzz tests' '$(AGAIN) fuzz FUZZTIME=20s' 'soak' '$(AGAIN) soak DURATION=2m SEED=1' \
+		'other versions of Postgres' '$(AGAIN) test-postgres-versions VERSIONS=14,18' \
+		$(if $(CITUS_SOURCE),'Citus' '$(AGAIN) test-citus')
+AGAIN = $(MAKE) --no-print-directory
+
+# These tests count allocations, which the race detector makes itself, or send very many requests.
+UNRACED = ^(Test[A-Za-z]*Allocations|TestOverloadKeepsTheThroughput|TestSimulation|TestASimulationRepeats|TestTheSimulationFindsWhatIsTakenAway)$$
 
 # These packages start no goroutine, and neither do their tests, which check millions of
 # random steps: the race detector would find nothing, and take four times as long.
@@ -79,36 +99,31 @@ RACED_PACKAGES = $$($(GO) list ./... | grep -v $(SINGLE:%=-e /%$$))
 # Most tests of integration look at programs of their own. With the race detector they report
 # what is no fault: Yaegi completes types when they are first needed, without a lock, and all
 # goroutines write the same value. These tests use a store in their own process.
-RACED = ^(TestStoresShareALimit|TestNodeProgramSharesRows|TestNodeProgramSharesWindows)$$
+RACED = ^(TestNodeProgramSharesRows|TestNodeProgramSharesWindows)$$
 
-# The tests of caddymodule run with the oldest Caddy first, and then, in xcaddy,
-# with the newest. The package that takes longest comes first. `make -k test` goes on after a part that fails.
-.PHONY: test test-packages test-newest-caddy test-integration test-bench
-test: test-packages test-newest-caddy test-integration test-bench ## run all tests, on the machine's Postgres or an installed one (PG_RATELIMIT_TEST_DSN: another server)
+# The package that takes longest comes first. The tests of integration need servers of their own.
+SHARED = $(GO) run ./internal/testkit/cluster/shared --
+.PHONY: test-race test-unraced test-integration test-modules
+test-race: need-go
+	$(SHARED) $(GO) test $(RACE) -vet=off -timeout 30m ./internal/store/engine $(RACED_PACKAGES)
 
-test-packages: need-go
-	@[ -n '$(RACE)' ] || echo 'Without a C compiler, or with CGO_ENABLED=0, the race detector is off.'
-	$(GO) test $(RACE) -timeout 30m ./ratelimit/postgres $(RACED_PACKAGES)
-	$(GO) test $(SINGLE:%=./%)
-	$(GO) test -run '$(UNRACED)' ./ratelimit/postgres ./caddymodule
-
-test-newest-caddy: need-go
-	cd xcaddy && $(GO) test github.com/pgratelimit/pg-ratelimit/caddymodule
+test-unraced: need-go
+	$(GO) test -vet=off $(SINGLE:%=./%)
+	$(SHARED) $(GO) test -vet=off -timeout 30m -run '$(UNRACED)' ./internal/store/engine ./caddymodule
 
 test-integration: need-go
-	@if [ -f integration/go.mod ]; then set -x; cd integration && $(GO) test -count=1 -timeout 40m ./... && $(GO) test $(RACE) -count=1 -run '$(RACED)' .; fi
+	cd integration && $(GO) test -vet=off -count=1 -timeout 40m ./... && $(GO) test -vet=off $(RACE) -count=1 -run '$(RACED)' .
 
-test-bench: need-go
-	@if [ -f bench/go.mod ]; then set -x; cd bench && $(GO) test $(RACE) ./...; fi
-
-# These tests are slow or need pg_dump, and do not depend on the version.
-UNVERSIONED = ^(TestSimulation|TestASimulationRepeats|TestTheSimulationFindsWhatIsTakenAway|TestOverloadKeepsTheThroughput|TestRestart|TestBlackHole|TestDroppedPackets|TestLeasedProcesses|TestOutcomesOverANetwork|TestSteadyDemandGetsTheQuota|TestAnOutageDropsTheOldestAndCountsThem|TestTheBackgroundWrites|TestUpkeepWithTheOtherDriver|TestQuestionsAboutManyRows|TestARestoreOpensNothing)$$
+# The tests of deploy also build Caddy with xcaddy, from a clone and from a module proxy, and the archive of this platform twice.
+test-modules: need-go
+	cd bench && $(GO) test -vet=off $(RACE) ./...
+	cd deploy && $(GO) test -vet=off -count=1 -timeout 60m -tags release .
 
 .PHONY: test-postgres-versions
-test-postgres-versions: need-go ## run the tests of the core on Postgres 14 to 18 (npm downloads the servers once, to .cache; VERSIONS=14,18: only those)
-	$(GO) run ./internal/testkit/cluster/versions -only '$(VERSIONS)' -at-once 2 -- $(GO) test -short -count=1 -timeout 10m -skip '$(UNVERSIONED)' \
-		$(patsubst %,./%/...,$(wildcard ratelimit internal/core/algorithm internal/core/schema internal/plane/admin internal/plane/history internal/plane/policy \
-		internal/proxy/pgwire internal/testkit/conformance))
+test-postgres-versions: need-go ## run the short tests of the core on Postgres 14 to 18 (npm downloads the servers once, to .cache; VERSIONS=14,18: only those)
+	$(GO) run ./internal/testkit/cluster/versions -only '$(VERSIONS)' -at-once 2 -- $(SHARED) $(GO) test -short -vet=off -count=1 -timeout 20m \
+		$(patsubst %,./%/...,$(wildcard ratelimit internal/store internal/core/algorithm internal/core/schema internal/plane/admin internal/plane/history \
+		internal/plane/policy internal/proxy/pgwire internal/testkit/conformance))
 
 # The tests keep their databases in memory, where the machine has a folder for that and TMPDIR
 # is not set. These databases are too large.
@@ -129,13 +144,8 @@ CITUS_BIN = bin=$$(internal/testkit/citus/build.sh '$(1)') || exit 1
 
 .PHONY: test-citus
 test-citus: need-go ## run the tests of counters on Citus (CITUS_SOURCE: the archive of its source; CITUS_LOAD: how long the chaos lasts)
-	$(call CITUS_BIN,$(CITUS_SOURCE)); set -x; $(GO) test -count=1 -v -timeout 30m -run '^TestCitus' ./ratelimit/postgres -args -citus "$$bin" -citus-load '$(CITUS_LOAD)' \
+	$(call CITUS_BIN,$(CITUS_SOURCE)); set -x; $(GO) test -count=1 -v -timeout 30m -run '^TestCitus' ./internal/store/engine -args -citus "$$bin" -citus-load '$(CITUS_LOAD)' \
 		&& cd integration && $(GO) test -count=1 -v -timeout 15m -run OnCitus . -args -citus "$$bin"
-
-.PHONY: test-history
-test-history: test-archive ## the same, ask about 50,000,000 rows of the audit log, and upgrade a database with 10,000,000 (about 15 GB in the temporary folder)
-	$(ON_DISK) $(GO) test -count=1 -v -timeout 60m -run '^TestQuestionsAboutManyRows$$' ./internal/plane/admin -audit-rows 50000000
-	$(ON_DISK) $(GO) test -count=1 -v -timeout 60m -run '^TestAnUpgradeUnderLoadStopsNoDecision$$' ./internal/plane/history -upgrade-rows 10000000
 
 .PHONY: lint
 lint: need-go ## run go vet and golangci-lint
@@ -143,7 +153,7 @@ lint: need-go ## run go vet and golangci-lint
 	$(LINT) run
 	cd xcaddy && $(GO) vet ./...
 	@if [ -f bench/caddy/go.mod ]; then set -x; cd bench/caddy && $(GO) vet ./...; fi
-	@for m in integration bench; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) vet ./... && $(LINT) run) || exit 1; done
+	@for m in integration bench deploy; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) vet ./... && $(LINT) run) || exit 1; done
 
 .PHONY: cover
 cover: need-go ## print the test coverage of ratelimit and of everything, and write cover.out
@@ -172,9 +182,8 @@ vuln: need-go ## look for known vulnerabilities that the code reaches (asks vuln
 	cd xcaddy && $(GOVULNCHECK) .
 
 .PHONY: bench
-bench: need-go ## measure the cost of limits: print tables, write docs/performance.md and docs/benchmark.svg (BENCHFLAGS='-only plain -rounds 3')
-	mkdir -p .cache && cd bench && $(GO) build -o ../.cache/bench . && exec ../.cache/bench $(or $(BENCHFLAGS),-docs ../docs)
-	$(if $(BENCHFLAGS),,@$(MAKE) --no-print-directory test-rules)
+bench: need-go ## measure the CPU of limits: print tables, write docs/performance.md and docs/benchmark.svg (BENCHFLAGS='-only exact'; BEFORE=<commit>: compare with it)
+	mkdir -p .cache && cd bench && $(GO) build -o ../.cache/bench . && exec ../.cache/bench $(if $(BEFORE),-before '$(BEFORE)') $(or $(BENCHFLAGS),$(if $(BEFORE),,-docs ../docs))
 
 .PHONY: screenshots
 screenshots: need-go ## make pictures of the page in all states, in .cache/screenshots, and those of the documentation
@@ -192,16 +201,24 @@ test-restore: need-go ## restore a backup of 100,000 users into the live databas
 
 .PHONY: simulate
 simulate: need-go ## run 10,000 seeds of the simulation, in virtual time (SEEDS: another number; SEED: the first one)
-	$(GO) test -count=1 -timeout 24h -run '^TestSimulation$$' ./ratelimit/postgres -simulate-seeds '$(SEEDS)' $(if $(SEED),-simulate-first $(SEED))
+	$(GO) test -count=1 -timeout 24h -run '^TestSimulation$$' ./internal/store/engine -simulate-seeds '$(SEEDS)' $(if $(SEED),-simulate-first $(SEED))
 
 .PHONY: rehearse
-rehearse: need-go ## run the commands of docs/recovery.md under load: restores, failovers, TLS, an upgrade (BEFORE: the commit to upgrade from)
+rehearse: need-go ## run the commands of docs/recovery.md under load: restores, failovers, TLS, an upgrade (BEFORE: the commit to upgrade from, by default the newest tag)
 	GOBIN='$(CURDIR)/integration/.cache/bin' $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 	cd integration && $(GO) test -count=1 -v -timeout 20m -tags rehearse -run '^TestRehearsal$$' . -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
 
 .PHONY: soak
 soak: need-go ## run two Caddies and a Traefik for ten minutes, with a fault every 20 seconds (DURATION: another time; SEED: the faults of an earlier run)
 	cd integration && $(GO) test -count=1 -v -timeout 0 -tags soak -run '^TestSoak' . -soak-duration '$(DURATION)' $(if $(SEED),-soak-seed $(SEED)) $(if $(INJECT),-soak-inject $(INJECT))
+
+# TestManifest checks .traefik.yml as the catalogue of plugins does. The tests of docs and deploy look at links, commands, files
+# and versions, and those of make test at generated files. The workflow of a release runs this after make test-all.
+.PHONY: release
+release: fmt-check tidy-check test ## check what a release needs, and build its archives: bin/release
+	cd integration && $(GO) test -vet=off -count=1 -timeout 20m -run '^(TestManifest|TestLicencesOfDependencies)$$' . && $(GO) test -vet=off -count=1 -timeout 20m ./docs
+	cd deploy && $(GO) test -vet=off -count=1 -timeout 60m -tags release .
+	$(GO) run ./internal/release -out bin/release
 
 .PHONY: fmt-check
 fmt-check: need-go ## fail if gofmt would change a file
@@ -211,9 +228,9 @@ fmt-check: need-go ## fail if gofmt would change a file
 tidy-check: need-go ## fail if go mod tidy would change go.mod or go.sum
 	$(GO) mod tidy -diff
 	cd xcaddy && $(GO) mod tidy -diff
-	@for m in integration bench bench/caddy; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) mod tidy -diff) || exit 1; done
+	@for m in integration bench bench/caddy deploy; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) mod tidy -diff) || exit 1; done
 
 .PHONY: clean
 clean: ## remove what the targets created: bin, .run, .cache, cover.out
 	@[ ! -f .run/postgres.elsewhere ] || { set -x; rm -rf "$$(cat .run/postgres.elsewhere)"; }
-	rm -rf bin .run .cache cover.out
+	rm -rf bin .run .cache */.cache cover.out

@@ -19,14 +19,17 @@ END $others$;
 -- The two tables of counts. Those of the npm library pg-ratelimit are brought up to date in place,
 -- and keep their rows.
 --
+-- Keys are in byte order, whatever the collation of the database is: comparing bytes costs less. Tables that the npm
+-- library made keep the collation of their database.
+--
 -- The columns are those of the npm library, then two for the algorithms that the library lacks
 -- (hits for sliding_log, remainder for gcra), one for requests in flight (slots), and two that a statement needs while it runs (slot,
 -- the place of the row's entry in the statement's parameters, and granted, how many hits were
 -- admitted). slot and granted mean nothing between statements.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
-	prefix       TEXT NOT NULL,
-	key          TEXT NOT NULL,
+	prefix       TEXT COLLATE "C" NOT NULL,
+	key          TEXT COLLATE "C" NOT NULL,
 	count        BIGINT,
 	prev_count   BIGINT,
 	window_start TIMESTAMPTZ,
@@ -41,8 +44,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	PRIMARY KEY (prefix, key)
 );
 CREATE TABLE IF NOT EXISTS rate_limit_durable (
-	prefix       TEXT NOT NULL,
-	key          TEXT NOT NULL,
+	prefix       TEXT COLLATE "C" NOT NULL,
+	key          TEXT COLLATE "C" NOT NULL,
 	count        BIGINT,
 	prev_count   BIGINT,
 	window_start TIMESTAMPTZ,
@@ -83,7 +86,7 @@ DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
 DO $others$
 DECLARE
 	others CONSTANT text := (SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")', c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
-	FROM (VALUES ('rate_limit_nodes', 'applied_seq'), ('rate_limit_pause', 'paused_at')) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
+	FROM (VALUES ('rate_limit_nodes', 'applied_seq'), ('rate_limit_pause', 'paused_at'), ('rate_limit_secrets', 'value')) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
 	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark AND NOT a.attisdropped));
 BEGIN
 	IF others IS NOT NULL THEN
@@ -91,8 +94,7 @@ BEGIN
 	END IF;
 END $others$;
 
--- The registry of the proxies, and the pause of all limits. Older proxies write some columns of
--- rate_limit_nodes only, so all others have defaults.
+-- The registry of the proxies, and the pause of all limits.
 
 CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
@@ -109,29 +111,39 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	local_until timestamptz,
 	live        json,
 	watched     timestamptz,
+	cannot      text,
+	ended       timestamptz,
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 );
-ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS epoch bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS paused boolean NOT NULL DEFAULT false,
-	ADD COLUMN IF NOT EXISTS log oid,
-	ADD COLUMN IF NOT EXISTS charged bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS local_from timestamptz, ADD COLUMN IF NOT EXISTS local_until timestamptz,
-	ADD COLUMN IF NOT EXISTS live json, ADD COLUMN IF NOT EXISTS watched timestamptz,
-	ALTER COLUMN applied_seq DROP NOT NULL, ALTER COLUMN applied_seq DROP DEFAULT;
 COMMENT ON TABLE rate_limit_nodes IS
-	'The proxies that count here. A proxy renews its row every 3 seconds, and deletes it when it stops in order. The row of a proxy that vanished is deleted after a day.';
+	'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or vanished is deleted after a day.';
 COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
 COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
 COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
 COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.';
-COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that, or 90 seconds if its epoch is 0.';
+COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that.';
 COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
-COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process. 0: an older version, which renews its row every 30 seconds.';
+COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process.';
 COMMENT ON COLUMN rate_limit_nodes.paused IS 'Whether it obeys a pause of the limits.';
-COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: an older proxy does not say.';
+COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
 COMMENT ON COLUMN rate_limit_nodes.charged IS 'The number of the last batch of what it admitted on durable limits without the database. A batch is charged once.';
 COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
-COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, its counts, and the keys with the most requests. NULL: no page is open, or the proxy is older.';
+COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, its counts, and the keys with the most requests. NULL: no page is open.';
 COMMENT ON COLUMN rate_limit_nodes.watched IS 'Until when a page is open that shows live. If it is to come in any row, all proxies write live.';
+COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
+COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_secrets (
+	name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY,
+	value text NOT NULL
+);
+REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
+INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text
+	WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
+COMMENT ON TABLE rate_limit_secrets IS 'Random texts that the proxies share and clients must not know.';
+COMMENT ON COLUMN rate_limit_secrets.name IS 'What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.';
+COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_pause (
 	id        int NOT NULL DEFAULT 1 CONSTRAINT rate_limit_pause_pkey PRIMARY KEY,
@@ -198,14 +210,12 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
 		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
 ) PARTITION BY RANGE (time);
--- Tables of the version before. No row is rewritten, and no partition with rows gets the index on decisions.
-ALTER TABLE rate_limit_audit ADD COLUMN IF NOT EXISTS id bigint;
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
 -- Not of what passed: with audit all that is almost every row, and the index would double the cost of a row.
-CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON ONLY rate_limit_audit (decision, time) WHERE decision <> 'allowed';
+CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time) WHERE decision <> 'allowed';
 COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
@@ -232,23 +242,10 @@ COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the 
 COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
 COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has. NULL: a proxy wrote the row before the tables had the column.';
+COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
 
 -- rate_limit_metrics has one partition for the minutes of each day in UTC, and one for all hours and
--- days and for the minutes before the first of these partitions. In a database of the version before,
--- that one is the table that was there.
-DO $$
-DECLARE
-	old CONSTANT oid := (SELECT c.oid FROM pg_class c WHERE c.oid = to_regclass('rate_limit_metrics') AND c.relkind = 'r');
-BEGIN
-	IF old IS NOT NULL THEN
-		ALTER TABLE rate_limit_metrics RENAME TO rate_limit_metrics_sums;
-		CREATE UNIQUE INDEX ON rate_limit_metrics_sums (granularity, time, prefix, host, route, region);
-		ALTER TABLE rate_limit_metrics_sums DROP CONSTRAINT rate_limit_metrics_pkey;
-		ALTER INDEX rate_limit_metrics_updated RENAME TO rate_limit_metrics_sums_granularity_updated_at_idx;
-		ALTER TABLE rate_limit_metrics_sums ADD COLUMN IF NOT EXISTS from_lease bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS from_database bigint NOT NULL DEFAULT 0;
-	END IF;
-END $$;
+-- days and for the minutes before the first of these partitions.
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	granularity text NOT NULL,
 	time        timestamptz NOT NULL,
@@ -295,32 +292,17 @@ COMMENT ON COLUMN rate_limit_metrics.updated_at IS 'When the row was last writte
 COMMENT ON COLUMN rate_limit_metrics.from_lease IS 'Requests of those allowed that a proxy let pass with units of a lease, without asking the database.';
 COMMENT ON COLUMN rate_limit_metrics.from_database IS 'Requests that the database decided: neither the memory of the proxy nor a lease could.';
 DO $$
-DECLARE
-	first timestamptz := date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h';
-	sums oid;
-	allowed record;
 BEGIN
 	IF EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'rate_limit_metrics'::regclass) THEN
 		RETURN;
 	END IF;
-	IF to_regclass('rate_limit_metrics_sums') IS NULL THEN
-		CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
-	END IF;
-	sums := 'rate_limit_metrics_sums'::regclass;
+	CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
 	-- Logical replication finds rows by it, as by a primary key.
 	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-		WHERE i.indrelid = sums AND i.indisunique);
-	-- A proxy whose clock is ahead has written minutes that are still to come.
-	first := greatest(first, (SELECT date_trunc('day', max(m.time) AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h' FROM rate_limit_metrics_sums m WHERE m.granularity = 'minute'));
-	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)', first);
+		WHERE i.indrelid = 'rate_limit_metrics_sums'::regclass AND i.indisunique);
+	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)',
+		date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h');
 	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
-	-- A role that could read the table of the version before can read the new one.
-	FOR allowed IN SELECT a.privilege_type AS privilege, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS role, c.relowner
-		FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = sums AND a.grantee <> c.relowner
-	LOOP
-		EXECUTE format('GRANT %s ON rate_limit_metrics TO %s', allowed.privilege, allowed.role);
-	END LOOP;
-	EXECUTE format('ALTER TABLE rate_limit_metrics OWNER TO %s', (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = sums));
 END $$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_usage (
@@ -335,7 +317,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_usage (
 	denied       bigint NOT NULL DEFAULT 0,
 	CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id)
 );
-ALTER TABLE rate_limit_usage ADD COLUMN IF NOT EXISTS limited bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS denied bigint NOT NULL DEFAULT 0;
 CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
 COMMENT ON TABLE rate_limit_usage IS 'What users and API keys did on a day. The sum over the keys is what the user did.';
 COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
@@ -345,8 +326,8 @@ COMMENT ON COLUMN rate_limit_usage.requests IS 'All requests, also those that we
 COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passed.';
 COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
 COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
-COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one. Proxies of older versions count them in refused only.';
-COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400. Proxies of older versions count them in refused only.';
+COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one.';
+COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
 	hour     timestamptz NOT NULL,
@@ -359,7 +340,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
 	denied   bigint NOT NULL DEFAULT 0
 ) PARTITION BY RANGE (hour);
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_usage_hours_key ON rate_limit_usage_hours (user_id, hour, key_id);
-COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says. Proxies of older versions write rate_limit_usage only.';
+COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says.';
 COMMENT ON COLUMN rate_limit_usage_hours.hour IS 'When the hour begins.';
 COMMENT ON COLUMN rate_limit_usage_hours.user_id IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.key_id IS 'As in rate_limit_usage.';
@@ -515,28 +496,6 @@ CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANG
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
 
--- Partitions of the version before lack the comments on new columns. Those without rows get the index
--- that a new partition has.
-DO $$
-DECLARE
-	part record;
-BEGIN
-	FOR part IN SELECT p.name, a.attname, col_description(a.attrelid, a.attnum) AS description
-		FROM (VALUES ('rate_limit_audit'), ('rate_limit_metrics')) t(parent) CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
-			JOIN pg_attribute a ON a.attrelid = t.parent::regclass AND a.attnum > 0 AND NOT a.attisdropped
-			JOIN pg_attribute o ON o.attrelid = p.id AND o.attname = a.attname
-		WHERE NOT p.pending AND col_description(p.id, o.attnum) IS DISTINCT FROM col_description(a.attrelid, a.attnum)
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN %s.%I IS %L', part.name, part.attname, part.description);
-	END LOOP;
-	FOR part IN SELECT p.name FROM rate_limit_partitions() p JOIN pg_class c ON c.oid = p.id WHERE NOT p.pending AND c.relkind = 'r' AND pg_relation_size(p.id) = 0
-		AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_inherits h ON h.inhrelid = i.indexrelid WHERE i.indrelid = p.id AND h.inhparent = 'rate_limit_audit_decision'::regclass)
-	LOOP
-		EXECUTE format('CREATE INDEX ON %s (decision, time) WHERE decision <> ''allowed''', part.name);
-		EXECUTE format('ALTER INDEX rate_limit_audit_decision ATTACH PARTITION %s', (SELECT max(i.indexrelid)::regclass FROM pg_index i WHERE i.indrelid = part.name::regclass));
-	END LOOP;
-END $$;
-
 -- rate_limit_rollup adds up the minutes of rate_limit_metrics to hours, and the hours to days.
 --
 -- An hour is computed anew from all of its minutes, so running it twice changes nothing. Which
@@ -620,25 +579,6 @@ COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_
 --
 -- The arrays of the audit log are unnested in the SELECT list, where they advance together, because in
 -- FROM their elements would be stored first.
---
--- Parameters of newer versions come last and have a default, so that proxies of older versions call the
--- same functions. history_end.sql gives a function the grants of the one that it replaces.
-
-DO $$
-DECLARE
-	old regprocedure;
-	grants text := '';
-BEGIN
-	FOREACH old IN ARRAY array_remove(ARRAY[
-		to_regprocedure('rate_limit_record_metrics(text, bigint[], text[], text[], text[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], text[])'),
-		to_regprocedure('rate_limit_record_usage(bigint[], text[], bigint[], bigint[], bigint[], bigint[], bigint[])')], NULL)
-	LOOP
-		grants := grants || coalesce((SELECT string_agg(format('GRANT EXECUTE ON FUNCTION %I TO %s;', p.proname, a.grantee::regrole), '')
-			FROM pg_proc p, aclexplode(p.proacl) a WHERE p.oid = old AND a.grantee NOT IN (0, p.proowner)), '');
-		EXECUTE format('DROP FUNCTION %s', old);
-	END LOOP;
-	PERFORM set_config('rate_limit.grants', grants, true);
-END $$;
 
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -685,7 +625,7 @@ COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit,
 
 CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
 	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[],
-	leases bigint[] DEFAULT '{}', asked bigint[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
+	leases bigint[], asked bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
 	FOR attempt IN 1..2 LOOP
@@ -693,7 +633,7 @@ BEGIN
 			INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
 				latency, updated_at, from_lease, from_database)
 			SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
-				r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now(), coalesce(r.lease, 0), coalesce(r.asked, 0)
+				r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now(), r.lease, r.asked
 			FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 				AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency, lease, asked)
 			ORDER BY 2, 3, 4, 5
@@ -715,14 +655,14 @@ END $$;
 COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics, and makes the partitions that they need. Times are minutes since 1970. No minute is there twice.';
 
 CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
-	hours bigint[] DEFAULT '{}', limiteds bigint[] DEFAULT '{}', denials bigint[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
+	hours bigint[], limiteds bigint[], denials bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT bigint := 9223372036854775807;
 BEGIN
 	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request, limited, denied)
 	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), least(sum(r.cost), most), sum(r.refused), timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
-		coalesce(sum(r.limited), 0), coalesce(sum(r.denied), 0)
+		sum(r.limited), sum(r.denied)
 	FROM unnest($1, $2, $3, $4, $5, $6, $7, $9, $10) AS r(day, user_id, key_id, requests, cost, refused, last, limited, denied)
 	GROUP BY 1, 2, 3
 	ORDER BY 2, 1, 3
@@ -733,7 +673,6 @@ BEGIN
 			INSERT INTO rate_limit_usage_hours AS u (hour, user_id, key_id, requests, cost, refused, limited, denied)
 			SELECT timestamptz 'epoch' + r.hour * interval '1 hour', r.user_id, r.key_id, r.requests, r.cost, r.refused, r.limited, r.denied
 			FROM unnest($8, $2, $3, $4, $5, $6, $9, $10) AS r(hour, user_id, key_id, requests, cost, refused, limited, denied)
-			WHERE r.hour IS NOT NULL
 			ORDER BY 2, 1, 3
 			ON CONFLICT (user_id, hour, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, most), refused = u.refused + excluded.refused,
 				limited = u.limited + excluded.limited, denied = u.denied + excluded.denied;
@@ -748,7 +687,7 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_record_usage IS
-	'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they need. Days and hours are since 1970, times are microseconds since 1970. No hour (of older versions: no day) of a user and a key is there twice.';
+	'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they need. Days and hours are since 1970, times are microseconds since 1970. No hour of a user and a key is there twice.';
 
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -938,12 +877,11 @@ BEGIN
 		EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, %I, pg_temp', function.signature, current_schema());
 		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
 	END LOOP;
-	EXECUTE coalesce(current_setting('rate_limit.grants', true), '');
 END $$;
 
 -- The number grows with every change of the history, so that proxies of different versions on one
 -- database leave the newest schema as it is.
-CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2';
+CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables of the history. The last command of the migration makes it.';
 
 COMMIT;
@@ -1028,6 +966,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 	hint        text,
 	name        text,
 	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
+	tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
 	expires_at  timestamptz NOT NULL DEFAULT 'infinity',
 	revoked_at  timestamptz,
 	revoked_by  text,
@@ -1040,22 +979,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 	CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL),
 	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id)
 );
-DO $$
-DECLARE
-	reader record;
-BEGIN
-	IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'rate_limit_api_keys'::regclass AND attname = 'tier' AND NOT attisdropped) THEN
-		RETURN;
-	END IF;
-	-- The column is NULL in all rows, so that the server checks the foreign key of none.
-	ALTER TABLE rate_limit_api_keys ADD COLUMN tier text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE;
-	-- The view rate_limit_used reads the column with the rights of the role that asks, which may have rights to some columns alone.
-	FOR reader IN SELECT DISTINCT CASE p.grantee WHEN 0 THEN 'PUBLIC' ELSE p.grantee::regrole::text END AS name FROM pg_attribute a CROSS JOIN aclexplode(a.attacl) p
-		WHERE a.attrelid = 'rate_limit_api_keys'::regclass AND a.attname = 'user_id' AND p.privilege_type = 'SELECT'
-	LOOP
-		EXECUTE 'GRANT SELECT (tier) ON rate_limit_api_keys TO ' || reader.name;
-	END LOOP;
-END $$;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by) WHERE replaced_by IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
@@ -1077,6 +1000,7 @@ COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key
 
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
+	counter     text NOT NULL,
 	family      text,
 	priority    bigint NOT NULL DEFAULT 100,
 	mode        text NOT NULL DEFAULT 'enforce',
@@ -1087,8 +1011,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	networks    cidr[],
 	tiers       text[],
 	count_by    text[] NOT NULL DEFAULT '{user}',
+	without_header text NOT NULL DEFAULT 'share',
 	valid       tstzrange NOT NULL DEFAULT '(,)',
 	cost        bigint NOT NULL DEFAULT 1,
+	settle      text,
 	status      int,
 	message     text,
 	retry_after interval,
@@ -1101,6 +1027,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	updated_at  timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT the_counter_must_be_like_the_name_of_a_rule CHECK (counter ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT rate_limit_rules_counter_must_be_of_one_rule UNIQUE (counter) DEFERRABLE,
 	CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')),
 	CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
@@ -1110,9 +1038,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
 	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL),
 	CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
+	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
+		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
 	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
+	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
 	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
+		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
 	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599),
 	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
 	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
@@ -1124,22 +1057,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT ban_within_must_be_1_s_to_365_days_without_months CHECK (
 		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
 );
-ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS without_header text NOT NULL DEFAULT 'share'
-	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip'));
-ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS counter text
-	CONSTRAINT the_counter_must_be_like_the_name_of_a_rule CHECK (counter ~ '^[A-Za-z0-9._-]{1,100}$')
-	CONSTRAINT rate_limit_rules_counter_must_be_of_one_rule UNIQUE DEFERRABLE;
-ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS settle text
-	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
-		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$');
-DO $$ BEGIN
-	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rules'::regclass AND conname = 'count_by_must_be_of_user_key_tier_ip_host_route_header_or_all'
-			AND strpos(pg_get_constraintdef(oid), '(?!$)') > 0) THEN
-		ALTER TABLE rate_limit_rules DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all,
-			ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
-				'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
-	END IF;
-END $$;
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
@@ -1155,7 +1072,7 @@ COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a
 COMMENT ON COLUMN rate_limit_rules.without_header IS
 	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
 COMMENT ON COLUMN rate_limit_rules.counter IS
-	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number. NULL: the name.';
+	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
 COMMENT ON COLUMN rate_limit_rules.settle IS
@@ -1187,6 +1104,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
 	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
 	CONSTRAINT events_of_sliding_log_must_be_at_most_1000 CHECK (algorithm <> 'sliding_log' OR events <= 1000),
+	CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000),
 	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
 	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
 		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms' AND interval '36525 days'),
@@ -1204,15 +1122,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
 	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
 );
--- Older tables know no requests in flight.
-DO $$ BEGIN
-	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rule_limits'::regclass AND conname = 'events_of_in_flight_must_be_at_most_1000') THEN
-		ALTER TABLE rate_limit_rule_limits DROP CONSTRAINT algorithm_must_be_one_that_the_documentation_names, DROP CONSTRAINT exactly_one_of_per_and_calendar_must_be_given,
-			ADD CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
-			ADD CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
-			ADD CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000);
-	END IF;
-END $$;
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the counter of the rule, a slash and this name.';
@@ -1313,12 +1222,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	after  jsonb,
 	CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'))
 );
-DO $$ BEGIN
-	IF EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_changes'::regclass AND conname = 'kind_must_be_what_a_table_holds' AND pg_get_constraintdef(oid) NOT LIKE '%pause%') THEN
-		ALTER TABLE rate_limit_changes DROP CONSTRAINT kind_must_be_what_a_table_holds,
-			ADD CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'));
-	END IF;
-END $$;
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
@@ -1331,6 +1234,65 @@ COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
 COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
+
+-- What a transaction did to the policy can be taken back while nothing newer has touched its rows: what it deleted is
+-- made again first, then what it changed is changed back, and last what it made is deleted, so that rows always have what
+-- they refer to. What a cascade has deleted with a row has lines of its own.
+CREATE OR REPLACE FUNCTION rate_limit_undo(change bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	undone CONSTANT rate_limit_changes := (SELECT c FROM rate_limit_changes c WHERE c.seq = $1);
+	began CONSTANT bigint := (SELECT max(seq) FROM rate_limit_changes);
+	line record;
+	same text;
+	was jsonb;
+	names text;
+	taken bigint := 0;
+BEGIN
+	IF undone.seq IS NULL THEN
+		RAISE EXCEPTION 'change: %: must be the number of a change, as in rate_limit_changes.seq', change USING ERRCODE = 'no_data_found';
+	END IF;
+	SET CONSTRAINTS ALL DEFERRED;
+	FOR line IN SELECT c.*, t.name, t.keys, t.step FROM rate_limit_changes c LEFT JOIN LATERAL (SELECT k.*,
+				CASE WHEN c.before IS NULL THEN 100 - k.rank WHEN c.after IS NULL THEN k.rank ELSE 50 + k.rank END AS step
+			FROM (VALUES (1, 'tier', 'rate_limit_tiers', '{tier}'::text[]), (2, 'user', 'rate_limit_users', '{user_id}'), (3, 'key', 'rate_limit_api_keys', '{id}'), (4, 'rule', 'rate_limit_rules', '{name}'),
+				(5, 'limit', 'rate_limit_rule_limits', '{rule,name}'), (6, 'override', 'rate_limit_overrides', '{id}'), (7, 'ban', 'rate_limit_bans', '{id}')) AS k(rank, kind, name, keys)
+			WHERE k.kind = c.kind) t ON true
+		WHERE c.xid = undone.xid AND c.at = undone.at ORDER BY t.step NULLS FIRST, c.seq
+	LOOP
+		IF line.name IS NULL OR num_nonnulls(line.before, line.after) = 0 THEN
+			RAISE EXCEPTION 'change: %: cannot be taken back: its lines do not say what the rows were', change USING ERRCODE = 'feature_not_supported';
+		END IF;
+		-- The row that is there now must be as the transaction left it. A row that it deleted may not be there again.
+		SELECT string_agg(format('t.%1$I = r.%1$I', k), ' AND ') INTO same FROM unnest(line.keys) AS k;
+		EXECUTE format('SELECT to_jsonb(t) FROM %1$I t, jsonb_populate_record(NULL::%1$I, $1) r WHERE %2$s FOR UPDATE OF t', line.name, same) INTO was USING coalesce(line.after, line.before);
+		IF was IS NULL AND line.before IS NULL THEN
+			CONTINUE WHEN EXISTS (SELECT FROM rate_limit_changes c WHERE c.xid = pg_current_xact_id() AND c.kind = line.kind AND c.ref = line.ref AND c.after IS NULL); -- a cascade was faster
+		END IF;
+		IF was - 'updated_at' IS DISTINCT FROM line.after - 'updated_at' THEN
+			RAISE EXCEPTION 'change: %: cannot be taken back: something newer has changed the % %', change, line.kind, coalesce(line.ref, '') USING ERRCODE = 'object_not_in_prerequisite_state';
+		END IF;
+		SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) INTO names FROM pg_attribute a WHERE a.attrelid = line.name::regclass AND a.attnum > 0 AND NOT a.attisdropped;
+		IF line.after IS NULL THEN
+			EXECUTE format('INSERT INTO %1$I (%2$s) SELECT %2$s FROM jsonb_populate_record(NULL::%1$I, $1)', line.name, names) USING line.before;
+		ELSIF line.before IS NULL THEN
+			EXECUTE format('DELETE FROM %1$I t USING jsonb_populate_record(NULL::%1$I, $1) r WHERE %2$s', line.name, same) USING line.after;
+		ELSE
+			EXECUTE format('UPDATE %1$I t SET (%2$s) = (SELECT %2$s FROM jsonb_populate_record(NULL::%1$I, $2)) FROM jsonb_populate_record(NULL::%1$I, $1) r WHERE %3$s', line.name, names, same)
+				USING line.after, line.before;
+		END IF;
+		taken := taken + 1;
+	END LOOP;
+	-- What has been made since would go with a row that it refers to.
+	SELECT c.kind, c.ref INTO line FROM rate_limit_changes c WHERE c.xid = pg_current_xact_id() AND c.seq > began AND c.after IS NULL AND NOT EXISTS (
+		SELECT FROM rate_limit_changes made WHERE made.xid = undone.xid AND made.at = undone.at AND made.kind = c.kind AND made.after - 'updated_at' = c.before - 'updated_at') LIMIT 1;
+	IF FOUND THEN
+		RAISE EXCEPTION 'change: %: cannot be taken back: the % %, which is newer, would be deleted', change, line.kind, coalesce(line.ref, '') USING ERRCODE = 'object_not_in_prerequisite_state';
+	END IF;
+	RETURN taken;
+END $$;
+REVOKE ALL ON FUNCTION rate_limit_undo(bigint) FROM PUBLIC;
+COMMENT ON FUNCTION rate_limit_undo(bigint) IS
+	'Takes back what the transaction of a line of rate_limit_changes did to the policy, and returns how many rows it changed. It fails if something newer has touched one of them, or would be deleted with one.';
 
 -- An override with an amount that its limit cannot have is refused. rate_limit_override_fault
 -- applies the constraints of rate_limit_rule_limits to the limit with the amount of the override. A
@@ -1418,18 +1380,22 @@ CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hos
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	effect text;
+	settled text;
 BEGIN
 	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
-	SELECT r.action INTO effect FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
+	SELECT r.action, r.settle INTO effect, settled FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
 	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month, in_flight: missing: a rule that limits must have one or more of them'
 			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Rows of rate_limit_rule_limits can have any other time.';
 	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
 			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
+	ELSIF settled IS NOT NULL AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.algorithm <> 'in_flight') THEN
+		RAISE EXCEPTION 'settle: %: must be left out with in_flight: a slot ends with its request', to_json(settled)
+			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, or does not limit and has one.';
+COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has only a limit of requests in flight.';
 
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -1450,7 +1416,7 @@ DO $$
 DECLARE
 	checked record;
 BEGIN
-	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
 	LOOP
 		-- There is no CREATE OR REPLACE of a constraint trigger.
 		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
@@ -1466,9 +1432,6 @@ END $$;
 CREATE OR REPLACE FUNCTION rate_limit_name_counter() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	NEW.counter := NEW.name;
-	IF TG_OP = 'UPDATE' AND OLD.counter IS NULL THEN
-		NEW.counter := OLD.name;
-	END IF;
 	FOR n IN 2..1000 LOOP
 		EXIT WHEN NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.counter = NEW.counter);
 		NEW.counter := left(NEW.name, 95) || '-' || n;
@@ -1477,7 +1440,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_name_counter() IS 'Sets rate_limit_rules.counter to the name, or to the name with a number if another rule has that counter.';
 CREATE OR REPLACE TRIGGER rate_limit_name_counter BEFORE INSERT OR UPDATE ON rate_limit_rules FOR EACH ROW WHEN (NEW.counter IS NULL) EXECUTE FUNCTION rate_limit_name_counter();
-UPDATE rate_limit_rules SET counter = name WHERE counter IS NULL; -- rules of an older version
 
 -- rate_limit_rename gives a new name to what refers to a user or a tier without a foreign key: a
 -- ban can be of a user that the table does not have, and the tiers of a rule are a list.
@@ -1706,29 +1668,34 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_make_region(text) IS 'Makes this database a region, whose policy is a copy of that of a publisher. NULL: it is none any more, and its policy can be changed.';
 
+CREATE OR REPLACE VIEW rate_limit_replication WITH (security_invoker = true) AS
+	SELECT 'region' AS role, rate_limit_region() AS region, coalesce(s.subname, '')::text AS subscription, CASE WHEN s.oid IS NULL THEN 'none' WHEN NOT s.subenabled THEN 'disabled'
+			WHEN EXISTS (SELECT FROM pg_subscription_rel c WHERE c.srsubid = s.oid AND c.srsubstate NOT IN ('s', 'r')) THEN 'copying' WHEN w.works THEN 'streaming' ELSE 'stopped' END AS state,
+		coalesce(extract(epoch FROM clock_timestamp() - w.received), 0)::float8 AS silent_seconds, coalesce(e.apply_error_count + e.sync_error_count, 0)::bigint AS errors, NULL::bigint AS retained_bytes
+	FROM (SELECT WHERE rate_limit_region() IS NOT NULL) r
+	LEFT JOIN pg_subscription s ON s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND 'rate_limit_policy' = ANY (s.subpublications)
+	LEFT JOIN LATERAL (SELECT bool_or(a.pid IS NOT NULL) AS works, max(a.last_msg_receipt_time) AS received FROM pg_stat_subscription a WHERE a.subid = s.oid AND a.relid IS NULL) w ON true
+	LEFT JOIN pg_stat_subscription_stats e ON e.subid = s.oid
+	UNION ALL
+	SELECT 'publisher', NULL, s.slot_name::text, CASE WHEN s.active THEN 'streaming' ELSE 'stopped' END, extract(epoch FROM clock_timestamp() - a.reply_time)::float8, NULL,
+		CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint END
+	FROM pg_replication_slots s LEFT JOIN pg_stat_replication a ON a.pid = s.active_pid
+	WHERE s.slot_type = 'logical' AND s.database = current_database() AND s.slot_name ~ '^rate_limit_policy_[a-z0-9_]+$' AND NOT s.temporary;
+COMMENT ON VIEW rate_limit_replication IS 'How the policy comes to this database, if it is a region, and to each region to which this database publishes it. No row: neither.';
+COMMENT ON COLUMN rate_limit_replication.role IS 'region or publisher.';
+COMMENT ON COLUMN rate_limit_replication.region IS 'The name of the region that this database is. NULL: of a publisher.';
+COMMENT ON COLUMN rate_limit_replication.subscription IS 'Its name, which is also that of the slot of the publisher. Empty: a region without one.';
+COMMENT ON COLUMN rate_limit_replication.state IS 'streaming, copying, stopped, disabled or none.';
+COMMENT ON COLUMN rate_limit_replication.silent_seconds IS 'For how long the other side has been silent; an idle one speaks every 30 seconds. NULL: the role may not see it.';
+COMMENT ON COLUMN rate_limit_replication.errors IS 'How many times the region could not apply a change.';
+COMMENT ON COLUMN rate_limit_replication.retained_bytes IS 'How much of its write-ahead log the publisher keeps for the region.';
+GRANT SELECT ON rate_limit_replication TO PUBLIC; -- it shows what the catalog shows to every role
+
 -- rate_limit_rule makes or changes a rule and its limits in one call. NULL keeps what an existing
 -- rule has, since a rule that loses a condition that was not named would match too much.
 --
 -- The constraints and triggers check all values but the names in tiers that no tier has.
---
--- A function with other parameters is another function, so one of an older version is dropped. So are
--- the functions that older versions had in place of the command caddy pg-ratelimit explain, unless
--- something else depends on them.
 
-DO $$
-DECLARE
-	older regprocedure;
-BEGIN
-	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND (p.proname = 'rate_limit_rule' AND NOT p.proargnames @> '{settle,in_flight}' OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
-	LOOP
-		BEGIN
-			EXECUTE format('DROP FUNCTION %s', older);
-		EXCEPTION WHEN dependent_objects_still_exist THEN
-			RAISE WARNING 'the function % is not needed any more, and stays because of what depends on it', older;
-		END;
-	END LOOP;
-END $$;
 CREATE OR REPLACE FUNCTION rate_limit_rule(
 	name text,
 	family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
@@ -1742,9 +1709,11 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	unknown text;
+	unknown text; -- first the tiers that are not there, then what is wrong with the limits
 	created boolean := false;
 	kept text;
+	fault text; -- the constraint that is violated
+	row_text text;
 BEGIN
 	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
 	IF unknown IS NOT NULL THEN
@@ -1793,7 +1762,33 @@ BEGIN
 		WHERE new.events IS NOT NULL
 	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
 	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
+	-- A value that no limit of the rule takes is refused, whether it is misspelt or has no use.
+	SELECT CASE
+		WHEN rate_limit_rule.algorithm NOT IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight') THEN 'algorithm_must_be_one_that_the_documentation_names'
+		WHEN rate_limit_rule.on_exceed NOT IN ('refuse', 'overage') THEN 'on_exceed_must_be_refuse_or_overage'
+		WHEN rate_limit_rule.algorithm IS NOT NULL AND NOT coalesce(bool_or(l.algorithm = rate_limit_rule.algorithm), false) THEN 'algorithm_must_be_that_of_a_limit_with_a_window'
+		WHEN rate_limit_rule.burst IS NOT NULL AND NOT coalesce(bool_or(l.burst = rate_limit_rule.burst), false) THEN 'burst_must_be_of_a_limit_with_a_window'
+		WHEN rate_limit_rule.on_exceed IS NOT NULL AND NOT coalesce(bool_or(l.on_exceed = rate_limit_rule.on_exceed), false) THEN 'on_exceed_must_be_of_a_limit_that_is_not_in_flight'
+		WHEN rate_limit_rule.durable AND count(*) = 0 THEN 'durable_must_be_of_a_limit' END
+	INTO unknown FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name;
+	IF unknown IS NOT NULL THEN
+		RAISE EXCEPTION 'the rule % violates "%"', quote_literal(rate_limit_rule.name), unknown USING ERRCODE = 'check_violation', CONSTRAINT = unknown;
+	END IF;
 	RETURN CASE WHEN created THEN 'created' ELSE 'changed' END;
+EXCEPTION WHEN check_violation THEN
+	-- The error names the argument first, and has no statement of this function. Events are those of an argument per_….
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, row_text = PG_EXCEPTION_DETAIL;
+	IF fault NOT LIKE '%\_must\_%' THEN
+		RAISE;
+	END IF;
+	unknown := split_part(fault, '_must_', 1);
+	IF unknown = 'events' THEN
+		SELECT string_agg(a.name || ': ' || a.events, ', ') INTO unknown FROM (VALUES ('per_second', rate_limit_rule.per_second), ('per_minute', rate_limit_rule.per_minute),
+			('per_hour', rate_limit_rule.per_hour), ('per_day', rate_limit_rule.per_day), ('per_month', rate_limit_rule.per_month),
+			('in_flight', rate_limit_rule.in_flight)) AS a(name, events) WHERE a.events NOT BETWEEN 0 AND 9007199254740992;
+	END IF;
+	RAISE EXCEPTION '%: must %', coalesce(unknown, 'events'), replace(split_part(fault, '_must_', 2), '_', ' ')
+		USING ERRCODE = 'check_violation', CONSTRAINT = fault, DETAIL = row_text;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
 	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';
@@ -1863,15 +1858,23 @@ COMMENT ON COLUMN rate_limit_banned.banned_at IS 'When the ban began.';
 COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
 
 -- A view on the tables of counters would forbid every change of their columns, also that of a
--- program with an older schema. The body of a function is looked at only when it runs.
+-- program with an older schema. The body of a function is looked at only when it runs. Postgres puts this body into the
+-- query, so that any condition, also of a join, finds its counters by an index. It does so only without a search_path of the
+-- function's own, and without a condition in a part of the UNION.
+DO $do$ BEGIN
+	EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz,
 	tokens double precision, last_refill timestamptz, expires_at timestamptz, hits timestamptz[]) LANGUAGE sql STABLE AS $$
-	SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill, c.expires_at, c.hits
-		FROM rate_limit_ephemeral c WHERE c.prefix = $1 AND NOT $2
-	UNION ALL
-	SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill, c.expires_at, c.hits
-		FROM rate_limit_durable c WHERE c.prefix = $1 AND $2
+	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits FROM (
+		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill, e.expires_at, e.hits
+			FROM {schema}.rate_limit_ephemeral e
+		UNION ALL
+		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::double precision, d.last_refill, d.expires_at, d.hits
+			FROM {schema}.rate_limit_durable d
+	) c WHERE c.prefix = $1 AND c.durable = $2
 $$;
+$sql$, '{schema}', quote_ident(current_schema()));
+END $do$;
 COMMENT ON FUNCTION rate_limit_rows(text, boolean) IS 'The counters of a prefix in one of the two tables, for rate_limit_used.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -1884,22 +1887,23 @@ COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
 
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
-		SELECT l.rule, l.name AS limit_name, c.key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
+		-- A result of a function has the collation of the database, and the index of new tables has "C".
+		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
 			extract(epoch FROM l.per)::float8 AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events,
 			CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_rows('rule/' || coalesce(r.counter, r.name) || '/' || l.name, l.durable) c
-		LEFT JOIN LATERAL rate_limit_counted(r.count_by, c.key) d ON true
-		LEFT JOIN rate_limit_api_keys k ON d.dimension = 'key' AND k.id = CASE WHEN d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END
-		-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
-		LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN d.dimension = 'user'
-			THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
+		CROSS JOIN LATERAL rate_limit_rows('rule/' || r.counter || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
-			SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
+			SELECT o.id, o.events, o.burst
+			FROM rate_limit_counted(r.count_by, c.key) d
+			LEFT JOIN rate_limit_api_keys k ON k.id = CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END
+			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
+			LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN d.dimension = 'user'
+				THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
+			JOIN rate_limit_overrides o ON o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
 			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
-				AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END))
 			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 		) o ON true
 	), used AS (
@@ -1907,6 +1911,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			-- The row of a bucket outlives the refill. Its tokens are those of last_refill.
 			WHEN a.algorithm = 'token_bucket' AND a.tokens IS NOT NULL AND a.events > 0 THEN a.last_refill + least(3155760000, greatest(0,
 				CASE WHEN a.burst < a.events THEN (a.burst - a.tokens) / a.events ELSE ceil((coalesce(a.burst, a.events) - a.tokens) / a.events) END * a.span)) * interval '1 s'
+			WHEN a.algorithm = 'sliding_window' THEN a.window_start + CASE WHEN now() < a.window_start + a.span * interval '1 s' THEN 1 ELSE 2 END * a.span * interval '1 s'
+			WHEN a.algorithm = 'sliding_log' THEN (SELECT min(hit) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s') + a.span * interval '1 s'
 			ELSE a.expires_at END AS resets_at,
 			coalesce(a.burst, a.events) AS quota, CASE a.algorithm
 			WHEN 'fixed_window' THEN CASE WHEN a.expires_at > now() THEN a.count ELSE 0 END
@@ -1922,9 +1928,10 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			END::float8 AS used
 		FROM amounts a WHERE a.algorithm <> 'in_flight' -- its rows do not say which of their slots count
 	)
-	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used::bigint AS used, u.quota, (100 * u.used / greatest(u.quota, 1))::numeric(20, 1) AS percent,
+	-- What is used is rounded up, as the proxies do: a part of a request that has come back admits none.
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, r.used, u.quota, (100 * r.used / greatest(u.quota, 1)::numeric)::numeric(20, 1) AS percent,
 		u.resets_at
-	FROM used u;
+	FROM used u CROSS JOIN LATERAL (SELECT ceil(u.used - 1e-6)::bigint AS used) r;
 COMMENT ON VIEW rate_limit_used IS
 	'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
 COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
@@ -1934,7 +1941,8 @@ COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
 COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
 COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
-COMMENT ON COLUMN rate_limit_used.resets_at IS 'When the full quota is back, at the latest. A time in the past: it is.';
+COMMENT ON COLUMN rate_limit_used.resets_at IS
+	'The end of the current window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL or a time in the past: nothing is used.';
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
@@ -1946,6 +1954,19 @@ COMMENT ON COLUMN rate_limit_near.algorithm IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.used IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.quota IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.percent IS 'As in rate_limit_used.';
+
+CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
+	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning
+	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name
+	UNION ALL
+	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block'
+	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off'
+		AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0);
+COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies use, and that may not mean what they say.';
+COMMENT ON COLUMN rate_limit_rule_warnings.rule IS 'The rule.';
+COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'tiers, or the name of the limit.';
+COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';
 
 -- The last commands of the policy. They fix the search_path of the functions to the schema in which
 -- they lie, so that they find their tables whatever the search_path of the caller is. Those that
@@ -1960,7 +1981,7 @@ BEGIN
 			'rate_limit_ban', 'rate_limit_forget', 'rate_limit_log_replicated', 'rate_limit_replace_ban') AS of_owner
 		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_name_counter', 'rate_limit_rule', 'rate_limit_ban', 'rate_limit_forget',
-			'rate_limit_rows', 'rate_limit_log_replicated', 'rate_limit_replace_ban', 'rate_limit_refuse_change')
+			'rate_limit_undo', 'rate_limit_log_replicated', 'rate_limit_replace_ban', 'rate_limit_refuse_change')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
 			CASE WHEN function.of_owner THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END, current_schema());
@@ -1979,7 +2000,7 @@ END $$;
 
 -- The number grows with every change of the policy, so that proxies of different versions on one
 -- database leave the newest schema as it is.
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 7';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
 
 COMMIT;

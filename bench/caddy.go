@@ -76,7 +76,7 @@ func (b *bench) buildCaddy(s *proxySpec) string {
 	module, name := filepath.Join(root, "xcaddy"), "bench-caddy"
 	switch {
 	case s.before:
-		module, name = filepath.Join(b.before, "xcaddy"), "bench-caddy-before"
+		module, name = filepath.Join(b.beforeDir, "xcaddy"), "bench-caddy-before"
 	case s.limit != nil && !s.ours():
 		module, name = "caddy", "bench-caddy-peers"
 	}

@@ -13,18 +13,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// database is the Postgres server of a run. Its settings are Postgres's own, with
-// fsync and synchronous_commit on, but it takes more connections, since the proxies
-// of all rows run at once.
+// database is a Postgres server. Its settings are Postgres's own, with fsync and
+// synchronous_commit on.
 type database struct {
 	server     *cluster.Cluster
 	control    *pgx.Conn
-	postmaster int // the process
-	databases  int // made so far
+	postmaster int               // the process
+	databases  int               // made so far
+	policies   map[string]string // the DSNs of databases with a policy, by the SQL of their tables
 }
 
 func startDatabase(ctx context.Context) *database {
-	d := &database{server: must(cluster.Start(ctx, cluster.Options{Config: map[string]string{"max_connections": "200", "shared_buffers": "128MB"}}))}
+	d := &database{server: must(cluster.Start(ctx, cluster.Options{})), policies: map[string]string{}}
 	d.control = must(pgx.Connect(ctx, d.server.DSN("postgres")))
 	pid := must(os.ReadFile(filepath.Join(d.server.DataDir(), "postmaster.pid")))
 	must(fmt.Sscan(string(pid), &d.postmaster))
@@ -43,13 +43,10 @@ func (d *database) create(ctx context.Context) string {
 	return d.server.DSN(name)
 }
 
-// totals are what the server has used and done so far. A decision is a statement that
-// writes, and a transaction of its own, so counting the transactions that have written
-// something counts the statements without any cost for them.
-func (d *database) totals(ctx context.Context) sample {
-	var transactions, wal int64
-	check(d.control.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&transactions, &wal))
-	return sample{statements: float64(transactions), walBytes: float64(wal), cpuStore: cpuTime(d.postmaster)}
+// wal is how many bytes the server has written to its log so far.
+func (d *database) wal(ctx context.Context) (bytes float64) {
+	check(d.control.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8`).Scan(&bytes))
+	return bytes
 }
 
 // query runs commands and returns the value that the last one selects, if it

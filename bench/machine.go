@@ -3,17 +3,19 @@ package main
 import (
 	"debug/buildinfo"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"runtime"
 	"strings"
-
-	"github.com/prometheus/procfs"
 )
 
-// describeMachine says in some lines what the figures were measured on.
+// describeMachine says in a line what the figures were measured on.
 func (b *bench) describeMachine() string {
-	programs := []string{"Go " + strings.TrimPrefix(runtime.Version(), "go"), "Postgres " + query(b.ctx, b.postgres.server.DSN("postgres"), "SHOW server_version")}
+	programs := []string{"Go " + strings.TrimPrefix(runtime.Version(), "go")}
+	if len(b.postgres) > 0 {
+		programs = append(programs, "Postgres "+query(b.ctx, b.postgres[0].server.DSN("postgres"), "SHOW server_version"))
+	}
 	for _, m := range []struct{ program, module string }{
 		{b.caddies["bench-caddy"], "github.com/caddyserver/caddy/v2"},
 		{b.traefik, "github.com/traefik/traefik/v3"},
@@ -22,22 +24,30 @@ func (b *bench) describeMachine() string {
 		{b.caddies["bench-caddy-peers"], "github.com/redis/go-redis/v9"},
 	} {
 		if m.program != "" {
-			for _, d := range must(buildinfo.ReadFile(m.program)).Deps {
+			info := must(buildinfo.ReadFile(m.program))
+			for _, d := range append(info.Deps, &info.Main) { // the module of Traefik's program is Traefik's own
 				if d.Path == m.module {
 					programs = append(programs, strings.TrimPrefix(m.module, "github.com/")+" "+strings.TrimPrefix(d.Version, "v"))
 				}
 			}
 		}
 	}
-	for _, program := range []string{b.wrk, b.redisServer} {
-		if program != "" {
-			out, _ := exec.CommandContext(b.ctx, program, "--version").CombinedOutput() // wrk prints its version and fails
-			programs = append(programs, string(regexp.MustCompile(`wrk \S+|Redis.*v=\S+`).Find(out)))
-		}
+	if b.redisServer != "" {
+		out := must(exec.CommandContext(b.ctx, b.redisServer, "--version").Output())
+		programs = append(programs, string(regexp.MustCompile(`Redis.*v=\S+`).Find(out)))
 	}
-	fs := must(procfs.NewDefaultFS())
-	return fmt.Sprintf(`%d cores of %s, %d MB of memory. %s.
-Load, proxy and database share the cores. 64 connections if the row says no other number. Caddy answers by itself, Traefik has an upstream.
-Medians of %d rounds of %d s, with the lowest and the highest, between which the true median is with a probability of %.0f %%. A ratio is of two rows in the same round.`,
-		runtime.NumCPU(), must(fs.CPUInfo())[0].ModelName, *must(fs.Meminfo()).MemTotal>>10, strings.Join(programs, ", "), b.rounds, b.seconds, 100*confidence(b.rounds))
+	busy := ""
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		busy = fmt.Sprintf(" with a load average of %s in the last 15 minutes", strings.Fields(string(text))[2])
+	}
+	return fmt.Sprintf("%d cores%s%s. %s", runtime.NumCPU(), model(), busy, strings.Join(programs, ", "))
+}
+
+// model is the processor's name after " of ", or "" where the system does not tell it.
+func model() string {
+	text, _ := os.ReadFile("/proc/cpuinfo")
+	if name := regexp.MustCompile(`(?m)^model name\s*: (.+)$`).FindSubmatch(text); name != nil {
+		return " of " + string(name[1])
+	}
+	return ""
 }

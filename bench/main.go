@@ -3,10 +3,9 @@
 // columns, and the rules that make its figures comparable.
 //
 // The files, in the order of a run: main.go prepares it. rows.go lists what is
-// measured. proxies.go, caddy.go, traefik.go, redis.go and database.go start servers.
-// rounds.go, wrk.go and cpu.go measure the rows, and core.go those of the core.
-// latency.go, memory.go, policy.go and pages.go measure what takes another load.
-// stats.go, report.go, docs.go, picture.go and machine.go print results.
+// measured. proxies.go, caddy.go, traefik.go, redis.go and database.go start servers,
+// and before.go makes a checkout of another version. load.go, measure.go and cpu_linux.go
+// measure the rows. memory.go, policy.go and pages.go measure what is no row. stats.go, report.go, docs.go, picture.go and machine.go print results.
 package main
 
 import (
@@ -17,7 +16,6 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"syscall"
@@ -32,43 +30,45 @@ const root = ".."
 
 // bench is a run: its options, its servers and its results.
 type bench struct {
-	ctx     context.Context // ends when the user interrupts the run
-	rounds  int
-	seconds int            // for which each round measures a row
-	only    *regexp.Regexp // what to measure; matches everything by default
-	dir     string         // a temporary folder
+	ctx    context.Context // ends when the user interrupts the run
+	rounds int
+	slice  time.Duration // for which each round measures a row
+	dir    string        // a temporary folder
 
-	before string // a checkout of the version before, or ""
+	before    string // the commit of the version before, or ""
+	beforeDir string // its files, or ""
 
-	wrk, redisServer, traefik string            // programs; "" until a row needs them
-	caddies                   map[string]string // programs by name
-	postgres                  *database
-	proxies                   map[*proxySpec]*proxy // that run
-	redis                     *harness.Process      // nil until a row needs it
-	redisAddress              string
-	upstream                  string // the URL of the server behind Traefik
-	script                    string // of wrk
+	redisServer, traefik string            // programs; "" until a row needs them
+	caddies              map[string]string // programs by name
+	postgres             []*database       // for rows and for their controls
+	proxies              []*proxy          // that run
+	redis                *harness.Process  // nil until a row needs it
+	redisAddress         string
+	upstream             string // the URL of the server behind Traefik
 
-	proxyRows  []*row
-	coreRows   []*row
+	rows       []*row
 	figures    [][]string // names and values of what is no row
 	complaints []string   // what makes figures doubtful
 	began      time.Time
 }
 
+func newBench(ctx context.Context) *bench {
+	return &bench{ctx: ctx, began: time.Now(), caddies: map[string]string{}}
+}
+
 func main() {
 	log.SetFlags(log.Ltime)
-	b := &bench{began: time.Now(), proxies: map[*proxySpec]*proxy{}, caddies: map[string]string{}}
-	flag.IntVar(&b.rounds, "rounds", 5, "how often each row is measured")
-	flag.IntVar(&b.seconds, "seconds", 2, "how long each time, after a second of warming up")
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop) // a second signal ends this program at once
+	b := newBench(ctx)
+	flag.IntVar(&b.rounds, "rounds", 12, "how often each row is measured beside its control, 8 or more; rows with wide intervals up to three times as often")
+	flag.DurationVar(&b.slice, "slice", 100*time.Millisecond, "how long each of the ten turns of a row in a round is")
 	only := flag.String("only", "", "measure only the rows with names that match this regular expression, in any case")
+	all := flag.Bool("all", false, "measure the further rows, too")
 	docs := flag.String("docs", "", "the folder where to write the table into performance.md and the picture to benchmark.svg; by default nowhere")
-	flag.StringVar(&b.before, "before", "", "a checkout of another version: measure each row of pg_ratelimit with that version, too")
+	flag.StringVar(&b.before, "before", "", "a commit: compare the rows of pg_ratelimit with those of that version")
 	flag.Parse()
-	var stop func()
-	b.ctx, stop = signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(b.ctx, stop) // a second signal ends this program at once
-	err := b.run("(?i)"+*only, *docs)
+	err := b.run("(?i)"+*only, *all, *docs)
 	if b.ctx.Err() != nil {
 		err = context.Cause(b.ctx) // err says only that a program was ended
 	}
@@ -77,42 +77,53 @@ func main() {
 	}
 }
 
-// run measures everything that only matches, reports it, and writes it into the folder docs if
-// that is not "".
-func (b *bench) run(only, docs string) (err error) {
+// run measures everything that only matches, with all the further rows too, reports it, and
+// writes it into the folder docs if that is not "".
+func (b *bench) run(only string, all bool, docs string) (err error) {
 	defer catch(&err)
-	if b.rounds < 1 || b.seconds < 1 || flag.NArg() > 0 {
-		return errors.New("takes flags only; -rounds and -seconds must be 1 or more")
+	if b.rounds < fewest || b.slice <= 0 || flag.NArg() > 0 {
+		return errors.New("takes flags only; -rounds must be 8 or more, and -slice above 0")
 	}
-	b.only = must(regexp.Compile(only))
-	unwanted := func(r *row) bool { return !b.wants(r.name) }
-	b.proxyRows, b.coreRows = slices.DeleteFunc(proxyRows(), unwanted), slices.DeleteFunc(coreRows(), unwanted)
+	if b.before != "" && docs != "" {
+		return errors.New("-before takes no -docs")
+	}
+	wants := must(regexp.Compile(only)).MatchString
+	b.rows = allRows()
 	if b.before != "" {
-		must(os.Stat(filepath.Join(b.before, "xcaddy", "go.mod")))
-		b.proxyRows = withBefore(b.proxyRows)
+		b.rows = besideBefore(b.rows)
 	}
-	if len(b.proxyRows)+len(b.coreRows) == 0 && !slices.ContainsFunc(figureNames, b.wants) {
-		return fmt.Errorf("-only %s matches no row of bench/README.md", only)
+	b.rows = choose(b.rows, wants, all)
+	flood := all && b.before == "" && wants(nameFlood)
+	if len(b.rows) == 0 && !flood {
+		return fmt.Errorf("-only %s matches no row of bench/README.md; -all adds rows", only)
 	}
 	b.dir = must(os.MkdirTemp("", "pgrl-bench-"))
 	guard := must(leash.New(syscall.SIGTERM, b.dir)) // removes the folder if this process is killed
-	defer func() { err = errors.Join(err, b.stopProxies(), os.RemoveAll(b.dir), guard.End()) }()
-	b.postgres = startDatabase(b.ctx)
-	defer func() { err = errors.Join(err, b.postgres.stop()) }()
+	defer func() { err = errors.Join(err, b.stopServers(), os.RemoveAll(b.dir), guard.End()) }()
+	if b.before != "" {
+		b.beforeDir = b.checkOut(root, b.before)
+	}
+	b.postgres = append(b.postgres, startDatabase(b.ctx))
+	b.postgres = append(b.postgres, startDatabase(b.ctx))
 
-	b.measureProxies()
-	b.attempt("core", b.measureCore)
-	fmt.Println(b.describeMachine())
-	b.report(os.Stdout)
+	b.rows = slices.DeleteFunc(b.rows, func(r *row) bool {
+		failed := r.base != nil && !b.attempt(r.name, func() { b.measure(r) })
+		if failed {
+			r.control = nil // rows that are compared with it as with a peer have no ratio then
+		}
+		return failed
+	})
+	if flood {
+		b.attempt(nameFlood, b.measureFlood)
+	}
+	fmt.Print(b.results(os.Args[1:]))
+	fmt.Printf("\nAll of it took %v.\n", time.Since(b.began).Round(time.Second))
 	if docs != "" {
 		check(b.writeDocs(docs, os.Args[1:]))
-		fmt.Println("\nThe table and the picture are in", docs)
+		fmt.Println("The tables and the picture are in", docs)
 	}
 	return nil
 }
-
-// wants tells whether to measure the row or the figure of this name.
-func (b *bench) wants(name string) bool { return b.only.MatchString(name) }
 
 // figure adds a figure to the report.
 func (b *bench) figure(name, format string, args ...any) {

@@ -14,8 +14,8 @@ import (
 
 // peers are the proxies with other limiters, with another limit.
 func peers(limit string) (specs []*proxySpec) {
-	for _, r := range proxyRows() {
-		if s := *r.proxy; s.limit != nil && !s.ours() && r.load.connections == 64 {
+	for _, r := range choose(allRows(), func(string) bool { return true }, false) {
+		if s := *r.proxy; s.limit != nil && !s.ours() && r.load.connections == hundred.connections {
 			s.limit = &limitSpec{peer: s.limit.peer, limit: limit}
 			specs = append(specs, &s)
 		}
@@ -23,32 +23,30 @@ func peers(limit string) (specs []*proxySpec) {
 	return specs
 }
 
-// newBench is a run that only starts proxies, until the test's end.
-func newBench(t *testing.T) *bench {
-	b := &bench{ctx: t.Context(), dir: t.TempDir(), proxies: map[*proxySpec]*proxy{}, caddies: map[string]string{}}
-	t.Cleanup(func() {
-		if err := b.stopProxies(); err != nil {
-			t.Error(err)
-		}
-	})
+// startBench is a run that only starts proxies, until the test's end.
+func startBench(t *testing.T) *bench {
+	b := newBench(t.Context())
+	b.dir = t.TempDir()
+	t.Cleanup(func() { check(b.stopServers()) })
 	return b
 }
 
 // TestPeersLimit starts each of the other limiters as the benchmark does. If one did not count,
 // it would look fast.
 func TestPeersLimit(t *testing.T) {
-	b := newBench(t)
+	b := startBench(t)
 	specs := peers("3 1h")
 	if len(specs) != 4 {
 		t.Errorf("%d peers", len(specs))
 	}
 	for _, s := range specs {
-		if !b.attempt(s.name, func() { b.startProxy(s) }) {
+		var p *proxy
+		if !b.attempt(s.name, func() { p = b.startProxy(s, 0) }) {
 			t.Fatal(b.complaints)
 		}
 		var found []int
 		for _, key := range []string{"a", "a", "a", "b", "a", "a"} {
-			answer := harness.Ask(t, harness.Get("http://"+b.proxies[s].address+"/", keyHeader, key))
+			answer := harness.Ask(t, harness.Get("http://"+p.address+"/", keyHeader, key))
 			found = append(found, answer.Status)
 		}
 		if want := []int{200, 200, 200, 200, http.StatusTooManyRequests, http.StatusTooManyRequests}; fmt.Sprint(found) != fmt.Sprint(want) {
@@ -60,9 +58,9 @@ func TestPeersLimit(t *testing.T) {
 // TestWithoutRedis leaves out the rows that need it, and says so.
 func TestWithoutRedis(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	b := newBench(t)
+	b := startBench(t)
 	for _, s := range peers(ample) {
-		if s.inRedis() && b.attempt(s.name, func() { b.startProxy(s) }) {
+		if s.inRedis() && b.attempt(s.name, func() { b.startProxy(s, 0) }) {
 			t.Errorf("%s has started", s.name)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html"
 	"slices"
-	"strings"
 )
 
 // Sizes in the picture, in pixels. A README shows it about as wide as it is.
@@ -13,7 +12,7 @@ const (
 	pictureWidth = 900
 	labelWidth   = 205 // left of the bars
 	panelWidth   = (pictureWidth - labelWidth) / 2
-	longestBar   = 185 // of the highest ratio in the picture
+	longestBar   = 165 // of the highest ratio in the picture
 	barStep      = 26
 	barHeight    = 17
 	panelTop     = 34 // above the bars of a panel
@@ -34,28 +33,30 @@ const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d 
 `
 
 // picture draws the rows that have bars as SVG: for each proxy a panel with 64 connections and one
-// with more. A bar is the median of a row's requests a second ÷ those without a limit. A line goes
-// from the lowest round to the highest.
+// with more. A bar is the CPU of a row's request ÷ that of one without a limit. A line is the
+// ratio's interval.
 func (b *bench) picture() []byte {
 	var out bytes.Buffer
 	longest := 1.0
-	for _, r := range b.proxyRows {
-		if s := r.than(r.baseline); r.bar != "" && s.measured() {
-			longest = max(longest, s.high)
+	var bars []*row
+	for _, r := range b.rows {
+		if r.bar != "" {
+			bars = append(bars, r)
+			longest = max(longest, r.toPlain().high)
 		}
 	}
 	top := 8
 	for _, proxy := range []string{"Caddy", "Traefik"} {
 		var names []string // of the bars
-		for _, r := range b.proxyRows {
-			if r.bar == "" || r.proxy.traefik != (proxy == "Traefik") {
+		for _, r := range bars {
+			if r.proxy.traefik != (proxy == "Traefik") {
 				continue
 			}
 			left := labelWidth
-			if r.load.connections > thousand.connections {
+			if r.load.connections > hundred.connections {
 				left += panelWidth
 			}
-			if r.baseline == nil {
+			if r.base == nil {
 				fmt.Fprintf(&out, `<text x="%d" y="%d" font-size="14" font-weight="600">%s, %d connections</text>`+"\n", left, top+22, proxy, r.load.connections)
 			}
 			place := slices.Index(names, r.bar)
@@ -70,29 +71,32 @@ func (b *bench) picture() []byte {
 			top += panelTop + len(names)*barStep + 8
 		}
 	}
-	for i, line := range []string{
-		fmt.Sprintf("Requests a second, and ÷ those without a limit in the same round: median of %d rounds; lines: lowest to highest round.", b.rounds),
-		"The load, the proxy and Postgres or Redis share the machine. 1,000 keys. Higher is better.",
-	} {
-		fmt.Fprintf(&out, `<text class="note" x="16" y="%d">%s</text>`+"\n", top+18+20*i, line)
+	notes := append([]string{
+		"CPU of a request, proxy and store together, ÷ that without a limit in the same rounds. Less is better.",
+		fmt.Sprintf("Lines: intervals of %.0f %%. 100 keys. Load, proxy, and Postgres or Redis share a machine. Measured by make bench.", 100*confidence),
+	}, b.meaning()...)
+	for i, note := range notes {
+		fmt.Fprintf(&out, `<text class="note" x="16" y="%d">%s</text>`+"\n", top+18+20*i, html.EscapeString(note))
 	}
-	head := fmt.Sprintf(pictureHead, pictureWidth, top+54, "Requests a second in Caddy and Traefik with and without limits")
+	head := fmt.Sprintf(pictureHead, pictureWidth, top+14+20*len(notes), "CPU of a request in Caddy and Traefik with and without limits")
 	return []byte(head + out.String() + "</svg>\n")
+}
+
+// toPlain is the row's ratio to the one without a limit, 1 of that row itself.
+func (r *row) toPlain() estimate {
+	if r.base == nil {
+		return estimate{1, 1, 1}
+	}
+	return r.ratio()
 }
 
 // drawBar draws a row from a point to the right. A ratio of 1 is so long as scale says.
 func drawBar(out *bytes.Buffer, r *row, x, y int, scale float64) {
-	ratio := spread{1, 1, 1}
-	if r.baseline != nil {
-		ratio = r.than(r.baseline)
-	}
-	if !ratio.measured() {
-		return
-	}
-	fmt.Fprintf(out, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d"/>`+"\n", r.class(), x, y, ratio.median*scale, barHeight)
-	label := number(spreadOf(r.figures(perSecond)).median, 0) + "/s"
-	if r.baseline != nil {
-		label = number(ratio.median, 2) + " · " + label
+	ratio := r.toPlain()
+	fmt.Fprintf(out, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d"/>`+"\n", r.class(), x, y, ratio.value*scale, barHeight)
+	label := number(r.figures(cpuAll).value, 0) + " µs"
+	if r.base != nil {
+		label = ratio.text(2) + " · " + label
 		fmt.Fprintf(out, `<path class="range" d="M%.1f %dH%.1f"/>`+"\n", float64(x)+ratio.low*scale, y+barHeight/2, float64(x)+ratio.high*scale)
 	}
 	fmt.Fprintf(out, `<text x="%.1f" y="%d">%s</text>`+"\n", float64(x)+ratio.high*scale+7, y+13, label)
@@ -105,7 +109,7 @@ func (r *row) class() string {
 		return "plain"
 	case l.peer != "":
 		return "peer"
-	case strings.HasSuffix(r.bar, "leased"):
+	case l.lease != "":
 		return "leased"
 	}
 	return "exact"

@@ -2,45 +2,39 @@ package main
 
 import (
 	"errors"
-	"log"
 	"net/http"
 	"os"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // proxy is a Caddy or a Traefik that runs.
 type proxy struct {
 	*harness.Process
-	spec    *proxySpec
-	address string
-	admin   string // the address of a Caddy's admin endpoint
-	dsn     string // where it counts; "" without a limit of pg_ratelimit
-	redis   string // the address of the Redis where it counts, or ""
+	spec     *proxySpec
+	address  string
+	admin    string    // the address of a Caddy's admin endpoint
+	database *database // where it counts, or nil
+	dsn      string    // of a database there; "" without a limit of pg_ratelimit
+	redis    string    // the address of the Redis where it counts, or ""
 }
 
 // decisionTimeout is for one decision. A slower one is answered with 503, which the
 // benchmark reports. Letting the request pass would look fast.
 const decisionTimeout = "1s"
 
-// startProxy starts a proxy, unless it runs already, and waits until it answers.
-func (b *bench) startProxy(s *proxySpec) *proxy {
-	if p := b.proxies[s]; p != nil {
-		return p
-	}
-	log.Print("starting ", s.name)
+// startProxy starts a proxy, and waits until it answers. server is the number of its Postgres.
+func (b *bench) startProxy(s *proxySpec, server int) *proxy {
 	p := &proxy{spec: s, address: must(harness.FindAddress()), admin: must(harness.FindAddress())}
+	if s.inPostgres() {
+		p.database = b.postgres[server]
+	}
 	switch {
-	case s.shares != nil:
-		p.dsn = b.startProxy(s.shares).dsn
+	case s.inPostgres() && s.limit.policy:
+		p.dsn = p.database.withPolicy(b.ctx, b.schema(s))
 	case s.inPostgres():
-		p.dsn = b.postgres.create(b.ctx) // of its own: no row works on what another has left
-		if s.limit.policy {
-			log.Print("filling the tables of the policy")
-			query(b.ctx, p.dsn, schema.File, policyRowsOf(million))
-		}
+		p.dsn = p.database.create(b.ctx) // of its own: no row works on what another has left
 	case s.inRedis():
 		p.redis = b.startRedis()
 	case s.ours():
@@ -51,7 +45,6 @@ func (b *bench) startProxy(s *proxySpec) *proxy {
 	} else {
 		p.Process = b.startCaddy(p)
 	}
-	b.proxies[s] = p
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	err := p.WaitFor("200 from "+p.address, func() bool {
 		response, err := client.Do(harness.Get("http://"+p.address+"/", keyHeader, "ready"))
@@ -62,9 +55,9 @@ func (b *bench) startProxy(s *proxySpec) *proxy {
 		return response.Body.Close() == nil && response.StatusCode == http.StatusOK
 	})
 	if err != nil {
-		delete(b.proxies, s)
 		check(errors.Join(err, p.Kill()))
 	}
+	b.proxies = append(b.proxies, p)
 	return p
 }
 
@@ -81,12 +74,25 @@ func (b *bench) launch(name, dir, path string, args ...string) *harness.Process 
 	return must(harness.Launch(harness.Program{Name: name, Path: path, Args: args, Dir: dir, Env: []string{"XDG_CONFIG_HOME=" + b.dir, "XDG_DATA_HOME=" + b.dir}}))
 }
 
-// stopProxies stops all proxies, and Redis.
-func (b *bench) stopProxies() (err error) {
+// stopProxies stops all proxies, and reports what they have logged.
+func (b *bench) stopProxies() {
 	for _, p := range b.proxies {
-		err = errors.Join(err, p.Stop())
+		if err := p.Stop(); err != nil {
+			b.complain("%v", err)
+		}
+		if line := logged.FindString(p.Log()); line != "" {
+			b.complain("%s logged: %s", p.spec.name, line)
+		}
 	}
-	clear(b.proxies)
+	b.proxies = nil
+}
+
+// stopServers stops all proxies, Postgres and Redis.
+func (b *bench) stopServers() (err error) {
+	b.stopProxies()
+	for _, d := range b.postgres {
+		err = errors.Join(err, d.stop())
+	}
 	if b.redis != nil {
 		err = errors.Join(err, b.redis.Stop())
 		b.redis = nil

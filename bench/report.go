@@ -3,67 +3,147 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
-// columns are those after the name, the rate and the ratios, with their decimal places.
-var columns = []struct {
-	title  string
-	places int
-}{{p50, 2}, {p99, 2}, {cpuProxy, 1}, {cpuStore, 1}, {cpuWrk, 1}, {statements, 3}, {walBytes, 0}, {objects, 1}, {refused, 1}}
-
-// report prints all results, as Markdown.
-func (b *bench) report(w io.Writer) {
-	writeRows(w, "÷ plain", b.proxyRows)
-	writeRows(w, "÷ bare upsert", b.coreRows)
-	others := [][]string{{"row", "compared with", "÷ it", "÷ it, by CPU"}}
-	for _, r := range b.proxyRows {
-		for _, other := range []*row{r.also, r.redis, r.before} {
-			if ratio := r.than(other); ratio.measured() {
-				others = append(others, []string{r.name, other.name, ratio.text(2), r.thanByCPU(other).text(2)})
-			}
+// results are all tables, as Markdown, after the command that measured them.
+func (b *bench) results(args []string) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "`%s` on %s.\n", command(args), b.describeMachine())
+	fmt.Fprintf(&out, "%d or more rounds, in each of which a row and the one it is compared with take turns, %d of %v each. In brackets: intervals of %.0f %%. Ratios are of CPU, proxy and store together.\n",
+		b.rounds, turns, b.slice, 100*confidence)
+	if b.before != "" {
+		b.reportBefore(&out)
+	} else {
+		for _, line := range b.meaning() {
+			fmt.Fprintf(&out, "%s\n", line)
 		}
+		b.reportRows(&out)
+		b.reportLatency(&out)
 	}
-	writeTable(w, others)
-	writeTable(w, append([][]string{{"figure", ""}}, b.figures...))
-	for _, r := range b.proxyRows {
-		for _, s := range r.samples {
-			b.wrong(int(s[wrong]), r.name+", in one round")
-		}
+	writeTable(&out, append([][]string{{"figure", ""}}, b.figures...))
+	for _, r := range b.rows {
+		b.wrong(r.wrong, r.name)
 	}
 	for _, complaint := range b.complaints {
-		fmt.Fprintf(w, "\n%s\n", complaint)
+		first, _, _ := strings.Cut(complaint, "\n")
+		fmt.Fprintf(&out, "\n%s\n", first)
 	}
-	fmt.Fprintf(w, "\nAll of it took %v.\n", time.Since(b.began).Round(time.Second))
+	return out.String()
 }
 
-// writeRows writes a table of the rows. What was 0 in every round is "–": without a store,
-// a row has no figures of the store.
-func writeRows(w io.Writer, ratio string, rows []*row) {
-	table := [][]string{{"", perSecond, ratio, ratio + ", by CPU"}}
-	for _, c := range columns {
-		table[0] = append(table[0], c.title)
-	}
-	for _, r := range rows {
-		line := []string{r.name, spreadOf(r.figures(perSecond)).text(0), r.than(r.baseline).text(2), r.thanByCPU(r.baseline).text(2)}
-		for _, c := range columns {
-			cell := "–"
-			if s := spreadOf(r.figures(c.title)); s.high > 0 {
-				cell = s.text(c.places)
-			}
-			line = append(line, cell)
+// reportRows writes the table of the rows whose CPU is measured.
+func (b *bench) reportRows(w io.Writer) {
+	table := [][]string{{"", "CPU µs/request: proxy", "store", "÷ no limit, or another row", "÷ in memory", "÷ on Redis", perSecond, walBytes}}
+	marked := false
+	for _, r := range b.rows {
+		if r.load.rate > 0 {
+			continue
 		}
-		table = append(table, line)
+		ratio := r.ratio().text(2)
+		if r.base != nil && r.base.base != nil {
+			ratio += " of " + r.base.name
+		}
+		marked = marked || r.wide()
+		table = append(table, []string{
+			r.marked(), r.figures(cpuProxy).text(1), r.figures(cpuStore).text(1), ratio, r.than(r.memory).text(2), r.than(r.redis).text(2),
+			r.figures(perSecond).text(0), r.figures(walBytes).text(0),
+		})
+	}
+	writeTable(w, table)
+	b.explainMark(w, marked)
+}
+
+// than is the ratio of the row's CPU to that of a peer: both are compared with the same row.
+func (r *row) than(peer *row) estimate {
+	if peer == nil {
+		return estimateOf(nil)
+	}
+	return r.ratio().over(peer.ratio())
+}
+
+// marked is the row's name, with a mark if it has a ratio with a wide interval.
+func (r *row) marked() string {
+	if r.wide() {
+		return r.name + " \\*"
+	}
+	return r.name
+}
+
+func (b *bench) explainMark(w io.Writer, marked bool) {
+	if marked {
+		fmt.Fprintf(w, "\n\\* An interval of a ratio is wider than ±5 %% even after %d rounds.\n", 3*b.rounds)
+	}
+}
+
+// reportLatency writes the table of the rows with a paced load.
+func (b *bench) reportLatency(w io.Writer) {
+	table := [][]string{{fmt.Sprintf("%d requests/s, from when each was due", paced.rate), medianMs, "more than without a limit", p99Ms, "more than without a limit"}}
+	for _, r := range b.rows {
+		if r.load.rate > 0 {
+			table = append(table, []string{r.name, r.figures(medianMs).text(2), r.difference(medianMs).text(2), r.figures(p99Ms).text(2), r.difference(p99Ms).text(2)})
+		}
 	}
 	writeTable(w, table)
 }
 
-// writeTable writes a table in Markdown, unless it has only its first line, the head.
+// reportBefore writes the table of the rows that have a version before.
+func (b *bench) reportBefore(w io.Writer) {
+	table := [][]string{{"CPU µs/request", "now", "before", "more", "÷ before", fmt.Sprintf("no worse than %.2f", noWorse)}}
+	marked := false
+	for _, r := range b.rows {
+		ratio := r.ratio()
+		verdict := "yes"
+		if ratio.low > noWorse {
+			verdict = "NO"
+		}
+		marked = marked || r.wide()
+		table = append(table, []string{r.marked(), r.figures(cpuAll).text(1), r.control.figures(cpuAll).text(1), r.difference(cpuAll).text(1), ratio.text(3), verdict})
+	}
+	writeTable(w, table)
+	b.explainMark(w, marked)
+}
+
+// meaning says in two sentences what the figures mean for a user; nothing if the rows are not measured.
+func (b *bench) meaning() []string {
+	find := func(name string) *row {
+		i := slices.IndexFunc(b.rows, func(r *row) bool { return r.name == name })
+		if i < 0 {
+			return &row{}
+		}
+		return b.rows[i]
+	}
+	exact, leased := find("Caddy + exact"), find("Caddy + leased")
+	redis := exact.than(exact.redis)
+	if !redis.measured() || !leased.ratio().measured() {
+		return nil
+	}
+	// A microsecond of a request is a thousandth of a core at 1,000 requests/s.
+	percent := func(r *row) string {
+		e := r.difference(cpuAll)
+		return estimate{e.value / 10, e.low / 10, e.high / 10}.text(1) + " %"
+	}
+	return []string{
+		fmt.Sprintf("1,000 requests/s in Caddy take %s of a core more with an exact limit, and %s with a leased one.", percent(exact), percent(leased)),
+		fmt.Sprintf("An exact limit takes %s times the CPU of redis_rate with its Redis, and a leased one %s times.", redis.text(2), leased.than(leased.redis).text(2)),
+	}
+}
+
+// writeTable writes a table in Markdown, unless it has only its first line, the head. It leaves
+// columns out that have no values.
 func writeTable(w io.Writer, table [][]string) {
 	if len(table) == 1 {
 		return
+	}
+	for i := len(table[0]) - 1; i > 0; i-- {
+		if !slices.ContainsFunc(table[1:], func(line []string) bool { return line[i] != "" }) {
+			for j := range table {
+				table[j] = slices.Delete(slices.Clone(table[j]), i, i+1)
+			}
+		}
 	}
 	fmt.Fprintln(w)
 	aligned := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
@@ -74,4 +154,9 @@ func writeTable(w io.Writer, table [][]string) {
 		}
 	}
 	check(aligned.Flush())
+}
+
+// narrow is Markdown without the spaces that align its columns.
+func narrow(text string) string {
+	return regexp.MustCompile(` *(\|) *`).ReplaceAllString(text, "$1")
 }

@@ -4,52 +4,35 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// row is a line of one of the two tables: a load on a proxy, or on the core.
+// row is a line of a table: a load on a proxy.
 type row struct {
-	name     string
-	baseline *row       // the row without a limit or a decision; nil is none
-	also     *row       // another row that it is compared with; nil is none
-	redis    *row       // the row of a limiter on Redis in the same proxy; nil is none
-	before   *row       // the same row of the version before; nil is none
-	bar      string     // its name in the picture; "" is not there
-	proxy    *proxySpec // nil in a row of the core
-	load     load       // on the proxy
-	core     *coreLoad  // nil in a row of a proxy
-	samples  []sample   // one for each round
+	name   string
+	base   *row   // the row that it is compared with; nil is none
+	memory *row   // the row of a limiter in the memory of the same proxy; nil is none
+	redis  *row   // the row of a limiter on Redis in the same proxy; nil is none
+	bar    string // its name in the picture; "" is not there
+	proxy  *proxySpec
+	load   load
+	filled bool // a million keys are in the tables
+	pages  bool // pages are open on its database
+	more   bool // only with the flag -all
+
+	control *row     // while and after it is measured: base, with samples of the same rounds
+	samples []sample // one for each round
+	wrong   int      // requests without an answer, or with one that they should not have
 }
 
-// sample is what one round has measured of a row, by the titles of the columns. A request
-// of the core's rows is one decision.
-type sample map[string]float64
-
-// Titles of columns. The first is no column but the sum of the next three.
-const (
-	cpuAll     = "CPU"
-	cpuProxy   = "CPU µs/request: proxy" // or this process, in the core's rows
-	cpuStore   = "store"                 // Postgres, or Redis
-	cpuWrk     = "wrk"
-	perSecond  = "requests/s"
-	p50        = "p50 ms"
-	p99        = "p99 ms"
-	statements = "statements/request" // of Postgres, that write
-	walBytes   = "WAL bytes/request"
-	objects    = "objects/request" // that a Caddy allocates
-	refused    = "refused %"
-	wrong      = "wrong" // not in the table: requests without an answer, or with one that they should not have
-)
-
-// proxySpec says how a proxy is configured. Rows that share a proxySpec share the
-// process.
+// proxySpec says how a proxy is configured.
 type proxySpec struct {
 	name    string
 	traefik bool       // or else Caddy
 	before  bool       // with the version before
 	limit   *limitSpec // nil is none
-	shares  *proxySpec // count in the database of this proxy; nil: in one of its own
 }
 
 // limitSpec is a limit of pg_ratelimit, or of another limiter.
@@ -94,23 +77,11 @@ func (s *proxySpec) inPostgres() bool { return s.ours() && !s.limit.memory }
 // inRedis tells whether the proxy counts in Redis.
 func (s *proxySpec) inRedis() bool { return s.limit != nil && s.limit.peer == onRedis }
 
-// Parts of the names of rows.
+// Names of the figures that are no rows. They are measured with the flag -all.
 const (
-	leased = ", leased"          // of a row like the one before, with leases
-	older  = ", before"          // of the same row of the version before
-	wide   = ", 256 connections" // of a row with more connections
+	nameMemory = "memory"
+	nameFlood  = "invented keys"
 )
-
-// Names of the figures that are no rows.
-const (
-	nameLatency    = "p99 at a third of the plain throughput"
-	nameMemory     = "memory"
-	nameIdentities = "memory for API keys"
-	nameFlood      = "invented keys"
-	namePages      = "50 pages"
-)
-
-var figureNames = []string{nameLatency, nameMemory, nameFlood, namePages}
 
 const (
 	million = 1000000
@@ -122,146 +93,140 @@ const (
 	ampleLog = "1000 1s"
 )
 
-// The loads, and the proxies that more than one part of the run uses.
+// The loads. Most have few keys: each is so busy that leases serve it, even while something else
+// slows the machine down.
 var (
-	thousand     = load{"uniform", 1000, 64}
-	someZipf     = load{"zipf", 10000, 64}
-	plainCaddy   = &proxySpec{name: "Caddy plain"}
-	exactCaddy   = &proxySpec{name: "Caddy + sliding_window, 1,000 keys", limit: &limitSpec{limit: ample}}
-	leasedCaddy  = &proxySpec{name: exactCaddy.name + leased, limit: &limitSpec{limit: ample, lease: share}}
-	filledCaddy  = &proxySpec{name: "Caddy with 1 M keys", limit: &limitSpec{limit: ample}}
-	filledLeased = &proxySpec{name: "Caddy with 1 M keys, leased", limit: leasedCaddy.limit, shares: filledCaddy}
-	policyCaddy  = &proxySpec{name: "Caddy with a policy", limit: &limitSpec{policy: true}}
+	hundred  = load{draw: uniform, keys: 100, connections: 64}
+	wide     = load{draw: uniform, keys: 100, connections: 256}
+	paced    = load{draw: uniform, keys: 100, connections: 64, rate: 500}
+	calm     = load{draw: uniform, keys: 100, connections: 64, pause: 2 * time.Millisecond}
+	hotKey   = load{draw: uniform, keys: 1, connections: 64}
+	refusals = load{draw: used, keys: 1000, connections: 64}
+	tenZipf  = load{draw: zipf, keys: 10000, connections: 64}
 )
 
-// compared is a proxy with or without a limit, and its name in the picture; "" is not there.
-type compared struct {
-	proxy *proxySpec
-	bar   string
+// The limits. Those of peers are of limiters in the memory of a Caddy and of a Traefik, and on Redis.
+var (
+	exact      = &limitSpec{limit: ample}
+	leased     = &limitSpec{limit: ample, lease: share}
+	withPolicy = &limitSpec{policy: true}
+	caddyRate  = &limitSpec{peer: inProcess, limit: ampleLog}
+	itsRate    = &limitSpec{peer: inProcess, limit: ample}
+	redisRate  = &limitSpec{peer: onRedis, limit: ample}
+)
+
+// column makes the rows of one proxy under one load.
+type column struct {
+	rows    []*row
+	traefik bool
+	load    load
+	ending  string // of their names
 }
 
-// proxyRows are the rows with a proxy, in the order of their table.
-func proxyRows() (rows []*row) {
-	add := func(name string, baseline, also *row, l load, s *proxySpec) *row {
-		r := &row{name: name, baseline: baseline, also: also, load: l, proxy: s}
-		rows = append(rows, r)
-		return r
-	}
-	// compare adds the rows of a proxy without a limit, with the peers, and with pg_ratelimit:
-	// first with 64 connections, then with 256. It returns those with 64.
-	compare := func(specs []compared) (first []*row) {
-		for _, connections := range []int{64, 256} {
-			ending := map[int]string{256: wide}[connections]
-			var base, redis *row
-			for _, c := range specs {
-				r := add(c.proxy.name+ending, base, nil, load{thousand.distribution, thousand.keys, connections}, c.proxy)
-				r.bar = c.bar
-				switch {
-				case c.proxy.limit == nil:
-					base = r
-				case c.proxy.inRedis():
-					redis = r
-				case c.proxy.ours():
-					r.redis = redis
-				}
-				if c.proxy.ours() && c.proxy.limit.lease != "" {
-					r.also = rows[len(rows)-2]
-				}
-			}
-			if first == nil {
-				first = slices.Clone(rows[len(rows)-len(specs):])
-			}
-		}
-		return first
-	}
-
-	first := compare([]compared{
-		{plainCaddy, "no limit"},
-		{&proxySpec{name: "Caddy + mholt/caddy-ratelimit, in memory", limit: &limitSpec{peer: inProcess, limit: ampleLog}}, "caddy-ratelimit, in memory"},
-		{&proxySpec{name: "Caddy + redis_rate, on Redis", limit: &limitSpec{peer: onRedis, limit: ample}}, "redis_rate, on Redis"},
-		{exactCaddy, "pg-ratelimit, exact"},
-		{leasedCaddy, "pg-ratelimit, leased"},
-	})
-	plain, memory, exact := first[0], first[1], first[3]
-	caddy := func(name string, also *row, l load, limit limitSpec) *row {
-		return add("Caddy + "+name, plain, also, l, &proxySpec{name: name, limit: &limit})
-	}
-	caddy("sliding_window, in memory", memory, thousand, limitSpec{limit: ample, memory: true})
-	caddy("sliding_window, 1,000 keys, audit all", exact, thousand, limitSpec{limit: ample, options: "audit all"})
-	refusals := load{"denied", 1000, 64}
-	denied := caddy("sliding_window, 90 % denied", nil, refusals, limitSpec{limit: scarce})
-	caddy("sliding_window, 90 % denied, audit denied", denied, refusals, limitSpec{limit: scarce, options: "audit denied"})
-	hot := load{"uniform", 1, 64}
-	oneKey := caddy("sliding_window, one hot key", exact, hot, limitSpec{limit: ample})
-	caddy("sliding_window, one hot key"+leased, oneKey, hot, limitSpec{limit: ample, lease: share})
-	add("Caddy + sliding_window, 1 M keys", plain, exact, load{"uniform", million, 64}, filledCaddy)
-	zipf := add("Caddy + sliding_window, 1 M keys, Zipf", plain, exact, load{"zipf", million, 64}, filledCaddy)
-	add(zipf.name+leased, plain, zipf, zipf.load, filledLeased)
-	caddy("sliding_window, 3 zones", exact, thousand, limitSpec{limit: ample, zones: []string{"team", "everybody"}})
-	oneZone := caddy("sliding_window, 10,000 keys, Zipf", nil, someZipf, limitSpec{limit: ample})
-	add("Caddy + policy, 10,000 of 1 M API keys, Zipf", plain, oneZone, someZipf, policyCaddy)
-	caddy("sliding_window, durable", exact, thousand, limitSpec{limit: ample, options: "durable"})
-	caddy("sliding_window, durable, synchronous", exact, thousand, limitSpec{limit: ample, options: "durable\nsynchronous_commit"})
-	for _, a := range ratelimit.Algorithms() {
-		if a != ratelimit.SlidingWindow && a != ratelimit.InFlight {
-			limit := ample
-			if a == ratelimit.SlidingLog {
-				limit = ampleLog // it takes no more events
-			}
-			caddy(a.String(), exact, thousand, limitSpec{algorithm: a.String(), limit: limit})
-		}
-	}
-
-	traefik := func(name, bar string, limit *limitSpec) compared {
-		return compared{&proxySpec{name: "Traefik " + name, traefik: true, limit: limit}, bar}
-	}
-	compare([]compared{
-		traefik("plain", "no limit", nil),
-		traefik("+ its rateLimit, in memory", "its rateLimit, in memory", &limitSpec{peer: inProcess, limit: ample}),
-		traefik("+ its rateLimit, on Redis", "its rateLimit, on Redis", &limitSpec{peer: onRedis, limit: ample}),
-		traefik("+ plugin", "pg-ratelimit, exact", &limitSpec{limit: ample}),
-		traefik("+ plugin"+leased, "pg-ratelimit, leased", &limitSpec{limit: ample, lease: share}),
-		traefik("+ plugin, headers both", "", &limitSpec{limit: ample, headers: "both"}),
-		traefik("+ plugin, headers both"+leased, "", &limitSpec{limit: ample, headers: "both", lease: share}),
-	})
-	return rows
+// add adds a row. name is what follows the proxy's in the row's name.
+func (c *column) add(name, bar string, base *row, limit *limitSpec) *row {
+	name = map[bool]string{false: "Caddy ", true: "Traefik "}[c.traefik] + name + c.ending
+	r := &row{name: name, bar: bar, base: base, load: c.load, proxy: &proxySpec{name: name, traefik: c.traefik, limit: limit}}
+	c.rows = append(c.rows, r)
+	return r
 }
 
-// withBefore adds to each row of pg_ratelimit the same row of the version before.
-func withBefore(rows []*row) (all []*row) {
-	specs := map[*proxySpec]*proxySpec{}
-	for _, r := range rows {
-		all = append(all, r)
-		if !r.proxy.ours() {
+// compare adds the rows of a proxy without a limit, with peers, and with pg_ratelimit. Without few, these are all of them.
+func (c *column) compare(few bool) (exactRow *row) {
+	memory, redis := compared{"+ mholt/caddy-ratelimit, in memory", "caddy-ratelimit, in memory", caddyRate}, compared{"+ redis_rate, on Redis", "redis_rate, on Redis", redisRate}
+	if c.traefik {
+		memory, redis = compared{"+ its rateLimit, in memory", "its rateLimit, in memory", itsRate}, compared{"+ its rateLimit, on Redis", "its rateLimit, on Redis", redisRate}
+	}
+	plain := c.add("plain", "no limit", nil, nil)
+	var inMemory *row
+	if !few {
+		inMemory = c.add(memory.name, memory.bar, plain, memory.limit)
+	}
+	onRedis := c.add(redis.name, redis.bar, plain, redis.limit)
+	for _, our := range []compared{{"+ exact", "pg-ratelimit, exact", exact}, {"+ leased", "pg-ratelimit, leased", leased}, {"+ policy", "pg-ratelimit, policy", withPolicy}} {
+		if few && our.limit.policy {
 			continue
 		}
-		if specs[r.proxy] == nil {
-			s := *r.proxy
-			s.name, s.before = s.name+older, true
-			if r.proxy == filledCaddy || s.limit.policy {
-				s.shares = r.proxy // which has a million rows
-			}
-			specs[r.proxy] = &s
+		r := c.add(our.name, our.bar, plain, our.limit)
+		r.memory, r.redis = inMemory, onRedis
+		if our.limit == exact {
+			exactRow = r
 		}
-		r.before = &row{name: r.name + older, baseline: r.baseline, load: r.load, proxy: specs[r.proxy]}
-		all = append(all, r.before)
 	}
-	return all
+	return exactRow
 }
 
-// coreRows are the rows of the core.
-func coreRows() []*row {
-	bare := &row{name: "Core: bare upsert, batches of 100 on 2 connections", core: &coreLoad{bare: true, stores: 2, callers: 1, batch: 100, keys: 10000}}
-	rows := []*row{
-		bare,
-		{name: "Core: batches of 100 on 2 connections", core: &coreLoad{stores: 2, callers: 1, batch: 100, keys: 10000}},
-		{name: "Core: group commit, 64 callers", core: &coreLoad{stores: 1, callers: 64, batch: 1, keys: 10000}},
-		{name: "Core: group commit, 256 callers", core: &coreLoad{stores: 1, callers: 256, batch: 1, keys: 10000}},
-		{name: "Core: one statement a decision, 8 connections", core: &coreLoad{stores: 8, callers: 1, batch: 1, keys: 10000}},
-		{name: "Core: one hot key, 4 stores", core: &coreLoad{stores: 4, callers: 64, batch: 1, keys: 1}},
+// compared is a limiter, and its name in the picture.
+type compared struct {
+	name, bar string
+	limit     *limitSpec
+}
+
+// allRows are all rows, in the order of their table.
+func allRows() (rows []*row) {
+	caddy, caddyWide := &column{load: hundred}, &column{load: wide, ending: ", 256 connections"}
+	traefik, traefikWide := &column{traefik: true, load: hundred}, &column{traefik: true, load: wide, ending: ", 256 connections"}
+	exactCaddy := caddy.compare(false)
+	caddyWide.compare(true)
+	exactTraefik := traefik.compare(false)
+	traefikWide.compare(true)
+	caddyPaced, traefikPaced := &column{load: paced, ending: ", paced"}, &column{traefik: true, load: paced, ending: ", paced"}
+	plain := caddyPaced.add("plain", "", nil, nil)
+	caddyPaced.add("+ exact", "", plain, exact)
+	caddyPaced.add("+ leased", "", plain, leased)
+	traefikPaced.add("+ exact", "", traefikPaced.add("plain", "", nil, nil), exact)
+	for _, c := range []*column{caddy, caddyWide, traefik, traefikWide, caddyPaced, traefikPaced} {
+		rows = append(rows, c.rows...)
 	}
-	for _, r := range rows[1:5] {
-		r.baseline = bare
+
+	further := &column{load: hundred}
+	with := func(name string, base *row, l load, limit limitSpec) *row {
+		further.load = l
+		return further.add("+ "+name, "", base, &limit)
 	}
-	return rows
+	hot := with("exact, one hot key", exactCaddy, hotKey, *exact)
+	with("leased, one hot key", hot, hotKey, *leased)
+	with("exact, 3 limits", exactCaddy, hundred, limitSpec{limit: ample, zones: []string{"team", "everybody"}})
+	with("exact, audit all", exactCaddy, hundred, limitSpec{limit: ample, options: "audit all"})
+	with("durable", exactCaddy, hundred, limitSpec{limit: ample, options: "durable"})
+	with("durable, synchronous", exactCaddy, hundred, limitSpec{limit: ample, options: "durable\nsynchronous_commit"})
+	with("in memory", exactCaddy, hundred, limitSpec{limit: ample, memory: true})
+	denied := with("exact, 90 % denied", exactCaddy, refusals, limitSpec{limit: scarce})
+	with("exact, 90 % denied, audit denied", denied, refusals, limitSpec{limit: scarce, options: "audit denied"})
+	filled := with("exact, 1 M keys", exactCaddy, load{draw: uniform, keys: million, connections: 64}, *exact)
+	zipfLeased := with("leased, 1 M keys, Zipf", filled, load{draw: zipf, keys: million, connections: 64}, *leased)
+	filled.filled, zipfLeased.filled = true, true
+	with("policy, 10,000 of 1 M API keys, Zipf", with("exact, 10,000 keys, Zipf", exactCaddy, tenZipf, *exact), tenZipf, *withPolicy)
+	for _, a := range ratelimit.Algorithms() {
+		if a != ratelimit.SlidingWindow && a != ratelimit.InFlight {
+			limit := limitSpec{algorithm: a.String(), limit: ample}
+			if a == ratelimit.SlidingLog {
+				limit.limit = ampleLog // it takes no more events
+			}
+			with(a.String(), exactCaddy, hundred, limit)
+		}
+	}
+	for _, traefik := range []bool{false, true} {
+		further.traefik = traefik
+		watched := with("leased, audit denied", map[bool]*row{false: exactCaddy, true: exactTraefik}[traefik], calm, limitSpec{limit: ample, lease: share, options: "audit denied"})
+		with("leased, audit denied, 50 pages", watched, calm, *watched.proxy.limit).pages = true
+	}
+	with("exact, headers both", exactTraefik, hundred, limitSpec{limit: ample, headers: "both"})
+	for _, r := range further.rows {
+		r.more = true
+	}
+	return append(rows, further.rows...)
+}
+
+// choose returns the rows that wants accepts, and those without a base that they are compared with. Without all,
+// it leaves further rows out.
+func choose(rows []*row, wants func(name string) bool, all bool) []*row {
+	chosen := map[*row]bool{}
+	for _, r := range rows {
+		if r.base != nil && wants(r.name) && (all || !r.more) {
+			chosen[r] = true
+			chosen[r.base] = chosen[r.base] || r.base.base == nil
+		}
+	}
+	return slices.DeleteFunc(rows, func(r *row) bool { return !chosen[r] })
 }

@@ -1,79 +1,110 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"slices"
-
-	"golang.org/x/text/language"
-	"golang.org/x/text/message"
+	"strings"
 )
 
-// spread is the median of some values, the lowest and the highest. All are NaN if
-// there are no values.
-type spread struct {
-	median, low, high float64
-}
+// confidence is that of all intervals. It is so high that a second run's figure, which has an
+// error of its own, lies in the interval of the first with a probability of 93 %.
+const confidence = 0.99
 
-func spreadOf(values []float64) spread {
+// estimate is a figure and its interval. All are NaN of no values. Of too few values for the
+// confidence, the interval has no ends.
+type estimate struct{ value, low, high float64 }
+
+// estimateOf is the median of the averages of all pairs of values (Hodges and Lehmann), with the
+// interval of Wilcoxon's signed ranks. Unlike a mean, it is not moved by the few values that
+// something else on the machine has disturbed.
+func estimateOf(values []float64) estimate {
 	n := len(values)
 	if n == 0 {
-		return spread{math.NaN(), math.NaN(), math.NaN()}
+		return estimate{math.NaN(), math.NaN(), math.NaN()}
 	}
-	sorted := slices.Sorted(slices.Values(values))
-	return spread{(sorted[(n-1)/2] + sorted[n/2]) / 2, sorted[0], sorted[n-1]}
+	var averages []float64
+	for i := range values {
+		for _, other := range values[:i+1] {
+			averages = append(averages, (values[i]+other)/2)
+		}
+	}
+	slices.Sort(averages)
+	m := len(averages)
+	e := estimate{(averages[(m-1)/2] + averages[m/2]) / 2, math.Inf(-1), math.Inf(1)}
+	if k := leftOut(n); k >= 0 {
+		e.low, e.high = averages[k], averages[m-1-k]
+	}
+	return e
 }
 
-// confidence is the probability that the true median is between the lowest and the highest of so
-// many rounds: that neither all rounds are above it, nor all below.
-func confidence(rounds int) float64 { return 1 - 2*math.Pow(0.5, float64(rounds)) }
+// leftOut is how many averages of pairs of n values are below the interval, and as many are above
+// it; -1 means that n values are too few.
+func leftOut(n int) int {
+	// ways[w] of the 2^n sets of ranks, from 1 to n, have the sum w.
+	ways := make([]float64, n*(n+1)/2+1)
+	ways[0] = 1
+	for rank := 1; rank <= n; rank++ {
+		for w := len(ways) - 1; w >= rank; w-- {
+			ways[w] += ways[w-rank]
+		}
+	}
+	k := -1
+	for sum := ways[0]; sum <= (1-confidence)/2*math.Exp2(float64(n)); sum += ways[k+1] {
+		k++
+	}
+	return k
+}
 
-// pairs is the spread of what f makes of two values of each round. A ratio of the
-// same round is not disturbed by what disturbs both values.
-func pairs(a, b []float64, f func(a, b float64) float64) spread {
+// ratioOf estimates the ratio of two values of the same round, by its logarithm.
+func ratioOf(a, b []float64) estimate {
+	var logs []float64
+	for i := range a {
+		logs = append(logs, math.Log(a[i]/b[i]))
+	}
+	e := estimateOf(logs)
+	return estimate{math.Exp(e.value), math.Exp(e.low), math.Exp(e.high)}
+}
+
+// differenceOf estimates the difference of two values of the same round.
+func differenceOf(a, b []float64) estimate {
 	var values []float64
-	for i := range min(len(a), len(b)) {
-		values = append(values, f(a[i], b[i]))
+	for i := range a {
+		values = append(values, a[i]-b[i])
 	}
-	return spreadOf(values)
+	return estimateOf(values)
 }
 
-func difference(a, b float64) float64 { return a - b }
-
-func quotient(a, b float64) float64 { return a / b }
-
-func (s spread) measured() bool { return !math.IsNaN(s.median) }
-
-// text writes the spread as "median (low–high)", with so many decimal places.
-func (s spread) text(places int) string {
-	if !s.measured() {
-		return "–"
-	}
-	return number(s.median, places) + " (" + number(s.low, places) + "–" + number(s.high, places) + ")"
+// over estimates the quotient of two ratios that were measured independently of each other.
+func (e estimate) over(other estimate) estimate {
+	up, down := math.Log(e.high/e.value), math.Log(e.value/e.low)
+	otherUp, otherDown := math.Log(other.high/other.value), math.Log(other.value/other.low)
+	value := e.value / other.value
+	return estimate{value, value * math.Exp(-math.Hypot(down, otherUp)), value * math.Exp(math.Hypot(up, otherDown))}
 }
 
-var english = message.NewPrinter(language.English)
+func (e estimate) measured() bool { return !math.IsNaN(e.value) }
+
+// text writes an estimate as "value (low–high)", with so many decimal places; "" if it was not measured.
+func (e estimate) text(places int) string {
+	switch {
+	case !e.measured():
+		return ""
+	case math.IsInf(e.high, 1):
+		return number(e.value, places) + " (?)"
+	}
+	return number(e.value, places) + " (" + number(e.low, places) + "–" + number(e.high, places) + ")"
+}
 
 // number writes 12345.678 as 12,345.7, with so many decimal places.
-func number(v float64, places int) string { return english.Sprintf("%.*f", places, v) }
-
-// figures are one figure of all rounds. No row has none.
-func (r *row) figures(title string) (values []float64) {
-	if r == nil {
-		return nil
+func number(v float64, places int) string {
+	text := fmt.Sprintf("%.*f", places, math.Abs(v))
+	whole, _, _ := strings.Cut(text, ".")
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
 	}
-	for _, s := range r.samples {
-		values = append(values, s[title])
+	if v < 0 {
+		text = "-" + text
 	}
-	return values
-}
-
-// than is the spread of this row's requests a second ÷ those of another row in the same round.
-func (r *row) than(other *row) spread {
-	return pairs(r.figures(perSecond), other.figures(perSecond), quotient)
-}
-
-// thanByCPU is what than would be if the machine had nothing else to do and no core were
-// ever idle.
-func (r *row) thanByCPU(other *row) spread {
-	return pairs(other.figures(cpuAll), r.figures(cpuAll), quotient)
+	return text
 }

@@ -51,7 +51,7 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 func (b *bench) pluginFolder(s *proxySpec) string {
 	dir, source := filepath.Join(b.dir, "plugin"), root
 	if s.before {
-		dir, source = filepath.Join(b.dir, "plugin-before"), b.before
+		dir, source = filepath.Join(b.dir, "plugin-before"), b.beforeDir
 	}
 	link := filepath.Join(dir, "plugins-local", "src", filepath.FromSlash(pluginModule))
 	check(os.MkdirAll(filepath.Dir(link), 0o755))
@@ -74,6 +74,10 @@ func traefikLimit(p *proxy) object {
 			limit["redis"] = object{"endpoints": []string{p.redis}, "db": 1}
 		}
 		return object{"rateLimit": limit}
+	case s.limit != nil && s.limit.policy:
+		return object{"plugin": object{"pg_ratelimit": object{
+			"dsn": p.dsn, "timeout": decisionTimeout, "onError": "deny", "policy": []object{{"apiKey": "{header." + keyHeader + "}"}},
+		}}}
 	case s.limit != nil:
 		limit := object{
 			"dsn": p.dsn, "prefix": "api", "key": "{header." + keyHeader + "}",

@@ -62,6 +62,10 @@ type App struct {
 	// host should each have one. Default: the host name and `/caddy`.
 	NodeName string `json:"node_name,omitempty"`
 
+	// Where this Caddy runs, in the list of proxies and in the history, up to 100 bytes. May
+	// contain placeholders. Default: that of the history, else none.
+	Region string `json:"region,omitempty"`
+
 	// Record what happens to requests in the databases: an audit log, metrics by
 	// minute, hour and day, and the usage of users and API keys. `{}` turns it on for
 	// all handlers. Default: only for handlers with an `audit` of their own.
@@ -106,6 +110,12 @@ func (a *App) settings() (edge.StoreSettings, error) {
 	expanded := *a
 	var err error
 	if expanded.NodeName, err = nodeText("node_name", a.NodeName); err != nil {
+		return edge.StoreSettings{}, err
+	}
+	if expanded.Region == "" && a.History != nil {
+		expanded.Region = a.History.Region
+	}
+	if expanded.Region, err = nodeText("region", expanded.Region); err != nil {
 		return edge.StoreSettings{}, err
 	}
 	var read edge.Settings

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,7 +93,7 @@ func (h *Handler) readZone(d *caddyfile.Dispenser) error {
 		}
 	}
 	h.Zones = append(h.Zones, z)
-	_, err := z.compile()
+	_, err := edge.NewZone(reflect.ValueOf(&z.LimitSettings), parseText)
 	return b.locate(err)
 }
 

@@ -2,11 +2,11 @@
 // http.handlers.pg_ratelimit, and the app module pg_ratelimit, which has its defaults.
 // Handler and App document the settings, in JSON and in a Caddyfile.
 //
-//   - handler.go, zone.go, limit.go, key.go, placeholder.go: the handler's settings, and the hits of a
-//     request. serve.go serves a request, report.go tells logs, spans and events, refusal.go refuses it, response.go
+//   - handler.go, limit.go, policy.go, key.go, placeholder.go: the handler's settings, and texts with placeholders.
+//     serve.go serves a request by the steps of package edge, report.go tells logs, spans and events, refusal.go refuses it, response.go
 //     changes the headers of its response.
 //   - app.go, store.go, dsn.go: where handlers count. same_path.go: a warning.
-//   - history.go: what is recorded of requests, and where. history_serve.go records a request.
+//   - history.go: what is recorded of requests, and where.
 //   - caddyfile.go, subdirectives.go, fields.go: reading a Caddyfile.
 //   - metrics.go, policy_metrics.go, state_metrics.go: metrics for Prometheus.
 //   - page.go, page_guard.go: the page, and what must be in front of it. admin_api.go: its API at the admin endpoint.

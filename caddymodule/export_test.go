@@ -18,16 +18,5 @@ func FlushHistories(ctx context.Context, dsn string) (failure error) {
 	return failure
 }
 
-// HistoryStats are the stats of the histories of a database.
-func HistoryStats(dsn string) (stats []history.Stats) {
-	inUse.Range(func(use, value any) bool {
-		if use, ok := use.(historyUse); ok && use.store.DSN == dsn {
-			stats = append(stats, value.(shared).resource.(*history.Writer).Stats())
-		}
-		return true
-	})
-	return stats
-}
-
 // CloseHistories is what the module does when the process ends, before it closes the stores.
 func CloseHistories() { closeAll[*history.Writer]() }

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"cmp"
 	"fmt"
 	"reflect"
 	"sync/atomic"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func init() {
@@ -70,8 +68,9 @@ type Handler struct {
 	// variable DATABASE_URL.
 	DSN string `json:"dsn,omitempty"`
 
-	// How long the decision on a request may take, from 1ms to 1m. After that
-	// `on_error` applies. Default: 250ms.
+	// How long the database may take for a statement, from 1ms to 1m. After that
+	// `on_error` applies. While the database answers, a request waits for up to
+	// four timeouts, and gets status 503 then. Default: 250ms.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
 	// What happens to a request while the database does not answer: `allow`
@@ -114,24 +113,20 @@ type Handler struct {
 	Policy *Policy `json:"policy,omitempty"`
 
 	logger         *zap.Logger
-	decider        edge.Decider
+	site           *edge.Site
+	headers        edge.HeaderPolicy
+	exempt         edge.ExemptSettings
 	store          *store
-	zones          []*zone
-	policy         *compiledPolicy // nil without
-	recorder       *recorder       // nil without
-	settles        bool            // one of zones has a settle
+	counters       []counters      // of site.Zones
+	policy         *policyCounters // nil without a policy
+	noUser         atomic.Bool     // the log has a warning that no authentication came before
 	settlements    *prometheus.CounterVec
 	invalid        edge.Sampler // of costs of responses, in the log
 	duration       prometheus.Observer
-	headers        edge.HeaderPolicy
-	fields         edge.Fields
-	exempt         *edge.Exempt // nil if no request is
-	exemptSettings edge.ExemptSettings
 	events         *events      // nil without the app events
 	watched        atomic.Int32 // see isWatched
-	flights        bool         // a zone is of requests in flight, or lets requests wait
 	hasErrorRoutes bool         // of a subroute around the handler
-	forget         func()
+	ends           []func()     // called by Cleanup
 }
 
 // CaddyModule returns the Caddy module information.
@@ -161,13 +156,17 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: match: %w", z.name(i), err)
 		}
-		compiled := h.zones[len(h.zones)-len(h.Zones)+i]
-		if err := compiled.matchers.FromInterface(loaded); err != nil {
+		var matchers caddyhttp.MatcherSets
+		if err := matchers.FromInterface(loaded); err != nil {
 			return fmt.Errorf("%s: match: %w", z.name(i), err)
+		}
+		if len(matchers) > 0 {
+			own := len(h.site.Zones) - len(h.Zones)
+			h.site.Zones[own+i].Match = matchers.AnyMatchWithError
 		}
 	}
 	var err error
-	if h.exempt, err = h.exemptSettings.Compile(func(text string) (string, error) { return caddy.NewReplacer().ReplaceOrErr(text, true, true) }); err != nil {
+	if h.site.Exempt, err = h.exempt.Compile(func(text string) (string, error) { return caddy.NewReplacer().ReplaceOrErr(text, true, true) }); err != nil {
 		return err
 	}
 	if h.events, err = openEvents(ctx); err != nil {
@@ -178,25 +177,27 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		return err
 	}
 	app := loaded.(*App)
-	if h.store, err = app.store(h.DSN, h.decider.Timeout); err != nil {
+	timeout := h.site.Decider.Timeout
+	if h.store, err = app.store(h.DSN, timeout); err != nil {
 		return err
 	}
-	h.decider.UseStore(h.store.Store) // Take asks it whether limits are paused
+	h.site.Fields.Salt = h.store.salt
+	h.site.Decider.UseStore(h.store.Store) // Take asks it whether limits are paused
 	h.duration = app.metrics.duration
 	h.settlements = app.metrics.settlements
 	var policyStore *store
-	if h.policy != nil {
-		h.policy.counters = app.metrics.policy
+	if h.site.Policy != nil {
+		h.policy = app.metrics.policy
 		at := h.store
 		if h.Policy.DSN != "" {
-			if at, err = app.store(h.Policy.DSN, h.decider.Timeout); err != nil {
+			if at, err = app.store(h.Policy.DSN, timeout); err != nil {
 				return fmt.Errorf("policy: %w", err)
 			}
 			if at.db == nil {
 				return fmt.Errorf("policy: %w", edge.PolicyNeedsPostgres())
 			}
 		}
-		if h.policy.live, err = app.policy(ctx, h.store, at, h.policy.settings); err != nil {
+		if h.site.Policy.Live, err = app.policy(ctx, h.store, at, h.site.Policy.Settings); err != nil {
 			return err
 		}
 		policyStore = at
@@ -206,37 +207,28 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		return err
 	}
 	app.addDatasets(h.store, policyStore, historyStore)
-	for _, z := range h.zones {
-		z.counters = app.metrics.counters(z, h.store)
-		for _, warning := range edge.Warnings(z.limit, z.cost) {
-			h.logger.Warn(warning.Field+" "+warning.Text, zap.String("prefix", z.limit.Prefix))
-		}
-	}
-	h.forget = edge.Show(h.store.Store, h.shown())
+	h.count(app.metrics)
+	h.site.Warnings(func(z *edge.Zone, w edge.Warning) {
+		h.logger.Warn(w.Field+" "+w.Text, zap.String("prefix", z.Limit.Prefix))
+	})
+	h.ends = append(h.ends, h.site.Prepare(), edge.Show(h.site))
 	return nil
 }
 
-// shown is what pages show of the handler.
-func (h *Handler) shown() *edge.Shown {
-	shown := &edge.Shown{OnError: h.decider.OnError, Timeout: h.decider.Timeout, Policy: h.policy != nil}
-	if h.recorder != nil {
-		shown.History = h.recorder.writer
+// count makes the counters of the limits.
+func (h *Handler) count(m *metrics) {
+	h.counters = nil
+	for _, z := range h.site.Zones {
+		h.counters = append(h.counters, m.counters(z, h.store))
 	}
-	for i, z := range h.zones {
-		key := h.Key
-		if at := i - (len(h.zones) - len(h.Zones)); at >= 0 {
-			key = h.Zones[at].Key
-		}
-		shown.Limits = append(shown.Limits, edge.ShownLimit{Limit: z.limit, Key: cmp.Or(key, "{client_ip}"), Mode: z.mode, Varies: z.byValue != nil, Settle: z.settle, Wait: z.wait})
-	}
-	return shown
 }
 
-// Cleanup has pages show the handler no more.
+// Cleanup has pages show the handler no more, and gives up the lines of its limits.
 func (h *Handler) Cleanup() error {
-	if h.forget != nil {
-		h.forget()
+	for _, end := range h.ends {
+		end()
 	}
+	h.ends = nil
 	return nil
 }
 
@@ -247,16 +239,17 @@ func (h *Handler) compile() error {
 	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(h), &read); err != nil {
 		return err
 	}
-	h.decider = edge.Decider{Timeout: read.Timeout, OnError: read.OnError, Share: read.LocalShare}
-	h.headers, h.fields = read.Headers, read.Fields
-	h.exemptSettings = read.Exempt
+	h.headers, h.exempt = read.Headers, read.Exempt
+	h.site = &edge.Site{
+		Decider: edge.Decider{Timeout: read.Timeout, OnError: read.OnError, Share: read.LocalShare}, Fields: read.Fields,
+		Address: clientAddress, Watcher: watcher{h}, Empty: h.warnOfEmptyKey, Settled: h.settled,
+	}
 	if _, err := edge.ParseAudit(h.Audit, history.Audit{}); err != nil {
 		return err
 	}
-	h.zones, h.policy, h.settles, h.flights = nil, nil, false, false
 	var err error
 	if h.Policy != nil {
-		if h.policy, err = h.Policy.compile(); err != nil {
+		if h.site.Policy, err = h.Policy.compile(); err != nil {
 			return fmt.Errorf("policy: %w", err)
 		}
 	}
@@ -276,30 +269,20 @@ func (h *Handler) compile() error {
 			return &zoneError{i, z.name(i), err}
 		}
 	}
-	if at, err := checkRows(h.zones); err != nil {
-		i := at - (len(h.zones) - len(h.Zones))
+	if at, err := edge.CheckRows(h.site.Zones); err != nil {
+		i := at - (len(h.site.Zones) - len(h.Zones))
 		return &zoneError{i, h.Zones[i].name(i), err}
 	}
 	return nil
 }
 
-// addZone compiles a limit, and checks what it may have only with a policy, or only without. A key that
-// contains the API key of the policy is a secret.
+// addZone compiles a limit.
 func (h *Handler) addZone(s *LimitSettings) error {
-	z, err := s.compile()
-	switch {
-	case err != nil:
+	z, err := edge.NewZone(reflect.ValueOf(s), parseText)
+	if err != nil {
 		return err
-	case h.policy != nil:
-		z.key.markSecret(func(k *key) bool { return s.HashKey == nil && h.policy.hasKey(k.text) })
-		err = edge.CheckPolicyRows(z.limit)
-	case z.ban != nil:
-		err = edge.BanNeedsPolicy(s.Ban)
 	}
-	h.zones = append(h.zones, z)
-	h.settles = h.settles || err == nil && z.settle != nil
-	h.flights = h.flights || z.wait != nil || z.limit != nil && z.limit.Algorithm == ratelimit.InFlight
-	return err
+	return h.site.Add(z)
 }
 
 // Interface guards

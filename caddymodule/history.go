@@ -114,6 +114,31 @@ type historyUse struct {
 	settings edge.HistorySettings
 }
 
+// openHistory sets where the handler records its requests, if it does, and which of them are in
+// the audit log. It returns the store of the history, nil without one.
+func (h *Handler) openHistory(app *App) (*store, error) {
+	most, err := h.site.SetAudit(h.Audit, app.History != nil)
+	if err != nil {
+		return nil, err
+	}
+	at, err := app.historyStore(h.store)
+	if err != nil {
+		return nil, err
+	}
+	if most.Level == history.AuditOff && (app.History == nil || at.db == nil) {
+		return nil, nil
+	}
+	h.site.Hide()
+	h.site.History, err = app.history(at)
+	return at, err
+}
+
+// Recording implements edge.Watcher. There is a user if an authentication has run.
+func (watcher) Recording(q *edge.Request) string {
+	user, _ := q.Data.(*caddy.Replacer).GetString("http.auth.user.id")
+	return user
+}
+
 // historyStore returns the store for the history of the limits in a store.
 func (a *App) historyStore(s *store) (*store, error) {
 	if a.History == nil || a.History.DSN == "" {

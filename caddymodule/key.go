@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
@@ -10,73 +9,31 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // clientIP is the long form of the Caddyfile's {client_ip}.
 const clientIP = "{http.vars." + caddyhttp.ClientIPVarKey + "}"
 
-// key is what a limit counts together.
-type key struct {
-	template
-	ipv4   int // how many bits of an address count
-	ipv6   int
-	secret bool
-
-	alternatives []key // nil without; else template is for the configuration alone
-}
-
-// newKey reads text. "" is the client's address. Errors are *ratelimit.FieldError.
-func newKey(configured string, read *edge.ConfiguredLimit) (key, error) {
-	t, err := parseTemplate("key", cmp.Or(configured, clientIP))
-	k := key{template: t, ipv4: read.IPv4, ipv6: read.IPv6}
-	for _, text := range read.Alternatives {
-		one := key{ipv4: k.ipv4, ipv6: k.ipv6}
-		if one.template, err = parseTemplate("key", text); err != nil {
-			return k, err
-		}
-		k.alternatives = append(k.alternatives, one)
+// Key implements edge.Text. A client's address and a single placeholder are looked up directly, because a lookup is faster
+// than replacing text.
+func (t *template) Key(q *edge.Request, v4, v6 int) string {
+	if t.fixed {
+		return t.text
 	}
-	return k, err
-}
-
-// markSecret makes the key a secret if it is one. Of alternatives, each may be one.
-func (k *key) markSecret(isSecret func(*key) bool) {
-	k.secret = k.secret || isSecret(k)
-	for i := range k.alternatives {
-		k.alternatives[i].markSecret(isSecret)
-	}
-}
-
-// choose returns the key of a request for a key with alternatives.
-func (k *key) choose(r *http.Request, repl *caddy.Replacer) string {
-	for i := range k.alternatives {
-		if text := k.alternatives[i].of(r, repl); text != "" {
-			return policy.AlternativeKey(i+1, text, k.alternatives[i].secret)
+	if t.text == clientIP {
+		if address, ok := caddyhttp.GetVar(q.HTTP.Context(), caddyhttp.ClientIPVarKey).(string); ok {
+			return edge.Network(address, v4, v6)
 		}
 	}
-	return ""
-}
-
-// of returns the key of a request. A client's address and a single placeholder are looked up
-// directly, because a lookup is faster than replacing text.
-func (k *key) of(r *http.Request, repl *caddy.Replacer) string {
-	if k.fixed {
-		return k.text
-	}
-	if k.text == clientIP {
-		if address, ok := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string); ok {
-			return edge.Network(address, k.ipv4, k.ipv6)
-		}
-	}
-	if k.single != "" {
-		value, _ := repl.GetString(k.single)
-		return k.value(r, k.single, value)
+	repl := q.Data.(*caddy.Replacer)
+	if t.single != "" {
+		value, _ := repl.GetString(t.single)
+		return edge.Network(valueInKey(q.HTTP, t.single, value), v4, v6)
 	}
 	// ReplaceFunc returns only errors of the function, and the function returns none.
-	text, _ := repl.ReplaceFunc(k.text, func(name string, value any) (any, error) {
-		return k.value(r, name, caddy.ToString(value)), nil
+	text, _ := repl.ReplaceFunc(t.text, func(name string, value any) (any, error) {
+		return edge.Network(valueInKey(q.HTTP, name, caddy.ToString(value)), v4, v6), nil
 	})
 	return text
 }
@@ -87,9 +44,9 @@ const (
 	queryPrefix = uriPrefix + ".query."
 )
 
-// value is the text for a placeholder. It is the same as that of the Traefik plugin, so
+// valueInKey is the text for a placeholder in a key. It is the same as that of the Traefik plugin, so
 // that both proxies make the same key.
-func (k *key) value(r *http.Request, placeholder, text string) string {
+func valueInKey(r *http.Request, placeholder, text string) string {
 	switch {
 	case placeholder == "http.request.host":
 		return edge.Host(text)
@@ -97,10 +54,10 @@ func (k *key) value(r *http.Request, placeholder, text string) string {
 		return strings.ToLower(text)
 	case strings.HasPrefix(placeholder, uriPrefix):
 		if clean := edge.CleanURL(r.URL); clean != r.URL {
-			text = valueFor(r, clean, placeholder)
+			return valueFor(r, clean, placeholder)
 		}
 	}
-	return edge.Network(text, k.ipv4, k.ipv6)
+	return text
 }
 
 // valueFor is the text for a placeholder if the request had another URL.
@@ -113,10 +70,43 @@ func valueFor(r *http.Request, u *url.URL, placeholder string) string {
 	return text
 }
 
-// hasCredential reports whether a placeholder of the key gives a secret.
-func (k *key) hasCredential() bool {
-	names, _ := placeholdersIn(k.text)
+// Secret implements edge.Text.
+func (t *template) Secret() bool {
+	names, _ := placeholdersIn(t.text)
 	return slices.ContainsFunc(names, isCredential)
+}
+
+// Shares implements edge.Text.
+func (t *template) Shares(other edge.Text) bool {
+	names, _ := placeholdersIn(t.text)
+	others, _ := placeholdersIn(other.(*template).text)
+	return slices.ContainsFunc(names, func(name string) bool {
+		return slices.ContainsFunc(others, func(other string) bool { return strings.EqualFold(other, name) })
+	})
+}
+
+// Parts implements edge.Text.
+func (t *template) Parts() edge.Parts {
+	var parts edge.Parts
+	names, _ := placeholdersIn(t.text)
+	for _, name := range names {
+		header, ok := strings.CutPrefix(name, "http.request.header.")
+		switch {
+		case ok:
+			header = http.CanonicalHeaderKey(header)
+			parts.Headers = append(parts.Headers, header)
+			if name == t.single {
+				parts.Header = header
+			}
+		case strings.HasPrefix(name, "http.auth."):
+			parts.User = true
+		case strings.HasPrefix(name, "http.request.host"):
+			parts.Host = true
+		case strings.HasPrefix(name, uriPrefix) && !strings.HasPrefix(name, queryPrefix), strings.HasPrefix(name, "http.request.orig_uri"):
+			parts.Path = true
+		}
+	}
+	return parts
 }
 
 // isCredential reports whether a placeholder gives a secret.

@@ -1,9 +1,9 @@
 package caddymodule
 
 import (
-	"reflect"
+	"strconv"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
 // LimitSettings are one limit: what it allows, and what is counted together.
@@ -78,13 +78,9 @@ type LimitSettings struct {
 	// Default: none.
 	Lease string `json:"lease,omitempty"`
 
-	// On Citus, how a key is counted of which another key of the request is in another part:
-	// `exact`, or `per_part` with a share of the quota in each part. Default: exact.
-	Spread string `json:"spread,omitempty"`
-
-	// How many keys of the prefix have counters of their own, about. Further ones share one
-	// quota, so that they are refused sooner. Not for `in_flight`, and not with `settle`.
-	// Default: no bound.
+	// How many counters the prefix has in the database, about. Beyond it, counters that have
+	// used 1 are deleted, those first that expire first. Not for `in_flight`, `lease` and
+	// `durable`. Default: no bound.
 	MaxKeys *int64 `json:"max_keys,omitempty"`
 
 	// Store keys as SHA-256 digests, so that they cannot be read from the database. Default:
@@ -136,38 +132,31 @@ func (r *LimitSettings) isSet() bool {
 	return limit != LimitSettings{}
 }
 
-// compile checks the settings and returns a zone for it. Errors are *ratelimit.FieldError,
-// with the names of the Caddyfile's subdirectives.
-func (r *LimitSettings) compile() (*zone, error) {
-	read, err := edge.ReadLimit(reflect.ValueOf(r))
-	if err != nil {
-		return nil, err
-	}
-	z := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, settle: read.Settle, ban: read.Ban, mode: read.Mode, wait: read.Wait}
-	if z.key, err = newKey(r.Key, read); err != nil {
-		return nil, err
-	}
-	if z.costText, err = parseTemplate("cost", r.Cost); err != nil {
-		return nil, err
-	}
-	if z.by, err = parseTemplate("limits", read.By); err != nil {
-		return nil, err
-	}
-	z.byValue = read.ByValue
-	z.key.markSecret(func(k *key) bool {
-		if read.HashKey != nil {
-			return *read.HashKey
-		}
-		return k.hasCredential()
-	})
-	return z, nil
+// Zone is one of several limits on a request. A request passes if all limits
+// that match it have room, and is charged to all of them or to none.
+type Zone struct {
+	// Which requests the limit is for, as in a route: those that one of the
+	// matcher sets matches. Default: all.
+	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+
+	LimitSettings
 }
 
-// checkRows checks that no two hits of one request can be on the same row.
-func checkRows(zones []*zone) (at int, err error) {
-	rows := make([]edge.LimitRows, len(zones))
-	for i, z := range zones {
-		rows[i] = z.row()
+// name returns the name of the zone in errors. i is the index in Handler.Zones.
+func (z *Zone) name(i int) string {
+	if z.Prefix == "" {
+		return "zone " + strconv.Itoa(i+1)
 	}
-	return edge.CheckRows(rows)
+	return "zone " + strconv.Quote(z.Prefix)
 }
+
+// zoneError is an error about a zone.
+type zoneError struct {
+	at   int // its index in Handler.Zones
+	name string
+	err  error
+}
+
+func (e *zoneError) Error() string { return e.name + ": " + e.err.Error() }
+
+func (e *zoneError) Unwrap() error { return e.err }

@@ -133,7 +133,7 @@ func (c *live) loadJSON(config []byte) {
 // awaitListeners waits until so many listeners are open.
 func (c *live) awaitListeners(n int64) {
 	c.t.Helper()
-	await.Within(c.t, 10*time.Second, strconv.FormatInt(n, 10)+" listeners are open", func() bool { return listening.Load() == n })
+	await.Within(c.t, time.Minute, strconv.FormatInt(n, 10)+" listeners are open", func() bool { return listening.Load() == n })
 }
 
 // prefix is different for each test and each run of it.

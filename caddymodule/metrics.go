@@ -41,7 +41,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 	}
 	m := &metrics{
 		decisions: vec("decisions_total", "Requests by limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused "+
-			"by this limit), would_allow and would_deny (of a limit in the mode shadow), error_passed and error_refused (no decision was possible, and the request passed or was refused), paused (limits are paused). "+
+			"by this limit), would_allow and would_deny (of a limit in the mode shadow), error_passed and error_refused (no decision was possible, and the request passed or was refused), overloaded (the database answers, and no decision came in time), paused (limits are paused). "+
 			"source: postgres, blocked (known to be used up), lease (units charged in advance), memory (dsn memory) or none (no decision).",
 			"prefix", "outcome", "source"),
 		blocked: vec("blocked_total", "Requests of those denied that were refused without asking the database.", "prefix"),
@@ -55,10 +55,10 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			"missing (the response does not say what the request cost), invalid (it says what cannot be a cost). After the last two, what was charged stays.", "prefix", "outcome"),
 		policy: &policyCounters{
 			requests: vec("policy_requests_total", "Requests by what the policy says: charged (to limits of rules, which may refuse it), free (no rule matches), exempt, unknown_key, key_expired, "+
-				"key_revoked, banned, blocked, no_quota, error_passed and error_refused (no decision was possible).", "outcome"),
+				"key_revoked, banned, blocked, no_quota, error_passed and error_refused (no decision was possible), overloaded.", "outcome"),
 			limits: vec("policy_decisions_total", "Requests by rule, limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied "+
 				"(refused by this limit), overage (charged beyond the quota), would_allow and would_deny (of a shadow rule), "+
-				"error_passed and error_refused (no decision was possible), paused (limits are paused). "+
+				"error_passed and error_refused (no decision was possible), overloaded, paused (limits are paused). "+
 				"source: postgres, blocked (known to be used up), lease (units charged in advance) or none (no decision).",
 				"rule", "limit", "outcome", "source"),
 		},
@@ -74,6 +74,7 @@ const noSource = "none"
 type counters struct {
 	allowed, denied           bySource
 	errorPassed, errorRefused prometheus.Counter
+	overloaded                prometheus.Counter
 	blocked, leased, paused   prometheus.Counter
 	wouldAllow, wouldDeny     bySource // of a limit in the mode shadow
 }
@@ -103,20 +104,21 @@ func (c *bySource) inc(s ratelimit.Source) {
 }
 
 // counters returns the counters of a limit on a store.
-func (m *metrics) counters(z *zone, s *store) counters {
-	prefix := z.limit.Prefix
-	if z.settle != nil {
+func (m *metrics) counters(z *edge.Zone, s *store) counters {
+	prefix := z.Limit.Prefix
+	if z.Settle != nil {
 		for _, outcome := range edge.SettleOutcomes {
 			m.settlements.WithLabelValues(prefix, string(outcome)) // a series begins at 0
 		}
 	}
-	if z.mode == policy.Shadow {
+	if z.Mode == policy.Shadow {
 		return counters{wouldAllow: expect(m.decisions, prefix, "would_allow"), wouldDeny: expect(m.decisions, prefix, "would_deny"),
 			paused: m.decisions.WithLabelValues(prefix, "paused", noSource)}
 	}
 	c := counters{
 		errorPassed:  m.decisions.WithLabelValues(prefix, "error_passed", noSource),
 		errorRefused: m.decisions.WithLabelValues(prefix, "error_refused", noSource),
+		overloaded:   m.decisions.WithLabelValues(prefix, "overloaded", noSource),
 		paused:       m.decisions.WithLabelValues(prefix, "paused", noSource),
 		blocked:      m.blocked.WithLabelValues(prefix),
 		leased:       m.leased.WithLabelValues(prefix),

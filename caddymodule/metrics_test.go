@@ -74,69 +74,10 @@ func TestMetrics(t *testing.T) {
 	}
 	p := c.prefix()
 	checkMetrics(t, map[string]float64{
-		"decisions_total allowed " + p: 2, "decisions_total denied " + p: 3, "decisions_total error_passed " + p: 0, "decisions_total error_refused " + p: 0,
+		"decisions_total allowed " + p: 2, "decisions_total denied " + p: 3, "decisions_total error_passed " + p: 0, "decisions_total error_refused " + p: 0, "decisions_total overloaded " + p: 0,
 		"decisions_total allowed " + p + "_loose": 2, "decisions_total denied " + p + "_loose": 0,
 		"decisions_total allowed " + p + " from memory": 2, "decisions_total denied " + p + " from memory": 3,
 		"blocked_total " + p: 0, "decision_duration_seconds": 5, "database_up": 1, "batches_total": 0,
-	})
-}
-
-// The metrics tell where decisions were made, and what the database was asked. The counters start at
-// 0 with each config, also if its databases are those of the config before.
-func TestMetricsOfADatabase(t *testing.T) {
-	site := `
-		:PORT {
-			pg_ratelimit PREFIX {
-				dsn ` + cluster.Open(t) + `
-				limit 2 1h
-				algorithm fixed_window
-				on_error deny
-				timeout 10s
-			}
-		}`
-	c := start(t, site)
-	p := c.prefix()
-	for range 5 {
-		c.get("/")
-	}
-	await.Within(t, 10*time.Second, "the end of the last batch is noted", func() bool { return measured(t)["batch_duration_seconds"] == 3 })
-	checkMetrics(t, map[string]float64{
-		"decisions_total allowed " + p + " from postgres": 2, "decisions_total denied " + p + " from postgres": 1, "decisions_total denied " + p + " from blocked": 2,
-		"blocked_total " + p: 2, "batches_total": 3, "batched_requests_total": 3, "batch_size": 3, "batch_wait_seconds": 3, "statements_total": 3,
-		"failed_batches_total": 0, "rolled_back_total": 0, "errors_total 57": 0, "errors_total timeout": 0, "blocked_keys": 1,
-	})
-	c.load(site + "\n")
-	checkMetrics(t, map[string]float64{
-		"batches_total": 0, "batch_size": 0, "statements_total": 0, "decisions_total denied " + p: 0, "blocked_keys": 1,
-	})
-	c.get("/")
-	checkMetrics(t, map[string]float64{"decisions_total denied " + p + " from blocked": 1, "batches_total": 0})
-}
-
-// Without a database, the metrics say so, and what happens to requests.
-func TestMetricsOfAnOutage(t *testing.T) {
-	c := start(t, `
-		:PORT {
-			pg_ratelimit /open PREFIX_open {
-				dsn postgres://u@127.0.0.1:1/db?sslmode=disable
-				limit 2 1m
-			}
-			pg_ratelimit /closed PREFIX_closed {
-				dsn postgres://u@127.0.0.1:1/db?sslmode=disable
-				limit 2 1m
-				on_error deny
-			}
-		}`)
-	c.expect(http.StatusOK, "/open")
-	c.expect(http.StatusServiceUnavailable, "/closed")
-	await.Within(t, 10*time.Second, "database_up is 0, and an error of a connection is counted", func() bool {
-		m := measured(t)
-		return m["database_up"] == 0 && m["errors_total connection"] > 0
-	})
-	checkMetrics(t, map[string]float64{
-		"decisions_total error_passed " + c.prefix() + "_open from none": 1, "decisions_total error_passed " + c.prefix() + "_open": 1, "decisions_total error_refused " + c.prefix() + "_open": 0,
-		"decisions_total error_passed " + c.prefix() + "_closed": 0, "decisions_total error_refused " + c.prefix() + "_closed": 1,
-		"decision_duration_seconds": 2,
 	})
 }
 
@@ -168,12 +109,12 @@ func TestMetricsOfLeases(t *testing.T) {
 		c.expect(http.StatusOK, "/")
 		requests++
 	}
-	await.Within(t, 10*time.Second, "units are held", func() bool { get(); return measured(t)["leased_units"] > 0 })
-	await.Within(t, 10*time.Second, "a request passes without the database", func() bool { get(); return measured(t)["leased_total "+p] > 0 })
+	await.Within(t, time.Minute, "units are held", func() bool { get(); return measured(t)["leased_units"] > 0 })
+	await.Within(t, time.Minute, "a request passes without the database", func() bool { get(); return measured(t)["leased_total "+p] > 0 })
 	leased := measured(t)["leased_total "+p]
 	c.expect(http.StatusOK, "/both") // has a limit that the database has to decide
 	checkMetrics(t, map[string]float64{
 		"leased_total " + p: leased, "leased_total " + p + "_exact": 0, "decisions_total allowed " + p: requests + 1,
 	})
-	await.Within(t, 10*time.Second, "the units are given back", func() bool { return measured(t)["leased_units"] == 0 })
+	await.Within(t, time.Minute, "the units are given back", func() bool { return measured(t)["leased_units"] == 0 })
 }

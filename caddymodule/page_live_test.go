@@ -51,19 +51,12 @@ const pageSite = `
 	}`
 
 // pageClient asks the page of a Caddy.
-type pageClient struct {
-	*live
-	token string
-}
+type pageClient struct{ *live }
 
 // startPage starts a Caddy with a page, and opens the page.
 func startPage(t *testing.T, dsn string) *pageClient {
 	t.Helper()
-	c := &pageClient{live: start(t, strings.ReplaceAll(pageSite, "DSN", dsn))}
-	var session struct{ Token string }
-	c.get("session", &session)
-	c.token = session.Token
-	return c
+	return &pageClient{start(t, strings.ReplaceAll(pageSite, "DSN", dsn))}
 }
 
 // page sends a request to the page.
@@ -75,7 +68,6 @@ func (c *pageClient) page(method, path, body string, header ...string) (int, htt
 	}
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("X-Pg-Ratelimit-Token", c.token)
 	}
 	for i := 0; i < len(header); i += 2 {
 		if r.Header.Set(header[i], header[i+1]); header[i] == "Host" {
@@ -162,7 +154,7 @@ type pageState struct {
 func TestThePageNamesTheHeaviestKeysWithinSeconds(t *testing.T) {
 	c := startPage(t, cluster.Open(t))
 	var state pageState
-	await.Within(t, 30*time.Second, "the page is ready", func() bool {
+	await.Within(t, time.Minute, "the page is ready", func() bool {
 		state = pageState{}
 		c.get("state", &state)
 		return state.Banner.Recording && len(state.Limits.Limits) == 1
@@ -183,7 +175,7 @@ func TestThePageNamesTheHeaviestKeysWithinSeconds(t *testing.T) {
 			}
 		}
 	}
-	await.Within(t, 20*time.Second, "the page has all requests", func() bool {
+	await.Within(t, time.Minute, "the page has all requests", func() bool {
 		state = pageState{}
 		c.get("state", &state)
 		return state.Top.Requests == total && len(state.Near.Counters) == 3 && fmt.Sprint(state.Traffic.Sums["allowed"], state.Traffic.Sums["refused"]) == "63 65"
@@ -222,7 +214,7 @@ func TestThePageNamesTheHeaviestKeysWithinSeconds(t *testing.T) {
 		Decisions     []struct{ Text string }
 		Counters      []struct{ Used, Quota int64 }
 	}
-	await.Within(t, 20*time.Second, "the audit log has the refusals", func() bool {
+	await.Within(t, time.Minute, "the audit log has the refusals", func() bool {
 		c.post("why", map[string]any{"who": "second"}, &why)
 		return len(why.Decisions) > 0
 	})
@@ -237,37 +229,6 @@ func TestThePageNamesTheHeaviestKeysWithinSeconds(t *testing.T) {
 	c.get("top?since=1h", &top)
 	if top.Requests != total || len(top.Keys) != 3 {
 		t.Errorf("the top of an hour: %+v", top)
-	}
-}
-
-// The requests of a user who has many keys count together.
-func TestThePageNamesTheUserWhoAsksMost(t *testing.T) {
-	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000);`)
-	c := &pageClient{live: start(t, strings.NewReplacer("DSN", dsn, "limit 20 1h\n", "limit 20 1h\n\t\t\t\taudit all\n\t\t\t\tpolicy {\n\t\t\t\t\tuser {header.X-User}\n\t\t\t\t}\n").Replace(pageSite))}
-	var state pageState
-	await.Within(t, 30*time.Second, "the page is ready", func() bool {
-		c.get("state", &state)
-		return state.Banner.Recording
-	})
-	for i := range 12 {
-		c.expect(http.StatusOK, "/x", "X-User", "alice", "X-Key", fmt.Sprint("k", i))
-	}
-	c.expect(http.StatusOK, "/x", "X-Key", "k0")
-	var top topOfPage
-	for _, question := range []string{"state", "top?since=1h"} {
-		await.Within(t, 20*time.Second, "the requests in "+question, func() bool {
-			state, top = pageState{}, topOfPage{}
-			if question == "state" {
-				c.get(question, &state)
-				top = state.Top
-			} else {
-				c.get(question, &top)
-			}
-			return top.Requests == 13 && len(top.Asking) > 1 && top.Asking[0].Requests >= 12
-		})
-		if first := top.Asking[0]; first.Name != "alice" || first.Requests != 12 {
-			t.Errorf("%s: %+v", question, top.Asking)
-		}
 	}
 }
 
@@ -344,6 +305,17 @@ func TestThePageAsksTwiceAndHasAWayBack(t *testing.T) {
 	if n := count("SELECT count(*) FROM rate_limit_changes WHERE by LIKE '% (ann)'"); n != 8 {
 		t.Errorf("the log of changes has %d lines of ann, want 8", n)
 	}
+	// The way back of a pause over another one is that one.
+	c.do("pause", map[string]any{"for": "2h", "reason": "planned"})
+	over := c.do("pause", map[string]any{"for": "10m", "reason": "outage"})
+	if over.Undo == nil || over.Undo.Action != "pause" {
+		t.Fatalf("the way back of a second pause is %+v", over.Undo)
+	}
+	c.do(over.Undo.Action, over.Undo.Body)
+	if n := count("SELECT count(*) FROM rate_limit_pause WHERE until > now() + interval '1 h' AND reason = 'planned'"); n != 1 {
+		t.Error("the first pause is not back")
+	}
+	c.do("resume", map[string]any{})
 	// A name that nobody has may be mistyped.
 	var plan planOfPage
 	c.post("ban", map[string]any{"user": "bbo", "by": "ann"}, &plan)
@@ -396,7 +368,7 @@ func TestTheAdminEndpointAnswersAsThePage(t *testing.T) {
 		{"GET", "bans", "", `"total":0`}, {"GET", "changes", "", `"kind":"user"`}, {"POST", "why", `{"who": "bob", "at": "14:05"}`, `"plan":"pro"`},
 		{"POST", "explain", `{"user": "alice"}`, `"tier":"free"`}, {"POST", "pause", `{"for": "1m", "by": "ann"}`, `"confirm":"`},
 	} {
-		await.Within(t, 20*time.Second, "the answer to "+one.path, func() bool {
+		await.Within(t, time.Minute, "the answer to "+one.path, func() bool {
 			status, text := ask(one.method, one.path, one.body)
 			return status == http.StatusOK && strings.Contains(text, one.want)
 		})

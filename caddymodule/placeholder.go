@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -38,11 +39,11 @@ type template struct {
 	fixed  bool   // no placeholder
 }
 
-// parseTemplate reads text, with shorthands. Errors are *ratelimit.FieldError and name the field.
-func parseTemplate(field, configured string) (template, error) {
-	t := template{text: expandShorthands(configured)}
+// parseText is an edge.ParseText. Text may have shorthands.
+func parseText(field, configured string) (edge.Text, error) {
+	t := &template{text: expandShorthands(configured)}
 	if err := checkPlaceholders(field, t.text, configured); err != nil {
-		return template{}, err
+		return nil, err
 	}
 	t.fixed = !strings.ContainsAny(t.text, "{}")
 	if strings.HasPrefix(t.text, "{") && strings.HasSuffix(t.text, "}") && !strings.ContainsAny(t.text[1:len(t.text)-1], `{}\`) {
@@ -51,21 +52,16 @@ func parseTemplate(field, configured string) (template, error) {
 	return t, nil
 }
 
-// parseSender reads text that says which sender a request is of, and so must have a placeholder.
-func parseSender(field, configured, example string) (template, error) {
-	t, err := parseTemplate(field, configured)
-	if err == nil && t.fixed && configured != "" {
-		err = &ratelimit.FieldError{Field: field, Value: configured, Want: "text with a placeholder, such as " + example + ": all requests would have the same"}
-	}
-	return t, err
-}
+// Fixed implements edge.Text.
+func (t *template) Fixed() bool { return t.fixed }
 
-// of returns the text for a request. Unlike in a key of a limit, the values are not changed.
-func (t *template) of(repl *caddy.Replacer) string {
-	switch {
-	case t.fixed:
+// Of implements edge.Text.
+func (t *template) Of(q *edge.Request) string {
+	if t.fixed {
 		return t.text
-	case t.single != "":
+	}
+	repl := q.Data.(*caddy.Replacer)
+	if t.single != "" {
 		value, _ := repl.GetString(t.single)
 		return value
 	}

@@ -1,14 +1,15 @@
 package caddymodule
 
 import (
-	"net/http"
 	"reflect"
-	"slices"
+	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -58,48 +59,9 @@ type Policy struct {
 	MaxIdentities int `json:"max_identities,omitempty"`
 }
 
-// compiledPolicy is a Policy that was compiled, and the policy of its database.
-type compiledPolicy struct {
-	live     *edge.ProxyPolicy
-	counters *policyCounters
-
-	settings               edge.PolicySettings
-	key, user, tier, route template
-	reject                 bool        // requests with keys that are not valid
-	keys                   []string    // the placeholders in key
-	headers                []string    // the request headers among them
-	noUser                 atomic.Bool // the log has a warning that no authentication came before
-}
-
-// compile checks the settings. Errors are *ratelimit.FieldError, with the names of the
-// Caddyfile's subdirectives.
-func (p *Policy) compile() (*compiledPolicy, error) {
-	a := &compiledPolicy{}
-	var err error
-	if a.key, err = parseSender("api_key", p.APIKey, "{header.X-Api-Key}"); err != nil {
-		return nil, err
-	}
-	a.keys, _ = placeholdersIn(a.key.text)
-	for _, name := range a.keys {
-		if header, ok := strings.CutPrefix(name, "http.request.header."); ok {
-			a.headers = append(a.headers, http.CanonicalHeaderKey(header))
-		}
-	}
-	if a.user, err = parseSender("user", p.User, "{http.auth.user.id}"); err != nil {
-		return nil, err
-	}
-	if a.tier, err = parseTemplate("tier", p.Tier); err != nil {
-		return nil, err
-	}
-	if a.route, err = parseTemplate("route", p.Route); err != nil {
-		return nil, err
-	}
-	var read edge.Settings
-	if err := edge.Read(edge.PolicyTable, reflect.ValueOf(p), &read); err != nil {
-		return nil, err
-	}
-	a.settings, a.reject = read.Policy, read.RejectUnknown
-	return a, nil
+// compile checks the settings. Errors are *ratelimit.FieldError, with the names of the Caddyfile's subdirectives.
+func (p *Policy) compile() (*edge.SitePolicy, error) {
+	return edge.NewSitePolicy(reflect.ValueOf(p), parseText, "{header.X-Api-Key}", "{http.auth.user.id}")
 }
 
 func (p *Policy) check() error {
@@ -107,10 +69,83 @@ func (p *Policy) check() error {
 	return err
 }
 
-// hasKey reports whether the text of a limit's key contains a part of the API key.
-func (a *compiledPolicy) hasKey(text string) bool {
-	names, _ := placeholdersIn(text)
-	return slices.ContainsFunc(names, func(name string) bool {
-		return slices.ContainsFunc(a.keys, func(of string) bool { return strings.EqualFold(of, name) })
-	})
+// Asked implements edge.Watcher. It counts and logs what the policy says about a request, and sets the placeholders of Policy.
+func (h watcher) Asked(q *edge.Request) {
+	o := &q.Verdict
+	repl := q.Data.(*caddy.Replacer)
+	setPolicyPlaceholders(repl, o)
+	if q.Key == "" {
+		h.warnOfOrder(q, repl)
+	}
+	if q.Outcome.Err != nil {
+		h.policy.requests.WithLabelValues(withoutDecision(&q.Outcome)).Inc()
+		h.logNoDecision(&q.Outcome)
+		return
+	}
+	h.policy.decided(o)
+	for _, m := range o.Would {
+		if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have acted"); entry != nil {
+			entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.Int("status", m.Status), zap.String("user", o.User), zap.String("tier", o.Tier))
+		}
+	}
+	if q.Outcome.Status == 0 {
+		return
+	}
+	if entry := h.logger.Check(zapcore.DebugLevel, "request refused by the policy"); entry != nil {
+		fields := []zap.Field{zap.Stringer("reason", o.Reason), zap.Int("status", o.Status), zap.String("rule", o.Rule), zap.String("user", o.User),
+			zap.Int64("key_id", o.KeyID), zap.String("tier", o.Tier), zap.Duration("retry_after", o.RetryAfter)}
+		if o.Ban != nil {
+			fields = append(fields, zap.String("ban", o.Ban.Reason))
+		}
+		entry.Write(fields...)
+	}
+}
+
+// warnOfOrder warns once if the user is a placeholder of an authentication that has not run.
+func (h *Handler) warnOfOrder(q *edge.Request, repl *caddy.Replacer) {
+	user, _ := h.site.Policy.User.(*template)
+	if user == nil || q.User != "" || !strings.HasPrefix(user.single, "http.auth.") {
+		return
+	}
+	if _, known := repl.Get(user.single); !known && h.noUser.CompareAndSwap(false, true) {
+		h.logger.Warn("no authentication has run before this handler: put both into a route block, with pg_ratelimit after the authentication",
+			zap.String("user", "{"+user.single+"}"))
+	}
+}
+
+// setPolicyPlaceholders sets the placeholders of Policy.
+func setPolicyPlaceholders(repl *caddy.Replacer, o *policy.Verdict) {
+	key := ""
+	if o.KeyID != 0 {
+		key = strconv.FormatInt(o.KeyID, 10)
+	}
+	repl.Set("http.pg_ratelimit.user", o.User)
+	repl.Set("http.pg_ratelimit.tier", o.Tier)
+	repl.Set("http.pg_ratelimit.key_id", key)
+	repl.Set("http.pg_ratelimit.rule", o.Rule)
+	repl.Set("http.pg_ratelimit.reason", o.Reason.String())
+}
+
+// decidedPolicy counts and logs the decisions on the limits of the policy, which are the last of a request.
+func (h *Handler) decidedPolicy(q *edge.Request) {
+	o := &q.Verdict
+	if q.Outcome.Err != nil {
+		h.policy.undecided(o.Marks, withoutDecision(&q.Outcome))
+		return
+	}
+	if q.Outcome.Paused {
+		h.policy.undecided(o.Marks, "paused")
+		return
+	}
+	first := len(q.Decisions) - len(o.Marks)
+	for i, m := range o.Marks {
+		d := &q.Decisions[first+i]
+		h.policy.limit(m, d, &q.Outcome)
+		if m.Shadow && !d.Allowed {
+			if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have refused"); entry != nil {
+				entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.String("key", q.Hits[first+i].StoredKey()),
+					zap.Int64("quota", d.Limit), zap.Duration("retry_after", d.RetryAfter))
+			}
+		}
+	}
 }

@@ -1,7 +1,6 @@
 package caddymodule_test
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -24,7 +23,7 @@ func TestRefusalsLeadToABan(t *testing.T) {
 		for range 3 {
 			c.expect(http.StatusTooManyRequests, "/login", sender.header, sender.value)
 		}
-		await.Within(t, 10*time.Second, "a ban", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusForbidden })
+		await.Within(t, time.Minute, "a ban", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusForbidden })
 		row := query[string](t, dsn, "SELECT concat(times, ' ', reason, ' ', banned_by LIKE '% (%/caddy)', ' ', until - banned_at) FROM rate_limit_bans WHERE "+sender.ref)
 		if want := "1 3 refusals in 1m0s by " + c.prefix() + " t 00:10:00"; row != want {
 			t.Errorf("%s: the row of the ban is %q, want %q", sender.ref, row, want)
@@ -34,48 +33,8 @@ func TestRefusalsLeadToABan(t *testing.T) {
 			t.Errorf("%s: Retry-After %d, want about 600", sender.ref, retry)
 		}
 		cluster.Execute(t, dsn, "DELETE FROM rate_limit_bans WHERE "+sender.ref)
-		await.Within(t, 10*time.Second, "the ban is lifted", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusOK })
+		await.Within(t, time.Minute, "the ban is lifted", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusOK })
 	}
-}
-
-// The second ban of a sender lasts twice as long as the first.
-func TestTheNextBanIsLonger(t *testing.T) {
-	dsn := withPolicy(t, people+`
-		SELECT rate_limit_rule('trap', action => 'block', paths => '{/wp-admin/*}', ban_for => '1 h', ban_after => 2, ban_within => '1 min');
-		SELECT rate_limit_rule('plan', per_hour => 100);`)
-	c := startPolicy(t, dsn)
-	for times, lasts := range []string{"01:00:00", "02:00:00"} {
-		for range 2 {
-			c.expect(http.StatusForbidden, "/wp-admin/x", "X-User", "alice")
-		}
-		await.Within(t, 10*time.Second, "a ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
-		row := query[string](t, dsn, "SELECT concat(times, ' ', reason, ' ', until - banned_at) FROM rate_limit_bans WHERE user_id = 'alice'")
-		if want := fmt.Sprintf("%d 2 refusals in 1m0s by rule/trap %s", times+1, lasts); row != want {
-			t.Errorf("the row of the ban is %q, want %q", row, want)
-		}
-		cluster.Execute(t, dsn, "UPDATE rate_limit_bans SET until = now() - interval '1 s'")
-		await.Within(t, 10*time.Second, "the end of the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusOK })
-	}
-}
-
-// A rule's refusals by its limits are counted once for each request, whichever of its limits
-// refuses.
-func TestRefusalsOfARuleAreCountedOnce(t *testing.T) {
-	dsn := withPolicy(t, people+`
-		SELECT rate_limit_rule('plan', algorithm => 'fixed_window', per_hour => 1, per_day => 1, ban_for => '1 h', ban_after => 3, ban_within => '1 min');`)
-	c := startPolicy(t, dsn)
-	c.expect(http.StatusOK, "/", "X-User", "alice")
-	for i := range 2 {
-		c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
-		await.Within(t, 10*time.Second, "the refusal to be counted", func() bool {
-			return query[int](t, dsn, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = 'ban/rule/plan' AND key = 'user/alice'") == i+1
-		})
-	}
-	if n := query[int](t, dsn, "SELECT count(*)::int FROM rate_limit_bans"); n != 0 {
-		t.Errorf("%d bans after 2 refusals, want none before the third", n)
-	}
-	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
-	await.Within(t, 10*time.Second, "a ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
 }
 
 // Two handlers with a policy on one path charge a request twice, which the log says.

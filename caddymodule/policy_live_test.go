@@ -1,41 +1,23 @@
 package caddymodule_test
 
 import (
-	"context"
 	"encoding/hex"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
 // withPolicy returns a database that has the tables of the policy, and rows of sql.
 func withPolicy(t *testing.T, sql string) (dsn string) {
 	t.Helper()
-	dsn = cluster.Open(t)
-	migratePolicy(t, dsn)
+	dsn = cluster.Open(t, schema.Counters+schema.Policy)
 	cluster.Execute(t, dsn, sql)
 	return dsn
-}
-
-func migratePolicy(t *testing.T, dsn string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	db, err := pgxdb.Open(dsn, pgxdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if err := policy.Migrate(ctx, db); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // insertKey returns a new API key, and SQL that gives it to a user.
@@ -211,41 +193,6 @@ func TestOverageIsMarked(t *testing.T) {
 	checkMetrics(t, map[string]float64{"policy_decisions_total per_hour allowed plan": 2, "policy_decisions_total per_hour overage plan": 2})
 }
 
-// A change is obeyed without a reload, and a ban is lifted by deleting its row.
-func TestAChangeIsObeyedWithoutAReload(t *testing.T) {
-	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', per_hour => 100);`)
-	c := startPolicy(t, dsn)
-	c.expect(http.StatusOK, "/", "X-User", "alice")
-	for _, step := range []struct {
-		sql    string
-		status int
-	}{
-		{"INSERT INTO rate_limit_bans (network, until, reason) VALUES ('127.0.0.0/8', now() + interval '1 h', 'hunter2')", 403},
-		{"DELETE FROM rate_limit_bans", 200},
-		{"INSERT INTO rate_limit_bans (user_id) VALUES ('alice')", 403},
-		{"DELETE FROM rate_limit_bans", 200},
-		{"SELECT rate_limit_rule('plan', per_hour => 0)", 429},
-		{"DELETE FROM rate_limit_rules", 200},
-	} {
-		cluster.Execute(t, dsn, step.sql)
-		began := time.Now()
-		var a answer
-		await.Within(t, 10*time.Second, step.sql, func() bool {
-			a = c.get("/", "X-User", "alice")
-			return a.status == step.status
-		})
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("%s: obeyed after %v", step.sql, took)
-		}
-		if strings.Contains(a.body, "hunter2") {
-			t.Errorf("a client sees the reason of its ban: %s", a.body)
-		}
-		if banned := strings.Contains(step.sql, "network"); banned && (!strings.HasPrefix(a.body, `{"error":"Banned","retryAfter":3`) || a.number(t, "Retry-After") < 3500) {
-			t.Errorf("the answer to a ban: %s %v", a.body, a.header)
-		}
-	}
-}
-
 // Error routes respond to refusals of the policy as to those of limits.
 func TestErrorRoutesRespondToThePolicy(t *testing.T) {
 	dsn := withPolicy(t, people+`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}', message => 'No entry');
@@ -271,40 +218,6 @@ func TestErrorRoutesRespondToThePolicy(t *testing.T) {
 	} {
 		if a := c.expect(http.StatusTeapot, want.path, want.header, want.value); a.body != want.body {
 			t.Errorf("%q, want %q", a.body, want.body)
-		}
-	}
-}
-
-// A handler without a policy does not see what the policy said about another request.
-func TestRequestsDoNotSeeThePolicyOfOthers(t *testing.T) {
-	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', algorithm => 'fixed_window', per_hour => 1000);
-		SELECT rate_limit_rule('closed', action => 'block', paths => '{/policy/closed}');`)
-	c := start(t, strings.ReplaceAll(`
-		:PORT {
-			pg_ratelimit /policy* {
-				dsn DSN
-				timeout 10s
-				on_error deny
-				policy {
-					user {header.X-User}
-				}
-			}
-			pg_ratelimit /zone* PREFIX {
-				dsn DSN
-				timeout 10s
-				on_error deny
-				limit 1000 1h
-				algorithm fixed_window
-			}
-		}`, "DSN", dsn))
-	for range 50 {
-		c.expect(http.StatusOK, "/policy", "X-User", "alice")
-		c.expect(http.StatusForbidden, "/policy/closed", "X-User", "alice")
-		c.expect(http.StatusOK, "/zone")
-	}
-	for prefix, want := range map[string]int{"rule/plan/per_hour": 50, c.prefix(): 50} {
-		if n := query[int](t, dsn, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1", prefix); n != want {
-			t.Errorf("%s was charged %d, want %d", prefix, n, want)
 		}
 	}
 }

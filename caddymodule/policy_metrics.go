@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"errors"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,6 +43,9 @@ func (c *policyCounters) undecided(marks []*policy.Mark, outcome string) {
 
 // withoutDecision says what happened to a request without a decision.
 func withoutDecision(outcome *edge.Outcome) string {
+	if errors.Is(outcome.Err, ratelimit.ErrOverloaded) {
+		return "overloaded"
+	}
 	if outcome.Status == http.StatusServiceUnavailable {
 		return "error_refused"
 	}

@@ -40,7 +40,8 @@ func (s *store) logPolicyFailure(counters *store, err error) {
 		return
 	}
 	if counters == s { // else no decision would say that the database answers again
-		s.setFailing(err)
+		s.outage.Failed(err, false, time.Now())
+		s.shown.Store(int32(zap.ErrorLevel))
 	}
 	caddy.Log().Named(logName).Error("the policy", zap.Error(err))
 }

@@ -19,7 +19,8 @@ var (
 
 // refuse responds to a request that does not pass, or returns an error for the site's
 // error routes.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, hits *requestHits, outcome *edge.Outcome) error {
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, q *edge.Request) error {
+	outcome := &q.Outcome
 	// caddyhttp.Error is not called, because it walks the stack.
 	err := caddyhttp.HandlerError{Err: errTooMany, StatusCode: outcome.Status}
 	switch {
@@ -31,7 +32,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, hits *requestHi
 	if h.hasErrorRoutes || errorRoutesRespond(r, err) {
 		return err
 	}
-	outcome.Refuse(w, &edge.Refusal{Request: r.Header, Hits: hits.hits, Decisions: hits.decisions, Policy: &hits.policy})
+	outcome.Refuse(w, &edge.Refusal{Request: r.Header, Hits: q.Hits, Decisions: q.Decisions, Policy: &q.Verdict})
 	return nil
 }
 

@@ -118,40 +118,6 @@ func TestErrorRoutes(t *testing.T) {
 	}
 }
 
-// The errors of a site with error routes go only to those. The errors of a site without
-// error routes go to those of the site for all other hosts.
-func TestErrorRoutesOfTheSiteForOtherHosts(t *testing.T) {
-	c := start(t, `
-		http://404.test:PORT {
-			pg_ratelimit PREFIX_1 {
-				dsn memory
-				limit 1 1m
-			}
-			handle_errors 404 {
-				respond "for 404"
-			}
-		}
-		http://none.test:PORT {
-			pg_ratelimit PREFIX_2 {
-				dsn memory
-				limit 1 1m
-			}
-		}
-		http://:PORT {
-			handle_errors {
-				respond "for any"
-			}
-		}`)
-	c.expect(http.StatusOK, "/", "Host", "404.test")
-	if a := c.expect(http.StatusTooManyRequests, "/", "Host", "404.test"); !tooMany.MatchString(a.body) {
-		t.Errorf("404.test: body %q", a.body)
-	}
-	c.expect(http.StatusOK, "/", "Host", "none.test")
-	if a := c.expect(http.StatusTooManyRequests, "/", "Host", "none.test"); a.body != "for any" {
-		t.Errorf("none.test: body %q", a.body)
-	}
-}
-
 // An error in an error route goes to no other route.
 func TestALimitOnErrorPages(t *testing.T) {
 	c := start(t, `
@@ -188,59 +154,5 @@ func TestErrorRoutesOfASubroute(t *testing.T) {
 	c.expect(http.StatusOK, "/")
 	if a := c.expect(http.StatusTeapot, "/"); a.body != "inner" {
 		t.Errorf("body %q", a.body)
-	}
-}
-
-// nowhere is a database at an address without a server.
-const nowhere = "postgres://user:hunter2@127.0.0.1:1/none?sslmode=disable"
-
-func TestOnErrorWithoutADatabase(t *testing.T) {
-	c := start(t, `
-		{
-			pg_ratelimit {
-				dsn `+nowhere+`
-			}
-		}
-		http://allow.test:PORT {
-			pg_ratelimit PREFIX {
-				limit 1 1m
-			}
-			respond "ok"
-		}
-		http://deny.test:PORT {
-			pg_ratelimit PREFIX {
-				limit 1 1m
-				on_error deny
-			}
-			respond "ok"
-		}
-		http://page.test:PORT {
-			pg_ratelimit PREFIX {
-				limit 1 1m
-				on_error deny
-			}
-			handle_errors 5xx {
-				respond "{err.status_code} {err.message} {http.pg_ratelimit.prefix} ({http.pg_ratelimit.limit})"
-			}
-			respond "ok"
-		}`)
-	for range 5 {
-		if a := c.expect(http.StatusOK, "/", "Host", "allow.test"); a.body != "ok" || a.header.Get("X-RateLimit-Limit") != "" {
-			t.Errorf("allow: %q, %v", a.body, a.header)
-		}
-		if a := c.expect(http.StatusServiceUnavailable, "/", "Host", "deny.test"); a.body != `{"error":"Service unavailable"}` || a.header.Get("Content-Type") != "application/json" {
-			t.Errorf("deny: %q, %v", a.body, a.header)
-		}
-		want := "503 no rate limit decision was possible " + c.prefix() + " ()"
-		if a := c.expect(http.StatusServiceUnavailable, "/", "Host", "page.test"); a.body != want {
-			t.Errorf("deny with an error page: %q, want %q", a.body, want)
-		}
-	}
-	failures := len(c.lines("no decision: letting requests pass")) + len(c.lines("no decision: refusing requests")) + len(c.lines("the database failed"))
-	if failures < 1 || failures > 5 {
-		t.Errorf("%d failures in the log of 15 requests within a second, want few", failures)
-	}
-	if strings.Contains(c.logged(), "hunter2") {
-		t.Error("the log holds the password")
 	}
 }

@@ -57,10 +57,11 @@ type facts struct {
 	failed           bool   // no decision was possible
 }
 
-func factsOf(hits *requestHits, outcome *edge.Outcome) facts {
+func factsOf(q *edge.Request) facts {
+	outcome := &q.Outcome
 	f := facts{limit: -1, remaining: -1, wait: outcome.RetrySeconds(), status: outcome.Status, reason: outcome.Reason.String(), failed: outcome.Err != nil}
-	if len(hits.hits) > 0 && (outcome.Decision != nil || outcome.Status != 0) {
-		hit := &hits.hits[outcome.Hit]
+	if len(q.Hits) > 0 && (outcome.Decision != nil || outcome.Status != 0) {
+		hit := &q.Hits[outcome.Hit]
 		f.prefix, f.key = hit.Limit.Prefix, hit.StoredKey()
 	}
 	if d := outcome.Decision; d != nil {
@@ -71,16 +72,16 @@ func factsOf(hits *requestHits, outcome *edge.Outcome) facts {
 
 // report tells the access log, the span of the request and the app events of a decision, where there are any. Of a
 // request that passes, only access logs and spans are told.
-func (h *Handler) report(r *http.Request, repl *caddy.Replacer, hits *requestHits, outcome *edge.Outcome) {
-	if outcome.Status == 0 && !h.isWatched(r) {
+func (h *Handler) report(q *edge.Request) {
+	if q.Outcome.Status == 0 && !h.isWatched(q.HTTP) {
 		return
 	}
-	f := factsOf(hits, outcome)
-	f.setPlaceholders(repl)
-	if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
+	f := factsOf(q)
+	f.setPlaceholders(q.Data.(*caddy.Replacer))
+	if span := trace.SpanFromContext(q.HTTP.Context()); span.IsRecording() {
 		f.addTo(span)
 	}
-	if outcome.Status != 0 && h.events != nil {
+	if q.Outcome.Status != 0 && h.events != nil {
 		h.events.emit(&f)
 	}
 }

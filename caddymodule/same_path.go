@@ -73,14 +73,14 @@ func doubleCharges(first, second routedHandler) (prefixes []string, policies boo
 	}
 	// If both have matchers, such as different hosts, there may be no request that reaches
 	// both.
-	policies = first.handler.policy != nil && second.handler.policy != nil && !(firstMatches && secondMatches)
-	for _, one := range first.handler.zones {
-		for _, two := range second.handler.zones {
-			if (firstMatches || len(one.matchers) > 0) && (secondMatches || len(two.matchers) > 0) {
+	policies = first.handler.site.Policy != nil && second.handler.site.Policy != nil && !(firstMatches && secondMatches)
+	for _, one := range first.handler.site.Zones {
+		for _, two := range second.handler.site.Zones {
+			if (firstMatches || one.Match != nil) && (secondMatches || two.Match != nil) {
 				continue
 			}
-			if _, err := edge.CheckRows([]edge.LimitRows{one.row(), two.row()}); err != nil {
-				prefixes = append(prefixes, two.limit.Prefix)
+			if edge.MayShareRow(one, two) {
+				prefixes = append(prefixes, two.Limit.Prefix)
 			}
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 )
 
 // The counters, the policy and the history can be in three databases. Refusals are counted beside the counters, and
@@ -46,7 +45,7 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	c.expect(http.StatusOK, "/zone", "X-User", "alice")
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
-	await.Within(t, 10*time.Second, "the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
+	await.Within(t, time.Minute, "the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
 	if n := query[int](t, counters, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/plan/%' AND key = 'alice' OR key = '127.0.0.1'"); n != 2 {
 		t.Errorf("%d counters in their database", n)
 	}
@@ -64,12 +63,12 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 		t.Errorf("%d other tables beside the history", n)
 	}
 	obeys := "SELECT coalesce(max(applied_seq), -1) FROM rate_limit_nodes WHERE node = 'here'"
-	await.Within(t, 10*time.Second, "what the proxy obeys, in the registry", func() bool { return query[int](t, policy, obeys) > 0 })
+	await.Within(t, time.Minute, "what the proxy obeys, in the registry", func() bool { return query[int](t, policy, obeys) > 0 })
 	if n := query[int](t, counters, obeys); n != -1 {
 		t.Errorf("the registry of the counters has the change %d", n)
 	}
 	cluster.Execute(t, counters, "INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')")
-	await.Within(t, 10*time.Second, "the pause beside the counters", func() bool { return c.get("/zone", "X-User", "bob").status == http.StatusOK })
+	await.Within(t, time.Minute, "the pause beside the counters", func() bool { return c.get("/zone", "X-User", "bob").status == http.StatusOK })
 	c.expect(http.StatusOK, "/zone", "X-User", "bob")
 }
 
@@ -79,26 +78,12 @@ func TestARegionWithoutItsPublisherIsReported(t *testing.T) {
 		UPDATE rate_limit_rules SET ban_after = 2, ban_within = '1 h', ban_for = '1 h'; SELECT rate_limit_make_region('eu')`)
 	c := start(t, ":PORT {\n\tpg_ratelimit {\n\t\tdsn "+dsn+"\n\t\ttimeout 10s\n\t\tpolicy {\n\t\t\tuser {header.X-User}\n\t\t\trefresh 50ms\n\t\t}\n\t}\n}\n")
 	c.expect(http.StatusOK, "/", "X-User", "alice")
-	await.Within(t, 10*time.Second, "the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
+	await.Within(t, time.Minute, "the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
 	if id := query[int](t, dsn, "SELECT id FROM rate_limit_bans"); id >= 0 {
 		t.Errorf("the ban of the region has the id %d", id)
 	}
-	await.Within(t, 15*time.Second, "the metric", func() bool { return measured(t)["policy_replication_up"] == 0 })
-	await.Within(t, 10*time.Second, "the log", func() bool {
+	await.Within(t, time.Minute, "the metric", func() bool { return measured(t)["policy_replication_up"] == 0 })
+	await.Within(t, time.Minute, "the log", func() bool {
 		return strings.Contains(c.logged(), "the region eu gets no changes from the publisher (its subscription: none)")
 	})
-}
-
-// With an early lease, the first request of a key waits for a database far away, and the second does not.
-func TestTheSecondRequestDoesNotWaitForTheDistance(t *testing.T) {
-	const away = 400 * time.Millisecond
-	_, dsn := slownet.ListenFor(t, cluster.Open(t), away)
-	c := start(t, ":PORT {\n\tpg_ratelimit PREFIX {\n\t\tdsn "+dsn+"\n\t\tlimit 600 1m\n\t\ttimeout 30s\n\t\tkey {query.key}\n\t\tlease 5% early\n\t}\n}\n")
-	c.expect(http.StatusOK, "/?key=warm")
-	c.expect(http.StatusOK, "/?key=a")
-	begun := time.Now()
-	c.expect(http.StatusOK, "/?key=a")
-	if took := time.Since(begun); took >= away {
-		t.Errorf("the second request took %v", took)
-	}
 }

@@ -8,32 +8,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
-
-// settle returns what is to be settled after a request that passes, or nil, and the writer that watches the
-// response.
-func (h *Handler) settle(w http.ResponseWriter, hits *requestHits) (http.ResponseWriter, *edge.Settling) {
-	if len(hits.decisions) == 0 {
-		return w, nil
-	}
-	settles := make([]*policy.Settle, len(hits.zones))
-	for i, z := range hits.zones {
-		settles[i] = z.settle
-	}
-	settling := edge.NewSettling(h.store.Store, hits.hits, hits.decisions, settles, &hits.policy, false, h.settled)
-	if settling == nil {
-		return w, nil
-	}
-	changes := responseWriterIn(w)
-	if changes == nil {
-		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, policy: edge.BothHeaders}
-		w = changes
-	}
-	changes.settling = append(changes.settling, settling)
-	return w, settling
-}
 
 // settled counts a hit that was settled, and logs a response with a cost that is none, at most once a second.
 func (h *Handler) settled(prefix string, outcome edge.SettleOutcome, err error) {

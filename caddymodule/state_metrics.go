@@ -6,12 +6,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 )
 
 // state reads the stores, the policies and the histories of a config when the metrics are read, so
@@ -48,15 +47,14 @@ func gauge(to chan<- prometheus.Metric, name string, value float64, help string)
 // outlive the config that opened it, and the counters of a config start at 0.
 type watchedStore struct {
 	*store
-	stats   postgres.Stats
-	batches hooks.Batches
+	stats   engine.Stats
+	batches engine.Batches
 	lost    int64 // settlements
 }
 
 // watch adds a store to those of the metrics.
 func (m *metrics) watch(s *store) {
-	_, lost := hooks.SettledOf(s.Store)
-	watched := watchedStore{s, edge.Stats(s.Store), hooks.BatchesOf(s.Store), lost}
+	watched := watchedStore{s, edge.Stats(s.Store), edge.Batches(s.Store), edge.LostSettlements(s.Store)}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stores = append(m.stores, watched)
@@ -64,7 +62,7 @@ func (m *metrics) watch(s *store) {
 
 // collectStores adds up what the stores have counted for a config.
 func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
-	sum, batches := postgres.Stats{Errors: map[string]int64{}}, hooks.Batches{}
+	sum, batches := engine.Stats{Errors: map[string]int64{}}, engine.Batches{}
 	up, paused, local, lost := 1.0, 0.0, 0.0, int64(0)
 	for _, s := range stores {
 		now, before := edge.Stats(s.Store), s.stats
@@ -78,9 +76,10 @@ func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 		}
 		sum.BlockedKeys += now.BlockedKeys
 		sum.LeasedUnits += now.LeasedUnits
-		_, unsettled := hooks.SettledOf(s.Store)
+		sum.Overfull += now.Overfull
+		unsettled := edge.LostSettlements(s.Store)
 		lost += unsettled - s.lost
-		counted := hooks.BatchesOf(s.Store)
+		counted := edge.Batches(s.Store)
 		addHistogram(&batches.Sizes, counted.Sizes, s.batches.Sizes)
 		addHistogram(&batches.Waits, counted.Waits, s.batches.Waits)
 		addHistogram(&batches.Times, counted.Times, s.batches.Times)
@@ -114,10 +113,11 @@ func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 	histogram(to, "batch_duration_seconds", batches.Times, 7, 23, microsecond, "How long the databases took for a batch, retries included.")
 	gauge(to, "blocked_keys", float64(sum.BlockedKeys), "Keys that are known to be used up, and are refused without asking the database.")
 	gauge(to, "leased_units", float64(sum.LeasedUnits), "Units of all limits that are charged in advance now, and not used yet.")
+	gauge(to, "overfull_prefixes", float64(sum.Overfull), "Prefixes with more counters than max_keys, of which too few can be deleted.")
 }
 
 // addHistogram adds what was counted since before.
-func addHistogram(sum *hooks.Histogram, now, before hooks.Histogram) {
+func addHistogram(sum *engine.Histogram, now, before engine.Histogram) {
 	for len(sum.Counts) < len(now.Counts) {
 		sum.Counts = append(sum.Counts, 0)
 	}
@@ -128,7 +128,7 @@ func addHistogram(sum *hooks.Histogram, now, before hooks.Histogram) {
 }
 
 // histogram sends a histogram with the buckets from 1<<least to 1<<most units.
-func histogram(to chan<- prometheus.Metric, name string, h hooks.Histogram, least, most int, unit float64, help string) {
+func histogram(to chan<- prometheus.Metric, name string, h engine.Histogram, least, most int, unit float64, help string) {
 	buckets := make(map[float64]uint64, most-least+1)
 	total := int64(0)
 	for i, n := range h.Counts {

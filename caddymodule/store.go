@@ -7,11 +7,12 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // logName is the name under which stores log. A store can outlive the config that opened
@@ -23,11 +24,12 @@ const proxyKind = "caddy"
 
 // store is a ratelimit.Store, and what the log has said about its failures.
 type store struct {
-	ratelimit.Store             // nil if the database has the history only
-	db              postgres.DB // of the store, for the policy; nil in memory
+	ratelimit.Store         // nil if the database has the history only
+	db              pgdb.DB // of the store, for the policy; nil in memory
+	salt            *edge.Salt
 	settings        edge.StoreSettings
-	failures        edge.Sampler
-	failing         atomic.Bool // the database did not answer, and has not answered since
+	outage          edge.Outage
+	shown           atomic.Int32 // the highest level at which the log shows the outage
 	closed          atomic.Bool
 	warned          atomic.Bool // that a DSN in the configuration holds a password
 }
@@ -40,7 +42,7 @@ func openStore(settings edge.StoreSettings, shown string) (*store, error) {
 	}
 	s := &store{settings: settings}
 	var err error
-	s.Store, s.db, err = edge.OpenStore(settings, func(dsn string, maxConns int) (postgres.DB, error) {
+	s.Store, s.db, err = edge.OpenStore(settings, func(dsn string, maxConns int) (pgdb.DB, error) {
 		db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: maxConns})
 		var field *ratelimit.FieldError
 		if errors.As(err, &field) {
@@ -51,14 +53,26 @@ func openStore(settings edge.StoreSettings, shown string) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.salt = edge.NewSalt(s.db)
 	return s, nil
 }
 
-// setFailing remembers that the database does not answer, if err is that. It is not if a
-// single row is locked, or if a decision came too late.
-func (s *store) setFailing(err error) {
-	if errors.Is(err, ratelimit.ErrUnavailable) && !s.failing.Load() {
-		s.failing.Store(true)
+// logFailed logs a failure at a level, at most once a second, and remembers the level for answersAgain.
+func (s *store) logFailed(l *zap.Logger, level zapcore.Level, message string, err error, ofRequest bool) {
+	dropped, ok := s.outage.Failed(err, ofRequest, time.Now())
+	if s.outage.IsUnderWay() && int32(level) > s.shown.Load() {
+		s.shown.Store(int32(level))
+	}
+	if ok {
+		l.Log(level, message, zap.Error(err), zap.Int64("not_logged", dropped))
+	}
+}
+
+// answersAgain logs that an outage has ended if decisions show it, at each level that showed the outage.
+func (s *store) answersAgain(l *zap.Logger, decisions []ratelimit.Decision) {
+	lasted, undecided, ended := s.outage.Ended(decisions, time.Now())
+	if ended {
+		l.Log(zapcore.Level(s.shown.Swap(int32(zapcore.InfoLevel))), "the database answers again", zap.Duration("outage", lasted), zap.Int64("requests_without_decision", undecided))
 	}
 }
 
@@ -74,10 +88,7 @@ func (s *store) logFailure(err error) {
 	if s.closed.Load() {
 		return
 	}
-	s.setFailing(err)
-	if dropped, ok := s.failures.Next(time.Now()); ok {
-		caddy.Log().Named(logName).Error("the database failed", zap.Error(err), zap.Int64("not_logged", dropped))
-	}
+	s.logFailed(caddy.Log().Named(logName), zapcore.ErrorLevel, "the database failed", err, false)
 }
 
 // Prepare connects, in the background.

@@ -2,10 +2,8 @@ package integration
 
 import (
 	"bytes"
-	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,9 +17,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
 )
 
-// `make test-history` archives more rows, and to S3 too.
+// `make test-archive` archives more rows, and to S3 too.
 var (
 	archiveRows    = flag.Int("archive-rows", 30_000, "how many rows the tests of the archive have")
 	archiveGateway = flag.String("archive-gateway", "", "the program versitygw, for an archive in S3 (default: only in a folder)")
@@ -217,12 +216,13 @@ func tableSize(t *testing.T, conn *pgx.Conn, function string) int64 {
 func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 	t.Parallel()
 	work := time.Second + time.Duration(*archiveRows)*15*time.Microsecond
+	random := seed.New(t)
 	for _, target := range archiveTargets(t) {
 		dsn, conn := auditLog(t)
 		sql(t, conn, "CREATE UNLOGGED TABLE expected AS SELECT * FROM rate_limit_audit")
 		for kills := 0; kills < archiveKills; {
 			cmd := archiveCommand(t, dsn, target, "--drop")
-			switch killed, said := killAfter(t, cmd, 100*time.Millisecond+rand.N(work/archiveKills)); {
+			switch killed, said := killAfter(t, cmd, 100*time.Millisecond+time.Duration(random.Int64N(int64(work/archiveKills)))); {
 			case killed:
 				kills++
 			case said == "":
@@ -265,41 +265,5 @@ func killAfter(t *testing.T, cmd *exec.Cmd, after time.Duration) (killed bool, s
 	case <-time.After(after):
 		_ = cmd.Process.Kill() // unless it has just ended
 		return <-ended != nil, ""
-	}
-}
-
-func TestCtrlCEndsAnArchive(t *testing.T) {
-	t.Parallel()
-	dsn, conn := auditLog(t)
-	dir := t.TempDir()
-	cmd := archiveCommand(t, dsn, archiveTarget{to: dir, dir: dir})
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE rate_limit_audit IN ACCESS EXCLUSIVE MODE"); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	waiting := false
-	for begin := time.Now(); !waiting && time.Since(begin) < time.Minute; time.Sleep(5 * time.Millisecond) {
-		if err := tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND mode = 'AccessShareLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))").Scan(&waiting); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out.String(), "interrupted") {
-		t.Errorf("it ended with %v, and said %q; want exit status 1 and that it was interrupted", err, out.String())
-	}
-	if size := folderSize(t, dir); size != 0 {
-		t.Errorf("%d bytes are left in the folder, want none", size)
 	}
 }

@@ -4,6 +4,5 @@
 // dependencies of these tests.
 //
 // Package internal/testkit/harness of the repository builds and runs programs, sends them requests and counts the
-// answers. internal/hammer is a program that sends hits to a store without a proxy.
-// internal/script decides requests compiled and interpreted.
+// answers. internal/script decides requests compiled and interpreted.
 package integration

@@ -105,12 +105,7 @@ func localLoad(ctx context.Context, proxies []proxy, requests int, every time.Du
 // TestProxiesLimitThemselves while Postgres is away: all together admit what the limits have left, and one
 // more each at most. After that, durable limits know what was admitted.
 func TestProxiesLimitThemselves(t *testing.T) {
-	for _, n := range []int{1, 2, 5} {
-		t.Run(fmt.Sprint(n, " proxies"), func(t *testing.T) { testLocal(t, n) })
-	}
-}
-
-func testLocal(t *testing.T, n int) {
+	const n = 3
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
 	proxies := localProxies(t, n, dsn)

@@ -43,7 +43,7 @@ func guideSQL(t *testing.T) []string {
 func TestNpmGuide(t *testing.T) {
 	t.Parallel()
 	blocks := guideSQL(t)
-	marks := []string{"pg_tables", "ADD COLUMN", "GRANT", "slot IS NOT NULL", "DROP COLUMN", "DELETE"}
+	marks := []string{"UNION ALL", `COLLATE "C"`, "GRANT", "slot IS NOT NULL"}
 	if len(blocks) != len(marks) {
 		t.Fatalf("the guide has %d blocks of SQL, want %d", len(blocks), len(marks))
 	}
@@ -52,7 +52,16 @@ func TestNpmGuide(t *testing.T) {
 			t.Fatalf("block %d has no %s:\n%s", i, mark, blocks[i])
 		}
 	}
-	look, upgrade, grant, check, back, clean := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4], blocks[5]
+	look, reorder, grant, check := blocks[0], blocks[1], blocks[2], blocks[3]
+	var files [2]string // that the commands of the guide run
+	for i, path := range []string{"../schema.sql", "../deploy/back-to-npm.sql"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[i] = string(text)
+	}
+	upgrade, back := "SET lock_timeout = '2s'; "+files[0]+"; RESET lock_timeout", files[1]
 
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)
@@ -128,6 +137,7 @@ func TestNpmGuide(t *testing.T) {
 	}
 
 	run(upgrade)
+	run(reorder)
 	run(grant)
 	store := openStore(t, proxyDSN.String())
 	byStore := func(s *shared) taker { return s.byStore(store) }
@@ -135,8 +145,7 @@ func TestNpmGuide(t *testing.T) {
 	takes("the store on top of 1", 4, true, byStore)
 	takes("Node on top of 5", 4, true, byNode)
 	takes("the store on top of 9", 2, false, byStore)
-	got := strings.Split(strings.Join(run(check), "\n"), "\n")
-	if len(got) != 3 || got[0] != "13" || !strings.HasPrefix(got[1], "api|user:1|9|0|") || !strings.HasSuffix(got[1], "|t|f") || got[2] != "0" {
+	if got := run(check); len(got) != 1 || !strings.HasPrefix(got[0], "api|user:1|9|0|") || !strings.HasSuffix(got[0], "|t|f") {
 		t.Errorf("the check says\n%s", strings.Join(got, "\n"))
 	}
 	store.Close()
@@ -150,9 +159,6 @@ func TestNpmGuide(t *testing.T) {
 	node.tables(t)
 	takes("Node on top of 9", 1, true, byNode)
 	takes("Node on top of 10", 1, false, byNode)
-	run(clean)
-	takes("Node after the cleaning", 1, false, byNode)
-
 	again := openStore(t, dsn)
 	takes("a store that owns the tables", 1, false, func(s *shared) taker { return s.byStore(again) })
 	for _, table := range tables {

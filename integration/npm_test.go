@@ -19,6 +19,15 @@ import (
 // written from the npm library's documented statements; it runs them by way of
 // the driver that the library uses, the package pg.
 
+// tables are the two tables, as a configuration chooses between them.
+var tables = []struct {
+	name    string
+	durable bool
+}{
+	{"rate_limit_ephemeral", false},
+	{"rate_limit_durable", true},
+}
+
 // shared is a limit that several programs enforce.
 type shared struct {
 	limit *ratelimit.Limit
@@ -303,4 +312,11 @@ func inParallel(n int, f func()) {
 		}()
 	}
 	wait.Wait()
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }

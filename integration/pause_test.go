@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -109,64 +107,4 @@ func TestPauseSuspendsLimitsAlone(t *testing.T) {
 	if n := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_changes WHERE kind = 'pause'"); n != 2 {
 		t.Errorf("the log of changes has %d lines about the pause, want 2", n)
 	}
-}
-
-// Without a policy, proxies are in the registry and obey the commands pause and resume. A proxy that
-// starts again has its name again.
-func TestProxiesWithoutAPolicyAreRegistered(t *testing.T) {
-	t.Parallel()
-	dsn := cluster.Open(t)
-	c, tr := pausable(t, dsn, false)
-	names := func() string {
-		return strings.Trim(strings.Join(queryLines(t, dsn, "SELECT coalesce(string_agg(regexp_replace(node, '.*/', '') || CASE WHEN applied_seq IS NULL THEN '' ELSE ' policy' END, ' ' ORDER BY node), '') FROM rate_limit_nodes"), ""), `()"`)
-	}
-	await(t, "both proxies in the registry", func() bool {
-		return queryInt(t, dsn, "SELECT count(to_regclass('rate_limit_nodes'))") == 1 && names() == "caddy traefik"
-	})
-	// Operators see here whether every proxy is current, as in the logs.
-	for program, log := range map[string]func(testing.TB, string){
-		"Caddy " + caddyRequired(t, "../xcaddy") + ", pg-ratelimit " + edge.Version: c.AwaitLog, "Traefik, pg-ratelimit " + edge.Version: tr.AwaitLog,
-	} {
-		if n := strings.Count(command(t, dsn, "nodes"), "  "+program+"  "); n != 1 {
-			t.Errorf("nodes prints %q %d times:\n%s", program, n, command(t, dsn, "nodes"))
-		}
-		log(t, program)
-	}
-	epoch := queryInt(t, dsn, "SELECT epoch FROM rate_limit_nodes WHERE node LIKE '%/caddy'")
-	for range 2 { // one of them pauses, and one is paused again
-		if out := command(t, dsn, "pause", "--for", "20m", "--reason", "a test"); !strings.Contains(out, "All limits of this database are paused until ") || !strings.Contains(out, ": a test.") {
-			t.Errorf("pause prints\n%s", out)
-		}
-	}
-	for _, url := range []string{c.url, tr.url} {
-		await(t, url+" to obey the pause", func() bool {
-			return harness.Ask(t, harness.Get(url+"/plain/", "X-User", "u")).Header.Get("X-RateLimit-Limit") == ""
-		})
-	}
-	if out := command(t, dsn, "resume"); out != "The limits apply again.\n" {
-		t.Errorf("resume prints %q", out)
-	}
-	for _, url := range []string{c.url, tr.url} {
-		await(t, url+" to limit again", func() bool {
-			return harness.Ask(t, harness.Get(url+"/plain/", "X-User", "u")).Status == http.StatusTooManyRequests
-		})
-	}
-	if err := c.Stop(); err != nil {
-		t.Error(err)
-	}
-	if got := names(); got != "traefik" {
-		t.Errorf("after Caddy has stopped the registry has %q, want traefik", got)
-	}
-	c, _ = pausable(t, dsn, false)
-	// Two Traefiks run now.
-	await(t, "the new proxies in the registry", func() bool { return names() == "caddy traefik traefik#2" })
-	if again := queryInt(t, dsn, "SELECT epoch FROM rate_limit_nodes WHERE node LIKE '%/caddy'"); again <= epoch {
-		t.Errorf("the epoch is %d after a start, and was %d", again, epoch)
-	}
-	if err := c.Kill(); err != nil {
-		t.Error(err)
-	}
-	await(t, "the killed Caddy to be gone", func() bool {
-		return strings.Count(command(t, dsn, "nodes"), "  live  ") == 2 && strings.Count(command(t, dsn, "nodes"), "  gone  ") == 1
-	})
 }

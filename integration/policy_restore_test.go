@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ import (
 
 var (
 	restoreUsers  = flag.Int("restore-users", 5000, "how many users TestABackupIsRestoredUnderLoad restores")
-	restoreRounds = flag.Int("restore-rounds", 1, "how often TestABackupIsRestoredUnderLoad restores them in each way")
+	restoreRounds = flag.Int("restore-rounds", 2, "how often TestABackupIsRestoredUnderLoad restores them")
 )
 
 // asker asks all proxies for a path, as one sender, until the test ends.
@@ -47,7 +48,7 @@ func askOn(t *testing.T, urls []string, path, from string, headers ...string) *a
 				a.mu.Lock()
 				a.status[response.StatusCode]++
 				a.mu.Unlock()
-				time.Sleep(3 * time.Millisecond)
+				time.Sleep(3 * time.Millisecond) // leaves the processor to the proxies
 			}
 		})
 	}
@@ -67,10 +68,10 @@ func (a *asker) take() map[int]int {
 	return status
 }
 
-// TestABackupIsRestoredUnderLoad restores a backup into the live database in three ways. A path
+// TestABackupIsRestoredUnderLoad restores a backup into the live database as docs/runbook.md says. A path
 // stays blocked and a network banned throughout. A user who is limited stays so, though the
 // counters begin anew. nodes says that a proxy is behind by nothing only once it obeys what the
-// backup has.
+// backup has. What proxies see of half a restore is tested in internal/plane/policy.
 func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	const limit = 5
 	cluster.Tool(t, "pg_dump")
@@ -84,26 +85,30 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	folder := t.TempDir()
 	run := func(name string, args ...string) {
 		t.Helper()
-		command := exec.Command(cluster.Tool(t, name), args...)
-		if out, err := command.CombinedOutput(); err != nil {
-			t.Errorf("%v: %v\n%s", args, err, out)
+		for end := time.Now().Add(5 * time.Minute); ; {
+			out, err := exec.Command(cluster.Tool(t, name), args...).CombinedOutput()
+			if err == nil {
+				return
+			}
+			if !strings.Contains(string(out), "deadlock detected") || time.Now().After(end) {
+				t.Fatalf("%v: %v\n%s", args, err, out)
+			}
+			t.Logf("%s: again, after a deadlock with a proxy", name)
 		}
 	}
-	plain, custom := filepath.Join(folder, "plain"), filepath.Join(folder, "custom")
+	backup := filepath.Join(folder, "limits.dump")
 	closed := askOn(t, urls, "/closed", "127.0.0.1", "X-User", "bob")
 	banned := askOn(t, urls, "/", "127.0.0.9", "X-User", "bob")
 	limited := askOn(t, urls, "/", "127.0.0.1", "X-User", "alice")
 	askOn(t, urls, "/", "127.0.0.1", "X-User", "carol")
 	await(t, "the limit", func() bool { return limited.take()[429] > 0 })
-	run("pg_dump", "--clean", "-d", dsn, "-f", plain)
-	run("pg_dump", "-Fc", "-d", dsn, "-f", custom)
+	run("pg_dump", "-Fc", "-d", dsn, "-f", backup)
 	db, err := admin.Open(context.Background(), dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	for round := range *restoreRounds * 3 {
-		way := []string{"pg_dump --clean | psql", "pg_restore --clean", "pg_restore -1"}[round%3]
+	for range *restoreRounds {
 		execute(t, dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}')")
 		for _, url := range urls {
 			await(t, "the rule that the backup lacks", func() bool { return harness.Ask(t, harness.Get(url+"/later")).Status == 403 })
@@ -112,14 +117,7 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 		banned.take()
 		limited.take()
 		begun := time.Now()
-		switch round % 3 {
-		case 0:
-			run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", dsn, "-f", plain)
-		case 1:
-			run("pg_restore", "--clean", "-d", dsn, custom)
-		case 2:
-			run("pg_restore", "-1", "--clean", "-d", dsn, custom)
-		}
+		run("pg_restore", "-1", "--clean", "-d", dsn, backup)
 		took := time.Since(begun)
 		restored := time.Now()
 		await(t, "nodes", func() bool {
@@ -142,7 +140,7 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 		said := time.Since(restored)
 		for _, url := range urls {
 			if a := harness.Ask(t, harness.Get(url+"/later")); a.Status == 403 {
-				t.Errorf("%s: nodes says that %s obeys the backup, and it does not", way, url)
+				t.Errorf("nodes says that %s obeys the backup, and it does not", url)
 			}
 		}
 		passed := 0
@@ -152,13 +150,13 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 			return answers[200] == 0 && answers[429] > 0
 		})
 		answers := []map[int]int{closed.take(), banned.take()}
-		t.Logf("%s: %v; nodes tells so after %v; of the limited user %d passed; blocked %v, banned %v", way, took, said, passed, answers[0], answers[1])
+		t.Logf("restored in %v; nodes tells so after %v; of the limited user %d passed; blocked %v, banned %v", took, said, passed, answers[0], answers[1])
 		if passed > limit {
-			t.Errorf("%s: %d requests of the limited user passed, want %d at most", way, passed, limit)
+			t.Errorf("%d requests of the limited user passed, want %d at most", passed, limit)
 		}
 		for i, status := range answers {
 			if len(status) != 1 || status[403] == 0 {
-				t.Errorf("%s: %s answered %v, want 403 alone", way, []string{"the blocked path", "the banned network"}[i], status)
+				t.Errorf("%s answered %v, want 403 alone", []string{"the blocked path", "the banned network"}[i], status)
 			}
 		}
 	}

@@ -15,8 +15,7 @@ import (
 // policyDatabase makes a database with the tables of the policy, and rows of sql.
 func policyDatabase(t *testing.T, sql string) (dsn string) {
 	t.Helper()
-	dsn = cluster.Open(t)
-	execute(t, dsn, schema.File)
+	dsn = cluster.Open(t, schema.File)
 	execute(t, dsn, sql)
 	return dsn
 }

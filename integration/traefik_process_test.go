@@ -2,16 +2,12 @@ package integration
 
 import (
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"gopkg.in/yaml.v3"
@@ -145,31 +141,6 @@ func (tr *traefik) awaitGeneration(t testing.TB) {
 	})
 }
 
-var goroutineTotal = regexp.MustCompile(`^goroutine profile: total (\d+)`)
-
-// goroutines is how many goroutines the process has, and what they are at.
-func (tr *traefik) goroutines(t testing.TB) (n int, stacks string) {
-	t.Helper()
-	response, err := http.Get(tr.admin + "/debug/pprof/goroutine?debug=1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := goroutineTotal.FindSubmatch(text)
-	if found == nil {
-		t.Fatalf("no goroutine profile: %s", text)
-	}
-	n, err = strconv.Atoi(string(found[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n, string(text)
-}
-
 // writeYAML replaces a file at once: a reader sees the old file or the new one.
 func writeYAML(t testing.TB, path string, content any) {
 	t.Helper()
@@ -191,34 +162,4 @@ func startBackend(t testing.TB) string {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
 	t.Cleanup(backend.Close)
 	return backend.URL
-}
-
-// blackHole is a server that accepts connections, reads all data, and never answers.
-type blackHole struct {
-	address string
-	left    atomic.Int64 // connections that the client has given up
-}
-
-func startBlackHole(t testing.TB) *blackHole {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	h := &blackHole{address: l.Addr().String()}
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = io.Copy(io.Discard, conn)
-				h.left.Add(1)
-				conn.Close()
-			}()
-		}
-	}()
-	return h
 }

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
@@ -100,11 +99,10 @@ func TestInterpretedPolicyDoesWhatCompiledDoes(t *testing.T) {
 	var inGo, inYaegi string
 	awaitSameCounts := func(before string) {
 		t.Helper()
-		for until := time.Now().Add(30 * time.Second); inYaegi == before || inGo != inYaegi; time.Sleep(20 * time.Millisecond) {
-			if inGo, inYaegi = countsOf(t, dsnGo, bans), countsOf(t, dsnYaegi, bans); time.Now().After(until) {
-				t.Fatalf("refusals that count towards a ban: %s compiled, %s interpreted", inGo, inYaegi)
-			}
-		}
+		await(t, "the same refusals to count towards a ban", func() bool {
+			inGo, inYaegi = countsOf(t, dsnGo, bans), countsOf(t, dsnYaegi, bans)
+			return inYaegi != before && inGo == inYaegi
+		})
 	}
 	awaitSameCounts("")
 	// One more refusal adds one to the counts. If another refusal were counted again, the counts would differ.

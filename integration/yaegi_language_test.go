@@ -15,8 +15,8 @@ import (
 
 // interpretedFolders are the packages that Traefik interprets.
 var interpretedFolders = []string{
-	"ratelimit", "internal/core/algorithm", "internal/plane/history", "ratelimit/memory", "internal/plane/policy", "ratelimit/postgres", "internal/core/schema",
-	"internal/core/batch", "internal/core/results", "internal/proxy/edge", "internal/core/lease", "internal/proxy/pgwire", "internal/testkit/policytest", "internal/core/sqlstate", "internal/core/timeline", "internal/core/hooks", "traefikplugin",
+	"ratelimit", "internal/core/algorithm", "internal/plane/history", "internal/plane/policy", "ratelimit/pgdb", "internal/core/schema",
+	"internal/core/batch", "internal/core/results", "internal/proxy/edge", "internal/core/lease", "internal/proxy/pgwire", "internal/testkit/policytest", "internal/core/sqlstate", "internal/core/timeline", "internal/store/engine", "internal/store/known", "internal/store/memory", "traefikplugin",
 }
 
 // TestYaegiStillGetsThisWrong fails if Yaegi runs a hazard correctly: its rule is then not

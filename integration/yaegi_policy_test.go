@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/traefik/yaegi/interp"
@@ -75,53 +74,5 @@ func TestInterpretedKeysAndCachesAreAsCompiled(t *testing.T) {
 	}
 	if got, want := v.Interface().(func() []string)(), policytest.RunText(); !slices.Equal(got, want) {
 		t.Errorf("\n got %q\nwant %q", got, want)
-	}
-}
-
-// BenchmarkInterpretedPolicy: see policytest.Mix for the rules and the requests. A miss is a
-// request with a path that the memo does not have. cpu-ns/op is the processor time of the whole process.
-func BenchmarkInterpretedPolicy(b *testing.B) {
-	v, err := interpretedPolicy(b).Eval("policytest.Repeat")
-	if err != nil {
-		b.Fatal(err)
-	}
-	repeat := v.Interface().(func(rules, remember int, fresh bool) func(int) int)
-	for _, rules := range []int{10, 100, 1000} {
-		for _, memo := range []struct {
-			name     string
-			remember int
-			fresh    bool
-		}{{"none", 0, false}, {"misses", 1000, true}, {"hits", 1000, false}} {
-			b.Run(fmt.Sprintf("rules=%d/memo=%s", rules, memo.name), func(b *testing.B) {
-				decide := repeat(rules, memo.remember, memo.fresh)
-				b.ReportAllocs()
-				before := processorTime(b)
-				b.ResetTimer()
-				hits := decide(b.N)
-				b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
-				b.ReportMetric(float64(hits)/float64(b.N), "hits/op")
-			})
-		}
-	}
-}
-
-// BenchmarkInterpretedPolicyNetworks: see policytest.RepeatNetworks.
-func BenchmarkInterpretedPolicyNetworks(b *testing.B) {
-	v, err := interpretedPolicy(b).Eval("policytest.RepeatNetworks")
-	if err != nil {
-		b.Fatal(err)
-	}
-	repeat := v.Interface().(func(n int, path, network string, known bool) func(int) int)
-	for _, path := range []string{"/*", "/api/*"} {
-		for _, known := range []bool{true, false} {
-			b.Run(fmt.Sprintf("paths=%s/user=%t", strings.Trim(path, "/"), known), func(b *testing.B) {
-				decide := repeat(200, path, "10.0.0.0/8", known)
-				before := processorTime(b)
-				b.ResetTimer()
-				hits := decide(b.N)
-				b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
-				b.ReportMetric(float64(hits)/float64(b.N), "hits/op")
-			})
-		}
 	}
 }

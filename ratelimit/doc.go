@@ -23,8 +23,8 @@
 // (Limit.Capacity) can never pass: it is refused with RetryAfter Never. A negative
 // cost is a refund, which never raises a quota above its full amount. Remaining is
 // never below 0. RetryAfter is exact: the earliest moment at which this cost would
-// pass if no other hit came, to the microsecond. At Reset the full quota is back if
-// no other hit comes. Limiter.Peek, or Hit.Peek, asks without charging.
+// pass if no other hit came, to the microsecond. Reset is that moment for a refusal, and else
+// the end of the window: see Decision.Reset. Limiter.Peek, or Hit.Peek, asks without charging.
 //
 // Several limits on one request (Store.Take with several hits) are charged all
 // together or not at all, in one transaction.
@@ -36,9 +36,9 @@
 //
 // # Failure
 //
-// If there is no decision within the timeout, the result is an error. The caller then lets the
+// If the database does not decide within the timeout, the result is an error. The caller then lets the
 // request pass, or refuses it. It is unknown whether such a hit was charged. While the database does
-// not answer, calls fail at once with ErrUnavailable.
+// not answer, calls fail at once with ErrUnavailable. ErrOverloaded is no outage: the caller refuses the request.
 //
 // # Changing a limit
 //

@@ -8,8 +8,12 @@ import (
 var (
 	// ErrClosed is returned by a store that was closed.
 	ErrClosed = errors.New("ratelimit: the store is closed")
-	// ErrTimeout is returned if no decision came within the timeout.
+	// ErrTimeout is returned if the database has not decided within the timeout.
 	ErrTimeout = errors.New("ratelimit: no decision within the timeout")
+	// ErrOverloaded is returned if a call has waited for four timeouts although the database answers: more is asked
+	// than this process or the database can decide. It is no outage: to let such requests pass would open the limits
+	// under load.
+	ErrOverloaded = errors.New("ratelimit: overloaded: no decision within four timeouts, while the database answers")
 	// ErrUnavailable is returned, with its cause, if a connection to the database
 	// fails, and then at once while the database does not answer. The store asks
 	// the database in the background until it answers.

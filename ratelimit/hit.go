@@ -65,7 +65,10 @@ type Decision struct {
 	Limit int64
 	// Remaining is what is left of the quota after the decision, 0 or more.
 	Remaining int64
-	// Reset is when the full quota is back if no other hit comes, by the clock that decided.
+	// Reset is when more is there if no other hit comes, by the clock that decided. For a refusal, it is when a hit of
+	// this cost would pass, as RetryAfter says, and zero if it cannot ever pass. Else it is the end of the current window
+	// (FixedWindow, SlidingWindow), when the oldest hit leaves (SlidingLog), when the bucket is full (TokenBucket,
+	// GCRA), or a guess (InFlight). If nothing is used, it is the time of the decision.
 	Reset time.Time
 	// RetryAfter is how long until a hit of this cost would pass if no other hit came, in whole
 	// microseconds: above 0 for a refusal, 0 if the hit is allowed, Never if it cannot ever pass.
@@ -74,7 +77,6 @@ type Decision struct {
 	DecidedAt int64
 	// Source is where the decision was made.
 	Source Source
-	Shared bool // on the quota that keys beyond Limit.MaxKeys share
 }
 
 // Never is the RetryAfter of a hit that costs more than the full quota: 292 years.

@@ -78,16 +78,6 @@ func TestParseWindow(t *testing.T) {
 	}
 }
 
-func TestCapacity(t *testing.T) {
-	l := ratelimit.Limit{Events: 5}
-	if l.Capacity() != 5 {
-		t.Error(l.Capacity())
-	}
-	if l.Burst = 7; l.Capacity() != 7 {
-		t.Error(l.Capacity())
-	}
-}
-
 func TestSources(t *testing.T) {
 	for source, want := range map[ratelimit.Source]string{
 		ratelimit.FromPostgres: "postgres", ratelimit.FromMemory: "memory", ratelimit.FromBlocked: "blocked", ratelimit.Undecided: "undecided", 200: "undecided",
@@ -153,7 +143,7 @@ func TestErrorsNameTheField(t *testing.T) {
 		{func(l *ratelimit.Limit) {
 			l.Algorithm, l.Events, l.Window = ratelimit.GCRA, ratelimit.MaxEvents, time.Hour
 		}, "events: "},
-		{func(l *ratelimit.Limit) { l.MaxKeys, l.Lease = 1000, 0.05 }, `max_keys: "1000": must be left out with a lease: leased units are charged on the row of their own key`},
+		{func(l *ratelimit.Limit) { l.MaxKeys, l.Lease = 1000, 0.05 }, `max_keys: "1000": must be left out with a lease: no row with leased units is deleted`},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.GCRA, 0.05 }, `lease: "0.05": must be left out for gcra`},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst, l.Window = ratelimit.GCRA, 2, ratelimit.MaxWindow }, "burst: "},
 		{func(l *ratelimit.Limit) { l.Calendar, l.Window = ratelimit.Day, 0 }, "algorithm: "},

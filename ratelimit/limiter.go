@@ -9,7 +9,7 @@ import (
 // Limiter enforces one Limit on the keys of a Store. It is safe for concurrent use.
 // A program makes one for each limit and keeps it.
 type Limiter struct {
-	// Timeout is how long the limiter waits for a decision. NewLimiter sets it to
+	// Timeout is how long the database has for a decision; see Store. NewLimiter sets it to
 	// DefaultTimeout. It must be above 0, and must not change once the limiter is used.
 	Timeout time.Duration
 

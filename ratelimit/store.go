@@ -15,9 +15,13 @@ type Store interface {
 	// hits that are Apart. Two hits of one request must not share a row (Limit.Prefix, Key,
 	// Limit.Durable).
 	//
+	// timeout is how long the database has for a statement. The call waits longer while
+	// the database answers others, for up to four timeouts.
+	//
 	// A *FieldError means that a hit is wrong, and that nothing was charged. Any
-	// other error means that no decision was made within the timeout, or before ctx
-	// ended: it is then unknown whether the hits were charged.
+	// other error means that no decision was made in time, or before ctx
+	// ended: it is then unknown whether the hits were charged. With ErrOverloaded the
+	// database answers, and the request should be refused.
 	Take(ctx context.Context, timeout time.Duration, hits []Hit, decisions []Decision) error
 
 	// Reset gives the keys of the hits their full quotas back. Only Limit, Key and

@@ -50,10 +50,13 @@ func (l *Limit) Validate() error {
 		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "a whole number from 1 to " + strconv.Itoa(mostKeys)}
 	}
 	if l.MaxKeys > 0 && l.Algorithm == InFlight {
-		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out: " + algorithm.name + " has none"}
+		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out with in_flight: no row with slots is deleted"}
 	}
 	if l.MaxKeys > 0 && l.Lease > 0 {
-		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out with a lease: leased units are charged on the row of their own key"}
+		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out with a lease: no row with leased units is deleted"}
+	}
+	if l.MaxKeys > 0 && l.Durable {
+		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out with durable: what durable limits have counted is not deleted. Put a zone with a coarser key, such as a network, in front"}
 	}
 	if err := l.validateLease(); err != nil {
 		return err

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -285,25 +283,4 @@ func TestRefundDoesNotWait(t *testing.T) {
 			t.Errorf("a wait for cost 0: %v", err)
 		}
 	})
-}
-
-// TestWaitKeepsNoKeys: a limiter does not grow with the keys that were waited for.
-func TestWaitKeepsNoKeys(t *testing.T) {
-	l := oneEach(t, time.Hour)
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before := heap()
-	for i := range 5000 {
-		if _, err := l.Wait(context.Background(), strings.Repeat("k", 10_000)+fmt.Sprint(i), 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if grown := heap() - before; grown > 20<<20 {
-		t.Errorf("after 5,000 keys of 10 KB the heap has grown by %d MB", grown>>20)
-	}
-	runtime.KeepAlive(l)
 }

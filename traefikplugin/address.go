@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// addresses finds a client's address as Traefik's own ipStrategy does.
+// addresses finds a client's address as Traefik's own ipStrategy does, which looks at the first line of X-Forwarded-For only.
 type addresses struct {
 	depth    int
 	excluded []*net.IPNet
@@ -55,34 +55,39 @@ func parseNetwork(text string) (*net.IPNet, bool) {
 	return network, err == nil
 }
 
-// client is the value of {client_ip}. It is empty if X-Forwarded-For is shorter than the
-// depth, or has only excluded addresses.
-func (a *addresses) client(r *http.Request) string {
+// client is the value of {client_ip}. If X-Forwarded-For gives no address, because it is shorter than the depth, has only
+// excluded addresses, or has something else in the place of the client's, it is the address of the connection. That may
+// be the address of a balancer: assumed is then true.
+func (a *addresses) client(r *http.Request) (text string, assumed bool) {
+	if a.plain {
+		return hostOf(r.RemoteAddr), false
+	}
+	if address, err := parseAddress(a.forwarded(r)); err == nil {
+		return address.String(), false
+	}
+	return hostOf(r.RemoteAddr), true
+}
+
+// forwarded is the client in X-Forwarded-For; "" if it has none. A client can write any text there. Some balancers add a
+// line of their own behind those of the client, so all lines count, as one list.
+func (a *addresses) forwarded(r *http.Request) string {
+	forwarded := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	if a.depth > 0 {
-		forwarded := strings.Split(r.Header.Get("X-Forwarded-For"), ",")
 		if len(forwarded) < a.depth {
 			return ""
 		}
-		return canonical(strings.TrimSpace(forwarded[len(forwarded)-a.depth]))
+		return strings.TrimSpace(forwarded[len(forwarded)-a.depth])
 	}
-	if len(a.excluded) > 0 {
-		forwarded := strings.Split(r.Header.Get("X-Forwarded-For"), ",")
-		for i := len(forwarded) - 1; i >= 0; i-- {
-			text := strings.TrimSpace(forwarded[i])
-			if text == "" {
-				continue
-			}
-			address, err := parseAddress(text)
-			if err != nil {
-				return text
-			}
-			if !a.excludes(address) {
-				return address.String()
-			}
+	for i := len(forwarded) - 1; i >= 0; i-- {
+		text := strings.TrimSpace(forwarded[i])
+		if text == "" {
+			continue
 		}
-		return ""
+		if address, err := parseAddress(text); err != nil || !a.excludes(address) {
+			return text
+		}
 	}
-	return hostOf(r.RemoteAddr)
+	return ""
 }
 
 // excludes reports whether an address is excluded.
@@ -95,15 +100,6 @@ func (a *addresses) excludes(address netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// canonical is an address in its usual form. Text that is not an address is unchanged.
-func canonical(text string) string {
-	address, err := parseAddress(text)
-	if err != nil {
-		return text
-	}
-	return address.String()
 }
 
 // parseAddress reads an address, which some proxies write with a port. An IPv4 address in

@@ -9,8 +9,8 @@ import (
 
 func bits(n int) *int { return &n }
 
-// The addresses are those that package pkg/ip of Traefik v3.6 gives for the same
-// configuration and request.
+// The addresses are those that package pkg/ip of Traefik v3.6 gives for the same configuration and request. Where it
+// gives none, or no address, the address is that of the connection.
 func TestClientAddress(t *testing.T) {
 	excluded := []string{"10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1"}
 	for _, c := range []struct {
@@ -26,19 +26,35 @@ func TestClientAddress(t *testing.T) {
 		{"no port", nil, "@", "", "@"},
 		{"depth 1", &IPStrategy{Depth: 1}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", "203.0.113.2"},
 		{"depth 2", &IPStrategy{Depth: 2}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", "203.0.113.1"},
-		{"depth too deep", &IPStrategy{Depth: 3}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", ""},
-		{"depth without a header", &IPStrategy{Depth: 1}, "192.0.2.7:80", "", ""},
+		{"depth too deep", &IPStrategy{Depth: 3}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", "192.0.2.7"},
+		{"depth without a header", &IPStrategy{Depth: 1}, "192.0.2.7:80", "", "192.0.2.7"},
 		{"depth before excluded", &IPStrategy{Depth: 1, ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1,10.0.0.1", "10.0.0.1"},
 		{"excluded", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.9, 203.0.113.1, 192.0.2.1, 10.1.2.3, 2001:db8:1::5", "203.0.113.1"},
 		{"excluded, 4 in 6", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1, ::ffff:10.1.2.3", "203.0.113.1"},
 		{"excluded, empty parts", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1, , 10.0.0.1,", "203.0.113.1"},
-		{"excluded, not an address", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1, nonsense", "nonsense"},
-		{"excluded, all", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "10.0.0.1", ""},
-		{"excluded, no header", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "", ""},
+		{"excluded, not an address", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1, nonsense", "192.0.2.7"},
+		{"excluded, all", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "10.0.0.1", "192.0.2.7"},
+		{"excluded, no header", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "", "192.0.2.7"},
 	} {
 		checkAddress(t, c.name, c.strategy, c.remote, c.forwarded, c.want)
 	}
 }
+
+// HAProxy adds its line behind those that a client has sent.
+func TestAClientCannotChooseItsAddressInALineOfItsOwn(t *testing.T) {
+	for name, strategy := range map[string]*IPStrategy{"depth": {Depth: 1}, "excluded": {ExcludedIPs: []string{"10.0.0.0/8"}}} {
+		a, err := newAddresses(strategy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header["X-Forwarded-For"] = []string{"198.51.100.1, 198.51.100.2", "203.0.113.1"}
+		if got, assumed := a.client(r); got != "203.0.113.1" || assumed {
+			t.Errorf("%s: %q, assumed %v", name, got, assumed)
+		}
+	}
+}
+
 func checkAddress(t *testing.T, name string, strategy *IPStrategy, remote, forwarded, want string) {
 	t.Helper()
 	a, err := newAddresses(strategy)
@@ -51,7 +67,7 @@ func checkAddress(t *testing.T, name string, strategy *IPStrategy, remote, forwa
 	if forwarded != "" {
 		r.Header.Set("X-Forwarded-For", forwarded)
 	}
-	if got := a.client(r); got != want {
+	if got, _ := a.client(r); got != want {
 		t.Errorf("%s: %q, want %q", name, got, want)
 	}
 }

@@ -3,8 +3,8 @@ package traefikplugin
 import "github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 
 // Config is the middleware's part of Traefik's dynamic configuration. Traefik matches
-// names without regard to case, converts numbers and booleans to text, and drops settings
-// that do not exist without an error. A setting that is "" was left out. Those that are on
+// names without regard to case, converts numbers and booleans to text, and puts settings
+// of other names into Other, see adoptAll. A setting that is "" was left out. Those that are on
 // or off may also be true or false. Traefik gives a plugin "" for an empty map, as in
 // policy: {}, and decodes "" only into a list. So what may be an empty map is a list of at
 // most one.
@@ -47,6 +47,10 @@ type Config struct {
 	// name and /traefik.
 	NodeName string `json:"nodeName,omitempty"`
 
+	// Region is where this Traefik runs, in the list of proxies and in the history, up to 100 bytes.
+	// Default: that of the history, else none.
+	Region string `json:"region,omitempty"`
+
 	// Zone has the settings of the limit of the middleware itself. Its Audit is also for the zones
 	// and the policy.
 	Zone `mapstructure:",squash"`
@@ -63,7 +67,7 @@ type Config struct {
 	// room, and is charged to all of them or to none.
 	Zones []Zone `json:"zones,omitempty"`
 
-	// Timeout is for the whole decision on a request. Default 250ms.
+	// Timeout is how long the database has for a decision. Default 250ms.
 	Timeout string `json:"timeout,omitempty"`
 
 	// OnError is what happens to a request if there is no decision in time: allow lets
@@ -99,7 +103,7 @@ type Config struct {
 }
 
 // Zone is one limit, in text: prefix, key, algorithm, limit, limits, burst, cost, minCost, settle, durable,
-// synchronousCommit, lease, spread, maxKeys, hashKey, ipv4Prefix, ipv6Prefix, ban, audit, wait and mode.
+// synchronousCommit, lease, maxKeys, hashKey, ipv4Prefix, ipv6Prefix, ban, audit, wait and mode.
 // edge.LimitTable says what each of them means, which values and units it has, and what holds without it. Match
 // says which requests the limit is for.
 type Zone = edge.LimitSettings
@@ -124,6 +128,9 @@ type History struct {
 
 	// Retention is how long the history is kept. Default: what the database has.
 	Retention []Retention `json:"retention,omitempty"`
+
+	// Other are settings that have none of these names.
+	Other map[string]any `json:"-" mapstructure:",remain"`
 }
 
 // Retention is how long the parts of the history are kept: durations from 1d to 100y, such as 90d,
@@ -139,6 +146,9 @@ type Retention struct {
 
 	// Usage is for the usage of users and API keys.
 	Usage string `json:"usage,omitempty"`
+
+	// Other are settings that have none of these names.
+	Other map[string]any `json:"-" mapstructure:",remain"`
 }
 
 // Policy applies the rules in the database: which limits apply to whom is data there, and all
@@ -184,6 +194,9 @@ type Policy struct {
 	// X-RateLimit-User, X-RateLimit-Tier, X-RateLimit-Key-Id and X-RateLimit-Rule. A
 	// client's own headers of these names are removed in any case. Default off.
 	ForwardHeaders string `json:"forwardHeaders,omitempty"`
+
+	// Other are settings that have none of these names.
+	Other map[string]any `json:"-" mapstructure:",remain"`
 }
 
 // IPStrategy chooses an address from X-Forwarded-For as Traefik's does.
@@ -198,6 +211,9 @@ type IPStrategy struct {
 	// IPv6Subnet is the IPv6Prefix of all limits that have none of their own, under the
 	// name that it has in Traefik. From 1 to 128.
 	IPv6Subnet *int `json:"ipv6Subnet,omitempty"`
+
+	// Other are settings that have none of these names.
+	Other map[string]any `json:"-" mapstructure:",remain"`
 }
 
 // CreateConfig returns a configuration in which nothing is set. Traefik decodes its dynamic

@@ -1,7 +1,6 @@
 package traefikplugin
 
 import (
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -17,43 +16,25 @@ func valid() *Config {
 	return c
 }
 
+// TestEachFieldIsChecked has a wrong value of each field. Tests of package edge have all values.
 func TestEachFieldIsChecked(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		`prefix: missing`:    func(c *Config) { c.Prefix = "" },
 		`limit: missing`:     func(c *Config) { c.Limit = "" },
-		`limit: "0 1m"`:      func(c *Config) { c.Limit = "0 1m" },
-		`limit: "5 0s"`:      func(c *Config) { c.Limit = "5 0s" },
 		`algorithm: "leaky"`: func(c *Config) { c.Algorithm = "leaky" },
-		`burst: "0"`:         func(c *Config) { c.Algorithm, c.Burst = "token_bucket", "0" },
-		`burst: "2.5"`:       func(c *Config) { c.Algorithm, c.Burst = "token_bucket", "2.5" },
 		`burst: "5"`:         func(c *Config) { c.Burst = "5" },
 		`cost: "0"`:          func(c *Config) { c.Cost = "0" },
-		`cost: "-1"`:         func(c *Config) { c.Cost = "-1" },
 		`minCost: "-1"`:      func(c *Config) { c.Cost, c.MinCost = "{header.X}", "-1" },
-		`minCost: "0"`:       func(c *Config) { c.Cost, c.MinCost = "2", "0" },
 		`maxKeys: "0"`:       func(c *Config) { c.MaxKeys = "0" },
-		`maxKeys: "many"`:    func(c *Config) { c.MaxKeys = "many" },
-		`maxKeys: "1000": must be left out with settle`:  func(c *Config) { c.MaxKeys, c.Settle = "1000", "bytes" },
 		`maxKeys: "1000": must be left out with a lease`: func(c *Config) { c.MaxKeys, c.Lease = "1000", "5%" },
 		`cost: "{nobody}"`:           func(c *Config) { c.Cost = "{nobody}" },
 		`key: "{client_ip"`:          func(c *Config) { c.Key = "{client_ip" },
 		`hashKey: "perhaps"`:         func(c *Config) { c.HashKey = "perhaps" },
-		`timeout: "0s"`:              func(c *Config) { c.Timeout = "0s" },
-		`timeout: "250"`:             func(c *Config) { c.Timeout = "250" },
 		`timeout: "2m"`:              func(c *Config) { c.Timeout = "2m" },
-		`timeout: "-1s"`:             func(c *Config) { c.Timeout = "-1s" },
 		`onError: "ignore"`:          func(c *Config) { c.OnError = "ignore" },
-		`maxConns: "-1"`:             func(c *Config) { c.MaxConns = "-1" },
-		`maxConns: "1001"`:           func(c *Config) { c.MaxConns = "1001" },
 		`cleanupProbability: "1.5"`:  func(c *Config) { c.CleanupProbability = "1.5" },
-		`maxBlockedKeys: "-1"`:       func(c *Config) { c.MaxBlockedKeys = "-1" },
-		`maxBlockedKeys: "10000001"`: func(c *Config) { c.MaxBlockedKeys = "10000001" },
 		`ipv4Prefix: "33"`:           func(c *Config) { c.IPv4Prefix = "33" },
-		`ipv6Prefix: "0"`:            func(c *Config) { c.IPv6Prefix = "0" },
 		`maxConns: "0"`:              func(c *Config) { c.MaxConns = "0" },
-		`maxBlockedKeys: "0"`:        func(c *Config) { c.MaxBlockedKeys = "0" },
-		`maxConns: "many"`:           func(c *Config) { c.MaxConns = "many" },
-		`cleanupProbability: "x"`:    func(c *Config) { c.CleanupProbability = "x" },
 		`durable: "perhaps"`:         func(c *Config) { c.Durable = "perhaps" },
 		`synchronousCommit: "maybe"`: func(c *Config) { c.SynchronousCommit = "maybe" },
 		`autoMigrate: "2"`:           func(c *Config) { c.AutoMigrate = "2" },
@@ -114,6 +95,15 @@ func TestEachFieldIsChecked(t *testing.T) {
 	}
 }
 
+// Kubernetes gives Traefik numbers as floating-point numbers.
+func TestANumberInCaddysSpellingIsWholeText(t *testing.T) {
+	c := valid()
+	c.Other = map[string]any{"max_keys": float64(1000000), "max_conns": 4, "cleanup_probability": 0.25}
+	if err := c.adoptAll(); err != nil || c.MaxKeys != "1000000" || c.MaxConns != "4" || c.CleanupProbability != "0.25" {
+		t.Errorf("%v: maxKeys %q, maxConns %q, cleanupProbability %q", err, c.MaxKeys, c.MaxConns, c.CleanupProbability)
+	}
+}
+
 func TestNoErrorHasThePassword(t *testing.T) {
 	for _, dsn := range []string{"mysql://u:hunter2@localhost", "postgres://u:hunter2@localhost:99999/x", "postgres://u:hunter2@localhost/x?sslmode=perhaps", "host=localhost password=hunter2 sslmode=perhaps", "postgres://u:hunt@hunter2@localhost/x"} {
 		c := valid()
@@ -128,11 +118,11 @@ func TestZonesAloneAreEnough(t *testing.T) {
 	c := CreateConfig()
 	c.DSN = "memory"
 	c.Zones = []Zone{{Prefix: "a", Limit: "5 1m", Key: "x"}, {Prefix: "a", Limit: "5 1m", Key: "y"}, {Prefix: "a", Limit: "5 1m", Durable: "on", HashKey: "true"}}
-	zones, err := c.compile()
+	made, err := c.compile()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(zones) != 3 || !zones[2].secret || zones[2].cost != 1 || expand(zones[1].key, nil, nil, 0, 0) != "y" {
+	if zones := made.site.Zones; len(zones) != 3 || !zones[2].Secret || zones[2].Cost != 1 || zones[1].Key.Of(nil) != "y" {
 		t.Errorf("%+v", zones)
 	}
 }
@@ -143,9 +133,9 @@ func TestSettingsAreAsInCaddy(t *testing.T) {
 	c.DSN = "postgres://localhost/x"
 	c.Durable, c.SynchronousCommit, c.HashKey = "on", "1", "off"
 	c.AutoMigrate, c.InMemoryBlock, c.CleanupProbability, c.MaxConns, c.MaxBlockedKeys = "off", "false", "0", "3", "7"
-	zones, err := c.compile()
-	if err != nil || !zones[0].limit.Durable || !zones[0].limit.SynchronousCommit || zones[0].secret {
-		t.Errorf("%+v, %v", zones, err)
+	made, err := c.compile()
+	if err != nil || !made.site.Zones[0].Limit.Durable || !made.site.Zones[0].Limit.SynchronousCommit || made.site.Zones[0].Secret {
+		t.Errorf("%+v, %v", made, err)
 	}
 	settings, err := c.store()
 	if want := (edge.StoreSettings{DSN: c.DSN, MaxConns: 3}); err != nil || settings != want {
@@ -177,51 +167,5 @@ func TestDefaults(t *testing.T) {
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
 	if _, err = c.store(); err == nil || !strings.HasPrefix(err.Error(), "environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE: ") {
 		t.Error(err)
-	}
-}
-
-// The audit that records most is used. Without a history, an audit turns it on.
-func TestTheAuditOfAMiddleware(t *testing.T) {
-	zones := func(audits ...string) (all []Zone) {
-		for _, audit := range audits {
-			all = append(all, Zone{Prefix: "z", Limit: "5 1m", Audit: audit})
-		}
-		return all
-	}
-	for name, c := range map[string]struct {
-		config   Config
-		inMemory bool
-		want     string
-	}{
-		"nothing":                             {Config{Zone: Zone{Limit: "5 1m"}}, false, "none"},
-		"a history":                           {Config{Zone: Zone{Limit: "5 1m"}, History: []History{{Region: "eu"}}}, false, "denied"},
-		"a history, but off":                  {Config{Zone: Zone{Limit: "5 1m", Audit: "off"}, History: []History{{Region: "eu"}}}, false, "off"},
-		"a history, but off, and in memory":   {Config{Zone: Zone{Limit: "5 1m", Audit: "off"}, History: []History{{Region: "eu"}}}, true, "none"},
-		"an audit":                            {Config{Zone: Zone{Limit: "5 1m", Audit: "all"}}, false, "all"},
-		"off":                                 {Config{Zone: Zone{Limit: "5 1m", Audit: "off"}}, false, "none"},
-		"zones have the default":              {Config{Zone: Zone{Audit: "denied"}, Zones: zones("", "")}, false, "denied"},
-		"zones have their own":                {Config{Zone: Zone{Audit: "all"}, Zones: zones("denied", "off")}, false, "denied"},
-		"a zone turns it on":                  {Config{Zone: Zone{Limit: "5 1m"}, Zones: zones("", "sample 5%", "sample 1%")}, false, "sample 0.05"},
-		"the policy has that of a middleware": {Config{Zone: Zone{Audit: "all"}, Policy: []Policy{{}}, Zones: zones("off")}, false, "all"},
-	} {
-		got := "none"
-		limits := edge.StoreSettings{DSN: "host=h"}
-		if c.inMemory {
-			limits.DSN = edge.MemoryDSN
-		}
-		s, err := c.config.recording(limits)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		if s != nil {
-			got = []string{"off", "denied", "sample", "all"}[s.audit.Level]
-			if s.audit.Share > 0 {
-				got += fmt.Sprint(" ", s.audit.Share)
-			}
-		}
-		if got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
 	}
 }

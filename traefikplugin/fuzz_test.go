@@ -25,12 +25,12 @@ func FuzzTemplates(f *testing.F) {
 		for _, name := range []string{"X-Key", "Cookie", "X-Forwarded-For", "X-Plan"} {
 			r.Header.Set(name, sent)
 		}
-		if t1, err := parseTemplate("key", text); err != nil {
+		if t1, err := (&addresses{plain: true}).parseText("key", text); err != nil {
 			var wrong *ratelimit.FieldError
 			if !errors.As(err, &wrong) || wrong.Field != "key" || wrong.Value != text {
 				t.Errorf("%q: %v", text, err)
 			}
-		} else if got := expand(t1, r, &addresses{plain: true}, 24, 64); t1.fixed() && !strings.ContainsAny(text, "{}") && got != text {
+		} else if got := t1.Key(&edge.Request{HTTP: r}, 24, 64); t1.Fixed() && !strings.ContainsAny(text, "{}") && got != text {
 			t.Errorf("%q is %q", text, got)
 		}
 		for _, strategy := range []*IPStrategy{{Depth: 2}, {ExcludedIPs: []string{text}}, {ExcludedIPs: []string{"10.0.0.0/8"}}} {
@@ -38,7 +38,7 @@ func FuzzTemplates(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if address := a.client(r); address != "" && !strings.Contains(sent, address) {
+			if address, _ := a.client(r); address != "" && !strings.Contains(sent, address) {
 				if _, err := parseAddress(address); err != nil {
 					t.Errorf("the client of %q is %q", sent, address)
 				}
@@ -50,7 +50,7 @@ func FuzzTemplates(f *testing.F) {
 		} {
 			c := valid()
 			change(c)
-			zones, err := c.compile()
+			made, err := c.compile()
 			if err != nil {
 				var wrong *ratelimit.FieldError
 				if !errors.As(err, &wrong) || wrong.Field == "" || wrong.Want == "" {
@@ -58,8 +58,10 @@ func FuzzTemplates(f *testing.F) {
 				}
 				continue
 			}
-			if zones[0].match != nil {
-				zones[0].match.Matches(r)
+			if match := made.site.Zones[0].Match; match != nil {
+				if _, err := match(r); err != nil {
+					t.Error(err)
+				}
 			}
 		}
 	})

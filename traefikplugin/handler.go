@@ -1,14 +1,11 @@
 package traefikplugin
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"time"
+	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -20,32 +17,17 @@ type handler struct {
 	registry *registry
 	pool     *pool
 	uses     []*sharing // of the pool, and of the policy and the history on it
-	forget   func()     // has pages show it no more
-	decider  *edge.Decider
-	hits     *hitTemplate
-	plain    bool // all requests have hits that hold nothing, and there is no policy: nothing is asked before the queue
+	site     *edge.Site
+	policy   policyUse // of a site with a policy
+	forward  bool      // the upstream is told what the policy says
 
-	// Nil if no request is exempt. none has no hits: it is the template of requests that are.
-	exempt *edge.Exempt
-	none   *hitTemplate
-
-	selection *selection // nil if all limits are for all requests
-	chooses   bool       // exempt or selection is not nil
+	// plain are the limits of all requests. Nil if each request has to be asked about before the queue.
+	plain *edge.Set
 
 	// Nil if the store decides at once.
 	queue *batch.Queue
-	free  chan *pendingRequest
-
-	// Nil without a policy.
-	policy   *edge.ProxyPolicy
-	live     *policy.Policy // of policy
-	template *compiledPolicy
+	free  chan *edge.Request
 }
-
-// background is the context of all decisions. The context of a request is not used. It would
-// end the wait when the client closes its connection, and the error would be logged as a
-// failure of the database. The timeout bounds the wait.
-var background = context.Background()
 
 // ServeHTTP waits until a batch has decided the request. With a policy, it asks the policy first:
 // the hits of the policy go with those of the configuration through the queue. Traefik interprets
@@ -54,51 +36,105 @@ var background = context.Background()
 // panic of the plugin.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.queue == nil {
-		serveAtOnce(h, w, r)
+		q := newRequest()
+		q.HTTP = r
+		q.Writer = w
+		decide(h, q)
+		serveDecided(h, q, w, r)
 		return
 	}
-	p := <-h.free
-	p.hits = h.hits
-	p.w = w
-	p.r = r
-	p.admitted = false
-	p.body = ""
-	queued := h.plain
-	if h.policy != nil {
-		queued = askPolicy(h, p)
-	} else if !queued {
-		queued = askFirst(h, p)
+	q := <-h.free
+	q.HTTP = r
+	q.Writer = w
+	q.Admitted = false
+	q.Body = ""
+	q.Site = h.site
+	q.Set = h.plain
+	if q.Set != nil || begin(h, q) {
+		batch.Enter(h.queue, q.Call)
+		if !q.Admitted {
+			refused(h, q)
+		}
 	}
-	if queued {
-		batch.Enter(h.queue, p.call)
-	}
-	if p.asked || !p.admitted || p.settling != nil || p.flight != nil {
-		serveOther(h, p, w, r, queued)
+	if q.HTTP != nil || q.Asked || !q.Admitted || q.Flight != nil {
+		serveDecided(h, q, w, r)
 		return
 	}
-	h.free <- p
+	h.free <- q
 	pass(h.upstream, w, r)
 }
 
-// serveAtOnce is ServeHTTP without a queue.
-func serveAtOnce(h *handler, w http.ResponseWriter, r *http.Request) {
-	p := newPendingRequest()
-	p.hits = h.hits
-	p.w = w
-	p.r = r
-	p.began = time.Now()
-	admitAtOnce(h, p)
-	flight := p.flight
-	switch {
-	case !p.admitted:
-		flight.End()
-	case flight != nil:
-		passFlight(h.upstream, flight, p.settling, w, r)
-	case p.settling != nil:
-		passSettled(h.upstream, p.settling, w, r)
-	default:
-		pass(h.upstream, w, r)
+// decide decides a request without a queue.
+func decide(h *handler, q *edge.Request) {
+	defer contain(h, q)
+	if h.site.Policy != nil {
+		removeForwarded(q.HTTP.Header)
 	}
+	_ = edge.Decide(h.site, q) // no matcher fails
+	edge.Respond(h.site, q, q.Writer.Header())
+}
+
+// begin is what comes before the queue. It reports whether the queue decides the request. Otherwise the request is decided.
+func begin(h *handler, q *edge.Request) (queued bool) {
+	queued = false // after a panic, too
+	defer contain(h, q)
+	if h.site.Policy != nil {
+		removeForwarded(q.HTTP.Header)
+	}
+	next, _ := edge.Begin(h.site, q) // no matcher fails
+	if next == edge.Queued {
+		return true
+	}
+	if next == edge.Taking {
+		edge.Take(h.site, q)
+	}
+	edge.End(h.site, q)
+	edge.Respond(h.site, q, q.Writer.Header())
+	return false
+}
+
+// refused is what follows if the queue has refused a request, or has made no decision.
+func refused(h *handler, q *edge.Request) {
+	defer contain(h, q)
+	if q.Body != "" {
+		edge.Refused(h.site, q)
+		return
+	}
+	edge.Fail(h.site, q, q.Call.Err)
+	edge.End(h.site, q)
+	edge.Respond(h.site, q, q.Writer.Header())
+}
+
+// serveDecided serves a request that was decided. It is a function of its own because ServeHTTP would take longer for all
+// requests.
+func serveDecided(h *handler, q *edge.Request, w http.ResponseWriter, r *http.Request) {
+	if q.Admitted && q.Asked && h.forward {
+		forward(r.Header, &q.Verdict)
+	}
+	admitted := q.Admitted
+	flight := q.Flight
+	settling := q.Settling
+	status := q.Outcome.Status
+	body := q.Body
+	release(q)
+	if h.free != nil {
+		h.free <- q
+	}
+	if !admitted {
+		flight.End()
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body)) // an error means that the client has closed the connection
+		return
+	}
+	if flight != nil {
+		passFlight(h.upstream, flight, settling, w, r)
+		return
+	}
+	if settling != nil {
+		passSettled(h.upstream, settling, w, r)
+		return
+	}
+	pass(h.upstream, w, r)
 }
 
 // passFlight is pass for a request with a flight, which ends with the request: also after a panic of the
@@ -113,176 +149,78 @@ func passFlight(u *upstream, flight *edge.Flight, settling *edge.Settling, w htt
 	pass(u, w, r)
 }
 
-func admitAtOnce(h *handler, p *pendingRequest) {
-	defer contain(h, p)
-	chooseHits(h, p)
-	decideLate(h, p, nil)
+// contain must be deferred. It turns a panic of the plugin into an outcome without a decision.
+func contain(h *handler, q *edge.Request) {
+	if failure := recover(); failure != nil {
+		panicked(h, q, failure)
+	}
 }
 
-// serveOther is the rest of ServeHTTP with a policy, or for a request that deliver has not admitted. It is
-// a function of its own because ServeHTTP would take longer for all requests.
-func serveOther(h *handler, p *pendingRequest, w http.ResponseWriter, r *http.Request, queued bool) {
-	if queued && !p.admitted {
-		if p.body == "" {
-			withoutDecision(h, p)
-		} else if p.asked {
-			countRefusal(h, p, p.call.Decisions)
-		}
-	}
-	if p.asked {
-		if p.admitted && h.template.forward {
-			forward(r.Header, &p.verdict)
-		}
-		p.asked = false
-		p.facts = policy.Facts{} // a part of a long request must not be kept
-		p.verdict.User = ""
-		p.verdict.Tier = ""
-		for i := range p.verdict.Hits {
-			p.verdict.Hits[i].Key = ""
-			p.verdict.Hits[i].Subject = ""
-		}
-	}
-	if p.r != nil {
-		forget(p)
-	}
-	flight, settling := p.flight, p.settling
-	p.flight = nil // Yaegi cannot assign two nils at once
-	p.settling = nil
-	if p.admitted {
-		h.free <- p
-		if flight != nil {
-			passFlight(h.upstream, flight, settling, w, r)
-			return
-		}
-		if settling != nil {
-			passSettled(h.upstream, settling, w, r)
-			return
-		}
-		pass(h.upstream, w, r)
+func panicked(h *handler, q *edge.Request, failure any) {
+	q.Verdict.Reset() // it may be that of an earlier request
+	q.Hits = nil
+	q.Decisions = nil
+	q.Outcome = edge.NoDecision(h.site.Decider.OnError, fmt.Errorf("panic: %v", failure))
+	h.logNoDecision(q)
+	edge.Respond(h.site, q, q.Writer.Header())
+}
+
+// Asked implements edge.Watcher.
+func (h *handler) Asked(q *edge.Request) { h.logNoDecision(q) }
+
+// Decided implements edge.Watcher.
+func (h *handler) Decided(q *edge.Request) {
+	if q.Outcome.Err != nil {
+		h.logNoDecision(q)
 		return
 	}
-	flight.End()
-	body := p.body
-	status := p.status
-	h.free <- p
-	if body != "" {
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(body)) // an error means that the client has closed the connection
-	}
+	h.pool.logger.answersAgain(q.Decisions)
 }
 
-// askStore decides a request without a queue.
-func askStore(p *pendingRequest, d *edge.Decider) edge.Outcome {
-	fill([]*batch.Call{p.call})
-	hits := p.call.Hits
-	p.call.Decisions = append(p.call.Decisions[:0], make([]ratelimit.Decision, len(hits))...)
-	if p.flight != nil {
-		return d.TakeInTurn(p.flight.Context, p.hits.waits, hits, p.call.Decisions, verdictOf(p))
+// Recording implements edge.Watcher.
+func (h *handler) Recording(q *edge.Request) string {
+	if atomic.LoadInt32(&h.registry.watched) == 0 {
+		h.registry.flushAtShutdown(q.HTTP)
 	}
-	return d.Take(background, hits, p.call.Decisions, verdictOf(p))
+	return ""
 }
 
-// verdictOf is what the policy says of a request, or nil without a policy.
-func verdictOf(p *pendingRequest) *policy.Verdict {
-	if p.asked {
-		return &p.verdict
+// report has the site report to the handler.
+func (h *handler) report() {
+	l := h.pool.logger
+	h.site.Watcher = h
+	h.site.Unwatched = true
+	h.site.Empty = func(z *edge.Zone) {
+		l.log("middleware " + h.name + ", prefix " + z.Limit.Prefix + ": the key of a request is empty: all such requests share one quota")
 	}
-	return nil
-}
-
-// decideLate decides a request without the queue, in what is left of its timeout. failure is why the
-// policy could not decide the request, or nil: what it would have said of a request that passes is
-// unknown.
-func decideLate(h *handler, p *pendingRequest, failure error) {
-	if p.flight == nil && (p.hits.flies || p.asked && edge.HasSlots(p.verdict.Hits)) {
-		p.flight = edge.NewFlight(p.r.Context())
-	}
-	d := *h.decider
-	d.Timeout -= time.Since(p.began)
-	if d.Timeout < time.Millisecond {
-		d.Timeout = time.Millisecond // refusals that are known need no more
-	}
-	outcome := askStore(p, &d)
-	if outcome.Err != nil {
-		outcome = noDecision(h, p, outcome.Err)
-	} else if outcome.Status != 0 && p.asked {
-		countRefusal(h, p, p.call.Decisions)
-	}
-	if failure != nil && outcome.Status == 0 {
-		outcome.Err = failure
-	}
-	answer(p, &outcome, p.call.Hits, p.call.Decisions)
-}
-
-// withoutDecision answers a request for which the queue has made no decision.
-func withoutDecision(h *handler, p *pendingRequest) {
-	defer contain(h, p)
-	fill([]*batch.Call{p.call}) // its hits may be those of an earlier request
-	outcome := noDecision(h, p, p.call.Err)
-	if outcome.Decision != nil && outcome.Status != 0 && p.asked {
-		countRefusal(h, p, p.call.Decisions)
-	}
-	answer(p, &outcome, p.call.Hits, p.call.Decisions)
-}
-
-// noDecision returns the outcome of a request for which no decision was made, and logs the
-// reason. If the pool is closed, because the request came long after a reload, noDecision
-// asks the pool that has replaced it.
-func noDecision(h *handler, p *pendingRequest, err error) edge.Outcome {
-	p.call.Decisions = append(p.call.Decisions[:0], make([]ratelimit.Decision, len(p.call.Hits))...) // they may be those of an earlier request
-	if errors.Is(err, batch.ErrPaused) {
-		return edge.PausedOutcome()
-	}
-	outcome := h.decider.TakeLocal(p.call.Hits, p.call.Decisions, verdictOf(p), err)
-	if errors.Is(err, ratelimit.ErrClosed) {
-		pool, failure := h.registry.acquire(h.pool.settings, h.decider.Timeout)
-		if failure == nil {
-			d := *h.decider
-			d.UseStore(pool.store)
-			outcome = askStore(p, &d)
-			h.registry.release(pool, pool.use)
+	h.site.Settled = func(prefix string, _ edge.SettleOutcome, err error) {
+		if err != nil {
+			l.failure(fmt.Errorf("prefix %s: a request stays charged as estimated: %w", prefix, err))
 		}
 	}
-	if outcome.Err != nil {
-		h.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.name, outcome.Consequence(), outcome.Err))
-	}
-	return outcome
+	h.site.Reopen = func(retry func(store ratelimit.Store, p *edge.ProxyPolicy)) { reopen(h, retry) }
 }
 
-// answer records and responds to a request that no batch has decided: it sets the headers, and refuses a
-// request that does not pass.
-func answer(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
-	if p.hits.recorder != nil {
-		record(p, o, hits, decisions)
-	}
-	respond(p, o, hits, decisions)
+func (h *handler) logNoDecision(q *edge.Request) {
+	h.pool.logger.failed(fmt.Errorf("middleware %s: %s: %w", h.name, q.Outcome.Consequence(), q.Outcome.Err))
 }
 
-func respond(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
-	edge.SetFields(p.w.Header(), p.hits.fields, o, hits, decisions)
-	p.admitted = o.Status == 0
-	if p.admitted && len(decisions) == len(hits) && (p.hits.settled || p.asked && !p.verdict.Simple) {
-		settle(p, hits, decisions, false)
+// reopen calls retry with the store and the policy that have replaced closed ones, because the request came long after a
+// reload.
+func reopen(h *handler, retry func(store ratelimit.Store, p *edge.ProxyPolicy)) {
+	pool, err := h.registry.acquire(h.pool.settings, h.site.Decider.Timeout)
+	if err != nil {
+		return
 	}
-	if !p.admitted {
-		refusal := edge.Refusal{Request: p.r.Header, Hits: hits, Decisions: decisions}
-		if p.asked {
-			refusal.Policy = &p.verdict
-		}
-		o.Refuse(p.w, &refusal)
+	defer h.registry.release(pool, pool.use)
+	if h.site.Policy == nil {
+		retry(pool.store, nil)
+		return
 	}
-}
-
-// contain must be deferred. It turns a panic of the plugin into an outcome without a decision.
-func contain(h *handler, p *pendingRequest) {
-	if failure := recover(); failure != nil {
-		panicked(h, p, failure)
+	replaced, err := h.registry.acquirePolicy(pool, h.policy)
+	if err != nil {
+		return
 	}
-}
-
-func panicked(h *handler, p *pendingRequest, failure any) {
-	p.verdict.Reset() // it may be that of an earlier request
-	outcome := edge.NoDecision(h.decider.OnError, fmt.Errorf("panic: %v", failure))
-	h.pool.logger.failure(fmt.Errorf("middleware %s: %s: %w", h.name, outcome.Consequence(), outcome.Err))
-	respond(p, &outcome, nil, nil)
+	defer h.registry.release(pool, replaced)
+	retry(pool.store, replaced.policy)
 }

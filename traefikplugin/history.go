@@ -2,7 +2,6 @@ package traefikplugin
 
 import (
 	"reflect"
-	"strconv"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
@@ -12,11 +11,10 @@ import (
 type recordSettings struct {
 	settings edge.HistorySettings
 	database edge.StoreSettings
-	audit    history.Audit
 }
 
-// recording reads how requests are recorded, or returns nil. limits is where the limits are counted.
-func (c *Config) recording(limits edge.StoreSettings) (*recordSettings, error) {
+// recording reads how requests of a site are recorded, or returns nil. limits is where the limits are counted.
+func (c *Config) recording(site *edge.Site, limits edge.StoreSettings) (*recordSettings, error) {
 	settings, err := c.history()
 	if err != nil {
 		return nil, err
@@ -29,25 +27,9 @@ func (c *Config) recording(limits edge.StoreSettings) (*recordSettings, error) {
 	}
 	inMemory := at.DSN == edge.MemoryDSN
 	at.HistoryOnly = at.DSN != limits.DSN
-	unset := history.Audit{Level: history.AuditOff}
-	if c.History != nil {
-		unset.Level = history.AuditDenied
-	}
-	own, err := edge.ParseAudit(c.Audit, unset)
+	most, err := site.SetAudit(c.Audit, c.History != nil)
 	if err != nil {
 		return nil, named("", err)
-	}
-	// All limits are on all requests: the audit that records most is used.
-	most := history.Audit{Level: history.AuditOff}
-	if c.Policy != nil || c.Limit != "" || c.Limits != "" {
-		most = own
-	}
-	for i := range c.Zones {
-		audit, err := edge.ParseAudit(c.Zones[i].Audit, own)
-		if err != nil {
-			return nil, named("zones["+strconv.Itoa(i)+"].", err)
-		}
-		most = edge.MoreAudit(most, audit)
 	}
 	if most.Level == history.AuditOff && (c.History == nil || inMemory) {
 		return nil, nil
@@ -55,7 +37,7 @@ func (c *Config) recording(limits edge.StoreSettings) (*recordSettings, error) {
 	if inMemory {
 		return nil, edge.HistoryNeedsPostgres()
 	}
-	return &recordSettings{settings: settings, database: at, audit: most}, nil
+	return &recordSettings{settings: settings, database: at}, nil
 }
 
 // history reads the settings of a history. Errors have the names of package edge.
@@ -88,44 +70,4 @@ func (c *History) read() (edge.HistorySettings, error) {
 		}
 	}
 	return read.History, nil
-}
-
-// recorder is how a middleware records its requests. It does not change.
-type recorder struct {
-	writer    *history.Writer
-	registry  *registry
-	audit     history.Audit
-	counts    bool // requests that pass are in the metrics and the usage, and never in the audit log
-	addresses *addresses
-	policy    *compiledPolicy // nil without a policy
-
-	// The API key of the policy, or a key that is hashed by the configuration, has a placeholder
-	// of the host, or of the path, which is then not recorded.
-	hidesHost, hidesPath bool
-}
-
-// newRecorder returns a recorder. p may be nil.
-func newRecorder(w *history.Writer, audit history.Audit, a *addresses, p *compiledPolicy, zones []*zone) *recorder {
-	r := &recorder{writer: w, audit: audit, counts: audit.Level < history.AuditSample, addresses: a, policy: p}
-	if p != nil {
-		hide(r, p.keyText)
-	}
-	for _, z := range zones {
-		if z.hashed {
-			hide(r, z.key)
-		}
-	}
-	return r
-}
-
-// hide leaves out of records what gives a part of a secret.
-func hide(r *recorder, secret template) {
-	for i := range secret {
-		switch secret[i].from {
-		case fromHost, fromHostPort, fromLabel:
-			r.hidesHost = true
-		case fromPath, fromURI, fromDir, fromFile, fromPart:
-			r.hidesPath = true
-		}
-	}
 }

@@ -10,34 +10,33 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // recordAll records requests that the queue has decided, and forgets the keys of their hits. All
-// their limits are simple, and judged has no status yet. What history.AddCounted can add needs few facts, and
+// their limits are simple, and Outcome has the decision alone. What history.AddCounted can add needs few facts, and
 // is added together.
-func recordAll(calls []*batch.Call) {
+func recordAll(registry *registry, calls []*batch.Call) {
 	now := time.Now()
-	if first := calls[0].Owner.(*pendingRequest); atomic.LoadInt32(&first.hits.recorder.registry.watched) == 0 {
-		first.hits.recorder.registry.flushAtShutdown(first.r)
+	if atomic.LoadInt32(&registry.watched) == 0 {
+		registry.flushAtShutdown(calls[0].Owner.(*edge.Request).HTTP)
 	}
 	records := make([]history.Record, len(calls))
 	counted := make([]*batch.Call, 0, len(calls)) // the calls of records
 	var writer *history.Writer                    // of counted
 	watched := false                              // writer is
 	for _, c := range calls {
-		p := c.Owner.(*pendingRequest)
-		f := p.hits.recorder
-		d := p.judged.Decision
-		h := &c.Hits[p.judged.Hit]
-		if !f.counts || !d.Allowed && (p.asked || h.Secret) || p.asked && len(p.verdict.Would) > 0 {
+		q := c.Owner.(*edge.Request)
+		site := q.Site
+		d := q.Outcome.Decision
+		h := &c.Hits[q.Outcome.Hit]
+		if q.Set.Audit.Level >= history.AuditSample || !d.Allowed && (q.Asked || h.Secret) || q.Asked && len(q.Verdict.Would) > 0 {
 			recordOne(c)
 			continue
 		}
-		if f.writer != writer {
+		if site.History != writer {
 			addCounted(writer, records, counted)
 			counted = counted[:0]
-			writer = f.writer
+			writer = site.History
 			watched = history.IsWatched(writer)
 		}
 		r := &records[len(counted)]
@@ -47,7 +46,7 @@ func recordAll(calls []*batch.Call) {
 		r.Cost = h.Cost
 		r.Quota = d.Limit
 		r.Source = d.Source
-		r.Audit = f.audit
+		r.Audit = q.Set.Audit
 		r.Outcome = history.Allowed
 		if h.Peek {
 			r.Cost = 0
@@ -57,35 +56,27 @@ func recordAll(calls []*batch.Call) {
 			r.Status = http.StatusTooManyRequests
 			r.Key = h.Key
 		}
-		if d.Shared {
-			r.Key = edge.OtherKey
-		}
 		if watched {
-			if r.Key != edge.OtherKey {
-				r.Key = h.StoredKey()
-			}
-			r.Address = p.facts.Address
-			if !p.asked {
-				r.Address = addressOf(f.addresses, p.r)
+			r.Key = h.StoredKey()
+			r.Address = q.Facts.Address
+			if !q.Asked {
+				r.Address, _ = site.Address(q.HTTP)
 			}
 		}
-		if p.asked {
-			r.Duration = now.Sub(p.began)
-			r.Host = p.facts.Host
-			r.Route = p.facts.Route
-			r.User = p.verdict.User
-			r.KeyID = p.verdict.KeyID
-			if first := len(c.Hits) - len(p.verdict.Marks); p.judged.Hit >= first {
-				r.Prefix = r.Prefix[:len(edge.RulePrefix)+len(p.verdict.Marks[p.judged.Hit-first].Counter)] // rule/COUNTER/LIMIT
+		if q.Asked {
+			r.Duration = now.Sub(q.Began)
+			r.Host = q.Facts.Host
+			r.Route = q.Facts.Route
+			r.User = q.Verdict.User
+			r.KeyID = q.Verdict.KeyID
+			if first := len(c.Hits) - len(q.Verdict.Marks); q.Outcome.Hit >= first {
+				r.Prefix = r.Prefix[:len(edge.RulePrefix)+len(q.Verdict.Marks[q.Outcome.Hit-first].Counter)] // rule/COUNTER/LIMIT
 			}
 		} else {
 			r.Duration = now.Sub(c.Arrived)
-			r.Host = p.r.Host
-			if strings.Trim(r.Host, plainHost) != "" || strings.HasSuffix(r.Host, ".") {
-				r.Host = policy.NormalHost(r.Host)
-			}
+			r.Host = edge.HostOf(q.HTTP)
 		}
-		if f.hidesHost {
+		if site.Hidden.Host {
 			r.Host = ""
 		} else if strings.IndexByte(r.Host, '_') >= 0 {
 			r.Host = policy.HideKeys(r.Host, "")
@@ -114,55 +105,7 @@ func addCounted(w *history.Writer, records []history.Record, calls []*batch.Call
 }
 
 func recordOne(c *batch.Call) {
-	p := c.Owner.(*pendingRequest)
-	if !p.judged.Decision.Allowed {
-		p.judged.Status = http.StatusTooManyRequests
-	}
-	record(p, &p.judged, c.Hits, c.Decisions)
-}
-
-// record records a request of a middleware with a history. The caller owns the request.
-func record(p *pendingRequest, o *edge.Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) {
-	f := p.hits.recorder
-	if atomic.LoadInt32(&f.registry.watched) == 0 {
-		f.registry.flushAtShutdown(p.r)
-	}
-	r := &history.Record{Time: time.Now(), Method: p.r.Method, Audit: f.audit, Watched: history.IsWatched(f.writer)}
-	var said *policy.Verdict
-	key := ""
-	if p.asked {
-		said = &p.verdict
-		key, _ = senderOf(f.policy, p.r)
-		r.Duration = r.Time.Sub(p.began)
-		r.Address = p.facts.Address
-		r.Host = p.facts.Host
-		r.Path = p.facts.Path
-		r.Route = p.facts.Route
-	} else {
-		r.Duration = r.Time.Sub(p.call.Arrived)
-		r.Address = addressOf(f.addresses, p.r)
-		r.Host = p.r.Host
-		if strings.Trim(r.Host, plainHost) != "" || strings.HasSuffix(r.Host, ".") {
-			r.Host = policy.NormalHost(r.Host)
-		}
-	}
-	if r.Path == "" { // also if it is ambiguous
-		r.Path = edge.Path(p.r.URL.EscapedPath())
-	}
-	if f.hidesHost {
-		r.Host = ""
-	}
-	if f.hidesPath {
-		r.Path = ""
-	}
-	edge.HideKeys(r, o, said, key)
-	edge.SetRecord(r, o, hits, decisions, said)
-	history.Add(f.writer, r)
-	if said == nil && p.hits.shadow {
-		p.verdict.Reset() // it may be that of an earlier request
-		said = &p.verdict
-	}
-	if said != nil && (p.hits.shadow || !said.Simple || len(said.Would) > 0) {
-		edge.AddShadows(f.writer, r, o, hits, decisions, said)
-	}
+	q := c.Owner.(*edge.Request)
+	edge.Delivered(q)
+	edge.Record(q.Site, q)
 }

@@ -43,22 +43,22 @@ type leasedHandler struct {
 // kind, else h. For another kind of middleware, the queue decides by leases. So it does with a
 // history, because the queue records requests.
 func withLeases(h *handler) http.Handler {
-	table := lease.SetOf(h.pool.store)
-	f := h.hits
-	if table == nil || !h.plain || f.judged || f.recorder != nil || len(f.hits) != 1 || f.varies || len(f.keys[0]) != 1 {
+	table := edge.Leases(h.pool.store)
+	f := h.plain
+	if table == nil || f == nil || !f.Simple || f.Varies || h.site.History != nil || len(f.Zones) != 1 {
 		return h
 	}
-	hit := f.hits[0]
-	part := f.keys[0][0]
-	if hit.Limit.Lease <= 0 || hit.Secret || part.from != fromRemoteIP && part.from != fromText && part.from != fromHeader {
+	z := f.Zones[0]
+	hit := f.Hits[0]
+	if hit.Limit.Lease <= 0 || hit.Secret || z.Source != fromRemoteIP && z.Source != fromText && z.Source != fromHeader {
 		return h
 	}
 	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
 		row:   lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
 		table: table, shards: table.Shards, seed: table.Seed, born: table.Born,
-		from: part.from, text: part.text, ipv4: f.ipv4s[0], ipv6: f.ipv6s[0]}
-	if part.from == fromText {
-		l.row.Key = (&ratelimit.Hit{Key: part.text}).StoredKey()
+		from: z.Source, text: z.Name, ipv4: z.IPv4, ipv6: z.IPv6}
+	if z.Source == fromText {
+		l.row.Key = (&ratelimit.Hit{Key: z.Name}).StoredKey()
 	}
 	return l
 }

@@ -1,7 +1,6 @@
 package traefikplugin
 
 import (
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
 )
 
 // TestALeaseDecidesAsTheQueue: a middleware that decides by leases and one that leaves all to the queue
@@ -17,7 +17,7 @@ import (
 // because a leasedHandler leaves refusals to the queue.
 func TestALeaseDecidesAsTheQueue(t *testing.T) {
 	dsn := cluster.Open(t)
-	random := rand.New(rand.NewPCG(1, rand.Uint64()))
+	random := seed.New(t)
 	values := []string{"a", "A", "x:y", "192.0.2.1", "192.0.2.77", "2001:db8::1", "2001:DB8::2", "::ffff:192.0.2.1", "sha256:" + strings.Repeat("0", 64), ""}
 	for _, key := range []string{"{header.X-Key}", "{remote_ip}", "{client_ip}", "all"} {
 		for _, ipv4 := range []string{"32", "24"} {

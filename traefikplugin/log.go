@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"log"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // logger logs for a pool. It never logs a key or a DSN.
 type logger struct {
-	sampler edge.Sampler
+	outage edge.Outage
 }
 
 // log writes to log.Writer, which in Traefik is Traefik's log at the level ERROR. os.Stderr
@@ -21,9 +21,20 @@ func (l *logger) log(message string) {
 	fmt.Fprintln(log.Writer(), "pg_ratelimit: "+message)
 }
 
-// failure logs an error, at most once a second.
-func (l *logger) failure(err error) {
-	dropped, ok := l.sampler.Next(time.Now())
+// inform writes what is no failure to the standard output as a line of Traefik's own log: all that log writes is an
+// error there.
+func inform(message string) {
+	fmt.Println(time.Now().Format(time.RFC3339) + " INF pg_ratelimit: " + message)
+}
+
+// failure logs an error that no request sees, and failed one of a request without a decision: both together at most once a
+// second.
+func (l *logger) failure(err error) { l.sampled(err, false) }
+
+func (l *logger) failed(err error) { l.sampled(err, true) }
+
+func (l *logger) sampled(err error, ofRequest bool) {
+	dropped, ok := l.outage.Failed(err, ofRequest, time.Now())
 	switch {
 	case !ok:
 	case dropped > 0:
@@ -33,21 +44,10 @@ func (l *logger) failure(err error) {
 	}
 }
 
-// emptyKeys warns once for each limit of a middleware if its key is empty for a request.
-type emptyKeys struct {
-	logger *logger
-	name   string // of the middleware
-
-	mu     sync.Mutex
-	logged map[string]bool // by prefix; guarded by mu
-}
-
-func (e *emptyKeys) warn(prefix string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.logged[prefix] {
-		e.logged[prefix] = true
-		e.logger.log("middleware " + e.name + ", prefix " + prefix + ": the key of a request is empty: all such requests share one quota")
+// answersAgain logs that an outage has ended if decisions show it, at the level of the outage.
+func (l *logger) answersAgain(decisions []ratelimit.Decision) {
+	if lasted, undecided, ended := l.outage.Ended(decisions, time.Now()); ended {
+		l.log(edge.AnswersAgain(lasted, undecided))
 	}
 }
 

@@ -26,7 +26,8 @@ func otherValue(p *piece, r *http.Request, a *addresses) string {
 	case fromText:
 		return p.text
 	case fromClientIP:
-		return a.client(r)
+		text, _ := a.client(r)
+		return text
 	case fromHost:
 		return edge.Host(hostOf(r.Host))
 	case fromMethod:

@@ -2,16 +2,14 @@
 // limits that all proxies on one Postgres database count together. Traefik interprets it
 // with Yaegi: see package batch for what that means for the code.
 //
-//   - config.go is the configuration, settings.go reads it, with template.go and
-//     placeholder.go for keys and costs, address.go for {client_ip}, and match.go for limits that are not for all requests.
+//   - config.go is the configuration, spelling.go accepts Caddy's spelling, settings.go reads it, with template.go and
+//     placeholder.go for keys and costs, and address.go for {client_ip}.
 //   - plugin.go makes the middleware. pool.go shares the stores, the policies and the histories
 //     between middlewares.
-//   - handler.go serves a request. first.go is what comes before the queue. queued.go is what the queue does for all requests of a batch.
-//     leased.go serves a request if the process holds a lease.
-//   - policy.go reads the policy. policy_serve.go asks it about a request, and forward.go tells the
-//     upstream what it says.
-//   - history.go reads what is recorded. history_serve.go records a request.
-//   - response.go changes the headers of a response. settle.go watches it for what the request cost.
+//   - handler.go serves a request as package edge says. queued.go and history_serve.go do what edge does, in one loop for
+//     all requests of a batch. leased.go serves a request if the process holds a lease.
+//   - policy.go reads the policy, and forward.go tells the upstream what it says. history.go reads what is recorded.
+//   - response.go changes the headers of a response, and watches it for what the request cost.
 //
 // What a limit means is in package ratelimit. What both proxies do with a request is in
 // package edge.
@@ -22,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +37,7 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 		return nil, fmt.Errorf("pg_ratelimit: %w", err)
 	}
 	if atomic.CompareAndSwapInt32(&started, 0, 1) {
-		h.pool.logger.log("rate limits are enforced by " + program)
+		inform("rate limits are enforced by " + program)
 	}
 	return withLeases(h), nil
 }
@@ -53,80 +50,65 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if config == nil {
 		return nil, errors.New("no configuration")
 	}
-	addresses, err := newAddresses(config.IPStrategy)
+	if err := config.adoptAll(); err != nil {
+		return nil, err
+	}
+	made, err := config.compile()
 	if err != nil {
 		return nil, err
 	}
-	zones, err := config.compile()
-	if err != nil {
-		return nil, err
-	}
-	var read edge.Settings
-	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(config), &read); err != nil {
-		return nil, named("", err)
-	}
-	exempt, err := read.Exempt.Compile(secretText)
-	if err != nil {
-		return nil, named("", err)
-	}
+	site := made.site
 	settings, err := config.store()
 	if err != nil {
 		return nil, err
 	}
-	p, err := config.policy(addresses, settings)
+	h := &handler{upstream: newUpstream(next, made.headers, site.Fields), name: name, registry: r, site: site, forward: made.forward}
+	if site.Policy != nil {
+		h.policy.settings = site.Policy.Settings
+		if h.policy.database, err = config.policyStore(settings); err != nil {
+			return nil, err
+		}
+	}
+	recorded, err := config.recording(site, settings)
 	if err != nil {
 		return nil, err
 	}
-	recorded, err := config.recording(settings)
-	if err != nil {
-		return nil, err
-	}
-	h := &handler{upstream: newUpstream(next, read.Headers, read.Fields), name: name, registry: r, hits: newHitTemplate(zones, addresses, read.Fields)}
-	if h.pool, err = r.acquire(settings, read.Timeout); err != nil {
+	if h.pool, err = r.acquire(settings, site.Decider.Timeout); err != nil {
 		return nil, err
 	}
 	h.uses = append(h.uses, h.pool.use)
-	if err := h.acquire(p, recorded, zones); err != nil {
+	if err := h.acquire(recorded); err != nil {
 		h.release()
 		return nil, err
 	}
-	r.share(h.pool, h.hits)
 	if config.hasPassword() {
 		r.warnOfPassword(h.pool)
 	}
-	h.hits.warnings = &emptyKeys{logger: h.pool.logger, name: name, logged: map[string]bool{}}
-	for _, z := range zones {
-		for _, warning := range edge.Warnings(z.limit, z.cost) {
-			h.pool.logger.log("middleware " + name + ", prefix " + z.limit.Prefix + ": " + camelCase(warning.Field) + " " + warning.Text)
-		}
+	for _, z := range site.Zones {
+		r.share(h.pool, z)
 	}
-	h.exempt = exempt
-	template := func(zones []*zone) *hitTemplate {
-		t := newHitTemplate(zones, addresses, read.Fields)
-		r.share(h.pool, t)
-		t.recorder = h.hits.recorder
-		t.warnings = h.hits.warnings
-		t.store = h.pool.store
-		t.logger = h.pool.logger
-		return t
-	}
-	h.hits.store = h.pool.store
-	h.hits.logger = h.pool.logger
-	h.none = template(nil)
-	h.selection = newSelection(zones, template)
-	h.chooses = exempt != nil || h.selection != nil
-	h.plain = p == nil && len(h.hits.hits) > 0 && !h.chooses && !h.hits.flies
-	h.decider = &edge.Decider{Timeout: read.Timeout, OnError: read.OnError, Share: read.LocalShare}
-	h.decider.UseStore(h.pool.store)
-	if q := r.queueOf(h.pool, read.Timeout); q != nil {
+	site.Warnings(func(z *edge.Zone, w edge.Warning) {
+		h.pool.logger.log("middleware " + name + ", prefix " + z.Limit.Prefix + ": " + camelCase(w.Field) + " " + w.Text)
+	})
+	site.Fields.Salt = h.pool.salt
+	site.Decider.UseStore(h.pool.store)
+	h.report()
+	end := site.Prepare()
+	h.plain = site.All()
+	if q := r.queueOf(h.pool, site.Decider.Timeout); q != nil {
 		h.queue = q.queue
 		h.free = q.free
 	}
-	h.forget = show(h, config, zones, read.Timeout)
+	forget := edge.Show(site)
+	r.say(h.name, h.understood(config))
 	context.AfterFunc(ctx, func() {
 		defer h.pool.logger.recovered()
-		h.forget()
+		forget()
 		h.release()
+		time.AfterFunc(r.delay, func() { // the next middlewares have opened their lines of waiting requests then
+			defer h.pool.logger.recovered()
+			end()
+		})
 	})
 	return h, nil
 }
@@ -136,34 +118,15 @@ func (c *Config) hasPassword() bool {
 	return edge.HasPassword(c.DSN) || len(c.Policy) > 0 && edge.HasPassword(c.Policy[0].DSN) || len(c.History) > 0 && edge.HasPassword(c.History[0].DSN)
 }
 
-// show has pages show a handler.
-func show(h *handler, config *Config, zones []*zone, timeout time.Duration) (forget func()) {
-	shown := &edge.Shown{OnError: h.decider.OnError, Timeout: timeout, Policy: h.policy != nil}
-	if h.hits.recorder != nil {
-		shown.History = h.hits.recorder.writer
-	}
-	for i, c := range config.zones() {
-		z := zones[i]
-		key := c.zone.Key
-		if key == "" {
-			key = defaultKey
-		}
-		shown.Limits = append(shown.Limits, edge.ShownLimit{Limit: z.limit, Key: key, Mode: z.mode, Varies: z.byValue != nil, Settle: z.settle, Wait: z.wait})
-	}
-	return edge.Show(h.pool.store, shown)
-}
-
 // acquire acquires what a handler shares: the policy and the history, if it has any.
-func (h *handler) acquire(p *compiledPolicy, recorded *recordSettings, zones []*zone) error {
-	if p != nil {
-		used, err := h.registry.acquirePolicy(h.pool, p)
+func (h *handler) acquire(recorded *recordSettings) error {
+	if h.site.Policy != nil {
+		used, err := h.registry.acquirePolicy(h.pool, h.policy)
 		if err != nil {
 			return err
 		}
 		h.uses = append(h.uses, used)
-		h.policy = used.policy
-		h.live = used.policy.Live()
-		h.template = p
+		h.site.Policy.Live = used.policy
 	}
 	if recorded != nil {
 		used, err := h.registry.acquireHistory(recorded)
@@ -171,8 +134,8 @@ func (h *handler) acquire(p *compiledPolicy, recorded *recordSettings, zones []*
 			return err
 		}
 		h.uses = append(h.uses, used)
-		h.hits.recorder = newRecorder(used.writer, recorded.audit, h.hits.addresses, p, zones)
-		h.hits.recorder.registry = h.registry
+		h.site.History = used.writer
+		h.site.Hide()
 	}
 	return nil
 }

@@ -3,13 +3,16 @@ package traefikplugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -53,12 +56,7 @@ func TestCountsInMemorySurviveAReload(t *testing.T) {
 	old := open(t, ctx, r, &next, c)
 	cancel()
 	began := time.Now()
-	for !isClosed(old.pool) {
-		if time.Since(began) > 10*time.Second {
-			t.Fatal("the pool was not closed")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	await.Within(t, time.Minute, "the pool to be closed", func() bool { return isClosed(old.pool) })
 	if took := time.Since(began); took < delay/2 {
 		t.Errorf("the pool was closed after %v, want %v", took, delay)
 	}
@@ -74,24 +72,19 @@ func TestCountsInMemorySurviveAReload(t *testing.T) {
 // awaitUsers waits until all pools together have that many users.
 func awaitUsers(t *testing.T, r *registry, want int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	await.Within(t, time.Minute, fmt.Sprintf("%d users of all pools", want), func() bool {
 		users := 0
 		r.mu.Lock()
+		defer r.mu.Unlock()
 		for _, p := range r.pools {
 			users += p.use.users
 		}
-		r.mu.Unlock()
-		if users == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d users, want %d", users, want)
-		}
-	}
+		return users == want
+	})
 }
 
 func isClosed(p *pool) bool {
-	return errors.Is(p.store.Take(background, 0, nil, nil), ratelimit.ErrClosed)
+	return errors.Is(p.store.Take(context.Background(), 0, nil, nil), ratelimit.ErrClosed)
 }
 
 func TestMiddlewaresWithTheSameStoreSettingsShareAPool(t *testing.T) {
@@ -132,7 +125,7 @@ func TestOnErrorAppliesToFailuresAndPanics(t *testing.T) {
 			c.OnError = onError
 			var next served
 			h := open(t, t.Context(), newRegistry(time.Minute), &next, c)
-			h.decider.Store = &broken{err}
+			h.site.Decider.Store = &broken{err}
 			w := ask(h)
 			if w.Code != want || (next.n.Load() == 1) != (want == http.StatusOK) {
 				t.Errorf("%v %s: %d, and next was called %d times", err, onError, w.Code, next.n.Load())
@@ -154,6 +147,7 @@ func TestTheLogHasTheCauseOfAnOutage(t *testing.T) {
 			c := valid()
 			c.DSN, c.OnError = "postgres://u@127.0.0.1:1/db?sslmode=disable", onError
 			h := withLeases(open(t, t.Context(), newRegistry(time.Minute), &served{}, c))
+			// The log has one line a second at most, and the test wants two.
 			for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 				ask(h)
 			}
@@ -194,6 +188,28 @@ func TestResponseWriterIsNotWrappedIfBothHeadersStand(t *testing.T) {
 		}
 	}), c)
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+}
+
+// A refusal shows the moment of Retry-After, and nothing if the request can never pass.
+func TestResetSaysWhenToComeAgain(t *testing.T) {
+	c := valid()
+	c.Limit, c.Cost = "2 1m", "{header.X-Cost}"
+	h := open(t, t.Context(), newRegistry(time.Minute), &served{}, c)
+	for _, test := range []struct {
+		cost        string
+		code        int
+		least, most time.Duration
+	}{{"1", 200, 55 * time.Second, 61 * time.Second}, {"1", 200, 55 * time.Second, 61 * time.Second}, {"1", 429, 85 * time.Second, 91 * time.Second}, {"3", 429, 0, 0}} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-Cost", test.cost)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		reset, err := strconv.ParseInt(w.Header().Get("X-RateLimit-Reset"), 10, 64)
+		ahead := time.Until(time.Unix(reset, 0))
+		if w.Code != test.code || test.most == 0 && err == nil || test.most > 0 && (ahead < test.least || ahead > test.most) {
+			t.Errorf("cost %s: %d, %v; want a reset %v to %v ahead", test.cost, w.Code, w.Header(), test.least, test.most)
+		}
+	}
 }
 
 func TestCostComesFromTheRequest(t *testing.T) {

@@ -11,25 +11,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // withPolicy returns a database that has the tables of the policy, and rows of sql.
 func withPolicy(t *testing.T, sql string) (dsn string) {
 	t.Helper()
-	dsn = cluster.Open(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	db, err := pgwire.Open(dsn, pgwire.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if err := policy.Migrate(ctx, db); err != nil {
-		t.Fatal(err)
-	}
+	dsn = cluster.Open(t, schema.Counters+schema.Policy)
 	cluster.Execute(t, dsn, sql)
 	return dsn
 }
@@ -152,7 +143,8 @@ func TestRefusalsOfAPolicy(t *testing.T) {
 		SELECT rate_limit_rule('pay', tiers => '{free}', algorithm => 'fixed_window', per_hour => 1, status => 402, message => 'Upgrade "now"', retry_after => '90 s');
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/admin/*}', priority => 900);
 		SELECT rate_limit_rule('health', action => 'exempt', paths => '{/health}');
-		SELECT rate_limit_rule('slow', tiers => '{pro}', algorithm => 'fixed_window', per_hour => 1);`)
+		SELECT rate_limit_rule('slow', tiers => '{pro}', algorithm => 'fixed_window', per_hour => 1);
+		SELECT rate_limit_rule('bill', paths => '{/billed}', count_by => '{all}', algorithm => 'fixed_window', per_hour => 1, on_exceed => 'overage');`)
 	h := governed(t, dsn, func(*Config) {})
 	send(h, "/", "X-User", "alice")
 	send(h, "/", "X-User", "bob")
@@ -178,70 +170,11 @@ func TestRefusalsOfAPolicy(t *testing.T) {
 			t.Errorf("%s of %s: %v", step.path, step.value, w.Header())
 		}
 	}
-}
-
-func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
-	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 10);
-		SELECT rate_limit_rule('shadow', mode => 'shadow', algorithm => 'fixed_window', per_hour => 2);
-		SELECT rate_limit_rule('bill', algorithm => 'fixed_window', per_day => 1, on_exceed => 'overage');`)
-	h := governed(t, dsn, func(c *Config) {
-		c.Zones = []Zone{{Prefix: "zone", Key: "all", Limit: "4 1h", Algorithm: "fixed_window"}}
-	})
-	for i := 0; i < 6; i++ {
-		w := send(h, "/", "X-User", "alice")
-		overage := ""
-		if i > 0 && i < 4 {
-			overage = fmt.Sprint(i)
-		}
-		if want := i < 4; (w.Code == http.StatusOK) != want || w.Header().Get("X-RateLimit-Overage") != overage {
-			t.Errorf("request %d: %d %v", i, w.Code, w.Header())
+	for _, want := range []string{"", "1"} {
+		if w := send(h, "/billed"); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Overage") != want {
+			t.Errorf("a limit that is billed: %d %v, want an overage of %q", w.Code, w.Header(), want)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	conn := cluster.Watch(t, ctx, dsn)
-	defer conn.Close(ctx)
-	for prefix, want := range map[string]int{"rule/plan/per_hour": 4, "rule/shadow/per_hour": 2, "rule/bill/per_day": 4, "zone": 4} {
-		var n int
-		if err := conn.QueryRow(ctx, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1", prefix).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		if n != want {
-			t.Errorf("%s was charged %d, want %d", prefix, n, want)
-		}
-	}
-}
-
-// Refusals lead to a ban, which deleting its row lifts.
-func TestRefusalsLeadToABan(t *testing.T) {
-	dsn := withPolicy(t, people+`
-		SELECT rate_limit_rule('trap', action => 'block', paths => '{/wp-admin/*}', ban_for => '1 h', ban_after => 2, ban_within => '1 min');`)
-	h := governed(t, dsn, func(c *Config) {
-		c.Zones = []Zone{{Prefix: "zone", Key: "{header.X-User}", Limit: "1 1h", Ban: "10m after 3 refusals in 1m"}}
-	})
-	await := func(status int, user string) {
-		t.Helper()
-		for end := time.Now().Add(10 * time.Second); send(h, "/", "X-User", user).Code != status; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("no %d within ten seconds", status)
-			}
-		}
-	}
-	for i := 0; i < 2; i++ {
-		if w := send(h, "/wp-admin/x", "X-User", "bob"); w.Code != http.StatusForbidden {
-			t.Fatalf("blocked with %d", w.Code)
-		}
-	}
-	await(http.StatusForbidden, "bob")
-	send(h, "/", "X-User", "alice")
-	for i := 0; i < 3; i++ {
-		if w := send(h, "/", "X-User", "alice"); w.Code != http.StatusTooManyRequests {
-			t.Fatalf("refused with %d", w.Code)
-		}
-	}
-	await(http.StatusForbidden, "alice")
-	cluster.Execute(t, dsn, "DELETE FROM rate_limit_bans WHERE user_id = 'alice'")
-	await(http.StatusTooManyRequests, "alice")
 }
 
 // Without its database, a key that is not known follows onError.
@@ -274,17 +207,11 @@ func TestAPolicyIsShared(t *testing.T) {
 		t.Errorf("%d pools and %d policies, want 1 and 2", len(r.pools), len(pool.shared))
 	}
 	cancel()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	await.Within(t, time.Minute, "the policies to be closed", func() bool {
 		r.mu.Lock()
-		left := len(pool.shared)
-		r.mu.Unlock()
-		if left == 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d policies are open", left)
-		}
-	}
+		defer r.mu.Unlock()
+		return len(pool.shared) == 0
+	})
 }
 
 // Long requests are not kept in memory after their responses.

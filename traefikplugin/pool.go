@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // sharing is a pool, or a policy or a history on a pool, that middlewares share. users and closing are
@@ -28,7 +28,8 @@ type sharing struct {
 type pool struct {
 	settings edge.StoreSettings
 	store    ratelimit.Store // nil if the database has the history only
-	db       postgres.DB     // of the store, for the policy; nil in memory
+	db       pgdb.DB         // of the store, for the policy; nil in memory
+	salt     *edge.Salt
 	logger   *logger
 
 	// Guarded by the registry's mutex.
@@ -48,15 +49,27 @@ type registry struct {
 	delay   time.Duration
 	watched int32 // 1 once flushAtShutdown has found a server; atomic
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards all that follows
 	pools map[edge.StoreSettings]*pool
+	said  map[string]string // what the log has of each middleware
 }
 
 // shared is the registry of all middlewares.
 var shared = newRegistry(10 * time.Second)
 
 func newRegistry(delay time.Duration) *registry {
-	return &registry{delay: delay, pools: map[edge.StoreSettings]*pool{}}
+	return &registry{delay: delay, pools: map[edge.StoreSettings]*pool{}, said: map[string]string{}}
+}
+
+// say logs what a middleware has understood, unless the log has it: each reload makes a middleware for each router.
+func (r *registry) say(middleware, text string) {
+	r.mu.Lock()
+	known := r.said[middleware] == text
+	r.said[middleware] = text
+	r.mu.Unlock()
+	if !known {
+		inform(text)
+	}
 }
 
 // acquire returns the pool for resolved settings, and opens it if there is none. It does not
@@ -77,6 +90,7 @@ func (r *registry) acquire(s edge.StoreSettings, timeout time.Duration) (*pool, 
 		}
 		p.store = store
 		p.db = db
+		p.salt = edge.NewSalt(db)
 		p.use = &sharing{forget: func() { delete(r.pools, s) }, close: func() {
 			if store == nil {
 				db.Close()
@@ -117,7 +131,7 @@ func (r *registry) acquireShared(p *pool, what string, open func(s *sharing) err
 
 // acquirePolicy acquires a policy for limits in a pool. A policy is a user of the pool of its database, which
 // may be another one.
-func (r *registry) acquirePolicy(p *pool, t *compiledPolicy) (*sharing, error) {
+func (r *registry) acquirePolicy(p *pool, t policyUse) (*sharing, error) {
 	at, err := r.acquire(t.database, 0)
 	if err != nil {
 		return nil, err
@@ -151,7 +165,7 @@ func (r *registry) acquireHistory(recorded *recordSettings) (*sharing, error) {
 	defer r.release(p, p.use)
 	return r.acquireShared(p, fmt.Sprintf("history %#v", recorded.settings), func(s *sharing) error {
 		opened, err := edge.OpenHistory(p.db, recorded.settings, edge.HistoryOptions{
-			Node: p.settings.NodeNameOf(proxyKind), AutoMigrate: p.settings.AutoMigrate, OnError: func(err error) { p.logger.log(err.Error()) },
+			Node: p.settings.NodeNameOf(proxyKind), Region: p.settings.Region, AutoMigrate: p.settings.AutoMigrate, OnError: func(err error) { p.logger.log(err.Error()) },
 		})
 		if err != nil {
 			return err
@@ -209,25 +223,31 @@ func (r *registry) queueOf(p *pool, timeout time.Duration) *requestQueue {
 	defer r.mu.Unlock()
 	q := p.queues[timeout]
 	if q == nil {
-		q = newRequestQueue(p.store, timeout)
+		q = newRequestQueue(r, p, timeout)
 		p.queues[timeout] = q
 	}
 	return q
 }
 
-// shareLimits has all middlewares on a pool use one limit of those that are equal: two limits
+// share has all middlewares on a pool use one limit of those that are equal: two limits
 // are then the same if their addresses are.
-func (r *registry) shareLimits(p *pool, hits []ratelimit.Hit) {
+func (r *registry) share(p *pool, z *edge.Zone) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range hits {
-		l := p.limits[*hits[i].Limit]
-		if l == nil {
-			l = hits[i].Limit
-			p.limits[*l] = l
-		}
-		hits[i].Limit = l
+	z.Hit.Limit = sharedLimit(p, z.Hit.Limit)
+	for value, limit := range z.ByValue {
+		z.ByValue[value] = sharedLimit(p, limit)
 	}
+}
+
+// sharedLimit is the limit of a pool that is equal to another. The caller holds the registry's mutex.
+func sharedLimit(p *pool, limit *ratelimit.Limit) *ratelimit.Limit {
+	l := p.limits[*limit]
+	if l == nil {
+		l = limit
+		p.limits[*l] = l
+	}
+	return l
 }
 
 // warnOfPassword warns once for each pool.
@@ -251,12 +271,12 @@ const proxyKind = "traefik"
 var program = edge.Program("Traefik", edge.Version)
 
 // openStore opens the store of a pool.
-func openStore(s edge.StoreSettings, l *logger) (ratelimit.Store, postgres.DB, error) {
+func openStore(s edge.StoreSettings, l *logger) (ratelimit.Store, pgdb.DB, error) {
 	if s.DSN == edge.MemoryDSN {
-		fmt.Println("pg_ratelimit: " + edge.MemoryNotice)
+		inform(edge.MemoryNotice)
 	}
 	s.LeaseHorizon = leaseHorizon
-	store, db, err := edge.OpenStore(s, func(dsn string, maxConns int) (postgres.DB, error) {
+	store, db, err := edge.OpenStore(s, func(dsn string, maxConns int) (pgdb.DB, error) {
 		db, err := pgwire.Open(dsn, pgwire.Options{MaxConns: maxConns, Logger: l.log})
 		if err != nil {
 			return nil, fmt.Errorf("dsn: %w", err)

@@ -1,7 +1,6 @@
 package traefikplugin
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,62 +28,6 @@ func proxied(t *testing.T, headers string, upstream http.HandlerFunc) *httptest.
 	server := httptest.NewServer(withLeases(open(t, t.Context(), newRegistry(time.Minute), proxy, c)))
 	t.Cleanup(server.Close)
 	return server
-}
-
-// An upstream may have limits of its own.
-func TestHeadersOfAnUpstream(t *testing.T) {
-	for _, test := range []struct{ headers, left, want string }{
-		{"both", "3", "[100 7] [99 3]"}, {"ours", "3", "[100] [99]"},
-		{"tighter", "3", "[7] [3]"}, {"tighter", "200", "[100] [99]"},
-	} {
-		server := proxied(t, test.headers, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("X-RateLimit-Limit", "7")
-			w.Header().Set("X-RateLimit-Remaining", test.left)
-			w.Header().Set("Retry-After", "9")
-			_, _ = io.WriteString(w, "hello")
-		})
-		response, err := http.Get(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(response.Body)
-		response.Body.Close()
-		got := fmt.Sprint(response.Header["X-Ratelimit-Limit"], response.Header["X-Ratelimit-Remaining"])
-		if got != test.want || string(body) != "hello" || response.Header.Get("Retry-After") != "9" {
-			t.Errorf("headers %q, %s left upstream: %s, %q, %v; want %s", test.headers, test.left, got, body, response.Header, test.want)
-		}
-	}
-}
-
-// A response comes as the upstream sends it.
-func TestAResponseMayBeStreamed(t *testing.T) {
-	for _, headers := range []string{"", "both", "ours"} {
-		proceed := make(chan struct{})
-		server := proxied(t, headers, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, "one\n")
-			_ = http.NewResponseController(w).Flush()
-			select {
-			case <-proceed:
-			case <-time.After(10 * time.Second):
-				t.Errorf("headers %s: the first part has not come", headers)
-			}
-			_, _ = io.WriteString(w, "two\n")
-		})
-		response, err := http.Get(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewScanner(response.Body)
-		lines.Scan()
-		close(proceed)
-		first := lines.Text()
-		lines.Scan()
-		if first != "one" || lines.Text() != "two" {
-			t.Errorf("headers %s: %q, then %q", headers, first, lines.Text())
-		}
-		response.Body.Close()
-	}
 }
 
 // A client sees that a stream is open before its first part. It sees a body of known length part

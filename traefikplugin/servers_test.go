@@ -3,13 +3,11 @@ package traefikplugin
 import (
 	"context"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 )
 
 // The counters, the policy and the history can be in three databases, which are closed after the middleware.
@@ -29,7 +27,7 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 			t.Fatalf("status %d, want %d: %s", w.Code, want, w.Body)
 		}
 	}
-	await.Within(t, 10*time.Second, "the ban", func() bool { return send(h, "/", "X-User", "alice").Code == http.StatusForbidden })
+	await.Within(t, time.Minute, "the ban", func() bool { return send(h, "/", "X-User", "alice").Code == http.StatusForbidden })
 	for _, c := range []struct {
 		what, dsn, sql string
 		want           int
@@ -44,7 +42,7 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 			t.Errorf("%d %s, want %d", got, c.what, c.want)
 		}
 	}
-	await.Within(t, 10*time.Second, "what the proxy obeys, in the registry of the policy", func() bool {
+	await.Within(t, time.Minute, "what the proxy obeys, in the registry of the policy", func() bool {
 		return number(t, policy, "SELECT count(*) FROM rate_limit_nodes WHERE node = 'here' AND applied_seq > 0") == 1
 	})
 	r.mu.Lock()
@@ -53,7 +51,7 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	}
 	r.mu.Unlock()
 	cancel()
-	await.Within(t, 20*time.Second, "all pools are closed", func() bool {
+	await.Within(t, time.Minute, "all pools are closed", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return len(r.pools) == 0
@@ -73,41 +71,4 @@ func number(t *testing.T, dsn, sql string) int {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return n
-}
-
-// A region without changes from its publisher obeys what it has, and says so in the log.
-func TestARegionWithoutItsPublisherIsReported(t *testing.T) {
-	dsn := withPolicy(t, people+"SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1); SELECT rate_limit_make_region('eu')")
-	text := logged(t, func() {
-		h := governed(t, dsn, func(*Config) {})
-		for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
-			if w := send(h, "/", "X-User", "alice"); w.Code != want {
-				t.Errorf("status %d, want %d", w.Code, want)
-			}
-		}
-		await.Within(t, 15*time.Second, "the replication is looked at", func() bool {
-			return h.(*handler).policy.Stats().Replication.Region == "eu"
-		})
-	})
-	if !strings.Contains(text, "the region eu gets no changes from the publisher (its subscription: none)") {
-		t.Errorf("the log: %s", text)
-	}
-}
-
-// With an early lease, the first request of a key waits for a database far away, and the second does not.
-func TestTheSecondRequestDoesNotWaitForTheDistance(t *testing.T) {
-	const away = 400 * time.Millisecond
-	_, dsn := slownet.ListenFor(t, cluster.Open(t), away)
-	c := valid()
-	c.DSN, c.Limit, c.Timeout, c.Key, c.Lease = dsn, "600 1m", "30s", "{header.X-Key}", "5% early"
-	h := withLeases(open(t, t.Context(), newRegistry(time.Millisecond), &served{}, c))
-	for _, key := range []string{"warm", "a"} {
-		if w := send(h, "/", "X-Key", key); w.Code != http.StatusOK {
-			t.Fatalf("status %d: %s", w.Code, w.Body)
-		}
-	}
-	begun := time.Now()
-	if w := send(h, "/", "X-Key", "a"); w.Code != http.StatusOK || time.Since(begun) >= away {
-		t.Errorf("the second request: status %d after %v", w.Code, time.Since(begun))
-	}
 }

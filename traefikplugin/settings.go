@@ -1,43 +1,17 @@
 package traefikplugin
 
 import (
+	"errors"
+	"net/http"
+	"net/netip"
 	"os"
 	"reflect"
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// zone is a limit of a configuration that was compiled.
-type zone struct {
-	limit    *ratelimit.Limit
-	key      template
-	cost     int64    // 0 if costText gives it
-	costText template // nil if cost is fixed
-	minCost  int64    // the least that costText gives
-	settle   *policy.Settle
-	secret   bool
-	hashed   bool // secret, and not by default
-	ipv4     int  // how many bits of an address count
-	ipv6     int
-	ban      *policy.BanAfter // nil if refusals lead to none
-	mode     policy.Mode
-	match    *edge.Matcher // nil for all requests
-	wait     *edge.Wait    // nil if refused requests do not wait
-
-	byValue      map[string]*ratelimit.Limit // by the text of by; nil if there is one limit for all requests
-	by           template
-	alternatives []alternative // of the key; nil without
-}
-
-// alternative is one of several keys, of which the first that is not empty is that of a request.
-type alternative struct {
-	text   template
-	secret bool
-}
 
 // namedZone is the settings of a zone and the beginning of its fields' names in errors.
 type namedZone struct {
@@ -50,7 +24,8 @@ func (c *Config) zones() []namedZone {
 	var all []namedZone
 	top := c.Zone
 	top.Audit = "" // it is also for the zones and the policy
-	if len(c.Zones) == 0 && c.Policy == nil || top != (Zone{}) {
+	top.Other = nil
+	if len(c.Zones) == 0 && c.Policy == nil || !reflect.ValueOf(top).IsZero() {
 		all = append(all, namedZone{"", top})
 	}
 	for i := range c.Zones {
@@ -59,84 +34,92 @@ func (c *Config) zones() []namedZone {
 	return all
 }
 
-// compile checks all limits of a configuration.
-func (c *Config) compile() ([]*zone, error) {
-	var zones []*zone
-	var rows []edge.LimitRows
+// compiled is a configuration that was checked, but for its databases.
+type compiled struct {
+	site    *edge.Site
+	headers edge.HeaderPolicy
+	forward bool // the upstream is told what the policy says
+}
+
+// compile checks the configuration.
+func (c *Config) compile() (*compiled, error) {
+	addresses, err := newAddresses(c.IPStrategy)
+	if err != nil {
+		return nil, err
+	}
+	site := &edge.Site{Address: func(r *http.Request) (netip.Addr, bool) { return addressOf(addresses, r) }}
+	made := &compiled{site: site}
+	if c.Policy != nil {
+		if err := c.readPolicy(made, addresses); err != nil {
+			return nil, err
+		}
+	}
 	all := c.zones()
 	if len(c.Zones) > 0 && len(all) > len(c.Zones) && c.Limit == "" && c.Limits == "" {
 		return nil, edge.LimitMissing(c.Prefix, c.Key)
 	}
 	for i := range all {
-		z, err := all[i].compile(c.IPStrategy)
-		if err == nil {
-			err = c.checkBesidePolicy(&all[i].zone, z)
-		}
-		if err != nil {
+		if err := c.add(site, &all[i].zone, addresses); err != nil {
 			return nil, named(all[i].path, err)
 		}
-		row := edge.LimitRows{Limit: z.limit, Fixed: z.alternatives == nil && z.key.fixed()}
-		if row.Fixed {
-			row.Key = expand(z.key, nil, nil, 0, 0)
-		}
-		zones = append(zones, z)
-		rows = append(rows, row)
 	}
-	if at, err := edge.CheckRows(rows); err != nil {
+	if at, err := edge.CheckRows(site.Zones); err != nil {
 		return nil, named(all[at].path, err)
 	}
-	return zones, nil
+	var read edge.Settings
+	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(c), &read); err != nil {
+		return nil, named("", err)
+	}
+	if site.Exempt, err = read.Exempt.Compile(secretText); err != nil {
+		return nil, named("", err)
+	}
+	site.Decider.Timeout = read.Timeout
+	site.Decider.OnError = read.OnError
+	site.Decider.Share = read.LocalShare
+	site.Fields = read.Fields
+	made.headers = read.Headers
+	return made, nil
 }
 
-// compile checks a zone. Errors have the names of package edge.
-func (z *namedZone) compile(s *IPStrategy) (*zone, error) {
-	settings := z.zone
-	if settings.IPv6Prefix == "" && s != nil && s.IPv6Subnet != nil {
-		settings.IPv6Prefix = strconv.Itoa(*s.IPv6Subnet)
+// add compiles a limit. Errors have the names of package edge.
+func (c *Config) add(site *edge.Site, settings *Zone, a *addresses) error {
+	if settings.IPv6Prefix == "" && c.IPStrategy != nil && c.IPStrategy.IPv6Subnet != nil {
+		settings.IPv6Prefix = strconv.Itoa(*c.IPStrategy.IPv6Subnet)
 	}
-	read, err := edge.ReadLimit(reflect.ValueOf(settings))
+	z, err := edge.NewZone(reflect.ValueOf(settings), a.parseText)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r := &zone{limit: &read.Limit, cost: read.Cost, minCost: read.MinCost, settle: read.Settle, ipv4: read.IPv4, ipv6: read.IPv6, ban: read.Ban, mode: read.Mode, wait: read.Wait}
-	key := settings.Key
-	if key == "" {
-		key = defaultKey
+	z.Source = fromSeveral
+	if t := z.Key.(*template); z.Plain() && len(t.pieces) == 1 {
+		z.Source = t.pieces[0].from
+		z.Name = t.pieces[0].text
 	}
-	if r.key, err = parseTemplate("key", key); err != nil {
-		return nil, err
-	}
-	for _, text := range read.Alternatives {
-		one, err := parseTemplate("key", text)
-		if err != nil {
-			return nil, err
-		}
-		secret := one.secret()
-		if read.HashKey != nil {
-			secret = *read.HashKey
-		}
-		r.alternatives = append(r.alternatives, alternative{one, secret})
-	}
-	if r.cost == 0 {
-		if r.costText, err = parseTemplate("cost", settings.Cost); err != nil {
-			return nil, err
-		}
-	}
-	if r.by, err = parseTemplate("limits", read.By); err != nil {
-		return nil, err
-	}
-	r.byValue = read.ByValue
 	if settings.Match != nil {
-		if r.match, err = settings.Match.Compile(); err != nil {
-			return nil, err
+		m, err := settings.Match.Compile()
+		if err != nil {
+			return err
 		}
+		z.Match = func(r *http.Request) (bool, error) { return m.Matches(r), nil }
 	}
-	r.secret = r.key.secret()
-	if read.HashKey != nil {
-		r.secret = *read.HashKey
-		r.hashed = r.secret
+	return site.Add(z)
+}
+
+// secretText is what {env.NAME} or {file.PATH} gives, the placeholders of Caddy for secrets.
+func secretText(text string) (string, error) {
+	name := strings.TrimSuffix(text, "}")
+	if path := strings.TrimPrefix(name, "{file."); path != name {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		return strings.TrimSpace(string(content)), nil
 	}
-	return r, nil
+	variable := strings.TrimPrefix(name, "{env.")
+	if variable == name || os.Getenv(variable) == "" {
+		return "", errors.New("only {env.NAME} and {file.PATH} can give it, and not empty")
+	}
+	return os.Getenv(variable), nil
 }
 
 // store reads where limits are counted.
@@ -155,6 +138,9 @@ func (c *Config) storeAt(dsn string) (edge.StoreSettings, error) {
 		return edge.StoreSettings{}, named("", err)
 	}
 	s := read.Store
+	if s.Region == "" && len(c.History) > 0 {
+		s.Region = c.History[0].Region
+	}
 	s.DSN = dsn
 	s, err := s.Resolve("here, in a file that dsnFile names,")
 	return s, named("", err)

@@ -29,7 +29,7 @@ func (r *registry) flushAtShutdown(request *http.Request) {
 // flushUntilTheEnd writes all that is pending, again and again: requests in flight are still served. It
 // delays nothing.
 func (r *registry) flushUntilTheEnd() {
-	ctx, cancel := context.WithTimeout(background, shutdownTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	defer (&logger{}).recovered()
 	defer atomic.StoreInt32(&r.watched, 0)

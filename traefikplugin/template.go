@@ -9,14 +9,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-const (
-	defaultKey = "{client_ip}"
-	wantKey    = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {header.NAME}, {cookie.NAME}, {query.NAME} or another " +
-		"placeholder of the documentation, each in one pair of braces"
-)
+const wantKey = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {header.NAME}, {cookie.NAME}, {query.NAME} or another " +
+	"placeholder of the documentation, each in one pair of braces"
 
 // source is where the text of a piece comes from.
-type source uint8
+type source = uint8
 
 const (
 	fromText source = iota
@@ -35,10 +32,9 @@ const (
 	fromRawQuery
 	fromDir
 	fromFile
-	fromLabel // of the host, counted from the right
-	fromPart  // of the path
-	fromAlternatives
-	fromSeveral // of a template that has several pieces, or none
+	fromLabel   // of the host, counted from the right
+	fromPart    // of the path
+	fromSeveral // of a key that has several pieces, or alternatives
 )
 
 // sources are the placeholders that have no parameter.
@@ -65,21 +61,24 @@ type piece struct {
 	n    int    // which label of the host, or part of the path
 }
 
-// template is the text of a key or a cost, in pieces.
-type template []piece
+// template is an edge.Text.
+type template struct {
+	pieces    []piece
+	addresses *addresses
+}
 
-// parseTemplate splits text into pieces. An error names the field.
-func parseTemplate(field, text string) (template, error) {
-	var t template
+// parseText is an edge.ParseText.
+func (a *addresses) parseText(field, text string) (edge.Text, error) {
+	t := &template{addresses: a}
 	rest := text
 	for rest != "" {
 		at := strings.IndexAny(rest, "{}")
 		if at < 0 {
-			t = append(t, piece{from: fromText, text: rest})
+			t.pieces = append(t.pieces, piece{from: fromText, text: rest})
 			break
 		}
 		if at > 0 {
-			t = append(t, piece{from: fromText, text: rest[:at]})
+			t.pieces = append(t.pieces, piece{from: fromText, text: rest[:at]})
 			rest = rest[at:]
 		}
 		end := strings.IndexByte(rest, '}')
@@ -90,7 +89,10 @@ func parseTemplate(field, text string) (template, error) {
 		if !ok {
 			return nil, &ratelimit.FieldError{Field: field, Value: text, Want: wantKey}
 		}
-		t = append(t, p)
+		if p.from == fromClientIP && a.plain {
+			p.from = fromRemoteIP // which takes fewer steps
+		}
+		t.pieces = append(t.pieces, p)
 		rest = rest[end+1:]
 	}
 	return t, nil
@@ -130,9 +132,9 @@ func parsePlaceholder(name string) (piece, bool) {
 	return piece{}, false
 }
 
-// secret reports whether a piece of the template is a credential.
-func (t template) secret() bool {
-	for _, p := range t {
+// Secret implements edge.Text.
+func (t *template) Secret() bool {
+	for _, p := range t.pieces {
 		if p.from == fromURI || p.from == fromRawQuery {
 			return true // the query may have a secret
 		}
@@ -143,9 +145,9 @@ func (t template) secret() bool {
 	return false
 }
 
-// fixed reports whether the template gives the same text for all requests.
-func (t template) fixed() bool {
-	for _, p := range t {
+// Fixed implements edge.Text.
+func (t *template) Fixed() bool {
+	for _, p := range t.pieces {
 		if p.from != fromText {
 			return false
 		}
@@ -153,23 +155,55 @@ func (t template) fixed() bool {
 	return true
 }
 
-// useRemoteIP turns {client_ip} into {remote_ip}, which takes fewer steps. The caller knows
-// that {client_ip} is the address of the connection.
-func (t template) useRemoteIP() {
-	for i := range t {
-		if t[i].from == fromClientIP {
-			t[i].from = fromRemoteIP
+// Shares implements edge.Text.
+func (t *template) Shares(other edge.Text) bool {
+	for _, p := range t.pieces {
+		for _, q := range other.(*template).pieces {
+			if p.from != fromText && p == q {
+				return true
+			}
 		}
 	}
+	return false
 }
 
-// expand returns the text of a template for a request. A value that the request does not
-// have is empty. v4 and v6 are how many bits of an address count.
-func expand(t template, r *http.Request, a *addresses, v4, v6 int) string {
+// Parts implements edge.Text.
+func (t *template) Parts() edge.Parts {
+	parts := edge.Parts{}
+	for _, p := range t.pieces {
+		switch p.from {
+		case fromHost, fromHostPort, fromLabel:
+			parts.Host = true
+		case fromPath, fromURI, fromDir, fromFile, fromPart:
+			parts.Path = true
+		case fromHeader:
+			parts.Headers = append(parts.Headers, p.text)
+			if len(t.pieces) == 1 {
+				parts.Header = p.text
+			}
+		}
+	}
+	return parts
+}
+
+// Of implements edge.Text. A value that the request does not have is empty.
+func (t *template) Of(q *edge.Request) string {
+	if q == nil {
+		return t.Key(&edge.Request{}, 0, 0)
+	}
 	text := ""
-	for i := range t {
-		part := value(&t[i], r, a)
-		if isClient(t[i].from) && edge.MaybeAddress(part, v4) {
+	for i := range t.pieces {
+		text += value(&t.pieces[i], q.HTTP, t.addresses)
+	}
+	return text
+}
+
+// Key implements edge.Text.
+func (t *template) Key(q *edge.Request, v4, v6 int) string {
+	text := ""
+	for i := range t.pieces {
+		part := value(&t.pieces[i], q.HTTP, t.addresses)
+		if isClient(t.pieces[i].from) && edge.MaybeAddress(part, v4) {
 			part = edge.Network(part, v4, v6)
 		}
 		text += part

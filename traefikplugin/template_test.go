@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -43,12 +44,12 @@ func TestPlaceholdersOfAKey(t *testing.T) {
 		"everybody":                            "everybody",
 		"t:{header.X-Tenant}:{method} {path}!": "t:acme:POST /a/b!",
 	} {
-		parsed, err := parseTemplate("key", text)
+		parsed, err := (&addresses{plain: true}).parseText("key", text)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if got := expand(parsed, request(t), &addresses{plain: true}, 32, 64); got != want {
+		if got := parsed.Key(&edge.Request{HTTP: request(t)}, 32, 64); got != want {
 			t.Errorf("%s is %q, want %q", text, got, want)
 		}
 	}
@@ -56,7 +57,7 @@ func TestPlaceholdersOfAKey(t *testing.T) {
 
 func TestUnknownPlaceholdersAreRefused(t *testing.T) {
 	for _, text := range []string{"{", "}", "a{b", "a}b", "{}", "{client_ip", "client_ip}", "{{client_ip}}", "{client_ip}}", "{CLIENT_IP}", "{header}", "{header.}", "{nothing.x}", "{path.x}", "{labels.-1}", "{uuid}", "{cookie. }x{"} {
-		_, err := parseTemplate("zones[1].key", text)
+		_, err := (&addresses{plain: true}).parseText("zones[1].key", text)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != "zones[1].key" || field.Value != text {
 			t.Errorf("%s: %v", text, err)
@@ -77,11 +78,11 @@ func TestCredentialsInAKeyAreSecret(t *testing.T) {
 		"{uri}":                     true,
 		"{client_ip}{query.apikey}": true,
 	} {
-		parsed, err := parseTemplate("key", text)
+		parsed, err := (&addresses{plain: true}).parseText("key", text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if parsed.secret() != want {
+		if parsed.Secret() != want {
 			t.Errorf("%s: secret is %v", text, !want)
 		}
 	}

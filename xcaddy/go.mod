@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/caddyserver/caddy/v2 v2.11.9
-	github.com/pgratelimit/pg-ratelimit v0.1.0-dev
+	github.com/pgratelimit/pg-ratelimit v0.1.0
 )
 
 require (

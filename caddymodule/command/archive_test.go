@@ -7,11 +7,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
 func TestArchive(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	dir := t.TempDir()
 	if got := s.must("archive", "--before", "60d", "--to", dir); !strings.HasPrefix(got, "No day of the history that is not archived yet ended before 20") {
 		t.Errorf("without rows it printed %q", got)
@@ -55,8 +56,7 @@ func TestArchive(t *testing.T) {
 }
 
 func TestArchiveIsToldWhatIsWrong(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	dir := t.TempDir()
 	tomorrow := time.Now().AddDate(0, 0, 2).Format(time.DateOnly)
 	for _, c := range []struct {

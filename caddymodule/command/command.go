@@ -7,7 +7,6 @@
 //   - output.go, cells.go: JSON for programs, tables for people
 //   - policy.go, rules.go, tiers.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, page.go, migrate.go, uninstall.go:
 //     the commands on the policy and the proxies
-//   - region.go: the copies of the policy in regions
 //   - settings.go: the settings of a configuration
 //   - audit.go, follow.go, usage.go, replay.go, upkeep.go, archive.go, forget.go: those on the history
 //
@@ -71,7 +70,7 @@ func build(root *cobra.Command, expand ExpandDSN) {
   caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`
 	group(root,
 		migrateCommand(t), policyCommand(t), rulesCommand(t), tiersCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
-		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), regionCommand(t), settingsCommand(t), pauseCommand(t), resumeCommand(t),
+		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), settingsCommand(t), pauseCommand(t), resumeCommand(t),
 		auditCommand(t), usageCommand(t), pageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), forgetCommand(t), uninstallCommand(t),
 	)
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 const (
@@ -84,19 +83,6 @@ func prefixes(c *call, _ string) ([]string, error) {
 	return all, err
 }
 
-// choices are the values of the settings that have few values.
-func choices() map[string][]string {
-	var algorithms []string
-	for _, a := range ratelimit.Algorithms() {
-		algorithms = append(algorithms, a.String())
-	}
-	return map[string][]string{
-		"mode": {"enforce", "shadow", "off"}, "action": {"limit", "block", "exempt"}, "algorithm": algorithms,
-		"on_exceed": {"refuse", "overage"}, "without_header": {"share", "skip"}, "durable": {"true", "false"},
-		"count_by": {"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"},
-	}
-}
-
 // completeSetting suggests name=, and after it values. tier is the setting that has tiers.
 func (t *tool) completeSetting(settings []admin.Setting, tier, begun string) ([]string, cobra.ShellCompDirective) {
 	name, value, found := strings.Cut(begun, "=")
@@ -109,7 +95,12 @@ func (t *tool) completeSetting(settings []admin.Setting, tier, begun string) ([]
 		}
 		return beginning(all, begun), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 	}
-	values := choices()[name]
+	var values []string
+	for _, s := range settings {
+		if s.Name == name {
+			values = s.Values
+		}
+	}
 	directive := cobra.ShellCompDirectiveNoFileComp
 	if name == tier {
 		values, directive = t.ask("", tierNames)
@@ -131,10 +122,10 @@ func userNames(c *call, begun string) ([]string, error) {
 
 // validKeys are the ids of keys, with what they are for.
 func validKeys(c *call, _ string) ([]string, error) {
-	keys, err := c.db.Keys(c.ctx, "")
+	keys, err := c.db.Keys(c.ctx, "", 100*mostSuggestions)
 	var all []string
 	for _, k := range keys {
-		if k.State == "valid" {
+		if k.State == "valid" || k.State == "banned" {
 			all = append(all, cell(k.ID)+"\t"+text(k.User)+" "+cell(k.Hint)+" "+cell(k.Name))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func usageRow(u *admin.Usage) row {
@@ -35,10 +36,10 @@ func counterRow(c *admin.Counter) row {
 }
 
 func topCommand(t *tool) *cobra.Command {
-	prefix, most := "", number(20)
+	prefix, by, most := "", "", number(20)
 	var in times
 	cmd := &cobra.Command{
-		Use:   "top [--prefix PREFIX] [--since 1h] [-n 20]",
+		Use:   "top [--prefix PREFIX] [--since 1h [--by path]] [-n 20]",
 		Short: "Lists the counters that are closest to their limits, or with --since the busiest senders",
 		Long: `Lists the counters of rules that are closest to their limits. --prefix restricts the list to
 prefixes that begin with a text, such as rule/free or rule/free/per_hour. Any other prefix is
@@ -49,7 +50,7 @@ first.
 and how many of these were refused. Then --prefix is rule/ for all rules, rule/RULE,
 rule/RULE/LIMIT, or that of a limit in a configuration. A sample is counted as what it stands
 for. ` + recording + `
-So REQUESTS are then refusals only.`,
+So REQUESTS are then refusals only. With --by path, the list has the paths instead.`,
 		Example: `  caddy pg-ratelimit top
   caddy pg-ratelimit top --since 1h
   caddy pg-ratelimit top --prefix rule/free/ -n 5
@@ -58,11 +59,17 @@ So REQUESTS are then refusals only.`,
 			if err := most.check(); err != nil {
 				return err
 			}
+			if by != bySender && by != byPath {
+				return &ratelimit.FieldError{Field: "--by", Value: by, Want: "sender or path"}
+			}
 			if in.since != "" {
 				if err := c.open(ofHistory); err != nil {
 					return err
 				}
-				return c.topSince(&in, prefix, int(most))
+				return c.topSince(&in, prefix, by, int(most))
+			}
+			if by == byPath {
+				return &ratelimit.FieldError{Field: "--by", Value: by, Want: "given with --since: counters have no paths. The metrics have them where the configuration says: route {path}"}
 			}
 			if in.until != "" {
 				return errNoSince
@@ -76,17 +83,30 @@ So REQUESTS are then refusals only.`,
 		}),
 	}
 	cmd.Flags().StringVar(&prefix, "prefix", "", "counters of this prefix only")
+	cmd.Flags().StringVar(&by, "by", bySender, "with --since: sender or path")
 	in.flags(cmd, "", "requests")
 	most.flag(cmd)
 	t.mayComplete(cmd, "prefix", t.completeOne(prefixes))
 	return cmd
 }
 
-// topSince lists the senders of the most requests in a period.
-func (c *call) topSince(in *times, prefix string, most int) error {
+// What top --since lists.
+const (
+	bySender = "sender"
+	byPath   = "path"
+)
+
+// topSince lists the senders, or the paths, of the most requests in a period.
+func (c *call) topSince(in *times, prefix, by string, most int) error {
 	p, err := in.period(c)
 	if err != nil {
 		return err
+	}
+	if by == byPath {
+		paths, err := c.db.TopPaths(c.ctx, p, prefix, most)
+		return showList(c, paths, err, func(n *admin.Name) row {
+			return row{"PATH", hideKeys(n.Name), "REQUESTS", n.Requests, "REFUSED", n.Refused}
+		}, noneRecorded("request", p))
 	}
 	senders, err := c.db.TopSince(c.ctx, p, prefix, most)
 	for i := range senders {

@@ -5,12 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
 func TestExplainChargesNothing(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	s.must("rules", "set", "plan", "per_hour=10", "per_day=10", "count_by=all")
 	s.must("rules", "set", "kept", "per_month=10", "durable=true", "algorithm=token_bucket", "per_minute=7", "count_by=all")
 	s.sql("INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('rule/plan/per_hour', 'all', 3, now(), now() + interval '2 h')")
@@ -24,8 +24,7 @@ func TestExplainChargesNothing(t *testing.T) {
 }
 
 func TestARotatedKeyKeepsItsOverridesAndBans(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	s.must("rules", "set", "plan", "per_hour=10", "count_by=key")
 	s.must("users", "set", "acme", "tier=anonymous")
 	key := strings.TrimSpace(s.must("keys", "create", "--user", "acme", "--expires", "90d"))
@@ -62,8 +61,7 @@ func TestARotatedKeyKeepsItsOverridesAndBans(t *testing.T) {
 }
 
 func TestAFailedChangeChangesNothing(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	s.must("rules", "set", "plan", "per_hour=10")
 	before := s.everything()
 	s.fails([]string{"tiers", "gold"}, "rules", "set", "plan", "limit.ten=1/10s", "per_hour=", "tiers=gold")

@@ -144,7 +144,7 @@ func explainedRow(l *admin.ExplainedLimit) row {
 	}
 	return row{
 		"LIMIT", l.Rule + "/" + l.Limit, "COUNTED FOR", hideKeys(l.Key), "AMOUNT", or(l.Quota, "unlimited"), "FROM", "the " + l.AmountFrom,
-		"WINDOW", window(l.Seconds, l.Calendar), "ALGORITHM", l.Algorithm, "COST", cost, "LEFT", l.Left, "FULL AT", l.Reset, "WOULD", would(l),
+		"WINDOW", window(l.Seconds, l.Calendar), "ALGORITHM", l.Algorithm, "COST", cost, "LEFT", l.Left, "RESETS", l.Reset, "WOULD", would(l),
 	}
 }
 

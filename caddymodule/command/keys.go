@@ -91,19 +91,28 @@ func keyRow(k *admin.Key) row {
 }
 
 func keysList(t *tool) *cobra.Command {
-	user := ""
+	user, most := "", number(100)
 	cmd := &cobra.Command{
-		Use:   "list [--user USER]",
+		Use:   "list [--user USER] [-n 100]",
 		Short: "Lists the API keys, by their first characters, and what they did",
 		Long:  `Lists the API keys, by their first characters. ` + recentHelp,
 		Example: `  caddy pg-ratelimit keys list
   caddy pg-ratelimit keys list --user acme --json`,
 		RunE: t.on(func(c *call) error {
-			keys, err := c.db.KeysWithUsage(c.ctx, user)
-			return showList(c, keys, err, keyRow, "There are no keys.")
+			if err := most.check(); err != nil {
+				return err
+			}
+			keys, err := c.db.KeysWithUsage(c.ctx, user, int(most))
+			return show(c, keys, err, func(p *page, keys []admin.Key) {
+				addList(p, keys, keyRow, "There are no keys.")
+				if len(keys) == int(most) {
+					p.print("There may be more than these %d: -n says how many.\n", most)
+				}
+			})
 		}),
 	}
 	cmd.Flags().StringVar(&user, "user", "", "keys of this user only")
+	most.flag(cmd)
 	t.mayComplete(cmd, "user", t.completeOne(userNames))
 	return cmd
 }

@@ -9,14 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // Commands wait for a lock that another session holds for about 10 seconds. Then they say which
 // session it is, and have changed nothing, also when the lock becomes free later.
 func TestCommandsSayWhoHoldsALock(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	if testing.Short() {
+		t.Skip("make test-all runs it: it waits until commands give up")
+	}
+	s := newShell(t, schema.File)
 	s.must("rules", "set", "plan", "per_hour=7")
 	s.sql("DROP FUNCTION rate_limit_policy_version")
 	ctx := context.Background()
@@ -40,7 +43,7 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 			if out.err == nil || !want.MatchString(out.err.Error()) {
 				t.Errorf("the error is %v, want %s", out.err, want)
 			}
-			if took < 8*time.Second || took > 20*time.Second {
+			if took < 8*time.Second || took > time.Minute {
 				t.Errorf("the command took %s", took)
 			}
 			if _, err := conn.Exec(ctx, "COMMIT"); err != nil {
@@ -53,42 +56,9 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 	}
 }
 
-// Twelve commands that make one rule, or one user, at the same time all succeed, and one of them
-// says that it made it.
-func TestManyCommandsMakeOneThing(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
-	for _, args := range [][]string{
-		{"rules", "set", "plan", "per_hour=7"}, {"rules", "set", "limits", "limit.a=7/10s", "limit.b=8/20s"}, {"users", "set", "acme", "tier=anonymous", "plan/per_hour=9"},
-	} {
-		ended := make(chan output, 12)
-		for n := 0; n < 12; n++ {
-			more := append([]string{}, args...)
-			if n%2 == 0 && args[0] == "rules" {
-				more = append(more, "per_day=70")
-			}
-			go func() { ended <- s.run(more...) }()
-		}
-		created := 0
-		for n := 0; n < 12; n++ {
-			out := <-ended
-			if out.err != nil {
-				t.Errorf("%q: %v", args, out.err)
-			}
-			if strings.Contains(out.stdout, "is created.") {
-				created++
-			}
-		}
-		if created != 1 {
-			t.Errorf("%q: %d of the commands say that they made it", args, created)
-		}
-	}
-}
-
 // A role that may not archive is told which role may.
 func TestArchiveNamesTheRoleThatMay(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	role := "r_" + one[string](s, "SELECT current_database()::text")
 	s.sql("CREATE ROLE " + role)
 	t.Cleanup(func() { s.sql("DROP OWNED BY " + role); s.sql("DROP ROLE " + role) })

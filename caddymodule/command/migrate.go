@@ -3,7 +3,6 @@ package command
 import (
 	"errors"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -11,25 +10,21 @@ import (
 )
 
 func migrateCommand(t *tool) *cobra.Command {
-	printOnly, region, citus, parts := false, "", false, 0
+	printOnly, citus, parts := false, false, 0
 	cmd := &cobra.Command{
-		Use:   "migrate [--region NAME] [--print | --citus --parts N]",
+		Use:   "migrate [--print | --citus --parts N]",
 		Short: "Creates the tables, or upgrades them in place",
 		Long: `Creates the tables of the counters, of the history and of the policy, or upgrades them in
 place and keeps their rows. The command may run any number of times, also while proxies use the
 tables. The role must be able to create tables. --print only prints the SQL, for psql.
 
 On the coordinator of Citus, --citus spreads the counters over the servers, in so many parts. The
-number cannot change later. Proxies find the parts when they start.
-
---region makes the database a region, which gets its policy from a publisher: see region subscribe. --region none makes
-the policy one that can be changed here.`,
+number cannot change later. Proxies find the parts when they start.`,
 		Example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
   caddy pg-ratelimit migrate --print > schema.sql
   caddy pg-ratelimit migrate --citus --parts 16 --dsn postgres://admin@coordinator/limits`,
 	}
 	cmd.Flags().BoolVar(&printOnly, "print", false, "print the SQL and change nothing")
-	cmd.Flags().StringVar(&region, "region", "", "the name of the region that the database is, or none")
 	cmd.Flags().BoolVar(&citus, "citus", false, "spread the counters over the servers of Citus")
 	cmd.Flags().IntVar(&parts, "parts", 0, "how many parts the counters have with --citus; one or two for each server that there will ever be")
 	cmd.MarkFlagsRequiredTogether("citus", "parts")
@@ -38,19 +33,12 @@ the policy one that can be changed here.`,
 			return errors.New("--parts: 0: must be 1 or more")
 		}
 		m, err := c.migrate(parts)
-		if err == nil && region != "" {
-			m.Region = region
-			err = errors.Join(c.open(ofPolicy), c.db.MakeRegion(c.ctx, strings.TrimPrefix(region, "none")))
-		}
 		if m == (admin.Migration{}) {
 			return err
 		}
 		// On a server that is too old, the policy is an error, and the others are made.
 		return errors.Join(err, show(c, m, nil, func(p *page, m admin.Migration) {
 			p.print("tables of the counters: %s\ntables of the history: %s\ntables of the policy: %s\n", m.Counters, m.History, m.Policy)
-			if m.Region != "" {
-				p.print("region: %s\n", m.Region)
-			}
 			if m.Parts != "" {
 				p.print("parts of the counters: %s\n", m.Parts)
 			}

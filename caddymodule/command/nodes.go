@@ -1,6 +1,7 @@
 package command
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,8 +14,8 @@ func nodesCommand(t *tool) *cobra.Command {
 		Use:   "nodes",
 		Short: "Lists the proxies, and whether each has applied all changes",
 		Long: `Lists the proxies that count in the database, and whether each has applied all changes of the policy and obeys a
-pause of the limits. A proxy that stops in order is not in the list any more. One that has not been seen for 10 seconds
-is gone, and is deleted from the list after a day. Below the list: when a proxy last archived the history, if a
+pause of the limits. A proxy that cannot decide lacks privileges: PROBLEMS has the statements that give them. One that
+has ended, or has not been seen for 10 seconds and is gone, is deleted from the list after a day. Below the list: when a proxy last archived the history, if a
 configuration says so (history { archive … daily }), and whether the policy reaches the regions.`,
 		Example: `  caddy pg-ratelimit nodes
   caddy pg-ratelimit nodes --json`,
@@ -37,7 +38,14 @@ configuration says so (history { archive … daily }), and whether the policy re
 			if err := c.open(ofPolicy); err != nil {
 				return err
 			}
-			regions, err := c.db.RegionStatuses(c.ctx)
+			regions, err := c.db.Replications(c.ctx)
+			if err != nil {
+				return err
+			}
+			var warnings []admin.RuleWarning
+			if c.db.HasPolicy(c.ctx) {
+				warnings, err = c.db.RuleWarnings(c.ctx)
+			}
 			return show(c, nodes, err, func(p *page, nodes []admin.Node) {
 				if pause != nil {
 					addPause(p, pause)
@@ -47,6 +55,7 @@ configuration says so (history { archive … daily }), and whether the policy re
 					addArchive(p, &archives[i])
 				}
 				addSection(p, "Replication of the policy:", regions, regionRow)
+				addSection(p, "Rules that may not mean what they say:", warnings, func(w *admin.RuleWarning) row { return row{"RULE", w.Rule, "WARNING", w.Warning} })
 			})
 		}),
 	}
@@ -54,8 +63,15 @@ configuration says so (history { archive … daily }), and whether the policy re
 
 func nodeRow(n *admin.Node) row {
 	state, behind := "gone", none
-	if n.Live {
+	problems := n.Problems
+	switch {
+	case n.Live && n.Cannot != nil:
+		state = "cannot decide"
+		problems = append([]string{*n.Cannot}, problems...)
+	case n.Live:
 		state = "live"
+	case n.Ended != nil:
+		state = "ended"
 	}
 	if n.Policy {
 		behind = "unknown"
@@ -66,8 +82,22 @@ func nodeRow(n *admin.Node) row {
 	}
 	return row{
 		"NODE", n.Node, "REGION", n.Region, "VERSION", n.Version, "STATE", state, "EPOCH", n.Epoch, "CHANGES BEHIND", or(n.Behind, behind),
-		"PAUSED", n.Paused, "LOCAL", local, "SEEN", span(n.SecondsAgo) + " ago", "PROBLEMS", strings.Join(n.Problems, "; "),
+		"PAUSED", n.Paused, "LOCAL", local, "SEEN", span(n.SecondsAgo) + " ago", "PROBLEMS", strings.Join(problems, "; "),
 	}
+}
+
+func regionRow(r *admin.Replication) row {
+	silent, errors, retained := none, none, none
+	if r.Silent != nil {
+		silent = span(*r.Silent)
+	}
+	if r.Errors != nil {
+		errors = strconv.FormatInt(*r.Errors, 10)
+	}
+	if r.Retained != nil {
+		retained = strconv.FormatInt(*r.Retained>>10, 10) + " kB"
+	}
+	return row{"ROLE", r.Role, "SUBSCRIPTION", r.Subscription, "STATE", r.State, "SILENT FOR", silent, "ERRORS", errors, "LOG KEPT", retained}
 }
 
 func addArchive(p *page, a *admin.Archive) {

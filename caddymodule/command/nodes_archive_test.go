@@ -3,11 +3,12 @@ package command_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
 func TestNodesSayWhenTheHistoryWasArchived(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	if got := s.must("nodes"); strings.Contains(got, "Archive") {
 		t.Errorf("without an archive it printed %q", got)
 	}

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
 // The way of a team that keeps its policy in git.
 func TestThePolicyInAFile(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	s.must("rules", "set", "plan", "per_hour=1000", "comment=for all")
 	write := func(text string) {
 		if err := os.WriteFile("policy.yaml", []byte(text), 0o600); err != nil {
@@ -67,8 +67,7 @@ limit  spare/per_day
 
 // Keys leave the database as digests, and only on request.
 func TestAnExportHasNoKey(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	s.must("users", "set", "acme", "tier=anonymous")
 	key := strings.TrimSpace(s.must("keys", "create", "--user", "acme", "--name", "production"))
 	digest := one[string](s, "SELECT encode(digest, 'hex') FROM rate_limit_api_keys")
@@ -95,8 +94,7 @@ func TestAnExportHasNoKey(t *testing.T) {
 
 // A dry run shows the replay of each rule whose limits change.
 func TestADryRunShowsAReplay(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	s.must("rules", "set", "plan", "per_day=5")
 	s.must("upkeep")
 	s.sql(`INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, key, user_id, node) SELECT now() - interval '1 s', 1, 1, 'allowed', 'rule/plan', 'acme', 'acme', 'n' FROM generate_series(1, 5)`)

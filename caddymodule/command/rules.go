@@ -119,7 +119,8 @@ func bans(r *admin.Rule) string {
 }
 
 func rulesSet(t *tool) *cobra.Command {
-	return &cobra.Command{
+	force := false
+	cmd := &cobra.Command{
 		Use:   "set NAME SETTING=VALUE ...",
 		Short: "Makes a rule, or changes settings of one",
 		Long: `Makes a rule, or changes the settings that are named and keeps the others. Values of lists
@@ -144,10 +145,12 @@ Settings:
   caddy pg-ratelimit rules set protect paths=`,
 		ValidArgsFunction: t.completeSettings(ruleNames, admin.RuleSettings(), "tiers"),
 		RunE: t.on(func(c *call) error {
-			isNew, err := c.db.SetRule(c.ctx, c.args[0], c.args[1:])
+			isNew, err := c.db.SetRule(c.ctx, c.args[0], c.args[1:], force)
 			return c.changed(err, "rule", c.args[0], createdOrChanged(isNew))
 		}),
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "allow an amount of 0, which refuses every request")
+	return cmd
 }
 
 func createdOrChanged(isNew bool) string {

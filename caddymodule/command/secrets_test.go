@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
@@ -38,8 +39,7 @@ func (s *shell) everything() string {
 }
 
 func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	s.must("users", "set", "acme", "tier=anonymous")
 	created := s.run("keys", "create", "--user", "acme", "--name", "production")
 	if created.err != nil {
@@ -93,8 +93,7 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 
 // A key made elsewhere has another form. It is a secret too.
 func TestAForeignKeyIsNotRepeated(t *testing.T) {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	const key = "sk-live-0123456789"
 	for _, args := range [][]string{{"explain", "--key", key}, {"explain", "--key", key, "--json"}, {"get", "per-key", key}, {"reset", "per-key", key}, {"keys", "revoke", key}} {
 		out := s.run(args...)

@@ -42,7 +42,6 @@ func TestCommandsUseTheDatabaseThatHasIt(t *testing.T) {
 		{"top --since 1h", []string{"rule/basic"}},
 		{"nodes", []string{"both", "here", "there", "rule x"}},
 		{"pause", []string{"paused until"}},
-		{"region status", []string{"is no copy"}},
 	} {
 		out := run(strings.Fields(c.command)...)
 		for _, want := range c.wants {

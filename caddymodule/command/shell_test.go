@@ -19,11 +19,12 @@ type shell struct {
 	stdin string
 }
 
-func newShell(t testing.TB) *shell {
+// newShell makes a database in which the SQL has run.
+func newShell(t testing.TB, sql ...string) *shell {
 	t.Helper()
 	t.Setenv("DATABASE_URL", "")
 	t.Chdir(t.TempDir()) // no Caddyfile
-	return &shell{t: t, dsn: cluster.Open(t)}
+	return &shell{t: t, dsn: cluster.Open(t, sql...)}
 }
 
 // output is what a command has printed.

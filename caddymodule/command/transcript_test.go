@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
 var update = flag.Bool("update", false, "write the transcripts anew")
@@ -24,7 +26,7 @@ var varying = []struct {
 	{regexp.MustCompile(`20[23]\d-\d\d-\d\d \d\d:\d\d:\d\dZ`), "<TIME>"},
 	{regexp.MustCompile(`(rate_limit_(?:audit|metrics|usage_hours))_20\d{6}\b`), "${1}_<DAY>"},
 	{regexp.MustCompile(`"seconds_ago": [0-9.e-]+`), `"seconds_ago": <SECONDS>`},
-	{regexp.MustCompile(`[0-9.]+(ms|s) ago`), "<SECONDS> ago"},
+	{regexp.MustCompile(`-?[0-9.]+(ms|s) ago`), "<SECONDS> ago"},
 	{regexp.MustCompile(`"retry_after": \d\d\d+\.\d+`), `"retry_after": <SECONDS>`},
 	{regexp.MustCompile(`again in [0-9hms.]+`), "again in <TIME>"},
 }
@@ -69,8 +71,7 @@ func TestTranscripts(t *testing.T) {
 
 // replay runs the commands of a transcript and returns it with what they print now.
 func replay(t *testing.T, transcript string) string {
-	s := newShell(t)
-	s.must("migrate")
+	s := newShell(t, schema.File)
 	user := one[string](s, "SELECT session_user::text")
 	key := ""
 	var got strings.Builder

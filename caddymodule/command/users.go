@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 func usersCommand(t *tool) *cobra.Command {
@@ -83,24 +84,29 @@ func recentRow(r *admin.Recent) row {
 }
 
 func usersList(t *tool) *cobra.Command {
-	tier, most := "", number(100)
+	tier, order, most := "", "", number(100)
 	cmd := &cobra.Command{
-		Use:   "list [--tier TIER] [-n 100]",
+		Use:   "list [--tier TIER] [--sort last] [-n 100]",
 		Short: "Lists the users, and what they did",
-		Long:  `Lists the users in the order of their names. ` + recentHelp,
+		Long: `Lists the users in the order of their names, or, with --sort last, those first that have sent no request for the
+longest time. STATE is banned, blocked (by an override of 0), or active. ` + recentHelp,
 		Example: `  caddy pg-ratelimit users list
   caddy pg-ratelimit users list --tier free -n 1000 --json`,
 		RunE: t.on(func(c *call) error {
 			if err := most.check(); err != nil {
 				return err
 			}
-			users, err := c.db.Users(c.ctx, tier, int(most))
+			if order != admin.ByName && order != admin.ByLast {
+				return &ratelimit.FieldError{Field: "--sort", Value: order, Want: "name or last"}
+			}
+			users, err := c.db.Users(c.ctx, tier, order, int(most))
 			return showList(c, users, err, func(u *admin.ListedUser) row {
-				return append(row{"USER", u.User, "TIER", u.Tier}, recentRow(u.Recent)...)
+				return append(row{"USER", u.User, "TIER", u.Tier, "STATE", u.State}, recentRow(u.Recent)...)
 			}, "There are no users.")
 		}),
 	}
 	cmd.Flags().StringVar(&tier, "tier", "", "users of this tier only")
+	cmd.Flags().StringVar(&order, "sort", admin.ByName, "name, or last for those without requests first")
 	most.flag(cmd)
 	t.mayComplete(cmd, "tier", t.completeOne(tierNames))
 	return cmd

@@ -45,12 +45,6 @@ func TestPolicyCommands(t *testing.T) {
 				t.Fatal(err)
 			}
 			environment := append(os.Environ(), "DATABASE_URL="+cluster.Open(t), "HOME="+folder, "PATH="+programs+":"+os.Getenv("PATH"))
-			if page == "docs/regions.md" {
-				for _, name := range []string{"HOME_URL", "EU_URL"} {
-					server := cluster.Private(t, cluster.Options{Config: map[string]string{"wal_level": "logical"}})
-					environment = append(environment, name+"="+server.DSN("postgres"))
-				}
-			}
 			for _, command := range commands {
 				cmd := exec.Command("sh", "-c", command)
 				cmd.Dir = folder

@@ -98,6 +98,7 @@ func TestRecipes(t *testing.T) {
 	}
 	for name, r := range recipes {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if len(sections[name]) == 0 && r.after == nil {
 				section(t, policyPage, name)
 				return // it has only sentences

@@ -17,6 +17,7 @@ import (
 	"github.com/traefik/paerser/parser"
 	"gopkg.in/yaml.v3"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
@@ -26,7 +27,9 @@ import (
 type traefikYAML struct {
 	Experimental *struct {
 		LocalPlugins map[string]pluginSource `yaml:"localPlugins"`
+		Plugins      map[string]pluginSource
 	}
+	Providers   *struct{ File struct{ Filename string } }
 	EntryPoints map[string]struct {
 		Address          string
 		ForwardedHeaders struct {
@@ -49,6 +52,7 @@ type traefikYAML struct {
 
 type pluginSource struct {
 	ModuleName string `yaml:"moduleName"`
+	Version    string // of a published plugin
 }
 
 type traefikHTTP struct {
@@ -56,6 +60,9 @@ type traefikHTTP struct {
 	Routers     map[string]*struct {
 		Rule, Service string
 		Middlewares   []string
+	}
+	Services map[string]*struct {
+		LoadBalancer struct{ Servers []struct{ URL string } } `yaml:"loadBalancer"`
 	}
 }
 
@@ -80,7 +87,8 @@ func TestTraefikConfigurations(t *testing.T) {
 			}
 			switch {
 			case c.Experimental != nil:
-				checkPluginSources(t, c.Experimental.LocalPlugins)
+				checkPluginSources(t, c.Experimental.LocalPlugins, "")
+				checkPluginSources(t, c.Experimental.Plugins, edge.Version)
 			case c.EntryPoints != nil:
 				// TestTraefikBehindAProxy runs a Traefik with these settings.
 				if !hasTest(t, "integration", "TestTraefikBehindAProxy") || len(c.EntryPoints["web"].ForwardedHeaders.TrustedIPs) == 0 {
@@ -151,7 +159,7 @@ func rendered(t *testing.T, text string) string {
 }
 
 // checkPluginSources checks where Traefik is told to find the plugin.
-func checkPluginSources(t *testing.T, sources map[string]pluginSource) {
+func checkPluginSources(t *testing.T, sources map[string]pluginSource, version string) {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-m")
 	cmd.Dir = root
@@ -160,7 +168,7 @@ func checkPluginSources(t *testing.T, sources map[string]pluginSource) {
 		t.Fatal(err)
 	}
 	for name, source := range sources {
-		if name != "pg_ratelimit" || source.ModuleName != strings.TrimSpace(string(module)) {
+		if name != "pg_ratelimit" || source.ModuleName != strings.TrimSpace(string(module)) || source.Version != version {
 			t.Errorf("plugin %q is %+v", name, source)
 		}
 	}
@@ -270,7 +278,7 @@ func ask(h http.Handler, headers ...string) *httptest.ResponseRecorder {
 func fieldNames(of any) []string {
 	var names []string
 	for _, field := range reflect.VisibleFields(reflect.TypeOf(of)) {
-		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); !field.Anonymous {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); !field.Anonymous && name != "-" {
 			names = append(names, name)
 		}
 	}

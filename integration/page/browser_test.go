@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long a test waits for the page to show something.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // chromium is the browser of all tests of this process; TestMain ends it.
 var chromium struct {
@@ -63,7 +63,7 @@ type size struct{ width, height int64 }
 
 var (
 	desktop = size{1280, 900}
-	phone   = size{360, 740}
+	phone   = size{390, 844}
 )
 
 // tab shows a page.

@@ -3,6 +3,7 @@ package page
 import (
 	"encoding/json"
 	"fmt"
+	"html/template"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
 // policyOfPage is the Content-Security-Policy of the page's server.
@@ -31,17 +34,26 @@ func serve(t *testing.T, sections object) *fake {
 	f := &fake{sections: sections}
 	mux := http.NewServeMux()
 	mux.Handle("/", http.FileServer(http.Dir("../../internal/plane/page/static")))
+	index, err := template.ParseFiles("../../internal/plane/page/static/index.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		if err := index.Execute(w, object{"session": f.session(), "state": f.state()}); err != nil {
+			t.Error(err)
+		}
+	})
 	answer := func(path string, body any) {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { f.answer(w, r, body) })
 	}
-	answer("GET /api/session", object{"write": true, "who": nil, "token": "t", "version": "v0.9.0", "database": "limits at db1.internal:5432"})
+	mux.HandleFunc("GET /api/state", func(w http.ResponseWriter, r *http.Request) { f.answer(w, r, f.state()) })
 	mux.HandleFunc("GET /api/top", func(w http.ResponseWriter, r *http.Request) {
 		f.hasAsked(strings.TrimPrefix(r.URL.String(), "/"))
 		f.answer(w, r, sections["top"])
 	})
 	answer("GET /api/names", object{"names": []string{"enterprise", "free", "pro"}})
 	answer("POST /api/why", sections["why"])
-	mux.HandleFunc("GET /api/events", f.events)
 	mux.HandleFunc("POST /api/", f.act)
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", policyOfPage)
@@ -56,28 +68,35 @@ func (f *fake) answer(w http.ResponseWriter, _ *http.Request, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-func (f *fake) events(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	for {
-		f.mu.Lock()
-		for _, name := range []string{"banner", "traffic", "top", "near", "proxies", "limits", "bans", "changes"} {
-			if f.sections["proxies"] == nil && name != "banner" {
-				continue // the database has never answered
-			}
-			text, err := json.Marshal(f.sections[name])
-			if err != nil {
-				panic(err)
-			}
-			fmt.Fprintf(w, "event: %s\ndata: %s\n\n", name, text)
-		}
-		f.mu.Unlock()
-		w.(http.Flusher).Flush()
-		select {
-		case <-r.Context().Done():
-			return
-		case <-time.After(time.Second):
+func (f *fake) session() object {
+	return object{"write": true, "who": nil, "version": "v0.9.0", "database": "limits at db1.internal:5432"}
+}
+
+// state is what the server of the page would answer, as JSON has it.
+func (f *fake) state() (state object) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	chosen := object{}
+	for _, name := range []string{"banner", "traffic", "top", "near", "proxies", "limits", "bans", "changes"} {
+		if f.sections["proxies"] != nil || name == "banner" { // else the database has never answered
+			chosen[name] = f.sections[name]
 		}
 	}
+	text, err := json.Marshal(chosen)
+	if err == nil {
+		err = json.Unmarshal(text, &state)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return state
+}
+
+// change changes a section, as a database that goes on would.
+func (f *fake) change(name string, section any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sections[name] = section
 }
 
 func (f *fake) hasAsked(what string) {
@@ -89,20 +108,16 @@ func (f *fake) hasAsked(what string) {
 // awaitAsked waits until the page has asked something.
 func (f *fake) awaitAsked(b *tab, what string) {
 	b.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	await.Within(b, patience, "the page asks "+what, func() bool {
 		f.mu.Lock()
-		found := slices.Contains(f.asked, what)
-		f.mu.Unlock()
-		if found {
-			return
-		}
-	}
-	b.Fatalf("the page has not asked %s, but %q", what, f.asked)
+		defer f.mu.Unlock()
+		return slices.Contains(f.asked, what)
+	})
 }
 
 func (f *fake) act(w http.ResponseWriter, r *http.Request) {
 	var body object
-	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.Header.Get("X-Pg-Ratelimit-Token") != "t" {
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 		http.Error(w, `{"error":"no"}`, http.StatusForbidden)
 		return
 	}
@@ -147,15 +162,22 @@ func traffic(allowed, refused, failed []float64, marks ...object) object {
 	if marks == nil {
 		marks = []object{}
 	}
-	return object{"step_seconds": 60, "from": at.Truncate(time.Minute).Add(-59 * time.Minute).Format(time.RFC3339), "allowed": allowed, "refused": refused, "failed": failed, "marks": marks,
+	return object{"step_seconds": 60, "from": at.Truncate(time.Minute).Add(-59 * time.Minute).Format(time.RFC3339), "allowed": allowed, "refused": refused, "failed": failed, "marks": marks, "outages": []object{},
 		"sums": object{"allowed": sum(allowed), "refused": sum(refused), "failed": sum(failed)}}
 }
 
-func banner(mode, level, text string, allowed, refused, failed float64, notes ...string) object {
+// headlines are those of the server.
+var headlines = map[string]string{"enforcing": "Enforcing", "failing_open": "Failing open", "failing_local": "Local limits", "database_down": "Database down: without it, requests pass", "recovering": "Recovering"}
+
+func text(name, text, kind string) object { return object{"name": name, "text": text, "kind": kind} }
+
+func banner(mode, level, said string, allowed, refused, failed float64, notes ...string) object {
 	if notes == nil {
 		notes = []string{}
 	}
-	return object{"at": at.Format(time.RFC3339), "level": level, "mode": mode, "text": text, "notes": notes,
+	rate := func(n float64) string { return fmt.Sprint(n) + "/s" }
+	figures := []object{text("Allowed", rate(allowed), ""), text("Refused", rate(refused), ""), text("No decision", rate(failed), ""), text("Failing open", "no proxy", ""), text("Database", "0.8 ms", ""), text("Newest policy", "obeyed by all", "")}
+	return object{"headline": headlines[mode], "figures": figures, "at": at.Format(time.RFC3339), "level": level, "mode": mode, "text": said, "notes": notes,
 		"database": object{"up": true, "error": nil, "since": nil, "latency_ms": 0.8, "proxies_p50_ms": 1.1, "proxies_p99_ms": 4.2},
 		"policy":   object{"newest_seq": 481, "behind": []object{}, "all_obey": true}, "pause": nil,
 		"now": object{"allowed": allowed, "refused": refused, "failed": failed}, "recording": true, "loading": false}
@@ -168,14 +190,28 @@ func proxy(node, kind string, allowed, refused float64, more object) object {
 	for name, v := range more {
 		p[name] = v
 	}
+	state, kind := "live", "good"
+	if p["live"] == false {
+		state, kind = "gone", "bad"
+	}
+	p["cells"] = []object{text("State", state, kind), text("Proxy", fmt.Sprintf("%s (%s)", node, p["region"]), ""), text("Policy", "newest", ""), text("Version", fmt.Sprint(p["version"]), ""), text("Allowed", fmt.Sprint(allowed, "/s"), ""),
+		text("Refused", fmt.Sprint(refused, "/s"), ""), text("Wait, p99", fmt.Sprint(p["p99_ms"], " ms"), ""), text("Waiting", fmt.Sprint(p["waiting"]), ""), text("In flight", fmt.Sprint(p["in_flight"]), ""), text("Leases", fmt.Sprintf("%v (%v units)", p["leases"], p["leased_units"]), "")}
+	remarks := []object{}
+	for _, name := range []string{"lacks", "problems", "remarks"} {
+		texts, _ := p[name].([]string)
+		for _, one := range texts {
+			remarks = append(remarks, text("", one, "warn"))
+		}
+	}
+	p["remarks"] = remarks
 	return p
 }
 
 func sender(prefix, key string, requests, refused int) object {
 	if prefix == "" {
-		return object{"name": key, "requests": requests, "refused": refused, "failed": 0}
+		return object{"name": key, "text": key, "requests": requests, "refused": refused, "failed": 0}
 	}
-	return object{"name": prefix + " " + key, "prefix": prefix, "key": key, "requests": requests, "refused": refused, "failed": 0}
+	return object{"name": prefix + " " + key, "text": key + " · " + strings.TrimPrefix(prefix, "rule/"), "prefix": prefix, "key": key, "requests": requests, "refused": refused, "failed": 0}
 }
 
 func counter(rule, limit, key string, used, quota int) object {
@@ -212,12 +248,12 @@ func busy() object {
 		"near": object{"looked": at, "note": nil, "counters": []object{counter("free", "per_hour", "ann", 1000, 1000), counter("pro", "per_minute", "acme", 2910, 3000), counter("free", "per_hour", "hooli", 812, 1000)}},
 		"proxies": object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, nil), proxy("edge-2", "caddy", 398, 6, object{"leases": 9, "leased_units": 210}),
 			proxy("traefik-1", "traefik", 12, 1, object{"region": "us", "leases": 0, "leased_units": 0, "up_since": ago(40 * time.Minute)})}},
-		"limits": object{"limits": []object{{"prefix": "web", "key": "{client_ip}", "algorithm": "sliding_window", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1", "edge-2"}, "text": "100 in 1m", "settle": nil, "wait_seconds": nil, "in_flight": nil},
-			{"prefix": "tokens", "key": "{header.X-Tenant}", "algorithm": "sliding_window", "mode": "shadow", "on_error": "local", "nodes": []string{"edge-1"}, "text": "100,000 in 1h", "settle": "json usage.total_tokens", "wait_seconds": nil, "in_flight": nil},
-			{"prefix": "reports", "key": "{client_ip}", "algorithm": "in_flight", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1"}, "text": "5 in flight", "settle": nil, "wait_seconds": 2, "in_flight": 12}}},
+		"limits": object{"limits": []object{{"prefix": "web", "key": "{client_ip}", "algorithm": "sliding_window", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1", "edge-2"}, "text": "100 in 1m", "line": "web: 100 in 1m for each {client_ip}, sliding_window, enforce, on_error allow; in edge-1, edge-2", "settle": nil, "wait_seconds": nil, "in_flight": nil},
+			{"prefix": "tokens", "key": "{header.X-Tenant}", "algorithm": "sliding_window", "mode": "shadow", "on_error": "local", "nodes": []string{"edge-1"}, "text": "100,000 in 1h", "line": "tokens: 100,000 in 1h for each {header.X-Tenant}, sliding_window, shadow, on_error local, settle json usage.total_tokens; in edge-1", "settle": "json usage.total_tokens", "wait_seconds": nil, "in_flight": nil},
+			{"prefix": "reports", "key": "{client_ip}", "algorithm": "in_flight", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1"}, "text": "5 in flight", "line": "reports: 5 in flight for each {client_ip}, in_flight, enforce, on_error allow, requests wait up to 2s; 12 in flight now, of all keys; in edge-1", "settle": nil, "wait_seconds": 2, "in_flight": 12}}},
 		"bans":    object{"bans": []object{{"kind": "network", "banned": "198.51.100.0/24", "until": nil, "reason": "scan", "times": 1, "banned_at": ago(time.Hour), "banned_by": "admin (ann)"}}, "total": 1},
 		"changes": object{"changes": []object{{"seq": 481, "at": ago(11 * time.Minute), "by": "admin (ann)", "kind": "override", "ref": "user/acme"}, {"seq": 477, "at": ago(25 * time.Minute), "by": "deploy", "kind": "rule", "ref": "free"}}},
-		"why": object{"kind": "user", "who": "ann", "found": true, "at": at, "summary": "ann was refused 10 times in the decisions below, last at 14:05:02 UTC. Refused by the limit free/per_hour: 1,000 of 1,000 were used.", "plan": "free", "plan_until": nil,
+		"why": object{"kind": "user", "taken": "a user", "who": "ann", "found": true, "at": at, "summary": "ann was refused 10 times in the decisions below, last at 14:05:02 UTC. Refused by the limit free/per_hour: 1,000 of 1,000 were used.", "plan": "free", "plan_until": nil,
 			"user": object{"user": "ann", "tier": "free", "keys": []object{{"id": 7, "hint": "pgrl_ab…", "name": "app", "state": "valid", "tier": nil}}, "overrides": []object{}, "bans": []object{}, "usage": []object{}},
 			"bans": []object{}, "counters": []object{counter("free", "per_hour", "ann", 1000, 1000)},
 			"decisions": []object{decision(time.Second, "limited", "Refused by the limit free/per_hour: 1,000 of 1,000 were used. It would have passed 32 min later.", "/v1/reports", 4),
@@ -245,6 +281,7 @@ func idle() object {
 func attacked() object {
 	s := busy()
 	s["banner"] = banner("failing_open", "bad", "edge-2 lets requests pass uncounted: the database does not answer it in time.", 2210, 18400, 310)
+	s["banner"].(object)["figures"].([]object)[3] = text("Failing open", "edge-2", "bad")
 	refused, failed := line(12, 4), line(0, 0)
 	for i := 48; i < 60; i++ {
 		refused[i], failed[i] = 1500*float64(i-47)+float64(i*i%700), float64((i-47)*25)
@@ -266,8 +303,22 @@ func attacked() object {
 func local() object {
 	s := busy()
 	s["banner"] = banner("failing_local", "bad", "Failing over to local limits: edge-2 limits by itself, at its share of each limit, because the database makes no decisions.", 795, 19, 0)
-	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, object{"local_from": ago(50 * time.Minute), "local_until": ago(48 * time.Minute)}),
-		proxy("edge-2", "caddy", 381, 11, object{"failing": "local", "local_since": ago(21 * time.Second), "on_error": []string{"local"}, "p99_ms": 250.0, "errors": object{"timeout": 4}}), proxy("traefik-1", "traefik", 12, 1, nil)}}
+	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, object{"remarks": []string{"Has limited itself from 13:15:03 UTC to 13:17:03 UTC."}}),
+		proxy("edge-2", "caddy", 381, 11, object{"failing": "local", "remarks": []string{"Limits itself since 14:04:42 UTC, at its share of each limit: the database makes no decisions."}, "on_error": []string{"local"}, "p99_ms": 250.0, "errors": object{"timeout": 4}}), proxy("traefik-1", "traefik", 12, 1, nil)}}
+	return s
+}
+
+// recovering is busy just after an outage of three minutes.
+func recovering() object {
+	s := busy()
+	text := "1,620 requests passed without a decision from 13:50 to 13:53 UTC."
+	s["banner"] = banner("recovering", "warn", "The database answers again since 14:04:58 UTC.", 795, 19, 0, text)
+	failed := line(0, 0)
+	for i := 45; i < 48; i++ {
+		failed[i] = 9
+	}
+	s["traffic"] = traffic(line(790, 60), line(12, 4), failed)
+	s["traffic"].(object)["outages"] = []object{{"from": at.Truncate(time.Hour).Add(-10 * time.Minute), "until": at.Truncate(time.Hour).Add(-7 * time.Minute), "requests": 1620, "text": text}}
 	return s
 }
 
@@ -278,6 +329,8 @@ func down() object {
 	b["now"] = nil
 	b["database"] = object{"up": false, "error": "failed to connect to `user=limits database=limits`: 127.0.0.1:5432 (db1.internal): dial error: dial tcp 127.0.0.1:5432: connect: connection refused", "since": ago(42 * time.Second), "latency_ms": nil, "proxies_p50_ms": nil, "proxies_p99_ms": nil}
 	b["policy"] = object{"newest_seq": 481, "behind": []object{}, "all_obey": false}
+	b["notes"] = []string{"What is below is of 14:04:21 UTC. The error is: connection refused. In full: failed to connect to db1.internal"}
+	b["figures"] = []object{text("Allowed", "–", ""), text("Refused", "–", ""), text("No decision", "–", ""), text("Failing open", "without it: 3 proxies", "bad"), text("Database", "down", "bad"), text("Newest policy", "not known", "warn")}
 	s["banner"] = b
 	return s
 }
@@ -309,7 +362,7 @@ func hostile() object {
 	s["top"] = top(senders, names, names, names, senders)
 	s["near"] = object{"looked": at, "note": texts[1], "counters": counters}
 	s["proxies"] = object{"proxies": []object{proxy(texts[0], "caddy", 1, 1, object{"region": texts[1], "version": texts[6], "problems": texts, "lacks": texts}), proxy("__proto__", "caddy", 1, 1, nil)}}
-	s["limits"] = object{"limits": []object{{"prefix": texts[0], "key": texts[1], "algorithm": "gcra", "mode": "enforce", "on_error": "allow", "nodes": texts, "text": texts[2]}}}
+	s["limits"] = object{"limits": []object{{"prefix": texts[0], "key": texts[1], "algorithm": "gcra", "mode": "enforce", "on_error": "allow", "nodes": texts, "text": texts[2], "line": texts[2]}}}
 	s["bans"], s["changes"] = object{"bans": bans, "total": 10000}, object{"changes": changes}
 	why := s["why"].(object)
 	why["who"], why["summary"], why["plan"], why["decisions"], why["counters"], why["bans"], why["decisions_note"] = texts[0], texts[1], texts[2], decisions, counters, bans, texts[0]

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -20,50 +21,45 @@ var states = []struct {
 	sections func() object
 	banner   string
 }{
-	{"idle", idle, "Enforcing"}, {"busy", busy, "Enforcing"}, {"attacked", attacked, "Failing open"}, {"local", local, "Local limits"}, {"down", down, "Database down"}, {"hostile", hostile, "Enforcing"},
+	{"idle", idle, "Enforcing"}, {"busy", busy, "Enforcing"}, {"attacked", attacked, "Failing open"}, {"local", local, "Local limits"}, {"recovering", recovering, "Recovering"}, {"down", down, "Database down"}, {"hostile", hostile, "Enforcing"},
 }
 
-// In each state, at both sizes, light and dark: axe-core finds nothing serious, nothing is wider than the window,
+// In each state, dark on a wide window and light on a narrow one: axe-core finds nothing serious, nothing is wider than the window,
 // and the console has no error.
 func TestEachStateIsShown(t *testing.T) {
 	for _, state := range states {
 		for _, window := range []size{desktop, phone} {
-			for _, dark := range []bool{false, true} {
-				name := fmt.Sprintf("%s-%d", state.name, window.width)
-				if dark {
-					name += "-dark"
+			name, dark := fmt.Sprintf("%s-%d", state.name, window.width), window == desktop
+			t.Run(name, func(t *testing.T) {
+				b := open(t, serve(t, state.sections()).URL+"/", window, dark)
+				b.await("#state", state.banner)
+				if state.name == "local" {
+					b.await("#proxies-list", "Limits itself since 14:04:42 UTC, at its share of each limit")
+					b.await("#proxies-list", "Has limited itself from 13:15:03 UTC to 13:17:03 UTC.")
+					b.click("#limits-count")
+					b.await("#limits-list", "tokens: 100,000 in 1h for each {header.X-Tenant}, sliding_window, shadow, on_error local, settle json usage.total_tokens; in edge-1")
+					b.await("#limits-list", "5 in flight for each {client_ip}, in_flight, enforce, on_error allow, requests wait up to 2s; 12 in flight now, of all keys; in edge-1")
 				}
-				t.Run(name, func(t *testing.T) {
-					b := open(t, serve(t, state.sections()).URL+"/", window, dark)
-					b.await("#state", state.banner)
-					if state.name == "local" {
-						b.await("#proxies-list", "Limits itself since 14:04:42, at its share of each limit")
-						b.await("#proxies-list", "Has limited itself from 13:15:03 to 13:17:03.")
-						b.click("#limits-count")
-						b.await("#limits-list", "tokens: 100,000 in 1h for each {header.X-Tenant}, sliding_window, shadow, on_error local, settle json usage.total_tokens; in edge-1")
-						b.await("#limits-list", "5 in flight for each {client_ip}, in_flight, enforce, on_error allow, requests wait up to 2 s; 12 in flight now, of all keys; in edge-1")
-					}
-					if state.name == "down" {
-						b.await("#state", "Database down: without it, requests pass")
-						b.await("#figures", "without it: 3 proxies")
-						b.await("#figures", "Newest policy\nnot known")
-						b.await("#state-more", "The error is: connection refused. In full: failed to connect")
-					}
-					b.fill("#why-who", "ann")
-					b.click("#why-form button")
-					b.await("#why-answer", "Plan")
-					if wide := value[int64](b, "document.documentElement.scrollWidth"); wide > window.width {
-						t.Errorf("the page is %d pixels wide", wide)
-					}
-					for _, found := range b.axe() {
-						t.Error(found)
-					}
-					if *pictures != "" {
-						value[bool](b, "scrollTo(0, 0), document.activeElement.blur(), true")
-						b.picture(filepath.Join(*pictures, name+".png"), chromedp.FullScreenshot(100))
-					}
-				})
-			}
+				if state.name == "down" {
+					b.await("#state", "Database down: without it, requests pass")
+					b.await("#figures", "without it: 3 proxies")
+					b.await("#figures", "Newest policy\nnot known")
+					b.await("#state-more", "The error is: connection refused. In full: failed to connect")
+				}
+				b.fill("#why-who", "ann")
+				b.click("#why-form button")
+				b.await("#why-answer", "Plan")
+				if wide := value[int64](b, "document.documentElement.scrollWidth"); wide > window.width {
+					t.Errorf("the page is %d pixels wide", wide)
+				}
+				for _, found := range b.axe() {
+					t.Error(found)
+				}
+				if *pictures != "" {
+					value[bool](b, "scrollTo(0, 0), document.activeElement.blur(), true")
+					b.picture(filepath.Join(*pictures, name+".png"), chromedp.FullScreenshot(100))
+				}
+			})
 		}
 	}
 }
@@ -111,7 +107,115 @@ func TestThePageSaysThatItsServerIsGone(t *testing.T) {
 		t.Error(found)
 	}
 	b.forgive("ERR_CONNECTION_REFUSED")
-	b.forgive("ERR_INCOMPLETE_CHUNKED_ENCODING")
+}
+
+// A page whose server is gone, or hangs, is not green for more than two seconds.
+func TestThePageIsNotGreenWithoutItsServer(t *testing.T) {
+	for name, lose := range map[string]func(t *testing.T, f *fake){
+		"gone":  func(_ *testing.T, f *fake) { f.Listener.Close(); f.CloseClientConnections() },
+		"hangs": func(t *testing.T, f *fake) { f.mu.Lock(); t.Cleanup(f.mu.Unlock) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := serve(t, busy())
+			b := open(t, f.URL+"/", phone, false)
+			b.await("#state", "Enforcing")
+			value[bool](b, `(() => {
+				const banner = document.querySelector('#banner');
+				window.green = Date.now(); // when the page last showed a state as known after an answer
+				new PerformanceObserver((list) => { for (const e of list.getEntries()) if (e.responseStatus === 200) window.green = performance.timeOrigin + e.responseEnd; }).observe({ type: 'resource' });
+				window.lost = null;
+				let last = window.green;
+				window.late = 0; // how late a busy browser is for what it does 50 times a second
+				setInterval(() => {
+					window.late = Math.max(window.late, Date.now() - last - 20);
+					last = Date.now();
+					if (window.lost === null && banner.dataset.state === 'wait') window.lost = last;
+				}, 20);
+				return true;
+			})()`)
+			lose(t, f)
+			b.await("#state", "No connection")
+			if took, late := value[float64](b, "window.lost - window.green"), value[float64](b, "window.late"); took > 2500+2*late {
+				t.Errorf("the page is green for %.0f ms after the last answer, and the browser was %.0f ms late at most", took, late)
+			}
+			b.forgive("ERR_CONNECTION_REFUSED")
+			b.forgive("ERR_EMPTY_RESPONSE")
+		})
+	}
+}
+
+// The state and the proxies are in the page that the server sends, before a script runs.
+func TestThePageNeedsNoScriptForTheState(t *testing.T) {
+	b := open(t, "about:blank", phone, false)
+	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.Fatal(err)
+	}
+	f := serve(t, attacked())
+	b.do(chromedp.Navigate(f.URL + "/"))
+	for selector, want := range map[string]string{"#state": "Failing open", "#figures": "310/s", "#proxies-list": "traefik-1", "main": "Without scripts, this page shows the state"} {
+		b.await(selector, want)
+	}
+	b.problems = nil // the blank page is of no host
+}
+
+// On a phone, nothing moves once it is shown, whatever the next answers are, and "Why" follows the state.
+func TestNothingMovesOnAPhone(t *testing.T) {
+	for name, from := range map[string]func() object{"from idle to busy": idle, "from busy to idle": busy} {
+		t.Run(name, func(t *testing.T) {
+			s := from()
+			f := serve(t, s)
+			b := open(t, f.URL+"/", phone, false)
+			b.await("#state", "Enforcing")
+			if second := value[string](b, "document.querySelectorAll('main > section')[1].id"); second != "why" {
+				t.Errorf("the second section is %s", second)
+			}
+			value[bool](b, "(() => { window.tops = () => [...document.querySelectorAll('section, h3')].filter((e) => e.checkVisibility()).map((e) => (e.id || e.textContent.slice(0, 20)) + ' ' + Math.round(e.getBoundingClientRect().top + scrollY)).join(' | '); window.before = window.tops(); return true })()")
+			other := busy()
+			if name == "from busy to idle" {
+				other = idle()
+			}
+			for _, section := range []string{"traffic", "top", "near", "limits", "changes"} {
+				if section != "limits" {
+					f.change(section, other[section])
+				}
+			}
+			want := "rule free: per_hour"
+			if name == "from busy to idle" {
+				want = "The policy did not change in this hour."
+			}
+			b.await(".box.marks", want)
+			if moved := value[bool](b, "window.before !== window.tops()"); moved {
+				t.Errorf("it has moved: from %s to %s", value[string](b, "window.before"), value[string](b, "window.tops()"))
+			}
+			const shifts = "new Promise((resolve) => { const all = []; new PerformanceObserver((list) => { for (const e of list.getEntries()) if (!e.hadRecentInput && e.value > 0.001) all.push(e.value + ' by ' + e.sources.map((s) => (s.node?.outerHTML ?? s.node?.data)?.slice(0, 60) + ' ' + s.previousRect.y + ' ' + s.currentRect.y)); }).observe({ type: 'layout-shift', buffered: true }); setTimeout(() => resolve(all), 300) })"
+			for _, shift := range value[[]string](b, shifts) {
+				t.Errorf("Chromium has seen a shift of %s", shift)
+			}
+		})
+	}
+}
+
+// An outage is marked in the lines, and below them with how many requests passed.
+func TestAnOutageIsMarkedInTheLines(t *testing.T) {
+	b := open(t, serve(t, recovering()).URL+"/", desktop, false)
+	b.await("#state", "Recovering")
+	b.await("#state-more", "1,620 requests passed without a decision from 13:50 to 13:53 UTC.")
+	b.await("#changes", "Outage: 1,620 requests passed without a decision")
+	if drawn := value[int](b, "[...document.querySelectorAll('.pane .outages')].filter((p) => p.getAttribute('d').length > 0 && p.getBoundingClientRect().width > 20).length"); drawn != 3 {
+		t.Errorf("%d of 3 lines have the outage", drawn)
+	}
+}
+
+// The table of proxies has the width of the page.
+func TestTheTableOfProxiesUsesTheWidth(t *testing.T) {
+	b := open(t, serve(t, busy()).URL+"/", desktop, false)
+	b.await("#proxies-list", "edge-1")
+	if share := value[float64](b, "document.querySelector('#proxies-list').getBoundingClientRect().width / innerWidth"); share < 0.9 {
+		t.Errorf("the table has %.2f of the window", share)
+	}
+	if lines := value[float64](b, "Math.max(...[...document.querySelectorAll('#proxies-list tbody tr:first-child')].map((r) => r.getBoundingClientRect().height))"); lines > 40 {
+		t.Errorf("a row has %v pixels: its texts are broken into lines", lines)
+	}
 }
 
 // A reader who knows when something was deployed chooses this time.
@@ -165,6 +269,7 @@ func TestMoreIsGivenOfALimitOfTheUser(t *testing.T) {
 // Without a single answer of the database, the page says so, and not that there is nothing.
 func TestNothingIsShownOfADatabaseThatNeverAnswered(t *testing.T) {
 	banner := down()["banner"].(object)
+	banner["notes"] = []string{"Nothing is known yet. The error is: connection refused. In full: failed to connect"}
 	banner["recording"], banner["policy"] = nil, object{"newest_seq": nil, "behind": []object{}, "all_obey": nil}
 	b := open(t, serve(t, object{"banner": banner, "top": top(nil, nil, nil, nil, nil), "why": object{}}).URL+"/", desktop, false)
 	b.await("#state", "Database down")

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -19,12 +18,12 @@ import (
 const (
 	caddyStart = 30 * time.Second // for Caddy to listen
 	caddyStop  = 10 * time.Second // for requests under way to end
-	logTail    = 5                // lines of its log in an error
 )
 
 // caddy is a Caddy that runs.
 type caddy struct {
 	cmd    *exec.Cmd
+	end    context.CancelFunc // asks it to end, and kills it after caddyStop
 	leash  *leash.Leash
 	log    string // its log's path
 	port   string
@@ -38,24 +37,25 @@ func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.cmd = exec.Command(o.caddy, "run", "--config", o.config, "--adapter", "caddyfile")
+	defer log.Close()
+	var ctx context.Context
+	ctx, c.end = context.WithCancel(context.Background())
+	c.cmd = exec.CommandContext(ctx, o.caddy, "run", "--config", o.config, "--adapter", "caddyfile")
 	c.cmd.Stdout, c.cmd.Stderr = log, log
 	home := filepath.Join(o.state, "caddy")
-	c.cmd.Env = append(os.Environ(),
-		"DATABASE_URL="+dsn, "UPSTREAM="+upstream, "PORT="+o.port,
-		"XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
+	c.cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "UPSTREAM="+upstream, "PORT="+o.port, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
 	// In a group of its own Ctrl-C reaches it only by way of this program.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
+	c.cmd.WaitDelay = caddyStop
 	if c.leash, err = leash.New(syscall.SIGTERM); err != nil {
-		return nil, errors.Join(err, log.Close())
+		return nil, err
 	}
 	if err := c.cmd.Start(); err != nil {
-		return nil, errors.Join(err, log.Close(), c.leash.End())
+		return nil, errors.Join(err, c.leash.End())
 	}
 	go func() {
-		// How it ended is in ProcessState.
-		_ = c.cmd.Wait()
-		_ = log.Close()
+		_ = c.cmd.Wait() // how it ended is in ProcessState
 		close(c.exited)
 	}()
 	if err := c.leash.Hold(c.cmd.Process.Pid); err != nil {
@@ -67,47 +67,30 @@ func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 // awaitAnswer waits until Caddy listens, which it does once its whole config
 // has loaded. A request would use up one of the limit.
 func (c *caddy) awaitAnswer(ctx context.Context) error {
-	deadline := time.NewTimer(caddyStart)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	var dialer net.Dialer
-	for {
-		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", c.port))
+	for deadline := time.Now().Add(caddyStart); ; {
+		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", c.port))
 		if err == nil {
 			return conn.Close()
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(20 * time.Millisecond):
 		case <-c.exited:
-			return c.gone()
-		case <-deadline.C:
-			return fmt.Errorf("caddy does not listen on port %s after %v: %s", c.port, caddyStart, c.tail())
+			return fmt.Errorf("caddy ended by itself (%v): %s", c.cmd.ProcessState, c.tail())
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("caddy does not listen on port %s after %v: %s", c.port, caddyStart, c.tail())
+		}
 	}
-}
-
-// gone is the error of a Caddy that has ended by itself.
-func (c *caddy) gone() error {
-	return fmt.Errorf("caddy ended by itself (%v): %s", c.cmd.ProcessState, c.tail())
 }
 
 // stop asks Caddy to end and waits until it has. It lets requests under way
 // end first, for a while.
 func (c *caddy) stop() error {
-	for _, ask := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		if err := c.cmd.Process.Signal(ask); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return err
-		}
-		select {
-		case <-c.exited:
-			return c.leash.End()
-		case <-time.After(caddyStop):
-		}
-	}
-	return fmt.Errorf("caddy (pid %d) does not end", c.cmd.Process.Pid)
+	c.end()
+	<-c.exited
+	return c.leash.End()
 }
 
 // tail is the end of Caddy's log.
@@ -116,8 +99,7 @@ func (c *caddy) tail() string {
 	if err != nil {
 		return err.Error()
 	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return strings.Join(lines[max(0, len(lines)-logTail):], "\n")
+	return lastLines(string(text))
 }
 
 // checkPort is an error if Caddy could not listen on the port. It would share

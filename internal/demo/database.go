@@ -49,13 +49,10 @@ func oneLine(err error) string { return strings.Join(strings.Fields(err.Error())
 // folder, for `make clean` to find it.
 func noteFolder(state, wanted, used string) error {
 	note := filepath.Join(state, "postgres.elsewhere")
-	if used == wanted {
-		if err := os.Remove(note); !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		return nil
+	if used != wanted {
+		return os.WriteFile(note, []byte(used+"\n"), 0o644)
 	}
-	return os.WriteFile(note, []byte(used+"\n"), 0o644)
+	return os.RemoveAll(note)
 }
 
 func ping(ctx context.Context, dsn string) error {

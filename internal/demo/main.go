@@ -1,7 +1,6 @@
 // Command demo is what `make run` runs: a Postgres, an upstream that says
 // hello, and a Caddy in front of it that limits requests. It finds or makes
-// what it needs, and leaves no process behind. It builds Caddy while Postgres
-// is installed or started, since both may take minutes.
+// what it needs, and leaves no process behind.
 package main
 
 import (
@@ -10,10 +9,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -22,9 +24,7 @@ func main() {
 	flag.StringVar(&o.caddy, "caddy", "bin/caddy", "the Caddy to run, with pg_ratelimit built in")
 	flag.StringVar(&o.config, "config", "Caddyfile.example", "its Caddyfile")
 	flag.StringVar(&o.state, "state", ".run", "the folder for the database and logs; kept between runs")
-	flag.StringVar(&o.list, "list", "", "the shell command that lists the packages of Caddy")
 	flag.StringVar(&o.build, "build", "", "the shell command that builds Caddy; none: it is built")
-	flag.BoolVar(&o.withParent, "with-parent", false, "end when the program that started this one is gone")
 	flag.Parse()
 	o.databaseURL = os.Getenv("DATABASE_URL")
 
@@ -32,9 +32,6 @@ func main() {
 	// program at once; the leashes of its children then end them.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)
-	if o.withParent {
-		ctx = untilParentEnds(ctx)
-	}
 	if err := run(ctx, o, os.Stdout); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "make run:", err)
 		os.Exit(1)
@@ -43,10 +40,8 @@ func main() {
 
 // options are what the command line and the environment say.
 type options struct {
-	port, caddy, config, state string
-	list, build                string
-	databaseURL                string
-	withParent                 bool
+	port, caddy, config, state, build string
+	databaseURL                       string
 }
 
 // run starts all parts, waits until the context ends or a part does, and stops
@@ -55,33 +50,32 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := checkPort(o.port); err != nil {
 		return err
 	}
-	state, err := filepath.Abs(o.state)
-	if err != nil {
+	if o.state, err = filepath.Abs(o.state); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(state, 0o755); err != nil {
+	if err := os.MkdirAll(o.state, 0o755); err != nil {
 		return err
 	}
-	o.state = state
-
-	dsn, stopDatabase, err := prepare(ctx, o, out)
+	dsn, stopDatabase, err := startDatabase(ctx, o, out)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stopDatabase()) }()
-
+	if err := build(ctx, o, out); err != nil {
+		return err
+	}
 	keys, policyErr := makePolicy(ctx, dsn, o.databaseURL != "")
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-
-	upstream, stopUpstream, err := startUpstream()
+	upstream, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stopUpstream()) }()
-
-	c, err := startCaddy(o, dsn, upstream)
+	server := &http.Server{Handler: http.HandlerFunc(hello), ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(upstream) }() // until Close
+	defer server.Close()
+	c, err := startCaddy(o, dsn, upstream.Addr().String())
 	if err != nil {
 		return err
 	}
@@ -90,7 +84,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 
-	fmt.Fprintf(out, welcome, o.port, shown(dsn), o.config, relative(c.log))
+	fmt.Fprintf(out, welcome, o.port, shown(dsn), o.config, filepath.Join(o.state, "caddy.log"))
 	database := "" // a shell with DATABASE_URL has started this program
 	if o.databaseURL == "" {
 		database = "DATABASE_URL='" + dsn + "' "
@@ -98,48 +92,21 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if policyErr != nil {
 		fmt.Fprintf(out, "\nWithout a policy to try: %s\n", oneLine(policyErr))
 	} else {
-		fmt.Fprintf(out, policyWelcome, o.port, keys.ann, keys.acme, database, o.caddy)
+		fmt.Fprintf(out, policyWelcome, o.port, keys["ann"], keys["acme"], database, o.caddy)
 	}
 	fmt.Fprintf(out, historyWelcome, database, o.caddy)
-	fmt.Fprint(out, farewell)
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-c.exited:
-		return c.gone()
+		return fmt.Errorf("caddy ended by itself (%v): %s", c.cmd.ProcessState, c.tail())
 	}
 }
 
-// prepare starts the database, and builds Caddy at the same time. If one of
-// them fails, it ends the other one.
-func prepare(ctx context.Context, o options, out io.Writer) (dsn string, stop func() error, err error) {
-	both, cancel := context.WithCancel(ctx)
-	defer cancel()
-	built := make(chan error, 1)
-	go func() {
-		if _, err := os.Stat(o.caddy); err != nil && o.build != "" {
-			fmt.Fprintln(out, "Caddy: building it. The first time, this takes some minutes ...")
-		}
-		err := builder{list: o.list, build: o.build, tell: out, tick: tellEvery}.run(both)
-		if err != nil {
-			cancel()
-		}
-		built <- err
-	}()
-	dsn, stop, err = startDatabase(both, o, out)
-	if err != nil {
-		cancel()
-	}
-	buildErr := <-built
-	switch {
-	case err == nil && buildErr == nil:
-		return dsn, stop, nil
-	case err == nil:
-		return "", nil, errors.Join(buildErr, stop())
-	case ctx.Err() == nil && errors.Is(err, context.Canceled):
-		return "", nil, buildErr
-	}
-	return "", nil, err
+// hello is the upstream that Caddy protects.
+func hello(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	fmt.Fprintf(w, "Hello from %s at %s.\n", r.URL.Path, time.Now().Format(time.TimeOnly))
 }
 
 const welcome = `
@@ -163,21 +130,6 @@ List what happened to these requests, and the keys with the most requests:
 
   %[1]s%[2]s pg-ratelimit audit
   %[1]s%[2]s pg-ratelimit top --since 1h
-`
 
-const farewell = `
 Ctrl-C ends it.
 `
-
-// relative is a path as a person in the current folder would write it.
-func relative(path string) string {
-	here, err := os.Getwd()
-	if err != nil {
-		return path
-	}
-	short, err := filepath.Rel(here, path)
-	if err != nil || len(short) > len(path) {
-		return path
-	}
-	return short
-}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -162,11 +163,7 @@ func (d *demo) ask(t *testing.T, path string) (pid int, database, args, upstream
 func awaitGone(t *testing.T, pids ...int) {
 	t.Helper()
 	for _, pid := range pids {
-		for deadline := time.Now().Add(time.Minute); runs(pid); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("pid %d still runs", pid)
-			}
-		}
+		await.Within(t, time.Minute, "the end of "+strconv.Itoa(pid), func() bool { return !runs(pid) })
 	}
 }
 
@@ -180,64 +177,75 @@ func runs(pid int) bool {
 	return err != nil || !strings.HasPrefix(strings.TrimSpace(string(out)), "Z")
 }
 
-// postmaster is the pid of the server on the data that the demo keeps.
+// cluster is the folder of the database that the demo keeps.
+func (d *demo) cluster(t *testing.T) string {
+	t.Helper()
+	elsewhere, err := os.ReadFile(filepath.Join(d.state, "postgres.elsewhere"))
+	if err != nil {
+		return filepath.Join(d.state, "postgres")
+	}
+	folder := strings.TrimSpace(string(elsewhere))
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	return folder
+}
+
+// postmaster is the pid of the server on that database.
 func (d *demo) postmaster(t *testing.T) int {
 	t.Helper()
-	folder := filepath.Join(d.state, "postgres")
-	if elsewhere, err := os.ReadFile(filepath.Join(d.state, "postgres.elsewhere")); err == nil {
-		folder = strings.TrimSpace(string(elsewhere))
-		t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	}
-	text, err := os.ReadFile(filepath.Join(folder, "data", "postmaster.pid"))
+	return number(t, filepath.Join(d.cluster(t), "data", "postmaster.pid"))
+}
+
+// number is the number in the first line of a file.
+func number(t *testing.T, path string) int {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first, _, _ := strings.Cut(string(text), "\n")
-	pid, err := strconv.Atoi(first)
+	n, err := strconv.Atoi(first)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pid
+	return n
 }
 
 func TestEverySignalEndsEverything(t *testing.T) {
 	dsn := cluster.Open(t)
-	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-		for _, receiver := range []string{"the demo alone", "its whole group"} {
-			t.Run(fmt.Sprintf("%v to %s", s, receiver), func(t *testing.T) {
-				t.Parallel()
-				d := start(t, t.TempDir(), dsn)
-				pid, database, args, upstream := d.ask(t, "/some/path")
-				if database != dsn {
-					t.Errorf("Caddy's DATABASE_URL is %q, want %q", database, dsn)
-				}
-				if args != "run --config Caddyfile.example --adapter caddyfile" {
-					t.Errorf("Caddy's arguments are %q", args)
-				}
-				if !strings.HasPrefix(upstream, "Hello from /some/path at ") {
-					t.Errorf("the upstream says %q", upstream)
-				}
-				target := d.cmd.Process.Pid
-				if receiver == "its whole group" {
-					target = -target
-				}
-				if err := syscall.Kill(target, s); err != nil {
-					t.Fatal(err)
-				}
-				rest, err := io.ReadAll(d.stdout)
-				if err != nil || len(rest) > 0 {
-					t.Errorf("it says at its end: %q, %v", rest, err)
-				}
-				if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
-					t.Errorf("it ended with %v: %s", err, d.stderr.String())
-				}
-				awaitGone(t, pid)
-				log, err := os.ReadFile(filepath.Join(d.state, "caddy.log"))
-				if err != nil || string(log) != "signal: terminated\n" {
-					t.Errorf("Caddy's log is %q, %v, want that it was asked to end, once", log, err)
-				}
-			})
-		}
+	for s, receiver := range map[syscall.Signal]string{syscall.SIGINT: "its whole group", syscall.SIGTERM: "the demo alone", syscall.SIGHUP: "its whole group"} {
+		t.Run(fmt.Sprintf("%v to %s", s, receiver), func(t *testing.T) {
+			t.Parallel()
+			d := start(t, t.TempDir(), dsn)
+			pid, database, args, upstream := d.ask(t, "/some/path")
+			if database != dsn {
+				t.Errorf("Caddy's DATABASE_URL is %q, want %q", database, dsn)
+			}
+			if args != "run --config Caddyfile.example --adapter caddyfile" {
+				t.Errorf("Caddy's arguments are %q", args)
+			}
+			if !strings.HasPrefix(upstream, "Hello from /some/path at ") {
+				t.Errorf("the upstream says %q", upstream)
+			}
+			target := d.cmd.Process.Pid
+			if receiver == "its whole group" {
+				target = -target
+			}
+			if err := syscall.Kill(target, s); err != nil {
+				t.Fatal(err)
+			}
+			rest, err := io.ReadAll(d.stdout)
+			if err != nil || len(rest) > 0 {
+				t.Errorf("it says at its end: %q, %v", rest, err)
+			}
+			if err := d.cmd.Wait(); err != nil || d.stderr.Len() > 0 {
+				t.Errorf("it ended with %v: %s", err, d.stderr.String())
+			}
+			awaitGone(t, pid)
+			log, err := os.ReadFile(filepath.Join(d.state, "caddy.log"))
+			if err != nil || string(log) != "signal: terminated\n" {
+				t.Errorf("Caddy's log is %q, %v, want that it was asked to end, once", log, err)
+			}
+		})
 	}
 }
 
@@ -270,11 +278,7 @@ func TestThePrivateClusterIsKept(t *testing.T) {
 		if runs(caddy) || runs(server) {
 			t.Error("Caddy or Postgres runs after the demo has ended")
 		}
-		folder := filepath.Join(state, "postgres")
-		if elsewhere, err := os.ReadFile(filepath.Join(state, "postgres.elsewhere")); err == nil {
-			folder = strings.TrimSpace(string(elsewhere))
-		}
-		info, err := os.Stat(filepath.Join(folder, "data", "PG_VERSION"))
+		info, err := os.Stat(filepath.Join(d.cluster(t), "data", "PG_VERSION"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,6 +290,9 @@ func TestThePrivateClusterIsKept(t *testing.T) {
 }
 
 func TestAKilledDemoLeavesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it starts a server of its own")
+	}
 	d := start(t, t.TempDir(), "")
 	caddy, _, _, _ := d.ask(t, "/")
 	server := d.postmaster(t)
@@ -311,12 +318,8 @@ func TestWhatIsWrongIsSaidInOneLine(t *testing.T) {
 	for name, test := range map[string]struct{ way, database, port, want string }{
 		"a port that is taken":        {"well", dsn, takenPort, "port " + takenPort + " is taken"},
 		"a port that is no port":      {"well", dsn, "http", `PORT is "http", must be a number from 1 to 65535`},
-		"a port out of range":         {"well", dsn, "65536", `PORT is "65536", must be`},
 		"a database that is down":     {"well", nobody, freePort(t), "DATABASE_URL: "},
-		"an address that is none":     {"well", "postgres://someone:secret@:x:/", freePort(t), "DATABASE_URL: "},
 		"a password with %":           {"well", "postgres://someone:secret%zz@h/db", freePort(t), "DATABASE_URL: "},
-		"a password with ?":           {"well", "postgres://someone:a?secret/b@h/db", freePort(t), "DATABASE_URL: "},
-		"a password with @":           {"well", "postgres://someone:a@secret@h/db", freePort(t), "DATABASE_URL: "},
 		"no address":                  {"well", "nonsense secret", freePort(t), "DATABASE_URL: "},
 		"a config that does not load": {"broken config", dsn, freePort(t), "adapting config: line 3"},
 	} {
@@ -346,5 +349,18 @@ func TestACaddyThatEndsEndsTheDemo(t *testing.T) {
 	err := d.cmd.Wait()
 	if err == nil || !strings.Contains(d.stderr.String(), "caddy ended by itself (exit status 3): dying as asked") {
 		t.Errorf("it ended with %v: %s", err, d.stderr.String())
+	}
+}
+
+func TestShown(t *testing.T) {
+	for dsn, want := range map[string]string{
+		"postgres://u@h:1/db?sslmode=disable":        "postgres://u@h:1/db?sslmode=disable",
+		"postgres://u:secret@h/db":                   "postgres://u:xxxxx@h/db",
+		"postgres://h/db?password=secret&sslmode=no": "postgres://h/db?password=xxxxx&sslmode=no",
+		"host=h password=secret":                     "of DATABASE_URL",
+	} {
+		if got := shown(dsn); got != want {
+			t.Errorf("shown(%q) is %q, want %q", dsn, got, want)
+		}
 	}
 }

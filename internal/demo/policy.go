@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,81 +14,58 @@ import (
 // makes. By it the demo knows them again at its next start.
 const madeByDemo = "made by make run"
 
-// demoRules are the plans: what a user of each tier may do in a minute. They are small, so that
-// a few requests show them.
-var demoRules = []struct {
-	name     string
-	settings []string
-}{
-	{"free", []string{"family=plan", "priority=40", "tiers=free", "algorithm=token_bucket", "per_minute=5"}},
-	{"pro", []string{"family=plan", "priority=30", "tiers=pro", "algorithm=token_bucket", "per_minute=50"}},
-	{"enterprise", []string{"family=plan", "priority=20", "tiers=enterprise", "algorithm=token_bucket", "per_minute=5000"}},
-	{"anonymous", []string{"family=plan", "priority=10", "tiers=anonymous", "algorithm=token_bucket", "per_minute=2"}},
-}
+// policySQL makes tiers, rules and users, or makes them again what they were. The limits are small, so that a few
+// requests show them.
+const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2), ('enterprise', 3) ON CONFLICT DO NOTHING;
+	SELECT rate_limit_rule(name, family => 'plan', priority => priority, tiers => ARRAY[name], algorithm => 'token_bucket', per_minute => amount, mode => 'enforce', comment => '` + madeByDemo + `')
+		FROM (VALUES ('free', 40, 5), ('pro', 30, 50), ('enterprise', 20, 5000), ('anonymous', 10, 2)) AS plan(name, priority, amount);
+	DELETE FROM rate_limit_api_keys WHERE name = '` + madeByDemo + `';
+	INSERT INTO rate_limit_users (user_id, tier, comment) VALUES ('ann', 'free', '` + madeByDemo + `'), ('acme', 'pro', '` + madeByDemo + `')
+		ON CONFLICT (user_id) DO UPDATE SET tier = excluded.tier, tier_until = 'infinity'`
 
-// demoKeys are the API keys of the users ann, on the tier free, and acme, on pro.
-type demoKeys struct{ ann, acme string }
+// ownSQL is whether somebody else has a policy in the database.
+const ownSQL = `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS DISTINCT FROM '` + madeByDemo + `')
+	OR EXISTS (SELECT FROM rate_limit_users WHERE comment IS DISTINCT FROM '` + madeByDemo + `')`
 
-// errOwnPolicy is of a database in which somebody else has a policy.
-var errOwnPolicy = fmt.Errorf("the database has rules or users of its own, which stay as they are")
-
-// makePolicy makes the policy of the demo, and new keys. Of an earlier demo it restores the rules
-// and users, and deletes the keys. own says that the database is not the demo's.
-func makePolicy(ctx context.Context, dsn string, own bool) (demoKeys, error) {
+// makePolicy makes the policy of the demo, and new keys of the users ann, on the tier free, and acme, on pro. Of an
+// earlier demo it restores the rules and users, and deletes the keys. own says that the database is not the demo's.
+func makePolicy(ctx context.Context, dsn string, own bool) (keys map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
-		return demoKeys{}, err
+		return nil, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	// One demo at a time, until conn is closed.
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock(hashtextextended('pg-ratelimit make run', 0))"); err != nil {
-		return demoKeys{}, err
+		return nil, err
 	}
 	db, err := admin.Open(ctx, dsn)
 	if err != nil {
-		return demoKeys{}, err
+		return nil, err
 	}
 	defer db.Close()
 	if _, err := db.Migrate(ctx); err != nil {
-		return demoKeys{}, err
+		return nil, err
 	}
-	if own {
-		var others bool
-		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS DISTINCT FROM $1)
-			OR EXISTS (SELECT FROM rate_limit_users WHERE comment IS DISTINCT FROM $1)`, madeByDemo).Scan(&others)
+	var others bool
+	if err := conn.QueryRow(ctx, ownSQL).Scan(&others); err != nil {
+		return nil, err
+	}
+	if own && others {
+		return nil, errors.New("the database has rules or users of its own, which stay as they are")
+	}
+	if _, err := conn.PgConn().Exec(ctx, policySQL).ReadAll(); err != nil {
+		return nil, err
+	}
+	keys = map[string]string{}
+	for _, user := range []string{"ann", "acme"} {
+		key, err := db.CreateKey(ctx, user, madeByDemo, "", time.Time{})
 		if err != nil {
-			return demoKeys{}, err
+			return nil, err
 		}
-		if others {
-			return demoKeys{}, errOwnPolicy
-		}
-	}
-	if _, err := conn.Exec(ctx, "INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2), ('enterprise', 3) ON CONFLICT DO NOTHING"); err != nil {
-		return demoKeys{}, err
-	}
-	for _, r := range demoRules {
-		if _, err := db.SetRule(ctx, r.name, append([]string{"mode=enforce", "comment=" + madeByDemo}, r.settings...)); err != nil {
-			return demoKeys{}, err
-		}
-	}
-	if _, err := conn.Exec(ctx, "DELETE FROM rate_limit_api_keys WHERE name = $1", madeByDemo); err != nil {
-		return demoKeys{}, err
-	}
-	var keys demoKeys
-	for _, u := range []struct {
-		name, tier string
-		key        *string
-	}{{"ann", "free", &keys.ann}, {"acme", "pro", &keys.acme}} {
-		if _, err := db.SetUser(ctx, u.name, []string{"tier=" + u.tier, "tier_until=", "comment=" + madeByDemo}); err != nil {
-			return demoKeys{}, err
-		}
-		key, err := db.CreateKey(ctx, u.name, madeByDemo, "", time.Time{})
-		if err != nil {
-			return demoKeys{}, err
-		}
-		*u.key = key.Key
+		keys[user] = key.Key
 	}
 	return keys, nil
 }

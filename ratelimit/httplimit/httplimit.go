@@ -3,6 +3,7 @@
 package httplimit
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -21,10 +22,10 @@ type Options struct {
 	// valid. A request without hits passes. If a hit has no limit, or cannot be decided
 	// for another reason, there is no decision: see DenyOnError.
 	Hits func(r *http.Request) []ratelimit.Hit
-	// Timeout is for the whole decision on a request. 0 means 250 ms.
+	// Timeout is how long the database has for a decision, see ratelimit.Store. 0 means 250 ms.
 	Timeout time.Duration
 	// DenyOnError refuses a request with status 503 if no decision was possible.
-	// Without it, such a request passes.
+	// Without it, such a request passes, unless the error is ratelimit.ErrOverloaded.
 	DenyOnError bool
 	// OnError is called if no decision was possible. It may be nil.
 	OnError func(r *http.Request, err error)
@@ -53,30 +54,46 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	if o.Timeout < 0 {
 		return nil, &ratelimit.FieldError{Field: "Timeout", Value: o.Timeout.String(), Want: "0 or more"}
 	}
-	decider := &edge.Decider{Store: store, Timeout: o.Timeout, OnError: edge.Allow}
+	site := &edge.Site{Decider: edge.Decider{Store: store, Timeout: o.Timeout, OnError: edge.Allow}, Fields: edge.Fields{X: true}, Hits: o.Hits}
 	if o.Timeout == 0 {
-		decider.Timeout = ratelimit.DefaultTimeout
+		site.Decider.Timeout = ratelimit.DefaultTimeout
 	}
 	if o.DenyOnError {
-		decider.OnError = edge.Deny
+		site.Decider.OnError = edge.Deny
 	}
+	if o.OnError != nil {
+		site.Watcher = watcher{o.OnError}
+	}
+	site.Prepare()
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			hits := o.Hits(r)
-			decisions := make([]ratelimit.Decision, len(hits))
-			outcome := decider.Take(r.Context(), hits, decisions, nil)
-			if outcome.Err != nil && o.OnError != nil {
-				o.OnError(r, outcome.Err)
-			}
-			edge.SetHeaders(w.Header(), &outcome)
-			if outcome.Status != 0 {
-				outcome.Refuse(w, &edge.Refusal{Request: r.Header, Hits: hits, Decisions: decisions})
+			q := &edge.Request{HTTP: r}
+			_ = edge.Decide(site, q) // errors are those of matchers
+			edge.Respond(site, q, w.Header())
+			if !q.Admitted {
+				w.WriteHeader(q.Outcome.Status)
+				_, _ = io.WriteString(w, q.Body) // an error means that the client has closed the connection
 				return
 			}
 			next.ServeHTTP(w, r)
 		})
 	}, nil
 }
+
+// watcher reports requests for which no decision was possible.
+type watcher struct {
+	onError func(r *http.Request, err error)
+}
+
+func (watcher) Asked(*edge.Request) {}
+
+func (w watcher) Decided(q *edge.Request) {
+	if q.Outcome.Err != nil {
+		w.onError(q.HTTP, q.Outcome.Err)
+	}
+}
+
+func (watcher) Recording(*edge.Request) string { return "" }
 
 // hitsByAddress charges each request to its client's address.
 func hitsByAddress(limit ratelimit.Limit) func(r *http.Request) []ratelimit.Hit {

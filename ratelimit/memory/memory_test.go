@@ -52,27 +52,6 @@ func TestOptionsOutOfRange(t *testing.T) {
 	}
 }
 
-// TestExpiredKeysGo as other keys are hit.
-func TestExpiredKeysGo(t *testing.T) {
-	for _, l := range conformance.Limits("", 6) {
-		c := conformance.NewClock()
-		store := open(t, memory.Options{MaxKeys: 2000, Now: c.Now})
-		for i := range 1000 {
-			take(t, store, ratelimit.Hit{Limit: l, Key: fmt.Sprint(i), Cost: 1})
-		}
-		if n := store.Len(); n != 1000 {
-			t.Errorf("%s: %d keys of 1000 that have not expired", l.Prefix, n)
-		}
-		c.Micro += 366 * 24 * 3600 * conformance.Second
-		for i := range 2000 {
-			take(t, store, ratelimit.Hit{Limit: l, Key: fmt.Sprint("k", i%100), Cost: 1})
-		}
-		if n := store.Len(); n > 200 {
-			t.Errorf("%s: %d keys, of which 100 have not expired", l.Prefix, n)
-		}
-	}
-}
-
 // TestKeysAreBounded: beyond MaxKeys a new key displaces another.
 func TestKeysAreBounded(t *testing.T) {
 	for _, most := range []int{1, 100, 5000} {
@@ -134,9 +113,8 @@ func TestKeysWithoutChargesAreNotKept(t *testing.T) {
 	}
 }
 
-// TestStoreIsFastAfterManyKeys: when most keys have expired, the store is as fast as with
-// few keys, and their memory is free.
-func TestStoreIsFastAfterManyKeys(t *testing.T) {
+// TestManyExpiredKeysLeaveNothing: when most keys have expired, they are gone, and their memory is free.
+func TestManyExpiredKeysLeaveNothing(t *testing.T) {
 	for _, most := range []int{0, 1000} { // 64 shards, and one
 		c := conformance.NewClock()
 		store := open(t, memory.Options{MaxKeys: most, Now: c.Now})
@@ -151,13 +129,6 @@ func TestStoreIsFastAfterManyKeys(t *testing.T) {
 		}
 		if n := store.Len(); n > 6000 {
 			t.Errorf("%d keys are left of 200,000 that have expired", n)
-		}
-		began := time.Now()
-		for i := range 1000 {
-			take(t, store, ratelimit.Hit{Limit: l, Key: fmt.Sprint(i), Cost: 1})
-		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("1,000 takes took %v", took)
 		}
 		if grown := heap() - before; grown > 10<<20 {
 			t.Errorf("the heap has grown by %d MB", grown>>20)
@@ -184,35 +155,6 @@ func TestKeysAreCopied(t *testing.T) {
 	}
 	if grown := heap() - before; grown > 20<<20 || store.Len() != 200 {
 		t.Errorf("%d keys of requests of 1 MB hold %d MB", store.Len(), grown>>20)
-	}
-}
-
-// TestExactlyTheLimitPasses, of requests from many goroutines for one key and for many.
-func TestExactlyTheLimitPasses(t *testing.T) {
-	store := open(t, memory.Options{})
-	for _, l := range conformance.Limits("", 500) {
-		if l.Algorithm == ratelimit.GCRA {
-			l.Events, l.Burst = 1, 500 // so that no quota comes back during the test
-		}
-		var admitted [8]atomic.Int64
-		var group sync.WaitGroup
-		for i := range 16 {
-			group.Go(func() {
-				for n := range 500 {
-					key := (i + n) % len(admitted)
-					h := ratelimit.Hit{Limit: l, Key: fmt.Sprint(key), Cost: 1}
-					if take(t, store, h)[0].Allowed {
-						admitted[key].Add(1)
-					}
-				}
-			})
-		}
-		group.Wait()
-		for key := range admitted {
-			if n := admitted[key].Load(); n != 500 {
-				t.Errorf("%s: %d of 500 passed for key %d", l.Prefix, n, key)
-			}
-		}
 	}
 }
 

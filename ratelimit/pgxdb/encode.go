@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // maxParameters is how many parameters the protocol allows.
@@ -25,7 +25,7 @@ type encoder struct {
 // encode returns the values and the types of a statement's parameters. They stay
 // valid until reset, also if the encoder's memory moves meanwhile. The type of NULL
 // is 0: the text of the statement decides.
-func (e *encoder) encode(s *postgres.Statement) (values [][]byte, oids []uint32, err error) {
+func (e *encoder) encode(s *pgdb.Statement) (values [][]byte, oids []uint32, err error) {
 	if len(s.Args) > maxParameters {
 		return nil, nil, fmt.Errorf("pgxdb: %d parameters, must be %d or less", len(s.Args), maxParameters)
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
 // refusalTime is how long the pool opens no further connection after the server has refused
@@ -71,7 +73,7 @@ func (g *gate) giveUp(e *entrant, cause error) error {
 	defer g.mu.Unlock()
 	if i := slices.Index(g.waiting, e); i >= 0 {
 		g.waiting = slices.Delete(g.waiting, i, i+1)
-		return fmt.Errorf("pgxdb: none of the %d connections became free: %w", g.inside, cause)
+		return fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w", sqlstate.ErrNoTurn, g.inside, cause)
 	}
 	if <-e.ready == nil { // the call is in already
 		g.remove()

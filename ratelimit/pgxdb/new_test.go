@@ -15,6 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
@@ -32,7 +33,7 @@ func (p program) Close() {
 
 func TestStatementsOnThePoolOfAProgram(t *testing.T) {
 	t.Parallel()
-	conformance.Statements(t, func(t testing.TB, dsn string) postgres.DB {
+	conformance.Statements(t, func(t testing.TB, dsn string) pgdb.DB {
 		pool, err := pgxpool.New(context.Background(), dsn)
 		if err != nil {
 			t.Fatal(err)

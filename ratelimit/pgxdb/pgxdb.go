@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Options are the settings of a DB.
@@ -51,9 +51,9 @@ var errUnused = errors.New("pgxdb: no call yet")
 // calling is the key of a value in the context of a call. The pool's own contexts have none.
 type calling struct{}
 
-var _ postgres.DB = (*DB)(nil)
+var _ pgdb.DB = (*DB)(nil)
 
-// DB is a postgres.DB over a pgx pool.
+// DB is a pgdb.DB over a pgx pool.
 type DB struct {
 	pool   *pgxpool.Pool
 	shared bool // the program made the pool, and closes it
@@ -96,7 +96,7 @@ func Open(dsn string, o Options) (*DB, error) {
 		dialer.Timeout = dialTimeout
 		config.ConnConfig.ConnectTimeout = loginTimeout
 	}
-	config.ConnConfig.DialFunc = dialer.DialContext
+	config.ConnConfig.DialFunc = dialLate(dialer.DialContext)
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // as in Go; the server converts
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	return open(config, func() (*pgconn.Config, error) { return parse(dsn) })
@@ -141,7 +141,7 @@ func open(config *pgxpool.Config, renewed func() (*pgconn.Config, error)) (*DB, 
 }
 
 // At returns a DB for another server of the same database, with the settings of this one.
-func (d *DB) At(host string, port int) (postgres.DB, error) {
+func (d *DB) At(host string, port int) (pgdb.DB, error) {
 	config := d.config.Copy()
 	moveTo(&config.ConnConfig.Config, host, port)
 	if d.renewed == nil {
@@ -157,7 +157,9 @@ func (d *DB) At(host string, port int) (postgres.DB, error) {
 }
 
 // New returns a DB on a pool of the program. The pool keeps its settings, such as MaxConns. The program
-// closes it, after the store. Its connections must be in UTF-8, as they are by default.
+// closes it, after the store. Its connections must be in UTF-8, as they are by default. An answer that comes in time
+// and that this process is late to read counts only if BuildContextWatcherHandler of the pool's settings allows it,
+// as a pgconn.DeadlineContextWatcherHandler with a DeadlineDelay does.
 func New(pool *pgxpool.Pool) (*DB, error) {
 	if pool == nil {
 		return nil, &ratelimit.FieldError{Field: "pool", Want: "a pool, such as pgxpool.New returns"}
@@ -211,7 +213,7 @@ func check(config *pgconn.Config) error {
 // closeTimeout is how long Close waits for connections in use.
 const closeTimeout = time.Second
 
-// Close implements postgres.DB. It waits up to a second for calls under way. The
+// Close implements pgdb.DB. It waits up to a second for calls under way. The
 // connections of longer ones are closed later. A pool of New stays open.
 func (d *DB) Close() {
 	d.gate.close()

@@ -11,11 +11,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-func open(t testing.TB, dsn string) postgres.DB {
+func open(t testing.TB, dsn string) pgdb.DB {
 	db, err := pgxdb.Open(dsn, pgxdb.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestMaxConns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &postgres.Statement{SQL: "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> 'watch'"}
+		s := &pgdb.Statement{SQL: "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> 'watch'"}
 		for waiting := 12; waiting > 0; {
 			select {
 			case err := <-done:
@@ -95,7 +95,7 @@ func TestMaxConns(t *testing.T) {
 				}
 				waiting--
 			case <-time.After(10 * time.Millisecond):
-				if err := watch.Run(context.Background(), []*postgres.Statement{s}); err != nil || s.Err != nil {
+				if err := watch.Run(context.Background(), []*pgdb.Statement{s}); err != nil || s.Err != nil {
 					t.Fatal(err, s.Err)
 				}
 				open = max(open, int64(s.Result[11]))
@@ -114,8 +114,8 @@ func TestEmptyText(t *testing.T) {
 	db := open(t, cluster.Open(t))
 	defer db.Close()
 	for range 50 { // with the race detector on, memory for it is often fresh
-		s := &postgres.Statement{SQL: "SELECT $1::text", Args: []any{""}}
-		if err := db.Run(context.Background(), []*postgres.Statement{s}); err != nil || s.Err != nil || string(s.Result) != "\x00\x00\x00\x00" {
+		s := &pgdb.Statement{SQL: "SELECT $1::text", Args: []any{""}}
+		if err := db.Run(context.Background(), []*pgdb.Statement{s}); err != nil || s.Err != nil || string(s.Result) != "\x00\x00\x00\x00" {
 			t.Fatalf("%v, %v, %x", err, s.Err, s.Result)
 		}
 	}
@@ -132,15 +132,15 @@ func TestStatementOfAnotherSession(t *testing.T) {
 	defer db.Close()
 	run := func(sql string) {
 		t.Helper()
-		s := &postgres.Statement{SQL: sql}
-		if err := db.Run(context.Background(), []*postgres.Statement{s}); err != nil || s.Err != nil || s.Code != "" {
+		s := &pgdb.Statement{SQL: sql}
+		if err := db.Run(context.Background(), []*pgdb.Statement{s}); err != nil || s.Err != nil || s.Code != "" {
 			t.Fatalf("%s: %v, %v", sql, err, s.Err)
 		}
 	}
 	run("SELECT 1")
 	// Its name is made from the text, so it is known before it is prepared.
-	s := &postgres.Statement{SQL: "SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT 1'"}
-	if err := db.Run(context.Background(), []*postgres.Statement{s}); err != nil || s.Err != nil || len(s.Result) < 5 {
+	s := &pgdb.Statement{SQL: "SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT 1'"}
+	if err := db.Run(context.Background(), []*pgdb.Statement{s}); err != nil || s.Err != nil || len(s.Result) < 5 {
 		t.Fatal(err, s.Err, s.Result)
 	}
 	name := string(s.Result[4:])

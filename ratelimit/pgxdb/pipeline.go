@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // States of a prepared statement on its connection.
@@ -58,7 +58,7 @@ func newPrepared(sql string) *prepared {
 
 // sentStatement is one statement of a pipeline.
 type sentStatement struct {
-	statement *postgres.Statement
+	statement *pgdb.Statement
 	prepared  *prepared // nil to send it without preparing it
 	values    [][]byte
 	oids      []uint32
@@ -84,8 +84,8 @@ func (b *pipeline) free() {
 }
 
 // statements are those that can be sent.
-func (b *pipeline) statements() []*postgres.Statement {
-	var all []*postgres.Statement
+func (b *pipeline) statements() []*pgdb.Statement {
+	var all []*pgdb.Statement
 	for _, r := range b.requests {
 		all = append(all, r.statement)
 	}
@@ -94,7 +94,7 @@ func (b *pipeline) statements() []*postgres.Statement {
 
 // add adds the transactions that can be sent. A statement that cannot be sent
 // gets its error, and its transaction is rolled back.
-func (b *pipeline) add(statements []*postgres.Statement, unnamed bool) {
+func (b *pipeline) add(statements []*pgdb.Statement, unnamed bool) {
 	first := 0 // of the transaction
 	for i, s := range statements {
 		if s.Joined && i < len(statements)-1 {
@@ -105,7 +105,7 @@ func (b *pipeline) add(statements []*postgres.Statement, unnamed bool) {
 	}
 }
 
-func (b *pipeline) addTransaction(statements []*postgres.Statement, unnamed bool) {
+func (b *pipeline) addTransaction(statements []*pgdb.Statement, unnamed bool) {
 	before := len(b.requests)
 	for i, s := range statements {
 		r := sentStatement{statement: s}
@@ -127,9 +127,9 @@ func (b *pipeline) addTransaction(statements []*postgres.Statement, unnamed bool
 }
 
 // rollBack sets the errors of a transaction of which statement i failed.
-func rollBack(statements []*postgres.Statement, i int, err error, code string) {
+func rollBack(statements []*pgdb.Statement, i int, err error, code string) {
 	for _, s := range statements {
-		s.Err, s.Code = postgres.ErrRolledBack, ""
+		s.Err, s.Code = pgdb.ErrRolledBack, ""
 	}
 	statements[i].Err, statements[i].Code = err, code
 }
@@ -222,7 +222,7 @@ func (b *pipeline) readTransaction(p *pgconn.Pipeline, first, last int) (answere
 	}
 }
 
-// appendRow appends the columns of a row as postgres.Statement.Result has them.
+// appendRow appends the columns of a row as pgdb.Statement.Result has them.
 func appendRow(result []byte, columns [][]byte) []byte {
 	for _, column := range columns {
 		size := int32(-1)
@@ -237,7 +237,7 @@ func appendRow(result []byte, columns [][]byte) []byte {
 
 // transactionFailed handles the failure of a statement that fails its transaction,
 // which is from first to last.
-func (b *pipeline) transactionFailed(all []*postgres.Statement, first, failed, last int, e *pgconn.PgError, result *attemptResult) {
+func (b *pipeline) transactionFailed(all []*pgdb.Statement, first, failed, last int, e *pgconn.PgError, result *attemptResult) {
 	retry, lost, stale := false, false, false
 	if q := b.requests[failed].prepared; q != nil {
 		retry = sqlstate.IsLostStatement(e.Code)
@@ -264,7 +264,7 @@ func (b *pipeline) transactionFailed(all []*postgres.Statement, first, failed, l
 // first transaction without a full answer, and all statements after it. started says whether one
 // statement of that transaction was answered. If the server ended the session for a reason of
 // its own, a transaction that was not committed had no effect.
-func (b *pipeline) connectionFailed(left []*postgres.Statement, started bool, err error, result attemptResult) attemptResult {
+func (b *pipeline) connectionFailed(left []*pgdb.Statement, started bool, err error, result attemptResult) attemptResult {
 	setFailed(left, err)
 	failed := attemptResult{err: err}
 	if e := serverError(err); e != nil && !started {

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // maxAttempts is how often a transaction is sent at most. After every attempt but
@@ -25,19 +26,23 @@ var errPending = errors.New("pgxdb: no answer from the server")
 
 // attemptResult is the result of one attempt to run statements.
 type attemptResult struct {
-	retry   []*postgres.Statement // whole transactions that had no effect and may be sent again
-	unnamed bool                  // send them without prepared statements
-	err     error                 // the connection failed or the context ended
+	retry   []*pgdb.Statement // whole transactions that had no effect and may be sent again
+	unnamed bool              // send them without prepared statements
+	err     error             // the connection failed or the context ended
 }
 
-// Run implements postgres.DB.
-func (d *DB) Run(ctx context.Context, statements []*postgres.Statement) error {
+// Run implements pgdb.DB.
+func (d *DB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	if len(statements) == 0 {
 		return nil
 	}
+	had := time.Duration(0)
+	if deadline, ok := ctx.Deadline(); ok {
+		had = time.Until(deadline)
+	}
 	unnamed := false
 	for attempt := 1; ; attempt++ {
-		result := d.attempt(ctx, statements, unnamed || d.lost.Load() >= maxLost)
+		result := d.attempt(ctx, had, statements, unnamed || d.lost.Load() >= maxLost)
 		if len(result.retry) == 0 || attempt == maxAttempts || ctx.Err() != nil {
 			return result.err
 		}
@@ -46,8 +51,8 @@ func (d *DB) Run(ctx context.Context, statements []*postgres.Statement) error {
 }
 
 // attempt runs statements on a connection of the pool. Afterwards the Err of each is
-// set, unless the statement is retried.
-func (d *DB) attempt(ctx context.Context, statements []*postgres.Statement, unnamed bool) attemptResult {
+// set, unless the statement is retried. had is what ctx had left at the call; 0 is no bound.
+func (d *DB) attempt(ctx context.Context, had time.Duration, statements []*pgdb.Statement, unnamed bool) attemptResult {
 	for _, s := range statements {
 		s.Err, s.Code, s.Result, s.Rows = errPending, "", s.Result[:0], 0
 	}
@@ -67,7 +72,9 @@ func (d *DB) attempt(ctx context.Context, statements []*postgres.Statement, unna
 	if len(b.requests) == 0 {
 		return attemptResult{}
 	}
-	p := conn.Conn().PgConn().StartPipeline(ctx)
+	answer, stop := answerContext(ctx, had)
+	defer stop()
+	p := conn.Conn().PgConn().StartPipeline(answer)
 	b.send(p)
 	if err := p.Flush(); err != nil {
 		_ = p.Close()
@@ -96,7 +103,7 @@ func closeConn(conn *pgxpool.Conn) {
 }
 
 // setFailed sets an error of several statements.
-func setFailed(statements []*postgres.Statement, err error) {
+func setFailed(statements []*pgdb.Statement, err error) {
 	for _, s := range statements {
 		s.Err, s.Code = err, ""
 		if e := serverError(err); e != nil {
@@ -118,7 +125,7 @@ func serverError(err error) *pgconn.PgError {
 // isFatal reports whether the server ended the session with this error.
 func isFatal(e *pgconn.PgError) bool { return e.Severity == "FATAL" || e.Severity == "PANIC" }
 
-// Exec implements postgres.DB.
+// Exec implements pgdb.DB.
 func (d *DB) Exec(ctx context.Context, sql string) error {
 	conn, err := d.acquire(ctx)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // TestSlowWrite: a connection on which a write took long can be used again. pgx reads in
@@ -26,8 +26,8 @@ func TestSlowWrite(t *testing.T) {
 	for _, size := range []int{1 << 25, 1} {
 		done := make(chan error, 1)
 		go func() {
-			statement := postgres.Statement{SQL: "SELECT $1", Args: []any{strings.Repeat("x", size)}, Unnamed: true}
-			done <- db.Run(context.Background(), []*postgres.Statement{&statement})
+			statement := pgdb.Statement{SQL: "SELECT $1", Args: []any{strings.Repeat("x", size)}, Unnamed: true}
+			done <- db.Run(context.Background(), []*pgdb.Statement{&statement})
 		}()
 		select {
 		case err := <-done:

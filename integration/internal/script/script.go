@@ -13,9 +13,9 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // Memory decides a script in memory.
@@ -40,7 +40,7 @@ func Postgres(dsn, text string) string {
 	if err != nil {
 		return err.Error()
 	}
-	store, err := postgres.New(db, postgres.Options{Now: func() time.Time { return clock }, MaxBlockedKeys: -1, CleanupProbability: -1, Workers: 1})
+	store, err := engine.New(db, engine.Options{Now: func() time.Time { return clock }, MaxBlockedKeys: -1, CleanupProbability: -1, Workers: 1})
 	if err != nil {
 		return err.Error()
 	}

@@ -42,11 +42,11 @@ const (
 	notDrainedSQL = "coalesce({now} < {claimed} + ({quota} * {span} + {events} - 1) / {events} * interval '1 microsecond', true)"
 )
 
-// WindowOf tells the windows of a row apart, given when a hit was charged and when the full quota is back:
+// WindowOf tells the windows of a row apart, given when a hit was charged and the Reset of its decision:
 // adjustments of charges in one window can be added up.
 func WindowOf(l *ratelimit.Limit, at, reset int64) int64 {
 	switch d := Of(l); {
-	case d.Lease != nil: // the quota comes back at the end of a window
+	case d.Lease != nil: // Reset is the end of a window
 		w := window(l)
 		return at - (w-larger(0, reset-at)%w)%w
 	case l.Calendar != ratelimit.NoCalendar:

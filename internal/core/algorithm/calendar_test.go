@@ -75,30 +75,6 @@ func TestPeriodsLeaveNoGap(t *testing.T) {
 	})
 }
 
-// TestCalendarClockSetBack over the end of a period: the row stays in the later period.
-func TestCalendarClockSetBack(t *testing.T) {
-	conformance.Check(t, 300, func(t *rapid.T) {
-		k := newKeys()
-		l := conformance.DrawLimit(t, "calendar", "p")
-		_, turn := algorithm.Period(l, k.Micro+rapid.Int64Range(0, 400*24*3600*conformance.Second).Draw(t, "begin"))
-		k.Micro = turn
-		passed := int64(0)
-		for n := rapid.IntRange(2, 8).Draw(t, "hits"); n > 0; n-- {
-			cost := conformance.DrawCost(t, l)
-			if d := k.take(l, cost); d.Allowed {
-				passed += cost
-				if end := d.Reset.UnixMicro(); end <= k.Micro {
-					t.Fatalf("%+v at %d: the period ends at %d", *l, k.Micro, end)
-				}
-			}
-			k.Micro = turn + rapid.Int64Range(-3, 3).Draw(t, "seconds")*conformance.Second
-		}
-		if passed > l.Events {
-			t.Fatalf("%+v: %d passed around the end of a period", *l, passed)
-		}
-	})
-}
-
 // TestBillingPeriods begin on a day of their own, and on the last day of a month that does
 // not have that day, also where the clocks change.
 func TestBillingPeriods(t *testing.T) {

@@ -77,8 +77,12 @@ func Refused(l *ratelimit.Limit, r *Row, now, cost int64) ratelimit.Decision {
 	d := Admitted(l, r, now)
 	d.Allowed = false
 	d.RetryAfter = ratelimit.Never
+	d.Reset = time.Time{}
 	if cost <= d.Limit {
 		d.RetryAfter = RetryAfter(Of(l).Passes(l, r, now, cost) - now)
+	}
+	if d.RetryAfter != ratelimit.Never {
+		d.Reset = time.UnixMicro(now + int64(d.RetryAfter/time.Microsecond))
 	}
 	return d
 }

@@ -26,7 +26,7 @@ type Definition struct {
 	Adjust func(l *ratelimit.Limit, r *Row, now, cost, at int64)
 
 	// Look returns what is left of the quota at now, negative if the quota is
-	// overdrawn, and when the full quota is back if no hit comes.
+	// overdrawn, and ratelimit.Decision.Reset of a hit that is not refused.
 	Look func(l *ratelimit.Limit, r *Row, now int64) (free, reset int64)
 
 	// Passes returns the earliest time at which a cost (up to Capacity) would pass. It is

@@ -55,7 +55,7 @@ func (k *keys) peek(l *ratelimit.Limit, cost int64) ratelimit.Decision {
 const latest = 4_000_000_000 * conformance.Second
 
 // TestDefinitions runs random schedules and compares each decision with the oracle: whether
-// the hit passes, what remains, when it would pass and when the quota is full.
+// the hit passes, what remains, when it would pass, and Reset.
 func TestDefinitions(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		k := newKeys()
@@ -109,20 +109,23 @@ func agrees(l *ratelimit.Limit, log []entry, now int64, cost int64, d ratelimit.
 		return fmt.Errorf("%d of %d remain, want %d of %d", d.Remaining, d.Limit, want, full)
 	}
 	reset, retry := d.Reset.UnixMicro(), now+d.RetryAfter.Microseconds()
+	want, known := resets(l, log, now)
 	switch {
-	case reset < now:
-		return fmt.Errorf("Reset is %d", reset)
-	case !fits(full, reset) && reset < 1<<61: // beyond is never
-		return fmt.Errorf("at Reset %d the full quota is not back", reset)
-	case reset > now && fits(full, reset-1):
-		return fmt.Errorf("the full quota is back before Reset %d", reset)
 	case d.Allowed && retry != now:
 		return fmt.Errorf("allowed, and RetryAfter is %v", d.RetryAfter)
+	case d.Allowed && (reset < now || known && reset != want):
+		return fmt.Errorf("Reset is %d, want %d", reset, want)
+	case d.Allowed && !known && !fits(full, reset) && reset < 1<<61: // beyond is never
+		return fmt.Errorf("at Reset %d the full quota is not back", reset)
+	case d.Allowed && !known && fits(full, reset-1):
+		return fmt.Errorf("the full quota is back before Reset %d", reset)
 	case d.Allowed:
 	case cost > full:
-		if d.RetryAfter != ratelimit.Never {
-			return fmt.Errorf("it can never pass, and RetryAfter is %v", d.RetryAfter)
+		if d.RetryAfter != ratelimit.Never || !d.Reset.IsZero() {
+			return fmt.Errorf("it can never pass, and RetryAfter is %v, Reset %v", d.RetryAfter, d.Reset)
 		}
+	case reset != retry && !(d.RetryAfter == ratelimit.Never && d.Reset.IsZero()):
+		return fmt.Errorf("Reset is %d, and it would pass at %d", reset, retry)
 	case retry <= now || fits(cost, retry-1):
 		return fmt.Errorf("it passes before %v have passed", d.RetryAfter)
 	case !fits(cost, retry) && d.RetryAfter < math.MaxInt64: // a Duration holds 292 years
@@ -158,7 +161,7 @@ func TestExtremes(t *testing.T) {
 			t.Fatalf("%+v: the full quota at once: %+v", *l, d)
 		}
 		for _, cost := range []int64{1, l.Capacity(), l.Capacity() + 1, math.MaxInt64} {
-			if d := take(cost); d.Allowed || d.RetryAfter == ratelimit.Never && cost <= l.Capacity() && d.Reset.Year() < 2300 {
+			if d := take(cost); d.Allowed {
 				t.Fatalf("%+v: cost %d without quota: %+v", *l, cost, d)
 			}
 		}

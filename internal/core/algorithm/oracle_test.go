@@ -114,21 +114,7 @@ func freeOfSlidingLog(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 // after the last window with a hit begins anew.
 func freeOfSlidingWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	window := l.Window.Microseconds()
-	open, start := false, int64(0)
-	move := func(to int64) {
-		switch {
-		case !open || to-start >= 2*window:
-			open, start = true, to
-		case to-start >= window:
-			start += window
-		}
-	}
-	for _, e := range log {
-		if e.cost >= 0 {
-			move(e.at)
-		}
-	}
-	move(at)
+	start := slidingStart(l, log, at)
 	count, previous := int64(0), int64(0)
 	for _, e := range net(log) {
 		switch {
@@ -141,6 +127,40 @@ func freeOfSlidingWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	weight := new(big.Rat).Sub(big.NewRat(1, 1), big.NewRat(at-start, window))
 	left := new(big.Rat).Mul(big.NewRat(previous, 1), weight)
 	return left.Sub(big.NewRat(l.Events-count, 1), left)
+}
+
+// slidingStart is when the window of a sliding window at a time began.
+func slidingStart(l *ratelimit.Limit, log []entry, at int64) int64 {
+	window := l.Window.Microseconds()
+	open, start := false, int64(0)
+	for _, e := range append(log[:len(log):len(log)], entry{at, 0}) {
+		switch {
+		case e.cost < 0:
+		case !open || e.at-start >= 2*window:
+			open, start = true, e.at
+		case e.at-start >= window:
+			start += window
+		}
+	}
+	return start
+}
+
+// resets is Reset of a hit that passes, and whether it is not when the full quota is back.
+func resets(l *ratelimit.Limit, log []entry, at int64) (int64, bool) {
+	if remaining(l, log, at) == l.Capacity() {
+		return at, true
+	}
+	switch l.Algorithm {
+	case ratelimit.SlidingWindow:
+		return slidingStart(l, log, at) + l.Window.Microseconds(), true
+	case ratelimit.SlidingLog:
+		for _, e := range net(log) {
+			if e.cost > 0 && at-e.at < l.Window.Microseconds() {
+				return e.at + l.Window.Microseconds(), true
+			}
+		}
+	}
+	return 0, false
 }
 
 // freeOfTokenBucket: the bucket is full before the first hit, gains Events at

@@ -82,8 +82,12 @@ func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 				if decisions[i].Allowed != allowed[i] || !reflect.DeepEqual(got, want) {
 					t.Fatalf("hit %d of %+v: %+v\n   row %+v\n  want %+v, allowed %v", i, hits, decisions[i], got, want, allowed[i])
 				}
-				peek := k.decide(ratelimit.Hit{Limit: h.Limit, Key: h.Key, Cost: 1, Peek: true})[0]
-				if peek.Remaining != decisions[i].Remaining || peek.Reset != decisions[i].Reset {
+				cost := int64(1)
+				if !decisions[i].Allowed {
+					cost = h.Cost
+				}
+				peek := k.decide(ratelimit.Hit{Limit: h.Limit, Key: h.Key, Cost: cost, Peek: true})[0]
+				if peek.Remaining != decisions[i].Remaining || peek.Allowed == decisions[i].Allowed && peek.Reset != decisions[i].Reset {
 					t.Fatalf("hit %d of %+v: %+v, and a peek then %+v", i, hits, decisions[i], peek)
 				}
 			}

@@ -31,6 +31,6 @@ type View struct {
 	Now   int64
 
 	// LookAll sets these: the full quota, what is left of it (negative if it is
-	// overdrawn), and when the full quota is back.
+	// overdrawn), and Decision.Reset of a hit that is not refused.
 	Quota, Free, Reset int64
 }

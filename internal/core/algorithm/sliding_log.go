@@ -59,12 +59,10 @@ func adjustLog(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 
 func lookLog(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	young, at := live(l, r, now)
-	used := len(young)
-	if used == 0 {
+	if len(young) == 0 {
 		return l.Events, at
 	}
-	newest := young[used-1]
-	return l.Events - int64(used), newest + window(l)
+	return l.Events - int64(len(young)), young[0] + window(l)
 }
 
 func passesLog(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
@@ -79,8 +77,9 @@ func passesLog(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 // width_bucket searches a sorted array: it returns how many elements are not above its first
 // argument.
 var slidingLogSQL = SQL{
-	Columns: "hits",
-	Fresh:   "array_fill(i.now, ARRAY[(i.granted * {cost})::int]), i.now + {span} * interval '1 microsecond'",
+	Columns:  "hits",
+	UsedOnce: "cardinality(r.hits) <= 1",
+	Fresh:    "array_fill(i.now, ARRAY[(i.granted * {cost})::int]), i.now + {span} * interval '1 microsecond'",
 	Step: `SELECT excluded.slot, granted,
 		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int]) ELSE r.hits END,
 		CASE WHEN granted > 0 THEN at + {span} * interval '1 microsecond' ELSE r.expires_at END

@@ -3,11 +3,13 @@ package batch
 import "time"
 
 const (
-	// A batch has at most firstHits hits. A batch may have up to mostHits while a full batch
+	// The first batches have at most startHits hits: those of all workers together must fit into a timeout of a slow
+	// server. A batch has at most firstHits hits. A batch may have up to mostHits while a full batch
 	// takes hardly longer than a small one: then its time is the latency of the connection,
 	// and more hits cost nothing. A batch may have only leastHits while full batches take
 	// too much of the timeout. The last call of a batch may exceed the bound.
 	leastHits = 8
+	startHits = 100
 	firstHits = 400
 	mostHits  = 4000
 
@@ -26,7 +28,7 @@ type pace struct {
 // sample is how a batch went.
 type sample struct {
 	took time.Duration
-	late bool // its deadline has passed
+	late bool // it took a timeout, or its deadline has passed
 	hits int
 	most int  // what pace.most was when it set out
 	only bool // no other batch was in flight then
@@ -83,10 +85,13 @@ func (p *pace) setMost(most int) {
 	p.full = 0
 }
 
-// longestWait is how long a call may have waited and still be worth a batch: it must have
-// more time left than batches take. A call that has waited for no more than a fifth of its
-// timeout is always worth it, or a slow batch could be the last one.
-func longestWait(p *pace, timeout time.Duration) time.Duration {
+// longestWait is how long a call may have waited and still be worth a batch: a batch has a timeout. While the database
+// does not answer, a call must have more time left than batches take. A call that has waited for no more than a fifth of
+// its timeout is always worth it, or a slow batch could be the last one.
+func longestWait(p *pace, timeout time.Duration, silent bool) time.Duration {
+	if !silent {
+		return (MostTimeouts - 1) * timeout
+	}
 	wait := timeout - p.batchTime - p.batchTime/4
 	if wait < timeout/5 {
 		return timeout / 5

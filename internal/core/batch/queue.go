@@ -4,14 +4,13 @@ import (
 	"errors"
 	"sync"
 	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Queue is where calls wait for the batch that decides them. The type worker describes how batches
 // are formed.
 type Queue struct {
 	timeout    time.Duration
+	silent     func() bool
 	maxWorkers int
 	decide     func(calls []*Call, deadline time.Time)
 	expire     func(calls []*Call)
@@ -45,8 +44,12 @@ type worker struct {
 
 // Options are the parts of a Queue.
 type Options struct {
-	// Timeout is for a call's whole wait.
+	// Timeout is how long the database has for a statement. A call waits for its batch for up to three timeouts, and
+	// for its decision for up to MostTimeouts.
 	Timeout time.Duration
+
+	// Silent reports whether the database does not answer. One timeout is for a call's whole wait then. Nil is never.
+	Silent func() bool
 
 	// Workers is how many batches may be in flight at once.
 	Workers int
@@ -57,7 +60,7 @@ type Options struct {
 	Decide func(calls []*Call, deadline time.Time)
 
 	// Expire ends the wait of calls that have too little time left for a batch, with
-	// Finish. Nil finishes them with ratelimit.ErrTimeout.
+	// Finish. Nil finishes them with ratelimit.ErrOverloaded.
 	Expire func(calls []*Call)
 
 	// Fill is called with calls that were just collected, and sets their Hits. Deliver
@@ -68,20 +71,18 @@ type Options struct {
 	Deliver func(calls []*Call)
 }
 
+// MostTimeouts is how many timeouts a call waits for its decision while the database answers.
+const MostTimeouts = 4
+
 // NewQueue returns a queue. It starts goroutines only while there are calls.
 func NewQueue(o Options) *Queue {
-	return &Queue{pace: pace{most: firstHits}, timeout: o.Timeout, maxWorkers: o.Workers, decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
+	if o.Silent == nil {
+		o.Silent = func() bool { return false }
+	}
+	return &Queue{pace: pace{most: startHits}, timeout: o.Timeout, silent: o.Silent, maxWorkers: o.Workers, decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
 }
 
-// OpenQueue returns a queue on a Postgres store for calls that a program sends itself, with
-// its own Fill and Deliver: the interpreted plugin does. It returns nil for another kind of
-// store. The queue lasts as long as the store.
-//
-// Package postgres sets this variable when it is initialised, and nothing changes it after
-// that. It is here because the public API has no queues.
-var OpenQueue func(store ratelimit.Store, timeout time.Duration, fill, deliver func(calls []*Call)) *Queue
-
-// ErrPaused is the error of the calls of a queue of OpenQueue while the limits of the database are
+// ErrPaused is the error of the calls of a queue of a proxy while the limits of the database are
 // paused.
 var ErrPaused = errors.New("ratelimit/postgres: limits are paused")
 
@@ -113,7 +114,7 @@ func Enter(q *Queue, c *Call) {
 	<-c.done
 }
 
-// Timeout is for the whole wait of a call in the queue.
+// Timeout is that of Options.
 func Timeout(q *Queue) time.Duration { return q.timeout }
 
 // Waiting is how many calls wait, pending or in flight.

@@ -136,7 +136,7 @@ func TestCallsShareTheNextBatch(t *testing.T) {
 			t.Errorf("batches %s", got)
 		}
 		// The deadline is that of the call that came first.
-		if got := d.deadlines[1]; got != time.Minute-3500*time.Microsecond {
+		if got := d.deadlines[1]; got != batch.MostTimeouts*time.Minute-3500*time.Microsecond {
 			t.Errorf("the second batch has %v", got)
 		}
 	})
@@ -211,8 +211,8 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 	})
 }
 
-// TestBatchSize: a batch has up to 400 hits, or more once a full batch takes no longer than a
-// small one.
+// TestBatchSize: the first batches have up to 100 hits, later ones up to 400, or more once a full batch takes no longer
+// than a small one.
 func TestBatchSize(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -221,13 +221,13 @@ func TestBatchSize(t *testing.T) {
 		fill  bool
 		want  string // the calls of each batch
 	}{
-		{"one hit each", 4 * time.Millisecond, repeat(1, 1000), false, "[1 400 600]"},
-		{"three hits each", 4 * time.Millisecond, repeat(3, 200), false, "[1 134 66]"},
+		{"one hit each", 4 * time.Millisecond, repeat(1, 1000), false, "[1 100 150 225 337 188]"},
+		{"three hits each", 4 * time.Millisecond, repeat(3, 200), false, "[1 34 50 75 41]"},
 		{"no hits", 4 * time.Millisecond, repeat(0, 1000), false, "[1 1000]"},
 		{"one large call", 4 * time.Millisecond, []int{1, 5000, 1, 1}, false, "[1 2 2]"},
-		{"hits that are filled in later", 4 * time.Millisecond, repeat(3, 500), true, "[1 400 100]"},
-		{"a round trip of 100 ms", 100 * time.Millisecond, repeat(1, 3000), false, "[1 400 600 900 1100]"},
-		{"a round trip of a second", time.Second, repeat(1, 5000), false, "[1 400 600 900 1350 1750]"},
+		{"hits that are filled in later", 4 * time.Millisecond, repeat(3, 500), true, "[1 100 150 225 25]"},
+		{"a round trip of 100 ms", 100 * time.Millisecond, repeat(1, 3000), false, "[1 100 150 225 337 505 757 926]"},
+		{"a round trip of a second", time.Second, repeat(1, 5000), false, "[1 100 150 225 337 505 757 1135 1702 89]"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -305,11 +305,35 @@ func TestCallersKeepTheirTime(t *testing.T) {
 	}
 }
 
-// TestCallsThatCannotBeAnsweredInTime fail at once, and do not shorten the time of the
-// others.
-func TestCallsThatCannotBeAnsweredInTime(t *testing.T) {
+// TestCallsWaitWhileTheDatabaseAnswers: for a batch for three timeouts, and then they fail.
+func TestCallsWaitWhileTheDatabaseAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1}, func(n int) time.Duration {
+			return []time.Duration{740, 15, 100}[n] * time.Millisecond
+		})
+		began := time.Now()
+		first := d.send("first", 1)
+		synctest.Wait()
+		waits := d.send("waits", 1)
+		if took := wait(began, first, waits); took != 755*time.Millisecond || first.Err != nil || waits.Err != nil || d.deadlines[1] != 260*time.Millisecond {
+			t.Errorf("after %v: %v, %v; the batch had %v", took, first.Err, waits.Err, d.deadlines[1])
+		}
+		d.takes = always(760 * time.Millisecond)
+		first = d.send("first", 1)
+		synctest.Wait()
+		late := d.send("late", 1)
+		if wait(began, first, late); first.Err != nil || !errors.Is(late.Err, ratelimit.ErrOverloaded) {
+			t.Errorf("%v, and of the late call %v", first.Err, late.Err)
+		}
+	})
+}
+
+// TestCallsThatCannotBeAnsweredInTime fail at once while the database does not answer, and do not shorten the time of
+// the others.
+func TestCallsThatCannotBeAnsweredInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := func() bool { return true }
+		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Silent: silent}, func(n int) time.Duration {
 			return []time.Duration{200, 100}[n] * time.Millisecond
 		})
 		began := time.Now()
@@ -319,7 +343,7 @@ func TestCallsThatCannotBeAnsweredInTime(t *testing.T) {
 		late := d.send("late", 1) // would have 60 ms for a batch
 		time.Sleep(140 * time.Millisecond)
 		fresh := d.send("fresh", 1)
-		if took := wait(began, first, late); took != 200*time.Millisecond || first.Err != nil || !errors.Is(late.Err, ratelimit.ErrTimeout) {
+		if took := wait(began, first, late); took != 200*time.Millisecond || first.Err != nil || !errors.Is(late.Err, ratelimit.ErrOverloaded) {
 			t.Errorf("after %v: %v, and of the late call %v", took, first.Err, late.Err)
 		}
 		if took := wait(began, fresh); took != 300*time.Millisecond || fresh.Err != nil || d.deadlines[1] != 200*time.Millisecond {

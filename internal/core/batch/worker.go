@@ -38,7 +38,8 @@ func takeWorker(q *Queue) *worker {
 func work(q *Queue, w *worker) {
 	for {
 		runtime.Gosched() // callers that are about to send join this batch
-		calls, expired := collect(q, w)
+		silent := q.silent()
+		calls, expired := collect(q, w, silent)
 		if len(expired) > 0 {
 			expireCalls(q, expired)
 		}
@@ -50,6 +51,9 @@ func work(q *Queue, w *worker) {
 		}
 		started := time.Now()
 		deadline := calls[0].Arrived.Add(q.timeout)
+		if !silent {
+			deadline = calls[0].Arrived.Add(MostTimeouts * q.timeout)
+		}
 		if calls = fillCalls(q, calls); len(calls) > 0 {
 			q.decide(calls, deadline)
 		}
@@ -65,15 +69,15 @@ func work(q *Queue, w *worker) {
 
 // collect returns the calls of the next batch, in the order of their arrival, and the calls
 // that have too little time left for one: a batch that cannot be answered in time would
-// waste the time of all calls in it.
-func collect(q *Queue, w *worker) ([]*Call, []*Call) {
+// waste the time of all calls in it. silent is whether the database does not answer.
+func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	pending := q.pending
 	if len(pending) == 0 {
 		return nil, nil
 	}
-	oldest := time.Now().Add(-longestWait(&q.pace, q.timeout))
+	oldest := time.Now().Add(-longestWait(&q.pace, q.timeout, silent))
 	late := 0
 	for late < len(pending) && pending[late].Arrived.Before(oldest) {
 		late++
@@ -141,7 +145,7 @@ func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	q.inFlight--
 	q.sent -= len(w.calls)
 	w.sample.took = now.Sub(started)
-	w.sample.late = !now.Before(deadline)
+	w.sample.late = w.sample.took >= q.timeout || !now.Before(deadline)
 	q.pace.learn(w.sample, q.timeout, q.maxWorkers)
 	return w.replaced
 }
@@ -168,7 +172,7 @@ func overdue(q *Queue, w *worker) {
 // expireCalls ends the wait of calls that have too little time left.
 func expireCalls(q *Queue, calls []*Call) {
 	if q.expire == nil {
-		Finish(q, calls, ratelimit.ErrTimeout)
+		Finish(q, calls, ratelimit.ErrOverloaded)
 		return
 	}
 	if calls = fillCalls(q, calls); len(calls) > 0 {

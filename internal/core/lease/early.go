@@ -86,6 +86,7 @@ func refused(t *Set, l *Lease, h *ratelimit.Hit, now int64, d *ratelimit.Decisio
 	d.Source = ratelimit.FromBlocked
 	d.RetryAfter -= time.Duration(now-l.refusedAt) * time.Microsecond
 	if least := time.Duration(allowance(t)) * time.Microsecond; d.RetryAfter < least {
+		d.Reset = d.Reset.Add(least - d.RetryAfter)
 		d.RetryAfter = least
 	}
 	return true

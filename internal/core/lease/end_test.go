@@ -10,6 +10,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// decide has a process decide a hit, with the answer at once.
+func (p *process) decide(cost int64) {
+	if !p.hit(cost) {
+		f := p.batches[len(p.batches)-1]
+		p.w.execute(p, f)
+		p.answer(f)
+	}
+}
+
 // TestAllUnitsGoBackAtTheEnd, of however many leases, in batches that delay no request for long.
 func TestAllUnitsGoBackAtTheEnd(t *testing.T) {
 	const keys = 50000
@@ -90,27 +99,6 @@ func TestUnitsThatEndAreStillLeft(t *testing.T) {
 		}
 		if free, _ := algorithm.Of(w.limit).Look(w.limit, &w.row, w.server()); d[0].Remaining != free+before-1 {
 			t.Errorf("%v: %d are said to be left, want %d", a, d[0].Remaining, free+before-1)
-		}
-	}
-}
-
-// TestTheHeaderForResetFollowsTheRow: the plugin has the text that says when the full quota is back.
-func TestTheHeaderForResetFollowsTheRow(t *testing.T) {
-	leases := lease.New(lease.Options{Max: 1, Horizon: time.Second, Clock: func() int64 { return 0 }})
-	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.TokenBucket, Events: 30000, Window: time.Hour, Lease: 0.05}
-	hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1}}
-	for n := 0; n < 3; n++ {
-		lease.Take(leases, hits, make([]ratelimit.Decision, 1))
-	}
-	// The last answer is older than the one before it.
-	for i, now := range []int64{1, 3, 2} {
-		reset := []int64{1000, 2000, 2000}[i]
-		said := []int64{1000, 2000, 1500}[i]
-		lease.Update(leases, &lease.Answer{Row: row, Limit: l, Free: 20000, Reset: time.Unix(said, 1), Now: now})
-		for _, s := range leases.Shards {
-			if got := s.Rows[row]; got != nil && got.ResetText != fmt.Sprint(reset+1) {
-				t.Errorf("the text is %q after an answer with %d.000000001", got.ResetText, reset)
-			}
 		}
 	}
 }

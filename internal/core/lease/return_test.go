@@ -92,12 +92,3 @@ func TestUnitsOfARowThatWasResetAreNotGivenBack(t *testing.T) {
 		t.Errorf("units of %q are given back, want b", keys)
 	}
 }
-
-func TestTheEndOfAllLeasesDoesNotWaitForOthers(t *testing.T) {
-	now := int64(1)
-	leases := twoEnded(t, &now)
-	lease.End(leases)
-	if keys := returned(leases); keys != "ab" {
-		t.Errorf("units of %q are given back, want ab", keys)
-	}
-}

@@ -30,8 +30,8 @@ type Lease struct {
 	First Units // used before Then
 	Then  Units
 
-	// The row in the last answer: what was left, the held units not included, and when the
-	// full quota is back.
+	// The row in the last answer: what was left, the held units not included, and Decision.Reset
+	// of a hit that is not refused.
 	Free  int64
 	Reset time.Time
 	// ResetText is Reset in Unix seconds, rounded up, as a response header has it.
@@ -109,10 +109,6 @@ type Options struct {
 	Clock    func() int64  // replaces the lease clock, for tests; nil is the monotonic clock
 	Maintain func()        // runs in a goroutine while there are leases, see Maintain
 }
-
-// SetOf returns the leases of a Postgres store, or nil for another kind of store. Package
-// postgres sets it when it is initialised, and nothing changes it after that.
-var SetOf func(store ratelimit.Store) *Set
 
 // Set is the leases of a process.
 type Set struct {

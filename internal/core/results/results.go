@@ -1,4 +1,4 @@
-// Package results reads the result of a statement, in the form of postgres.Statement.Result.
+// Package results reads the result of a statement, in the form of pgdb.Statement.Result.
 package results
 
 import (

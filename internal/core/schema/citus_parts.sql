@@ -28,7 +28,7 @@ CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ep
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
 
 CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz,
-	tokens double precision, last_refill timestamptz, expires_at timestamptz, hits timestamptz[]) LANGUAGE plpgsql STABLE AS $$
+	tokens double precision, last_refill timestamptz, expires_at timestamptz, hits timestamptz[]) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 DECLARE
 	part record;
 BEGIN

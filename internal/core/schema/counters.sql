@@ -1,14 +1,17 @@
 -- The two tables of counts. Those of the npm library pg-ratelimit are brought up to date in place,
 -- and keep their rows.
 --
+-- Keys are in byte order, whatever the collation of the database is: comparing bytes costs less. Tables that the npm
+-- library made keep the collation of their database.
+--
 -- The columns are those of the npm library, then two for the algorithms that the library lacks
 -- (hits for sliding_log, remainder for gcra), one for requests in flight (slots), and two that a statement needs while it runs (slot,
 -- the place of the row's entry in the statement's parameters, and granted, how many hits were
 -- admitted). slot and granted mean nothing between statements.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
-	prefix       TEXT NOT NULL,
-	key          TEXT NOT NULL,
+	prefix       TEXT COLLATE "C" NOT NULL,
+	key          TEXT COLLATE "C" NOT NULL,
 	count        BIGINT,
 	prev_count   BIGINT,
 	window_start TIMESTAMPTZ,
@@ -23,8 +26,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	PRIMARY KEY (prefix, key)
 );
 CREATE TABLE IF NOT EXISTS rate_limit_durable (
-	prefix       TEXT NOT NULL,
-	key          TEXT NOT NULL,
+	prefix       TEXT COLLATE "C" NOT NULL,
+	key          TEXT COLLATE "C" NOT NULL,
 	count        BIGINT,
 	prev_count   BIGINT,
 	window_start TIMESTAMPTZ,

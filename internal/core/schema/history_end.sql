@@ -13,10 +13,9 @@ BEGIN
 		EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, %I, pg_temp', function.signature, current_schema());
 		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
 	END LOOP;
-	EXECUTE coalesce(current_setting('rate_limit.grants', true), '');
 END $$;
 
 -- The number grows with every change of the history, so that proxies of different versions on one
 -- database leave the newest schema as it is.
-CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2';
+CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables of the history. The last command of the migration makes it.';

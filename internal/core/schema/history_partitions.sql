@@ -67,25 +67,3 @@ COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the parti
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
-
--- Partitions of the version before lack the comments on new columns. Those without rows get the index
--- that a new partition has.
-DO $$
-DECLARE
-	part record;
-BEGIN
-	FOR part IN SELECT p.name, a.attname, col_description(a.attrelid, a.attnum) AS description
-		FROM (VALUES ('rate_limit_audit'), ('rate_limit_metrics')) t(parent) CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
-			JOIN pg_attribute a ON a.attrelid = t.parent::regclass AND a.attnum > 0 AND NOT a.attisdropped
-			JOIN pg_attribute o ON o.attrelid = p.id AND o.attname = a.attname
-		WHERE NOT p.pending AND col_description(p.id, o.attnum) IS DISTINCT FROM col_description(a.attrelid, a.attnum)
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN %s.%I IS %L', part.name, part.attname, part.description);
-	END LOOP;
-	FOR part IN SELECT p.name FROM rate_limit_partitions() p JOIN pg_class c ON c.oid = p.id WHERE NOT p.pending AND c.relkind = 'r' AND pg_relation_size(p.id) = 0
-		AND NOT EXISTS (SELECT FROM pg_index i JOIN pg_inherits h ON h.inhrelid = i.indexrelid WHERE i.indrelid = p.id AND h.inhparent = 'rate_limit_audit_decision'::regclass)
-	LOOP
-		EXECUTE format('CREATE INDEX ON %s (decision, time) WHERE decision <> ''allowed''', part.name);
-		EXECUTE format('ALTER INDEX rate_limit_audit_decision ATTACH PARTITION %s', (SELECT max(i.indexrelid)::regclass FROM pg_index i WHERE i.indrelid = part.name::regclass));
-	END LOOP;
-END $$;

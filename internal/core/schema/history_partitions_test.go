@@ -15,9 +15,7 @@ import (
 // newHistory makes a database with the tables of the history alone.
 func newHistory(t testing.TB) *site {
 	t.Helper()
-	s := open(t)
-	s.exec(schema.History)
-	return s
+	return open(t, schema.History)
 }
 
 // row is a row of the audit log.
@@ -28,7 +26,10 @@ func row(at string) string {
 // On each day there are the partitions of the next days, before the first row needs them: at the
 // end of a day, a month and a year, and on a leap day, whatever time zone the session has.
 func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
-	for _, zone := range []string{"UTC", "America/New_York", "Pacific/Kiritimati"} {
+	for _, zone := range []string{"America/New_York", "Pacific/Kiritimati", "UTC"} {
+		if testing.Short() && zone != "America/New_York" {
+			break
+		}
 		s := newHistory(t)
 		s.exec("SET TimeZone = '" + zone + "'; SET DateStyle = 'German'")
 		for _, now := range []string{"2026-11-21 23:59:59.999999Z", "2026-11-30 23:59:59.999999Z", "2026-12-31 23:59:59.999999Z", "2027-01-01 00:00:00Z",

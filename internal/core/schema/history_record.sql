@@ -7,25 +7,6 @@
 --
 -- The arrays of the audit log are unnested in the SELECT list, where they advance together, because in
 -- FROM their elements would be stored first.
---
--- Parameters of newer versions come last and have a default, so that proxies of older versions call the
--- same functions. history_end.sql gives a function the grants of the one that it replaces.
-
-DO $$
-DECLARE
-	old regprocedure;
-	grants text := '';
-BEGIN
-	FOREACH old IN ARRAY array_remove(ARRAY[
-		to_regprocedure('rate_limit_record_metrics(text, bigint[], text[], text[], text[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], bigint[], text[])'),
-		to_regprocedure('rate_limit_record_usage(bigint[], text[], bigint[], bigint[], bigint[], bigint[], bigint[])')], NULL)
-	LOOP
-		grants := grants || coalesce((SELECT string_agg(format('GRANT EXECUTE ON FUNCTION %I TO %s;', p.proname, a.grantee::regrole), '')
-			FROM pg_proc p, aclexplode(p.proacl) a WHERE p.oid = old AND a.grantee NOT IN (0, p.proowner)), '');
-		EXECUTE format('DROP FUNCTION %s', old);
-	END LOOP;
-	PERFORM set_config('rate_limit.grants', grants, true);
-END $$;
 
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -72,7 +53,7 @@ COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit,
 
 CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
 	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[],
-	leases bigint[] DEFAULT '{}', asked bigint[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
+	leases bigint[], asked bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
 	FOR attempt IN 1..2 LOOP
@@ -80,7 +61,7 @@ BEGIN
 			INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
 				latency, updated_at, from_lease, from_database)
 			SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
-				r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now(), coalesce(r.lease, 0), coalesce(r.asked, 0)
+				r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now(), r.lease, r.asked
 			FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 				AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency, lease, asked)
 			ORDER BY 2, 3, 4, 5
@@ -102,14 +83,14 @@ END $$;
 COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics, and makes the partitions that they need. Times are minutes since 1970. No minute is there twice.';
 
 CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
-	hours bigint[] DEFAULT '{}', limiteds bigint[] DEFAULT '{}', denials bigint[] DEFAULT '{}') RETURNS void LANGUAGE plpgsql AS $$
+	hours bigint[], limiteds bigint[], denials bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT bigint := 9223372036854775807;
 BEGIN
 	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request, limited, denied)
 	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), least(sum(r.cost), most), sum(r.refused), timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
-		coalesce(sum(r.limited), 0), coalesce(sum(r.denied), 0)
+		sum(r.limited), sum(r.denied)
 	FROM unnest($1, $2, $3, $4, $5, $6, $7, $9, $10) AS r(day, user_id, key_id, requests, cost, refused, last, limited, denied)
 	GROUP BY 1, 2, 3
 	ORDER BY 2, 1, 3
@@ -120,7 +101,6 @@ BEGIN
 			INSERT INTO rate_limit_usage_hours AS u (hour, user_id, key_id, requests, cost, refused, limited, denied)
 			SELECT timestamptz 'epoch' + r.hour * interval '1 hour', r.user_id, r.key_id, r.requests, r.cost, r.refused, r.limited, r.denied
 			FROM unnest($8, $2, $3, $4, $5, $6, $9, $10) AS r(hour, user_id, key_id, requests, cost, refused, limited, denied)
-			WHERE r.hour IS NOT NULL
 			ORDER BY 2, 1, 3
 			ON CONFLICT (user_id, hour, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, most), refused = u.refused + excluded.refused,
 				limited = u.limited + excluded.limited, denied = u.denied + excluded.denied;
@@ -135,7 +115,7 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_record_usage IS
-	'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they need. Days and hours are since 1970, times are microseconds since 1970. No hour (of older versions: no day) of a user and a key is there twice.';
+	'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they need. Days and hours are since 1970, times are microseconds since 1970. No hour of a user and a key is there twice.';
 
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column

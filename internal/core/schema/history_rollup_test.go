@@ -44,6 +44,9 @@ func minuteSQL(minute, prefix, region string, latencies []float64) string {
 // The percentiles of 1,000,000 known latencies, which three proxies have written within two days,
 // are right within 2 %: of all minutes, of the hours and of the days.
 func TestPercentilesOfAMillionLatencies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: a million latencies take long")
+	}
 	s := newHistory(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	all := make([]float64, 1_000_000)

@@ -31,14 +31,12 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
 		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
 ) PARTITION BY RANGE (time);
--- Tables of the version before. No row is rewritten, and no partition with rows gets the index on decisions.
-ALTER TABLE rate_limit_audit ADD COLUMN IF NOT EXISTS id bigint;
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
 -- Not of what passed: with audit all that is almost every row, and the index would double the cost of a row.
-CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON ONLY rate_limit_audit (decision, time) WHERE decision <> 'allowed';
+CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time) WHERE decision <> 'allowed';
 COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
@@ -65,23 +63,10 @@ COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the 
 COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
 COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has. NULL: a proxy wrote the row before the tables had the column.';
+COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
 
 -- rate_limit_metrics has one partition for the minutes of each day in UTC, and one for all hours and
--- days and for the minutes before the first of these partitions. In a database of the version before,
--- that one is the table that was there.
-DO $$
-DECLARE
-	old CONSTANT oid := (SELECT c.oid FROM pg_class c WHERE c.oid = to_regclass('rate_limit_metrics') AND c.relkind = 'r');
-BEGIN
-	IF old IS NOT NULL THEN
-		ALTER TABLE rate_limit_metrics RENAME TO rate_limit_metrics_sums;
-		CREATE UNIQUE INDEX ON rate_limit_metrics_sums (granularity, time, prefix, host, route, region);
-		ALTER TABLE rate_limit_metrics_sums DROP CONSTRAINT rate_limit_metrics_pkey;
-		ALTER INDEX rate_limit_metrics_updated RENAME TO rate_limit_metrics_sums_granularity_updated_at_idx;
-		ALTER TABLE rate_limit_metrics_sums ADD COLUMN IF NOT EXISTS from_lease bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS from_database bigint NOT NULL DEFAULT 0;
-	END IF;
-END $$;
+-- days and for the minutes before the first of these partitions.
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	granularity text NOT NULL,
 	time        timestamptz NOT NULL,
@@ -128,32 +113,17 @@ COMMENT ON COLUMN rate_limit_metrics.updated_at IS 'When the row was last writte
 COMMENT ON COLUMN rate_limit_metrics.from_lease IS 'Requests of those allowed that a proxy let pass with units of a lease, without asking the database.';
 COMMENT ON COLUMN rate_limit_metrics.from_database IS 'Requests that the database decided: neither the memory of the proxy nor a lease could.';
 DO $$
-DECLARE
-	first timestamptz := date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h';
-	sums oid;
-	allowed record;
 BEGIN
 	IF EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'rate_limit_metrics'::regclass) THEN
 		RETURN;
 	END IF;
-	IF to_regclass('rate_limit_metrics_sums') IS NULL THEN
-		CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
-	END IF;
-	sums := 'rate_limit_metrics_sums'::regclass;
+	CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
 	-- Logical replication finds rows by it, as by a primary key.
 	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-		WHERE i.indrelid = sums AND i.indisunique);
-	-- A proxy whose clock is ahead has written minutes that are still to come.
-	first := greatest(first, (SELECT date_trunc('day', max(m.time) AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h' FROM rate_limit_metrics_sums m WHERE m.granularity = 'minute'));
-	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)', first);
+		WHERE i.indrelid = 'rate_limit_metrics_sums'::regclass AND i.indisunique);
+	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)',
+		date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h');
 	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
-	-- A role that could read the table of the version before can read the new one.
-	FOR allowed IN SELECT a.privilege_type AS privilege, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS role, c.relowner
-		FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = sums AND a.grantee <> c.relowner
-	LOOP
-		EXECUTE format('GRANT %s ON rate_limit_metrics TO %s', allowed.privilege, allowed.role);
-	END LOOP;
-	EXECUTE format('ALTER TABLE rate_limit_metrics OWNER TO %s', (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = sums));
 END $$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_usage (
@@ -168,7 +138,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_usage (
 	denied       bigint NOT NULL DEFAULT 0,
 	CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id)
 );
-ALTER TABLE rate_limit_usage ADD COLUMN IF NOT EXISTS limited bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS denied bigint NOT NULL DEFAULT 0;
 CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
 COMMENT ON TABLE rate_limit_usage IS 'What users and API keys did on a day. The sum over the keys is what the user did.';
 COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
@@ -178,8 +147,8 @@ COMMENT ON COLUMN rate_limit_usage.requests IS 'All requests, also those that we
 COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passed.';
 COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
 COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
-COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one. Proxies of older versions count them in refused only.';
-COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400. Proxies of older versions count them in refused only.';
+COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one.';
+COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
 	hour     timestamptz NOT NULL,
@@ -192,7 +161,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
 	denied   bigint NOT NULL DEFAULT 0
 ) PARTITION BY RANGE (hour);
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_usage_hours_key ON rate_limit_usage_hours (user_id, hour, key_id);
-COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says. Proxies of older versions write rate_limit_usage only.';
+COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says.';
 COMMENT ON COLUMN rate_limit_usage_hours.hour IS 'When the hour begins.';
 COMMENT ON COLUMN rate_limit_usage_hours.user_id IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.key_id IS 'As in rate_limit_usage.';

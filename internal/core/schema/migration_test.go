@@ -2,8 +2,6 @@ package schema_test
 
 import (
 	"context"
-	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,84 +94,6 @@ func TestANewerSchemaStays(t *testing.T) {
 	s.want("SELECT rate_limit_policy_version()", "1000")
 }
 
-// Tables of the version before get the columns counter of rules, which is the name, without_header, settle and tier of API keys, and the function rate_limit_rule its
-// parameter. Rows stay, and calls that name other parameters mean one function. Functions that are not
-// needed any more are dropped, unless a view of the operator uses them.
-func TestTablesOfAnOlderVersionAreUpgraded(t *testing.T) {
-	s := newSite(t)
-	role := "page_" + s.text("SELECT current_database()")
-	s.exec("CREATE ROLE " + role + "; GRANT SELECT (id, user_id) ON rate_limit_api_keys TO " + role)
-	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
-	s.exec("SELECT rate_limit_rule('kept', count_by => '{header:X-Tenant}', per_hour => 5)")
-	s.exec(`ALTER TABLE rate_limit_rules DROP COLUMN without_header, DROP COLUMN settle, DROP COLUMN counter CASCADE;
-		ALTER TABLE rate_limit_api_keys DROP COLUMN tier CASCADE;
-		DROP FUNCTION rate_limit_rule;
-		CREATE FUNCTION rate_limit_rule(name text, family text DEFAULT NULL, per_hour bigint DEFAULT NULL) RETURNS text LANGUAGE sql AS 'SELECT NULL::text';
-		CREATE FUNCTION rate_limit_explain(user_id text) RETURNS int LANGUAGE sql AS 'SELECT 1';
-		CREATE FUNCTION rate_limit_path_matches(pattern text, path text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
-		CREATE FUNCTION rate_limit_host_matches(pattern text, host text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
-		CREATE VIEW own AS SELECT rate_limit_host_matches('a', 'b');
-		CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 2'`)
-	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if err := policy.Migrate(context.Background(), db); err != nil {
-		t.Fatal(err)
-	}
-	s.want("SELECT rate_limit_rule('kept', without_header => 'skip', settle => 'bytes')", "changed")
-	s.want("SELECT name, counter, count_by, without_header, settle FROM rate_limit_rules WHERE name = 'kept'", "kept kept {header:X-Tenant} skip bytes")
-	s.exec("UPDATE rate_limit_rules SET name = 'other' WHERE name = 'kept'; SELECT rate_limit_rule('kept', per_hour => 1)")
-	s.want("SELECT name, counter FROM rate_limit_rules ORDER BY name", "kept kept-2\nother kept")
-	s.want("SELECT count(*) FROM pg_proc WHERE proname = 'rate_limit_rule'", "1")
-	s.want("SELECT proname FROM pg_proc WHERE proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches')", "rate_limit_host_matches")
-	_ = s.fails("UPDATE rate_limit_rules SET without_header = 'refuse'")
-	s.want("SELECT count(*) FROM rate_limit_api_keys WHERE tier IS NULL", s.text("SELECT count(*) FROM rate_limit_api_keys"))
-	if failure := s.fails("UPDATE rate_limit_api_keys SET tier = 'gold'"); failure.ConstraintName != "tier_must_be_in_rate_limit_tiers" {
-		t.Error(failure)
-	}
-	s.want("SELECT count(*) FROM rate_limit_near", "0")
-	s.want("SELECT has_column_privilege('"+role+"', 'rate_limit_api_keys', 'tier', 'SELECT'), has_column_privilege('"+role+"', 'rate_limit_api_keys', 'digest', 'SELECT')", "t f")
-}
-
-// The history and the policy of the version before become what a new database has: columns, indexes,
-// functions, triggers, views and comments, also those of partitions.
-func TestTablesOfTheVersionBeforeBecomeThoseOfANewDatabase(t *testing.T) {
-	const days = "SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2126-11-20', '2126-11-22', '1 day') d;"
-	for _, c := range []struct{ file, first, further, once, again, ready string }{
-		{"history_1.sql", "", days, schema.HistoryOnce, schema.History, "SELECT 1 = (" + schema.HistoryReady + ")"},
-		{"policy_4.sql", schema.Counters, "", schema.PolicyOnce, schema.Policy, "SELECT policy = 1 FROM (" + schema.Ready + ") AS r(counters, policy, server, restoring)"},
-	} {
-		t.Run(c.file, func(t *testing.T) {
-			old, err := os.ReadFile("testdata/" + c.file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want, got := open(t), open(t)
-			if c.first != "" {
-				want, got = empty(t), empty(t)
-			}
-			want.exec(c.first + c.again + c.further)
-			got.exec(c.first + string(old) + c.further)
-			got.exec(c.once)
-			made, wanted := strings.Split(got.text(everything), "\n"), strings.Split(want.text(everything), "\n")
-			for _, line := range wanted {
-				if !slices.Contains(made, line) {
-					t.Errorf("the upgrade has not made %s", line)
-				}
-			}
-			for _, line := range made {
-				if !slices.Contains(wanted, line) {
-					t.Errorf("the upgrade has left %s", line)
-				}
-			}
-			got.want(c.ready, "t")
-			got.exec(c.again) // it can run again
-		})
-	}
-}
-
 // The tables lie in the first schema of the search_path, and their functions find them from
 // anywhere.
 func TestTablesInAnotherSchema(t *testing.T) {
@@ -207,7 +127,7 @@ func TestALimitAloneMakesNoPolicy(t *testing.T) {
 	}
 	takes(t, store)
 	store.Close()
-	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause rate_limit_processes")
+	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause rate_limit_processes rate_limit_secrets")
 	s.want(`SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`, "0")
 }
 
@@ -235,7 +155,7 @@ func TestOldServer(t *testing.T) {
 	if err := policy.Migrate(context.Background(), db); err == nil || !strings.Contains(err.Error(), "need Postgres 15 or newer, and the server is 14") {
 		t.Errorf("MigratePolicy: %v", err)
 	}
-	s.want(`SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause rate_limit_processes")
+	s.want(`SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause rate_limit_processes rate_limit_secrets")
 }
 
 // A role that may not create the tables of the policy counts all the same.

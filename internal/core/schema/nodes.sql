@@ -1,5 +1,4 @@
--- The registry of the proxies, and the pause of all limits. Older proxies write some columns of
--- rate_limit_nodes only, so all others have defaults.
+-- The registry of the proxies, and the pause of all limits.
 
 CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
@@ -16,29 +15,39 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	local_until timestamptz,
 	live        json,
 	watched     timestamptz,
+	cannot      text,
+	ended       timestamptz,
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 );
-ALTER TABLE rate_limit_nodes ADD COLUMN IF NOT EXISTS epoch bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS paused boolean NOT NULL DEFAULT false,
-	ADD COLUMN IF NOT EXISTS log oid,
-	ADD COLUMN IF NOT EXISTS charged bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS local_from timestamptz, ADD COLUMN IF NOT EXISTS local_until timestamptz,
-	ADD COLUMN IF NOT EXISTS live json, ADD COLUMN IF NOT EXISTS watched timestamptz,
-	ALTER COLUMN applied_seq DROP NOT NULL, ALTER COLUMN applied_seq DROP DEFAULT;
 COMMENT ON TABLE rate_limit_nodes IS
-	'The proxies that count here. A proxy renews its row every 3 seconds, and deletes it when it stops in order. The row of a proxy that vanished is deleted after a day.';
+	'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or vanished is deleted after a day.';
 COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
 COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
 COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
 COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.';
-COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that, or 90 seconds if its epoch is 0.';
+COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that.';
 COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
-COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process. 0: an older version, which renews its row every 30 seconds.';
+COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process.';
 COMMENT ON COLUMN rate_limit_nodes.paused IS 'Whether it obeys a pause of the limits.';
-COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: an older proxy does not say.';
+COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
 COMMENT ON COLUMN rate_limit_nodes.charged IS 'The number of the last batch of what it admitted on durable limits without the database. A batch is charged once.';
 COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
-COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, its counts, and the keys with the most requests. NULL: no page is open, or the proxy is older.';
+COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, its counts, and the keys with the most requests. NULL: no page is open.';
 COMMENT ON COLUMN rate_limit_nodes.watched IS 'Until when a page is open that shows live. If it is to come in any row, all proxies write live.';
+COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
+COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
+
+CREATE TABLE IF NOT EXISTS rate_limit_secrets (
+	name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY,
+	value text NOT NULL
+);
+REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
+INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text
+	WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
+COMMENT ON TABLE rate_limit_secrets IS 'Random texts that the proxies share and clients must not know.';
+COMMENT ON COLUMN rate_limit_secrets.name IS 'What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.';
+COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_pause (
 	id        int NOT NULL DEFAULT 1 CONSTRAINT rate_limit_pause_pkey PRIMARY KEY,

@@ -11,7 +11,7 @@ BEGIN
 			'rate_limit_ban', 'rate_limit_forget', 'rate_limit_log_replicated', 'rate_limit_replace_ban') AS of_owner
 		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_name_counter', 'rate_limit_rule', 'rate_limit_ban', 'rate_limit_forget',
-			'rate_limit_rows', 'rate_limit_log_replicated', 'rate_limit_replace_ban', 'rate_limit_refuse_change')
+			'rate_limit_undo', 'rate_limit_log_replicated', 'rate_limit_replace_ban', 'rate_limit_refuse_change')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
 			CASE WHEN function.of_owner THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END, current_schema());
@@ -30,5 +30,5 @@ END $$;
 
 -- The number grows with every change of the policy, so that proxies of different versions on one
 -- database leave the newest schema as it is.
-CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 7';
+CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';

@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 	hint        text,
 	name        text,
 	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
+	tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
 	expires_at  timestamptz NOT NULL DEFAULT 'infinity',
 	revoked_at  timestamptz,
 	revoked_by  text,
@@ -56,22 +57,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 	CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL),
 	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id)
 );
-DO $$
-DECLARE
-	reader record;
-BEGIN
-	IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'rate_limit_api_keys'::regclass AND attname = 'tier' AND NOT attisdropped) THEN
-		RETURN;
-	END IF;
-	-- The column is NULL in all rows, so that the server checks the foreign key of none.
-	ALTER TABLE rate_limit_api_keys ADD COLUMN tier text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE;
-	-- The view rate_limit_used reads the column with the rights of the role that asks, which may have rights to some columns alone.
-	FOR reader IN SELECT DISTINCT CASE p.grantee WHEN 0 THEN 'PUBLIC' ELSE p.grantee::regrole::text END AS name FROM pg_attribute a CROSS JOIN aclexplode(a.attacl) p
-		WHERE a.attrelid = 'rate_limit_api_keys'::regclass AND a.attname = 'user_id' AND p.privilege_type = 'SELECT'
-	LOOP
-		EXECUTE 'GRANT SELECT (tier) ON rate_limit_api_keys TO ' || reader.name;
-	END LOOP;
-END $$;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by) WHERE replaced_by IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;

@@ -113,3 +113,26 @@ BEGIN
 	UPDATE rate_limit_bans SET id = DEFAULT WHERE id < 0;
 END $$;
 COMMENT ON FUNCTION rate_limit_make_region(text) IS 'Makes this database a region, whose policy is a copy of that of a publisher. NULL: it is none any more, and its policy can be changed.';
+
+CREATE OR REPLACE VIEW rate_limit_replication WITH (security_invoker = true) AS
+	SELECT 'region' AS role, rate_limit_region() AS region, coalesce(s.subname, '')::text AS subscription, CASE WHEN s.oid IS NULL THEN 'none' WHEN NOT s.subenabled THEN 'disabled'
+			WHEN EXISTS (SELECT FROM pg_subscription_rel c WHERE c.srsubid = s.oid AND c.srsubstate NOT IN ('s', 'r')) THEN 'copying' WHEN w.works THEN 'streaming' ELSE 'stopped' END AS state,
+		coalesce(extract(epoch FROM clock_timestamp() - w.received), 0)::float8 AS silent_seconds, coalesce(e.apply_error_count + e.sync_error_count, 0)::bigint AS errors, NULL::bigint AS retained_bytes
+	FROM (SELECT WHERE rate_limit_region() IS NOT NULL) r
+	LEFT JOIN pg_subscription s ON s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND 'rate_limit_policy' = ANY (s.subpublications)
+	LEFT JOIN LATERAL (SELECT bool_or(a.pid IS NOT NULL) AS works, max(a.last_msg_receipt_time) AS received FROM pg_stat_subscription a WHERE a.subid = s.oid AND a.relid IS NULL) w ON true
+	LEFT JOIN pg_stat_subscription_stats e ON e.subid = s.oid
+	UNION ALL
+	SELECT 'publisher', NULL, s.slot_name::text, CASE WHEN s.active THEN 'streaming' ELSE 'stopped' END, extract(epoch FROM clock_timestamp() - a.reply_time)::float8, NULL,
+		CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn)::bigint END
+	FROM pg_replication_slots s LEFT JOIN pg_stat_replication a ON a.pid = s.active_pid
+	WHERE s.slot_type = 'logical' AND s.database = current_database() AND s.slot_name ~ '^rate_limit_policy_[a-z0-9_]+$' AND NOT s.temporary;
+COMMENT ON VIEW rate_limit_replication IS 'How the policy comes to this database, if it is a region, and to each region to which this database publishes it. No row: neither.';
+COMMENT ON COLUMN rate_limit_replication.role IS 'region or publisher.';
+COMMENT ON COLUMN rate_limit_replication.region IS 'The name of the region that this database is. NULL: of a publisher.';
+COMMENT ON COLUMN rate_limit_replication.subscription IS 'Its name, which is also that of the slot of the publisher. Empty: a region without one.';
+COMMENT ON COLUMN rate_limit_replication.state IS 'streaming, copying, stopped, disabled or none.';
+COMMENT ON COLUMN rate_limit_replication.silent_seconds IS 'For how long the other side has been silent; an idle one speaks every 30 seconds. NULL: the role may not see it.';
+COMMENT ON COLUMN rate_limit_replication.errors IS 'How many times the region could not apply a change.';
+COMMENT ON COLUMN rate_limit_replication.retained_bytes IS 'How much of its write-ahead log the publisher keeps for the region.';
+GRANT SELECT ON rate_limit_replication TO PUBLIC; -- it shows what the catalog shows to every role

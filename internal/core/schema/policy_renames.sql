@@ -4,9 +4,6 @@
 CREATE OR REPLACE FUNCTION rate_limit_name_counter() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	NEW.counter := NEW.name;
-	IF TG_OP = 'UPDATE' AND OLD.counter IS NULL THEN
-		NEW.counter := OLD.name;
-	END IF;
 	FOR n IN 2..1000 LOOP
 		EXIT WHEN NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.counter = NEW.counter);
 		NEW.counter := left(NEW.name, 95) || '-' || n;
@@ -15,7 +12,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_name_counter() IS 'Sets rate_limit_rules.counter to the name, or to the name with a number if another rule has that counter.';
 CREATE OR REPLACE TRIGGER rate_limit_name_counter BEFORE INSERT OR UPDATE ON rate_limit_rules FOR EACH ROW WHEN (NEW.counter IS NULL) EXECUTE FUNCTION rate_limit_name_counter();
-UPDATE rate_limit_rules SET counter = name WHERE counter IS NULL; -- rules of an older version
 
 -- rate_limit_rename gives a new name to what refers to a user or a tier without a foreign key: a
 -- ban can be of a user that the table does not have, and the tiers of a rule are a list.

@@ -2,25 +2,7 @@
 -- rule has, since a rule that loses a condition that was not named would match too much.
 --
 -- The constraints and triggers check all values but the names in tiers that no tier has.
---
--- A function with other parameters is another function, so one of an older version is dropped. So are
--- the functions that older versions had in place of the command caddy pg-ratelimit explain, unless
--- something else depends on them.
 
-DO $$
-DECLARE
-	older regprocedure;
-BEGIN
-	FOR older IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND (p.proname = 'rate_limit_rule' AND NOT p.proargnames @> '{settle,in_flight}' OR p.proname IN ('rate_limit_explain', 'rate_limit_path_matches', 'rate_limit_host_matches'))
-	LOOP
-		BEGIN
-			EXECUTE format('DROP FUNCTION %s', older);
-		EXCEPTION WHEN dependent_objects_still_exist THEN
-			RAISE WARNING 'the function % is not needed any more, and stays because of what depends on it', older;
-		END;
-	END LOOP;
-END $$;
 CREATE OR REPLACE FUNCTION rate_limit_rule(
 	name text,
 	family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
@@ -34,9 +16,11 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	unknown text;
+	unknown text; -- first the tiers that are not there, then what is wrong with the limits
 	created boolean := false;
 	kept text;
+	fault text; -- the constraint that is violated
+	row_text text;
 BEGIN
 	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
 	IF unknown IS NOT NULL THEN
@@ -85,7 +69,33 @@ BEGIN
 		WHERE new.events IS NOT NULL
 	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
 	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
+	-- A value that no limit of the rule takes is refused, whether it is misspelt or has no use.
+	SELECT CASE
+		WHEN rate_limit_rule.algorithm NOT IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight') THEN 'algorithm_must_be_one_that_the_documentation_names'
+		WHEN rate_limit_rule.on_exceed NOT IN ('refuse', 'overage') THEN 'on_exceed_must_be_refuse_or_overage'
+		WHEN rate_limit_rule.algorithm IS NOT NULL AND NOT coalesce(bool_or(l.algorithm = rate_limit_rule.algorithm), false) THEN 'algorithm_must_be_that_of_a_limit_with_a_window'
+		WHEN rate_limit_rule.burst IS NOT NULL AND NOT coalesce(bool_or(l.burst = rate_limit_rule.burst), false) THEN 'burst_must_be_of_a_limit_with_a_window'
+		WHEN rate_limit_rule.on_exceed IS NOT NULL AND NOT coalesce(bool_or(l.on_exceed = rate_limit_rule.on_exceed), false) THEN 'on_exceed_must_be_of_a_limit_that_is_not_in_flight'
+		WHEN rate_limit_rule.durable AND count(*) = 0 THEN 'durable_must_be_of_a_limit' END
+	INTO unknown FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name;
+	IF unknown IS NOT NULL THEN
+		RAISE EXCEPTION 'the rule % violates "%"', quote_literal(rate_limit_rule.name), unknown USING ERRCODE = 'check_violation', CONSTRAINT = unknown;
+	END IF;
 	RETURN CASE WHEN created THEN 'created' ELSE 'changed' END;
+EXCEPTION WHEN check_violation THEN
+	-- The error names the argument first, and has no statement of this function. Events are those of an argument per_….
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, row_text = PG_EXCEPTION_DETAIL;
+	IF fault NOT LIKE '%\_must\_%' THEN
+		RAISE;
+	END IF;
+	unknown := split_part(fault, '_must_', 1);
+	IF unknown = 'events' THEN
+		SELECT string_agg(a.name || ': ' || a.events, ', ') INTO unknown FROM (VALUES ('per_second', rate_limit_rule.per_second), ('per_minute', rate_limit_rule.per_minute),
+			('per_hour', rate_limit_rule.per_hour), ('per_day', rate_limit_rule.per_day), ('per_month', rate_limit_rule.per_month),
+			('in_flight', rate_limit_rule.in_flight)) AS a(name, events) WHERE a.events NOT BETWEEN 0 AND 9007199254740992;
+	END IF;
+	RAISE EXCEPTION '%: must %', coalesce(unknown, 'events'), replace(split_part(fault, '_must_', 2), '_', ' ')
+		USING ERRCODE = 'check_violation', CONSTRAINT = fault, DETAIL = row_text;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
 	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';

@@ -3,6 +3,7 @@
 
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
+	counter     text NOT NULL,
 	family      text,
 	priority    bigint NOT NULL DEFAULT 100,
 	mode        text NOT NULL DEFAULT 'enforce',
@@ -13,8 +14,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	networks    cidr[],
 	tiers       text[],
 	count_by    text[] NOT NULL DEFAULT '{user}',
+	without_header text NOT NULL DEFAULT 'share',
 	valid       tstzrange NOT NULL DEFAULT '(,)',
 	cost        bigint NOT NULL DEFAULT 1,
+	settle      text,
 	status      int,
 	message     text,
 	retry_after interval,
@@ -27,6 +30,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	updated_at  timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT the_counter_must_be_like_the_name_of_a_rule CHECK (counter ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT rate_limit_rules_counter_must_be_of_one_rule UNIQUE (counter) DEFERRABLE,
 	CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')),
 	CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
@@ -36,9 +41,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
 	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL),
 	CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
+	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
+		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
 	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
+	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
 	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
+	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
+		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
 	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599),
 	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
 	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
@@ -50,22 +60,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT ban_within_must_be_1_s_to_365_days_without_months CHECK (
 		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
 );
-ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS without_header text NOT NULL DEFAULT 'share'
-	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip'));
-ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS counter text
-	CONSTRAINT the_counter_must_be_like_the_name_of_a_rule CHECK (counter ~ '^[A-Za-z0-9._-]{1,100}$')
-	CONSTRAINT rate_limit_rules_counter_must_be_of_one_rule UNIQUE DEFERRABLE;
-ALTER TABLE rate_limit_rules ADD COLUMN IF NOT EXISTS settle text
-	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
-		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$');
-DO $$ BEGIN
-	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rules'::regclass AND conname = 'count_by_must_be_of_user_key_tier_ip_host_route_header_or_all'
-			AND strpos(pg_get_constraintdef(oid), '(?!$)') > 0) THEN
-		ALTER TABLE rate_limit_rules DROP CONSTRAINT IF EXISTS count_by_must_be_of_user_key_tier_ip_host_route_header_or_all,
-			ADD CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
-				'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$'));
-	END IF;
-END $$;
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
@@ -81,7 +75,7 @@ COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a
 COMMENT ON COLUMN rate_limit_rules.without_header IS
 	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
 COMMENT ON COLUMN rate_limit_rules.counter IS
-	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number. NULL: the name.';
+	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
 COMMENT ON COLUMN rate_limit_rules.settle IS
@@ -113,6 +107,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
 	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
 	CONSTRAINT events_of_sliding_log_must_be_at_most_1000 CHECK (algorithm <> 'sliding_log' OR events <= 1000),
+	CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000),
 	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
 	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
 		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms' AND interval '36525 days'),
@@ -130,15 +125,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
 	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
 );
--- Older tables know no requests in flight.
-DO $$ BEGIN
-	IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'rate_limit_rule_limits'::regclass AND conname = 'events_of_in_flight_must_be_at_most_1000') THEN
-		ALTER TABLE rate_limit_rule_limits DROP CONSTRAINT algorithm_must_be_one_that_the_documentation_names, DROP CONSTRAINT exactly_one_of_per_and_calendar_must_be_given,
-			ADD CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
-			ADD CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
-			ADD CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000);
-	END IF;
-END $$;
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the counter of the rule, a slash and this name.';

@@ -40,18 +40,22 @@ CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hos
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	effect text;
+	settled text;
 BEGIN
 	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
-	SELECT r.action INTO effect FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
+	SELECT r.action, r.settle INTO effect, settled FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
 	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month, in_flight: missing: a rule that limits must have one or more of them'
 			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Rows of rate_limit_rule_limits can have any other time.';
 	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
 			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
+	ELSIF settled IS NOT NULL AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.algorithm <> 'in_flight') THEN
+		RAISE EXCEPTION 'settle: %: must be left out with in_flight: a slot ends with its request', to_json(settled)
+			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, or does not limit and has one.';
+COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has only a limit of requests in flight.';
 
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -72,7 +76,7 @@ DO $$
 DECLARE
 	checked record;
 BEGIN
-	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
 	LOOP
 		-- There is no CREATE OR REPLACE of a constraint trigger.
 		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN

@@ -18,15 +18,23 @@ COMMENT ON COLUMN rate_limit_banned.banned_at IS 'When the ban began.';
 COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
 
 -- A view on the tables of counters would forbid every change of their columns, also that of a
--- program with an older schema. The body of a function is looked at only when it runs.
+-- program with an older schema. The body of a function is looked at only when it runs. Postgres puts this body into the
+-- query, so that any condition, also of a join, finds its counters by an index. It does so only without a search_path of the
+-- function's own, and without a condition in a part of the UNION.
+DO $do$ BEGIN
+	EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz,
 	tokens double precision, last_refill timestamptz, expires_at timestamptz, hits timestamptz[]) LANGUAGE sql STABLE AS $$
-	SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill, c.expires_at, c.hits
-		FROM rate_limit_ephemeral c WHERE c.prefix = $1 AND NOT $2
-	UNION ALL
-	SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill, c.expires_at, c.hits
-		FROM rate_limit_durable c WHERE c.prefix = $1 AND $2
+	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits FROM (
+		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill, e.expires_at, e.hits
+			FROM {schema}.rate_limit_ephemeral e
+		UNION ALL
+		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::double precision, d.last_refill, d.expires_at, d.hits
+			FROM {schema}.rate_limit_durable d
+	) c WHERE c.prefix = $1 AND c.durable = $2
 $$;
+$sql$, '{schema}', quote_ident(current_schema()));
+END $do$;
 COMMENT ON FUNCTION rate_limit_rows(text, boolean) IS 'The counters of a prefix in one of the two tables, for rate_limit_used.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -39,22 +47,23 @@ COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
 
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
-		SELECT l.rule, l.name AS limit_name, c.key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
+		-- A result of a function has the collation of the database, and the index of new tables has "C".
+		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
 			extract(epoch FROM l.per)::float8 AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events,
 			CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_rows('rule/' || coalesce(r.counter, r.name) || '/' || l.name, l.durable) c
-		LEFT JOIN LATERAL rate_limit_counted(r.count_by, c.key) d ON true
-		LEFT JOIN rate_limit_api_keys k ON d.dimension = 'key' AND k.id = CASE WHEN d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END
-		-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
-		LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN d.dimension = 'user'
-			THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
+		CROSS JOIN LATERAL rate_limit_rows('rule/' || r.counter || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
-			SELECT o.id, o.events, o.burst FROM rate_limit_overrides o
+			SELECT o.id, o.events, o.burst
+			FROM rate_limit_counted(r.count_by, c.key) d
+			LEFT JOIN rate_limit_api_keys k ON k.id = CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END
+			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
+			LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN d.dimension = 'user'
+				THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
+			JOIN rate_limit_overrides o ON o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
 			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
-				AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END))
 			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 		) o ON true
 	), used AS (
@@ -62,6 +71,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			-- The row of a bucket outlives the refill. Its tokens are those of last_refill.
 			WHEN a.algorithm = 'token_bucket' AND a.tokens IS NOT NULL AND a.events > 0 THEN a.last_refill + least(3155760000, greatest(0,
 				CASE WHEN a.burst < a.events THEN (a.burst - a.tokens) / a.events ELSE ceil((coalesce(a.burst, a.events) - a.tokens) / a.events) END * a.span)) * interval '1 s'
+			WHEN a.algorithm = 'sliding_window' THEN a.window_start + CASE WHEN now() < a.window_start + a.span * interval '1 s' THEN 1 ELSE 2 END * a.span * interval '1 s'
+			WHEN a.algorithm = 'sliding_log' THEN (SELECT min(hit) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s') + a.span * interval '1 s'
 			ELSE a.expires_at END AS resets_at,
 			coalesce(a.burst, a.events) AS quota, CASE a.algorithm
 			WHEN 'fixed_window' THEN CASE WHEN a.expires_at > now() THEN a.count ELSE 0 END
@@ -77,9 +88,10 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			END::float8 AS used
 		FROM amounts a WHERE a.algorithm <> 'in_flight' -- its rows do not say which of their slots count
 	)
-	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used::bigint AS used, u.quota, (100 * u.used / greatest(u.quota, 1))::numeric(20, 1) AS percent,
+	-- What is used is rounded up, as the proxies do: a part of a request that has come back admits none.
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, r.used, u.quota, (100 * r.used / greatest(u.quota, 1)::numeric)::numeric(20, 1) AS percent,
 		u.resets_at
-	FROM used u;
+	FROM used u CROSS JOIN LATERAL (SELECT ceil(u.used - 1e-6)::bigint AS used) r;
 COMMENT ON VIEW rate_limit_used IS
 	'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
 COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
@@ -89,7 +101,8 @@ COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
 COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
 COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
-COMMENT ON COLUMN rate_limit_used.resets_at IS 'When the full quota is back, at the latest. A time in the past: it is.';
+COMMENT ON COLUMN rate_limit_used.resets_at IS
+	'The end of the current window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL or a time in the past: nothing is used.';
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
@@ -101,3 +114,16 @@ COMMENT ON COLUMN rate_limit_near.algorithm IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.used IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.quota IS 'As in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_near.percent IS 'As in rate_limit_used.';
+
+CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
+	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning
+	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name
+	UNION ALL
+	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block'
+	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off'
+		AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0);
+COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies use, and that may not mean what they say.';
+COMMENT ON COLUMN rate_limit_rule_warnings.rule IS 'The rule.';
+COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'tiers, or the name of the limit.';
+COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';

@@ -1,11 +1,18 @@
 package schema
 
 // NodeIsLive is whether a row n of rate_limit_nodes is of a proxy that runs.
-const NodeIsLive = `(n.seen > now() - CASE WHEN n.epoch = 0 THEN interval '90 s' ELSE interval '10 s' END)`
+const NodeIsLive = `(n.ended IS NULL AND n.seen > now() - interval '10 s')`
 
 // NodesReady is whether Nodes has nothing to do.
-const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND (SELECT count(*) = 2 FROM pg_catalog.pg_attribute a
-	WHERE a.attrelid = to_regclass('rate_limit_nodes') AND a.attname IN ('local_until', 'watched') AND NOT a.attisdropped))::int`
+const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND to_regclass('rate_limit_nodes') IS NOT NULL
+	AND to_regclass('rate_limit_secrets') IS NOT NULL)::int`
+
+// Cannot is why the role of a session can make no decisions, as the statements that would let it; NULL if it can.
+const Cannot = `(SELECT string_agg(CASE WHEN to_regclass(t.name) IS NULL THEN 'create the table ' || t.name || ' with caddy pg-ratelimit migrate, or schema.sql'
+		ELSE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I', t.name, current_user) END, '; ' ORDER BY t.name)
+	FROM (VALUES ('rate_limit_durable'), ('rate_limit_ephemeral')) AS t(name)
+	WHERE to_regclass(t.name) IS NULL OR NOT (has_table_privilege(to_regclass(t.name), 'SELECT') AND has_table_privilege(to_regclass(t.name), 'INSERT')
+		AND has_table_privilege(to_regclass(t.name), 'UPDATE')))`
 
 // HistoryReady returns one row with one int: 1 if History has nothing to do. It reads the
 // catalogue only, and takes no lock on the tables.

@@ -8,11 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // roles makes a role of the proxies and one of administrators, with the privileges that
@@ -44,7 +45,7 @@ func (s *site) roles() (proxy, administrator string) {
 }
 
 // asRole opens a DB for a role.
-func (s *site) asRole(role string) postgres.DB {
+func (s *site) asRole(role string) pgdb.DB {
 	s.t.Helper()
 	db, err := pgxdb.Open(s.dsn+"&options=-c%20role%3D"+role, pgxdb.Options{})
 	if err != nil {
@@ -62,15 +63,15 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	proxy, administrator := s.roles()
 	db := s.asRole(proxy)
 	var reported []string
-	store, err := postgres.New(s.asRole(proxy), postgres.Options{
-		CleanupProbability: 1, Node: &postgres.Node{Name: "n1", Epoch: 1}, OnError: func(err error) { t.Error(err) },
+	store, err := engine.New(s.asRole(proxy), engine.Options{
+		CleanupProbability: 1, Node: &engine.Node{Name: "n1", Epoch: 1}, OnError: func(err error) { t.Error(err) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
 	store.Prepare()
-	p, err := policy.New(db, policy.Settings{Refresh: -1, OnApplied: func(seq int64, log string, problems []string) { hooks.SetApplied(store, seq, log, problems) }, OnError: func(err error) { reported = append(reported, err.Error()) }})
+	p, err := policy.New(db, policy.Settings{Refresh: -1, OnApplied: func(seq int64, log string, problems []string) { store.SetApplied(seq, log, problems) }, OnError: func(err error) { reported = append(reported, err.Error()) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,13 +141,9 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for until := time.Now().Add(20 * time.Second); s.text(rowSQL) != "n1 1 t"; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatalf("the registry of proxies has %q", s.text(rowSQL))
-		}
-	}
+	await.Within(t, 20*time.Second, "the registry to have n1 1 t", func() bool { return s.text(rowSQL) == "n1 1 t" })
 	store.Close()
-	s.want("SELECT count(*) FROM rate_limit_nodes", "0")
+	s.want("SELECT count(*) FROM rate_limit_nodes WHERE ended IS NULL", "0")
 	s.want("SELECT user_id FROM rate_limit_bans", "bob")
 	if len(reported) > 0 {
 		t.Errorf("reported: %q", reported)

@@ -24,16 +24,14 @@ type site struct {
 // empty makes an empty database on a server that is new enough. TestOldServer is about others.
 func empty(t testing.TB) *site {
 	t.Helper()
-	s := open(t)
-	if s.text("SELECT current_setting('server_version_num')") < "150000" {
-		t.Skip("this server is older than Postgres 15, see TestOldServer")
-	}
-	return s
+	cluster.Needs(t, 15)
+	return open(t)
 }
 
-func open(t testing.TB) *site {
+// open makes a database in which the SQL has run.
+func open(t testing.TB, sql ...string) *site {
 	t.Helper()
-	s := &site{t: t, dsn: cluster.Open(t)}
+	s := &site{t: t, dsn: cluster.Open(t, sql...)}
 	s.conn = cluster.Connect(s.t, s.dsn)
 	return s
 }
@@ -41,8 +39,8 @@ func open(t testing.TB) *site {
 // newSite makes a database with all tables, two tiers and two users with a key each.
 func newSite(t testing.TB) *site {
 	t.Helper()
-	s := empty(t)
-	s.exec(schema.File)
+	cluster.Needs(t, 15)
+	s := open(t, schema.File)
 	s.exec(`INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2);
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('bob', 'pro');
 		INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('ann'), 'ann'), (sha256('bob'), 'bob')`)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -99,7 +98,11 @@ func TestTheDatabaseAndProxiesAcceptTheSamePatterns(t *testing.T) {
 	hosts := []string{"a", "example.com", "*.", "*", ".", ":", "::", "1", "ff", "[", "]", "[::1]", "192.0.2.1", ":80", "-", "_", "Z"}
 	counts := []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:X", "header:x-Y", "header:", "all", "|", "|", "|", "x"}
 	accepted := map[string]int{}
-	for i := 0; i < 4000; i++ {
+	steps := 4000
+	if testing.Short() {
+		steps = 1000
+	}
+	for i := 0; i < steps; i++ {
 		rule := policy.Rule{Name: "r", Limits: []policy.RuleLimit{{Name: "l", Limit: ratelimit.Limit{Events: 1, Window: 1e9}}}}
 		column, value := "paths", "/"+text(paths)
 		switch i % 3 {
@@ -125,49 +128,7 @@ func TestTheDatabaseAndProxiesAcceptTheSamePatterns(t *testing.T) {
 			accepted[column]++
 		}
 	}
-	if accepted["paths"] < 100 || accepted["hosts"] < 100 {
+	if accepted["paths"] < steps/40 || accepted["hosts"] < steps/40 {
 		t.Errorf("accepted: %v, too few to mean something", accepted)
-	}
-}
-
-// Rules of an older version that no proxy can use do not stop an upgrade. They can be turned
-// off, and changed in what is not wrong.
-func TestAnUpgradeKeepsWrongRules(t *testing.T) {
-	s := newSite(t)
-	s.exec(`DROP TRIGGER rate_limit_usable ON rate_limit_rules; DROP TRIGGER rate_limit_complete ON rate_limit_rules; DROP TRIGGER rate_limit_complete ON rate_limit_rule_limits;
-		INSERT INTO rate_limit_rules (name, paths, tiers) VALUES ('wrong', '{/a%20b}', '{free}');
-		CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2'`)
-	s.exec(schema.PolicyOnce)
-	s.exec("UPDATE rate_limit_rules SET comment = 'x'; UPDATE rate_limit_tiers SET tier = 'gratis' WHERE tier = 'free'; UPDATE rate_limit_rules SET mode = 'off'")
-	s.want("SELECT name, tiers FROM rate_limit_rules", "wrong {gratis}")
-	if failure := s.fails("UPDATE rate_limit_rules SET mode = 'enforce'"); !strings.Contains(failure.Message, "a rule that limits must have") {
-		t.Error(failure)
-	}
-}
-
-// Twelve sessions that make a rule at the same time all succeed.
-func TestARuleIsMadeByManyAtOnce(t *testing.T) {
-	s := newSite(t)
-	ended := make(chan string, 12)
-	begin := make(chan struct{})
-	for n := 0; n < 12; n++ {
-		conn := cluster.Connect(s.t, s.dsn)
-		go func() {
-			var done string
-			<-begin
-			for round := 0; round < 10; round++ {
-				if err := conn.QueryRow(context.Background(), fmt.Sprintf("SELECT rate_limit_rule('r%d', per_hour => 5, per_day => 9)", round)).Scan(&done); err != nil {
-					done = err.Error()
-					break
-				}
-			}
-			ended <- done
-		}()
-	}
-	close(begin)
-	for n := 0; n < 12; n++ {
-		if done := <-ended; done != "created" && done != "changed" {
-			t.Error(done)
-		}
 	}
 }

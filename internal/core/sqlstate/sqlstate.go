@@ -10,17 +10,22 @@ import (
 // ErrNotSent is the error that a driver gives a statement which certainly did not reach the server.
 var ErrNotSent = errors.New("not sent")
 
+// ErrNoTurn is in the error of a call of a driver that had no connection in time because others used all of them, or
+// because this process was late. That says nothing about the database.
+var ErrNoTurn = errors.New("no turn")
+
 // The codes, in order.
 const (
 	ProtocolViolation      = "08P01" // PgBouncer reports all its own errors with this code
 	FeatureNotSupported    = "0A000"
-	DivisionByZero         = "22012" // how a transaction of several limits fails on purpose
 	InvalidByteSequence    = "22021" // text that its encoding does not have, such as a NUL byte
+	InvalidText            = "22P02" // text that is no number, among others: how a transaction fails on purpose
 	ReadOnlyTransaction    = "25006" // the server is a standby or was made read-only
 	InvalidStatementName   = "26000" // no prepared statement has this name
 	InvalidAuthorization   = "28000"
 	SerializationFailure   = "40001"
 	DeadlockDetected       = "40P01"
+	InsufficientPrivilege  = "42501"
 	UndefinedColumn        = "42703"
 	UndefinedTable         = "42P01"
 	DuplicateStatement     = "42P05" // another prepared statement has this name

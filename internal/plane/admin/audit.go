@@ -46,7 +46,7 @@ type Audited struct {
 	Duration   float64  `json:"duration"`
 	// Also are the other limits that were asked: prefix, key, prefix, key and so on.
 	Also []string `json:"also"`
-	// ID is a number that no other row has. It is nil in rows of older versions.
+	// ID is a number that no other row has.
 	ID *int64 `json:"id"`
 }
 

@@ -3,10 +3,12 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -41,7 +43,8 @@ type Usage struct {
 	// Quota and Percent are nil for unlimited.
 	Quota   *int64   `json:"quota"`
 	Percent *float64 `json:"percent"`
-	// Resets is when the full quota is back, at the latest.
+	// Resets is the end of the window, when the oldest request leaves (sliding_log), or when all is back
+	// (token_bucket, gcra). It is nil if nothing is used.
 	Resets *time.Time `json:"resets"`
 }
 
@@ -69,9 +72,6 @@ func storedKeys(key string) []string {
 	keys := []string{(&ratelimit.Hit{Key: key}).StoredKey(), ratelimit.DigestKey(key)}
 	if utf8.ValidString(key) && strings.IndexByte(key, 0) < 0 {
 		keys = append(keys, key)
-	}
-	if key == "(other)" { // in the history: the row that keys beyond max_keys share
-		keys = append(keys, "sha256:"+key)
 	}
 	if len(key) > 2 && key[0] >= '1' && key[0] <= '9' && key[1] == '|' { // an alternative that is a secret
 		keys = append(keys, key[:2]+ratelimit.DigestKey(key[2:]))
@@ -123,7 +123,19 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 	return all, nil
 }
 
-// Reset deletes the counters of a prefix and a key, so that the full quota is back.
+// idle is whether no request that runs holds a slot of a row of a table of counts.
+func (t *counterTable) idle() string {
+	return "(slots IS NULL OR NOT " + strings.ReplaceAll(algorithm.LiveSQL, "{processes}", t.processes) + ")"
+}
+
+// errRun says why slots cannot be reset, and what frees them.
+func errRun(t *counterTable, processes string) error {
+	return fmt.Errorf("the counter is of a limit in_flight: requests that run hold its slots, and a reset would let more run than the limit. A slot is free when its request ends, and those of "+
+		"a lost process 10 seconds later. To free them at once, end its session: UPDATE %s SET seen = '-infinity' WHERE process IN (%s)", t.processes, processes)
+}
+
+// Reset deletes the counters of a prefix and a key, so that the full quota is back. It refuses to delete one of which
+// requests that run hold slots.
 func (d *Database) Reset(ctx context.Context, prefix, key string) error {
 	if key == "" {
 		return errNoKey
@@ -140,11 +152,20 @@ func (d *Database) Reset(ctx context.Context, prefix, key string) error {
 	err = d.together(ctx, func() error {
 		deleted = 0
 		for _, t := range tables {
-			n, err := d.execute(ctx, "DELETE FROM "+t.name+" WHERE prefix = $1 AND key = ANY ($2::text[])", names.stored(prefix), storedKeys(key))
+			const own = " WHERE prefix = $1 AND key = ANY ($2::text[])"
+			n, err := d.execute(ctx, "DELETE FROM "+t.name+own+" AND "+t.idle(), names.stored(prefix), storedKeys(key))
 			if err != nil {
 				return err
 			}
 			deleted += n
+			holders, err := values[string](ctx, d, "SELECT coalesce((SELECT string_agg(DISTINCT (s >> 32)::text, ', ') FROM unnest(slots) s WHERE s > 0), '') FROM "+
+				t.name+own+" AND NOT "+t.idle(), names.stored(prefix), storedKeys(key))
+			if err != nil {
+				return err
+			}
+			if len(holders) > 0 {
+				return errRun(&t, holders[0])
+			}
 		}
 		return nil
 	})

@@ -209,7 +209,11 @@ func (d *Database) undone(ctx context.Context, commands func() error) error {
 // mostDeadlocks is how often commands run at most.
 const mostDeadlocks = 5
 
+// inTransaction runs commands in a transaction of their own, or in the one that runs already.
 func (d *Database) inTransaction(ctx context.Context, commands func() error, end func(pgx.Tx) error) error {
+	if d.conn.PgConn().TxStatus() == 'T' {
+		return commands()
+	}
 	for attempt := 1; ; attempt++ {
 		tx, err := d.conn.Begin(ctx)
 		if err != nil {

@@ -25,12 +25,12 @@ func TestACommandSurvivesADeadlock(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		_, err := b.db.SetRule(ctx, "free", []string{"per_hour=20"})
+		_, err := b.db.SetRule(ctx, "free", []string{"per_hour=20"}, false)
 		ended <- err
 	}()
-	await.Within(t, 10*time.Second, "the command waits", func() bool {
+	await.Within(t, time.Minute, "the command waits", func() bool {
 		var waits bool
-		err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'rate_limit_rules'::regclass)").Scan(&waits)
+		err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'rate_limit_rules'::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))").Scan(&waits)
 		return err == nil && waits
 	})
 	if _, err := tx.Exec(ctx, "UPDATE rate_limit_rules SET comment = 'x'"); err != nil {

@@ -14,7 +14,7 @@
 //   - changes.go, nodes.go, pause.go: the log of changes, the proxies, and the pause of all limits
 //   - override.go: an override for a while. near.go: limits of configurations
 //   - live.go: what proxies do now, and the name of a person in the log of changes
-//   - region.go: the publication of the policy, and the regions that have a copy
+//   - region.go: the replication of the policy to regions
 //   - period.go, audit.go, usage.go, traffic.go: what the history says
 //   - upkeep.go: the upkeep of the history
 //   - forget.go: what is stored about a person

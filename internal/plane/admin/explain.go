@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Request is a request as a proxy sees it. At most one of Key, KeyID and User is set.
@@ -247,7 +247,7 @@ func explainRules(listed []Rule, trace *policy.Trace, ambiguous bool) []Explaine
 }
 
 // identity returns what proxies know of the sender of a request; nil for nobody.
-func (d *Database) identity(ctx context.Context, db postgres.DB, r *Request) (*policy.Identity, error) {
+func (d *Database) identity(ctx context.Context, db pgdb.DB, r *Request) (*policy.Identity, error) {
 	var id *policy.Identity
 	var err error
 	switch {

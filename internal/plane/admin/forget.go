@@ -75,7 +75,7 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 			}
 		}
 		for _, table := range counts {
-			if err := d.forgetCounters(ctx, f, t, table.name, hasPolicy); err != nil {
+			if err := d.forgetCounters(ctx, f, t, &table, hasPolicy); err != nil {
 				return err
 			}
 		}
@@ -219,16 +219,16 @@ func (d *Database) forgetPolicy(ctx context.Context, f *Forgetting, t *traces, a
 // A key can be the values of several things with spaces between them. At the place of an API key in the
 // key of a rule's counter, only the id of a key counts: a user may have a number for a name.
 const (
-	tracedSQL = `SELECT c.prefix, c.key FROM %s c LEFT JOIN %s r ON c.prefix LIKE 'rule/%%' AND split_part(c.prefix, '/', 2) = coalesce(r.counter, r.name)
+	tracedSQL = `SELECT c.prefix, c.key FROM %s c LEFT JOIN %s r ON c.prefix LIKE 'rule/%%' AND split_part(c.prefix, '/', 2) = r.counter
 WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, ' ')) WITH ORDINALITY AS p(part, place)
 		WHERE part = ANY (CASE WHEN 'key' IN (r.count_by[place], split_part(r.count_by[place], '|', substring(part FROM '^([1-9])[|]')::int)) THEN $1::text[] ELSE $2::text[] END))
 	OR r.name IS NULL AND c.key = ANY ($2::text[])`
 	// noRules takes the place of the table of rules.
 	noRules = `(SELECT NULL::text AS name, NULL::text AS counter, NULL::text[] AS count_by WHERE false)`
-	// Proxies lock rows in this order, too.
+	// Proxies lock rows in this order, too. Rows of which requests that run hold slots stay.
 	deleteCountersSQL = `WITH locked AS MATERIALIZED (SELECT c.prefix, c.key FROM %[1]s c JOIN unnest($1::text[], $2::text[]) AS u(prefix, key) USING (prefix, key)
 	ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
-DELETE FROM %[1]s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key`
+DELETE FROM %[1]s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND %[2]s`
 )
 
 // numbered are texts, and the same as alternatives of a key.
@@ -243,12 +243,12 @@ func numbered(texts []string) []string {
 }
 
 // forgetCounters deletes the rows of a table of counts. It finds them before it locks one.
-func (d *Database) forgetCounters(ctx context.Context, f *Forgetting, t *traces, table string, hasPolicy bool) error {
+func (d *Database) forgetCounters(ctx context.Context, f *Forgetting, t *traces, table *counterTable, hasPolicy bool) error {
 	rules := noRules
 	if hasPolicy {
 		rules = "rate_limit_rules"
 	}
-	found, err := rows[struct{ Prefix, Key string }](ctx, d, fmt.Sprintf(tracedSQL, table, rules), numbered(t.keys), numbered(t.texts))
+	found, err := rows[struct{ Prefix, Key string }](ctx, d, fmt.Sprintf(tracedSQL, table.name, rules), numbered(t.keys), numbered(t.texts))
 	if err != nil {
 		return err
 	}
@@ -258,8 +258,11 @@ func (d *Database) forgetCounters(ctx context.Context, f *Forgetting, t *traces,
 		for _, c := range found {
 			prefixes, keys = append(prefixes, c.Prefix), append(keys, c.Key)
 		}
-		n, err = d.execute(ctx, fmt.Sprintf(deleteCountersSQL, table), prefixes, keys)
+		n, err = d.execute(ctx, fmt.Sprintf(deleteCountersSQL, table.name, table.idle()), prefixes, keys)
 	}
-	f.Tables = append(f.Tables, Forgotten{table, n})
+	if left := int64(len(found)) - n; err == nil && left > 0 {
+		f.Notes = append(f.Notes, fmt.Sprintf("%d counters of %s stay: requests that run hold slots of them. Run the command again when they have ended.", left, table.name))
+	}
+	f.Tables = append(f.Tables, Forgotten{table.name, n})
 	return err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
@@ -25,8 +26,9 @@ var began = time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 // newPast has an audit log of so many days.
 func newPast(t testing.TB, days int) *past {
 	t.Helper()
+	cluster.Needs(t, 15)
 	ctx := context.Background()
-	dsn := cluster.Open(t)
+	dsn := cluster.Open(t, schema.File)
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -37,12 +39,6 @@ func newPast(t testing.TB, days int) *past {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	if m, err := db.Migrate(ctx); err != nil {
-		if m.Policy == "not possible" {
-			t.Skip("replays need the policy, which needs Postgres 15")
-		}
-		t.Fatal(err)
-	}
 	p := &past{t, db, conn, days}
 	for day := range days {
 		from := began.AddDate(0, 0, day)
@@ -63,7 +59,7 @@ func (p *past) exec(sql string) {
 func (p *past) rule(settings ...string) {
 	p.t.Helper()
 	p.exec("DELETE FROM rate_limit_rules")
-	if _, err := p.db.SetRule(context.Background(), "r", settings); err != nil {
+	if _, err := p.db.SetRule(context.Background(), "r", settings, false); err != nil {
 		p.t.Fatalf("%q: %v", settings, err)
 	}
 }

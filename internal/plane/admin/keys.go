@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
@@ -16,7 +17,7 @@ type Key struct {
 	User string  `json:"user"`
 	// Tier is the key's own; nil is that of the user.
 	Tier *string `json:"tier"`
-	// State is valid, expired or revoked.
+	// State is valid, expired, revoked, or banned: the key, or its user.
 	State string `json:"state"`
 	// ExpiresAt is nil for never, and RevokedAt for a key that is not revoked. Both may lie
 	// in the future.
@@ -44,17 +45,18 @@ type NewKey struct {
 	ReplacedAt *time.Time `json:"replaced_at,omitempty" db:"-"`
 }
 
-var keyColumns = `id, hint, name, user_id, tier, CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired' ELSE 'valid' END,
+var keyColumns = `k.id, hint, name, k.user_id, tier, CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired'
+	WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now()) THEN 'banned' ELSE 'valid' END,
 	` + endSQL("expires_at") + `, ` + endSQL("revoked_at") + `, revoked_by, replaced_by, created_at`
 
-// Keys returns the keys of a user, or of all users for "", the oldest first.
-func (d *Database) Keys(ctx context.Context, user string) ([]Key, error) {
-	return rows[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys WHERE $1::text IN ('', user_id) ORDER BY id", user)
+// Keys returns the keys of a user, or of all users for "", the oldest first, at most so many.
+func (d *Database) Keys(ctx context.Context, user string, most int) ([]Key, error) {
+	return rows[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys k WHERE $1::text IN ('', k.user_id) ORDER BY k.id LIMIT $2::bigint", user, int64(most))
 }
 
 // KeysWithUsage is Keys with what each key did recently.
-func (d *Database) KeysWithUsage(ctx context.Context, user string) ([]Key, error) {
-	all, err := d.Keys(ctx, user)
+func (d *Database) KeysWithUsage(ctx context.Context, user string, most int) ([]Key, error) {
+	all, err := d.Keys(ctx, user, most)
 	if err != nil {
 		return nil, err
 	}
@@ -98,14 +100,10 @@ func (d *Database) insertKey(ctx context.Context, sql string, args ...any) (*New
 	return made, err
 }
 
-var keySettable = []column{
-	{"tier", "text", "the tier of requests with the key; empty: that of the user"},
-	{"name", "text", "what the key is for"},
-	{"expires_at", "timestamptz", "when the key ends: 90d, 2026-12-31 or never"},
-}
-
 // KeySettings are the settings that SetKey knows.
-func KeySettings() []Setting { return append(settings(keySettable), overrideSetting("key")) }
+func KeySettings() []Setting {
+	return append(settings(&columns.Tables[columns.Keys]), overrideSettings("key")...)
+}
 
 // SetKey changes the settings of an API key that are named, as SetUser does for a user.
 func (d *Database) SetKey(ctx context.Context, id int64, texts []string) (err error) {
@@ -113,7 +111,7 @@ func (d *Database) SetKey(ctx context.Context, id int64, texts []string) (err er
 	if err != nil {
 		return err
 	}
-	change, err := d.parseRowChange(ctx, keySettable, assignments)
+	change, err := d.parseRowChange(ctx, &columns.Tables[columns.Keys], assignments)
 	if err != nil {
 		return err
 	}
@@ -143,7 +141,7 @@ WHERE id = $1 AND (revoked_at IS NULL OR revoked_at > now())`, id); err != nil {
 
 // key returns a key by its id.
 func (d *Database) key(ctx context.Context, id int64) (*Key, error) {
-	found, err := row[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys WHERE id = $1", id)
+	found, err := row[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys k WHERE k.id = $1", id)
 	if err == nil && found == nil {
 		err = noKey(id)
 	}
@@ -169,7 +167,7 @@ func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration)
 		switch {
 		case old.ReplacedBy != nil:
 			return fmt.Errorf("key: %d: it was replaced by the key %d already", id, *old.ReplacedBy)
-		case old.State != "valid":
+		case old.State != "valid" && old.State != "banned":
 			return fmt.Errorf("key: %d: it is %s: make a new one with: caddy pg-ratelimit keys create", id, old.State)
 		}
 		if made, err = d.insertKey(ctx, `SELECT $1, $2, user_id, name, expires_at, tier FROM rate_limit_api_keys WHERE id = $3`, id); err != nil {

@@ -30,8 +30,8 @@ type ExplainedLimit struct {
 	// Left is what is left of the quota now. Below 0, it is how much was used beyond the quota.
 	// It is nil for unlimited.
 	Left *int64 `json:"left"`
-	// Reset is when the full quota is back; nil for unlimited. RetryAfter is in seconds,
-	// and nil if the request would pass now, or never.
+	// Reset is ratelimit.Decision.Reset; nil for unlimited, and if the request can never pass. RetryAfter is in
+	// seconds, and nil if the request would pass now, or never.
 	Reset      *time.Time `json:"reset"`
 	RetryAfter *float64   `json:"retry_after"`
 	Passes     bool       `json:"passes"`
@@ -82,12 +82,15 @@ func (d *Database) explainLimits(ctx context.Context, db *pgxdb.DB, o *policy.Ve
 
 func explainLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Decision) ExplainedLimit {
 	l := limitOf(hit, mark)
-	left, reset := decision.Remaining, decision.Reset.UTC()
+	left := decision.Remaining
 	if mark.Overage {
 		// The store counts up to a larger quota.
 		left = mark.Quota - (decision.Limit - decision.Remaining)
 	}
-	l.Quota, l.Left, l.Reset, l.Passes = &mark.Quota, &left, &reset, decision.Allowed
+	l.Quota, l.Left, l.Passes = &mark.Quota, &left, decision.Allowed
+	if reset := decision.Reset.UTC(); !reset.IsZero() {
+		l.Reset = &reset
+	}
 	if decision.RetryAfter > 0 && decision.RetryAfter != ratelimit.Never {
 		seconds := decision.RetryAfter.Seconds()
 		l.RetryAfter = &seconds

@@ -13,9 +13,13 @@ FROM (SELECT node FROM rate_limit_nodes FOR UPDATE SKIP LOCKED) AS free WHERE n.
 }
 
 // As runs commands that change something in one transaction, for a person whose name is to be in the log
-// of changes, behind the role.
-func (d *Database) As(ctx context.Context, person string, commands func() error) error {
-	return d.together(ctx, func() error {
+// of changes, behind the role. As a trial, nothing stays changed.
+func (d *Database) As(ctx context.Context, person string, trial bool, commands func() error) error {
+	run := d.together
+	if trial {
+		run = d.undone
+	}
+	return run(ctx, func() error {
 		if _, err := d.execute(ctx, "SELECT set_config('rate_limit.person', $1, true)", person); err != nil {
 			return err
 		}

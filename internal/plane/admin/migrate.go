@@ -15,8 +15,6 @@ type Migration struct {
 	Counters string `json:"counters"`
 	History  string `json:"history"`
 	Policy   string `json:"policy"`
-	// Region is the name of the region that the database was made, or "none".
-	Region string `json:"region,omitempty"`
 	// Parts is empty if the counts are not in parts.
 	Parts string `json:"parts,omitempty"`
 }

@@ -14,9 +14,12 @@ type Node struct {
 	Node    string  `json:"node"`
 	Region  *string `json:"region"`
 	Version *string `json:"version"`
-	// Live is whether it runs. A proxy that stops in order has no row.
+	// Live is whether it runs.
 	Live bool `json:"live"`
-	// Epoch is another number after each start of the process; 0 of an older version.
+	// Ended is when it stopped in order, and Cannot why it makes no decisions, as the statements that would let it.
+	Ended  *time.Time `json:"ended"`
+	Cannot *string    `json:"cannot"`
+	// Epoch is another number after each start of the process.
 	Epoch int64 `json:"epoch"`
 	// Policy is whether it has a policy.
 	Policy bool `json:"policy"`
@@ -71,7 +74,7 @@ func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
 		behind = `CASE WHEN n.applied_seq IS NOT NULL AND coalesce(n.log = 'rate_limit_changes'::regclass, true)
 		THEN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > n.applied_seq) END`
 	}
-	nodes, err := rows[Node](ctx, d, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
+	nodes, err := rows[Node](ctx, d, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
 	n.paused, n.seen, n.local_from, n.local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems, n.live FROM rate_limit_nodes n ORDER BY n.node`)
 	if err != nil || d.policy == "" {
 		return nodes, err

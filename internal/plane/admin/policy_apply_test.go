@@ -193,9 +193,9 @@ func TestApplyDoesWhatDiffSaid(t *testing.T) {
 		_, err := b.db.ApplyPolicy(ctx, want, &admin.PolicyOptions{Expect: plan.Expect})
 		ended <- err
 	}()
-	await.Within(t, 10*time.Second, "apply waits", func() bool {
+	await.Within(t, time.Minute, "apply waits", func() bool {
 		var waits bool
-		err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'rate_limit_tiers'::regclass)").Scan(&waits)
+		err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'rate_limit_tiers'::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))").Scan(&waits)
 		return err == nil && waits
 	})
 	if err := tx.Commit(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -138,9 +139,9 @@ func withoutUsers(want *policyfile.Content, users bool) error {
 			return fmt.Errorf("%s: must be left out without --users", t.Section)
 		}
 	}
-	t := &policyfile.Tables[policyfile.Overrides]
-	for i := range want.Rows[policyfile.Overrides] {
-		if r := &want.Rows[policyfile.Overrides][i]; t.Text(r, "user")+t.Text(r, "key") != "" {
+	t := &policyfile.Tables[columns.Overrides]
+	for i := range want.Rows[columns.Overrides] {
+		if r := &want.Rows[columns.Overrides][i]; t.Text(r, "user")+t.Text(r, "key") != "" {
 			return t.About(r, errors.New("must be for a tier without --users"))
 		}
 	}
@@ -157,7 +158,7 @@ func (d *Database) readPolicy(ctx context.Context, users bool) (*policyfile.Cont
 		}
 		found.Has[i] = true
 		sql := readRowsSQL(t)
-		if i == policyfile.Overrides && !users {
+		if i == columns.Overrides && !users {
 			sql += " WHERE t.tier IS NOT NULL"
 		}
 		texts, err := values[string](ctx, d, sql)
@@ -181,7 +182,7 @@ func (d *Database) readPolicy(ctx context.Context, users bool) (*policyfile.Cont
 func (d *Database) makeChanges(ctx context.Context, plan *PolicyPlan) error {
 	rules := map[string]*policyfile.Difference{}
 	for i := range plan.Changes {
-		if c := &plan.Changes[i]; c.Outcome != policyfile.Kept && (c.Table == policyfile.Limits || c.Table == policyfile.Rules) {
+		if c := &plan.Changes[i]; c.Outcome != policyfile.Kept && (c.Table == columns.Limits || c.Table == columns.Rules) {
 			if rule := c.Row.Values[0].(string); rules[rule] == nil { // the rule itself comes first
 				rules[rule] = c
 			}
@@ -253,11 +254,11 @@ func (d *Database) changeRows(ctx context.Context, changes []policyfile.Differen
 		}
 		return all
 	}
-	overrides := &policyfile.Tables[policyfile.Overrides]
-	if err := d.onRows(ctx, overrides, deleteRowsSQL(overrides), rows(policyfile.Overrides, policyfile.Deleted)); err != nil {
+	overrides := &policyfile.Tables[columns.Overrides]
+	if err := d.onRows(ctx, overrides, deleteRowsSQL(overrides), rows(columns.Overrides, policyfile.Deleted)); err != nil {
 		return err
 	}
-	if err := d.onRows(ctx, overrides, bareRowsSQL(overrides), rows(policyfile.Overrides, policyfile.Changed)); err != nil {
+	if err := d.onRows(ctx, overrides, bareRowsSQL(overrides), rows(columns.Overrides, policyfile.Changed)); err != nil {
 		return err
 	}
 	for i := range policyfile.Tables {
@@ -266,7 +267,7 @@ func (d *Database) changeRows(ctx context.Context, changes []policyfile.Differen
 			return err
 		}
 		changed := []string{policyfile.Changed}
-		if slices.ContainsFunc(t.Columns, func(c policyfile.Column) bool { return c.Late }) {
+		if slices.ContainsFunc(t.Columns, func(c columns.Column) bool { return c.Late }) {
 			changed = append(changed, policyfile.Created)
 		}
 		if err := d.onRows(ctx, t, updateRowsSQL(t), rows(i, changed...)); err != nil {
@@ -275,7 +276,7 @@ func (d *Database) changeRows(ctx context.Context, changes []policyfile.Differen
 	}
 	for i := len(policyfile.Tables) - 1; i >= 0; i-- {
 		t := &policyfile.Tables[i]
-		if i == policyfile.Overrides {
+		if i == columns.Overrides {
 			continue
 		}
 		if err := d.onRows(ctx, t, deleteRowsSQL(t), rows(i, policyfile.Deleted)); err != nil {
@@ -352,7 +353,7 @@ func aboutField(err error, t *policyfile.Table, r *policyfile.Row) error {
 			value, isText = strings.Join(list, ", "), true
 		}
 		if isText {
-			return fmt.Errorf("%s: %q: must %s", c.Field, value, strings.ReplaceAll(want, "_", " "))
+			return fmt.Errorf("%s: %q: must %s", c.InFile(), value, strings.ReplaceAll(want, "_", " "))
 		}
 	}
 	return err

@@ -3,6 +3,7 @@ package admin_test
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
@@ -228,6 +231,26 @@ func randomPolicy(t *rapid.T) []statement {
 	return all
 }
 
+// isLoaded checks that a column's field in memory is there.
+func isLoaded(t *testing.T, table int, c *columns.Column) {
+	row := map[int]any{columns.Rules: policy.Rule{}, columns.Limits: policy.RuleLimit{}, columns.Overrides: policy.Override{}}[table]
+	if c.Load == "" {
+		return
+	}
+	at := reflect.TypeOf(row)
+	for name := range strings.SplitSeq(c.Load, ".") {
+		if at.Kind() == reflect.Pointer {
+			at = at.Elem()
+		}
+		field, found := at.FieldByName(name)
+		if !found {
+			t.Errorf("%s: %s has no field %s", c.Name, at, name)
+			return
+		}
+		at = field.Type
+	}
+}
+
 // A file names every column of the tables, but for those that are about the row. Fields that it lacks
 // get the defaults of the tables.
 func TestAFileHasEveryColumn(t *testing.T) {
@@ -241,6 +264,12 @@ func TestAFileHasEveryColumn(t *testing.T) {
 		got := slices.Clone(about[table.Name])
 		for _, c := range table.Columns {
 			got = append(got, c.Name)
+		}
+		for _, c := range table.Columns {
+			if kind := b.text("SELECT replace(format_type(atttypid, atttypmod), 'timestamp with time zone', 'timestamptz') FROM pg_attribute WHERE attrelid = '" + table.Name + "'::regclass AND attname = '" + c.Name + "'"); kind != c.Kind.SQL() {
+				t.Errorf("%s.%s is described as %s, and is %s", table.Name, c.Name, c.Kind.SQL(), kind)
+			}
+			isLoaded(t, i, &c)
 		}
 		slices.Sort(got)
 		want := b.text("SELECT string_agg(attname, ' ' ORDER BY attname COLLATE \"C\") FROM pg_attribute WHERE attrelid = '" + table.Name + "'::regclass AND attnum > 0 AND NOT attisdropped")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
 )
@@ -17,7 +18,7 @@ func (d *Database) changedLimits(ctx context.Context, plan *PolicyPlan) error {
 	plan.limits = map[string]*replayLimits{}
 	for i := range plan.Changes {
 		c := &plan.Changes[i]
-		if c.Outcome == policyfile.Kept || c.Table < policyfile.Rules {
+		if c.Outcome == policyfile.Kept || c.Table < columns.Rules {
 			continue
 		}
 		rule := c.Row.Values[0].(string)
@@ -28,7 +29,7 @@ func (d *Database) changedLimits(ctx context.Context, plan *PolicyPlan) error {
 			return err
 		}
 		// Otherwise a request costs what it did.
-		plan.limits[rule].costIsSet = c.Table == policyfile.Rules && c.Before["cost"] != c.After["cost"]
+		plan.limits[rule].costIsSet = c.Table == columns.Rules && c.Before["cost"] != c.After["cost"]
 		plan.Replays = append(plan.Replays, PolicyReplay{Rule: rule})
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
 )
 
@@ -16,21 +17,21 @@ type columnSQL struct{ read, write string }
 
 const listSQL = "CASE jsonb_typeof(r->%[2]d) WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(r->%[2]d)) END"
 
-var columnSQLs = map[policyfile.Kind]columnSQL{
-	policyfile.Text:     {"%[1]s", "r->>%[2]d"},
-	policyfile.Whole:    {"%[1]s::text", "(r->>%[2]d)::bigint"},
-	policyfile.Small:    {"%[1]s::text", "CASE WHEN r->>%[2]d IS NOT NULL THEN greatest(least((r->>%[2]d)::bigint, 2147483647), -2147483647)::int END"}, // a constraint says what is allowed
-	policyfile.Amount:   {"coalesce(%[1]s::text, '" + policyfile.Unlimited + "')", "nullif(r->>%[2]d, '" + policyfile.Unlimited + "')::bigint"},
-	policyfile.Flag:     {"%[1]s::text", "(r->>%[2]d)::boolean"},
-	policyfile.List:     {"%[1]s", listSQL},
-	policyfile.Networks: {"%[1]s::text[]", "(" + listSQL + ")::cidr[]"},
-	policyfile.Duration: {"(extract(epoch FROM %[1]s) * 1000000)::bigint || 'us'", durationSQL},
-	policyfile.Moment:   {momentSQL(endSQL("%[1]s")), "replace(r->>%[2]d, 'never', 'infinity')::timestamptz"},
-	policyfile.Range:    {"coalesce(" + momentSQL("lower("+boundedSQL+")") + ", '') || '..' || coalesce(" + momentSQL("upper("+boundedSQL+")") + ", '')", "tstzrange(nullif(split_part(r->>%[2]d, '..', 1), '')::timestamptz, nullif(split_part(r->>%[2]d, '..', 2), '')::timestamptz)"},
-	policyfile.Day:      {"%[1]s::text", "(r->>%[2]d)::date"},
-	policyfile.Digest:   {"encode(%[1]s, 'hex')", "decode(r->>%[2]d, 'hex')"},
+var columnSQLs = map[columns.Kind]columnSQL{
+	columns.Text:     {"%[1]s", "r->>%[2]d"},
+	columns.Whole:    {"%[1]s::text", "(r->>%[2]d)::bigint"},
+	columns.Small:    {"%[1]s::text", "CASE WHEN r->>%[2]d IS NOT NULL THEN greatest(least((r->>%[2]d)::bigint, 2147483647), -2147483647)::int END"}, // a constraint says what is allowed
+	columns.Amount:   {"coalesce(%[1]s::text, '" + policyfile.Unlimited + "')", "nullif(r->>%[2]d, '" + policyfile.Unlimited + "')::bigint"},
+	columns.Flag:     {"%[1]s::text", "(r->>%[2]d)::boolean"},
+	columns.List:     {"%[1]s", listSQL},
+	columns.Networks: {"%[1]s::text[]", "(" + listSQL + ")::cidr[]"},
+	columns.Duration: {"(extract(epoch FROM %[1]s) * 1000000)::bigint || 'us'", durationSQL},
+	columns.Moment:   {momentSQL(endSQL("%[1]s")), "replace(r->>%[2]d, 'never', 'infinity')::timestamptz"},
+	columns.Range:    {"coalesce(" + momentSQL("lower("+boundedSQL+")") + ", '') || '..' || coalesce(" + momentSQL("upper("+boundedSQL+")") + ", '')", "tstzrange(nullif(split_part(r->>%[2]d, '..', 1), '')::timestamptz, nullif(split_part(r->>%[2]d, '..', 2), '')::timestamptz)"},
+	columns.Day:      {"%[1]s::text", "(r->>%[2]d)::date"},
+	columns.Digest:   {"encode(%[1]s, 'hex')", "decode(r->>%[2]d, 'hex')"},
 	// No key has the id 0, so a constraint refuses a digest that no key has.
-	policyfile.KeyDigest: {"(SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = %[1]s)",
+	columns.KeyDigest: {"(SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = %[1]s)",
 		"CASE WHEN r->>%[2]d IS NOT NULL THEN coalesce((SELECT k.id FROM rate_limit_api_keys k WHERE k.digest = decode(r->>%[2]d, 'hex')), 0) END"},
 }
 
@@ -103,7 +104,7 @@ func isRowSQL(t *policyfile.Table) string {
 	var all []string
 	for i := range t.Columns {
 		switch c := &t.Columns[i]; {
-		case c.Key && c.Kind == policyfile.Range:
+		case c.Key && c.Kind == columns.Range:
 			all = append(all, fmt.Sprintf(boundedSQL+" = ", "t."+c.Name)+writeSQL(t, i))
 		case c.Key && c.Needed:
 			all = append(all, "t."+c.Name+" = "+writeSQL(t, i))

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"strings"
 	"time"
 )
 
@@ -24,19 +23,21 @@ type Recent struct {
 
 // ListedUser is a user in a list. Recent is nil if no usage was recorded.
 type ListedUser struct {
-	User   string  `json:"user"`
-	Tier   string  `json:"tier"`
+	User string `json:"user"`
+	Tier string `json:"tier"`
+	// State is banned; blocked, if an override of 0 refuses the user; or active.
+	State  string  `json:"state"`
 	Recent *Recent `json:"recent,omitempty" db:"-"`
 }
 
 // recentSQL has a row for each user of $1 and key of $2, in their order. The key -1 is all requests
-// of the user. {counters} joins the counters of a limit.
+// of the user.
 const recentSQL = `SELECT n.today, n.this_month, n.refused, n.limited, n.denied,
 	(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = w.name AND w.key IN (-1, h.key_id) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
 	(SELECT max(CASE l.algorithm WHEN 'gcra' THEN c.last_refill ELSE c.expires_at END) FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name
-		{counters}
+		CROSS JOIN LATERAL rate_limit_rows('rule/' || r.counter || '/' || l.name, l.durable) c
 		JOIN LATERAL rate_limit_counted(r.count_by, c.key) d ON d.dimension = CASE w.key WHEN -1 THEN 'user' ELSE 'key' END AND d.part = own.part
-		WHERE c.key = ANY (ARRAY(SELECT number || own.part FROM ` + alternatives + `)) AND c.expires_at > now())
+		WHERE c.key COLLATE "C" = ANY (ARRAY(SELECT number || own.part FROM ` + alternatives + `)) AND c.expires_at > now())
 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS w(name, key, number)
 -- As proxies write the key of a counter.
 CROSS JOIN LATERAL (SELECT CASE w.key WHEN -1 THEN regexp_replace(replace(replace(w.name, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A') ELSE w.key::text END AS part) own
@@ -45,14 +46,6 @@ CROSS JOIN LATERAL (
 		coalesce(sum(n.limited), 0)::bigint AS limited, coalesce(sum(n.denied), 0)::bigint AS denied
 	FROM rate_limit_usage_now n WHERE n.user_id = w.name AND w.key IN (-1, n.key_id)) n
 ORDER BY w.number`
-
-// Postgres finds a key by the index of a table, and not in the result of a function: a list of 5,000 users takes less than a second, and not 20.
-// The tables of parts cannot be joined.
-const (
-	countersOfTables = `JOIN (SELECT false AS durable, prefix, key, last_refill, expires_at FROM rate_limit_ephemeral
-		UNION ALL SELECT true, prefix, key, last_refill, expires_at FROM rate_limit_durable) c ON c.prefix = 'rule/' || coalesce(r.counter, r.name) || '/' || l.name AND c.durable = l.durable`
-	countersOfParts = `CROSS JOIN LATERAL rate_limit_rows('rule/' || coalesce(r.counter, r.name) || '/' || l.name, l.durable) c`
-)
 
 // allKeys stands for all requests of a user in recentSQL.
 const allKeys = -1
@@ -69,22 +62,25 @@ func (d *Database) recent(ctx context.Context, users []string, keys []int64) ([]
 	if err != nil || !*recorded {
 		return nil, err
 	}
-	parts, err := d.parts(ctx)
-	if err != nil {
-		return nil, err
-	}
-	counters := countersOfTables
-	if len(parts) > 0 {
-		counters = countersOfParts
-	}
-	return rows[Recent](ctx, d, strings.Replace(recentSQL, "{counters}", counters, 1), users, keys)
+	return rows[Recent](ctx, d, recentSQL, users, keys)
 }
 
-// Users returns the users of a tier, or of all tiers for "", in the order of their names, at most so
-// many.
-func (d *Database) Users(ctx context.Context, tier string, most int) ([]ListedUser, error) {
-	all, err := rows[ListedUser](ctx, d, `SELECT user_id, tier FROM rate_limit_users
-WHERE $1::text IN ('', tier) ORDER BY user_id LIMIT $2::bigint`, tier, int64(most))
+// The orders of Users.
+const (
+	ByName = "name"
+	ByLast = "last"
+)
+
+// Users returns the users of a tier, or of all tiers for "", in the order of their names, or, by the history, first those
+// that have sent no request for the longest time; at most so many.
+func (d *Database) Users(ctx context.Context, tier, order string, most int) ([]ListedUser, error) {
+	last := ""
+	if order == ByLast {
+		last = "(SELECT max(h.last_request) FROM rate_limit_usage h WHERE h.user_id = u.user_id) NULLS FIRST, "
+	}
+	all, err := rows[ListedUser](ctx, d, `SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
+	WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END
+FROM (SELECT u.user_id, u.tier FROM rate_limit_users u WHERE $1::text IN ('', u.tier) ORDER BY `+last+`u.user_id LIMIT $2::bigint) u`, tier, int64(most))
 	if err != nil {
 		return nil, err
 	}

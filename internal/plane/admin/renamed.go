@@ -9,7 +9,7 @@ import (
 // policy: by that name, and by their own.
 type renamed struct{ byCounter, byName map[string]string }
 
-// renamedRules reads them. A database without a policy, or with that of an older version, has none.
+// renamedRules reads them. A database without a policy has none.
 func (d *Database) renamedRules(ctx context.Context) (renamed, error) {
 	r := renamed{map[string]string{}, map[string]string{}}
 	if d.policy != "" {
@@ -22,7 +22,7 @@ func (d *Database) renamedRules(ctx context.Context) (renamed, error) {
 	if exists, err := d.hasTable(ctx, "rate_limit_rules"); err != nil || !exists {
 		return r, err
 	}
-	found, err := rows[struct{ Name, Counter string }](ctx, d, "SELECT r.name, to_jsonb(r)->>'counter' FROM rate_limit_rules r WHERE to_jsonb(r)->>'counter' <> r.name")
+	found, err := rows[struct{ Name, Counter string }](ctx, d, "SELECT name, counter FROM rate_limit_rules WHERE counter <> name")
 	for _, rule := range found {
 		r.byCounter[rule.Counter], r.byName[rule.Name] = rule.Name, rule.Counter
 	}

@@ -6,17 +6,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// column is a column of a table that a command sets, with its type.
-type column struct{ name, kind, help string }
-
-// settings are the columns as settings.
-func settings(columns []column) []Setting {
+// settings are the columns of a table that a command sets.
+func settings(t *columns.Table) []Setting {
 	var all []Setting
-	for _, c := range columns {
-		all = append(all, Setting{c.name, c.help})
+	for _, c := range t.Set() {
+		all = append(all, settingOf(c))
 	}
 	return all
 }
@@ -30,52 +28,66 @@ type rowChange struct {
 
 // parseRowChange reads assignments of columns and of overrides, and looks for the tier. An empty value
 // is the default of a column.
-func (d *Database) parseRowChange(ctx context.Context, columns []column, assignments []assignment) (rowChange, error) {
+func (d *Database) parseRowChange(ctx context.Context, t *columns.Table, assignments []assignment) (rowChange, error) {
 	var change rowChange
 	now, err := d.Now(ctx)
 	if err != nil {
 		return change, err
 	}
 	for _, a := range assignments {
-		if strings.Contains(a.name, "/") {
+		c := t.Find(a.name)
+		if c == nil {
 			change.overrides = append(change.overrides, a)
 			continue
 		}
-		for _, c := range columns {
-			if c.name != a.name {
-				continue
+		sql := "DEFAULT"
+		if a.value != "" {
+			arg, err := parameter(c, a.value, now)
+			if err == nil && c.Name == "tier" {
+				err = d.checkTier(ctx, c.Name, a.value)
 			}
-			sql := "DEFAULT"
-			if a.value != "" {
-				arg, err := parameter(c.name, c.kind, a.value, now)
-				if err == nil && c.name == "tier" {
-					err = d.checkTier(ctx, c.name, a.value)
-				}
-				if err != nil {
-					return change, err
-				}
-				change.args = append(change.args, arg)
-				sql = fmt.Sprintf("$%d::%s", len(change.args)+1, c.kind)
+			if err != nil {
+				return change, err
 			}
-			change.columns = append(change.columns, c.name)
-			change.values = append(change.values, sql)
+			change.args = append(change.args, arg)
+			sql = fmt.Sprintf("$%d::%s", len(change.args)+1, c.Kind.SQL())
 		}
+		change.columns = append(change.columns, c.Name)
+		change.values = append(change.values, sql)
 	}
 	return change, nil
 }
 
-// parameter is the value of a column as Postgres reads it.
-func parameter(name, kind, text string, now time.Time) (any, error) {
-	switch kind {
-	case "timestamptz":
-		until, err := ParseUntil(name, text, now)
+// parameter is the value of a column as Postgres reads it. A duration of a Moment begins now.
+func parameter(c *columns.Column, text string, now time.Time) (any, error) {
+	if err := c.Check(text); err != nil {
+		return nil, err
+	}
+	switch c.Kind {
+	case columns.Whole, columns.Small:
+		return parseWhole(c.Name, text)
+	case columns.Amount:
+		return parseAmount(c.Name, text)
+	case columns.List:
+		return parseList(c.Name, text)
+	case columns.Networks:
+		return parseNetworks(c.Name, text)
+	case columns.Range:
+		return parseRange(c.Name, text)
+	case columns.Duration:
+		return parseDuration(c.Name, text)
+	case columns.Moment:
+		until, err := ParseUntil(c.Name, text, now)
 		return timeOrInfinity(until), err
-	case "date":
+	case columns.Day:
 		if _, err := time.Parse(time.DateOnly, text); err != nil {
-			return "", &ratelimit.FieldError{Field: name, Value: text, Want: "a day such as 2026-01-31"}
+			return nil, &ratelimit.FieldError{Field: c.Name, Value: text, Want: "a day such as 2026-01-31"}
 		}
-	case "bigint":
-		return parseWhole(name, text)
+	case columns.Flag:
+		if text != "true" && text != "false" {
+			return nil, &ratelimit.FieldError{Field: c.Name, Value: text, Want: "true or false"}
+		}
+		return text == "true", nil
 	}
 	return text, nil
 }
@@ -161,6 +173,12 @@ func (d *Database) rename(ctx context.Context, kind, table, column, name, to str
 // are always valid. The row of the holder is locked, so that two commands do not both insert.
 func (d *Database) setOverrides(ctx context.Context, holder string, id any, change *rowChange) error {
 	for _, a := range change.overrides {
+		if rule, isBurst := strings.CutSuffix(a.name, burstSuffix); isBurst && !strings.Contains(rule, "/") {
+			if err := d.setBurst(ctx, holder, id, rule, a); err != nil {
+				return err
+			}
+			continue
+		}
 		rule, limit, _ := strings.Cut(a.name, "/")
 		exists, err := value[bool](ctx, d, "SELECT true FROM rate_limit_rule_limits WHERE rule = $1 AND name = $2", rule, limit)
 		if err == nil && exists == nil {
@@ -191,6 +209,41 @@ func (d *Database) setOverrides(ctx context.Context, holder string, id any, chan
 	return nil
 }
 
+// burstSuffix ends a setting that is another burst of the limits of a rule.
+const burstSuffix = ".burst"
+
+// setBurst makes, changes or takes back the burst of the overrides for a holder of the limits of a rule that have a burst. A
+// limit without an override gets one with the amount that it has, which keeps it when the rule changes.
+func (d *Database) setBurst(ctx context.Context, holder string, id any, rule string, a assignment) error {
+	limits, err := values[string](ctx, d, "SELECT name FROM rate_limit_rule_limits WHERE rule = $1 AND algorithm IN ('token_bucket', 'gcra') ORDER BY name", rule)
+	if err == nil && len(limits) == 0 {
+		err = &ratelimit.FieldError{Field: a.name, Value: a.value, Want: "of a rule with a token_bucket or a gcra"}
+	}
+	if err != nil {
+		return err
+	}
+	var burst *int64
+	if a.value != "" {
+		n, err := parseWhole(a.name, a.value)
+		if err != nil || n < 1 || n > ratelimit.MaxEvents {
+			return &ratelimit.FieldError{Field: a.name, Value: a.value, Want: "a whole number from 1 to 9007199254740992"}
+		}
+		burst = &n
+	}
+	for _, limit := range limits {
+		where := " WHERE rule = $1 AND limit_name = $2 AND " + holder + " = $3 AND valid = '(,)'"
+		changed, err := d.execute(ctx, "UPDATE rate_limit_overrides SET burst = $4::bigint"+where, rule, limit, id, burst)
+		if err == nil && changed == 0 && burst != nil {
+			_, err = d.execute(ctx, "INSERT INTO rate_limit_overrides (rule, limit_name, "+holder+", events, burst) SELECT rule, name, $3, events, $4::bigint FROM rate_limit_rule_limits WHERE rule = $1 AND name = $2",
+				rule, limit, id, burst)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // noLimit is the error about a RULE/LIMIT that is not in the database.
 func (d *Database) noLimit(ctx context.Context, name string) error {
 	limits, err := values[string](ctx, d, "SELECT rule || '/' || name FROM rate_limit_rule_limits ORDER BY 1")
@@ -203,9 +256,14 @@ func (d *Database) noLimit(ctx context.Context, name string) error {
 	return notFound(name + ": no such limit: must be " + amongSome(name, limits))
 }
 
-// overrideSetting is the setting of an override.
-func overrideSetting(holder string) Setting {
-	return Setting{"RULE/LIMIT", "another amount of a limit for this " + holder + ": a number or unlimited"}
+// overrideSettings are the settings of overrides.
+func overrideSettings(holder string) []Setting {
+	return []Setting{
+		{Name: "RULE/LIMIT", Help: "another amount of a limit for this " + holder + ": a number or unlimited"},
+		{Name: "RULE" + burstSuffix, Help: "another burst of the limits of a rule for this " + holder},
+	}
 }
 
-func isOverride(name string) bool { return strings.Contains(name, "/") }
+func isOverride(name string) bool {
+	return strings.Contains(name, "/") || strings.HasSuffix(name, burstSuffix)
+}

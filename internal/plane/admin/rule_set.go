@@ -5,21 +5,21 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A setting of a rule is a parameter of the function rate_limit_rule, which checks it. What the
-// function cannot do is here: taking a setting back, limits of any window, and unlimited ones.
+// A setting of a rule is a parameter of the function rate_limit_rule, which checks it: a column of the rule or of its
+// limits, or the amount of a limit with a window that its name says. What the function cannot do is here: taking a
+// setting back, limits of any window, and unlimited ones.
 
 // ruleSetting is a parameter of rate_limit_rule.
 type ruleSetting struct {
-	name string
-	// kind is the type of the parameter.
-	kind  string
+	*columns.Column
 	reset reset
-	help  string
 }
 
 // reset is what an empty value does.
@@ -32,40 +32,33 @@ const (
 	resetWindow              // the limit of this name is deleted
 )
 
-// ruleSettings are all parameters, in the order of the documentation.
-var ruleSettings = []ruleSetting{
-	{"priority", "bigint", resetRule, "the order, highest first"},
-	{"family", "text", resetRule, "of the rules of a family, the first that matches applies alone"},
-	{"mode", "text", resetRule, "enforce, shadow or off"},
-	{"action", "text", resetRule, "limit, block or exempt"},
-	{"tiers", "text[]", resetRule, "tiers of users"},
-	{"hosts", "text[]", resetRule, "hosts, as in api.example.com,*.example.org"},
-	{"paths", "text[]", resetRule, "paths, as in /login,/api/v1/*"},
-	{"methods", "text[]", resetRule, "methods, as in GET,POST"},
-	{"networks", "cidr[]", resetRule, "networks of clients"},
-	{"count_by", "text[]", resetRule, "what has a counter of its own: user, key, tier, ip, ip/64, host, route, header:NAME, all; or the first there is, as in user|ip"},
-	{"without_header", "text", resetRule, "header:NAME for requests without it. share: they have one counter; skip: the rule does not match"},
-	{"valid", "tstzrange", resetRule, "when it applies: FROM..UNTIL"},
-	{"algorithm", "text", noReset, "sliding_window, fixed_window, token_bucket, sliding_log or gcra, of the limits with a window"},
-	{"per_second", "bigint", resetWindow, "how much may pass; or unlimited"},
-	{"per_minute", "bigint", resetWindow, "the same for a minute"},
-	{"per_hour", "bigint", resetWindow, "the same for an hour"},
-	{"per_day", "bigint", resetWindow, "the same for 24 hours"},
-	{"per_month", "bigint", resetWindow, "the same for a month of the calendar, or of the user's billing period"},
-	{"in_flight", "bigint", resetWindow, "how many requests may run at once"},
-	{"burst", "bigint", resetLimits, "how much may pass at once; a token_bucket with less than its events is refilled evenly"},
-	{"durable", "boolean", resetLimits, "true: counts survive a crash of the server"},
-	{"on_exceed", "text", resetLimits, "refuse or overage"},
-	{"cost", "bigint", resetRule, "what a request takes"},
-	{"settle", "text", resetRule, "what it really cost: header NAME, bytes, json PATH, or as in status 401 403 = 1, else 0"},
-	{"status", "int", resetRule, "the HTTP status of a refusal"},
-	{"message", "text", resetRule, "the text of a refusal"},
-	{"retry_after", "interval", resetRule, "the Retry-After of a refusal, as in 30s"},
-	{"ban_for", "interval", resetRule, "how long proxies ban a sender whom the rule has refused often, as in 1h; empty: no bans"},
-	{"ban_after", "bigint", resetRule, "after how many refusals"},
-	{"ban_within", "interval", resetRule, "in which time, as in 10m"},
-	{"comment", "text", resetRule, "for people"},
+// amounts are the settings that are amounts of limits.
+var amounts = []columns.Column{
+	{Name: "per_second", Kind: columns.Amount, Help: "how much may pass; or unlimited"},
+	{Name: "per_minute", Kind: columns.Amount, Help: "the same for a minute"},
+	{Name: "per_hour", Kind: columns.Amount, Help: "the same for an hour"},
+	{Name: "per_day", Kind: columns.Amount, Help: "the same for 24 hours"},
+	{Name: "per_month", Kind: columns.Amount, Help: "the same for a month of the calendar, or of the user's billing period"},
+	{Name: "in_flight", Kind: columns.Amount, Help: "how many requests may run at once"},
 }
+
+// ruleSettings are all parameters.
+var ruleSettings = func() (all []ruleSetting) {
+	for _, c := range columns.Tables[columns.Rules].Set() {
+		all = append(all, ruleSetting{c, resetRule})
+	}
+	for i := range amounts {
+		all = append(all, ruleSetting{&amounts[i], resetWindow})
+	}
+	for _, c := range columns.Tables[columns.Limits].Set() {
+		back := resetLimits
+		if c.Name == "algorithm" {
+			back = noReset
+		}
+		all = append(all, ruleSetting{c, back})
+	}
+	return all
+}()
 
 // limitPrefix begins the settings that are limits of any window.
 const limitPrefix = "limit."
@@ -74,16 +67,31 @@ const limitPrefix = "limit."
 // take all of them back.
 const banPrefix = "ban_"
 
-// Setting is the name of a setting and what it means.
-type Setting struct{ Name, Help string }
+// Setting is the name of a setting, what it means, and its values, if there are few.
+type Setting struct {
+	Name, Help string
+	Values     []string
+}
+
+// settingOf is a column as a setting.
+func settingOf(c *columns.Column) Setting {
+	s := Setting{c.Name, c.Help, c.Choices}
+	switch {
+	case c.Kind == columns.Flag:
+		s.Values = []string{"true", "false"}
+	case c.Name == "count_by":
+		s.Values = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"}
+	}
+	return s
+}
 
 // RuleSettings are the settings that SetRule knows.
 func RuleSettings() []Setting {
 	var all []Setting
 	for _, s := range ruleSettings {
-		all = append(all, Setting{s.name, s.help})
+		all = append(all, settingOf(s.Column))
 	}
-	return append(all, Setting{limitPrefix + "NAME", "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
+	return append(all, Setting{Name: limitPrefix + "NAME", Help: "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
 }
 
 func settingNames(settings []Setting) []string {
@@ -94,57 +102,25 @@ func settingNames(settings []Setting) []string {
 	return names
 }
 
-// parameter is the value of a setting as the function takes it.
-func (s *ruleSetting) parameter(text string) (any, error) {
-	switch s.name {
-	case "mode":
-		_, err := policy.ParseMode(text)
-		return text, err
-	case "action":
-		_, err := policy.ParseAction(text)
-		return text, err
-	case "algorithm":
-		_, err := ratelimit.ParseAlgorithm(text)
-		return text, err
-	}
-	if s.reset == resetWindow {
-		return parseAmount(s.name, text)
-	}
-	switch s.kind {
-	case "bigint", "int":
-		return parseWhole(s.name, text)
-	case "text[]":
-		return parseList(s.name, text)
-	case "cidr[]":
-		return parseNetworks(s.name, text)
-	case "tstzrange":
-		return parseRange(s.name, text)
-	case "interval":
-		return parseDuration(s.name, text)
-	case "boolean":
-		if text != "true" && text != "false" {
-			return nil, &ratelimit.FieldError{Field: s.name, Value: text, Want: "true or false"}
-		}
-		return text == "true", nil
-	}
-	return text, nil
-}
-
 // ruleChange is what SetRule is asked for.
 type ruleChange struct {
 	limits []ruleLimit // of any window, and unlimited ones
 	resets [4][]string // the settings to take back, by reset
 	names  []string    // parameters, with their types
 	values []any
+	zero   string // a setting that lets nothing pass, or ""
 }
 
 // SetRule makes a rule, or changes the settings that are named, each as name=value. An empty
-// value takes a setting back to its default, and deletes a limit. It reports whether the rule
-// is new.
-func (d *Database) SetRule(ctx context.Context, name string, assignments []string) (isNew bool, err error) {
+// value takes a setting back to its default, and deletes a limit. An amount of 0, which lets nothing pass, needs
+// force. It reports whether the rule is new.
+func (d *Database) SetRule(ctx context.Context, name string, assignments []string, force bool) (isNew bool, err error) {
 	change, err := parseRuleChange(assignments)
 	if err != nil {
 		return false, err
+	}
+	if change.zero != "" && !force {
+		return false, &ratelimit.FieldError{Field: change.zero, Value: "0", Want: "above 0, or given with --force: it would refuse every request, which action=block says"}
 	}
 	defer func() { err = withValue(err, assignments) }()
 	err = d.usably(ctx, name, func() error {
@@ -287,6 +263,9 @@ func parseRuleChange(texts []string) (ruleChange, error) {
 				return change, err
 			}
 			change.limits = append(change.limits, l)
+			if l.events != nil && *l.events == 0 {
+				change.zero = a.name
+			}
 			continue
 		}
 		if err := change.addSetting(a); err != nil {
@@ -298,26 +277,29 @@ func parseRuleChange(texts []string) (ruleChange, error) {
 
 // addSetting adds the assignment of a ruleSetting.
 func (c *ruleChange) addSetting(a assignment) error {
-	s := &ruleSettings[slices.IndexFunc(ruleSettings, func(s ruleSetting) bool { return s.name == a.name })]
+	s := &ruleSettings[slices.IndexFunc(ruleSettings, func(s ruleSetting) bool { return s.Name == a.name })]
 	switch {
 	case a.value == "" && s.reset == noReset:
-		return &ratelimit.FieldError{Field: s.name, Want: s.help}
-	case a.value == "" && strings.HasPrefix(s.name, banPrefix):
+		return &ratelimit.FieldError{Field: s.Name, Want: s.Help}
+	case a.value == "" && strings.HasPrefix(s.Name, banPrefix):
 		for _, other := range ruleSettings {
-			if strings.HasPrefix(other.name, banPrefix) && !slices.Contains(c.resets[s.reset], other.name) {
-				c.resets[s.reset] = append(c.resets[s.reset], other.name)
+			if strings.HasPrefix(other.Name, banPrefix) && !slices.Contains(c.resets[s.reset], other.Name) {
+				c.resets[s.reset] = append(c.resets[s.reset], other.Name)
 			}
 		}
 	case a.value == "":
-		c.resets[s.reset] = append(c.resets[s.reset], s.name)
+		c.resets[s.reset] = append(c.resets[s.reset], s.Name)
 	case a.value == unlimited && s.reset == resetWindow:
-		c.limits = append(c.limits, unlimitedPer(s.name))
+		c.limits = append(c.limits, unlimitedPer(s.Name))
 	default:
-		value, err := s.parameter(a.value)
+		value, err := parameter(s.Column, a.value, time.Time{})
 		if err != nil {
 			return err
 		}
-		c.names = append(c.names, s.name+" "+s.kind)
+		if amount, isAmount := value.(*int64); isAmount && *amount == 0 {
+			c.zero = s.Name
+		}
+		c.names = append(c.names, s.Name+" "+s.Kind.SQL())
 		c.values = append(c.values, value)
 	}
 	return nil

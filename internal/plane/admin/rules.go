@@ -118,8 +118,14 @@ func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) err
 			r.Problems = append(r.Problems, text)
 		}
 	}
-	if err := d.findUnknownTiers(ctx, rules); err != nil {
+	warnings, err := d.RuleWarnings(ctx)
+	if err != nil {
 		return err
+	}
+	for _, w := range warnings {
+		if r := rules[w.Rule]; r != nil {
+			r.Warnings = append(r.Warnings, w.Warning)
+		}
 	}
 	nodes, err := d.Nodes(ctx)
 	if err != nil {
@@ -142,20 +148,20 @@ func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) err
 	return nil
 }
 
-// findUnknownTiers finds rules that name a tier that is not in rate_limit_tiers: it was misspelt,
-// or renamed or deleted after the rule was made. Proxies use such a rule, since a setting of
-// their own can name any tier.
-func (d *Database) findUnknownTiers(ctx context.Context, rules map[string]*Rule) error {
-	unknown, err := d.unknownTiers(ctx)
-	for rule, tiers := range unknown {
-		if r := rules[rule]; r != nil {
-			r.Warnings = append(r.Warnings, "tiers: "+tiers+": not in rate_limit_tiers, so no user has them")
-		}
-	}
-	return err
+// RuleWarning is about a rule that proxies use, but that may not mean what it says: it names a tier that is not
+// there, or a limit of it is 0.
+type RuleWarning struct {
+	Rule    string `json:"rule"`
+	Field   string `json:"field"`
+	Warning string `json:"warning"`
 }
 
-// unknownTiers are the tiers that rules name and that are not in rate_limit_tiers, by rule.
+// RuleWarnings returns all of them, in the order of the rules.
+func (d *Database) RuleWarnings(ctx context.Context) ([]RuleWarning, error) {
+	return rows[RuleWarning](ctx, d, "SELECT rule, field, warning FROM rate_limit_rule_warnings ORDER BY rule, field")
+}
+
+// unknownTiers are the warnings about tiers that rules name and that are not in rate_limit_tiers, by rule.
 func (d *Database) unknownTiers(ctx context.Context) (map[string]string, error) {
 	found, err := rows[struct{ Rule, Tiers string }](ctx, d, `SELECT r.name, string_agg(quote_literal(t), ', ' ORDER BY t) FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t
 WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name`)
@@ -221,18 +227,16 @@ func (d *Database) noRule(ctx context.Context, name string) error {
 	return notFound(fmt.Sprintf("rule: %q: must be %s", name, amongSome(name, names)))
 }
 
-// RuleModes are how many rules have each mode. A database without a policy has none.
-func (d *Database) RuleModes(ctx context.Context) (map[string]int64, error) {
-	modes := map[string]int64{}
+// RuleState is a rule with the name that its counters and the history have, and its mode. Valid is whether it holds now.
+type RuleState struct {
+	Name, Counter, Mode string
+	Valid               bool
+}
+
+// RuleStates returns the rules. A database without a policy has none.
+func (d *Database) RuleStates(ctx context.Context) ([]RuleState, error) {
 	if exists, err := d.hasTable(ctx, "rate_limit_rules"); err != nil || !exists {
-		return modes, err
+		return nil, err
 	}
-	found, err := rows[struct {
-		Mode  string
-		Rules int64
-	}](ctx, d, "SELECT mode, count(*) FROM rate_limit_rules WHERE now() <@ valid GROUP BY mode")
-	for _, f := range found {
-		modes[f.Mode] = f.Rules
-	}
-	return modes, err
+	return rows[RuleState](ctx, d, "SELECT r.name, coalesce(to_jsonb(r)->>'counter', r.name), r.mode, now() <@ r.valid FROM rate_limit_rules r")
 }

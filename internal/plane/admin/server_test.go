@@ -52,9 +52,9 @@ func TestEveryServerHasCounters(t *testing.T) {
 	}
 	_, err = db.Rules(ctx)
 	check("Rules", err)
-	_, err = db.SetRule(ctx, "plan", []string{"per_hour=3"})
+	_, err = db.SetRule(ctx, "plan", []string{"per_hour=3"}, false)
 	check("SetRule", err)
-	_, err = db.Keys(ctx, "")
+	_, err = db.Keys(ctx, "", 10)
 	check("Keys", err)
 	_, err = db.Explain(ctx, &admin.Request{Tier: "anonymous", Method: "GET", Path: "/"})
 	check("Explain", err)

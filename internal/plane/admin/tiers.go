@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -32,13 +33,8 @@ func (d *Database) TierNames(ctx context.Context) ([]string, error) {
 	return values[string](ctx, d, "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier")
 }
 
-var tierColumns = []column{
-	{"rank", "bigint", "the order of tiers in lists, lowest first"},
-	{"comment", "text", "for people"},
-}
-
 // TierSettings are the settings that SetTier knows.
-func TierSettings() []Setting { return settings(tierColumns) }
+func TierSettings() []Setting { return settings(&columns.Tables[columns.Tiers]) }
 
 // SetTier makes a tier, or changes the settings that are named, as SetUser does for a user. A new tier
 // needs none. It reports whether the tier is new.
@@ -49,7 +45,7 @@ func (d *Database) SetTier(ctx context.Context, name string, texts []string) (is
 			return false, err
 		}
 	}
-	change, err := d.parseRowChange(ctx, tierColumns, assignments)
+	change, err := d.parseRowChange(ctx, &columns.Tables[columns.Tiers], assignments)
 	if err != nil {
 		return false, err
 	}

@@ -1,9 +1,13 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
 // Minute is what happened in a minute.
@@ -49,7 +53,8 @@ func (p Period) Full() Period {
 func (p Period) isLong() bool { return p.Until.Sub(p.From) > longPeriod }
 
 // TopRules returns the limits, of rules and of configurations, with the most refusals in a period that is Full, at most so
-// many, by the metrics. It also returns the sums of all requests.
+// many, by the metrics. Requests that no limit refused are under history.ReasonPrefix and their reason, by the audit log.
+// It also returns the sums of all requests.
 func (d *Database) TopRules(ctx context.Context, p Period, most int) (top []Name, sums Name, err error) {
 	names, err := d.renamedRules(ctx)
 	if err != nil {
@@ -61,17 +66,23 @@ func (d *Database) TopRules(ctx context.Context, p Period, most int) (top []Name
 	}
 	all, err := rows[Name](ctx, d, `SELECT prefix, sum(requests)::bigint, sum(limited + blocked + rejected)::bigint, sum(errors)::bigint FROM rate_limit_metrics
 WHERE granularity = $1 AND time >= $2::timestamptz AND time < $3::timestamptz GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1`, granularity, p.From, p.Until)
-	top = []Name{}
+	if err != nil {
+		return nil, sums, err
+	}
+	reasons, err := rows[Name](ctx, d, `SELECT $3::text || reason, round(sum(count * weight))::bigint, round(sum(count * weight))::bigint, 0::bigint FROM rate_limit_audit
+WHERE time >= $1::timestamptz AND time < $2::timestamptz AND prefix = '' AND reason IS NOT NULL AND `+refusedSQL+` GROUP BY 1`, p.From, p.Until, history.ReasonPrefix)
+	top = reasons
 	for _, n := range all {
 		sums.Requests += n.Requests
 		sums.Refused += n.Refused
 		sums.Failed += n.Failed
-		if n.Refused > 0 && n.Name != "" && len(top) < most {
+		if n.Refused > 0 && n.Name != "" {
 			n.Name = names.shown(n.Name)
 			top = append(top, n)
 		}
 	}
-	return top, sums, err
+	slices.SortStableFunc(top, func(a, b Name) int { return cmp.Compare(b.Refused, a.Refused) })
+	return top[:min(len(top), most)], sums, err
 }
 
 // TopUsers and TopAddresses return the users and the addresses with the most refusals in a period, by the
@@ -93,4 +104,20 @@ func (d *Database) topNames(ctx context.Context, column string, p Period, most i
 	coalesce(sum(count) FILTER (WHERE decision = 'error'), 0)::bigint
 FROM rate_limit_audit WHERE %[2]s AND decision <> 'shadow' AND %[1]s IS NOT NULL GROUP BY 1 HAVING bool_or(`+refusedSQL+`) ORDER BY 3 DESC, 2 DESC, 1 LIMIT $%[3]d::bigint`,
 		column, &w, len(w.args)), w.args...)
+}
+
+// TopPaths returns the paths with the most requests in a period, with their hosts, by the audit log, at most so many. prefix is as in
+// AuditQuery; "" is all.
+func (d *Database) TopPaths(ctx context.Context, p Period, prefix string, most int) ([]Name, error) {
+	names, err := d.renamedRules(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var w where
+	w.period(p)
+	w.prefix(names.stored(prefix))
+	w.args = append(w.args, int64(most))
+	return rows[Name](ctx, d, fmt.Sprintf(`SELECT coalesce(host, '') || path, round(sum(count * weight))::bigint, round(coalesce(sum(count * weight) FILTER (WHERE `+refusedSQL+`), 0))::bigint,
+	coalesce(sum(count) FILTER (WHERE decision = 'error'), 0)::bigint
+FROM rate_limit_audit WHERE %s AND decision <> 'shadow' AND path IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 3 DESC, 1 LIMIT $%d::bigint`, &w, len(w.args)), w.args...)
 }

@@ -30,7 +30,7 @@ const isAuditPartition = "c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'"
 // Parts returns what Uninstall drops, in that order. Partitions go with their table, and triggers
 // and indexes as well.
 func (d *Database) Parts(ctx context.Context) ([]Part, error) {
-	names := []string{"rate_limit_explain", "rate_limit_path_matches", "rate_limit_host_matches"} // of older versions
+	var names []string
 	for _, found := range made.FindAllStringSubmatch(schema.File+schema.Parts+schema.PartsFunction, -1) {
 		names = append(names, found[1])
 	}

@@ -5,19 +5,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-var userColumns = []column{
-	{"tier", "text", "the tier of the user"},
-	{"tier_until", "timestamptz", "when the tier ends: 90d, 2026-12-31 or never"},
-	{"period_start", "date", "a day on which a billing period begins"},
-	{"time_zone", "text", "the zone of the billing periods, as in Europe/Berlin"},
-	{"comment", "text", "for people"},
-}
-
 // UserSettings are the settings that SetUser knows.
-func UserSettings() []Setting { return append(settings(userColumns), overrideSetting("user")) }
+func UserSettings() []Setting {
+	return append(settings(&columns.Tables[columns.Users]), overrideSettings("user")...)
+}
 
 // SetUser makes a user, or changes the settings that are named, each as name=value. An empty
 // value takes a setting back to its default, and deletes an override. It reports whether the
@@ -30,7 +25,7 @@ func (d *Database) SetUser(ctx context.Context, name string, texts []string) (is
 	if slices.Contains(assignments, assignment{"tier", ""}) {
 		return false, &ratelimit.FieldError{Field: "tier", Want: "the name of a tier"}
 	}
-	change, err := d.parseRowChange(ctx, userColumns, assignments)
+	change, err := d.parseRowChange(ctx, &columns.Tables[columns.Users], assignments)
 	if err != nil {
 		return false, err
 	}

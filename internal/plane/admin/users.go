@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -83,7 +84,7 @@ func (d *Database) user(ctx context.Context, name string) (User, error) {
 	if found != nil {
 		u = *found
 	}
-	if u.Keys, err = d.KeysWithUsage(ctx, name); err != nil {
+	if u.Keys, err = d.KeysWithUsage(ctx, name, math.MaxInt); err != nil {
 		return u, err
 	}
 	if u.Overrides, err = rows[Override](ctx, d, userOverridesSQL, name); err != nil {

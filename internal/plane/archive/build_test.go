@@ -9,6 +9,9 @@ import (
 )
 
 func TestABuildWithoutS3HasNoClientAndSaysSo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it builds a program")
+	}
 	deps, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", "nos3", ".").CombinedOutput()
 	if err != nil || strings.Contains(string(deps), "minio") || !strings.Contains(string(deps), "parquet-go") {
 		t.Errorf("%v, want no client for S3 among what the package needs:\n%s", err, deps)

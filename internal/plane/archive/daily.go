@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // retryAfter is how long after the begin of a run that failed the next one may begin.
@@ -52,6 +54,12 @@ WHERE date_trunc('day', coalesce(a.succeeded_at, '-infinity')) < date_trunc('day
 		return false, err
 	}
 	days, failure := s.run(ctx, conn)
+	var wrong *ratelimit.FieldError
+	if errors.As(failure, &wrong) && strings.HasPrefix(wrong.Field, "--") { // the flag of the command
+		failure = &ratelimit.FieldError{Field: "archive", Value: wrong.Value, Want: strings.ReplaceAll(wrong.Want, "--", "")}
+	} else if failure != nil && strings.HasPrefix(failure.Error(), "--to: ") {
+		failure = errors.New("archive" + strings.TrimPrefix(failure.Error(), "--to"))
+	}
 	// What was done is recorded also if the process ends.
 	return true, errors.Join(failure, record(context.WithoutCancel(ctx), conn, s.To, days, failure))
 }

@@ -29,10 +29,8 @@ func day(n int) time.Time { return firstDay.AddDate(0, 0, n) }
 
 func open(t testing.TB) (dsn string, conn *pgx.Conn) {
 	t.Helper()
-	dsn = cluster.Open(t)
-	conn = cluster.Connect(t, dsn)
-	execute(t, conn, schema.History)
-	return dsn, conn
+	dsn = cluster.Open(t, schema.History)
+	return dsn, cluster.Connect(t, dsn)
 }
 
 func execute(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
@@ -123,11 +121,6 @@ func (s *sum) add(text string) {
 	digest := md5.Sum([]byte(text))
 	s.rows++
 	s.hash += binary.BigEndian.Uint64(digest[:])
-}
-
-func (s *sum) plus(other sum) {
-	s.rows += other.rows
-	s.hash += other.hash
 }
 
 // auditRow is a row as a reader with a struct reads it. It shares nothing with the package.

@@ -6,13 +6,13 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Migrate makes the tables of the history what they must be. If nothing is to be done, it costs one
 // small query. Otherwise the role of the connection must be able to create tables in the first schema
 // of its search_path. The error is ratelimit.ErrUnavailable if the database does not answer.
-func Migrate(ctx context.Context, db postgres.DB) error {
+func Migrate(ctx context.Context, db pgdb.DB) error {
 	ready, err := isReady(ctx, db)
 	if err != nil || ready {
 		return err
@@ -28,9 +28,9 @@ func Migrate(ctx context.Context, db postgres.DB) error {
 }
 
 // isReady reports whether the tables are right.
-func isReady(ctx context.Context, db postgres.DB) (bool, error) {
-	statement := &postgres.Statement{SQL: `SELECT 1 WHERE 1 = (` + schema.HistoryReady + `)`}
-	if err := db.Run(ctx, []*postgres.Statement{statement}); err != nil {
+func isReady(ctx context.Context, db pgdb.DB) (bool, error) {
+	statement := &pgdb.Statement{SQL: `SELECT 1 WHERE 1 = (` + schema.HistoryReady + `)`}
+	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
 		return false, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
 	}
 	if statement.Err != nil {

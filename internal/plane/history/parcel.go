@@ -3,7 +3,7 @@ package history
 import (
 	"strconv"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 const (
@@ -64,18 +64,18 @@ const (
 )
 
 // statements are the transaction of a batch. written and dropped are the totals with it.
-func (w *Writer) statements(p *parcel, written, dropped int64) []*postgres.Statement {
-	all := []*postgres.Statement{{
+func (w *Writer) statements(p *parcel, written, dropped int64) []*pgdb.Statement {
+	all := []*pgdb.Statement{{
 		SQL: beginSQL, Args: []any{w.name, w.settings.Node, w.settings.Region, p.number, written, dropped}, Joined: true,
 	}}
 	if len(p.rows) > 0 {
-		all = append(all, &postgres.Statement{SQL: auditSQL, Args: auditArgs(p.rows, w.settings.Node, w.settings.Region), Joined: true})
+		all = append(all, &pgdb.Statement{SQL: auditSQL, Args: auditArgs(p.rows, w.settings.Node, w.settings.Region), Joined: true})
 	}
 	if len(p.cells) > 0 {
-		all = append(all, &postgres.Statement{SQL: metricsSQL, Args: metricsArgs(p.cells, w.settings.Region), Joined: true})
+		all = append(all, &pgdb.Statement{SQL: metricsSQL, Args: metricsArgs(p.cells, w.settings.Region), Joined: true})
 	}
 	if len(p.usage) > 0 {
-		all = append(all, &postgres.Statement{SQL: usageSQL, Args: usageArgs(p.usage), Joined: true})
+		all = append(all, &pgdb.Statement{SQL: usageSQL, Args: usageArgs(p.usage), Joined: true})
 	}
 	all[len(all)-1].Joined = false
 	return all

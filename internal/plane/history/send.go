@@ -9,7 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // result is what became of an attempt to write a batch.
@@ -131,9 +131,9 @@ func (w *Writer) retain(ctx context.Context) error {
 		return nil
 	}
 	w.retainedAt = time.Now()
-	statements := make([]*postgres.Statement, 0, len(w.settings.Retention))
+	statements := make([]*pgdb.Statement, 0, len(w.settings.Retention))
 	for _, r := range w.settings.Retention {
-		statements = append(statements, &postgres.Statement{
+		statements = append(statements, &pgdb.Statement{
 			SQL: "SELECT rate_limit_retain($1, $2, $3)", Args: []any{r.What, intervalText(r.Keep), w.settings.Node},
 		})
 	}
@@ -228,13 +228,13 @@ func (w *Writer) lose(l load) {
 
 // resultOf reads the result of a transaction. err is that of DB.Run. The failure, and its code, say why the
 // batch is not written.
-func resultOf(statements []*postgres.Statement, err error) (became result, code string, failure error) {
+func resultOf(statements []*pgdb.Statement, err error) (became result, code string, failure error) {
 	first := statements[0]
 	if first.Err != nil && first.Code == uniqueViolation {
 		return written, "", nil // by an earlier attempt
 	}
 	for _, s := range statements {
-		if s.Err == nil || errors.Is(s.Err, postgres.ErrRolledBack) {
+		if s.Err == nil || errors.Is(s.Err, pgdb.ErrRolledBack) {
 			continue
 		}
 		if err == nil && isFinal(s.Code) {

@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // someTime is a time in the middle of a second, of a minute and of a day.
@@ -82,7 +82,7 @@ func (s *site) text(sql string) string {
 	return strings.Join(lines, "\n")
 }
 
-func (s *site) db() postgres.DB {
+func (s *site) db() pgdb.DB {
 	s.t.Helper()
 	db := drivers.All["pgxdb"](s.t, s.dsn)
 	s.t.Cleanup(db.Close)
@@ -95,7 +95,7 @@ func (s *site) writer(settings history.Settings) *history.Writer {
 	return s.writerOn(s.db(), settings)
 }
 
-func (s *site) writerOn(db postgres.DB, settings history.Settings) *history.Writer {
+func (s *site) writerOn(db pgdb.DB, settings history.Settings) *history.Writer {
 	s.t.Helper()
 	settings.OnError = func(err error) {
 		s.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // UpkeepReport is what Upkeep did. Partitions are given as the names of their tables, with the schema.
@@ -53,13 +53,13 @@ const ddlTimeout = 2 * time.Second
 // and the next Upkeep tries again.
 //
 // The error has all that failed. The rest is done nevertheless, and the report says so.
-func Upkeep(ctx context.Context, db postgres.DB, now time.Time) (UpkeepReport, error) {
+func Upkeep(ctx context.Context, db pgdb.DB, now time.Time) (UpkeepReport, error) {
 	return doUpkeep(ctx, db, now, 0)
 }
 
 // doUpkeep is Upkeep if no process has done it within an interval. A roll-up of a thousand rows a minute
 // takes the server seconds, which many proxies must not ask for at once.
-func doUpkeep(ctx context.Context, db postgres.DB, now time.Time, interval time.Duration) (UpkeepReport, error) {
+func doUpkeep(ctx context.Context, db pgdb.DB, now time.Time, interval time.Duration) (UpkeepReport, error) {
 	u := &upkeep{db: db, now: "now", interval: interval, report: UpkeepReport{Made: []string{}, Detached: []string{}, Dropped: []string{}, Skipped: []string{}}}
 	if !now.IsZero() {
 		u.now = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
@@ -72,7 +72,7 @@ func doUpkeep(ctx context.Context, db postgres.DB, now time.Time, interval time.
 
 // upkeep is one call of Upkeep.
 type upkeep struct {
-	db       postgres.DB
+	db       pgdb.DB
 	now      string
 	interval time.Duration
 	report   UpkeepReport
@@ -205,8 +205,8 @@ func (u *upkeep) skip(name, holders string) {
 func (u *upkeep) command(ctx context.Context, sql string) error {
 	within, cancel := context.WithTimeout(ctx, ddlTimeout)
 	defer cancel()
-	statement := &postgres.Statement{SQL: sql, Unnamed: true}
-	if err := u.db.Run(within, []*postgres.Statement{statement}); err != nil {
+	statement := &pgdb.Statement{SQL: sql, Unnamed: true}
+	if err := u.db.Run(within, []*pgdb.Statement{statement}); err != nil {
 		return err
 	}
 	return statement.Err
@@ -214,12 +214,12 @@ func (u *upkeep) command(ctx context.Context, sql string) error {
 
 // query runs a query with parameters of type text, and returns the values of its rows. A value
 // that is NULL is nil, and a text that is empty is not.
-func query(ctx context.Context, db postgres.DB, columns int, sql string, args ...string) ([][][]byte, error) {
-	statement := &postgres.Statement{SQL: sql}
+func query(ctx context.Context, db pgdb.DB, columns int, sql string, args ...string) ([][][]byte, error) {
+	statement := &pgdb.Statement{SQL: sql}
 	for _, arg := range args {
 		statement.Args = append(statement.Args, arg)
 	}
-	if err := db.Run(ctx, []*postgres.Statement{statement}); err != nil {
+	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
 		return nil, err
 	}
 	if statement.Err != nil {

@@ -18,6 +18,10 @@ type Watched struct {
 	ByPrefix map[string][]int64
 }
 
+// ReasonPrefix begins a name in Top.Rules for requests that neither a rule nor a limit refused, such as
+// reason/unknown_key.
+const ReasonPrefix = "reason/"
+
 // Top are the senders with the most requests, and those with the most refusals, in no order.
 type Top struct {
 	Keys, Users, Addresses, Rules []Counted
@@ -77,11 +81,15 @@ func see(s *seen, r *Record, mode AddressMode) {
 	s.all.requests++
 	s.all.refused += refused
 	s.all.failed += failed
-	if r.Prefix != "" {
-		t := s.rules[r.Prefix]
+	rule := r.Prefix
+	if rule == "" && refused == 1 && r.Reason != "" {
+		rule = ReasonPrefix + r.Reason
+	}
+	if rule != "" {
+		t := s.rules[rule]
 		if t == nil && len(s.rules) < seenNames {
 			t = &tally{}
-			s.rules[strings.Clone(r.Prefix)] = t
+			s.rules[strings.Clone(rule)] = t
 		}
 		count(s, t, refused, failed)
 	}

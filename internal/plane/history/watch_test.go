@@ -1,13 +1,28 @@
 package history_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
+
+// noDB is a database that takes everything at once.
+type noDB struct{}
+
+func (noDB) Run(_ context.Context, statements []*pgdb.Statement) error {
+	for _, s := range statements {
+		s.Err = nil
+	}
+	return nil
+}
+
+func (noDB) Exec(context.Context, string) error { return nil }
+func (noDB) Close()                             {}
 
 // watched adds records of keys, each so many times, and returns what a page shows.
 func watched(t *testing.T, w *history.Writer, counts map[string]int) history.Watched {
@@ -80,5 +95,21 @@ func TestAPageHasTheHeaviestSendersAmongMany(t *testing.T) {
 	history.Watch(w, false)
 	if history.IsWatched(w) {
 		t.Error("a page is open after it was closed")
+	}
+}
+
+// Requests that neither a rule nor a limit refused are counted by the reason.
+func TestAPageHasTheReasonsOfRefusalsWithoutALimit(t *testing.T) {
+	w, err := history.New(noDB{}, history.Settings{Now: func() time.Time { return time.Unix(1_800_000_000, 0) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	history.Watch(w, true)
+	for _, reason := range []string{"unknown_key", "unknown_key", "key_revoked"} {
+		history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Rejected, Reason: reason, Status: 401, Watched: true})
+	}
+	rules := history.Watch(w, true).Top.Rules
+	if c := find(rules, "reason/unknown_key"); c.Refused != 2 || len(rules) != 2 {
+		t.Errorf("the rules are %+v", rules)
 	}
 }

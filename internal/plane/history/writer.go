@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 const (
@@ -47,7 +47,7 @@ type Stats struct {
 
 // Writer writes the history of one process to Postgres. It is safe for concurrent use.
 type Writer struct {
-	db       postgres.DB
+	db       pgdb.DB
 	settings Settings
 	name     string // random; it names the process in rate_limit_writers
 
@@ -93,7 +93,7 @@ type Writer struct {
 
 // New returns a Writer on db. It does not touch the network yet, and does not close db. The error
 // is a *ratelimit.FieldError.
-func New(db postgres.DB, s Settings) (*Writer, error) {
+func New(db pgdb.DB, s Settings) (*Writer, error) {
 	if db == nil {
 		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
 	}

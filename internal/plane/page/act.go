@@ -8,9 +8,9 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
-	"io"
 	"maps"
 	"net/http"
+	"reflect"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -25,26 +25,19 @@ const (
 	maxName     = 100 // characters of the name of a person
 )
 
-// action changes something.
-type action interface {
-	// plan checks what is asked for, and says what it would do. It changes nothing.
-	plan(ctx context.Context, db *admin.Database, now time.Time) (*planned, error)
-	// do does it, in a transaction.
-	do(ctx context.Context, db *admin.Database, now time.Time) (*done, error)
+// action changes something. do does it within a transaction, which is rolled back until a person has confirmed it.
+type action[A any] interface {
+	*A
+	do(ctx context.Context, db *admin.Database, now time.Time) (*change, error)
 }
 
-// planned is what an action would do.
-type planned struct {
-	Confirm  string   `json:"confirm"`
-	Question string   `json:"question"`
-	Effect   []string `json:"effect"`
-	Danger   bool     `json:"danger"`
-}
-
-// done is what an action did, and the way back.
-type done struct {
-	Done string `json:"done"`
-	Undo *undo  `json:"undo"`
+// change is what an action does, for the question before it and for the answer after it.
+type change struct {
+	Question string
+	Effect   []string
+	Danger   bool
+	Done     string
+	Undo     *undo
 }
 
 // undo is the action that takes another one back.
@@ -54,82 +47,65 @@ type undo struct {
 	Label  string `json:"label"`
 }
 
-// actions makes the actions by their names.
-var actions = map[string]func() action{
-	"pause": func() action { return &pauseAction{} }, "resume": func() action { return &resumeAction{} },
-	"ban": func() action { return &banAction{} }, "unban": func() action { return &unbanAction{} },
-	"override": func() action { return &overrideAction{} }, "unoverride": func() action { return &unoverrideAction{} },
-	"reset": func() action { return &resetAction{} },
-}
-
-// changed is what an action changes.
-func changed(name string) dataset {
-	switch name {
-	case "pause", "resume", "reset":
-		return ofCounters
-	}
-	return ofPolicy
-}
-
-// act asks whether an action is meant, or does it if the body has the confirmation.
-func (s *Server) act(r *http.Request, name string, make func() action) (any, error) {
-	var fields map[string]json.RawMessage
-	if err := json.NewDecoder(r.Body).Decode(&fields); err != nil {
-		return nil, &failure{http.StatusBadRequest, "", "the body is no JSON object"}
-	}
-	var confirm, person string
-	_ = json.Unmarshal(fields["confirm"], &confirm) // a wrong one confirms nothing
-	_ = json.Unmarshal(fields["by"], &person)       // checked below
-	delete(fields, "confirm")
-	delete(fields, "by")
-	if who := s.who(r); who != "" {
-		person = who
-	}
-	if err := checkPerson(person); err != nil {
-		return nil, err
-	}
-	rest, err := json.Marshal(fields) // in the order of the names
-	if err != nil {
-		return nil, err
-	}
-	a := make()
-	r.Body = io.NopCloser(bytes.NewReader(rest))
-	if err := readBody(r, a); err != nil {
-		return nil, err
-	}
-	var answer any
-	err = s.databases.ask(r.Context(), func(ctx context.Context, c *connections) error {
-		db, err := c.at(ctx, changed(name))
-		if err != nil {
-			return err
+// acting is an action on the database of a dataset as a question. Without the confirmation of its first answer it says
+// what it would do.
+func acting[A any, P action[A]](of dataset) *question {
+	fields := append(fieldsOf(reflect.TypeFor[A]()), "by", "confirm")
+	return &question{http.MethodPost, fields, func(s *Server, r *http.Request) (any, error) {
+		if !s.options.Write {
+			return nil, &failure{http.StatusNotFound, "", "nothing can be changed here: the page is without `write`"}
 		}
-		now, err := db.Now(ctx)
-		if err != nil {
-			return err
+		var sent map[string]json.RawMessage
+		if err := readJSON(r.Body, &sent); err != nil {
+			return nil, &failure{http.StatusBadRequest, "", "the body is no JSON object"}
 		}
-		plan, err := a.plan(ctx, db, now)
-		if err != nil {
-			return err
+		var confirm, person string
+		_ = json.Unmarshal(sent["confirm"], &confirm) // a wrong one confirms nothing
+		_ = json.Unmarshal(sent["by"], &person)       // checked below
+		delete(sent, "confirm")
+		delete(sent, "by")
+		if who := s.who(r); who != "" {
+			person = who
 		}
-		signed := name + "\x00" + person + "\x00" + string(rest)
-		if !s.confirms(confirm, signed) {
-			if confirm != "" {
-				return &failure{http.StatusConflict, "confirm", "the confirmation is not for this, was used, or is older than 2 minutes: ask again"}
+		if err := checkPerson(person); err != nil {
+			return nil, err
+		}
+		body, err := json.Marshal(sent) // in the order of the names
+		if err != nil {
+			return nil, err
+		}
+		a := P(new(A))
+		if err := readJSON(bytes.NewReader(body), a); err != nil {
+			return nil, err
+		}
+		signed := r.URL.Path + "\x00" + person + "\x00" + string(body)
+		confirmed := s.confirms(confirm, signed)
+		if confirm != "" && !confirmed {
+			return nil, &failure{http.StatusConflict, "confirm", "the confirmation is not for this, was used, or is older than 2 minutes: ask again"}
+		}
+		var did *change
+		err = s.ask(r.Context(), func(ctx context.Context, c *connections) error {
+			db, err := c.at(ctx, of)
+			if err != nil {
+				return err
 			}
-			plan.Confirm = s.confirmation(signed, time.Now().Add(confirmTime))
-			answer = plan
-			return nil
-		}
-		return db.As(ctx, person, func() error {
-			did, err := a.do(ctx, db, now)
-			answer = did
-			return err
+			now, err := db.Now(ctx)
+			if err != nil {
+				return err
+			}
+			return db.As(ctx, person, !confirmed, func() (err error) {
+				did, err = a.do(ctx, db, now)
+				return err
+			})
 		})
-	})
-	if err != nil {
-		return nil, err
-	}
-	return answer, nil
+		switch {
+		case err != nil:
+			return nil, err
+		case confirmed:
+			return map[string]any{"done": did.Done, "undo": did.Undo}, nil
+		}
+		return map[string]any{"confirm": s.confirmation(signed, time.Now().Add(confirmTime)), "question": did.Question, "effect": did.Effect, "danger": did.Danger}, nil
+	}}
 }
 
 // checkPerson checks the name of a person for the log of changes.
@@ -147,9 +123,8 @@ func checkPerson(name string) error {
 
 // confirmation signs what a person has been asked about, until a time.
 func (s *Server) confirmation(signed string, until time.Time) string {
-	var text [8]byte
-	binary.BigEndian.PutUint64(text[:], uint64(until.UnixNano()))
-	return base64.RawURLEncoding.EncodeToString(append(text[:], s.sign(text[:], signed)...))
+	text := binary.BigEndian.AppendUint64(nil, uint64(until.UnixNano()))
+	return base64.RawURLEncoding.EncodeToString(append(text, s.sign(text, signed)...))
 }
 
 // confirms reports whether a confirmation is for this, not too old, and not used yet: it can be used once.

@@ -20,77 +20,67 @@ type pauseAction struct {
 	Reason string `json:"reason"`
 }
 
-func (a *pauseAction) lasts() (time.Duration, error) {
-	d, err := ratelimit.ParseWindow(cmp.Or(a.For, "1h"))
-	if err != nil || d < time.Second || d > longestPause {
-		return 0, &ratelimit.FieldError{Field: "for", Value: a.For, Want: "a duration from 1s to 24h, such as 20m"}
-	}
-	return d, nil
-}
-
-func (a *pauseAction) plan(ctx context.Context, db *admin.Database, now time.Time) (*planned, error) {
-	d, err := a.lasts()
-	if err != nil {
-		return nil, err
+func (a *pauseAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
+	lasts, err := ratelimit.ParseWindow(cmp.Or(a.For, "1h"))
+	if err != nil || lasts < time.Second || lasts > longestPause {
+		return nil, &ratelimit.FieldError{Field: "for", Value: a.For, Want: "a duration from 1s to 24h, such as 20m"}
 	}
 	live, err := db.LiveProxies(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &planned{
-		Question: fmt.Sprintf("Pause all limits of this database until %s (%s)?", clock(now.Add(d), now), span(d)), Danger: true,
+	before, err := db.Paused(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := db.Pause(ctx, lasts, a.Reason)
+	if err != nil {
+		return nil, err
+	}
+	until := clock(p.Until, now)
+	c := &change{
+		Question: fmt.Sprintf("Pause all limits of this database until %s (%s)?", until, span(lasts)), Danger: true,
 		Effect: []string{fmt.Sprintf("%s all requests pass within a second, uncounted.", plural(len(live), "1 proxy lets", fmt.Sprintf("%d proxies let", len(live)))), "Bans and block rules hold.",
 			"The pause ends by itself."},
-	}, nil
+		Done: "All limits are paused until " + until + ".", Undo: &undo{"resume", struct{}{}, "End the pause"},
+	}
+	if before != nil {
+		c.Effect = append(c.Effect, "It replaces the pause of "+before.PausedBy+" until "+clock(before.Until, now)+".")
+		if again := pauseAgain(before, now); again != nil {
+			c.Undo = again
+		}
+	}
+	return c, nil
 }
 
-func (a *pauseAction) do(ctx context.Context, db *admin.Database, now time.Time) (*done, error) {
-	d, err := a.lasts()
-	if err != nil {
-		return nil, err
+// pauseAgain is the action that makes a pause as it was; nil if too little of it is left.
+func pauseAgain(before *admin.Pause, now time.Time) *undo {
+	left := min(before.Until.Sub(now), longestPause).Truncate(time.Second)
+	if left < time.Second {
+		return nil
 	}
-	p, err := db.Pause(ctx, d, a.Reason)
-	if err != nil {
-		return nil, err
+	body := pauseAction{For: fmt.Sprintf("%ds", int(left.Seconds()))}
+	if before.Reason != nil {
+		body.Reason = *before.Reason
 	}
-	return &done{"All limits are paused until " + clock(p.Until, now) + ".", &undo{"resume", struct{}{}, "End the pause"}}, nil
+	return &undo{"pause", body, "Pause again for " + span(left)}
 }
 
 type resumeAction struct{}
 
-var errNotPaused = &failure{404, "", "limits are not paused"}
-
-func (a *resumeAction) plan(ctx context.Context, db *admin.Database, now time.Time) (*planned, error) {
+func (a *resumeAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
 	p, err := db.Paused(ctx)
 	if err == nil && p == nil {
-		err = errNotPaused
+		err = &failure{404, "", "limits are not paused"}
+	}
+	if err == nil {
+		err = db.Resume(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &planned{Question: fmt.Sprintf("End the pause of %s now, before %s?", p.PausedBy, clock(p.Until, now)), Effect: []string{"All limits apply again within a second."}}, nil
-}
-
-func (a *resumeAction) do(ctx context.Context, db *admin.Database, now time.Time) (*done, error) {
-	p, err := db.Paused(ctx)
-	if err == nil && p == nil {
-		err = errNotPaused
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := db.Resume(ctx); err != nil {
-		return nil, err
-	}
-	d := &done{Done: "The limits apply again."}
-	if left := p.Until.Sub(now).Truncate(time.Second); left >= time.Second {
-		again := pauseAction{For: fmt.Sprintf("%ds", int(min(left, longestPause).Seconds()))}
-		if p.Reason != nil {
-			again.Reason = *p.Reason
-		}
-		d.Undo = &undo{"pause", again, "Pause again until " + clock(p.Until, now)}
-	}
-	return d, nil
+	c := &change{Question: fmt.Sprintf("End the pause of %s now, before %s?", p.PausedBy, clock(p.Until, now)), Effect: []string{"All limits apply again within a second."}, Done: "The limits apply again.", Undo: pauseAgain(p, now)}
+	return c, nil
 }
 
 // banned is what a ban is for. One field is set.
@@ -106,6 +96,8 @@ type banTarget struct {
 	network     netip.Prefix
 	ban         *admin.Ban // that is in force; nil is none
 }
+
+func (t *banTarget) String() string { return "the " + t.kind + " " + t.which }
 
 func (b *banned) target(ctx context.Context, db *admin.Database) (*banTarget, error) {
 	t := &banTarget{}
@@ -141,15 +133,13 @@ func (b *banned) target(ctx context.Context, db *admin.Database) (*banTarget, er
 // again is the action that makes a ban as it was.
 func (b *banned) again(before *admin.Ban, now time.Time) *undo {
 	body := banAction{banned: *b, For: "never"}
+	label := "Ban again"
 	if before.Until != nil {
 		body.For = before.Until.UTC().Format(time.RFC3339Nano)
+		label += " until " + clock(*before.Until, now)
 	}
 	if before.Reason != nil {
 		body.Reason = *before.Reason
-	}
-	label := "Ban again"
-	if before.Until != nil {
-		label += " until " + clock(*before.Until, now)
 	}
 	return &undo{"ban", body, label}
 }
@@ -160,92 +150,52 @@ type banAction struct {
 	Reason string `json:"reason"`
 }
 
-// read is what the ban is for, and its end.
-func (a *banAction) read(ctx context.Context, db *admin.Database, now time.Time) (*banTarget, time.Time, error) {
+func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
 	until, err := admin.ParseUntil("for", cmp.Or(a.For, "1h"), now)
 	if err != nil {
-		return nil, until, err
+		return nil, err
 	}
 	t, err := a.target(ctx, db)
-	return t, until, err
-}
-
-func (a *banAction) plan(ctx context.Context, db *admin.Database, now time.Time) (*planned, error) {
-	t, until, err := a.read(ctx, db, now)
 	if err != nil {
 		return nil, err
 	}
-	p := &planned{Question: fmt.Sprintf("Ban the %s %s %s?", t.kind, t.which, untilText(until, now)), Effect: []string{"All proxies with a policy refuse its requests with status 403 within a second."}, Danger: true}
-	switch t.kind {
-	case "user":
-		if _, err := db.User(ctx, a.User); errors.Is(err, admin.ErrNotFound) {
-			p.Effect = append(p.Effect, "The policy has no user of this name.")
-		}
-	case "key":
-		user, err := db.UserOfKey(ctx, a.KeyID)
-		if err != nil {
-			return nil, err
-		}
-		p.Effect = append(p.Effect, "It is a key of "+user+".")
+	ends := "for ever"
+	if !until.IsZero() {
+		ends = "until " + clock(until, now)
 	}
-	if t.ban != nil {
-		p.Effect = append(p.Effect, "It replaces a ban by "+t.ban.BannedBy+".")
-	}
-	if t.kind == "network" && admin.IsWide(t.network) {
-		p.Effect = append(p.Effect, "This network is larger than any that one organisation has: it shuts out others, and perhaps everybody.")
-	}
-	return p, nil
-}
-
-// untilText is the end of something in words. The zero time is never.
-func untilText(until, now time.Time) string {
-	if until.IsZero() {
-		return "for ever"
-	}
-	return "until " + clock(until, now)
-}
-
-func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (*done, error) {
-	t, until, err := a.read(ctx, db, now)
-	if err != nil {
-		return nil, err
+	c := &change{
+		Question: fmt.Sprintf("Ban %s %s?", t, ends), Effect: []string{"All proxies with a policy refuse its requests with status 403 within a second."}, Danger: true,
+		Done: fmt.Sprintf("The %s %s is banned %s.", t.kind, t.which, ends), Undo: &undo{"unban", a.banned, "Lift the ban"},
 	}
 	switch t.kind {
 	case "network":
+		if admin.IsWide(t.network) {
+			c.Effect = append(c.Effect, "This network is larger than any that one organisation has: it shuts out others, and perhaps everybody.")
+		}
 		_, err = db.BanNetwork(ctx, t.network, until, a.Reason)
 	case "user":
+		if _, failed := db.User(ctx, a.User); errors.Is(failed, admin.ErrNotFound) {
+			c.Effect = append(c.Effect, "The policy has no user of this name.")
+		}
 		_, err = db.BanUser(ctx, a.User, until, a.Reason)
 	default:
+		user, failed := db.UserOfKey(ctx, a.KeyID)
+		if failed != nil {
+			return nil, failed
+		}
+		c.Effect = append(c.Effect, "It is a key of "+user+".")
 		_, err = db.BanKey(ctx, a.KeyID, until, a.Reason)
 	}
-	if err != nil {
-		return nil, err
-	}
-	d := &done{fmt.Sprintf("The %s %s is banned %s.", t.kind, t.which, untilText(until, now)), &undo{"unban", a.banned, "Lift the ban"}}
 	if t.ban != nil {
-		d.Undo = a.again(t.ban, now)
+		c.Effect = append(c.Effect, "It replaces a ban by "+t.ban.BannedBy+".")
+		c.Undo = a.again(t.ban, now)
 	}
-	return d, nil
+	return c, err
 }
 
 type unbanAction struct{ banned }
 
-func (a *unbanAction) plan(ctx context.Context, db *admin.Database, now time.Time) (*planned, error) {
-	t, err := a.target(ctx, db)
-	if err != nil {
-		return nil, err
-	}
-	if t.ban == nil {
-		return nil, &failure{404, t.kind, fmt.Sprintf("%s %s: not banned", t.kind, t.which)}
-	}
-	p := &planned{Question: fmt.Sprintf("Lift the ban of the %s %s?", t.kind, t.which), Effect: []string{"Its requests count as before within a second."}}
-	if t.ban.Reason != nil {
-		p.Effect = append(p.Effect, "It was banned by "+t.ban.BannedBy+": "+*t.ban.Reason)
-	}
-	return p, nil
-}
-
-func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time) (*done, error) {
+func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
 	t, err := a.target(ctx, db)
 	if err != nil {
 		return nil, err
@@ -258,14 +208,14 @@ func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time)
 	default:
 		err = db.UnbanKey(ctx, a.KeyID)
 	}
-	if err != nil {
-		return nil, err
-	}
-	d := &done{Done: fmt.Sprintf("The ban of the %s %s is lifted.", t.kind, t.which)}
+	c := &change{Question: fmt.Sprintf("Lift the ban of %s?", t), Effect: []string{"Its requests count as before within a second."}, Done: fmt.Sprintf("The ban of %s is lifted.", t)}
 	if t.ban != nil {
-		d.Undo = a.again(t.ban, now)
+		c.Undo = a.again(t.ban, now)
+		if t.ban.Reason != nil {
+			c.Effect = append(c.Effect, "It was banned by "+t.ban.BannedBy+": "+*t.ban.Reason)
+		}
 	}
-	return d, nil
+	return c, err
 }
 
 type resetAction struct {
@@ -273,17 +223,16 @@ type resetAction struct {
 	Key    string `json:"key"`
 }
 
-func (a *resetAction) plan(ctx context.Context, db *admin.Database, _ time.Time) (*planned, error) {
+func (a *resetAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*change, error) {
 	found, err := db.Counters(ctx, a.Prefix, a.Key)
-	if err != nil && !errors.Is(err, admin.ErrNotFound) || len(found) == 0 {
+	if err == nil {
+		err = db.Reset(ctx, a.Prefix, a.Key)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return &planned{Question: fmt.Sprintf("Give %s its full quota of %s back?", found[0].Key, found[0].Prefix), Effect: []string{"The counter is deleted. There is no way back."}, Danger: true}, nil
-}
-
-func (a *resetAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*done, error) {
-	if err := db.Reset(ctx, a.Prefix, a.Key); err != nil {
-		return nil, err
-	}
-	return &done{Done: "The full quota is back. A proxy that has just refused the key may refuse it for a second more."}, nil
+	return &change{
+		Question: fmt.Sprintf("Give %s its full quota of %s back?", found[0].Key, found[0].Prefix), Effect: []string{"The counter is deleted. There is no way back."}, Danger: true,
+		Done: "The full quota is back. A proxy that has just refused the key may refuse it for a second more.",
+	}, nil
 }

@@ -2,7 +2,6 @@ package page
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,96 +24,116 @@ const (
 	bodyTimeout = 10 * time.Second
 )
 
-var errNoAnswer = errors.New("there is no answer yet")
+// question answers requests.
+type question struct {
+	method string
+	fields []string // of the query of a GET, or of the body of a POST
+	answer func(s *Server, r *http.Request) (any, error)
+}
 
-// question answers a request with a value.
-type question func(s *Server, r *http.Request) (any, error)
+// asking is a question with the fields of F.
+func asking[F any](method string, answer func(ctx context.Context, s *Server, f *F) (any, error)) *question {
+	return &question{method, fieldsOf(reflect.TypeFor[F]()), func(s *Server, r *http.Request) (any, error) {
+		var fields F
+		if err := readFields(r, &fields); err != nil {
+			return nil, err
+		}
+		return answer(r.Context(), s, &fields)
+	}}
+}
 
-// The questions by method and name.
-var questions = map[string]question{
-	"GET session":   (*Server).session,
-	"GET state":     func(s *Server, r *http.Request) (any, error) { return s.state(r) },
-	"GET proxies":   sectionOf("proxies"),
-	"GET limits":    sectionOf("limits"),
-	"GET near":      sectionOf("near"),
-	"GET bans":      asked(ofPolicy, func(ctx context.Context, db *admin.Database, _ *http.Request) (any, error) { return listBans(ctx, db) }),
-	"GET changes":   asked(ofPolicy, listChanges),
-	"GET top":       asked(ofHistory, topSince),
-	"GET usage":     asked(ofHistory, usageOfUser),
-	"GET names":     asked(ofPolicy, listNames),
-	"POST why":      (*Server).why,
-	"POST explain":  asked(ofPolicy, explain),
-	"POST counters": asked(ofCounters, counters),
+// askingOf is a question to the database of a dataset.
+func askingOf[F any](method string, of dataset, answer func(ctx context.Context, db *admin.Database, f *F) (any, error)) *question {
+	return asking(method, func(ctx context.Context, s *Server, f *F) (value any, err error) {
+		err = s.ask(ctx, func(ctx context.Context, c *connections) error {
+			db, err := c.at(ctx, of)
+			if err == nil {
+				value, err = answer(ctx, db, f)
+			}
+			return err
+		})
+		return value, err
+	})
+}
+
+// sectionOf is a section of the page as a question.
+func sectionOf(name string) *question {
+	return asking(http.MethodGet, func(ctx context.Context, s *Server, _ *struct{}) (any, error) { return s.section(ctx, name) })
+}
+
+// questions by their names. The actions are questions as well.
+var questions = map[string]*question{
+	"session": {http.MethodGet, nil, func(s *Server, r *http.Request) (any, error) { return s.session(r), nil }},
+	"state": asking(http.MethodGet, func(ctx context.Context, s *Server, _ *struct{}) (any, error) {
+		return json.RawMessage(s.state(ctx, watchTime)), nil
+	}),
+	"proxies": sectionOf("proxies"), "limits": sectionOf("limits"), "near": sectionOf("near"),
+	"bans":     askingOf(http.MethodGet, ofPolicy, listBans),
+	"changes":  askingOf(http.MethodGet, ofPolicy, listChanges),
+	"top":      asking(http.MethodGet, top),
+	"usage":    askingOf(http.MethodGet, ofHistory, usageOfUser),
+	"names":    askingOf(http.MethodGet, ofPolicy, listNames),
+	"why":      asking(http.MethodPost, why),
+	"explain":  askingOf(http.MethodPost, ofPolicy, explain),
+	"counters": askingOf(http.MethodPost, ofCounters, counters),
+	"pause":    acting[pauseAction](ofCounters), "resume": acting[resumeAction](ofCounters), "reset": acting[resetAction](ofCounters),
+	"ban": acting[banAction](ofPolicy), "unban": acting[unbanAction](ofPolicy),
+	"override": acting[overrideAction](ofPolicy), "unoverride": acting[unoverrideAction](ofPolicy),
+}
+
+// ask runs something on connections that nobody else uses meanwhile.
+func (s *Server) ask(ctx context.Context, do func(ctx context.Context, c *connections) error) error {
+	within, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	select {
+	case s.asking <- struct{}{}:
+		defer func() { <-s.asking }()
+	case <-within.Done():
+		return &downError{fmt.Errorf("too many questions at the same time: %w", within.Err())}
+	}
+	return s.pools.ask(within, do)
 }
 
 // serveAPI answers a question, or does an action.
 func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
-	method := r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-	if method == http.MethodGet && name == "events" {
-		s.serveEvents(w, r)
-		return
-	}
-	if method == http.MethodPost {
-		if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
-			(&failure{http.StatusUnsupportedMediaType, "", "the body must be application/json"}).write(w)
-			return
-		}
-		if failed := readWhole(w, r); failed != nil {
-			failed.write(w)
-			return
-		}
-	}
-	ask := questions[method+" "+name]
-	if ask == nil && method == http.MethodPost && s.options.Write {
-		if act := actions[name]; act != nil {
-			ask = func(s *Server, r *http.Request) (any, error) { return s.act(r, name, act) }
-		}
-	}
-	if ask == nil {
-		text := "there is no such question: " + name
-		if actions[name] != nil {
-			text = "nothing can be changed here: the page is without `write`, or the method is not POST"
-		}
-		(&failure{http.StatusNotFound, "", text}).write(w)
-		return
-	}
-	value, err := ask(s, r)
+	value, err := s.answer(w, r, name)
 	if err != nil {
 		failureOf(err).write(w)
+		return
+	}
+	if text, isText := value.(json.RawMessage); isText { // it hides API keys already
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(text)
 		return
 	}
 	writeJSON(w, http.StatusOK, value)
 }
 
-func sectionOf(name string) question {
-	return func(s *Server, r *http.Request) (any, error) {
-		sections, err := s.state(r, name)
-		if err != nil {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, name string) (any, error) {
+	if strings.Contains(name, "\x00") || strings.Contains(r.URL.RawQuery, "%00") {
+		return nil, &failure{http.StatusBadRequest, "", "the address has a NUL (%00), which is in no name and no key"}
+	}
+	q := questions[name]
+	if q == nil {
+		return nil, &failure{http.StatusNotFound, "", "there is no such question: " + name}
+	}
+	if method := r.Method; method != q.method && (method != http.MethodHead || q.method != http.MethodGet) {
+		w.Header().Set("Allow", q.method)
+		return nil, &failure{http.StatusMethodNotAllowed, "", fmt.Sprintf("the method of %s must be %s", name, q.method)}
+	}
+	if q.method == http.MethodPost {
+		if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
+			return nil, &failure{http.StatusUnsupportedMediaType, "", "the body must be application/json"}
+		}
+		if err := readWhole(w, r); err != nil {
 			return nil, err
 		}
-		return sections[name], nil
 	}
-}
-
-// asked is a question that is asked on a connection to the database of a dataset.
-func asked(of dataset, ask func(ctx context.Context, db *admin.Database, r *http.Request) (any, error)) question {
-	return func(s *Server, r *http.Request) (value any, err error) {
-		err = s.databases.ask(r.Context(), func(ctx context.Context, c *connections) error {
-			db, err := c.at(ctx, of)
-			if err == nil {
-				value, err = ask(ctx, db, r)
-			}
-			return err
-		})
-		return value, err
-	}
+	return q.answer(s, r)
 }
 
 // readWhole reads the body of a POST before anything waits for it.
-func readWhole(w http.ResponseWriter, r *http.Request) *failure {
+func readWhole(w http.ResponseWriter, r *http.Request) error {
 	in := http.NewResponseController(w)
 	_ = in.SetReadDeadline(time.Now().Add(bodyTimeout)) // a server without deadlines has another guard
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostBody))
@@ -133,19 +152,66 @@ func readWhole(w http.ResponseWriter, r *http.Request) *failure {
 	return nil
 }
 
-// readBody reads the body of a POST into a struct. Names that the struct lacks are errors.
-func readBody(r *http.Request, into any) error {
-	decoder := json.NewDecoder(r.Body)
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		var kind *json.UnmarshalTypeError
-		if errors.As(err, &kind) {
-			field := kind.Field[strings.LastIndexByte(kind.Field, '.')+1:]
-			return failureOf(&ratelimit.FieldError{Field: cmp.Or(field, "the body"), Value: "JSON " + kind.Value, Want: kindOfJSON(kind.Type)})
+// fieldsOf are the names that a struct has in JSON.
+func fieldsOf(t reflect.Type) (names []string) {
+	for _, field := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+			names = append(names, name)
 		}
-		return &failure{http.StatusBadRequest, "", "the body is not the JSON of this question: " + strings.TrimPrefix(err.Error(), "json: ")}
 	}
-	return nil
+	return names
+}
+
+// readFields reads the query of a GET, or the body of a POST, into a struct.
+func readFields(r *http.Request, into any) error {
+	if r.Method == http.MethodPost {
+		return readJSON(r.Body, into)
+	}
+	t := reflect.TypeOf(into).Elem()
+	values := map[string]any{}
+	for name, all := range r.URL.Query() {
+		values[name] = all[0]
+		for _, field := range reflect.VisibleFields(t) {
+			if field.Tag.Get("json") == name && field.Type.Kind() == reflect.Int {
+				n, err := strconv.Atoi(all[0])
+				if err != nil && all[0] != "" {
+					return &ratelimit.FieldError{Field: name, Value: all[0], Want: "a whole number"}
+				}
+				values[name] = n
+			}
+		}
+	}
+	text, err := json.Marshal(values)
+	if err != nil {
+		return err
+	}
+	return readJSON(bytes.NewReader(text), into)
+}
+
+// readJSON reads JSON into a struct. Names that the struct lacks are errors.
+func readJSON(from io.Reader, into any) error {
+	decoder := json.NewDecoder(from)
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(into)
+	if err == nil {
+		return nil
+	}
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &kind) {
+		field := kind.Field[strings.LastIndexByte(kind.Field, '.')+1:]
+		if field == "" {
+			field = "the body"
+		}
+		return &ratelimit.FieldError{Field: field, Value: "JSON " + kind.Value, Want: kindOfJSON(kind.Type)}
+	}
+	if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+		want := "left out: there are no fields here"
+		if fields := fieldsOf(reflect.TypeOf(into).Elem()); len(fields) > 0 {
+			want = "one of the fields " + strings.Join(fields, ", ")
+		}
+		return &failure{http.StatusBadRequest, strings.Trim(name, `"`), "the field " + name + ": must be " + want}
+	}
+	return &failure{http.StatusBadRequest, "", "the body is not the JSON of this question: " + strings.TrimPrefix(err.Error(), "json: ")}
 }
 
 // kindOfJSON is what JSON must have for a type, in words.
@@ -153,9 +219,7 @@ func kindOfJSON(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
 		return "text"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Int64:
+	case reflect.Int, reflect.Int64:
 		return "a whole number"
 	case reflect.Float64:
 		return "a number"
@@ -166,14 +230,12 @@ func kindOfJSON(t reflect.Type) string {
 }
 
 // session is what the page needs to know of the server.
-func (s *Server) session(r *http.Request) (any, error) {
-	session := map[string]any{
-		"write": s.options.Write, "who": nil, "token": s.token, "version": s.options.Version, "database": s.database, "started": s.started.UTC(),
-	}
+func (s *Server) session(r *http.Request) map[string]any {
+	session := map[string]any{"write": s.options.Write, "who": nil, "version": s.options.Version, "database": s.database, "started": s.started.UTC()}
 	if who := s.who(r); who != "" {
 		session["who"] = who
 	}
-	return session, nil
+	return session
 }
 
 // who is the name of the person that a request is of, if the server knows it.
@@ -182,163 +244,4 @@ func (s *Server) who(r *http.Request) string {
 		return ""
 	}
 	return s.options.Who(r)
-}
-
-func listBans(ctx context.Context, db *admin.Database) (any, error) {
-	bans, err := db.Bans(ctx)
-	return banList(bans), err
-}
-
-// count reads how many rows are wanted.
-func count(r *http.Request, unset, most int) (int, error) {
-	text := r.URL.Query().Get("n")
-	if text == "" {
-		return unset, nil
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > most {
-		return 0, &ratelimit.FieldError{Field: "n", Value: text, Want: fmt.Sprintf("a number from 1 to %d", most)}
-	}
-	return n, nil
-}
-
-// period reads since and until.
-func period(ctx context.Context, db *admin.Database, r *http.Request, unset string) (admin.Period, error) {
-	now, err := db.Now(ctx)
-	if err != nil {
-		return admin.Period{}, err
-	}
-	since := r.URL.Query().Get("since")
-	if since == "" {
-		since = unset
-	}
-	p, err := admin.ParsePeriod(since, r.URL.Query().Get("until"), now)
-	return p, err
-}
-
-func listChanges(ctx context.Context, db *admin.Database, r *http.Request) (any, error) {
-	p, err := period(ctx, db, r, "24h")
-	if err != nil {
-		return nil, err
-	}
-	most, err := count(r, 100, 1000)
-	if err != nil {
-		return nil, err
-	}
-	changes, err := db.Changes(ctx, p.Until.Sub(p.From), most)
-	return map[string]any{"changes": changeList(changes)}, err
-}
-
-// topSince is the section top for a period, from the history.
-func topSince(ctx context.Context, db *admin.Database, r *http.Request) (any, error) {
-	p, err := period(ctx, db, r, "1h")
-	if err != nil {
-		return nil, err
-	}
-	most, err := count(r, mostTop, 100)
-	if err != nil {
-		return nil, err
-	}
-	var remark *string
-	if full := p.Full(); full.From.Add(2 * time.Minute).Before(p.Until) {
-		p = full
-	} else { // there would be next to nothing
-		p.From = p.From.Truncate(time.Minute)
-		text := "The counts are those of full minutes, so these begin before the time that was chosen."
-		remark = &text
-	}
-	t := topSection{Remark: remark, From: &p.From, Exact: true, Asking: []topName{}, Keys: []topName{}, Users: []topName{}, Addresses: []topName{}, Rules: []topName{}}
-	rules, sums, err := db.TopRules(ctx, p, most)
-	if err != nil {
-		return nil, err
-	}
-	t.Requests, t.Refused, t.Failed = sums.Requests, sums.Refused, sums.Failed
-	users, err := db.TopUsers(ctx, p, most)
-	if err != nil {
-		return nil, err
-	}
-	addresses, err := db.TopAddresses(ctx, p, most)
-	if err != nil {
-		return nil, err
-	}
-	// The keys with the most requests are among those of many more senders than are shown.
-	senders, err := db.TopSince(ctx, p, "", 20*most)
-	if err != nil {
-		return nil, err
-	}
-	var keys, senderUsers topSums
-	allowed := false
-	for _, sender := range senders {
-		if sender.User != nil {
-			senderUsers.add([]shownName{{"", *sender.User, sender.Requests, sender.Refused, 0}})
-		}
-		if sender.Key == nil {
-			continue
-		}
-		allowed = allowed || sender.Requests > sender.Refused
-		keys.add([]shownName{{sender.Prefix, *sender.Key, sender.Requests, sender.Refused, 0}})
-	}
-	t.Asking = askingMost(&keys, &senderUsers, most)
-	t.Keys = keys.most(func(n topName) int64 { return n.Refused }, most)
-	for i, names := range [][]admin.Name{users, addresses, rules} {
-		to := []*[]topName{&t.Users, &t.Addresses, &t.Rules}[i]
-		for _, n := range names {
-			*to = append(*to, topName{Name: n})
-		}
-	}
-	if !allowed && sums.Requests > sums.Refused {
-		text := "The audit log has refusals only (audit denied), so the requests of keys, users and addresses are those that were refused."
-		t.Remark = &text
-	}
-	return t, nil
-}
-
-func usageOfUser(ctx context.Context, db *admin.Database, r *http.Request) (any, error) {
-	user := r.URL.Query().Get("user")
-	if user == "" {
-		return nil, &ratelimit.FieldError{Field: "user", Want: "the name of a user"}
-	}
-	p, err := admin.ParseMonth("month", r.URL.Query().Get("month"), time.Now())
-	if err != nil {
-		return nil, err
-	}
-	return db.UsageOf(ctx, user, p)
-}
-
-// mostNames is how many names are suggested.
-const mostNames = 20
-
-func listNames(ctx context.Context, db *admin.Database, r *http.Request) (any, error) {
-	kind, begins := r.URL.Query().Get("kind"), r.URL.Query().Get("begins")
-	var names []string
-	var err error
-	switch kind {
-	case "user":
-		names, err = db.UserNames(ctx, begins, mostNames)
-	case "rule":
-		names, err = db.RuleNames(ctx)
-	case "tier":
-		names, err = db.TierNames(ctx)
-	default:
-		return nil, &ratelimit.FieldError{Field: "kind", Value: kind, Want: "user, rule or tier"}
-	}
-	found := []string{}
-	for _, name := range names {
-		if strings.HasPrefix(name, begins) && len(found) < mostNames {
-			found = append(found, name)
-		}
-	}
-	return map[string]any{"names": found}, err
-}
-
-func counters(ctx context.Context, db *admin.Database, r *http.Request) (any, error) {
-	var body struct {
-		Prefix string `json:"prefix"`
-		Key    string `json:"key"`
-	}
-	if err := readBody(r, &body); err != nil {
-		return nil, err
-	}
-	found, err := db.Counters(ctx, body.Prefix, body.Key)
-	return map[string]any{"counters": found}, err
 }

@@ -13,6 +13,7 @@ type bannerSection struct {
 	At        time.Time      `json:"at"`
 	Level     string         `json:"level"`
 	Mode      string         `json:"mode"`
+	Headline  string         `json:"headline"`
 	Text      string         `json:"text"`
 	Remarks   []string       `json:"notes"`
 	Database  bannerDatabase `json:"database"`
@@ -21,15 +22,14 @@ type bannerSection struct {
 	Now       *rates         `json:"now"`
 	Recording *bool          `json:"recording"` // nil: no proxy has said it
 	Loading   bool           `json:"loading"`
+	Figures   []shownText    `json:"figures"`
 }
 
 type bannerDatabase struct {
-	Up           bool       `json:"up"`
-	Error        *string    `json:"error"`
-	Since        *time.Time `json:"since"`
-	LatencyMS    *float64   `json:"latency_ms"`
-	ProxiesP50MS *float64   `json:"proxies_p50_ms"`
-	ProxiesP99MS *float64   `json:"proxies_p99_ms"`
+	Up        bool       `json:"up"`
+	Error     *string    `json:"error"`
+	Since     *time.Time `json:"since"`
+	LatencyMS *float64   `json:"latency_ms"`
 }
 
 type bannerPolicy struct {
@@ -50,13 +50,23 @@ const (
 
 	modeEnforcing, modePaused, modeShadow, modeOpen, modeClosed = "enforcing", "paused", "shadow", "failing_open", "failing_closed"
 	modeLocal, modeDown, modeNoProxies, modeNoLimits            = "failing_local", "database_down", "no_proxies", "no_limits"
+	modeRecovering, modeCannot                                  = "recovering", "cannot_decide"
 )
 
+// headlines are the modes for people.
+var headlines = map[string]string{
+	modeEnforcing: "Enforcing", modePaused: "Paused", modeShadow: "Shadow", modeOpen: "Failing open", modeClosed: "Failing closed", modeLocal: "Local limits",
+	modeDown: "Database down", modeNoProxies: "No proxies", modeNoLimits: "No limits", modeRecovering: "Recovering", modeCannot: "Cannot decide",
+}
+
 const (
-	// failingTime is for how long after a request without a decision a proxy is failing.
-	failingTime = 10 * time.Second
+	// failingTime is for how long after a request without a decision a proxy is failing, unless it has decisions
+	// again. recoverTime is for how long the page says then that the outage is just over.
+	failingTime, recoverTime = 10 * time.Second, 15 * time.Second
 	// loadingTime is how long proxies need to notice a page.
 	loadingTime = 4 * time.Second
+	// lostTime is for how long a proxy that vanished needs a look.
+	lostTime = 10 * time.Minute
 )
 
 // banner says in what state the limits are. The caller holds the mutex.
@@ -83,45 +93,212 @@ func (c *collector) banner() bannerSection {
 			b.Recording = &recording
 		}
 	}
-	b.Loading = c.up && (c.asking > 0 || reports < len(live)) && time.Since(c.began) < loadingTime
-	b.Database = c.databaseState(live)
-	open, closed, local := failing(live)
+	b.Loading = c.up && (c.loading() || reports < len(live)) && time.Since(c.began) < loadingTime
+	b.Database = c.databaseState()
+	c.judge(&b, live, gone, reports)
+	b.Headline = headlines[b.Mode]
+	if b.Mode == modeDown {
+		b.Headline += downHeadline(append(live, gone...))
+	}
+	b.Figures = c.figures(&b, live)
+	return b
+}
+
+// judge sets the mode, and says what needs a look. reports is how many of the live proxies report.
+func (c *collector) judge(b *bannerSection, live, gone []*proxy, reports int) {
+	open, closed, local := withFailing(live, "open"), withFailing(live, "closed"), withFailing(live, "local")
+	var deciding, unable []*proxy
+	for _, p := range live {
+		if p.Cannot == nil {
+			deciding = append(deciding, p)
+			continue
+		}
+		unable = append(unable, p)
+		b.Remarks = append(b.Remarks, p.Node.Node+" lacks privileges. Run: "+oneLine(*p.Cannot))
+	}
+	set := func(level, mode, text string) { b.Level, b.Mode, b.Text = level, mode, text }
 	switch {
 	case !c.up:
-		b.Level, b.Mode = levelBad, modeDown
-		b.At = time.Now().UTC()
-		b.Now = nil
-		b.Text = "The database does not answer" + c.sinceText() + "."
+		set(levelBad, modeDown, "The database does not answer since "+c.since.UTC().Format(time.TimeOnly)+" UTC.")
+		b.At, b.Now = time.Now().UTC(), nil
+		known := "Nothing is known yet."
+		if c.sections["proxies"] != nil {
+			known = "What is below is of " + clock(c.now, b.At) + "."
+		}
+		b.Remarks = append(b.Remarks, known+" "+reason(c.failure))
 		b.Remarks = append(b.Remarks, withoutDatabase(append(live, gone...))...)
-		return b
+		return
 	case len(live) == 0:
-		b.Level, b.Mode, b.Text = levelWarn, modeNoProxies, "No proxy counts in this database."
+		set(levelWarn, modeNoProxies, "No proxy counts in this database.")
 		if len(gone) > 0 {
 			b.Text = "No proxy counts in this database any more."
 			b.Remarks = append(b.Remarks, withoutDatabase(gone)...)
 		}
-		return b
+		return
 	case len(open) > 0:
-		b.Level, b.Mode = levelBad, modeOpen
-		b.Text = "Failing open: " + nodeNames(open) + " " + plural(len(open), "lets", "let") + " requests pass without a decision."
+		set(levelBad, modeOpen, "Failing open: "+nodeNames(open)+" "+plural(len(open), "lets", "let")+" requests pass without a decision.")
 	case len(closed) > 0:
-		b.Level, b.Mode = levelBad, modeClosed
-		b.Text = "Failing closed: " + nodeNames(closed) + " " + plural(len(closed), "refuses", "refuse") + " requests without a decision."
+		set(levelBad, modeClosed, "Failing closed: "+nodeNames(closed)+" "+plural(len(closed), "refuses", "refuse")+" requests without a decision.")
 	case len(local) > 0:
-		b.Level, b.Mode = levelBad, modeLocal
-		b.Text = "Failing over to local limits: " + nodeNames(local) + " " + plural(len(local), "limits by itself, at its share", "limit by themselves, each at its share") + " of each limit, because the database makes no decisions."
+		set(levelBad, modeLocal, "Failing over to local limits: "+nodeNames(local)+" "+
+			plural(len(local), "limits by itself, at its share", "limit by themselves, each at its share")+" of each limit, because the database makes no decisions.")
+	case len(unable) > 0:
+		set(levelBad, modeCannot, nodeNames(unable)+" cannot decide: "+plural(len(unable), "it does", "they do")+" with all requests what on_error says.")
+	case c.recovered(live) != "":
+		set(levelWarn, modeRecovering, c.recovered(live))
 	case c.pause != nil:
-		b.Level, b.Mode = levelWarn, modePaused
-		b.Text = fmt.Sprintf("All limits are paused until %s by %s.", clock(c.pause.Until, now), c.pause.PausedBy)
+		set(levelWarn, modePaused, fmt.Sprintf("All limits are paused until %s by %s.", clock(c.pause.Until, b.At), c.pause.PausedBy))
 		if c.pause.Reason != nil {
 			b.Remarks = append(b.Remarks, "The reason: "+*c.pause.Reason)
 		}
 	default:
-		b.Mode, b.Text = modeEnforcing, fmt.Sprintf("Limits are enforced by %s.", plural(len(live), "1 proxy", fmt.Sprintf("%d proxies", len(live))))
-		c.addShadows(&b, reports == len(live))
+		set(levelOK, modeEnforcing, fmt.Sprintf("Limits are enforced by %s.", plural(len(deciding), "1 proxy", fmt.Sprintf("%d proxies", len(deciding)))))
+		c.addShadows(b, reports == len(live))
 	}
-	c.addRemarks(&b, live, gone)
-	return b
+	if outages := c.outages(); len(outages) > 0 && b.Mode != modeOpen && b.Mode != modeClosed {
+		b.Remarks = append(b.Remarks, outages[len(outages)-1].Text)
+	}
+	c.addRemarks(b, live, gone)
+}
+
+// recovered says what has just come back; "" if nothing has.
+func (c *collector) recovered(live []*proxy) string {
+	if time.Since(c.back) < recoverTime {
+		return "The database answers again since " + c.back.UTC().Format(time.TimeOnly) + " UTC."
+	}
+	var again []*proxy
+	for _, p := range live {
+		if !p.failed.IsZero() && time.Since(p.failed) < failingTime+recoverTime {
+			again = append(again, p)
+		}
+	}
+	if len(again) == 0 {
+		return ""
+	}
+	return "The database decides again for " + nodeNames(again) + "."
+}
+
+// outage is a time with requests without a decision.
+type outage struct {
+	From     time.Time `json:"from"`
+	Until    time.Time `json:"until"`
+	Requests int64     `json:"requests"`
+	Text     string    `json:"text"`
+}
+
+// outages are those of the last hour, by the history.
+func (c *collector) outages() []outage {
+	found := []outage{}
+	for _, m := range c.minutes {
+		if m.Failed == 0 || m.Time.Before(trafficFrom(c.now)) {
+			continue
+		}
+		last := len(found) - 1
+		if last < 0 || m.Time.Sub(found[last].Until) > time.Minute {
+			found = append(found, outage{From: m.Time})
+			last++
+		}
+		found[last].Until = m.Time.Add(time.Minute)
+		found[last].Requests += m.Failed
+	}
+	became := map[string]bool{}
+	for _, p := range c.proxies {
+		if p.now != nil {
+			became[p.now.without()] = true
+		}
+	}
+	how := "had no decision"
+	switch {
+	case len(became) == 1 && became["open"]:
+		how = "passed without a decision"
+	case len(became) == 1 && became["closed"]:
+		how = "were refused without a decision"
+	}
+	for i := range found {
+		o := &found[i]
+		o.Text = fmt.Sprintf("%s %s from %s to %s UTC.", plural(int(o.Requests), "1 request", number(o.Requests)+" requests"), strings.Replace(how, "were", plural(int(o.Requests), "was", "were"), 1),
+			o.From.UTC().Format("15:04"), o.Until.UTC().Format("15:04"))
+	}
+	return found
+}
+
+// figures are the numbers of the banner.
+func (c *collector) figures(b *bannerSection, live []*proxy) []shownText {
+	figures := []shownText{}
+	add := func(name, text, kind string) { figures = append(figures, shownText{name, text, kind}) }
+	allowed, refused, failed, kind := dash, dash, dash, ""
+	if b.Now != nil {
+		allowed, refused, failed = rateText(b.Now.Allowed), rateText(b.Now.Refused), rateText(b.Now.Failed)
+		if b.Now.Failed > 0 {
+			kind = levelBad
+		}
+	}
+	add("Allowed", allowed, "")
+	add("Refused", refused, "")
+	add("No decision", failed, kind)
+	name, way, text := "Failing open", "open", "no proxy"
+	if b.Mode == modeLocal {
+		name, way = "Local limits", "local"
+	}
+	found, kind := withFailing(live, way), ""
+	if !c.up {
+		found, text = withWay(live, way), "no proxy"
+		if len(found) == 0 && (len(live) == 0 || len(withWay(live, "")) > 0) {
+			text, kind = notKnown, levelWarn
+		}
+	}
+	if len(found) > 0 {
+		text, kind = found[0].Node.Node, levelBad
+		if len(found) > 1 {
+			text = fmt.Sprintf("%d proxies", len(found))
+		}
+		if !c.up {
+			text = "without it: " + text
+		}
+	}
+	add(name, text, kind)
+	if c.up {
+		add("Database", millisecondsText(b.Database.LatencyMS), "")
+	} else {
+		add("Database", "down", levelBad)
+	}
+	switch {
+	case !c.up || b.Policy.AllObey == nil:
+		add("Newest policy", notKnown, levelWarn)
+	case *b.Policy.AllObey:
+		add("Newest policy", "obeyed by all", "")
+	case len(b.Policy.Behind) == 1:
+		add("Newest policy", "not by "+b.Policy.Behind[0].Node, levelWarn)
+	default:
+		add("Newest policy", fmt.Sprintf("not by %d proxies", len(b.Policy.Behind)), levelWarn)
+	}
+	return figures
+}
+
+const notKnown = "not known"
+
+// downHeadline is what becomes of requests while the database is down; "" if some proxy does not say it.
+func downHeadline(live []*proxy) string {
+	open, local, silent := len(withWay(live, "open")), len(withWay(live, "local")), len(withWay(live, ""))
+	switch {
+	case len(live) == 0 || silent > 0:
+		return ""
+	case open == len(live):
+		return ": without it, requests pass"
+	case open > 0:
+		return ": without it, some requests pass"
+	case local > 0:
+		return ": without it, proxies limit by themselves"
+	}
+	return ": without it, requests are refused"
+}
+
+// reason is an error with its last part first: the beginning says only where it happened.
+func reason(failure string) string {
+	if at := strings.LastIndex(failure, ": "); at >= 0 {
+		return "The error is: " + failure[at+2:] + ". In full: " + failure
+	}
+	return "The error is: " + failure
 }
 
 // addShadows says which limits refuse nothing. all is whether all proxies have said which limits they have.
@@ -150,7 +327,7 @@ func (c *collector) addShadows(b *bannerSection, all bool) {
 		b.Level, b.Mode, b.Text = levelWarn, modeShadow, "All limits are on trial: they count, and refuse nothing."
 	case shadows > 0:
 		b.Remarks = append(b.Remarks, fmt.Sprintf("%d of %d limits and rules %s on trial (shadow), and %s nothing.", shadows, shadows+enforced, plural(int(shadows), "is", "are"), plural(int(shadows), "refuses", "refuse")))
-	case enforced == 0 && all && c.asking == 0:
+	case enforced == 0 && all && !c.loading():
 		b.Level, b.Mode, b.Text = levelWarn, modeNoLimits, "There are no limits: all requests pass."
 	}
 }
@@ -171,6 +348,9 @@ func (c *collector) addRemarks(b *bannerSection, live, gone []*proxy) {
 		}
 	}
 	for _, p := range gone {
+		if !p.lost(live) {
+			continue
+		}
 		text := fmt.Sprintf("%s is gone: it was last seen %s ago.", p.Node.Node, span(time.Duration(p.SecondsAgo*float64(time.Second))))
 		if p.now != nil {
 			text += map[string]string{"open": " If it runs without the database, it lets requests pass.", "local": " If it runs without the database, it limits by itself."}[p.now.without()]
@@ -182,8 +362,11 @@ func (c *collector) addRemarks(b *bannerSection, live, gone []*proxy) {
 			warn(p.Node.Node + " cannot use " + plural(len(p.Problems), "a rule", "some rules") + ": " + strings.Join(p.Problems, "; "))
 		}
 		if p.now == nil && !b.Loading {
-			b.Remarks = append(b.Remarks, p.Node.Node+" reports nothing: it is of an older version.")
+			b.Remarks = append(b.Remarks, p.Node.Node+" reports nothing.")
 		}
+	}
+	for _, w := range c.warnings {
+		warn("The rule " + w.Rule + ": " + w.Warning + ".")
 	}
 	if failure := c.failures[ofPolicy]; failure != "" {
 		warn("What is shown of the policy is old: " + failure)
@@ -216,24 +399,15 @@ func (c *collector) policyState() bannerPolicy {
 	return p
 }
 
-func (c *collector) databaseState(live []*proxy) bannerDatabase {
+func (c *collector) databaseState() bannerDatabase {
 	d := bannerDatabase{Up: c.up}
 	if !c.up {
-		d.Error = &c.failure
 		at := c.since.UTC()
-		d.Since = &at
+		d.Error, d.Since = &c.failure, &at
 		return d
 	}
 	latency := milliseconds(float64(c.latency.Microseconds()))
 	d.LatencyMS = &latency
-	var times, before shownHistogram
-	for _, p := range live {
-		if p.now != nil && p.before != nil {
-			times.add(p.now.stores().Times)
-			before.add(p.before.stores().Times)
-		}
-	}
-	d.ProxiesP50MS, d.ProxiesP99MS = percentiles(&times, before)
 	return d
 }
 
@@ -252,26 +426,34 @@ func percentiles(times *shownHistogram, before shownHistogram) (p50, p99 *float6
 
 func milliseconds(us float64) float64 { return float64(int64(us/10+0.5)) / 100 }
 
-func (c *collector) sinceText() string {
-	if c.since.IsZero() {
-		return ""
-	}
-	return " since " + c.since.UTC().Format(time.TimeOnly) + " UTC"
+// lost reports whether a proxy vanished a while ago, and none of its name or host decides since.
+func (p *proxy) lost(live []*proxy) bool {
+	host, _, _ := strings.Cut(p.Node.Node, "/") // as the default of node_name has it
+	return !p.Live && p.Ended == nil && p.SecondsAgo < lostTime.Seconds() && !slices.ContainsFunc(live, func(other *proxy) bool {
+		same, _, _ := strings.Cut(other.Node.Node, "/")
+		return same == host && other.Cannot == nil
+	})
 }
 
-// failing are the proxies that had requests without a decision a moment ago, and those that limit by themselves.
-func failing(live []*proxy) (open, closed, local []*proxy) {
-	for _, p := range live {
-		switch p.failing() {
-		case "open":
-			open = append(open, p)
-		case "closed":
-			closed = append(closed, p)
-		case "local":
-			local = append(local, p)
+// withFailing are the proxies that do something with requests without a decision now, see failing.
+func withFailing(proxies []*proxy, way string) (found []*proxy) {
+	for _, p := range proxies {
+		if p.failing() == way {
+			found = append(found, p)
 		}
 	}
-	return open, closed, local
+	return found
+}
+
+// withWay are the proxies that do something with requests without a decision by their settings, see report.without.
+// The way of a proxy that does not report is "".
+func withWay(proxies []*proxy, way string) (found []*proxy) {
+	for _, p := range proxies {
+		if p.now == nil && way == "" || p.now != nil && p.now.without() == way {
+			found = append(found, p)
+		}
+	}
+	return found
 }
 
 // failing is what the proxy does with requests without a decision of the database, as report.without has it; "" if it
@@ -280,7 +462,7 @@ func (p *proxy) failing() string {
 	if p.now == nil {
 		return ""
 	}
-	failed := !p.failed.IsZero() && time.Since(p.failed) <= failingTime
+	failed := !p.failed.IsZero() && time.Since(p.failed) <= failingTime && !p.decided.After(p.failed)
 	switch without := p.now.without(); {
 	case failed && without != "local":
 		return without
@@ -294,27 +476,16 @@ func (p *proxy) failing() string {
 
 // withoutDatabase says what proxies do by their settings while they cannot reach the database.
 func withoutDatabase(proxies []*proxy) []string {
-	var unknown []*proxy
-	by := map[string][]*proxy{}
-	for _, p := range proxies {
-		if p.now == nil {
-			unknown = append(unknown, p)
-		} else {
-			by[p.now.without()] = append(by[p.now.without()], p)
+	remarks := []string{}
+	for _, one := range []struct{ way, does, do, how string }{
+		{"open", "lets requests pass", "let requests pass", "on_error"}, {"local", "limits by itself", "limit by themselves", "on_error local"},
+		{"closed", "refuses requests", "refuse requests", "on_error deny"},
+	} {
+		if found := withWay(proxies, one.way); len(found) > 0 {
+			remarks = append(remarks, fmt.Sprintf("Without the database, %s %s (%s).", nodeNames(found), plural(len(found), one.does, one.do), one.how))
 		}
 	}
-	open, local, closed := by["open"], by["local"], by["closed"]
-	remarks := []string{}
-	if len(open) > 0 {
-		remarks = append(remarks, "Without the database, "+nodeNames(open)+" "+plural(len(open), "lets", "let")+" requests pass (on_error).")
-	}
-	if len(local) > 0 {
-		remarks = append(remarks, "Without the database, "+nodeNames(local)+" "+plural(len(local), "limits by itself", "limit by themselves")+" (on_error local).")
-	}
-	if len(closed) > 0 {
-		remarks = append(remarks, "Without the database, "+nodeNames(closed)+" "+plural(len(closed), "refuses", "refuse")+" requests (on_error deny).")
-	}
-	if len(unknown) > 0 {
+	if unknown := withWay(proxies, ""); len(unknown) > 0 {
 		remarks = append(remarks, "What "+nodeNames(unknown)+" "+plural(len(unknown), "does", "do")+" without the database is not known here: see on_error in the configuration.")
 	}
 	return remarks

@@ -9,16 +9,17 @@ import (
 )
 
 const (
-	// tick is the time between two looks at the registry.
-	tick = time.Second
-	// tickTimeout is for one look. After it the database is down.
-	tickTimeout = 3 * time.Second
-	// watchInterval is the time between two notices to the proxies that a page is open, and watchTime is for how
-	// long a notice holds.
-	watchInterval = 3 * time.Second
-	watchTime     = 10 * time.Second
-	// lingerTime is for how long the collector goes on after its last user.
-	lingerTime = 10 * time.Second
+	// lookInterval is between two looks at the registry, and lookTimeout is for one. After it the database is down.
+	lookInterval = 800 * time.Millisecond
+	lookTimeout  = 3 * time.Second
+	// watchTime is for how long proxies report after a page has asked.
+	watchTime = 10 * time.Second
+	// freshTime is how long an answer waits for questions that have been answered before: it then has the last
+	// answers. firstTime is for the first answers.
+	freshTime = 500 * time.Millisecond
+	firstTime = lookTimeout + time.Second
+	// idleAfter is how long after the last request the answers are forgotten.
+	idleAfter = 10 * time.Second
 	// share is how many times longer than a slow question the time to its next run is, so that it takes little
 	// of the server.
 	share = 20
@@ -31,140 +32,185 @@ const (
 	trafficTime = time.Hour
 )
 
-// collector asks the database for all open pages of the process. It runs while it has users.
+// collector asks the databases for all open pages of the process. It asks while somebody asks it.
 type collector struct {
-	dsns    dsns
+	pools   *pools
 	closing context.Context
 	shut    context.CancelFunc
 
-	mu      sync.Mutex // guards all that follows
-	users   int
-	until   time.Time // it runs until then without users
-	running bool
+	mu        sync.Mutex // guards all that follows
+	questions []*repeated
+	asked     time.Time // when somebody last asked
+	until     time.Time // until when proxies are to report
 
 	up        bool
 	failure   string
-	since     time.Time     // since when it is up, or down
+	since     time.Time     // since when it is down
+	back      time.Time     // when it came back last; the zero time: it was not down after it had answered
+	answered  bool          // it has answered since began
 	latency   time.Duration // of the last look at the registry
 	unwatched string        // why proxies cannot be told that a page is open
-	began     time.Time     // when the collector began to run
-	now       time.Time     // by the clock of the server
+	began     time.Time     // when the collector began to ask
+	now       time.Time     // by the clock of the server, at the last look
 	proxies   []*proxy      // in the order of their names
 	pause     *admin.Pause
 	minutes   []admin.Minute
 	changes   []admin.Change
 	bans      []admin.Ban
-	modes     map[string]int64 // how many rules have each mode
+	modes     map[string]int64 // how many rules that hold now have each mode
+	rules     *ruleNames       // nil: not known yet
 	near      nearSection
-	flights   map[string]int64   // requests in flight by prefix
+	flights   map[string]int64 // requests in flight by prefix
+	warnings  []admin.RuleWarning
 	obeying   []admin.Node       // the proxies with the policy, if it is elsewhere
 	failures  map[dataset]string // why a database other than that of the counters does not answer
-	sections  map[string]*section
-	changed   chan struct{} // closed at the next change of a section
-	asking    int           // how many databases have yet to answer the slow questions for the first time
+	sections  map[string]any     // as they were when the database last answered
+	text      []byte             // all sections as JSON; nil: something has changed since
 }
 
-// section is a part of the page as JSON. The version is another one after each change.
-type section struct {
-	text    []byte
-	version int64
+// repeated is a question that is asked again when its answer is old. The mutex of the collector guards the fields
+// after ask.
+type repeated struct {
+	of       dataset
+	interval time.Duration
+	ask      func(ctx context.Context, db *admin.Database) error
+
+	next time.Time
+	done chan struct{} // is closed when the question under way has its answer; nil: none is under way
+	told bool          // it was answered, or has failed, since began
 }
 
-func newCollector(d dsns) *collector {
-	c := &collector{dsns: d, sections: map[string]*section{}, changed: make(chan struct{})}
+func newCollector(p *pools) *collector {
+	c := &collector{pools: p, up: true, sections: map[string]any{}, failures: map[dataset]string{}}
 	c.closing, c.shut = context.WithCancel(context.Background())
+	c.questions = []*repeated{
+		{of: ofCounters, interval: lookInterval, ask: c.look}, {of: ofHistory, interval: 2 * time.Second, ask: c.readTraffic},
+		{of: ofPolicy, interval: 2 * time.Second, ask: c.readPolicy}, {of: ofCounters, interval: 3 * time.Second, ask: c.readNear},
+	}
 	return c
 }
 
+// The questions whose answers have something of their own: look says whether the database is up, and near may take
+// long.
+const questionLook, questionNear = 0, 3
+
 func (c *collector) close() { c.shut() }
 
-// use has the collector run until release is called.
-func (c *collector) use() (release func()) {
+// refresh asks what is old, and waits for the answers: for the first ones, and else for freshTime. The first answer of
+// near is waited for only if needsNear. Proxies report for so long.
+func (c *collector) refresh(ctx context.Context, needsNear bool, watch time.Duration) {
+	first, cancelFirst := context.WithTimeout(ctx, firstTime)
+	defer cancelFirst()
+	fresh, cancelFresh := context.WithTimeout(ctx, freshTime)
+	defer cancelFresh()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.users++
-	c.start()
-	return sync.OnceFunc(func() {
-		c.mu.Lock()
-		c.users--
-		c.until = time.Now().Add(lingerTime)
-		c.mu.Unlock()
+	now := time.Now()
+	if now.Sub(c.asked) > idleAfter {
+		c.began, c.proxies, c.obeying, c.up, c.failure, c.back, c.answered = now, nil, nil, true, "", time.Time{}, false
+		c.sections = map[string]any{}
+		for _, q := range c.questions {
+			q.told, q.next = false, time.Time{}
+		}
+	}
+	c.asked = now
+	if until := now.Add(watch); until.After(c.until) {
+		c.until = until
+	}
+	type waited struct {
+		done  <-chan struct{}
+		bound context.Context
+	}
+	var waits []waited
+	for i, q := range c.questions {
+		if q.done == nil && !now.Before(q.next) && c.closing.Err() == nil {
+			q.done = make(chan struct{})
+			go c.run(q, i == questionLook)
+		}
+		if q.done == nil {
+			continue
+		}
+		bound := fresh
+		if !q.told && i != questionNear {
+			bound = first
+		} else if !q.told && needsNear {
+			bound = ctx
+		}
+		waits = append(waits, waited{q.done, bound})
+	}
+	c.mu.Unlock()
+	for _, w := range waits {
+		select {
+		case <-w.done:
+		case <-w.bound.Done():
+		}
+	}
+}
+
+// run asks a question.
+func (c *collector) run(q *repeated, isLook bool) {
+	timeout := askTimeout
+	if isLook {
+		timeout = lookTimeout
+	}
+	ctx, cancel := context.WithTimeout(c.closing, timeout)
+	defer cancel()
+	began := time.Now()
+	connected := false
+	err := c.pools.ask(ctx, func(ctx context.Context, at *connections) error {
+		db, err := at.at(ctx, q.of)
+		if err != nil {
+			return err
+		}
+		began, connected = time.Now(), true // a connection costs the server little
+		return q.ask(ctx, db)               // what has failed stays as it was
 	})
-}
-
-// start starts the loops, unless they run. The caller holds the mutex.
-func (c *collector) start() {
-	if c.running || c.closing.Err() != nil {
-		return
-	}
-	c.running, c.began = true, time.Now()
-	c.up, c.failure, c.since = true, "", time.Time{}
-	c.proxies, c.obeying, c.sections, c.failures = nil, nil, map[string]*section{}, map[dataset]string{}
-	ctx, end := context.WithCancel(c.closing)
-	go func() {
-		defer end()
-		c.look(ctx)
-	}()
-	c.askSlowly(ctx)
-}
-
-// needed reports whether the collector still has users. If not, the next user starts it again.
-func (c *collector) needed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.running = c.users > 0 || time.Now().Before(c.until)
-	return c.running
-}
-
-// look looks at the registry once a second.
-func (c *collector) look(ctx context.Context) {
-	var db *admin.Database
-	defer func() {
-		if db != nil {
-			db.Close()
-		}
-	}()
-	var watched time.Time
-	for c.needed() && ctx.Err() == nil {
-		began := time.Now()
-		within, cancel := context.WithTimeout(ctx, tickTimeout)
-		err := func() (err error) {
-			if db == nil {
-				if db, err = openDatabase(within, c.dsns[ofCounters]); err != nil {
-					return err
-				}
-			}
-			if began.Sub(watched) >= watchInterval {
-				err := db.Watch(within, watchTime)
-				if db.Conn().IsClosed() {
-					return err
-				}
-				c.mu.Lock()
-				c.unwatched = ""
-				if err != nil {
-					c.unwatched = err.Error()
-				} else {
-					watched = began
-				}
-				c.mu.Unlock()
-			}
-			return c.readProxies(within, db)
-		}()
-		cancel()
-		c.mu.Lock()
+	wait := q.interval
+	if took := time.Since(began); connected && !isLook && share*took > wait {
+		wait = share * took
+	}
+	q.next, q.told = time.Now().Add(wait), true
+	c.text = nil
+	close(q.done)
+	q.done = nil
+	if isLook {
 		c.setUp(err)
-		c.publish()
-		c.mu.Unlock()
-		if db != nil && db.Conn().IsClosed() {
-			db.Close()
-			db = nil
+	} else if c.pools.dsns[q.of] != c.pools.dsns[ofCounters] { // else the look says it
+		delete(c.failures, q.of)
+		if failureIsDown(err) {
+			c.failures[q.of] = oneLine(err.Error())
 		}
-		sleep(ctx, tick-time.Since(began))
 	}
 }
 
-// readProxies reads the registry and the pause.
-func (c *collector) readProxies(ctx context.Context, db *admin.Database) error {
+// setUp remembers whether the database answers. The caller holds the mutex.
+func (c *collector) setUp(err error) {
+	up := err == nil
+	switch {
+	case c.up && !up:
+		c.since = time.Now()
+	case !c.up && up && c.answered:
+		c.back = time.Now()
+	}
+	c.up, c.failure, c.answered = up, "", c.answered || up
+	if err != nil {
+		c.failure = oneLine(err.Error())
+	}
+}
+
+// loading reports whether something has not been answered yet, apart from near. The caller holds the mutex.
+func (c *collector) loading() bool {
+	for i, q := range c.questions {
+		if !q.told && i != questionNear {
+			return true
+		}
+	}
+	return false
+}
+
+// look reads the registry and the pause, and has proxies report.
+func (c *collector) look(ctx context.Context, db *admin.Database) error {
 	asked := time.Now()
 	nodes, err := db.Nodes(ctx)
 	if err != nil {
@@ -176,7 +222,18 @@ func (c *collector) readProxies(ctx context.Context, db *admin.Database) error {
 		return err
 	}
 	c.mu.Lock()
+	watch := time.Until(c.until)
+	c.mu.Unlock()
+	failed := db.Watch(ctx, max(watch, time.Second))
+	if db.Conn().IsClosed() {
+		return failed
+	}
+	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.unwatched = ""
+	if failed != nil {
+		c.unwatched = oneLine(failed.Error())
+	}
 	nodes = admin.AddObeying(nodes, c.obeying)
 	c.latency, c.pause, c.now = latency, pause, time.Now()
 	if len(nodes) > 0 {
@@ -198,38 +255,55 @@ func (c *collector) readProxies(ctx context.Context, db *admin.Database) error {
 	return nil
 }
 
-// rates are those of all live proxies; nil while none is known. The caller holds the mutex.
-func (c *collector) rates() *rates {
-	var sum *rates
-	for _, p := range c.proxies {
-		if one := p.rates(); one != nil && p.Live {
-			if sum == nil {
-				sum = &rates{}
-			}
-			sum.Allowed += one.Allowed
-			sum.Refused += one.Refused
-			sum.Failed += one.Failed
+// readPolicy reads the changes, the bans, the rules, and which proxies obey a policy that is elsewhere.
+func (c *collector) readPolicy(ctx context.Context, db *admin.Database) error {
+	if !db.HasPolicy(ctx) {
+		return nil
+	}
+	changes, err := db.Changes(ctx, changesTime, mostChanges)
+	if err != nil {
+		return err
+	}
+	rules, err := db.RuleStates(ctx)
+	if err != nil {
+		return err
+	}
+	bans, err := db.Bans(ctx)
+	if err != nil {
+		return err
+	}
+	warnings, err := db.RuleWarnings(ctx)
+	if err != nil {
+		return err
+	}
+	var obeying []admin.Node
+	if c.pools.dsns[ofPolicy] != c.pools.dsns[ofCounters] {
+		if obeying, err = db.Nodes(ctx); err != nil {
+			return err
 		}
 	}
-	return sum
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changes, c.bans, c.obeying, c.warnings = changes, bans, obeying, warnings
+	c.modes, c.rules = map[string]int64{}, namesOf(rules)
+	for _, r := range rules {
+		if r.Valid {
+			c.modes[r.Mode]++
+		}
+	}
+	return nil
 }
 
-// setUp remembers whether the database answers. The caller holds the mutex.
-func (c *collector) setUp(err error) {
-	up := err == nil
-	if up != c.up {
-		c.since = time.Now()
-	}
-	c.up, c.failure = up, ""
+func (c *collector) readTraffic(ctx context.Context, db *admin.Database) error {
+	now, err := db.Now(ctx)
 	if err != nil {
-		c.failure = err.Error()
+		return err
 	}
-}
-
-// sleep waits for a time, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
+	minutes, err := db.Traffic(ctx, admin.Period{From: trafficFrom(now), Until: now.Add(time.Hour)})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.minutes = minutes
 	}
+	return err
 }

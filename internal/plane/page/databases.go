@@ -5,19 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 const (
-	// mostAsking is how many questions are asked at the same time.
-	mostAsking = 4
+	// mostAsking is how many requests ask at the same time, and mostConnections how many connections a database has.
+	// The collector has a question of each kind, and a request one connection to each database.
+	mostAsking, mostConnections = 4, 8
 	// askTimeout is for one question.
 	askTimeout = 20 * time.Second
 	// idleTime is for how long a connection stays open that nobody uses.
@@ -60,128 +61,105 @@ func (d *dsns) text() (string, error) {
 	return text, nil
 }
 
-// questionPool has the connections for questions.
-type questionPool struct {
+type (
+	pool       = puddle.Pool[*admin.Database]
+	connection = puddle.Resource[*admin.Database]
+)
+
+// pools have the connections to the databases.
+type pools struct {
 	dsns  dsns
-	slots chan struct{} // one for each question
-
-	mu   sync.Mutex
-	free []*connections
-	last time.Time // when one was used
+	byDSN map[string]*pool
 }
 
-func newQuestionPool(d dsns) *questionPool {
-	return &questionPool{dsns: d, slots: make(chan struct{}, mostAsking)}
+func newPools(d dsns) (*pools, error) {
+	p := &pools{d, map[string]*pool{}}
+	for _, dsn := range d {
+		made, err := puddle.NewPool(&puddle.Config[*admin.Database]{
+			Constructor: func(ctx context.Context) (*admin.Database, error) { return openDatabase(ctx, dsn, d) },
+			Destructor:  (*admin.Database).Close, MaxSize: mostConnections,
+		})
+		if err != nil {
+			return nil, err
+		}
+		p.byDSN[dsn] = made
+	}
+	return p, nil
 }
 
-// connections are for one question: one to each database.
+// close closes the connections that nobody uses. The others are closed after their use.
+func (p *pools) close() {
+	for _, one := range p.byDSN {
+		go one.Close() // it waits for those in use
+	}
+}
+
+// connections are for one question: one to each database that it asks.
 type connections struct {
-	dsns dsns
-	open map[string]*admin.Database // by DSN
+	pools *pools
+	taken map[string]*connection // by DSN
+}
+
+// ask runs something on connections that nobody else uses meanwhile.
+func (p *pools) ask(ctx context.Context, do func(ctx context.Context, c *connections) error) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	c := &connections{p, map[string]*connection{}}
+	err := do(ctx, c)
+	broken := ctx.Err() != nil
+	for dsn, one := range c.taken {
+		if ctx.Err() != nil || one.Value().Conn().IsClosed() {
+			broken = true
+			one.Destroy()
+			continue
+		}
+		one.Release()
+		time.AfterFunc(idleTime, func() { closeIdle(p.byDSN[dsn]) })
+	}
+	var down *downError
+	if broken && err != nil && !errors.As(err, &down) {
+		return &downError{err}
+	}
+	return err
 }
 
 // at is the connection to the database of a dataset. It connects if there is none.
 func (c *connections) at(ctx context.Context, of dataset) (*admin.Database, error) {
-	dsn := c.dsns[of]
-	if db := c.open[dsn]; db != nil {
-		return db, nil
+	dsn := c.pools.dsns[of]
+	if one := c.taken[dsn]; one != nil {
+		return one.Value(), nil
 	}
-	db, err := openDatabase(ctx, dsn)
-	if err != nil {
-		return nil, err
+	for {
+		one, err := c.pools.byDSN[dsn].Acquire(ctx)
+		if err != nil {
+			var down *downError
+			if !errors.As(err, &down) {
+				err = &downError{err}
+			}
+			return nil, err
+		}
+		if one.IdleDuration() > time.Second && one.Value().Conn().Ping(ctx) != nil {
+			one.Destroy()
+			continue
+		}
+		c.taken[dsn] = one
+		return one.Value(), nil
 	}
-	db.Elsewhere(c.dsns[ofPolicy], c.dsns[ofCounters])
-	c.open[dsn] = db
-	return db, nil
 }
 
-// broken reports whether a connection is closed.
-func (c *connections) broken() bool {
-	for _, db := range c.open {
-		if db.Conn().IsClosed() {
-			return true
+// closeIdle closes the connections that nobody has used for a while.
+func closeIdle(p *pool) {
+	for _, one := range p.AcquireAllIdle() {
+		if one.IdleDuration() >= idleTime {
+			one.Destroy()
+		} else {
+			one.ReleaseUnused()
 		}
 	}
-	return false
-}
-
-func (c *connections) close() {
-	for _, db := range c.open {
-		db.Close()
-	}
-	c.open = map[string]*admin.Database{}
-}
-
-// ask runs something on connections that nobody else uses meanwhile.
-func (p *questionPool) ask(ctx context.Context, do func(ctx context.Context, c *connections) error) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
-	case <-ctx.Done():
-		return &downError{fmt.Errorf("too many questions at the same time: %w", ctx.Err())}
-	}
-	c := p.take(ctx)
-	err := do(ctx, c)
-	if c.broken() || ctx.Err() != nil {
-		c.close()
-		var down *downError
-		if err != nil && !errors.As(err, &down) {
-			return &downError{err}
-		}
-		return err
-	}
-	p.mu.Lock()
-	p.free = append(p.free, c)
-	p.last = time.Now()
-	p.mu.Unlock()
-	time.AfterFunc(idleTime, p.closeIdle)
-	return err
-}
-
-// take returns connections that are free and work, or none yet.
-func (p *questionPool) take(ctx context.Context) *connections {
-	p.mu.Lock()
-	c := &connections{dsns: p.dsns, open: map[string]*admin.Database{}}
-	if n := len(p.free); n > 0 {
-		c = p.free[n-1]
-		p.free = p.free[:n-1]
-	}
-	p.mu.Unlock()
-	for _, db := range c.open {
-		if db.Conn().Ping(ctx) != nil {
-			c.close()
-			break
-		}
-	}
-	return c
-}
-
-// closeIdle closes all connections unless one was used meanwhile.
-func (p *questionPool) closeIdle() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Since(p.last) >= idleTime {
-		p.closeAll()
-	}
-}
-
-func (p *questionPool) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closeAll()
-}
-
-func (p *questionPool) closeAll() {
-	for _, c := range p.free {
-		c.close()
-	}
-	p.free = nil
 }
 
 // openDatabase connects for the page.
-func openDatabase(ctx context.Context, dsn string) (*admin.Database, error) {
+func openDatabase(ctx context.Context, dsn string, d dsns) (*admin.Database, error) {
 	db, err := admin.Open(ctx, dsn)
 	if err != nil {
 		return nil, &downError{err}
@@ -190,6 +168,7 @@ func openDatabase(ctx context.Context, dsn string) (*admin.Database, error) {
 		db.Close()
 		return nil, &downError{err}
 	}
+	db.Elsewhere(d[ofPolicy], d[ofCounters])
 	return db, nil
 }
 

@@ -29,6 +29,7 @@ type shownConfig struct {
 	InFlight      *int64   `json:"in_flight"`
 	Nodes         []string `json:"nodes"`
 	Text          string   `json:"text"`
+	Line          string   `json:"line"` // all of it for people
 }
 
 // inFlight is the algorithm of limits of requests in flight.
@@ -60,6 +61,9 @@ func (c *collector) limitList() map[string]any {
 				}
 			}
 		}
+	}
+	for _, s := range all {
+		s.Line = s.line()
 	}
 	sort.SliceStable(all, func(i, j int) bool { return all[i].Prefix < all[j].Prefix })
 	return map[string]any{"limits": all}
@@ -96,4 +100,19 @@ func configOf(l *shownLimit, onError string) *shownConfig {
 		s.WaitSeconds = &seconds
 	}
 	return s
+}
+
+// line is the limit for people.
+func (s *shownConfig) line() string {
+	text := fmt.Sprintf("%s: %s for each %s, %s, %s, on_error %s", s.Prefix, s.Text, s.Key, s.Algorithm, s.Mode, s.OnError)
+	if s.Settle != nil {
+		text += ", settle " + *s.Settle
+	}
+	if s.WaitSeconds != nil {
+		text += ", requests wait up to " + span(time.Duration(*s.WaitSeconds*float64(time.Second)))
+	}
+	if s.InFlight != nil {
+		text += "; " + number(*s.InFlight) + " in flight now, of all keys"
+	}
+	return text + "; in " + strings.Join(s.Nodes, ", ")
 }

@@ -70,8 +70,6 @@ func (l *shownLimit) limit() *ratelimit.Limit {
 type shownStore struct {
 	Requests    int64            `json:"requests"`
 	Batches     int64            `json:"batches"`
-	Statements  int64            `json:"statements"`
-	RolledBack  int64            `json:"rolled_back"`
 	Failures    int64            `json:"failures"`
 	Blocked     int64            `json:"blocked"`
 	BlockedKeys int64            `json:"blocked_keys"`
@@ -82,12 +80,10 @@ type shownStore struct {
 	InFlight    int64            `json:"in_flight"`
 	LocalSince  int64            `json:"local_since"` // in milliseconds since 1970; 0: the database decides
 	Errors      map[string]int64 `json:"errors"`
-	Sizes       shownHistogram   `json:"sizes"`
-	Waits       shownHistogram   `json:"waits_us"`
 	Times       shownHistogram   `json:"times_us"`
 }
 
-// shownHistogram has the counts of hooks.Histogram.
+// shownHistogram has the counts of engine.Histogram.
 type shownHistogram struct {
 	Counts []int64 `json:"counts"`
 	Sum    int64   `json:"sum"`
@@ -219,6 +215,7 @@ type proxy struct {
 	admin.Node
 	now, before *report   // nil: there is none
 	failed      time.Time // when requests had no decision last
+	decided     time.Time // when requests had decisions last, and none was without
 }
 
 // rates are requests a second between the two reports.
@@ -253,9 +250,28 @@ func (p *proxy) update(n *admin.Node, at time.Time) {
 	case p.now == nil || r.Started != p.now.Started:
 		p.now, p.before = &r, nil
 	case r.At != p.now.At:
-		if r.sum().failed > p.now.sum().failed || r.stores().LocalSince == 0 && r.stores().Failures > p.now.stores().Failures {
+		now, before, stores := r.sum(), p.now.sum(), r.stores()
+		if now.failed > before.failed || stores.LocalSince == 0 && stores.Failures > p.now.stores().Failures {
 			p.failed = at
+		} else if stores.LocalSince == 0 && stores.Batches > p.now.stores().Batches {
+			p.decided = at
 		}
 		p.now, p.before = &r, p.now
 	}
+}
+
+// rates are those of all live proxies; nil while none is known. The caller holds the mutex.
+func (c *collector) rates() *rates {
+	var sum *rates
+	for _, p := range c.proxies {
+		if one := p.rates(); one != nil && p.Live {
+			if sum == nil {
+				sum = &rates{}
+			}
+			sum.Allowed += one.Allowed
+			sum.Refused += one.Refused
+			sum.Failed += one.Failed
+		}
+	}
+	return sum
 }

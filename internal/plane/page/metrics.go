@@ -14,21 +14,14 @@ import (
 // namespace begins the names of the metrics. Those of Caddy itself begin with caddy_.
 const namespace = "pg_ratelimit"
 
-// scrapeTime is for how long the collector goes on after a scrape, so that counters are complete if scrapes come
-// once a minute or more often.
+// scrapeTime is for how long proxies report after a scrape, so that counters are complete if scrapes come once a minute
+// or more often.
 const scrapeTime = 90 * time.Second
 
 // serveMetrics serves the numbers of all proxies for Prometheus.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	c := s.collector
-	release := c.use()
-	defer func() {
-		release()
-		c.mu.Lock()
-		c.until = time.Now().Add(scrapeTime)
-		c.mu.Unlock()
-	}()
-	_, _ = s.state(r, "proxies") // database_up says that it does not answer
+	c.refresh(r.Context(), false, scrapeTime)
 	registry := prometheus.NewPedanticRegistry()
 	if err := registry.Register(numbers{c}); err != nil {
 		failureOf(err).write(w)
@@ -38,100 +31,79 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
-// numbers are what the proxies have counted.
+// numbers are what the proxies have counted. docs/page.md lists the metrics.
 type numbers struct{ of *collector }
 
-func metric(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
-}
-
-// The metrics. docs/metrics.md lists them.
-var (
-	databaseUp   = metric("database_up", "1 if the database answers the page, else 0.")
-	limitsPaused = metric("paused", "1 if all limits of the database are paused, else 0.")
-	proxyUp      = metric("proxy_up", "1 if the proxy counts in the database now, 0 if it is gone.", "node", "version")
-	proxyBehind  = metric("proxy_changes_behind", "Changes of the policy that the proxy has yet to apply. -1: it is not known.", "node")
-	proxyRequest = metric("requests_total", "Requests by prefix of the limit and by what happened, as in the history. They need history, and are those since the proxy has started.", "node", "prefix", "decision")
-	proxyBatches = metric("batches_total", "Batches of requests that the database was asked about.", "node")
-	proxyBatched = metric("batched_requests_total", "Requests in these batches.", "node")
-	proxyFailed  = metric("failed_batches_total", "Batches for which no decision came.", "node")
-	proxyErrors  = metric("errors_total", "Errors of the database by class.", "node", "class")
-	proxyBlocked = metric("blocked_total", "Requests that were refused without asking the database.", "node")
-	proxyLeased  = metric("leased_total", "Requests that passed without asking the database.", "node")
-	proxyKeys    = metric("blocked_keys", "Keys that are known to be used up.", "node")
-	proxyLeases  = metric("leases", "Keys of which the proxy holds units that are charged in advance.", "node")
-	proxyUnits   = metric("leased_units", "Units that are charged in advance, and not used yet.", "node")
-	proxyWaiting = metric("waiting_requests", "Requests that wait for a decision.", "node")
-	proxyFlights = metric("in_flight", "What requests hold of limits of requests in flight.", "node")
-	proxyIsLocal = metric("local", "1 if the proxy limits by itself because the database makes no decisions (on_error local), else 0.", "node")
-	proxyTimes   = metric("batch_duration_seconds", "How long the database took for a batch, retries included.", "node")
-)
-
-// Describe implements prometheus.Collector.
-func (n numbers) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{databaseUp, limitsPaused, proxyUp, proxyBehind, proxyRequest, proxyBatches, proxyBatched, proxyFailed, proxyErrors, proxyBlocked, proxyLeased,
-		proxyKeys, proxyLeases, proxyUnits, proxyWaiting, proxyFlights, proxyIsLocal, proxyTimes} {
-		to <- d
-	}
-}
+// Describe implements prometheus.Collector. It names nothing: the registry checks what Collect sends.
+func (numbers) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (n numbers) Collect(to chan<- prometheus.Metric) {
 	c := n.of
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	send := func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
+		names, values := []string{}, []string{}
+		for i := 0; i < len(labels); i += 2 {
+			names, values = append(names, labels[i]), append(values, labels[i+1])
+		}
+		to <- prometheus.MustNewConstMetric(prometheus.NewDesc(namespace+"_"+name, help, names, nil), kind, value, values...)
 	}
-	counter := func(d *prometheus.Desc, value int64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
+	gauge := func(name, help string, value float64, labels ...string) {
+		send(prometheus.GaugeValue, name, help, value, labels...)
 	}
-	gauge(databaseUp, oneIf(c.up))
+	counter := func(name, help string, value int64, labels ...string) {
+		send(prometheus.CounterValue, name, help, float64(value), labels...)
+	}
+	gauge("database_up", "1 if the database answers the page, else 0.", oneIf(c.up))
 	if !c.up {
 		return
 	}
-	gauge(limitsPaused, oneIf(c.pause != nil))
+	gauge("paused", "1 if all limits of the database are paused, else 0.", oneIf(c.pause != nil))
 	for _, p := range c.proxies {
 		node, version := p.Node.Node, ""
 		if p.Version != nil {
 			version = *p.Version
 		}
-		if !p.Elsewhere {
-			gauge(proxyUp, oneIf(p.Live), node, version)
+		if !p.Elsewhere && p.Ended == nil {
+			gauge("proxy_up", "1 if the proxy counts in the database now, 0 if it is gone or cannot decide.", oneIf(p.Live && p.Cannot == nil), "node", node, "version", version)
 		}
-		if p.Policy {
+		if p.Policy && p.Ended == nil {
 			behind := -1.0
 			if p.Behind != nil {
 				behind = float64(*p.Behind)
 			}
-			gauge(proxyBehind, behind, node)
+			gauge("proxy_changes_behind", "Changes of the policy that the proxy has yet to apply. -1: it is not known.", behind, "node", node)
 		}
 		if p.now == nil || !p.Live {
 			continue
 		}
 		for prefix, counts := range p.now.Counts {
 			for kind, count := range counts {
-				counter(proxyRequest, count, node, prefix, history.OutcomeKind(kind).String())
+				counter("requests_total", "Requests by prefix of the limit and by what happened, as in the history. They need history, and are those since the proxy has started.",
+					count, "node", node, "prefix", prefix, "decision", history.OutcomeKind(kind).String())
 			}
 		}
 		sum := p.now.stores()
-		counter(proxyBatches, sum.Batches, node)
-		counter(proxyBatched, sum.Requests, node)
-		counter(proxyFailed, sum.Failures, node)
-		counter(proxyBlocked, sum.Blocked, node)
-		counter(proxyLeased, sum.Leased, node)
+		counter("batches_total", "Batches of requests that the database was asked about.", sum.Batches, "node", node)
+		counter("batched_requests_total", "Requests in these batches.", sum.Requests, "node", node)
+		counter("failed_batches_total", "Batches for which no decision came.", sum.Failures, "node", node)
+		counter("blocked_total", "Requests that were refused without asking the database.", sum.Blocked, "node", node)
+		counter("leased_total", "Requests that passed without asking the database.", sum.Leased, "node", node)
 		for class, count := range sum.Errors {
-			counter(proxyErrors, count, node, class)
+			counter("errors_total", "Errors of the database by class.", count, "node", node, "class", class)
 		}
-		gauge(proxyKeys, float64(sum.BlockedKeys), node)
-		gauge(proxyLeases, float64(sum.Leases), node)
-		gauge(proxyUnits, float64(sum.LeasedUnits), node)
-		gauge(proxyWaiting, float64(sum.Waiting), node)
-		gauge(proxyFlights, float64(sum.InFlight), node)
-		gauge(proxyIsLocal, oneIf(sum.LocalSince > 0), node)
+		gauge("blocked_keys", "Keys that are refused without asking the database.", float64(sum.BlockedKeys), "node", node)
+		gauge("leases", "Keys of which units are charged in advance.", float64(sum.Leases), "node", node)
+		gauge("leased_units", "Units that are charged in advance, and not used yet.", float64(sum.LeasedUnits), "node", node)
+		gauge("waiting_requests", "Requests that wait for a decision.", float64(sum.Waiting), "node", node)
+		gauge("in_flight", "What requests hold of limits of requests in flight.", float64(sum.InFlight), "node", node)
+		gauge("local", "1 if the proxy limits by itself because the database makes no decisions (on_error local), else 0.", oneIf(sum.LocalSince > 0), "node", node)
 		to <- histogramOf(&sum.Times, node)
 	}
 }
+
+var proxyTimes = prometheus.NewDesc(namespace+"_batch_duration_seconds", "How long the database took for a batch, retries included.", []string{"node"}, nil)
 
 // histogramOf has buckets from 128 µs to 8.4 s.
 func histogramOf(h *shownHistogram, node string) prometheus.Metric {

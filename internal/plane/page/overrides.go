@@ -56,26 +56,28 @@ func (a *overrideAction) sender() string {
 	return fmt.Sprintf("key %d", a.KeyID)
 }
 
-func (a *overrideAction) plan(ctx context.Context, db *admin.Database, now time.Time) (*planned, error) {
+func (a *overrideAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
 	o, err := a.read(now)
 	if err != nil {
 		return nil, err
 	}
-	would, err := db.Overrides(ctx, o)
+	made, err := db.SetOverride(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	p := &planned{Question: fmt.Sprintf("Give %s other amounts of %s until %s?", a.sender(), cmp.Or(strings.Trim(a.Rule+"/"+a.Limit, "/"), a.Rule), clock(o.Until, now)), Effect: []string{}}
-	for _, m := range would {
-		p.Effect = append(p.Effect, overrideText(&m))
-		p.Danger = p.Danger || m.Was == nil || m.Events < *m.Was
+	until := clock(o.Until, now)
+	c := &change{Question: fmt.Sprintf("Give %s other amounts of %s until %s?", a.sender(), strings.TrimSuffix(a.Rule+"/"+a.Limit, "/"), until)}
+	var ids []int64
+	for i := range made {
+		m := &made[i]
+		ids = append(ids, m.ID)
+		c.Effect = append(c.Effect, fmt.Sprintf("%s/%s: %s → %s", m.Rule, m.Limit, amountText(m.Was), number(m.Events)))
+		c.Danger = c.Danger || m.Was == nil || m.Events < *m.Was
 	}
-	p.Effect = append(p.Effect, "All proxies obey within a second. It ends by itself.")
-	return p, nil
-}
-
-func overrideText(m *admin.MadeOverride) string {
-	return fmt.Sprintf("%s/%s: %s → %s", m.Rule, m.Limit, amountText(m.Was), number(m.Events))
+	c.Done = fmt.Sprintf("%s has until %s: %s.", a.sender(), until, strings.Join(c.Effect, ", "))
+	c.Effect = append(c.Effect, "All proxies obey within a second. It ends by itself.")
+	c.Undo = &undo{"unoverride", unoverrideAction{IDs: ids}, "Take it back"}
+	return c, nil
 }
 
 // amountText is an amount; nil is unlimited.
@@ -86,24 +88,6 @@ func amountText(n *int64) string {
 	return number(*n)
 }
 
-func (a *overrideAction) do(ctx context.Context, db *admin.Database, now time.Time) (*done, error) {
-	o, err := a.read(now)
-	if err != nil {
-		return nil, err
-	}
-	made, err := db.SetOverride(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	var ids []int64
-	var texts []string
-	for i := range made {
-		ids = append(ids, made[i].ID)
-		texts = append(texts, overrideText(&made[i]))
-	}
-	return &done{fmt.Sprintf("%s has until %s: %s.", a.sender(), clock(o.Until, now), strings.Join(texts, ", ")), &undo{"unoverride", unoverrideAction{IDs: ids}, "Take it back"}}, nil
-}
-
 type unoverrideAction struct {
 	IDs   []int64 `json:"ids,omitempty"`
 	User  string  `json:"user,omitempty"`
@@ -112,34 +96,18 @@ type unoverrideAction struct {
 	Limit string  `json:"limit,omitempty"`
 }
 
-// chosen are the overrides, and what becomes of the amounts without them.
-func (a *unoverrideAction) chosen(ctx context.Context, db *admin.Database) (chosen []admin.ActiveOverride, text string, err error) {
+func (a *unoverrideAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*change, error) {
 	if len(a.IDs) == 0 && ((a.User == "") == (a.KeyID == 0) || a.Rule == "") {
-		return nil, "", &ratelimit.FieldError{Field: "ids", Want: "given, or user or key_id, and rule"}
+		return nil, &ratelimit.FieldError{Field: "ids", Want: "given, or user or key_id, and rule"}
 	}
-	chosen, err = db.FindOverrides(ctx, a.IDs, &admin.NewOverride{User: a.User, KeyID: a.KeyID, Rule: a.Rule, Limit: a.Limit})
+	chosen, err := db.FindOverrides(ctx, a.IDs, &admin.NewOverride{User: a.User, KeyID: a.KeyID, Rule: a.Rule, Limit: a.Limit})
+	if err == nil {
+		err = db.DeleteOverrides(ctx, chosen)
+	}
 	var texts []string
 	for _, o := range chosen {
 		texts = append(texts, fmt.Sprintf("%s’s %s/%s: %s → %s", o.Holder, o.Rule, o.Limit, amountText(o.Events), amountText(o.Then)))
 	}
-	return chosen, strings.Join(texts, ", "), err
-}
-
-func (a *unoverrideAction) plan(ctx context.Context, db *admin.Database, _ time.Time) (*planned, error) {
-	_, text, err := a.chosen(ctx, db)
-	if err != nil {
-		return nil, err
-	}
-	return &planned{Question: "Take back " + text + "?", Effect: []string{"All proxies obey within a second."}}, nil
-}
-
-func (a *unoverrideAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*done, error) {
-	chosen, text, err := a.chosen(ctx, db)
-	if err != nil {
-		return nil, err
-	}
-	if err := db.DeleteOverrides(ctx, chosen); err != nil {
-		return nil, err
-	}
-	return &done{Done: "Taken back: " + text + "."}, nil
+	text := strings.Join(texts, ", ")
+	return &change{Question: "Take back " + text + "?", Effect: []string{"All proxies obey within a second."}, Done: "Taken back: " + text + "."}, err
 }

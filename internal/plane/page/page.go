@@ -1,11 +1,19 @@
 package page
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"embed"
 	"encoding/json"
 	"errors"
+	"html/template"
+	"net"
 	"net/http"
+	"net/netip"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,13 +42,12 @@ type Options struct {
 type Server struct {
 	options   Options
 	hosts     []string
-	token     string
 	secret    []byte // signs confirmations
 	database  string
 	started   time.Time
-	databases *questionPool
+	pools     *pools
+	asking    chan struct{} // one for each request that asks the database
 	collector *collector
-	streams   chan struct{} // one for each open stream
 
 	mu        sync.Mutex           // guards confirmed
 	confirmed map[string]time.Time // the confirmations that were used, until they end
@@ -53,29 +60,24 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	token, err := newToken()
-	if err != nil {
-		return nil, err
-	}
-	secret, err := newToken()
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{options: o, token: token, secret: []byte(secret), started: time.Now(), databases: newQuestionPool(at), streams: make(chan struct{}, mostStreams), database: database, confirmed: map[string]time.Time{}}
+	s := &Server{options: o, secret: []byte(rand.Text()), started: time.Now(), asking: make(chan struct{}, mostAsking), database: database, confirmed: map[string]time.Time{}}
 	for _, host := range o.Hosts {
 		if host == "" || strings.ContainsAny(host, "/:@*, ") {
 			return nil, &ratelimit.FieldError{Field: "hosts", Value: host, Want: "names of hosts without a scheme, a port and wildcards"}
 		}
 		s.hosts = append(s.hosts, strings.ToLower(strings.TrimSuffix(host, ".")))
 	}
-	s.collector = newCollector(at)
+	if s.pools, err = newPools(at); err != nil {
+		return nil, err
+	}
+	s.collector = newCollector(s.pools)
 	return s, nil
 }
 
-// Close ends the streams and closes all connections.
+// Close closes all connections.
 func (s *Server) Close() {
 	s.collector.close()
-	s.databases.close()
+	s.pools.close()
 }
 
 // ServeHTTP serves the page, with its API below api/, at the path that is left of the request.
@@ -85,14 +87,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refused.write(w)
 		return
 	}
-	path := strings.TrimPrefix(r.URL.Path, "/")
-	name, isAPI := strings.CutPrefix(path, "api/")
+	file := strings.TrimPrefix(r.URL.Path, "/")
+	name, isAPI := strings.CutPrefix(file, "api/")
 	switch {
 	case isAPI:
 		s.serveAPI(w, r, name)
-	case path == "metrics" && r.Method != http.MethodPost:
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		(&failure{http.StatusMethodNotAllowed, "", "the method must be GET"}).write(w)
+	case file == "metrics":
 		s.serveMetrics(w, r)
-	case r.Method == http.MethodPost || !serveStatic(w, r, path):
+	case file == "" || file == "index.html":
+		s.serveIndex(w, r)
+	case !serveStatic(w, file):
 		(&failure{http.StatusNotFound, "", "there is no such page"}).write(w)
 	}
 }
@@ -106,6 +112,91 @@ func (s *Server) API() http.Handler {
 	})
 }
 
+//go:embed static
+var static embed.FS
+
+// index is the page as it is before its script runs: the state and the proxies, and the state for the script.
+var index = template.Must(template.ParseFS(static, "static/index.html"))
+
+// types are the files that the page loads, by the end of their names.
+var types = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+// serveStatic serves a file of the page. It reports false if there is none.
+func serveStatic(w http.ResponseWriter, name string) bool {
+	text, err := static.ReadFile("static/" + name)
+	kind := types[path.Ext(name)]
+	if err != nil || kind == "" {
+		return false
+	}
+	w.Header().Set("Content-Type", kind)
+	_, _ = w.Write(text) // an error means that the client has closed the connection
+	return true
+}
+
+func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
+	var state map[string]any
+	if err := json.Unmarshal(s.state(r.Context(), watchTime), &state); err != nil {
+		failureOf(err).write(w)
+		return
+	}
+	var text bytes.Buffer
+	if err := index.Execute(&text, map[string]any{"session": s.session(r), "state": state}); err != nil {
+		failureOf(err).write(w)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(text.Bytes()) // an error means that the client has closed the connection
+}
+
+// policyOfContent lets the page load only what it serves itself.
+const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// setSafeHeaders sets the headers of every answer.
+func setSafeHeaders(h http.Header) {
+	h.Set("Content-Security-Policy", policyOfContent)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+}
+
+// sameOrigin refuses what browsers send for another site.
+var sameOrigin = http.NewCrossOriginProtection()
+
+// guard returns why a request is refused, or nil. A link of another site may open the page itself.
+func (s *Server) guard(r *http.Request) *failure {
+	if !s.knowsHost(r) {
+		return &failure{http.StatusMisdirectedRequest, "host", "the page is not for this host name: use the address that it listens on, or name the host in its settings (`hosts`, or --host of the command)"}
+	}
+	unsafe := *r
+	unsafe.Method = http.MethodPost // another site may not read either
+	opens := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	if sameOrigin.Check(&unsafe) != nil && !opens {
+		return &failure{http.StatusForbidden, "origin", "another site has sent this request"}
+	}
+	return nil
+}
+
+// knowsHost reports whether the host of a request is one of the page. Any name could be made to lead to this
+// machine. An address cannot, nor can a name for which the connection has a certificate.
+func (s *Server) knowsHost(r *http.Request) bool {
+	name, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		name = r.Host
+	}
+	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
+	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	if r.TLS != nil && r.TLS.ServerName != "" && strings.EqualFold(r.TLS.ServerName, name) {
+		return true
+	}
+	return slices.Contains(s.hosts, name)
+}
+
 // failure is the answer to a request that is refused or has failed.
 type failure struct {
 	status      int
@@ -115,7 +206,7 @@ type failure struct {
 func (f *failure) Error() string { return f.text }
 
 func (f *failure) write(w http.ResponseWriter) {
-	body := map[string]any{"error": f.text}
+	body := map[string]any{"error": oneLine(f.text)}
 	if f.field != "" {
 		body["field"] = f.field
 	}
@@ -126,18 +217,23 @@ func (f *failure) write(w http.ResponseWriter) {
 func failureOf(err error) *failure {
 	var f *failure
 	var wrong *ratelimit.FieldError
-	var down *downError
 	switch {
 	case errors.As(err, &f):
 		return f
 	case errors.As(err, &wrong):
 		return &failure{http.StatusBadRequest, strings.TrimPrefix(wrong.Field, "--"), strings.TrimPrefix(err.Error(), "--")}
-	case errors.As(err, &down), errors.Is(err, context.DeadlineExceeded):
+	case failureIsDown(err):
 		return &failure{http.StatusServiceUnavailable, "", err.Error()}
 	case errors.Is(err, admin.ErrNotFound):
 		return &failure{http.StatusNotFound, "", err.Error()}
 	}
 	return &failure{http.StatusUnprocessableEntity, "", err.Error()}
+}
+
+// failureIsDown reports whether the database does not answer.
+func failureIsDown(err error) bool {
+	var down *downError
+	return errors.As(err, &down) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // marshal is a value as JSON, in which API keys are hidden.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
@@ -26,19 +26,9 @@ type asked struct {
 
 func ask(t *testing.T) *asked {
 	t.Helper()
+	cluster.Needs(t, 15)
 	ctx := context.Background()
-	dsn := cluster.Open(t)
-	db, err := admin.Open(ctx, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if m, err := db.Migrate(ctx); err != nil {
-		if m.Policy == "not possible" {
-			t.Skip("the page of this test needs the policy, which needs Postgres 15")
-		}
-		t.Fatal(err)
-	}
+	dsn := cluster.Open(t, schema.File)
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +91,18 @@ func send(api http.Handler, name, body string) (status int, text string) {
 	w := httptest.NewRecorder()
 	api.ServeHTTP(w, r)
 	return w.Code, w.Body.String()
+}
+
+// A rule that refuses everybody, because its own amount is 0, is not shown as if all were well.
+func TestThePageWarnsOfARuleThatAllowsNothing(t *testing.T) {
+	a := ask(t)
+	a.node("a/traefik", "0 s", reportOf(1, 1, 0))
+	a.exec("SELECT rate_limit_rule('closed', per_minute => 0)")
+	var b bannerOfPage
+	a.answer("state", "", &b)
+	if notes := strings.Join(b.Banner.Notes, " "); b.Banner.Level != "warn" || !strings.Contains(notes, "The rule closed: per_minute: 0: refuses every request") {
+		t.Errorf("%+v", b)
+	}
 }
 
 // A rule is not blamed for what it refused before the time that the answer names: the metrics have full minutes.
@@ -325,4 +327,212 @@ func TestErrorsOfTheDatabaseHaveWords(t *testing.T) {
 			t.Errorf("%s has no words", name)
 		}
 	}
+}
+
+// The name may be a user, an API key, its number, or an address. The answer says which it was taken for, and an API key
+// that the policy does not know would not pass.
+func TestWhySaysWhatTheNameWasTakenFor(t *testing.T) {
+	a := ask(t)
+	a.exec("SELECT rate_limit_rule('pro', per_minute => 20)")
+	a.exec("INSERT INTO rate_limit_tiers (tier) VALUES ('gold')")
+	a.exec("INSERT INTO rate_limit_users (user_id, tier) VALUES ('acme', 'gold'), ('42', 'gold')")
+	a.exec("INSERT INTO rate_limit_api_keys (id, user_id, digest) VALUES (7, 'acme', sha256('imported')), (42, 'acme', sha256('other'))")
+	a.decided(time.Now().Add(-time.Hour), "limited", 1)
+	for _, one := range []struct{ who, kind, taken, next string }{
+		{"acme", "user", "a user", "pass"},
+		{"imported", "key", "the API key #7 of acme", "pass"},
+		{"7", "key_id", "the API key #7 of acme", "pass"},
+		{"42", "user", "a user", "pass"},
+		{"#42", "key_id", "the API key #42 of acme", "pass"},
+		{"192.0.2.1", "address", "an address", "pass"},
+		{"ann", "user", "a user, or the key of a limit, that the policy does not have", "pass"},
+		{"bad", "unknown", "an API key that the policy does not know", "refused with status 401: unknown API key"},
+		{"prl_bad", "key", "an API key that the policy does not know", "refused with status 401: unknown API key"},
+	} {
+		var why struct {
+			Kind, Taken string
+			Next        *struct{ Text string }
+		}
+		a.answer("why", `{"who": "`+one.who+`"}`, &why)
+		if why.Kind != one.kind || !strings.HasPrefix(why.Taken, one.taken) || why.Next == nil || !strings.Contains(why.Next.Text, one.next) {
+			t.Errorf("%s: %+v, %+v; want %+v", one.who, why, why.Next, one)
+		}
+	}
+}
+
+// A rule that was deleted is marked, one that was renamed has its new name, and a 401 has its reason.
+func TestRefusalsNameDeletedRulesAndReasons(t *testing.T) {
+	a := ask(t)
+	a.exec("SELECT rate_limit_rule('kept', per_minute => 20)")
+	a.exec("UPDATE rate_limit_rules SET name = 'renamed' WHERE name = 'kept'")
+	minute := time.Now().UTC().Truncate(time.Minute).Add(-3 * time.Minute)
+	a.day(minute)
+	for i, prefix := range []string{"rule/gone", "rule/kept", "web"} {
+		a.exec(`INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests, allowed, limited) VALUES ('minute', $1, $2, '', '', '', $3, 0, $3)`, minute, prefix, 30-i)
+		a.exec(`INSERT INTO rate_limit_audit (time, decision, prefix, limit_name, key, user_id, cost, count, weight, quota, remaining, duration_us, node)
+VALUES ($1, 'limited', $2, 'l', 'ann', 'ann', 1, 1, 1, 20, 0, 1, 'test')`, minute.Add(time.Duration(i)*time.Second), prefix)
+	}
+	a.exec(`INSERT INTO rate_limit_audit (time, decision, reason, prefix, user_id, cost, count, weight, duration_us, node) VALUES ($1, 'rejected', 'key_expired', '', 'ann', 1, 40, 1, 1, 'test')`, minute)
+	var top struct{ Rules []struct{ Text string } }
+	a.answer("top?since="+minute.Format(time.RFC3339), "", &top)
+	var shown []string
+	for _, rule := range top.Rules {
+		shown = append(shown, rule.Text)
+	}
+	if got, want := strings.Join(shown, "; "), "expired API key (401); rule gone (deleted); rule renamed; limit web"; got != want {
+		t.Errorf("the rules are %q, want %q", got, want)
+	}
+	var why struct{ Decisions []struct{ Text string } }
+	a.answer("why", `{"who": "ann"}`, &why)
+	shown = nil
+	for _, d := range why.Decisions {
+		text, _, _ := strings.Cut(d.Text, ":")
+		shown = append(shown, text)
+	}
+	if got, want := strings.Join(shown, "; "), "Refused by the limit web; Refused by the limit renamed/l; Refused by the limit gone/l (deleted); Refused"; got != want {
+		t.Errorf("the decisions are %q, want %q", got, want)
+	}
+}
+
+// Errors of the driver have several lines, and the page has one.
+func TestErrorsHaveNoLineBreaks(t *testing.T) {
+	var state struct {
+		Banner struct{ Database struct{ Error string } }
+	}
+	api := serve(t, "postgres://nobody@127.0.0.1:1,127.0.0.1:2/none")
+	_, text := send(api, "state", "")
+	if err := json.Unmarshal([]byte(text), &state); err != nil || state.Banner.Database.Error == "" || strings.ContainsAny(state.Banner.Database.Error, "\n\t") {
+		t.Errorf("%v: %q", err, state.Banner.Database.Error)
+	}
+	var failed struct{ Error string }
+	_, text = send(api, "bans", "")
+	if err := json.Unmarshal([]byte(text), &failed); err != nil || failed.Error == "" || strings.ContainsAny(failed.Error, "\n\t") {
+		t.Errorf("%v: %q", err, failed.Error)
+	}
+}
+
+// bannerOfPage is a part of the state.
+type bannerOfPage struct {
+	Banner struct {
+		Mode, Level, Headline, Text string
+		Notes                       []string
+	}
+}
+
+// node writes a proxy into the registry, last seen so long ago.
+func (a *asked) node(name, seenAgo string, report map[string]any) {
+	a.Helper()
+	text, err := json.Marshal(report)
+	if err != nil {
+		a.Fatal(err)
+	}
+	a.exec(`INSERT INTO rate_limit_nodes (node, epoch, seen, live) VALUES ($1, 1, now() - $2::interval, $3)
+ON CONFLICT (node) DO UPDATE SET seen = excluded.seen, live = excluded.live`, name, seenAgo, string(text))
+}
+
+// reportOf is what a proxy with a history reports at a second: how many requests were decided and had no decision.
+func reportOf(second, decided, failed int) map[string]any {
+	return map[string]any{
+		"kind": "caddy", "started": 1, "at": 1000 * second, "history": true, "counts": map[string]any{"web": []int{decided, 0, 0, 0, 0, failed}},
+		"handlers": []any{map[string]any{"on_error": "allow", "limits": []any{map[string]any{"prefix": "web", "mode": "enforce"}}}}, "stores": []any{map[string]any{"batches": decided}},
+	}
+}
+
+// After requests without a decision the page says that it recovers, and then how many passed and when.
+func TestThePageRecoversFromAnOutage(t *testing.T) {
+	a := ask(t)
+	second, decided, failed := 1, 10, 0
+	await := func(mode string, more func()) (b bannerOfPage) {
+		t.Helper()
+		for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
+			second++
+			more()
+			a.node("edge-1", "0 s", reportOf(second, decided, failed))
+			b = bannerOfPage{}
+			if a.answer("state", "", &b); b.Banner.Mode == mode {
+				return b
+			}
+		}
+		t.Fatalf("want %s: %+v", mode, b)
+		return b
+	}
+	await("enforcing", func() { decided++ })
+	if b := await("failing_open", func() { failed += 5 }).Banner; b.Level != "bad" || !strings.Contains(b.Text, "edge-1 lets requests pass") {
+		t.Errorf("during the outage: %+v", b)
+	}
+	minute := time.Now().UTC().Truncate(time.Minute).Add(-5 * time.Minute)
+	for i := range 2 {
+		a.exec(`INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests, allowed, limited, errors) VALUES ('minute', $1, 'web', '', '', '', 155, 0, 0, 155)`, minute.Add(time.Duration(i)*time.Minute))
+	}
+	if b := await("recovering", func() { decided++ }).Banner; b.Level != "warn" || b.Headline != "Recovering" || b.Text != "The database decides again for edge-1." {
+		t.Errorf("after the outage: %+v", b)
+	}
+	b := await("enforcing", func() { decided++ }).Banner
+	want := "310 requests passed without a decision from " + minute.Format("15:04") + " to " + minute.Add(2*time.Minute).Format("15:04 UTC.")
+	if len(b.Notes) != 1 || b.Notes[0] != want {
+		t.Errorf("later: %+v, want %q", b, want)
+	}
+	var state struct {
+		Traffic struct {
+			Outages []struct {
+				From, Until time.Time
+				Requests    int64
+			}
+		}
+	}
+	if a.answer("state", "", &state); len(state.Traffic.Outages) != 1 || !state.Traffic.Outages[0].From.Equal(minute) || state.Traffic.Outages[0].Requests != 310 {
+		t.Errorf("the lines: %+v", state)
+	}
+}
+
+// A proxy that has ended changes nothing, one that vanished is missed for ten minutes or until one of its host decides,
+// and one that cannot decide is said as long as it runs.
+func TestWhichProxiesChangeTheColourOfThePage(t *testing.T) {
+	for name, one := range map[string]struct{ nodes, level, mode, says string }{
+		"ended":                        {"('b', '1 min', now(), NULL)", "ok", "enforcing", ""},
+		"vanished":                     {"('b/caddy', '9 min', NULL, NULL)", "warn", "enforcing", "b/caddy is gone: it was last seen 9m"},
+		"vanished long ago":            {"('b/caddy', '11 min', NULL, NULL)", "ok", "enforcing", ""},
+		"another of its host decides":  {"('a/caddy', '1 min', NULL, NULL)", "ok", "enforcing", ""},
+		"one that cannot decide":       {"('b', '1 s', NULL, 'GRANT SELECT ON rate_limit_ephemeral TO b;')", "bad", "cannot_decide", "b lacks privileges. Run: GRANT SELECT ON rate_limit_ephemeral TO b;"},
+		"one that could not, and left": {"('b', '1 h', now(), 'GRANT SELECT ON rate_limit_ephemeral TO b;')", "ok", "enforcing", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := ask(t)
+			a.node("a/traefik", "0 s", reportOf(1, 1, 0))
+			a.exec("INSERT INTO rate_limit_nodes (node, epoch, seen, ended, cannot) SELECT v.node, 1, now() - v.ago::interval, v.ended::timestamptz, v.cannot FROM (VALUES " + one.nodes + ") AS v(node, ago, ended, cannot)")
+			var b bannerOfPage
+			a.answer("state", "", &b)
+			notes := strings.Join(b.Banner.Notes, " ")
+			if b.Banner.Level != one.level || b.Banner.Mode != one.mode || !strings.Contains(notes, one.says) || one.says == "" && notes != "" {
+				t.Errorf("%+v, want %+v", b, one)
+			}
+		})
+	}
+}
+
+// Whoever is near a quota is known again within half a second, with the time, also if the counters cannot be read.
+func TestNearAnswersWithTheLastAnswer(t *testing.T) {
+	a := ask(t)
+	a.exec("SELECT rate_limit_rule('r', count_by => '{user}', per_minute => 10)")
+	a.exec("INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('rule/r/per_minute', 'acme', 9, now(), now() + interval '1 h')")
+	var near struct {
+		Looked   *time.Time
+		Counters []struct{ Key string }
+	}
+	asked := time.Now()
+	a.answer("near", "", &near)
+	usual := time.Since(asked)
+	if near.Looked == nil || len(near.Counters) != 1 {
+		t.Fatalf("%+v", near)
+	}
+	first := *near.Looked
+	a.exec("BEGIN; LOCK TABLE rate_limit_ephemeral")
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); {
+		began := time.Now()
+		a.answer("near", "", &near)
+		if took := time.Since(began); took > 5*time.Second+10*usual || near.Looked == nil || near.Looked.Before(first) || len(near.Counters) != 1 {
+			t.Fatalf("%+v, after %v", near, took)
+		}
+	}
+	a.exec("ROLLBACK")
 }

@@ -46,7 +46,7 @@ func (w *whyAsked) readDecisions(db *admin.Database) error {
 	allowed := false
 	for i := range found {
 		allowed = allowed || found[i].Decision == "allowed"
-		a.Decisions = append(a.Decisions, shownDecision{found[i], decisionText(&found[i])})
+		a.Decisions = append(a.Decisions, shownDecision{found[i], w.text(&found[i])})
 	}
 	if !allowed && len(found) < mostDecisions { // these are all
 		what, others := "request of "+a.Who+" that was allowed", "."
@@ -115,7 +115,7 @@ func (w *whyAsked) say(db *admin.Database) error {
 			return err
 		}
 		w.refused = true
-		w.said = fmt.Sprintf("%s was refused %s at %s. %s", who, times(refused), at, decisionText(last))
+		w.said = fmt.Sprintf("%s was refused %s at %s. %s", who, times(refused), at, w.text(last))
 		if failed > 0 {
 			w.said += fmt.Sprintf(" In the same minute %s had no decision.", plural(int(failed), "1 request", number(failed)+" requests"))
 		}
@@ -124,7 +124,7 @@ func (w *whyAsked) say(db *admin.Database) error {
 		if err != nil || last == nil {
 			return err
 		}
-		w.said = fmt.Sprintf("%s had no decision %s at %s. The last: %s", who, times(failed), at, decisionText(last))
+		w.said = fmt.Sprintf("%s had no decision %s at %s. The last: %s", who, times(failed), at, w.text(last))
 	default:
 		w.said = fmt.Sprintf("%s was not refused at %s.", who, at)
 		q := w.query
@@ -143,6 +143,14 @@ func (w *whyAsked) say(db *admin.Database) error {
 		return err
 	}
 	return nil
+}
+
+// text is a row of the audit log in words.
+func (w *whyAsked) text(d *admin.Audited) string {
+	c := w.server.collector
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return decisionText(c.rules, d)
 }
 
 // times is how often something was, in words.

@@ -1,49 +1,60 @@
 package page
 
 import (
-	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// publish makes the sections anew, and wakes the streams if one has changed. The caller holds the mutex.
-func (c *collector) publish() {
-	changed := false
-	for name, value := range c.values() {
-		text := marshal(value)
-		s := c.sections[name]
-		if s == nil {
-			s = &section{}
-			c.sections[name] = s
-		}
-		if !bytes.Equal(s.text, text) {
-			s.text = text
-			s.version++
-			changed = true
+var errNoAnswer = errors.New("there is no answer yet")
+
+// state returns the sections. While the database is down, all but the banner are as they were, or not known yet. The
+// caller holds the mutex.
+func (c *collector) state() map[string]any {
+	if c.up && c.questions[questionLook].told {
+		c.sections = map[string]any{
+			"traffic": c.traffic(), "top": c.top(), "near": c.nearNow(), "proxies": c.proxyList(), "limits": c.limitList(), "bans": banList(c.bans),
+			"changes": map[string]any{"changes": changeList(c.changes)},
 		}
 	}
-	if changed {
-		close(c.changed)
-		c.changed = make(chan struct{})
-	}
+	all := maps.Clone(c.sections)
+	all["banner"] = c.banner()
+	return all
 }
 
-// values are the sections. While the database is down, all but the banner are as they were, or not known yet.
-func (c *collector) values() map[string]any {
-	if !c.up {
-		return map[string]any{"banner": c.banner()}
+// state returns all sections as JSON. Proxies go on reporting for so long.
+func (s *Server) state(ctx context.Context, watch time.Duration) []byte {
+	c := s.collector
+	c.refresh(ctx, false, watch)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.text == nil {
+		c.text = marshal(c.state())
 	}
-	return map[string]any{
-		"banner": c.banner(), "traffic": c.traffic(), "top": c.top(), "near": c.nearNow(), "proxies": c.proxyList(), "limits": c.limitList(), "bans": banList(c.bans),
-		"changes": map[string]any{"changes": changeList(c.changes)},
+	return c.text
+}
+
+// section returns one section.
+func (s *Server) section(ctx context.Context, name string) (any, error) {
+	c := s.collector
+	c.refresh(ctx, name == "near", watchTime)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := c.state()[name]
+	if found == nil {
+		return nil, &downError{errNoAnswer}
 	}
+	return found, nil
 }
 
 // trafficFrom is when the minutes of the page begin.
@@ -59,6 +70,7 @@ type trafficSection struct {
 	Failed      []float64     `json:"failed"`
 	Shadow      []float64     `json:"shadow"`
 	Marks       []trafficMark `json:"marks"`
+	Outages     []outage      `json:"outages"`
 	Sums        *admin.Minute `json:"sums"`
 }
 
@@ -73,7 +85,7 @@ type trafficMark struct {
 
 func (c *collector) traffic() trafficSection {
 	from := trafficFrom(c.now)
-	t := trafficSection{StepSeconds: 60, From: &from, Marks: []trafficMark{}, Sums: &admin.Minute{Time: from}}
+	t := trafficSection{StepSeconds: 60, From: &from, Marks: []trafficMark{}, Outages: c.outages(), Sums: &admin.Minute{Time: from}}
 	minutes := map[int64]admin.Minute{}
 	for _, m := range c.minutes {
 		minutes[m.Time.Unix()] = m
@@ -125,6 +137,30 @@ type topName struct {
 	Prefix string `json:"prefix,omitempty"`
 	Key    string `json:"key,omitempty"`
 	admin.Name
+	Text string `json:"text"` // for people
+}
+
+// say sets the texts of all lists.
+func (t *topSection) say(names *ruleNames) {
+	for _, list := range [][]topName{t.Asking, t.Keys, t.Users, t.Addresses, t.Rules} {
+		for i := range list {
+			n := &list[i]
+			n.Text = n.Name.Name
+			if n.Prefix != "" {
+				n.Text = n.Key + " · " + strings.TrimPrefix(names.shown(n.Prefix), "rule/")
+			}
+		}
+	}
+	for i := range t.Rules {
+		shown := names.shown(t.Rules[i].Name.Name)
+		switch rule, isRule := strings.CutPrefix(shown, "rule/"); {
+		case isRule:
+			shown = "rule " + rule
+		case !strings.HasPrefix(t.Rules[i].Name.Name, history.ReasonPrefix):
+			shown = "limit " + shown
+		}
+		t.Rules[i].Text = shown
+	}
 }
 
 // mostTop is how many names each list has.
@@ -157,6 +193,7 @@ func (c *collector) top() topSection {
 	t.Asking = askingMost(&keys, &users, mostTop)
 	t.Keys, t.Users = keys.most(refused, mostTop), users.most(refused, mostTop)
 	t.Addresses, t.Rules = addresses.most(refused, mostTop), rules.most(refused, mostTop)
+	t.say(c.rules)
 	return t
 }
 
@@ -210,33 +247,6 @@ func askingMost(keys, users *topSums, most int) []topName {
 		return seen[!isKey][name]
 	})
 	return all[:min(len(all), most)]
-}
-
-type nearSection struct {
-	Looked   time.Time    `json:"looked"`
-	Remark   *string      `json:"note"`
-	Counters []shownUsage `json:"counters"`
-}
-
-// shownUsage is how much of a limit is used. Rule and Limit are nil for a limit of a configuration.
-type shownUsage struct {
-	Prefix    string     `json:"prefix"`
-	Rule      *string    `json:"rule"`
-	Limit     *string    `json:"limit"`
-	Key       string     `json:"key"`
-	Algorithm string     `json:"algorithm"`
-	Used      int64      `json:"used"`
-	Quota     *int64     `json:"quota"`
-	Percent   *float64   `json:"percent"`
-	Resets    *time.Time `json:"resets"`
-}
-
-func usageOf(u *admin.Usage, isRule bool) shownUsage {
-	shown := shownUsage{Prefix: u.Rule, Key: u.Key, Algorithm: u.Algorithm, Used: u.Used, Quota: u.Quota, Percent: u.Percent, Resets: u.Resets}
-	if isRule {
-		shown.Prefix, shown.Rule, shown.Limit = u.Prefix(), &u.Rule, &u.Limit
-	}
-	return shown
 }
 
 func (c *collector) nearNow() nearSection {

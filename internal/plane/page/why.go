@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -54,11 +55,7 @@ func (b *explainBody) request() (*admin.Request, error) {
 	return r, err
 }
 
-func explain(ctx context.Context, db *admin.Database, r *http.Request) (any, error) {
-	var body explainBody
-	if err := readBody(r, &body); err != nil {
-		return nil, err
-	}
+func explain(ctx context.Context, db *admin.Database, body *explainBody) (any, error) {
 	request, err := body.request()
 	if err != nil {
 		return nil, err
@@ -80,6 +77,7 @@ type whyBody struct {
 // reasons is the answer.
 type reasons struct {
 	Kind            string          `json:"kind"`
+	Taken           string          `json:"taken"` // what the name was taken for, in words
 	Who             string          `json:"who"`
 	Found           bool            `json:"found"`
 	At              time.Time       `json:"at"`
@@ -114,27 +112,23 @@ const (
 	decisionsTime = 30 * 24 * time.Hour
 )
 
-// The kinds of senders.
+// The kinds of senders. Nothing is known of an unknown one: it may be a user that no proxy has seen, or an API key.
 const (
 	kindUser, kindKey, kindKeyID, kindAddress, kindCounter = "user", "key", "key_id", "address", "counter"
+	kindUnknown                                            = "unknown"
 )
 
 // why says why a sender was refused.
-func (s *Server) why(r *http.Request) (any, error) {
-	var body whyBody
-	if err := readBody(r, &body); err != nil {
-		return nil, err
-	}
+func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 	who := strings.TrimSpace(body.Who)
 	if who == "" {
 		return nil, &ratelimit.FieldError{Field: "who", Want: "a user, an address, an API key, # and the number of an API key, or the key of a counter"}
 	}
-	defer s.collector.use()() // for the limits of configurations
-	if _, err := s.state(r, "limits"); err != nil {
+	if _, err := s.section(ctx, "limits"); err != nil { // the limits of configurations are those that it knows
 		return nil, err
 	}
 	var answer *reasons
-	err := s.databases.ask(r.Context(), func(ctx context.Context, c *connections) error {
+	err := s.ask(ctx, func(ctx context.Context, c *connections) error {
 		db, err := c.at(ctx, ofPolicy)
 		if err != nil {
 			return err
@@ -143,7 +137,7 @@ func (s *Server) why(r *http.Request) (any, error) {
 		if err != nil {
 			return err
 		}
-		w := &whyAsked{server: s, ctx: ctx, at: c, db: db, body: &body, answer: &reasons{Who: who, Bans: []admin.Ban{}, Counters: []shownUsage{}, Decisions: []shownDecision{}}, now: now}
+		w := &whyAsked{server: s, ctx: ctx, at: c, db: db, body: body, answer: &reasons{Who: who, Bans: []admin.Ban{}, Counters: []shownUsage{}, Decisions: []shownDecision{}}, now: now}
 		answer = w.answer
 		return w.run(who)
 	})
@@ -186,7 +180,7 @@ func (w *whyAsked) run(who string) error {
 			return err
 		}
 	}
-	if a.Kind, err = kindOf(w.body.Kind, who); err != nil {
+	if a.Kind, err = w.kindOf(who); err != nil {
 		return err
 	}
 	switch a.Kind {
@@ -212,8 +206,12 @@ func (w *whyAsked) run(who string) error {
 		return err
 	}
 	w.addDecisions()
-	w.addNext()
 	a.Found = a.Found || a.User != nil || len(a.Bans) > 0 || len(a.Counters) > 0 || len(a.Decisions) > 0
+	if a.Kind == kindUser && w.body.Kind == "" && !a.Found && !w.unread {
+		a.Kind, w.request.Key, w.request.User = kindUnknown, who, ""
+	}
+	a.Taken = w.taken()
+	w.addNext()
 	if early != "" {
 		w.said = early + " " + w.said
 	}
@@ -221,9 +219,9 @@ func (w *whyAsked) run(who string) error {
 	return nil
 }
 
-// kindOf guesses what a text names, unless it is said.
-func kindOf(said, who string) (string, error) {
-	switch said {
+// kindOf is what a text names, unless it is said: what the policy knows by it comes first.
+func (w *whyAsked) kindOf(who string) (string, error) {
+	switch said := w.body.Kind; said {
 	case kindUser, kindKey, kindKeyID, kindAddress, kindCounter:
 		return said, nil
 	case "":
@@ -236,10 +234,53 @@ func kindOf(said, who string) (string, error) {
 	if strings.HasPrefix(who, policy.KeyPrefix) {
 		return kindKey, nil
 	}
-	if id, isNumber := strings.CutPrefix(who, "#"); isNumber && strings.Trim(id, "0123456789") == "" && id != "" {
+	digits, isNumber := strings.CutPrefix(who, "#")
+	id, err := strconv.ParseInt(digits, 10, 64)
+	if isNumber && err == nil && id > 0 {
 		return kindKeyID, nil
 	}
+	if !w.db.HasPolicy(w.ctx) {
+		return kindUser, nil
+	}
+	users, failed := w.db.UserNames(w.ctx, who, 1) // the shortest comes first
+	if failed != nil || len(users) > 0 && users[0] == who {
+		return kindUser, failed
+	}
+	if known, failed := w.db.KeyID(w.ctx, who); failed != nil || known != 0 {
+		return kindKey, failed
+	}
+	if err == nil && id > 0 {
+		if _, failed := w.db.UserOfKey(w.ctx, id); failed == nil {
+			return kindKeyID, nil
+		}
+	}
 	return kindUser, nil
+}
+
+// taken is what the name was taken for, in words.
+func (w *whyAsked) taken() string {
+	a := w.answer
+	owner := ""
+	if a.User != nil {
+		owner = " of " + a.User.User
+	}
+	switch a.Kind {
+	case kindUser:
+		if a.User == nil || a.User.Tier == nil {
+			return "a user, or the key of a limit, that the policy does not have"
+		}
+		return "a user"
+	case kindKey, kindKeyID:
+		if w.request.KeyID == 0 {
+			return "an API key that the policy does not know"
+		}
+		return fmt.Sprintf("the API key #%d%s", w.request.KeyID, owner)
+	case kindAddress:
+		return "an address"
+	case kindCounter:
+		return "a key that a limit counts"
+	}
+	return "an API key that the policy does not know: there is no user, no number of an API key and no counter of this name"
 }
 
 // whenAsked is the minute that is asked about; the zero time is now. 14:05 is today, or yesterday if it is to come: early

@@ -1,7 +1,9 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -9,24 +11,36 @@ import (
 )
 
 // limitName is the limit of a row of the audit log, for people.
-func limitName(prefix string, limit *string) string {
-	if name, isRule := strings.CutPrefix(prefix, "rule/"); isRule {
-		if limit != nil && *limit != "" {
-			return "the limit " + name + "/" + *limit
-		}
-		return "the rule " + name
-	}
+func limitName(rules *ruleNames, prefix string, limit *string) string {
 	if prefix == "" {
 		return "no limit"
 	}
-	return "the limit " + prefix
+	name, deleted := strings.CutSuffix(rules.shown(prefix), " (deleted)")
+	name, isRule := strings.CutPrefix(name, "rule/")
+	kind := "the limit "
+	if isRule && (limit == nil || *limit == "") {
+		kind = "the rule "
+	} else if isRule {
+		name += "/" + *limit
+	}
+	if deleted {
+		name += " (deleted)"
+	}
+	return kind + name
 }
 
-// refusalReasons are the reasons of the audit log in words.
-var refusalReasons = map[string]string{
-	"unknown_key": "Refused: the API key is not known.", "key_expired": "Refused: the API key has expired.", "key_revoked": "Refused: the API key was revoked.",
-	"ambiguous_path": "Refused: the path has two meanings.", "banned": "Refused: the sender is banned.",
+// reasonNames are the reasons of the audit log for refusals without a limit, in words.
+var reasonNames = map[string]string{
+	"unknown_key": "unknown API key (401)", "key_expired": "expired API key (401)", "key_revoked": "revoked API key (401)",
+	"ambiguous_path": "path with two meanings (400)", "banned": "banned (403)",
 }
+
+func reasonName(reason string) string {
+	return cmp.Or(reasonNames[reason], strings.ReplaceAll(reason, "_", " "))
+}
+
+// oneLine is a text without line breaks: errors of the driver have several lines.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // classWords are the classes of SQLSTATEs by which errors are counted, in words.
 var classWords = map[string]string{
@@ -49,12 +63,12 @@ func errorsText(counts map[string]int64) map[string]int64 {
 }
 
 // decisionText is a row of the audit log in words.
-func decisionText(d *admin.Audited) string {
+func decisionText(rules *ruleNames, d *admin.Audited) string {
 	reason := ""
 	if d.Reason != nil {
 		reason = *d.Reason
 	}
-	limit := limitName(d.Prefix, d.Limit)
+	limit := limitName(rules, d.Prefix, d.Limit)
 	switch d.Decision {
 	case "allowed":
 		if reason == "paused" {
@@ -94,13 +108,10 @@ func decisionText(d *admin.Audited) string {
 		}
 		return "No decision (" + reason + "): " + passed + "."
 	}
-	if text := refusalReasons[reason]; text != "" {
-		return text
-	}
-	if d.Decision == "blocked" {
+	if d.Decision == "blocked" && d.Prefix != "" {
 		return "Refused by " + limit + ", which blocks."
 	}
-	return "Refused: " + reason + "."
+	return "Refused: " + reasonName(reason) + "."
 }
 
 // summary is the answer in a sentence or two.
@@ -122,14 +133,14 @@ func (w *whyAsked) summary() string {
 		return strings.Join(append(text, w.said), " ")
 	}
 	if !a.Found && len(text) == 0 && !w.unread {
-		return fmt.Sprintf("Nothing is known of %s: no user, no ban, no counter and no recorded decision.", a.Who)
+		return fmt.Sprintf("Nothing is known of %s: no user, no API key, no ban, no counter and no recorded decision.", a.Who)
 	}
 	text = append(text, w.said)
 	for _, c := range a.Counters {
 		if c.Quota != nil && c.Used >= *c.Quota {
 			line := fmt.Sprintf("%s: %s of %s are used", c.Prefix, number(c.Used), number(*c.Quota))
 			if c.Resets != nil {
-				line += ", and all is back by " + clock(*c.Resets, now)
+				line += ". It resets at " + clock(*c.Resets, now)
 			}
 			text = append(text, line+".")
 		}
@@ -141,10 +152,7 @@ func (w *whyAsked) summary() string {
 func nextText(e *admin.Explanation, now time.Time) string {
 	switch e.Result {
 	case "refused":
-		reason := e.Reason
-		if !strings.HasPrefix(reason, "limit ") {
-			reason = strings.ReplaceAll(reason, "_", " ")
-		}
+		reason := reasonName(e.Reason)
 		text := fmt.Sprintf("The next request would be refused with status %d: %s.", e.Status, reason)
 		for _, l := range e.Limits {
 			if !l.Passes && !l.Shadow && !l.Overage && l.RetryAfter != nil {
@@ -164,4 +172,35 @@ func nextText(e *admin.Explanation, now time.Time) string {
 		return text + "."
 	}
 	return "The next request would pass the policy: no rule limits it."
+}
+
+// dash is for what is not known.
+const dash = "–"
+
+// rateText is a number of requests a second.
+func rateText(n float64) string {
+	switch {
+	case n > 0 && n < 0.1:
+		return "< 0.1/s"
+	case n < 10:
+		return strconv.FormatFloat(rounded(n), 'f', -1, 64) + "/s"
+	}
+	return number(int64(n+0.5)) + "/s"
+}
+
+func millisecondsText(n *float64) string {
+	switch {
+	case n == nil:
+		return dash
+	case *n < 10:
+		return strconv.FormatFloat(rounded(*n), 'f', -1, 64) + " ms"
+	}
+	return number(int64(*n+0.5)) + " ms"
+}
+
+func numberText(n *int64) string {
+	if n == nil {
+		return dash
+	}
+	return number(*n)
 }

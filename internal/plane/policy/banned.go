@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // bannedSenders are the users and API keys that are banned, for requests of senders that are
@@ -42,7 +42,7 @@ func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *savedR
 	}
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
-	keys, err := runOne(within, p.db, &postgres.Statement{SQL: bannedKeysSQL}, 3)
+	keys, err := runOne(within, p.db, &pgdb.Statement{SQL: bannedKeysSQL}, 3)
 	if err != nil {
 		p.keysAt = now.Add(keysInterval)
 		p.report("banned keys", fmt.Errorf("reading the banned API keys: %w", err))

@@ -8,7 +8,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
 // drawAddress draws addresses. Many of them are in several of the networks.
@@ -60,17 +59,4 @@ func TestNetworksAreBannedAsALoopOverThemWould(t *testing.T) {
 			checkBans(t, s, bans, drawAddress(t))
 		}
 	})
-}
-
-func TestTenThousandBannedNetworks(t *testing.T) {
-	bans := bannedNetworks(10000)
-	s := policy.Compile(nil, nil, bans, policy.Options{})
-	pick := policytest.Numbers(5)
-	for i := range 100 {
-		address := netip.AddrFrom4([4]byte{byte(pick(256)), byte(pick(256)), byte(pick(256)), byte(pick(256))})
-		if i%2 == 0 {
-			address = bans[pick(len(bans))].Network.Addr()
-		}
-		checkBans(t, s, bans, address)
-	}
 }

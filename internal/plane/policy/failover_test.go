@@ -73,7 +73,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 	second := replica(t, primary)
 	r := siteOn(t, second)
 	var seen int64
-	await.Within(t, 20*time.Second, "the replica", func() bool {
+	await.Within(t, time.Minute, "the replica", func() bool {
 		return r.pool.QueryRow(ctx, "SELECT count(*) FROM rate_limit_users").Scan(&seen) == nil && seen == 1
 	})
 	refresh(t, p)
@@ -87,7 +87,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 	// The replica loses the connection. The next changes are on the primary alone.
 	r.exec("ALTER SYSTEM SET primary_conninfo = ''")
 	r.exec("SELECT pg_reload_conf()")
-	await.Within(t, 20*time.Second, "the end of the replication", func() bool { return s.number("SELECT count(*) FROM pg_stat_replication") == 0 })
+	await.Within(t, time.Minute, "the end of the replication", func() bool { return s.number("SELECT count(*) FROM pg_stat_replication") == 0 })
 	for range 50 { // so that the numbers of transactions are behind on the replica
 		s.exec("UPDATE rate_limit_users SET tier = 'gold'")
 		s.exec("UPDATE rate_limit_users SET tier = 'pro'")
@@ -158,7 +158,7 @@ func replica(t *testing.T, primary *cluster.Cluster) string {
 		t.Fatal(err)
 	}
 	dsn := fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
-	await.Within(t, 20*time.Second, "the replica to start", func() bool {
+	await.Within(t, time.Minute, "the replica to start", func() bool {
 		attempt, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		conn, err := pgx.Connect(attempt, dsn)

@@ -200,22 +200,3 @@ func TestNothingStaleIsFoundAfterAnEviction(t *testing.T) {
 	close(stop)
 	group.Wait()
 }
-
-func BenchmarkFindIdentity(b *testing.B) {
-	c := policy.NewIdentities(0)
-	names := make([]string, 1000)
-	for n := range names {
-		id := cachedKey(n, true)
-		names[n] = policy.NameOfKey(id.Digest)
-		c.Add([]*policy.Identity{id}, 0, policytest.Now)
-	}
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for n := 0; pb.Next(); n++ {
-			if id, _ := policy.FindIdentity(c, names[n%1000], policytest.Now); id == nil {
-				b.Error("not found")
-				return
-			}
-		}
-	})
-}

@@ -67,26 +67,6 @@ func TestChangesAreObeyed(t *testing.T) {
 	}
 }
 
-// A rule that could never be used is off alone. It is reported once, and named to the registry.
-func TestAWrongRuleDisablesItselfAlone(t *testing.T) {
-	s := newSite(t)
-	s.unchecked(`INSERT INTO rate_limit_rules (name) VALUES ('no-limits'); SELECT rate_limit_rule('good', count_by => '{all}', per_hour => 5)`)
-	var problems []string
-	p := s.policy(policy.Settings{OnApplied: func(_ int64, _ string, now []string) { problems = now }})
-	refresh(t, p)
-	refresh(t, p)
-	same(t, "a request", decided(t, p, "", ""), " anonymous rule/good/per_hour=5")
-	const want = "rule no-limits: limits: missing: must be at least one limit, or another action (it is off)"
-	same(t, "what was reported", s.reports(), "cannot be used: "+want)
-	same(t, "what the proxy lacks", strings.Join(problems, ";"), want)
-	if stats := p.Stats(); stats.Rules != 1 || stats.Wrong != 1 || stats.Polls != 2 || stats.Loads != 1 {
-		t.Errorf("%+v", stats)
-	}
-	s.exec("INSERT INTO rate_limit_rule_limits (rule, name, events, per) VALUES ('no-limits', 'l', 9, '1 s')")
-	refresh(t, p)
-	same(t, "what the proxy lacks when the rule is right", strings.Join(problems, ";"), "")
-}
-
 // All fields of a rule and its limits arrive as they are in the database.
 func TestRulesArriveWhole(t *testing.T) {
 	s := newSite(t)

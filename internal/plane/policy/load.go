@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Every column that the statements of this package return is a text. A value with many fields is
@@ -32,46 +34,76 @@ func durationSQL(expression string) string {
 	return "(extract(epoch FROM " + expression + ") * 1000000000)::bigint"
 }
 
-// ordinalSQL is the index of a name in a list. A name that only a later version knows is 255, which
+// loadSQL are the fields of a row in memory, as the arguments of json_build_object: those of the columns of a table, with
+// an alias. An object in the object, such as Limit, is NULL if all of its columns are.
+func loadSQL(t *columns.Table, alias string) string {
+	var fields, inner []string
+	var names, within string // the columns of inner, and the name of its object
+	end := func() {
+		if within != "" {
+			fields = append(fields, "'"+within+"', CASE WHEN num_nonnulls("+names+") > 0 THEN json_build_object("+strings.Join(inner, ", ")+") END")
+		}
+		inner = nil
+		names = ""
+		within = ""
+	}
+	for i := range t.Columns {
+		c := &t.Columns[i]
+		if c.Load == "" {
+			continue
+		}
+		column := alias + "." + c.Name
+		if c.Kind == columns.Range {
+			fields = append(fields, "'From', "+timeSQL("lower("+column+")"), "'Until', "+endSQL("upper("+column+")"))
+			continue
+		}
+		if c.Kind == columns.Amount {
+			fields = append(fields, "'Unlimited', "+column+" IS NULL")
+		}
+		dot := strings.IndexByte(c.Load, '.')
+		if dot < 0 {
+			fields = append(fields, "'"+c.Load+"', "+valueSQL(c, column))
+			continue
+		}
+		if c.Load[:dot] != within {
+			end()
+			within = c.Load[:dot]
+		} else {
+			names += ", "
+		}
+		names += column
+		inner = append(inner, "'"+c.Load[dot+1:]+"', "+valueSQL(c, column))
+	}
+	end()
+	return strings.Join(fields, ", ")
+}
+
+// valueSQL is the value of a column in memory. A choice is its number. One that only a later version knows is 255, which
 // Compile refuses.
-func ordinalSQL(expression string, names []string) string {
-	return "coalesce(array_position('{" + strings.Join(names, ",") + "}', " + expression + ") - 1, 255)"
+func valueSQL(c *columns.Column, column string) string {
+	switch {
+	case c.LoadIs != "":
+		return column + " = '" + c.LoadIs + "'"
+	case c.Choices != nil:
+		return "CASE WHEN " + column + " IS NOT NULL THEN coalesce(array_position('{" + strings.Join(c.Choices, ",") + "}', " + column + ") + " + strconv.Itoa(c.First-1) + ", 255) END"
+	case c.Kind == columns.Duration:
+		return durationSQL(column)
+	}
+	return column
 }
 
 // rulesSQL returns the rules that can have an effect, each with its limits, and the overrides
-// for tiers. Tables of an older version may lack without_header, counter and settle.
-var rulesSQL = `SELECT * FROM (SELECT 'rule' AS part, r.name, json_build_object('Family', r.family, 'Priority', r.priority,
-	'Mode', ` + ordinalSQL("r.mode", modes) + `, 'Action', ` + ordinalSQL("r.action", actions) + `, 'Hosts', r.hosts, 'Paths', r.paths, 'Methods', r.methods,
-	'Networks', r.networks, 'Tiers', r.tiers, 'CountBy', r.count_by, 'SkipWithoutHeader', to_jsonb(r)->>'without_header' = 'skip', 'Counter', to_jsonb(r)->>'counter',
-	'From', ` + timeSQL("lower(r.valid)") + `, 'Until', ` + endSQL("upper(r.valid)") + `, 'Cost', r.cost, 'Settle', to_jsonb(r)->>'settle', 'Status', r.status, 'Message', r.message,
-	'RetryAfter', ` + durationSQL("r.retry_after") + `, 'Ban', CASE WHEN r.ban_for IS NOT NULL THEN json_build_object(
-		'Refusals', r.ban_after, 'Within', ` + durationSQL("r.ban_within") + `, 'For', ` + durationSQL("r.ban_for") + `) END,
-	'Limits', ` + LimitsSQL + `)::text
+// for tiers.
+var rulesSQL = `SELECT * FROM (SELECT 'rule' AS part, r.name, json_build_object('Counter', r.counter, ` + loadSQL(&columns.Tables[columns.Rules], "r") + `, 'Limits', ` + LimitsSQL + `)::text
 FROM rate_limit_rules r WHERE r.mode <> 'off' AND (upper_inf(r.valid) OR upper(r.valid) > now()) AND (lower_inf(r.valid) OR lower(r.valid) < '9999-12-31 00:00+00')
 UNION ALL
 SELECT 'override', o.rule, ` + overrideSQL + `::text FROM rate_limit_overrides o WHERE o.tier IS NOT NULL AND ` + overrideDueSQL + `) AS a ORDER BY 1, 2, 3`
 
 // LimitsSQL is the JSON text of a []RuleLimit: the limits of a row r of rate_limit_rules.
-var LimitsSQL = `(SELECT json_agg(json_build_object('Name', l.name, 'Unlimited', l.events IS NULL, 'Overage', l.on_exceed = 'overage',
-	'Limit', json_build_object('Algorithm', ` + ordinalSQL("l.algorithm", algorithmNames()) + `, 'Events', l.events, 'Window', ` + durationSQL("l.per") + `,
-		'Calendar', ` + ordinalSQL("coalesce(l.calendar, 'none')", calendarNames) + `, 'Zone', l.time_zone, 'Burst', l.burst, 'Durable', l.durable)) ORDER BY l.name)
-	FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
-
-// calendarNames are the units of rate_limit_rule_limits.calendar, by ratelimit.Calendar.
-var calendarNames = []string{"none", "day", "week", "month", "year"}
-
-// algorithmNames are the names, by ratelimit.Algorithm.
-func algorithmNames() []string {
-	var names []string
-	for _, a := range ratelimit.Algorithms() {
-		names = append(names, a.String())
-	}
-	return names
-}
+var LimitsSQL = `(SELECT json_agg(json_build_object(` + loadSQL(&columns.Tables[columns.Limits], "l") + `) ORDER BY l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
 
 // overrideSQL is an Override. overrideDueSQL says whether an override can have an effect.
-var overrideSQL = `json_build_object('Rule', o.rule, 'Limit', o.limit_name, 'Tier', o.tier, 'User', o.user_id, 'KeyID', o.key_id, 'Events', o.events,
-	'Unlimited', o.events IS NULL, 'Burst', o.burst, 'From', ` + timeSQL("lower(o.valid)") + `, 'Until', ` + endSQL("upper(o.valid)") + `)`
+var overrideSQL = `json_build_object(` + loadSQL(&columns.Tables[columns.Overrides], "o") + `)`
 
 const overrideDueSQL = `(upper_inf(o.valid) OR upper(o.valid) > now()) AND (lower_inf(o.valid) OR lower(o.valid) < '9999-12-31 00:00+00')`
 
@@ -82,8 +114,8 @@ var banSQL = `json_build_object('Network', b.network, 'User', b.user_id, 'KeyID'
 var bansSQL = `SELECT b.network::text, ` + banSQL + `::text FROM rate_limit_bans b WHERE b.network IS NOT NULL AND b.until > now() ORDER BY 1`
 
 // readRules reads the rules and the overrides for tiers, for DecodeRules.
-func readRules(ctx context.Context, db postgres.DB) ([]string, error) {
-	rows, err := runOne(ctx, db, &postgres.Statement{SQL: rulesSQL}, 3)
+func readRules(ctx context.Context, db pgdb.DB) ([]string, error) {
+	rows, err := runOne(ctx, db, &pgdb.Statement{SQL: rulesSQL}, 3)
 	if err != nil {
 		return nil, fmt.Errorf("reading the rules: %w", err)
 	}
@@ -91,8 +123,8 @@ func readRules(ctx context.Context, db postgres.DB) ([]string, error) {
 }
 
 // readBans reads the bans of networks, for decodeBans.
-func readBans(ctx context.Context, db postgres.DB) ([]string, error) {
-	rows, err := runOne(ctx, db, &postgres.Statement{SQL: bansSQL}, 2)
+func readBans(ctx context.Context, db pgdb.DB) ([]string, error) {
+	rows, err := runOne(ctx, db, &pgdb.Statement{SQL: bansSQL}, 2)
 	if err != nil {
 		return nil, fmt.Errorf("reading the bans: %w", err)
 	}
@@ -147,8 +179,8 @@ var errColumns = errors.New("the server's answer does not have the statement's c
 
 // runOne runs a statement that returns rows of width texts. It returns the texts of all rows.
 // NULL is "".
-func runOne(ctx context.Context, db postgres.DB, statement *postgres.Statement, width int) ([]string, error) {
-	if err := db.Run(ctx, []*postgres.Statement{statement}); err != nil {
+func runOne(ctx context.Context, db pgdb.DB, statement *pgdb.Statement, width int) ([]string, error) {
+	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
 		return nil, unavailable(err)
 	}
 	if statement.Err != nil {
@@ -158,7 +190,7 @@ func runOne(ctx context.Context, db postgres.DB, statement *postgres.Statement, 
 }
 
 // texts are the columns of all rows of a result.
-func texts(statement *postgres.Statement, width int) ([]string, error) {
+func texts(statement *pgdb.Statement, width int) ([]string, error) {
 	columns, err := results.Columns(statement.Result)
 	if err != nil || len(columns) != statement.Rows*width {
 		return nil, errColumns

@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 const (
@@ -76,7 +76,7 @@ func (c credential) name() string {
 // identities. If an identity is evicted from the cache during a statement, the answer may have
 // the state from before the change: the identity is looked up again.
 type lookups struct {
-	db    postgres.DB
+	db    pgdb.DB
 	cache *Identities
 	now   func() time.Time
 
@@ -88,28 +88,44 @@ type lookups struct {
 	urgent   bool                 // callers may wait for look-ups that wait
 	working  bool                 // a worker runs
 	started  time.Time            // the last statement
+	flying   bool                 // it is under way
 	down     error                // why the database does not answer; nil if it does
 	tables   string               // those that were polled last; "" before the first poll
 	closed   bool
 	sent     int64 // statements
 }
 
-func newLookups(db postgres.DB, cache *Identities, now func() time.Time) *lookups {
+func newLookups(db pgdb.DB, cache *Identities, now func() time.Time) *lookups {
 	return &lookups{db: db, cache: cache, now: now, byName: make(map[string]*lookup), crowds: make(map[netip.Prefix]int)}
 }
 
 // get looks up the sender of a request from an address. The error is ratelimit.ErrUnavailable
-// while the database does not answer, and ratelimit.ErrTimeout if it does not answer within the
-// timeout; the look-up then goes on, for the next request.
+// while the database does not answer, ratelimit.ErrTimeout if a statement is under way for half of the
+// timeout, and ratelimit.ErrOverloaded after batch.MostTimeouts; the look-up then goes on, for the next request.
 func (l *lookups) get(ctx context.Context, timeout time.Duration, s credential, address netip.Addr) (*Identity, error) {
+	began := time.Now()
 	call, err := l.enter(s, true, NetworkOf(address))
 	if err != nil {
 		return nil, err
 	}
-	if err := waitFor(ctx, call.done, timeout); err != nil {
-		return nil, err
+	for {
+		err := waitFor(ctx, call.done, timeout/2)
+		switch {
+		case err == nil:
+			return call.identity, call.err
+		case ctx.Err() != nil || l.silent(timeout/2):
+			return nil, err
+		case time.Since(began) >= batch.MostTimeouts*timeout:
+			return nil, ratelimit.ErrOverloaded
+		}
 	}
-	return call.identity, call.err
+}
+
+// silent reports whether a statement is under way for so long.
+func (l *lookups) silent(d time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.flying && time.Since(l.started) >= d
 }
 
 // waitFor waits until done ends. The interpreter allows no select here, see package batch.
@@ -192,6 +208,7 @@ func (l *lookups) work() {
 		}
 		flight := l.next()
 		l.started = time.Now()
+		l.flying = true
 		l.sent++
 		l.mu.Unlock()
 
@@ -233,6 +250,7 @@ func (l *lookups) next() []*lookup {
 func (l *lookups) land(flight []*lookup, found map[string]answer, tables string, err error, generation uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.flying = false
 	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) && !l.closed {
 		// The waiting look-ups would fail as well, one timeout later.
 		l.down = err

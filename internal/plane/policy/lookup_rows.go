@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its
@@ -32,8 +32,8 @@ var userSQL = `'User', u.user_id, 'Known', u.user_id IS NOT NULL,
 	'PeriodStart', u.period_start::text || 'T00:00:00Z', 'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END`
 
 // keyTierSQL is the tier of an API key k, else that of its user. That of the key lasts as long as
-// the key. Tables of an older version may lack the column.
-var keyTierSQL = `'Tier', coalesce(to_jsonb(k)->>'tier', u.tier), 'TierUntil', CASE WHEN to_jsonb(k)->>'tier' IS NULL THEN ` + endSQL("u.tier_until") + ` END`
+// the key.
+var keyTierSQL = `'Tier', coalesce(k.tier, u.tier), 'TierUntil', CASE WHEN k.tier IS NULL THEN ` + endSQL("u.tier_until") + ` END`
 
 // keyBansSQL are the bans of an API key k and of its user.
 var keyBansSQL = `(SELECT json_agg(` + banSQL + ` ORDER BY b.id) FROM rate_limit_bans b WHERE (b.key_id = k.id OR b.user_id = k.user_id) AND b.until > now())`
@@ -60,7 +60,7 @@ type answer struct {
 // lookUp looks senders up in one statement, and returns in which tables. Senders that the
 // database does not have are not in the result. lookUp does not ask for a user with a name that no
 // row can have: such a name would make the statement fail for all.
-func lookUp(db postgres.DB, calls []*lookup) (map[string]answer, string, error) {
+func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, string, error) {
 	tables := ""
 	digests := []string{}
 	users := []string{}
@@ -74,7 +74,7 @@ func lookUp(db postgres.DB, calls []*lookup) (map[string]answer, string, error) 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookUpTimeout)
 	defer cancel()
-	rows, err := runOne(ctx, db, &postgres.Statement{SQL: identitiesSQL, Args: []any{digests, users}, Unnamed: true}, 3)
+	rows, err := runOne(ctx, db, &pgdb.Statement{SQL: identitiesSQL, Args: []any{digests, users}, Unnamed: true}, 3)
 	if err != nil {
 		return nil, "", fmt.Errorf("looking up API keys and users: %w", err)
 	}

@@ -38,7 +38,7 @@ func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
 			text, err := tryDecide(p, "key of ann", "")
 			answer <- fmt.Sprint(text, err)
 		}()
-		await.Within(t, 20*time.Second, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
+		await.Within(t, time.Minute, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
 		s.exec(change.sql)
 		refresh(t, p)
 		m.set(func() { m.hold = nil })
@@ -49,7 +49,7 @@ func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
 }
 
 // The tier of a key counts before that of its user, also after that has ended, and a tier that is
-// renamed keeps its keys. Tables of the version before lack the column.
+// renamed keeps its keys.
 func TestAKeyHasATierOfItsOwn(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
@@ -62,7 +62,7 @@ func TestAKeyHasATierOfItsOwn(t *testing.T) {
 		{"UPDATE rate_limit_tiers SET tier = 'best' WHERE tier = 'pro'", "ann best rule/test/per_hour=7"},
 		{"UPDATE rate_limit_api_keys SET tier = NULL", "ann anonymous"},
 		{"UPDATE rate_limit_users SET tier_until = 'infinity'", "ann free"},
-		{"ALTER TABLE rate_limit_api_keys DROP COLUMN tier CASCADE; UPDATE rate_limit_users SET tier = 'best'", "ann best rule/test/per_hour=7"},
+		{"UPDATE rate_limit_users SET tier = 'best'", "ann best rule/test/per_hour=7"},
 	} {
 		s.exec(change.sql)
 		refresh(t, p)
@@ -172,7 +172,7 @@ func TestPollsInTheBackground(t *testing.T) {
 	p := s.policy(policy.Settings{Refresh: 20 * time.Millisecond})
 	same(t, "the first request, which waits for the rules", decided(t, p, "key of ann", ""), "ann free")
 	s.exec("UPDATE rate_limit_api_keys SET revoked_at = now()")
-	await.Within(t, 20*time.Second, "the revocation", func() bool { return decided(t, p, "key of ann", "") == " anonymous 401 key_revoked" })
+	await.Within(t, time.Minute, "the revocation", func() bool { return decided(t, p, "key of ann", "") == " anonymous 401 key_revoked" })
 	p.Close()
 	if _, err := tryDecide(p, "another key", ""); !errors.Is(err, ratelimit.ErrClosed) {
 		t.Errorf("after Close: %v", err)
@@ -188,7 +188,7 @@ func TestEverythingIsReadAnewOnceAMinute(t *testing.T) {
 	refresh(t, p)
 	decided(t, p, "key of ann", "")
 	// Changes that no trigger logs.
-	s.exec("ALTER TABLE rate_limit_rules DISABLE TRIGGER USER; ALTER TABLE rate_limit_rule_limits DISABLE TRIGGER USER; ALTER TABLE rate_limit_users DISABLE TRIGGER USER")
+	s.exec("ALTER TABLE rate_limit_rules DISABLE TRIGGER USER, ENABLE TRIGGER rate_limit_name_counter; ALTER TABLE rate_limit_rule_limits DISABLE TRIGGER USER; ALTER TABLE rate_limit_users DISABLE TRIGGER USER")
 	s.exec("SELECT rate_limit_rule('plan', per_hour => 1000)")
 	s.exec("UPDATE rate_limit_users SET tier = 'pro'")
 	s.after(59 * time.Second)
@@ -196,7 +196,7 @@ func TestEverythingIsReadAnewOnceAMinute(t *testing.T) {
 	same(t, "after 59 seconds", decided(t, p, "key of ann", ""), "ann free")
 	s.after(2 * time.Second)
 	refresh(t, p)
-	await.Within(t, 20*time.Second, "the identity", func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
+	await.Within(t, time.Minute, "the identity", func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
 }
 
 // Changes and bans that are older than 30 days are deleted.
@@ -210,74 +210,4 @@ func TestOldChangesAreForgotten(t *testing.T) {
 	if n := s.number("SELECT count(*) FROM rate_limit_changes WHERE kind = 'user'"); n != 1 {
 		t.Errorf("%d changes are left, want 1", n)
 	}
-}
-
-// After a start, when no key is remembered yet, requests of many keys share statements. One
-// statement at a time is under way. What is remembered has its bound.
-func TestAColdStart(t *testing.T) {
-	const keys, most = 20000, 5000
-	s := newSite(t)
-	s.exec("INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, $1::int) AS i", keys)
-	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) SELECT sha256(convert_to('key of u' || i, 'UTF8')), 'u' || i FROM generate_series(1, $1::int) AS i", keys)
-	m := &middle{db: s.db()}
-	p := s.policyOn(m, policy.Settings{MaxIdentities: most})
-	refresh(t, p)
-	var clients sync.WaitGroup
-	for c := range 500 {
-		clients.Go(func() {
-			for i := c; i < keys; i += 500 {
-				user := fmt.Sprint("u", i+1)
-				if text, err := tryDecide(p, "key of "+user, ""); text != user+" free" || err != nil {
-					t.Errorf("the key of %s: %q %v", user, text, err)
-					return
-				}
-				if n := p.Stats().Identities; n > most {
-					t.Errorf("%d identities are remembered, want at most %d", n, most)
-					return
-				}
-			}
-		})
-	}
-	clients.Wait()
-	stats := p.Stats()
-	if m.most != 1 {
-		t.Errorf("%d statements were under way at once, want 1", m.most)
-	}
-	if stats.Identities != most || stats.LookUps > keys/10 {
-		t.Errorf("%d identities after %d statements, want %d after at most %d", stats.Identities, stats.LookUps, most, keys/10)
-	}
-}
-
-// Identities that are looked up again because of their age share statements, however far
-// apart their requests are. No request waits for that.
-func TestOldIdentitiesShareStatements(t *testing.T) {
-	const keys = 150
-	s := newSite(t)
-	for i := range keys {
-		s.user(fmt.Sprint("u", i), "free")
-	}
-	m := &middle{db: s.db()}
-	p := s.policyOn(m, policy.Settings{})
-	refresh(t, p)
-	all := func() {
-		for i := range keys {
-			same(t, "a key", decided(t, p, fmt.Sprint("key of u", i), ""), fmt.Sprintf("u%d free", i))
-		}
-	}
-	all()
-	s.after(2 * time.Minute)
-	began, before := time.Now(), p.Stats().LookUps
-	for i := range keys {
-		same(t, "a key", decided(t, p, fmt.Sprint("key of u", i), ""), fmt.Sprintf("u%d free", i))
-		time.Sleep(8 * time.Millisecond)
-	}
-	if sent, most := p.Stats().LookUps-before, int64(time.Since(began)/(500*time.Millisecond))+1; sent < 1 || sent > most {
-		t.Errorf("%d statements, want 1 to %d", sent, most)
-	}
-	s.after(2 * time.Minute)
-	hold := make(chan struct{})
-	m.set(func() { m.hold, m.held = hold, 0 })
-	all() // although no look-up ends
-	await.Within(t, 20*time.Second, "a look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
-	close(hold)
 }

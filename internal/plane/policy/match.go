@@ -70,6 +70,7 @@ func clearVerdict(o *Verdict) {
 	o.Mark = nil
 	o.Ban = nil
 	o.Exempt = false
+	o.Ended = nil
 	o.Unread = false
 	o.certain = false
 	o.depends = false
@@ -106,6 +107,9 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 			idAmounts = identify(f, id, idAmounts, at, o)
 			if o.written {
 				rejectKey(s, f, now, o)
+				if id.Known {
+					o.Ended = id
+				}
 				return
 			}
 		} else {
@@ -340,8 +344,12 @@ func refuse(o *Verdict, reason Reason, m *Mark) {
 	o.written = true
 }
 
-// contains reports whether a network of the rule contains the request's address.
+// contains reports whether a network of the rule contains the request's address. An assumed one, which may be that of a
+// balancer, frees no request: neither from all limits, nor from those of the next rule of a family.
 func contains(r *rule, f *Facts) bool {
+	if f.Assumed && (r.row.Action == Exempt || r.row.Action == Charge && r.family != 0) {
+		return false
+	}
 	address := f.Address.Unmap().WithZone("")
 	for i := range r.networks {
 		if r.networks[i].Contains(address) {

@@ -8,14 +8,14 @@ import (
 	"sync"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // middle is a DB between a policy and its database, which can fail, keep answers back, claim
 // to be another server, and lead to another database.
 type middle struct {
 	mu      sync.Mutex
-	db      postgres.DB
+	db      pgdb.DB
 	down    bool
 	server  string        // in place of what tells servers apart; "" is the truth
 	hold    chan struct{} // answers about identities wait until it is closed; nil waits for nothing
@@ -27,7 +27,7 @@ type middle struct {
 
 var errDown = errors.New("connection refused")
 
-func (m *middle) Run(ctx context.Context, statements []*postgres.Statement) error {
+func (m *middle) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	// The statement that reads all banned keys has no arguments.
 	identities := strings.Contains(statements[0].SQL, "rate_limit_api_keys k") && len(statements[0].Args) > 0
 	m.mu.Lock()

@@ -8,14 +8,14 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Migrate makes the tables of the policy what they must be, and creates those of counts if they are
 // missing. If nothing is to be done, it costs one small query. Otherwise the role of the connection
 // must be able to create tables in the first schema of its search_path, and the server must be
 // Postgres 15 or newer. The error is ratelimit.ErrUnavailable if the database does not answer.
-func Migrate(ctx context.Context, db postgres.DB) error {
+func Migrate(ctx context.Context, db pgdb.DB) error {
 	now, err := lookForTables(ctx, db)
 	if err != nil || now.policy == 1 {
 		return err
@@ -47,9 +47,9 @@ type tablesFound struct{ counters, policy, server, restoring int }
 const readySQL = `SELECT ready::text FROM (` + schema.Ready + `) AS ready`
 
 // lookForTables reports which tables are right.
-func lookForTables(ctx context.Context, db postgres.DB) (tablesFound, error) {
+func lookForTables(ctx context.Context, db pgdb.DB) (tablesFound, error) {
 	found := tablesFound{}
-	row, err := runOne(ctx, db, &postgres.Statement{SQL: readySQL}, 1)
+	row, err := runOne(ctx, db, &pgdb.Statement{SQL: readySQL}, 1)
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return found, err
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // occasionally does what is due from time to time. The caller holds refreshing. A failure is
@@ -38,7 +38,7 @@ const forgetRounds = 100
 func (p *Policy) forget(ctx context.Context) error {
 	for round := 0; round < forgetRounds; round++ {
 		within, cancel := context.WithTimeout(ctx, 10*time.Second)
-		rows, err := runOne(within, p.db, &postgres.Statement{SQL: "SELECT rate_limit_forget()::text"}, 1)
+		rows, err := runOne(within, p.db, &pgdb.Statement{SQL: "SELECT rate_limit_forget()::text"}, 1)
 		cancel()
 		if err != nil || len(rows) != 1 {
 			return fmt.Errorf("deleting old changes: %w", err)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Settings are the settings of a Policy. The zero value is a good choice.
@@ -33,7 +33,7 @@ type Settings struct {
 
 	// OnApplied is called after each poll with the highest number of a change that is obeyed,
 	// the log of changes that the number is of, and the rules that cannot be used, each with what
-	// it should be. It must not block. Nil is ignored. See hooks.SetApplied.
+	// it should be. It must not block. Nil is ignored. See engine.Store.SetApplied.
 	OnApplied func(seq int64, log string, problems []string)
 
 	// Saved are the rules of an earlier Policy (see OnLoad), which hold until the database
@@ -99,7 +99,7 @@ type Stats struct {
 // Policy evaluates the rules in a database, and obeys a change of them within Refresh. It
 // is safe for concurrent use.
 type Policy struct {
-	db         postgres.DB
+	db         pgdb.DB
 	settings   Settings
 	lookups    *lookups
 	identities *Identities
@@ -146,7 +146,7 @@ const savedForm = 2
 
 // New returns a policy on db. It does not touch the network yet, and does not close db. The
 // error is a *ratelimit.FieldError.
-func New(db postgres.DB, s Settings) (*Policy, error) {
+func New(db pgdb.DB, s Settings) (*Policy, error) {
 	if db == nil {
 		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
 	}
@@ -231,10 +231,10 @@ func (p *Policy) Wrong() []Wrong {
 // Evaluate says what the policy does with a request: with the API key, else with the user that
 // the proxy authenticated; both are "" for neither. It writes the verdict to o.
 //
-// timeout is for the whole evaluation: the first rules may take all of it, and looking up a key
+// timeout is for the whole evaluation: the first rules may take all of it, and the statement that looks up a key
 // or a user that is not remembered takes half of it at most, so that limits can still be
 // counted. The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the database does
-// not answer. What is remembered needs no database. A request that is refused
+// not answer, or ratelimit.ErrOverloaded if the wait for a statement took batch.MostTimeouts. What is remembered needs no database. A request that is refused
 // for every sender is not looked up.
 //
 // If a look-up fails, o is the verdict without it, see Verdict.Unread. An error is returned only if
@@ -272,7 +272,7 @@ func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user 
 		case id == nil && len(s.user) > ratelimit.MaxKey:
 			id = &Identity{User: user} // no such user can be in the database, and none of them is cached
 		case id == nil:
-			return p.lookUp(ctx, timeout/2, s, f, o)
+			return p.lookUp(ctx, timeout, s, f, o)
 		case now.UnixMicro()-read >= reloadMicros:
 			p.lookups.renew(s)
 		}

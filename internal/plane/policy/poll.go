@@ -9,12 +9,12 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // poller finds out what has been changed, see pollSQL. It is used by one goroutine at a time.
 type poller struct {
-	db postgres.DB
+	db pgdb.DB
 
 	// snapshot is the server's snapshot at the last successful poll. If it is "", the next poll
 	// says that everything has changed.
@@ -108,16 +108,16 @@ var errOtherTables = fmt.Errorf("%w: the tables of the policy were made again a 
 // poll returns what has become visible since the last poll that returned no error. After a
 // failed poll the next one returns that as well.
 func (p *poller) poll(ctx context.Context) (changes, error) {
-	statement := &postgres.Statement{SQL: pollSQL, Args: []any{p.snapshot}}
+	statement := &pgdb.Statement{SQL: pollSQL, Args: []any{p.snapshot}}
 	if p.snapshot == "" {
 		statement.Args[0] = nil
 	}
-	server := &postgres.Statement{SQL: serverSQL}
-	tables := &postgres.Statement{SQL: tablesSQL}
-	if err := p.db.Run(ctx, []*postgres.Statement{server, tables, statement}); err != nil {
+	server := &pgdb.Statement{SQL: serverSQL}
+	tables := &pgdb.Statement{SQL: tablesSQL}
+	if err := p.db.Run(ctx, []*pgdb.Statement{server, tables, statement}); err != nil {
 		return changes{}, unavailable(err)
 	}
-	for _, s := range []*postgres.Statement{tables, statement} {
+	for _, s := range []*pgdb.Statement{tables, statement} {
 		if s.Err != nil {
 			return changes{}, fmt.Errorf("reading the changes: %w", s.Err)
 		}
@@ -187,7 +187,7 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 
 // whole returns errIncomplete if the tables lack triggers, and errCopying if they lack rows.
 func (p *poller) whole(ctx context.Context) error {
-	whole, err := runOne(ctx, p.db, &postgres.Statement{SQL: wholeSQL}, 2)
+	whole, err := runOne(ctx, p.db, &pgdb.Statement{SQL: wholeSQL}, 2)
 	if err != nil {
 		return fmt.Errorf("looking for the triggers: %w", err)
 	}
@@ -203,7 +203,7 @@ func (p *poller) whole(ctx context.Context) error {
 // unchanged returns errOtherTables if the tables are not those of the last poll. What was read
 // between the poll and this call is then of unknown tables.
 func (p *poller) unchanged(ctx context.Context) error {
-	now, err := runOne(ctx, p.db, &postgres.Statement{SQL: "SELECT " + numbersSQL}, 1)
+	now, err := runOne(ctx, p.db, &pgdb.Statement{SQL: "SELECT " + numbersSQL}, 1)
 	if err != nil {
 		return fmt.Errorf("looking for the tables: %w", err)
 	}

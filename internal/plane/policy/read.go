@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // The functions here read once what a Policy keeps up to date, for programs that explain what
@@ -12,7 +12,7 @@ import (
 
 // ReadRules reads the rules that can have an effect now or later, and the overrides for tiers,
 // for Compile.
-func ReadRules(ctx context.Context, db postgres.DB) ([]Rule, []Override, error) {
+func ReadRules(ctx context.Context, db pgdb.DB) ([]Rule, []Override, error) {
 	rows, err := readRules(ctx, db)
 	if err != nil {
 		return nil, nil, err
@@ -25,7 +25,7 @@ func ReadRules(ctx context.Context, db postgres.DB) ([]Rule, []Override, error) 
 func RulesSQL() string { return rulesSQL }
 
 // ReadBans reads the bans of networks that are in force.
-func ReadBans(ctx context.Context, db postgres.DB) ([]Ban, error) {
+func ReadBans(ctx context.Context, db pgdb.DB) ([]Ban, error) {
 	rows, err := readBans(ctx, db)
 	if err != nil {
 		return nil, err
@@ -35,16 +35,16 @@ func ReadBans(ctx context.Context, db postgres.DB) ([]Ban, error) {
 
 // ReadKey reads the identity of an API key by its Digest. Identity.Known is false if the
 // database does not have the key.
-func ReadKey(db postgres.DB, digest [32]byte) (*Identity, error) {
+func ReadKey(db pgdb.DB, digest [32]byte) (*Identity, error) {
 	return readIdentity(db, credential{digest: digest})
 }
 
 // ReadUser reads the identity of a user, like ReadKey.
-func ReadUser(db postgres.DB, user string) (*Identity, error) {
+func ReadUser(db pgdb.DB, user string) (*Identity, error) {
 	return readIdentity(db, credential{user: user})
 }
 
-func readIdentity(db postgres.DB, s credential) (*Identity, error) {
+func readIdentity(db pgdb.DB, s credential) (*Identity, error) {
 	found, _, err := lookUp(db, []*lookup{{sender: s}})
 	if err != nil {
 		return nil, err

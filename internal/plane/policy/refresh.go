@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // poll refreshes until the policy is closed. The time to the next poll has a random part. Otherwise the proxies would
@@ -111,7 +111,7 @@ func (p *Policy) others(ctx context.Context, failure error) error {
 	}
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
-	others, err := runOne(within, p.db, &postgres.Statement{SQL: schema.Others}, 1)
+	others, err := runOne(within, p.db, &pgdb.Statement{SQL: schema.Others}, 1)
 	if err != nil || len(others) != 1 || others[0] == "" {
 		return failure
 	}
@@ -185,7 +185,7 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 		if rows.Bans, err = readBans(within, p.db); err != nil {
 			return err
 		}
-		if rows.Users, err = runOne(within, p.db, &postgres.Statement{SQL: bannedUsersSQL}, 3); err != nil {
+		if rows.Users, err = runOne(within, p.db, &pgdb.Statement{SQL: bannedUsersSQL}, 3); err != nil {
 			return fmt.Errorf("reading the bans of users: %w", err)
 		}
 	}

@@ -7,9 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Replication is how the policy of a region comes from its publisher.
@@ -30,14 +29,14 @@ const (
 	replicationInterval = 5 * time.Second
 )
 
-// replicationSQL is schema.Replication as texts.
-const replicationSQL = `SELECT x.region, x.state, x.silent::text, x.errors::text FROM (` + schema.Replication + `) AS x`
+// replicationSQL has a row for a region, and none for another database.
+const replicationSQL = `SELECT region, state, silent_seconds::text, errors::text FROM rate_limit_replication WHERE role = 'region'`
 
-// readReplication looks at the replication. The tables of an older version know no regions.
+// readReplication looks at the replication. A database that cannot say is no region.
 func (p *Policy) readReplication(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
-	row, err := runOne(within, p.db, &postgres.Statement{SQL: replicationSQL}, 4)
+	row, err := runOne(within, p.db, &pgdb.Statement{SQL: replicationSQL}, 4)
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return nil // the next poll reports it
 	}
@@ -55,5 +54,5 @@ func (p *Policy) readReplication(ctx context.Context) error {
 	if r.Streams() {
 		return nil
 	}
-	return fmt.Errorf("the region %s gets no changes from the publisher (its subscription: %s): what has come before holds. See: caddy pg-ratelimit region status", r.Region, r.State)
+	return fmt.Errorf("the region %s gets no changes from the publisher (its subscription: %s): what has come before holds. See: caddy pg-ratelimit nodes", r.Region, r.State)
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -22,7 +23,7 @@ const (
 )
 
 // modes are the names, by Mode.
-var modes = []string{"enforce", "shadow", "off"}
+var modes = columns.Tables[columns.Rules].Find("mode").Choices
 
 // String returns the name of the mode in the database.
 func (m Mode) String() string { return nameOf(modes, int(m), "Mode") }
@@ -46,7 +47,7 @@ const (
 )
 
 // actions are the names, by Action.
-var actions = []string{"limit", "block", "exempt"}
+var actions = columns.Tables[columns.Rules].Find("action").Choices
 
 // String returns the name of the action in the database.
 func (a Action) String() string { return nameOf(actions, int(a), "Action") }

@@ -12,10 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // longTime is a timeout that no test comes near.
@@ -32,27 +33,11 @@ type site struct {
 	reported []string
 }
 
-// newEmptySite makes a database without tables. TestOldServer is about servers that can have no policy.
-func newEmptySite(t testing.TB) *site {
-	t.Helper()
-	s := siteOn(t, cluster.Open(t))
-	if s.number("SELECT current_setting('server_version_num')::bigint") < 150000 {
-		t.Skip("this server is older than Postgres 15, see TestOldServer")
-	}
-	return s
-}
-
 // newSite makes a database with the tables of the policy.
 func newSite(t testing.TB) *site {
 	t.Helper()
-	s := newEmptySite(t)
-	db := s.db()
-	defer db.Close()
-	if err := policy.Migrate(context.Background(), db); err != nil {
-		t.Fatal(err)
-	}
-	s.exec(`INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2)`)
-	return s
+	cluster.Needs(t, 15)
+	return siteOn(t, cluster.Open(t, schema.Counters+schema.Policy, "INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2)"))
 }
 
 func siteOn(t testing.TB, dsn string) *site {
@@ -65,7 +50,7 @@ func siteOn(t testing.TB, dsn string) *site {
 	return &site{t: t, dsn: dsn, pool: pool}
 }
 
-func (s *site) db() postgres.DB {
+func (s *site) db() pgdb.DB {
 	s.t.Helper()
 	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
 	if err != nil {
@@ -115,7 +100,7 @@ func (s *site) policy(settings policy.Settings) *policy.Policy {
 	return s.policyOn(s.db(), settings)
 }
 
-func (s *site) policyOn(db postgres.DB, settings policy.Settings) *policy.Policy {
+func (s *site) policyOn(db pgdb.DB, settings policy.Settings) *policy.Policy {
 	s.t.Helper()
 	if settings.Refresh == 0 {
 		settings.Refresh = -1

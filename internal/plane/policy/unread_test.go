@@ -11,74 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// A request that is refused for what does not depend on who sends it is refused if it is not
-// known who sends it, and is charged to the limits that all senders share.
-func TestASenderThatIsNotKnownOpensNothing(t *testing.T) {
-	closed, shared, ours := 0, 0, 0
-	rapid.Check(t, func(t *rapid.T) {
-		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
-		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), false)
-		for i := range w.Rules {
-			if pick(4) == 0 {
-				w.Rules[i].Action, w.Rules[i].Limits = policy.Block, nil
-			}
-			w.Rules[i].From, w.Rules[i].Until = time.Time{}, time.Time{}
-		}
-		for i := range w.Overrides {
-			w.Overrides[i].From, w.Overrides[i].Until = time.Time{}, time.Time{}
-		}
-		w.Rules = append(w.Rules, policy.Rule{Name: "everybody", CountBy: []string{"all"}, Limits: []policy.RuleLimit{{Name: "minute", Limit: ratelimit.Limit{Events: 1000, Window: time.Minute}}}})
-		s := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{})
-		var f policy.Facts
-		var o policy.Verdict
-		for range 20 {
-			w.Request(pick, &f)
-			sender := &policy.Identity{User: "somebody", Unread: true}
-			if pick(2) == 0 {
-				sender = &policy.Identity{Digest: policy.Digest("k"), Unread: true}
-			}
-			policy.Evaluate(s, &f, sender, policytest.Now, &o)
-			if policytest.IsClosed(s, w, &f) {
-				closed++
-				if !o.Refused() {
-					t.Fatalf("%+v passes: %s", f, policytest.Text(&o))
-				}
-				continue
-			}
-			if o.Refused() || o.Exempt {
-				continue
-			}
-			ours += len(o.Hits)
-			for key, events := range policytest.SharedHits(s, w, &f) {
-				shared++
-				found := false
-				for i := range o.Hits {
-					if key == o.Hits[i].Limit.Prefix+" "+o.Hits[i].Key {
-						found = true
-						if o.Hits[i].Limit.Events < events {
-							t.Fatalf("%+v: %s has %d events, and %d for a tier", f, key, o.Hits[i].Limit.Events, events)
-						}
-					}
-				}
-				if !found {
-					t.Fatalf("%+v is not charged to %s: %s", f, key, policytest.Text(&o))
-				}
-			}
-		}
-	})
-	if closed == 0 || shared == 0 || ours == 0 {
-		t.Errorf("%d requests were closed and %d hits shared: the test shows nothing", closed, shared)
-	}
-	t.Logf("%d requests were closed, %d hits shared of %d", closed, shared, ours)
-}
 
 // askAs is a request to a path from an address. It returns the outcome in short, and the error.
 func askAs(p *policy.Policy, timeout time.Duration, key, user, path, address string) (string, error) {
@@ -236,7 +172,7 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 	s.exec("SELECT rate_limit_rule('own', per_hour => 7)") // so that it matters who sends a request
 	refresh(t, p)
 	_ = ask("the first", "2001:db8:1::1") // its answer is kept back
-	await.Within(t, 20*time.Second, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
+	await.Within(t, time.Minute, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
 	var clients sync.WaitGroup
 	for c := range 50 {
 		clients.Go(func() {
@@ -260,7 +196,7 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 	}
 	m.set(func() { m.hold, m.asked = nil, nil })
 	close(hold)
-	await.Within(t, 20*time.Second, "the renewal", func() bool {
+	await.Within(t, time.Minute, "the renewal", func() bool {
 		got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1")
 		return got == "ann pro rule/own/per_hour=7" && err == nil
 	})
@@ -269,7 +205,7 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 			t.Error("the renewal is not in the first statement")
 		}
 	})
-	await.Within(t, 20*time.Second, "the crowd to end", func() bool { return !crowded(ask("yet another", "2001:db8::ffff")) })
+	await.Within(t, time.Minute, "the crowd to end", func() bool { return !crowded(ask("yet another", "2001:db8::ffff")) })
 }
 
 // More bans than are remembered are reported, and are found by a look-up.

@@ -17,6 +17,9 @@ type Facts struct {
 	RejectUnknown bool
 	// Address is the client's. The zero Addr is unknown: it is in no network.
 	Address netip.Addr
+	// Assumed says that Address is that of the connection, because the header that should have the client's has
+	// none. A rule that exempts networks does not match it.
+	Assumed bool
 	Method  string
 	// Host and Path are as NormalHost and NormalPath return them.
 	Host, Path string
@@ -113,6 +116,10 @@ type Verdict struct {
 
 	// Ban is the ban that refused the request, else nil. It must not be changed.
 	Ban *Ban
+
+	// Ended is the sender if its API key is revoked or has expired, and the request is refused; else nil. It must
+	// not be changed.
+	Ended *Identity
 
 	// Exempt: no limit of the policy applies.
 	Exempt bool

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 )
 
 // What becomes of a row.
@@ -61,7 +63,7 @@ func Diff(have, want *Content, prune bool) []Difference {
 			c := Difference{Kind: t.Kind, Name: t.RowName(&row), Outcome: Kept, Before: t.fields(&row), Table: table, Row: &row}
 			c.After = c.Before
 			// The tier of requests without a user is always there.
-			if prune && !(table == Tiers && c.Name == "anonymous") {
+			if prune && !(table == columns.Tiers && c.Name == "anonymous") {
 				c.Outcome, c.After = Deleted, nil
 				if t.Takes != "" {
 					c.What = []string{"with " + t.Takes}
@@ -83,9 +85,9 @@ func (t *Table) change(old, row *Row) *Difference {
 		switch column := &t.Columns[i]; {
 		case column.Key:
 		case old != nil && !reflect.DeepEqual(old.Values[i], row.Values[i]):
-			c.What = append(c.What, fmt.Sprintf("%s: %s → %s", column.Field, shown(old.Values[i]), shown(row.Values[i])))
+			c.What = append(c.What, fmt.Sprintf("%s: %s → %s", column.InFile(), shown(old.Values[i]), shown(row.Values[i])))
 		case old == nil && !reflect.DeepEqual(row.Values[i], column.Default):
-			c.What = append(c.What, column.Field+": "+shown(row.Values[i]))
+			c.What = append(c.What, column.InFile()+": "+shown(row.Values[i]))
 		}
 	}
 	if old != nil && c.What == nil {
@@ -98,7 +100,7 @@ func (t *Table) change(old, row *Row) *Difference {
 func (t *Table) fields(r *Row) map[string]any {
 	all := map[string]any{}
 	for i := range t.Columns {
-		all[t.Columns[i].Field] = r.Values[i]
+		all[t.Columns[i].InFile()] = r.Values[i]
 	}
 	return all
 }

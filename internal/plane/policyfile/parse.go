@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -44,7 +45,7 @@ func Parse(text []byte) (*Content, error) {
 func sections() []string {
 	var all []string
 	for i := range Tables {
-		if i != Limits {
+		if i != columns.Limits {
 			all = append(all, Tables[i].Section)
 		}
 	}
@@ -90,8 +91,8 @@ func fields(n *yaml.Node, known []string, each func(name string, value *yaml.Nod
 func (p *parser) section(table int, n *yaml.Node, rule any) {
 	t := &Tables[table]
 	p.policy.Has[table] = true
-	if table == Rules {
-		p.policy.Has[Limits] = true
+	if table == columns.Rules {
+		p.policy.Has[columns.Limits] = true
 	}
 	if n.Kind != yaml.SequenceNode {
 		p.errs = append(p.errs, fmt.Errorf("line %d: %s: must be a list, each item as - FIELD: VALUE", n.Line, t.Section))
@@ -109,13 +110,13 @@ func (p *parser) row(table int, n *yaml.Node, rule any) {
 	var known []string
 	for i := range t.Columns {
 		row.Values[i] = t.Columns[i].Default
-		known = append(known, t.Columns[i].Field)
+		known = append(known, t.Columns[i].InFile())
 	}
 	var limits *yaml.Node
 	switch table {
-	case Rules:
-		known = append(known, Tables[Limits].Section)
-	case Limits:
+	case columns.Rules:
+		known = append(known, Tables[columns.Limits].Section)
+	case columns.Limits:
 		row.Values[0] = rule
 		known = known[1:]
 	}
@@ -126,19 +127,19 @@ func (p *parser) row(table int, n *yaml.Node, rule any) {
 	}
 	fields(n, known, func(name string, value *yaml.Node) {
 		given[name] = true
-		if table == Rules && name == Tables[Limits].Section {
+		if table == columns.Rules && name == Tables[columns.Limits].Section {
 			limits = value
 			return
 		}
 		at := t.index(name)
 		var err error
-		if row.Values[at], err = t.Columns[at].read(value); err != nil {
+		if row.Values[at], err = t.read(&t.Columns[at], value); err != nil {
 			isWrong(value.Line, err)
 		}
 	}, isWrong)
 	for i := range t.Columns {
-		if c := &t.Columns[i]; c.Needed && !given[c.Field] && !(table == Limits && i == 0) {
-			isWrong(n.Line, &ratelimit.FieldError{Field: c.Field, Want: "given, as " + kinds[c.Kind].want})
+		if c := &t.Columns[i]; c.Needed && !given[c.InFile()] && !(table == columns.Limits && i == 0) {
+			isWrong(n.Line, &ratelimit.FieldError{Field: c.InFile(), Want: "given, as " + kinds[c.Kind].want})
 		}
 	}
 	key := t.Kind + "\x00" + t.key(&row)
@@ -151,16 +152,16 @@ func (p *parser) row(table int, n *yaml.Node, rule any) {
 	}
 	p.policy.add(table, row)
 	if limits != nil {
-		p.section(Limits, limits, row.Values[0])
+		p.section(columns.Limits, limits, row.Values[0])
 	}
 }
 
 // read reads the value of a field.
-func (c *Column) read(n *yaml.Node) (any, error) {
+func (t *Table) read(c *Column, n *yaml.Node) (any, error) {
 	items := []*yaml.Node{n}
-	if c.Kind.isList() {
+	if c.Kind.IsList() {
 		if n.Kind != yaml.SequenceNode {
-			return nil, &ratelimit.FieldError{Field: c.Field, Value: n.Value, Want: "a list, as in [a, b]"}
+			return nil, &ratelimit.FieldError{Field: c.InFile(), Value: n.Value, Want: "a list, as in [a, b]"}
 		}
 		items = n.Content
 	}
@@ -168,23 +169,23 @@ func (c *Column) read(n *yaml.Node) (any, error) {
 	for _, item := range items {
 		item = resolve(item)
 		if item.Kind != yaml.ScalarNode || isNull(item) {
-			return nil, fmt.Errorf("%s: must be %s", c.Field, kinds[c.Kind].want)
+			return nil, fmt.Errorf("%s: must be %s", c.InFile(), kinds[c.Kind].want)
 		}
 		texts = append(texts, item.Value)
 	}
-	return c.value(texts)
+	return t.value(c, texts)
 }
 
 // checkRules finds rules that do not go together with their limits, or with each other. The database
 // would find them too, and not name them.
 func (p *parser) checkRules() {
-	t := &Tables[Rules]
+	t := &Tables[columns.Rules]
 	limited, taken := map[string]bool{}, map[string]string{}
-	for i := range p.policy.Rows[Limits] {
-		limited[Tables[Limits].Text(&p.policy.Rows[Limits][i], "rule")] = true
+	for i := range p.policy.Rows[columns.Limits] {
+		limited[Tables[columns.Limits].Text(&p.policy.Rows[columns.Limits][i], "rule")] = true
 	}
-	for i := range p.policy.Rows[Rules] {
-		r := &p.policy.Rows[Rules][i]
+	for i := range p.policy.Rows[columns.Rules] {
+		r := &p.policy.Rows[columns.Rules][i]
 		name, action, family, priority := t.RowName(r), t.Text(r, "action"), t.Text(r, "family"), t.Text(r, "priority")
 		var err error
 		switch isOff := t.Text(r, "mode") == "off"; {

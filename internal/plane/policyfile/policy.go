@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 )
 
 // Row is a row of a table.
@@ -19,9 +21,9 @@ type Row struct {
 
 // Content is the policy that a file or a database has.
 type Content struct {
-	Rows [tables][]Row
+	Rows [columns.Count][]Row
 	// Has says which sections there are. A section may be empty.
-	Has [tables]bool
+	Has [columns.Count]bool
 }
 
 // AddRow adds a row of a database. Each value is nil, a string or a []any of strings.
@@ -43,7 +45,7 @@ func (p *Content) AddRow(table int, values []any) error {
 			}
 		}
 		var err error
-		if row.Values[i], err = c.value(texts); err != nil {
+		if row.Values[i], err = t.value(c, texts); err != nil {
 			return fmt.Errorf("a row of %s: %w", t.Name, err)
 		}
 	}

@@ -7,86 +7,63 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Kind is the kind of the values of a column. A value is nil, or a text; of List and Networks a
-// []string. Each value has one form, so that equal values are equal texts.
-type Kind uint8
-
-// The kinds.
-const (
-	Text      Kind = iota
-	Whole          // a whole number
-	Small          // a whole number of 32 bits
-	Amount         // a whole number, or unlimited, which the database has as NULL
-	Flag           // true or false
-	List           // texts
-	Networks       // networks as Go writes them
-	Duration       // such as 90s, in the largest unit of which it is a multiple
-	Moment         // a time in UTC, or never
-	Range          // FROM..UNTIL, in UTC; either may be missing
-	Day            // such as 2026-11-27
-	Digest         // the SHA-256 of an API key, in hexadecimal
-	KeyDigest      // that of the API key whose id the column has
-)
+// A value is nil, or a text; of a list a []string. Each value has one form, so that equal values are equal texts.
 
 // Unlimited is the amount of a limit that holds only where an override has an amount.
 const Unlimited = "unlimited"
 
-const (
-	never  = "never"
-	always = ".." // the Range without bounds
-)
-
 // kinds are what a value must be, and how a text becomes one.
-var kinds = map[Kind]struct {
+var kinds = map[columns.Kind]struct {
 	want  string
 	parse func(text string) (value string, ok bool)
 }{
-	Text:      {"a text", func(text string) (string, bool) { return text, !strings.Contains(text, "\x00") }},
-	List:      {"a text without a zero byte", func(text string) (string, bool) { return text, !strings.Contains(text, "\x00") }},
-	Whole:     {"a whole number", parseWhole},
-	Small:     {"a whole number", parseWhole},
-	Amount:    {"a whole number from 0 to 9007199254740992, or unlimited", parseAmount},
-	Flag:      {"true or false", func(text string) (string, bool) { return text, text == "true" || text == "false" }},
-	Networks:  {"the first address and the size of a network, such as 192.0.2.0/24 or 2001:db8::/32, or an address", parseNetwork},
-	Duration:  {"a duration such as 30s, 5m, 1h or 1d, in whole microseconds", parseDuration},
-	Moment:    {"a time such as 2026-11-27T18:00:00Z, 2026-11-27T18:00:00+01:00 or 2026-11-27, or never", parseMoment},
-	Range:     {"FROM..UNTIL, where either may be missing, a time is such as 2026-11-27 or 2026-11-27T18:00:00Z, and the end is after the begin", parseRange},
-	Day:       {"a day such as 2026-11-27", parseDay},
-	Digest:    {"the SHA-256 of a key, as 64 hexadecimal digits", parseDigest},
-	KeyDigest: {"the SHA-256 of a key, as 64 hexadecimal digits", parseDigest},
+	columns.Text:      {"a text", func(text string) (string, bool) { return text, !strings.Contains(text, "\x00") }},
+	columns.List:      {"a text without a zero byte", func(text string) (string, bool) { return text, !strings.Contains(text, "\x00") }},
+	columns.Whole:     {"a whole number", parseWhole},
+	columns.Small:     {"a whole number", parseWhole},
+	columns.Amount:    {"a whole number from 0 to 9007199254740992, or unlimited", parseAmount},
+	columns.Flag:      {"true or false", func(text string) (string, bool) { return text, text == "true" || text == "false" }},
+	columns.Networks:  {"the first address and the size of a network, such as 192.0.2.0/24 or 2001:db8::/32, or an address", parseNetwork},
+	columns.Duration:  {"a duration such as 30s, 5m, 1h or 1d, in whole microseconds", parseDuration},
+	columns.Moment:    {"a time such as 2026-11-27T18:00:00Z, 2026-11-27T18:00:00+01:00 or 2026-11-27, or never", parseMoment},
+	columns.Range:     {"FROM..UNTIL, where either may be missing, a time is such as 2026-11-27 or 2026-11-27T18:00:00Z, and the end is after the begin", parseRange},
+	columns.Day:       {"a day such as 2026-11-27", parseDay},
+	columns.Digest:    {"the SHA-256 of a key, as 64 hexadecimal digits", parseDigest},
+	columns.KeyDigest: {"the SHA-256 of a key, as 64 hexadecimal digits", parseDigest},
 }
 
-func (k Kind) isList() bool { return k == List || k == Networks }
-
 // value makes a value of texts: of one text, unless the column has lists.
-func (c *Column) value(texts []string) (any, error) {
-	if c.Kind.isList() && len(texts) == 0 {
-		return nil, &ratelimit.FieldError{Field: c.Field, Value: "[]", Want: "one or more values; leave the field out for its default"}
+func (t *Table) value(c *Column, texts []string) (any, error) {
+	if c.Kind.IsList() && len(texts) == 0 {
+		return nil, &ratelimit.FieldError{Field: c.InFile(), Value: "[]", Want: "one or more values; leave the field out for its default"}
 	}
 	kind := kinds[c.Kind]
 	list := make([]string, len(texts))
 	for i, text := range texts {
 		ok := false
 		if list[i], ok = kind.parse(text); !ok {
-			wrong := &ratelimit.FieldError{Field: c.Field, Value: text, Want: kind.want}
-			if c.Kind == Digest || c.Kind == KeyDigest {
+			wrong := &ratelimit.FieldError{Field: c.InFile(), Value: text, Want: kind.want}
+			if c.Kind == columns.Digest || c.Kind == columns.KeyDigest {
 				wrong.Value = "…" // it may be a key
 			}
 			return nil, wrong
 		}
-		if c.check != nil {
-			if err := c.check(text); err != nil {
-				return nil, err
-			}
+		err := c.Check(text)
+		if check := checks[t.Section+" "+c.InFile()]; check != nil {
+			err = check(text)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	switch {
-	case c.Kind.isList():
+	case c.Kind.IsList():
 		return list, nil
-	case c.Kind == Moment && list[0] == never:
+	case c.Kind == columns.Moment && list[0] == columns.Never:
 		return c.Default, nil // of a column that may be NULL, this is never
 	}
 	return list[0], nil
@@ -148,12 +125,12 @@ func parseTime(text string) (time.Time, bool) {
 }
 
 func parseMoment(text string) (string, bool) {
-	if text == never {
+	if text == columns.Never {
 		return text, true
 	}
 	t, ok := parseTime(text)
 	if !t.Before(last) {
-		return never, ok
+		return columns.Never, ok
 	}
 	return t.Format(time.RFC3339Nano), ok && t.After(first)
 }

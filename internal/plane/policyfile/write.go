@@ -7,25 +7,27 @@ import (
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 )
 
 // Write returns the file of a policy. A field that has its default is left out.
 func (p *Content) Write() ([]byte, error) {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	limits := map[string][]*yaml.Node{}
-	for _, row := range p.sorted(Limits) {
+	for _, row := range p.sorted(columns.Limits) {
 		rule := row.Values[0].(string)
-		limits[rule] = append(limits[rule], Tables[Limits].node(&row))
+		limits[rule] = append(limits[rule], Tables[columns.Limits].node(&row))
 	}
 	for table := range Tables {
-		if !p.Has[table] || table == Limits {
+		if !p.Has[table] || table == columns.Limits {
 			continue
 		}
 		list := &yaml.Node{Kind: yaml.SequenceNode}
 		for _, row := range p.sorted(table) {
 			n := Tables[table].node(&row)
-			if table == Rules && limits[row.Values[0].(string)] != nil {
-				add(n, Tables[Limits].Section, &yaml.Node{Kind: yaml.SequenceNode, Content: limits[row.Values[0].(string)]})
+			if table == columns.Rules && limits[row.Values[0].(string)] != nil {
+				add(n, Tables[columns.Limits].Section, &yaml.Node{Kind: yaml.SequenceNode, Content: limits[row.Values[0].(string)]})
 			}
 			list.Content = append(list.Content, n)
 		}
@@ -52,22 +54,22 @@ func (t *Table) node(r *Row) *yaml.Node {
 		}
 		switch value := value.(type) {
 		case string:
-			add(n, c.Field, c.scalar(value))
+			add(n, c.InFile(), scalar(c, value))
 		case []string:
 			list := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
 			for _, item := range value {
-				list.Content = append(list.Content, c.scalar(item))
+				list.Content = append(list.Content, scalar(c, item))
 			}
-			add(n, c.Field, list)
+			add(n, c.InFile(), list)
 		}
 	}
 	return n
 }
 
 // scalar is a text in quotes if YAML could take it for something else.
-func (c *Column) scalar(text string) *yaml.Node {
+func scalar(c *Column, text string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Value: text}
-	if c.Kind == Text || c.Kind == List || c.Kind == Digest || c.Kind == KeyDigest {
+	if c.Kind == columns.Text || c.Kind == columns.List || c.Kind == columns.Digest || c.Kind == columns.KeyDigest {
 		n.Tag = "!!str"
 	}
 	if text != strings.TrimSpace(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {

@@ -11,8 +11,8 @@ import (
 const wantBan = "a ban such as 1h after 10 refusals in 1m: times from 1s to 365d, and 1 to 1000000 refusals"
 
 // ParseBan reads when the refusals of a limit lead to a ban: "1h after 10 refusals in 1m".
-// "" is never, which is nil. prefix is that of the limit.
-func ParseBan(text, prefix string) (*policy.BanAfter, error) {
+// "" is never, which is nil.
+func ParseBan(text string) (*policy.BanAfter, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -35,11 +35,17 @@ func ParseBan(text, prefix string) (*policy.BanAfter, error) {
 	if b.Validate() != nil {
 		return nil, wrong
 	}
-	if len(BanPrefix)+len(prefix) > ratelimit.MaxPrefix {
-		return nil, &ratelimit.FieldError{Field: "prefix", Value: prefix, Want: "a name of at most " +
+	return b, nil
+}
+
+// checkBanPrefix checks that the refusals of a limit can be counted.
+func checkBanPrefix(to *Settings, _ string) error {
+	prefix := to.Limit.Limit.Prefix
+	if to.Limit.Ban != nil && len(BanPrefix)+len(prefix) > ratelimit.MaxPrefix {
+		return &ratelimit.FieldError{Field: "prefix", Value: prefix, Want: "a name of at most " +
 			strconv.Itoa(ratelimit.MaxPrefix-len(BanPrefix)) + " bytes with a ban: its refusals are counted under " + BanPrefix + " and this name"}
 	}
-	return b, nil
+	return nil
 }
 
 // BanNeedsPolicy is the error of a ban without a policy. Only a policy enforces bans.

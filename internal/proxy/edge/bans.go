@@ -9,7 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // bans makes the bans of this process. It counts refusals in the store, in the background, so
@@ -18,7 +18,7 @@ import (
 // policy reads the row at once.
 type bans struct {
 	store   ratelimit.Store
-	db      postgres.DB
+	db      pgdb.DB
 	live    *policy.Policy
 	by      string // the name of this proxy in the row
 	onError func(error)
@@ -41,14 +41,13 @@ const (
 	countingTimeout = 5 * time.Second
 )
 
-func newBans(store ratelimit.Store, db postgres.DB, live *policy.Policy, by string, onError func(error)) *bans {
+func newBans(store ratelimit.Store, db pgdb.DB, live *policy.Policy, by string, onError func(error)) *bans {
 	return &bans{store: store, db: db, live: live, by: by, onError: onError, pending: map[refusalCounter]int64{}}
 }
 
 // AddRefusals adds, for bans, the refusals of a request that was not admitted, with its verdict and its
 // decisions. limitBans are the bans of the hits that are not of the policy, and may have nil. Nothing is
-// added of an API key that could not be looked up: its network is not to be banned instead. Nor is a refusal of
-// the quota that keys beyond max_keys share: other senders have used it up.
+// added of an API key that could not be looked up: its network is not to be banned instead.
 func (p *ProxyPolicy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Verdict) {
 	if o.Unread && o.User == "" {
 		return
@@ -58,7 +57,7 @@ func (p *ProxyPolicy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, 
 	}
 	last := "" // a rule counts once, however many of its limits refuse
 	for i := range decisions {
-		if decisions[i].Allowed || decisions[i].Shared || hits[i].Apart || decisions[i].Source == ratelimit.Undecided {
+		if decisions[i].Allowed || hits[i].Apart || decisions[i].Source == ratelimit.Undecided {
 			continue
 		}
 		if i < len(limitBans) {
@@ -210,7 +209,7 @@ const banSQL = `SELECT rate_limit_ban($1::bigint * interval '1 microsecond', $2:
 // ban bans senders. Each ban is a transaction of its own, so that one that fails does not
 // undo the others; that failure is reported.
 func (b *bans) ban(refusals []*refusalCounter) error {
-	statements := make([]*postgres.Statement, len(refusals))
+	statements := make([]*pgdb.Statement, len(refusals))
 	for i, r := range refusals {
 		var network, user, key any
 		switch {
@@ -226,7 +225,7 @@ func (b *bans) ban(refusals []*refusalCounter) error {
 			network = r.sender[len(ofNetwork):]
 		}
 		reason := strconv.FormatInt(r.ban.Refusals, 10) + " refusals in " + r.ban.Within.String() + " by " + r.prefix
-		statements[i] = &postgres.Statement{SQL: banSQL, Args: []any{r.ban.For.Microseconds(), network, user, key, reason, b.by}}
+		statements[i] = &pgdb.Statement{SQL: banSQL, Args: []any{r.ban.For.Microseconds(), network, user, key, reason, b.by}}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countingTimeout)
 	defer cancel()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -65,37 +66,13 @@ func TestAFloodOfRefusalsIsBounded(t *testing.T) {
 		t.Errorf("%d senders wait to be counted, want up to %d", pending, maxRefusals)
 	}
 	close(store.goOn)
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	await.Within(t, time.Minute, "the refusals to be counted", func() bool {
 		p.bans.mu.Lock()
-		counting := p.bans.counting
-		p.bans.mu.Unlock()
-		if !counting {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the refusals are not counted")
-		}
-	}
+		defer p.bans.mu.Unlock()
+		return !p.bans.counting
+	})
 	if store.most != 1 || store.largest > refusalsAtOnce || store.charged < int64(pending) || failures == 0 {
 		t.Errorf("%d Takes at once of up to %d hits, %d refusals charged, %d failures reported", store.most, store.largest, store.charged, failures)
-	}
-}
-
-// A flood of new keys uses up the quota that they share. A client that is refused for that is not banned.
-func TestARefusalOfASharedQuotaDoesNotBan(t *testing.T) {
-	store := &slowStore{goOn: make(chan struct{})}
-	defer close(store.goOn)
-	p := &ProxyPolicy{bans: newBans(store, nil, nil, "test", nil)}
-	ban := &policy.BanAfter{Refusals: 10, Within: time.Minute, For: time.Hour}
-	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "zone"}}}
-	sender := &Sender{Address: netip.MustParseAddr("192.0.2.1")}
-	for _, shared := range []bool{true, false} {
-		p.AddRefusals(sender, []*policy.BanAfter{ban}, hits, []ratelimit.Decision{{Shared: shared}}, &policy.Verdict{})
-		p.bans.mu.Lock()
-		if p.bans.counting == shared {
-			t.Errorf("shared %t: counted for a ban: %t", shared, p.bans.counting)
-		}
-		p.bans.mu.Unlock()
 	}
 }
 

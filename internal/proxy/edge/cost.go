@@ -19,8 +19,7 @@ func readCost(to *Settings, text string) error {
 	return err
 }
 
-// readMinCost reads the least cost of a request that gives its own. It must come after the cost: a
-// fixed cost has no least one.
+// readMinCost reads the least cost of a request that gives its own.
 func readMinCost(to *Settings, text string) error {
 	to.Limit.MinCost = 1
 	if text == "" {
@@ -28,10 +27,15 @@ func readMinCost(to *Settings, text string) error {
 	}
 	least, err := readEvents(text, 0)
 	to.Limit.MinCost = least
-	if err == nil && to.Limit.Cost != 0 {
+	return err
+}
+
+// checkMinCost checks that a fixed cost has no least one.
+func checkMinCost(to *Settings, text string) error {
+	if text != "" && to.Limit.Cost != 0 {
 		return &ratelimit.FieldError{Value: text, Want: "left out: cost is not a placeholder"}
 	}
-	return err
+	return nil
 }
 
 // maxRequestCost is more than any quota.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -12,7 +13,8 @@ import (
 // Decider is what Take needs besides the hits of a request.
 type Decider struct {
 	Store   ratelimit.Store
-	Timeout time.Duration // for the decision on a request, all its hits together
+	Timeout time.Duration // of the database; see ratelimit.Store.Take
+	Began   time.Time     // when the wait of a request began, if it did not begin with Take: the bound of all waits counts from then on
 	OnError OnError
 	Share   float64 // of Local: Settings.LocalShare
 }
@@ -21,7 +23,7 @@ type Decider struct {
 type Outcome struct {
 	// Status is 0 if the request passes, else the status of its refusal: 429 if a
 	// limit refused it, or what the rule of that limit says, 503 if no decision was
-	// possible and OnError is Deny, or what the policy says.
+	// possible and OnError is Deny or Err is ratelimit.ErrOverloaded, or what the policy says.
 	Status int
 
 	// Reason is set if the policy alone refused the request.
@@ -62,10 +64,34 @@ func (d *Decider) Take(ctx context.Context, hits []ratelimit.Hit, decisions []ra
 	if Paused(d.Store) {
 		return PausedOutcome()
 	}
+	if !d.Began.IsZero() {
+		within, cancel := context.WithDeadlineCause(ctx, d.Began.Add(batch.MostTimeouts*d.Timeout), ratelimit.ErrOverloaded)
+		defer cancel()
+		ctx = within
+	}
 	if err := d.Store.Take(ctx, d.Timeout, hits, decisions); err != nil {
 		return d.TakeLocal(hits, decisions, p, err)
 	}
 	return Judge(hits, decisions, p)
+}
+
+// After returns a copy of d for a request that began then, and which the policy has delayed. failure is why the policy could not decide, or
+// nil: then the database has answered, and has its timeout again. Requests with one timeout share batches, so that little
+// time changes nothing.
+func (d *Decider) After(began time.Time, failure error) Decider {
+	after := *d
+	spent := time.Since(began)
+	switch {
+	case spent <= d.Timeout/10:
+	case failure == nil:
+		after.Began = began
+	default:
+		after.Timeout -= spent
+		if after.Timeout < time.Millisecond {
+			after.Timeout = time.Millisecond // refusals that are known need no more
+		}
+	}
+	return after
 }
 
 // Judge is the outcome of a request with these decisions, see Take. A decision on a limit with

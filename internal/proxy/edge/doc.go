@@ -1,12 +1,13 @@
 // Package edge is what both proxies do with a request. It reads the settings of a
-// configuration, opens the store that the settings name, asks the store for a decision, and
-// writes the headers and the refusal. An adapter supplies the hits of a request and the
-// driver of the database.
+// configuration, opens the store that the settings name, and has each request go through the same steps: Decide in
+// steps.go is the list. An adapter supplies the texts of placeholders and the driver of the database, serves the request, and
+// says what happens to it.
 //
+//   - site.go, zone.go, set.go: a configuration, its limits, and those that are for a request, compiled. steps.go: what happens
+//     to a request. ask.go: what the policy says of it.
 //   - setting.go, limit_settings.go, tables.go: the settings, with their names, their values and their help.
 //   - misspelt.go: which name a misspelt one may be.
-//   - limit.go, cost.go, rows.go, limits.go, alternatives.go, network.go, request.go, credentials.go, exempt.go: the limits of a configuration
-//     and the hits that a request makes on them.
+//   - limit.go, cost.go, rows.go, limits.go, alternatives.go, network.go, request.go, credentials.go, exempt.go: the parts of limits.
 //   - store.go, password.go: where they are counted.
 //   - node.go: this proxy in the registry of proxies, and a pause of all limits. live.go: what it says there while a page is open.
 //   - decide.go: a request is decided. onerror.go, local.go: no decision was possible.

@@ -22,7 +22,7 @@ type ExemptSettings struct {
 const leastSecret = 16
 
 const (
-	wantExempt       = "networks or addresses, such as 10.0.0.0/8 or 192.0.2.7"
+	wantExempt       = "networks or addresses with spaces between them, such as 10.0.0.0/8 192.0.2.7"
 	wantExemptHeader = "the name of a header and a secret, or a placeholder that gives one, such as {env.SECRET}"
 )
 

@@ -8,12 +8,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OwnHeaders are the limit, what is remaining and the reset as SetHeaders has set them, or nil.
+// OwnHeaders are the limit, what is remaining and the reset ("" if there is none) as SetHeaders has set them, or nil.
 type OwnHeaders []string
 
 // SetHeaders sets the headers of a request's response: X-RateLimit-Limit,
-// X-RateLimit-Remaining and X-RateLimit-Reset (Unix seconds, rounded up). If the request is
-// refused and would pass later, SetHeaders also sets Retry-After. Without a decision on a
+// X-RateLimit-Remaining and X-RateLimit-Reset (Unix seconds, rounded up; none if the request can
+// never pass). If the request is refused and would pass later, SetHeaders also sets Retry-After. Without a decision on a
 // limit it sets none of the X-RateLimit headers, and returns nil. If a limit with overage is used
 // beyond its quota, SetHeaders sets X-RateLimit-Overage.
 func SetHeaders(h http.Header, o *Outcome) OwnHeaders {
@@ -25,12 +25,17 @@ func SetHeaders(h http.Header, o *Outcome) OwnHeaders {
 		limitEnd := len(text)
 		text = strconv.AppendInt(text, d.Remaining, 10)
 		remainingEnd := len(text)
-		text = strconv.AppendInt(text, d.Reset.Add(time.Second-1).Unix(), 10)
+		if !d.Reset.IsZero() {
+			text = strconv.AppendInt(text, d.Reset.Add(time.Second-1).Unix(), 10)
+		}
 		all := string(text)
 		own = []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:]}
 		h["X-Ratelimit-Limit"] = own[0:1:1]
 		h["X-Ratelimit-Remaining"] = own[1:2:2]
 		h["X-Ratelimit-Reset"] = own[2:3:3]
+		if d.Reset.IsZero() {
+			delete(h, "X-Ratelimit-Reset")
+		}
 	}
 	if o.Overage > 0 {
 		SetOverage(h, o.Overage)
@@ -101,6 +106,9 @@ func SetAllHeaders(responses []Response) {
 		h["X-Ratelimit-Reset"] = values[2:3:3]
 		if d.Allowed {
 			continue
+		}
+		if d.Reset.IsZero() {
+			delete(h, "X-Ratelimit-Reset")
 		}
 		seconds := retrySeconds(d.RetryAfter)
 		if seconds != retry {

@@ -8,12 +8,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // HistoryOptions are what a proxy adds to HistorySettings.
 type HistoryOptions struct {
 	Node        string      // the name of the proxy if the settings have none
+	Region      string      // where it runs if the settings do not say it
 	AutoMigrate bool        // create or upgrade the tables
 	OnError     func(error) // see history.Settings
 }
@@ -21,12 +22,15 @@ type HistoryOptions struct {
 // OpenHistory returns what writes the history into the database of a store. db is that of
 // OpenStore. OpenHistory does not touch the network yet, see history.Writer.Prepare. The store is
 // closed after the history, which writes what is pending when it is closed.
-func OpenHistory(db postgres.DB, s HistorySettings, o HistoryOptions) (*history.Writer, error) {
+func OpenHistory(db pgdb.DB, s HistorySettings, o HistoryOptions) (*history.Writer, error) {
 	if db == nil {
 		return nil, HistoryNeedsPostgres()
 	}
 	if s.Node == "" {
 		s.Node = o.Node
+	}
+	if s.Region == "" {
+		s.Region = o.Region
 	}
 	settings := history.Settings{Node: s.Node, Region: s.Region, Address: s.Address, DisableMigration: !o.AutoMigrate, OnError: o.OnError}
 	keeps := []time.Duration{s.KeepAudit, s.KeepMinutes, s.KeepHours, s.KeepDays, s.KeepUsage}
@@ -54,6 +58,10 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 		if p.User != "" {
 			r.User = p.User
 		}
+		if p.Ended != nil {
+			r.KeyID = p.Ended.KeyID
+			r.User = p.Ended.User
+		}
 	}
 	if o.Paused {
 		r.Reason = pausedReason
@@ -73,11 +81,11 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 		}
 		isAudited := r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil
 		if at >= 0 && (isAudited || r.Watched) {
-			r.Key = counterKey(hits, decisions, at)
+			r.Key = hits[at].StoredKey()
 		}
 		if isAudited {
 			if len(hits) > 1 || at < 0 {
-				r.Also = alsoOf(at, r.Key, hits, decisions)
+				r.Also = alsoOf(at, r.Key, hits)
 			}
 		}
 	}
@@ -140,20 +148,9 @@ func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Verdict) 
 	}
 }
 
-// OtherKey stands in the history for all keys that share a quota: they are a row, whatever clients invent.
-const OtherKey = "(other)"
-
-// counterKey is the key in the history of a hit at an index.
-func counterKey(hits []ratelimit.Hit, decisions []ratelimit.Decision, at int) string {
-	if at < len(decisions) && decisions[at].Shared {
-		return OtherKey
-	}
-	return hits[at].StoredKey()
-}
-
 // alsoOf are the prefixes and keys of the hits other than that at an index, which has that key; -1 is
 // none. Limits of one rule that have the same key are there once, as rule/ and its counter.
-func alsoOf(at int, key string, hits []ratelimit.Hit, decisions []ratelimit.Decision) []string {
+func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
 	var also []string
 	prefix := ""
 	if at >= 0 {
@@ -163,7 +160,7 @@ func alsoOf(at int, key string, hits []ratelimit.Hit, decisions []ratelimit.Deci
 		if i == at {
 			continue
 		}
-		p, k := ruleOf(hits[i].Limit.Prefix), counterKey(hits, decisions, i)
+		p, k := ruleOf(hits[i].Limit.Prefix), hits[i].StoredKey()
 		known := p == prefix && k == key
 		for j := 0; j < len(also) && !known; j += 2 {
 			known = also[j] == p && also[j+1] == k
@@ -208,7 +205,10 @@ func setRefusal(r *history.Record, o *Outcome) {
 
 // failureOf is the reason of a request without a decision.
 func failureOf(err error) string {
-	if errors.Is(err, ratelimit.ErrTimeout) {
+	switch {
+	case errors.Is(err, ratelimit.ErrOverloaded):
+		return "overloaded"
+	case errors.Is(err, ratelimit.ErrTimeout):
 		return "timeout"
 	}
 	return "unavailable"
@@ -275,9 +275,6 @@ func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimi
 			shadow.Prefix = h.Limit.Prefix
 		}
 		shadow.Key = h.StoredKey()
-		if d.Shared {
-			shadow.Key = OtherKey
-		}
 		shadow.Cost = h.Cost
 		shadow.Quota = d.Limit
 		shadow.Remaining = d.Remaining

@@ -15,7 +15,7 @@ import (
 // equal settings and the same database share a history.Writer.
 type HistorySettings struct {
 	Node   string // the name of the proxy; "" is that of HistoryOptions
-	Region string // where it runs; "" is unknown
+	Region string // where it runs; "" is that of HistoryOptions
 
 	Address history.AddressMode
 

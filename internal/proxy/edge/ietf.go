@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"math"
@@ -17,6 +16,9 @@ import (
 type Fields struct {
 	X    bool // X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset and X-RateLimit-Overage
 	IETF bool // RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11
+
+	// Salt is for pk of RateLimit and RateLimit-Policy, which nil leaves out. An adapter sets it.
+	Salt *Salt
 }
 
 // readFields reads Fields.
@@ -51,7 +53,7 @@ func SetFields(h http.Header, f Fields, o *Outcome, hits []ratelimit.Hit, decisi
 	if !f.IETF || o.Decision == nil {
 		return own, nil
 	}
-	fields := fieldsOf(o, hits, decisions)
+	fields := fieldsOf(o, hits, decisions, f.Salt.text())
 	fields.policy = joinField(h[policyField], fields.policy)
 	fields.limit = joinField(h[limitField], fields.limit)
 	h[policyField] = []string{fields.policy}
@@ -96,8 +98,8 @@ func restoreField(h http.Header, name, own string, policy HeaderPolicy) {
 }
 
 // fieldsOf writes a member for each limit that enforces, the tightest first. A limit without a decision
-// has none in RateLimit.
-func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) *OwnFields {
+// has none in RateLimit. Without a salt there are no partitions.
+func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, salt string) *OwnFields {
 	var order []int
 	for i := range hits {
 		if hits[i].Apart {
@@ -117,7 +119,10 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) 
 		hit := &hits[i]
 		d := &decisions[i]
 		name := fieldString(hit.Limit.Prefix)
-		key := ";pk=:" + partition(hit) + ":"
+		key := ""
+		if salt != "" {
+			key = ";pk=:" + partition(hit, salt) + ":"
+		}
 		if len(policies) > 0 {
 			policies = append(policies, ", "...)
 		}
@@ -187,8 +192,8 @@ func windowSeconds(l *ratelimit.Limit) int64 {
 	return seconds * l.Burst / l.Events
 }
 
-// secondsUntil is the time until the whole quota is back. For a refusal it is the time until the request
-// would pass, or -1 if it never will: for the limit that the outcome is about, what Retry-After has.
+// secondsUntil is the time until Decision.Reset, or -1 if the request can never pass. For the limit that refuses the
+// request, it is what Retry-After has, which a rule may set.
 func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int64 {
 	seconds := int64(0)
 	if !d.Allowed {
@@ -228,18 +233,8 @@ func fieldName(text string) string {
 	return string(name)
 }
 
-// partitionSalt keeps keys from being guessed from their digests.
-var partitionSalt = newPartitionSalt()
-
-func newPartitionSalt() string {
-	salt := make([]byte, 32)
-	_, _ = rand.Read(salt) // without random bits the operating system ends the process
-	return string(salt)
-}
-
-// partition tells the keys of a limit apart, and does not disclose them: a digest with a salt that only this
-// process knows.
-func partition(h *ratelimit.Hit) string {
-	sum := sha256.Sum256([]byte(partitionSalt + h.Limit.Prefix + "\x00" + h.Key))
+// partition tells the keys of a limit apart, and does not disclose them: a digest with a salt that clients do not know.
+func partition(h *ratelimit.Hit, salt string) string {
+	sum := sha256.Sum256([]byte(salt + h.Limit.Prefix + "\x00" + h.Key))
 	return base64.StdEncoding.EncodeToString(sum[:9])
 }

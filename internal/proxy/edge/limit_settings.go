@@ -23,7 +23,6 @@ type LimitSettings struct {
 	Durable           string `json:"durable,omitempty"`
 	SynchronousCommit string `json:"synchronousCommit,omitempty"`
 	Lease             string `json:"lease,omitempty"`
-	Spread            string `json:"spread,omitempty"`
 	MaxKeys           string `json:"maxKeys,omitempty"`
 	HashKey           string `json:"hashKey,omitempty"`
 	IPv4Prefix        string `json:"ipv4Prefix,omitempty"`
@@ -33,6 +32,9 @@ type LimitSettings struct {
 	Wait              string `json:"wait,omitempty"`
 	Mode              string `json:"mode,omitempty"`
 	Match             *Match `json:"match,omitempty"`
+
+	// Other are settings that have none of these names.
+	Other map[string]any `json:"-" mapstructure:",remain"`
 }
 
 // ConfiguredLimit is a limit of a configuration, read and checked. The adapters read its key, its
@@ -117,13 +119,13 @@ var LimitTable = []Setting{{
 	Name: "limits", Form: Lines, Args: wantLimits, Want: wantLimits, Syntax: "<text with placeholders> { <value> <events> <window> … default <events> <window> }",
 	Help:    "Instead of `limit`: a limit for each value of a placeholder. See [Limits by a value](caddy.md#limits-by-a-value).",
 	Default: "none",
-	Read:    readLimits,
+	Read:    readBy, Validate: readLimits,
 }, {
 	Name: "limit", Form: Words, Syntax: "<events> <window> [calendar [<time zone>]] | <requests in flight>",
 	Help: "`100 1m` or `100/1m`: 100 events a minute. The units are ms, s, m, h, d and w. A `fixed_window` may follow the " +
 		"[calendar](algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For [in_flight](algorithms.md#in_flight): `5`.",
 	Default: "required, here or in a zone",
-	Read: func(to *Settings, text string) error {
+	Validate: func(to *Settings, text string) error {
 		if to.Limit.By != "" {
 			if text != "" {
 				return &ratelimit.FieldError{Value: text, Want: "left out: limits are given"}
@@ -149,7 +151,7 @@ var LimitTable = []Setting{{
 	Name: "min_cost", Args: "one whole number", Want: "a whole number from 0 to 9007199254740992", Syntax: "<whole number>",
 	Help:    "The least that a request takes if `cost` is a placeholder.",
 	Default: "1",
-	Read:    readMinCost,
+	Read:    readMinCost, Validate: checkMinCost,
 }, {
 	Name: "settle", Form: Words, Args: policy.WantSettle, Want: policy.WantSettle, Syntax: "header <name> | bytes | json <path> | status <statuses> = <cost>, else <cost>",
 	Help:    "What a request really cost, by its response. See [Cost after the answer](caddy.md#cost-after-the-answer).",
@@ -171,19 +173,8 @@ var LimitTable = []Setting{{
 	Default: "none",
 	Read:    readLease, Unset: "off",
 }, {
-	Name: "spread", Args: "exact or per_part", Want: "exact or per_part", Syntax: "exact | per_part",
-	Help:    "On Citus, how a key is counted of which another key of the request is in another part. See [one server and more](scale.md#several-limits).",
-	Default: "`exact`",
-	Read: func(to *Settings, text string) error {
-		to.Limit.Limit.PerPart = text == "per_part"
-		if text != "per_part" && text != "exact" {
-			return errWant
-		}
-		return nil
-	}, Unset: "exact",
-}, {
 	Name: "max_keys", Args: "one whole number", Want: "a whole number from 1 to 10000000", Syntax: "<whole number>",
-	Help:    "How many keys have counters of their own. Further ones share one quota, except with `dsn memory`. See [a flood of keys](operating.md#a-flood-of-keys).",
+	Help:    "How many counters the limit has in the database, about. Beyond it, counters that have used 1 are deleted. See [a flood of keys](operating.md#a-flood-of-keys).",
 	Default: "no bound",
 	Read:    number(10000000, func(to *Settings) *int { return &to.Limit.Limit.MaxKeys }),
 }, {
@@ -213,9 +204,10 @@ var LimitTable = []Setting{{
 	Help:    "Ban the sender of refused requests, as in `1h after 10 refusals in 1m`. See [Bans](caddy.md#bans).",
 	Default: "never",
 	Read: func(to *Settings, text string) (err error) {
-		to.Limit.Ban, err = ParseBan(text, to.Limit.Limit.Prefix)
+		to.Limit.Ban, err = ParseBan(text)
 		return err
 	},
+	Validate: checkBanPrefix,
 }, {
 	Name: "audit", Form: Words, Args: "off, denied, all, or sample and a percentage", Syntax: "off | denied | all | sample <percentage>",
 	Help:    "Which requests are in the audit log. See [Audit](caddy.md#audit).",

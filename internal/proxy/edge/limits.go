@@ -12,18 +12,26 @@ const wantLimits = "text with a placeholder, a limit for each of its values, and
 // defaultValue stands for all values that have no limit of their own.
 const defaultValue = "default"
 
-// readLimits reads the limits of the values of a placeholder. That of all other values becomes the
-// limit. It must come before the limit.
+// readBy reads the placeholder whose values have limits.
+func readBy(to *Settings, text string) error {
+	words := strings.Fields(text)
+	if text != "" && (len(words) == 0 || strings.IndexByte(words[0], '{') < 0) {
+		return errWant
+	}
+	if text != "" {
+		to.Limit.By = words[0]
+	}
+	return nil
+}
+
+// readLimits reads the limits of the values, whose form depends on the algorithm. That of all other values becomes the
+// limit.
 func readLimits(to *Settings, text string) error {
 	if text == "" {
 		return nil
 	}
 	words := strings.Fields(text)
 	l := &to.Limit
-	if len(words) == 0 || strings.IndexByte(words[0], '{') < 0 {
-		return errWant
-	}
-	l.By = words[0]
 	rates := map[string]ratelimit.Rate{}
 	for _, entry := range strings.Split(strings.Join(words[1:], " "), ",") {
 		value, rate, err := readEntry(l.Limit.Algorithm, strings.Fields(entry))
@@ -85,12 +93,6 @@ func setRate(l *ratelimit.Limit, rate *ratelimit.Rate) {
 func (l *ConfiguredLimit) completeLimits() error {
 	if l.Settle != nil && l.Limit.Algorithm == ratelimit.InFlight {
 		return &ratelimit.FieldError{Field: "settle", Value: l.Settle.Text, Want: "left out with in_flight: a slot ends with its request"}
-	}
-	if l.Settle != nil && l.Limit.PerPart {
-		return &ratelimit.FieldError{Field: "settle", Value: l.Settle.Text, Want: "left out with spread per_part: a settlement does not know which part was charged"}
-	}
-	if l.Settle != nil && l.Limit.MaxKeys > 0 {
-		return &ratelimit.FieldError{Field: "max_keys", Value: strconv.Itoa(l.Limit.MaxKeys), Want: "left out with settle: a settlement is for the row of its own key"}
 	}
 	if l.ByValue == nil {
 		return nil

@@ -5,34 +5,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
-
-// Shown is what a page shows of a handler.
-type Shown struct {
-	OnError OnError
-	Timeout time.Duration
-	Policy  bool            // it has one
-	History *history.Writer // nil without
-	Limits  []ShownLimit
-}
-
-// ShownLimit is a limit of a configuration, and what it counts by.
-type ShownLimit struct {
-	Limit *ratelimit.Limit
-	Key   string
-	Mode  policy.Mode
-	// Settle says what a request really costs; nil is what it was charged. Wait is for requests that wait
-	// for their turn; nil without.
-	Settle *policy.Settle
-	Wait   *Wait
-	// Varies says that some requests have another limit under the same prefix.
-	Varies bool
-}
 
 // liveRow is the row of this process in the registry of a database, and all that it shows.
 type liveRow struct {
@@ -40,8 +16,8 @@ type liveRow struct {
 	users int // how many stores have the row
 
 	mu       sync.Mutex // guards all that follows
-	stores   []*postgres.Store
-	handlers map[int]*Shown // by the order in which they came
+	stores   []*engine.Store
+	handlers map[int]*Site // by the order in which they came
 	next     int
 }
 
@@ -52,7 +28,7 @@ var nodeRows = struct {
 }{rows: map[string]*liveRow{}}
 
 // leave takes a store off the row.
-func (row *liveRow) leave(store *postgres.Store) {
+func (row *liveRow) leave(store *engine.Store) {
 	row.mu.Lock()
 	defer row.mu.Unlock()
 	for i := range row.stores {
@@ -65,7 +41,7 @@ func (row *liveRow) leave(store *postgres.Store) {
 
 // rowOf is the row of a store; nil for a store without one.
 func rowOf(store ratelimit.Store) *liveRow {
-	s, ok := store.(*postgres.Store)
+	s, ok := store.(*engine.Store)
 	if !ok {
 		return nil
 	}
@@ -84,9 +60,9 @@ func rowOf(store ratelimit.Store) *liveRow {
 	return nil
 }
 
-// Show has pages show a handler on a store, until forget is called.
-func Show(store ratelimit.Store, h *Shown) (forget func()) {
-	row := rowOf(store)
+// Show has pages show a handler, until forget is called.
+func Show(h *Site) (forget func()) {
+	row := rowOf(h.Decider.Store)
 	if row == nil {
 		return func() {}
 	}
@@ -133,24 +109,23 @@ func (row *liveRow) shownHandlers() []any {
 	seen := map[string]bool{}
 	for _, h := range row.handlers {
 		limits := []any{}
-		for i := range h.Limits {
-			s := &h.Limits[i]
-			l := s.Limit
+		for _, z := range h.Zones {
+			l := z.Hit.Limit
 			settle := ""
-			if s.Settle != nil {
-				settle = s.Settle.Text
+			if z.Settle != nil {
+				settle = z.Settle.Text
 			}
 			wait := int64(0)
-			if s.Wait != nil {
-				wait = int64(s.Wait.UpTo / time.Millisecond)
+			if z.Wait != nil {
+				wait = int64(z.Wait.UpTo / time.Millisecond)
 			}
 			limits = append(limits, map[string]any{
-				"prefix": l.Prefix, "key": s.Key, "algorithm": l.Algorithm.String(), "events": l.Events, "window_us": int64(l.Window / time.Microsecond),
+				"prefix": l.Prefix, "key": z.KeyText, "algorithm": l.Algorithm.String(), "events": l.Events, "window_us": int64(l.Window / time.Microsecond),
 				"burst": l.Burst, "calendar": int(l.Calendar), "time_zone": l.Zone, "anchor": l.Anchor, "durable": l.Durable, "lease": l.Lease,
-				"mode": s.Mode.String(), "varies": s.Varies, "settle": settle, "wait_ms": wait,
+				"mode": z.Mode.String(), "varies": z.ByValue != nil, "settle": settle, "wait_ms": wait,
 			})
 		}
-		one := map[string]any{"on_error": string(h.OnError), "timeout_ms": int64(h.Timeout / time.Millisecond), "policy": h.Policy, "limits": limits}
+		one := map[string]any{"on_error": string(h.Decider.OnError), "timeout_ms": int64(h.Decider.Timeout / time.Millisecond), "policy": h.Policy != nil, "limits": limits}
 		text, err := json.Marshal(one)
 		if err == nil && !seen[string(text)] {
 			seen[string(text)] = true
@@ -170,12 +145,11 @@ func (row *liveRow) shownStores() []any {
 }
 
 // shownStore is what a store has counted since it was opened.
-func shownStore(store *postgres.Store) map[string]any {
+func shownStore(store *engine.Store) map[string]any {
 	s := store.Stats()
-	var opened ratelimit.Store = store
-	b := hooks.BatchesOf(opened)
+	b := store.Batches()
 	local := int64(0)
-	if since := hooks.LocalSince(opened); !since.IsZero() {
+	if since := store.LocalSince(); !since.IsZero() {
 		local = since.UnixMilli()
 	}
 	return map[string]any{
@@ -186,7 +160,7 @@ func shownStore(store *postgres.Store) map[string]any {
 	}
 }
 
-func histogramOf(h hooks.Histogram) map[string]any {
+func histogramOf(h engine.Histogram) map[string]any {
 	return map[string]any{"counts": h.Counts, "sum": h.Sum}
 }
 

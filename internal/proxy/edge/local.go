@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// readLocalShare reads Settings.LocalShare. It must come after on_error.
+// readLocalShare reads Settings.LocalShare.
 func readLocalShare(to *Settings, text string) error {
 	if text == "" {
 		return nil
@@ -22,28 +22,38 @@ func readLocalShare(to *Settings, text string) error {
 	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(percent) || percent < 0.1 || percent > 100 {
 		return errWant
 	}
-	if to.OnError != Local {
+	to.LocalShare = percent / 100
+	return nil
+}
+
+func checkLocalShare(to *Settings, text string) error {
+	if text != "" && to.OnError != Local {
 		return &ratelimit.FieldError{Value: text, Want: "left out without on_error local"}
 	}
-	to.LocalShare = percent / 100
 	return nil
 }
 
 // UseStore sets the store. It must be called before requests that are to be decided with Local.
 func (d *Decider) UseStore(store ratelimit.Store) {
 	d.Store = store
-	if d.OnError == Local {
-		hooks.UseLocal(store)
+	if s, ok := store.(*engine.Store); ok && d.OnError == Local {
+		s.UseLocal()
 	}
 }
 
 // TakeLocal is the outcome of a request for which the store has made no decision because of err. See Take
 // for the parameters.
 func (d *Decider) TakeLocal(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict, err error) Outcome {
-	if d.OnError != Local || errors.Is(err, ratelimit.ErrClosed) || !hooks.TakeLocal(d.Store, err, d.Share, hits, decisions) {
+	if errors.Is(err, ratelimit.ErrOverloaded) && !canRefuse(hits, p) {
+		return Outcome{Err: err}
+	}
+	s, ok := d.Store.(*engine.Store)
+	if !ok || d.OnError != Local || errors.Is(err, ratelimit.ErrOverloaded) || errors.Is(err, ratelimit.ErrClosed) || !s.TakeLocal(err, d.Share, hits, decisions) {
 		return NoDecision(d.OnError, err)
 	}
-	return Judge(hits, decisions, p)
+	outcome := Judge(hits, decisions, p)
+	outcome.Overage = 0 // this process guesses what the others have used, and a client may be billed for an overage
+	return outcome
 }
 
 // Ask asks the policy, see ProxyPolicy.Ask. With Local, a sender that cannot be looked up is one without an API
@@ -52,7 +62,7 @@ func (d *Decider) TakeLocal(hits []ratelimit.Hit, decisions []ratelimit.Decision
 func (d *Decider) Ask(p *ProxyPolicy, ctx context.Context, key, user string, f *policy.Facts, o *policy.Verdict) error {
 	began := time.Now()
 	err := p.Ask(ctx, d.Timeout, key, user, f, o)
-	if err == nil || d.OnError != Local || key == "" && user == "" || errors.Is(err, ratelimit.ErrClosed) {
+	if err == nil || d.OnError != Local || key == "" && user == "" || errors.Is(err, ratelimit.ErrClosed) || errors.Is(err, ratelimit.ErrOverloaded) {
 		return err
 	}
 	var nobody policy.Verdict
@@ -65,4 +75,7 @@ func (d *Decider) Ask(p *ProxyPolicy, ctx context.Context, key, user string, f *
 }
 
 // LimitsLocally reports whether a process decides without the database of a store.
-func LimitsLocally(store ratelimit.Store) bool { return !hooks.LocalSince(store).IsZero() }
+func LimitsLocally(store ratelimit.Store) bool {
+	s, ok := store.(*engine.Store)
+	return ok && !s.LocalSince().IsZero()
+}

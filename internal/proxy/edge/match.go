@@ -22,6 +22,9 @@ type Match struct {
 
 	// Headers are names, for a header that is not empty, or a name, a colon and a value.
 	Headers []string `json:"headers,omitempty"`
+
+	// Other are settings that have none of these names.
+	Other map[string]any `json:"-" mapstructure:",remain"`
 }
 
 // Matcher is a compiled Match. It does not change.

@@ -5,11 +5,11 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// NodeOptions are what a proxy says of itself in the registry of proxies, see postgres.Node.
+// NodeOptions are what a proxy says of itself in the registry of proxies, see engine.Node.
 type NodeOptions struct {
 	Kind    string            // caddy or traefik
 	Version string            // of the proxy
@@ -32,21 +32,21 @@ func (s StoreSettings) NodeNameOf(kind string) string {
 }
 
 // openedStore is a store that is opened after its entry in the registry is made.
-type openedStore struct{ store *postgres.Store }
+type openedStore struct{ store *engine.Store }
 
 // node is the entry in the registry for a store, and its row.
-func (o NodeOptions) node(s StoreSettings, later *openedStore) (*postgres.Node, *liveRow) {
+func (o NodeOptions) node(s StoreSettings, later *openedStore) (*engine.Node, *liveRow) {
 	name := s.NodeNameOf(o.Kind)
 	key := name + " " + s.DSN
 	nodeRows.mu.Lock()
 	defer nodeRows.mu.Unlock()
 	row := nodeRows.rows[key]
 	if row == nil {
-		row = &liveRow{kind: o.Kind, handlers: map[int]*Shown{}}
+		row = &liveRow{kind: o.Kind, handlers: map[int]*Site{}}
 		nodeRows.rows[key] = row
 	}
 	row.users++
-	return &postgres.Node{Name: name, Version: o.Version, Epoch: started, Notice: o.Notice, Leave: func() bool {
+	return &engine.Node{Name: name, Version: o.Version, Region: s.Region, Epoch: started, Notice: o.Notice, Leave: func() bool {
 		nodeRows.mu.Lock()
 		defer nodeRows.mu.Unlock()
 		row.users--
@@ -60,8 +60,15 @@ func (o NodeOptions) node(s StoreSettings, later *openedStore) (*postgres.Node, 
 
 // Paused reports whether the limits of a store's database are paused.
 func Paused(store ratelimit.Store) bool {
-	s, ok := store.(*postgres.Store)
+	s, ok := store.(*engine.Store)
 	return ok && s.Paused()
+}
+
+// setApplied is engine.Store.SetApplied for any store.
+func setApplied(store ratelimit.Store, seq int64, log string, problems []string) {
+	if s, ok := store.(*engine.Store); ok {
+		s.SetApplied(seq, log, problems)
+	}
 }
 
 // Lift withdraws a refusal by a limit without a quota while limits are paused. It reports whether it has

@@ -1,6 +1,13 @@
 package edge
 
-import "net/http"
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
 
 // OnError is what happens to a request for which no decision was possible, because the
 // database did not answer in time.
@@ -30,12 +37,35 @@ func (o *Outcome) Consequence() string {
 	return "no decision: refusing requests"
 }
 
+// overloadedWait is for Retry-After of a request that is refused because of ratelimit.ErrOverloaded.
+const overloadedWait = time.Second
+
 // NoDecision is the outcome of a request for which no decision was possible because of
-// err.
+// err. With ratelimit.ErrOverloaded the request is refused, whatever OnError says: the database answers.
 func NoDecision(onError OnError, err error) Outcome {
 	o := Outcome{Err: err}
-	if onError == Deny {
+	if errors.Is(err, ratelimit.ErrOverloaded) {
+		o.Wait = overloadedWait
+		o.Status = http.StatusServiceUnavailable
+	} else if onError == Deny {
 		o.Status = http.StatusServiceUnavailable
 	}
 	return o
+}
+
+// canRefuse reports whether a decision on one of the hits could have refused the request. p is what the policy says: its
+// hits are the last ones.
+func canRefuse(hits []ratelimit.Hit, p *policy.Verdict) bool {
+	var marks []*policy.Mark
+	if p != nil {
+		marks = p.Marks
+	}
+	first := len(hits) - len(marks)
+	for i := range hits {
+		h := &hits[i]
+		if !h.Apart && !h.Peek && h.Cost >= 0 && (i < first || !marks[i-first].Overage) {
+			return true
+		}
+	}
+	return false
 }

@@ -5,10 +5,9 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // ProxyPolicy is the policy of a database at a proxy, and the bans that the proxy makes.
@@ -31,23 +30,20 @@ type ProxyPolicyOptions struct {
 // OpenProxyPolicy returns the policy in the database of a store. OpenStore has returned store and db.
 // The refusals that lead to bans are counted in counters, which may be another store.
 // OpenProxyPolicy does not touch the network yet, see Prepare.
-func OpenProxyPolicy(counters, store ratelimit.Store, db postgres.DB, s PolicySettings, o ProxyPolicyOptions) (*ProxyPolicy, error) {
+func OpenProxyPolicy(counters, store ratelimit.Store, db pgdb.DB, s PolicySettings, o ProxyPolicyOptions) (*ProxyPolicy, error) {
 	if db == nil {
 		return nil, PolicyNeedsPostgres()
 	}
 	live, err := policy.New(db, policy.Settings{
 		Options: policy.Options{Remember: o.Remember, SecretHeader: CredentialHeader},
 		Refresh: s.Refresh, MaxIdentities: s.MaxIdentities, DisableMigration: !o.AutoMigrate,
-		OnApplied: func(seq int64, log string, problems []string) { hooks.SetApplied(store, seq, log, problems) }, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError, Random: o.Random,
+		OnApplied: func(seq int64, log string, problems []string) { setApplied(store, seq, log, problems) }, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError, Random: o.Random,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &ProxyPolicy{live, newBans(counters, db, live, o.Node, o.OnError)}, nil
 }
-
-// Live is the policy itself, for policy.Recall.
-func (p *ProxyPolicy) Live() *policy.Policy { return p.live }
 
 // Prepare reads the rules and begins to ask for changes, in the background.
 func (p *ProxyPolicy) Prepare() { p.live.Prepare() }

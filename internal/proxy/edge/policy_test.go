@@ -2,7 +2,6 @@ package edge_test
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,30 +11,29 @@ import (
 )
 
 func TestParseBan(t *testing.T) {
-	got, err := edge.ParseBan("1d after 10 refusals in 1m", "api")
+	got, err := edge.ParseBan("1d after 10 refusals in 1m")
 	if want := (policy.BanAfter{Refusals: 10, Within: time.Minute, For: 24 * time.Hour}); err != nil || *got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
-	if got, err := edge.ParseBan("1h after 1 refusal in 1s", "api"); err != nil || got.Refusals != 1 {
+	if got, err := edge.ParseBan("1h after 1 refusal in 1s"); err != nil || got.Refusals != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got, err := edge.ParseBan("", "api"); err != nil || got != nil {
+	if got, err := edge.ParseBan(""); err != nil || got != nil {
 		t.Errorf("nothing is %+v, %v", got, err)
 	}
-	for text, prefix := range map[string]string{
-		"1h":                              "api",
-		"1h after 10 requests in 1m":      "api",
-		"1h after 10 refusals in 1m now":  "api",
-		"1h after 0 refusals in 1m":       "api",
-		"1h after 1000001 refusals in 1m": "api",
-		"1h after 2.5 refusals in 1m":     "api",
-		"366d after 10 refusals in 1m":    "api",
-		"1h after 10 refusals in 1ms":     "api",
-		"x after 10 refusals in 1m":       "api",
-		"1h after 10 refusals in x":       "api",
-		"1h after 10 refusals in 1m":      strings.Repeat("p", 252),
+	for _, text := range []string{
+		"1h",
+		"1h after 10 requests in 1m",
+		"1h after 10 refusals in 1m now",
+		"1h after 0 refusals in 1m",
+		"1h after 1000001 refusals in 1m",
+		"1h after 2.5 refusals in 1m",
+		"366d after 10 refusals in 1m",
+		"1h after 10 refusals in 1ms",
+		"x after 10 refusals in 1m",
+		"1h after 10 refusals in x",
 	} {
-		if got, err := edge.ParseBan(text, prefix); err == nil {
+		if got, err := edge.ParseBan(text); err == nil {
 			t.Errorf("%q is %+v", text, got)
 		}
 	}

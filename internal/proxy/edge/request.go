@@ -3,6 +3,7 @@ package edge
 import (
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -25,18 +26,46 @@ func Path(text string) string {
 	return clean
 }
 
-// CleanURL is the URL of a request as it is in keys: its path as Path gives it, and its
+// CleanURL is the URL of a request as it is in keys: its path as Path gives it, with one form of each escape, and its
 // query with & instead of a semicolon, as in Traefik. It is u itself if u is so already.
 func CleanURL(u *url.URL) *url.URL {
 	clean := Path(u.Path)
-	if clean == u.Path && strings.IndexByte(u.RawQuery, ';') < 0 {
+	if clean == u.Path && strings.IndexByte(u.RawQuery, ';') < 0 && oneForm(u.RawPath) == u.RawPath {
 		return u
 	}
 	changed := *u
 	changed.Path = clean
-	changed.RawPath = Path(u.RawPath)
+	changed.RawPath = Path(oneForm(u.RawPath))
 	changed.RawQuery = strings.Replace(u.RawQuery, ";", "&", -1)
 	return &changed
+}
+
+// oneForm is an escaped path with upper-case digits in its escapes, and without escapes of characters that need none (RFC
+// 3986, 6.2.2). Traefik changes the path of a request so.
+func oneForm(escaped string) string {
+	if strings.IndexByte(escaped, '%') < 0 {
+		return escaped
+	}
+	text := make([]byte, 0, len(escaped))
+	for i := 0; i < len(escaped); i++ {
+		c := escaped[i]
+		if c == '%' && i+2 < len(escaped) {
+			n, err := strconv.ParseUint(escaped[i+1:i+3], 16, 8)
+			if err == nil && isUnreserved(byte(n)) {
+				text = append(text, byte(n))
+			} else {
+				text = append(text, strings.ToUpper(escaped[i:i+3])...)
+			}
+			i += 2
+			continue
+		}
+		text = append(text, c)
+	}
+	return string(text)
+}
+
+func isUnreserved(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
 }
 
 // QueryValue is the text of a query parameter: its values, separated by commas. As in

@@ -46,6 +46,7 @@ func TestOneURIIsOneKey(t *testing.T) {
 	for text, want := range map[string]string{
 		"/a/b?q=x&y": "/a/b?q=x&y", "/a": "/a", "/?": "/?",
 		"//a/./x/../b?q=x;y": "/a/b?q=x&y", "/a/%2e%2e/b": "/b", "/a//b%2Fc": "/a/b%2Fc", "/x/..%2Fb": "/b", "/%C3%A9//b": "/%C3%A9/b",
+		"/a%2fb": "/a%2Fb", "/%7euser%2f%41": "/~user%2FA",
 	} {
 		u, err := url.ParseRequestURI(text)
 		if err != nil {

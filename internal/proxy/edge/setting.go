@@ -20,11 +20,15 @@ type Setting struct {
 	Want     string    // what the value must be
 	Settings []Setting // of a block
 
-	// Read reads the value, or Unset if the setting was left out. An error that is no
+	// Read reads the value, or Unset if the setting was left out. It knows nothing of other settings. An error that is no
 	// *ratelimit.FieldError means that the value is not what Want says. The Field of an error is Name if
 	// it is "". Nil if the adapters read the setting.
 	Read  func(to *Settings, text string) error
 	Unset string
+
+	// Validate checks the value beside those of all other settings, which have been read. Its errors are as those of
+	// Read. It may be nil.
+	Validate func(to *Settings, text string) error
 
 	// The documentation: how a Caddyfile has the arguments, what the setting means, and what holds
 	// without it. Names are those of Caddy, and links are from the folder docs.
@@ -66,15 +70,23 @@ func (s *Setting) WantArgs() string {
 	return s.Want
 }
 
-// Read reads the settings of a table from the fields of a struct, and checks them. The name of a
-// field in JSON is that of the setting, in any case. A field with its zero value was left out.
+// Read reads the settings of a table from the fields of a struct, and then validates them as a whole, so that their order
+// does not matter. It opens and registers nothing. The name of a field in JSON is that of the setting, in any case. A field
+// with its zero value was left out.
 // Errors are *ratelimit.FieldError, with the names of the table. from is no any, because Yaegi wraps a
 // value with methods that an interpreted function takes as any.
 func Read(table []Setting, from reflect.Value, to *Settings) error {
 	fields := reflect.Indirect(from)
 	for i := range table {
 		if table[i].Read != nil {
-			if err := table[i].read(to, textOf(fields, table[i].Name)); err != nil {
+			if err := table[i].apply(table[i].Read, to, textOf(fields, table[i].Name)); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range table {
+		if table[i].Validate != nil {
+			if err := table[i].apply(table[i].Validate, to, textOf(fields, table[i].Name)); err != nil {
 				return err
 			}
 		}
@@ -83,15 +95,21 @@ func Read(table []Setting, from reflect.Value, to *Settings) error {
 }
 
 // Check returns an error for text that a setting must not have, whatever the other settings are.
-func (s *Setting) Check(text string) error { return s.read(&Settings{}, text) }
+func (s *Setting) Check(text string) error {
+	if s.Read == nil {
+		return nil // the adapters read it
+	}
+	return s.apply(s.Read, &Settings{}, text)
+}
 
-func (s *Setting) read(to *Settings, text string) error {
+// apply calls Read or Validate.
+func (s *Setting) apply(f func(to *Settings, text string) error, to *Settings, text string) error {
 	// An error shows what the configuration has, and never Unset.
 	value := text
 	if value == "" {
 		value = s.Unset
 	}
-	err := s.Read(to, value)
+	err := f(to, value)
 	if err == nil {
 		return nil
 	}
@@ -108,7 +126,7 @@ func (s *Setting) read(to *Settings, text string) error {
 // textOf is the text of the field with the name of a setting; "" if it was left out.
 func textOf(fields reflect.Value, name string) string {
 	for i := 0; i < fields.NumField(); i++ {
-		tag := strings.Split(fields.Type().Field(i).Tag.Get("json"), ",")[0]
+		tag := SettingOf(fields.Type().Field(i))
 		if !strings.EqualFold(strings.Replace(tag, "_", "", -1), strings.Replace(name, "_", "", -1)) || fields.Field(i).IsZero() {
 			continue
 		}
@@ -119,6 +137,15 @@ func textOf(fields reflect.Value, name string) string {
 		return fmt.Sprint(value.Interface())
 	}
 	return ""
+}
+
+// SettingOf is the name of the setting that a field of a configuration has; "" if the field has none.
+func SettingOf(f reflect.StructField) string {
+	name := strings.Split(f.Tag.Get("json"), ",")[0]
+	if name == "-" {
+		return ""
+	}
+	return name
 }
 
 // errWant is the error of a value that is not what Setting.Want says.

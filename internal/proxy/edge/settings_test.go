@@ -2,7 +2,9 @@ package edge_test
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,22 +164,37 @@ func TestSwitches(t *testing.T) {
 	checkField(t, err, "durable", "perhaps")
 }
 
+// text is an edge.Text of which all placeholders are empty.
+type text string
+
+func (t text) Of(*edge.Request) string            { return string(t) }
+func (t text) Key(*edge.Request, int, int) string { return string(t) }
+func (t text) Fixed() bool                        { return !strings.Contains(string(t), "{") }
+func (text) Secret() bool                         { return false }
+func (text) Shares(edge.Text) bool                { return false }
+func (text) Parts() edge.Parts                    { return edge.Parts{} }
+
 func TestTwoLimitsOnOneRowAreRefused(t *testing.T) {
-	limit := func(prefix string, durable bool) *ratelimit.Limit {
-		return &ratelimit.Limit{Prefix: prefix, Durable: durable}
+	zone := func(prefix, key, durable string) *edge.Zone {
+		z, err := edge.NewZone(reflect.ValueOf(edge.LimitSettings{Prefix: prefix, Limit: "1 1h", Key: key, Durable: durable}),
+			func(_, configured string) (edge.Text, error) { return text(configured), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return z
 	}
-	one := edge.LimitRows{Limit: limit("a", false), Fixed: true, Key: "k"}
 	for _, test := range []struct {
-		other  edge.LimitRows
+		other  *edge.Zone
 		shared bool
 	}{
-		{edge.LimitRows{Limit: limit("a", false), Fixed: true, Key: "k"}, true},
-		{edge.LimitRows{Limit: limit("a", false), Fixed: true, Key: "other"}, false},
-		{edge.LimitRows{Limit: limit("a", false)}, true}, // a placeholder may give any key
-		{edge.LimitRows{Limit: limit("b", false)}, false},
-		{edge.LimitRows{Limit: limit("a", true)}, false},
+		{zone("a", "k", ""), true},
+		{zone("a", "other", ""), false},
+		{zone("a", "", ""), true}, // a placeholder may give any key
+		{zone("a", "{x} | k", ""), true},
+		{zone("b", "", ""), false},
+		{zone("a", "", "on"), false},
 	} {
-		at, err := edge.CheckRows([]edge.LimitRows{{Limit: limit("z", false)}, one, test.other})
+		at, err := edge.CheckRows([]*edge.Zone{zone("z", "", ""), zone("a", "k", ""), test.other})
 		if !test.shared && err != nil {
 			t.Errorf("%+v: %v", test.other, err)
 		}
@@ -239,5 +256,40 @@ func TestWrongStoreSettingsAreRefused(t *testing.T) {
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
 	if _, err := (edge.StoreSettings{DSN: "memory"}).Resolve("here,"); err == nil || !strings.Contains(err.Error(), "PG_RATELIMIT_DISABLE_AUTO_MIGRATE") {
 		t.Errorf("a wrong switch in the environment: %v", err)
+	}
+}
+
+// The settings of a table mean the same in any order, and what is wrong beside another setting is found in any order.
+func TestTheOrderOfSettingsDoesNotMatter(t *testing.T) {
+	reversed := func(table []edge.Setting) []edge.Setting {
+		all := append([]edge.Setting(nil), table...)
+		slices.Reverse(all)
+		return all
+	}
+	handler := func(onError, share string) reflect.Value {
+		return reflect.ValueOf(struct {
+			OnError    string `json:"on_error"`
+			LocalShare string `json:"local_share"`
+		}{onError, share})
+	}
+	for i, test := range []struct {
+		table []edge.Setting
+		from  reflect.Value
+		wrong string
+	}{
+		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5", Algorithm: "in_flight", Wait: "up to 2s at most 7"}), ""},
+		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limits: "{header.X} gold 5, default 1", Algorithm: "in_flight"}), ""},
+		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Cost: "{header.X}", MinCost: "0", Ban: "1h after 10 refusals in 1m"}), ""},
+		{edge.HandlerTable, handler("local", "50%"), ""},
+		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Limits: "{header.X} default 5 1m"}), `limit: "5 1m": must be left out`},
+		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Cost: "2", MinCost: "1"}), `min_cost: "1": must be left out`},
+		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: strings.Repeat("a", 255), Limit: "5 1m", Ban: "1h after 10 refusals in 1m"}), `prefix: "aaa`},
+		{edge.HandlerTable, handler("deny", "50%"), `local_share: "50%": must be left out`},
+	} {
+		var one, other edge.Settings
+		err, failure := edge.Read(test.table, test.from, &one), edge.Read(reversed(test.table), test.from, &other)
+		if fmt.Sprint(err) != fmt.Sprint(failure) || err == nil && !reflect.DeepEqual(one, other) || err == nil != (test.wrong == "") || err != nil && !strings.HasPrefix(err.Error(), test.wrong) {
+			t.Errorf("%d: %v and %v, %+v and %+v", i, err, failure, one, other)
+		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -33,13 +33,16 @@ type Settling struct {
 	sent    int64        // bytes of the body; atomic
 }
 
+// settler is a store that can settle, as those of proxies can.
+type settler interface{ Settle(s *batch.Settlement) }
+
 // settledHit is a hit that is to be settled.
 type settledHit struct {
 	how   *policy.Settle
 	cost  int64 // what was charged
 	text  string
 	found bool // text is what the response says
-	hooks.Settlement
+	batch.Settlement
 }
 
 // SettleOutcome is what became of the settlement of a hit.
@@ -221,6 +224,7 @@ func (s *Settling) settle() {
 		s.body.end(s.hits)
 		s.body.release()
 	}
+	store, settles := s.store.(settler)
 	for i := range s.hits {
 		one := &s.hits[i]
 		cost, outcome, err := s.costOf(one)
@@ -228,8 +232,9 @@ func (s *Settling) settle() {
 			one.Back = one.cost - cost
 			if one.Back != 0 {
 				settlement := one.Settlement
-				hooks.Settle(s.store, &settlement)
-				hooks.SettleInMemory(s.store, &settlement)
+				if settles {
+					store.Settle(&settlement)
+				}
 			}
 			switch {
 			case one.Back < 0:

@@ -12,9 +12,9 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
 // settling is a request of cost 10 that passed a limit with a settle.
@@ -131,7 +131,7 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 			}
 		}
 	}
-	await.Within(t, 10*time.Second, "the memory", func() bool {
+	await.Within(t, time.Minute, "the memory", func() bool {
 		s := newSettling(t, "json usage.total_tokens")
 		s.Header(200, http.Header{})
 		s.Body([]byte(`{"text":"` + long[:4<<20-100] + `","usage":{"total_tokens":25}}`))

@@ -7,10 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/hooks"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 const (
@@ -46,6 +48,7 @@ type StoreSettings struct {
 	MaxBlockedKeys     int     // the most used-up keys to remember; 0 is 10,000
 	MaxLeases          int     // the most keys with leases; 0 is 10,000
 	NodeName           string  // of this proxy in the registry; "" is the host name and the kind of the proxy
+	Region             string  // where it runs; "" is unknown
 
 	// HistoryOnly is for a database that has the history, and in which nothing is counted.
 	HistoryOnly bool
@@ -116,7 +119,7 @@ func migrationDisabled() (bool, error) {
 // Prepare. open is the adapter's driver; its maxConns is 0 if the DSN has the number.
 // n is for the registry of proxies. onError is called with failures that no request sees. db is that of the store, which
 // closes it, or nil for MemoryDSN. With HistoryOnly, store is nil, and the caller closes db.
-func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB, error), n NodeOptions, onError func(error)) (store ratelimit.Store, db postgres.DB, err error) {
+func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (pgdb.DB, error), n NodeOptions, onError func(error)) (store ratelimit.Store, db pgdb.DB, err error) {
 	if s.DSN == MemoryDSN {
 		inMemory, err := memory.New(memory.Options{})
 		if err != nil {
@@ -132,7 +135,7 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB
 	}
 	later := &openedStore{}
 	node, row := n.node(s, later)
-	o := postgres.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability, MaxBlockedKeys: s.MaxBlockedKeys,
+	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability, MaxBlockedKeys: s.MaxBlockedKeys,
 		MaxLeases: s.MaxLeases, LeaseHorizon: s.LeaseHorizon, Node: node, OnError: onError}
 	if s.CleanupProbability == 0 {
 		o.CleanupProbability = -1
@@ -140,7 +143,7 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB
 	if !s.InMemoryBlock {
 		o.MaxBlockedKeys = -1
 	}
-	inPostgres, err := postgres.New(db, o)
+	inPostgres, err := engine.New(db, o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -148,29 +151,67 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (postgres.DB
 	row.mu.Lock()
 	row.stores = append(row.stores, inPostgres)
 	row.mu.Unlock()
-	var opened ratelimit.Store = inPostgres
-	hooks.SetLive(opened, func(watched bool) string { return row.live(watched) })
+	inPostgres.SetLive(func(watched bool) string { return row.live(watched) })
 	return inPostgres, db, nil
 }
 
 // Prepare starts, in the background, to connect and to create the tables.
 func Prepare(store ratelimit.Store) {
-	if s, ok := store.(*postgres.Store); ok {
+	if s, ok := store.(*engine.Store); ok {
 		s.Prepare()
 	}
 }
 
 // Answers reports whether the database of a store answers. It is false only once a request or the
 // background has found that the database does not.
-func Answers(store ratelimit.Store) bool {
-	s, ok := store.(*postgres.Store)
-	return !ok || s.Unavailable() == nil
+func Answers(store ratelimit.Store) bool { return Unavailable(store) == nil }
+
+// Unavailable is why the database of a store makes no decisions, or nil, see Answers.
+func Unavailable(store ratelimit.Store) error {
+	if s, ok := store.(*engine.Store); ok {
+		return s.Unavailable()
+	}
+	return nil
 }
 
 // Stats is what a Postgres store has counted. All is 0 for another kind of store.
-func Stats(store ratelimit.Store) postgres.Stats {
-	if s, ok := store.(*postgres.Store); ok {
+func Stats(store ratelimit.Store) engine.Stats {
+	if s, ok := store.(*engine.Store); ok {
 		return s.Stats()
 	}
-	return postgres.Stats{}
+	return engine.Stats{}
+}
+
+// Batches are the batches that a Postgres store has counted. All is 0 for another kind of store.
+func Batches(store ratelimit.Store) engine.Batches {
+	if s, ok := store.(*engine.Store); ok {
+		return s.Batches()
+	}
+	return engine.Batches{}
+}
+
+// LostSettlements is how many settlements a Postgres store may not have made. It is 0 for another kind of store.
+func LostSettlements(store ratelimit.Store) int64 {
+	s, ok := store.(*engine.Store)
+	if !ok {
+		return 0
+	}
+	_, lost := s.Settled()
+	return lost
+}
+
+// OpenQueue returns a queue for calls that a proxy sends itself, see engine.Store.OpenQueue; nil if the store has no batches.
+func OpenQueue(store ratelimit.Store, timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
+	if s, ok := store.(*engine.Store); ok {
+		return s.OpenQueue(timeout, fill, deliver)
+	}
+	return nil
+}
+
+// Leases are those of a Postgres store; nil if the store has none.
+func Leases(store ratelimit.Store) *lease.Set {
+	if s, ok := store.(*engine.Store); ok {
+		return s.Leases()
+	}
+	return nil
 }

@@ -10,14 +10,14 @@ var HandlerTable = []Setting{
 		Name: "timeout", Args: "one duration, such as 250ms", Syntax: "<duration>",
 		Want: "a duration from 1ms to 1m",
 		Read: duration(time.Millisecond, time.Minute, func(to *Settings) *time.Duration { return &to.Timeout }), Unset: "250ms",
-		Help:    "How long a decision may take: 1ms to 1m.",
+		Help:    "How long the database may take for a statement: 1ms to 1m. A request waits for [up to four](operating.md#when-there-is-no-decision) while it answers.",
 		Default: "250ms",
 	}, {
 		Name: "on_error", Want: "allow, deny or local", Read: readOnError, Unset: "allow", Syntax: "allow | deny | local",
 		Help:    "What happens to a request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy [decides by itself](operating.md#the-proxy-limits-by-itself).",
 		Default: "`allow`",
 	}, {
-		Name: "local_share", Want: "a percentage from 0.1% to 100%", Read: readLocalShare, Syntax: "<percent>",
+		Name: "local_share", Want: "a percentage from 0.1% to 100%", Read: readLocalShare, Validate: checkLocalShare, Syntax: "<percent>",
 		Help:    "With `on_error local`: this proxy's share of each limit.",
 		Default: "100% divided by the proxies in the [registry](operating.md#the-registry-of-proxies)",
 	}, {
@@ -158,6 +158,11 @@ var StoreTable = []Setting{
 			"host its own.",
 		Default: "the host name and `/caddy` or `/traefik`",
 	}, {
+		Name: "region", Args: "one name, or a placeholder that gives one",
+		Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.Store.Region }),
+		Help:    "Where this proxy runs, for the registry and the history, up to 100 bytes. In Caddy with placeholders.",
+		Default: "that of the `history`, else none",
+	}, {
 		Name: "history", Form: Block, Args: "a block, or nothing", Settings: HistoryTable,
 		Help:    "Record what happens to requests. See [history](operating.md#audit-log).",
 		Default: "off",
@@ -173,8 +178,8 @@ var HistoryTable = []Setting{databaseOf("history"), {
 }, {
 	Name: "region", Args: "one name, or a placeholder that gives one",
 	Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.History.Region }),
-	Help:    "Where this proxy runs, up to 100 bytes. In Caddy with placeholders.",
-	Default: "none",
+	Help:    "The same for the history alone.",
+	Default: "that of the proxy",
 }, {
 	Name: "audit_address", Want: "full, prefix or off", Read: readAddressMode, Unset: "full",
 	Help: "How much of a client's address is in the audit log: `full`, `prefix` (the /24 of an IPv4 address, the /48 of an IPv6 address) or `off`. " +

@@ -40,7 +40,7 @@ func RestoreHeaders(h http.Header, own OwnHeaders, policy HeaderPolicy) {
 	}
 	if policy == BothHeaders {
 		for i, value := range own {
-			if values := h[ownNames[i]]; len(values) == 0 || values[0] != value {
+			if values := h[ownNames[i]]; value != "" && (len(values) == 0 || values[0] != value) {
 				h[ownNames[i]] = append([]string{value}, values...)
 			}
 		}
@@ -49,9 +49,12 @@ func RestoreHeaders(h http.Header, own OwnHeaders, policy HeaderPolicy) {
 	ours, err := strconv.ParseInt(own[1], 10, 64)
 	theirs := policy == TighterHeaders && err == nil && HasLessRemaining(h, ours)
 	for i, name := range ownNames {
-		if theirs {
+		switch {
+		case theirs:
 			keepTheirs(h, name, own[i])
-		} else {
+		case own[i] == "":
+			delete(h, name)
+		default:
 			h[name] = own[i : i+1 : i+1]
 		}
 	}

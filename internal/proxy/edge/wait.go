@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"math/rand"
 	"net/http"
 	"strconv"
@@ -20,7 +21,7 @@ type Wait struct {
 	UpTo time.Duration
 	Most int // how many requests may wait for the limit in this process
 
-	line *lines
+	line *lines // nil before Open
 }
 
 const (
@@ -29,12 +30,16 @@ const (
 	askInterval = 100 * time.Millisecond
 	defaultMost = 1000
 	longestWait = 10 * time.Minute
+	// untriedWait is for Retry-After of a refusal without a question: when the key's turn comes is not known.
+	untriedWait = time.Second
 	mostWaiting = 100000
 	wantWait    = "up to a duration from 1ms to 10m, as in up to 2s, and perhaps how many may wait, from 1 to 100000, as in up to 2s at most 100"
 )
 
 // lines are those of a prefix in this process.
 type lines struct {
+	users int // handlers; guarded by the mutex of allLines
+
 	mu      sync.Mutex // guards all that follows, and the turns
 	turns   map[string][]*turn
 	waiting int
@@ -47,7 +52,7 @@ type turn struct {
 	woken bool               // before waitFor
 }
 
-// allLines are the lines by prefix. Handlers and configurations that share a limit share its lines.
+// allLines are the lines of open handlers by prefix.
 var allLines = struct {
 	mu       sync.Mutex
 	byPrefix map[string]*lines
@@ -72,16 +77,30 @@ func readWait(to *Settings, text string) error {
 			return errWant
 		}
 	}
-	prefix := to.Limit.Limit.Prefix
-	allLines.mu.Lock()
-	defer allLines.mu.Unlock()
-	w.line = allLines.byPrefix[prefix]
-	if w.line == nil {
-		w.line = &lines{turns: map[string][]*turn{}}
-		allLines.byPrefix[prefix] = w.line
-	}
 	to.Limit.Wait = w
 	return nil
+}
+
+// Open gives requests their lines, which are those of all handlers that have opened the prefix, until close is called. It
+// comes before the first request.
+func (w *Wait) Open(prefix string) (close func()) {
+	allLines.mu.Lock()
+	defer allLines.mu.Unlock()
+	l := allLines.byPrefix[prefix]
+	if l == nil {
+		l = &lines{turns: map[string][]*turn{}}
+		allLines.byPrefix[prefix] = l
+	}
+	l.users++
+	w.line = l
+	return func() {
+		allLines.mu.Lock()
+		defer allLines.mu.Unlock()
+		l.users--
+		if l.users == 0 {
+			delete(allLines.byPrefix, prefix) // requests that wait in them go on
+		}
+	}
 }
 
 // TakeInTurn is Take for a request that may wait: for hits[i] as waits[i] says, nil is not at all. ctx
@@ -92,18 +111,21 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 	at := firstLine(waits, hits)
 	if at < 0 {
 		outcome = d.Take(context.Background(), hits, decisions, p)
+		later := *d
+		later.Began = time.Time{}
+		d = &later
 		if at = outcome.waits(waits, hits, began); at < 0 {
+			at = d.late(&outcome, waits, hits)
+		}
+		if at < 0 {
 			return outcome
 		}
 	}
 	w := waits[at]
 	key := strings.Clone(hits[at].Key) // it may be a part of a long request
 	t := w.join(key, began)
-	if t == nil { // too many wait
-		if outcome.Status == 0 {
-			outcome = d.Take(context.Background(), hits, decisions, p)
-		}
-		return outcome
+	if t == nil {
+		return d.withoutTurn(&outcome, hits, decisions, p, at)
 	}
 	defer w.leave(key, t)
 	for {
@@ -129,6 +151,32 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 		}
 		w.waitFor(ctx, t, wait)
 	}
+}
+
+// late is the index of the first hit for which a request may wait, if its decision came too late while the database
+// answers: many ask at once then. In the line, one asks after the other. Else it is -1.
+func (d *Decider) late(o *Outcome, waits []*Wait, hits []ratelimit.Hit) int {
+	if !errors.Is(o.Err, ratelimit.ErrTimeout) && !errors.Is(o.Err, ratelimit.ErrOverloaded) || !Answers(d.Store) {
+		return -1
+	}
+	for i, w := range waits {
+		if w != nil && !hits[i].Apart {
+			return i
+		}
+	}
+	return -1
+}
+
+// withoutTurn is the outcome of a request for which the line has no room. If others wait for its key, the store has not
+// been asked: the request is refused like one that has waited in vain.
+func (d *Decider) withoutTurn(last *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict, at int) Outcome {
+	if last.Status == 0 && Paused(d.Store) {
+		return PausedOutcome()
+	}
+	if err := Unavailable(d.Store); last.Status == 0 && err != nil {
+		return d.TakeLocal(hits, decisions, p, err)
+	}
+	return unasked(last, hits, decisions, at)
 }
 
 // earlierDecision is the decision on a hit from an earlier question.
@@ -161,13 +209,15 @@ func unasked(last *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision
 	if last.Status != 0 {
 		return *last
 	}
+	soon := time.Now().Add(untriedWait)
 	for i := range decisions {
 		d := &decisions[i]
 		d.Allowed = i != at
 		d.Limit = hits[i].Limit.Capacity()
+		d.Reset = soon
 		d.Source = ratelimit.Undecided
 	}
-	decisions[at].RetryAfter = time.Second
+	decisions[at].RetryAfter = untriedWait
 	return Outcome{Status: http.StatusTooManyRequests, Hit: at, Decision: &decisions[at]}
 }
 
@@ -231,7 +281,12 @@ func (w *Wait) leave(key string, t *turn) {
 	for turns[at] != t {
 		at++
 	}
-	turns = append(turns[:at:at], turns[at+1:]...)
+	if at == 0 {
+		turns[0] = nil
+		turns = turns[1:]
+	} else {
+		turns = append(turns[:at], turns[at+1:]...)
+	}
 	if len(turns) == 0 {
 		delete(l.turns, key)
 		return

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
 // TestARequestThatWaitsIsChargedOnceOnTrial, however often its other limits are asked.
@@ -23,6 +23,7 @@ func TestARequestThatWaitsIsChargedOnceOnTrial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer flight.Wait.Open("flight")()
 	trial := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "trial", Events: 100, Window: time.Hour}, Key: "k", Cost: 1, Apart: true}
 	d := &edge.Decider{Store: store, Timeout: time.Second}
 	for _, want := range []int{0, http.StatusTooManyRequests} {

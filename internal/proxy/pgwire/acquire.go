@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
 // waiter is a call that waits for a connection. A waiter is in Pool.waiting until
@@ -44,7 +46,7 @@ func (p *Pool) acquire(ctx context.Context) (*conn, *runError) {
 	w := &waiter{ready: make(chan struct{}, 1)}
 	for {
 		if ctx.Err() != nil {
-			return nil, &runError{err: wrapError(ctx, "no time left", nil)}
+			return nil, &runError{err: noTurn(ctx, "no time left")}
 		}
 		if c := takeIdle(p, ctx); c != nil {
 			return c, nil
@@ -68,7 +70,7 @@ func (p *Pool) acquire(ctx context.Context) (*conn, *runError) {
 	if w.failed == nil && ctx.Err() != nil {
 		w.c.usable = true
 		release(p, w.c)
-		return nil, &runError{err: wrapError(ctx, "no time left", nil)}
+		return nil, &runError{err: noTurn(ctx, "no time left")}
 	}
 	return w.c, w.failed
 }
@@ -87,14 +89,20 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 			break
 		}
 	}
-	state := fmt.Sprintf("none of the %d connections became free", p.open)
-	if p.open == len(p.dials) {
-		state = "no connection yet " + p.cfg.destination()
-		if p.lastError != "" {
-			state += " (the last attempt: " + p.lastError + ")"
-		}
+	if p.open > len(p.dials) {
+		p.endWait(w, nil, &runError{err: noTurn(ctx, fmt.Sprintf("none of the %d connections became free", p.open))})
+		return
+	}
+	state := "no connection yet " + p.cfg.destination()
+	if p.lastError != "" {
+		state += " (the last attempt: " + p.lastError + ")"
 	}
 	p.endWait(w, nil, &runError{err: wrapError(ctx, state, nil)})
+}
+
+// noTurn is the error of a wait that ended although there are connections.
+func noTurn(ctx context.Context, state string) error {
+	return fmt.Errorf("%w: %w", sqlstate.ErrNoTurn, wrapError(ctx, state, nil))
 }
 
 // endWait gives a waiter its connection or its error. The caller holds the mutex

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // TestInvalidAnswers sends what no correct server sends. The call must end with an
@@ -54,7 +54,7 @@ func TestInvalidAnswers(t *testing.T) {
 			})
 			p := open(t, dsn, Options{})
 			st, after := stmt("SELECT 1"), stmt("SELECT 2")
-			err := p.Run(within(t, 5*time.Second), []*postgres.Statement{st, after})
+			err := p.Run(within(t, 5*time.Second), []*pgdb.Statement{st, after})
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "sEcReT") {
 				t.Errorf("%v; want %q", err, c.want)
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 )
 
@@ -21,6 +22,12 @@ const (
 
 // errTruncated is the error of a connection that the server closed.
 var errTruncated = errors.New("the server closed the connection")
+
+// A Read after the deadline waits for lateRead, and at most mostLate of them follow one another: they read what has come.
+const (
+	lateRead = 5 * time.Millisecond
+	mostLate = 8
+)
 
 // longAgo as a deadline ends the Read or Write that is under way.
 var longAgo = time.Unix(1, 0)
@@ -57,6 +64,9 @@ type conn struct {
 	resume   chan struct{} // makes the watcher read; closed at the end
 	readN    int
 	readErr  error
+
+	had  time.Duration // for the answer, from when the request is sent; 0 is no bound
+	late int           // how many Reads of the answer came after that
 
 	request    []byte // memory for the next request
 	statements map[string]*prepared
@@ -100,8 +110,24 @@ func next(c *conn) (byte, []byte, error) {
 	return kind, body, nil
 }
 
-// fill reads more into the buffer. It may move what is there.
+// fill reads more into the buffer. It may move what is there. What has come before the deadline counts, even if this
+// process is late to read it.
 func fill(c *conn) error {
+	err := fillInTime(c)
+	for c.had > 0 && c.late < mostLate && errors.Is(err, os.ErrDeadlineExceeded) {
+		c.late++
+		began := time.Now()
+		_ = c.raw.SetReadDeadline(began.Add(lateRead))
+		err = read(c)
+		if time.Since(began) < 4*lateRead {
+			break // else this process may not even have come to read
+		}
+	}
+	return err
+}
+
+// fillInTime is fill before the deadline.
+func fillInTime(c *conn) error {
 	if !c.watched {
 		return read(c)
 	}

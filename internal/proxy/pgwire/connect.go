@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Without connect_timeout, one attempt to connect, from the look-up of the host to
@@ -271,8 +271,8 @@ func checkSession(ctx context.Context, c *conn, session string) *connectError {
 	if condition == "" {
 		return nil
 	}
-	st := &postgres.Statement{SQL: "SELECT 1 WHERE " + condition}
-	failed := pipeline(ctx, c, []*postgres.Statement{st}, true)
+	st := &pgdb.Statement{SQL: "SELECT 1 WHERE " + condition}
+	failed := pipeline(ctx, c, []*pgdb.Statement{st}, true)
 	switch {
 	case failed != nil:
 		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
@@ -288,8 +288,8 @@ func checkSession(ctx context.Context, c *conn, session string) *connectError {
 // is not refused.
 func checkTimeline(ctx context.Context, c *conn, targets *targetMemory) *connectError {
 	c.generation = atomic.LoadInt32(&targets.generation)
-	st := &postgres.Statement{SQL: timeline.SQL}
-	if failed := pipeline(ctx, c, []*postgres.Statement{st}, true); failed != nil && failed.err != nil {
+	st := &pgdb.Statement{SQL: timeline.SQL}
+	if failed := pipeline(ctx, c, []*pgdb.Statement{st}, true); failed != nil && failed.err != nil {
 		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
 	}
 	columns, err := results.Columns(st.Result)

@@ -1,4 +1,4 @@
-// Package pgwire is a small Postgres client: a postgres.DB for programs that cannot
+// Package pgwire is a small Postgres client: a pgdb.DB for programs that cannot
 // have a full driver, such as a Traefik plugin, which is interpreted. It uses only
 // the standard library.
 //
@@ -15,7 +15,7 @@
 // SCRAM: one with spaces or invisible characters beyond ASCII, for example.
 //
 // Not supported: COPY, LISTEN, transactions over several calls, and other types than
-// those of postgres.Statement.
+// those of pgdb.Statement.
 //
 // # Connection strings
 //

@@ -151,32 +151,6 @@ func TestDSNLikePgxWritten(t *testing.T) {
 	})
 }
 
-// TestDSNLikePgxPieces throws pieces together. What we take, pgx takes, and
-// it means the same.
-func TestDSNLikePgxPieces(t *testing.T) {
-	clearEnv(t)
-	pieces := []string{
-		"postgres://", "postgresql://", "u", ":", "@", "/", "?", "&", "=", ",", "[", "]", "[::1]", "%20", "%2F", "%zz", "%", " ", "'", `\`, "\n", "#",
-		"host=", "port=", "user=", "password=", "dbname=", "sslmode=", "application_name=", "disable", "5432", "h", "/tmp", "x=y", " search_path=z",
-	}
-	taken := 0
-	rapid.Check(t, func(t *rapid.T) {
-		dsn := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 1, 12).Draw(t, "pieces"), "")
-		got, err := readByUs(dsn)
-		if err != nil {
-			return
-		}
-		taken++
-		want, err := readByPgx(dsn)
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Fatalf("%q: pgx's error %v\n %+v, pgx:\n %+v", dsn, err, got, want)
-		}
-	})
-	if taken == 0 {
-		t.Error("nothing was taken")
-	}
-}
-
 // quote writes a value for a name=value pair.
 func quote(s string, quoted bool) string {
 	s = strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s)

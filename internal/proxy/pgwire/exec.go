@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
-// Exec implements postgres.DB. What the text changes in the session, with SET for
+// Exec implements pgdb.DB. What the text changes in the session, with SET for
 // example, stays with one connection of the pool.
 func (p *Pool) Exec(ctx context.Context, sql string) error {
 	if strings.Contains(sql, "\x00") {
@@ -19,6 +19,7 @@ func (p *Pool) Exec(ctx context.Context, sql string) error {
 		return failed.err
 	}
 	c.usable = false
+	c.had = 0
 	defer release(p, c)
 	stop := context.AfterFunc(ctx, c.interrupt)
 	failed = simpleQuery(ctx, c, sql)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // The tests against a fake server are in the Go that Yaegi takes, so that they
@@ -280,12 +280,12 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-func stmt(sql string, args ...any) *postgres.Statement {
-	return &postgres.Statement{SQL: sql, Args: args}
+func stmt(sql string, args ...any) *pgdb.Statement {
+	return &pgdb.Statement{SQL: sql, Args: args}
 }
 
 // run runs statements, all of which must succeed.
-func run(t testing.TB, p *Pool, statements ...*postgres.Statement) {
+func run(t testing.TB, p *Pool, statements ...*pgdb.Statement) {
 	t.Helper()
 	if !succeeds(t, p, statements...) {
 		t.FailNow()
@@ -293,7 +293,7 @@ func run(t testing.TB, p *Pool, statements ...*postgres.Statement) {
 }
 
 // succeeds is run for other goroutines than the test's.
-func succeeds(t testing.TB, p *Pool, statements ...*postgres.Statement) bool {
+func succeeds(t testing.TB, p *Pool, statements ...*pgdb.Statement) bool {
 	t.Helper()
 	if err := p.Run(within(t, 5*time.Second), statements); err != nil {
 		t.Error(err)
@@ -309,7 +309,7 @@ func succeeds(t testing.TB, p *Pool, statements ...*postgres.Statement) bool {
 }
 
 // cells are the columns of a result, row after row. NULL is "NULL".
-func cells(t testing.TB, st *postgres.Statement) []string {
+func cells(t testing.TB, st *pgdb.Statement) []string {
 	t.Helper()
 	var all []string
 	for rest := st.Result; len(rest) > 0; {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // replay is a connection to a server that has sent all its bytes already.
@@ -68,7 +68,7 @@ func FuzzFrames(f *testing.F) {
 		c.deadline = time.Now().Add(10 * time.Millisecond) // a server may ask for so much SCRAM
 		if reported, err := logIn(c, cfg, cfg.password); reported == nil && err == nil {
 			for i := 0; i < 3; i++ {
-				all := []*postgres.Statement{stmt("A", "x"), stmt("B"), stmt("A", "y")}
+				all := []*pgdb.Statement{stmt("A", "x"), stmt("B"), stmt("A", "y")}
 				all[1].Joined = i > 0
 				seen := c.w - c.r + len(line.answers)
 				failed := pipeline(ctx, c, all, false)

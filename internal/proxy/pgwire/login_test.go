@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // TestInvalidLogins: the call ends with an error that says what is wrong, without the
@@ -52,7 +52,7 @@ func TestInvalidLogins(t *testing.T) {
 			})
 			p := open(t, dsn+c.parameters, Options{})
 			st := stmt("A")
-			err := p.Run(within(t, 5*time.Second), []*postgres.Statement{st})
+			err := p.Run(within(t, 5*time.Second), []*pgdb.Statement{st})
 			if err == nil || st.Err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "sEcReT") {
 				t.Errorf("%v, %v; want %q", err, st.Err, c.want)
 			}
@@ -79,7 +79,7 @@ func TestServerThatDoesNotKnowThePassword(t *testing.T) {
 		asked <- s.request()
 	})
 	p := open(t, dsn, Options{})
-	err := p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")})
+	err := p.Run(within(t, 5*time.Second), []*pgdb.Statement{stmt("A")})
 	if err == nil || !strings.Contains(err.Error(), "does not know the password") {
 		t.Error(err)
 	}
@@ -138,7 +138,7 @@ func TestEncryption(t *testing.T) {
 				c.server(s)
 			})
 			p := open(t, strings.Replace(dsn, "sslmode=disable", "sslmode="+c.mode, 1), Options{})
-			err := p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")})
+			err := p.Run(within(t, 5*time.Second), []*pgdb.Statement{stmt("A")})
 			got := "plain"
 			if err != nil {
 				got = err.Error()

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // largeRequest is the size in bytes above which a request is written in another
@@ -15,7 +16,7 @@ import (
 const largeRequest = 64 << 10
 
 // pipeline sends statements and reads their answers.
-func pipeline(ctx context.Context, c *conn, statements []*postgres.Statement, unnamed bool) *runError {
+func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unnamed bool) *runError {
 	request := c.request[:0]
 	plan := c.plan[:0]
 	last := len(statements) - 1
@@ -29,6 +30,10 @@ func pipeline(ctx context.Context, c *conn, statements []*postgres.Statement, un
 	}
 	c.request = request
 	c.plan = plan
+	if c.had > 0 {
+		c.late = 0
+		_ = c.raw.SetDeadline(time.Now().Add(c.had))
+	}
 	if len(request) > largeRequest {
 		startWriting(c)
 	} else if n, err := c.nc.Write(request); err != nil {
@@ -54,7 +59,7 @@ func pipeline(ctx context.Context, c *conn, statements []*postgres.Statement, un
 
 // pipelineWithout does the same without the transaction of statement i, which
 // cannot be sent. The statement has its error already.
-func pipelineWithout(ctx context.Context, c *conn, statements []*postgres.Statement, i int, unnamed bool) *runError {
+func pipelineWithout(ctx context.Context, c *conn, statements []*pgdb.Statement, i int, unnamed bool) *runError {
 	for _, pr := range c.statements {
 		if pr.state == isSent {
 			pr.state = isAbsent
@@ -63,10 +68,10 @@ func pipelineWithout(ctx context.Context, c *conn, statements []*postgres.Statem
 	first, last := transaction(statements, i)
 	for n := first; n <= last; n++ {
 		if n != i {
-			setFailed(statements[n], postgres.ErrRolledBack, "")
+			setFailed(statements[n], pgdb.ErrRolledBack, "")
 		}
 	}
-	others := append([]*postgres.Statement(nil), statements[:first]...)
+	others := append([]*pgdb.Statement(nil), statements[:first]...)
 	others = append(others, statements[last+1:]...)
 	if len(others) == 0 {
 		return nil
@@ -76,7 +81,7 @@ func pipelineWithout(ctx context.Context, c *conn, statements []*postgres.Statem
 
 // transaction returns the first and the last index of the transaction that
 // statement i belongs to.
-func transaction(statements []*postgres.Statement, i int) (int, int) {
+func transaction(statements []*pgdb.Statement, i int) (int, int) {
 	first := i
 	for first > 0 && statements[first-1].Joined {
 		first--
@@ -89,7 +94,7 @@ func transaction(statements []*postgres.Statement, i int) (int, int) {
 }
 
 // notSent handles a Write that failed after n bytes.
-func notSent(ctx context.Context, c *conn, statements []*postgres.Statement, n int, err error) *runError {
+func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, err error) *runError {
 	failed := connectionLost(ctx, c, err)
 	if n == 0 && !failed.running {
 		failed.retry = statements
@@ -103,7 +108,7 @@ func notSent(ctx context.Context, c *conn, statements []*postgres.Statement, n i
 // transactionFailed handles the failure of statement i, which fails its
 // transaction. It returns failed with what is to be done about this one; if the
 // connection is lost, err is set, and so is Err of the statements after i.
-func transactionFailed(ctx context.Context, c *conn, statements []*postgres.Statement, i int, a *answerError, failed *runError) *runError {
+func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statement, i int, a *answerError, failed *runError) *runError {
 	first, last := transaction(statements, i)
 	e := a.server
 	if e == nil {
@@ -125,7 +130,7 @@ func transactionFailed(ctx context.Context, c *conn, statements []*postgres.Stat
 		stale = sqlstate.IsStalePlan(e.code, e.routine, e.message)
 	}
 	for n := first; n <= last; n++ {
-		setFailed(statements[n], postgres.ErrRolledBack, "")
+		setFailed(statements[n], pgdb.ErrRolledBack, "")
 		if c.plan[n].state == isSent {
 			c.plan[n].state = isAbsent // the server skipped its Parse
 		}
@@ -149,7 +154,7 @@ func transactionFailed(ctx context.Context, c *conn, statements []*postgres.Stat
 // sessionEnded handles a fatal error that came instead of the answer to a
 // transaction. left are the statements from this transaction on; started says
 // whether the server had begun to run it.
-func sessionEnded(left []*postgres.Statement, started bool, e *serverError, failed *runError) *runError {
+func sessionEnded(left []*pgdb.Statement, started bool, e *serverError, failed *runError) *runError {
 	lost := sqlstate.IsLostByPooler(e.code, e.message)
 	ended := &runError{err: e.err(), code: e.code, lost: lost, unnamed: lost}
 	if started || !lost && !sqlstate.EndsSession(e.code) {

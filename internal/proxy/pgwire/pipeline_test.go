@@ -3,13 +3,11 @@ package pgwire
 import (
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // TestPipelineIsOneRequest: all is sent before anything is answered, with a Sync after
@@ -63,13 +61,13 @@ func TestConnectionLostDuringAPipeline(t *testing.T) {
 				s.write(msgAnswer + c.then)
 			})
 			p := open(t, dsn, Options{})
-			all := []*postgres.Statement{stmt("A"), stmt("B"), stmt("C")}
+			all := []*pgdb.Statement{stmt("A"), stmt("B"), stmt("C")}
 			all[1].Joined = c.joined
 			err := p.Run(within(t, time.Second), all)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
-			if all[0].Err != nil || all[1].Err == nil || all[2].Err == nil || errors.Is(all[1].Err, postgres.ErrRolledBack) {
+			if all[0].Err != nil || all[1].Err == nil || all[2].Err == nil || errors.Is(all[1].Err, pgdb.ErrRolledBack) {
 				t.Errorf("%v, %v, %v", all[0].Err, all[1].Err, all[2].Err)
 			}
 			if strings.HasPrefix(c.want, "FATAL") && !strings.Contains(c.want, all[1].Code) {
@@ -129,35 +127,9 @@ func TestServerThatEndsEverySession(t *testing.T) {
 	})
 	p := open(t, dsn, Options{})
 	st := stmt("A")
-	err := p.Run(within(t, 5*time.Second), []*postgres.Statement{st})
+	err := p.Run(within(t, 5*time.Second), []*pgdb.Statement{st})
 	if err == nil || st.Err == nil || st.Code != "57P01" || f.accepted.Load() != maxAttempts {
 		t.Errorf("%v, %v, %s, %d connections", err, st.Err, st.Code, f.accepted.Load())
-	}
-}
-
-// TestConnectionEndsWhileIdle: such a connection is not used, whether the server sent
-// something before or not.
-func TestConnectionEndsWhileIdle(t *testing.T) {
-	for _, last := range []string{"", msgError("FATAL", "57P01", "bye"), "\x00", msgNoise + msgError("FATAL", "57P01", "bye"), msgReady, msgNoise} {
-		t.Run("after "+strconv.Itoa(len(last)), func(t *testing.T) {
-			f, dsn := newFake(t, func(s *fakeSession) {
-				s.request()
-				s.write(msgAnswer)
-				s.write(last)
-			})
-			p := open(t, dsn, Options{MaxConns: 1})
-			for i := 1; i <= 5; i++ {
-				run(t, p, stmt("A"))
-				await.Within(t, 5*time.Second, "the end is seen", func() bool {
-					p.mu.Lock()
-					defer p.mu.Unlock()
-					return len(p.idle) == 0 || len(p.idle[0].readDone) == 1
-				})
-				if n := int(f.accepted.Load()); n != i {
-					t.Errorf("%q: %d connections for %d calls", last, n, i)
-				}
-			}
-		})
 	}
 }
 
@@ -211,7 +183,7 @@ func TestLargePipelineEnds(t *testing.T) {
 		p := open(t, dsn, Options{})
 		st := stmt("A", strings.Repeat("x", 8<<20))
 		start := time.Now()
-		err := p.Run(within(t, 300*time.Millisecond), []*postgres.Statement{st, st})
+		err := p.Run(within(t, 300*time.Millisecond), []*pgdb.Statement{st, st})
 		if err == nil || st.Err == nil || c.want != nil && !errors.Is(err, c.want) || time.Since(start) > 10*time.Second {
 			t.Errorf("%s: %v, %v after %v", c.name, err, st.Err, time.Since(start))
 		}
@@ -237,7 +209,7 @@ func TestParseFailsForSeveralStatements(t *testing.T) {
 	p := open(t, dsn, Options{})
 	for i := 0; i < 5; i++ {
 		a, b := stmt("A"), stmt("A")
-		if err := p.Run(within(t, time.Second), []*postgres.Statement{a, b}); err != nil || a.Code != "42P01" || b.Code != "42P01" {
+		if err := p.Run(within(t, time.Second), []*pgdb.Statement{a, b}); err != nil || a.Code != "42P01" || b.Code != "42P01" {
 			t.Errorf("%v, %v, %v", err, a.Err, b.Err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Options tune a Pool.
@@ -25,9 +25,9 @@ type Options struct {
 	LookupEnv func(name string) (value string, ok bool)
 }
 
-var _ postgres.DB = (*Pool)(nil)
+var _ pgdb.DB = (*Pool)(nil)
 
-// Pool is a postgres.DB over a bounded number of connections.
+// Pool is a pgdb.DB over a bounded number of connections.
 type Pool struct {
 	cfg     *config
 	log     func(string)
@@ -75,7 +75,7 @@ func Open(dsn string, o Options) (*Pool, error) {
 }
 
 // At returns a pool for another server of the same database.
-func (p *Pool) At(host string, port int) (postgres.DB, error) {
+func (p *Pool) At(host string, port int) (pgdb.DB, error) {
 	cfg := *p.cfg
 	cfg.targets = []target{{host: host, port: strconv.Itoa(port)}}
 	return &Pool{cfg: &cfg, log: p.log, created: time.Now(), unnamed: cfg.unnamed}, nil
@@ -84,7 +84,7 @@ func (p *Pool) At(host string, port int) (postgres.DB, error) {
 // MaxConns is how many connections there are at most.
 func (p *Pool) MaxConns() int { return p.cfg.maxConns }
 
-// Close implements postgres.DB. It does not wait for calls under way: they finish,
+// Close implements pgdb.DB. It does not wait for calls under way: they finish,
 // and their connections are closed then. Closing twice is no error.
 func (p *Pool) Close() {
 	p.mu.Lock()

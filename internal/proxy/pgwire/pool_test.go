@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 func TestOpenDoesNotConnect(t *testing.T) {
@@ -33,7 +33,7 @@ func TestMaxConns(t *testing.T) {
 			if n := s.server.open.Load(); n > 3 {
 				s.server.t.Errorf("%d connections", n)
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // so that calls wait for connections
 			s.write(msgParsed + msgAnswered)
 		}
 	})
@@ -69,7 +69,7 @@ func TestWaitForAConnection(t *testing.T) {
 	})
 	p := open(t, dsn, Options{MaxConns: 1})
 	done := make(chan error)
-	go func() { done <- p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")}) }()
+	go func() { done <- p.Run(within(t, 5*time.Second), []*pgdb.Statement{stmt("A")}) }()
 	await.Within(t, 5*time.Second, "the connection is in use", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -77,7 +77,7 @@ func TestWaitForAConnection(t *testing.T) {
 	})
 	st := stmt("A")
 	start := time.Now()
-	err := p.Run(within(t, 50*time.Millisecond), []*postgres.Statement{st})
+	err := p.Run(within(t, 50*time.Millisecond), []*pgdb.Statement{st})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "none of the 1 connections became free") || st.Err == nil || time.Since(start) > time.Second {
 		t.Errorf("%v, %v after %v", err, st.Err, time.Since(start))
 	}
@@ -86,99 +86,6 @@ func TestWaitForAConnection(t *testing.T) {
 		t.Error(err)
 	}
 	run(t, p, stmt("A"))
-}
-
-// TestConnectionUsedLastIsUsedNext, so that the others reach their idle timeout.
-func TestConnectionUsedLastIsUsedNext(t *testing.T) {
-	var used [4]atomic.Int32
-	var both sync.WaitGroup
-	both.Add(2)
-	_, dsn := newFake(t, func(s *fakeSession) {
-		for i := 0; s.request() != ""; i++ {
-			if i == 0 && s.number <= 2 {
-				both.Done()
-				both.Wait()
-			}
-			used[s.number].Add(1)
-			s.write(msgParsed + msgAnswered)
-		}
-	})
-	p := open(t, dsn+"&pool_max_conn_idle_time=300ms", Options{})
-	var wg sync.WaitGroup
-	for i := 0; i < 2; i++ {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			succeeds(t, p, stmt("A"))
-		}()
-	}
-	wg.Wait()
-	for start := time.Now(); time.Since(start) < 900*time.Millisecond; {
-		run(t, p, stmt("A"))
-	}
-	a, b := used[1].Load(), used[2].Load()
-	if a != 1 && b != 1 || a+b < 11 {
-		t.Errorf("used %d and %d times", a, b)
-	}
-	await.Within(t, 5*time.Second, "the other one ended", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.open == 1 })
-}
-
-// TestIdleTimeout: idle connections are closed with a Terminate, except for one. When the
-// server ends that one, another takes its place before the next call.
-func TestIdleTimeout(t *testing.T) {
-	var terminates atomic.Int32
-	var both sync.WaitGroup
-	both.Add(2)
-	end := make(chan struct{})
-	f, dsn := newFake(t, func(s *fakeSession) {
-		if s.number > 2 {
-			serveAll(s)
-			return
-		}
-		s.request()
-		both.Done()
-		both.Wait()
-		s.write(msgAnswer)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			if kind, _ := s.message(); kind == 'X' {
-				terminates.Add(1)
-			}
-		}()
-		select {
-		case <-ended:
-		case <-end:
-		}
-	})
-	p := open(t, dsn+"&pool_max_conn_idle_time=50ms", Options{})
-	var group sync.WaitGroup
-	for range 2 {
-		group.Go(func() { succeeds(t, p, stmt("A")) })
-	}
-	group.Wait()
-	await.Within(t, 5*time.Second, "one is closed", func() bool { return f.open.Load() == 1 && terminates.Load() == 1 })
-	time.Sleep(150 * time.Millisecond)
-	if n := f.open.Load(); n != 1 || f.accepted.Load() != 2 {
-		t.Errorf("%d connections are kept", n)
-	}
-	close(end)
-	await.Within(t, 5*time.Second, "another is opened", func() bool { return f.open.Load() == 1 && f.accepted.Load() == 3 })
-	run(t, p, stmt("A"))
-	if n := f.accepted.Load(); n != 3 {
-		t.Errorf("the call opened a connection: %d", n)
-	}
-}
-
-func TestMaxLifetime(t *testing.T) {
-	f, dsn := newFake(t, serveAll)
-	p := open(t, dsn+"&pool_max_conn_lifetime=100ms", Options{})
-	start := time.Now()
-	await.Within(t, 5*time.Second, "the fifth connection", func() bool { run(t, p, stmt("A")); return f.accepted.Load() == 5 })
-	if took := time.Since(start); took < 300*time.Millisecond {
-		t.Errorf("the fifth connection after %v", took)
-	}
-	await.Within(t, 5*time.Second, "the old ones are closed", func() bool { return f.open.Load() == 1 })
 }
 
 // TestClose: idle connections are closed, waiting calls fail, and calls under way
@@ -194,13 +101,13 @@ func TestClose(t *testing.T) {
 	before := runtime.NumGoroutine()
 	p := open(t, dsn, Options{MaxConns: 1})
 	busy, waits := make(chan error), make(chan error)
-	go func() { busy <- p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")}) }()
+	go func() { busy <- p.Run(within(t, 5*time.Second), []*pgdb.Statement{stmt("A")}) }()
 	await.Within(t, 5*time.Second, "the connection is in use", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.open == 1 && len(p.dials) == 0
 	})
-	go func() { waits <- p.Run(within(t, 5*time.Second), []*postgres.Statement{stmt("A")}) }()
+	go func() { waits <- p.Run(within(t, 5*time.Second), []*pgdb.Statement{stmt("A")}) }()
 	await.Within(t, 5*time.Second, "one waits", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.waiting) == 1 })
 	p.Close()
 	p.Close()
@@ -212,7 +119,7 @@ func TestClose(t *testing.T) {
 		t.Errorf("the call under way: %v", err)
 	}
 	st := stmt("A")
-	if err := p.Run(context.Background(), []*postgres.Statement{st}); err == nil || st.Err == nil {
+	if err := p.Run(context.Background(), []*pgdb.Statement{st}); err == nil || st.Err == nil {
 		t.Error("Run after Close")
 	}
 	if err := p.Exec(context.Background(), "A"); err == nil {
@@ -227,45 +134,13 @@ func TestCloseWhileConnecting(t *testing.T) {
 	f, dsn := newRawFake(t, waitForEnd)
 	p := open(t, dsn, Options{})
 	done := make(chan error)
-	go func() { done <- p.Run(context.Background(), []*postgres.Statement{stmt("A")}) }()
+	go func() { done <- p.Run(context.Background(), []*pgdb.Statement{stmt("A")}) }()
 	await.Within(t, 5*time.Second, "it connects", func() bool { return f.open.Load() == 1 })
 	p.Close()
 	if err := <-done; err == nil {
 		t.Error("no error")
 	}
 	await.Within(t, 5*time.Second, "it is closed", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })
-}
-
-// TestTooManyConnections: if the server refuses more connections, those that exist
-// serve all calls.
-func TestTooManyConnections(t *testing.T) {
-	f, dsn := newRawFake(t, func(s *fakeSession) {
-		if s.number > 2 {
-			s.write(msgError("FATAL", "53300", "too many clients"))
-			return
-		}
-		s.welcome()
-		for s.request() != "" {
-			time.Sleep(time.Millisecond)
-			s.write(msgParsed + msgAnswered)
-		}
-	})
-	p := open(t, dsn, Options{MaxConns: 8})
-	start := time.Now()
-	var wg sync.WaitGroup
-	for i := 0; i < 10; i++ {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for j := 0; j < 20; j++ {
-				succeeds(t, p, stmt("A"))
-			}
-		}()
-	}
-	wg.Wait()
-	if n := f.accepted.Load(); n < 3 || time.Duration(n) > 5+time.Since(start)/dialInterval {
-		t.Errorf("%d connections", n)
-	}
 }
 
 // TestConnectionsEndAtAllTimes ends connections, calls and sessions at random times,
@@ -281,7 +156,7 @@ func TestConnectionsEndAtAllTimes(t *testing.T) {
 				s.write(msgError("FATAL", "57P01", "bye"))
 				return
 			case n%11 == 0:
-				time.Sleep(15 * time.Millisecond)
+				time.Sleep(15 * time.Millisecond) // longer than a call has
 			}
 			s.write(msgParsed + msgAnswered)
 		}
@@ -296,7 +171,7 @@ func TestConnectionsEndAtAllTimes(t *testing.T) {
 			for j := 0; j < 100; j++ {
 				st := stmt("A")
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-				err := p.Run(ctx, []*postgres.Statement{st})
+				err := p.Run(ctx, []*pgdb.Statement{st})
 				cancel()
 				switch {
 				case (err == nil) != (st.Err == nil):

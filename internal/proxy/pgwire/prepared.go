@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // maxPrepared bounds the prepared statements of a connection. It is more than a
@@ -52,7 +52,7 @@ const (
 // appendStatement appends a statement's messages to b. joined says that another
 // statement of its transaction follows. If the statement cannot be sent,
 // appendStatement sets Err and returns no plan.
-func appendStatement(c *conn, b []byte, st *postgres.Statement, joined, unnamed bool) ([]byte, *prepared) {
+func appendStatement(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool) ([]byte, *prepared) {
 	pr := c.statements[st.SQL]
 	if unnamed || c.unnamed || st.Unnamed || pr == nil || pr.state != isReady || pr.params != len(st.Args) {
 		return appendUnprepared(c, b, st, joined, unnamed || c.unnamed || st.Unnamed)
@@ -77,7 +77,7 @@ func appendStatement(c *conn, b []byte, st *postgres.Statement, joined, unnamed 
 
 // appendUnprepared does the same for a statement that is not prepared yet, or is
 // not to be, and in every other unusual case.
-func appendUnprepared(c *conn, b []byte, st *postgres.Statement, joined, unnamed bool) ([]byte, *prepared) {
+func appendUnprepared(c *conn, b []byte, st *pgdb.Statement, joined, unnamed bool) ([]byte, *prepared) {
 	st.Err = errPending
 	st.Code = ""
 	st.Result = st.Result[:0]
@@ -126,7 +126,7 @@ func appendUnprepared(c *conn, b []byte, st *postgres.Statement, joined, unnamed
 }
 
 // refuse sets the error of a statement with a parameter that cannot be sent.
-func refuse(st *postgres.Statement, err error) {
+func refuse(st *pgdb.Statement, err error) {
 	st.Err = err
 	if errors.Is(err, errNUL) {
 		st.Code = sqlstate.InvalidByteSequence
@@ -145,7 +145,7 @@ var (
 )
 
 // appendParse appends the message that prepares a statement.
-func appendParse(b []byte, st *postgres.Statement, pr *prepared) []byte {
+func appendParse(b []byte, st *pgdb.Statement, pr *prepared) []byte {
 	at := len(b)
 	b = append(b, "P\x00\x00\x00\x00"+pr.name+"\x00"+st.SQL+"\x00"...)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(st.Args)))

@@ -2,6 +2,7 @@ package pgwire
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +13,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // TestLoginToAServer logs in to a real server in every way that it knows.
@@ -108,7 +109,7 @@ hostnossl all only_plain 127.0.0.1/32 trust
 			dsn := fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres ", c.Port()) + l.dsn
 			p := open(t, dsn, Options{LookupEnv: env(l.env...)})
 			st := stmt("SELECT ssl::int::bigint FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
-			err := p.Run(within(t, 10*time.Second), []*postgres.Statement{st})
+			err := p.Run(within(t, 10*time.Second), []*pgdb.Statement{st})
 			got := ""
 			switch {
 			case err != nil:
@@ -136,11 +137,22 @@ hostnossl all only_plain 127.0.0.1/32 trust
 	t.Run("cancel in TLS", func(t *testing.T) {
 		p := open(t, fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres user=only_tls sslmode=verify-full", c.Port())+root, Options{})
 		st := stmt("SELECT pg_sleep(60) /* slow */")
-		if err := p.Run(within(t, 500*time.Millisecond), []*postgres.Statement{st}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := p.Run(within(t, 500*time.Millisecond), []*pgdb.Statement{st}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		await.Within(t, 5*time.Second, "it ends on the server", func() bool {
 			return number(t, admin, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' AND pid <> pg_backend_pid()") == 0
 		})
 	})
+}
+
+// number runs a statement that has one row of one bigint.
+func number(t testing.TB, p *Pool, sql string) int64 {
+	t.Helper()
+	st := stmt(sql)
+	run(t, p, st)
+	if len(st.Result) != 12 {
+		t.Fatalf("%s: %q", sql, st.Result)
+	}
+	return int64(binary.BigEndian.Uint64(st.Result[4:]))
 }

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Usual parts of an answer: BindComplete, the start of a CommandComplete of less
@@ -26,7 +26,7 @@ type answerError struct {
 // readAnswer reads the answer to one statement: if joined, up to its
 // CommandComplete, otherwise up to ReadyForQuery. It returns nil if the statement
 // succeeded. Statements before it in its transaction have Err nil already.
-func readAnswer(c *conn, st *postgres.Statement, pr *prepared, joined bool) *answerError {
+func readAnswer(c *conn, st *pgdb.Statement, pr *prepared, joined bool) *answerError {
 	if c.r == c.w {
 		if err := fill(c); err != nil {
 			return &answerError{err: err}
@@ -91,7 +91,7 @@ func isEightBytes(oid uint32) bool {
 // readRows takes the rows of that layout at the start of seen, the unread part of
 // the buffer, and reads more until another message follows. It returns what is
 // then unread.
-func readRows(c *conn, st *postgres.Statement, l *layout, seen []byte) []byte {
+func readRows(c *conn, st *pgdb.Statement, l *layout, seen []byte) []byte {
 	size := l.size
 	length := l.head[4]
 	for {
@@ -136,7 +136,7 @@ var errRow = errors.New("the server sent a row with another number of columns th
 
 // readMessages reads the rest of an answer, message by message. started says
 // whether BindComplete has been read.
-func readMessages(c *conn, st *postgres.Statement, pr *prepared, joined, started bool) *answerError {
+func readMessages(c *conn, st *pgdb.Statement, pr *prepared, joined, started bool) *answerError {
 	var e *serverError
 	complete := false
 	for {

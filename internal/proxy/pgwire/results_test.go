@@ -4,10 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // twoNumbers is a result that may be handed over many rows at a time.
@@ -71,40 +67,6 @@ func TestRowsOfEqualLength(t *testing.T) {
 						t.Errorf("round %d: %.500q; want %.500q", i, got, c.want)
 					}
 				}
-			})
-		}
-	}
-}
-
-// TestInvalidRows: messages that look like such rows, but are not.
-func TestInvalidRows(t *testing.T) {
-	good := msgRow("aaaaaaaa", "bbbbbbbb")
-	for _, c := range []struct{ name, row, want string }{
-		{"other columns", msg('D', "\x00\x01\x00\x00\x00\x14aaaaaaaa\x00\x00\x00\x08bbbbbbbb"), "another number of columns"},
-		{"another message", "d" + good[1:], `unexpected message "d"`},
-		{"another length", good[:3] + "\x01" + good[4:], "closed the connection"},
-	} {
-		for _, before := range []string{"", good, good + good} {
-			t.Run(fmt.Sprint(c.name, " after ", len(before)), func(t *testing.T) {
-				f, dsn := newFake(t, func(s *fakeSession) {
-					s.request()
-					s.write(msgParsed + msgBound + twoNumbers + msgDone + msgReady)
-					s.request()
-					s.write(msgBound + before + c.row + good + msgDone + msgReady)
-				})
-				p := open(t, dsn, Options{})
-				run(t, p, stmt("SELECT"))
-				st := stmt("SELECT")
-				err := p.Run(within(t, 5*time.Second), []*postgres.Statement{st})
-				if err == nil || st.Err == nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("%v; want %q", err, c.want)
-				}
-				for i, got := range cells(t, st) {
-					if got != []string{"aaaaaaaa", "bbbbbbbb"}[i%2] {
-						t.Errorf("column %d is %q", i, got)
-					}
-				}
-				await.Within(t, 5*time.Second, "the connection is closed", func() bool { return f.open.Load() == 0 })
 			})
 		}
 	}

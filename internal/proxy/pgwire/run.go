@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // A statement usually takes the path Run, takeIdle, runOn, pipeline,
@@ -24,38 +25,51 @@ const maxLost = 2
 // runError says what went wrong in one attempt to run statements. A nil *runError
 // means that nothing did.
 type runError struct {
-	retry    []*postgres.Statement // whole transactions that had no effect and may be sent again
-	unnamed  bool                  // send them without prepared statements
-	lost     bool                  // the server did not have our prepared statements
-	err      error                 // the error of the whole call, unless a retry succeeds
-	code     string                // the SQLSTATE that came with err
-	reusable bool                  // the connection is intact although err is set
-	running  bool                  // the server may still work on the request
+	retry    []*pgdb.Statement // whole transactions that had no effect and may be sent again
+	unnamed  bool              // send them without prepared statements
+	lost     bool              // the server did not have our prepared statements
+	err      error             // the error of the whole call, unless a retry succeeds
+	code     string            // the SQLSTATE that came with err
+	reusable bool              // the connection is intact although err is set
+	running  bool              // the server may still work on the request
 }
 
-// Run implements postgres.DB.
-func (p *Pool) Run(ctx context.Context, statements []*postgres.Statement) error {
+// Run implements pgdb.DB.
+func (p *Pool) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	if len(statements) == 0 {
 		return nil
 	}
+	had := time.Duration(0)
+	if deadline, ok := ctx.Deadline(); ok {
+		had = time.Until(deadline)
+	}
 	c := takeIdle(p, ctx)
 	if c == nil {
-		return runAgain(p, ctx, statements, nil)
+		return runAgain(p, ctx, had, statements, nil)
 	}
-	failed := runOn(p, ctx, c, statements, false)
+	failed := runOn(p, ctx, had, c, statements, false)
 	if failed == nil {
 		return nil
 	}
-	return runAgain(p, ctx, statements, failed)
+	return runAgain(p, ctx, had, statements, failed)
 }
 
-// runOn runs statements on a connection that the caller owns, and releases it.
-func runOn(p *Pool, ctx context.Context, c *conn, statements []*postgres.Statement, unnamed bool) *runError {
+// runOn runs statements on a connection that the caller owns, and releases it. had is what ctx had left at the call;
+// 0 is no bound. The deadline of ctx does not interrupt: that of the connection begins when the request is sent.
+func runOn(p *Pool, ctx context.Context, had time.Duration, c *conn, statements []*pgdb.Statement, unnamed bool) *runError {
 	c.usable = false
 	defer release(p, c)
-	stop := context.AfterFunc(ctx, c.interrupt)
+	c.had = had
+	stop := context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			c.interrupt()
+		}
+	})
 	failed := pipeline(ctx, c, statements, unnamed)
-	c.usable = stop()
+	c.usable = stop() || errors.Is(ctx.Err(), context.DeadlineExceeded)
+	if had > 0 && c.usable {
+		_ = c.raw.SetDeadline(time.Time{})
+	}
 	if failed != nil {
 		settle(p, c, failed)
 	}
@@ -76,7 +90,7 @@ func settle(p *Pool, c *conn, failed *runError) {
 }
 
 // runAgain runs statements after a first attempt that failed, or without one.
-func runAgain(p *Pool, ctx context.Context, statements []*postgres.Statement, failed *runError) error {
+func runAgain(p *Pool, ctx context.Context, had time.Duration, statements []*pgdb.Statement, failed *runError) error {
 	unnamed := false
 	attempt := 1
 	if failed == nil {
@@ -93,7 +107,7 @@ func runAgain(p *Pool, ctx context.Context, statements []*postgres.Statement, fa
 			setAllFailed(left, fmt.Errorf("%w: %w", sqlstate.ErrNotSent, none.err), none.code)
 			return none.err
 		}
-		failed = runOn(p, ctx, c, left, unnamed)
+		failed = runOn(p, ctx, had, c, left, unnamed)
 		if failed == nil {
 			return nil
 		}
@@ -108,13 +122,13 @@ func runAgain(p *Pool, ctx context.Context, statements []*postgres.Statement, fa
 var errPending = errors.New("pgwire: not answered")
 
 // setAllFailed sets the error of several statements.
-func setAllFailed(statements []*postgres.Statement, err error, code string) {
+func setAllFailed(statements []*pgdb.Statement, err error, code string) {
 	for _, st := range statements {
 		setFailed(st, err, code)
 	}
 }
 
-func setFailed(st *postgres.Statement, err error, code string) {
+func setFailed(st *pgdb.Statement, err error, code string) {
 	st.Err = err
 	st.Code = code
 }

@@ -21,6 +21,13 @@ fi
 		apt-get update -q && apt-get install -qy --no-install-recommends "postgresql-server-dev-$major" gcc make flex xz-utils \
 			liblz4-dev libzstd-dev libicu-dev libkrb5-dev libselinux1-dev libxslt1-dev libpam0g-dev libssl-dev libxml2-dev libreadline-dev
 	fi
+	# Citus that was built with newer headers can call what the server does not have, and ends it.
+	server=$("$bin/postgres" --version | grep -oE '[0-9]+(\.[0-9]+)?' | head -n 1)
+	headers=$(sed -n 's/^#define PG_VERSION "\([0-9.]*\).*/\1/p' "$("$bin/pg_config" --includedir-server)/pg_config.h")
+	if [ "$server" != "$headers" ] && [ "$(printf '%s\n' "$server" "$headers" | sort -V | tail -n 1)" = "$headers" ]; then
+		echo "the headers of Postgres $headers are newer than its server $server: install the same version of postgresql-$major and postgresql-server-dev-$major"
+		exit 1
+	fi
 	rm -rf "$cache" && mkdir -p "$cache/source"
 	tar -xf "$archive" -C "$cache/source" --strip-components 1
 	# Postgres finds its files by their place beside its programs.

@@ -101,9 +101,6 @@ func (s *Servers) Add(ctx context.Context) (int, error) {
 // DSN is the address of the coordinator.
 func (s *Servers) DSN() string { return s.Coordinator.DSN(database) }
 
-// WorkerDSN is the address of a worker.
-func (s *Servers) WorkerDSN(worker int) string { return s.Workers[worker].DSN(database) }
-
 // Execute runs SQL text without parameters.
 func (s *Servers) Execute(ctx context.Context, dsn, sql string) error {
 	conn, err := pgx.Connect(ctx, dsn)

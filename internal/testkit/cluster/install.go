@@ -17,33 +17,20 @@ import (
 // creates and starts by itself.
 const createclusterConf = "/etc/postgresql-common/createcluster.conf"
 
-// tellEvery is the time between two lines about an installation.
-const tellEvery = 10 * time.Second
-
 // installer installs Debian's server without starting one.
 type installer struct {
-	conf string        // createclusterConf, or a file of a test
-	tell io.Writer     // gets lines about the progress
-	tick time.Duration // between two of these lines
+	conf string    // createclusterConf, or a file of a test
+	tell io.Writer // gets lines about the progress
 }
 
-// installStep is one program of an installation.
-type installStep struct {
-	what string // for the user
-	args []string
-
-	// whole steps are never interrupted. They change the installed packages:
-	// dpkg does not recover by itself from an interruption.
-	whole bool
-}
-
-// configureScript installs the downloaded packages. The package
-// postgresql-common comes first, because it brings the switch in $1 with it.
-// The switch is off only while the package postgresql is being installed. This is
+// installScript installs Debian's packages. The package postgresql-common comes first, because it brings the
+// switch in $1 with it. The switch is off only while the package postgresql is being installed. This is
 // one script, so that the switch is restored even if this program is killed.
-const configureScript = `set -e
+const installScript = `set -e
 conf=$1
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 install() { apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 "$1"; }
+apt-get update -q
 install postgresql-common
 if [ -f "$conf" ]; then
 	[ -e "$conf.before" ] || cp -p "$conf" "$conf.before"
@@ -53,29 +40,20 @@ fi
 install postgresql
 `
 
-func (i installer) steps() []installStep {
-	return []installStep{
-		{what: "reading the lists of packages", args: []string{"apt-get", "update", "-q"}},
-		{what: "downloading the packages", args: []string{"apt-get", "install", "-q", "-y", "--no-install-recommends",
-			"-o", "DPkg::Lock::Timeout=300", "--download-only", "postgresql-common", "postgresql"}},
-		{what: "installing the packages", args: []string{"sh", "-c", configureScript, "sh", i.conf}, whole: true},
-	}
-}
-
 // install installs Debian's package, if this process may, and looks again.
 // Several processes may come here at once: one of them installs, the others
 // wait and find what it has installed. If ctx ends, install still waits for
-// the end of a step that must be whole.
+// the end of the script: dpkg does not recover by itself from an interruption.
 func (i installer) install(ctx context.Context, look func() string) (string, error) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return "", ErrNoServer
 	}
-	var prefix []string
+	args := []string{"sh", "-c", installScript, "sh", i.conf}
 	if os.Geteuid() != 0 {
 		if exec.CommandContext(ctx, "sudo", "-n", "true").Run() != nil {
 			return "", ErrNoServer
 		}
-		prefix = []string{"sudo", "-n"}
+		args = append([]string{"sudo", "-n"}, args...)
 	}
 	unlock, err := lockInstall(ctx)
 	if err != nil {
@@ -85,22 +63,13 @@ func (i installer) install(ctx context.Context, look func() string) (string, err
 	if dir := look(); dir != "" {
 		return dir, nil
 	}
-	fmt.Fprintln(i.tell, "There is no Postgres server on this machine. Installing Debian's package postgresql with apt-get ...")
-	prefix = append(prefix, "env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
-	steps := i.steps()
-	for n, step := range steps {
-		if err := ctx.Err(); err != nil {
-			return "", err
-		}
-		step.what = fmt.Sprintf("Postgres, step %d of %d: %s", n+1, len(steps), step.what)
-		step.args = append(append([]string{}, prefix...), step.args...)
-		said, err := i.run(ctx, step)
-		if ctx.Err() != nil {
-			return "", ctx.Err()
-		}
-		if err != nil {
-			return "", fmt.Errorf("%w (%s: %w: %s)", ErrNoServer, step.what, err, said)
-		}
+	fmt.Fprintln(i.tell, "There is no Postgres server on this machine. Installing Debian's package postgresql with apt-get, which takes a minute or two ...")
+	said, err := runWhole(args)
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w (apt-get: %w: %s)", ErrNoServer, err, said)
 	}
 	if dir := look(); dir != "" {
 		fmt.Fprintln(i.tell, "Postgres is installed.")
@@ -109,46 +78,19 @@ func (i installer) install(ctx context.Context, look func() string) (string, err
 	return "", fmt.Errorf("%w (apt-get installed the package postgresql, and no initdb came with it)", ErrNoServer)
 }
 
-// run runs a step in a process group of its own, which Ctrl-C in a terminal
-// does not reach, and returns the last line of its output. The output goes to
-// a file: with a pipe, the step would fail if this program were killed.
-func (i installer) run(ctx context.Context, step installStep) (said string, err error) {
+// runWhole runs a command in a process group of its own, which Ctrl-C in a terminal does not reach, and returns the last
+// line of its output. The output goes to a file: with a pipe, the command would fail if this program were killed.
+func runWhole(args []string) (said string, err error) {
 	output, err := os.CreateTemp("", "pg-ratelimit-install-*.log")
 	if err != nil {
 		return "", fmt.Errorf("cluster: %w", err)
 	}
 	defer func() { err = errors.Join(err, output.Close(), os.Remove(output.Name())) }()
-	cmd := exec.Command(step.args[0], step.args[1:]...)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	fmt.Fprintln(i.tell, step.what)
-	began := time.Now()
-	if err := cmd.Start(); err != nil {
-		return "", err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	tick := time.NewTicker(i.tick)
-	defer tick.Stop()
-	stop := ctx.Done()
-	for {
-		select {
-		case err := <-ended:
-			return lastLine(output.Name()), err
-		case <-tick.C:
-			fmt.Fprintf(i.tell, "%s, %d s: %s\n", step.what, int(time.Since(began).Seconds()), lastLine(output.Name()))
-		case <-stop:
-			stop = nil
-			if step.whole {
-				fmt.Fprintln(i.tell, "Waiting until apt-get has installed Postgres: an interruption would leave dpkg broken. Please do not kill it.")
-				continue
-			}
-			// To the whole group: apt-get starts programs that download. If it
-			// runs as another account, by way of sudo, the signal is refused, and
-			// the step ends by itself.
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
-		}
-	}
+	err = cmd.Run()
+	return lastLine(output.Name()), err
 }
 
 // lockInstall waits for this account's lock on installing.

@@ -27,33 +27,33 @@ const TestDSN = "PG_RATELIMIT_TEST_DSN"
 const patience = 2 * time.Minute
 
 // shared is the cluster of this test process, started by the first Open. Its
-// leash ends it with the process, so it takes no TestMain. It gives up
-// everything that makes a crash survivable for speed.
+// leash ends it with the process, so it takes no TestMain.
 var shared = sync.OnceValues(func() (*Cluster, error) {
 	// Installing a server may come first.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
 	defer cancel()
-	return start(ctx, Options{Config: map[string]string{
-		"fsync":            "off",
-		"full_page_writes": "off",
-		"max_connections":  "300",
-		"max_wal_size":     "128MB", // of memory, see inMemory
-	}}, untilEnd)
+	return Shared(ctx)
 })
 
-// Open makes a fresh, empty database and returns its DSN. The database is
+// Shared starts a temporary cluster for many tests. It gives up everything that
+// makes a crash survivable for speed.
+func Shared(ctx context.Context) (*Cluster, error) {
+	return Start(ctx, Options{Config: map[string]string{
+		"fsync":            "off",
+		"full_page_writes": "off",
+		"max_connections":  "500",
+		"max_wal_size":     "128MB", // of memory, see inMemory
+	}})
+}
+
+// Open makes a fresh database and returns its DSN. It is empty, or a copy of a
+// database in which the SQL has run: a copy takes milliseconds. The database is
 // dropped at the test's end, connections or no. All tests of a process share
-// one cluster: a test that kills its server takes Private.
-func Open(t testing.TB) string {
+// one cluster, and all tests of a run with package shared: a test that kills its
+// server takes Private.
+func Open(t testing.TB, sql ...string) string {
 	t.Helper()
-	admin := os.Getenv(TestDSN)
-	if admin == "" {
-		c, err := shared()
-		if err != nil {
-			t.Fatal(err)
-		}
-		admin = c.DSN("postgres")
-	}
+	admin := administrator(t)
 	name, err := databaseName(t.Name())
 	if err != nil {
 		t.Fatal(err)
@@ -62,8 +62,15 @@ func Open(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// template0: nobody connects to it, so many may copy it at once.
-	if err := execute(admin, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
+	from, err := template(admin, strings.Join(sql, "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	how, err := strategy(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := execute(admin, "CREATE DATABASE "+name+" TEMPLATE "+from+how); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -72,6 +79,19 @@ func Open(t testing.TB) string {
 		}
 	})
 	return dsn
+}
+
+// administrator is the DSN of an account that may create databases.
+func administrator(t testing.TB) string {
+	t.Helper()
+	if dsn := os.Getenv(TestDSN); dsn != "" {
+		return dsn
+	}
+	c, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.DSN("postgres")
 }
 
 // Private starts a cluster of the test's own, to stop, kill or pause. Its data

@@ -5,12 +5,12 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // The suites run over the other implementations in those packages' own tests.
 
-func openPgwire(t testing.TB, dsn string) postgres.DB {
+func openPgwire(t testing.TB, dsn string) pgdb.DB {
 	db, err := pgwire.Open(dsn, pgwire.Options{})
 	if err != nil {
 		t.Fatal(err)

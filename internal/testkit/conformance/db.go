@@ -12,36 +12,46 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // openDB returns a DB that connects to dsn. The test closes it.
-type openDB func(t testing.TB, dsn string) postgres.DB
+type openDB func(t testing.TB, dsn string) pgdb.DB
 
 // roundTrips are those of the networks between a DB and its server. Each test runs over
 // one of them, and round trips are counted over the two slow ones.
 var roundTrips = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond}
 
-// DB runs the tests of a postgres.DB, each on a database of its own: directly, and
+// DB runs the tests of a pgdb.DB, each on a database of its own: directly, and without -short also
 // over a network with a delay.
-func DB(t *testing.T, open func(t testing.TB, dsn string) postgres.DB) {
+func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	for _, roundTrip := range roundTrips[1:] {
+		if testing.Short() {
+			break // it asserts times
+		}
 		t.Run(fmt.Sprint("round trips of ", roundTrip), func(t *testing.T) { testRoundTrips(t, open, roundTrip) })
 	}
-	for name, test := range map[string]func(t *testing.T, open openDB){
-		"a database in another encoding": testEncoding,
-		"no server":                      testNoServer,
-		"a server that is killed":        testServerGone,
-		"a server that hangs":            testServerHangs,
-		"logins at once":                 testLoginsAtOnce,
-		"a login that is refused once":   testRefusedOnce,
-		"a login slower than calls":      testCauseOverASlowNetwork,
-		"a primary that was replaced":    testReplacedPrimary,
-		"a password that was changed":    testChangedPassword,
+	for name, test := range map[string]struct {
+		run func(t *testing.T, open openDB)
+		own bool // needs a server of its own
+	}{
+		"a database in another encoding": {testEncoding, true},
+		"no server":                      {testNoServer, false},
+		"a server that is killed":        {testServerGone, true},
+		"a server that hangs":            {testServerHangs, true},
+		"a process that is late":         {testLateProcess, true},
+		"logins at once":                 {testLoginsAtOnce, false},
+		"a login that is refused once":   {testRefusedOnce, false},
+		"a login slower than calls":      {testCauseOverASlowNetwork, false},
+		"a primary that was replaced":    {testReplacedPrimary, false},
+		"a password that was changed":    {testChangedPassword, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if test.own && testing.Short() {
+				t.Skip("make test-all runs it: it starts a server")
+			}
 			t.Parallel()
-			test(t, open)
+			test.run(t, open)
 		})
 	}
 	statements(t, open, append(slices.Clone(ofStatements), ofConnections...))
@@ -49,7 +59,7 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) postgres.DB) {
 
 // Statements runs the tests of DB on statements. They do not depend on when connections are opened and
 // replaced, which a program decides that gives a DB its pool.
-func Statements(t *testing.T, open func(t testing.TB, dsn string) postgres.DB) {
+func Statements(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	statements(t, open, ofStatements)
 }
 
@@ -103,9 +113,12 @@ func statements(t *testing.T, open openDB, tests []dbTest) {
 			test.run(t, d)
 		}
 		t.Run(test.name, func(t *testing.T) { run(t, open) })
+		if testing.Short() {
+			continue
+		}
 		roundTrip := roundTrips[i%len(roundTrips)]
 		t.Run(fmt.Sprint(test.name, " over a network of ", roundTrip), func(t *testing.T) {
-			run(t, func(t testing.TB, dsn string) postgres.DB {
+			run(t, func(t testing.TB, dsn string) pgdb.DB {
 				_, slow := slownet.ListenFor(t, dsn, roundTrip)
 				return open(t, slow)
 			})
@@ -115,19 +128,19 @@ func statements(t *testing.T, open openDB, tests []dbTest) {
 
 // db is a DB with a test that ends where it fails.
 type db struct {
-	postgres.DB
+	pgdb.DB
 	t    *testing.T
 	open openDB
 	dsn  string
 }
 
 // try runs statements and returns the error of Run.
-func (d *db) try(statements ...*postgres.Statement) error {
+func (d *db) try(statements ...*pgdb.Statement) error {
 	return d.tryFor(timeout, statements...)
 }
 
 // tryFor is try with so much time. A call must end soon after its time.
-func (d *db) tryFor(limit time.Duration, statements ...*postgres.Statement) error {
+func (d *db) tryFor(limit time.Duration, statements ...*pgdb.Statement) error {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -140,7 +153,7 @@ func (d *db) tryFor(limit time.Duration, statements ...*postgres.Statement) erro
 }
 
 // run runs statements that all succeed.
-func (d *db) run(statements ...*postgres.Statement) {
+func (d *db) run(statements ...*pgdb.Statement) {
 	d.t.Helper()
 	started := time.Now()
 	if err := d.try(statements...); err != nil {
@@ -156,12 +169,12 @@ func (d *db) run(statements ...*postgres.Statement) {
 	}
 }
 
-func statement(sql string, args ...any) *postgres.Statement {
-	return &postgres.Statement{SQL: sql, Args: args}
+func statement(sql string, args ...any) *pgdb.Statement {
+	return &pgdb.Statement{SQL: sql, Args: args}
 }
 
 // transaction joins statements.
-func transaction(statements ...*postgres.Statement) []*postgres.Statement {
+func transaction(statements ...*pgdb.Statement) []*pgdb.Statement {
 	for _, s := range statements[:len(statements)-1] {
 		s.Joined = true
 	}
@@ -169,7 +182,7 @@ func transaction(statements ...*postgres.Statement) []*postgres.Statement {
 }
 
 // cells are the columns of a statement's result, row after row. NULL is "NULL".
-func cells(t testing.TB, s *postgres.Statement) []string {
+func cells(t testing.TB, s *pgdb.Statement) []string {
 	t.Helper()
 	var all []string
 	for rest := s.Result; len(rest) > 0; {
@@ -272,7 +285,7 @@ func testResults(t *testing.T, d *db) {
 
 func testEachForItself(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint PRIMARY KEY)")
-	var statements []*postgres.Statement
+	var statements []*pgdb.Statement
 	for _, n := range []int64{1, 2, 1, 3} {
 		statements = append(statements, statement("INSERT INTO t VALUES ($1::bigint)", n))
 	}
@@ -334,7 +347,7 @@ func testUnnamed(t *testing.T, d *db) {
 }
 
 func testManyStatements(t *testing.T, d *db) {
-	var statements []*postgres.Statement
+	var statements []*pgdb.Statement
 	for i := 0; i < 500; i++ {
 		s := statement(fmt.Sprintf("SELECT $1::bigint + %d", i%50), int64(i))
 		s.Joined = i%3 > 0

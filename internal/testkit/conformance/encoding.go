@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/url"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // latin1 makes a database in an old encoding and returns its DSN.
@@ -39,7 +36,7 @@ func testEncoding(t *testing.T, open openDB) {
 	for i := 0; i < 2; i++ {
 		good, first, odd := statement(insert, []string{"é"}), statement(insert, []string{"a"}), statement(insert, []string{"b", "\U0001F600"})
 		err := d.try(append(transaction(first, odd), good)...)
-		if err != nil || good.Err != nil || odd.Code != "22P05" || !errors.Is(first.Err, postgres.ErrRolledBack) {
+		if err != nil || good.Err != nil || odd.Code != "22P05" || !errors.Is(first.Err, pgdb.ErrRolledBack) {
 			t.Errorf("%v: %v; %v; %v", err, first.Err, odd.Err, good.Err)
 		}
 		if !equal(cells(t, good), "é") {
@@ -48,43 +45,5 @@ func testEncoding(t *testing.T, open openDB) {
 	}
 	if got := d.cells("SELECT encode(convert_to(key, 'LATIN1'), 'hex') FROM t"); !equal(got, "e9", "e9") {
 		t.Errorf("é is stored as %q", got)
-	}
-}
-
-// StoreInLatin1 runs a store on a database in an old encoding: calls for a key in
-// characters that the database does not have fail, and no others.
-func StoreInLatin1(t *testing.T, open func(t testing.TB, dsn string) postgres.DB, openStore func(t testing.TB, dsn string) ratelimit.Store) {
-	dsn := latin1(t, open)
-	store := openStore(t, dsn)
-	defer store.Close()
-	limit := &ratelimit.Limit{Prefix: "p", Events: 1000000, Window: time.Hour}
-	take := func(key string) error {
-		return store.Take(context.Background(), timeout, []ratelimit.Hit{{Limit: limit, Key: key, Cost: 1}}, make([]ratelimit.Decision, 1))
-	}
-	if err := take("é"); err != nil {
-		t.Fatal(err)
-	}
-	var group sync.WaitGroup
-	for i := 0; i < 8; i++ {
-		group.Add(1)
-		go func(odd bool) {
-			defer group.Done()
-			key := "plain"
-			if odd {
-				key = "\U0001F600"
-			}
-			for j := 0; j < 50; j++ {
-				if err := take(key); (err != nil) != odd {
-					t.Errorf("%s: %v", key, err)
-					return
-				}
-			}
-		}(i%2 == 1)
-	}
-	group.Wait()
-	d := &db{t: t, DB: open(t, dsn)}
-	defer d.Close()
-	if got := d.cells("SELECT key || ' ' || count FROM rate_limit_ephemeral ORDER BY key"); !equal(got, "plain 200", "é 1") {
-		t.Errorf("the table holds %q", got)
 	}
 }

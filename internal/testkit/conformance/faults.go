@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // soon is how long a call may go on after its context has ended, on a busy machine.
@@ -36,12 +36,12 @@ func testForgotten(t *testing.T, d *db) {
 // to run them when their columns have changed.
 func testAltered(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint, m bigint); INSERT INTO t VALUES (1, 2); CREATE TABLE u (n bigint)")
-	var selects []*postgres.Statement
+	var selects []*pgdb.Statement
 	for i := 0; i < 6; i++ {
 		selects = append(selects, statement(fmt.Sprintf("SELECT t.*, %d::bigint FROM t", i)))
 	}
 	insert := statement("INSERT INTO u VALUES (1)")
-	all := append(transaction(append([]*postgres.Statement{insert}, selects...)...), statement("SELECT m FROM t"))
+	all := append(transaction(append([]*pgdb.Statement{insert}, selects...)...), statement("SELECT m FROM t"))
 	for i, alter := range []string{"SELECT 1", "ALTER TABLE t ALTER m TYPE text", "ALTER TABLE t ALTER m TYPE bigint USING m::bigint", "ALTER TABLE t ADD k text", "ALTER TABLE t DROP k"} {
 		d.exec(alter)
 		for j := 0; j < 2; j++ { // prepared when the second one runs
@@ -83,7 +83,7 @@ func testDeadline(t *testing.T, d *db) {
 	// statement that it has not begun.
 	const limit = 700 * time.Millisecond
 	for i := 0; i < 3; i++ {
-		statements := []*postgres.Statement{statement("SELECT 1"), statement("SELECT pg_sleep(600)"), statement("SELECT 2")}
+		statements := []*pgdb.Statement{statement("SELECT 1"), statement("SELECT pg_sleep(600)"), statement("SELECT 2")}
 		if err := d.tryFor(limit, statements...); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("a deadline ends Run with %v", err)
 		}
@@ -101,7 +101,7 @@ func testDeadline(t *testing.T, d *db) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	time.AfterFunc(limit, stop)
-	if err := d.Run(ctx, []*postgres.Statement{statement("SELECT pg_sleep(600)")}); !errors.Is(err, context.Canceled) {
+	if err := d.Run(ctx, []*pgdb.Statement{statement("SELECT pg_sleep(600)")}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that is cancelled ends Run with %v", err)
 	}
 	d.sessions(asleep, 0) // the server does not go on
@@ -115,7 +115,7 @@ func testEnded(t *testing.T, d *db) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	s := statement("INSERT INTO t VALUES (1)")
-	if err := d.Run(ctx, []*postgres.Statement{s}); !errors.Is(err, context.Canceled) || s.Err == nil {
+	if err := d.Run(ctx, []*pgdb.Statement{s}); !errors.Is(err, context.Canceled) || s.Err == nil {
 		t.Errorf("Run ends with %v, the statement with %v", err, s.Err)
 	}
 	if err := d.Exec(ctx, "INSERT INTO t VALUES (2)"); !errors.Is(err, context.Canceled) {
@@ -155,7 +155,7 @@ func testLostConnections(t *testing.T, d *db) {
 		time.Sleep(soon / 8) // until the end has arrived
 		lost.run(transaction(statement("SELECT 1"), statement("SELECT 2"))...)
 		proxy.CloseConnections()
-		time.Sleep(soon / 8)
+		time.Sleep(soon / 8) // likewise
 		lost.exec("SELECT 1")
 	}
 }
@@ -165,7 +165,7 @@ func testDBClosed(t *testing.T, d *db) {
 	defer cancel()
 	done := make(chan error, 1)
 	s := statement("SELECT pg_sleep(600)")
-	go func() { done <- d.Run(ctx, []*postgres.Statement{s}) }()
+	go func() { done <- d.Run(ctx, []*pgdb.Statement{s}) }()
 	d.sessions(asleep, 1)
 	d.Close()
 	if err := <-done; err == nil && s.Err == nil {
@@ -173,7 +173,7 @@ func testDBClosed(t *testing.T, d *db) {
 	}
 	d.Close()
 	later := statement("SELECT 1")
-	if err := d.Run(context.Background(), []*postgres.Statement{later}); err == nil || later.Err == nil {
+	if err := d.Run(context.Background(), []*pgdb.Statement{later}); err == nil || later.Err == nil {
 		t.Errorf("Run after Close: %v, the statement %v", err, later.Err)
 	}
 	if err := d.Exec(context.Background(), "SELECT 1"); err == nil {

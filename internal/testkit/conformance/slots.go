@@ -95,7 +95,7 @@ func testSlots(t *testing.T, s *store) {
 					for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
 					}
 					passed.Add(1)
-					time.Sleep(time.Millisecond)
+					time.Sleep(time.Millisecond) // the request
 					running.Add(-1)
 				}
 				h.Slot.Release()

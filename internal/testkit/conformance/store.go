@@ -1,4 +1,4 @@
-// Package conformance holds the tests that every ratelimit.Store and every postgres.DB
+// Package conformance holds the tests that every ratelimit.Store and every pgdb.DB
 // must pass, and what tests of several packages share.
 package conformance
 
@@ -92,8 +92,15 @@ func (s *store) want(h ratelimit.Hit, allowed bool, remaining int64) ratelimit.D
 	if d.Allowed != (d.RetryAfter == 0) || d.RetryAfter < 0 {
 		s.t.Fatalf("%s, cost %d: allowed %v, RetryAfter %v", h.Limit.Prefix, h.Cost, d.Allowed, d.RetryAfter)
 	}
-	if full := remaining == d.Limit; d.Reset.Before(before.Add(-time.Minute)) || !full && !d.Reset.After(before) {
+	switch full := remaining == d.Limit; {
+	case d.RetryAfter == ratelimit.Never:
+		if !d.Reset.IsZero() {
+			s.t.Fatalf("%s, cost %d, which can never pass: Reset %v", h.Limit.Prefix, h.Cost, d.Reset)
+		}
+	case d.Reset.Before(before.Add(-time.Minute)) || !full && !d.Reset.After(before):
 		s.t.Fatalf("%s: %d left, Reset %v", h.Limit.Prefix, d.Remaining, d.Reset)
+	case !d.Allowed && d.DecidedAt != 0 && d.Reset.UnixMicro() != d.DecidedAt+d.RetryAfter.Microseconds():
+		s.t.Fatalf("%s: refused at %d until %v, RetryAfter %v", h.Limit.Prefix, d.DecidedAt, d.Reset, d.RetryAfter)
 	}
 	return d
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // testTransactions looks which statements run in the same transaction.
@@ -18,11 +18,11 @@ func testTransactions(t *testing.T, d *db) {
 	for i := 0; i < 3; i++ { // not prepared, then prepared
 		before, a, b, c, d1, after := statement(sql), statement(sql), statement("SELECT set_config('of.transaction', 'set', true)"), statement(sql), statement(sql), statement(sql)
 		after.Joined = true // with nothing
-		statements := append([]*postgres.Statement{before}, transaction(a, b, c)...)
+		statements := append([]*pgdb.Statement{before}, transaction(a, b, c)...)
 		statements = append(statements, d1, after)
 		d.run(statements...)
 		ids := map[string]string{}
-		for _, s := range []*postgres.Statement{before, a, c, d1, after} {
+		for _, s := range []*pgdb.Statement{before, a, c, d1, after} {
 			got := cells(t, s)
 			ids[got[0]] += fmt.Sprint(got[1], ".")
 		}
@@ -40,7 +40,7 @@ func testFailedTransactions(t *testing.T, d *db) {
 	for round := 0; round < 3; round++ { // not prepared, then prepared
 		for failing := 0; failing < 3; failing++ {
 			for _, unnamed := range []bool{false, true} {
-				var joined []*postgres.Statement
+				var joined []*pgdb.Statement
 				for i := 0; i < 3; i++ {
 					s := statement("INSERT INTO t SELECT n FROM generate_series(1, $1::bigint) n RETURNING n", int64(2))
 					if i == failing {
@@ -52,7 +52,7 @@ func testFailedTransactions(t *testing.T, d *db) {
 				insert := "INSERT INTO t VALUES (7) RETURNING n"
 				before, after := statement(insert), statement(insert)
 				good := transaction(statement(insert), statement(insert))
-				all := append([]*postgres.Statement{before}, transaction(joined...)...)
+				all := append([]*pgdb.Statement{before}, transaction(joined...)...)
 				all = append(all, after)
 				all = append(all, good...)
 				if err := d.try(all...); err != nil {
@@ -64,7 +64,7 @@ func testFailedTransactions(t *testing.T, d *db) {
 						if s.Code != "22012" || s.Err == nil || !strings.Contains(s.Err.Error(), "division by zero") {
 							t.Errorf("statement %d fails with %v, code %q", i, s.Err, s.Code)
 						}
-					case !errors.Is(s.Err, postgres.ErrRolledBack) || s.Code != "":
+					case !errors.Is(s.Err, pgdb.ErrRolledBack) || s.Code != "":
 						t.Errorf("statement %d fails: statement %d says %v, code %q", failing, i, s.Err, s.Code)
 					case i < failing:
 						if got := cells(t, s); !equal(got, bigintBytes(1), bigintBytes(2)) {
@@ -96,7 +96,7 @@ func testFailedCommit(t *testing.T, d *db) {
 	for i := 0; i < 3; i++ {
 		all := append(transaction(statement(insert, int64(1)), statement(insert, int64(2))), statement(insert, int64(1)), statement("SELECT count(*) FROM t"))
 		err := d.try(all...)
-		if err != nil || !errors.Is(all[0].Err, postgres.ErrRolledBack) || all[1].Code != "23505" || all[2].Code != "23505" || all[3].Err != nil {
+		if err != nil || !errors.Is(all[0].Err, pgdb.ErrRolledBack) || all[1].Code != "23505" || all[2].Code != "23505" || all[3].Err != nil {
 			t.Errorf("%v: %v; %v; %v; %v", err, all[0].Err, all[1].Err, all[2].Err, all[3].Err)
 		}
 		if !equal(cells(t, all[0]), bigintBytes(1)) || !equal(cells(t, all[1]), bigintBytes(2)) || !equal(cells(t, all[3]), bigintBytes(1)) {
@@ -113,7 +113,7 @@ func testUnsendable(t *testing.T, d *db) {
 	for i := 0; i < 2; i++ { // not prepared, then prepared
 		for _, c := range []struct {
 			name      string
-			statement *postgres.Statement
+			statement *pgdb.Statement
 			code      string
 		}{
 			{"a NUL byte", statement("SELECT $1::text", "a\x00b"), "22021"},
@@ -125,16 +125,16 @@ func testUnsendable(t *testing.T, d *db) {
 		} {
 			insert := "INSERT INTO t SELECT 1 /* " + c.name + " */"
 			first, last := statement(insert), statement(insert)
-			all := append([]*postgres.Statement{statement(insert)}, transaction(first, c.statement, last)...)
+			all := append([]*pgdb.Statement{statement(insert)}, transaction(first, c.statement, last)...)
 			all = append(all, statement(insert))
 			err := d.try(all...)
 			if err == nil {
 				err = d.try(c.statement)
 			}
-			if err != nil || c.statement.Err == nil || errors.Is(c.statement.Err, postgres.ErrRolledBack) || c.statement.Code != c.code {
+			if err != nil || c.statement.Err == nil || errors.Is(c.statement.Err, pgdb.ErrRolledBack) || c.statement.Code != c.code {
 				t.Errorf("%s: %v, %v, code %q, want %q", c.name, err, c.statement.Err, c.statement.Code, c.code)
 			}
-			if !errors.Is(first.Err, postgres.ErrRolledBack) || !errors.Is(last.Err, postgres.ErrRolledBack) || all[0].Err != nil || all[4].Err != nil {
+			if !errors.Is(first.Err, pgdb.ErrRolledBack) || !errors.Is(last.Err, pgdb.ErrRolledBack) || all[0].Err != nil || all[4].Err != nil {
 				t.Errorf("%s: %v; %v; %v; %v", c.name, all[0].Err, first.Err, last.Err, all[4].Err)
 			}
 			want += 2
@@ -168,7 +168,7 @@ func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 		t.Run(c.name, func(t *testing.T) {
 			fastest := time.Hour
 			for try := 0; try < 3 && fastest >= 2*roundTrip; try++ {
-				var all []*postgres.Statement
+				var all []*pgdb.Statement
 				for i := 0; i < 3; i++ {
 					sql := fmt.Sprintf("SELECT 1 / $1::bigint /* %d %d %s */", i, try, c.name)
 					if c.prepared {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // oddTexts are the OddKeys that Postgres can hold.
@@ -29,7 +29,7 @@ func bigintBytes(n int64) string {
 }
 
 func testParameters(t *testing.T, d *db) {
-	var statements []*postgres.Statement
+	var statements []*pgdb.Statement
 	var want []string
 	for _, text := range oddTexts() {
 		statements, want = append(statements, statement("SELECT $1::text", text)), append(want, text)

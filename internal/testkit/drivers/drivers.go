@@ -5,13 +5,13 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // All opens a DB that the test closes, by the driver's name.
-var All = map[string]func(t testing.TB, dsn string) postgres.DB{
-	"pgwire": func(t testing.TB, dsn string) postgres.DB {
+var All = map[string]func(t testing.TB, dsn string) pgdb.DB{
+	"pgwire": func(t testing.TB, dsn string) pgdb.DB {
 		t.Helper()
 		db, err := pgwire.Open(dsn, pgwire.Options{})
 		if err != nil {
@@ -19,7 +19,7 @@ var All = map[string]func(t testing.TB, dsn string) postgres.DB{
 		}
 		return db
 	},
-	"pgxdb": func(t testing.TB, dsn string) postgres.DB {
+	"pgxdb": func(t testing.TB, dsn string) pgdb.DB {
 		t.Helper()
 		db, err := pgxdb.Open(dsn, pgxdb.Options{})
 		if err != nil {

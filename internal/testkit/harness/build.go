@@ -2,38 +2,17 @@ package harness
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/leash"
 )
-
-// folder is a folder that its leash removes when this process has ended. It holds the leash
-// so that the garbage collector does not end it.
-type folder struct {
-	path  string
-	leash *leash.Leash
-}
-
-// binaries is the folder of what Build makes.
-var binaries = sync.OnceValues(func() (folder, error) {
-	path, err := os.MkdirTemp("", "pgrl-bin-")
-	if err != nil {
-		return folder{}, err
-	}
-	l, err := leash.New(syscall.SIGTERM, path)
-	if err != nil {
-		return folder{}, errors.Join(err, os.RemoveAll(path))
-	}
-	return folder{path, l}, nil
-})
 
 // built are the programs that Build has made.
 var built = struct {
@@ -45,8 +24,7 @@ var built = struct {
 // the flags that Compile always uses.
 var caddyFlags = []string{"-tags", "nobadger,nomysql,nopgx"}
 
-// Caddy makes the Caddy of `make build`, once a test process, and returns its
-// path. root is the repository.
+// Caddy makes the Caddy of `make build`, and returns its path. root is the repository.
 func Caddy(t testing.TB, root string) string {
 	t.Helper()
 	return Build(t, filepath.Join(root, "xcaddy"), ".", caddyFlags...)
@@ -54,45 +32,100 @@ func Caddy(t testing.TB, root string) string {
 
 // CompileCaddy makes the program out from a module, as `make build` makes Caddy from xcaddy.
 func CompileCaddy(ctx context.Context, module, out string) error {
-	return Compile(ctx, []string{"CGO_ENABLED=0"}, module, ".", out, caddyFlags...)
+	return Compile(ctx, nil, module, ".", out, caddyFlags...)
 }
 
-// Build makes a program, once a test process, and returns its path. module is
-// the folder of its go.mod, pkg its package, as "./server"; flags go before it.
+// Build makes a program and returns its path. module is the folder of its go.mod, pkg its package, as "./server"; flags
+// go before it. The program is kept in the folder .cache of the module, under a name that tells from which sources it
+// was built, for later calls, of other processes too.
 func Build(t testing.TB, module, pkg string, flags ...string) string {
 	t.Helper()
-	dir, err := binaries()
-	if err != nil {
-		t.Fatal(err)
-	}
 	built.Lock()
 	defer built.Unlock()
 	id := fmt.Sprint(module, " ", pkg, " ", flags)
 	if path, ok := built.programs[id]; ok {
 		return path
 	}
-	path := filepath.Join(dir.path, fmt.Sprintf("%d-%s", len(built.programs), filepath.Base(filepath.Join(module, pkg))))
-	if err := Compile(context.Background(), []string{"CGO_ENABLED=0"}, module, pkg, path, flags...); err != nil {
+	path, err := keep(t.Context(), module, pkg, flags)
+	if err != nil {
 		t.Fatal(err)
 	}
 	built.programs[id] = path
 	return path
 }
 
-// Compile builds the program out, with env added to this process's environment. It uses the
-// options of `make build`, so that both share compiled packages, and no debugging
+// keep does the work of Build.
+func keep(ctx context.Context, module, pkg string, flags []string) (string, error) {
+	// The go command knows a package by what it was compiled from.
+	args := append(append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.BuildID}}"}, buildFlags...), flags...)
+	cmd := goCommand(ctx, module, append(args, pkg)...)
+	list, err := cmd.Output()
+	if err != nil {
+		var ended *exec.ExitError
+		if errors.As(err, &ended) {
+			err = fmt.Errorf("%w: %s", err, ended.Stderr)
+		}
+		return "", fmt.Errorf("go list %s in %s: %w", pkg, module, err)
+	}
+	folder, err := filepath.Abs(filepath.Join(module, ".cache"))
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lockFile(filepath.Join(folder, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	name := filepath.Join(folder, "built-"+filepath.Base(filepath.Join(module, pkg))+"-")
+	path := fmt.Sprintf("%s%x", name, sha256.Sum256(append(list, runtime.Version()...)))
+	now := time.Now()
+	if os.Chtimes(path, now, now) == nil {
+		return path, nil
+	}
+	if err := Compile(ctx, nil, module, pkg, path+".part", flags...); err != nil {
+		return "", err
+	}
+	older, err := filepath.Glob(name + "*")
+	if err != nil {
+		return "", err
+	}
+	for _, file := range older {
+		if info, err := os.Stat(file); err == nil && now.Sub(info.ModTime()) > keepFor {
+			_ = os.Remove(file)
+		}
+	}
+	return path, os.Rename(path+".part", path)
+}
+
+// keepFor is how long a program is kept that no test needs.
+const keepFor = 12 * time.Hour
+
+// buildFlags are options of `make build`, so that both share compiled packages.
+var buildFlags = []string{"-trimpath", "-buildvcs=false"}
+
+// goCommand is a go command in a module.
+func goCommand(ctx context.Context, module string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	// An interrupted go command ends the compilers that it has started.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// Compile builds the program out, without cgo, with env added to this process's environment, and without debugging
 // information, which takes long to link.
 func Compile(ctx context.Context, env []string, module, pkg, out string, flags ...string) error {
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err
 	}
-	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
-	cmd.Dir = module
-	cmd.Env = append(os.Environ(), env...)
-	// An interrupted go command ends the compilers that it has started.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
+	args := append(append([]string{"build", "-ldflags=-s -w", "-o", out}, buildFlags...), flags...)
+	cmd := goCommand(ctx, module, append(args, pkg)...)
+	cmd.Env = append(cmd.Env, env...)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build %s in %s: %w\n%s", pkg, module, err, text)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // public are the packages that Go programs use.
-var public = []string{"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgxdb", "ratelimit/postgres"}
+var public = []string{"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgdb", "ratelimit/pgxdb", "ratelimit/postgres"}
 
 // mostDocumentation is how many lines `go doc -all` of all public packages may print together.
 const mostDocumentation = 730

@@ -84,30 +84,3 @@ func Repeat(rules, remember int, fresh bool) func(requests int) int {
 	decide(3 * 64)
 	return decide
 }
-
-// RepeatNetworks is Repeat for n rules that have one path and one network. The network has the
-// address of no request. Only with known, requests have a user.
-func RepeatNetworks(n int, path, network string, known bool) func(requests int) int {
-	hour := []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 1000, Window: time.Hour}}}
-	rules := []policy.Rule{{Name: "all", Priority: 1, Limits: hour}}
-	for i := 0; i < n; i++ {
-		rules = append(rules, policy.Rule{Name: "rule" + strconv.Itoa(i), Paths: []string{path}, Networks: []netip.Prefix{netip.MustParsePrefix(network)}, Limits: hour})
-	}
-	s := policy.Compile(rules, nil, nil, policy.Options{Remember: 1000})
-	f := &policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/api/v1/x", Address: netip.MustParseAddr("192.0.2.1")}
-	var id *policy.Identity
-	if known {
-		id = &policy.Identity{Known: true, User: "ann", Tier: "free"}
-	}
-	var o policy.Verdict
-	decide := func(requests int) int {
-		hits := 0
-		for i := 0; i < requests; i++ {
-			policy.Evaluate(s, f, id, Now, &o)
-			hits += len(o.Hits)
-		}
-		return hits
-	}
-	decide(3)
-	return decide
-}

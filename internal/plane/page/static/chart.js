@@ -9,7 +9,7 @@ const hour = 3600;
 const height = 56;
 const series = ['allowed', 'refused', 'failed'];
 
-let data = { points: [], marks: [], end: 0, sums: null }; // times are in seconds since 1970
+let data = { points: [], marks: [], outages: [], end: 0, sums: null }; // times are in seconds since 1970
 let chosen = null; // the time that the reader points to; null: now
 let panes, axis;
 
@@ -62,6 +62,7 @@ function draw() {
 		set(pane.area, { d: area });
 		set(pane.path, { d: path });
 		set(pane.base, { d: `M0 ${height - 0.5}H${width}` });
+		set(pane.outages, { d: data.outages.map((o) => `M${x(Math.max(o.from, from))} 0H${x(o.until)}V${height}H${x(Math.max(o.from, from))}Z`).join('') });
 		set(pane.marks, { d: data.marks.map((m) => `M${x(m.time)} 0V${height}`).join('') });
 		set(pane.cursor, { d: chosen !== null && point ? `M${x(point[0])} 0V${height}` : '' });
 		say(pane.value, rate(point?.[i + 1]) + '/s');
@@ -74,9 +75,7 @@ function draw() {
 	for (let t = Math.ceil(from / step) * step; data.end > 0 && t <= data.end; t += step) {
 		if (x(t) > 16 && x(t) < width - 16) ticks.push(el('svg:text', { x: x(t), y: 13, 'text-anchor': 'middle' }, clock(t * 1000, t * 1000, false)));
 	}
-	const marked = data.marks.length > 0;
-	axis.classList.toggle('marked', marked);
-	set(axis, { viewBox: `0 0 ${width} ${marked ? 34 : 18}` });
+	set(axis, { viewBox: `0 0 ${width} 34` });
 	let free = -Infinity; // where a flag has room beside the one before
 	const flags = data.marks.filter((m) => x(m.time) >= free && (free = x(m.time) + 18));
 	axis.replaceChildren(...ticks, ...flags.map((m) => el('svg:g', { class: 'flag', transform: `translate(${Math.min(Math.max(x(m.time), 9), width - 9)} 25)` },
@@ -107,7 +106,7 @@ export function startChart() {
 	panes = series.map((name) => {
 		const box = chart.querySelector('.' + name);
 		const made = { value: box.querySelector('.value'), sum: box.querySelector('.sum'), most: box.querySelector('.most'), svg: box.querySelector('svg') };
-		for (const part of ['area', 'marks', 'base', 'path', 'cursor']) made.svg.append(made[part] = el('svg:path', { class: part }));
+		for (const part of ['outages', 'area', 'marks', 'base', 'path', 'cursor']) made.svg.append(made[part] = el('svg:path', { class: part }));
 		return made;
 	});
 	axis = chart.querySelector('.axis');
@@ -140,10 +139,14 @@ export function showTraffic(t) {
 	// The last minute is under way: its beginning is no average of a minute.
 	const points = t.allowed.slice(0, -1).map((allowed, i) => [from + i * t.step_seconds, allowed, t.refused[i], t.failed[i]]);
 	const marks = marksOf(t.marks, end - hour);
-	data = { points, marks, end, sums: t.sums };
+	const outages = t.outages.map((o) => ({ ...o, from: Date.parse(o.from) / 1000, until: Math.min(Date.parse(o.until) / 1000, end) }));
+	data = { points, marks, outages, end, sums: t.sums };
 	draw();
-	byId('changes-none').hidden = marks.length > 0;
-	list(byId('changes'), [...marks].reverse(), (m) => String(m.seq), () => el('li', {}, el('span', { class: 'flag' }), el('time', {}), el('span', { class: 'what' }), el('span', { class: 'by' })), (node, m) => {
-		[m.number, clock(m.at, now()), visible(m.text) + (m.more > 0 ? `, and ${count(m.more)} more` : ''), 'by ' + visible(m.by)].forEach((text, i) => say(node.children[i], String(text)));
+	const rows = [...marks.map((m) => ({ ...m, by: 'by ' + m.by, text: visible(m.text) + (m.more > 0 ? `, and ${count(m.more)} more` : '') })),
+		...outages.map((o) => ({ number: '!', kind: 'outage', seq: 'outage ' + o.from, time: o.from, at: o.from * 1000, text: 'Outage: ' + o.text, by: '' }))].sort((a, b) => b.time - a.time);
+	byId('changes-none').hidden = rows.length > 0;
+	list(byId('changes'), rows, (m) => String(m.seq), () => el('li', {}, el('span', { class: 'flag' }), el('time', {}), el('span', { class: 'what' }), el('span', { class: 'by' })), (node, m) => {
+		set(node, { class: m.kind === 'outage' && 'outage' });
+		[m.number, clock(m.at, now()), visible(m.text), visible(m.by)].forEach((text, i) => say(node.children[i], String(text)));
 	});
 }

@@ -1,8 +1,8 @@
-// Connects the page with its server, and shows each section that comes.
+// Asks the server for its state once a second, and shows each section of it.
 
 import { byId, say, visible } from './dom.js';
 import { clock, duration } from './text.js';
-import { listen, now, openSession, session, setNow } from './server.js';
+import { first, get, now, session, setNow } from './server.js';
 import { showBanner, showSilence } from './banner.js';
 import { showTraffic, startChart } from './chart.js';
 import { showNear, showSince, showTop, startMost } from './most.js';
@@ -10,78 +10,67 @@ import { startWhy } from './why.js';
 import { showLimits, showProxies } from './proxies.js';
 import { showBans, showPause, startAct } from './act.js';
 
-const silence = 5000; // milliseconds without news after which the page says so; the server has some each second
+// The server answers within a second. Nothing is shown as known without an answer of the last silence milliseconds.
+const interval = 1000, timeout = 1500, silence = 1900;
 
-const last = { banner: null, changes: [], proxies: null }; // proxies is null until the database has answered
-let heard = 0, listening = 0; // when there was news, and since when the page has listened for it
-let since = null; // since when the database is down, if it is
+let state = null; // the last one
+let heard = 0, asking = 0, ticked = 0; // when the state came, since when the page asks for another one, and the last tick
 
-const show = {
-	banner(b) {
-		heard = Date.now();
-		since = b.database.up ? null : b.database.since ?? b.at;
-		setNow(b.at);
-		last.banner = b;
-		showBanner(b, last.proxies);
-		showPause(b.pause);
-		byId('not-recording').hidden = b.recording !== false || b.loading || !b.database.up;
-		tick();
-	},
-	traffic: showTraffic,
-	top: showTop,
-	near: showNear,
-	proxies(section) {
-		last.proxies = section.proxies;
-		showProxies(section.proxies);
-		if (last.banner) showBanner(last.banner, last.proxies);
-		showSince(last.changes, last.proxies ?? []);
-	},
-	limits: (section) => showLimits(section.limits),
-	bans: showBans,
-	changes(section) {
-		last.changes = section.changes;
-		showSince(last.changes, last.proxies ?? []);
-	},
-};
+function show(answer) {
+	heard = Date.now();
+	state = { ...state, ...answer };
+	const b = state.banner;
+	setNow(b.at);
+	showBanner(b, state.proxies !== undefined);
+	showPause(b.pause);
+	byId('not-recording').hidden = b.recording !== false || b.loading || !b.database.up;
+	if (state.proxies) {
+		showProxies(state.proxies.proxies);
+		showTraffic(state.traffic);
+		showTop(state.top);
+		showNear(state.near);
+		showLimits(state.limits.limits);
+		showBans(state.bans);
+		showSince(state.changes.changes, state.proxies.proxies);
+	}
+	tick();
+}
 
 // tick says how old the values are.
 function tick() {
-	if (heard === 0 || document.hidden) return;
-	const silent = Date.now() - heard > silence;
-	if (silent) showSilence(clock(last.banner.at, now()), Date.now() - listening > silence);
-	document.documentElement.classList.toggle('stale', silent || since !== null);
-	byId('freshness').classList.toggle('old', silent || since !== null);
+	if (document.hidden) return;
+	if (Date.now() - ticked > 1000) asking = Date.now(); // the page itself stood still
+	ticked = Date.now();
+	const b = state.banner, silent = Date.now() - heard > silence;
+	if (silent) showSilence(b, clock(b.at, now()), Date.now() - asking > silence);
+	const old = silent || !b.database.up;
+	document.documentElement.classList.toggle('stale', old);
+	byId('freshness').classList.toggle('old', old);
 	const time = clock(now(), now()) + ' UTC';
-	say(byId('freshness'), silent ? `No news from this page’s server for ${duration((Date.now() - heard) / 1000)}` : since === null || last.proxies === null ? time : `${time}, values of ${clock(since, now())}`);
+	say(byId('freshness'), silent ? `No news from this page’s server for ${duration((Date.now() - heard) / 1000)}` : b.database.up || !state.proxies ? time : `${time}, values of ${clock(b.database.since ?? b.at, now())}`);
 }
 
-async function start() {
+async function poll() {
+	const began = Date.now();
 	try {
-		await openSession();
-	} catch (failure) {
-		say(byId('state-why'), visible(failure.message));
-		setTimeout(start, 2000);
-		return;
-	}
-	say(byId('where'), visible(session.database));
-	startAct();
-	let end = null;
-	const watch = () => {
-		if (!document.hidden && end === null) {
-			listening = Date.now();
-			end = listen(Object.keys(show), (section, value) => show[section](value), tick);
-			tick();
+		const answer = document.hidden ? null : await get('api/state', timeout).catch(() => null); // a page that nobody sees asks nothing
+		if (answer !== null) {
+			asking = Date.now();
+			show(answer);
 		}
-		// A page that nobody sees asks the database nothing.
-		if (document.hidden && end !== null) end = end();
-	};
-	document.addEventListener('visibilitychange', watch);
-	watch();
+	} finally {
+		setTimeout(poll, Math.max(100, interval - (Date.now() - began)));
+	}
 }
 
 startChart();
 startMost();
 startWhy();
+startAct();
+say(byId('where'), visible(session.database));
+asking = Date.now();
+show(first.state);
 new IntersectionObserver((entries) => { byId('menu-state').hidden = entries.at(-1).isIntersecting; }).observe(byId('state'));
-setInterval(tick, 1000);
-start();
+document.addEventListener('visibilitychange', () => { asking = Date.now(); tick(); });
+setInterval(tick, 250);
+setTimeout(poll, interval);

@@ -42,7 +42,7 @@ function show(top) {
 			continue;
 		}
 		list(box, rows, (r) => (r.prefix ?? '') + ' ' + r.name, row, (node, r) => {
-			name(node, r.key === undefined ? (id === 'rules' ? r.name.replace(/^(?:rule\/)?/, (begin) => (begin ? 'rule ' : 'limit ')) : r.name) : `${r.key} · ${r.prefix.replace(/^rule\//, '')}`, who?.(r) ?? null);
+			name(node, r.text, who?.(r) ?? null);
 			say(node.children[1], count(r[column]));
 			say(node.children[2], column === 'refused' ? `of ${count(r.requests)}` : r.refused > 0 ? `${count(r.refused)} refused` : '');
 			bar(node, r[column] / most);
@@ -140,8 +140,8 @@ export function startMost() {
 }
 
 export function showNear(near) {
-	byId('quotas-none').hidden = near.counters.length > 0;
-	say(byId('quotas-note'), visible(near.note ?? ''));
+	byId('quotas-none').hidden = near.counters.length > 0 || !near.looked;
+	say(byId('quotas-note'), visible([near.looked ? `As of ${clock(near.looked, now())}.` : 'The counters are being looked at.', near.note].filter(Boolean).join(' ')));
 	list(byId('quotas-list'), near.counters, (c) => c.prefix + ' ' + c.key, () => el('li', {}, el('span', { class: 'who' }), el('span', { class: 'of limit' }), el('div', {}), el('span', { class: 'number' }), el('span', { class: 'of right' }), el('span', { class: 'of right' })), (node, c) => {
 		name(node, c.key, sender(c.key));
 		const [, limit, meter, share, used, resets] = node.children;

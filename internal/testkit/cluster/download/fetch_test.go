@@ -49,52 +49,6 @@ func pack(t *testing.T, entries []entry) []byte {
 	return packed.Bytes()
 }
 
-func TestUnpack(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "server")
-	if err := unpack(pack(t, server), dir); err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]os.FileMode{"bin": 0o755, "bin/postgres": 0o755, "lib/libpq.so.5.14": 0o644} {
-		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if info.Mode().Perm() != want {
-			t.Errorf("%s has mode %v, want %v", name, info.Mode().Perm(), want)
-		}
-	}
-	if to, err := os.Readlink(filepath.Join(dir, "lib/libpq.so.5")); err != nil || to != "libpq.so.5.14" {
-		t.Errorf("the link leads to %q (%v), want libpq.so.5.14", to, err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "package.json")); err == nil {
-		t.Error("there is a package.json: only the server is wanted")
-	}
-}
-
-func TestUnpackRefuses(t *testing.T) {
-	links := func(text string) []entry {
-		return append(append([]entry{}, server[:3]...), entry{"package/native/pg-symlinks.json", text, 0o644})
-	}
-	for name, entries := range map[string][]entry{
-		"a file outside":        {{"package/native/../../evil", "x", 0o755}},
-		"a file twice":          {server[1], server[1]},
-		"no server":             {server[0]},
-		"a link outside":        links(`[{"source":"native/lib/libpq.so.5.14","target":"native/../../lib/evil"}]`),
-		"a link to elsewhere":   links(`[{"source":"native/../../etc/passwd","target":"native/lib/passwd"}]`),
-		"a link to nothing":     links(`[{"source":"native/lib/libnone.so","target":"native/lib/lib.so"}]`),
-		"links that are not so": links(`{}`),
-	} {
-		parent := t.TempDir()
-		if err := unpack(pack(t, entries), filepath.Join(parent, "server")); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-		left, err := os.ReadDir(parent)
-		if err != nil || len(left) != 1 {
-			t.Errorf("%s: %v beside the server's folder (%v)", name, left, err)
-		}
-	}
-}
-
 // fakeNpm puts an npm on PATH that packs an archive, and notes each call.
 func fakeNpm(t *testing.T, packed []byte) (calls func() int) {
 	t.Helper()
@@ -176,24 +130,5 @@ func TestPins(t *testing.T) {
 				t.Errorf("Postgres %s: checksum %q for %q", r.Major, sum, platform)
 			}
 		}
-	}
-}
-
-func TestLetsThrough(t *testing.T) {
-	closed := filepath.Join(t.TempDir(), "closed")
-	open := filepath.Join(closed, "open")
-	if err := os.MkdirAll(open, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	// The folder for temporary files is open to everybody, a test's own is not
-	// sure to be.
-	if !letsThrough("/") {
-		t.Error("/ lets nobody through")
-	}
-	if err := os.Chmod(closed, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if letsThrough(open) {
-		t.Error("a folder under one of mode 0700 lets everybody through")
 	}
 }

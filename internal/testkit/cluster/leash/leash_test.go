@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -125,45 +124,5 @@ func TestTheChildGoesWithItsParent(t *testing.T) {
 				t.Errorf("the child that it had let go of: %v", err)
 			}
 		})
-	}
-}
-
-func TestEndLeavesAllAsItIs(t *testing.T) {
-	folder := t.TempDir()
-	l, err := New(syscall.SIGKILL, folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	child := exec.Command("cat")
-	stdin, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Hold(child.Process.Pid); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.End(); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Hold(child.Process.Pid); err == nil {
-		t.Error("a leash that has ended holds a child")
-	}
-	if err := stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Wait(); err != nil {
-		t.Errorf("the child ended with %v, want by itself", err)
-	}
-	if _, err := os.Stat(folder); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestNewRefusesOtherSignals(t *testing.T) {
-	if _, err := New(syscall.SIGUSR1); err == nil || !strings.Contains(err.Error(), "must be SIGINT") {
-		t.Errorf("error is %v, want one that names the signals", err)
 	}
 }

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+)
+
+// checkOut writes the files of a repository's commit into a folder below the temporary one.
+func (b *bench) checkOut(repository, commit string) (folder string) {
+	archive := filepath.Join(b.dir, "before.tar")
+	folder = filepath.Join(b.dir, "before")
+	for _, args := range [][]string{
+		{"git", "-C", repository, "archive", "--prefix", "before/", "-o", archive, commit},
+		{"tar", "-xf", archive, "-C", b.dir},
+	} {
+		if out, err := exec.CommandContext(b.ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
+			check(fmt.Errorf("%s: %w: %s", args[0], err, out))
+		}
+	}
+	return folder
+}
+
+// noWorse is the highest low end of a ratio's interval of a version that is no worse.
+const noWorse = 1.03
+
+// besideBefore are the rows of pg_ratelimit, each beside the same row of the version before.
+func besideBefore(rows []*row) (all []*row) {
+	for _, r := range rows {
+		if !r.proxy.ours() || r.load.rate > 0 {
+			continue
+		}
+		before, proxy := *r, *r.proxy
+		before.name, proxy.before = r.name+", before", true
+		before.proxy, before.base = &proxy, nil
+		now := *r
+		now.base, now.memory, now.redis = &before, nil, nil
+		all = append(all, &now)
+	}
+	return all
+}

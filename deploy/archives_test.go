@@ -1,0 +1,61 @@
+//go:build release
+
+package deploy
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+// TestArchivesAreTheSameBytes builds the archive of this platform in two clones, and runs its Caddy.
+func TestArchivesAreTheSameBytes(t *testing.T) {
+	var built []string
+	for range 2 {
+		clone, out := filepath.Join(t.TempDir(), "clone"), t.TempDir()
+		for _, command := range [][]string{
+			{"git", "clone", "--quiet", root, clone},
+			{"go", "run", "-C", clone, "./internal/release", "-platforms", runtime.GOOS + "/" + runtime.GOARCH, "-out", out},
+		} {
+			if text, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+				t.Fatalf("%q: %v\n%s", command, err, text)
+			}
+		}
+		built = append(built, out)
+	}
+	name := "pg-ratelimit-caddy_" + tag + "_" + runtime.GOOS + "_" + runtime.GOARCH + ".tar.gz"
+	for _, file := range []string{name, "SHA256SUMS"} {
+		first, err := os.ReadFile(filepath.Join(built[0], file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := os.ReadFile(filepath.Join(built[1], file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(first, second) {
+			t.Errorf("two builds of %s differ", file)
+		}
+	}
+	unpack := exec.Command("sh", "-c", "sha256sum -c SHA256SUMS && tar xzf "+name)
+	unpack.Dir = built[0]
+	if out, err := unpack.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	folder := filepath.Join(built[0], strings.TrimSuffix(name, ".tar.gz"))
+	hasModule(t, filepath.Join(folder, "caddy"), edge.Version)
+	for file, want := range map[string]string{
+		"DEPENDENCIES.txt": "github.com/caddyserver/caddy/v2 v2.", "LICENSES.txt": "==== github.com/jackc/pgx/v5 v5.", "LICENSE": "Apache License", "schema.sql": "CREATE", "Caddyfile.example": "pg_ratelimit",
+	} {
+		text, err := os.ReadFile(filepath.Join(folder, file))
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s of the archive has no %q: %v", file, want, err)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package deploy
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	extauthz "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/anypb"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// decider is the Caddy that only decides, with limits of 3 instead of 100.
+type decider struct {
+	*harness.Process
+	address string
+}
+
+func startDecider(t *testing.T) decider {
+	t.Helper()
+	text, err := os.ReadFile("decide/Caddyfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, address := t.TempDir(), harness.FreeAddress(t)
+	config := replaced(t, string(text), "{\n\tservers {", "{\n\tadmin off\n\tservers {", "http://:9080 {", "http://:"+strings.TrimPrefix(address, "127.0.0.1:")+" {",
+		"limit 100 1m", "limit 3 1m\n\t\t\ttimeout 50s\n\t\t\ton_error deny")
+	c := harness.Start(t, harness.Program{Path: harness.Caddy(t, root), Dir: dir, Args: []string{"run", "--config", written(t, filepath.Join(dir, "Caddyfile"), config)},
+		Env: []string{"DATABASE_URL=" + cluster.Open(t), "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir}})
+	c.AwaitAddress(t, address)
+	return decider{c, address}
+}
+
+// TestNginxAsksWhetherARequestMayPass runs a real nginx in front of an app.
+func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
+	nginx, err := harness.Installed(t.Context(), "nginx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("decide/nginx.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, dir, address := startDecider(t), t.TempDir(), harness.FreeAddress(t)
+	config := replaced(t, string(text), "127.0.0.1:9080", d.address, "127.0.0.1:9000", upstream(t), "listen 8080", "listen "+address, "http {\n",
+		"http {\n\taccess_log off;\n\tclient_body_temp_path "+dir+";\n\tproxy_temp_path "+dir+"/p;\n\tfastcgi_temp_path "+dir+"/f;\n\tuwsgi_temp_path "+dir+"/u;\n\tscgi_temp_path "+dir+"/s;\n")
+	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir, Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
+		"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
+	n.AwaitAddress(t, address)
+	url := "http://" + address + "/a/path?with=a+query"
+	for left := 2; left >= 0; left-- {
+		// A client cannot choose its address.
+		answer := harness.Ask(t, harness.Get(url, "X-Real-IP", "192.0.2."+strconv.Itoa(left+1)))
+		if answer.Status != http.StatusOK || answer.Body != "app" || answer.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) || answer.Header.Get("X-RateLimit-Limit") != "3" {
+			t.Fatalf("with %d left: %d %v %s", left, answer.Status, answer.Header, answer.Body)
+		}
+	}
+	answer := harness.Ask(t, harness.Get(url))
+	if wait, err := strconv.Atoi(answer.Header.Get("Retry-After")); answer.Status != http.StatusTooManyRequests || err != nil || wait < 1 || answer.Header.Get("X-RateLimit-Remaining") != "0" {
+		t.Errorf("the fourth request of 3: %d %v %s", answer.Status, answer.Header, answer.Body)
+	}
+	if err := d.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if answer := harness.Ask(t, harness.Get(url)); answer.Status != http.StatusInternalServerError {
+		t.Errorf("without the Caddy that decides: %d", answer.Status)
+	}
+}
+
+// TestEnvoyAsksWhetherARequestMayPass reads the filter with Envoy's API, and asks as the filter says that Envoy does.
+func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
+	text, err := os.ReadFile("decide/envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed anypb.Any
+	if err := protojson.Unmarshal(object, &packed); err != nil {
+		t.Fatal(err)
+	}
+	var filter extauthz.ExtAuthz
+	if err := packed.UnmarshalTo(&filter); err != nil {
+		t.Fatal(err)
+	}
+	if err := filter.ValidateAll(); err != nil {
+		t.Error(err)
+	}
+	service := filter.GetHttpService()
+	if !strings.HasSuffix(service.ServerUri.Uri, ":9080") || service.AuthorizationRequest.HeadersToAdd[0].Value != "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
+		t.Errorf("it asks %v", service)
+	}
+	d := startDecider(t)
+	ask := func(client string) harness.Answer {
+		request := harness.Get("http://"+d.address+service.PathPrefix+"/a/path?with=a+query", service.AuthorizationRequest.HeadersToAdd[0].Key, client)
+		request.Host, request.Method = "shop.example", http.MethodPost
+		return harness.Ask(t, request)
+	}
+	for range 3 {
+		if answer := ask("192.0.2.1"); answer.Status != http.StatusOK { // Envoy takes nothing else for a yes
+			t.Fatalf("a request that may pass: %d %s", answer.Status, answer.Body)
+		}
+	}
+	if answer := ask("192.0.2.1"); answer.Status != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" {
+		t.Errorf("the fourth request of 3: %d %v", answer.Status, answer.Header)
+	}
+	if answer := ask("192.0.2.2"); answer.Status != http.StatusOK {
+		t.Errorf("another client: %d", answer.Status)
+	}
+}
+
+// TestProgramsTakeUnits runs the lines of docs/other-programs.md.
+func TestProgramsTakeUnits(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "other-programs.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := startDecider(t)
+	lines := regexp.MustCompile(`(?m)^\$ (.*/take.*)$`).FindAllStringSubmatch(string(page), -1)
+	if len(lines) != 3 {
+		t.Fatalf("the page has %d lines with /take", len(lines))
+	}
+	for at, line := range lines {
+		// Each takes three units of a key of its own, of which there are three.
+		command := replaced(t, line[1], "127.0.0.1:9080", d.address, "key=report", "key=report"+strconv.Itoa(at))
+		for _, want := range []string{"200 0", "429 0"} {
+			out, err := exec.Command("sh", "-c", command).CombinedOutput()
+			if err != nil || strings.Join(strings.Fields(string(out)), " ") != want {
+				t.Errorf("%s\nprints %q, %v; want %s", command, out, err, want)
+			}
+		}
+	}
+	if answer := harness.Ask(t, harness.Get("http://"+d.address+"/take?key=other")); answer.Status != http.StatusOK || answer.Header.Get("X-RateLimit-Remaining") != "2" {
+		t.Errorf("one unit of another key: %d %v", answer.Status, answer.Header)
+	}
+}

@@ -1,0 +1,194 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/frontend/dockerfile/parser"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+// root is the folder of the repository, the build's context.
+const root = ".."
+
+// tag is the version in the names of our images.
+var tag = strings.TrimPrefix(edge.Version, "v")
+
+// image is what the last stage of the Dockerfile makes.
+type image struct {
+	user    string
+	env     map[string]string
+	ports   []string
+	command []string // without the entry point
+	health  []string
+}
+
+// stages are those of the Dockerfile, as BuildKit reads it.
+func stages(t *testing.T) []instructions.Stage {
+	t.Helper()
+	file, err := os.Open("Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	parsed, err := parser.Parse(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(parsed.Warnings) > 0 {
+		t.Errorf("warnings: %+v", parsed.Warnings)
+	}
+	all, _, err := instructions.Parse(parsed.AST, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// stage is the stage of a name, "" for the last one.
+func stage(t *testing.T, name string) instructions.Stage {
+	t.Helper()
+	all := stages(t)
+	if name == "" {
+		return all[len(all)-1]
+	}
+	at := slices.IndexFunc(all, func(s instructions.Stage) bool { return s.Name == name })
+	if at < 0 {
+		t.Fatalf("the Dockerfile has no stage %s", name)
+	}
+	return all[at]
+}
+
+func ourImage(t *testing.T) image {
+	t.Helper()
+	i := image{env: map[string]string{}}
+	for _, c := range stage(t, "").Commands {
+		switch c := c.(type) {
+		case *instructions.UserCommand:
+			i.user = c.User
+		case *instructions.EnvCommand:
+			for _, pair := range c.Env {
+				i.env[pair.Key] = pair.Value
+			}
+		case *instructions.ExposeCommand:
+			i.ports = append(i.ports, c.Ports...)
+		case *instructions.CmdCommand:
+			i.command = c.CmdLine
+		case *instructions.HealthCheckCommand:
+			i.health = c.Health.Test
+		}
+	}
+	return i
+}
+
+func TestTheImageHasNothingButCaddyAndIsNotRoot(t *testing.T) {
+	last, i := stage(t, ""), ourImage(t)
+	if last.BaseName != "scratch" {
+		t.Errorf("the image is based on %s", last.BaseName)
+	}
+	if !regexp.MustCompile(`^[1-9]\d*:[1-9]\d*$`).MatchString(i.user) {
+		t.Errorf("the user of the image is %q, want numbers above 0: Kubernetes cannot see that a name is not root", i.user)
+	}
+	var copied []string
+	for _, c := range last.Commands {
+		switch c := c.(type) {
+		case *instructions.CopyCommand:
+			if c.From != "build" {
+				t.Errorf("%s copies from %q", c, c.From)
+			}
+			if c.DestPath == "/" && c.Chown != i.user {
+				t.Errorf("the folders of Caddy belong to %q and not to %q", c.Chown, i.user)
+			}
+			copied = append(copied, c.SourcePaths...)
+		case *instructions.RunCommand:
+			t.Errorf("%s: scratch has no shell", c)
+		case *instructions.EntrypointCommand:
+			if !slices.Equal(c.CmdLine, []string{"caddy"}) || c.PrependShell {
+				t.Errorf("the entry point is %q", c.CmdLine)
+			}
+		}
+	}
+	// /src is where the stage build has the repository, and make build makes bin/caddy there.
+	if !slices.Contains(copied, "/src/bin/caddy") || !slices.Contains(copied, "/etc/ssl/certs/ca-certificates.crt") {
+		t.Errorf("the image has %q", copied)
+	}
+	for name, folder := range map[string]string{"XDG_CONFIG_HOME": "/config", "XDG_DATA_HOME": "/data"} {
+		if i.env[name] != folder {
+			t.Errorf("%s is %q", name, i.env[name])
+		}
+	}
+	if len(i.health) < 2 || i.health[0] != "CMD" || i.health[1] != "caddy" {
+		t.Errorf("the health check is %q, want a command of the binary", i.health)
+	}
+}
+
+func TestTheImageIsBuiltAsMakeBuildDoes(t *testing.T) {
+	build := stage(t, "build")
+	module, err := os.ReadFile(filepath.Join(root, "xcaddy", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(string(module))
+	if version == nil || build.BaseName != "golang:"+version[1] {
+		t.Errorf("the image is built in %s, and go.mod wants Go %q", build.BaseName, version)
+	}
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := ""
+	for _, c := range build.Commands {
+		if run, ok := c.(*instructions.RunCommand); ok {
+			text += strings.Join(run.CmdLine, " ") + "\n"
+		}
+	}
+	if !strings.Contains(text, "make build\n") || !regexp.MustCompile(`(?m)^build:`).Match(makefile) || !strings.Contains(string(makefile), "-o ../bin/caddy") {
+		t.Errorf("the image is built by\n%s", text)
+	}
+}
+
+// pluginFiles are the files and folders of the repository in the image of the plugin.
+func pluginFiles(t *testing.T) (paths []string) {
+	t.Helper()
+	for _, c := range stage(t, "plugin").Commands {
+		if c, ok := c.(*instructions.CopyCommand); ok {
+			for _, path := range c.SourcePaths {
+				if _, err := os.Stat(filepath.Join(root, path)); err != nil {
+					t.Error(err)
+				}
+				if filepath.Clean(c.DestPath) != "." && c.DestPath != path && c.DestPath != "./" {
+					t.Errorf("%s is at another place than in the repository", path)
+				}
+				paths = append(paths, path)
+			}
+		}
+	}
+	return paths
+}
+
+func TestTheImageOfThePluginCopiesItIntoAVolume(t *testing.T) {
+	var folder, user string
+	var command []string
+	for _, c := range stage(t, "plugin").Commands {
+		switch c := c.(type) {
+		case *instructions.WorkdirCommand:
+			folder = c.Path
+		case *instructions.UserCommand:
+			user = c.User
+		case *instructions.CmdCommand:
+			command = c.CmdLine
+		}
+	}
+	if folder != "/plugin/src/"+modulePath || user != ourImage(t).user || !slices.Equal(command, []string{"cp", "-R", "/plugin/.", "/plugins-local"}) {
+		t.Errorf("the image has the plugin in %s, and runs %q as %s", folder, command, user)
+	}
+	if len(pluginFiles(t)) < 4 {
+		t.Errorf("the image has only %q", pluginFiles(t))
+	}
+}

@@ -1,0 +1,108 @@
+package deploy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// ownTables are tables of an API rate limiter, with two users, three keys and four rules.
+const ownTables = `
+CREATE TABLE rate_limit_rules (rule_id uuid PRIMARY KEY DEFAULT gen_random_uuid(), rule_name varchar(255) NOT NULL UNIQUE, priority integer NOT NULL DEFAULT 100,
+	user_tier varchar(50), endpoint_pattern varchar(500), http_method varchar(10), ip_range cidr, algorithm varchar(50) NOT NULL,
+	requests_per_second integer, requests_per_minute integer, requests_per_hour integer, requests_per_day integer, burst_size integer,
+	action varchar(50) NOT NULL DEFAULT 'throttle', response_status integer DEFAULT 429, response_message text, retry_after_seconds integer,
+	created_at timestamp DEFAULT now(), updated_at timestamp DEFAULT now(), created_by varchar(255), enabled boolean DEFAULT true);
+CREATE TABLE user_quotas (user_id bigint PRIMARY KEY, tier varchar(50) NOT NULL DEFAULT 'free', custom_limit_per_hour integer, custom_limit_per_day integer,
+	custom_burst_size integer, is_blocked boolean DEFAULT false, block_reason text, blocked_until timestamp);
+CREATE TABLE api_keys (api_key_id uuid PRIMARY KEY DEFAULT gen_random_uuid(), api_key_hash varchar(255) NOT NULL UNIQUE, user_id bigint NOT NULL REFERENCES user_quotas (user_id),
+	key_name varchar(255), tier varchar(50) NOT NULL DEFAULT 'free', requests_per_second integer, requests_per_hour integer, requests_per_day integer, burst_size integer,
+	is_active boolean DEFAULT true, expires_at timestamp, revoked_at timestamp, revoked_by varchar(255));
+INSERT INTO rate_limit_rules (rule_name, priority, user_tier, algorithm, requests_per_hour, burst_size) VALUES ('free_tier_limit', 700, 'free', 'token_bucket', 1000, 20);
+INSERT INTO rate_limit_rules (rule_name, priority, user_tier, algorithm, requests_per_hour) VALUES ('pro_tier_limit', 650, 'pro', 'sliding_window', 5000);
+INSERT INTO rate_limit_rules (rule_name, priority, endpoint_pattern, algorithm, requests_per_second) VALUES ('api_v1_limit', 600, '/api/v1/*', 'sliding_window', 100000);
+INSERT INTO rate_limit_rules (rule_name, endpoint_pattern, http_method, algorithm, action, response_status, response_message)
+	VALUES ('no_deletes', '/api/v1/*', 'delete', 'sliding_window', 'block', 405, 'read only');
+INSERT INTO user_quotas (user_id, tier, custom_limit_per_hour, custom_burst_size, custom_limit_per_day) VALUES (1, 'free', NULL, NULL, NULL), (2, 'pro', 7000, NULL, 9), (4, 'free', NULL, 30, NULL);
+INSERT INTO user_quotas (user_id, is_blocked, block_reason) VALUES (3, true, 'fraud');
+`
+
+// TestOwnTablesAreTakenOver runs the script twice, and then asks a Caddy with the old keys.
+func TestOwnTablesAreTakenOver(t *testing.T) {
+	dsn := cluster.Open(t)
+	cluster.Execute(t, dsn, ownTables)
+	digest := func(key string) string {
+		sum := sha256.Sum256([]byte(key))
+		return hex.EncodeToString(sum[:])
+	}
+	cluster.Execute(t, dsn, fmt.Sprintf(`INSERT INTO api_keys (api_key_hash, user_id, key_name, tier, is_active, requests_per_hour) VALUES
+		('%s', 1, 'laptop', 'free', true, NULL), ('%s', 2, '', 'pro', true, NULL), ('%s', 2, 'old', 'pro', false, NULL), ('%s', 3, 'of the blocked', 'free', true, NULL),
+		('%s', 1, 'of a higher tier', 'pro', true, 6000), ('$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUV0123456789ab', 1, 'bcrypt', 'free', true, NULL), ('%s', 4, 'burst', 'free', true, NULL)`,
+		digest("key-of-1"), strings.ToUpper(digest("key-of-2")), digest("revoked"), digest("key-of-3"), digest("pro-key-of-1"), digest("key-of-4")))
+	script, err := os.ReadFile("from-own-tables.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	move := regexp.MustCompile(`-c '(CREATE SCHEMA old.*)'\n`).FindStringSubmatch(string(script))
+	tables, err := os.ReadFile(filepath.Join(root, "schema.sql"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{move[1], string(tables), string(script), string(script)} {
+		cluster.Execute(t, dsn, text)
+	}
+	conn := cluster.Connect(t, dsn)
+	for query, want := range map[string]string{
+		"SELECT string_agg(tier, ' ' ORDER BY tier) FROM rate_limit_tiers":                              "anonymous free pro",
+		"SELECT string_agg(concat_ws(' ', user_id, tier), ', ' ORDER BY user_id) FROM rate_limit_users": "1 free, 2 pro, 3 free, 4 free",
+		"SELECT string_agg(concat_ws(' ', rule, name, algorithm, events, burst), ', ' ORDER BY rule) FROM rate_limit_rule_limits": "api_v1_limit per_second sliding_window 100000, " +
+			"free_tier_limit per_hour token_bucket 1000 20, pro_tier_limit per_hour sliding_window 5000",
+		"SELECT string_agg(concat_ws(' ', rule, user_id, key_id IS NOT NULL, events, burst), ', ' ORDER BY user_id) FROM rate_limit_overrides": "pro_tier_limit 2 f 7000, free_tier_limit 4 f 1000 30, pro_tier_limit t 6000",
+		"SELECT string_agg(concat_ws(' ', user_id, reason), ', ') FROM rate_limit_bans":                                                        "3 fraud",
+	} {
+		var got string
+		if err := conn.QueryRow(t.Context(), query).Scan(&got); err != nil || got != want {
+			t.Errorf("%s\ngives %q, %v; want %q", query, got, err, want)
+		}
+	}
+	last := string(script[strings.LastIndex(string(script), "SELECT 'key '"):strings.LastIndex(string(script), "COMMIT;")])
+	rows, err := conn.Query(t.Context(), last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, line)
+	}
+	if all := strings.Join(left, "\n"); len(left) != 2 || !strings.Contains(all, "of user 1: the digest is no SHA-256") || !strings.Contains(all, "user 2: no rule of the tier pro has per_day") {
+		t.Errorf("not taken over:\n%s", all)
+	}
+	address, dir := harness.FreeAddress(t), t.TempDir()
+	config := "{\n\tadmin off\n}\nhttp://" + address + " {\n\tpg_ratelimit {\n\t\ttimeout 50s\n\t\ton_error deny\n\t\tpolicy {\n\t\t\tapi_key {header.X-Api-Key}\n\t\t}\n\t}\n\trespond 200\n}\n"
+	c := harness.Start(t, harness.Program{Path: harness.Caddy(t, root), Dir: dir, Args: []string{"run", "--config", written(t, filepath.Join(dir, "Caddyfile"), config)},
+		Env: []string{"DATABASE_URL=" + dsn, "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir}})
+	c.AwaitAddress(t, address)
+	for key, want := range map[string]string{"key-of-1": "200 20", "key-of-2": "200 7000", "revoked": "401 ", "key-of-3": "403 ", "pro-key-of-1": "200 6000", "key-of-4": "200 30", "invented": "401 "} {
+		answer := harness.Ask(t, harness.Get("http://"+address, "X-Api-Key", key))
+		if got := fmt.Sprint(answer.Status, " ", answer.Header.Get("X-RateLimit-Limit")); got != want {
+			t.Errorf("with the key %q: %s, want %s (%s)", key, got, want, answer.Body)
+		}
+	}
+	request := harness.Get("http://"+address+"/api/v1/orders", "X-Api-Key", "key-of-1")
+	request.Method = "DELETE"
+	if answer := harness.Ask(t, request); answer.Status != 405 || !strings.Contains(answer.Body, "read only") {
+		t.Errorf("a request that a rule blocks: %d %s", answer.Status, answer.Body)
+	}
+}

@@ -1,0 +1,245 @@
+package deploy
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	policy "k8s.io/api/policy/v1"
+	rbac "k8s.io/api/rbac/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+)
+
+// manifest is a file for kubectl apply.
+type manifest struct {
+	secret      core.Secret
+	config      core.ConfigMap
+	deployment  apps.Deployment
+	service     core.Service
+	disruptions policy.PodDisruptionBudget
+	account     core.ServiceAccount
+	role        rbac.ClusterRole
+	binding     rbac.ClusterRoleBinding
+	middleware  middlewareResource
+	route       routeResource
+}
+
+// middlewareResource and routeResource are as much of Traefik's custom resources as the file has. Other fields are errors.
+type middlewareResource struct {
+	meta.TypeMeta   `json:",inline"`
+	meta.ObjectMeta `json:"metadata"`
+	Spec            struct {
+		Plugin map[string]map[string]any `json:"plugin"`
+	} `json:"spec"`
+}
+
+type routeResource struct {
+	meta.TypeMeta   `json:",inline"`
+	meta.ObjectMeta `json:"metadata"`
+	Spec            struct {
+		EntryPoints []string `json:"entryPoints"`
+		Routes      []struct {
+			Kind        string `json:"kind"`
+			Match       string `json:"match"`
+			Middlewares []struct {
+				Name string `json:"name"`
+			} `json:"middlewares"`
+			Services []struct {
+				Name string `json:"name"`
+				Port int    `json:"port"`
+			} `json:"services"`
+		} `json:"routes"`
+	} `json:"spec"`
+}
+
+// readManifest decodes each object as its type. Names that the type does not have are errors.
+func readManifest(t *testing.T, path string) *manifest {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &manifest{}
+	for _, one := range bytes.Split(text, []byte("\n---\n")) {
+		var head meta.TypeMeta
+		if err := yaml.Unmarshal(one, &head); err != nil {
+			t.Fatal(err)
+		}
+		into := map[string]any{
+			"v1 Secret": &m.secret, "v1 ConfigMap": &m.config, "apps/v1 Deployment": &m.deployment, "v1 Service": &m.service,
+			"policy/v1 PodDisruptionBudget": &m.disruptions, "v1 ServiceAccount": &m.account,
+			"rbac.authorization.k8s.io/v1 ClusterRole": &m.role, "rbac.authorization.k8s.io/v1 ClusterRoleBinding": &m.binding,
+			"traefik.io/v1alpha1 Middleware": &m.middleware, "traefik.io/v1alpha1 IngressRoute": &m.route,
+		}[head.APIVersion+" "+head.Kind]
+		if into == nil {
+			t.Fatalf("%s: no test knows %+v", path, head)
+		}
+		if err := yaml.UnmarshalStrict(one, into); err != nil {
+			t.Errorf("%s: %s: %v", path, head.Kind, err)
+		}
+	}
+	return m
+}
+
+// container is the only one of the pods.
+func (m *manifest) container() core.Container { return m.deployment.Spec.Template.Spec.Containers[0] }
+
+// port is the number of a port of the container, which a probe or the Service names.
+func (m *manifest) port(t *testing.T, name intstr.IntOrString) int32 {
+	t.Helper()
+	for _, port := range m.container().Ports {
+		if port.Name == name.StrVal {
+			return port.ContainerPort
+		}
+	}
+	t.Fatalf("the container has no port %s", name.StrVal)
+	return 0
+}
+
+func TestManifestsFitTogether(t *testing.T) {
+	for _, path := range []string{"kubernetes/caddy.yaml", "kubernetes/traefik.yaml"} {
+		t.Run(path, func(t *testing.T) {
+			m := readManifest(t, path)
+			pod, c := m.deployment.Spec.Template, m.container()
+			for what, selector := range map[string]*meta.LabelSelector{
+				"Deployment": m.deployment.Spec.Selector, "PodDisruptionBudget": m.disruptions.Spec.Selector,
+				"topology": pod.Spec.TopologySpreadConstraints[0].LabelSelector, "Service": {MatchLabels: m.service.Spec.Selector},
+			} {
+				s, err := meta.LabelSelectorAsSelector(selector)
+				if err != nil || s.Empty() || !s.Matches(labels.Set(pod.Labels)) {
+					t.Errorf("the selector of the %s is %v, %v", what, selector, err)
+				}
+			}
+			if m.disruptions.Spec.MinAvailable.IntVal >= *m.deployment.Spec.Replicas {
+				t.Errorf("no pod may ever be moved: %v of %d", m.disruptions.Spec.MinAvailable, *m.deployment.Spec.Replicas)
+			}
+			if c.EnvFrom[0].SecretRef.Name != m.secret.Name {
+				t.Errorf("there is no Secret %s", c.EnvFrom[0].SecretRef.Name)
+			}
+			dsn, err := pgx.ParseConfig(strings.ReplaceAll(m.secret.StringData["DATABASE_URL"], "CHANGE-ME", "changed"))
+			if err != nil || dsn.Password != "changed" || dsn.TLSConfig == nil || dsn.TLSConfig.InsecureSkipVerify {
+				t.Errorf("the DSN has no password or does not check the server: %v", err)
+			}
+			m.port(t, m.service.Spec.Ports[0].TargetPort)
+			for what, probe := range map[string]*core.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
+				if probe == nil || m.port(t, probe.HTTPGet.Port) == 0 || probe.HTTPGet.Path != c.LivenessProbe.HTTPGet.Path {
+					t.Errorf("the %s probe is %+v", what, probe)
+				}
+			}
+			checkSecurity(t, pod.Spec)
+			checkMounts(t, pod.Spec)
+		})
+	}
+}
+
+// checkSecurity looks at what the restricted Pod Security Standard asks for.
+func checkSecurity(t *testing.T, pod core.PodSpec) {
+	t.Helper()
+	s := pod.SecurityContext
+	if !*s.RunAsNonRoot || strconv.FormatInt(*s.RunAsUser, 10)+":"+strconv.FormatInt(*s.RunAsGroup, 10) != ourImage(t).user || *s.FSGroup != *s.RunAsGroup ||
+		s.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("the pod runs as %+v", s)
+	}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
+			t.Errorf("%s may %+v", c.Name, s)
+		}
+	}
+}
+
+func checkMounts(t *testing.T, pod core.PodSpec) {
+	t.Helper()
+	mounted := map[string]bool{}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		for _, mount := range c.VolumeMounts {
+			mounted[mount.Name] = true
+			if !slices.ContainsFunc(pod.Volumes, func(v core.Volume) bool { return v.Name == mount.Name }) {
+				t.Errorf("%s mounts the volume %s, which does not exist", c.Name, mount.Name)
+			}
+		}
+	}
+	if len(mounted) != len(pod.Volumes) {
+		t.Errorf("nothing mounts one of %d volumes: %v", len(pod.Volumes), mounted)
+	}
+}
+
+func TestTheManifestRunsTheImageOfCaddy(t *testing.T) {
+	m, i := readManifest(t, "kubernetes/caddy.yaml"), ourImage(t)
+	c := m.container()
+	if c.Image != "pg-ratelimit-caddy:"+tag || !slices.Equal(c.Args, i.command) {
+		t.Errorf("it runs %s with %q, and the image %q", c.Image, c.Args, i.command)
+	}
+	paths := map[string]bool{}
+	for _, mount := range c.VolumeMounts {
+		paths[mount.MountPath] = true
+	}
+	for _, folder := range []string{i.env["XDG_DATA_HOME"], i.env["XDG_CONFIG_HOME"], filepath.Dir(c.Args[2])} {
+		if !paths[folder] {
+			t.Errorf("nothing is mounted at %s", folder)
+		}
+	}
+	if volume := m.deployment.Spec.Template.Spec.Volumes[0]; volume.ConfigMap.Name != m.config.Name || m.config.Data[filepath.Base(c.Args[2])] == "" {
+		t.Errorf("there is no Caddyfile in %+v", volume)
+	}
+	caddyfile := m.config.Data["Caddyfile"]
+	for port, text := range map[int32]string{m.port(t, m.service.Spec.Ports[0].TargetPort): "http_port ", m.port(t, c.LivenessProbe.HTTPGet.Port): "http://:"} {
+		if !strings.Contains(caddyfile, text+strconv.Itoa(int(port))+"\n") && !strings.Contains(caddyfile, text+strconv.Itoa(int(port))+" {\n") {
+			t.Errorf("Caddy does not listen on %d", port)
+		}
+	}
+}
+
+func TestTheManifestGivesTraefikThePlugin(t *testing.T) {
+	m := readManifest(t, "kubernetes/traefik.yaml")
+	pod, c := m.deployment.Spec.Template.Spec, m.container()
+	if c.Image != "traefik:"+traefikVersion(t) || pod.InitContainers[0].Image != "pg-ratelimit-traefik-plugin:"+tag {
+		t.Errorf("it runs %s and %s", c.Image, pod.InitContainers[0].Image)
+	}
+	for _, mounts := range [][]core.VolumeMount{pod.InitContainers[0].VolumeMounts, c.VolumeMounts} {
+		if mounts[0].Name != "plugins" || mounts[0].MountPath != filepath.Join(c.WorkingDir, "plugins-local") {
+			t.Errorf("the plugin is at %+v", mounts)
+		}
+	}
+	for name, probed := range map[string]int32{"web": m.port(t, m.service.Spec.Ports[0].TargetPort), "traefik": m.port(t, c.LivenessProbe.HTTPGet.Port)} {
+		if !slices.Contains(c.Args, "--entryPoints."+name+".address=:"+strconv.Itoa(int(probed))) {
+			t.Errorf("Traefik does not listen on %d: %q", probed, c.Args)
+		}
+	}
+	route := m.route.Spec.Routes[0]
+	if !slices.Equal(m.route.Spec.EntryPoints, []string{"web"}) || route.Middlewares[0].Name != m.middleware.Name || route.Kind != "Rule" || m.route.Namespace != m.middleware.Namespace {
+		t.Errorf("the route is %+v", m.route.Spec)
+	}
+	if pod.ServiceAccountName != m.account.Name || m.binding.Subjects[0].Name != m.account.Name || m.binding.Subjects[0].Namespace != m.account.Namespace ||
+		m.binding.RoleRef.Name != m.role.Name || m.account.Namespace != m.deployment.Namespace {
+		t.Errorf("the account %s has not the role %s: %+v", pod.ServiceAccountName, m.role.Name, m.binding)
+	}
+	last := m.role.Rules[len(m.role.Rules)-1]
+	if last.APIGroups[0] != "traefik.io" || !slices.Contains(last.Resources, "middlewares") || !slices.Contains(last.Resources, "ingressroutes") {
+		t.Errorf("Traefik may read %+v", last)
+	}
+}
+
+// traefikVersion is that of the Traefik that the tests run, as its images are named.
+func traefikVersion(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "integration", "traefik", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`traefik/traefik/v3 (v\d+\.\d+)\.`).FindSubmatch(text)
+	if version == nil {
+		t.Fatal("integration/traefik/go.mod requires no Traefik")
+	}
+	return string(version[1])
+}

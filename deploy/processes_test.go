@@ -1,0 +1,268 @@
+package deploy
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/traefik/paerser/parser"
+	"gopkg.in/yaml.v3"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// upstream is an app that answers "app". It returns its address.
+func upstream(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "app") }))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
+// admits sends one request more than a limit admits.
+func admits(t *testing.T, url string, limit int) {
+	t.Helper()
+	for i := range limit + 1 {
+		want := http.StatusOK
+		if i == limit {
+			want = http.StatusTooManyRequests
+		}
+		if answer := harness.Ask(t, harness.Get(url)); answer.Status != want || answer.Header.Get("X-RateLimit-Limit") != strconv.Itoa(limit) {
+			t.Fatalf("request %d of a limit of %d: %d %v %s", i+1, limit, answer.Status, answer.Header, answer.Body)
+		}
+	}
+}
+
+// replaced replaces each of the pairs, which must occur.
+func replaced(t *testing.T, text string, pairs ...string) string {
+	t.Helper()
+	for i := 0; i < len(pairs); i += 2 {
+		if !strings.Contains(text, pairs[i]) {
+			t.Fatalf("it has no %q:\n%s", pairs[i], text)
+		}
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+func written(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func caddyfileOfCompose(t *testing.T) string {
+	return compose(t, "caddy/compose.yaml").Configs["caddyfile"].Content
+}
+
+// decided has every request decided, however slow the machine is.
+const decided = "\n\t\ttimeout 50s\n\t\ton_error deny\n"
+
+// runningCaddy is a Caddy with the configuration of a container. Addresses are those of the test.
+type runningCaddy struct {
+	*harness.Process
+	url     string
+	folders *strings.Replacer // from paths in the image
+}
+
+// startCaddy runs a Caddyfile as the image does. pairs are further texts to replace.
+func startCaddy(t *testing.T, caddyfile string, pairs ...string) runningCaddy {
+	t.Helper()
+	i, dir, address := ourImage(t), t.TempDir(), harness.FreeAddress(t)
+	_, port, _ := strings.Cut(address, ":")
+	text := replaced(t, caddyfile, append([]string{
+		"http_port 8080", "http_port " + port + "\n\tadmin " + harness.FreeAddress(t), "app:80", upstream(t), " 1m\n", " 1m" + decided}, pairs...)...)
+	c := runningCaddy{url: "http://" + address, folders: strings.NewReplacer("/config", dir, "/data", dir, "/etc/caddy", dir)}
+	written(t, filepath.Join(dir, "Caddyfile"), text)
+	args := slices.Clone(i.command)
+	for at := range args {
+		args[at] = c.folders.Replace(args[at])
+	}
+	env := []string{"DATABASE_URL=" + cluster.Open(t)}
+	for _, name := range []string{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"} {
+		env = append(env, name+"="+c.folders.Replace(i.env[name]))
+	}
+	c.Process = harness.Start(t, harness.Program{Name: "caddy", Path: harness.Caddy(t, root), Args: args, Env: env, Dir: dir})
+	c.AwaitAddress(t, address)
+	return c
+}
+
+func TestCaddyOfTheComposeFileLimitsAndIsHealthy(t *testing.T) {
+	caddyfile := caddyfileOfCompose(t)
+	c := startCaddy(t, caddyfile, "https_port 8443", "https_port "+strconv.Itoa(harness.FreePort(t)))
+	admits(t, c.url, 10)
+	check := func() error {
+		args := slices.Clone(ourImage(t).health[2:])
+		for at := range args {
+			args[at] = c.folders.Replace(args[at])
+		}
+		return exec.Command(harness.Caddy(t, root), args...).Run()
+	}
+	if err := check(); err != nil {
+		t.Errorf("a Caddy that runs is not healthy: %v", err)
+	}
+	if !strings.Contains(c.Log(), "config is unchanged") {
+		t.Error("the check of its health has loaded the configuration")
+	}
+	if err := c.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if check() == nil {
+		t.Error("a Caddy that has ended is healthy")
+	}
+}
+
+func TestCaddyOfTheManifestLimitsAndIsReady(t *testing.T) {
+	m, health := readManifest(t, "kubernetes/caddy.yaml"), harness.FreeAddress(t)
+	c := startCaddy(t, m.config.Data["Caddyfile"], "http://:8081 {", "http://"+health+" {")
+	admits(t, c.url, 100)
+	if answer := harness.Ask(t, harness.Get("http://"+health+m.container().ReadinessProbe.HTTPGet.Path)); answer.Status != http.StatusOK {
+		t.Errorf("the probe is answered %d", answer.Status)
+	}
+}
+
+// traefikLabels is as much of Traefik's configuration as the labels have. Other labels are errors.
+type traefikLabels struct {
+	HTTP struct {
+		Routers map[string]*struct {
+			Rule        string
+			EntryPoints []string
+			Middlewares []string
+		}
+		Middlewares map[string]*struct{ Plugin map[string]map[string]any }
+		Services    map[string]*struct {
+			LoadBalancer *struct{ Server *struct{ Port string } }
+		}
+	}
+}
+
+// runningTraefik is a Traefik with the configuration of a container.
+type runningTraefik struct {
+	*harness.Process
+	url  string
+	ping string   // its entry point traefik
+	args []string // without those of the provider
+}
+
+// startTraefik runs Traefik with the arguments of a container, but for its provider, which is a file here. plugins makes
+// the folder plugins-local.
+func startTraefik(t *testing.T, args []string, rule string, plugin map[string]any, plugins func(folder string)) runningTraefik {
+	t.Helper()
+	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, web := t.TempDir(), harness.FreeAddress(t)
+	tr := runningTraefik{url: "http://" + web, ping: harness.FreeAddress(t)}
+	plugins(filepath.Join(dir, "plugins-local"))
+	const secret = "before-the-router-is-there"
+	plugin["timeout"], plugin["onError"], plugin["exemptHeader"] = "50s", "deny", "X-Before "+secret
+	type object = map[string]any
+	dynamic, err := yaml.Marshal(object{"http": object{
+		"routers":     object{"app": object{"rule": rule, "entryPoints": []string{"web"}, "service": "app", "middlewares": []string{"app-limit"}}},
+		"middlewares": object{"app-limit": object{"plugin": object{"pg_ratelimit": plugin}}},
+		"services":    object{"app": object{"loadBalancer": object{"servers": []object{{"url": "http://" + upstream(t)}}}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		if !strings.HasPrefix(name, "--providers.") && !strings.HasPrefix(name, "--entryPoints.") {
+			tr.args = append(tr.args, arg)
+		}
+	}
+	tr.args = append(tr.args, "--entryPoints.web.address="+web, "--entryPoints.traefik.address="+tr.ping)
+	all := append(slices.Clone(tr.args), "--providers.file.filename="+written(t, filepath.Join(dir, "dynamic.yml"), string(dynamic)))
+	tr.Process = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: all, Env: []string{"DATABASE_URL=" + cluster.Open(t)}})
+	tr.AwaitAddress(t, web)
+	// Requests with the secret are not counted.
+	tr.Await(t, "its router", func() bool {
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		answer, err := client.Do(harness.Get(tr.url, "X-Before", secret))
+		if err != nil {
+			return false
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
+	})
+	return tr
+}
+
+func TestTraefikOfTheComposeFileLimitsAndIsHealthy(t *testing.T) {
+	p := compose(t, "traefik/compose.yaml")
+	values := map[string]string{}
+	for name, value := range p.Services["app"].Labels {
+		values[name] = value
+	}
+	var c traefikLabels
+	if err := parser.Decode(values, &c, "traefik", "traefik.http"); err != nil {
+		t.Fatal(err)
+	}
+	router, middleware, service := c.HTTP.Routers["app"], c.HTTP.Middlewares["app-limit"], c.HTTP.Services["app"]
+	if values["traefik.enable"] != "true" || !slices.Equal(router.EntryPoints, []string{"web"}) || !slices.Equal(router.Middlewares, []string{"app-limit"}) ||
+		service.LoadBalancer.Server.Port != "80" {
+		t.Errorf("the labels are %v", values)
+	}
+	tr := startTraefik(t, p.Services["traefik"].Command, router.Rule, middleware.Plugin["pg_ratelimit"], func(folder string) {
+		clone, err := filepath.Abs(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(folder, "src", filepath.Dir(modulePath)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(clone, filepath.Join(folder, "src", modulePath)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	admits(t, tr.url, 10)
+	health := p.Services["traefik"].HealthCheck.Test
+	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(health[:2], []string{"CMD", "traefik"}) {
+		t.Fatalf("the health check is %q", health)
+	}
+	if out, err := exec.Command(program, append(slices.Clone(health[2:]), "--entryPoints.traefik.address="+tr.ping)...).CombinedOutput(); err != nil {
+		t.Errorf("a Traefik that runs is not healthy: %v\n%s", err, out)
+	}
+}
+
+// TestTraefikOfTheManifestLimitsAndIsReady interprets the plugin of the image, which has fewer files than the repository.
+func TestTraefikOfTheManifestLimitsAndIsReady(t *testing.T) {
+	m := readManifest(t, "kubernetes/traefik.yaml")
+	tr := startTraefik(t, m.container().Args, m.route.Spec.Routes[0].Match, m.middleware.Spec.Plugin["pg_ratelimit"], func(folder string) {
+		for _, path := range pluginFiles(t) {
+			from, to := filepath.Join(root, path), filepath.Join(folder, "src", modulePath, path)
+			info, err := os.Stat(from)
+			if err == nil && info.IsDir() {
+				err = os.CopyFS(to, os.DirFS(from))
+			} else if err == nil {
+				var text []byte
+				if text, err = os.ReadFile(from); err == nil {
+					if err = os.MkdirAll(filepath.Dir(to), 0o700); err == nil {
+						err = os.WriteFile(to, text, 0o600)
+					}
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	admits(t, tr.url, 100)
+	if answer := harness.Ask(t, harness.Get("http://"+tr.ping+m.container().ReadinessProbe.HTTPGet.Path)); answer.Status != http.StatusOK {
+		t.Errorf("the probe is answered %d", answer.Status)
+	}
+}

@@ -1,0 +1,80 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+// TestTheVersionIsTheSameEverywhere looks at each file that names it.
+func TestTheVersionIsTheSameEverywhere(t *testing.T) {
+	for path, pattern := range map[string]string{
+		"CHANGELOG.md":                 `(?m)\A# Changelog\n(?:[^#].*\n|\n)*## (\S+)$`,
+		"xcaddy/go.mod":                `pgratelimit/pg-ratelimit v(\S+)`,
+		"docs/traefik.md":              `version: v(\S+)`,
+		"README.md":                    `[Ff]rom (\d+\.\d+\.\d+)`,
+		"docs/caddy.md":                `[Ff]rom (\d+\.\d+\.\d+)`,
+		"deploy/Dockerfile":            `pg-ratelimit-[a-z-]+:(\S+)`,
+		"deploy/caddy/compose.yaml":    `pg-ratelimit-[a-z-]+:(\S+)`,
+		"deploy/kubernetes/caddy.yaml": `pg-ratelimit-[a-z-]+:(\S+)`,
+	} {
+		text, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := matches(pattern, string(text))
+		if len(found) == 0 {
+			t.Errorf("%s names no version", path)
+		}
+		for _, version := range found {
+			if "v"+strings.TrimRight(version, ",") != edge.Version {
+				t.Errorf("%s names the version %s, and this is %s", path, version, edge.Version)
+			}
+		}
+	}
+}
+
+// TestWorkflowsAreSoundAndPinned reads the workflows as GitHub does.
+func TestWorkflowsAreSoundAndPinned(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join(root, ".github", "workflows", "*.yml"))
+	if err != nil || len(paths) != 2 {
+		t.Fatalf("the workflows are %q, %v", paths, err)
+	}
+	all := ""
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += string(text)
+		for _, action := range matches(`uses: (\S+)`, string(text)) {
+			if !regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40}$`).MatchString(action) {
+				t.Errorf("%s: %s is not pinned to a commit", path, action)
+			}
+		}
+	}
+	// actionlint needs another version of the YAML library than compose-go, so it is a program of its own here.
+	lint := exec.Command("go", append([]string{"run", "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12", "-shellcheck=", "-pyflakes="}, paths...)...)
+	lint.Env = append(os.Environ(), "GOFLAGS=", "CGO_ENABLED=0")
+	if out, err := lint.CombinedOutput(); err != nil {
+		t.Errorf("actionlint: %v\n%s", err, out)
+	}
+	for _, command := range []string{"run: .ci/run\n", "run: make release\n"} {
+		if !strings.Contains(all, command) {
+			t.Errorf("no workflow has %q", command)
+		}
+	}
+}
+
+func matches(pattern, text string) []string {
+	var all []string
+	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		all = append(all, match[1])
+	}
+	return all
+}

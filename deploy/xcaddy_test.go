@@ -1,0 +1,127 @@
+//go:build release
+
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/module"
+	"golang.org/x/mod/zip"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+// xcaddy runs a command of the documentation in a folder, and returns the Caddy that it makes. proxies come before the
+// configured ones.
+func xcaddy(t *testing.T, command string, proxies ...string) string {
+	t.Helper()
+	program, err := exec.Command("go", "tool", "-n", "xcaddy").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	configured, err := exec.Command("go", "env", "GOPROXY").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The module's path is asked for before the module is found. A proxy may refuse an unknown path with another
+	// status than 404, so the last proxy is empty.
+	proxies = append(proxies, strings.ReplaceAll(strings.TrimSpace(string(configured)), ",direct", ""), "file://"+t.TempDir())
+	args := strings.Fields(command)
+	cmd := exec.Command(strings.TrimSpace(string(program)), args[1:]...)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "GOPROXY="+strings.Join(proxies, "|"), "GONOSUMDB="+modulePath, "GOFLAGS=-modcacherw -buildvcs=false", "TMPDIR="+t.TempDir())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return filepath.Join(cmd.Dir, "caddy")
+}
+
+// documented are the commands of the documentation that begin with xcaddy, without their comments.
+func documented(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docs", "caddy.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands []string
+	for _, match := range regexp.MustCompile(`(?m)^\$ (xcaddy .*?)(?:\s+#.*)?$`).FindAllStringSubmatch(string(text), -1) {
+		commands = append(commands, match[1])
+	}
+	if len(commands) != 2 {
+		t.Fatalf("docs/caddy.md has the commands %q", commands)
+	}
+	return commands
+}
+
+// hasModule checks that a Caddy has the handler, in a version of the module.
+func hasModule(t *testing.T, caddy, version string) {
+	t.Helper()
+	out, err := exec.Command(caddy, "list-modules", "--versions").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "\nhttp.handlers.pg_ratelimit "+version+"\n") {
+		t.Errorf("caddy list-modules --versions: %v\n%s", err, out)
+	}
+}
+
+func TestXcaddyBuildsAClone(t *testing.T) {
+	clone, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Go gives this version to a module that is replaced, and that nothing requires in another one.
+	hasModule(t, xcaddy(t, replaced(t, documented(t)[0], "/path/to/clone", clone)), "v0.0.0-00010101000000-000000000000")
+}
+
+// TestXcaddyBuildsTheRelease builds from a module proxy that has the module, as the proxies of Go will when it is tagged.
+// The version there names the commit, because Go keeps what it knows of the files of a version.
+func TestXcaddyBuildsTheRelease(t *testing.T) {
+	commit, err := exec.Command("git", "-C", root, "rev-parse", "--short=12", "HEAD").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := module.Version{Path: modulePath, Version: edge.Version + "-g" + strings.TrimSpace(string(commit))}
+	proxy := t.TempDir()
+	folder := filepath.Join(proxy, modulePath, "@v")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Create(filepath.Join(folder, released.Version+".zip"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone := filepath.Join(t.TempDir(), "clone") // which has the files of the commit alone
+	if out, err := exec.Command("git", "clone", "--quiet", root, clone).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := zip.CreateFromDir(file, released, clone); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	written(t, filepath.Join(folder, released.Version+".mod"), string(text))
+	written(t, filepath.Join(folder, released.Version+".info"), `{"Version": "`+released.Version+`"}`)
+	written(t, filepath.Join(folder, "list"), released.Version+"\n")
+	// Nothing of this version may stay in the cache of modules: it is not the release.
+	t.Cleanup(func() {
+		cache, err := exec.Command("go", "env", "GOMODCACHE").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := strings.TrimSpace(string(cache))
+		for _, path := range []string{filepath.Join(dir, modulePath+"@"+released.Version), filepath.Join(dir, "cache", "download", modulePath)} {
+			if err := os.RemoveAll(path); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	hasModule(t, xcaddy(t, documented(t)[1], "file://"+proxy), released.Version)
+}

@@ -1,0 +1,87 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// patience is how long a test waits for what happens in the background.
+const patience = 2 * time.Minute
+
+// await waits until a condition holds.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	within.Within(t, patience, what, done)
+}
+
+// connect is a connection for the test to close.
+func connect(t *testing.T, dsn string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// execute runs SQL text, which may hold several commands.
+func execute(t *testing.T, dsn, sql string) {
+	t.Helper()
+	conn := connect(t, dsn)
+	defer conn.Close(t.Context())
+	if _, err := conn.PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// queryInt runs a query for one number. cluster.Connections does not count its connection.
+func queryInt(t *testing.T, dsn, sql string, args ...any) int64 {
+	t.Helper()
+	conn := cluster.Watch(t, t.Context(), dsn)
+	defer conn.Close(t.Context())
+	var n int64
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// queryLines runs a query and returns its rows, each as text.
+func queryLines(t *testing.T, dsn, sql string) []string {
+	t.Helper()
+	conn := connect(t, dsn)
+	defer conn.Close(t.Context())
+	rows, err := conn.Query(t.Context(), "SELECT (q.*)::text FROM ("+sql+") q", pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return lines
+}
+
+// openStore returns a store on the database, which is closed at the end of the test. A
+// failure in the background fails the test.
+func openStore(t *testing.T, dsn string) ratelimit.Store {
+	t.Helper()
+	db, err := pgxdb.Open(dsn, pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Errorf("the store reports: %v", err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return store
+}

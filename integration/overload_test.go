@@ -1,0 +1,94 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// TestOverloadOpensNoLimit in both proxies, with on_error allow, for limits of all kinds: beside four busy loops, 2,500 connections ask for more than the
+// proxies can decide, and no more passes than the limits allow. Some are refused with 503, which are not counted here.
+func TestOverloadOpensNoLimit(t *testing.T) {
+	loops, stop := context.WithCancel(t.Context())
+	defer stop()
+	for range 4 {
+		busy := exec.CommandContext(loops, "sh", "-c", "while :; do :; done")
+		if err := busy.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = busy.Wait() }()
+	}
+	defer stop()
+	for _, test := range []struct {
+		name, inCaddy string
+		inTraefik     object
+		rule          string
+		passing       func(took time.Duration) int // how many may pass, or be in flight with slots
+		slots         bool
+	}{
+		{name: "an exact limit", inCaddy: "key all\nalgorithm gcra\nlimit 10 1s\nburst 1",
+			inTraefik: object{"key": "all", "algorithm": "gcra", "limit": "10 1s", "burst": "1"},
+			passing:   func(took time.Duration) int { return 1 + int(took/(100*time.Millisecond)) }},
+		{name: "a full line", inCaddy: "key all\nalgorithm gcra\nlimit 10 1s\nburst 1\nwait up to 2s at most 15",
+			inTraefik: object{"key": "all", "algorithm": "gcra", "limit": "10 1s", "burst": "1", "wait": "up to 2s at most 15"},
+			passing:   func(took time.Duration) int { return 1 + int(took/(100*time.Millisecond)) }},
+		{name: "leases", inCaddy: "key all\nalgorithm fixed_window\nlimit 300 1h\nlease 5%",
+			inTraefik: object{"key": "all", "algorithm": "fixed_window", "limit": "300 1h", "lease": "5%"},
+			passing:   func(time.Duration) int { return 300 }},
+		{name: "slots", inCaddy: "key all\nalgorithm in_flight\nlimit 3", inTraefik: object{"key": "all", "algorithm": "in_flight", "limit": "3"},
+			passing: func(time.Duration) int { return 3 }, slots: true},
+		// Both proxies share the counter of the rule.
+		{name: "a policy", inCaddy: "policy {\nuser {header.X-User}\n}", inTraefik: object{"policy": object{"user": "{header.X-User}"}},
+			rule:    "SELECT rate_limit_rule('all', count_by => '{all}', algorithm => 'gcra', per_hour => 36000, burst => 1)",
+			passing: func(took time.Duration) int { return 1 + int(took/(100*time.Millisecond)) }},
+	} {
+		dsn := ""
+		caddy, traefik := "timeout 250ms\n"+test.inCaddy, object{"timeout": "250ms"}
+		if test.rule != "" {
+			dsn = policyDatabase(t, test.rule)
+		} else {
+			dsn = cluster.Open(t)
+			caddy = "prefix caddy\n" + caddy
+			traefik["prefix"] = "traefik"
+		}
+		for name, value := range test.inTraefik {
+			traefik[name] = value
+		}
+		var running, most atomic.Int64
+		backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			n := running.Add(1)
+			defer running.Add(-1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			if test.slots {
+				time.Sleep(20 * time.Millisecond) // the work of a request
+			}
+		}))
+		defer backend.Close()
+		for proxy, url := range bothProxies(t, dsn, backend.URL, caddy, traefik) {
+			request := func(int) *http.Request { return harness.Get(url) }
+			await(t, "the first decision", func() bool { return harness.Ask(t, request(0)).Header.Get("X-Ratelimit-Limit") != "" })
+			most.Store(0)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			began := time.Now()
+			result := harness.Run(ctx, harness.Load{Clients: 2500, Request: request})
+			took := time.Since(began)
+			cancel()
+			passed := result.Status[http.StatusOK]
+			t.Logf("%s in %s: %v in %v, %d at once", test.name, proxy, result.Status, took.Round(time.Millisecond), most.Load())
+			if test.slots {
+				passed = int(most.Load())
+			}
+			if passed > test.passing(took) {
+				t.Errorf("%s in %s: %d passed in %v, at most %d may", test.name, proxy, passed, took, test.passing(took))
+			}
+		}
+	}
+}

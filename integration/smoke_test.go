@@ -1,0 +1,133 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// TestSmoke is what `make test` has of real programs: two Caddys, and the plugin in Traefik's interpreter, on one
+// Postgres. It asserts nothing about time.
+func TestSmoke(t *testing.T) {
+	server := cluster.Private(t, cluster.Options{})
+	dsn := server.DSN("postgres")
+	execute(t, dsn, schema.File+people+"SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => 20);")
+	var urls, pages []string
+	for range 2 {
+		limits, page := harness.FreeAddress(t), harness.FreeAddress(t)
+		config := caddyfile(limits, dsn, []caddyRoute{
+			{"/shared", []string{exactly("shared", "key all", "limit 90 1d", "algorithm fixed_window")}},
+			{"/allow", []string{limit("allow", "key all", "limit 3 1d", "algorithm fixed_window", "timeout 30s", "on_error allow")}},
+			{"/deny", []string{exactly("deny", "key all", "limit 1000000 1d", "algorithm fixed_window")}},
+			{"/policy", []string{exactly("", "policy {\n\tuser {header.X-User}\n}")}},
+		}) + fmt.Sprintf("\nhttp://%s {\n\tbind 127.0.0.1\n\tpg_ratelimit_page {\n\t\tinsecure\n\t}\n}\n", page)
+		c := launchConfig(t, buildCaddy(t), limits, config)
+		c.AwaitAddress(t, limits)
+		urls, pages = append(urls, c.url), append(pages, "http://"+page)
+	}
+	urls = append(urls, interpreted(t, dsn))
+	statuses := func(n int, path string, headers ...string) string {
+		t.Helper()
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprint(harness.Ask(t, harness.Get(urls[i%len(urls)]+path, headers...)).Status))
+		}
+		return strings.Join(all, " ")
+	}
+
+	t.Run("a limit is shared exactly", func(t *testing.T) {
+		r := harness.Run(t.Context(), harness.Load{Clients: 24, Requests: 300, Request: func(i int) *http.Request {
+			return harness.Get(urls[i%len(urls)] + "/shared")
+		}})
+		if err := r.Err(); err != nil || r.Status[http.StatusOK] != 90 || r.Status[http.StatusTooManyRequests] != 210 {
+			t.Errorf("%v, %v: want 90 that pass and 210 refusals", r, err)
+		}
+		for _, url := range urls {
+			answer := harness.Ask(t, harness.Get(url+"/shared"))
+			if answer.Status != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" ||
+				answer.Header.Get("X-RateLimit-Limit") != "90" || answer.Header.Get("X-RateLimit-Remaining") != "0" {
+				t.Errorf("%s refuses with %d, %v", url, answer.Status, answer.Header)
+			}
+		}
+	})
+	t.Run("a change of the policy is obeyed", func(t *testing.T) {
+		awaitObeyed(t, dsn, len(urls))
+		if passed := sendAs(t, urls, "/policy", 60, "alice")["alice"]; passed != 20 {
+			t.Errorf("%d passed by a rule of 20", passed)
+		}
+		execute(t, dsn, "SELECT rate_limit_rule('plan', per_day => 26)")
+		awaitObeyed(t, dsn, len(urls))
+		if passed := sendAs(t, urls, "/policy", 60, "alice")["alice"]; passed != 6 {
+			t.Errorf("%d more passed when the rule had 26, want 6", passed)
+		}
+		execute(t, dsn, "INSERT INTO rate_limit_bans (user_id) VALUES ('alice')")
+		awaitObeyed(t, dsn, len(urls))
+		if got := statuses(3, "/policy", "X-User", "alice"); got != "403 403 403" {
+			t.Errorf("a banned user gets %s", got)
+		}
+	})
+	t.Run("the page answers", func(t *testing.T) {
+		for _, url := range pages {
+			if answer := harness.Ask(t, harness.Get(url+"/")); answer.Status != http.StatusOK || !strings.Contains(answer.Body, "<!doctype html>") {
+				t.Errorf("%s answers %d, %.100s", url, answer.Status, answer.Body)
+			}
+			await(t, "the state", func() bool {
+				return strings.Contains(harness.Ask(t, harness.Get(url+"/api/state")).Body, `"mode":"enforcing"`)
+			})
+		}
+	})
+	t.Run("an outage", func(t *testing.T) {
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		for i, url := range urls {
+			await(t, "a pass without the database", func() bool {
+				return harness.Ask(t, harness.Get(url+"/allow")).Status == http.StatusOK
+			})
+			if status := harness.Ask(t, harness.Get(url+"/deny")).Status; status != http.StatusServiceUnavailable {
+				t.Errorf("proxy %d answers %d without the database, where on_error is deny", i, status)
+			}
+		}
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, url := range urls {
+			await(t, "decisions after the outage", func() bool {
+				return harness.Ask(t, harness.Get(url+"/deny")).Status == http.StatusOK
+			})
+		}
+		// The limit of 3 holds again for all of them together.
+		statuses(3, "/allow")
+		if got := statuses(3, "/allow"); got != "429 429 429" {
+			t.Errorf("after the outage, a limit of 3 that is used up answers %s", got)
+		}
+	})
+}
+
+// interpreted serves the plugin with the limits of TestSmoke, in an interpreter, and returns its URL.
+func interpreted(t *testing.T, dsn string) string {
+	t.Helper()
+	p := loadPlugin(t)
+	mux := http.NewServeMux()
+	for path, config := range map[string]object{
+		"/shared": decideAlways(object{"prefix": "shared", "limit": "90 1d"}),
+		"/allow":  {"prefix": "allow", "limit": "3 1d", "timeout": "30s"},
+		"/deny":   decideAlways(object{"prefix": "deny", "limit": "1000000 1d"}),
+		"/policy": decideAlways(object{"policy": object{"user": "{header.X-User}"}}),
+	} {
+		config["dsn"] = dsn
+		if config["prefix"] != nil {
+			config["key"], config["algorithm"] = "all", "fixed_window"
+		}
+		mux.Handle(path, p.mustHandler(t, ok, config))
+	}
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s.URL
+}

@@ -1,0 +1,61 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// TestAnUnknownAddressIsThatOfTheConnection in Traefik, as in Caddy, if X-Forwarded-For gives no address: for keys, for
+// rules and for bans. It exempts from nothing, and is banned by people alone: it may be that of a balancer.
+func TestAnUnknownAddressIsThatOfTheConnection(t *testing.T) {
+	t.Parallel()
+	dsn := policyDatabase(t, `SELECT rate_limit_rule('free', networks => '{127.0.0.0/8}', paths => '{/exempt}', action => 'exempt');
+		SELECT rate_limit_rule('paid', paths => '{/exempt}', count_by => '{all}', algorithm => 'fixed_window', per_hour => 1);`)
+	backend := startBackend(t)
+	base := func(more object) object {
+		all := object{"dsn": dsn, "timeout": "30s", "onError": "deny", "ipStrategy": object{"excludedIPs": []string{"10.0.0.0/8"}}}
+		for name, value := range more {
+			all[name] = value
+		}
+		return all
+	}
+	tr := startTraefikWith(t, object{"forwardedHeaders": object{"trustedIPs": []string{"127.0.0.1/32"}}}, "INFO", []route{
+		{"/key", backend, base(object{"prefix": "key", "limit": "2 1h"})},
+		{"/config-exempt", backend, base(object{"prefix": "config-exempt", "limit": "2 1h", "exempt": "127.0.0.0/8"})},
+		{"/banning", backend, base(object{"policy": object{"tier": "anonymous"}, "prefix": "banning", "limit": "1 1h", "ban": "1h after 2 refusals in 1h"})},
+		{"/", backend, base(object{"policy": object{"tier": "anonymous"}})},
+	})
+	for _, forwarded := range []string{"", "nonsense", "10.1.2.3"} {
+		ask := func(path string) int {
+			if forwarded == "" {
+				return harness.Ask(t, harness.Get(tr.url+path)).Status
+			}
+			return harness.Ask(t, harness.Get(tr.url+path, "X-Forwarded-For", forwarded)).Status
+		}
+		if forwarded == "" {
+			for _, path := range []string{"/key", "/config-exempt", "/exempt", "/banning"} {
+				ask(path)
+			}
+			ask("/key")
+			ask("/config-exempt")
+		}
+		got := fmt.Sprint(ask("/key"), ask("/config-exempt"), ask("/exempt"), ask("/banning"), ask("/banning"), ask("/banning"), ask("/banning"))
+		if want := "429 429 429 429 429 429 429"; got != want {
+			t.Errorf("X-Forwarded-For %q: %s, want %s", forwarded, got, want)
+		}
+	}
+	conn := connect(t, dsn)
+	var bans int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM rate_limit_bans").Scan(&bans); err != nil || bans != 0 {
+		t.Errorf("%d bans were made: %v", bans, err)
+	}
+	if _, err := conn.Exec(t.Context(), "SELECT rate_limit_ban('1h', network => '127.0.0.0/8')"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a person's ban to hold", func() bool {
+		return harness.Ask(t, harness.Get(tr.url+"/elsewhere")).Status == http.StatusForbidden
+	})
+}

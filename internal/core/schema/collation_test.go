@@ -1,0 +1,85 @@
+package schema_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
+)
+
+// inEnglish makes an empty database in which a database's own order puts "a" before "B".
+func inEnglish(t *testing.T) *site {
+	t.Helper()
+	s := empty(t)
+	name := s.text("SELECT current_database()")
+	s.exec("CREATE DATABASE " + name + "_en TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
+	t.Cleanup(func() { s.exec("DROP DATABASE " + name + "_en WITH (FORCE)") })
+	en := &site{t: t, dsn: strings.Replace(s.dsn, name, name+"_en", 1)}
+	en.conn = cluster.Connect(t, en.dsn)
+	en.want(`SELECT 'a' < 'B'`, "t")
+	return en
+}
+
+// libraryTables are the tables that the npm library makes. They have the collation of the database.
+const libraryTables = `
+	CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT, prev_count BIGINT, window_start TIMESTAMPTZ,
+		tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ, expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));
+	CREATE TABLE rate_limit_durable (prefix TEXT NOT NULL, key TEXT NOT NULL, count BIGINT, prev_count BIGINT, window_start TIMESTAMPTZ,
+		tokens DOUBLE PRECISION, last_refill TIMESTAMPTZ, expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (prefix, key));`
+
+// toByteOrder are the statements of the documentation that change the order of the tables.
+func toByteOrder(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/migrating-from-npm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	statements := regexp.MustCompile(`(?m)^ *ALTER TABLE rate_limit_\w+ ALTER prefix .*;$`).FindAllString(string(text), -1)
+	if len(statements) != 2 {
+		t.Fatalf("the documentation has the statements %q", statements)
+	}
+	return strings.Join(statements, "\n")
+}
+
+// The order of keys is that of their bytes in new tables, and that of the database in tables of the npm library. With
+// both, the views answer, and a proxy counts.
+func TestDatabasesWithAnotherOrderOfText(t *testing.T) {
+	for _, test := range []struct{ name, before, after, order string }{
+		{"new tables", "", "", "B a"},
+		{"tables of the npm library", libraryTables, "", "a B"},
+		{"tables of the npm library with the statements of its page", libraryTables, toByteOrder(t), "B a"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := inEnglish(t)
+			s.exec(test.before + schema.File + test.after)
+			s.exec(`SELECT rate_limit_rule('r', per_minute => 10, algorithm => 'fixed_window');
+				INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1);
+				INSERT INTO rate_limit_users (user_id, tier) VALUES ('a', 'free'), ('B', 'free');
+				INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('r', 'per_minute', 'a', 20);
+				INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
+					SELECT 'rule/r/per_minute', user_id, 9, date_trunc('minute', now()), now() + '1 h' FROM rate_limit_users`)
+			s.want("SELECT string_agg(key, ' ' ORDER BY key) FROM rate_limit_ephemeral", test.order)
+			s.want("SELECT key, quota FROM rate_limit_used ORDER BY quota", "B 10\na 20")
+			s.want("SELECT key FROM rate_limit_near", "B")
+			db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Error(err) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			takes(t, store)
+			store.Close()
+			db.Close()
+			s.exec("DELETE FROM rate_limit_ephemeral WHERE prefix NOT LIKE 'rule/%'; DELETE FROM rate_limit_durable")
+			s.want("SELECT count(*) FROM rate_limit_ephemeral e FULL JOIN rate_limit_durable d USING (prefix, key)", "2")
+			s.want("SELECT count(*) FROM (SELECT key FROM rate_limit_ephemeral UNION SELECT key FROM rate_limit_durable UNION SELECT user_id FROM rate_limit_bans) AS all_keys", "2")
+		})
+	}
+}

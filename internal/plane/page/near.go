@@ -1,0 +1,108 @@
+package page
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// nearSection are the counters above a share of their quotas, as of a time; nil: nobody has looked yet.
+type nearSection struct {
+	Looked   *time.Time   `json:"looked"`
+	Remark   *string      `json:"note"`
+	Counters []shownUsage `json:"counters"`
+}
+
+// shownUsage is how much of a limit is used. Rule and Limit are nil for a limit of a configuration.
+type shownUsage struct {
+	Prefix    string     `json:"prefix"`
+	Rule      *string    `json:"rule"`
+	Limit     *string    `json:"limit"`
+	Key       string     `json:"key"`
+	Algorithm string     `json:"algorithm"`
+	Used      int64      `json:"used"`
+	Quota     *int64     `json:"quota"`
+	Percent   *float64   `json:"percent"`
+	Resets    *time.Time `json:"resets"`
+}
+
+func usageOf(u *admin.Usage, isRule bool) shownUsage {
+	shown := shownUsage{Prefix: u.Rule, Key: u.Key, Algorithm: u.Algorithm, Used: u.Used, Quota: u.Quota, Percent: u.Percent, Resets: u.Resets}
+	if isRule {
+		shown.Prefix, shown.Rule, shown.Limit = u.Prefix(), &u.Rule, &u.Limit
+	}
+	return shown
+}
+
+// readNear finds who is above 80 % of a quota.
+func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
+	const percent = 80
+	began := time.Now()
+	near := nearSection{Counters: []shownUsage{}}
+	rules, _ := db.Top(ctx, "", mostNear) // a database without a policy has counters of configurations only
+	for i := range rules {
+		if rules[i].Percent != nil && *rules[i].Percent >= percent {
+			near.Counters = append(near.Counters, usageOf(&rules[i], true))
+		}
+	}
+	if c.pools.dsns[ofPolicy] != c.pools.dsns[ofCounters] {
+		text := "What is used of the limits of rules is not known here, because the policy is in another database than the counters."
+		near.Remark = &text
+	}
+	limits := c.limits()
+	var prefixes []string
+	for _, l := range limits {
+		if l.Algorithm == ratelimit.InFlight {
+			prefixes = append(prefixes, l.Prefix)
+		}
+	}
+	flights, err := db.InFlight(ctx, prefixes)
+	if err != nil {
+		return err
+	}
+	found, err := db.NearLimits(ctx, limits, percent, mostNear)
+	if err != nil {
+		return err
+	}
+	for i := range found {
+		near.Counters = append(near.Counters, usageOf(&found[i], false))
+	}
+	slices.SortStableFunc(near.Counters, func(a, b shownUsage) int { return int(*b.Percent*1000) - int(*a.Percent*1000) })
+	near.Counters = near.Counters[:min(len(near.Counters), mostNear)]
+	if wait := share * time.Since(began); wait > 5*time.Second {
+		text := "There are too many counters to look at all the time: they are looked at every " + span(wait) + "."
+		near.Remark = &text
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	looked := c.now.UTC()
+	near.Looked = &looked
+	c.near, c.flights = near, flights
+	return nil
+}
+
+// limits are the different limits of all configurations, if their amounts are known.
+func (c *collector) limits() []*ratelimit.Limit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []*ratelimit.Limit
+	seen := map[ratelimit.Limit]bool{}
+	for _, p := range c.proxies {
+		if p.now == nil {
+			continue
+		}
+		for _, h := range p.now.Handlers {
+			for i := range h.Limits {
+				l := h.Limits[i].limit()
+				if l != nil && !h.Limits[i].Varies && !seen[*l] {
+					seen[*l] = true
+					all = append(all, l)
+				}
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,43 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// goneDB is a database to which there is no connection.
+type goneDB struct{}
+
+var errGone = errors.New("connection refused")
+
+func (goneDB) Run(context.Context, []*pgdb.Statement) error { return errGone }
+func (goneDB) Exec(context.Context, string) error           { return errGone }
+func (goneDB) Close()                                       {}
+
+// TestWithoutTheDatabaseThereIsNoOverage: what all proxies have used of a limit with overage is a guess then, of which a
+// client must not believe that it is billed.
+func TestWithoutTheDatabaseThereIsNoOverage(t *testing.T) {
+	store, err := engine.New(goneDB{}, engine.Options{CleanupProbability: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	d := &Decider{Timeout: time.Second, OnError: Local, Share: 0.1}
+	d.UseStore(store)
+	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}}
+	verdict := &policy.Verdict{Marks: []*policy.Mark{{Overage: true, Quota: 5}}}
+	for i := range 3 { // each hit counts as ten, with those of nine other proxies
+		decisions := make([]ratelimit.Decision, 1)
+		o := d.Take(context.Background(), hits, decisions, verdict)
+		if o.Err != nil || o.Status != 0 || o.Overage != 0 || decisions[0].Source != ratelimit.FromMemory {
+			t.Errorf("request %d: %+v, %+v", i, o, decisions)
+		}
+	}
+}

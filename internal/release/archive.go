@@ -1,0 +1,65 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"compress/gzip"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// tarred writes a tar.gz of files, by their names in the folder of the archive. All have one time.
+func tarred(w io.Writer, folder string, files map[string]string, modified time.Time) error {
+	compressed, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	archive := tar.NewWriter(compressed)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		text, err := os.ReadFile(files[name])
+		if err != nil {
+			return err
+		}
+		header := &tar.Header{Name: folder + "/" + name, Mode: mode(name), Size: int64(len(text)), ModTime: modified, Format: tar.FormatPAX}
+		if err := archive.WriteHeader(header); err != nil {
+			return err
+		}
+		if _, err := archive.Write(text); err != nil {
+			return err
+		}
+	}
+	return errors.Join(archive.Close(), compressed.Close())
+}
+
+// zipped is tarred for Windows.
+func zipped(w io.Writer, folder string, files map[string]string, modified time.Time) error {
+	archive := zip.NewWriter(w)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		text, err := os.ReadFile(files[name])
+		if err != nil {
+			return err
+		}
+		header := &zip.FileHeader{Name: folder + "/" + name, Method: zip.Deflate, Modified: modified}
+		header.SetMode(os.FileMode(mode(name)))
+		file, err := archive.CreateHeader(header)
+		if err != nil {
+			return err
+		}
+		if _, err := file.Write(text); err != nil {
+			return err
+		}
+	}
+	return archive.Close()
+}
+
+func mode(name string) int64 {
+	if strings.HasPrefix(name, "caddy") {
+		return 0o755
+	}
+	return 0o644
+}

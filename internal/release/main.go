@@ -1,0 +1,159 @@
+// Command release builds the archives of a release: Caddy with pg_ratelimit for each platform, their checksums, the
+// list of the modules in them, and the licences of these modules. `make release` runs it after the tests.
+//
+// The archives of one commit, made with one version of Go, are the same bytes wherever and whenever they are made.
+package main
+
+import (
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+// allPlatforms are those of a release.
+const allPlatforms = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64"
+
+// beside are the files of the repository in each archive.
+var beside = []string{"CHANGELOG.md", "Caddyfile.example", "LICENSE", "README.md", "schema.sql"}
+
+func main() {
+	out := flag.String("out", "bin/release", "the folder of the archives, which is emptied")
+	platforms := flag.String("platforms", allPlatforms, "the platforms to build for, with commas between")
+	flag.Parse()
+	if err := release(*out, strings.Split(*platforms, ",")); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// release checks the repository in the current folder, and builds its archives.
+func release(out string, platforms []string) error {
+	if err := ready(); err != nil {
+		return err
+	}
+	committed, err := git("log", "-1", "--format=%ct")
+	if err != nil {
+		return err
+	}
+	seconds, err := strconv.ParseInt(committed, 10, 64)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(os.RemoveAll(out), os.MkdirAll(out, 0o755)); err != nil {
+		return err
+	}
+	var names []string
+	for _, platform := range platforms {
+		name, err := build(out, platform, time.Unix(seconds, 0).UTC())
+		if err != nil {
+			return fmt.Errorf("%s: %w", platform, err)
+		}
+		fmt.Println(filepath.Join(out, name))
+		names = append(names, name)
+	}
+	return checksums(out, names)
+}
+
+// ready says what keeps this commit from being released. Tests check the rest.
+func ready() error {
+	changed, err := git("status", "--porcelain")
+	if err != nil {
+		return err
+	}
+	if changed != "" {
+		return fmt.Errorf("a release is made of a commit, and these files are not of one:\n%s", changed)
+	}
+	tags, err := git("tag", "--points-at", "HEAD", "--list", "v*")
+	if err != nil {
+		return err
+	}
+	if tags != "" && !slices.Contains(strings.Fields(tags), edge.Version) {
+		return fmt.Errorf("the commit has the tag %s, and internal/proxy/edge/version.go says %s", tags, edge.Version)
+	}
+	return nil
+}
+
+func git(args ...string) (string, error) {
+	out, err := exec.Command("git", args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// build makes the archive of a platform, and returns its name.
+func build(out, platform string, committed time.Time) (string, error) {
+	system, processor, found := strings.Cut(platform, "/")
+	if !found {
+		return "", errors.New("a platform must be a system and a processor, such as linux/amd64")
+	}
+	dir, err := os.MkdirTemp("", "pg-ratelimit-release-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	program := filepath.Join(dir, "caddy")
+	if system == "windows" {
+		program += ".exe"
+	}
+	// Nothing of the machine may reach the program: no path, no settings of Go, no identifier of the build.
+	compile := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-tags=nobadger,nomysql,nopgx", "-o", program, ".")
+	compile.Dir = "xcaddy"
+	compile.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+processor, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=")
+	if text, err := compile.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, text)
+	}
+	files := map[string]string{filepath.Base(program): program}
+	for _, name := range beside {
+		files[name] = name
+	}
+	for name, write := range map[string]func(io.Writer, string) error{"DEPENDENCIES.txt": dependencies, "LICENSES.txt": licences} {
+		path := filepath.Join(dir, name)
+		if err := written(path, func(w io.Writer) error { return write(w, program) }); err != nil {
+			return "", err
+		}
+		files[name] = path
+	}
+	folder := fmt.Sprintf("pg-ratelimit-caddy_%s_%s_%s", strings.TrimPrefix(edge.Version, "v"), system, processor)
+	if system == "windows" {
+		return folder + ".zip", written(filepath.Join(out, folder+".zip"), func(w io.Writer) error { return zipped(w, folder, files, committed) })
+	}
+	return folder + ".tar.gz", written(filepath.Join(out, folder+".tar.gz"), func(w io.Writer) error { return tarred(w, folder, files, committed) })
+}
+
+// checksums writes SHA256SUMS, for sha256sum -c.
+func checksums(out string, names []string) error {
+	slices.Sort(names)
+	return written(filepath.Join(out, "SHA256SUMS"), func(w io.Writer) error {
+		for _, name := range names {
+			text, err := os.ReadFile(filepath.Join(out, name))
+			if err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintf(w, "%x  %s\n", sha256.Sum256(text), name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// written makes a file.
+func written(path string, write func(io.Writer) error) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(file), file.Close())
+}

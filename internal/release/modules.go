@@ -1,0 +1,94 @@
+package main
+
+import (
+	"debug/buildinfo"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+// module is the path of this module, which the program has from the clone.
+const module = "github.com/pgratelimit/pg-ratelimit"
+
+// dependencies writes the version of Go and all modules in a program, with their checksums as in go.sum.
+func dependencies(w io.Writer, program string) error {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "%s\n%s %s\n", info.GoVersion, module, edge.Version); err != nil {
+		return err
+	}
+	for _, m := range info.Deps {
+		if m.Path == module {
+			continue
+		}
+		if _, err := fmt.Fprintln(w, m.Path, m.Version, m.Sum); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense|notice)`)
+
+// licences writes the licences and the notices of all modules in a program, which it may be distributed with only.
+func licences(w io.Writer, program string) error {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	for _, m := range info.Deps {
+		if m.Path == module {
+			continue
+		}
+		folder, err := folderOf(m.Path)
+		if err != nil {
+			return err
+		}
+		files, err := os.ReadDir(folder)
+		if err != nil {
+			return err
+		}
+		found := false
+		for _, file := range files {
+			if file.IsDir() || !licenceFile.MatchString(file.Name()) {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join(folder, file.Name()))
+			if err != nil {
+				return err
+			}
+			found = true
+			if _, err := fmt.Fprintf(w, "==== %s %s: %s\n\n%s\n\n", m.Path, m.Version, file.Name(), strings.TrimSpace(string(text))); err != nil {
+				return err
+			}
+		}
+		if !found {
+			return fmt.Errorf("%s has no licence", m.Path)
+		}
+	}
+	return nil
+}
+
+// folderOf is where the source of a module is on this machine.
+func folderOf(path string) (string, error) {
+	list := exec.Command("go", "list", "-m", "-json", path)
+	list.Dir = "xcaddy"
+	out, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("go list -m %s: %w", path, err)
+	}
+	var m struct{ Dir string }
+	if err := json.Unmarshal(out, &m); err != nil {
+		return "", err
+	}
+	return m.Dir, nil
+}

@@ -1,0 +1,334 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// asked decides a hit and reports whether the database was asked.
+func asked(t *testing.T, store *engine.Store, h ratelimit.Hit) (ratelimit.Decision, bool) {
+	t.Helper()
+	before := store.Stats()
+	d := takeOne(t, store, h)
+	after := store.Stats()
+	sent := after.Statements > before.Statements
+	if d.Source == ratelimit.FromBlocked && (sent || after.Blocked != before.Blocked+1) || d.Source == ratelimit.FromPostgres && !sent {
+		t.Fatalf("%+v, and the counts went from %+v to %+v", d, before, after)
+	}
+	return d, sent
+}
+
+// TestRefusedCostsAreRemembered: once a cost was refused, it and larger ones are refused
+// without a statement, with the RetryAfter that the database would give. Smaller ones are
+// asked about.
+func TestRefusedCostsAreRemembered(t *testing.T) {
+	s := newSite(t)
+	for _, l := range conformance.Limits("", 6) {
+		store := s.store(engine.Options{CleanupProbability: -1})
+		hit := func(cost int64) ratelimit.Hit { return ratelimit.Hit{Limit: l, Key: "k", Cost: cost} }
+		if d, _ := asked(t, store, hit(3)); !d.Allowed {
+			t.Fatal(d)
+		}
+		early := time.Now()
+		first, sent := asked(t, store, hit(5))
+		if first.Allowed || !sent {
+			t.Fatalf("%s: %+v", l.Prefix, first)
+		}
+		late := time.Now()
+		for _, cost := range []int64{5, 6, 5} {
+			before := time.Now()
+			d, sent := asked(t, store, hit(cost))
+			after := time.Now()
+			if sent || d.Allowed || d.Remaining != 3 || d.Limit != 6 || cost == 5 && d.Reset.Sub(first.Reset).Abs() > time.Microsecond {
+				t.Errorf("%s, cost %d: asked %v, %+v after %+v", l.Prefix, cost, sent, d, first)
+			}
+			least, most := first.RetryAfter-after.Sub(early)-time.Microsecond, first.RetryAfter-before.Sub(late)+time.Microsecond
+			if d.RetryAfter < least || cost == 5 && d.RetryAfter > most {
+				t.Errorf("%s, cost %d: blocked for %v, the database would say from %v to %v for 5", l.Prefix, cost, d.RetryAfter, least, most)
+			}
+		}
+		peek := hit(5)
+		peek.Peek = true
+		if d, sent := asked(t, store, peek); !sent || d.Allowed || d.Remaining != 3 {
+			t.Errorf("%s: a peek is not asked about: %+v", l.Prefix, d)
+		}
+		if d, _ := asked(t, store, hit(7)); d.RetryAfter != ratelimit.Never || d.Allowed {
+			t.Errorf("%s, cost 7 of 6: %+v", l.Prefix, d)
+		}
+		if d, sent := asked(t, store, hit(1)); !d.Allowed || !sent || d.Remaining != 2 {
+			t.Errorf("%s: a refused cost of 5 blocks one of 1: %+v", l.Prefix, d)
+		}
+		// Another limit on the row is another question.
+		raised := *l
+		raised.Events = 100
+		if d, sent := asked(t, store, ratelimit.Hit{Limit: &raised, Key: "k", Cost: 5}); !sent || d.Limit != 100 {
+			t.Errorf("%s: a raised limit is blocked: %+v", l.Prefix, d)
+		}
+		store.Close()
+	}
+}
+
+// TestRefundsUnblock: a refund or a reset by this store counts at once.
+func TestRefundsUnblock(t *testing.T) {
+	s := newSite(t)
+	store := s.store(engine.Options{})
+	block := func(h ratelimit.Hit) {
+		t.Helper()
+		takeOne(t, store, h)
+		takeOne(t, store, h)
+		if d, sent := asked(t, store, h); sent || d.Allowed {
+			t.Fatalf("%s: not blocked: asked %v, %+v", h.Limit.Prefix, sent, d)
+		}
+	}
+	for _, l := range conformance.Limits("", 6) {
+		h, back := ratelimit.Hit{Limit: l, Key: "k", Cost: 6}, ratelimit.Hit{Limit: l, Key: "k", Cost: -6}
+		aside := hitOn("aside", 1000, true)
+		for what, give := range map[string]func() error{
+			"a reset":            func() error { return store.Reset(context.Background(), longTime, []ratelimit.Hit{h}) },
+			"a refund":           func() error { _, _, err := tryOne(store, longTime, back); return err },
+			"a refund of two":    func() error { passes(t, store, aside, back); return nil },
+			"a refused refund":   func() error { passes(t, store, ratelimit.Hit{Limit: l, Key: "other", Cost: 7}, back); return nil },
+			"a reset of several": func() error { return store.Reset(context.Background(), longTime, []ratelimit.Hit{aside, h}) },
+		} {
+			block(h)
+			if err := give(); err != nil {
+				t.Fatal(err)
+			}
+			if d := takeOne(t, store, h); !d.Allowed {
+				t.Errorf("%s: after %s: %+v", l.Prefix, what, d)
+			}
+			if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestARefusalIsBelievedForASecond: meanwhile the row is not asked about, even if another store has reset it.
+func TestARefusalIsBelievedForASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &fakeDB{answer: refuse}
+		store := newStore(t, db, engine.Options{CleanupProbability: -1})
+		h := fakeHits("k")[0]
+		takeOne(t, store, h)
+		db.set(admit, nil) // another store has reset the row
+		time.Sleep(900 * time.Millisecond)
+		if d := takeOne(t, store, h); d.Allowed || d.Source != ratelimit.FromBlocked {
+			t.Errorf("after 0.9 s: %+v", d)
+		}
+		time.Sleep(110 * time.Millisecond)
+		if d := takeOne(t, store, h); !d.Allowed || d.Source != ratelimit.FromPostgres {
+			t.Errorf("after a second: %+v", d)
+		}
+		store.Close()
+	})
+}
+
+// TestBlockedKeysAreBounded: the store remembers at most MaxBlockedKeys, the latest always
+// among them, and none once its refusal is not believed any more.
+func TestBlockedKeysAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, most := range []int{1, 3, 16, 17, 50} {
+			store := newStore(t, &fakeDB{answer: refuse}, engine.Options{CleanupProbability: -1, MaxBlockedKeys: most})
+			for i := range 200 {
+				h := fakeHits(fmt.Sprint(i))[0]
+				for _, source := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked} {
+					if d := takeOne(t, store, h); d.Allowed || d.Source != source {
+						t.Fatal(d)
+					}
+				}
+				if keys := store.Stats().BlockedKeys; keys > int64(most) || keys < int64(min(i+1, most)) {
+					t.Fatalf("after %d refused keys, %d are blocked; want at most %d, and as many as that allows", i+1, keys, most)
+				}
+			}
+			time.Sleep(time.Hour + time.Second)
+			if n := store.Stats().BlockedKeys; n != 0 {
+				t.Errorf("%d keys are taken for used up after their RetryAfter", n)
+			}
+		}
+	})
+}
+
+// TestBlockedRowRefusesTheWholeRequest: one row that is known to be used up refuses a
+// request of several limits, and the others are not asked about.
+func TestBlockedRowRefusesTheWholeRequest(t *testing.T) {
+	s := newSite(t)
+	store := s.store(engine.Options{CleanupProbability: -1})
+	open := &ratelimit.Limit{Prefix: "open", Algorithm: ratelimit.TokenBucket, Events: 5, Burst: 9, Window: time.Hour}
+	hits := []ratelimit.Hit{{Limit: open, Key: "k", Cost: 2}, hitOn("closed", 1, false), {Limit: open, Key: "l", Cost: 1, Peek: true}}
+	for round := range 3 {
+		before := store.Stats()
+		d := make([]ratelimit.Decision, 3)
+		if err := store.Take(context.Background(), longTime, hits, d); err != nil {
+			t.Fatal(err)
+		}
+		if allAllowed(d) != (round == 0) {
+			t.Fatalf("round %d: %+v", round, d)
+		}
+		want := ratelimit.Decision{Allowed: true, Limit: 9, Source: ratelimit.Undecided}
+		if round == 2 && (d[0] != want || d[2] != want || d[1].Source != ratelimit.FromBlocked || store.Stats().Statements != before.Statements) {
+			t.Errorf("a request of which one row is blocked: %+v", d)
+		}
+	}
+	if left := left(t, store, hits[0]); left != 7 {
+		t.Errorf("%d remain of the limit that was not blocked, want 7", left)
+	}
+}
+
+// TestARequestIsRefusedThatWaitsForABatch: one of its rows is found used up meanwhile.
+func TestARequestIsRefusedThatWaitsForABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &fakeDB{answer: func(ctx context.Context, statements []*pgdb.Statement) error {
+			time.Sleep(4 * time.Millisecond)
+			return refuse(ctx, statements)
+		}}
+		store := newStore(t, db, engine.Options{CleanupProbability: -1, Workers: 1})
+		var group sync.WaitGroup
+		for _, keys := range [][]string{{"k"}, {"a", "k"}, {"a", "b"}} { // the last two are a batch
+			group.Go(func() {
+				d := make([]ratelimit.Decision, len(keys))
+				if err := store.Take(context.Background(), longTime, fakeHits(keys...), d); err != nil || (d[len(d)-1].Source == ratelimit.FromBlocked) != (keys[0] == "a" && keys[1] == "k") {
+					t.Errorf("%v: %+v, %v", keys, d, err)
+				}
+			})
+			synctest.Wait()
+		}
+		group.Wait()
+		if runs, _ := db.count(); runs != 2 {
+			t.Errorf("the database was asked %d times, want twice", runs)
+		}
+		store.Close()
+	})
+}
+
+// TestRefusalFromBeforeAReset: a refusal is not believed if its answer is on its way while the
+// row is reset.
+func TestRefusalFromBeforeAReset(t *testing.T) {
+	for _, resets := range []int{1, 3000} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore(t, &fakeDB{answer: func(ctx context.Context, statements []*pgdb.Statement) error {
+				if strings.Contains(statements[0].SQL, "hits, remainder, expires_at) =") { // a reset
+					return nil
+				}
+				time.Sleep(time.Minute) // the answer is on its way
+				return refuse(ctx, statements)
+			}}, engine.Options{CleanupProbability: -1})
+			done := make(chan ratelimit.Decision)
+			ask := func() { d, _, _ := tryOne(store, time.Hour, fakeHits("0")[0]); done <- d }
+			go ask()
+			time.Sleep(time.Second)
+			for i := range resets {
+				if err := store.Reset(context.Background(), time.Hour, fakeHits(fmt.Sprint(i))); err != nil {
+					t.Error(err)
+				}
+			}
+			if d := <-done; d.Allowed || d.Source != ratelimit.FromPostgres || store.Stats().BlockedKeys != 0 {
+				t.Errorf("before: %+v, and %d keys are taken for used up", d, store.Stats().BlockedKeys)
+			}
+			// What began later is believed.
+			for _, source := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked} {
+				go ask()
+				if d := <-done; d.Source != source {
+					t.Errorf("%+v, want it from %v", d, source)
+				}
+			}
+			store.Close()
+		})
+	}
+}
+
+// TestKnownRefusalsStandWithoutADecision: while the database can be asked, a refusal is
+// believed for a second; while no decision can be had, until it ends.
+func TestKnownRefusalsStandWithoutADecision(t *testing.T) {
+	for name, outage := range map[string]answerFunc{"hangs": hang, "fails": failWith(errors.New("no line"))} {
+		synctest.Test(t, func(t *testing.T) {
+			db := &fakeDB{}
+			store := newStore(t, db, engine.Options{CleanupProbability: -1})
+			q := newCallers(store, time.Second)
+			h := fakeHits("k")[0]
+			db.set(refuse, nil)
+			if d := takeOne(t, store, h); d.Allowed || d.RetryAfter != time.Hour {
+				t.Fatalf("%s: %+v", name, d)
+			}
+			db.set(outage, outage)
+			other, several := fakeHits("other"), fakeHits("other", "k")
+			start := time.Now()
+			for step, at := range []time.Duration{1500 * time.Millisecond, time.Minute, 59 * time.Minute} {
+				time.Sleep(time.Until(start.Add(at)))
+				began := time.Now()
+				if d, _, err := tryOne(store, time.Second, h); err != nil || d.Allowed || d.Source != ratelimit.FromBlocked || d.RetryAfter > time.Hour-at || d.RetryAfter <= 0 {
+					t.Errorf("%s, step %d: %+v, %v", name, step, d, err)
+				}
+				if d, err := q.ask(h); err != nil || d[0].Allowed || d[0].Source != ratelimit.FromBlocked {
+					t.Errorf("%s, step %d, in a queue: %+v, %v", name, step, d, err)
+				}
+				d := make([]ratelimit.Decision, 2)
+				if err := store.Take(context.Background(), time.Second, several, d); err != nil || d[0].Source != ratelimit.Undecided || d[1].Source != ratelimit.FromBlocked {
+					t.Errorf("%s, step %d: %+v, %v", name, step, d, err)
+				}
+				if _, _, err := tryOne(store, time.Second, other[0]); err == nil {
+					t.Errorf("%s, step %d: a decision about a row that is not known", name, step)
+				}
+				if step > 0 && time.Since(began) > 0 {
+					t.Errorf("%s, step %d: the answers took %v", name, step, time.Since(began))
+				}
+			}
+			time.Sleep(time.Until(start.Add(time.Hour)))
+			if _, _, err := tryOne(store, time.Second, h); !errors.Is(err, ratelimit.ErrUnavailable) {
+				t.Errorf("%s: when the refusal has ended: %v", name, err)
+			}
+			store.Close()
+		})
+	}
+}
+
+// TestShortKeysOfLongRequests: a key is often a part of a request's first line. The store
+// keeps the key, and not the line.
+func TestShortKeysOfLongRequests(t *testing.T) {
+	for _, several := range []bool{false, true} {
+		store := newStore(t, &fakeDB{answer: refuse}, engine.Options{CleanupProbability: -1})
+		before := heapInUse()
+		for i := range 200 {
+			line := fmt.Sprintf("/k%d?%s", i, strings.Repeat("x", 500_000))
+			key, _, _ := strings.Cut(line, "?")
+			hits := fakeHits(key)
+			if several {
+				hits = fakeHits(key, line[1:len(key)])
+			}
+			for range 2 {
+				if passes(t, store, hits...) {
+					t.Fatal("passed")
+				}
+			}
+			if i%2 == 0 {
+				if err := store.Reset(context.Background(), longTime, hits); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if kept := heapInUse() - before; kept > 30<<20 {
+			t.Errorf("several hits %v: 200 short keys keep %d MB", several, kept>>20)
+		}
+	}
+}
+
+// heapInUse is how many bytes of the heap are in use.
+func heapInUse() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // the first one may leave what sync.Pool holds
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

@@ -1,0 +1,277 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// testFeatures are what a store does besides counting, in parts, most of it while the parts move.
+func (s *spread) testFeatures(t *testing.T) {
+	for _, driver := range []string{"pgxdb", "pgwire"} {
+		t.Run(driver+": slots of requests in flight stay while parts move", func(t *testing.T) { s.testSlots(t, driver) })
+		t.Run(driver+": refunds, resets and settlements reach parts that move", func(t *testing.T) { s.testRefunds(t, driver) })
+		t.Run(driver+": leases never pass more than the limit while parts move", func(t *testing.T) { s.testLeases(t, driver) })
+	}
+	t.Run("the commands read all parts while they move", s.testCommands)
+	t.Run("a proxy decides by itself for parts that are down", s.testLocal)
+}
+
+// moving moves the part of a key until stop is called, which returns how often that was.
+func (s *spread) moving(t *testing.T, key string) (stop func() int) {
+	part := engine.PartOf(key, testParts)
+	ended := make(chan int, 1)
+	stopped := int32(0)
+	t.Cleanup(func() { atomic.StoreInt32(&stopped, 1) })
+	go func() {
+		moves := 0
+		for ; atomic.LoadInt32(&stopped) == 0; moves++ {
+			s.move(part, (s.where(part)+1)%3)
+			time.Sleep(50 * time.Millisecond)
+		}
+		ended <- moves
+	}()
+	return func() int {
+		atomic.StoreInt32(&stopped, 1)
+		moves := <-ended
+		t.Logf("%d moves", moves)
+		return moves
+	}
+}
+
+func (s *spread) testSlots(t *testing.T, driver string) {
+	flight := conformance.InFlight("slots "+driver, 5)
+	a, b := s.store(t, driver, engine.Options{}), s.store(t, driver, engine.Options{})
+	lost := int64(0)
+	held := enter(t, a, flight, 8, func() { atomic.AddInt64(&lost, 1) })
+	if len(held) != 5 {
+		t.Fatalf("%d requests run, want 5", len(held))
+	}
+	stop := s.moving(t, "k")
+	// Longer than a process is believed to run without a sign of life.
+	for until := time.Now().Add(11 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+		for _, store := range []ratelimit.Store{a, b} {
+			if more := enter(t, store, flight, 1, nil); len(more) != 0 {
+				t.Error("a sixth request runs")
+			}
+		}
+	}
+	for _, slot := range held[:2] {
+		slot.Release()
+	}
+	awaitFree(t, b, flight, 2)
+	// Beside a limit of another part that is used up, a request leaves no slot behind.
+	full := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "slots full " + driver, Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Hour}, Key: apartFrom("k"), Cost: 1}
+	for _, home := range []string{"", full.Key} {
+		full.Subject = home
+		slot := &ratelimit.Slot{}
+		hits := []ratelimit.Hit{full, {Limit: flight, Key: "k", Cost: 1, Slot: slot}}
+		if home == "" && !passes(t, b, hits...) {
+			t.Error("a request with a slot and another limit was refused")
+		}
+		if passes(t, b, hits...) {
+			t.Error("a second request passes a limit of one")
+		}
+		slot.Release()
+		awaitFree(t, a, flight, 2)
+	}
+	if stop() < 2 || atomic.LoadInt64(&lost) > 0 {
+		t.Errorf("%d slots were lost", lost)
+	}
+	for _, slot := range held[2:] {
+		slot.Release()
+	}
+	awaitFree(t, b, flight, 5)
+}
+
+func (s *spread) testRefunds(t *testing.T, driver string) {
+	store := s.store(t, driver, engine.Options{})
+	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "refunds " + driver, Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}, Key: "of r", Subject: "r", Cost: 3}
+	stop := s.moving(t, "r")
+	for range 100 {
+		takeOne(t, store, h)
+		back := h
+		back.Cost = -2
+		takeOne(t, store, back)
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := left(t, store, h); n != 900 {
+		t.Errorf("%d are left, want 900", n)
+	}
+	for _, secret := range []bool{false, true} {
+		h.Secret = secret
+		before := left(t, store, h)
+		d := takeOne(t, store, h)
+		settlement := settlementOf(h, d, 2) // with the key as it is stored
+		settlement.Subject = h.Subject
+		store.Settle(settlement)
+		await.Within(t, 20*time.Second, "a settlement", func() bool { return left(t, store, h) == before-1 })
+	}
+	if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
+		t.Error(err)
+	}
+	if n := left(t, store, h); n != 1000 {
+		t.Errorf("%d are left after a reset, want 1000", n)
+	}
+	if stop() < 2 {
+		t.Error("nothing moved")
+	}
+}
+
+func (s *spread) testLeases(t *testing.T, driver string) {
+	for _, durable := range []bool{false, true} {
+		limit := &ratelimit.Limit{Prefix: fmt.Sprint("leases ", driver, durable), Algorithm: ratelimit.FixedWindow, Events: 4000, Window: time.Hour, Lease: 0.05, Durable: durable}
+		h := ratelimit.Hit{Limit: limit, Key: "leased", Cost: 1}
+		stop := s.moving(t, h.Key)
+		granted, leased := int64(0), int64(0)
+		var stores []*engine.Store
+		var callers sync.WaitGroup
+		for range 2 {
+			store := s.store(t, driver, engine.Options{LeaseHorizon: 100 * time.Millisecond})
+			stores = append(stores, store)
+			for range 4 {
+				callers.Add(1)
+				go func() {
+					defer callers.Done()
+					for range 750 {
+						if d, _, err := tryOne(store, longTime, h); err != nil {
+							t.Error(err)
+						} else if d.Allowed {
+							atomic.AddInt64(&granted, 1)
+						}
+						time.Sleep(2 * time.Millisecond)
+					}
+				}()
+			}
+		}
+		callers.Wait()
+		if stop() < 1 {
+			t.Error("nothing moved")
+		}
+		for _, store := range stores {
+			leased += store.Stats().Leased
+			store.Close()
+		}
+		table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[durable]
+		counted := s.counted(table, limit.Prefix)[engine.PartOf(h.Key, testParts)]
+		t.Logf("durable %v: %d of 6000 requests passed, %d by leases, %d are counted", durable, granted, leased, counted)
+		if granted > 4000 || counted > 4000 || counted < granted || leased == 0 {
+			t.Errorf("durable %v: %d passed, %d by leases, %d are counted; want at most 4000 of each, and what passed counted", durable, granted, leased, counted)
+		}
+	}
+}
+
+func (s *spread) testCommands(t *testing.T) {
+	ctx := context.Background()
+	store := s.store(t, "pgxdb", engine.Options{})
+	limit := &ratelimit.Limit{Prefix: "commands", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour}
+	flight := conformance.InFlight("commands in flight", 10)
+	cluster.Execute(t, s.DSN(), `INSERT INTO rate_limit_rules (name) VALUES ('commanded');
+INSERT INTO rate_limit_rule_limits (rule, name, events, per, algorithm) VALUES ('commanded', 'hourly', 10, '1 hour', 'fixed_window')`)
+	rule := *limit
+	rule.Prefix = "rule/commanded/hourly"
+	slots := enter(t, store, flight, 3, nil)
+	for range 9 {
+		passes(t, store, ratelimit.Hit{Limit: limit, Key: "m", Cost: 1}, ratelimit.Hit{Limit: &rule, Key: "m", Cost: 1})
+	}
+	db, err := admin.Open(ctx, s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	stop := s.moving(t, "m")
+	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); {
+		if near, err := db.NearLimits(ctx, []*ratelimit.Limit{limit, flight}, 80, 5); err != nil || len(near) != 1 || near[0].Used != 9 {
+			t.Fatalf("near their limits: %+v, %v", near, err)
+		}
+		if used, err := db.UsedOf(ctx, []*ratelimit.Limit{limit, flight}, "k"); err != nil || len(used) != 1 || used[0].Used != 3 {
+			t.Fatalf("used of k: %+v, %v", used, err)
+		}
+		if running, err := db.InFlight(ctx, []string{flight.Prefix}); err != nil || running[flight.Prefix] != 3 {
+			t.Fatalf("in flight: %v, %v", running, err)
+		}
+		if top, err := db.Top(ctx, "", 5); err != nil || len(top) != 1 || top[0].Used != 9 {
+			t.Fatalf("top: %+v, %v", top, err)
+		}
+		if found, err := db.Counters(ctx, "rule/commanded/hourly", "m"); err != nil || len(found) != 1 || found[0].Usage == nil || found[0].Usage.Used != 9 {
+			t.Fatalf("get: %+v, %v", found, err)
+		}
+		e, err := db.Explain(ctx, &admin.Request{Method: "GET", Path: "/", User: "m", AllowUnknown: true})
+		if err != nil || len(e.Limits) != 1 || e.Limits[0].Left == nil || *e.Limits[0].Left != 1 {
+			t.Fatalf("explain: %+v, %v", e, err)
+		}
+	}
+	if stop() < 1 {
+		t.Error("nothing moved")
+	}
+	for _, slot := range slots {
+		slot.Release()
+	}
+	cluster.Execute(t, s.DSN(), "DELETE FROM rate_limit_rules")
+}
+
+// at is a key with a part on a worker.
+func (s *spread) at(worker int) string {
+	for part := range testParts {
+		if s.where(part) == worker {
+			return keyIn(part)
+		}
+	}
+	s.t.Fatalf("no part is on worker %d", worker)
+	return ""
+}
+
+func (s *spread) testLocal(t *testing.T) {
+	ctx := context.Background()
+	store := s.store(t, "pgxdb", engine.Options{Node: &engine.Node{Name: "local", Epoch: 7}})
+	store.UseLocal()
+	store.Prepare()
+	down, up := hitOn("local", 100, true), hitOn("local", 100, true)
+	down.Key, up.Key = s.at(1), s.at(0)
+	down.Limit.SynchronousCommit = true // the kill loses nothing
+	lost := hitOn("lost", 1000, false)
+	lost.Key = down.Key
+	takeOne(t, store, down)
+	await.Within(t, 20*time.Second, "the registration", func() bool {
+		return len(s.rows(s.DSN(), "SELECT node FROM rate_limit_nodes WHERE node = 'local'")) == 1
+	})
+	if err := s.Workers[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	await.Within(t, 20*time.Second, "an outage", func() bool {
+		_, _, err := tryOne(store, longTime, lost)
+		return errors.Is(err, ratelimit.ErrUnavailable)
+	})
+	for range 10 {
+		decisions := make([]ratelimit.Decision, 1)
+		_, _, err := tryOne(store, longTime, down)
+		if err == nil || !store.TakeLocal(err, 0.5, []ratelimit.Hit{down}, decisions) || !decisions[0].Allowed {
+			t.Fatalf("%+v, %v", decisions, err)
+		}
+		takeOne(t, store, up)
+	}
+	if store.LocalSince().IsZero() {
+		t.Error("the store does not say that it decides by itself")
+	}
+	if err := s.Workers[1].Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	await.Within(t, 30*time.Second, "the charges of the time without the worker", func() bool {
+		return s.counted("rate_limit_durable", "local")[engine.PartOf(down.Key, testParts)] == 11
+	})
+	await.Within(t, 30*time.Second, "the end of local limits", func() bool { return store.LocalSince().IsZero() })
+	if n := left(t, store, up); n != 90 {
+		t.Errorf("of the part that was up, %d are left, want 90", n)
+	}
+}

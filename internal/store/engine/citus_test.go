@@ -1,0 +1,322 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Tests on a real Citus. make test-citus builds one.
+var (
+	citusBin  = flag.String("citus", "", "the folder of the programs of a Postgres with Citus")
+	citusLoad = flag.Duration("citus-load", 10*time.Second, "how long the chaos lasts")
+	citusLate = flag.Duration("citus-late", 2*time.Second, "how long after a move a request may fail; 300 ms on a machine that does nothing else")
+)
+
+// testParts is how many parts the counts have.
+const testParts = 16
+
+// spread is a Citus with counts in parts.
+type spread struct {
+	t testing.TB
+	*citus.Servers
+}
+
+// newSpread starts a Citus.
+func newSpread(t testing.TB, workers int) *spread {
+	t.Helper()
+	if *citusBin == "" {
+		t.Skip("make test-citus runs this")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	servers, err := citus.Start(ctx, citus.Options{BinDir: *citusBin, Workers: workers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := servers.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &spread{t, servers}
+	s.migrate(testParts)
+	return s
+}
+
+func (s *spread) migrate(parts int) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	db, err := admin.Open(ctx, s.DSN())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.MigrateParts(ctx, parts); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// store opens a store.
+func (s *spread) store(t testing.TB, driver string, o engine.Options) *engine.Store {
+	t.Helper()
+	if o.OnError == nil {
+		o.OnError = func(err error) { t.Log("reported:", err) }
+	}
+	return newStore(t, drivers.All[driver](t, s.DSN()), o)
+}
+
+// rows runs a query with one column of texts on a server.
+func (s *spread) rows(dsn, sql string, args ...any) []string {
+	s.t.Helper()
+	conn := cluster.Watch(s.t, context.Background(), dsn)
+	defer conn.Close(context.Background())
+	found, err := conn.Query(context.Background(), sql, args...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(found, pgx.RowTo[string])
+	if err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	return all
+}
+
+// renamed is a store for limits with other prefixes than those of other tests.
+type renamed struct {
+	ratelimit.Store
+	prefix string
+
+	mu     sync.Mutex
+	limits map[*ratelimit.Limit]*ratelimit.Limit
+}
+
+func (r *renamed) rename(hits []ratelimit.Hit) []ratelimit.Hit {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := append([]ratelimit.Hit(nil), hits...)
+	for i := range all {
+		l := all[i].Limit
+		if l != nil && r.limits[l] == nil {
+			other := *l
+			other.Prefix = r.prefix + l.Prefix
+			r.limits[l] = &other
+		}
+		all[i].Limit = r.limits[l]
+	}
+	return all
+}
+
+func (r *renamed) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	return r.Store.Take(ctx, timeout, r.rename(hits), decisions)
+}
+
+func (r *renamed) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	return r.Store.Reset(ctx, timeout, r.rename(hits))
+}
+
+// counted is the sum of the counts of a prefix in a table, by the part.
+func (s *spread) counted(table, prefix string) map[int]int64 {
+	s.t.Helper()
+	all := map[int]int64{}
+	for part := range testParts {
+		text := s.rows(s.DSN(), fmt.Sprintf("SELECT coalesce(sum(count), 0)::text FROM rl_p%d.%s WHERE prefix = $1", part, table), prefix)
+		n, err := strconv.ParseInt(text[0], 10, 64)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		all[part] = n
+	}
+	return all
+}
+
+// where is the worker of a part.
+func (s *spread) where(part int) int {
+	s.t.Helper()
+	port := s.rows(s.DSN(), "SELECT nodeport::text FROM citus_shards WHERE table_name = $1::regclass", fmt.Sprintf("rl_p%d.rate_limit_ephemeral", part))
+	for i, w := range s.Workers {
+		if port[0] == fmt.Sprint(w.Port()) {
+			return i
+		}
+	}
+	s.t.Fatalf("part %d is at port %s", part, port[0])
+	return 0
+}
+
+func (s *spread) move(part, worker int) {
+	s.t.Helper()
+	if s.where(part) == worker {
+		return
+	}
+	err := s.Move(context.Background(), fmt.Sprintf("rl_p%d", part), worker)
+	// Citus waits for a second to drop what the last move left behind.
+	for tries := 0; err != nil && strings.Contains(err.Error(), "leftover from the previous move") && tries < 20; tries++ {
+		err = s.Move(context.Background(), fmt.Sprintf("rl_p%d", part), worker)
+	}
+	if err != nil {
+		s.t.Error(err)
+	}
+}
+
+// TestCitus is one test, because a Citus takes a while to start.
+func TestCitus(t *testing.T) {
+	s := newSpread(t, 3)
+	t.Run("the migration is idempotent and refuses another number of parts", s.testMigration)
+	for _, driver := range []string{"pgxdb", "pgwire"} {
+		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
+			conformance.Store(t, func(t testing.TB) ratelimit.Store {
+				return &renamed{Store: s.store(t, driver, engine.Options{MaxBlockedKeys: -1}), prefix: t.Name() + " ", limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
+			})
+		})
+	}
+	t.Run("one limit and key is one row", s.testOneRow)
+	t.Run("hits of several parts are all or nothing", s.testSeveralParts)
+	for _, driver := range []string{"pgxdb", "pgwire"} {
+		t.Run(driver+" counts exactly while parts move", func(t *testing.T) { s.testMoves(t, driver, driver == "pgwire") })
+	}
+	s.testFeatures(t)
+	t.Run("chaos", s.testChaos)
+	t.Run("an uninstall leaves nothing", s.testUninstall)
+}
+
+func (s *spread) testUninstall(t *testing.T) {
+	ctx := context.Background()
+	db, err := admin.Open(ctx, s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	parts, err := db.Parts(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Uninstall(ctx, parts); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.rows(s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_p%'
+UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' UNION ALL SELECT proname::text FROM pg_proc WHERE proname LIKE 'rate\_limit%'`); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func (s *spread) testMigration(t *testing.T) {
+	s.migrate(testParts)
+	db, err := admin.Open(context.Background(), s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.MigrateParts(context.Background(), 8); err == nil || !strings.Contains(err.Error(), "--parts: 8: must be 16") {
+		t.Errorf("another number: %v", err)
+	}
+	if m, err := db.Migrate(context.Background()); err != nil || m.Parts != "up to date" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	_, err = db.Conn().Exec(context.Background(), "INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('x', 'y', now())")
+	if err == nil || !strings.Contains(err.Error(), "in parts") {
+		t.Errorf("a program that does not know of parts counts beside them: %v", err)
+	}
+}
+
+// testOneRow: all stores have a key in the same part, which SQL tells as well, and the commands find it.
+func (s *spread) testOneRow(t *testing.T) {
+	l := &ratelimit.Limit{Prefix: "one", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}
+	keys := append([]string{"alice", "ä", "sha256:x"}, strings.Split("a b c d e f g h", " ")...)
+	for _, driver := range []string{"pgxdb", "pgwire"} {
+		store := s.store(t, driver, engine.Options{})
+		takeOne(t, store, ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 1}) // it comes before the parts are known
+		for _, key := range keys {
+			takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 1})
+			takeOne(t, store, ratelimit.Hit{Limit: l, Key: "of " + key, Subject: key, Cost: 1})
+		}
+	}
+	for part := range testParts {
+		for _, row := range s.rows(s.DSN(), fmt.Sprintf(`SELECT key || ': ' || count || ' in ' || ('x' || left(encode(sha256(convert_to(regexp_replace(key, '^of ', ''), 'UTF8')), 'hex'), 8))::bit(32)::bigint %% %d
+FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256:%%'`, testParts, part)) {
+			if !strings.HasSuffix(row, fmt.Sprintf(": 2 in %d", part)) {
+				t.Errorf("part %d has the row %s", part, row)
+			}
+		}
+	}
+	secret := ratelimit.DigestKey("secret")
+	if rows := s.rows(s.DSN(), fmt.Sprintf("SELECT count::text FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1", engine.PartOf(secret, testParts)), secret); fmt.Sprint(rows) != "[2]" {
+		t.Errorf("a secret was counted %v times in its part", rows)
+	}
+	ctx := context.Background()
+	db, err := admin.Open(ctx, s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	found, err := db.Counters(ctx, "one", "alice")
+	if err != nil || len(found) != 1 || *found[0].Count != 2 {
+		t.Errorf("get: %v, %v", found, err)
+	}
+	top, err := db.TopCounters(ctx, "one", 50)
+	if err != nil || len(top) != 2*len(keys)+1 {
+		t.Errorf("top: %d counters, %v", len(top), err)
+	}
+	if err := db.Reset(ctx, "one", "alice"); err != nil {
+		t.Error(err)
+	}
+	if _, err := db.Counters(ctx, "one", "alice"); !errors.Is(err, admin.ErrNotFound) {
+		t.Errorf("after a reset: %v", err)
+	}
+}
+
+// apartFrom is a key in another part than a subject.
+func apartFrom(subject string) string {
+	for i := 0; ; i++ {
+		if key := fmt.Sprint("k", i); engine.PartOf(key, testParts) != engine.PartOf(subject, testParts) {
+			return key
+		}
+	}
+}
+
+func (s *spread) testSeveralParts(t *testing.T) {
+	store := s.store(t, "pgxdb", engine.Options{MaxBlockedKeys: -1})
+	user := &ratelimit.Limit{Prefix: "several user", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour}
+	all := &ratelimit.Limit{Prefix: "several all", Algorithm: ratelimit.FixedWindow, Events: 100, Window: time.Hour}
+	hits := []ratelimit.Hit{{Limit: user, Key: "u", Subject: "u", Cost: 1}, {Limit: all, Key: apartFrom("u"), Cost: 1}}
+	granted := int64(0)
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Add(1)
+		go func() {
+			defer callers.Done()
+			for range 10 {
+				if passes(t, store, hits...) {
+					atomic.AddInt64(&granted, 1)
+				}
+			}
+		}()
+	}
+	callers.Wait()
+	if granted != 5 || left(t, store, hits[0]) != 0 {
+		t.Errorf("%d of 80 requests passed, %d are left; want 5 and 0", granted, left(t, store, hits[0]))
+	}
+	await.Within(t, 20*time.Second, "what the refused requests have given back", func() bool { return left(t, store, hits[1]) == 95 })
+	decisions := make([]ratelimit.Decision, 2)
+	if err := store.Take(context.Background(), longTime, hits, decisions); err != nil || decisions[0].Allowed || !decisions[1].Allowed || decisions[1].Remaining != 95 {
+		t.Errorf("a refusal: %+v, %v", decisions, err)
+	}
+}

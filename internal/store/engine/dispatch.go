@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// engine is what decides batches. Its parts guard themselves.
+type engine struct {
+	server  *server
+	tables  *tables
+	cleaner *cleaner
+	texts   *statements
+	blocked *known.Refusals // nil if the database is asked about every hit
+	leases  *lease.Set      // nil if there are none
+	local   *local          // for decisions without the database
+	flight  *flight
+	bounds  *keyBounds
+	now     func() time.Time // Options.Now
+	counts  *counts
+	locks   locks
+	settles settlements
+	tight   refusing
+}
+
+// dispatch is the work on one batch. The worker owns it.
+type dispatch struct {
+	engine   *engine
+	queue    *batch.Queue
+	ctx      context.Context // ends at the batch's deadline; a statement has the queue's timeout
+	sequence int64           // the batch's number, see known.Refusals
+	sent     int64           // the lease clock, read before the first statement was sent
+	settings []int64         // the first parameter of statements, see clockSQL
+	requests []*request
+
+	lockWait  time.Duration // the longest wait of a statement for a lock
+	own       []*ownCall    // those of the store itself that go with the batch
+	stats     Stats         // what the batch adds to the counts
+	finishing []*batch.Call // memory for finishSingles
+	memory    []*request    // for requests
+}
+
+// dispatches are free for the next batch.
+var dispatches = sync.Pool{New: func() any { return &dispatch{} }}
+
+// newDispatch returns the work on a batch. It ends with end.
+func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.Call) *dispatch {
+	d := dispatches.Get().(*dispatch)
+	d.engine = e
+	d.queue = q
+	d.ctx = ctx
+	d.sequence = e.blocked.Begin()
+	d.sent = d.leaseTime()
+	d.stats = Stats{Batches: 1, Requests: int64(len(calls))}
+	d.lockWait = lockWait(batch.Timeout(q))
+	d.settings = settingsOf(e.now, d.lockWait)
+	d.own = nil
+	for len(d.memory) < len(calls) {
+		d.memory = append(d.memory, &request{})
+	}
+	d.requests = d.memory[:len(calls)]
+	for i, c := range calls {
+		r := d.requests[i]
+		r.call = c
+		r.finished = false
+	}
+	return d
+}
+
+// isIdle reports whether no call of the batch has hits.
+func (d *dispatch) isIdle() bool {
+	for _, r := range d.requests {
+		if len(r.call.Hits) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// execute runs statements, and reports whether one of them has failed. entered are the slots that they charge.
+func (d *dispatch) execute(statements []*pgdb.Statement, entered []slots) (bool, error) {
+	d.stats.Statements += int64(len(statements))
+	failed, err := d.engine.server.run(d.ctx, batch.Timeout(d.queue), statements)
+	if err != nil && len(entered) > 0 {
+		d.engine.flight.leaveUnsure(entered)
+	}
+	if err != nil || !failed {
+		return failed, err
+	}
+	for _, s := range statements {
+		if sqlstate.IsMissingTable(s.Code) {
+			d.engine.tables.missing()
+			break
+		}
+	}
+	return true, nil
+}
+
+// count adds what the batch has done so far to the counts: before callers go on, which may
+// read the counts.
+func (d *dispatch) count() {
+	d.engine.counts.add(d.stats)
+	d.stats = Stats{}
+}
+
+// decideGranted writes the decisions on hits that were simply granted, up to the first hit
+// of each request that was not. It does so in one loop for all requests.
+func decideGranted(requests []*request) {
+	micros := int64(0)
+	reset := time.UnixMicro(0)
+	for _, r := range requests {
+		decisions := r.call.Decisions[:0]
+		positions := r.positions
+		for i := range positions {
+			at := &positions[i]
+			e := at.entry
+			if at.nth >= e.granted {
+				break // only takes that succeeded grant anything
+			}
+			left := e.view.Free + (e.granted-1-at.nth)*e.cost
+			if left < 0 {
+				left = 0
+			}
+			if left > e.view.Quota {
+				left = e.view.Quota
+			}
+			if e.view.Reset != micros {
+				micros = e.view.Reset
+				reset = time.UnixMicro(micros)
+			}
+			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left, Reset: reset, DecidedAt: e.view.Now})
+		}
+		r.call.Decisions = decisions
+	}
+}
+
+// clearRefunded forgets the known refusals of rows to which a request gave quota back, or may have.
+func (d *dispatch) clearRefunded(r *request) {
+	c := r.call
+	for i := range c.Hits {
+		if c.Reset || c.Hits[i].Cost < 0 {
+			d.engine.blocked.Clear(rowOf(&c.Hits[i]))
+			d.dropLease(c.Reset, &c.Hits[i]) // another batch may have charged units meanwhile
+		}
+	}
+}
+
+// finish ends the wait of requests, with their decisions or with an error.
+func (d *dispatch) finish(requests []*request, err error) {
+	if len(requests) == 0 {
+		return
+	}
+	var calls []*batch.Call
+	for _, r := range requests {
+		r.finished = true
+		calls = append(calls, r.call)
+	}
+	d.count()
+	if err != nil {
+		d.engine.failCalls(d.queue, calls, err)
+		return
+	}
+	batch.Finish(d.queue, calls, nil)
+}
+
+// fail ends the wait of the requests that are not decided, with an error.
+func (d *dispatch) fail(requests []*request, err error) {
+	err = d.noDecision(err)
+	d.stats.Failures++
+	d.count()
+	var calls []*batch.Call
+	for _, r := range requests {
+		if !r.finished {
+			r.finished = true
+			d.clearRefunded(r)
+			calls = append(calls, r.call)
+		}
+	}
+	d.engine.failCalls(d.queue, calls, err)
+}
+
+// noDecision is the error of calls whose batch has failed with err. A batch that had no connection in time, because others
+// used all of them, says nothing about the database.
+func (d *dispatch) noDecision(err error) error {
+	late := errors.Is(err, context.DeadlineExceeded)
+	switch {
+	case d.isPatient() && (d.ctx.Err() != nil || errors.Is(err, sqlstate.ErrNoTurn)):
+		return d.engine.server.noDecision()
+	case late:
+		return ratelimit.ErrTimeout
+	}
+	return err
+}
+
+// isPatient reports whether the batch had more than a timeout: the database answered when it began.
+func (d *dispatch) isPatient() bool {
+	deadline, _ := d.ctx.Deadline()
+	return deadline.Sub(d.requests[0].call.Arrived) > batch.Timeout(d.queue)
+}
+
+// errUndecided is the error of a request that a batch has left undecided.
+var errUndecided = errors.New("ratelimit/postgres: the request was not decided")
+
+// end ends the wait of all requests that are left, after a panic, and makes the dispatch
+// free for the next batch.
+func (d *dispatch) end(err error) {
+	if err == nil {
+		err = errUndecided
+	}
+	for _, r := range d.requests {
+		if !r.finished {
+			r.finished = true
+			batch.Finish(d.queue, []*batch.Call{r.call}, err)
+		}
+		r.call = nil
+	}
+	d.endOwn(d.own, err)
+	d.own = nil
+	d.count()
+	d.engine = nil
+	d.queue = nil
+	dispatches.Put(d)
+}

@@ -1,0 +1,28 @@
+// Package engine is the ratelimit.Store of package postgres. All processes on one Postgres database share its
+// counts. It is exact: the server decides, one statement for many hits.
+//
+// There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for
+// limits that are Durable. Both are shared with the npm library pg-ratelimit, so a Node
+// program and this package can share the rows of fixed_window and sliding_window limits.
+package engine
+
+// A call of Store.Take waits in a queue (package internal/core/batch). A worker collects the
+// calls of a batch and has them decided here:
+//
+//   - store.go: Take and Reset. known.go: what needs no database, of one call or of a batch: units
+//     that are charged in advance (leases.go) and known refusals (package known). server.go: a
+//     database that does not answer.
+//   - decide.go: the batch. round.go: one round of it: plan, send, apply. kinds.go: the calls of the store itself that go
+//     with it. dispatch.go: what a batch needs, and how its calls are finished.
+//   - transaction.go: requests of several hits, all or nothing, in one transaction.
+//     simulate.go: the same decision in memory.
+//   - plan.go, entry.go, group.go: hits become entries, entries become the parameters of
+//     statements.
+//   - statement.go: the statements. Package algorithm has the part of each algorithm.
+//   - result.go: the rows of a result.
+//   - settle.go: what requests cost more or less than they were charged. leases.go: units that are charged in advance.
+//   - locks.go: rows that another transaction has locked.
+//   - flight.go, enter.go, exit.go: the slots of requests in flight.
+//   - migrate.go, schema.go: the two tables. cleanup.go: expired rows. bound_keys.go: a bound of the rows of a prefix.
+//   - node.go: the registry of proxies. live.go: what a process does while a page is open. pause.go: a pause of all limits.
+//     timeline.go: a server that was restored or replaced. local.go, local_charge.go: limits without the database.

@@ -1,0 +1,82 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// TestTransactionThatIsAlwaysShort ends: at its deadline, or when it has been tried often.
+func TestTransactionThatIsAlwaysShort(t *testing.T) {
+	for name, pause := range map[string]time.Duration{"a fast database": 0, "a slow database": 100 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			db := &fakeDB{answer: func(ctx context.Context, statements []*pgdb.Statement) error {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(pause):
+					return short(ctx, statements)
+				}
+			}}
+			store := newStore(t, db, without)
+			began := time.Now()
+			done := make(chan error)
+			for range 3 {
+				go func() {
+					done <- store.Take(context.Background(), 2*time.Second, fakeHits("a", "b"), make([]ratelimit.Decision, 2))
+				}()
+			}
+			for range 3 {
+				if err := <-done; (!errors.Is(err, ratelimit.ErrTimeout) && !errors.Is(err, ratelimit.ErrOverloaded)) || time.Since(began) > 8*time.Second {
+					t.Errorf("%s: %v after %v", name, err, time.Since(began))
+				}
+			}
+			if runs, _ := db.count(); runs > 310 {
+				t.Errorf("%s: %d round trips", name, runs)
+			}
+			store.Close()
+		})
+	}
+}
+
+// TestCloseWaitsForCalls: Close lets calls in flight finish, but not for longer than a second.
+func TestCloseWaitsForCalls(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			db := &fakeDB{}
+			db.answer = func(ctx context.Context, statements []*pgdb.Statement) error {
+				if hangs {
+					return hang(ctx, statements)
+				}
+				time.Sleep(200 * time.Millisecond)
+				db.mu.Lock()
+				defer db.mu.Unlock()
+				if db.closed {
+					t.Error("the DB was closed during a call")
+				}
+				return admit(ctx, statements)
+			}
+			store := newStore(t, db, engine.Options{CleanupProbability: -1})
+			done := make(chan error)
+			go func() { _, _, err := tryOne(store, 10*time.Second, fakeHits("a")[0]); done <- err }()
+			synctest.Wait()
+			started := time.Now()
+			store.Close()
+			if took := time.Since(started); hangs != (took >= time.Second) || took > 2*time.Second {
+				t.Errorf("hangs %v: Close took %v", hangs, took)
+			}
+			if err := <-done; (err != nil) != hangs {
+				t.Errorf("hangs %v: %v", hangs, err)
+			}
+			if _, _, err := tryOne(store, time.Second, fakeHits("a")[0]); !errors.Is(err, ratelimit.ErrClosed) {
+				t.Errorf("after Close: %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,138 @@
+package engine
+
+import (
+	"context"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// DecideBatch decides calls as one batch: a test cannot arrange thousands of batches by
+// the timing of its calls.
+func (s *Store) DecideBatch(calls []*batch.Call) { s.DecideBatchWithin(time.Minute, calls) }
+
+// DecideBatchWithin is DecideBatch with a timeout.
+func (s *Store) DecideBatchWithin(timeout time.Duration, calls []*batch.Call) {
+	storeKeys(calls)
+	now := time.Now()
+	for _, c := range calls {
+		c.Arrived = now
+	}
+	s.engine.decide(batch.NewQueue(batch.Options{Timeout: timeout}), append([]*batch.Call(nil), calls...), now.Add(timeout))
+}
+
+// IndexSQL runs before each statement that reads rows.
+const IndexSQL = indexSQL
+
+// OnPurpose begins the error of a transaction that fails on purpose.
+const OnPurpose = onPurpose
+
+// TakeFirst makes the next transaction take before it looks, as that of a new store. A schedule then has
+// the same outcome whatever came before it.
+func (s *Store) TakeFirst() {
+	s.engine.tight.mu.Lock()
+	defer s.engine.tight.mu.Unlock()
+	s.engine.tight.until = nil
+}
+
+// GiveBack gives leased units of a hit's row back.
+func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
+	q := batch.NewQueue(batch.Options{Timeout: time.Minute})
+	d := newDispatch(context.Background(), s.engine, q, nil)
+	p := newPlan()
+	row := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()}
+	planReturn(p, &lease.Return{Row: row, Limit: h.Limit, Units: lease.Units{N: units, Claim: claim}})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	d.ctx = ctx
+	_, err := d.execute(p.write(d.engine.texts, d.settings), nil)
+	if err == nil {
+		err = p.statements[0].Err
+	}
+	return err
+}
+
+// CleanupSQL is the statement that deletes expired rows of the unlogged table. A store runs it
+// at random moments.
+var CleanupSQL = sharedStatements().cleanup[cleanupKey{}]
+
+// BoundStatements are the statements that bound the rows of a prefix.
+func BoundStatements(l *ratelimit.Limit) []pgdb.Statement {
+	return []pgdb.Statement{
+		{SQL: boundSQL(rowsSQL, l, ephemeralTable), Args: []any{"p1", int64(1000)}, Unnamed: true},
+		{SQL: boundSQL(surplusSQL, l, ephemeralTable), Args: []any{"p1", int64(1000)}, Unnamed: true},
+	}
+}
+
+// AddSettlement adds a settlement for the next batch, and sends none by itself.
+func (s *Store) AddSettlement(h *batch.Settlement) {
+	s.engine.settles.mu.Lock()
+	s.engine.settles.waking = true
+	s.engine.settles.mu.Unlock()
+	s.Settle(h)
+}
+
+// LocalRows returns how many rows are remembered for decisions without the database, and how many of them have
+// charges that the database does not know.
+func LocalRows(s *Store) (rows, unpaid int) {
+	k := s.engine.local
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.rows), len(k.unpaid)
+}
+
+// StoreOf is the store of a part, or nil until it is known.
+func (s *Store) StoreOf(part int) *Store {
+	if p := partsOf(s); p != nil {
+		return p.stores[part]
+	}
+	return nil
+}
+
+// NextBill is the part of the next charges that the database does not know, and whether there are some.
+func (s *Store) NextBill() (part int, some bool) {
+	charges, part := s.engine.local.bill(decidingStores(s))
+	return part, len(charges) > 0
+}
+
+// Queues is how many timeouts have a queue.
+func (s *Store) Queues() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queues)
+}
+
+// PartOf is the part of a subject.
+func PartOf(subject string, parts int) int { return partOfSubject(subject, parts) }
+
+// Meaning is what the text of a statement on rows means.
+type Meaning struct {
+	Kind                         string // take, look, refund, reset or leave
+	Width                        int    // columns of state in a result
+	Durable, Alike, AllOrNothing bool
+}
+
+// Meanings are those of all statements on rows, by text. A text can be that of several algorithms.
+var Meanings = sync.OnceValue(func() map[string]Meaning {
+	all := map[string]Meaning{}
+	for key, text := range sharedStatements().texts {
+		all[text] = Meaning{
+			Kind: []string{"take", "look", "refund", "reset", "leave"}[key.kind], Width: key.definition.SQL.Width(),
+			Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing,
+		}
+	}
+	return all
+})
+
+// Simulate makes a store take random numbers and hashes from a simulation.
+func Simulate(s *Store, random func() float64, hash func(key string) uint64) {
+	s.engine.server.random = random
+	seeded := func(_ maphash.Seed, key string) uint64 { return hash(key) }
+	s.engine.blocked.Hash = seeded
+	s.engine.leases.Hash = seeded
+}

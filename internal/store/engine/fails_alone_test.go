@@ -1,0 +1,107 @@
+package engine_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// TestOneStatementFails: the failure of a table fails the requests that need it, and no
+// others. A request that needs both tables is charged in neither.
+func TestOneStatementFails(t *testing.T) {
+	durable := *fakeLimit
+	durable.Durable = true
+	inDurable := func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "rate_limit_durable") }
+	on := func(key string) ratelimit.Hit { return ratelimit.Hit{Limit: &durable, Key: key, Cost: 1} }
+	peek, refund := on("k"), on("k")
+	peek.Peek, refund.Cost = true, -1
+	for _, test := range []struct {
+		hits []ratelimit.Hit
+		want bool
+	}{
+		{fakeHits("a"), true},
+		{[]ratelimit.Hit{on("b")}, false},
+		{[]ratelimit.Hit{peek}, false},
+		{[]ratelimit.Hit{refund}, false},
+		{append(fakeHits("c"), on("c")), false},
+		{append(fakeHits("d"), peek), false},
+		{append(fakeHits("e"), refund), false},
+		{fakeHits("f", "g"), true},
+	} {
+		store := newStore(t, &fakeDB{answer: failing("53100", "disk full", inDurable)}, without)
+		all := []*batch.Call{callFor(false, fakeHits("x")...), callFor(false, test.hits...), callFor(false, fakeHits("y", "z")...), callFor(true, fakeHits("w")...)}
+		store.DecideBatch(all)
+		for i, c := range all {
+			if want := i != 1 || test.want; (c.Err == nil) != want || c.Err != nil && !strings.Contains(c.Err.Error(), "disk full") || want && !c.Reset && !allAllowed(c.Decisions) {
+				t.Errorf("request %d of %+v: %v, %+v; want it to be decided: %v", i, test.hits, c.Err, c.Decisions, want)
+			}
+		}
+	}
+	// Only the refund of a hit fails, not the look that follows it.
+	failRefunds := failing("53100", "disk full", func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "least(2 * ") })
+	store := newStore(t, &fakeDB{answer: failRefunds}, without)
+	refund.Limit = fakeLimit
+	if _, _, err := tryOne(store, longTime, refund); err == nil || !strings.Contains(err.Error(), "disk full") {
+		t.Errorf("a refund that failed: %v", err)
+	}
+}
+
+// TestLostTransactionsRunAgain: a statement or a transaction that lost against another runs
+// again as a whole, and only that.
+func TestLostTransactionsRunAgain(t *testing.T) {
+	durable := *fakeLimit
+	durable.Durable = true
+	for _, code := range []string{"40001", "40P01"} {
+		for _, several := range []bool{false, true} {
+			tries := map[string]int{}
+			db := &fakeDB{answer: failing(code, "lost", func(s *pgdb.Statement) bool {
+				table := "ephemeral"
+				if strings.Contains(s.SQL, "rate_limit_durable") {
+					table = "durable"
+				} else if isCheck(s) {
+					table = "check"
+				}
+				tries[table]++
+				return table == "durable" && tries[table] < 3
+			})}
+			store := newStore(t, db, without)
+			on := ratelimit.Hit{Limit: &durable, Key: "a", Cost: 1}
+			calls, want := []*batch.Call{callFor(false, fakeHits("a")...), callFor(false, on)}, "map[durable:3 ephemeral:1]"
+			if several {
+				// The failure of the second statement keeps the server from running the third.
+				calls, want = []*batch.Call{callFor(false, append(fakeHits("a"), on)...)}, "map[check:1 durable:3 ephemeral:3]"
+			}
+			store.DecideBatch(calls)
+			for _, c := range calls {
+				if c.Err != nil || !allAllowed(c.Decisions) {
+					t.Errorf("%s, several %v: %v, %+v", code, several, c.Err, c.Decisions)
+				}
+			}
+			if fmt.Sprint(tries) != want {
+				t.Errorf("%s, several %v: tried %v, want %s", code, several, tries, want)
+			}
+		}
+	}
+}
+
+// TestRefusedValuesFailTheirOwnRequest: the server refuses a value, such as a key in
+// characters that its encoding lacks. Only the request with that value fails.
+func TestRefusedValuesFailTheirOwnRequest(t *testing.T) {
+	answer := failing("22P05", "no such character", func(s *pgdb.Statement) bool { return slices.Contains(keysOf(s), "bad") })
+	store := newStore(t, &fakeDB{answer: answer}, without)
+	var calls []*batch.Call
+	for _, keys := range [][]string{{"a"}, {"bad"}, {"b"}, {"c", "d"}, {"e", "bad"}, {"f", "g"}} {
+		calls = append(calls, callFor(false, fakeHits(keys...)...))
+	}
+	store.DecideBatch(calls)
+	for i, c := range calls {
+		if bad := i == 1 || i == 4; (c.Err != nil) != bad || !bad && !allAllowed(c.Decisions) {
+			t.Errorf("request %d: %v, %+v", i, c.Err, c.Decisions)
+		}
+	}
+}

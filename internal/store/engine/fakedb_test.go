@@ -1,0 +1,195 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/binary"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// answerFunc does what DB.Run does.
+type answerFunc func(ctx context.Context, statements []*pgdb.Statement) error
+
+// fakeDB is a database that answers as a test tells it to. The tables are right.
+type fakeDB struct {
+	mu     sync.Mutex
+	runs   int // except for those that look at the tables and those of the prober
+	probes int
+	closed bool
+
+	answer answerFunc // guarded by mu; nil is admit
+	probe  answerFunc // for the prober; nil answers at once
+}
+
+func (d *fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	for _, s := range statements {
+		s.Result, s.Rows, s.Err, s.Code = s.Result[:0], 0, nil, ""
+	}
+	d.mu.Lock()
+	answer := d.answer
+	switch {
+	case strings.Contains(statements[0].SQL, "to_regclass"):
+		answer = rows([][]byte{int4(1), int4(1), int4(150000)})
+	case statements[0].SQL == "SELECT 1":
+		d.probes++
+		answer = d.probe
+		if answer == nil {
+			answer = rows([][]byte{int4(1)})
+		}
+	default:
+		d.runs++
+		if answer == nil {
+			answer = admit
+		}
+	}
+	d.mu.Unlock()
+	return answer(ctx, statements)
+}
+
+func (d *fakeDB) Exec(context.Context, string) error { return nil }
+
+func (d *fakeDB) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+}
+
+func (d *fakeDB) set(answer, probe answerFunc) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.answer, d.probe = answer, probe
+}
+
+func (d *fakeDB) count() (runs, probes int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.runs, d.probes
+}
+
+func int4(n int64) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
+func int8(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
+
+// fakeNow is the fake server's time, as a timestamptz.
+var fakeNow = int8(800_000_000 * conformance.Second)
+
+// grantedRow is the row that a statement of fixed windows returns for an entry.
+func grantedRow(slot, granted, count int64) [][]byte {
+	return [][]byte{int8(slot), int8(granted), fakeNow, int8(count), int8(0), fakeNow}
+}
+
+// addRow adds a row to a statement's result; nil columns are NULL.
+func addRow(s *pgdb.Statement, columns [][]byte) {
+	for _, c := range columns {
+		size := int64(len(c))
+		if c == nil {
+			size = -1
+		}
+		s.Result = append(append(s.Result, int4(size)...), c...)
+	}
+	s.Rows++
+}
+
+// isCheck reports whether a statement is the last one of a transaction of takes. Its failure
+// undoes the transaction.
+func isCheck(s *pgdb.Statement) bool {
+	return strings.Contains(s.SQL, "pg_ratelimit.short") && len(s.Args) == 0
+}
+
+// returnsRows reports whether a statement returns a row for each of its entries.
+func returnsRows(s *pgdb.Statement) bool {
+	return strings.Contains(s.SQL, "RETURNING slot") || strings.Contains(s.SQL, "LEFT JOIN")
+}
+
+// keysOf are the keys that a statement is about.
+func keysOf(s *pgdb.Statement) []string {
+	if len(s.Args) < 3 {
+		return nil
+	}
+	return s.Args[2].([]string)
+}
+
+// admit admits every hit on a fixed window.
+func admit(ctx context.Context, statements []*pgdb.Statement) error {
+	return granting(func(_ string, n int64) int64 { return n })(ctx, statements)
+}
+
+// refuse refuses every hit.
+func refuse(ctx context.Context, statements []*pgdb.Statement) error {
+	return granting(func(string, int64) int64 { return 0 })(ctx, statements)
+}
+
+// granting grants so many of n hits on a key with a fixed window. A refused row has a count
+// of 5. A transaction that grants too little is undone.
+func granting(granted func(key string, n int64) int64) answerFunc {
+	return func(_ context.Context, statements []*pgdb.Statement) error {
+		begin, short := 0, false
+		for at, s := range statements {
+			for i, key := range keysOf(s) {
+				if !returnsRows(s) {
+					continue
+				}
+				n := int64(0)
+				if len(s.Args) > 3 {
+					n = s.Args[3].([]int64)[i]
+				}
+				got, count := granted(key, n), n
+				if got < n || n == 0 && granted(key, 1) == 0 {
+					short, count = true, 5
+				}
+				addRow(s, grantedRow(int64(i+1), got, count))
+			}
+			if s.Joined {
+				continue
+			}
+			if isCheck(s) && short {
+				for _, other := range statements[begin:at] {
+					other.Err = pgdb.ErrRolledBack
+				}
+				serverError(s, "22P02", engine.OnPurpose)
+			}
+			begin, short = at+1, false
+		}
+		return nil
+	}
+}
+
+// rows answers each statement that returns rows with the same rows.
+func rows(all ...[][]byte) answerFunc {
+	return func(_ context.Context, statements []*pgdb.Statement) error {
+		for _, s := range statements {
+			for _, row := range all {
+				if returnsRows(s) || len(s.Args) == 0 && !isCheck(s) {
+					addRow(s, row)
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// hang never answers.
+func hang(ctx context.Context, _ []*pgdb.Statement) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// failWith is a connection that fails.
+func failWith(err error) answerFunc {
+	return func(context.Context, []*pgdb.Statement) error { return err }
+}
+
+var fakeLimit = &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour}
+
+func fakeHits(keys ...string) []ratelimit.Hit {
+	var hits []ratelimit.Hit
+	for _, key := range keys {
+		hits = append(hits, ratelimit.Hit{Limit: fakeLimit, Key: key, Cost: 1})
+	}
+	return hits
+}

@@ -1,0 +1,366 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// Hits on limits InFlight hold slots, see algorithm.InFlight. A slot begins with the take of its hit,
+// in the statement or transaction of the request. It ends with ratelimit.Slot.Release: the slot is
+// then among those that the next batch gives back, before all else in its pipeline. If no batch comes,
+// the store sends one without requests. What was given back is given back again until the server has
+// said that it is: a slot is a number, so twice is once.
+//
+// The name of the process in the numbers, here the session, is a row that the store renews. Its
+// life for others is ten seconds. The store itself believes in it for less (sessionTime), by two clocks:
+// one of them goes on while the process is stopped, the other one also while its machine is. After
+// that, or if the row has run out, the store takes a new session and enters the requests that run once
+// more, as if they came now. Those that do not fit have lost their slots. While the database does not
+// answer, no other process takes slots either, and nothing is lost.
+
+const (
+	// renewInterval is the time between two renewals, and flightTick that between two looks at
+	// the clocks.
+	renewInterval = 3 * time.Second
+	flightTick    = 250 * time.Millisecond
+	// sessionTime is how long after the start of a renewal the store uses its session.
+	sessionTime = 8 * time.Second
+	// renewTimeout is for one renewal.
+	renewTimeout = time.Second
+	// mostLeaves is how many slots a batch gives back at most.
+	mostLeaves = 500
+	// leaveAgain is the time between two attempts to give a slot back of which it is not known whether it was taken: the
+	// take may come after the first one, as on a server that hung. lateEnter is for how long, while the database answers.
+	leaveAgain = time.Second
+	lateEnter  = 10 * time.Second
+	// mostUnsure bounds such slots. Beyond it the session ends, and they end with it.
+	mostUnsure = 10000
+)
+
+// sessionSQL begins a session and ends the one before. Names do not come back: the row of a session
+// stays for a day. renewSQL renews a session that others have not seen run out.
+const (
+	sessionSQL = `WITH ended AS (UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint), swept AS (
+	DELETE FROM {table} WHERE seen < clock_timestamp() - interval '1 day' AND process < extract(epoch FROM clock_timestamp())::bigint - 946684800 - 86400)
+INSERT INTO {table} (process, seen)
+SELECT greatest(extract(epoch FROM clock_timestamp())::bigint - 946684800, coalesce(max(process) + 1, 0)), clock_timestamp() FROM {table}
+ON CONFLICT (process) DO NOTHING RETURNING process`
+	renewSQL = `UPDATE {table} SET seen = clock_timestamp() WHERE process = $1::bigint AND seen > clock_timestamp() - interval '8 s' RETURNING process`
+	endSQL   = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
+)
+
+// flight is the slots of a store.
+type flight struct {
+	server *server
+	texts  *statements
+	queue  *batch.Queue // for batches without requests of callers
+	report func(error)
+
+	used    int32 // 1 after the first session; atomic
+	waiting int32 // how many slots are to be given back; atomic, so that a batch need not take the mutex
+
+	starting sync.Mutex // held while a session begins
+
+	mu      sync.Mutex // guards all that follows
+	session int64      // 0 before the first
+	renewed time.Time  // when the last renewal was sent
+	number  int64      // of the last slot
+	held    map[*heldSlots]bool
+	rows    map[lease.RowID]int64 // how many slots of each row are in held
+	leaves  []slots
+	unsure  []slots // to be given back again, in the order of due
+	sending bool    // a goroutine sends batches without requests
+	ticking bool
+}
+
+// slots are numbers in a row that follow each other.
+type slots struct {
+	row      lease.RowID
+	first, n int64
+	due      time.Time // when unsure slots are given back again
+	until    time.Time // and when for the last time
+	failed   bool      // a statement has failed to give them back
+}
+
+// heldSlots are those of one hit that was admitted.
+type heldSlots struct {
+	slots
+	limit *ratelimit.Limit
+	slot  *ratelimit.Slot
+	next  *ratelimit.Slot // in the next session; nil in the session of the slots
+	ended bool            // the hit has released them
+}
+
+func newFlight(s *server, q *batch.Queue, texts *statements, report func(error)) *flight {
+	return &flight{server: s, texts: texts, queue: q, report: report, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{}}
+}
+
+// statements returns what runs one of the statements above: in a part, the guard is before it.
+func (f *flight) statements(s *pgdb.Statement) []*pgdb.Statement {
+	t := f.texts.tables[processesTable]
+	s.SQL = strings.ReplaceAll(s.SQL, "{table}", t.name)
+	if t.guard == "" {
+		return []*pgdb.Statement{s}
+	}
+	return []*pgdb.Statement{{SQL: "SELECT true" + guardedSQL + t.guard, Joined: true, Unnamed: true}, s}
+}
+
+// current returns the session, and whether the store may use it.
+func (f *flight) current() (int64, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.session, f.fresh(time.Now())
+}
+
+// fresh reports whether the store may use its session. The caller holds mu.
+func (f *flight) fresh(now time.Time) bool {
+	return f.session != 0 && now.Sub(f.renewed) < sessionTime && now.Round(0).Sub(f.renewed.Round(0)) < sessionTime
+}
+
+// begin returns a session that is fresh. It begins one if there is none. The timeout is for its statement.
+func (f *flight) begin(ctx context.Context, timeout time.Duration) (int64, error) {
+	session, ok := f.current()
+	if ok {
+		return session, nil
+	}
+	f.starting.Lock()
+	defer f.starting.Unlock()
+	before, begun := f.current()
+	if begun {
+		return before, nil
+	}
+	sent := time.Now()
+	for {
+		begins := &pgdb.Statement{SQL: sessionSQL, Args: []any{before}, Unnamed: true}
+		if _, err := f.server.run(ctx, timeout, f.statements(begins)); err != nil {
+			return 0, err
+		}
+		if begins.Err != nil {
+			return 0, fmt.Errorf("slots of requests in flight: %w", begins.Err)
+		}
+		if names := bigints(begins); len(names) == 1 {
+			session = names[0]
+			break
+		}
+	}
+	atomic.StoreInt32(&f.used, 1)
+	f.mu.Lock()
+	f.session = session
+	f.renewed = sent
+	var lost []*heldSlots
+	for h := range f.held {
+		lost = append(lost, h)
+	}
+	f.held = map[*heldSlots]bool{}
+	f.rows = map[lease.RowID]int64{}
+	f.leaves = nil // they ended with their session
+	f.unsure = nil
+	atomic.StoreInt32(&f.waiting, 0)
+	tick := !f.ticking
+	f.ticking = true
+	f.mu.Unlock()
+	if len(lost) > 0 {
+		go f.enterAgain(lost)
+	}
+	if tick {
+		go f.tick()
+	}
+	return session, nil
+}
+
+// numbers returns the first of so many numbers of slots of a session.
+func (f *flight) numbers(session, n int64) int64 {
+	const most = int64(1)<<32 - 1
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.number+n > most {
+		f.number = 0
+	}
+	first := session<<32 | (f.number + 1)
+	f.number += n
+	return first
+}
+
+// tick renews the session until the store is closed.
+func (f *flight) tick() {
+	closing := f.server.closing
+	for sleep(closing, flightTick); closing.Err() == nil; sleep(closing, flightTick) {
+		f.report(batch.PanicError(func() { f.renew(closing, time.Now()) }))
+	}
+}
+
+// renew renews the session if that is due, or begins another one if it cannot be used any more.
+func (f *flight) renew(closing context.Context, now time.Time) {
+	f.mu.Lock()
+	session, fresh, age := f.session, f.fresh(now), now.Sub(f.renewed)
+	down := f.server.unavailable() != nil
+	again := f.againLocked(now, down)
+	f.mu.Unlock()
+	f.leave(again)
+	if fresh && age < renewInterval || down {
+		return
+	}
+	ctx, cancel := context.WithTimeout(closing, renewTimeout)
+	defer cancel()
+	if fresh {
+		renews := &pgdb.Statement{SQL: renewSQL, Args: []any{session}, Unnamed: true}
+		if err := f.server.db.Run(ctx, f.statements(renews)); err != nil || renews.Err != nil {
+			return // requests notice that the database does not answer
+		}
+		f.mu.Lock()
+		replaced := f.session != session // meanwhile, by a batch
+		switch {
+		case replaced:
+		case renews.Rows == 1:
+			f.renewed = now
+		default:
+			f.renewed = time.Time{} // the row has run out
+		}
+		f.mu.Unlock()
+		if replaced || renews.Rows == 1 {
+			return
+		}
+	}
+	_, _ = f.begin(ctx, renewTimeout) // the next tick tries again
+}
+
+// enterAgain enters requests that run into the session that has begun, until there is a decision on each.
+func (f *flight) enterAgain(lost []*heldSlots) {
+	for len(lost) > 0 && f.server.closing.Err() == nil {
+		if lost = f.tryToEnter(lost); len(lost) > 0 {
+			sleep(f.server.closing, renewInterval)
+		}
+	}
+}
+
+// tryToEnter enters requests, and returns those without a decision. Those that do not fit have lost their slots.
+func (f *flight) tryToEnter(lost []*heldSlots) []*heldSlots {
+	calls := make([]*batch.Call, len(lost))
+	for i, h := range lost {
+		next := nextSlot(h)
+		f.mu.Lock()
+		ended := h.ended
+		h.next = next
+		f.mu.Unlock()
+		if ended {
+			continue
+		}
+		calls[i] = batch.NewCall()
+		calls[i].Prepare([]ratelimit.Hit{{Limit: h.limit, Key: h.row.Key, Cost: h.n, Slot: next}}, false)
+		batch.Send(f.queue, calls[i])
+	}
+	var undecided []*heldSlots
+	for i, c := range calls {
+		if c == nil {
+			continue
+		}
+		batch.Wait(c)
+		if c.Err != nil {
+			undecided = append(undecided, lost[i])
+		} else if !c.Decisions[0].Allowed {
+			lost[i].slot.Lose()
+		}
+	}
+	return undecided
+}
+
+// nextSlot is what a request holds in the next session.
+func nextSlot(h *heldSlots) *ratelimit.Slot {
+	return &ratelimit.Slot{Lost: func() { h.slot.Lose() }}
+}
+
+// hold gives a hit the slots that it was granted.
+func (f *flight) hold(s slots, h *ratelimit.Hit) {
+	held := &heldSlots{slots: s, limit: h.Limit, slot: h.Slot}
+	f.mu.Lock()
+	current := s.first>>32 == f.session
+	if current {
+		f.held[held] = true
+		f.rows[s.row] += s.n
+	}
+	f.mu.Unlock()
+	h.Slot.Hold(func() { f.release(held) })
+	if !current {
+		go f.enterAgain([]*heldSlots{held})
+	}
+}
+
+// release gives slots back that a hit has held.
+func (f *flight) release(h *heldSlots) {
+	f.mu.Lock()
+	next := h.next
+	h.ended = true
+	if f.held[h] {
+		delete(f.held, h)
+		if n := f.rows[h.row] - h.n; n > 0 {
+			f.rows[h.row] = n
+		} else {
+			delete(f.rows, h.row)
+		}
+	}
+	f.mu.Unlock()
+	if next != nil {
+		next.Release()
+		return
+	}
+	f.leave([]slots{h.slots})
+}
+
+// leave gives slots back, and again later those that may not be taken yet.
+func (f *flight) leave(all []slots) {
+	if len(all) == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range all {
+		if s.first>>32 == f.session { // others have ended with their session
+			f.leaves = append(f.leaves, s)
+		}
+	}
+	f.wake()
+}
+
+// wake has what is left of the slots sent. The caller holds mu.
+func (f *flight) wake() {
+	atomic.StoreInt32(&f.waiting, int32(len(f.leaves)))
+	if !f.sending && len(f.leaves) > 0 {
+		f.sending = true
+		go f.send()
+	}
+}
+
+// send sends batches without requests until all slots are given back.
+func (f *flight) send() {
+	wait := time.Duration(0)
+	for {
+		before := atomic.LoadInt32(&f.waiting)
+		if f.server.unavailable() == nil {
+			batch.Enter(f.queue, batch.NewCall())
+		}
+		f.mu.Lock()
+		left := len(f.leaves)
+		f.sending = left > 0 && f.server.closing.Err() == nil
+		sending := f.sending
+		f.mu.Unlock()
+		if !sending {
+			return
+		}
+		if wait = 2*wait + time.Millisecond; wait > time.Second {
+			wait = time.Second
+		}
+		if int32(left) < before {
+			wait = 0
+		}
+		sleep(f.server.closing, wait)
+	}
+}

@@ -1,0 +1,443 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// tripDB is a DB that counts pipelines with takes, and loses the answers to some.
+type tripDB struct {
+	pgdb.DB
+	mu    sync.Mutex
+	trips int
+	lose  string // the answers to pipelines with this text are lost
+	lost  int    // answers
+}
+
+func (d *tripDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	err := d.DB.Run(ctx, statements)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range statements {
+		if strings.Contains(s.SQL, "ON CONFLICT (prefix, key)") && strings.Contains(s.SQL, "granted") {
+			d.trips++
+			break
+		}
+	}
+	for _, s := range statements {
+		if d.lose != "" && strings.Contains(s.SQL, d.lose) {
+			d.lost++
+			for _, s := range statements {
+				s.Err = errors.New("the connection is lost")
+			}
+			return errors.New("the connection is lost")
+		}
+	}
+	return err
+}
+
+func (d *tripDB) setLose(text string) {
+	d.mu.Lock()
+	d.lose = text
+	d.lost = 0
+	d.mu.Unlock()
+}
+
+func (d *tripDB) awaitLost(t *testing.T, answers int) {
+	t.Helper()
+	await.Within(t, 20*time.Second, "lost answers", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.lost >= answers
+	})
+}
+
+// enter takes n slots of a key, one by one, and returns those that are held. lost is for all of them.
+func enter(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int, lost func()) []*ratelimit.Slot {
+	t.Helper()
+	var held []*ratelimit.Slot
+	for range n {
+		slot := &ratelimit.Slot{Lost: lost}
+		decisions := make([]ratelimit.Decision, 1)
+		if err := store.Take(context.Background(), 20*time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, decisions); err != nil {
+			t.Fatal(err)
+		}
+		if decisions[0].Allowed {
+			held = append(held, slot)
+		}
+	}
+	return held
+}
+
+// awaitFree waits until so many slots of a key are free.
+func awaitFree(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, want int64) {
+	t.Helper()
+	await.Within(t, longTime, "free slots", func() bool {
+		decisions := make([]ratelimit.Decision, 1)
+		err := store.Take(context.Background(), 20*time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions)
+		return err == nil && decisions[0].Remaining == want
+	})
+}
+
+// A request through six limits, of which two are on trial, one is of requests in flight and one is durable, takes
+// one round trip if it is admitted.
+func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
+	db := &tripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
+	store := newStore(t, db, engine.Options{CleanupProbability: -1})
+	var hits []ratelimit.Hit
+	for _, name := range []string{"shadow 1", "shadow 2", "durable", "window", "log"} {
+		l := &ratelimit.Limit{Prefix: name, Events: 100, Window: time.Hour, Durable: name == "durable"}
+		if name == "log" {
+			l.Algorithm = ratelimit.SlidingLog
+		}
+		hits = append(hits, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Apart: strings.HasPrefix(name, "shadow")})
+	}
+	hits = append(hits, ratelimit.Hit{Limit: conformance.InFlight("flight", 20), Key: "k", Cost: 1})
+	for i := range 10 {
+		hits[5].Slot = &ratelimit.Slot{}
+		decisions := make([]ratelimit.Decision, 6)
+		db.mu.Lock()
+		before := db.trips
+		db.mu.Unlock()
+		if err := store.Take(context.Background(), 20*time.Second, hits, decisions); err != nil {
+			t.Fatal(err)
+		}
+		db.mu.Lock()
+		if trips := db.trips - before; trips != 1 {
+			t.Errorf("request %d took %d round trips", i, trips)
+		}
+		db.mu.Unlock()
+		for _, d := range decisions {
+			if !d.Allowed {
+				t.Errorf("request %d: %+v", i, decisions)
+			}
+		}
+		store.AddSettlement(settlementOf(hits[3], decisions[3], -2)) // goes with the next request
+	}
+	peek := hits[3]
+	peek.Peek = true
+	if d := takeOne(t, store, peek); d.Remaining != 100-10-2*10 {
+		t.Errorf("%d are left of the settled limit", d.Remaining)
+	}
+}
+
+// Slots of which the answers were lost, when they were taken or given back, are free again.
+func TestSlotsWithLostAnswersAreFreeAgain(t *testing.T) {
+	t.Parallel()
+	db := &tripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
+	store := newStore(t, db, engine.Options{CleanupProbability: -1})
+	l := conformance.InFlight("flight", 3)
+	held := enter(t, store, l, 2, nil)
+	db.setLose("generate_series")
+	err := store.Take(context.Background(), time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}}}, make([]ratelimit.Decision, 1))
+	if err == nil {
+		t.Fatal("a lost answer is a decision")
+	}
+	db.setLose("array_agg(-u.slot)")
+	for _, s := range held {
+		s.Release()
+	}
+	db.awaitLost(t, 1)
+	db.setLose("")
+	awaitFree(t, store, l, 3)
+}
+
+// dividedDB is a DB that holds a statement for the key "gate" back. A statement for several keys that begin with "bad"
+// fails because of a value, and at one for one of them the connection is lost.
+type dividedDB struct {
+	pgdb.DB
+	arrived, gate chan struct{}
+	lost          atomic.Int32
+}
+
+func (d *dividedDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	var fails *pgdb.Statement
+	for _, s := range statements {
+		if !strings.Contains(s.SQL, "RETURNING slot") {
+			continue
+		}
+		switch keys := keysOf(s); {
+		case keys[0] == "gate":
+			close(d.arrived)
+			<-d.gate
+		case !strings.HasPrefix(keys[0], "bad"):
+		case len(keys) > 1:
+			fails = s
+		default:
+			d.lost.Add(1)
+			return errors.New("the connection is lost")
+		}
+	}
+	err := d.DB.Run(ctx, statements)
+	if err == nil && fails != nil {
+		serverError(fails, "22021", "invalid byte sequence")
+	}
+	return err
+}
+
+// A request of two limits has taken its slot when the batch has to send other requests again, because of a value of one
+// of them. If the connection is lost then, the request fails, and the slot is free again.
+func TestASlotIsFreeIfItsBatchFailsLater(t *testing.T) {
+	db := &dividedDB{DB: drivers.All["pgxdb"](t, cluster.Open(t)), arrived: make(chan struct{}), gate: make(chan struct{})}
+	store := newStore(t, db, engine.Options{CleanupProbability: -1, Workers: 1})
+	l := conformance.InFlight("flight", 3)
+	window := &ratelimit.Limit{Prefix: "window", Events: 100, Window: time.Hour}
+	var failed atomic.Int32
+	var requests sync.WaitGroup
+	ask := func(hits ...ratelimit.Hit) {
+		requests.Go(func() {
+			if store.Take(context.Background(), 20*time.Second, hits, make([]ratelimit.Decision, len(hits))) != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	ask(ratelimit.Hit{Limit: window, Key: "gate", Cost: 1})
+	<-db.arrived
+	ask(ratelimit.Hit{Limit: window, Key: "bad 1", Cost: 1})
+	ask(ratelimit.Hit{Limit: window, Key: "bad 2", Cost: 1})
+	ask(ratelimit.Hit{Limit: window, Key: "good", Cost: 1}, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}})
+	await.Within(t, longTime, "three requests that wait", func() bool { return store.Batches().Waiting == 4 })
+	close(db.gate)
+	requests.Wait()
+	if failed.Load() != 3 || db.lost.Load() != 1 {
+		t.Fatalf("%d requests have failed, and %d connections", failed.Load(), db.lost.Load())
+	}
+	awaitFree(t, store, l, 3)
+}
+
+// A slot that was given back a moment before the server crashes is free after that.
+func TestSlotsGivenBackBeforeACrashStayFree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it starts a server")
+	}
+	t.Parallel()
+	server := cluster.Private(t, cluster.Options{Config: map[string]string{"wal_writer_delay": "10s"}})
+	dsn := server.DSN("postgres")
+	store := newStore(t, drivers.All["pgxdb"](t, dsn), engine.Options{CleanupProbability: -1})
+	l := conformance.InFlight("flight", 3)
+	l.Durable = true
+	held := enter(t, store, l, 2, nil)
+	cluster.Execute(t, dsn, "CREATE TABLE flushed ()") // the log, with the slots
+	held[0].Release()
+	awaitFree(t, store, l, 2)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	awaitFree(t, store, l, 2)
+	held[1].Release()
+	awaitFree(t, store, l, 3)
+}
+
+// A slot in a row that is locked is given back after that, and the requests of others do not wait for it.
+func TestASlotOfALockedRowIsGivenBack(t *testing.T) {
+	s := newSite(t)
+	store := s.store(without)
+	l := conformance.InFlight("flight", 3)
+	held := enter(t, store, l, 2, nil)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
+	held[0].Release()
+	othersAreFast(t, s, store, 100)
+	s.exec("ROLLBACK")
+	awaitFree(t, store, l, 2)
+}
+
+// Many slots of a locked row do not keep those of another row.
+func TestManySlotsOfALockedRowKeepNoOthers(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	store := s.store(without)
+	locked, free := conformance.InFlight("locked", 1000), conformance.InFlight("free", 3)
+	other := enter(t, store, free, 1, nil)
+	held := enter(t, store, locked, 999, nil)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE prefix = 'locked' FOR UPDATE")
+	defer s.exec("ROLLBACK")
+	for _, slot := range held {
+		slot.Release()
+	}
+	const limit = 5 * time.Second
+	await.Within(t, longTime, "the lock to be known", func() bool {
+		_, took, err := tryOne(store, limit, ratelimit.Hit{Limit: locked, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}})
+		return errors.Is(err, ratelimit.ErrTimeout) && took < limit/2
+	})
+	other[0].Release()
+	awaitFree(t, store, free, 3)
+}
+
+// The slots of a process whose row has run out are free. The process finds that out, and what others do not
+// have in the meantime it keeps.
+func TestSlotsOfAStoppedProcess(t *testing.T) {
+	t.Parallel()
+	dsn := cluster.Open(t)
+	stopped := newStore(t, drivers.All["pgxdb"](t, dsn), engine.Options{})
+	other := newStore(t, drivers.All["pgwire"](t, dsn), engine.Options{})
+	for _, durable := range []bool{false, true} {
+		l := conformance.InFlight("flight", 3)
+		l.Durable = durable
+		var mu sync.Mutex
+		lost := 0
+		held := enter(t, stopped, l, 4, func() { mu.Lock(); lost++; mu.Unlock() })
+		if len(held) != 3 || len(enter(t, other, l, 1, nil)) != 0 {
+			t.Fatalf("%d slots of 3", len(held))
+		}
+		// As if it had begun long ago and been stopped for ten seconds.
+		cluster.Execute(t, dsn, `UPDATE rate_limit_processes SET process = process - 1000, seen = '-infinity' WHERE process IN (SELECT s >> 32 FROM rate_limit_ephemeral, unnest(slots) s UNION SELECT s >> 32 FROM rate_limit_durable, unnest(slots) s);
+			UPDATE rate_limit_ephemeral SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots) s);
+			UPDATE rate_limit_durable SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots) s)`)
+		taken := enter(t, other, l, 2, nil)
+		if len(taken) != 2 {
+			t.Fatalf("another process has %d slots of 2", len(taken))
+		}
+		await.Within(t, 20*time.Second, "two requests to lose their slots", func() bool { mu.Lock(); defer mu.Unlock(); return lost == 2 })
+		awaitFree(t, other, l, 0)
+		for _, s := range append(held, taken...) {
+			s.Release()
+		}
+		awaitFree(t, other, l, 3)
+		awaitFree(t, stopped, l, 3)
+		if lost != 2 {
+			t.Errorf("%d slots are lost", lost)
+		}
+	}
+}
+
+// A process that begins a session while the database fails keeps its slots.
+func TestSlotsAreEnteredAgainUntilThereIsADecision(t *testing.T) {
+	t.Parallel()
+	dsn := cluster.Open(t)
+	db := &tripDB{DB: drivers.All["pgxdb"](t, dsn)}
+	store := newStore(t, db, engine.Options{})
+	l := conformance.InFlight("flight", 3)
+	var lost atomic.Int32
+	held := enter(t, store, l, 2, func() { lost.Add(1) })
+	db.setLose("generate_series")
+	cluster.Execute(t, dsn, "UPDATE rate_limit_processes SET seen = '-infinity'")
+	db.awaitLost(t, 2)
+	db.setLose("")
+	awaitFree(t, store, l, 1)
+	for _, s := range held {
+		s.Release()
+	}
+	awaitFree(t, store, l, 3)
+	if n := lost.Load(); n != 0 {
+		t.Errorf("%d slots are lost", n)
+	}
+}
+
+// A cleanup leaves a row with slots, and deletes one whose slots have ended.
+func TestRowsWithSlotsStay(t *testing.T) {
+	dsn := cluster.Open(t)
+	db := drivers.All["pgxdb"](t, dsn)
+	store := newStore(t, db, engine.Options{CleanupProbability: 1})
+	l := conformance.InFlight("flight", 3)
+	held := enter(t, store, l, 1, nil)
+	// Another key of the prefix has the cleanup run.
+	others := func() {
+		t.Helper()
+		slot := &ratelimit.Slot{}
+		if err := store.Take(context.Background(), 20*time.Second, []ratelimit.Hit{{Limit: l, Key: "other", Cost: 1, Slot: slot}}, make([]ratelimit.Decision, 1)); err != nil {
+			t.Fatal(err)
+		}
+		slot.Release()
+	}
+	awaitDeleted := func(key string) {
+		t.Helper()
+		await.Within(t, 20*time.Second, "a row to be deleted", func() bool {
+			others()
+			row := &pgdb.Statement{SQL: "SELECT 1 FROM rate_limit_ephemeral WHERE key = $1::text", Args: []any{key}}
+			return db.Run(context.Background(), []*pgdb.Statement{row}) == nil && row.Rows == 0
+		})
+	}
+	cluster.Execute(t, dsn, "INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('flight', 'without', now()); UPDATE rate_limit_ephemeral SET expires_at = now() - interval '1 h'")
+	awaitDeleted("without")
+	awaitFree(t, store, l, 2)
+	held[0].Release()
+	awaitFree(t, store, l, 3)
+	awaitDeleted("k")
+}
+
+// The server does not compile the statements that read slots: that takes it longer than a decision may.
+func TestLooksAtSlotsAreNotCompiled(t *testing.T) {
+	s := newSite(t)
+	if s.text("SELECT pg_jit_available()::text") != "true" {
+		t.Skip("the server has no compiler")
+	}
+	s.exec(engine.TableSQL)
+	db := &recorder{DB: s.db(""), seen: map[string]pgdb.Statement{}, free: map[string]bool{}}
+	store := s.storeOn(db, engine.Options{CleanupProbability: 1, DisableMigration: true})
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.InFlight, Events: 2}
+	defer enter(t, store, l, 1, nil)[0].Release()
+	awaitFree(t, store, l, 1)
+	store.Close()
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	looks := 0
+	for sql, statement := range db.seen {
+		if !strings.Contains(sql, "rate_limit_processes") || db.free[sql] {
+			continue
+		}
+		looks++
+		var args, types []string
+		for _, arg := range statement.Args {
+			args = append(args, literal(arg))
+			types = append(types, typeOf(arg))
+		}
+		plan := ""
+		conn := cluster.Connect(t, s.dsn)
+		for _, text := range []string{"SET jit = on", "BEGIN", engine.IndexSQL, "PREPARE look (" + strings.Join(types, ", ") + ") AS " + sql} {
+			if _, err := conn.Exec(context.Background(), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := conn.QueryRow(context.Background(), "EXPLAIN (FORMAT json) EXECUTE look("+strings.Join(args, ", ")+")").Scan(&plan); err != nil || strings.Contains(plan, `"JIT"`) {
+			t.Errorf("%v, %s:\n%s", err, sql, plan)
+		}
+	}
+	if looks == 0 {
+		t.Error("no statement looks")
+	}
+}
+
+// A slot serves a second attempt after one whose context has ended.
+func TestASlotOutlivesAnAttempt(t *testing.T) {
+	s := newSite(t)
+	store := s.store(without)
+	l := conformance.InFlight("flight", 3)
+	enter(t, store, l, 1, nil)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	slot := &ratelimit.Slot{}
+	hits, decisions := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, make([]ratelimit.Decision, 1)
+	if err := store.Take(ctx, longTime, hits, decisions); err == nil {
+		t.Fatal("a hit on a locked row is decided")
+	}
+	s.exec("ROLLBACK")
+	if err := store.Take(context.Background(), longTime, hits, decisions); err != nil || !decisions[0].Allowed {
+		t.Fatal(err, decisions)
+	}
+	// What the first attempt released would be given back before the slot of a later request.
+	other := conformance.InFlight("other", 1)
+	enter(t, store, other, 1, nil)[0].Release()
+	awaitFree(t, store, other, 1)
+	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions); err != nil || decisions[0].Remaining > 1 {
+		t.Errorf("two of three slots are held: %v, %+v", err, decisions)
+	}
+	slot.Release()
+	awaitFree(t, store, l, 2)
+}

@@ -1,0 +1,206 @@
+package engine
+
+import (
+	"sort"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// group is the entries of one statement, and its parameters.
+type group struct {
+	statementKey
+	entries   []*entry
+	statement pgdb.Statement
+	before    pgdb.Statement // of a look: indexSQL. In a part, also of a take of slots: their processes are read as of after the guard
+	guarded   bool           // a take has before
+	failure   error          // why the statement cannot be sent, or nil
+	only      bool           // the first entry has the statement to itself
+
+	// Memory for results, see result.go.
+	cells []algorithm.Cell
+	rows  []*algorithm.Row
+	views []*algorithm.View
+
+	// Memory for parameters: arrays with an element for each entry.
+	keys                        []string
+	n                           []int64
+	prefixes                    []string
+	cost, quotas, spans, events []int64
+	claims                      []int64  // of refunds
+	units, timeZones            []string // on the calendar
+	anchors                     []int64
+	firsts                      []int64 // of slots
+
+	sorted []*entry // memory for entries
+}
+
+func newGroup() *group { return &group{} }
+
+// begin empties the group for a statement.
+func (g *group) begin(key statementKey) {
+	g.statementKey = key
+	g.entries = g.entries[:0]
+	g.failure = nil
+	g.only = false
+}
+
+// write fills in the statement. settings are its first parameter, see clockSQL.
+func (g *group) write(texts *statements, settings []int64) {
+	if g.failure != nil {
+		g.statement = pgdb.Statement{Err: g.failure, Result: g.statement.Result}
+		return
+	}
+	if g.kind == leave {
+		g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey], Args: appendSlots(g, append(g.statement.Args[:0], settings)), Result: g.statement.Result}
+		return
+	}
+	entries := g.entries
+	keys := g.keys[:0]
+	n := g.n[:0]
+	l := entries[0].view.Limit
+	cost := entries[0].cost
+	slots := g.kind == take && hasSlots(g.definition)
+	alike := g.kind == take && !slots
+	g.guarded = slots && texts.inParts
+	for _, e := range entries {
+		keys = append(keys, e.id.Key)
+		if e.view.Limit != l || e.cost != cost {
+			alike = false
+		}
+	}
+	if alike && len(entries) > 1 {
+		// The keys are different, because a row occurs once in a statement.
+		sort.Strings(keys)
+		sorted := g.sorted[:0]
+		sorted = append(sorted, entries...)
+		for _, e := range entries {
+			sorted[sort.SearchStrings(keys, e.id.Key)] = e
+		}
+		g.sorted = entries
+		g.entries = sorted
+		entries = sorted
+	}
+	for _, e := range entries {
+		n = append(n, e.n)
+	}
+	g.keys = keys
+	g.n = n
+	key := g.statementKey
+	key.alike = alike
+	args := g.statement.Args[:0]
+	args = append(args, settings)
+	if alike {
+		args = append(args, l.Prefix, keys, n, cost, l.Capacity(), l.Window.Microseconds())
+		args = appendNeeds(g, args, l)
+	} else {
+		args = appendArrays(g, args)
+	}
+	g.statement = pgdb.Statement{SQL: texts.texts[key], Args: args, Result: g.statement.Result}
+	g.before = pgdb.Statement{SQL: texts.index, Joined: true, Result: g.before.Result}
+}
+
+// appendTo appends what runs to the statements of a pipeline.
+func (g *group) appendTo(statements []*pgdb.Statement) []*pgdb.Statement {
+	if g.failure != nil {
+		return statements
+	}
+	if g.kind == look || g.guarded {
+		statements = append(statements, &g.before)
+	}
+	return append(statements, &g.statement)
+}
+
+// appendNeeds appends the parameters that the algorithm needs besides, of one limit.
+func appendNeeds(g *group, args []any, l *ratelimit.Limit) []any {
+	for _, p := range g.definition.SQL.Needs {
+		switch p {
+		case algorithm.EventsParameter:
+			args = append(args, l.Events)
+		case algorithm.UnitParameter:
+			args = append(args, calendarUnits[l.Calendar])
+		case algorithm.TimeZoneParameter:
+			args = append(args, timeZoneOf(l))
+		case algorithm.AnchorParameter:
+			args = append(args, l.Anchor)
+		}
+	}
+	return args
+}
+
+// appendArrays appends the parameters that differ from entry to entry.
+func appendArrays(g *group, args []any) []any {
+	g.prefixes = g.prefixes[:0]
+	g.cost = g.cost[:0]
+	g.quotas = g.quotas[:0]
+	g.spans = g.spans[:0]
+	g.events = g.events[:0]
+	g.claims = g.claims[:0]
+	g.units = g.units[:0]
+	g.timeZones = g.timeZones[:0]
+	g.anchors = g.anchors[:0]
+	g.firsts = g.firsts[:0]
+	for _, e := range g.entries {
+		l := e.view.Limit
+		g.prefixes = append(g.prefixes, l.Prefix)
+		g.cost = append(g.cost, e.cost)
+		g.quotas = append(g.quotas, l.Capacity())
+		g.spans = append(g.spans, l.Window.Microseconds())
+		g.events = append(g.events, l.Events)
+		g.claims = append(g.claims, e.claim)
+		g.units = append(g.units, calendarUnits[l.Calendar])
+		g.timeZones = append(g.timeZones, timeZoneOf(l))
+		g.anchors = append(g.anchors, l.Anchor)
+		g.firsts = append(g.firsts, e.first)
+	}
+	args = append(args, g.prefixes, g.keys)
+	switch g.kind {
+	case refund:
+		return append(args, g.cost, g.quotas, g.spans, g.events, g.claims)
+	case take:
+		args = append(args, g.n, g.cost, g.quotas, g.spans)
+		for _, p := range g.definition.SQL.Needs {
+			switch p {
+			case algorithm.EventsParameter:
+				args = append(args, g.events)
+			case algorithm.UnitParameter:
+				args = append(args, g.units)
+			case algorithm.TimeZoneParameter:
+				args = append(args, g.timeZones)
+			case algorithm.AnchorParameter:
+				args = append(args, g.anchors)
+			case algorithm.SlotParameter:
+				args = append(args, g.firsts)
+			}
+		}
+	}
+	return args
+}
+
+// appendSlots appends the parameters of a statement that gives slots back: each slot with its row.
+func appendSlots(g *group, args []any) []any {
+	g.prefixes = g.prefixes[:0]
+	g.firsts = g.firsts[:0]
+	keys := g.keys[:0]
+	for _, e := range g.entries {
+		for i := int64(0); i < e.n; i++ {
+			g.prefixes = append(g.prefixes, e.id.Prefix)
+			keys = append(keys, e.id.Key)
+			g.firsts = append(g.firsts, e.first+i)
+		}
+	}
+	g.keys = keys
+	return append(args, g.prefixes, keys, g.firsts)
+}
+
+// calendarUnits are the units of date_trunc, by ratelimit.Calendar.
+var calendarUnits = []string{"", "day", "week", "month", "year"}
+
+// timeZoneOf is the time zone of a limit as Postgres knows it.
+func timeZoneOf(l *ratelimit.Limit) string {
+	if l.Zone == "" {
+		return "UTC"
+	}
+	return l.Zone
+}

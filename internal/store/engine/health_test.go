@@ -1,0 +1,326 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// TestDatabaseThatFails: all calls fail with ErrUnavailable and the cause. Calls after the
+// first fail at once, without a statement, for hours. When the database answers
+// again, the store notices without any call.
+func TestDatabaseThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("broken")
+		db := &fakeDB{answer: failWith(broken), probe: failWith(broken)}
+		store := newStore(t, db, engine.Options{CleanupProbability: -1})
+		if _, took, err := tryOne(store, time.Second, fakeHits("k")[0]); !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, broken) || took != 0 {
+			t.Errorf("the first call: %v after %v", err, took)
+		}
+		q := newCallers(store, time.Second)
+		for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(time.Second) {
+			_, took, err := tryOne(store, time.Second, fakeHits("k")[0])
+			_, queued := q.ask(fakeHits("k")...)
+			for _, err := range []error{err, queued, store.Reset(context.Background(), time.Second, fakeHits("k"))} {
+				if !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, broken) || took != 0 {
+					t.Fatalf("%v after %v", err, took)
+				}
+			}
+		}
+		runs, probes := db.count()
+		if runs != 1 || probes < 3600 || probes > 4*3600 {
+			t.Errorf("in an hour %d batches and %d probes", runs, probes)
+		}
+		db.set(nil, nil)
+		time.Sleep(time.Second)
+		if _, probes = db.count(); true {
+			time.Sleep(time.Hour)
+		}
+		if _, after := db.count(); after != probes {
+			t.Errorf("%d probes of a database that answers", after-probes)
+		}
+		if _, took, err := tryOne(store, time.Second, fakeHits("k")[0]); err != nil || took != 0 {
+			t.Errorf("when the database is back: %v after %v", err, took)
+		}
+		store.Close()
+	})
+}
+
+// stalled is a database that answers nothing, not even about its tables.
+type stalled struct{}
+
+func (stalled) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	return hang(ctx, statements)
+}
+func (stalled) Exec(ctx context.Context, _ string) error { return hang(ctx, nil) }
+func (stalled) Close()                                   {}
+
+// TestFewWaitForAHangingDatabase: while the database does not answer, from the start or
+// later, only the requests of the first moments wait for their timeouts.
+func TestFewWaitForAHangingDatabase(t *testing.T) {
+	for name, db := range map[string]pgdb.DB{"from the start": stalled{}, "later": &fakeDB{answer: hang, probe: hang}} {
+		synctest.Test(t, func(t *testing.T) {
+			const timeout, outage = 250 * time.Millisecond, 2 * time.Minute
+			store := newStore(t, db, engine.Options{CleanupProbability: -1})
+			var waited, last atomic.Int64
+			var group sync.WaitGroup
+			began := time.Now()
+			for time.Since(began) < outage {
+				group.Go(func() {
+					asked := time.Since(began)
+					switch _, took, err := tryOne(store, timeout, fakeHits("k")[0]); {
+					case took > timeout:
+						t.Errorf("%s: %v after %v", name, err, took)
+					case took > 0:
+						waited.Add(1)
+						last.Store(max(last.Load(), int64(asked)))
+					case !errors.Is(err, ratelimit.ErrUnavailable):
+						t.Errorf("%s: %v at once", name, err)
+					}
+				})
+				time.Sleep(5 * time.Millisecond)
+			}
+			group.Wait()
+			// The first timeout starts the prober. The prober's first timeout is the proof.
+			if got := time.Duration(last.Load()); waited.Load() == 0 || got > 600*time.Millisecond {
+				t.Errorf("%s: %d requests waited, the last that came after %v", name, waited.Load(), got)
+			}
+			store.Close()
+			time.Sleep(time.Minute) // a migration may still hang
+		})
+	}
+}
+
+// TestTimeoutsDoNotProveAnOutage: requests that run out of time say nothing about the
+// database if it answers others: those for a locked row, or with a tiny timeout. Other
+// requests are answered all along.
+func TestTimeoutsDoNotProveAnOutage(t *testing.T) {
+	for name, test := range map[string]struct {
+		timeout time.Duration // of those that run out of time
+		answer  answerFunc
+	}{
+		"a locked row": {time.Second, func(ctx context.Context, statements []*pgdb.Statement) error {
+			for _, key := range keysOf(statements[0]) {
+				if key == "locked" {
+					return hang(ctx, statements)
+				}
+			}
+			return admit(ctx, statements)
+		}},
+		"a timeout of 2 ms": {2 * time.Millisecond, func(ctx context.Context, statements []*pgdb.Statement) error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(30 * time.Millisecond):
+				return admit(ctx, statements)
+			}
+		}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			db := &fakeDB{answer: test.answer}
+			store := newStore(t, db, engine.Options{CleanupProbability: -1})
+			var group sync.WaitGroup
+			for i := range 4 {
+				group.Go(func() {
+					for range 20 {
+						if _, _, err := tryOne(store, test.timeout, fakeHits("locked")[0]); !errors.Is(err, ratelimit.ErrTimeout) && !errors.Is(err, ratelimit.ErrOverloaded) {
+							t.Errorf("%s: %v", name, err)
+						}
+						time.Sleep(time.Duration(i) * time.Millisecond)
+					}
+				})
+			}
+			for range 40 {
+				if _, _, err := tryOne(store, 250*time.Millisecond, fakeHits("free")[0]); err != nil {
+					t.Errorf("%s: a request beside: %v", name, err)
+				}
+				time.Sleep(7 * time.Millisecond)
+			}
+			group.Wait()
+			if _, probes := db.count(); name == "a timeout of 2 ms" && probes > 0 {
+				t.Errorf("%s: %d probes", name, probes)
+			}
+			store.Close()
+		})
+	}
+}
+
+// TestOneFailureBesideAnswersIsNoOutage: a pool has one connection that answers. The server
+// refuses further ones after a login of several round trips, or a probe gets none in time. The
+// database is not taken for dead, so the connection goes on deciding requests.
+func TestOneFailureBesideAnswersIsNoOutage(t *testing.T) {
+	full := errors.New("too many connections")
+	for name, refuse := range map[string]answerFunc{
+		"refused": func(context.Context, []*pgdb.Statement) error {
+			time.Sleep(80 * time.Millisecond)
+			return full
+		},
+		"no free one": hang,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			connection := make(chan struct{}, 1)
+			answer := func(ctx context.Context, statements []*pgdb.Statement) error {
+				select {
+				case connection <- struct{}{}:
+				default:
+					return refuse(ctx, statements)
+				}
+				defer func() { <-connection }()
+				time.Sleep(20 * time.Millisecond)
+				return admit(ctx, statements)
+			}
+			db := &fakeDB{probe: answer, answer: answer}
+			store := newStore(t, db, engine.Options{CleanupProbability: -1})
+			if _, _, err := tryOne(store, time.Second, fakeHits("k")[0]); err != nil {
+				t.Fatal(err)
+			}
+			var group sync.WaitGroup
+			for n := range 1000 {
+				group.Go(func() {
+					_, _, err := tryOne(store, 250*time.Millisecond, fakeHits("k")[0])
+					if errors.Is(err, ratelimit.ErrUnavailable) {
+						t.Errorf("%s: request %d: %v", name, n, err)
+					}
+				})
+				time.Sleep(3 * time.Millisecond)
+			}
+			group.Wait()
+			store.Close()
+		})
+	}
+}
+
+// TestMigrationFails in ways that a server seldom finds.
+func TestMigrationFails(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		db   *migrating
+		want string
+	}{
+		"made by others meanwhile": {&migrating{right: []bool{false, true}, exec: errors.New("exists")}, ""},
+		"not made":                 {&migrating{right: []bool{false, false}, exec: errors.New("exists")}, "creating the tables"},
+		"no line":                  {&migrating{run: errors.New("no line")}, "no line"},
+		"the look is refused":      {&migrating{look: errors.New("looking is forbidden")}, "looking for the tables"},
+		"no answer":                {&migrating{exec: errors.New("exists")}, "creating the tables"},
+		"a panic":                  {&migrating{panics: true}, "panic: oh no"},
+	} {
+		var mu sync.Mutex
+		var reported []error
+		store := newStore(t, test.db, engine.Options{CleanupProbability: -1, OnError: func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			reported = append(reported, err)
+			panic("a listener must not end the program")
+		}})
+		store.Prepare()
+		store.Prepare() // one may be under way
+		_, _, err := tryOne(store, 10*time.Second, fakeHits("k")[0])
+		if (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
+		if test.want != "" {
+			await.Within(t, 20*time.Second, "a report", func() bool { mu.Lock(); defer mu.Unlock(); return len(reported) > 0 })
+		}
+		mu.Lock()
+		if len(reported) > 0 && (test.want == "" || !strings.Contains(reported[0].Error(), test.want)) {
+			t.Errorf("%s: reported %v, want %q", name, reported, test.want)
+		}
+		mu.Unlock()
+	}
+}
+
+// migrating is a database with tables that are right or not.
+type migrating struct {
+	fakeDB
+	right           []bool // answers to come, the last of them for good
+	run, look, exec error
+	panics          bool
+}
+
+func (d *migrating) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := statements[0]
+	switch {
+	case d.run != nil:
+		return d.run
+	case d.panics:
+		panic("oh no")
+	case !strings.Contains(s.SQL, "to_regclass"):
+		for _, s := range statements {
+			s.Result, s.Rows = s.Result[:0], 0
+		}
+		return admit(ctx, statements)
+	case d.look != nil:
+		serverError(s, "42501", d.look.Error())
+	case len(d.right) == 0:
+		addRow(s, nil)
+	default:
+		addRow(s, [][]byte{int4(map[bool]int64{true: 1}[d.right[0]]), int4(1), int4(150000), int4(0)})
+		if len(d.right) > 1 {
+			d.right = d.right[1:]
+		}
+	}
+	return nil
+}
+
+func (d *migrating) Exec(context.Context, string) error { return d.exec }
+
+// TestFailedCleanupsAreReported, each of them, and panics in the background are too.
+func TestFailedCleanupsAreReported(t *testing.T) {
+	for _, want := range []string{"panic: oh no", "deleting expired rows: no line"} {
+		reported := make(chan error, 100)
+		store := newStore(t, &fakeDB{answer: func(ctx context.Context, statements []*pgdb.Statement) error {
+			switch {
+			case !strings.Contains(statements[len(statements)-1].SQL, "DELETE"):
+				return admit(ctx, statements)
+			case strings.Contains(want, "panic"):
+				panic("oh no")
+			}
+			return errors.New("no line")
+		}}, engine.Options{CleanupProbability: 1, OnError: func(err error) { reported <- err; panic("a listener must not end the program") }})
+		for i := range 4 {
+			await.Within(t, 20*time.Second, "a report", func() bool {
+				passes(t, store, fakeHits("k", "l")[:1+i%2]...)
+				select {
+				case err := <-reported:
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("reported %v, want %s", err, want)
+					}
+					return true
+				case <-time.After(10 * time.Millisecond):
+					return false
+				}
+			})
+		}
+	}
+}
+
+// TestManyTimeouts: a caller that computes each timeout from a deadline never comes with the
+// same one twice. The store does not keep a queue for each.
+func TestManyTimeouts(t *testing.T) {
+	store := newStore(t, &fakeDB{}, engine.Options{CleanupProbability: -1})
+	const calls = 5000
+	before := heapInUse()
+	for i := range calls {
+		timeout := 2*time.Second + time.Duration(i)*time.Microsecond
+		if _, _, err := tryOne(store, timeout, fakeHits("a")[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if grown := heapInUse() - before; grown > calls*100 {
+		t.Errorf("%d calls left %d bytes", calls, grown)
+	}
+	runtime.KeepAlive(store)
+}

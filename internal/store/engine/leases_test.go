@@ -1,0 +1,386 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// leasable are the algorithms that allow leases.
+var leasable = []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket}
+
+// leasedHit is a hit on the only key of a limit with a lease, 30,000 an hour.
+func leasedHit(a ratelimit.Algorithm, durable bool) ratelimit.Hit {
+	l := &ratelimit.Limit{Prefix: fmt.Sprint(a, durable), Algorithm: a, Events: 30000, Window: time.Hour, Lease: 0.05, Durable: durable}
+	return ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
+}
+
+// quick makes leases short, so that a test sees them end.
+var quick = engine.Options{CleanupProbability: -1, LeaseHorizon: 100 * time.Millisecond}
+
+// lasting makes leases outlast a test on a machine that is busy with others: no units end by themselves.
+var lasting = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
+
+// eachLeased runs a test with each algorithm that allows leases, without -short on each table.
+func eachLeased(t *testing.T, test func(t *testing.T, s *site, h ratelimit.Hit)) {
+	for _, a := range leasable {
+		for _, durable := range []bool{false, true} {
+			if testing.Short() && durable != (a == ratelimit.FixedWindow) {
+				continue
+			}
+			t.Run(fmt.Sprint(a, durable), func(t *testing.T) {
+				s := newSite(t)
+				test(t, s, leasedHit(a, durable))
+				s.nothingReported()
+			})
+		}
+	}
+}
+
+// hammerLeased sends hits until so many were decided by a lease, and returns how many passed.
+func hammerLeased(t *testing.T, store *engine.Store, leased int64, hits ...ratelimit.Hit) int64 {
+	t.Helper()
+	passed := int64(0)
+	before := store.Stats().Leased
+	for until := time.Now().Add(20 * time.Second); store.Stats().Leased < before+leased; {
+		if time.Now().After(until) {
+			t.Fatalf("only %d of %d requests were decided by a lease", store.Stats().Leased-before, passed)
+		}
+		if !passes(t, store, hits...) {
+			t.Fatal("a request was refused")
+		}
+		passed++
+	}
+	return passed
+}
+
+// used is what the row of a hit was charged, as another process sees it.
+func used(t *testing.T, s *site, h ratelimit.Hit) int64 {
+	t.Helper()
+	return h.Limit.Capacity() - left(t, s.store(without), h)
+}
+
+// awaitUnits waits until no units are on their way between the rows of hits and the store: the rows were
+// charged what has passed and what the store holds, and it wants no renewal. Headers are exact then, until
+// units end. awaitUnits returns how many are held.
+func awaitUnits(t *testing.T, s *site, store *engine.Store, passed int64, hits ...ratelimit.Hit) (held int64) {
+	t.Helper()
+	await.Within(t, 20*time.Second, "the units on their way to arrive", func() bool {
+		held = store.Stats().LeasedUnits
+		charged := int64(0)
+		for _, h := range hits {
+			charged += used(t, s, h)
+		}
+		return charged == passed+held && !renews(store) && store.Stats().LeasedUnits == held
+	})
+	return held
+}
+
+// renews reports whether a store wants to renew a lease. The charge for it may be on its way.
+func renews(store *engine.Store) bool {
+	wants := false
+	for _, shard := range store.Leases().Shards {
+		shard.Mu.Lock()
+		for _, l := range shard.Rows {
+			wants = wants || l.First.N+l.Then.N <= l.Low
+		}
+		shard.Mu.Unlock()
+	}
+	return wants
+}
+
+// TestABusyKeyIsDecidedInMemory, and its headers say what is left, as if each request had asked
+// the database.
+func TestABusyKeyIsDecidedInMemory(t *testing.T) {
+	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
+		store := s.store(lasting)
+		before := takeOne(t, store, h)
+		leased, less := 0, 0
+		for i := 0; i < 2000; i++ {
+			d := takeOne(t, store, h)
+			want := before.Remaining - 1
+			if d.Source == ratelimit.FromPostgres && d.Remaining < want && d.Remaining >= want-1500 {
+				less++ // a renewal was under way
+				d.Remaining = want
+			}
+			if !d.Allowed || d.Limit != 30000 || d.Remaining != want || d.Reset.Sub(before.Reset).Abs() > time.Second {
+				t.Fatalf("hit %d: %+v after %+v", i, d, before)
+			}
+			if d.Source == ratelimit.FromLease {
+				leased++
+			}
+			before = d
+		}
+		if less > 200 {
+			t.Errorf("%d of 2000 hits were told less than is left", less)
+		}
+		if leased < 1000 {
+			t.Errorf("%d of 2000 hits were decided by a lease", leased)
+		}
+		awaitUnits(t, s, store, 2001, h)
+		peek := h
+		peek.Peek = true
+		// While units go back, a look can say that less is left.
+		await.Within(t, 20*time.Second, "a peek to tell what is left", func() bool {
+			d := takeOne(t, store, peek)
+			return d.Allowed && d.Remaining == before.Remaining
+		})
+		if got := used(t, s, h); got < 2001 || got > 2001+1500 {
+			t.Errorf("2001 passed, and %d were charged", got)
+		}
+	})
+}
+
+// TestUnusedUnitsGoBack when the key is idle, and when the store is closed: the row then says what
+// was admitted, exactly.
+func TestUnusedUnitsGoBack(t *testing.T) {
+	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
+		store, other := s.store(quick), s.store(without)
+		passed := hammerLeased(t, store, 500, h)
+		await.Within(t, 20*time.Second, "the units to go back", func() bool { return store.Stats().LeasedUnits == 0 && left(t, other, h) == 30000-passed })
+		passed += hammerLeased(t, store, 500, h)
+		store.Close()
+		if got := used(t, s, h); got != passed {
+			t.Errorf("%d passed, and %d were charged after Close", passed, got)
+		}
+	})
+}
+
+// TestARefundOrAResetEndsTheLease: the decisions after it are as without leases.
+func TestARefundOrAResetEndsTheLease(t *testing.T) {
+	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
+		store := s.store(lasting)
+		passed := hammerLeased(t, store, 500, h)
+		awaitUnits(t, s, store, passed, h)
+		refund := h
+		refund.Cost = -100
+		if d := takeOne(t, store, refund); d.Remaining != 30000-passed+100 {
+			t.Errorf("after a refund %+v, want %d left", d, 30000-passed+100)
+		}
+		passed += hammerLeased(t, store, 500, h)
+		awaitUnits(t, s, store, passed-100, h)
+		if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
+			t.Fatal(err)
+		}
+		if d := takeOne(t, store, h); d.Remaining != 29999 || d.Source != ratelimit.FromPostgres {
+			t.Errorf("after a reset %+v", d)
+		}
+		// A refund of more than was admitted does not let more pass than the quota.
+		hammerLeased(t, store, 500, h)
+		refund.Cost = -ratelimit.MaxEvents
+		takeOne(t, store, refund)
+		admitted := int64(0)
+		// A request can be refused while the last units are on their way to the store.
+		await.Within(t, 20*time.Second, "the whole quota to pass", func() bool {
+			for takeOne(t, store, h).Allowed {
+				admitted++
+			}
+			return admitted >= 30000
+		})
+		if admitted != 30000 {
+			t.Errorf("%d passed after everything was refunded", admitted)
+		}
+	})
+}
+
+// TestSeveralLimitsAreDecidedInMemory if each of them has its units, and all or none is used.
+func TestSeveralLimitsAreDecidedInMemory(t *testing.T) {
+	s := newSite(t)
+	store := s.store(engine.Options{CleanupProbability: -1})
+	var hits []ratelimit.Hit
+	for _, a := range leasable {
+		hits = append(hits, leasedHit(a, a == ratelimit.FixedWindow))
+	}
+	hits[1].Cost = 2
+	passed := hammerLeased(t, store, 500, hits...)
+	beside := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "no lease", Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}
+	decisions := make([]ratelimit.Decision, 2)
+	alone := int64(0) // hits on the first limit beside one without a lease
+	// If units end meanwhile, they are missing in a header until they are back.
+	for held := int64(0); held == 0 || store.Stats().LeasedUnits != held; {
+		passed += hammerLeased(t, store, 100, hits...)
+		held = awaitUnits(t, s, store, passed*4+alone, hits...) // the costs are 1, 2 and 1
+		if err := store.Take(context.Background(), longTime, []ratelimit.Hit{hits[0], beside}, decisions); err != nil {
+			t.Fatal(err)
+		}
+		alone++
+	}
+	if d, want := decisions[0], 30000-passed-alone; d.Remaining != want || d.Source != ratelimit.FromPostgres {
+		t.Errorf("beside a limit without a lease: %+v, want %d left", d, want)
+	}
+	other := leasedHit(ratelimit.SlidingWindow, true)
+	other.Limit.Events = 40
+	full := passed + other.Limit.Events
+	await.Within(t, 20*time.Second, "the whole quota to pass", func() bool {
+		for passes(t, store, hits[0], hits[1], other) {
+			passed++
+		}
+		return passed >= full
+	})
+	store.Close()
+	for i, h := range hits {
+		want := passed * h.Cost
+		if i == 0 {
+			want += alone
+		}
+		if i == 2 {
+			want -= 40
+		}
+		if got := used(t, s, h); got != want {
+			t.Errorf("%s: %d were charged, want %d", h.Limit.Prefix, got, want)
+		}
+	}
+	s.nothingReported()
+}
+
+// TestARenewalOfALockedRowDelaysNobody: the other keys are decided while an operator has locked the row of a key with
+// a lease.
+func TestARenewalOfALockedRowDelaysNobody(t *testing.T) {
+	s := newSite(t)
+	store := s.store(quick)
+	h := leasedHit(ratelimit.FixedWindow, false)
+	hammerLeased(t, store, 500, h)
+	s.exec("BEGIN")
+	s.exec("SELECT FROM rate_limit_ephemeral FOR UPDATE")
+	ended := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for {
+			select {
+			case <-ended:
+				return
+			default:
+			}
+			if d, _, err := tryOne(store, 100*time.Millisecond, h); err == nil && !d.Allowed {
+				t.Error("a request was refused")
+				return
+			}
+		}
+	})
+	othersAreFast(t, s, store, 100)
+	close(ended)
+	group.Wait()
+	s.exec("COMMIT")
+	if d := takeOne(t, store, h); !d.Allowed {
+		t.Errorf("after the lock: %+v", d)
+	}
+}
+
+// TestLeasesAreBounded by MaxLeases, and off below 0.
+func TestLeasesAreBounded(t *testing.T) {
+	s := newSite(t)
+	o := lasting
+	o.MaxLeases = 3
+	store := s.store(o)
+	o.MaxLeases = -1
+	off := s.store(o)
+	h := leasedHit(ratelimit.FixedWindow, false)
+	sources := map[string]bool{}
+	for i := 0; i < 2000; i++ {
+		h.Key = fmt.Sprint(i % 10)
+		if takeOne(t, store, h).Source == ratelimit.FromLease {
+			sources[h.Key] = true
+		}
+		if i < 100 && takeOne(t, off, h).Source != ratelimit.FromPostgres {
+			t.Error("a store without leases has one")
+		}
+	}
+	if len(sources) == 0 || len(sources) > 3 {
+		t.Errorf("%d keys had leases, want 1 to 3", len(sources))
+	}
+}
+
+// TestReturnsEqual: the SQL statement gives leased units back as the Go step does, whatever has
+// become of the row.
+func TestReturnsEqual(t *testing.T) {
+	b := newBench(t)
+	conformance.Check(t, 1500, func(t *rapid.T) {
+		b.begin()
+		name := rapid.SampledFrom(leasable).Draw(t, "algorithm").String()
+		l := conformance.DrawLimit(t, name, b.prefix())
+		l.Durable = rapid.Bool().Draw(t, "durable")
+		h := ratelimit.Hit{Limit: l, Key: "k", Cost: rapid.Int64Range(1, l.Capacity()).Draw(t, "cost")}
+		var claims []int64
+		for n := rapid.IntRange(1, 6).Draw(t, "steps"); n > 0; n-- {
+			b.ask(t, h)
+			row := b.model.row(h)
+			for _, at := range []int64{row.Start, row.Refill, b.clock.Micro} {
+				claims = append(claims, at, at+l.Window.Microseconds(), at-l.Window.Microseconds())
+			}
+			b.drawStep(t, l)
+			claim := rapid.SampledFrom(claims).Draw(t, "claim")
+			if claim == 0 {
+				claim = 1
+			}
+			units := rapid.Int64Range(1, h.Cost).Draw(t, "units")
+			if row.Start != 0 || row.HasTokens {
+				algorithm.Of(l).Adjust(l, row, b.clock.Micro, units, claim)
+			}
+			b.db.readRow(h)
+			if err := b.store.GiveBack(h, units, claim); err != nil {
+				t.Fatal(err)
+			}
+			got := b.db.text(t)
+			if want := rowText(row); got != want {
+				t.Fatalf("%+v: %d with claim %d at %d leaves\n  Go %s\n SQL %s", *l, units, claim, b.clock.Micro, want, got)
+			}
+		}
+	})
+}
+
+// leasing is a store that gives each limit a lease that can have one.
+type leasing struct {
+	ratelimit.Store
+	mu     sync.Mutex
+	limits map[*ratelimit.Limit]*ratelimit.Limit
+}
+
+func (s *leasing) leased(hits []ratelimit.Hit) []ratelimit.Hit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	copies := append([]ratelimit.Hit(nil), hits...)
+	for i := range copies {
+		l := copies[i].Limit
+		if l == nil {
+			continue
+		}
+		if s.limits[l] == nil {
+			changed := *l
+			changed.Lease = 0.5
+			if changed.Validate() != nil {
+				changed = *l
+			}
+			s.limits[l] = &changed
+		}
+		copies[i].Limit = s.limits[l]
+	}
+	return copies
+}
+
+func (s *leasing) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	return s.Store.Take(ctx, timeout, s.leased(hits), decisions)
+}
+
+func (s *leasing) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	return s.Store.Reset(ctx, timeout, s.leased(hits))
+}
+
+// TestConformanceWithLeases needs one driver: leases are decided above it.
+func TestConformanceWithLeases(t *testing.T) {
+	conformance.Store(t, func(t testing.TB) ratelimit.Store {
+		o := engine.Options{OnError: func(err error) { t.Errorf("reported: %v", err) }}
+		return &leasing{Store: newStore(t, drivers.All["pgwire"](t, cluster.Open(t)), o), limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
+	})
+}

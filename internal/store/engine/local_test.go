@@ -1,0 +1,340 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// localStore is a store with a share of 1/parts that decides by itself while its database is lost.
+func (s *site) localStore(parts float64, driver string) (*localStore, *lostDB) {
+	db := &lostDB{DB: drivers.All[driver](s.t, s.dsn)}
+	l := &localStore{share: 1 / parts}
+	l.Store = s.storeOn(db, engine.Options{Node: &engine.Node{Name: "n", Epoch: 7, Notice: l.notice}})
+	l.Store.UseLocal()
+	l.Prepare()
+	return l, db
+}
+
+type localStore struct {
+	*engine.Store
+	share float64
+
+	mu      sync.Mutex
+	notices []string
+}
+
+func (l *localStore) notice(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.notices = append(l.notices, text)
+}
+
+func (l *localStore) said(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(strings.Join(l.notices, "\n"), text)
+}
+
+// decide takes hits, by itself if the database does not answer.
+func (l *localStore) decide(t testing.TB, hits ...ratelimit.Hit) []ratelimit.Decision {
+	t.Helper()
+	decisions := make([]ratelimit.Decision, len(hits))
+	err := l.Take(context.Background(), longTime, hits, decisions)
+	if err != nil && !l.Store.TakeLocal(err, l.share, hits, decisions) {
+		t.Fatalf("no decision, and no local one: %v", err)
+	}
+	return decisions
+}
+
+// lose loses the database, and waits until the store has noticed.
+func (l *localStore) lose(t testing.TB, db *lostDB) {
+	db.set(lost)
+	h := hitOn("lost", 1000, false)
+	await.Within(t, 20*time.Second, "an outage", func() bool {
+		_, _, err := tryOne(l, longTime, h)
+		return errors.Is(err, ratelimit.ErrUnavailable)
+	})
+}
+
+// What a process decides by itself: its share of what was left, all or nothing.
+func TestLocalDecisions(t *testing.T) {
+	s := newSite(t)
+	l, db := s.localStore(4, "pgxdb")
+	wide, narrow := hitOn("wide", 100, false), hitOn("narrow", 10, false)
+	month := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "month", Algorithm: ratelimit.FixedWindow, Events: 40, Calendar: ratelimit.Month, Zone: "Asia/Tokyo"}, Key: "k", Cost: 1}
+	full := hitOn("full", 3, false)
+	full.Cost = 3
+	for range 20 {
+		l.decide(t, wide)
+	}
+	exact := l.decide(t, month)[0]
+	l.decide(t, full)
+	if d := l.decide(t, full)[0]; d.Allowed {
+		t.Fatal("a limit of 3 admits 6")
+	}
+	l.lose(t, db)
+
+	if d := l.decide(t, full)[0]; d.Allowed || d.Source != ratelimit.FromBlocked {
+		t.Errorf("what was refused before: %+v", d)
+	}
+	if d := l.decide(t, month)[0]; !d.Allowed || !d.Reset.Equal(exact.Reset) || d.Limit != 40 || d.Remaining != 32 || d.Source != ratelimit.FromMemory {
+		t.Errorf("a month that had %d left until %v: %+v", exact.Remaining, exact.Reset, d)
+	}
+	// 80 of the wide limit are left, 20 of them here; 3 of the narrow one are here.
+	for i := range 3 {
+		if d := l.decide(t, wide, narrow); !d[0].Allowed || !d[1].Allowed || d[0].Limit != 100 || d[0].Remaining != int64(76-4*i) {
+			t.Errorf("both limits, %d: %+v", i, d)
+		}
+	}
+	if d := l.decide(t, wide, narrow); !d[0].Allowed || d[1].Allowed || d[1].Remaining != 0 || d[1].RetryAfter <= 0 {
+		t.Errorf("the narrow limit is used up: %+v", d)
+	}
+	trial := narrow
+	trial.Apart = true
+	if d := l.decide(t, wide, trial); !d[0].Allowed || d[1].Allowed || d[0].Remaining != 64 {
+		t.Errorf("a limit on trial is used up: %+v", d)
+	}
+	peek := wide
+	peek.Peek = true
+	for range 30 {
+		l.decide(t, peek)
+	}
+	admitted := 0
+	for range 100 {
+		if l.decide(t, wide)[0].Allowed {
+			admitted++
+		}
+	}
+	if admitted != 16 {
+		t.Errorf("%d more passed the wide limit, want 16: the refused request was charged nothing", admitted)
+	}
+	large := hitOn("large", 100, false)
+	large.Cost = 60
+	if first, second := l.decide(t, large)[0], l.decide(t, large)[0]; !first.Allowed || second.Allowed || second.RetryAfter == ratelimit.Never {
+		t.Errorf("a cost above the share: %+v, then %+v", first, second)
+	}
+	large.Cost = 101
+	if d := l.decide(t, large)[0]; d.Allowed || d.RetryAfter != ratelimit.Never {
+		t.Errorf("a cost above the limit: %+v", d)
+	}
+
+	db.set(answers)
+	await.Within(t, 20*time.Second, "the database to decide", func() bool { _, _, err := tryOne(l, longTime, month); return err == nil })
+	if d := l.decide(t, month)[0]; d.Remaining != exact.Remaining-2 || d.Source != ratelimit.FromPostgres {
+		t.Errorf("the month, exact again: %+v", d)
+	}
+	if wrong := l.Take(context.Background(), longTime, []ratelimit.Hit{{}}, make([]ratelimit.Decision, 1)); l.Store.TakeLocal(wrong, 0, []ratelimit.Hit{{}}, make([]ratelimit.Decision, 1)) {
+		t.Error("a hit without a limit is decided")
+	}
+}
+
+// What a process has admitted on durable limits is charged once, also if an answer is lost, and as far as the
+// quota goes. A window that has ended is not charged.
+func TestLocalChargesAreMadeOnce(t *testing.T) {
+	t.Parallel()
+	for driver := range drivers.All {
+		t.Run(driver, func(t *testing.T) {
+			s := newSite(t)
+			l, db := s.localStore(1, driver)
+			durable, ephemeral := hitOn("durable", 100, true), hitOn("ephemeral", 100, false)
+			costly, nearly := hitOn("costly", 100, true), hitOn("nearly", 10, true)
+			costly.Cost = 5
+			short := hitOn("short", 100, true)
+			short.Limit.Window = 500 * time.Millisecond
+			for range 8 {
+				l.decide(t, durable)
+				l.decide(t, nearly)
+			}
+			s.wantNodes("n 7")
+			l.lose(t, db)
+			for range 20 {
+				l.decide(t, durable, ephemeral)
+				l.decide(t, short)
+			}
+			l.decide(t, costly)
+			for range 5 {
+				l.decide(t, nearly)
+			}
+			await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits by itself, at 100 % of each limit") })
+			s.exec("UPDATE rate_limit_durable SET count = 9 WHERE prefix = 'nearly'") // another process has taken one of two
+			if l.Store.LocalSince().IsZero() {
+				t.Error("limits do not count as local")
+			}
+			await.Within(t, 20*time.Second, "the end of the short window", func() bool { return time.Since(l.Store.LocalSince()) > short.Limit.Window })
+			db.set(answerIsLost)
+			await.Within(t, 20*time.Second, "a charge", func() bool { return db.swallowed.Load() > 1 })
+			db.set(answers)
+			await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits are exact again") })
+			if !l.said("27 units were charged") {
+				t.Errorf("the log says %q", l.notices)
+			}
+			if !l.Store.LocalSince().IsZero() {
+				t.Error("limits still count as local")
+			}
+			want := "costly 5, durable 28, nearly 10"
+			if got := s.text("SELECT string_agg(prefix || ' ' || count, ', ' ORDER BY prefix) FROM rate_limit_durable"); got != want {
+				t.Errorf("the database has %s, want %s", got, want)
+			}
+			if got := s.text("SELECT (local_from < local_until)::text FROM rate_limit_nodes"); got != "true" {
+				t.Errorf("the registry has no time of local limits: %s", got)
+			}
+		})
+	}
+}
+
+// Of what a process has admitted on durable limits, only what still counts is charged: an outage may be longer than a
+// window.
+func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
+	s := newSite(t)
+	var later atomic.Int64
+	begin := time.Now()
+	now := func() time.Time { return begin.Add(time.Duration(later.Load())) }
+	db := &lostDB{DB: s.db("")}
+	l := &localStore{share: 1}
+	l.Store = s.storeOn(db, engine.Options{Now: now, Node: &engine.Node{Name: "n", Epoch: 7, Notice: l.notice}})
+	l.Store.UseLocal()
+	l.Prepare()
+	s.wantNodes("n 7")
+	used := map[ratelimit.Algorithm]int64{
+		ratelimit.FixedWindow: 7, ratelimit.SlidingLog: 7,
+		ratelimit.SlidingWindow: 45 + 7, // half of what is in the window before
+		ratelimit.TokenBucket:   90 - 20 + 7, ratelimit.GCRA: 90 - 30 + 7,
+	}
+	hit := func(a ratelimit.Algorithm) ratelimit.Hit {
+		limit := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 100, Window: time.Minute, Durable: true}
+		if a == ratelimit.TokenBucket || a == ratelimit.GCRA {
+			limit.Events = 20
+			limit.Burst = 100
+		}
+		return ratelimit.Hit{Limit: limit, Key: "k", Cost: 1}
+	}
+	admit := func(n int) {
+		for a := range used {
+			for range n {
+				if d := l.decide(t, hit(a))[0]; !d.Allowed {
+					t.Fatalf("%s: %+v", a, d)
+				}
+			}
+		}
+	}
+	admit(50)
+	l.lose(t, db)
+	admit(40)
+	costly := hitOn("costs more than the share", 100, true)
+	costly.Limit.Window = time.Minute
+	costly.Cost = 60
+	ofAQuarter := func() {
+		l.share = 0.25
+		if d := l.decide(t, costly)[0]; !d.Allowed {
+			t.Fatalf("a cost of %d: %+v", costly.Cost, d)
+		}
+		l.share = 1
+	}
+	ofAQuarter()
+	later.Add(int64(90 * time.Second))
+	costly.Cost = 5
+	ofAQuarter()
+	admit(7)
+	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits by itself") })
+	db.set(answers)
+	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits are exact again") })
+	for a, want := range used {
+		if got := 100 - left(t, l, hit(a)); got != want {
+			t.Errorf("%s: %d are used, want %d", a, got, want)
+		}
+	}
+	if got := 100 - left(t, l, costly); got != costly.Cost {
+		t.Errorf("%d are used of a limit of which a share of 25 has let 60 pass in the window before, want %d", got, costly.Cost)
+	}
+}
+
+// A durable limit of requests in flight owes nothing: its slots end with their requests.
+func TestLocalSlotsAreNotCharged(t *testing.T) {
+	db := &fakeDB{answer: failWith(errors.New("down")), probe: failWith(errors.New("down"))}
+	store := newStore(t, db, engine.Options{CleanupProbability: -1})
+	l := conformance.InFlight("flight", 2)
+	l.Durable = true
+	decisions := make([]ratelimit.Decision, 1)
+	take := func() (*ratelimit.Slot, bool) {
+		slot := &ratelimit.Slot{}
+		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}
+		return slot, store.TakeLocal(fmt.Errorf("%w: test", ratelimit.ErrUnavailable), 1, hits, decisions) && decisions[0].Allowed
+	}
+	first, _ := take()
+	if _, ok := take(); !ok {
+		t.Error("the second slot of two is refused")
+	}
+	if _, ok := take(); ok {
+		t.Error("a third slot of two is granted")
+	}
+	if _, unpaid := engine.LocalRows(store); unpaid != 0 {
+		t.Errorf("%d rows are to be charged", unpaid)
+	}
+	first.Release()
+	if _, ok := take(); !ok {
+		t.Error("a slot that is free again is refused")
+	}
+}
+
+// What is remembered is bounded.
+func TestLocalRowsAreBounded(t *testing.T) {
+	db := &fakeDB{answer: failWith(errors.New("down")), probe: failWith(errors.New("down"))}
+	store := newStore(t, db, engine.Options{CleanupProbability: -1})
+	h := hitOn("p", 10, true)
+	decisions := make([]ratelimit.Decision, 1)
+	err := fmt.Errorf("%w: test", ratelimit.ErrUnavailable)
+	for i := range 120_000 {
+		h.Key = fmt.Sprint(i)
+		if !store.TakeLocal(err, 1, []ratelimit.Hit{h}, decisions) || !decisions[0].Allowed {
+			t.Fatal(decisions[0])
+		}
+	}
+	if rows, unpaid := engine.LocalRows(store); rows > 50_000 || unpaid > 10_000 {
+		t.Errorf("%d rows, %d with charges", rows, unpaid)
+	}
+}
+
+// The share is that of one of the proxies in the registry. After an outage, proxies that have not renewed their rows
+// yet count.
+func TestLocalShareIsThatOfTheRegistry(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it waits for several beats")
+	}
+	t.Parallel()
+	s := newSite(t)
+	l, db := s.localStore(1, "pgxdb")
+	l.share = 0
+	s.wantNodes("n 7")
+	s.exec("INSERT INTO rate_limit_nodes (node, epoch, seen) VALUES ('live', 1, now() + interval '1 hour'), ('gone', 1, now() - interval '1 minute')")
+	remaining := func(prefix string) int64 { return l.decide(t, hitOn(prefix, 100, false))[0].Remaining }
+	n := 0
+	await.Within(t, 20*time.Second, "the other proxy to count", func() bool {
+		polls := db.polls.Load()
+		await.Within(t, 20*time.Second, "two polls", func() bool { return db.polls.Load() >= polls+2 })
+		l.lose(t, db)
+		defer db.set(answers)
+		n++
+		return remaining(fmt.Sprint("share", n)) == 98
+	})
+	db.set(lost)
+	s.exec("UPDATE rate_limit_nodes SET seen = now() - interval '1 minute' WHERE node = 'live'")
+	time.Sleep(7 * time.Second) // longer than the time between a few beats
+	db.set(answers)
+	await.Within(t, 20*time.Second, "exact limits", func() bool { return l.Store.LocalSince().IsZero() })
+	l.lose(t, db)
+	if got := remaining("again"); got != 98 {
+		t.Errorf("%d left after one request, right after an outage: the other proxy is not back yet, and must count", got)
+	}
+}

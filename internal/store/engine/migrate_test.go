@@ -1,0 +1,262 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// works checks that a store counts in both tables.
+func (s *site) works(store ratelimit.Store, prefix string) {
+	s.t.Helper()
+	for _, durable := range []bool{false, true} {
+		l := &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour, Durable: durable}
+		for _, want := range []bool{true, true, false} {
+			if d := takeOne(s.t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: 1}); d.Allowed != want {
+				s.t.Fatalf("durable %v: %+v, want %v", durable, d, want)
+			}
+		}
+	}
+}
+
+// schema describes the tables as they are.
+func (s *site) schema() string {
+	return s.text(`SELECT string_agg(c.relname || ' ' || c.relpersistence::text || ' ' || coalesce(c.reloptions::text, '') || ' ' || (
+		SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || CASE WHEN a.attnotnull THEN ' not null' ELSE '' END, ', ' ORDER BY a.attname)
+			FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) || ' | ' || (
+		SELECT string_agg(regexp_replace(pg_get_indexdef(i.indexrelid), '.* USING ', ''), ', ' ORDER BY regexp_replace(pg_get_indexdef(i.indexrelid), '.* USING ', '')) FROM pg_index i WHERE i.indrelid = c.oid),
+		E'\n' ORDER BY c.relname) FROM pg_class c WHERE c.relname IN ('rate_limit_durable', 'rate_limit_ephemeral')`)
+}
+
+const columns = "count bigint, expires_at timestamp with time zone not null, granted bigint, hits timestamp with time zone[], key text not null, " +
+	"last_refill timestamp with time zone, prefix text not null, prev_count bigint, remainder bigint, slot integer, slots bigint[], tokens double precision, " +
+	"window_start timestamp with time zone | btree (prefix, expires_at), btree (prefix, key)"
+
+const wantSchema = "rate_limit_durable p {fillfactor=70} " + columns + "\nrate_limit_ephemeral u {fillfactor=70} " + columns
+
+// npmTables are the tables as the npm library pg-ratelimit has them.
+const npmTables = `
+CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix text NOT NULL, key text NOT NULL, count bigint, prev_count bigint, window_start timestamptz,
+	tokens double precision, last_refill timestamptz, expires_at timestamptz NOT NULL, PRIMARY KEY (prefix, key));
+CREATE TABLE rate_limit_durable (LIKE rate_limit_ephemeral INCLUDING ALL);
+CREATE INDEX idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
+CREATE INDEX idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);`
+
+// TestMigration brings databases of all kinds to the same tables.
+func TestMigration(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]string{
+		"empty":            "",
+		"npm":              npmTables,
+		"right already":    engine.TableSQL,
+		"one table only":   npmTables + "DROP TABLE rate_limit_durable",
+		"no index":         engine.TableSQL + "DROP INDEX idx_rate_limit_durable_cleanup",
+		"a column missing": engine.TableSQL + "ALTER TABLE rate_limit_ephemeral DROP COLUMN remainder",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.exec(before)
+			s.works(s.store(engine.Options{}), "p")
+			if got := s.schema(); got != wantSchema {
+				t.Errorf("the tables are\n%s\nwant\n%s", got, wantSchema)
+			}
+			s.works(s.store(engine.Options{}), "q")
+			s.nothingReported()
+		})
+	}
+}
+
+// TestRowsOfTheLibrary goes on with rows that the npm library wrote.
+func TestRowsOfTheLibrary(t *testing.T) {
+	s := newSite(t)
+	s.exec(npmTables)
+	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, count, prev_count, window_start, tokens, last_refill, expires_at) VALUES
+		('fixed', 'k', 4, NULL, now() - interval '1 minute', NULL, NULL, now() + interval '59 minutes'),
+		('fixed', 'over', 9, NULL, now() - interval '1 minute', NULL, NULL, now() + interval '59 minutes'),
+		('fixed', 'old', 5, NULL, now() - interval '61 minutes', NULL, NULL, now() - interval '1 minute'),
+		('sliding', 'k', 1, 6, now() - interval '30 minutes', NULL, NULL, now() + interval '90 minutes'),
+		('sliding', 'turned', 4, 6, now() - interval '90 minutes', NULL, NULL, now() + interval '30 minutes'),
+		('sliding', 'empty', 0, 0, now(), NULL, NULL, now() + interval '2 hours'),
+		('fixed', 'given', -3, NULL, now() - interval '1 minute', NULL, NULL, now() + interval '59 minutes'),
+		('sliding', 'given', -2, -4, now() - interval '30 minutes', NULL, NULL, now() + interval '90 minutes'),
+		('bucket', 'k', NULL, NULL, NULL, 2.5, now() - interval '1 minute', now() + interval '1 hour'),
+		('bucket', 'refilled', NULL, NULL, NULL, 0, now() - interval '61 minutes', now() + interval '1 hour')`)
+	store := s.store(engine.Options{})
+	limit := func(prefix string, a ratelimit.Algorithm) *ratelimit.Limit {
+		return &ratelimit.Limit{Prefix: prefix, Algorithm: a, Events: 5, Window: time.Hour}
+	}
+	for _, test := range []struct {
+		prefix, key string
+		algorithm   ratelimit.Algorithm
+		remaining   int64 // after one hit
+		allowed     bool
+	}{
+		{"fixed", "k", ratelimit.FixedWindow, 0, true},
+		{"fixed", "over", ratelimit.FixedWindow, 0, false},
+		{"fixed", "old", ratelimit.FixedWindow, 4, true},
+		{"sliding", "k", ratelimit.SlidingWindow, 0, true},      // 6 half an hour ago weigh 3, and 1
+		{"sliding", "turned", ratelimit.SlidingWindow, 2, true}, // 4 weigh 2
+		{"sliding", "empty", ratelimit.SlidingWindow, 4, true},
+		{"fixed", "given", ratelimit.FixedWindow, 4, true}, // its refunds go below 0
+		{"sliding", "given", ratelimit.SlidingWindow, 4, true},
+		{"bucket", "k", ratelimit.TokenBucket, 1, true},
+		{"bucket", "refilled", ratelimit.TokenBucket, 4, true},
+	} {
+		d := takeOne(t, store, ratelimit.Hit{Limit: limit(test.prefix, test.algorithm), Key: test.key, Cost: 1})
+		if d.Allowed != test.allowed || d.Remaining != test.remaining {
+			t.Errorf("%s %s: %+v, want allowed %v, %d left", test.prefix, test.key, d, test.allowed, test.remaining)
+		}
+	}
+	if got := s.text("SELECT count(*)::text FROM rate_limit_ephemeral"); got != "10" {
+		t.Errorf("%s rows are left, want 10", got)
+	}
+}
+
+// TestMigrationTakesNoLock: a store finds that the tables are right while
+// somebody else holds the strongest of locks on them.
+func TestMigrationTakesNoLock(t *testing.T) {
+	s := newSite(t)
+	s.exec(engine.TableSQL)
+	s.exec("BEGIN; LOCK TABLE rate_limit_ephemeral, rate_limit_durable IN ACCESS EXCLUSIVE MODE; SELECT pg_advisory_xact_lock(1885827692)")
+	store := s.store(engine.Options{})
+	store.Prepare()
+	// With the tables known to be right, the call waits for the lock, not for a migration.
+	done := make(chan error)
+	go func() { _, _, err := tryOne(store, longTime, fakeHits("k")[0]); done <- err }()
+	other := cluster.Connect(s.t, s.dsn)
+	await.Within(t, 20*time.Second, "a statement to wait for the table", func() (waits bool) {
+		err := other.QueryRow(context.Background(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+			AND query LIKE '%INSERT INTO rate_limit_ephemeral%' AND pid <> pg_backend_pid()`).Scan(&waits)
+		return waits && err == nil
+	})
+	s.exec("COMMIT")
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	s.works(store, "q")
+}
+
+// TestMigrationBlocksNoOtherUser: a long read of the tables (pg_dump, a report) keeps the
+// migration from altering them. The statements of other programs must not wait behind the
+// migration, and it succeeds when the read has ended.
+func TestMigrationBlocksNoOtherUser(t *testing.T) {
+	s := newSite(t)
+	s.exec(npmTables)
+	s.exec("BEGIN; SELECT count(*) FROM rate_limit_ephemeral")
+	var failures atomic.Int64
+	store := s.storeOn(s.db(""), engine.Options{OnError: func(error) { failures.Add(1) }})
+	store.Prepare()
+	node := cluster.Connect(s.t, s.dsn)
+	longest := time.Duration(0)
+	for n := 0; failures.Load() < 2; n++ { // the migration has given way twice
+		began := time.Now()
+		_, err := node.Exec(context.Background(), `INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('node', $1, 1, now(), now())`, fmt.Sprint(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > longest {
+			longest = took
+		}
+		store.Prepare()              // as the next request would
+		time.Sleep(time.Millisecond) // leaves the processor to the migration
+		if n == 20_000 {
+			t.Fatal("the migration does not give way")
+		}
+	}
+	if longest > 5*time.Second {
+		t.Errorf("a statement of another program waited for %v", longest)
+	}
+	s.exec("COMMIT")
+	await.Within(t, 20*time.Second, "a decision", func() bool {
+		_, _, err := tryOne(store, longTime, fakeHits("k")[0])
+		return err == nil
+	})
+}
+
+// TestTwentyStores start at once on an empty database, some of them by hand.
+func TestTwentyStores(t *testing.T) {
+	s := newSite(t)
+	var group sync.WaitGroup
+	for i := range 20 {
+		store := s.store(engine.Options{})
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			s.works(store, fmt.Sprint("p", i))
+		}()
+	}
+	group.Wait()
+	s.nothingReported()
+	if got := s.schema(); got != wantSchema {
+		t.Errorf("the tables are\n%s", got)
+	}
+}
+
+// TestMigrationOff leaves the tables to others.
+func TestMigrationOff(t *testing.T) {
+	s := newSite(t)
+	store := s.store(engine.Options{DisableMigration: true})
+	store.Prepare()
+	for range 2 {
+		err := store.Take(context.Background(), 10*time.Second, fakeHits("k"), make([]ratelimit.Decision, 1))
+		if err == nil || !strings.Contains(err.Error(), `"rate_limit_ephemeral" does not exist`) {
+			t.Errorf("without tables: %v", err)
+		}
+	}
+	s.exec(engine.TableSQL)
+	s.works(store, "p")
+}
+
+// TestTablesDropped under a store are made again.
+func TestTablesDropped(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	store := s.store(engine.Options{CleanupProbability: -1})
+	for i := range 3 {
+		s.works(store, fmt.Sprint("p", i))
+		s.exec([]string{"DROP TABLE rate_limit_ephemeral", "DROP TABLE rate_limit_durable, rate_limit_ephemeral", "ALTER TABLE rate_limit_ephemeral DROP COLUMN granted"}[i])
+		err := store.Take(context.Background(), 10*time.Second, fakeHits("k"), make([]ratelimit.Decision, 1))
+		if err == nil || !strings.Contains(err.Error(), "does not exist") {
+			t.Errorf("the call that finds the tables gone: %v", err)
+		}
+	}
+	s.works(store, "again")
+}
+
+// TestPrivileges are enough, or the error says what is lacking.
+func TestPrivileges(t *testing.T) {
+	s := newSite(t)
+	role := "role_" + s.text("SELECT current_database()")
+	s.exec("CREATE ROLE " + role)
+	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
+	asRole := "options=-c%20role%3D" + role
+	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
+	fails := func(want string) {
+		t.Helper()
+		store := s.storeOn(s.db(asRole), engine.Options{})
+		err := store.Take(context.Background(), 10*time.Second, fakeHits("k"), make([]ratelimit.Decision, 1))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Take: %v, want %q", err, want)
+		}
+	}
+	fails("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): ERROR: permission denied for schema public")
+	if len(s.reported) == 0 || !strings.Contains(s.reported[0].Error(), "permission denied for schema public") {
+		t.Errorf("reported: %v", s.reported)
+	}
+	s.exec(engine.TableSQL)
+	fails("permission denied for table rate_limit_ephemeral")
+	s.exec("GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral, rate_limit_durable TO " + role)
+	s.works(s.storeOn(s.db(asRole), engine.Options{}), "p")
+	// Where the tables need a column, only their owner can add it.
+	s.exec("ALTER TABLE rate_limit_durable DROP COLUMN slot")
+	fails("(a role that may, such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): ERROR: permission denied")
+}

@@ -1,0 +1,240 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+const second = conformance.Second
+
+// latest is when schedules end: a Postgres timestamp holds it, and both Go and Postgres
+// know the calendar until then.
+const latest = 4_000_000_000 * second
+
+// horizon is a hundred years in microseconds.
+const horizon = int64(ratelimit.MaxWindow / time.Microsecond)
+
+// model decides requests one after the other with the Go steps.
+type model map[string]*algorithm.Row
+
+func (m model) row(h ratelimit.Hit) *algorithm.Row {
+	name := fmt.Sprint(h.Limit.Durable, "/", h.Limit.Prefix, "/", h.StoredKey())
+	if m[name] == nil {
+		m[name] = &algorithm.Row{}
+	}
+	return m[name]
+}
+
+func (m model) decide(now int64, c *batch.Call) []ratelimit.Decision {
+	decisions := make([]ratelimit.Decision, len(c.Hits))
+	var rows []*algorithm.Row
+	var nows []int64
+	for _, h := range c.Hits {
+		rows = append(rows, m.row(h))
+		nows = append(nows, now)
+	}
+	if c.Reset {
+		for _, r := range rows {
+			*r = algorithm.Row{}
+		}
+		return nil
+	}
+	algorithm.Decide(c.Hits, rows, nows, decisions)
+	return decisions
+}
+
+// decideBatch decides calls in the order of a store: first those of one hit and resets.
+func (m model) decideBatch(now int64, calls []*batch.Call) [][]ratelimit.Decision {
+	all := make([][]ratelimit.Decision, len(calls))
+	for _, several := range []bool{false, true} {
+		for i, c := range calls {
+			if (len(c.Hits) > 1 && !c.Reset) == several {
+				all[i] = m.decide(now, c)
+			}
+		}
+	}
+	return all
+}
+
+// rowSQL returns a row as text, as rowText does. A window that began in 1800 is none.
+const rowSQL = `SELECT concat_ws(' ', coalesce(count, 0), coalesce(prev_count, 0), micros(nullif(window_start, '1800-01-01Z')), CASE WHEN tokens IS NULL THEN 'NULL' ELSE encode(float8send(tokens), 'hex') END,
+	micros(last_refill), coalesce(remainder, 0), (SELECT array_agg(micros(h))::text FROM unnest(hits) h), micros(expires_at)) FROM %s WHERE prefix = $1::text AND key = $2::text
+	AND NOT (coalesce(window_start, '1800-01-01Z') = '1800-01-01Z' AND tokens IS NULL AND last_refill IS NULL AND coalesce(cardinality(hits), 0) = 0)`
+
+// microsSQL creates the function that rowSQL calls.
+const microsSQL = `CREATE FUNCTION micros(t timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce((extract(epoch FROM t) * 1000000)::bigint, 0) $$`
+
+// rowText is a row's state, in the words of rowSQL. Rows that mean the same as no row are "".
+func rowText(r *algorithm.Row) string {
+	if r.Blank() {
+		return ""
+	}
+	tokens := "NULL"
+	if r.HasTokens {
+		tokens = fmt.Sprintf("%016x", math.Float64bits(r.Tokens))
+	}
+	hits := ""
+	for i, at := range r.Hits {
+		hits += map[bool]string{true: "{", false: ","}[i == 0] + strconv.FormatInt(at, 10)
+	}
+	if hits != "" {
+		hits = " " + hits + "}"
+	}
+	return fmt.Sprintf("%d %d %d %s %d %d%s %d", r.Count, r.PrevCount, r.Start, tokens, r.Refill, r.Remainder, hits, r.Expires)
+}
+
+// bench is a store and a model. A test decides the batches of the store at times that it sets.
+type bench struct {
+	store *engine.Store
+	clock *conformance.Clock
+	model model
+	db    *rowReader
+	n     int // prefixes
+
+	retryAfter int64 // of the last refusal, in microseconds
+}
+
+func newBench(t *testing.T) *bench {
+	s := newSite(t)
+	s.exec(engine.TableSQL + microsSQL)
+	b := &bench{clock: conformance.NewClock(), db: &rowReader{DB: s.db("")}}
+	o := without
+	o.Now = b.clock.Now
+	o.DisableMigration = true
+	b.store = s.storeOn(b.db, o)
+	return b
+}
+
+// begin starts a schedule.
+func (b *bench) begin() {
+	*b.clock = *conformance.NewClock()
+	b.model = model{}
+	b.retryAfter = 0
+	b.store.TakeFirst()
+}
+
+// prefix returns a prefix that no schedule has used.
+func (b *bench) prefix() string {
+	b.n++
+	return fmt.Sprint("p", b.n)
+}
+
+// rowReader reads a row after each pipeline of a store, in the same round trip.
+type rowReader struct {
+	pgdb.DB
+	read *pgdb.Statement // nil reads nothing
+}
+
+func (d *rowReader) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	if d.read == nil {
+		return d.DB.Run(ctx, statements)
+	}
+	return d.DB.Run(ctx, append(statements[:len(statements):len(statements)], d.read))
+}
+
+// readRow has the row of a hit read after each pipeline.
+func (d *rowReader) readRow(h ratelimit.Hit) {
+	table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[h.Limit.Durable]
+	d.read = &pgdb.Statement{SQL: fmt.Sprintf(rowSQL, table), Args: []any{h.Limit.Prefix, h.StoredKey()}}
+}
+
+// text is the row that was read; "" if there is none.
+func (d *rowReader) text(t failer) string {
+	if d.read.Err != nil {
+		t.Fatalf("%v", d.read.Err)
+	}
+	if d.read.Rows == 0 {
+		return ""
+	}
+	return string(d.read.Result[4:])
+}
+
+// callFor returns a call that asks for hits.
+func callFor(reset bool, hits ...ratelimit.Hit) *batch.Call {
+	c := batch.NewCall()
+	c.Prepare(hits, reset)
+	return c
+}
+
+// ask decides one hit in Postgres and in Go, and fails unless the decisions and the rows
+// are equal.
+func (b *bench) ask(t failer, h ratelimit.Hit) ratelimit.Decision {
+	return b.askCall(t, callFor(false, h))
+}
+
+func (b *bench) askCall(t failer, c *batch.Call) ratelimit.Decision {
+	h := c.Hits[0]
+	b.db.readRow(h)
+	want := b.model.decide(b.clock.Micro, c)
+	b.store.DecideBatch([]*batch.Call{c})
+	compare(t, "", b.clock.Micro, h, c, want)
+	if got, want := b.db.text(t), rowText(b.model.row(h)); got != want {
+		t.Fatalf("%+v of %+v at %d leaves\n  Go %s\n SQL %s", h, *h.Limit, b.clock.Micro, want, got)
+	}
+	if c.Reset {
+		return ratelimit.Decision{}
+	}
+	b.retryAfter = want[0].RetryAfter.Microseconds()
+	return want[0]
+}
+
+// compare compares a call that Postgres has decided with the decisions in Go.
+func compare(t failer, what string, now int64, h ratelimit.Hit, c *batch.Call, want []ratelimit.Decision) {
+	if c.Err != nil || len(c.Decisions) != len(want) {
+		t.Fatalf("%s%+v of %+v at %d: %v, %+v", what, h, *h.Limit, now, c.Err, c.Decisions)
+	}
+	for i := range want {
+		if want[i] != c.Decisions[i] {
+			t.Fatalf("%s%+v, hit %d, of %+v at %d:\n  Go %+v\n SQL %+v", what, c.Hits[i], i, *c.Hits[i].Limit, now, want[i], c.Decisions[i])
+		}
+	}
+}
+
+// drawLimit draws a limit of any kind, in either table.
+func drawLimit(t *rapid.T, prefix string) *ratelimit.Limit {
+	l := conformance.DrawLimit(t, rapid.SampledFrom(conformance.Definitions()).Draw(t, "definition").Name, prefix)
+	l.Durable = rapid.Bool().Draw(t, "durable")
+	l.SynchronousCommit = l.Durable && rapid.IntRange(0, 3).Draw(t, "synchronous") == 0
+	return l
+}
+
+// drawCall draws a call of one hit, often on a key that was hit before.
+func drawCall(t *rapid.T, limits []*ratelimit.Limit) *batch.Call {
+	l := rapid.SampledFrom(limits).Draw(t, "limit")
+	h := ratelimit.Hit{Limit: l, Key: rapid.SampledFrom([]string{"k", "l", "", "sha256:k", "\x00"}).Draw(t, "key"),
+		Cost: rapid.OneOf(rapid.Int64Range(1, 8), rapid.Int64Range(1, l.Capacity())).Draw(t, "cost")}
+	what := rapid.IntRange(0, 19).Draw(t, "what")
+	switch what {
+	case 1, 2:
+		h.Peek = true
+	case 3, 4:
+		h.Secret = true
+	case 5, 6, 7, 8:
+		h.Cost = -h.Cost
+	}
+	return callFor(what == 0, h)
+}
+
+// drawStep moves the clock: forwards, often to where a window or the last RetryAfter ends,
+// and backwards by seconds.
+func (b *bench) drawStep(t *rapid.T, l *ratelimit.Limit) {
+	w, retry := conformance.Span(l), b.retryAfter%horizon
+	b.clock.Micro += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(-5*second, 5*second), rapid.Int64Range(0, 3*w),
+		rapid.SampledFrom([]int64{1, -1, w, w - 1, w + 1, 2 * w, 2*w - 1}), rapid.SampledFrom([]int64{retry, max(0, retry-1)})).Draw(t, "advance")
+	if b.clock.Micro > latest {
+		b.clock.Micro = conformance.NewClock().Micro
+	}
+}

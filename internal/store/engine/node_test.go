@@ -1,0 +1,261 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// nodesSQL is the registry of proxies, in one text.
+const nodesSQL = `SELECT coalesce(string_agg(concat_ws(' ', node, epoch, version, applied_seq, nullif(array_to_string(problems, ';'), '')), ', ' ORDER BY node), '') FROM rate_limit_nodes WHERE ended IS NULL`
+
+func (s *site) wantNodes(want string) {
+	s.t.Helper()
+	await.Within(s.t, 20*time.Second, "the tables of the registry", func() bool {
+		return s.text("SELECT count(*)::text FROM pg_attribute WHERE attrelid = to_regclass('rate_limit_nodes') AND attname = 'ended'") == "1"
+	})
+	got := ""
+	defer func() {
+		if s.t.Failed() {
+			s.t.Logf("the registry has %q", got)
+		}
+	}()
+	await.Within(s.t, 20*time.Second, "the registry to have "+want, func() bool { got = s.text(nodesSQL); return got == want })
+}
+
+// node opens a store of the process n, over one of the drivers.
+func (s *site) node(driver string, epoch int64) *engine.Store {
+	store := s.storeOn(drivers.All[driver](s.t, s.dsn), engine.Options{Node: &engine.Node{Name: "n", Version: "v1", Epoch: epoch}})
+	store.Prepare()
+	return store
+}
+
+// A proxy with any limit is in the registry from its start to its end, on every server. The tables
+// may be those of counts alone.
+func TestAProxyIsInTheRegistry(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]string{
+		"an empty database":    "",
+		"the tables of counts": engine.TableSQL + "DROP TABLE rate_limit_nodes, rate_limit_pause",
+	} {
+		for driver := range drivers.All {
+			t.Run(name+", "+driver, func(t *testing.T) {
+				s := newSite(t)
+				if _, err := s.conn.PgConn().Exec(context.Background(), before).ReadAll(); err != nil {
+					t.Fatal(err)
+				}
+				store := s.node(driver, 7)
+				s.wantNodes("n 7 v1")
+				store.SetApplied(12, "1", []string{"rule a: wrong", "rule b: wrong"})
+				s.wantNodes("n 7 v1 12 rule a: wrong;rule b: wrong")
+				// Another store of the process has no policy, and takes nothing away.
+				other := s.node("pgxdb", 7)
+				s.exec("UPDATE rate_limit_nodes SET version = '-' WHERE node = 'n'")
+				s.wantNodes("n 7 v1 12 rule a: wrong;rule b: wrong")
+				other.Close()
+				store.Close()
+				s.wantNodes("")
+				s.nothingReported()
+			})
+		}
+	}
+}
+
+// Two processes of one name are two rows. When the first has gone, the second takes over the name.
+// The rows of processes that vanished are deleted after a day.
+func TestTwoProcessesOfOneName(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	first := s.node("pgxdb", 1)
+	s.wantNodes("n 1 v1")
+	s.exec("INSERT INTO rate_limit_nodes (node, epoch, seen) VALUES ('n#2', 9, now()), ('vanished', 9, now() - interval '25 h'), ('away', 9, now() - interval '23 h')")
+	s.node("pgxdb", 2)
+	s.wantNodes("away 9, n 1 v1, n#2 9, n#3 2 v1")
+	first.Close()
+	s.wantNodes("away 9, n 2 v1, n#2 9")
+	// It was thought to be gone, and another process has taken the name.
+	s.exec("UPDATE rate_limit_nodes SET epoch = 3 WHERE node = 'n'; ")
+	s.exec("UPDATE rate_limit_nodes SET seen = now() - interval '11 s' WHERE node = 'n#2'")
+	s.wantNodes("away 9, n 3 v1, n#2 2 v1")
+	s.nothingReported()
+}
+
+// A role that may use the two tables of counts alone counts as before, and the log says once that
+// there is no registry.
+func TestRegistryWithoutPrivileges(t *testing.T) {
+	t.Parallel()
+	for name, tables := range map[string]string{"missing": "DROP TABLE rate_limit_nodes, rate_limit_pause", "there": "SELECT 1"} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			role := "counts_" + s.text("SELECT current_database()")
+			s.exec("REVOKE CREATE ON SCHEMA public FROM public")
+			if _, err := s.conn.PgConn().Exec(context.Background(), engine.TableSQL+tables+"; CREATE ROLE "+role+"; GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral, rate_limit_durable TO "+role).ReadAll(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.exec("DROP OWNED BY " + role); s.exec("DROP ROLE " + role) })
+			store := s.storeOn(s.db("options=-c%20role%3D"+role), engine.Options{Node: &engine.Node{Name: "n", Epoch: 1}})
+			store.Prepare()
+			reports := func() []error {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return s.reported
+			}
+			await.Within(t, 20*time.Second, "the report", func() bool { return len(reports()) > 0 })
+			if !takeOne(t, store, hitOn("p", 5, false)).Allowed || store.Paused() {
+				t.Error("a hit was refused, or limits are paused")
+			}
+			decisions := make([]ratelimit.Decision, 1)
+			if !store.TakeLocal(ratelimit.ErrUnavailable, 1, []ratelimit.Hit{hitOn("p", 5, true)}, decisions) || store.LocalSince().IsZero() {
+				t.Errorf("no local decision: %+v", decisions)
+			}
+			await.Within(t, 20*time.Second, "exact limits", func() bool { return store.LocalSince().IsZero() })
+			store.Close()
+			if all := reports(); len(all) != 1 || !strings.Contains(all[0].Error(), "the registry of proxies: ") || !strings.Contains(all[0].Error(), "permission denied") {
+				t.Errorf("reported: %v", all)
+			}
+		})
+	}
+}
+
+// A proxy whose role may not use the tables of counts says so in the registry and once in its log, with what to run, until
+// the role may.
+func TestAProxyThatCannotDecideSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	role := "decides_nothing_" + s.text("SELECT current_database()")
+	if _, err := s.conn.PgConn().Exec(context.Background(), engine.TableSQL+"CREATE ROLE "+role+"; GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, rate_limit_durable TO "+role+"; GRANT SELECT ON rate_limit_pause TO "+role).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.exec("DROP OWNED BY " + role); s.exec("DROP ROLE " + role) })
+	store := s.storeOn(s.db("options=-c%20role%3D"+role), engine.Options{DisableMigration: true, Node: &engine.Node{Name: "n", Epoch: 1, Region: "eu"}})
+	store.Prepare()
+	cannot := func(want string) {
+		t.Helper()
+		await.Within(t, 20*time.Second, "the registry to say "+want, func() bool {
+			return s.text("SELECT coalesce(string_agg(concat_ws(' ', node, region, cannot), ', '), '') FROM rate_limit_nodes") == want
+		})
+	}
+	grant := "GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral TO " + role
+	cannot("n eu " + grant)
+	s.exec(grant)
+	cannot("n eu")
+	store.Close()
+	if s.mu.Lock(); len(s.reported) != 1 || !strings.Contains(s.reported[0].Error(), grant) {
+		t.Errorf("reported: %v", s.reported)
+	}
+	s.mu.Unlock()
+	if n := s.text("SELECT count(*)::text FROM rate_limit_nodes n WHERE n.ended IS NOT NULL AND NOT " + schema.NodeIsLive); n != "1" {
+		t.Errorf("%s proxies have ended, want 1", n)
+	}
+}
+
+// lostDB is a DB that can lose its server.
+type lostDB struct {
+	pgdb.DB
+	mu        sync.Mutex
+	state     int
+	swallowed atomic.Int64 // charges of which the answer was lost
+	polls     atomic.Int64 // for a pause
+}
+
+// How a lostDB treats statements.
+const (
+	answers      = iota
+	lost         // they fail
+	answerIsLost // charges have an effect, and fail
+)
+
+func (d *lostDB) set(state int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.state = state
+}
+
+func (d *lostDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	d.mu.Lock()
+	state := d.state
+	d.mu.Unlock()
+	if strings.Contains(statements[0].SQL, "rate_limit_pause") {
+		defer d.polls.Add(1)
+	}
+	if state == answerIsLost && strings.Contains(statements[0].SQL, "SET charged") {
+		_ = d.DB.Run(ctx, statements)
+		d.swallowed.Add(1)
+		state = lost
+	}
+	if state == lost {
+		for _, s := range statements {
+			s.Err = errors.New("lost")
+		}
+		return errors.New("lost")
+	}
+	return d.DB.Run(ctx, statements)
+}
+
+// A pause is obeyed within a second, said each time, and ends by a command or by itself, also while
+// the database is away. Leases are given back when it begins.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	db := &lostDB{DB: s.db("")}
+	var mu sync.Mutex
+	var notices []string
+	o := engine.Options{CleanupProbability: -1, Node: &engine.Node{Name: "n", Epoch: 1, Notice: func(text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		notices = append(notices, text)
+	}}}
+	store := s.storeOn(db, o)
+	store.Prepare()
+	s.wantNodes("n 1")
+	h := hitOn("p", 100000, false)
+	h.Limit.Lease = 0.1
+	await.Within(t, 20*time.Second, "a lease", func() bool {
+		takeOne(t, store, h)
+		return store.Stats().LeasedUnits > 0
+	})
+	pause := func(lasts string) {
+		s.exec("INSERT INTO rate_limit_pause (until, reason) VALUES (now() + $1::interval, 'a test') ON CONFLICT (id) DO UPDATE SET until = excluded.until", lasts)
+		await.Within(t, 20*time.Second, "the pause", store.Paused)
+	}
+	pause("200000 years")
+	if units := store.Stats().LeasedUnits; units != 0 {
+		t.Errorf("%d units are held in the pause", units)
+	}
+	await.Within(t, 20*time.Second, "the registry", func() bool { return s.text("SELECT paused::text FROM rate_limit_nodes") == "true" })
+	for range 100 { // of callers that do not ask whether limits are paused, such as those that count for bans
+		takeOne(t, store, h)
+	}
+	if units := store.Stats().LeasedUnits; units != 0 {
+		t.Errorf("%d units are held in the pause", units)
+	}
+	s.exec("DELETE FROM rate_limit_pause")
+	await.Within(t, 20*time.Second, "the end of the pause", func() bool { return !store.Paused() })
+	await.Within(t, 20*time.Second, "a lease after the pause", func() bool {
+		takeOne(t, store, h)
+		return store.Stats().LeasedUnits > 0
+	})
+
+	pause("4 s")
+	db.set(lost)
+	if !store.Paused() {
+		t.Error("the pause ended with the connection")
+	}
+	await.Within(t, 20*time.Second, "the end of the pause by itself", func() bool { return !store.Paused() })
+	mu.Lock()
+	defer mu.Unlock()
+	if len(notices) < 3 || !strings.HasPrefix(notices[0], "limits are paused until ") || !strings.Contains(notices[0], ": a test. Bans") || notices[1] != "limits apply again" {
+		t.Errorf("notices: %q", notices)
+	}
+}

@@ -1,0 +1,370 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// The statements of a part run at the server that has the part, on the table in which Citus has the
+// rows (the shard). Citus moves a part to another server: it copies the rows, while it holds a lock that the
+// guard of each statement takes as well. So a statement is before or after a move, and after it fails with
+// serialization_failure, because the part is not here. A part keeps the numbers of its shards in a move.
+// So the texts of statements stay, and only the route changes.
+//
+// A route is read again if a part is not where it was, or if its server cannot be reached: from any
+// server, because each has the metadata of Citus. The statements are then sent again, since they had no
+// effect. A statement that was sent and not answered is not sent again.
+
+// routes are where the parts are.
+type routes struct {
+	server    *server // of the root store
+	elsewhere elsewhere
+	schemas   []string                // by part; find sets it
+	tables    []map[string]countTable // by part; find sets it
+	reading   sync.Mutex              // of again
+	closing   sync.WaitGroup          // connections to servers without a part
+
+	mu        sync.Mutex // guards all that follows
+	closed    bool
+	to        []route            // by part
+	servers   map[string]pgdb.DB // by address
+	timelines map[string]bool    // by address: a goroutine reads the timeline
+	read      time.Time          // when the routes were read
+}
+
+// route is where a part is.
+type route struct {
+	address string
+	db      pgdb.DB
+}
+
+const (
+	// moveWait is the time between two looks for a part that is nowhere: the servers learn of a
+	// move one after the other.
+	moveWait = 5 * time.Millisecond
+	// routesTimeout is for reading the routes from one server, if there are others. A caller with much time
+	// waits for mostRoutesTimeout.
+	routesTimeout     = 100 * time.Millisecond
+	mostRoutesTimeout = 500 * time.Millisecond
+)
+
+func newRoutes(s *server, e elsewhere) *routes {
+	return &routes{server: s, elsewhere: e, servers: map[string]pgdb.DB{}, timelines: map[string]bool{}}
+}
+
+// find reports whether the counts are in parts. If they are, it sets the routes.
+func (r *routes) find(ctx context.Context) (bool, error) {
+	parts := &pgdb.Statement{SQL: schema.PartsReady, Unnamed: true}
+	sent := time.Now()
+	answers := atomic.LoadInt64(&r.server.answers)
+	if err := r.server.db.Run(ctx, []*pgdb.Statement{parts}); err != nil {
+		return false, r.server.onFailure(err, time.Since(sent), answers)
+	}
+	if parts.Err != nil {
+		return false, fmt.Errorf("looking for parts: %w", parts.Err)
+	}
+	if found := bigints(parts); len(found) != 1 || found[0] != 1 {
+		return false, nil
+	}
+	parts = &pgdb.Statement{SQL: schema.PartNames, Unnamed: true}
+	if err := r.server.db.Run(ctx, []*pgdb.Statement{parts}); err != nil {
+		return false, err
+	}
+	names, err := results.Columns(parts.Result)
+	if err == nil {
+		err = parts.Err
+	}
+	if err != nil || len(names) == 0 {
+		return false, fmt.Errorf("reading rate_limit_parts(): %w", err)
+	}
+	for _, name := range names {
+		r.schemas = append(r.schemas, string(name))
+	}
+	to, tables, err := r.ask(ctx, r.server.db)
+	if err != nil {
+		r.schemas = nil
+		return false, err
+	}
+	r.tables = tables
+	r.set(to)
+	return true, nil
+}
+
+// tablesOf returns the tables of a part.
+func (r *routes) tablesOf(part int) map[string]countTable { return r.tables[part] }
+
+// address is where a part is.
+type address struct {
+	host string
+	port int
+}
+
+// String is the address with its port.
+func (a address) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
+
+// errIncomplete is the error of a server that does not know all parts: it may have left the cluster.
+var errIncomplete = errors.New("the server does not know the tables of all parts")
+
+// ask reads the routes from a server.
+func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]countTable, error) {
+	s := &pgdb.Statement{SQL: schema.PartRoutes, Args: []any{r.schemas}, Unnamed: true}
+	if err := db.Run(ctx, []*pgdb.Statement{s}); err != nil {
+		return nil, nil, err
+	}
+	if s.Err != nil {
+		return nil, nil, fmt.Errorf("reading where the parts are: %w", s.Err)
+	}
+	columns, err := results.Columns(s.Result)
+	if err != nil {
+		return nil, nil, err
+	}
+	const width = 6
+	to := make([]address, len(r.schemas))
+	tables := make([]map[string]countTable, len(r.schemas))
+	for at := 0; at+width <= len(columns); at += width {
+		part := int(number(columns[at])) - 1
+		if part < 0 || part >= len(to) {
+			return nil, nil, errColumns
+		}
+		named := tables[part]
+		if named == nil {
+			named = map[string]countTable{}
+			tables[part] = named
+		}
+		t := countTable{name: string(columns[at+2]), guard: ", " + string(columns[at+3])}
+		named[string(columns[at+1])] = t
+		host, port := string(columns[at+4]), int(number(columns[at+5]))
+		a := address{host: host, port: port}
+		to[part] = a
+	}
+	for part := range tables {
+		if len(tables[part]) != len(tablesOfOne()) {
+			return nil, nil, errIncomplete
+		}
+	}
+	return to, tables, nil
+}
+
+// number is a column that is a bigint or an int.
+func number(column []byte) int64 {
+	switch len(column) {
+	case 8:
+		return int64(binary.BigEndian.Uint64(column))
+	case 4:
+		return int64(int32(binary.BigEndian.Uint32(column)))
+	}
+	return 0
+}
+
+// set sets the routes. It opens the servers that are new, and closes those that have no part.
+func (r *routes) set(to []address) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.read = time.Now()
+	if r.closed {
+		return
+	}
+	used := map[string]pgdb.DB{}
+	next := make([]route, 0, len(to))
+	for _, at := range to {
+		name := at.String()
+		db := used[name]
+		if db == nil {
+			db = r.servers[name]
+		}
+		if db == nil {
+			opened, err := r.elsewhere.At(at.host, at.port)
+			db = opened
+			if err != nil {
+				db = newFailing(err)
+			}
+		}
+		used[name] = db
+		next = append(next, route{address: name, db: db})
+	}
+	for name, db := range r.servers {
+		if used[name] == nil {
+			startClose(&r.closing, db)
+		}
+	}
+	r.servers = used
+	r.to = next
+}
+
+// of returns the route to a part.
+func (r *routes) of(part int) route {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.to[part]
+}
+
+// again reads the routes again after a failure at a route to a part, and reports whether the part is elsewhere
+// now. reached is whether the server of the route answers.
+func (r *routes) again(ctx context.Context, part int, failed route, reached bool, since time.Time) bool {
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	if ctx.Err() != nil {
+		return false
+	}
+	r.mu.Lock()
+	known := r.to[part].address != failed.address || r.read.After(since)
+	dbs := []pgdb.DB{r.server.db}
+	for name, db := range r.servers {
+		if name != failed.address {
+			dbs = append([]pgdb.DB{db}, dbs...)
+		}
+	}
+	if reached {
+		dbs = append([]pgdb.DB{failed.db}, dbs...)
+	}
+	r.mu.Unlock()
+	if !known {
+		limit := routesTimeout
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline)/4 > limit {
+			limit = time.Until(deadline) / 4
+		}
+		if limit > mostRoutesTimeout {
+			limit = mostRoutesTimeout
+		}
+		for _, db := range dbs {
+			limited, cancel := context.WithTimeout(ctx, limit)
+			to, _, err := r.ask(limited, db)
+			cancel()
+			if err == nil {
+				r.set(to)
+				break
+			}
+			if ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	return r.of(part).address != failed.address
+}
+
+// close closes the connections to the servers of the parts.
+func (r *routes) close() {
+	r.mu.Lock()
+	r.closed = true
+	servers := r.servers
+	r.servers = nil
+	r.mu.Unlock()
+	for _, db := range servers {
+		startClose(&r.closing, db)
+	}
+	r.closing.Wait()
+}
+
+// failingDB is the DB of a server with an address that cannot be used.
+type failingDB struct{ err error }
+
+func newFailing(err error) pgdb.DB { return &failingDB{err: err} }
+
+func (d *failingDB) Run(_ context.Context, statements []*pgdb.Statement) error {
+	for _, s := range statements {
+		s.Err = sqlstate.ErrNotSent
+	}
+	return d.err
+}
+func (d *failingDB) Exec(context.Context, string) error { return d.err }
+func (d *failingDB) Close()                             {}
+
+// partDB is the DB of a part: it runs statements where the part is.
+type partDB struct {
+	routes *routes
+	part   int
+}
+
+// newPartDB is a function because Yaegi gives all that a loop makes of a literal the last value.
+func newPartDB(r *routes, part int) pgdb.DB { return &partDB{routes: r, part: part} }
+
+// MaxConns is that of the database, for each of its servers.
+func (d *partDB) MaxConns() int {
+	if b, ok := d.routes.server.db.(bounded); ok {
+		return b.MaxConns()
+	}
+	return defaultWorkers
+}
+
+// Run implements DB. A statement that finds that the part is not here has the code of a transaction that
+// lost, so that the store sends it again.
+func (d *partDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	left := statements
+	for len(left) > 0 {
+		to := d.routes.of(d.part)
+		began := time.Now()
+		err := to.db.Run(ctx, left)
+		if err == nil {
+			if lostPart(left) {
+				d.notHere(ctx, to, left, began)
+			}
+			return nil
+		}
+		left = unsent(left)
+		if len(left) == 0 || ctx.Err() != nil || !d.routes.again(ctx, d.part, to, false, began) {
+			return fmt.Errorf("part %d at %s: %w", d.part, to.address, err)
+		}
+	}
+	return nil
+}
+
+// unsent returns the statements that did not reach the server.
+func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
+	var all []*pgdb.Statement
+	for _, s := range statements {
+		if errors.Is(s.Err, sqlstate.ErrNotSent) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// lostPart reports whether a statement did not find the part. A transaction that lost against another one has the
+// code of the guard, and not its text.
+func lostPart(statements []*pgdb.Statement) bool {
+	for _, s := range statements {
+		switch s.Code {
+		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
+			return true
+		case sqlstate.SerializationFailure:
+			if text := s.Err.Error(); strings.Contains(text, "is not here") || strings.Contains(text, "is being moved") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// notHere is the rest of Run after a statement that did not find the part.
+func (d *partDB) notHere(ctx context.Context, at route, statements []*pgdb.Statement, began time.Time) {
+	if !d.routes.again(ctx, d.part, at, true, began) {
+		sleep(ctx, moveWait)
+	}
+	for _, s := range statements {
+		switch s.Code {
+		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
+			s.Code = sqlstate.SerializationFailure
+		}
+	}
+}
+
+// Exec implements DB.
+func (d *partDB) Exec(ctx context.Context, sql string) error {
+	return d.routes.of(d.part).db.Exec(ctx, sql)
+}
+
+// Close implements DB. The routes close the connections, which other parts use as well.
+func (d *partDB) Close() {}

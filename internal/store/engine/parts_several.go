@@ -1,0 +1,275 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A request of several subjects has its hits in several parts. Its home is the part of the first hit that
+// names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of other parts come first, each part in a transaction
+// of its own. If all of them pass, the home decides. If a part refuses, the others give back what they
+// have charged. So nothing passes beyond a limit, but a refused request holds some of it for a
+// moment.
+
+// inPart are hits of a request that one part decides together.
+type inPart struct {
+	part      int
+	at        []int // of each hit, its index in the request
+	hits      []ratelimit.Hit
+	decisions []ratelimit.Decision
+	err       error
+}
+
+func newInPart(part int) *inPart { return &inPart{part: part} }
+
+// takeSeveral decides hits that are not in one part.
+func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, batch.MostTimeouts*timeout, ratelimit.ErrOverloaded)
+	defer cancel()
+	home, others := p.divide(hits)
+	takeAll(ctx, p, timeout, others)
+	err := failed(others)
+	passes := err == nil && allAllowed(others)
+	if passes || charged(home) {
+		if !passes {
+			home = refundsOf(home)
+		}
+		takeAll(ctx, p, timeout, []*inPart{home})
+		if passes {
+			err = failed([]*inPart{home})
+		}
+		passes = passes && err == nil && allAllowed([]*inPart{home})
+	}
+	for i := range decisions {
+		decisions[i] = ratelimit.Decision{Allowed: true, Limit: hits[i].Limit.Capacity(), Source: ratelimit.Undecided}
+	}
+	holdSlots(hits, others, passes)
+	if !passes {
+		p.giveBack(timeout, others)
+	}
+	for _, part := range append(others, home) {
+		if part.err != nil {
+			continue
+		}
+		for i, at := range part.at {
+			if i < len(part.decisions) {
+				decisions[at] = part.decisions[i]
+			}
+		}
+	}
+	return err
+}
+
+// divide divides the hits of a request: those of its home, and those of other parts. A hit apart of another
+// part is by itself, so that its refusal refuses nothing.
+func (p *parts) divide(hits []ratelimit.Hit) (*inPart, []*inPart) {
+	home := newInPart(0)
+	parts := make([]int, len(hits))
+	best := 0
+	for i := range hits {
+		h := &hits[i]
+		parts[i] = partOfSubject(subjectOf(h), len(p.stores))
+		rank := 1
+		switch {
+		case h.Apart:
+		case h.Subject == "":
+			rank = 2
+		default:
+			rank = 3
+		}
+		if rank > best {
+			home.part = parts[i]
+			best = rank
+		}
+	}
+	byPart := map[int]*inPart{home.part: home}
+	var others []*inPart
+	for i := range hits {
+		h := hits[i]
+		part := parts[i]
+		to := byPart[part]
+		if to != home && h.Slot != nil {
+			h.Slot = passingSlot(h.Slot)
+		}
+		if to == nil || h.Apart && to != home {
+			to = newInPart(part)
+			others = append(others, to)
+			if !h.Apart {
+				byPart[part] = to
+			}
+		}
+		to.hits = append(to.hits, h)
+		to.at = append(to.at, i)
+	}
+	return home, others
+}
+
+// passingSlot is what a hit holds until it is known whether its request passes. Then the slot of the caller holds it.
+func passingSlot(of *ratelimit.Slot) *ratelimit.Slot {
+	return &ratelimit.Slot{Lost: func() { of.Lose() }}
+}
+
+// holdSlots has the slots of the caller hold what the hits of a request hold, or gives it back if the request does not
+// pass: the caller may ask again with the same slot.
+func holdSlots(hits []ratelimit.Hit, all []*inPart, passes bool) {
+	for _, in := range all {
+		for i := range in.hits {
+			h := &in.hits[i]
+			switch {
+			case h.Slot == nil:
+			case passes && in.err == nil || h.Apart:
+				holdSlot(hits[in.at[i]].Slot, h.Slot)
+			default:
+				h.Slot.Release()
+			}
+		}
+	}
+}
+
+// holdSlot has a slot hold what another one holds.
+func holdSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
+
+// takeAll decides the hits of some parts at the same time.
+func takeAll(ctx context.Context, p *parts, timeout time.Duration, all []*inPart) {
+	var others sync.WaitGroup
+	for i, in := range all {
+		if i == len(all)-1 {
+			takeIn(ctx, p, timeout, in)
+		} else {
+			startTake(ctx, p, timeout, in, &others)
+		}
+	}
+	others.Wait()
+}
+
+// takeIn decides the hits of a part.
+func takeIn(ctx context.Context, p *parts, timeout time.Duration, in *inPart) {
+	in.decisions = make([]ratelimit.Decision, len(in.hits))
+	in.err = p.stores[in.part].Take(ctx, timeout, in.hits, in.decisions)
+}
+
+// startTake is takeIn in the background.
+func startTake(ctx context.Context, p *parts, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
+	all.Add(1)
+	go func() {
+		if err := batch.PanicError(func() { takeIn(ctx, p, timeout, in) }); err != nil {
+			in.err = err
+		}
+		all.Done()
+	}()
+}
+
+// failed returns the error of one of the parts. The failure of a hit apart fails nothing.
+func failed(all []*inPart) error {
+	for _, in := range all {
+		for i := range in.hits {
+			if in.err != nil && !in.hits[i].Apart {
+				return in.err
+			}
+		}
+	}
+	return nil
+}
+
+// allAllowed reports whether the request passes, as far as these parts are asked.
+func allAllowed(all []*inPart) bool {
+	for _, in := range all {
+		for i := range in.decisions {
+			if !in.decisions[i].Allowed && !in.hits[i].Apart {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// charged reports whether hits have a refund, which is made in any case, or one apart, which is decided in
+// any case.
+func charged(in *inPart) bool {
+	for i := range in.hits {
+		if in.hits[i].Cost < 0 || in.hits[i].Apart {
+			return true
+		}
+	}
+	return false
+}
+
+// refundsOf returns the hits for which charged is true.
+func refundsOf(in *inPart) *inPart {
+	some := &inPart{part: in.part}
+	for i := range in.hits {
+		if in.hits[i].Cost < 0 || in.hits[i].Apart {
+			some.hits = append(some.hits, in.hits[i])
+			some.at = append(some.at, in.at[i])
+		}
+	}
+	return some
+}
+
+// giveBack gives back what parts have charged for a request that does not pass, and waits for it until the
+// timeout. It is a settlement: a refund would take from a window that has begun since. A part that cannot
+// be reached keeps the charge: less passes then, never more.
+func (p *parts) giveBack(timeout time.Duration, all []*inPart) {
+	var waits []*inPart
+	for _, in := range all {
+		if in.err != nil || !allAllowed([]*inPart{in}) {
+			continue
+		}
+		wait := newInPart(in.part) // without hits, since the settlements go with the next batch
+		waits = append(waits, wait)
+		for i := range in.hits {
+			h := &in.hits[i]
+			if h.Cost > 0 && !h.Peek && !h.Apart && h.Slot == nil {
+				d := &in.decisions[i]
+				settleHit(p.stores[in.part], h, d)
+				if d.Remaining += h.Cost; d.Remaining > d.Limit {
+					d.Remaining = d.Limit
+				}
+			}
+		}
+	}
+	takeAll(context.Background(), p, timeout, waits)
+}
+
+// settleHit gives back what a hit was charged.
+func settleHit(s *Store, h *ratelimit.Hit, d *ratelimit.Decision) {
+	s.Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
+}
+
+// reset is Store.Reset.
+func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	byPart := make([][]ratelimit.Hit, len(p.stores))
+	for i := range hits {
+		h := hits[i]
+		part := partOfSubject(subjectOf(&h), len(p.stores))
+		byPart[part] = append(byPart[part], h)
+	}
+	var resets []*inPart
+	var all sync.WaitGroup
+	for part := range byPart {
+		if len(byPart[part]) > 0 {
+			in := newInPart(part)
+			in.hits = byPart[part]
+			resets = append(resets, in)
+			startReset(ctx, p, timeout, in, &all)
+		}
+	}
+	all.Wait()
+	return failed(resets)
+}
+
+// startReset resets the rows of a part in the background.
+func startReset(ctx context.Context, p *parts, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
+	all.Add(1)
+	go func() {
+		err := batch.PanicError(func() { in.err = p.stores[in.part].Reset(ctx, timeout, in.hits) })
+		if err != nil {
+			in.err = err
+		}
+		all.Done()
+	}()
+}

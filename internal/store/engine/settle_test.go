@@ -1,0 +1,268 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// settlementOf says that a hit which was allowed cost so much less than it was charged.
+func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Settlement {
+	return &batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: back, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source}
+}
+
+// TestSettlementsEqual runs random schedules of hits and settlements with the SQL statements and with the Go
+// steps: every row must be equal.
+func TestSettlementsEqual(t *testing.T) {
+	b := newBench(t)
+	type charge struct {
+		hit      ratelimit.Hit
+		decision ratelimit.Decision
+	}
+	conformance.Check(t, 3000, func(t *rapid.T) {
+		b.begin()
+		limits := b.drawTwo(t)
+		var charges []charge
+		for n := rapid.IntRange(1, 12).Draw(t, "steps"); n > 0; n-- {
+			b.drawStep(t, limits[0])
+			if len(charges) == 0 || rapid.Bool().Draw(t, "hit") {
+				c := drawCall(t, limits)
+				h := c.Hits[0]
+				if d := b.askCall(t, c); d.Allowed && h.Cost > 0 && !h.Peek {
+					charges = append(charges, charge{h, d})
+				}
+				continue
+			}
+			one := rapid.SampledFrom(charges).Draw(t, "charge")
+			quota := one.hit.Limit.Capacity()
+			back := rapid.OneOf(rapid.Int64Range(1, one.hit.Cost), rapid.Int64Range(-quota, -1), rapid.SampledFrom([]int64{-1, -2 * quota, -1 << 60, 1 << 60, 0})).Draw(t, "back")
+			b.db.readRow(one.hit)
+			b.store.AddSettlement(settlementOf(one.hit, one.decision, back))
+			b.store.DecideBatch([]*batch.Call{callFor(false)})
+			row := b.model.row(one.hit)
+			before := rowText(row)
+			algorithm.Of(one.hit.Limit).Adjust(one.hit.Limit, row, b.clock.Micro, back, one.decision.DecidedAt)
+			if got, want := b.db.text(t), rowText(row); got != want {
+				t.Fatalf("%+v of %+v, back %d at %d changes\n     %s to\n  Go %s\n SQL %s", one.hit, *one.hit.Limit, back, b.clock.Micro, before, want, got)
+			}
+		}
+	})
+}
+
+// TestSettlementsTravelWithBatches: those of one window are one statement, those of a row in several windows go with
+// one batch after the other, and none makes a request wait.
+func TestSettlementsTravelWithBatches(t *testing.T) {
+	b := newBench(t)
+	b.begin()
+	l := &ratelimit.Limit{Prefix: b.prefix(), Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Second}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
+	b.db.readRow(h)
+	var decisions []ratelimit.Decision
+	for range 2 {
+		b.clock.Micro += second
+		for range 3 {
+			b.clock.Micro += 10
+			c := callFor(false, h)
+			b.store.DecideBatch([]*batch.Call{c})
+			decisions = append(decisions, c.Decisions[0])
+		}
+	}
+	for i, d := range decisions {
+		for range 5 {
+			b.store.AddSettlement(settlementOf(h, d, -1-int64(i)/3))
+		}
+	}
+	before, _ := b.store.Settled()
+	for range 3 {
+		b.store.DecideBatch([]*batch.Call{callFor(false)})
+	}
+	if after, _ := b.store.Settled(); after-before != 2 {
+		t.Errorf("%d settlements were sent, want one for each window", after-before)
+	}
+	// Only the last three hits are in the window of now.
+	if got := left(t, b.store, h); got != 1000-30-15*2 {
+		t.Errorf("%d are left", got)
+	}
+}
+
+// TestASettlementIsSentWithoutRequests, and by Close.
+func TestASettlementIsSentWithoutRequests(t *testing.T) {
+	s := newSite(t)
+	one, other := s.store(without), s.store(without)
+	l := &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
+	left := func() int64 { return left(t, other, h) }
+	d := takeOne(t, one, h)
+	one.Settle(settlementOf(h, d, 7))
+	await.Within(t, longTime, "the settlement", func() bool { return left() == 97 })
+	one.Settle(settlementOf(h, d, -50))
+	one.Close()
+	if got := left(); got != 47 {
+		t.Errorf("%d are left after Close, want 47", got)
+	}
+}
+
+// TestASettlementWaitsForALockedRow, and the requests of others do not wait for it.
+func TestASettlementWaitsForALockedRow(t *testing.T) {
+	s := newSite(t)
+	store := s.store(without)
+	l := &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
+	d := takeOne(t, store, h)
+	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
+	store.Settle(settlementOf(h, d, -5))
+	othersAreFast(t, s, store, 50)
+	s.exec("ROLLBACK")
+	await.Within(t, longTime, "the settlement after the lock", func() bool {
+		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
+		return err == nil && d.Remaining == 85
+	})
+	if _, lost := store.Settled(); lost != 0 {
+		t.Errorf("%d settlements are lost", lost)
+	}
+}
+
+const lockWaitOfTests = 100 * time.Millisecond
+
+// othersAreFast: requests on another row do not wait for the locked one. Beside each of them runs a request
+// of a store that does not know the locked row: a busy machine delays both.
+func othersAreFast(t testing.TB, s *site, store ratelimit.Store, requests int) {
+	t.Helper()
+	apart := s.store(without)
+	l := &ratelimit.Limit{Prefix: "others", Events: 1000, Window: time.Hour}
+	ask := func(store ratelimit.Store, timeout time.Duration, key string) time.Duration {
+		_, took, err := tryOne(store, timeout, ratelimit.Hit{Limit: l, Key: key, Cost: 1})
+		if err != nil && !errors.Is(err, ratelimit.ErrTimeout) {
+			t.Error(err)
+		}
+		return took
+	}
+	slow := 0
+	for range requests {
+		beside := make(chan time.Duration, 1)
+		go func() { beside <- ask(apart, longTime, "apart") }()
+		if took := ask(store, 5*lockWaitOfTests, "other"); took > <-beside+lockWaitOfTests*9/10 {
+			slow++
+		}
+		time.Sleep(5 * time.Millisecond) // the requests go on while the store tries the locked row several times
+	}
+	if slow > max(2, requests/20) {
+		t.Errorf("%d of %d requests on another row have waited for the locked one", slow, requests)
+	}
+}
+
+// TestALockedRowTriesAlone: a settlement that has waited for a locked row in vain has its statement to itself, so that
+// those on other rows do not fail with it.
+func TestALockedRowTriesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &lockedDB{}
+		var alone, together atomic.Int64 // several workers answer
+		answer := func(ctx context.Context, statements []*pgdb.Statement) error {
+			for _, s := range statements {
+				if keys := keysOf(s); slices.Contains(keys, "locked") && len(keys) > 1 {
+					together.Add(1)
+				} else if slices.Contains(keys, "locked") {
+					alone.Add(1)
+				}
+			}
+			return db.answer(ctx, statements)
+		}
+		store := newStore(t, &fakeDB{answer: answer}, without)
+		settle := func(key string) {
+			store.Settle(&batch.Settlement{Limit: fakeLimit, Key: key, Back: 1, DecidedAt: 1, Reset: 1, Source: ratelimit.FromPostgres})
+		}
+		settle("locked")
+		time.Sleep(time.Second)
+		for i := range 50 {
+			settle(fmt.Sprint("free", i))
+			time.Sleep(150 * time.Millisecond)
+		}
+		if alone.Load() == 0 || together.Load() > 0 {
+			t.Errorf("%d statements were for the locked row only, and %d for others as well", alone.Load(), together.Load())
+		}
+		store.Close()
+	})
+}
+
+// TestASettlementIsNotRepeated after its connection was lost: it may have had its effect.
+func TestASettlementIsNotRepeated(t *testing.T) {
+	s := newSite(t)
+	db := &losing{DB: s.db("")}
+	store := s.storeOn(db, without)
+	l := &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
+	d := takeOne(t, store, h)
+	db.lost.Store(true)
+	store.Settle(settlementOf(h, d, -5))
+	await.Within(t, longTime, "the loss", func() bool { _, lost := store.Settled(); return lost == 1 })
+	db.lost.Store(false)
+	await.Within(t, longTime, "the database", func() bool {
+		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
+		return err == nil && d.Remaining == 85
+	})
+	store.Settle(settlementOf(h, d, -1)) // is sent after what would be repeated
+	await.Within(t, longTime, "another settlement", func() bool { settled, _ := store.Settled(); return settled == 1 })
+	if got := left(t, store, h); got != 84 {
+		t.Errorf("%d are left, want 84", got)
+	}
+}
+
+// losing is a DB that loses connections after the statements had their effect.
+type losing struct {
+	pgdb.DB
+	lost atomic.Bool
+}
+
+func (d *losing) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	err := d.DB.Run(ctx, statements)
+	if d.lost.Load() {
+		return errors.Join(ratelimit.ErrUnavailable, errors.New("the connection is lost"))
+	}
+	return err
+}
+
+// TestALeasedKeyIsSettled: a settlement changes the row, and does not end the lease. What the process holds passes.
+func TestALeasedKeyIsSettled(t *testing.T) {
+	s := newSite(t)
+	store, other := s.store(engine.Options{LeaseHorizon: time.Minute}), s.store(without)
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10000, Window: time.Hour, Lease: 0.5}
+	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
+	var leased ratelimit.Decision
+	passed := int64(0)
+	await.Within(t, longTime, "a lease", func() bool {
+		leased = takeOne(t, store, h)
+		passed++
+		return leased.Source == ratelimit.FromLease
+	})
+	left := func() int64 { return left(t, other, h) }
+	before := left()
+	store.Settle(settlementOf(h, leased, -4000))
+	await.Within(t, longTime, "the charge", func() bool { return left() <= before-4000 })
+	if d := takeOne(t, store, h); d.Source != ratelimit.FromLease {
+		t.Errorf("%+v: the lease has ended", d)
+	}
+	store.Settle(settlementOf(h, leased, 1))
+	await.Within(t, longTime, "the settlements", func() bool { settled, _ := store.Settled(); return settled == 2 })
+	if held := store.Stats().LeasedUnits; held == 0 {
+		t.Error("nothing is held any more")
+	}
+	store.Close() // gives the units back
+	if got, want := left(), 10000-(passed+1)-4000+1; got != want {
+		t.Errorf("%d are left, want %d", got, want)
+	}
+}

@@ -1,0 +1,145 @@
+package engine_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// drawSmall draws limits of several algorithms in both tables that a few hits use up. Two
+// of them may share their rows.
+func (b *bench) drawSmall(t *rapid.T) []*ratelimit.Limit {
+	var limits []*ratelimit.Limit
+	for n := rapid.IntRange(2, 4).Draw(t, "limits"); n > 0; n-- {
+		l := drawLimit(t, b.prefix())
+		l.Events = min(l.Events, 12)
+		l.Burst = min(l.Burst, 12)
+		limits = append(limits, l)
+	}
+	if rapid.IntRange(0, 3).Draw(t, "two limits share their rows") == 0 {
+		limits[1].Prefix, limits[1].Durable = limits[0].Prefix, limits[0].Durable
+	}
+	return limits
+}
+
+// drawSeveral draws a request of several hits, each on a row of its own.
+func drawSeveral(t *rapid.T, limits []*ratelimit.Limit, refunds bool) *batch.Call {
+	var hits []ratelimit.Hit
+	rows := map[string]bool{}
+	for _, l := range limits {
+		key := rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key")
+		name := fmt.Sprint(l.Prefix, l.Durable, key)
+		if rows[name] || len(hits) > 0 && rapid.IntRange(0, 3).Draw(t, "skip") == 0 {
+			continue
+		}
+		rows[name] = true
+		h := ratelimit.Hit{Limit: l, Key: key, Cost: rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, l.Capacity()+1)).Draw(t, "cost")}
+		switch rapid.IntRange(0, 15).Draw(t, "what") {
+		case 0:
+			h.Peek = true
+		case 1:
+			if refunds {
+				h.Cost = -h.Cost
+			}
+		}
+		hits = append(hits, h)
+	}
+	return callFor(refunds && rapid.IntRange(0, 15).Draw(t, "reset") == 0, hits...)
+}
+
+// TestSeveralLimitsAreAllOrNothing decides random batches of requests of several limits: each
+// decision is that of the Go steps, one request after the other, and each limit is charged
+// what the admitted requests cost on it.
+func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
+	b := newBench(t)
+	conformance.Check(t, 500, func(t *rapid.T) {
+		b.begin()
+		limits := b.drawSmall(t)
+		shared := limits[0].Prefix == limits[1].Prefix
+		mixed := shared && (algorithm.Of(limits[0]) != algorithm.Of(limits[1]) || limits[0].Calendar != ratelimit.NoCalendar)
+		peeks := func() map[string]int64 {
+			remaining := map[string]int64{}
+			var calls []*batch.Call
+			for _, l := range limits {
+				for _, key := range []string{"k", "l"} {
+					calls = append(calls, callFor(false, ratelimit.Hit{Limit: l, Key: key, Cost: 1, Peek: true}))
+				}
+			}
+			b.decideBatch(t, calls)
+			for _, c := range calls {
+				remaining[fmt.Sprint(*c.Hits[0].Limit, c.Hits[0].Key)] = c.Decisions[0].Remaining
+			}
+			return remaining
+		}
+		for batches := rapid.IntRange(1, 4).Draw(t, "batches"); batches > 0; batches-- {
+			b.drawStep(t, limits[0])
+			refunds := rapid.Bool().Draw(t, "refunds")
+			before := peeks()
+			charged := map[string]int64{}
+			var calls []*batch.Call
+			for n := rapid.IntRange(1, 10).Draw(t, "requests"); n > 0; n-- {
+				calls = append(calls, drawSeveral(t, limits, refunds))
+			}
+			if mixed {
+				// Such requests are decided each by itself, in an order of their own.
+				b.store.DecideBatch(calls)
+				for _, c := range calls {
+					if c.Err != nil || len(c.Decisions) != len(c.Hits) && !c.Reset {
+						t.Fatalf("%+v: %v, %+v", c.Hits, c.Err, c.Decisions)
+					}
+				}
+				return
+			}
+			b.decideBatch(t, calls)
+			after := peeks()
+			if refunds || shared {
+				continue // the comparison with the Go steps is enough
+			}
+			for _, c := range calls {
+				for _, h := range c.Hits {
+					if !h.Peek && allAllowed(c.Decisions) {
+						charged[fmt.Sprint(*h.Limit, h.Key)] += h.Cost
+					}
+				}
+			}
+			for row := range before {
+				if got := before[row] - after[row]; got != charged[row] {
+					t.Fatalf("%s was charged %d; the requests that passed cost %d", row, got, charged[row])
+				}
+			}
+		}
+	})
+	if n := b.store.Stats().RolledBack; n == 0 {
+		t.Error("no transaction was undone: the test does not test")
+	}
+}
+
+// TestManyLargeRefunds: their sum on one row exceeds 64 bits. They never charge anything.
+func TestManyLargeRefunds(t *testing.T) {
+	s := newSite(t)
+	store := s.store(without)
+	h := hitOn("p", 10, false)
+	takeOne(t, store, h)
+	var calls []*batch.Call
+	for range 1025 {
+		back := h
+		back.Cost = math.MinInt64
+		calls = append(calls, callFor(false, back, hitOn("aside", 2000, false)))
+	}
+	store.DecideBatch(calls)
+	for _, c := range calls {
+		if c.Err != nil || !allAllowed(c.Decisions) {
+			t.Fatal(c.Err, c.Decisions)
+		}
+	}
+	if left := left(t, store, h); left != 10 {
+		t.Errorf("%d of 10 are left", left)
+	}
+}

@@ -1,0 +1,186 @@
+package engine_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+)
+
+// simColumns are the columns that a statement of an algorithm returns.
+func simColumns(d *algorithm.Definition, r *algorithm.Row) [][]byte {
+	tokens := simBigint(int64(math.Float64bits(r.Tokens)))
+	switch d.Name {
+	case "fixed_window", "sliding_window":
+		return [][]byte{simBigint(r.Count), simBigint(r.PrevCount), simTime(r.Start)}
+	case "token_bucket":
+		if !r.HasTokens {
+			tokens = nil
+		}
+		return [][]byte{tokens, simTime(r.Refill)}
+	case "gcra":
+		if !r.HasTokens {
+			tokens = simBigint(int64(math.Float64bits(math.NaN())))
+		}
+		return [][]byte{tokens, simTime(r.Refill), simBigint(r.Remainder)}
+	case "sliding_log":
+		array := make([]byte, 20) // only the elements are read
+		for _, at := range r.Hits {
+			array = append(append(array, int4(8)...), simTime(at)...)
+		}
+		return [][]byte{array}
+	}
+	panic("no such algorithm in the model: " + d.Name)
+}
+
+func simBigint(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
+
+// simTime is a timestamptz; 0 is NULL.
+func simTime(micros int64) []byte {
+	if micros == 0 {
+		return nil
+	}
+	return simBigint(micros - algorithm.PostgresEpoch)
+}
+
+// add adds columns to an answer; nil is NULL.
+func (a *simAnswer) add(columns ...[]byte) {
+	for _, c := range columns {
+		size := int64(len(c))
+		if c == nil {
+			size = -1
+		}
+		a.result = append(append(a.result, int4(size)...), c...)
+	}
+}
+
+// addTexts adds rows of one or more texts.
+func (a *simAnswer) addTexts(columns ...string) {
+	for _, c := range columns {
+		a.add([]byte(c))
+	}
+	a.rows++
+}
+
+// fail makes an answer an error of the server.
+func (a *simAnswer) fail(code, text string) {
+	a.err = fmt.Errorf("%s (SQLSTATE %s)", text, code)
+	a.code = code
+}
+
+// chargedBeginning begins the transaction of a batch of charges for what a proxy has admitted by itself.
+const chargedBeginning = "WITH n AS (UPDATE rate_limit_nodes SET charged = $3::bigint WHERE node = $1 AND epoch = $2::bigint AND charged < $3::bigint RETURNING"
+
+// nodeIsLive is schema.NodeIsLive.
+func (n simNode) live() bool { return n.seen > simNow()-10_000_000 }
+
+// others executes a statement that is not on rows.
+func (s *simServer) others(st *simStatement, a *simAnswer, short bool) {
+	is := func(beginning string) bool { return strings.HasPrefix(st.sql, beginning) }
+	switch {
+	case is("SELECT CASE current_setting('pg_ratelimit.short'"):
+		if short {
+			a.fail("22P02", engine.OnPurpose)
+		}
+	case st.sql == "SELECT 1", is("SELECT set_config"):
+		a.addTexts("")
+	case is("SELECT (SELECT count(*) FROM rate_limit_nodes WHERE watched"):
+		a.addTexts("0 ")
+	case is("SELECT system_identifier"):
+		a.add([]byte("7000000000000000000 "+strconv.FormatInt(s.timeline*s.shown, 10)), simBigint(s.position))
+		a.rows = 1
+	case is("INSERT INTO rate_limit_nodes"):
+		name, epoch := st.args[0].(string), st.args[2].(int64)
+		n, known := s.nodes[name]
+		if known && n.epoch != epoch && n.live() {
+			return
+		}
+		if n.epoch != epoch {
+			n = simNode{epoch: epoch}
+		}
+		n.seen = simNow()
+		s.setNode(name, n)
+		a.addTexts("")
+	case is("SELECT count(*) FROM rate_limit_nodes n"):
+		live := int64(0)
+		for _, n := range s.nodes {
+			if n.live() {
+				live++
+			}
+		}
+		a.add(simBigint(live))
+		a.rows = 1
+	case is(chargedBeginning):
+		name, epoch, number := st.args[0].(string), st.args[1].(int64), st.args[2].(int64)
+		n, known := s.nodes[name]
+		if !known || (n.epoch != epoch || n.charged >= number) && !s.unnumbered {
+			a.fail("22P02", engine.OnPurpose)
+			return
+		}
+		n.charged = number
+		s.setNode(name, n)
+		a.add(simBigint(1))
+		a.rows = 1
+	case is("DELETE FROM rate_limit_nodes WHERE node"), is("UPDATE rate_limit_nodes SET ended"):
+		s.setNode(st.args[0].(string), simNode{})
+	case is("UPDATE rate_limit_nodes SET local_from"), is("DELETE FROM rate_limit_nodes WHERE seen"), is("SELECT prefix FROM"):
+	case strings.Contains(st.sql, "deleted AS (DELETE FROM"):
+		a.add(simBigint(0)) // rows are never cleaned up: the checks need them
+		a.rows = 1
+	default:
+		s.policy(st, a)
+	}
+}
+
+// setNode changes a row of the registry.
+func (s *simServer) setNode(name string, n simNode) {
+	before := s.nodes[name]
+	s.change(true, func() { s.nodes[name] = before })
+	s.nodes[name] = n
+}
+
+// simTables is what identifies the tables of the policy.
+const simTables = "1 2 3 4 5 6 7 8"
+
+// simRules are the rows of the rules.
+var simRules = []string{"rule", "plan", `{"Family":"plan","Priority":100,"Mode":0,"Action":0,"CountBy":["user"],"Cost":1,"Limits":[{"Name":"requests","Limit":{"Algorithm":2,"Events":40,"Window":10000000000,"Durable":true}}]}`}
+
+// policy answers a statement of a policy.
+func (s *simServer) policy(st *simStatement, a *simAnswer) {
+	is := func(beginning string) bool { return strings.HasPrefix(st.sql, beginning) }
+	switch {
+	case strings.Contains(st.sql, "pg_postmaster_start_time"):
+		a.addTexts(fmt.Sprint(s.timeline, " 7000000000000000000 ", s.started, " db"))
+	case strings.Contains(st.sql, "pg_stat_get_tuples_inserted"):
+		a.addTexts(simTables, "8", "10 11 12", "0")
+	case strings.Contains(st.sql, "pg_current_snapshot"):
+		a.addTexts("head", strconv.Itoa(s.changes), strconv.Itoa(s.changes), "false")
+		if since, ok := st.args[0].(string); ok {
+			from, _ := strconv.Atoi(since)
+			for ; from < s.changes; from++ {
+				a.addTexts("rule", "plan", strconv.Itoa(from+1), "false")
+			}
+		}
+	case is("SELECT (SELECT count(*) >= 28"):
+		a.addTexts("true", "true")
+	case is("SELECT concat_ws"):
+		a.addTexts(simTables)
+	case is("SELECT * FROM (SELECT 'rule' AS part"):
+		a.addTexts(simRules...)
+	case is("SELECT b.network::text"), is("SELECT 'user', b.user_id"), is("SELECT 'key', encode"):
+	case is("SELECT 'key', a.digest"):
+		for _, user := range st.args[1].([]string) {
+			a.addTexts("user", user, `{"Tier":"free","User":"`+user+`","Known":true}`)
+		}
+		a.addTexts("tables", simTables, "")
+	case is("SELECT x.region"), is("SELECT region, state"):
+	case is("SELECT rate_limit_forget"):
+		a.addTexts("0")
+	default:
+		s.broken = append(s.broken, "the model does not understand: "+st.sql)
+	}
+}

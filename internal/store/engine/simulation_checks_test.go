@@ -1,0 +1,205 @@
+package engine_test
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// simAdmitted is a hit that was admitted: when it was decided, or when the unit of a lease was used, in microseconds.
+type simAdmitted struct {
+	at, cost int64
+	source   ratelimit.Source
+}
+
+// checkLimits fails if more has passed than a limit allows, in a time in which the database answers.
+func (r *simRun) checkLimits() {
+	for id, all := range r.admitted {
+		l := r.server.limits[id.Prefix]
+		slices.SortFunc(all, func(a, b simAdmitted) int { return cmp.Compare(a.at, b.at) })
+		windows := r.server.begins[id]
+		row := simTruth{limit: l}
+		for _, hit := range all {
+			for len(windows) > 0 && windows[0].at <= hit.at {
+				row.turn(windows[0].start)
+				windows = windows[1:]
+			}
+			if hit.source == ratelimit.FromMemory || r.excused(id, hit) { // FromMemory: the database does not answer
+				continue
+			}
+			if !row.take(hit) {
+				r.fail("%s of %s (%s, %d in %v, lease %v): a hit too many at %v", id.Key, id.Prefix, l.Algorithm, l.Capacity(), l.Window, l.Lease, time.UnixMicro(hit.at).Sub(simBorn))
+				break
+			}
+		}
+	}
+}
+
+// excused reports whether a hit is within the stated bounds of a server that has ended: its charge is on a table or a
+// server that is gone.
+func (r *simRun) excused(id lease.RowID, hit simAdmitted) bool {
+	at := (hit.at - simBorn.UnixMicro()) * 1000
+	for _, o := range r.plan.outages {
+		if !o.ends() {
+			continue
+		}
+		if hit.source == ratelimit.FromLease && at >= o.from-o.lag && at < o.to+int64(simNotice) {
+			return true
+		}
+		if o.kind == simFailover && id.Durable && at > o.from-o.lag-1000 && at <= o.from {
+			return true
+		}
+	}
+	return false
+}
+
+// simNotice is how long a proxy may use units that were charged on a server that is gone: it asks twice a second.
+const simNotice = 700 * time.Millisecond
+
+// simTruth counts what was admitted in the windows of the database.
+type simTruth struct {
+	limit             *ratelimit.Limit
+	start, used, prev int64
+	row               algorithm.Row // of limits without leases
+}
+
+// turn begins a window; 0 is a row that was lost.
+func (t *simTruth) turn(start int64) {
+	window := t.limit.Window.Microseconds()
+	switch {
+	case start == 0 || t.start == 0:
+		*t = simTruth{limit: t.limit, start: start}
+	case t.limit.Algorithm == ratelimit.TokenBucket:
+		t.used = max(0, t.used-t.limit.Events*((start-t.start)/window))
+	case t.limit.Algorithm == ratelimit.SlidingWindow && start == t.start+window:
+		t.prev, t.used = t.used, 0
+	default:
+		t.prev, t.used = 0, 0
+	}
+	t.start = start
+}
+
+// take reports whether a hit fits.
+func (t *simTruth) take(hit simAdmitted) bool {
+	l := t.limit
+	if l.Algorithm == ratelimit.GCRA || l.Algorithm == ratelimit.SlidingLog {
+		return algorithm.Of(l).Take(l, &t.row, hit.at, 1, hit.cost) == 1
+	}
+	t.used += hit.cost
+	window := l.Window.Microseconds()
+	weighted := (t.prev*max(0, window-max(0, hit.at-t.start)) + window - 1) / window
+	if l.Algorithm != ratelimit.SlidingWindow {
+		weighted = 0
+	}
+	return t.used+weighted <= l.Capacity()
+}
+
+// checkLeases fails if units have not come home after a time without requests.
+func (r *simRun) checkLeases() {
+	for _, p := range r.proxies {
+		if n := p.store.Stats().LeasedUnits; n > 0 {
+			r.fail("%s holds %d units after %v without requests", p.name, n, simQuiet)
+		}
+	}
+	now := simSince()
+	for id, row := range r.server.rows {
+		l := r.server.limits[id.Prefix]
+		if l.Lease == 0 || l.Algorithm != ratelimit.FixedWindow && l.Algorithm != ratelimit.SlidingWindow || len(r.server.begins[id]) == 0 {
+			continue
+		}
+		begin := (row.Start - simBorn.UnixMicro()) * 1000
+		if now > begin+l.Window.Nanoseconds() || slices.ContainsFunc(r.plan.outages, func(o simOutage) bool { return o.to+int64(3*time.Second) > begin }) {
+			continue // another window, or one in which proxies have admitted hits by themselves
+		}
+		used := int64(0)
+		for _, hit := range r.admitted[id] {
+			if hit.at >= row.Start {
+				used += hit.cost
+			}
+		}
+		r.homes++
+		if lost := row.Count - used; lost > r.server.unsure[id] {
+			r.fail("%s of %s: %d of %d units that were charged were not used and did not come home", id.Key, id.Prefix, lost, row.Count)
+		}
+	}
+}
+
+// checkCharges fails if a proxy has charged more than it has admitted without the database.
+func (r *simRun) checkCharges() {
+	for _, p := range r.proxies {
+		if charged := r.server.charged[p.name]; charged > p.local {
+			r.fail("%s has admitted %d units by itself, and charged %d", p.name, p.local, charged)
+		}
+	}
+}
+
+// simInstant is a short time. What proxies do in step is within it.
+const simInstant = 20 * time.Millisecond
+
+// checkStampede fails if proxies send much more after an outage than before it: in a second, or in a short time.
+func (r *simRun) checkStampede() {
+	for i, o := range r.plan.outages {
+		if !o.stops() || o.from == 0 || i+1 < len(r.plan.outages) && r.plan.outages[i+1].from == o.to {
+			continue
+		}
+		first := o.from
+		if i > 0 && r.plan.outages[i-1].to == o.from {
+			first = r.plan.outages[i-1].from
+		}
+		for _, width := range []time.Duration{time.Second, simInstant} {
+			before := most(r.server.sent, first-int64(3*time.Second), first, width)
+			from := o.to
+			if o.kind == simHang && width < time.Second {
+				from += int64(60 * time.Millisecond) // what was sent is answered at once, and its senders go on
+			}
+			after := most(r.server.sent, from, from+int64(2*time.Second), width)
+			spare := 10 + before/5
+			if width < time.Second {
+				spare += 10 // few statements vary more: of 10,000 seeds, one or two have a little more by chance
+			}
+			if after > 2*before+spare {
+				r.fail("after the %s until %v, %d statements within %v, and %d before it", o.kind, time.Duration(o.to), after, width, before)
+			}
+		}
+		if n := most(r.server.probes, o.to, o.to+int64(time.Second), simInstant); o.kind != simHang && n > 5+len(r.proxies)/4 {
+			r.fail("after the %s until %v, %d of %d proxies ask for a sign of life within %v", o.kind, time.Duration(o.to), n, len(r.proxies), simInstant)
+		}
+	}
+}
+
+// most is the most of what was sent in a millisecond, within a time between two others.
+func most(sent []int, from, to int64, width time.Duration) int {
+	begin, end, n := int(from/1e6)+1, int(to/1e6), int(width.Milliseconds())
+	most, sum := 0, 0
+	for at := begin; at < end && at < len(sent); at++ {
+		sum += sent[at]
+		if at >= begin+n {
+			sum -= sent[at-n]
+		}
+		most = max(most, sum)
+	}
+	return most
+}
+
+// checkFairness fails if a proxy has got less than half of its share of the contested key over a minute. Of a small share,
+// a proxy may have got less by chance, but not five standard deviations less.
+func (r *simRun) checkFairness() {
+	if len(r.plan.outages) > 0 || r.plan.load < time.Minute {
+		return
+	}
+	all := int64(0)
+	for _, p := range r.proxies {
+		all += p.admitted
+	}
+	for _, p := range r.proxies {
+		share := all / int64(len(r.proxies))
+		if less := float64(share - p.admitted); 2*p.admitted < share && less > 5*math.Sqrt(float64(share)) {
+			r.fail("%s has got %d of the contested key, and its share is %d", p.name, p.admitted, share)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// chance is random numbers without a state. What is drawn depends on the seed and on what it is for, not on
+// which goroutine comes first.
+type chance uint64
+
+// of is the chance for some numbers.
+func (c chance) of(numbers ...int64) chance {
+	x := uint64(c)
+	for _, n := range numbers { // splitmix64
+		x += uint64(n) + 0x9e3779b97f4a7c15
+		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+		x = (x ^ x>>27) * 0x94d049bb133111eb
+		x ^= x >> 31
+	}
+	return chance(x)
+}
+
+// text is the chance for a text.
+func (c chance) text(s string) chance {
+	x := uint64(14695981039346656037) // FNV-1a
+	for i := range len(s) {
+		x = (x ^ uint64(s[i])) * 1099511628211
+	}
+	return c.of(int64(x))
+}
+
+// below returns a number from 0 to n-1.
+func (c chance) below(n int64) int64 { return int64(uint64(c.of(1)) % uint64(n)) }
+
+// share returns a number from 0 to 1.
+func (c chance) share() float64 { return float64(uint64(c.of(2))>>11) / (1 << 53) }
+
+// wait returns a time that is distributed as that between random events.
+func (c chance) wait(mean time.Duration) time.Duration {
+	return time.Duration(-math.Log(1-c.share())*float64(mean)) + 1
+}
+
+// simBorn is when bubbles of synctest begin.
+var simBorn = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// simSince is the time of the simulation in nanoseconds.
+func simSince() int64 { return int64(time.Since(simBorn)) }
+
+// simDB is the way of one proxy to the server.
+type simDB struct {
+	server *simServer
+	plan   *simPlan
+	proxy  int
+	chance chance
+	far    time.Duration // the least time of a message, one way
+}
+
+var (
+	errSimReset   = errors.New("connection reset by peer")
+	errSimRefused = errors.New("connection refused")
+)
+
+// Run sends a message, and waits for the answers. What happens to the message depends on its contents and on when
+// it is sent, so a store that does the same at the same time meets the same.
+func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	message := make([]simStatement, 0, len(statements))
+	sent := simSince()
+	fate := d.chance.of(sent)
+	for _, s := range statements {
+		s.Result, s.Rows, s.Err, s.Code = s.Result[:0], 0, nil, ""
+		message = append(message, readStatement(s))
+		fate = fate.of(int64(message[len(message)-1].digest(0)))
+	}
+	d.server.count(sent, message)
+	way := d.plan.outward(d.proxy, sent, sent+int64(d.far+fate.of(1).wait(d.plan.noise)), fate.of(2))
+	if way.lost {
+		return d.lose(ctx, message, math.MaxInt64, nil)
+	}
+	if way.failure != nil {
+		return d.lose(ctx, message, way.at, way.failure)
+	}
+	answered := make(chan []simAnswer, 1)
+	time.AfterFunc(time.Duration(way.at-sent), func() { answered <- d.server.run(d.proxy, way.at, message, fate) }) // also if ctx ends before
+	var answers []simAnswer
+	select {
+	case answers = <-answered:
+	case <-ctx.Done():
+		return d.lose(ctx, message, 0, ctx.Err())
+	}
+	way = d.plan.homeward(d.proxy, way.at, way.at+int64(d.far+fate.of(3).wait(d.plan.noise)), fate.of(4))
+	if way.lost {
+		return d.lose(ctx, message, math.MaxInt64, nil)
+	}
+	if way.failure != nil {
+		return d.lose(ctx, message, way.at, way.failure)
+	}
+	if !sleepUntil(ctx, way.at) {
+		return d.lose(ctx, message, 0, ctx.Err())
+	}
+	for i, s := range statements {
+		a := &answers[i]
+		s.Result, s.Rows, s.Err, s.Code = append(s.Result, a.result...), a.rows, a.err, a.code
+	}
+	return nil
+}
+
+// lose records which units a proxy does not know to be charged, or has not given back, and returns the error at a time.
+func (d *simDB) lose(ctx context.Context, message []simStatement, at int64, err error) error {
+	d.server.mu.Lock()
+	for i := range message {
+		for _, e := range message[i].entries {
+			d.server.unsure[e.id] += e.n * max(e.cost, -e.cost)
+		}
+	}
+	d.server.mu.Unlock()
+	if ctx.Err() != nil || !sleepUntil(ctx, at) {
+		return ctx.Err()
+	}
+	return err
+}
+
+// sleepUntil reports whether ctx has not ended before.
+func sleepUntil(ctx context.Context, at int64) bool {
+	timer := time.NewTimer(time.Duration(min(at-simSince(), int64(time.Hour))))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (d *simDB) Exec(context.Context, string) error { return errors.New("nothing is migrated here") }
+func (d *simDB) Close()                             {}

@@ -1,0 +1,179 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// simProxy is what a proxy does with requests, without a network.
+type simProxy struct {
+	run     *simRun
+	number  int
+	name    string
+	chance  chance
+	store   *engine.Store
+	policy  *edge.ProxyPolicy
+	decider edge.Decider
+	hits    sync.WaitGroup // of the requests under way
+
+	mu       sync.Mutex // guards all that follows
+	waits    bool       // a request with a user has come
+	admitted int64      // on the contested key, from its first second to the end of the load
+	local    int64      // units of durable limits that this proxy has admitted by itself
+}
+
+// newSimProxy starts a proxy.
+func newSimProxy(run *simRun, number int) *simProxy {
+	p := &simProxy{run: run, number: number, name: fmt.Sprint("proxy", number), chance: run.plan.seed.of(30, int64(number))}
+	db := &simDB{server: run.server, plan: run.plan, proxy: number, chance: p.chance.of(1), far: p.chance.of(2).wait(run.plan.far/2) + run.plan.far/2}
+	var err error
+	p.store, err = engine.New(db, engine.Options{
+		DisableMigration: true, Node: &engine.Node{Name: p.name, Epoch: int64(number) + 1},
+	})
+	if err != nil {
+		panic(err)
+	}
+	random := func() float64 {
+		if run.plan.without == "jitter" {
+			return 0.5
+		}
+		return p.chance.of(3, simSince()).share()
+	}
+	engine.Simulate(p.store, random, func(key string) uint64 { return uint64(p.chance.of(4).text(key)) })
+	p.decider = edge.Decider{Timeout: run.plan.timeout, OnError: edge.Local}
+	p.decider.UseStore(p.store)
+	p.policy, err = edge.OpenProxyPolicy(p.store, p.store, db, edge.PolicySettings{}, edge.ProxyPolicyOptions{Node: p.name, Random: random})
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// load sends requests at random moments until the load ends.
+func (p *simProxy) load() {
+	mean := time.Duration(float64(time.Second) / p.run.plan.rate)
+	time.Sleep(p.chance.of(5).wait(500 * time.Millisecond))
+	p.store.Prepare()
+	time.Sleep(p.chance.of(6).wait(100 * time.Millisecond))
+	p.policy.Prepare()
+	for n := int64(0); ; n++ {
+		time.Sleep(p.chance.of(7, n).wait(mean))
+		if time.Since(simBorn) > p.run.plan.load {
+			break
+		}
+		p.hits.Go(func() { p.request(p.chance.of(8, n)) })
+	}
+	p.hits.Wait()
+}
+
+// simKeys is how many keys there are. Few of them are frequent.
+const simKeys = 1_000_000
+
+// key draws a key: the logarithm of its number is distributed evenly.
+func (c chance) key() string {
+	return fmt.Sprint("k", int64(math.Pow(simKeys, c.share())))
+}
+
+// work is the time that a proxy needs. Nothing else in the proxy happens at the same nanosecond, so that the order of
+// goroutines is the same each time.
+func (c chance) work() { time.Sleep(time.Duration(1 + c.below(int64(50*time.Microsecond)))) }
+
+// request decides a request.
+func (p *simProxy) request(c chance) {
+	plan := p.run.plan
+	var verdict policy.Verdict
+	var hits []ratelimit.Hit
+	what := c.of(1).share()
+	if what < plan.contests && plan.lull() {
+		return
+	}
+	if what < plan.contests {
+		hits = append(hits, ratelimit.Hit{Limit: plan.contest, Key: "all", Cost: 1})
+	}
+	if what >= plan.contests || what < 0.05 {
+		hits = append(hits, ratelimit.Hit{Limit: plan.client, Key: c.of(2).key(), Cost: 1})
+	}
+	if what > 0.7 {
+		facts := policy.Facts{Tier: "anonymous", Address: netip.AddrFrom4([4]byte{10, 0, 0, 1}), Method: "GET", Host: "h", Path: "/"}
+		began := time.Now()
+		err := p.decider.Ask(p.policy, context.Background(), "", p.user(c.of(3)), &facts, &verdict)
+		p.late("the policy", began, err)
+		hits = append(hits, verdict.Hits...)
+		c.of(4).work()
+	}
+	decisions := make([]ratelimit.Decision, len(hits))
+	began := time.Now()
+	err := p.store.Take(context.Background(), plan.timeout, hits, decisions)
+	p.late("the decision", began, err)
+	out := edge.Judge(hits, decisions, nil)
+	if err != nil {
+		c.of(5).work()
+		out = p.decider.TakeLocal(hits, decisions, nil, err)
+	}
+	if out.Err == nil && out.Status == 0 {
+		p.admit(hits, decisions)
+	}
+}
+
+// user draws a user. Of the requests that wait for the first rules, one has a user: the others would look their users up at the
+// same moment, in any order.
+func (p *simProxy) user(c chance) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waits && p.policy.Stats().Loads == 0 {
+		return ""
+	}
+	p.waits = true
+	return "user-" + c.key()
+}
+
+// late fails if a call has taken longer than it may.
+func (p *simProxy) late(what string, began time.Time, err error) {
+	if took := time.Since(began); took > batch.MostTimeouts*p.run.plan.timeout {
+		p.run.fail("%s: %s took %v with a timeout of %v: %v", p.name, what, took, p.run.plan.timeout, err)
+	}
+}
+
+// admit records a request that was admitted.
+func (p *simProxy) admit(hits []ratelimit.Hit, decisions []ratelimit.Decision) {
+	now := time.Now().UnixMicro()
+	p.mu.Lock()
+	for i, h := range hits {
+		if h.Limit == p.run.plan.contest && time.Since(simBorn) > 5*time.Second {
+			p.admitted++
+		}
+		if h.Limit.Durable && decisions[i].Source == ratelimit.FromMemory {
+			p.local += h.Cost
+		}
+	}
+	p.mu.Unlock()
+	r := p.run
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, h := range hits {
+		at := now // of units that are used
+		if decisions[i].Source == ratelimit.FromPostgres {
+			at = decisions[i].DecidedAt
+		}
+		id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
+		r.admitted[id] = append(r.admitted[id], simAdmitted{at, h.Cost, decisions[i].Source})
+		r.requests++
+	}
+}
+
+// close ends a proxy.
+func (p *simProxy) close() {
+	p.policy.Close()
+	p.store.Close()
+}

@@ -1,0 +1,373 @@
+package engine_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// simServer is a model of Postgres for what stores and policies ask. A message (the statements of one DB.Run)
+// takes effect at one moment. The rows are changed by the Go steps, to which other tests hold the SQL.
+type simServer struct {
+	mu     sync.Mutex // guards all that follows
+	limits map[string]*ratelimit.Limit
+	rows   map[lease.RowID]*algorithm.Row
+	nodes  map[string]simNode
+	begins map[lease.RowID][]simWindow // in which windows the rows were charged
+
+	outages    []simOutage // those that are to come
+	timeline   int64
+	shown      int64     // 1 if the timeline is shown, else 0
+	unnumbered bool      // batches of local charges are accepted without a check of their epoch and number
+	position   int64     // in the write-ahead log
+	started    int64     // when the server was started
+	changes    int       // of the policy
+	now        int64     // of the message that is executed, in nanoseconds of the simulation
+	open       []simUndo // of the transaction that is executed
+	undo       []simUndo // of logged tables, if a standby is to take over that lacks the last of them
+	holds      map[simHolder]int64
+	charged    map[string]int64      // units that each proxy has charged for its local decisions
+	unsure     map[lease.RowID]int64 // units of messages with an answer that no proxy got, or that never arrived, and of local decisions: these may be older than the window
+	broken     []string              // what no proxy should send
+	sent       []int                 // statements that were sent, by millisecond
+	probes     []int                 // those of them that ask for a sign of life
+	messages   int
+	hash       uint64 // of all messages: a sum, so that messages of one moment have no order
+}
+
+// simNode is a row of the registry.
+type simNode struct {
+	epoch, charged int64
+	seen           int64
+}
+
+// simWindow is when a row was changed first in a window, and when the window began; 0 if the row was lost.
+type simWindow struct{ at, start int64 }
+
+// simUndo takes a change back.
+type simUndo struct {
+	at     int64
+	logged bool
+	undo   func()
+}
+
+// longestLag is how much a standby lacks at most, in nanoseconds.
+const longestLag = int64(500 * time.Millisecond)
+
+func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
+	s := &simServer{
+		limits: map[string]*ratelimit.Limit{}, rows: map[lease.RowID]*algorithm.Row{}, nodes: map[string]simNode{},
+		begins: map[lease.RowID][]simWindow{}, holds: map[simHolder]int64{}, charged: map[string]int64{}, unsure: map[lease.RowID]int64{}, outages: outages, shown: 1,
+	}
+	for _, l := range limits {
+		s.limits[l.Prefix] = l
+	}
+	return s
+}
+
+// simStatement is what a statement asks for. The store uses the memory of a statement again.
+type simStatement struct {
+	sql     string
+	meaning engine.Meaning // of a statement on rows
+	joined  bool
+	args    []any // of another statement
+	entries []simEntry
+}
+
+// simEntry is what a statement asks of one row.
+type simEntry struct {
+	id      lease.RowID
+	n, cost int64
+	claim   int64
+}
+
+// simAnswer is the answer to a statement.
+type simAnswer struct {
+	result []byte
+	rows   int
+	err    error
+	code   string
+}
+
+// readStatement copies a statement.
+func readStatement(s *pgdb.Statement) simStatement {
+	meaning, onRows := engine.Meanings()[s.SQL]
+	read := simStatement{sql: s.SQL, meaning: meaning, joined: s.Joined}
+	if !onRows {
+		for _, arg := range s.Args {
+			if texts, ok := arg.([]string); ok {
+				arg = slices.Clone(texts)
+			}
+			read.args = append(read.args, arg)
+		}
+		return read
+	}
+	keys := s.Args[2].([]string)
+	for i, key := range keys {
+		e := simEntry{n: 1}
+		e.id = lease.RowID{Durable: meaning.Durable, Key: key}
+		if meaning.Alike {
+			e.id.Prefix = s.Args[1].(string)
+			e.n = s.Args[3].([]int64)[i]
+			e.cost = s.Args[4].(int64)
+		} else {
+			e.id.Prefix = s.Args[1].([]string)[i]
+		}
+		switch {
+		case meaning.Kind == "refund":
+			e.cost = s.Args[3].([]int64)[i]
+			e.claim = s.Args[7].([]int64)[i]
+		case meaning.Kind == "take" && !meaning.Alike:
+			e.n = s.Args[3].([]int64)[i]
+			e.cost = s.Args[4].([]int64)[i]
+		}
+		read.entries = append(read.entries, e)
+	}
+	return read
+}
+
+// digest is the same for statements that ask for the same. Their entries may be in another order, because a store
+// ranges over maps.
+func (s *simStatement) digest(c chance) uint64 {
+	c = c.text(s.sql)
+	if s.entries == nil {
+		for _, arg := range s.args {
+			if texts, ok := arg.([]string); ok {
+				arg = slices.Sorted(slices.Values(texts))
+			}
+			c = c.text(fmt.Sprint(arg))
+		}
+		return uint64(c)
+	}
+	sum := uint64(0)
+	for _, e := range s.entries {
+		sum += uint64(c.text(e.id.Prefix).text(e.id.Key).of(e.n, e.cost, e.claim))
+	}
+	return sum
+}
+
+// run executes a message at a moment, in nanoseconds of the simulation.
+func (s *simServer) run(proxy int, at int64, message []simStatement, digest chance) []simAnswer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = at
+	s.advance(at)
+	s.messages++
+	answers := make([]simAnswer, len(message))
+	for from := 0; from < len(message); {
+		to := from
+		for message[to].joined {
+			to++
+		}
+		to++
+		s.transaction(proxy, message[from:to], answers[from:to])
+		from = to
+	}
+	seen := digest.of(at, int64(proxy))
+	for _, a := range answers {
+		seen = seen.of(int64(a.rows), int64(len(a.result)))
+	}
+	s.hash += uint64(seen)
+	return answers
+}
+
+// count counts statements that are sent at a time.
+func (s *simServer) count(at int64, message []simStatement) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for int(at/1e6) >= len(s.sent) {
+		s.sent = append(s.sent, make([]int, 1000)...)
+		s.probes = append(s.probes, make([]int, 1000)...)
+	}
+	s.sent[at/1e6] += len(message)
+	if message[0].sql == "SELECT 1" {
+		s.probes[at/1e6]++
+	}
+}
+
+// simNow is the server's clock, in microseconds.
+func simNow() int64 { return time.Now().UnixMicro() }
+
+// transaction executes statements that take effect together.
+func (s *simServer) transaction(proxy int, statements []simStatement, answers []simAnswer) {
+	s.open = s.open[:0]
+	short := false
+	for i := range statements {
+		st := &statements[i]
+		if st.entries != nil {
+			short = s.onRows(proxy, st, &answers[i]) || short
+			continue
+		}
+		if s.others(st, &answers[i], short); answers[i].err == nil {
+			continue
+		}
+		for _, c := range slices.Backward(s.open) {
+			c.undo()
+		}
+		for j := range answers {
+			if j != i {
+				answers[j].err = pgdb.ErrRolledBack
+			}
+		}
+		return
+	}
+	if strings.HasPrefix(statements[0].sql, chargedBeginning) {
+		name, units := statements[0].args[0].(string), grantedIn(statements, answers)
+		s.charged[name] += units
+		s.change(true, func() { s.charged[name] -= units })
+		for i := range statements {
+			for _, e := range statements[i].entries {
+				s.unsure[e.id] += e.n * e.cost
+			}
+		}
+	}
+	s.position += 8
+	if !s.failsOver() {
+		return
+	}
+	for _, c := range s.open {
+		if c.logged {
+			s.undo = append(s.undo, c)
+		}
+	}
+	if old := s.undo[:0]; len(s.undo) > 10000 {
+		for _, c := range s.undo {
+			if s.now-c.at < 2*longestLag {
+				old = append(old, c)
+			}
+		}
+		s.undo = old
+	}
+}
+
+// change records how a change is undone.
+func (s *simServer) change(logged bool, undo func()) {
+	s.open = append(s.open, simUndo{s.now, logged, undo})
+}
+
+// grantedIn adds up what takes have granted.
+func grantedIn(statements []simStatement, answers []simAnswer) int64 {
+	units := int64(0)
+	for i := range statements {
+		for at, e := range statements[i].entries {
+			if statements[i].meaning.Kind == "take" {
+				units += granted(&statements[i], &answers[i], at) * e.cost
+			}
+		}
+	}
+	return units
+}
+
+// granted reads from an answer how many hits of an entry were granted.
+func granted(st *simStatement, a *simAnswer, entry int) int64 {
+	at := 0
+	for row := 0; row < a.rows; row++ {
+		columns := 3 + st.meaning.Width
+		slot := int64(binary.BigEndian.Uint64(a.result[at+4:]))
+		n := int64(binary.BigEndian.Uint64(a.result[at+16:]))
+		if slot == int64(entry+1) {
+			return n
+		}
+		for range columns {
+			size := int32(binary.BigEndian.Uint32(a.result[at:]))
+			at += 4 + max(0, int(size))
+		}
+	}
+	return 0
+}
+
+func simCopy(r *algorithm.Row) algorithm.Row {
+	c := *r
+	c.Hits = slices.Clone(r.Hits)
+	return c
+}
+
+// row returns a row, which is blank if there was none.
+func (s *simServer) row(id lease.RowID) *algorithm.Row {
+	r := s.rows[id]
+	if r == nil {
+		r = &algorithm.Row{}
+		s.rows[id] = r
+	}
+	return r
+}
+
+// onRows executes a statement on rows, and reports whether a row has granted less than it was asked for.
+func (s *simServer) onRows(proxy int, st *simStatement, a *simAnswer) bool {
+	now := simNow()
+	short := false
+	for i, e := range st.entries {
+		l := s.limits[e.id.Prefix]
+		if l == nil || l.Durable != e.id.Durable {
+			s.broken = append(s.broken, "a row of an unknown limit: "+e.id.Prefix)
+			return false
+		}
+		r := s.row(e.id)
+		if st.meaning.Kind != "look" {
+			before, windows := simCopy(r), len(s.begins[e.id])
+			s.change(e.id.Durable, func() {
+				*r = before
+				s.begins[e.id] = s.begins[e.id][:windows]
+			})
+		}
+		d := algorithm.Of(l)
+		n := int64(0)
+		switch st.meaning.Kind {
+		case "take":
+			n = d.Take(l, r, now, e.n, e.cost)
+			short = short || st.meaning.AllOrNothing && n < e.n
+			s.begin(e.id, r)
+			s.hold(proxy, e.id, n*e.cost)
+		case "refund":
+			d.Adjust(l, r, now, e.cost, e.claim)
+			s.hold(proxy, e.id, -e.cost)
+			continue
+		case "reset":
+			*r = algorithm.Row{}
+			continue
+		}
+		a.add(simBigint(int64(i+1)), simBigint(n), simTime(now))
+		a.add(simColumns(d, r)...)
+		a.rows++
+	}
+	return short
+}
+
+// simHolder is a proxy that has charged a row.
+type simHolder struct {
+	proxy int
+	id    lease.RowID
+}
+
+// hold records what a proxy has charged on this timeline, and has not given back.
+func (s *simServer) hold(proxy int, id lease.RowID, units int64) {
+	if !id.Durable || s.timeline == 0 {
+		return
+	}
+	holder := simHolder{proxy, id}
+	s.holds[holder] += units
+	s.change(true, func() { s.holds[holder] -= units })
+	if n := s.holds[holder]; units < 0 && n < 0 {
+		s.broken = append(s.broken, fmt.Sprintf("at %v proxy%d gives back %d units of %s that were charged on a server that is gone", time.Duration(s.now), proxy, -n, id.Key))
+	}
+}
+
+// begin records in which window a row was charged.
+func (s *simServer) begin(id lease.RowID, r *algorithm.Row) {
+	start := r.Start
+	if r.HasTokens {
+		start = r.Refill
+	}
+	if all := s.begins[id]; start != 0 && (len(all) == 0 || all[len(all)-1].start != start) {
+		s.begins[id] = append(all, simWindow{simNow(), start})
+	}
+}

@@ -1,0 +1,182 @@
+package engine_test
+
+import (
+	"flag"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// The simulation runs proxies in virtual time: the real queues, leases, policy and fallback, over a model of Postgres. A seed says
+// how many proxies there are, what they ask for, how long each message takes, and what goes wrong.
+//
+//   - simulation_plan_test.go: what a seed says. simulation_network_test.go: the way of a message.
+//   - simulation_server_test.go: the model of Postgres. simulation_answers_test.go: what it answers.
+//   - simulation_proxy_test.go: what a proxy does. simulation_checks_test.go: what must hold.
+
+var (
+	simSeeds = flag.Int("simulate-seeds", 20, "how many seeds TestSimulation runs")
+	simFirst = flag.Uint64("simulate-first", 1, "the first seed of TestSimulation")
+)
+
+// simRun is the simulation of a seed.
+type simRun struct {
+	plan    *simPlan
+	server  *simServer
+	proxies []*simProxy
+
+	mu       sync.Mutex // guards all that follows
+	admitted map[lease.RowID][]simAdmitted
+	requests int
+	homes    int // rows of which checkLeases was sure
+	failures []string
+}
+
+func (r *simRun) fail(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failures = append(r.failures, fmt.Sprintf(format, args...))
+}
+
+// simulate runs a seed.
+func simulate(t *testing.T, plan *simPlan) *simRun {
+	policyLimit := &ratelimit.Limit{Prefix: "rule/plan/requests", Algorithm: ratelimit.TokenBucket, Events: 40, Window: 10 * time.Second, Durable: true}
+	r := &simRun{plan: plan, server: newSimServer([]*ratelimit.Limit{plan.contest, plan.client, policyLimit}, plan.outages), admitted: map[lease.RowID][]simAdmitted{}}
+	if plan.without == "timeline" {
+		r.server.shown = 0
+	}
+	r.server.unnumbered = plan.without == "epoch check"
+	synctest.Test(t, func(t *testing.T) {
+		var all sync.WaitGroup
+		for n := range plan.proxies {
+			p := newSimProxy(r, n)
+			r.proxies = append(r.proxies, p)
+			all.Go(p.load)
+		}
+		time.Sleep(plan.load / 2)
+		r.server.mu.Lock()
+		r.server.changes++
+		r.server.mu.Unlock()
+		all.Wait()
+		time.Sleep(simQuiet)
+		r.checkLeases()
+		for _, p := range r.proxies {
+			all.Go(p.close)
+		}
+		all.Wait()
+		time.Sleep(time.Minute) // goroutines end, and messages under way arrive
+	})
+	r.checkLimits()
+	r.checkCharges()
+	r.checkStampede()
+	r.checkFairness()
+	for i, text := range r.server.broken {
+		if i < 3 {
+			r.fail("%s", text)
+		}
+	}
+	return r
+}
+
+// foundFaults are further seeds that have found faults: units that were given back on a server that did not know of them,
+// and a charge of a local decision that was older than its window.
+var foundFaults = []uint64{43, 57, 468}
+
+// TestSimulation runs many seeds. To run one of them: go test -run TestSimulation -simulate-seeds 1 -simulate-first SEED.
+func TestSimulation(t *testing.T) {
+	if raced {
+		t.Skip("the simulation runs without the race detector, which would take too long")
+	}
+	var seeds []uint64
+	for n := range *simSeeds {
+		seeds = append(seeds, *simFirst+uint64(n))
+	}
+	if testing.Short() {
+		seeds = seeds[:min(len(seeds), 3)]
+	} else if *simSeeds == 20 && *simFirst == 1 {
+		seeds = append(seeds, foundFaults...)
+	}
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			r := simulate(t, newSimPlan(seed))
+			r.report(t)
+		})
+	}
+}
+
+// report fails the test with the first failures.
+func (r *simRun) report(t *testing.T) {
+	t.Logf("%d proxies, %d admitted, %d messages, %d leased rows, outages %v, hash %x", r.plan.proxies, r.requests, r.server.messages, r.homes, r.plan.outages, r.server.hash)
+	for i, failure := range r.failures {
+		if i == 5 {
+			t.Errorf("and %d more", len(r.failures)-i)
+			break
+		}
+		t.Error(failure)
+	}
+}
+
+// TestASimulationRepeats: a seed that fails can be run again, and the same happens.
+func TestASimulationRepeats(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it simulates eight runs")
+	}
+	if raced {
+		t.Skip("see TestSimulation")
+	}
+	hashes := map[uint64]bool{}
+	for _, seed := range []uint64{1, 2, 3, 5} {
+		first, second := simulate(t, newSimPlan(seed)), simulate(t, newSimPlan(seed))
+		if first.server.hash != second.server.hash || first.server.messages != second.server.messages {
+			t.Errorf("seed %d: %d messages with the hash %x, then %d with %x", seed, first.server.messages, first.server.hash, second.server.messages, second.server.hash)
+		}
+		hashes[first.server.hash] = true
+	}
+	if len(hashes) < 4 {
+		t.Error("different seeds have the same messages")
+	}
+}
+
+// TestTheSimulationFindsWhatIsTakenAway: without a part of what holds the limits, and the database, a seed fails.
+func TestTheSimulationFindsWhatIsTakenAway(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all runs it: it simulates three runs")
+	}
+	if raced {
+		t.Skip("see TestSimulation")
+	}
+	for what, seed := range map[string]uint64{
+		"jitter":      11, // the random part of intervals
+		"lease bound": 4,  // the time from which on units are not used
+		"timeline":    43, // that proxies notice another timeline
+	} {
+		plan := newSimPlan(seed)
+		plan.without = what
+		if what == "lease bound" {
+			defer endless(plan.contest)()
+		}
+		if r := simulate(t, plan); len(r.failures) == 0 {
+			t.Errorf("seed %d passes without the %s", seed, what)
+		} else {
+			t.Logf("without the %s: %s", what, r.failures[0])
+		}
+	}
+}
+
+// endless makes units of a limit's leases last for an hour, until the function that it returns is called.
+func endless(l *ratelimit.Limit) func() {
+	d := algorithm.Of(l)
+	lease := d.Lease
+	d.Lease = func(l *ratelimit.Limit, r *algorithm.Row, now, most int64) (life, claim int64) {
+		_, claim = lease(l, r, now, most)
+		return 3600e6, claim
+	}
+	return func() { d.Lease = lease }
+}

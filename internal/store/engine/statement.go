@@ -1,0 +1,290 @@
+package engine
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+)
+
+// The clock is the server's, read once in each statement, unless the first element of $1
+// gives the microseconds since the Unix epoch. The second element is the longest wait for a
+// lock in milliseconds. Settings for the statement's transaction are made in the statement,
+// which makes an explicit transaction needless: the wait for locks, and that the commit does
+// not wait for the disk.
+const (
+	clockSQL = `WITH clock AS MATERIALIZED (SELECT coalesce(timestamptz 'epoch' + nullif(($1::bigint[])[1], 0) * interval '1 microsecond', clock_timestamp()) AS now{settings})`
+	lockSQL  = `, set_config('lock_timeout', ($1::bigint[])[2]::text, true)`
+	asyncSQL = `, set_config('synchronous_commit', 'off', true)`
+	diskSQL  = `, set_config('synchronous_commit', 'local', true)` // waits for the disk, and for no standby
+)
+
+// settingsOf is the first parameter of statements. now is Options.Now, and may be nil.
+func settingsOf(now func() time.Time, lockWait time.Duration) []int64 {
+	settings := []int64{0, lockWait.Milliseconds()}
+	if now != nil {
+		settings[0] = now().UnixMicro()
+	}
+	return settings
+}
+
+// takeSQL decides n hits of equal cost on each key. It has two forms. If all entries have one
+// limit and one cost, their values are parameters, and the keys come in byte order. Else each
+// value is an array with an element for each entry, and the server sorts the entries.
+//
+// Either way each writer locks its rows in the order of prefix and key, so no two writers can
+// wait for each other. SQL promises no order without ORDER BY. But the first form has one
+// source of rows, which returns the elements of the arrays in turn, and nothing to join them
+// with that has more than one row. TestLockOrder and TestPlansUseTheIndexes hold the server to it.
+// Byte order is the order of COLLATE "C" in a database in UTF-8. In another encoding the two
+// may differ beyond ASCII; if two statements then wait for each other, the server ends one of
+// them, which had no effect, and server.run sends it again.
+//
+// For a row that exists, excluded.slot is the index of its entry in the parameters. The arrays
+// are unnested in the SELECT list, where they advance together, because in FROM their elements
+// would be stored first.
+const takeSQL = clockSQL + `
+INSERT INTO {table} AS r (prefix, key, slot, granted, {columns}, expires_at)
+SELECT {prefix}, i.key, i.slot, i.granted, {fresh}
+FROM (SELECT *, least(n, {quota} / {cost}) AS granted
+	FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($3::text[]) AS key, unnest($4::bigint[]) AS n{items} FROM clock) i) i{from}{order}
+ON CONFLICT (prefix, key) DO UPDATE SET (slot, granted, {columns}, expires_at) = (
+	{step})
+RETURNING slot::bigint, {granted}, (SELECT now FROM clock), {returned}`
+
+// orderSQL sorts the entries of a take by prefix and key.
+const orderSQL = `
+ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"`
+
+// onPurpose begins the sentence, in the server's log too, with which a transaction fails: the sentence is cast to a
+// number. The planner would compute the cast of a constant in any case.
+const onPurpose = `pg_ratelimit fails this transaction on purpose, which is normal: `
+
+// A take of a transaction (allOrNothing) sets pg_ratelimit.short if a row grants less than it was
+// asked for. The last statement of the transaction, checkSQL, then fails, which undoes the
+// transaction: see transaction.go.
+const (
+	grantedSQL    = `granted`
+	allGrantedSQL = `CASE WHEN granted < ($4::bigint[])[slot] THEN granted * set_config('pg_ratelimit.short', '1', true)::bigint ELSE granted END`
+	checkSQL      = `SELECT CASE current_setting('pg_ratelimit.short', true) WHEN '1' THEN ('` + onPurpose +
+		`a limit is used up' || left(current_setting('pg_ratelimit.short', true), 0))::int END`
+)
+
+// lookSQL reads the rows of the keys that have one.
+//
+// A statement that reads rows could be planned on a young table to read all of it, and go on
+// doing so when the table has grown; without statistics, it could also be planned so on a large
+// table. findSQL prevents that: the primary key is the only index that returns rows in the order
+// of key, and indexSQL, which runs before in the same transaction, leaves no other way to get
+// this order. Without sequential scans, the one of the small table of processes seems so dear that
+// the server would compile the statement, which takes 200 ms: indexSQL also turns that off. Statements
+// that write insert, and find a row by its conflict, which only the index of the primary key can tell.
+const (
+	indexSQL = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`
+	findSQL  = `FROM {table} t WHERE t.prefix = u.prefix AND t.key >= u.key AND t.key <= u.key ORDER BY t.key LIMIT 1`
+	lookSQL  = clockSQL + `
+SELECT u.slot, 0::bigint, (SELECT now FROM clock), {returned}
+FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS u(prefix, key, slot) LEFT JOIN LATERAL (SELECT * ` + findSQL + `) r ON true`
+)
+
+// blankSQL begins a statement that changes the rows of keys. For a key without a row it inserts
+// a blank one. A blank row decides like no row, for the npm library too: its window ended long ago, whatever
+// the limit. The next cleanup deletes it.
+const blankSQL = clockSQL + `
+INSERT INTO {table} AS r (prefix, key, slot, count, prev_count, window_start, expires_at)
+SELECT i.prefix, i.key, i.slot, 0, 0, timestamptz '1800-01-01Z', timestamptz '1800-01-01Z'
+FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($2::text[]) AS prefix, unnest($3::text[]) AS key FROM clock) i` + orderSQL + `
+ON CONFLICT (prefix, key) DO UPDATE SET `
+
+// refundSQL gives cost back, or charges it if it is below 0, see algorithm.Definition.Adjust. Leased units and
+// settlements have a claim; a caller's refund has 0, and {claimed} is NULL.
+const refundSQL = blankSQL + `{adjust} WHERE {adjust_where}`
+
+// resetSQL makes rows blank: their quotas are full again.
+const resetSQL = blankSQL + `(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) = (0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at){reset}`
+
+// refundValues are what algorithms can use in refundSQL.
+var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]", "{quota}", "($5::bigint[])[excluded.slot]",
+	"{span}", "($6::bigint[])[excluded.slot]", "{events}", "($7::bigint[])[excluded.slot]", "{now}", "(SELECT now FROM clock)",
+	"{claimed}", "(timestamptz 'epoch' + nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')")
+
+// cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. A
+// decision in flight may have read the clock a while ago, and the clock may be set back: the
+// minute keeps the rows that still mean something then. The statement skips rows that a
+// decision has locked, and never waits. A row with slots of requests in flight stays. A process without
+// limits InFlight leaves all rows that have slots, also slots that have ended: its role need not be allowed to
+// read the table of processes. The order of the statement is that of the index for cleanups, and indexSQL runs
+// before it.
+const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute' AND {no_slots}
+	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
+SELECT count(*) FROM deleted`
+
+// nextPrefixSQL returns the first prefix of a table after another. Text is compared as in
+// the index.
+const nextPrefixSQL = `SELECT prefix FROM {table} WHERE prefix > $1::text ORDER BY prefix LIMIT 1`
+
+// firstValue is the number of the first parameter in takeSQL that is a value of an entry.
+const firstValue = 5
+
+// Names of the tables. The npm library pg-ratelimit shares the first two.
+const (
+	ephemeralTable = "rate_limit_ephemeral"
+	durableTable   = "rate_limit_durable"
+	processesTable = "rate_limit_processes"
+)
+
+func tableName(durable bool) string {
+	if durable {
+		return durableTable
+	}
+	return ephemeralTable
+}
+
+// countTable is a table of a store, as SQL names it. guard is a function that statements on the table
+// call, see parts_routes.go; "" is none.
+type countTable struct{ name, guard string }
+
+// tablesOfOne are the tables of a database without parts, by their names.
+func tablesOfOne() map[string]countTable {
+	return map[string]countTable{ephemeralTable: {name: ephemeralTable}, durableTable: {name: durableTable}, processesTable: {name: processesTable}}
+}
+
+// statementKey is what the text of a statement depends on.
+type statementKey struct {
+	kind         statementKind
+	definition   *algorithm.Definition
+	durable      bool
+	sync         bool // of a durable table: the commit waits for the disk
+	allOrNothing bool // a take of a transaction that fails if a row grants less
+	alike        bool // a take of entries with one limit and one cost
+}
+
+// statements holds the text of each statement that a store runs. It does not change.
+type statements struct {
+	texts   map[statementKey]string
+	cleanup map[cleanupKey]string
+	tables  map[string]countTable // by the names that a database without parts has
+	index   string                // indexSQL, with the guard: the tables of a part move together
+	inParts bool
+}
+
+// cleanupKey is what the text of a cleanup depends on: the table, and whether the process has slots.
+type cleanupKey struct{ durable, slots bool }
+
+var (
+	writeStatements sync.Once
+	ofOneServer     *statements
+)
+
+// sharedStatements are the texts for one server, which all stores of the process share.
+func sharedStatements() *statements {
+	writeStatements.Do(func() { ofOneServer = newStatements(tablesOfOne()) })
+	return ofOneServer
+}
+
+// newStatements writes all texts for the tables of a store.
+func newStatements(tables map[string]countTable) *statements {
+	s := &statements{texts: map[statementKey]string{}, cleanup: map[cleanupKey]string{}, tables: tables, index: indexSQL, inParts: tables[ephemeralTable].guard != ""}
+	if s.inParts {
+		s.index += guardedSQL + tables[ephemeralTable].guard
+	}
+	for _, d := range algorithm.All() {
+		for _, durable := range []bool{false, true} {
+			for _, sync := range []bool{false, true} {
+				for _, allOrNothing := range []bool{false, true} {
+					s.addTake(statementKey{take, d, durable, sync, allOrNothing, false})
+					s.addTake(statementKey{take, d, durable, sync, allOrNothing, true})
+				}
+				s.add(lookSQL, statementKey{look, d, durable, sync, false, false})
+				s.add(refundSQL, statementKey{refund, d, durable, sync, false, false})
+				s.add(resetSQL, statementKey{reset, d, durable, sync, false, false})
+			}
+		}
+	}
+	for _, durable := range []bool{false, true} {
+		t := tables[tableName(durable)]
+		for slots, none := range map[bool]string{false: "coalesce(slots, '{}') = '{}'", true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"} {
+			s.cleanup[cleanupKey{durable, slots}] = s.named(strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL), t)
+		}
+		settings := lockSQL
+		if durable {
+			settings += diskSQL
+		}
+		s.texts[statementKey{kind: leave, definition: inFlight, durable: durable}] = s.named(strings.ReplaceAll(leaveSlotsSQL, "{settings}", settings+t.guard), t)
+	}
+	return s
+}
+
+// addTake writes the text of a take.
+func (s *statements) addTake(key statementKey) {
+	step := key.definition.SQL
+	values := append([]algorithm.Parameter{{Name: "cost", Type: "bigint"}, {Name: "quota", Type: "bigint"}, {Name: "span", Type: "bigint"}}, step.Needs...)
+	var inserted, updated []string // the values of an entry, for a new row and for one that exists
+	items := ""
+	for i, p := range values {
+		parameter := "$" + strconv.Itoa(firstValue+i) + "::" + p.Type
+		if key.alike {
+			inserted = append(inserted, "{"+p.Name+"}", parameter)
+			updated = append(updated, "{"+p.Name+"}", parameter)
+			continue
+		}
+		items += ", unnest(" + parameter + "[]) AS " + p.Name
+		inserted = append(inserted, "{"+p.Name+"}", "i."+p.Name)
+		updated = append(updated, "{"+p.Name+"}", "("+parameter+"[])[excluded.slot]")
+	}
+	prefix, order := "$2::text", ""
+	if !key.alike {
+		items += ", unnest($2::text[]) AS prefix"
+		prefix, order = "i.prefix", orderSQL
+	}
+	granted := grantedSQL
+	if key.allOrNothing {
+		granted = allGrantedSQL
+	}
+	template := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(takeSQL)
+	template = strings.NewReplacer(append(inserted, "{prefix}", prefix, "{items}", items, "{order}", order, "{granted}", granted)...).Replace(template)
+	s.add(strings.ReplaceAll(template, "{step}", strings.NewReplacer(updated...).Replace(step.Step)), key)
+}
+
+// add writes the text of one statement.
+func (s *statements) add(template string, key statementKey) {
+	step := key.definition.SQL
+	returned := step.Columns
+	if step.Returned != "" {
+		returned = step.Returned
+	}
+	if key.kind == look && step.Looked != "" {
+		returned = step.Looked
+	}
+	if step.ReadExpires {
+		returned += ", expires_at"
+	}
+	settings := ""
+	t := s.tables[tableName(key.durable)]
+	if key.kind != look {
+		settings = commitSQL(key.durable, key.sync) + lockSQL + t.guard // the wait for locks bounds that of the guard
+	}
+	text := strings.NewReplacer("{columns}", step.Columns, "{returned}", returned,
+		"{settings}", settings, "{reset}", step.Reset, "{adjust}", refundValues.Replace(step.Adjust), "{adjust_where}", refundValues.Replace(step.AdjustWhere)).Replace(template)
+	s.texts[key] = s.named(text, t)
+}
+
+// guardedSQL precedes a guard in a statement that has no lockSQL: the guard waits for no more than that.
+const guardedSQL = `, set_config('lock_timeout', '200', true)`
+
+// named writes the names of a table, and of that of the processes, into a text.
+func (s *statements) named(text string, t countTable) string {
+	return strings.NewReplacer("{table}", t.name, "{processes}", s.tables[processesTable].name).Replace(text)
+}
+
+// commitSQL turns the wait for the disk off where it is not wanted. An unlogged table has
+// nothing to wait for.
+func commitSQL(durable, sync bool) string {
+	if durable && !sync {
+		return asyncSQL
+	}
+	return ""
+}

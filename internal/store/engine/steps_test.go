@@ -1,0 +1,95 @@
+package engine_test
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// drawTwo draws two limits, which often share their rows.
+func (b *bench) drawTwo(t *rapid.T) []*ratelimit.Limit {
+	limits := []*ratelimit.Limit{drawLimit(t, b.prefix()), drawLimit(t, b.prefix())}
+	if rapid.Bool().Draw(t, "the limits share their rows") {
+		limits[1].Prefix, limits[1].Durable = limits[0].Prefix, limits[0].Durable
+	}
+	return limits
+}
+
+// TestStepsEqual runs random schedules, call by call, with the SQL statements and with the
+// Go steps: every decision and every row must be equal.
+func TestStepsEqual(t *testing.T) {
+	b := newBench(t)
+	conformance.Check(t, 3000, func(t *rapid.T) {
+		b.begin()
+		limits := b.drawTwo(t)
+		for n := rapid.IntRange(1, 12).Draw(t, "steps"); n > 0; n-- {
+			c := drawCall(t, limits)
+			b.drawStep(t, c.Hits[0].Limit)
+			b.askCall(t, c)
+		}
+	})
+}
+
+// TestBatchIsSequential decides random calls of one hit in one batch: each has the decision
+// that it would have alone, in the order of arrival.
+func TestBatchIsSequential(t *testing.T) {
+	b := newBench(t)
+	conformance.Check(t, 500, func(t *rapid.T) {
+		b.begin()
+		limits := b.drawTwo(t)
+		for batches := rapid.IntRange(1, 3).Draw(t, "batches"); batches > 0; batches-- {
+			b.drawStep(t, limits[0])
+			var calls []*batch.Call
+			for n := rapid.IntRange(1, 20).Draw(t, "calls"); n > 0; n-- {
+				c := drawCall(t, limits)
+				if c.Hits[0].Cost > 4 {
+					c.Hits[0].Cost = 1 + c.Hits[0].Cost%4 // so that many are equal
+				}
+				calls = append(calls, c)
+			}
+			b.decideBatch(t, calls)
+		}
+	})
+}
+
+// decideBatch decides calls as one batch in Postgres and in Go, and fails unless the
+// decisions are equal, and the row of the last call.
+func (b *bench) decideBatch(t failer, calls []*batch.Call) {
+	last := calls[len(calls)-1].Hits[0]
+	b.db.readRow(last)
+	wants := b.model.decideBatch(b.clock.Micro, calls)
+	b.store.DecideBatch(calls)
+	for i, c := range calls {
+		for j := range c.Decisions {
+			// Equal hits are decided at once: an early one sees the Reset that all of them
+			// leave, an early refund also what remains.
+			if j < len(wants[i]) && c.Decisions[j].Allowed {
+				wants[i][j].Reset = c.Decisions[j].Reset
+				if c.Hits[j].Cost < 0 && c.Decisions[j].Remaining <= c.Decisions[j].Limit {
+					wants[i][j].Remaining = max(wants[i][j].Remaining, c.Decisions[j].Remaining)
+				}
+			}
+		}
+		compare(t, fmt.Sprintf("call %d of %s: ", i, batchText(calls)), b.clock.Micro, c.Hits[0], c, wants[i])
+	}
+}
+
+// batchText lists the calls of a batch.
+func batchText(calls []*batch.Call) string {
+	text := ""
+	for i, c := range calls {
+		text += fmt.Sprintf("\n%d, reset %v:", i, c.Reset)
+		for j, h := range c.Hits {
+			text += fmt.Sprintf(" %s/%s %s cost %d peek %v", h.Limit.Prefix, h.Key, h.Limit.Algorithm, h.Cost, h.Peek)
+			if j < len(c.Decisions) {
+				text += fmt.Sprintf(" %v %d;", c.Decisions[j].Allowed, c.Decisions[j].Remaining)
+			}
+		}
+	}
+	return text + "\n"
+}

@@ -1,0 +1,406 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// Options are the settings of a Store. The zero value is a good choice.
+type Options struct {
+	// DisableMigration leaves it to the operator to run TableSQL.
+	DisableMigration bool
+	// CleanupProbability is how likely a statement is followed, in the background, by
+	// the deletion of expired rows: from 0 to 1. 0 means 0.1; below 0 turns it off.
+	CleanupProbability float64
+	// Workers is how many batches may be in flight at once, each on its own connection. There is one while the database
+	// answers within 5 ms. 0 means 4. A DB that has a method MaxConns() int, as that of pgxdb has, gets no more than that.
+	Workers int
+	// MaxBlockedKeys bounds the used-up keys that the store remembers and refuses
+	// without asking the database. 0 means 10,000; below 0 turns it off.
+	MaxBlockedKeys int
+	// MaxLeases bounds the keys of which the store holds units in advance, if their limits
+	// have a Lease. 0 means 10,000; below 0 turns leases off.
+	MaxLeases int
+	// LeaseHorizon is for how long the units of a lease should last, at most a twentieth of the limit's Window. Units
+	// that are not used after one and a half times as long are given back. 0 means a second.
+	LeaseHorizon time.Duration
+	// Node registers the process as a proxy of the database, and lets it obey pauses of the
+	// limits. Nil does neither.
+	Node *Node
+	// Now replaces the server's clock, for tests.
+	Now func() time.Time
+	// OnError is called with failures that no caller sees: of a migration, of a
+	// cleanup. It must not block. Nil drops them.
+	OnError func(error)
+}
+
+const (
+	defaultWorkers      = 4
+	defaultBlockedKeys  = 10000
+	defaultLeases       = 10000
+	defaultLeaseHorizon = time.Second
+	defaultCleanup      = 0.1
+)
+
+// withDefaults returns the options with the default values, or a *ratelimit.FieldError.
+func (o Options) withDefaults() (Options, error) {
+	if p := o.CleanupProbability; math.IsNaN(p) || p > 1 {
+		return o, &ratelimit.FieldError{Field: "CleanupProbability", Value: strconv.FormatFloat(p, 'g', -1, 64), Want: "from 0 to 1, or below 0 for no cleanup"}
+	}
+	if o.Workers < 0 {
+		return o, &ratelimit.FieldError{Field: "Workers", Value: strconv.Itoa(o.Workers), Want: "0 or more"}
+	}
+	if o.LeaseHorizon < 0 {
+		return o, &ratelimit.FieldError{Field: "LeaseHorizon", Value: o.LeaseHorizon.String(), Want: "0 or more"}
+	}
+	if o.MaxLeases == 0 {
+		o.MaxLeases = defaultLeases
+	}
+	if o.LeaseHorizon == 0 {
+		o.LeaseHorizon = defaultLeaseHorizon
+	}
+	if o.CleanupProbability == 0 {
+		o.CleanupProbability = defaultCleanup
+	}
+	if o.Workers == 0 {
+		o.Workers = defaultWorkers
+	}
+	if o.MaxBlockedKeys == 0 {
+		o.MaxBlockedKeys = defaultBlockedKeys
+	}
+	return o, nil
+}
+
+// bounded is a DB that knows how many connections it has at most.
+type bounded interface{ MaxConns() int }
+
+// Store is a ratelimit.Store. All processes on one database share its counts.
+type Store struct {
+	engine  *engine
+	workers int
+	idle    sync.Pool // of calls
+	close   context.CancelFunc
+	leasing *batch.Queue // of batches without requests, see leases.go
+	parts   *parts       // nil if the counts cannot be in parts
+
+	registered *registration // nil without Options.Node
+	past       past
+	paused     int32 // 1 while limits are paused; atomic, set with the mutex
+
+	mu        sync.Mutex // guards all that follows
+	closed    bool
+	queues    map[time.Duration]*batch.Queue // of Take and Reset, by timeout
+	opened    []*batch.Queue                 // of OpenQueue
+	pauseEnds *time.Timer                    // ends the pause; nil without one
+}
+
+// New returns a store on db, and closes db in its Close. It does not touch the network
+// yet. The error is a *ratelimit.FieldError for an option that is out of its range, or a
+// nil db.
+func New(db pgdb.DB, options Options) (*Store, error) {
+	if db == nil {
+		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
+	}
+	o, err := options.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if b, ok := db.(bounded); ok && b.MaxConns() < o.Workers {
+		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
+	}
+	s := newStore(db, o, sharedStatements(), newCounts(), newLocal())
+	if other, ok := db.(elsewhere); ok {
+		s.parts = newParts(s, other, o)
+		s.engine.tables.find = s.parts.find
+	}
+	if o.Node != nil {
+		s.registered = newRegistration(s, *o.Node)
+	}
+	return s, nil
+}
+
+// newStore returns a store on the tables of the texts. It adds what it does to counts, and has its rows remembered by local.
+func newStore(db pgdb.DB, o Options, texts *statements, counts *counts, local *local) *Store {
+	closing, cancel := context.WithCancel(context.Background())
+	server := &server{db: db, closing: closing, counts: counts, random: rand.Float64}
+	e := &engine{
+		server: server, texts: texts, now: o.Now, counts: counts, local: local,
+		tables:  &tables{server: server, disabled: o.DisableMigration, report: o.report},
+		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, report: o.report},
+	}
+	if o.MaxBlockedKeys > 0 {
+		e.blocked = known.New(o.MaxBlockedKeys)
+	}
+	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
+	server.onTimeline = s.seeTimeline
+	s.leasing = s.newQueue(leaseTimeout)
+	e.settles.send = func() { sendSettlements(s) }
+	e.leases = newLeases(s, o)
+	e.bounds = &keyBounds{cleaner: e.cleaner, local: local, parts: 1, prefixes: map[string]*keyBound{}, notice: func(text string) {
+		o.report(errors.New("ratelimit/postgres: " + text))
+	}}
+	e.flight = newFlight(server, s.leasing, texts, o.report)
+	e.cleaner.slots = &e.flight.used
+	s.idle.New = func() any { return batch.NewCall() }
+	return s
+}
+
+// report passes a failure to OnError. A panic of OnError must not end the program.
+func (o Options) report(err error) {
+	if o.OnError != nil && err != nil {
+		_ = batch.PanicError(func() { o.OnError(err) })
+	}
+}
+
+// Prepare starts, in the background, what the first decision would otherwise wait for: a
+// connection, and the migration if one is due. It also starts what Options.Node asks for.
+func (s *Store) Prepare() {
+	s.engine.tables.start()
+	if s.registered != nil {
+		s.registered.start()
+	}
+}
+
+// Unavailable returns why no decision can be had now, or nil. The error wraps
+// ratelimit.ErrUnavailable. Until a decision is asked for, the store does not notice that
+// the database has stopped answering.
+func (s *Store) Unavailable() error {
+	if p := partsOf(s); p != nil {
+		return p.unavailable()
+	}
+	return s.engine.server.unavailable()
+}
+
+// Stats returns the counts as of now.
+func (s *Store) Stats() Stats {
+	stats := s.engine.counts.get()
+	for _, one := range allStores(s) {
+		addMemory(&stats, one)
+	}
+	return stats
+}
+
+// overfull returns what is wrong with prefixes that have more rows than MaxKeys.
+func (s *Store) overfull() []string {
+	texts := []string{}
+	for _, one := range allStores(s) {
+		texts = append(texts, one.engine.bounds.overfull()...)
+	}
+	return texts
+}
+
+// addMemory adds what a store has in memory.
+func addMemory(stats *Stats, s *Store) {
+	if b := s.engine.blocked; b != nil {
+		stats.BlockedKeys += int64(b.Size())
+	}
+	stats.Overfull += int64(len(s.engine.bounds.overfull()))
+	if s.engine.leases != nil {
+		stats.Leased += lease.Taken(s.engine.leases)
+		stats.LeasedUnits += lease.Total(s.engine.leases)
+	}
+}
+
+// Take implements ratelimit.Store.
+func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
+		return err
+	}
+	if p := s.parts; p != nil && atomic.LoadInt32(&p.state) != partsNone {
+		if timeout = p.await(ctx, s, timeout); partsOf(s) != nil {
+			return p.take(ctx, timeout, hits, decisions)
+		}
+	}
+	return ask(ctx, s, timeout, hits, decisions, false)
+}
+
+// Reset implements ratelimit.Store.
+func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	for i := range hits {
+		if hits[i].Limit == nil {
+			return hits[i].Validate()
+		}
+	}
+	if p := s.parts; p != nil && atomic.LoadInt32(&p.state) != partsNone {
+		if timeout = p.await(ctx, s, timeout); partsOf(s) != nil {
+			return p.reset(ctx, timeout, hits)
+		}
+	}
+	return ask(ctx, s, timeout, hits, nil, true)
+}
+
+// ask decides hits by what the process knows, or by a batch.
+func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision, reset bool) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // nothing is charged
+	}
+	c := s.idle.Get().(*batch.Call)
+	c.Prepare(hits, reset)
+	if decided, unavailable := decideKnown(s, timeout, []*batch.Call{c}); decided > 0 || unavailable != nil {
+		if decided == 0 {
+			c.Err = unavailable
+		}
+		return s.answer(c, decisions)
+	}
+	q := s.queueFor(timeout)
+	if ctx.Done() == nil {
+		batch.Enter(q, c)
+		return s.answer(c, decisions)
+	}
+	return askUntil(ctx, s, q, c, decisions)
+}
+
+// askUntil is the rest of ask for a context that can end before the timeout.
+func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call, decisions []ratelimit.Decision) error {
+	c.Cancellable = true
+	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, context.Cause(ctx)) })
+	batch.Send(q, c)
+	batch.Wait(c)
+	if stop() {
+		return s.answer(c, decisions)
+	}
+	// ctx has ended the wait, or tried to. The call may still be in a batch, so it is
+	// not used again.
+	if c.Err == nil {
+		copy(decisions, c.Decisions)
+	}
+	return c.Err
+}
+
+// answer returns what a finished call has. The call is free for the next request after that, without
+// the keys: a key may be a part of a long request.
+func (s *Store) answer(c *batch.Call, decisions []ratelimit.Decision) error {
+	err := c.Err
+	if err == nil {
+		copy(decisions, c.Decisions)
+	}
+	for i := range c.Hits {
+		c.Hits[i].Key = ""
+		c.Hits[i].Subject = ""
+		c.Hits[i].Slot = nil
+	}
+	s.idle.Put(c)
+	return err
+}
+
+// maxQueues is how many timeouts have a queue of their own. A program has one or two, unless
+// it computes each timeout from a deadline.
+const maxQueues = 16
+
+// queueFor returns the queue for a timeout. With many different timeouts, a call may get the queue of
+// a timeout that is up to a fifth shorter.
+func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[timeout]
+	if q == nil && len(s.queues) >= maxQueues {
+		timeout = roundDown(timeout)
+		q = s.queues[timeout]
+	}
+	if q == nil {
+		q = s.newQueue(timeout)
+		s.queues[timeout] = q
+	}
+	return q
+}
+
+// roundDown keeps the three highest bits of a duration, so there are few different results.
+func roundDown(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 8 {
+		unit *= 2
+	}
+	return d / unit * unit
+}
+
+// newQueue returns a queue for calls that have their hits and stored keys when they enter.
+func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
+	var q *batch.Queue
+	q = batch.NewQueue(batch.Options{
+		Timeout: timeout, Workers: s.workers, Silent: s.engine.server.silent,
+		Decide: func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
+		Expire: func(calls []*batch.Call) { s.engine.failCalls(q, calls, s.engine.server.noDecision()) },
+	})
+	return q
+}
+
+// unavailable returns why no decision can be had, or nil.
+func (s *Store) unavailable() error {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return ratelimit.ErrClosed
+	}
+	return s.engine.server.unavailable()
+}
+
+// Close implements ratelimit.Store. Calls in flight may finish, for up to a second.
+// Units of leases are given back, which takes up to another second, and the row of Options.Node
+// is deleted.
+func (s *Store) Close() {
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if closed {
+		return
+	}
+	for until := time.Now().Add(time.Second); anyBusy(s) && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
+	endLeases(s)
+	endSettlements(s)
+	endFlight(s)
+	s.close()
+	if p := s.parts; p != nil {
+		p.close()
+	}
+	if s.registered != nil {
+		s.registered.end()
+	}
+	s.engine.server.db.Close()
+}
+
+// waiting is how many calls wait for a decision of the database.
+func (s *Store) waiting() int64 {
+	n := 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		n += batch.Waiting(q)
+	}
+	for _, q := range s.opened {
+		n += batch.Waiting(q)
+	}
+	return int64(n)
+}
+
+// busy reports whether a batch is in flight.
+func (s *Store) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		if batch.Busy(q) {
+			return true
+		}
+	}
+	for _, q := range s.opened {
+		if batch.Busy(q) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,336 @@
+package engine
+
+import (
+	"errors"
+	"sort"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// Requests of several hits are charged all together or not at all. The takes of all such
+// requests of a batch travel in one pipeline with a single Sync: the server runs them in one
+// implicit transaction. If a row grants less than it was asked for, its statement sets a setting of
+// the transaction. The last statement of the transaction then fails on purpose, so the server undoes all of it. No lock is
+// held across a round trip, and no other transaction ever sees a charge of a request that is
+// refused.
+//
+// The results that came before the failure say how the rows are. The store then decides the
+// requests in memory, in the order of their arrival, with the Go steps (simulate). It sends
+// the takes of those that pass in another transaction. When that succeeds, all requests have
+// their answers. When it fails, another process has charged a row in between, and the store
+// decides again. Each failure means that another transaction succeeded, so all processes make
+// progress.
+//
+// The statements of a transaction lock their rows in one order everywhere: by table, by
+// algorithm, and within a statement by prefix and key. A row of a later stage is locked
+// already. So transactions do not deadlock; if one does (two processes may use different
+// algorithms on one row), the server undoes it and server.run sends it again.
+//
+// Each refusal costs another round trip that way, and a line in the server's log. So a transaction on a row
+// that is likely to refuse (see refusing) looks first: its first round trip reads the rows without a lock, the
+// requests are decided in memory, and only those that pass are sent as takes, which decide again.
+
+// transaction is some requests of several hits on their way to a decision.
+type transaction struct {
+	of       *dispatch
+	settings []int64    // see clockSQL
+	requests []*request // without an answer, in the order of arrival
+	looks    bool       // the next round trip only reads the rows
+	trips    int        // round trips so far
+	sent     int64      // the lease clock, read before the last round trip
+	plan     *plan
+	check    pgdb.Statement // the last statement of takes
+	err      error          // why the statements were not sent, or nil
+	oneByOne bool           // each entry has a statement of its own, so that its failure tells the locked row
+}
+
+// maxTrips bounds the round trips of a transaction. Each that fails means that another
+// transaction has succeeded, so it takes a very busy row to reach the bound.
+const maxTrips = 50
+
+// firstTransactions returns what the first round trip does for requests of several hits: one
+// transaction, or with oneByOne one for each request.
+func (d *dispatch) firstTransactions(requests []*request, settings []int64, oneByOne bool) []*transaction {
+	if len(requests) == 0 {
+		return nil
+	}
+	for _, r := range requests {
+		r.passes = true
+		r.decisions = r.decisions[:0]
+		r.refusals = r.refusals[:0]
+	}
+	first := &transaction{of: d, settings: settings, requests: requests, looks: !onlyTakes(requests) || d.engine.tight.has(requests), oneByOne: oneByOne}
+	if oneByOne && len(requests) > 1 {
+		return first.divide(nil)
+	}
+	return []*transaction{first}
+}
+
+// onlyTakes reports whether all hits of the requests are simply charged.
+func onlyTakes(requests []*request) bool {
+	for _, r := range requests {
+		hits := r.call.Hits
+		for i := range hits {
+			h := &hits[i]
+			if h.Peek || h.Cost < 1 || h.Cost > 1 && h.Cost > h.Limit.Capacity() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// write returns the statements of the next round trip.
+func (t *transaction) write() []*pgdb.Statement {
+	p := newPlan()
+	t.plan = p
+	p.oneByOne = t.oneByOne
+	t.sent = t.of.leaseTime()
+	if t.looks {
+		for _, r := range t.requests {
+			for i := range r.call.Hits {
+				h := &r.call.Hits[i]
+				add(p, look, h.Limit, rowOf(h), 0)
+			}
+		}
+		return p.write(t.of.engine.texts, t.settings)
+	}
+	p.allOrNothing = true
+	p.sync = needsSync(t.requests)
+	if t.trips == 0 {
+		addRequests(p, t.requests) // all hits are simply charged
+	} else {
+		for _, r := range t.requests {
+			addCharges(p, r)
+		}
+	}
+	for _, stage := range p.stages {
+		sortGroups(stage)
+	}
+	if t.err = t.of.enter(p); t.err != nil {
+		return nil
+	}
+	statements := p.write(t.of.engine.texts, t.settings)
+	for _, s := range statements {
+		s.Joined = true
+	}
+	t.check = pgdb.Statement{SQL: checkSQL}
+	return append(statements, &t.check)
+}
+
+// needsSync reports whether one of the limits that requests charge wants the commit to wait
+// for the disk.
+func needsSync(requests []*request) bool {
+	for _, r := range requests {
+		hits := r.call.Hits
+		for i := range hits {
+			if hits[i].Limit.SynchronousCommit && (r.passes || hits[i].Cost < 0) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// addCharges plans what a request charges, if it passes, and gives back in any case. Hits
+// that charge nothing have no entry.
+func addCharges(p *plan, r *request) {
+	r.positions = r.positions[:0]
+	for i := range r.call.Hits {
+		h := &r.call.Hits[i]
+		switch {
+		case h.Cost < 0:
+			r.positions = append(r.positions, position{refund: add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h)).entry})
+		case r.passes && !h.Peek:
+			r.positions = append(r.positions, add(p, take, h.Limit, rowOf(h), h.Cost))
+		default:
+			r.positions = append(r.positions, position{})
+		}
+	}
+}
+
+// sortGroups sorts the statements of a stage in the order in which all processes lock: by
+// table and algorithm. Statements of one entry each come in the order of a statement of all of them.
+func sortGroups(groups []*group) {
+	sort.SliceStable(groups, func(i, j int) bool {
+		a, b := groups[i], groups[j]
+		if a.durable != b.durable {
+			return b.durable
+		}
+		if a.definition != b.definition {
+			return a.definition.Name < b.definition.Name
+		}
+		if a.kind != b.kind {
+			return a.kind < b.kind
+		}
+		if x, y := a.entries[0].id, b.entries[0].id; x.Prefix != y.Prefix {
+			return x.Prefix < y.Prefix
+		}
+		return a.entries[0].id.Key < b.entries[0].id.Key
+	})
+}
+
+// finish reads the results. It finishes the requests that have an answer now, and returns what is to be done for the
+// others: further transactions, or, for those that have waited for a lock in vain, another round.
+func (t *transaction) finish() (again []*transaction, waiting []*request) {
+	d := t.of
+	p := t.plan
+	t.plan = nil
+	defer p.free()
+	if t.err != nil {
+		return t.divide(t.err), nil
+	}
+	p.read()
+	waited := d.engine.locks.learn(p)
+	if err := t.failed(p); err != nil {
+		if waited {
+			return nil, t.requests
+		}
+		return t.divide(err), nil
+	}
+	if !t.looks && t.check.Err == nil {
+		d.applyRows(p)
+		d.engine.tight.learn(p)
+		d.cleanUpAfter(p)
+		if p.inFlight {
+			d.hold(t.requests)
+		}
+		t.committed()
+		return nil, nil
+	}
+	t.trips++
+	if t.trips == maxTrips || sharedRow(p) {
+		return t.divide(ratelimit.ErrTimeout), nil
+	}
+	var rows map[lease.RowID]*snapshot
+	if t.looks {
+		rows = rowsOf(p)
+	} else {
+		d.stats.RolledBack++
+		rows = rowsBefore(p, t.requests)
+	}
+	if rows == nil {
+		t.looks = true
+		return []*transaction{t}, nil
+	}
+	charges := simulate(t.requests, rows)
+	for _, r := range t.requests {
+		for i := range r.refusals {
+			wait := r.decisions[r.refusals[i].hit].RetryAfter
+			if wait < leastRefusing {
+				wait = leastRefusing
+			}
+			d.engine.tight.add(r.refusals[i].id, wait)
+		}
+	}
+	if !charges {
+		d.answer(t.requests, t.sent)
+		return nil, nil
+	}
+	t.looks = false
+	return []*transaction{t}, nil
+}
+
+// sharedRow reports whether limits of different algorithms are on one row of a plan. Each
+// reads columns of its own, so the simulation cannot decide them together.
+func sharedRow(p *plan) bool {
+	algorithms := make(map[lease.RowID]*algorithm.Definition, p.usedEntries)
+	for _, e := range p.entries[:p.usedEntries] {
+		d := algorithm.Of(e.view.Limit)
+		if other := algorithms[e.id]; other != nil && other != d {
+			return true
+		}
+		algorithms[e.id] = d
+	}
+	return false
+}
+
+// failed returns the error of the first statement that failed by itself, or that did not
+// answer for all of its entries.
+func (t *transaction) failed(p *plan) error {
+	if t.check.Err != nil && !errors.Is(t.check.Err, pgdb.ErrRolledBack) && !isOnPurpose(&t.check) {
+		return t.check.Err
+	}
+	for _, s := range p.statements {
+		if s.Err != nil && !errors.Is(s.Err, pgdb.ErrRolledBack) {
+			return s.Err
+		}
+	}
+	for _, e := range p.entries[:p.usedEntries] {
+		if e.err != nil && !errors.Is(e.err, pgdb.ErrRolledBack) {
+			return e.err
+		}
+	}
+	return nil
+}
+
+// divide handles the failure of the statements. If there are several requests, each gets a
+// transaction of its own, so that one of them does not fail the others. A single request gets
+// the error.
+func (t *transaction) divide(err error) []*transaction {
+	if len(t.requests) == 1 {
+		t.of.clearRefunded(t.requests[0])
+		t.of.finish(t.requests, err)
+		return nil
+	}
+	var divided []*transaction
+	for i, r := range t.requests {
+		r.passes = true
+		divided = append(divided, &transaction{of: t.of, settings: t.settings, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), oneByOne: t.oneByOne})
+	}
+	return divided
+}
+
+// committed answers the requests after the takes of the transaction have taken effect.
+func (t *transaction) committed() {
+	if t.trips == 0 {
+		decideGranted(t.requests)
+		leasing := t.of.holdsLeases()
+		for _, r := range t.requests {
+			if len(r.call.Decisions) < len(r.positions) {
+				r.call.Err = errNoAnswer // the server granted less and did not fail
+			}
+			if leasing {
+				t.of.addLeased(r, t.sent)
+			}
+		}
+		t.of.finish(t.requests, nil)
+		return
+	}
+	for _, r := range t.requests {
+		for i := range r.positions {
+			if r.positions[i].refund != nil {
+				t.of.clearRefunded(r)
+			}
+			e := r.positions[i].entry
+			if e == nil {
+				continue // the simulation has decided it
+			}
+			d := algorithm.Admitted(e.view.Limit, &e.view.Row, e.view.Now)
+			d.Remaining = algorithm.Remaining(d.Limit, e.view.Free+(e.granted-1-r.positions[i].nth)*e.cost)
+			r.decisions[i] = d
+		}
+	}
+	t.of.answer(t.requests, t.sent)
+}
+
+// answer finishes requests with the decisions that they have. sent is the lease clock, read before
+// their statements were sent.
+func (d *dispatch) answer(requests []*request, sent int64) {
+	leasing := d.holdsLeases()
+	for _, r := range requests {
+		for i := range r.refusals {
+			refused := &r.refusals[i]
+			d.engine.blocked.Remember(refused.id, &refused.view, r.call.Hits[refused.hit].Cost, r.decisions[refused.hit].RetryAfter, d.sequence, d.engine.believed(refused.view.Limit))
+		}
+		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
+		if leasing {
+			d.addLeased(r, sent)
+			d.dropRefused(r)
+		}
+	}
+	d.finish(requests, nil)
+}

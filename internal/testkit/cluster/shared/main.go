@@ -1,0 +1,61 @@
+// Shared runs a command with one Postgres for all tests that it runs, in all processes:
+//
+//	go run ./internal/testkit/cluster/shared -- go test ./...
+//
+// The server ends with the command. If PG_RATELIMIT_TEST_DSN names a server, the command has that one.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+func main() {
+	command := os.Args[1:]
+	if len(command) > 0 && command[0] == "--" {
+		command = command[1:]
+	}
+	if len(command) == 0 {
+		fmt.Fprintln(os.Stderr, "usage: shared -- command ...")
+		os.Exit(2)
+	}
+	status, err := run(command)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "shared:", err)
+		status = 1
+	}
+	os.Exit(status)
+}
+
+// run returns the exit status of the command.
+func run(command []string) (status int, err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if os.Getenv(cluster.TestDSN) == "" {
+		server, err := cluster.Shared(ctx)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = server.Stop() }()
+		if err := os.Setenv(cluster.TestDSN, server.DSN("postgres")); err != nil {
+			return 0, err
+		}
+	}
+	// Ctrl-C reaches the command from the terminal. A signal to this process alone is passed on.
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = cmd.Run()
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		return max(1, ended.ExitCode()), nil
+	}
+	return 0, err
+}

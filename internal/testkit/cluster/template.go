@@ -1,0 +1,113 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// templates are what this process knows of servers, by their addresses.
+var templates = struct {
+	sync.Mutex
+	made     map[string]bool   // by the address and the name
+	strategy map[string]string // how to copy a database
+}{made: map[string]bool{}, strategy: map[string]string{}}
+
+// template returns the name of a database to copy: one in which the SQL has run. The first process that needs it
+// makes it, and it stays as long as the server does. Without SQL it is template0, to which nobody connects, so that
+// many may copy it at once.
+func template(admin, sql string) (string, error) {
+	if sql == "" {
+		return "template0", nil
+	}
+	sum := sha256.Sum256([]byte(sql))
+	name := fmt.Sprintf("t_template_%x", sum[:8])
+	templates.Lock()
+	defer templates.Unlock()
+	if templates.made[admin+name] {
+		return name, nil
+	}
+	if err := makeTemplate(admin, name, sql); err != nil {
+		return "", fmt.Errorf("cluster: %s: %w", name, err)
+	}
+	templates.made[admin+name] = true
+	return name, nil
+}
+
+// strategy is how a server copies databases. From Postgres 15 on it writes each page of a copy to its log, unless told
+// otherwise. Where it does not wait for the disk, to copy the files takes a third of the processor.
+func strategy(admin string) (string, error) {
+	templates.Lock()
+	defer templates.Unlock()
+	if known, ok := templates.strategy[admin]; ok {
+		return known, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, admin)
+	if err != nil {
+		return "", fmt.Errorf("cluster: %w", err)
+	}
+	defer conn.Close(ctx)
+	var files bool
+	const sql = "SELECT current_setting('server_version_num')::int >= 150000 AND current_setting('fsync') = 'off'"
+	if err := conn.QueryRow(ctx, sql).Scan(&files); err != nil {
+		return "", fmt.Errorf("cluster: %w", err)
+	}
+	templates.strategy[admin] = ""
+	if files {
+		templates.strategy[admin] = " STRATEGY FILE_COPY"
+	}
+	return templates.strategy[admin], nil
+}
+
+// makeTemplate makes a template, unless it is there. Until all of the SQL has run, it has another name.
+func makeTemplate(admin, name, sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, admin)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx) // which ends the lock
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock(hashtextextended($1, 0))", name); err != nil {
+		return err
+	}
+	var made bool
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&made); err != nil || made {
+		return err
+	}
+	unfinished := name + "_new"
+	dsn, err := withDatabase(admin, unfinished)
+	if err != nil {
+		return err
+	}
+	for _, step := range []struct{ dsn, sql string }{
+		{admin, "DROP DATABASE IF EXISTS " + unfinished + " WITH (FORCE)"},
+		{admin, "CREATE DATABASE " + unfinished + " TEMPLATE template0"},
+		{dsn, sql},
+		{admin, "ALTER DATABASE " + unfinished + " ALLOW_CONNECTIONS false"},
+		{admin, "ALTER DATABASE " + unfinished + " RENAME TO " + name},
+	} {
+		if err := execute(step.dsn, step.sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Needs skips a test that needs a newer major version of Postgres than the server of Open has.
+func Needs(t testing.TB, major int) {
+	t.Helper()
+	var version int
+	if err := Connect(t, administrator(t)).QueryRow(t.Context(), "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	if version < major*10000 {
+		t.Skipf("this test needs Postgres %d, and the server is %d", major, version/10000)
+	}
+}

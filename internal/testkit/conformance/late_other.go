@@ -1,0 +1,7 @@
+//go:build !unix
+
+package conformance
+
+import "testing"
+
+func testLateProcess(t *testing.T, _ openDB) { t.Skip("processes cannot be stopped here") }
