@@ -9,20 +9,14 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/spf13/cobra"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func archiveCommand(t *tool) *cobra.Command {
-	var before, to, expire string
-	var drop bool
-	cmd := &cobra.Command{
-		Use:   "archive --before AGE --to DESTINATION [--drop] [--expire AGE]",
-		Short: "Copies old days of the history to Parquet files",
-		Long: `Copies the days of the history that ended before --before to Parquet files, one for each day in UTC,
+var archiveCommand = entry{
+	use:   "archive --before AGE --to DESTINATION [--drop] [--expire AGE]",
+	short: "Copies old days of the history to Parquet files",
+	long: `Copies the days of the history that ended before --before to Parquet files, one for each day in UTC,
 such as audit/2026/08/2026-08-01.parquet: the audit log, the hours of the metrics (metrics/…), and the usage
 of users and API keys by day (usage/…) and by hour (usage_hours/…). Each file is read back and compared with the table: the number
 of rows, and a checksum of each column. With --drop the day of the audit log is then removed from the
@@ -40,42 +34,34 @@ Upkeep deletes days that are past their retention, archived or not. The command 
 a retention is not at least 7 days longer than --before: days that a failed run leaves could be lost.
 
 The role must own the tables. Connect to Postgres itself, not to a pooler.`,
-		Example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
+	example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
   caddy pg-ratelimit archive --before 60d --to s3://logs/limits --drop --expire 7y`,
-	}
-	cmd.Flags().StringVar(&before, "before", "", "archive days that ended before: an age such as 60d, or a time such as 2026-08-01")
-	cmd.Flags().StringVar(&to, "to", "", "a folder, or s3://BUCKET/PREFIX")
-	cmd.Flags().BoolVar(&drop, "drop", false, "remove the days of the audit log from the database when they are archived")
-	cmd.Flags().StringVar(&expire, "expire", "", "delete the files of days that ended before: an age such as 7y, or a time")
-	run := t.at(ofHistory, func(c *call) error {
+	of: ofHistory,
+	flags: []flag{
+		{name: "before", value: "", usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01", needed: true},
+		{name: "to", value: "", usage: "a folder, or s3://BUCKET/PREFIX", needed: true},
+		{name: "drop", value: false, usage: "remove the days of the audit log from the database when they are archived"},
+		{name: "expire", value: "", usage: "delete the files of days that ended before: an age such as 7y, or a time"},
+	},
+	do: func(c *call) error {
 		now, err := c.db.Now(c.ctx)
 		if err != nil {
 			return err
 		}
-		o := archive.Options{Drop: drop}
-		if o.Before, err = admin.ParseAgo("--before", before, now); err != nil {
+		o := archive.Options{Drop: c.is("drop")}
+		if o.Before, err = admin.ParseAgo("--before", c.text("before"), now); err != nil {
 			return err
 		}
-		if expire != "" {
+		if expire := c.text("expire"); expire != "" {
 			if o.Expire, err = admin.ParseAgo("--expire", expire, now); err != nil {
 				return err
 			}
 		}
-		if o.To, err = archive.NewDestination(to); err != nil {
+		if o.To, err = archive.NewDestination(c.text("to")); err != nil {
 			return err
 		}
 		return c.archive(o)
-	})
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		switch {
-		case before == "":
-			return &ratelimit.FieldError{Field: "--before", Want: "given, such as 60d: days of the history that ended before are archived"}
-		case to == "":
-			return &ratelimit.FieldError{Field: "--to", Want: "given: a folder, or s3://BUCKET/PREFIX"}
-		}
-		return run(cmd, args)
-	}
-	return cmd
+	},
 }
 
 // archiveMemory is the soft limit of Go's memory while it archives, in bytes.

@@ -4,31 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// times are the flags of a period of the history.
-type times struct{ since, until string }
-
-func (p *times) flags(cmd *cobra.Command, since, what string) {
-	cmd.Flags().StringVar(&p.since, "since", since, what+" since then: 30m, 24h or 7d before now, or a time such as 2026-11-27T18:00:00Z")
-	cmd.Flags().StringVar(&p.until, "until", "", what+" before then, in the same forms (default now)")
-}
-
-// errNoSince is for --until alone, with a command that works without --since.
-var errNoSince = &ratelimit.FieldError{Field: "--since", Want: "given with --until"}
-
-// period is the period by the clock of the server.
-func (p *times) period(c *call) (admin.Period, error) {
-	now, err := c.db.Now(c.ctx)
-	if err != nil {
-		return admin.Period{}, err
-	}
-	return admin.ParsePeriod(p.since, p.until, now)
-}
 
 // recording says which requests the audit log has.
 const recording = `The audit log has what the configurations of the proxies say: with "audit denied", the
@@ -39,46 +16,10 @@ func noneRecorded(what string, p admin.Period) string {
 	return "No such " + what + " is in the audit log from " + moment(p.From) + " until " + moment(p.Until) + ".\n" + recording
 }
 
-// auditFlags are the flags of audit.
-type auditFlags struct {
-	admin.AuditQuery
-	times
-	rule, decision, address string
-	most                    number
-	follow                  bool
-}
-
-func (f *auditFlags) query(c *call) (*admin.AuditQuery, error) {
-	q := f.AuditQuery
-	if f.rule != "" {
-		q.Prefix = "rule/" + f.rule
-	}
-	if q.KeyID < 0 {
-		return nil, &ratelimit.FieldError{Field: "--key-id", Value: cell(q.KeyID), Want: "the number of a key, as in: caddy pg-ratelimit keys list"}
-	}
-	if err := f.most.check(); err != nil {
-		return nil, err
-	}
-	q.Most = int(f.most)
-	var err error
-	if q.Decisions, err = admin.ParseDecisions("--decision", f.decision); err != nil {
-		return nil, err
-	}
-	if f.address != "" {
-		if q.Address, err = admin.ParseNetwork("--address", f.address); err != nil {
-			return nil, err
-		}
-	}
-	q.Period, err = f.period(c)
-	return &q, err
-}
-
-func auditCommand(t *tool) *cobra.Command {
-	f := auditFlags{most: 50}
-	cmd := &cobra.Command{
-		Use:   "audit [-f] [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
-		Short: "Lists what happened to requests, the newest first",
-		Long: `Lists rows of the audit log, the newest first: of the last hour, unless --since says
+var auditCommand = entry{
+	use:   "audit [-f] [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
+	short: "Lists what happened to requests, the newest first",
+	long: `Lists rows of the audit log, the newest first: of the last hour, unless --since says
 otherwise. Flags that are given together must all hold. A row with a count above 1 stands for
 as many equal refusals within a second. LIMIT is the limit that refused the request, or the one
 with the least left.
@@ -87,45 +28,59 @@ With -f the newest is the last, and what proxies write from then on follows unti
 --json, one object a line.
 
 ` + recording,
-		Example: `  caddy pg-ratelimit audit
+	example: `  caddy pg-ratelimit audit
   caddy pg-ratelimit audit -f --rule free
   caddy pg-ratelimit audit --user acme --decision limited --since 24h
   caddy pg-ratelimit audit --rule free --address 192.0.2.0/24 -n 200
   caddy pg-ratelimit audit --prefix web --host api.example.com --since 2026-11-27 --until 2026-11-28 --json`,
-		RunE: t.at(ofHistory, func(c *call) error {
-			q, err := f.query(c)
-			if err != nil {
-				return err
-			}
-			if f.follow {
-				return c.follow(q)
-			}
-			found, err := c.db.Audit(c.ctx, q)
-			hideInAll(found)
-			return showList(c, found, err, auditRow, noneRecorded("decision", q.Period))
-		}),
+	of: ofHistory,
+	flags: append([]flag{
+		{name: "user", value: "", usage: "of this user", complete: userNames},
+		aKey("with the API key of this number"),
+		{name: "prefix", value: "", usage: "by the limit of this prefix in a configuration, or by rule/RULE or rule/RULE/LIMIT", complete: prefixes},
+		{name: "rule", value: "", usage: "by this rule", complete: ruleNames},
+		{name: "decision", value: "", usage: "one or more of " + strings.Join(admin.Decisions(), ", ") + ", with commas between them",
+			choices: admin.Decisions(), list: true},
+		{name: "address", value: "", usage: "from this address or network"},
+		{name: "host", value: "", usage: "to this host"},
+		{name: "node", value: "", usage: "decided by this proxy"},
+		{name: "follow,f", value: false, usage: "go on with new rows, until Ctrl-C"},
+		most(50),
+	}, period("1h", "decided")...),
+	alone: []string{"follow until", "prefix rule"},
+	do: func(c *call) error {
+		q, err := c.auditQuery()
+		if err != nil {
+			return err
+		}
+		if c.is("follow") {
+			return c.follow(q)
+		}
+		found, err := c.db.Audit(c.ctx, q)
+		hideInAll(found)
+		return showList(c, found, err, auditRow, noneRecorded("decision", q.Period))
+	},
+}
+
+// auditQuery is what the flags of audit ask for.
+func (c *call) auditQuery() (q *admin.AuditQuery, err error) {
+	q = &admin.AuditQuery{User: c.text("user"), Prefix: c.text("prefix"), Host: c.text("host"), Node: c.text("node"), Most: c.number("number")}
+	if rule := c.text("rule"); rule != "" {
+		q.Prefix = "rule/" + rule
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&f.User, "user", "", "of this user")
-	flags.Int64Var(&f.KeyID, "key-id", 0, "with the API key of this number")
-	flags.StringVar(&f.Prefix, "prefix", "", "by the limit of this prefix in a configuration, or by rule/RULE or rule/RULE/LIMIT")
-	flags.StringVar(&f.rule, "rule", "", "by this rule")
-	flags.StringVar(&f.decision, "decision", "", "one or more of "+strings.Join(admin.Decisions(), ", ")+", with commas between them")
-	flags.StringVar(&f.address, "address", "", "from this address or network")
-	flags.StringVar(&f.Host, "host", "", "to this host")
-	flags.StringVar(&f.Node, "node", "", "decided by this proxy")
-	f.flags(cmd, "1h", "decided")
-	flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new rows, until Ctrl-C")
-	cmd.MarkFlagsMutuallyExclusive("follow", "until")
-	f.most.flag(cmd)
-	cmd.MarkFlagsMutuallyExclusive("prefix", "rule")
-	t.mayComplete(cmd, "user", t.completeOne(userNames))
-	t.mayComplete(cmd, "rule", t.completeOne(ruleNames))
-	t.mayComplete(cmd, "prefix", t.completeOne(prefixes))
-	t.mayComplete(cmd, "decision", func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return beginning(admin.Decisions(), begun), cobra.ShellCompDirectiveNoFileComp
-	})
-	return cmd
+	if decisions := c.text("decision"); decisions != "" {
+		q.Decisions = strings.Split(decisions, ",")
+	}
+	if q.KeyID, err = c.keyID(); err != nil {
+		return nil, err
+	}
+	if address := c.text("address"); address != "" {
+		if q.Address, err = admin.ParseNetwork("--address", address); err != nil {
+			return nil, err
+		}
+	}
+	q.Period, err = c.period()
+	return q, err
 }
 
 // hideInAll hides the API keys in rows.
@@ -167,4 +122,60 @@ func counted(count int64, weight float64) string {
 		return cell(count)
 	}
 	return "about " + cell(int64(float64(count)*weight+0.5))
+}
+
+var usageCommand = entry{
+	use:   "usage USER [--month 2026-11 | --since 7d]",
+	short: "Shows what a user did, by day and by API key",
+	long: `Shows how many requests a user made on each day and with each API key, what they cost, and how
+many were refused. The default is the current month. Months and days are in UTC, and a day
+counts as a whole. COST is of the requests that passed.
+
+Proxies with a history count every request of a user, whatever is in the audit log.`,
+	example: `  caddy pg-ratelimit usage acme
+  caddy pg-ratelimit usage acme --month 2026-11
+  caddy pg-ratelimit usage acme --since 7d --json`,
+	first: userNames,
+	of:    ofHistory,
+	flags: append([]flag{{name: "month", value: "", usage: "a month such as 2026-11 (default the current one)"}}, period("", "the days")...),
+	alone: []string{"month since", "month until"},
+	do: func(c *call) error {
+		now, err := c.db.Now(c.ctx)
+		if err != nil {
+			return err
+		}
+		p, err := admin.ParseMonth("--month", c.text("month"), now)
+		switch {
+		case err != nil:
+		case c.text("since") != "":
+			p, err = c.period()
+		case c.text("until") != "":
+			err = errNoSince
+		}
+		if err != nil {
+			return err
+		}
+		usage, err := c.db.UsageOf(c.ctx, c.args[0], p)
+		usage.User = hideKeys(usage.User)
+		return show(c, usage, err, addUsage)
+	},
+}
+
+func addUsage(p *page, u admin.UserUsage) {
+	days := u.Days
+	if len(days) > 0 {
+		days = append(days, admin.UsedOnDay{Day: "total", Used: u.Total})
+	}
+	addList(p, days, func(d *admin.UsedOnDay) row { return usedRow("DAY", d.Day, &d.Used) },
+		"No request of the user "+text(u.User)+" was counted from "+u.First+" to "+u.Last+".")
+	addSection(p, "By API key:", u.Keys, func(k *admin.UsedByKey) row {
+		if k.KeyID == 0 {
+			return usedRow("KEY ID", "no key", &k.Used)
+		}
+		return usedRow("KEY ID", k.KeyID, &k.Used)
+	})
+}
+
+func usedRow(kind string, which any, u *admin.Used) row {
+	return row{kind, which, "REQUESTS", u.Requests, "COST", u.Cost, "REFUSED", u.Refused, "LAST", u.LastRequest}
 }

@@ -2,13 +2,13 @@
 // database. Package admin does the work.
 //
 //   - command.go: the root, and how a command runs
+//   - table.go: a command is an entry of a table, and how cobra has it
+//   - values.go, completion.go: what flags and arguments say, and what a shell suggests for them
 //   - connect.go: which database
-//   - arguments.go, flags.go, completion.go: arguments and flags, and what a shell suggests for them
-//   - output.go, cells.go: JSON for programs, tables for people
-//   - policy.go, rules.go, tiers.go, users.go, keys.go, bans.go, explain.go, counters.go, log.go, nodes.go, page.go, migrate.go, uninstall.go:
-//     the commands on the policy and the proxies
-//   - settings.go: the settings of a configuration
-//   - audit.go, follow.go, usage.go, replay.go, upkeep.go, archive.go, forget.go: those on the history
+//   - output.go: JSON for programs, tables for people
+//   - policy.go, rules.go, people.go, explain.go, counters.go: the entries on the policy
+//   - proxies.go, page.go, tables.go: those on the proxies, their page, and the tables
+//   - audit.go, replay.go, archive.go: those on the history
 //
 // No error contains an API key.
 package command
@@ -55,58 +55,50 @@ type tool struct {
 	expand               ExpandDSN
 }
 
-// build adds the commands to the root.
-func build(root *cobra.Command, expand ExpandDSN) {
+// root has all commands.
+var root = entry{
+	example: `  caddy pg-ratelimit migrate
+  caddy pg-ratelimit rules set free family=plan tiers=free per_hour=1000
+  caddy pg-ratelimit users set acme tier=free
+  caddy pg-ratelimit keys create --user acme
+  caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`,
+	commands: []entry{
+		migrateCommand, policyCommand, rulesCommand, tiersCommand, usersCommand, keysCommand, bansCommand, banCommand, unbanCommand,
+		explainCommand, topCommand, getCommand, resetCommand, changesCommand, nodesCommand, settingsCommand, pauseCommand, resumeCommand,
+		auditCommand, usageCommand, pageCommand, replayCommand, upkeepCommand, archiveCommand, forgetCommand, uninstallCommand,
+	},
+}
+
+// build adds the commands to the root, which Caddy has made.
+func build(cmd *cobra.Command, expand ExpandDSN) {
 	t := &tool{expand: expand}
-	flags := root.PersistentFlags()
+	flags := cmd.PersistentFlags()
 	flags.StringVar(&t.dsn, "dsn", "", "Postgres URL or key=value pairs; others on this machine can see a password in it")
 	flags.StringVarP(&t.config, "config", "c", "", "Caddyfile, or other configuration, that names the database")
 	flags.StringVarP(&t.adapter, "adapter", "a", "", "config adapter, if --config is not a Caddyfile or JSON")
 	flags.BoolVar(&t.json, "json", false, "print JSON")
-	root.Example = `  caddy pg-ratelimit migrate
-  caddy pg-ratelimit rules set free family=plan tiers=free per_hour=1000
-  caddy pg-ratelimit users set acme tier=free
-  caddy pg-ratelimit keys create --user acme
-  caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`
-	group(root,
-		migrateCommand(t), policyCommand(t), rulesCommand(t), tiersCommand(t), usersCommand(t), keysCommand(t), bansCommand(t), banCommand(t), unbanCommand(t),
-		explainCommand(t), topCommand(t), getCommand(t), resetCommand(t), changesCommand(t), nodesCommand(t), settingsCommand(t), pauseCommand(t), resumeCommand(t),
-		auditCommand(t), usageCommand(t), pageCommand(t), replayCommand(t), upkeepCommand(t), archiveCommand(t), forgetCommand(t), uninstallCommand(t),
-	)
+	cmd.Example = root.example
+	cmd.SetFlagErrorFunc(flagError)
+	t.group(cmd, &root)
 }
 
 // call is a run of a command on a database.
 type call struct {
 	*tool
 	ctx  context.Context
-	db   *admin.Database
+	db   *admin.Database // nil of a command that needs none
 	cmd  *cobra.Command
 	args []string
 }
 
-// on is at for a command on the policy.
-func (t *tool) on(do func(c *call) error) func(*cobra.Command, []string) error {
-	return t.at(ofPolicy, do)
-}
-
-// at returns a function for a command that does something on the database of a dataset. It connects to the
-// database, and hides API keys in the error.
-func (t *tool) at(of dataset, do func(c *call) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		ctx := cmd.Context()
-		if ctx == nil {
-			ctx = context.Background()
-		}
-		return withoutKeys((&call{tool: t, ctx: ctx, cmd: cmd, args: args}).run(of, do))
-	}
-}
-
 // run connects to the database of a dataset, and does something on it.
 func (c *call) run(of dataset, do func(c *call) error) error {
-	if err := c.open(of); err != nil {
-		return err
+	if of != ofNone {
+		if err := c.open(of); err != nil {
+			return err
+		}
+		defer func() { c.db.Close() }()
 	}
-	defer func() { c.db.Close() }()
 	return do(c)
 }
 

@@ -50,24 +50,16 @@ func beginning(all []string, begun string) []string {
 	return found
 }
 
-// completeOne suggests names for the first argument only, or for a flag.
-func (t *tool) completeOne(read names) suggest {
+// completeArguments suggests the first argument of an entry, and settings for the others.
+func (t *tool) completeArguments(e *entry) suggest {
 	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		switch {
+		case len(args) == 0 && e.first != nil:
+			return t.ask(begun, e.first)
+		case e.settings != nil:
+			return t.completeSetting(e.settings, begun)
 		}
-		return t.ask(begun, read)
-	}
-}
-
-// completeSettings suggests names for the first argument, and settings for the others. tier is the
-// setting that has tiers.
-func (t *tool) completeSettings(first names, settings []admin.Setting, tier string) suggest {
-	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) == 0 {
-			return t.ask(begun, first)
-		}
-		return t.completeSetting(settings, tier, begun)
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
@@ -83,8 +75,8 @@ func prefixes(c *call, _ string) ([]string, error) {
 	return all, err
 }
 
-// completeSetting suggests name=, and after it values. tier is the setting that has tiers.
-func (t *tool) completeSetting(settings []admin.Setting, tier, begun string) ([]string, cobra.ShellCompDirective) {
+// completeSetting suggests name=, and after it values.
+func (t *tool) completeSetting(settings []admin.Setting, begun string) ([]string, cobra.ShellCompDirective) {
 	name, value, found := strings.Cut(begun, "=")
 	if !found {
 		var all []string
@@ -102,7 +94,7 @@ func (t *tool) completeSetting(settings []admin.Setting, tier, begun string) ([]
 		}
 	}
 	directive := cobra.ShellCompDirectiveNoFileComp
-	if name == tier {
+	if name == "tier" || name == "tiers" {
 		values, directive = t.ask("", tierNames)
 	}
 	var all []string
@@ -143,19 +135,5 @@ func banned(kind string) names {
 			}
 		}
 		return all, err
-	}
-}
-
-// mayComplete gives a flag suggestions.
-func (t *tool) mayComplete(cmd *cobra.Command, flag string, s suggest) {
-	must(cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return s(cmd, nil, begun)
-	}))
-}
-
-// must panics if a command has no such flag.
-func must(err error) {
-	if err != nil {
-		panic(err)
 	}
 }

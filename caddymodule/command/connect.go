@@ -27,10 +27,11 @@ type dataset int
 
 // The values of dataset.
 const (
-	ofCounters dataset = iota
-	ofPolicy
+	ofPolicy dataset = iota
+	ofCounters
 	ofHistory
 	ofAll    // for commands that need all in one database
+	ofNone   // for commands that need none
 	datasets = ofAll
 )
 

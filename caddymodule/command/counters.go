@@ -4,8 +4,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -35,13 +33,16 @@ func counterRow(c *admin.Counter) row {
 	}
 }
 
-func topCommand(t *tool) *cobra.Command {
-	prefix, by, most := "", "", number(20)
-	var in times
-	cmd := &cobra.Command{
-		Use:   "top [--prefix PREFIX] [--since 1h [--by path]] [-n 20]",
-		Short: "Lists the counters that are closest to their limits, or with --since the busiest senders",
-		Long: `Lists the counters of rules that are closest to their limits. --prefix restricts the list to
+// What top --since lists.
+const (
+	bySender = "sender"
+	byPath   = "path"
+)
+
+var topCommand = entry{
+	use:   "top [--prefix PREFIX] [--since 1h [--by path]] [-n 20]",
+	short: "Lists the counters that are closest to their limits, or with --since the busiest senders",
+	long: `Lists the counters of rules that are closest to their limits. --prefix restricts the list to
 prefixes that begin with a text, such as rule/free or rule/free/per_hour. Any other prefix is
 that of a limit in the configuration of a proxy: its counters with the highest counts come
 first.
@@ -51,58 +52,44 @@ and how many of these were refused. Then --prefix is rule/ for all rules, rule/R
 rule/RULE/LIMIT, or that of a limit in a configuration. A sample is counted as what it stands
 for. ` + recording + `
 So REQUESTS are then refusals only. With --by path, the list has the paths instead.`,
-		Example: `  caddy pg-ratelimit top
+	example: `  caddy pg-ratelimit top
   caddy pg-ratelimit top --since 1h
   caddy pg-ratelimit top --prefix rule/free/ -n 5
   caddy pg-ratelimit top --prefix web`,
-		RunE: t.at(ofCounters, func(c *call) error {
-			if err := most.check(); err != nil {
+	of: ofCounters,
+	flags: append([]flag{
+		{name: "prefix", value: "", usage: "counters of this prefix only", complete: prefixes},
+		{name: "by", value: bySender, usage: "with --since: sender or path", choices: []string{bySender, byPath}},
+		most(20),
+	}, period("", "requests")...),
+	do: func(c *call) error {
+		prefix, most := c.text("prefix"), c.number("number")
+		switch {
+		case c.text("since") != "":
+			if err := c.open(ofHistory); err != nil {
 				return err
 			}
-			if by != bySender && by != byPath {
-				return &ratelimit.FieldError{Field: "--by", Value: by, Want: "sender or path"}
-			}
-			if in.since != "" {
-				if err := c.open(ofHistory); err != nil {
-					return err
-				}
-				return c.topSince(&in, prefix, by, int(most))
-			}
-			if by == byPath {
-				return &ratelimit.FieldError{Field: "--by", Value: by, Want: "given with --since: counters have no paths. The metrics have them where the configuration says: route {path}"}
-			}
-			if in.until != "" {
-				return errNoSince
-			}
-			if prefix != "" && !strings.HasPrefix(prefix, "rule/") {
-				counters, err := c.db.TopCounters(c.ctx, prefix, int(most))
-				return showList(c, counters, err, counterRow, "There are no counters.")
-			}
-			usage, err := c.db.Top(c.ctx, prefix, int(most))
-			return showList(c, usage, err, usageRow, "Nothing is used.")
-		}),
-	}
-	cmd.Flags().StringVar(&prefix, "prefix", "", "counters of this prefix only")
-	cmd.Flags().StringVar(&by, "by", bySender, "with --since: sender or path")
-	in.flags(cmd, "", "requests")
-	most.flag(cmd)
-	t.mayComplete(cmd, "prefix", t.completeOne(prefixes))
-	return cmd
+			return c.topSince(prefix, most)
+		case c.text("by") == byPath:
+			return &ratelimit.FieldError{Field: "--by", Value: byPath, Want: "given with --since: counters have no paths. The metrics have them where the configuration says: route {path}"}
+		case c.text("until") != "":
+			return errNoSince
+		case prefix != "" && !strings.HasPrefix(prefix, "rule/"):
+			counters, err := c.db.TopCounters(c.ctx, prefix, most)
+			return showList(c, counters, err, counterRow, "There are no counters.")
+		}
+		usage, err := c.db.Top(c.ctx, prefix, most)
+		return showList(c, usage, err, usageRow, "Nothing is used.")
+	},
 }
 
-// What top --since lists.
-const (
-	bySender = "sender"
-	byPath   = "path"
-)
-
 // topSince lists the senders, or the paths, of the most requests in a period.
-func (c *call) topSince(in *times, prefix, by string, most int) error {
-	p, err := in.period(c)
+func (c *call) topSince(prefix string, most int) error {
+	p, err := c.period()
 	if err != nil {
 		return err
 	}
-	if by == byPath {
+	if c.text("by") == byPath {
 		paths, err := c.db.TopPaths(c.ctx, p, prefix, most)
 		return showList(c, paths, err, func(n *admin.Name) row {
 			return row{"PATH", hideKeys(n.Name), "REQUESTS", n.Requests, "REFUSED", n.Refused}
@@ -117,46 +104,40 @@ func (c *call) topSince(in *times, prefix, by string, most int) error {
 	}, noneRecorded("request", p))
 }
 
-// onCounter makes an action on one counter the work of a command with the arguments PREFIX and
-// KEY.
-func (t *tool) onCounter(do func(c *call, prefix, key string) error) func(*cobra.Command, []string) error {
-	return t.at(ofCounters, func(c *call) error {
+var getCommand = entry{
+	use:   "get PREFIX KEY",
+	short: "Shows a counter",
+	long: `Shows the counter of a prefix and a key. The prefix of a rule's limit is rule/RULE/LIMIT. The
+key may be one that is stored as a digest. KEY may be "-", to read it from standard input.`,
+	example: `  caddy pg-ratelimit get rule/free/per_hour acme
+  caddy pg-ratelimit get web 192.0.2.1
+  caddy pg-ratelimit get per-key - < key.txt`,
+	first: prefixes,
+	of:    ofCounters,
+	do: func(c *call) error {
 		key, err := c.secret("KEY", c.args[1])
 		if err != nil {
 			return err
 		}
-		return do(c, c.args[0], key)
-	})
+		counters, err := c.db.Counters(c.ctx, c.args[0], key)
+		return showList(c, counters, err, counterRow, "There are no counters.")
+	},
 }
 
-func getCommand(t *tool) *cobra.Command {
-	return &cobra.Command{
-		Use:   "get PREFIX KEY",
-		Short: "Shows a counter",
-		Long: `Shows the counter of a prefix and a key. The prefix of a rule's limit is rule/RULE/LIMIT. The
-key may be one that is stored as a digest. KEY may be "-", to read it from standard input.`,
-		Example: `  caddy pg-ratelimit get rule/free/per_hour acme
-  caddy pg-ratelimit get web 192.0.2.1
-  caddy pg-ratelimit get per-key - < key.txt`,
-		ValidArgsFunction: t.completeOne(prefixes),
-		RunE: t.onCounter(func(c *call, prefix, key string) error {
-			counters, err := c.db.Counters(c.ctx, prefix, key)
-			return showList(c, counters, err, counterRow, "There are no counters.")
-		}),
-	}
-}
-
-func resetCommand(t *tool) *cobra.Command {
-	return &cobra.Command{
-		Use:   "reset PREFIX KEY",
-		Short: "Gives a key its full quota back",
-		Long: `Deletes the counter of a prefix and a key, as get finds it, so that the full quota is back. A
+var resetCommand = entry{
+	use:   "reset PREFIX KEY",
+	short: "Gives a key its full quota back",
+	long: `Deletes the counter of a prefix and a key, as get finds it, so that the full quota is back. A
 proxy that has refused the key within the last second may refuse it for up to a second more.`,
-		Example: `  caddy pg-ratelimit reset rule/free/per_hour acme
+	example: `  caddy pg-ratelimit reset rule/free/per_hour acme
   caddy pg-ratelimit reset per-key - < key.txt`,
-		ValidArgsFunction: t.completeOne(prefixes),
-		RunE: t.onCounter(func(c *call, prefix, key string) error {
-			return c.changed(c.db.Reset(c.ctx, prefix, key), "counter of", prefix, "reset")
-		}),
-	}
+	first: prefixes,
+	of:    ofCounters,
+	do: func(c *call) error {
+		key, err := c.secret("KEY", c.args[1])
+		if err != nil {
+			return err
+		}
+		return c.changed(c.db.Reset(c.ctx, c.args[0], key), "counter of", c.args[0], "reset")
+	},
 }

@@ -5,29 +5,18 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// explainFlags are the flags of explain.
-type explainFlags struct {
-	key, user, tier, method, path, host, ip, route, at, unknownKey string
-	keyID                                                          int64
-	headers                                                        []string
-}
-
-func explainCommand(t *tool) *cobra.Command {
-	var f explainFlags
-	cmd := &cobra.Command{
-		Use:   "explain [--key KEY | --key-id ID | --user USER] --method GET --path /x --ip ADDRESS",
-		Short: "Shows what the policy does with a request, and why",
-		Long: `Shows what the policy does with a request, and why: the user and the tier, the bans, each rule
+var explainCommand = entry{
+	use:   "explain [--key KEY | --key-id ID | --user USER] --method GET --path /x --ip ADDRESS",
+	short: "Shows what the policy does with a request, and why",
+	long: `Shows what the policy does with a request, and why: the user and the tier, the bans, each rule
 and why it applies or not, and of each limit the amount, where the amount comes from and what
 is left. The rules are matched by the code of the proxies. Nothing is charged. Zones in the
 configurations of proxies are not part of the policy.`,
-		Example: `  caddy pg-ratelimit explain --user acme --method GET --path /api/v1/x --ip 192.0.2.1
+	example: `  caddy pg-ratelimit explain --user acme --method GET --path /api/v1/x --ip 192.0.2.1
   caddy pg-ratelimit explain --key-id 7 --path /api/v1/x
 
   # a key, without leaving it in the history of the shell
@@ -35,74 +24,61 @@ configurations of proxies are not part of the policy.`,
 
   # what will be on Black Friday
   caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
-		RunE: t.on(func(c *call) error {
-			r, err := f.request(c)
-			if err != nil {
-				return err
-			}
-			e, err := c.db.Explain(c.ctx, r)
-			return show(c, e, err, addExplanation)
-		}),
-	}
-	flags := cmd.Flags()
-	flags.StringVar(&f.key, "key", "", `API key, or "-" to read it from standard input`)
-	flags.Int64Var(&f.keyID, "key-id", 0, "API key by its number")
-	flags.StringVar(&f.user, "user", "", "user that the proxy authenticated")
-	flags.StringVar(&f.tier, "tier", "anonymous", "tier of requests without a user")
-	flags.StringVar(&f.unknownKey, "unknown-key", "reject", "what proxies do with unknown keys: reject or anonymous")
-	flags.StringVar(&f.method, "method", "GET", "method")
-	flags.StringVar(&f.path, "path", "/", "path, as it is sent")
-	flags.StringVar(&f.host, "host", "", "host")
-	flags.StringVar(&f.ip, "ip", "", "address of the client (default "+admin.AssumedAddress.String()+", which the output then says)")
-	flags.StringVar(&f.route, "route", "", "name of the route, as the configuration of the proxy sets it")
-	flags.StringArrayVar(&f.headers, "header", nil, `header of the request, as in "X-Tenant: blue"`)
-	flags.StringVar(&f.at, "at", "", "when the request comes (default now)")
-	cmd.MarkFlagsMutuallyExclusive("key", "key-id", "user")
-	t.mayComplete(cmd, "user", t.completeOne(userNames))
-	t.mayComplete(cmd, "tier", t.completeOne(tierNames))
-	t.mayComplete(cmd, "key-id", t.completeOne(validKeys))
-	return cmd
+	flags: []flag{
+		{name: "key", value: "", usage: `API key, or "-" to read it from standard input`},
+		aKey("API key by its number"),
+		{name: "user", value: "", usage: "user that the proxy authenticated", complete: userNames},
+		{name: "tier", value: "anonymous", usage: "tier of requests without a user", complete: tierNames},
+		{name: "unknown-key", value: "reject", usage: "what proxies do with unknown keys: reject or anonymous", choices: []string{"reject", "anonymous"}},
+		{name: "method", value: "GET", usage: "method"},
+		{name: "path", value: "/", usage: "path, as it is sent"},
+		{name: "host", value: "", usage: "host"},
+		{name: "ip", value: "", usage: "address of the client (default " + admin.AssumedAddress.String() + ", which the output then says)"},
+		{name: "route", value: "", usage: "name of the route, as the configuration of the proxy sets it"},
+		{name: "header", value: []string(nil), usage: `header of the request, as in "X-Tenant: blue"`},
+		{name: "at", value: "", usage: "when the request comes (default now)"},
+	},
+	alone: []string{"key key-id user"},
+	do: func(c *call) error {
+		r, err := c.request()
+		if err != nil {
+			return err
+		}
+		e, err := c.db.Explain(c.ctx, r)
+		return show(c, e, err, addExplanation)
+	},
 }
 
-// request is the request that the flags describe.
-func (f *explainFlags) request(c *call) (*admin.Request, error) {
-	r := &admin.Request{KeyID: f.keyID, User: f.user, Tier: f.tier, Method: strings.ToUpper(f.method), Host: f.host, Route: f.route, Header: http.Header{}}
-	var err error
-	if r.Key, err = c.secret("--key", f.key); err != nil {
+// request is the request that the flags of explain describe.
+func (c *call) request() (r *admin.Request, err error) {
+	r = &admin.Request{User: c.text("user"), Tier: c.text("tier"), Method: strings.ToUpper(c.text("method")), Host: c.text("host"), Route: c.text("route"),
+		AllowUnknown: c.text("unknown-key") == "anonymous", Header: http.Header{}}
+	if r.Key, err = c.secret("--key", c.text("key")); err != nil {
 		return nil, err
 	}
-	if c.cmd.Flags().Changed("key-id") && f.keyID < 1 {
-		return nil, &ratelimit.FieldError{Field: "--key-id", Value: cell(f.keyID), Want: "the number of a key, as in keys list"}
+	if r.KeyID, err = c.keyID(); err != nil {
+		return nil, err
 	}
-	switch f.unknownKey {
-	case "reject":
-	case "anonymous":
-		r.AllowUnknown = true
-	default:
-		return nil, &ratelimit.FieldError{Field: "--unknown-key", Value: f.unknownKey, Want: "reject or anonymous"}
+	if path := c.text("path"); !strings.HasPrefix(path, "/") {
+		return nil, &ratelimit.FieldError{Field: "--path", Value: path, Want: "a path that begins with a slash"}
 	}
-	if !strings.HasPrefix(f.path, "/") {
-		return nil, &ratelimit.FieldError{Field: "--path", Value: f.path, Want: "a path that begins with a slash"}
-	}
-	r.Path, _, _ = strings.Cut(f.path, "?")
-	if f.ip != "" {
-		if r.Address, err = admin.ParseAddress("--ip", f.ip); err != nil {
+	r.Path, _, _ = strings.Cut(c.text("path"), "?")
+	if ip := c.text("ip"); ip != "" {
+		if r.Address, err = admin.ParseAddress("--ip", ip); err != nil {
 			return nil, err
 		}
 	}
-	for _, header := range f.headers {
+	for _, header := range c.texts("header") {
 		name, value, found := strings.Cut(header, ":")
 		if !found || strings.TrimSpace(name) == "" {
 			return nil, &ratelimit.FieldError{Field: "--header", Value: strings.TrimSpace(name), Want: `a name and a value, as in "X-Tenant: blue"`}
 		}
 		r.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
-	if f.at != "" {
-		if r.At, err = admin.ParseTime("--at", f.at); err != nil {
-			return nil, err
-		}
+	if at := c.text("at"); at != "" {
+		r.At, err = admin.ParseTime("--at", at)
 	}
-	return r, nil
+	return r, err
 }
 
 func addExplanation(p *page, e *admin.Explanation) {

@@ -4,70 +4,114 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-
-	"github.com/spf13/cobra"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func keysCommand(t *tool) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "keys",
-		Short: "Makes, lists, changes, revokes and rotates API keys",
-		Example: `  caddy pg-ratelimit keys create --user acme
+var keysCommand = entry{
+	use:   "keys",
+	short: "Makes, lists, changes, revokes and rotates API keys",
+	example: `  caddy pg-ratelimit keys create --user acme
   caddy pg-ratelimit keys list --user acme`,
-	}, keysCreate(t), keysList(t), keysSet(t), keysRevoke(t), keysRotate(t))
-}
-
-func keysCreate(t *tool) *cobra.Command {
-	var user, name, tier, expires string
-	cmd := &cobra.Command{
-		Use:   "create --user USER [--name NAME] [--tier TIER] [--expires WHEN]",
-		Short: "Makes an API key and prints it, only once",
-		Long: `Makes an API key and prints it on standard output. All other output goes to standard
+	commands: []entry{{
+		use:   "create --user USER [--name NAME] [--tier TIER] [--expires WHEN]",
+		short: "Makes an API key and prints it, only once",
+		long: `Makes an API key and prints it on standard output. All other output goes to standard
 error. The database has only a digest of the key, so nothing can print it again. With a tier of
 its own, requests with the key have that tier, and not that of the user.`,
-		Example: `  caddy pg-ratelimit keys create --user acme --name production
+		example: `  caddy pg-ratelimit keys create --user acme --name production
   caddy pg-ratelimit keys create --user acme --name batch --tier bulk
   caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
-		RunE: t.on(func(c *call) error {
-			ends, err := c.end("--expires", expires)
+		flags: []flag{
+			{name: "user", value: "", usage: "the user that gets the key", complete: userNames, needed: true},
+			{name: "name", value: "", usage: "what the key is for"},
+			{name: "tier", value: "", usage: "the tier of the key (default: that of the user)", complete: tierNames},
+			{name: "expires", value: "", usage: "when the key ends: 90d, 2026-12-31 or never (default never)"},
+		},
+		do: func(c *call) error {
+			ends, err := c.end("expires")
 			if err != nil {
 				return err
 			}
-			return c.newKey(c.db.CreateKey(c.ctx, user, name, tier, ends))
-		}),
-	}
-	cmd.Flags().StringVar(&user, "user", "", "the user that gets the key")
-	cmd.Flags().StringVar(&name, "name", "", "what the key is for")
-	cmd.Flags().StringVar(&tier, "tier", "", "the tier of the key (default: that of the user)")
-	cmd.Flags().StringVar(&expires, "expires", "", "when the key ends: 90d, 2026-12-31 or never (default never)")
-	must(cmd.MarkFlagRequired("user"))
-	t.mayComplete(cmd, "user", t.completeOne(userNames))
-	t.mayComplete(cmd, "tier", t.completeOne(tierNames))
-	return cmd
-}
-
-func keysSet(t *tool) *cobra.Command {
-	return &cobra.Command{
-		Use:   "set ID SETTING=VALUE ...",
-		Short: "Changes settings of an API key, and its limits",
-		Long: `Changes the settings that are named and keeps the others. An empty value takes a setting back
-to its default, and deletes an override. The change is one transaction.
-
-Settings:
-` + settingsHelp(admin.KeySettings()),
-		Example: `  # a key with a tier of its own, and with that of its user again
+			return c.newKey(c.db.CreateKey(c.ctx, c.text("user"), c.text("name"), c.text("tier"), ends))
+		},
+	}, {
+		use:   "list [--user USER] [-n 100]",
+		short: "Lists the API keys, by their first characters, and what they did",
+		long:  `Lists the API keys, by their first characters. ` + recentHelp,
+		example: `  caddy pg-ratelimit keys list
+  caddy pg-ratelimit keys list --user acme --json`,
+		flags: []flag{{name: "user", value: "", usage: "keys of this user only", complete: userNames}, most(100)},
+		do: func(c *call) error {
+			most := c.number("number")
+			keys, err := c.db.KeysWithUsage(c.ctx, c.text("user"), most)
+			return show(c, keys, err, func(p *page, keys []admin.Key) {
+				addList(p, keys, keyRow, "There are no keys.")
+				if len(keys) == most {
+					p.print("There may be more than these %d: -n says how many.\n", most)
+				}
+			})
+		},
+	}, {
+		use:   "set ID SETTING=VALUE ...",
+		short: "Changes settings of an API key, and its limits",
+		long: `Changes the settings that are named and keeps the others. An empty value takes a setting back
+to its default, and deletes an override. The change is one transaction.`,
+		example: `  # a key with a tier of its own, and with that of its user again
   caddy pg-ratelimit keys set 7 tier=bulk
   caddy pg-ratelimit keys set 7 tier=
 
   # one key with more, and without it again
   caddy pg-ratelimit keys set 7 free/per_hour=5000
   caddy pg-ratelimit keys set 7 free/per_hour=`,
-		ValidArgsFunction: t.completeSettings(validKeys, admin.KeySettings(), "tier"),
-		RunE: t.onKey(func(c *call, id int64) error {
+		first: validKeys, settings: admin.KeySettings(),
+		do: onKey(func(c *call, id int64) error {
 			return c.changed(c.db.SetKey(c.ctx, id, c.args[1:]), "key", c.args[0], createdOrChanged(false))
 		}),
+	}, {
+		use:     "revoke ID",
+		short:   "Ends an API key now",
+		example: "  caddy pg-ratelimit keys revoke 7",
+		first:   validKeys,
+		do: onKey(func(c *call, id int64) error {
+			key, err := c.db.RevokeKey(c.ctx, id)
+			return show(c, key, err, func(p *page, key *admin.Key) {
+				p.print("The key %d of the user %s is revoked since %s.\n", key.ID, text(key.User), cell(key.RevokedAt))
+			})
+		}),
+	}, {
+		use:   "rotate ID [--grace 24h]",
+		short: "Makes an API key in place of another one, and ends that one after a grace",
+		long: `Makes an API key with the name, the tier, the end, the overrides and the bans of another one, and
+prints it like keys create. The old key is valid until the grace has passed: if it has
+leaked, give --grace 0s. Limits that count by key count the new key from zero; those that
+count by user go on.`,
+		example: `  caddy pg-ratelimit keys rotate 7 --grace 24h
+
+  # the key has leaked
+  caddy pg-ratelimit keys rotate 7 --grace 0s`,
+		first: validKeys,
+		flags: []flag{{name: "grace", value: "24h", usage: "how long the old key stays valid"}},
+		do: onKey(func(c *call, id int64) error {
+			d, err := c.duration("grace")
+			if err != nil {
+				return err
+			}
+			return c.newKey(c.db.RotateKey(c.ctx, id, d))
+		}),
+	}},
+}
+
+// onKey makes an action on one API key the work of a command with the argument ID.
+func onKey(do func(c *call, id int64) error) func(*call) error {
+	return func(c *call) error {
+		id, err := strconv.ParseInt(c.args[0], 10, 64)
+		if err != nil || id < 1 {
+			return errors.New("ID: must be the number of a key, as in: caddy pg-ratelimit keys list") // it may be a key
+		}
+		return do(c, id)
 	}
 }
 
@@ -90,81 +134,77 @@ func keyRow(k *admin.Key) row {
 	}, recentRow(k.Recent)...)
 }
 
-func keysList(t *tool) *cobra.Command {
-	user, most := "", number(100)
-	cmd := &cobra.Command{
-		Use:   "list [--user USER] [-n 100]",
-		Short: "Lists the API keys, by their first characters, and what they did",
-		Long:  `Lists the API keys, by their first characters. ` + recentHelp,
-		Example: `  caddy pg-ratelimit keys list
-  caddy pg-ratelimit keys list --user acme --json`,
-		RunE: t.on(func(c *call) error {
-			if err := most.check(); err != nil {
-				return err
-			}
-			keys, err := c.db.KeysWithUsage(c.ctx, user, int(most))
-			return show(c, keys, err, func(p *page, keys []admin.Key) {
-				addList(p, keys, keyRow, "There are no keys.")
-				if len(keys) == int(most) {
-					p.print("There may be more than these %d: -n says how many.\n", most)
-				}
-			})
-		}),
-	}
-	cmd.Flags().StringVar(&user, "user", "", "keys of this user only")
-	most.flag(cmd)
-	t.mayComplete(cmd, "user", t.completeOne(userNames))
-	return cmd
+var bansCommand = entry{
+	use:     "bans",
+	short:   "Lists the networks, users and keys that are shut out",
+	example: "  caddy pg-ratelimit bans",
+	do: func(c *call) error {
+		bans, err := c.db.Bans(c.ctx)
+		return showList(c, bans, err, banRow, "There are no bans.")
+	},
 }
 
-// onKey makes an action on one API key the work of a command with the argument ID.
-func (t *tool) onKey(do func(c *call, id int64) error) func(*cobra.Command, []string) error {
-	return t.on(func(c *call) error {
-		id, err := strconv.ParseInt(c.args[0], 10, 64)
-		if err != nil || id < 1 {
-			return errors.New("ID: must be the number of a key, as in: caddy pg-ratelimit keys list")
+var banCommand = entry{
+	use:   "ban NETWORK",
+	short: "Shuts a network or an address out",
+	long: `Shuts a network or an address out. A network that is wider than an IPv4 /8 or an IPv6 /16,
+which is more than any one organisation holds, needs --yes.`,
+	example: `  caddy pg-ratelimit ban 192.0.2.0/24 --for 1h --reason scraping
+  caddy pg-ratelimit ban 2001:db8::1`,
+	flags: append([]flag{{name: "yes", value: false, usage: "ban the network however wide it is"}}, banFlags...),
+	alone: []string{"for until"},
+	do: func(c *call) error {
+		network, err := admin.ParseNetwork("NETWORK", c.args[0])
+		if err != nil {
+			return err
 		}
-		return do(c, id)
+		if admin.IsWide(network) && !c.is("yes") {
+			return &ratelimit.FieldError{Field: "NETWORK", Value: network.String(), Want: "an IPv4 /8 or an IPv6 /16 at most, which is as much as " +
+				"one organisation holds, or given with --yes: a wider ban shuts out all kinds of clients"}
+		}
+		return c.ban(func(until time.Time) (*admin.Ban, error) {
+			return c.db.BanNetwork(c.ctx, network, until, c.text("reason"))
+		})
+	},
+}
+
+var unbanCommand = entry{
+	use:     "unban NETWORK",
+	short:   "Lifts the ban of a network or an address",
+	example: "  caddy pg-ratelimit unban 192.0.2.0/24",
+	first:   banned("network"),
+	do: func(c *call) error {
+		network, err := admin.ParseNetwork("NETWORK", c.args[0])
+		if err != nil {
+			return err
+		}
+		return c.changed(c.db.UnbanNetwork(c.ctx, network), "network", network.String(), "unbanned")
+	},
+}
+
+// ban makes a ban on the terms of banFlags, by the clock of the server, and prints it.
+func (c *call) ban(make func(until time.Time) (*admin.Ban, error)) error {
+	until, err := c.end("until")
+	if err == nil && c.text("for") != "" {
+		if until, err = c.db.Now(c.ctx); err == nil {
+			var lasts time.Duration
+			lasts, err = c.lasting("for")
+			until = until.Add(lasts)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	ban, err := make(until)
+	return show(c, ban, err, func(p *page, ban *admin.Ban) {
+		lasts := "for ever"
+		if ban.Until != nil {
+			lasts = "until " + moment(*ban.Until)
+		}
+		p.print("The %s %s is banned %s.\n", ban.Kind, text(ban.Banned), lasts)
 	})
 }
 
-func keysRevoke(t *tool) *cobra.Command {
-	return &cobra.Command{
-		Use:               "revoke ID",
-		Short:             "Ends an API key now",
-		Example:           "  caddy pg-ratelimit keys revoke 7",
-		ValidArgsFunction: t.completeOne(validKeys),
-		RunE: t.onKey(func(c *call, id int64) error {
-			key, err := c.db.RevokeKey(c.ctx, id)
-			return show(c, key, err, func(p *page, key *admin.Key) {
-				p.print("The key %d of the user %s is revoked since %s.\n", key.ID, text(key.User), cell(key.RevokedAt))
-			})
-		}),
-	}
-}
-
-func keysRotate(t *tool) *cobra.Command {
-	grace := ""
-	cmd := &cobra.Command{
-		Use:   "rotate ID [--grace 24h]",
-		Short: "Makes an API key in place of another one, and ends that one after a grace",
-		Long: `Makes an API key with the name, the tier, the end, the overrides and the bans of another one, and
-prints it like keys create. The old key is valid until the grace has passed: if it has
-leaked, give --grace 0s. Limits that count by key count the new key from zero; those that
-count by user go on.`,
-		Example: `  caddy pg-ratelimit keys rotate 7 --grace 24h
-
-  # the key has leaked
-  caddy pg-ratelimit keys rotate 7 --grace 0s`,
-		ValidArgsFunction: t.completeOne(validKeys),
-		RunE: t.onKey(func(c *call, id int64) error {
-			d, err := duration("--grace", grace)
-			if err != nil {
-				return err
-			}
-			return c.newKey(c.db.RotateKey(c.ctx, id, d))
-		}),
-	}
-	cmd.Flags().StringVar(&grace, "grace", "24h", "how long the old key stays valid")
-	return cmd
+func banRow(b *admin.Ban) row {
+	return row{"KIND", b.Kind, "BANNED", b.Banned, "UNTIL", or(b.Until, "never"), "TIMES", b.Times, "BY", b.BannedBy, "SINCE", b.BannedAt, "REASON", b.Reason}
 }

@@ -16,75 +16,40 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func policyCommand(t *tool) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "policy",
-		Short: "Keeps the policy in a file",
-		Example: `  caddy pg-ratelimit policy export > policy.yaml
+var policyCommand = entry{
+	use:   "policy",
+	short: "Keeps the policy in a file",
+	example: `  caddy pg-ratelimit policy export > policy.yaml
   caddy pg-ratelimit policy diff policy.yaml
   caddy pg-ratelimit policy apply policy.yaml`,
-	}, policyExport(t), policyDiff(t), policyApply(t))
-}
-
-func policyExport(t *tool) *cobra.Command {
-	users := false
-	cmd := &cobra.Command{
-		Use:   "export [--users]",
-		Short: "Prints the policy as a file",
-		Long: `Prints the tiers, the rules with their limits, and the overrides for tiers as YAML, always in the
+	commands: []entry{{
+		use:   "export [--users]",
+		short: "Prints the policy as a file",
+		long: `Prints the tiers, the rules with their limits, and the overrides for tiers as YAML, always in the
 same order. With --users also the users, the digests of their API keys, and their overrides.
 The file never has a key. Bans, counters and the history are not part of it.
 
 A field that has its default is left out.`,
-		Example: `  caddy pg-ratelimit policy export > policy.yaml
+		example: `  caddy pg-ratelimit policy export > policy.yaml
   caddy pg-ratelimit policy export --users > all.yaml`,
-		RunE: t.on(func(c *call) error {
-			found, unknown, err := c.db.ExportPolicy(c.ctx, users)
-			if err != nil {
-				return err
-			}
-			for _, rule := range slices.Sorted(maps.Keys(unknown)) {
-				fmt.Fprintf(c.cmd.ErrOrStderr(), "Warning: %s: tiers: %s: not in rate_limit_tiers: a database without the rule will refuse the file\n", text(rule), unknown[rule])
-			}
-			file, err := found.Write()
-			if err == nil {
-				_, err = c.cmd.OutOrStdout().Write(file)
-			}
-			return err
-		}),
-	}
-	cmd.Flags().BoolVar(&users, "users", false, "also users, digests of API keys, and their overrides")
-	return cmd
-}
-
-// policyFlags are the flags of diff and apply.
-func policyFlags(cmd *cobra.Command, o *admin.PolicyOptions) *cobra.Command {
-	cmd.Flags().BoolVar(&o.Users, "users", false, "the file has users, digests of API keys, and their overrides")
-	cmd.Flags().BoolVar(&o.Prune, "prune", false, "delete rows that the file does not name, in the sections that it has")
-	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
-	}
-	return cmd
-}
-
-func policyDiff(t *tool) *cobra.Command {
-	o := &admin.PolicyOptions{}
-	return policyFlags(&cobra.Command{
-		Use:   "diff FILE",
-		Short: "Shows what policy apply would change",
-		Long: `Shows what policy apply would change, and changes nothing. FILE may be - for standard input.
+		flags: []flag{{name: "users", value: false, usage: "also users, digests of API keys, and their overrides"}},
+		do:    exportPolicy,
+	}, {
+		use:   "diff FILE",
+		short: "Shows what policy apply would change",
+		long: `Shows what policy apply would change, and changes nothing. FILE may be - for standard input.
 The last line has the command that makes exactly these changes, or fails if the database or
 the file has changed meanwhile.`,
-		Example: `  caddy pg-ratelimit policy diff policy.yaml
+		example: `  caddy pg-ratelimit policy diff policy.yaml
   caddy pg-ratelimit policy diff policy.yaml --prune --json`,
-		RunE: t.on(func(c *call) error {
+		complete: policyFiles,
+		flags:    policyFlags,
+		do: func(c *call) error {
 			want, err := c.policyFile()
 			if err != nil {
 				return err
 			}
+			o := c.policyOptions()
 			plan, err := c.db.DiffPolicy(c.ctx, want, o)
 			return show(c, plan, err, func(p *page, plan *admin.PolicyPlan) {
 				if !addPlan(p, plan) {
@@ -99,17 +64,11 @@ the file has changed meanwhile.`,
 				}
 				p.print("\nTo make exactly these changes: caddy pg-ratelimit policy apply %s%s --expect %s\n", c.args[0], flags, plan.Expect)
 			})
-		}),
-	}, o)
-}
-
-func policyApply(t *tool) *cobra.Command {
-	o := &admin.PolicyOptions{}
-	replay := ""
-	cmd := policyFlags(&cobra.Command{
-		Use:   "apply FILE",
-		Short: "Makes the policy as a file has it",
-		Long: `Makes the rows that FILE names as the file has them, in one transaction, and prints what it changed.
+		},
+	}, {
+		use:   "apply FILE",
+		short: "Makes the policy as a file has it",
+		long: `Makes the rows that FILE names as the file has them, in one transaction, and prints what it changed.
 FILE may be - for standard input. A field that the file lacks gets its default. Rows that the file
 does not name stay. --prune deletes them, in the sections that the file has: a file without the
 section tiers never deletes a tier. No other command can change the policy meanwhile. A rule that
@@ -119,46 +78,80 @@ proxies could not use is refused, and with it the whole file.
 also decides the requests in the audit log again, with the limits of the file, for each rule that
 changes: see replay --help for what that can say. It replays changes of limits, overrides and costs,
 and not of conditions, tiers of users or priorities.`,
-		Example: `  caddy pg-ratelimit policy apply policy.yaml
+		example: `  caddy pg-ratelimit policy apply policy.yaml
   caddy pg-ratelimit policy apply policy.yaml --prune --dry-run
   caddy pg-ratelimit policy apply policy.yaml --dry-run --replay 7d`,
-		RunE: t.on(func(c *call) error {
-			want, err := c.policyFile()
-			if err != nil {
-				return err
-			}
-			if replay != "" && !o.DryRun {
-				return &ratelimit.FieldError{Field: "--replay", Value: replay, Want: "with --dry-run"}
-			}
-			if replay != "" {
-				now, err := c.db.Now(c.ctx)
-				if err != nil {
-					return err
-				}
-				period, err := admin.ParsePeriod(replay, "", now)
-				var wrong *ratelimit.FieldError
-				if errors.As(err, &wrong) {
-					wrong.Field = "--replay"
-				}
-				if err != nil {
-					return err
-				}
-				o.Replay = &period
-			}
-			plan, err := c.db.ApplyPolicy(c.ctx, want, o)
-			if err != nil {
-				return err
-			}
-			for i := range plan.Replays {
-				hideReplay(plan.Replays[i].Replay)
-			}
-			return show(c, plan, nil, func(p *page, plan *admin.PolicyPlan) { addApplied(p, plan, o) })
-		}),
-	}, o)
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "check the file and print what would change, and change nothing")
-	cmd.Flags().StringVar(&o.Expect, "expect", "", "fail if the changes are others than those of policy diff, which prints this")
-	cmd.Flags().StringVar(&replay, "replay", "", "with --dry-run: replay the requests since 24h, 7d … or a time")
-	return cmd
+		complete: policyFiles,
+		flags: append([]flag{
+			{name: "dry-run", value: false, usage: "check the file and print what would change, and change nothing"},
+			{name: "expect", value: "", usage: "fail if the changes are others than those of policy diff, which prints this"},
+			{name: "replay", value: "", usage: "with --dry-run: replay the requests since 24h, 7d … or a time"},
+		}, policyFlags...),
+		do: applyPolicy,
+	}},
+}
+
+// policyFlags are the flags of diff and apply.
+var policyFlags = []flag{
+	{name: "users", value: false, usage: "the file has users, digests of API keys, and their overrides"},
+	{name: "prune", value: false, usage: "delete rows that the file does not name, in the sections that it has"},
+}
+
+func (c *call) policyOptions() *admin.PolicyOptions {
+	return &admin.PolicyOptions{Users: c.is("users"), Prune: c.is("prune")}
+}
+
+// policyFiles has the shell suggest files.
+func policyFiles(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
+}
+
+func exportPolicy(c *call) error {
+	found, unknown, err := c.db.ExportPolicy(c.ctx, c.is("users"))
+	if err != nil {
+		return err
+	}
+	for _, rule := range slices.Sorted(maps.Keys(unknown)) {
+		fmt.Fprintf(c.cmd.ErrOrStderr(), "Warning: %s: tiers: %s: not in rate_limit_tiers: a database without the rule will refuse the file\n", text(rule), unknown[rule])
+	}
+	file, err := found.Write()
+	if err == nil {
+		_, err = c.cmd.OutOrStdout().Write(file)
+	}
+	return err
+}
+
+func applyPolicy(c *call) error {
+	want, err := c.policyFile()
+	if err != nil {
+		return err
+	}
+	o := c.policyOptions()
+	o.DryRun, o.Expect = c.is("dry-run"), c.text("expect")
+	if replay := c.text("replay"); replay != "" {
+		if !o.DryRun {
+			return &ratelimit.FieldError{Field: "--replay", Value: replay, Want: "with --dry-run"}
+		}
+		now, err := c.db.Now(c.ctx)
+		if err != nil {
+			return err
+		}
+		o.Replay = &admin.Period{Until: now}
+		if o.Replay.From, err = admin.ParseAgo("--replay", replay, now); err != nil {
+			return err
+		}
+	}
+	plan, err := c.db.ApplyPolicy(c.ctx, want, o)
+	if err != nil {
+		return err
+	}
+	for i := range plan.Replays {
+		hideReplay(plan.Replays[i].Replay)
+	}
+	return show(c, plan, nil, func(p *page, plan *admin.PolicyPlan) { addApplied(p, plan, o) })
 }
 
 // addApplied adds what apply has done.

@@ -4,19 +4,13 @@ import (
 	"math"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
-func replayCommand(t *tool) *cobra.Command {
-	q := admin.ReplayQuery{}
-	var in times
-	most := number(10)
-	cmd := &cobra.Command{
-		Use:   "replay --rule RULE [SETTING=VALUE ...] [--since 7d]",
-		Short: "Shows what other limits of a rule would have done to the recorded requests",
-		Long: `Decides the requests in the audit log again, with other limits of a rule, and shows how many
+var replayCommand = entry{
+	use:   "replay --rule RULE [SETTING=VALUE ...] [--since 7d]",
+	short: "Shows what other limits of a rule would have done to the recorded requests",
+	long: `Decides the requests in the audit log again, with other limits of a rule, and shows how many
 would have been refused, beside what really happened. Nothing in the database changes. The
 limits count by the code of the proxies, at the time of each request.
 
@@ -33,39 +27,22 @@ the limits would have. Requests that another limit refused, and requests that we
 rejected, were not charged and do not count. With "audit_address prefix" or "audit_address off"
 the audit log has no full addresses, so a rule that counts by address counts several clients as
 one. In reality, a client that is refused may send less, or more; the replay has only what it
-did send.
-
-Settings:
-` + settingsHelp(admin.ReplaySettings()),
-		Example: `  caddy pg-ratelimit replay --rule free per_hour=500
+did send.`,
+	example: `  caddy pg-ratelimit replay --rule free per_hour=500
   caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
   caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27 --json`,
-		ValidArgsFunction: func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-			return t.completeSetting(admin.ReplaySettings(), "", begun)
-		},
-		RunE: t.at(ofAll, func(c *call) error {
-			err := most.check()
-			if err != nil {
-				return err
-			}
-			if q.Period, err = in.period(c); err != nil {
-				return err
-			}
-			q.Settings, q.Most = c.args, int(most)
-			r, err := c.db.Replay(c.ctx, &q)
-			if err != nil {
-				return err
-			}
-			hideReplay(r)
-			return show(c, r, nil, addReplay)
-		}),
-	}
-	cmd.Flags().StringVar(&q.Rule, "rule", "", "the rule")
-	in.flags(cmd, "7d", "requests")
-	most.flag(cmd)
-	must(cmd.MarkFlagRequired("rule"))
-	t.mayComplete(cmd, "rule", t.completeOne(ruleNames))
-	return cmd
+	settings: admin.ReplaySettings(),
+	of:       ofAll,
+	flags:    append([]flag{{name: "rule", value: "", usage: "the rule", complete: ruleNames, needed: true}, most(10)}, period("7d", "requests")...),
+	do: func(c *call) (err error) {
+		q := admin.ReplayQuery{Rule: c.text("rule"), Settings: c.args, Most: c.number("number")}
+		if q.Period, err = c.period(); err != nil {
+			return err
+		}
+		r, err := c.db.Replay(c.ctx, &q)
+		hideReplay(r)
+		return show(c, r, err, addReplay)
+	},
 }
 
 // hideReplay hides the API keys in a replay. nil has none.

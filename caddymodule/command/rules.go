@@ -4,33 +4,83 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
-func rulesCommand(t *tool) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "rules",
-		Short: "Lists and changes rules",
-		Example: `  caddy pg-ratelimit rules list
+var rulesCommand = entry{
+	use:   "rules",
+	short: "Lists and changes rules",
+	example: `  caddy pg-ratelimit rules list
   caddy pg-ratelimit rules set free family=plan tiers=free per_hour=1000`,
-	}, rulesList(t), rulesSet(t), rulesMode(t, "enable", "enforce", "on: its limits apply"), rulesMode(t, "disable", "off", "off: it is ignored"), rulesRename(t), rulesDelete(t))
-}
-
-func rulesList(t *tool) *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "Lists all rules in the order in which proxies try them",
-		Long: `Lists all rules in the order in which proxies try them, with their limits. Rules that
+	commands: []entry{{
+		use:   "list",
+		short: "Lists all rules in the order in which proxies try them",
+		long: `Lists all rules in the order in which proxies try them, with their limits. Rules that
 cannot be used are named below the list, with what they should be, and rules for tiers that
 are not in rate_limit_tiers.`,
-		Example: `  caddy pg-ratelimit rules list
+		example: `  caddy pg-ratelimit rules list
   caddy pg-ratelimit rules list --json`,
-		RunE: t.on(func(c *call) error {
+		do: func(c *call) error {
 			rules, err := c.db.Rules(c.ctx)
 			return show(c, rules, err, addRules)
-		}),
+		},
+	}, {
+		use:   "set NAME SETTING=VALUE ...",
+		short: "Makes a rule, or changes settings of one",
+		long: `Makes a rule, or changes the settings that are named and keeps the others. Values of lists
+have commas between them. An empty value takes a setting back to its default, and deletes a
+limit. The change is one transaction.`,
+		example: `  # 1,000 requests an hour for each user of the tier free, 20 at once
+  caddy pg-ratelimit rules set free_tier_limit family=plan tiers=free algorithm=token_bucket per_hour=1000 burst=20 priority=700
+
+  # at most 100 a second from everybody together on /api/v1
+  caddy pg-ratelimit rules set protect paths='/api/v1/*' count_by=all per_second=100
+
+  # on trial: count and report, refuse nothing
+  caddy pg-ratelimit rules set stricter tiers=free per_minute=60 mode=shadow
+
+  # a limit of any window, for some days of November
+  caddy pg-ratelimit rules set friday limit.burst=50/10s valid=2026-11-27..2026-11-30
+
+  # match all paths again
+  caddy pg-ratelimit rules set protect paths=`,
+		first: ruleNames, settings: admin.RuleSettings(),
+		flags: []flag{{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"}},
+		do: func(c *call) error {
+			isNew, err := c.db.SetRule(c.ctx, c.args[0], c.args[1:], c.is("force"))
+			return c.changed(err, "rule", c.args[0], createdOrChanged(isNew))
+		},
+	}, ruleMode("enable", "enforce", "on: its limits apply"), ruleMode("disable", "off", "off: it is ignored"), {
+		use:   "rename NAME NEW",
+		short: "Gives a rule another name",
+		long: `Gives a rule another name. Its limits and overrides go with it, and it keeps its counters and its
+history. Proxies of a version without this command begin new counters for it.`,
+		example: "  caddy pg-ratelimit rules rename free basic",
+		first:   ruleNames,
+		do: func(c *call) error {
+			return c.changed(c.db.RenameRule(c.ctx, c.args[0], c.args[1]), "rule", c.args[0], "renamed to "+text(c.args[1]))
+		},
+	}, {
+		use:     "delete NAME",
+		short:   "Deletes a rule with its limits and overrides",
+		example: "  caddy pg-ratelimit rules delete free",
+		first:   ruleNames,
+		do: func(c *call) error {
+			return c.changed(c.db.DeleteRule(c.ctx, c.args[0]), "rule", c.args[0], "deleted")
+		},
+	}},
+}
+
+// ruleMode is the command that gives a rule a mode.
+func ruleMode(name, mode, help string) entry {
+	return entry{
+		use:     name + " NAME",
+		short:   "Turns a rule " + help,
+		example: "  caddy pg-ratelimit rules " + name + " free",
+		first:   ruleNames,
+		do: func(c *call) error {
+			return c.changed(c.db.SetRuleMode(c.ctx, c.args[0], mode), "rule", c.args[0], name+"d")
+		},
 	}
 }
 
@@ -116,93 +166,4 @@ func bans(r *admin.Rule) string {
 		return none
 	}
 	return span(*r.BanFor) + " after " + cell(*r.BanAfter) + " in " + span(*r.BanWithin)
-}
-
-func rulesSet(t *tool) *cobra.Command {
-	force := false
-	cmd := &cobra.Command{
-		Use:   "set NAME SETTING=VALUE ...",
-		Short: "Makes a rule, or changes settings of one",
-		Long: `Makes a rule, or changes the settings that are named and keeps the others. Values of lists
-have commas between them. An empty value takes a setting back to its default, and deletes a
-limit. The change is one transaction.
-
-Settings:
-` + settingsHelp(admin.RuleSettings()),
-		Example: `  # 1,000 requests an hour for each user of the tier free, 20 at once
-  caddy pg-ratelimit rules set free_tier_limit family=plan tiers=free algorithm=token_bucket per_hour=1000 burst=20 priority=700
-
-  # at most 100 a second from everybody together on /api/v1
-  caddy pg-ratelimit rules set protect paths='/api/v1/*' count_by=all per_second=100
-
-  # on trial: count and report, refuse nothing
-  caddy pg-ratelimit rules set stricter tiers=free per_minute=60 mode=shadow
-
-  # a limit of any window, for some days of November
-  caddy pg-ratelimit rules set friday limit.burst=50/10s valid=2026-11-27..2026-11-30
-
-  # match all paths again
-  caddy pg-ratelimit rules set protect paths=`,
-		ValidArgsFunction: t.completeSettings(ruleNames, admin.RuleSettings(), "tiers"),
-		RunE: t.on(func(c *call) error {
-			isNew, err := c.db.SetRule(c.ctx, c.args[0], c.args[1:], force)
-			return c.changed(err, "rule", c.args[0], createdOrChanged(isNew))
-		}),
-	}
-	cmd.Flags().BoolVar(&force, "force", false, "allow an amount of 0, which refuses every request")
-	return cmd
-}
-
-func createdOrChanged(isNew bool) string {
-	if isNew {
-		return "created"
-	}
-	return "changed"
-}
-
-// settingsHelp lists settings for a help text.
-func settingsHelp(settings []admin.Setting) string {
-	help := ""
-	for _, s := range settings {
-		help += fmt.Sprintf("  %-12s %s\n", s.Name, s.Help)
-	}
-	return strings.TrimRight(help, "\n")
-}
-
-func rulesMode(t *tool, name, mode, help string) *cobra.Command {
-	return &cobra.Command{
-		Use:               name + " NAME",
-		Short:             "Turns a rule " + help,
-		Example:           "  caddy pg-ratelimit rules " + name + " free",
-		ValidArgsFunction: t.completeOne(ruleNames),
-		RunE: t.on(func(c *call) error {
-			return c.changed(c.db.SetRuleMode(c.ctx, c.args[0], mode), "rule", c.args[0], name+"d")
-		}),
-	}
-}
-
-func rulesRename(t *tool) *cobra.Command {
-	return &cobra.Command{
-		Use:   "rename NAME NEW",
-		Short: "Gives a rule another name",
-		Long: `Gives a rule another name. Its limits and overrides go with it, and it keeps its counters and its
-history. Proxies of a version without this command begin new counters for it.`,
-		Example:           "  caddy pg-ratelimit rules rename free basic",
-		ValidArgsFunction: t.completeOne(ruleNames),
-		RunE: t.on(func(c *call) error {
-			return c.changed(c.db.RenameRule(c.ctx, c.args[0], c.args[1]), "rule", c.args[0], "renamed to "+text(c.args[1]))
-		}),
-	}
-}
-
-func rulesDelete(t *tool) *cobra.Command {
-	return &cobra.Command{
-		Use:               "delete NAME",
-		Short:             "Deletes a rule with its limits and overrides",
-		Example:           "  caddy pg-ratelimit rules delete free",
-		ValidArgsFunction: t.completeOne(ruleNames),
-		RunE: t.on(func(c *call) error {
-			return c.changed(c.db.DeleteRule(c.ctx, c.args[0]), "rule", c.args[0], "deleted")
-		}),
-	}
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"regexp"
 
-	"github.com/spf13/cobra"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -34,22 +32,21 @@ func settingsIn(in string, table []edge.Setting, all []setting) []setting {
 	return all
 }
 
-func settingsCommand(t *tool) *cobra.Command {
-	return &cobra.Command{
-		Use:   "settings",
-		Short: "Lists the settings of a configuration, with their values and defaults",
-		Long: `Lists the settings that a configuration of a proxy may have: those of the directive, of a zone in it, 
+var settingsCommand = entry{
+	use:   "settings",
+	short: "Lists the settings of a configuration, with their values and defaults",
+	long: `Lists the settings that a configuration of a proxy may have: those of the directive, of a zone in it,
 of the global option, and of the page. Names are those of a Caddyfile and of JSON; Traefik has them in camel case. The
 command needs no database.`,
-		Example: "  caddy pg-ratelimit settings\n  caddy pg-ratelimit settings --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			all := settingsIn("directive, zone", edge.LimitTable, nil)
-			all = settingsIn("directive", edge.HandlerTable, all)
-			all = settingsIn("global option", edge.StoreTable, all)
-			all = settingsIn("page", edge.PageTable, all)
-			return showList(&call{tool: t, cmd: cmd}, all, nil, func(s *setting) row {
-				return row{"IN", s.In, "SETTING", s.Name, "VALUES", s.Values, "DEFAULT", s.Default, "MEANING", s.Help}
-			}, "")
-		},
-	}
+	example: "  caddy pg-ratelimit settings\n  caddy pg-ratelimit settings --json",
+	of:      ofNone,
+	do: func(c *call) error {
+		all := settingsIn("directive, zone", edge.LimitTable, nil)
+		all = settingsIn("directive", edge.HandlerTable, all)
+		all = settingsIn("global option", edge.StoreTable, all)
+		all = settingsIn("page", edge.PageTable, all)
+		return showList(c, all, nil, func(s *setting) row {
+			return row{"IN", s.In, "SETTING", s.Name, "VALUES", s.Values, "DEFAULT", s.Default, "MEANING", s.Help}
+		}, "")
+	},
 }

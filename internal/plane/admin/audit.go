@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Audited is a row of the audit log. A field that does not apply to the request is nil.
@@ -76,24 +74,6 @@ func Decisions() []string {
 		names = append(names, d.String())
 	}
 	return names
-}
-
-// ParseDecisions reads decisions with commas between them. The error is a *ratelimit.FieldError
-// about the field.
-func ParseDecisions(field, text string) ([]string, error) {
-	if text == "" {
-		return nil, nil
-	}
-	list, err := parseList(field, text)
-	if err != nil {
-		return nil, err
-	}
-	for _, item := range list {
-		if !slices.Contains(Decisions(), item) {
-			return nil, &ratelimit.FieldError{Field: field, Value: item, Want: "one of " + strings.Join(Decisions(), ", ")}
-		}
-	}
-	return list, nil
 }
 
 // where collects conditions and their parameters.

@@ -156,8 +156,11 @@ type RuleWarning struct {
 	Warning string `json:"warning"`
 }
 
-// RuleWarnings returns all of them, in the order of the rules.
+// RuleWarnings returns all of them, in the order of the rules. A database without a policy has none.
 func (d *Database) RuleWarnings(ctx context.Context) ([]RuleWarning, error) {
+	if !d.HasPolicy(ctx) {
+		return nil, nil
+	}
 	return rows[RuleWarning](ctx, d, "SELECT rule, field, warning FROM rate_limit_rule_warnings ORDER BY rule, field")
 }
 

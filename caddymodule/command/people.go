@@ -1,0 +1,215 @@
+package command
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+)
+
+var tiersCommand = entry{
+	use:   "tiers",
+	short: "Lists and changes tiers: the plans that users are on",
+	example: `  caddy pg-ratelimit tiers list
+  caddy pg-ratelimit tiers set pro rank=2`,
+	commands: []entry{{
+		use:     "list",
+		short:   "Lists the tiers, with how many users and keys are on each, and the rules for it",
+		example: "  caddy pg-ratelimit tiers list",
+		do: func(c *call) error {
+			tiers, err := c.db.Tiers(c.ctx)
+			return showList(c, tiers, err, func(tier *admin.Tier) row {
+				rules := strings.Join(tier.Rules, ", ")
+				return row{"TIER", tier.Tier, "RANK", tier.Rank, "USERS", tier.Users, "KEYS", tier.Keys, "RULES", rules, "COMMENT", tier.Comment}
+			}, "There are no tiers.")
+		},
+	}, {
+		use:   "set TIER [SETTING=VALUE ...]",
+		short: "Makes a tier, or changes settings of one",
+		long: `Makes a tier, or changes the settings that are named and keeps the others. An empty value takes a
+setting back to its default.`,
+		example: `  caddy pg-ratelimit tiers set pro
+  caddy pg-ratelimit tiers set pro rank=2 comment='49 dollars a month'`,
+		first: tierNames, settings: admin.TierSettings(),
+		do: func(c *call) error {
+			isNew, err := c.db.SetTier(c.ctx, c.args[0], c.args[1:])
+			return c.changed(err, "tier", c.args[0], createdOrChanged(isNew))
+		},
+	}, {
+		use:   "rename TIER NEW",
+		short: "Gives a tier another name",
+		long: `Gives a tier another name. Its users, keys, overrides and rules go with it, in one transaction.
+The setting "tier" in the configuration of a proxy keeps the old name.`,
+		example: "  caddy pg-ratelimit tiers rename pro business",
+		first:   tierNames,
+		do: func(c *call) error {
+			return c.changed(c.db.RenameTier(c.ctx, c.args[0], c.args[1]), "tier", c.args[0], "renamed to "+text(c.args[1]))
+		},
+	}, {
+		use:     "delete TIER",
+		short:   "Deletes a tier that nothing uses",
+		example: "  caddy pg-ratelimit tiers delete pro",
+		first:   tierNames,
+		do: func(c *call) error {
+			return c.changed(c.db.DeleteTier(c.ctx, c.args[0]), "tier", c.args[0], "deleted")
+		},
+	}},
+}
+
+func createdOrChanged(isNew bool) string {
+	if isNew {
+		return "created"
+	}
+	return "changed"
+}
+
+// recentHelp says what the columns of recentRow are.
+const recentHelp = `With a history, the list has
+the requests of today and of this month in UTC, how many of this month a limit refused (429),
+how many were refused with 401 or 403, the last request, and when all limits have their full
+quota again, at the latest.`
+
+var usersCommand = entry{
+	use:   "users",
+	short: "Shows, changes, bans and deletes users",
+	example: `  caddy pg-ratelimit users get acme
+  caddy pg-ratelimit users set acme tier=pro`,
+	commands: []entry{{
+		use:     "get USER",
+		short:   "Shows a user: tier, keys, overrides, bans, usage, and what is used of the limits",
+		example: "  caddy pg-ratelimit users get acme",
+		first:   userNames,
+		do: func(c *call) error {
+			user, err := c.db.User(c.ctx, c.args[0])
+			return show(c, user, err, addUser)
+		},
+	}, {
+		use:   "list [--tier TIER] [--sort last] [-n 100]",
+		short: "Lists the users, and what they did",
+		long: `Lists the users in the order of their names, or, with --sort last, those first that have sent no request for the
+longest time. STATE is banned, blocked (by an override of 0), or active. ` + recentHelp,
+		example: `  caddy pg-ratelimit users list
+  caddy pg-ratelimit users list --tier free -n 1000 --json`,
+		flags: []flag{
+			{name: "tier", value: "", usage: "users of this tier only", complete: tierNames},
+			{name: "sort", value: admin.ByName, usage: "name, or last for those without requests first", choices: []string{admin.ByName, admin.ByLast}},
+			most(100),
+		},
+		do: func(c *call) error {
+			users, err := c.db.Users(c.ctx, c.text("tier"), c.text("sort"), c.number("number"))
+			return showList(c, users, err, func(u *admin.ListedUser) row {
+				return append(row{"USER", u.User, "TIER", u.Tier, "STATE", u.State}, recentRow(u.Recent)...)
+			}, "There are no users.")
+		},
+	}, {
+		use:   "set USER SETTING=VALUE ...",
+		short: "Makes a user, or changes settings of one",
+		long: `Makes a user, or changes the settings that are named and keeps the others. An empty value
+takes a setting back to its default, and deletes an override. A new user needs a tier. The
+change is one transaction.`,
+		example: `  caddy pg-ratelimit users set acme tier=free
+  caddy pg-ratelimit users set acme tier=pro tier_until=30d
+  caddy pg-ratelimit users set acme period_start=2026-01-31 time_zone=Europe/Berlin
+
+  # one user with more, and without it again
+  caddy pg-ratelimit users set acme free/per_hour=5000
+  caddy pg-ratelimit users set acme free/per_hour=`,
+		first: userNames, settings: admin.UserSettings(),
+		do: func(c *call) error {
+			isNew, err := c.db.SetUser(c.ctx, c.args[0], c.args[1:])
+			return c.changed(err, "user", c.args[0], createdOrChanged(isNew))
+		},
+	}, {
+		use:   "delete USER",
+		short: "Deletes a user with its keys and overrides",
+		long: `Deletes a user with its API keys, its overrides and the bans of its keys, asks nothing, and
+prints what went. Proxies refuse the keys within a second. A ban of the user stays, and so
+does the history. To shut a user out and keep the keys, see users ban.`,
+		example: "  caddy pg-ratelimit users delete acme",
+		first:   userNames,
+		do: func(c *call) error {
+			gone, err := c.db.DeleteUser(c.ctx, c.args[0])
+			return show(c, gone, err, addDeleted)
+		},
+	}, {
+		use:   "ban USER",
+		short: "Shuts a user out, with all its keys",
+		example: `  caddy pg-ratelimit users ban acme --for 24h --reason 'ticket 4711'
+  caddy pg-ratelimit users ban acme`,
+		first: userNames,
+		flags: banFlags, alone: []string{"for until"},
+		do: func(c *call) error {
+			return c.ban(func(until time.Time) (*admin.Ban, error) {
+				return c.db.BanUser(c.ctx, c.args[0], until, c.text("reason"))
+			})
+		},
+	}, {
+		use:     "unban USER",
+		short:   "Lifts the ban of a user",
+		example: "  caddy pg-ratelimit users unban acme",
+		first:   banned("user"),
+		do: func(c *call) error {
+			return c.changed(c.db.UnbanUser(c.ctx, c.args[0]), "user", c.args[0], "unbanned")
+		},
+	}},
+}
+
+func addUser(p *page, u admin.User) {
+	var facts table
+	facts.add("user", u.User)
+	if u.Tier == nil {
+		facts.add("tier", "- (not in the table of users)")
+	} else {
+		facts.add("tier", u.Tier, "until "+or(u.TierUntil, "never"))
+		facts.add("billing period", u.PeriodStart, u.TimeZone)
+		facts.add("comment", u.Comment)
+		facts.add("created", u.CreatedAt)
+		facts.add("changed", u.UpdatedAt)
+	}
+	if r := u.Recent; r != nil {
+		facts.add("requests today", r.Today)
+		facts.add("this month", r.ThisMonth)
+		facts.add("refused", r.Refused, fmt.Sprintf("%d by a limit (429)", r.Limited), fmt.Sprintf("%d with 401 or 403", r.Denied))
+		facts.add("last request", r.LastRequest)
+		facts.add("resets", r.Resets)
+	}
+	p.table(facts)
+	addOwned(p, u)
+	addSection(p, "Used", u.Usage, usageRow)
+}
+
+// addOwned adds the keys, overrides and bans of a user.
+func addOwned(p *page, u admin.User) {
+	addSection(p, "Keys", u.Keys, keyRow)
+	addSection(p, "Overrides", u.Overrides, func(o *admin.Override) row {
+		holder := "the user"
+		if o.KeyID != nil {
+			holder = "key " + cell(o.KeyID)
+		}
+		return row{
+			"LIMIT", o.Rule + "/" + o.Limit, "AMOUNT", or(o.Events, "unlimited"), "FOR", holder, "FROM", o.ValidFrom,
+			"UNTIL", or(o.ValidUntil, "never"), "REASON", o.Reason,
+		}
+	})
+	addSection(p, "Bans", u.Bans, banRow)
+}
+
+func addDeleted(p *page, gone admin.DeletedUser) {
+	p.print("The user %s is deleted. The tier was %s.\n", text(gone.User.User), cell(gone.Tier))
+	if len(gone.Keys)+len(gone.Overrides) > 0 {
+		p.print("With the user went:\n")
+	}
+	addOwned(p, gone.User)
+	if gone.StillBanned {
+		p.print("\nThe user is still banned. To lift that: caddy pg-ratelimit users unban %s\n", text(gone.User.User))
+	}
+}
+
+// recentRow has the columns of what a user or a key did; none if no usage was recorded.
+func recentRow(r *admin.Recent) row {
+	if r == nil {
+		return nil
+	}
+	return row{"TODAY", r.Today, "MONTH", r.ThisMonth, "429", r.Limited, "401/403", r.Denied, "LAST", r.LastRequest, "RESETS", r.Resets}
+}

@@ -1,0 +1,150 @@
+package command
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+)
+
+var nodesCommand = entry{
+	use:   "nodes",
+	short: "Lists the proxies, and whether each has applied all changes",
+	long: `Lists the proxies that count in the database, and whether each has applied all changes of the policy and obeys a
+pause of the limits. A proxy that cannot decide lacks privileges: PROBLEMS has the statements that give them. One that
+has ended, or has not been seen for 10 seconds and is gone, is deleted from the list after a day. Below the list: when a
+proxy last archived the history, if a configuration says so (history { archive … daily }), and whether the policy
+reaches the regions.`,
+	example: `  caddy pg-ratelimit nodes
+  caddy pg-ratelimit nodes --json`,
+	of: ofCounters,
+	do: func(c *call) error {
+		nodes, err := c.db.Nodes(c.ctx)
+		if err != nil {
+			return err
+		}
+		pause, err := c.db.Paused(c.ctx)
+		if err == nil {
+			err = c.open(ofHistory)
+		}
+		if err != nil {
+			return err
+		}
+		archives, err := c.db.Archives(c.ctx)
+		if err == nil {
+			err = c.open(ofPolicy)
+		}
+		if err != nil {
+			return err
+		}
+		regions, err := c.db.Replications(c.ctx)
+		if err != nil {
+			return err
+		}
+		warnings, err := c.db.RuleWarnings(c.ctx)
+		return show(c, nodes, err, func(p *page, nodes []admin.Node) {
+			if pause != nil {
+				addPause(p, pause)
+			}
+			addList(p, nodes, nodeRow, "No proxy counts here.")
+			for i := range archives {
+				addArchive(p, &archives[i])
+			}
+			addSection(p, "Replication of the policy:", regions, regionRow)
+			addSection(p, "Rules that may not mean what they say:", warnings, func(w *admin.RuleWarning) row { return row{"RULE", w.Rule, "WARNING", w.Warning} })
+		})
+	},
+}
+
+func nodeRow(n *admin.Node) row {
+	state, behind := "gone", none
+	problems := n.Problems
+	switch {
+	case n.Live && n.Cannot != nil:
+		state = "cannot decide"
+		problems = append([]string{*n.Cannot}, problems...)
+	case n.Live:
+		state = "live"
+	case n.Ended != nil:
+		state = "ended"
+	}
+	if n.Policy {
+		behind = "unknown"
+	}
+	local := none
+	if n.LocalFrom != nil && n.LocalUntil != nil {
+		local = span(n.LocalUntil.Sub(*n.LocalFrom).Seconds()) + " until " + moment(*n.LocalUntil)
+	}
+	return row{
+		"NODE", n.Node, "REGION", n.Region, "VERSION", n.Version, "STATE", state, "EPOCH", n.Epoch, "CHANGES BEHIND", or(n.Behind, behind),
+		"PAUSED", n.Paused, "LOCAL", local, "SEEN", span(n.SecondsAgo) + " ago", "PROBLEMS", strings.Join(problems, "; "),
+	}
+}
+
+func regionRow(r *admin.Replication) row {
+	silent, errors, retained := none, none, none
+	if r.Silent != nil {
+		silent = span(*r.Silent)
+	}
+	if r.Errors != nil {
+		errors = strconv.FormatInt(*r.Errors, 10)
+	}
+	if r.Retained != nil {
+		retained = strconv.FormatInt(*r.Retained>>10, 10) + " kB"
+	}
+	return row{"ROLE", r.Role, "SUBSCRIPTION", r.Subscription, "STATE", r.State, "SILENT FOR", silent, "ERRORS", errors, "LOG KEPT", retained}
+}
+
+func addArchive(p *page, a *admin.Archive) {
+	p.print("Archive to %s: begun by %s at %s, last success ", text(a.Target), text(a.Node), moment(a.Began))
+	if a.Succeeded == nil {
+		p.print("never")
+	} else {
+		p.print("at %s (%d files)", moment(*a.Succeeded), a.Files)
+	}
+	if a.Failed != nil {
+		p.print(", FAILED at %s: %s", moment(*a.Failed), text(or(a.Problem, "")))
+	}
+	p.print("\n")
+}
+
+func addPause(p *page, pause *admin.Pause) {
+	p.print("All limits of this database are paused until %s by %s", moment(pause.Until), text(pause.PausedBy))
+	if pause.Reason != nil {
+		p.print(": %s", text(*pause.Reason))
+	}
+	p.print(". Bans and block rules hold.\n")
+}
+
+var pauseCommand = entry{
+	use:   "pause [--for 1h]",
+	short: "Suspends all limits of the database for a while",
+	long: `Suspends the limits of rules and of configurations on the database: requests pass them, are not charged and get no
+X-RateLimit headers. Bans and block rules hold. All proxies obey within a second. The pause ends by itself, or with:
+caddy pg-ratelimit resume. A proxy that cannot reach the database meanwhile keeps the pause until its end.`,
+	example: `  caddy pg-ratelimit pause
+  caddy pg-ratelimit pause --for 20m --reason outage`,
+	of: ofCounters,
+	flags: []flag{
+		{name: "for", value: "1h", usage: "how long, such as 20m or 2h"},
+		{name: "reason", value: "", usage: "for people; clients do not see it"},
+	},
+	do: func(c *call) error {
+		d, err := c.lasting("for")
+		if err != nil {
+			return err
+		}
+		pause, err := c.db.Pause(c.ctx, d, c.text("reason"))
+		return show(c, pause, err, addPause)
+	},
+}
+
+var resumeCommand = entry{
+	use:     "resume",
+	short:   "Ends a pause of the limits",
+	example: "  caddy pg-ratelimit resume",
+	of:      ofCounters,
+	do: func(c *call) error {
+		return show(c, map[string]bool{"resumed": true}, c.db.Resume(c.ctx), func(p *page, _ map[string]bool) { p.print("The limits apply again.\n") })
+	},
+}

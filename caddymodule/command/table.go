@@ -1,0 +1,239 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// entry is a command: what people write, what its help says, and what it does.
+type entry struct {
+	// use has the names of the arguments after that of the command and before all flags. With "...", there may be
+	// more of them.
+	use, short, long, example string
+	flags                     []flag
+	// alone are flags of which one may be given, as in "for until", and together those that need each other.
+	alone    []string
+	together string
+	// first suggests the first argument, and settings are what the others set. complete suggests all arguments.
+	first    names
+	settings []admin.Setting
+	complete suggest
+	// of is the database on which the command works.
+	of dataset
+	// do is nil of an entry that only has others below it.
+	do       func(c *call) error
+	commands []entry
+}
+
+// flag is a flag of a command.
+type flag struct {
+	// name is the long name, and after a comma the letter.
+	name string
+	// value is its default, and has its type: string, bool, int or []string.
+	value any
+	usage string
+	// complete suggests values. choices are the only ones; one that is a list has several with commas between them.
+	complete names
+	choices  []string
+	list     bool
+	// needed: the command fails without the flag.
+	needed bool
+}
+
+// build makes the command of an entry, and those below it.
+func (t *tool) build(e *entry) *cobra.Command {
+	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: arguments, ValidArgsFunction: e.complete}
+	if e.first != nil || e.settings != nil {
+		cmd.ValidArgsFunction = t.completeArguments(e)
+	}
+	if e.settings != nil {
+		cmd.Long += "\n\nSettings:\n" + settingsHelp(e.settings)
+	}
+	for i := range e.flags {
+		t.addFlag(cmd, &e.flags[i])
+	}
+	for _, names := range e.alone {
+		cmd.MarkFlagsMutuallyExclusive(strings.Fields(names)...)
+	}
+	if e.together != "" {
+		cmd.MarkFlagsRequiredTogether(strings.Fields(e.together)...)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx := cmd.Context()
+		if ctx == nil {
+			ctx = context.Background()
+		}
+		c := &call{tool: t, ctx: ctx, cmd: cmd, args: args}
+		err := c.checkChoices(e)
+		if err == nil {
+			err = c.run(e.of, e.do)
+		}
+		return withoutKeys(err)
+	}
+	if len(e.commands) > 0 {
+		t.group(cmd, e)
+	}
+	return cmd
+}
+
+// group adds the commands below that of an entry, and says which there are if a word is none of them.
+func (t *tool) group(cmd *cobra.Command, e *entry) {
+	var names []string
+	for i := range e.commands {
+		c := t.build(&e.commands[i])
+		names = append(names, c.Name())
+		cmd.AddCommand(c)
+	}
+	run := cmd.RunE
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) > 0:
+			return withoutKeys(fmt.Errorf("%s: %q: must be %s", cmd.CommandPath(), args[0], edge.Among(args[0], names)))
+		case e.do == nil:
+			return cmd.Help()
+		}
+		return run(cmd, args)
+	}
+}
+
+func (t *tool) addFlag(cmd *cobra.Command, f *flag) {
+	flags := cmd.Flags()
+	name, short, _ := strings.Cut(f.name, ",")
+	switch value := f.value.(type) {
+	case string:
+		flags.StringP(name, short, value, f.usage)
+	case bool:
+		flags.BoolP(name, short, value, f.usage)
+	case int:
+		flags.IntP(name, short, value, f.usage)
+	case []string:
+		if f.list {
+			flags.StringSliceP(name, short, value, f.usage)
+		} else {
+			flags.StringArrayP(name, short, value, f.usage)
+		}
+	}
+	if f.needed {
+		must(cmd.MarkFlagRequired(name))
+	}
+	if f.complete == nil && f.choices == nil {
+		return
+	}
+	must(cmd.RegisterFlagCompletionFunc(name, func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if f.choices != nil {
+			return beginning(f.choices, begun), cobra.ShellCompDirectiveNoFileComp
+		}
+		return t.ask(begun, f.complete)
+	}))
+}
+
+// must panics if a command has no such flag.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// arguments checks the number of the arguments of a command, and its flags. Cobra's own checks repeat the arguments in
+// their errors, and one of them may be an API key.
+func arguments(cmd *cobra.Command, args []string) error {
+	line, _, _ := strings.Cut(strings.ReplaceAll(cmd.Use, " ...", "…")+" ", " [")
+	line, _, _ = strings.Cut(line, " --")
+	names := strings.Fields(line)[1:]
+	if len(args) == len(names) || len(args) > len(names) && strings.Contains(cmd.Use, "...") {
+		return checkFlags(cmd)
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
+	}
+	return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(), strings.Join(names, " "), len(args))
+}
+
+// exclusive is the annotation of cobra on flags of which one may be given: their names.
+const exclusive = "cobra_annotation_mutually_exclusive"
+
+// settingsHelp lists settings for a help text.
+func settingsHelp(settings []admin.Setting) string {
+	help := ""
+	for _, s := range settings {
+		help += fmt.Sprintf("  %-12s %s\n", s.Name, s.Help)
+	}
+	return strings.TrimRight(help, "\n")
+}
+
+// checkFlags checks the flags of a command that must be given, and those of which only one may be. Cobra
+// checks both later, in its own words.
+func checkFlags(cmd *cobra.Command) (err error) {
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+		if err == nil && len(flag.Annotations[cobra.BashCompOneRequiredFlag]) > 0 && !flag.Changed {
+			err = missing(flag)
+		}
+		for _, group := range flag.Annotations[exclusive] {
+			var given []string
+			for _, name := range strings.Fields(group) {
+				if cmd.Flags().Changed(name) {
+					given = append(given, "--"+name)
+				}
+			}
+			if err == nil && len(given) > 1 {
+				err = fmt.Errorf("%s: only one of these flags may be given", strings.Join(given, " and "))
+			}
+		}
+	})
+	return err
+}
+
+// flagError says in the words of our other errors what cobra and pflag say about a flag. It does not
+// repeat the letters of an unknown short flag, which may be a part of an API key.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var empty *pflag.ValueRequiredError
+	var wrong *pflag.InvalidValueError
+	var malformed *pflag.InvalidSyntaxError
+	switch {
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "":
+		err = fmt.Errorf("%s has no such short flag: see --help", cmd.CommandPath())
+	case errors.As(err, &unknown):
+		var names []string
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, "--"+flag.Name) })
+		name := "--" + unknown.GetSpecifiedName()
+		err = fmt.Errorf("%s: %s has no such flag%s: see --help", name, cmd.CommandPath(), edge.DidYouMean(name, names))
+	case errors.As(err, &empty):
+		err = missing(empty.GetFlag())
+	case errors.As(err, &wrong):
+		want := wrong.GetFlag().Usage
+		switch wrong.GetFlag().Value.Type() {
+		case "bool":
+			want = "true or false"
+		case "int":
+			want = "a whole number"
+		}
+		err = &ratelimit.FieldError{Field: shown(wrong.GetFlag()), Value: wrong.GetValue(), Want: want}
+	case errors.As(err, &malformed):
+		err = fmt.Errorf("%s: must be --name, or --name and a value", malformed.GetSpecifiedFlag())
+	}
+	return withoutKeys(err)
+}
+
+// shown is a flag as the other errors name it.
+func shown(flag *pflag.Flag) string {
+	if flag.Name == "number" {
+		return "-" + flag.Shorthand
+	}
+	return "--" + flag.Name
+}
+
+// missing is the error about a flag without a value, or one that must be given and is not.
+func missing(flag *pflag.Flag) error {
+	return &ratelimit.FieldError{Field: shown(flag), Want: "given with a value: " + flag.Usage}
+}

@@ -1,0 +1,216 @@
+package command
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+)
+
+var migrateCommand = entry{
+	use:   "migrate [--print | --citus --parts N]",
+	short: "Creates the tables, or upgrades them in place",
+	long: `Creates the tables of the counters, of the history and of the policy, or upgrades them in
+place and keeps their rows. The command may run any number of times, also while proxies use the
+tables. The role must be able to create tables. --print only prints the SQL, for psql.
+
+On the coordinator of Citus, --citus spreads the counters over the servers, in so many parts. The
+number cannot change later. Proxies find the parts when they start.`,
+	example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
+  caddy pg-ratelimit migrate --print > schema.sql
+  caddy pg-ratelimit migrate --citus --parts 16 --dsn postgres://admin@coordinator/limits`,
+	of: ofNone,
+	flags: []flag{
+		{name: "print", value: false, usage: "print the SQL and change nothing"},
+		{name: "citus", value: false, usage: "spread the counters over the servers of Citus"},
+		{name: "parts", value: 0, usage: "how many parts the counters have with --citus; one or two for each server that there will ever be"},
+	},
+	together: "citus parts",
+	do: func(c *call) error {
+		if c.is("print") {
+			_, err := io.WriteString(c.cmd.OutOrStdout(), admin.MigrationSQL())
+			return err
+		}
+		return c.run(ofCounters, migrate)
+	},
+}
+
+func migrate(c *call) error {
+	parts := c.number("parts")
+	if c.is("citus") && parts == 0 {
+		return errors.New("--parts: 0: must be 1 or more")
+	}
+	m, err := c.migrate(parts)
+	if m == (admin.Migration{}) {
+		return err
+	}
+	// On a server that is too old, the policy is an error, and the others are made.
+	return errors.Join(err, show(c, m, nil, func(p *page, m admin.Migration) {
+		p.print("tables of the counters: %s\ntables of the history: %s\ntables of the policy: %s\n", m.Counters, m.History, m.Policy)
+		if m.Parts != "" {
+			p.print("parts of the counters: %s\n", m.Parts)
+		}
+	}))
+}
+
+// migrate makes the tables of each dataset in its database, and so many parts of the counters.
+func (c *call) migrate(parts int) (admin.Migration, error) {
+	all, err := c.databases()
+	if err != nil || all.same() {
+		return c.db.MigrateParts(c.ctx, parts)
+	}
+	var m admin.Migration
+	for _, of := range []dataset{ofCounters, ofPolicy, ofHistory} {
+		if err := c.open(of); err != nil {
+			return m, err
+		}
+		did, err := c.db.MigrateParts(c.ctx, parts)
+		parts = 0 // the counters are first
+		switch of {
+		case ofCounters:
+			m.Counters = did.Counters
+			m.Parts = did.Parts
+		case ofPolicy:
+			m.Policy = did.Policy
+		case ofHistory:
+			m.History = did.History
+		}
+		if err != nil && (of == ofPolicy || did.Policy == "") { // else the server is too old for a policy, and has none
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+var uninstallCommand = entry{
+	use:   "uninstall [--yes]",
+	short: "Drops all tables and functions of pg_ratelimit",
+	long: `Lists the tables, views and functions of pg_ratelimit, asks, and drops them with all their
+rows. The command refuses while a proxy uses the policy, and if something else in the database
+depends on one of them. Roles and schemas stay.`,
+	example: `  caddy pg-ratelimit uninstall --dsn postgres://admin@db/limits`,
+	of:      ofAll,
+	flags:   []flag{{name: "yes", value: false, usage: "do not ask"}},
+	do: func(c *call) error {
+		parts, err := c.db.Parts(c.ctx)
+		err = showList(c, parts, err, func(p *admin.Part) row { return row{"KIND", p.Kind, "NAME", p.Name} }, "There is nothing to drop.")
+		if err != nil || len(parts) == 0 {
+			return err
+		}
+		if !c.is("yes") {
+			if _, err := fmt.Fprint(c.cmd.ErrOrStderr(), "Drop them, with all rows? Type yes: "); err != nil {
+				return err
+			}
+			answer, err := bufio.NewReader(io.LimitReader(c.cmd.InOrStdin(), 100)).ReadString('\n')
+			if err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+			if answer != "yes\n" && answer != "yes" {
+				return errors.New("nothing was dropped: the answer must be yes, or use --yes")
+			}
+		}
+		return c.db.Uninstall(c.ctx, parts)
+	},
+}
+
+var upkeepCommand = entry{
+	use:   "upkeep",
+	short: "Makes partitions of the audit log, adds metrics up, and deletes what is past its retention",
+	long: `Does what the history needs about once a minute, and prints what it did: it makes the
+partitions of the audit log for today and the next 7 days, adds the metrics up to hours and
+days, and deletes what is past its retention, up to 20,000 rows of each kind. Proxies with a
+history do the same by themselves, so the command is for when none runs. It may run at any
+time. If another process does the upkeep, it does nothing.
+
+A partition that is past its retention and in use is skipped, and goes the next time.`,
+	example: "  caddy pg-ratelimit upkeep\n  caddy pg-ratelimit upkeep --json",
+	of:      ofHistory,
+	do: func(c *call) error {
+		u, err := c.db.Upkeep(c.ctx)
+		if err != nil && u.IsNothing() {
+			return err
+		}
+		// After a failure, the rest was done nevertheless.
+		return errors.Join(err, show(c, u, nil, addUpkept))
+	},
+}
+
+func addUpkept(p *page, u admin.Upkept) {
+	if u.Busy {
+		p.print("Another process does the upkeep.\n")
+		return
+	}
+	var list table
+	for _, partitions := range []struct {
+		what  string
+		names []string
+	}{{"made", u.Made}, {"detached", u.Detached}, {"dropped", u.Dropped}, {"skipped", u.Skipped}} {
+		for _, name := range partitions.names {
+			list.add(partitions.what, name)
+		}
+	}
+	list.add("rows of hours and days written", u.RolledUp)
+	list.add("rows deleted", u.Deleted)
+	p.table(list)
+}
+
+var forgetCommand = entry{
+	use:   "forget [--user USER | --ip ADDRESS | --key KEY | --key-id ID] [--account] [--dry-run]",
+	short: "Deletes all that is stored about a person",
+	long: `Deletes the rows about a user, an address or an API key, in one transaction: counters, rows of
+the audit log, usage, overrides and bans. It prints how many rows of each table. --dry-run only
+counts them. --user includes the API keys of the user.
+
+The users and API keys themselves go with --account only. Without it, their next request makes
+new rows. --key can also be the key of any counter, such as a session; "-" reads it from standard
+input. --ip is one client: of IPv6, all addresses of the same /64.
+
+Not deleted are: files of archive; lines of the log of changes, which go after 30 days; rows of
+the audit log that have a wider network in place of the address; and counters whose key is a
+digest of several things. These counters expire by themselves.
+
+The tables of the history can be changed by their owner only.`,
+	example: `  caddy pg-ratelimit forget --user acme --dry-run
+  caddy pg-ratelimit forget --user acme --account
+  caddy pg-ratelimit forget --ip 192.0.2.1
+  caddy pg-ratelimit forget --key - < key.txt`,
+	of: ofAll,
+	flags: []flag{
+		{name: "user", value: "", usage: "a user, with all its API keys", complete: userNames},
+		{name: "ip", value: "", usage: "the address of a client"},
+		{name: "key", value: "", usage: `an API key, or the key of a counter; "-" reads it from standard input`},
+		aKey("an API key by its number"),
+		{name: "account", value: false, usage: "delete the user and the API keys as well"},
+		{name: "dry-run", value: false, usage: "count the rows, and delete none"},
+	},
+	alone: []string{"user ip key key-id"},
+	do: func(c *call) (err error) {
+		who := admin.Person{User: c.text("user")}
+		if who.Key, err = c.secret("--key", c.text("key")); err != nil {
+			return err
+		}
+		if ip := c.text("ip"); ip != "" {
+			if who.Address, err = admin.ParseAddress("--ip", ip); err != nil {
+				return err
+			}
+		}
+		if who.KeyID, err = c.keyID(); err != nil {
+			return err
+		}
+		forgotten, err := c.db.Forget(c.ctx, &who, c.is("account"), c.is("dry-run"))
+		return show(c, forgotten, err, addForgotten)
+	},
+}
+
+func addForgotten(p *page, f *admin.Forgetting) {
+	header := "DELETED"
+	if f.DryRun {
+		header = "WOULD BE DELETED"
+	}
+	addList(p, f.Tables, func(t *admin.Forgotten) row { return row{"TABLE", t.Table, header, t.Rows} }, "There are no tables.")
+	for _, note := range f.Notes {
+		p.print("\n%s\n", note)
+	}
+}
