@@ -16,16 +16,6 @@ import (
 // TestOverloadOpensNoLimit in both proxies, with on_error allow, for limits of all kinds: beside four busy loops, 2,500 connections ask for more than the
 // proxies can decide, and no more passes than the limits allow. Some are refused with 503, which are not counted here.
 func TestOverloadOpensNoLimit(t *testing.T) {
-	loops, stop := context.WithCancel(t.Context())
-	defer stop()
-	for range 4 {
-		busy := exec.CommandContext(loops, "sh", "-c", "while :; do :; done")
-		if err := busy.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = busy.Wait() }()
-	}
-	defer stop()
 	for _, test := range []struct {
 		name, inCaddy string
 		inTraefik     object
@@ -76,11 +66,13 @@ func TestOverloadOpensNoLimit(t *testing.T) {
 			request := func(int) *http.Request { return harness.Get(url) }
 			await(t, "the first decision", func() bool { return harness.Ask(t, request(0)).Header.Get("X-Ratelimit-Limit") != "" })
 			most.Store(0)
+			end := busyLoops(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			began := time.Now()
 			result := harness.Run(ctx, harness.Load{Clients: 2500, Request: request})
 			took := time.Since(began)
 			cancel()
+			end()
 			passed := result.Status[http.StatusOK]
 			t.Logf("%s in %s: %v in %v, %d at once", test.name, proxy, result.Status, took.Round(time.Millisecond), most.Load())
 			if test.slots {
@@ -89,6 +81,26 @@ func TestOverloadOpensNoLimit(t *testing.T) {
 			if passed > test.passing(took) {
 				t.Errorf("%s in %s: %d passed in %v, at most %d may", test.name, proxy, passed, took, test.passing(took))
 			}
+		}
+	}
+}
+
+// busyLoops starts four programs that use the processor, and returns what ends them.
+func busyLoops(t *testing.T) (end func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var loops []*exec.Cmd
+	for range 4 {
+		loop := exec.CommandContext(ctx, "sh", "-c", "while :; do :; done")
+		if err := loop.Start(); err != nil {
+			t.Fatal(err)
+		}
+		loops = append(loops, loop)
+	}
+	return func() {
+		stop()
+		for _, loop := range loops {
+			_ = loop.Wait()
 		}
 	}
 }

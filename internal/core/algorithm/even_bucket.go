@@ -117,7 +117,7 @@ func passesEven(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 const evenFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN greatest({at}, r.last_refill) ELSE r.last_refill + moved / events * interval '1 microsecond' END AS refill,
 		CASE WHEN had IS NULL OR isfull THEN 0 ELSE moved % events END AS rest, CASE WHEN had IS NOT NULL THEN had + gained ELSE other END AS filled
 	FROM (SELECT *, part + gained * span AS moved
-	FROM (SELECT *, CASE WHEN isfull THEN {quota} - had ELSE greatest(0, elapsed * events - part) / span END AS gained
+	FROM (SELECT *, CASE WHEN isfull THEN {quota} - had WHEN had IS NOT NULL THEN greatest(0, elapsed * events - part) / span END AS gained
 	FROM (SELECT *, had = {quota} OR elapsed >= (({quota} - had) * span + part + events - 1) / events AS isfull
 	FROM (SELECT {span} AS span, {events} AS events, least(coalesce(r.remainder, 0), {events} - 1) AS part,
 		greatest(0, (date_part('epoch', {at} - r.last_refill) * 1000000)::bigint) AS elapsed,

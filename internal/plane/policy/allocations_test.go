@@ -10,8 +10,12 @@ import (
 func TestADecisionAllocatesNothing(t *testing.T) {
 	for _, remember := range []int{0, 1000} {
 		decide := policytest.Repeat(1000, remember, false)
-		if allocs := testing.AllocsPerRun(10, func() { decide(64) }); allocs != 0 {
-			t.Errorf("remember %d: %v allocations in 64 decisions", remember, allocs)
+		least := 1.0
+		for i := 0; i < 10 && least > 0; i++ { // goroutines of other tests allocate, too
+			least = min(least, testing.AllocsPerRun(10, func() { decide(64) }))
+		}
+		if least > 0 {
+			t.Errorf("remember %d: 64 decisions allocate", remember)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -102,7 +103,8 @@ func decideAgain(t testing.TB, refused bool, calls []*batch.Call) func() {
 	}
 }
 
-// TestAllocations fails if a decision allocates more than it did.
+// TestAllocations fails if a decision allocates more than it did. The least of some measurements counts: the garbage
+// collector may empty the pools of buffers during one, and the goroutines of other tests may allocate.
 func TestAllocations(t *testing.T) {
 	if raced {
 		t.Skip("the race detector allocates; make test runs this without it, too")
@@ -110,8 +112,12 @@ func TestAllocations(t *testing.T) {
 	for _, f := range hotPath {
 		run := f.prepare(t)
 		run() // what is allocated once
-		if n := testing.AllocsPerRun(200, run); n > f.most {
-			t.Errorf("%s: %v allocations, want %v at most", f.name, n, f.most)
+		least := math.Inf(1)
+		for range 10 {
+			least = min(least, testing.AllocsPerRun(200, run))
+		}
+		if least > f.most {
+			t.Errorf("%s: %v allocations, want %v at most", f.name, least, f.most)
 		}
 	}
 }
