@@ -34,7 +34,7 @@ func TestSettlementsEqual(t *testing.T) {
 		hit      ratelimit.Hit
 		decision ratelimit.Decision
 	}
-	conformance.Check(t, 3000, func(t *rapid.T) {
+	conformance.Check(t, 1500, func(t *rapid.T) {
 		b.begin()
 		limits := b.drawTwo(t)
 		var charges []charge
